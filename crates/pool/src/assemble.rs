@@ -1,9 +1,9 @@
-//! Putting devices together to pools, by GUID.
+//! Assembles pools from devices by GUID.
 //!
-//! Each label names its pool, its leaf, and its top-level vdev with all that is below; how many top-level vdevs there are
-//! stands in it too. The newest label of each top-level vdev is taken for that vdev, the newest of all for the pool's own
-//! facts. Labels can be out of date (a disk that was away, a disk that once belonged to another pool of the same GUID):
-//! the MOS configuration, read later, has the last word.
+//! Each label names its pool, its leaf, and its top-level vdev with all vdevs below it, and has the number of top-level
+//! vdevs. The newest label of a top-level vdev describes that vdev; the newest label of all describes the pool. A label
+//! can be out of date (a disk that was away, or that once belonged to another pool with the same GUID), so the MOS
+//! configuration, which is read later, overrides the labels.
 
 use crate::config::{PoolConfig, VdevConfig, VdevKind};
 use crate::error::PoolError;
@@ -11,47 +11,47 @@ use crate::scan::{Device, Scan};
 use std::collections::BTreeMap;
 use weir_format::{NvList, Txg};
 
-/// A pool as its labels show it.
+/// A pool as described by its labels.
 #[derive(Debug)]
 pub struct FoundPool {
-    /// The newest label's pool-wide facts.
+    /// Pool-wide configuration of the newest label.
     pub config: PoolConfig,
-    /// The newest label's nvlist of each top-level vdev, by its number.
+    /// The newest label's nvlist of each top-level vdev, by vdev id.
     pub tops: BTreeMap<u64, NvList>,
-    /// Devices by the GUID of their leaf. When two claim the same, the newer label wins.
+    /// Devices by the GUID of their leaf. If two have the same GUID, the newer label wins.
     pub devices: BTreeMap<u64, Device>,
-    /// Devices that claimed a GUID already taken by a newer one.
+    /// Devices with a GUID that a newer device has, too.
     pub duplicates: Vec<Device>,
-    /// Spares and caches, which know no pool until the MOS names them.
+    /// Directories and devices that were searched.
     pub where_searched: Vec<std::path::PathBuf>,
 }
 
-/// Pool states in a label.
+/// Pool states of a label.
 pub mod state {
-    /// Imported, or not exported cleanly.
+    /// Imported, or not cleanly exported.
     pub const ACTIVE: u64 = 0;
     /// Exported.
     pub const EXPORTED: u64 = 1;
     /// Destroyed.
     pub const DESTROYED: u64 = 2;
-    /// The label of a hot spare.
+    /// Label of a hot spare.
     pub const SPARE: u64 = 3;
-    /// The label of a cache device.
+    /// Label of a cache device.
     pub const L2CACHE: u64 = 4;
 }
 
-/// What a scan's devices make: pools, and devices that belong to none by themselves (spares and caches).
+/// Result of a scan: pools, and devices that name no pool themselves (spares and cache devices).
 #[derive(Debug, Default)]
 pub struct Assembly {
     /// Pools, by GUID.
     pub pools: BTreeMap<u64, FoundPool>,
-    /// Hot spares and cache devices, by the GUID of their vdev.
+    /// Hot spares and cache devices, by vdev GUID.
     pub aux: BTreeMap<u64, Device>,
-    /// Devices whose labels hold proven uberblocks but no configuration, or one that makes no sense.
+    /// Devices with valid uberblocks but without a configuration, or with a malformed one, and the reason.
     pub unclear: Vec<(Device, String)>,
 }
 
-/// Sorts devices into pools.
+/// Groups devices into pools.
 pub fn assemble(scan: Scan) -> Assembly {
     let mut out = Assembly::default();
     for device in scan.devices {
@@ -115,12 +115,12 @@ fn collect_tops(pool: &mut FoundPool) {
 }
 
 impl FoundPool {
-    /// The devices that hold parts of the pool.
+    /// Devices of the pool.
     pub fn leaves(&self) -> impl Iterator<Item = &Device> {
         self.devices.values()
     }
 
-    /// The tree as the labels tell it: known top-level vdevs in their places, `missing` ones between.
+    /// Vdev tree as described by the labels: known top-level vdevs at their ids, `missing` ones between them.
     pub fn label_tree(&self) -> Result<VdevConfig, PoolError> {
         let bad = |what: String| PoolError::Config { pool: self.config.name.clone(), what };
         let decode = |source| PoolError::Decode { what: format!("pool '{}': vdev tree", self.config.name), source };

@@ -1,4 +1,4 @@
-//! Hot spares and cache devices: they belong to the pool but hold none of its data. The MOS lists them, each kind in an
+//! Hot spares and cache devices: they belong to the pool but have none of its data. The MOS lists each kind in an
 //! nvlist of its own.
 
 use crate::config::VdevConfig;
@@ -7,7 +7,7 @@ use crate::open::Pool;
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
 
-/// Which of both.
+/// Kind of auxiliary device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
     /// Hot spares.
@@ -17,7 +17,7 @@ pub enum Extra {
 }
 
 impl Extra {
-    /// The name in the MOS directory, and of the array in the list.
+    /// Name of the entry in the MOS directory and of the array in the list.
     fn name(self) -> &'static str {
         match self {
             Extra::Spare => names::SPARES,
@@ -27,7 +27,7 @@ impl Extra {
 }
 
 impl Pool {
-    /// The pool's spares or cache devices.
+    /// Returns the pool's spares or cache devices.
     pub async fn extras(&self, rq: &Request, which: Extra) -> Result<Vec<VdevConfig>, PoolError> {
         let Some(id) = self.mos.named(rq, which.name()).await? else { return Ok(Vec::new()) };
         let list = self.mos.list(rq, id).await?;

@@ -1,34 +1,34 @@
-//! Counting blocks by type and level, as `zdb -b` does.
+//! Statistics of blocks by type and level, as `zdb -b` prints them.
 
 use weir_format::{BlockPointer, ObjectType};
 
-/// Rows of the table: one for each old object type, then these.
+/// Number of rows for old object types; the other rows follow them.
 pub const TYPES: usize = 54;
-/// Row of blocks freed but still to be reclaimed.
+/// Row of deferred frees.
 pub const DEFERRED: usize = TYPES;
-/// Row of types that describe themselves.
+/// Row of types that encode their own properties (`DMU_OTN_*`).
 pub const OTHER: usize = TYPES + 2;
-/// Row of everything.
+/// Row of the totals.
 pub const TOTAL: usize = TYPES + 3;
 /// Number of rows.
 pub const ROWS: usize = TYPES + 4;
-/// Levels counted apart; a pointer has five bits for its level.
+/// Number of levels: a pointer has five bits for its level.
 pub const LEVELS: usize = 32;
-/// Sizes from 512 bytes to 16 MiB, by powers of two.
+/// Number of size bins: powers of two from 512 bytes to 16 MiB.
 pub const BINS: usize = 16;
 
 /// One cell of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// Blocks.
+    /// Number of blocks.
     pub count: u64,
     /// Logical bytes.
     pub lsize_bytes: u64,
     /// Physical bytes.
     pub psize_bytes: u64,
-    /// Allocated bytes, all copies.
+    /// Allocated bytes of all copies.
     pub asize_bytes: u64,
-    /// Gangs.
+    /// Gang blocks.
     pub gangs: u64,
     /// Blocks with two copies on one vdev.
     pub ditto_same_vdev: u64,
@@ -36,22 +36,22 @@ pub struct Cell {
     pub ditto_same_metaslab: u64,
 }
 
-/// Blocks of one kind of size, by powers of two: bin `i` holds those up to `512 << i` bytes.
+/// Blocks of one size: bin `i` has those of up to `512 << i` bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bin {
-    /// Blocks.
+    /// Number of blocks.
     pub count: u64,
-    /// Their bytes.
+    /// Sum of their sizes in bytes.
     pub bytes: u64,
 }
 
-/// Everything counted.
+/// Statistics of all blocks.
 #[derive(Clone, Debug)]
 pub struct BlockStats {
     cells: Vec<Cell>,
-    /// By physical, logical and allocated size.
+    /// Histograms of physical, logical and allocated sizes.
     pub sizes: [[Bin; BINS]; 3],
-    /// Pointers that carry their block in themselves, by the kind of payload.
+    /// Embedded blocks by kind of payload.
     pub embedded: [u64; 3],
 }
 
@@ -61,7 +61,7 @@ impl Default for BlockStats {
     }
 }
 
-/// The name of a row.
+/// Name of a row.
 pub fn row_name(row: usize) -> &'static str {
     match row {
         DEFERRED => "deferred free",
@@ -72,7 +72,7 @@ pub fn row_name(row: usize) -> &'static str {
     }
 }
 
-/// The row of a type.
+/// Row of an object type.
 pub fn row_of(object_type: ObjectType) -> usize {
     let n = usize::from(object_type.0);
     if n < TYPES { n } else { OTHER }
@@ -84,17 +84,17 @@ fn bin(bytes: u64) -> usize {
 }
 
 impl BlockStats {
-    /// A cell; `level` `None` is the sum over all levels.
+    /// Returns a cell; `None` for `level` is the sum over all levels.
     pub fn cell(&self, row: usize, level: Option<usize>) -> Cell {
         self.cells.get(row * (LEVELS + 1) + level.unwrap_or(LEVELS)).copied().unwrap_or_default()
     }
 
-    /// The sum of everything.
+    /// Returns the sum over all rows.
     pub fn total(&self) -> Cell {
         self.cell(TOTAL, None)
     }
 
-    /// Counts a block in row `row`. `metaslab` gives the metaslab of an address.
+    /// Adds a block to row `row`. `metaslab` returns the metaslab of an address.
     pub fn add(&mut self, bp: &BlockPointer, row: usize, metaslab: impl Fn(u32, u64) -> u64) {
         let (same_vdev, same_metaslab) = dittos(bp, metaslab);
         let gangs = bp.dvas().filter(|d| d.gang).count() as u64;
@@ -124,12 +124,12 @@ impl BlockStats {
     }
 }
 
-/// An embedded block takes no physical space.
+/// Physical size; an embedded block takes no space.
 fn psize(bp: &BlockPointer) -> u64 {
     if bp.is_embedded() { 0 } else { bp.psize_bytes() }
 }
 
-/// Whether two copies lie on one vdev, and in one metaslab.
+/// Whether two copies are on one vdev, and in one metaslab.
 fn dittos(bp: &BlockPointer, metaslab: impl Fn(u32, u64) -> u64) -> (bool, bool) {
     let copies: Vec<_> = bp.dvas().collect();
     let mut same = (false, false);

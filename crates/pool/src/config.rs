@@ -1,18 +1,18 @@
-//! The vdev tree as labels and the MOS tell it (OpenZFS `module/zfs/spa_config.c`, `module/zfs/vdev.c`).
+//! The vdev tree in labels and in the MOS (OpenZFS `module/zfs/spa_config.c`, `module/zfs/vdev.c`).
 //!
-//! A label knows only its own top-level vdev; the MOS configuration knows them all. Both speak the same nvlist dialect,
-//! read here into values. Nothing is trusted: the tree's depth and width end where the format's do.
+//! A label has only its own top-level vdev; the MOS configuration has all of them. Both have the same nvlist format,
+//! which is decoded here. Nothing is trusted: the limits of depth and width are those of the format.
 
 use crate::error::PoolError;
 pub use weir_blocks::Class;
 use weir_format::{DecodeError, NvList, Txg};
 
-/// Deepest tree: root, top-level, replacing or spare, leaf, and one more nesting of those.
+/// Maximum depth of a tree: root, top-level, replacing or spare, leaf, and one more nesting of the latter two.
 const MAX_DEPTH: usize = 8;
-/// More children than any real vdev has.
+/// Maximum number of children of a vdev, more than any real one has.
 const MAX_CHILDREN: usize = 16_384;
 
-/// What a vdev is.
+/// Kind of a vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum VdevKind {
@@ -22,7 +22,7 @@ pub enum VdevKind {
     Mirror,
     Replacing,
     Spare,
-    /// RAID-Z with that many parities.
+    /// RAID-Z with this number of parity columns.
     Raidz {
         parity: u8,
     },
@@ -35,28 +35,28 @@ pub enum VdevKind {
     },
     /// A distributed spare of a dRAID vdev.
     DraidSpare,
-    /// A removed vdev whose blocks were moved elsewhere.
+    /// Removed vdev whose blocks were moved to other vdevs.
     Indirect,
-    /// A removed log vdev's empty place.
+    /// Removed log vdev.
     Hole,
-    /// A vdev that was left out at import (`-m`).
+    /// Vdev that was left out at import (`-m`).
     Missing,
 }
 
 /// One vdev of the tree.
 #[derive(Clone, Debug)]
 pub struct VdevConfig {
-    /// What it is.
+    /// Kind of the vdev.
     pub kind: VdevKind,
-    /// Its GUID.
+    /// GUID of the vdev.
     pub guid: u64,
-    /// Its place below its parent.
+    /// Index of the vdev below its parent.
     pub id: u64,
-    /// Where it was when the configuration was written.
+    /// Path of the device when the configuration was written.
     pub path: Option<String>,
-    /// The device identifier beside the path, if any.
+    /// Device id (devid), if any.
     pub devid: Option<String>,
-    /// The vdev takes a whole disk: the path names its first partition.
+    /// Whether the vdev has a whole disk: the path is that of its first partition.
     pub whole_disk: bool,
     /// log2 of the sector size; of top-level vdevs only.
     pub ashift: u64,
@@ -68,9 +68,9 @@ pub struct VdevConfig {
     pub metaslab_shift: u64,
     /// Allocation class.
     pub class: Class,
-    /// The txg in which it was added.
+    /// Txg in which the vdev was added.
     pub create_txg: Txg,
-    /// MOS object with the txgs that this leaf misses (its DTL), or 0.
+    /// MOS object of this leaf's DTL, or 0.
     pub dtl_object: u64,
     /// MOS object of an indirect vdev's mapping, or 0.
     pub indirect_object: u64,
@@ -80,34 +80,34 @@ pub struct VdevConfig {
     pub prev_indirect_vdev: Option<u64>,
     /// MOS object of the ZAP of a top-level vdev, or 0.
     pub top_zap: u64,
-    /// Evacuation has begun.
+    /// Whether removal has begun.
     pub removing: bool,
-    /// No new blocks go there.
+    /// Whether no new blocks are allocated on it.
     pub non_allocating: bool,
-    /// Taken offline by the administrator.
+    /// Whether the administrator took it offline.
     pub offline: bool,
-    /// Found faulty.
+    /// Whether it is faulted.
     pub faulted: bool,
-    /// Found degraded.
+    /// Whether it is degraded.
     pub degraded: bool,
-    /// Taken out of the machine.
+    /// Whether it was removed from the machine.
     pub removed: bool,
-    /// It was never there (split, or missing when the configuration was written).
+    /// Whether it never existed (split off, or missing when the configuration was written).
     pub not_present: bool,
-    /// This leaf is a hot spare at work.
+    /// Whether this leaf is an active hot spare.
     pub is_spare: bool,
-    /// A RAID-Z expansion is under way.
+    /// Whether a RAID-Z expansion is in progress.
     pub raidz_expanding: bool,
-    /// The txgs after which earlier RAID-Z expansions were complete.
+    /// The txgs in which earlier RAID-Z expansions were completed.
     pub raidz_expand_txgs: Vec<u64>,
-    /// Of a distributed spare: the GUID of its dRAID vdev, and its number there.
+    /// GUID of the dRAID vdev of a distributed spare, and the number of the spare.
     pub draid_spare: Option<(u64, u64)>,
-    /// What is below.
+    /// Children of the vdev.
     pub children: Vec<VdevConfig>,
 }
 
 impl VdevConfig {
-    /// Reads the tree below `list`.
+    /// Decodes the tree below `list`.
     pub fn parse(list: &NvList) -> Result<Self, DecodeError> {
         Self::parse_at(list, 0)
     }
@@ -160,7 +160,7 @@ impl VdevConfig {
         const WHAT: &str = "vdev tree";
         let number = |name: &str| list.get_u64(name).unwrap_or(0);
         let parity = || match number("nparity") {
-            // Pools from before RAID-Z2 say nothing.
+            // Pools older than RAID-Z2 have no parity entry.
             0 => Ok(1),
             n @ 1..=3 => Ok(n as u8),
             value => Err(DecodeError::Field { what: WHAT, field: "nparity", value }),
@@ -202,17 +202,17 @@ impl VdevConfig {
         }
     }
 
-    /// Whether this is a device of its own.
+    /// Whether this is a leaf.
     pub fn is_leaf(&self) -> bool {
         matches!(self.kind, VdevKind::Disk | VdevKind::File | VdevKind::DraidSpare)
     }
 
-    /// Whether blocks can lie there: no hole, not missing, not indirect.
+    /// Whether blocks can be allocated there: not a hole, missing or indirect.
     pub fn is_concrete(&self) -> bool {
         !matches!(self.kind, VdevKind::Indirect | VdevKind::Hole | VdevKind::Missing | VdevKind::Root)
     }
 
-    /// This vdev and all below, parents first.
+    /// This vdev and all vdevs below it, parents first.
     pub fn walk(&self) -> Vec<&VdevConfig> {
         let mut out = vec![self];
         let mut next = 0;
@@ -231,7 +231,7 @@ impl VdevConfig {
         self.children.iter().flat_map(|c| c.leaves()).collect()
     }
 
-    /// The name that tools show: `mirror-0`, `raidz2-1`, the last part of a device's path.
+    /// Name in the output of tools: `mirror-0`, `raidz2-1`, the last component of a device's path.
     pub fn name(&self) -> String {
         match self.kind {
             VdevKind::Root => "root".into(),
@@ -255,7 +255,7 @@ impl VdevConfig {
     }
 }
 
-/// `/dev/disk/by-id/x-part1` of a whole disk is shown as `x`, `/dev/sda1` as `sda`.
+/// Short name of a device: `x` for a whole disk `/dev/disk/by-id/x-part1`, `sda` for `/dev/sda1`.
 fn short_device(path: &str, whole_disk: bool) -> String {
     let base = path.rsplit('/').next().unwrap_or(path);
     if !whole_disk {
@@ -274,7 +274,7 @@ fn short_device(path: &str, whole_disk: bool) -> String {
     if stem.is_empty() { base.to_owned() } else { stem.to_owned() }
 }
 
-/// The pool-wide facts of a label's or the MOS's configuration.
+/// Pool-wide configuration of a label or the MOS.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
     /// Name.
@@ -283,28 +283,28 @@ pub struct PoolConfig {
     pub guid: u64,
     /// 0 active, 1 exported, 2 destroyed, 3 spare, 4 cache.
     pub state: u64,
-    /// The txg in which it was written.
+    /// Txg in which it was written.
     pub txg: Txg,
     /// On-disk version.
     pub version: u64,
-    /// The writing machine's number, if said.
+    /// Host id of the writing machine, if present.
     pub hostid: Option<u64>,
-    /// The writing machine's name, if said.
+    /// Host name of the writing machine, if present.
     pub hostname: Option<String>,
-    /// Known trouble of old software.
+    /// Errata of old software.
     pub errata: u64,
     /// Comment.
     pub comment: Option<String>,
     /// Number of top-level vdevs.
     pub vdev_children: Option<u64>,
-    /// Features that must be known to read.
+    /// Features that a reader must support.
     pub features_for_read: Vec<String>,
-    /// The nvlist.
+    /// The nvlist itself.
     pub list: NvList,
 }
 
 impl PoolConfig {
-    /// Reads the pool-wide part.
+    /// Decodes the pool-wide part.
     pub fn parse(list: NvList) -> Result<Self, DecodeError> {
         let text = |name: &str| list.get_string_bytes(name).map(|b| String::from_utf8_lossy(b).into_owned());
         let features = list.get_list("features_for_read").map(NvList::pairs).unwrap_or_default();
@@ -324,7 +324,7 @@ impl PoolConfig {
         })
     }
 
-    /// The vdev tree in it.
+    /// Decodes the vdev tree.
     pub fn vdev_tree(&self) -> Result<VdevConfig, PoolError> {
         let parsed = self.list.require_list("vdev_tree").and_then(VdevConfig::parse);
         parsed.map_err(|source| PoolError::Decode { what: format!("pool '{}': vdev tree", self.name), source })

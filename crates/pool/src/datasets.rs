@@ -1,4 +1,4 @@
-//! A pool's datasets, opened by name, with the keys that were given.
+//! Opens a pool's datasets by name, with the given keys.
 
 use crate::error::PoolError;
 use crate::open::Pool;
@@ -11,23 +11,23 @@ use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::{ObjsetId, ObjsetKind};
 use weir_machine::Request;
 
-/// A dataset, as a list shows it.
+/// A dataset in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
     /// Full name.
     pub name: String,
-    /// Its object set. The number may be another's once it is destroyed.
+    /// Object set of the dataset. After its destruction another one may get the number.
     pub id: ObjsetId,
-    /// Its `fsid_guid`, 56 bits of chance: no other data set ever has it.
+    /// `fsid_guid` of the dataset, 56 random bits: no other dataset ever has it.
     pub fsid: u64,
-    /// What it is.
+    /// Kind of the dataset.
     pub kind: DatasetKind,
-    /// Of a snapshot: one of a volume.
+    /// Whether a snapshot is one of a volume.
     pub of_volume: bool,
 }
 
-/// All file systems, volumes and, if asked for, snapshots: each after its parent, snapshots after their dataset from the
-/// oldest on. What cannot be read is left out and logged.
+/// Lists all file systems, volumes and, if requested, snapshots: each after its parent, snapshots after their dataset
+/// from the oldest on. Datasets that cannot be read are logged and left out.
 pub async fn datasets_of(rq: &Request, dsl: &Dsl, snapshots: bool) -> Vec<DatasetInfo> {
     let mut out = Vec::new();
     for dir in dsl.dirs() {
@@ -44,7 +44,8 @@ async fn dataset_infos(rq: &Request, dsl: &Dsl, dir: &Dir, snapshots: bool) -> R
     let of_volume = dsl.kind(rq, dir).await? == ObjsetKind::Zvol;
     let kind = if of_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
     let head = dsl.head(rq, dir).await?;
-    let (id, fsid) = (head.objset(), head.phys.fsid_guid);
+    let id = head.objset();
+    let fsid = head.phys.fsid_guid;
     let mut out = vec![DatasetInfo { name: dir.name.clone(), id, fsid, kind, of_volume: false }];
     if snapshots {
         for s in &dsl.snapshots(rq, dir).await?.snapshots {
@@ -56,17 +57,17 @@ async fn dataset_infos(rq: &Request, dsl: &Dsl, dir: &Dir, snapshots: bool) -> R
 }
 
 impl Pool {
-    /// Its datasets: see [`datasets_of`].
+    /// Lists the pool's datasets: see [`datasets_of`].
     pub async fn datasets(&self, rq: &Request, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
         Ok(datasets_of(rq, &self.dsl, snapshots).await)
     }
 
-    /// A dataset by its full name.
+    /// Returns a dataset by its full name.
     pub async fn dataset(&self, rq: &Request, name: &str) -> Result<Dataset, PoolError> {
         Ok(self.dsl.find(rq, name).await?)
     }
 
-    /// Opens the objects of a dataset, with its key if one was given.
+    /// Opens the object set of a dataset, with its key if one was given.
     pub async fn object_set(&self, rq: &Request, name: &str) -> Result<Arc<ObjectSet>, PoolError> {
         let dataset = self.dataset(rq, name).await?;
         let key = self.loaded.get(&dataset.dir).cloned();
@@ -83,7 +84,7 @@ impl Pool {
         opened.map_err(|source| PoolError::File { name: name.to_owned(), source: Box::new(source) })
     }
 
-    /// What a file system cannot know from its own objects.
+    /// Identity of a file system, which is not in its own objects.
     async fn identity(&self, rq: &Request, dataset: &Dataset) -> Result<Identity, PoolError> {
         let facts = self.facts();
         let mut numbers = [0u64; 3];
@@ -106,7 +107,7 @@ impl Pool {
         })
     }
 
-    /// What datasets need to know of their pool.
+    /// Facts about the pool that datasets need.
     pub fn facts(&self) -> PoolFacts {
         let loaded_keys: BTreeSet<_> = self.loaded.keys().filter_map(|dir| self.dsl.dir(*dir)?.crypto_key()).collect();
         PoolFacts { usable_bytes: self.capacity.usable_bytes, altroot: String::new(), loaded_keys }

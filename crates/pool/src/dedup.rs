@@ -1,7 +1,7 @@
-//! What sharing saves: deduplicated blocks and cloned ones.
+//! Space saved by deduplication and block cloning.
 //!
-//! The pool keeps for each dedup table a histogram of its entries, by how often they are referenced; entries that are
-//! still in a table's log stand in no table and are counted from the log. Clones are summed up in each vdev's block
+//! The pool has for each dedup table a histogram of its entries by number of references. Entries in a table's log are
+//! in no histogram and are counted from the log. The block reference table of each vdev has the sums for cloned blocks.
 //! reference table.
 //!
 //! Source: OpenZFS `module/zfs/ddt_stats.c`, `ddt_log.c` (`ddt_log_load_one`), `brt.c` (`brt_get_used`).
@@ -15,38 +15,38 @@ use weir_format::dsl::pool as names;
 use weir_format::{Dva, ObjectId};
 use weir_machine::Request;
 
-/// Every table's name, and that of every directory of tables, begins so.
+/// Prefix of the names of tables, and of directories of tables.
 const TABLES: &str = "DDT-";
-/// Words of one row of a histogram: blocks, logical, physical and deflated bytes; the same by references.
+/// Words of one row of a histogram: blocks, logical, physical and deflated bytes; then the same by references.
 const ROW_WORDS: usize = 8;
 
-/// Blocks that are referenced more than once, in bytes.
+/// Blocks with several references, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// What the blocks in dedup tables take.
+    /// Allocated bytes of the blocks in dedup tables.
     pub dedup: u64,
-    /// What they would take if each reference had its own.
+    /// Bytes that they would take if each reference had its own copy.
     pub dedup_referenced: u64,
-    /// What the dedup tables themselves take.
+    /// Allocated bytes of the dedup tables themselves.
     pub tables: u64,
-    /// What cloned blocks take.
+    /// Allocated bytes of cloned blocks.
     pub cloned: u64,
-    /// What further copies of them would take.
+    /// Bytes that further copies of cloned blocks would take.
     pub clones_saved: u64,
 }
 
 impl Shared {
-    /// What sharing saves.
+    /// Returns the bytes that sharing saves.
     pub fn saved(&self) -> u64 {
         self.dedup_referenced.saturating_sub(self.dedup).saturating_add(self.clones_saved)
     }
 
-    /// `dedupratio` in hundredths.
+    /// `dedupratio` × 100.
     pub fn dedup_ratio(&self) -> u64 {
         hundredths(self.dedup_referenced, self.dedup)
     }
 
-    /// `bcloneratio` in hundredths.
+    /// `bcloneratio` × 100.
     pub fn clone_ratio(&self) -> u64 {
         hundredths(self.cloned.saturating_add(self.clones_saved), self.cloned)
     }
@@ -56,7 +56,7 @@ fn hundredths(of: u64, to: u64) -> u64 {
     (u128::from(of) * 100).checked_div(u128::from(to)).map_or(100, |r| u64::try_from(r).unwrap_or(u64::MAX))
 }
 
-/// Adds up what is shared in a pool.
+/// Sums up the shared blocks of a pool.
 pub async fn shared(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Shared, ObjectError> {
     let mut out = Shared::default();
     if let Some(id) = mos.named(rq, names::DDT_STATS).await? {
@@ -81,7 +81,8 @@ pub async fn shared(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Shar
     Ok(out)
 }
 
-/// The tables that a directory names: those of old pools stand in the MOS's own, the others in one for each checksum.
+/// Adds the tables of a directory: those of old pools are in the MOS directory, the others in one directory per
+/// checksum.
 async fn tables(
     rq: &Request,
     mos: &Mos,
@@ -89,7 +90,8 @@ async fn tables(
     tops: &[VdevConfig],
     out: &mut Shared,
 ) -> Result<(), ObjectError> {
-    let (mut to_read, mut trail) = (vec![directory], CycleGuard::default());
+    let mut to_read = vec![directory];
+    let mut trail = CycleGuard::default();
     while let Some(id) = to_read.pop() {
         trail.step(&mos.set, id)?;
         for (name, object) in mos.numbers(rq, id).await? {
@@ -112,7 +114,7 @@ async fn tables(
     Ok(())
 }
 
-/// Counts the entries of one log; the newest of a block counts.
+/// Adds the entries of one log; of several entries for a block, the newest.
 async fn log(rq: &Request, mos: &Mos, id: ObjectId, tops: &[VdevConfig], out: &mut Shared) -> Result<(), ObjectError> {
     let (_, live) = ddt_brt_reader::dedup_log(rq, &mos.set, id).await?;
     for value in live.values().flat_map(|e| &e.value).filter(|v| v.birth.0 != 0) {

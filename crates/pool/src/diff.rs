@@ -1,5 +1,5 @@
-//! Which states of file systems can be compared, and what to compare them from: what was born later than the older of the
-//! two, a snapshot, is all that can differ.
+//! Determines whether two states of file systems can be compared. The older one must be a snapshot that the newer one
+//! descends from: then only blocks born after it can differ.
 //!
 //! Source: OpenZFS `module/zfs/dsl_dataset.c` (`dsl_dataset_is_before`), `lib/libzfs/libzfs_diff.c`.
 
@@ -16,20 +16,21 @@ pub struct Pair {
     pub older: ObjsetId,
     /// The newer one.
     pub newer: ObjsetId,
-    /// The group of the older one.
+    /// Txg of the older one.
     pub after: Txg,
-    /// Where the newer one's file system is mounted: an absolute path, empty if its property says that it is not.
+    /// Mount point of the newer one's file system: an absolute path, empty if its property is not a path.
     pub mountpoint: String,
 }
 
 impl Pair {
-    /// Finds two states by name: a snapshot, and a later snapshot or the state now of the same file system, or of a clone
-    /// that came from it.
+    /// Finds two states by name: a snapshot, and a later snapshot or the present state of the same file system, or of a
+    /// clone that descends from it.
     ///
     /// # Errors
-    /// If there are none of these names; [`PoolError::Refused`] if they cannot be compared.
+    /// Errors if one of the names does not exist; [`PoolError::Refused`] if they cannot be compared.
     pub async fn find(rq: &Request, dsl: &Dsl, facts: &PoolFacts, older: &str, newer: &str) -> Result<Pair, PoolError> {
-        let (a, b) = (dsl.find(rq, older).await?, dsl.find(rq, newer).await?);
+        let a = dsl.find(rq, older).await?;
+        let b = dsl.find(rq, newer).await?;
         if !a.is_snapshot() || !is_before(rq, dsl, &b, &a).await? {
             let what = format!("'{older}' is not an earlier snapshot of the file system of '{newer}'");
             return Err(PoolError::Refused { what });
@@ -51,11 +52,11 @@ async fn head_of(rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Dataset, 
     }
 }
 
-/// Whether `earlier` is a snapshot from which `later` came.
+/// Whether `later` descends from the snapshot `earlier`.
 async fn is_before(rq: &Request, dsl: &Dsl, later: &Dataset, earlier: &Dataset) -> Result<bool, PoolError> {
     let mut later = later.clone();
     let born = earlier.phys.creation_txg;
-    // Each step goes to an origin, which is older: forged ones that are not end it.
+    // Each step goes to an older origin; a malformed one that is not older ends the loop.
     loop {
         if later.is_snapshot() && born >= later.phys.creation_txg {
             return Ok(false);

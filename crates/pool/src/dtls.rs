@@ -1,17 +1,19 @@
-//! The DTLs of a pool's leaves: the txgs whose writes each of them lacks, and what redundancy makes of them.
+//! DTLs (dirty time logs) of a pool's leaves: the txgs whose writes a leaf lacks, and what these mean for redundancy.
 //!
 //! ```text
 //!   space map of the leaf in the MOS (`DTL` in its configuration), whose segments are txgs instead of bytes
 //!     ∪ label of the leaf older than those of its top-level vdev: every txg since its last label or uberblock
-//!     = what the leaf lacks
+//!     = DTL of the leaf
 //! ```
 //!
-//! The labels show that a leaf was away also where the MOS has no DTL: because the program that wrote the pool kept none,
-//! or the leaf came back as an older copy of itself. Labels of all leaves below a top-level vdev are rewritten together, so an older one was away then, and
-//! since: a leaf that comes back gets new labels. Its newest uberblock shows until when it was there.
+//! The labels show that a leaf was away even if the MOS has no DTL, because the program that wrote the pool kept none,
+//! or because the leaf is an older copy of itself. The labels of all leaves below a top-level vdev are rewritten
+//! together, so a leaf with older labels was away then. A leaf that returns gets new labels. Its newest uberblock shows
+//! until when it was there. since: a leaf that comes back gets new labels. Its newest uberblock shows until when it was
+//! there.
 //!
-//! A block born in a txg that the DTLs of more leaves have than the redundancy of their vdev bears cannot be read
-//! ([`lost`]). A leaf is needed for as long as its absence would add to that ([`is_required`]).
+//! A block cannot be read if it was born in a txg that is in more DTLs than its vdev has redundancy ([`lost`]). A leaf
+//! is required if its absence would add such txgs ([`is_required`]).
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (`vdev_dtl_load`, `vdev_dtl_reassess`, `vdev_dtl_required`).
 
@@ -27,11 +29,11 @@ use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
 
-/// The DTLs that are not empty, by the GUID of their leaf.
+/// Non-empty DTLs by the GUID of their leaf.
 pub type Dtls = BTreeMap<u64, Dtl>;
 
-/// Reads the DTLs that the MOS has, up to `last`, the txg of the uberblock in use: a device lacks nothing of what is not
-/// written yet. A DTL that cannot be read has every txg until then.
+/// Reads the DTLs in the MOS, up to `last`, the txg of the uberblock in use, because no device lacks later txgs. A DTL
+/// that cannot be read is taken for one of all txgs up to `last`.
 pub async fn read_all(rq: &Request, mos: &Mos, tree: &VdevConfig, last: Txg) -> Dtls {
     let mut out = Dtls::new();
     for leaf in tree.leaves().into_iter().filter(|l| l.dtl_object != 0) {
@@ -59,16 +61,16 @@ async fn read(rq: &Request, mos: &Mos, id: ObjectId) -> Result<Dtl, ObjectError>
     Ok(txgs.iter().map(|(start, len)| (Txg(start), Txg(start + len - 1))).collect::<Vec<_>>().into())
 }
 
-/// The newest txg of the labels of a top-level vdev's leaves. Labels are written before the uberblock that makes their txg
-/// true, so that a power failure may leave them new on some leaves only: those of txgs after `last`, the one of the
-/// uberblock in use, do not count.
+/// Returns the newest txg of the labels of a top-level vdev's leaves. Labels are written before the uberblock of their
+/// txg, so that after a power failure only some leaves may have new ones. Labels of txgs after `last`, the txg of the
+/// uberblock in use, are therefore ignored.
 pub fn newest_label(top: &VdevConfig, devices: &BTreeMap<u64, Device>, last: Txg) -> Txg {
     let devices = top.leaves().into_iter().filter_map(|leaf| devices.get(&leaf.guid));
     devices.filter_map(|device| device.labels.txg_until(last)).max().unwrap_or_default()
 }
 
-/// The DTL that a device's labels imply: if they are older than `newest`, every txg from after its newest label and
-/// uberblock to `last`.
+/// DTL that a device's labels imply: if they are older than `newest`, every txg after its newest label and uberblock,
+/// up to `last`.
 pub fn by_labels(device: &Device, newest: Txg, last: Txg) -> Dtl {
     let mut out = Dtl::default();
     let Some(label) = device.labels.txg_until(last).filter(|txg| *txg < newest) else { return out };
@@ -80,7 +82,7 @@ pub fn by_labels(device: &Device, newest: Txg, last: Txg) -> Dtl {
     out
 }
 
-/// The DTLs that the labels of a pool imply, for the uberblock of txg `last`.
+/// DTLs that the labels of a pool imply, for the uberblock of txg `last`.
 pub fn all_by_labels(root: &VdevConfig, devices: &BTreeMap<u64, Device>, last: Txg) -> Dtls {
     let mut out = Dtls::new();
     for top in &root.children {
@@ -91,7 +93,7 @@ pub fn all_by_labels(root: &VdevConfig, devices: &BTreeMap<u64, Device>, last: T
     out
 }
 
-/// The txgs whose blocks a vdev cannot give; `of_leaf` says what each of its leaves lacks ([`Dtl::all`] if it is not there).
+/// Txgs whose blocks a vdev cannot return; `of_leaf` returns the DTL of a leaf ([`Dtl::all`] if the leaf is absent).
 pub fn lost(vdev: &VdevConfig, of_leaf: &impl Fn(&VdevConfig) -> Dtl) -> Dtl {
     let tolerated = match vdev.kind {
         VdevKind::Disk | VdevKind::File => return of_leaf(vdev),
@@ -106,8 +108,8 @@ pub fn lost(vdev: &VdevConfig, of_leaf: &impl Fn(&VdevConfig) -> Dtl) -> Dtl {
     Dtl::in_more_than(tolerated, &children)
 }
 
-/// Whether the pool can do without the leaf `guid` for no txg less than it does now: `false` means that it may be taken
-/// offline or detached.
+/// Whether the leaf `guid` is required, because without it more txgs would be unreadable. `false` means that it may be
+/// taken offline or detached.
 pub fn is_required(root: &VdevConfig, guid: u64, of_leaf: &impl Fn(&VdevConfig) -> Dtl) -> bool {
     let without = |leaf: &VdevConfig| if leaf.guid == guid { Dtl::all() } else { of_leaf(leaf) };
     lost(root, &without) != lost(root, of_leaf)

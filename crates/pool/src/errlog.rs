@@ -1,13 +1,13 @@
-//! The log of permanent errors: which blocks of which files could not be read, as the last scrub and the readers since
+//! The persistent error log: blocks of files that could not be read by the last scrub, or by readers since then.
 //! found them.
 //!
 //! ```text
 //!   MOS directory ─ errlog_last, errlog_scrub ─► ZAP   "objset:object:level:block"                      (the old form)
-//!                                                ZAP   head dataset ─► ZAP "object:level:block:birth"   (`head_errlog`)
+//!                                                ZAP   head dataset ─► ZAP "object:level:block:birth"  (`head_errlog`)
 //! ```
 //!
-//! An object is told by its path, found by climbing from the object to the root; what has no path (any more) by its
-//! numbers. Source: OpenZFS `module/zfs/spa_errlog.c`, `lib/libzfs/libzfs_pool.c` (`zpool_obj_to_path`).
+//! An object is shown by its path, found by following parents from the object to the root; an object without a path, by
+//! its numbers. Source: OpenZFS `module/zfs/spa_errlog.c`, `lib/libzfs/libzfs_pool.c` (`zpool_obj_to_path`).
 
 use crate::error::PoolError;
 use crate::mos::MAX_ENTRIES;
@@ -21,26 +21,26 @@ use weir_format::dsl::pool as names;
 use weir_format::records::ErrorName;
 use weir_machine::Request;
 
-/// The feature by which the log is kept by dataset.
+/// Feature that keeps the log by dataset.
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
-/// Deepest path that is climbed.
+/// Maximum number of components of a path.
 const MAX_DEPTH: usize = 4096;
-/// Entries of a directory that are read at once.
+/// Number of entries of a log that are read at once.
 const MAX_CONCURRENT_READS: usize = 1024;
 
-/// The permanent errors of a pool.
+/// Permanent errors of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// Blocks with an error.
+    /// Number of blocks with an error.
     pub count: u64,
-    /// Why a part of the log cannot be read.
+    /// Error of reading a part of the log.
     pub lost: Option<ObjectError>,
-    /// Dataset and object of each, once.
+    /// Dataset and object of each error, without duplicates.
     objects: BTreeSet<(u64, u64)>,
 }
 
 impl Pool {
-    /// The log of errors.
+    /// Reads the error log.
     pub async fn errors(&self, rq: &Request) -> Result<Errors, PoolError> {
         let mut out = Errors::default();
         let by_head = self.features.count(HEAD_ERRLOG).is_some();
@@ -54,7 +54,8 @@ impl Pool {
                     }
                     continue;
                 }
-                let (head, log) = (u64::from_str_radix(&entry.key.text(), 16), entry.value.first());
+                let head = u64::from_str_radix(&entry.key.text(), 16);
+                let log = entry.value.first();
                 let (Ok(head), Some(log)) = (head, log) else { continue };
                 for entry in self.entries(rq, ObjectId(log), &mut out).await {
                     if let Some(ErrorName::InHead { object, .. }) = ErrorName::parse(&entry.key.text(), true) {
@@ -66,7 +67,7 @@ impl Pool {
         Ok(out)
     }
 
-    /// The entries of a log; none if it cannot be read, which is noted.
+    /// Returns the entries of a log; none if it cannot be read, which is recorded in `errors`.
     async fn entries(&self, rq: &Request, log: ObjectId, errors: &mut Errors) -> Vec<Entry> {
         let read = async { Zap::open(rq, &self.mos.set, log).await?.all(rq, MAX_ENTRIES).await };
         read.await.unwrap_or_else(|error| {
@@ -75,7 +76,7 @@ impl Pool {
         })
     }
 
-    /// What the errors concern, one line each: `dataset:/path`.
+    /// Returns the files with errors, one line each: `dataset:/path`.
     pub async fn error_lines(&self, rq: &Request, errors: &Errors) -> Vec<String> {
         let mut out = Vec::new();
         for (set, object) in &errors.objects {
@@ -115,9 +116,10 @@ impl Errors {
     }
 }
 
-/// The path of an object, from the root; `None` if the way up is broken.
+/// Returns the path of an object from the root; `None` if a parent cannot be read.
 pub async fn path_of(rq: &Request, files: &FileSystem, object: ObjectId) -> Option<String> {
-    let (mut at, mut parts) = (object, Vec::new());
+    let mut at = object;
+    let mut parts = Vec::new();
     while at != files.root() {
         let parent = files.parent(rq, at).await.ok()?;
         if parts.len() >= MAX_DEPTH || parent == at {

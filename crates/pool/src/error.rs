@@ -1,32 +1,32 @@
-//! What can go wrong between a folder of images and an open pool.
+//! Errors of finding, opening and walking a pool.
 
 use std::path::PathBuf;
 use thiserror::Error;
 use weir_format::{DecodeError, Txg};
 use weir_machine::DiskError;
 
-/// Why a pool could not be found, opened or walked.
+/// Error of finding, opening or walking a pool.
 #[derive(Debug, Error)]
 pub enum PoolError {
-    /// No label of any pool on the devices looked at.
+    /// No device has a label of a pool.
     #[error("no pool found in {}; looked at {devices} file(s) or device(s)", list_paths(.searched))]
     NothingFound {
-        /// Where was looked.
+        /// Searched directories and devices.
         searched: Vec<PathBuf>,
-        /// How many devices were looked at.
+        /// Number of devices that were read.
         devices: usize,
     },
-    /// There are pools, but not this one.
+    /// There are pools, but not the requested one.
     #[error("no pool '{wanted}' in {}; there is: {}", list_paths(.searched), if .found.is_empty() { "nothing".to_owned() } else { .found.join(", ") })]
     NoSuchPool {
-        /// Name or GUID asked for.
+        /// Requested name or GUID.
         wanted: String,
-        /// Where was looked.
+        /// Searched directories and devices.
         searched: Vec<PathBuf>,
-        /// What is there.
+        /// Names and GUIDs of the pools that were found.
         found: Vec<String>,
     },
-    /// Two pools of that name.
+    /// Several pools have the name.
     #[error("several pools are called '{name}': name one by its GUID: {}", list_numbers(.guids))]
     Ambiguous {
         /// The name.
@@ -34,12 +34,12 @@ pub enum PoolError {
         /// Their GUIDs.
         guids: Vec<u64>,
     },
-    /// The labels do not make a pool.
+    /// The labels do not describe a pool.
     #[error("pool '{pool}': {what}")]
     Config {
         /// The pool.
         pool: String,
-        /// What is wrong.
+        /// Description of the error.
         what: String,
     },
     /// Devices are missing beyond redundancy.
@@ -47,17 +47,17 @@ pub enum PoolError {
     MissingDevices {
         /// The pool.
         pool: String,
-        /// One line for each top-level vdev that lacks too much.
+        /// One line for each top-level vdev without enough children.
         missing: Vec<String>,
     },
-    /// No uberblock (at or before the asked txg) is left.
+    /// There is no valid uberblock (of at most the requested txg).
     #[error("pool '{pool}': no valid uberblock{} on {devices} device(s)", .at_most.map(|t| format!(" at or before txg {t}")).unwrap_or_default())]
     NoUberblock {
         /// The pool.
         pool: String,
-        /// The highest txg allowed.
+        /// Maximum txg.
         at_most: Option<Txg>,
-        /// Devices looked at.
+        /// Number of devices that were read.
         devices: usize,
     },
     /// The pool has no checkpoint.
@@ -66,15 +66,15 @@ pub enum PoolError {
         /// The pool.
         pool: String,
     },
-    /// The version is none that exists.
+    /// The version does not exist.
     #[error("pool '{pool}' has version {version}, which this program cannot read (1 to 28 and 5000 it can)")]
     Version {
         /// The pool.
         pool: String,
-        /// Its version.
+        /// Version of the pool.
         version: u64,
     },
-    /// Features that must be known to read the pool are not.
+    /// The pool uses features that are unsupported and required for reading.
     #[error("pool '{pool}' uses features that this program cannot read: {}", .features.join(", "))]
     UnsupportedFeatures {
         /// The pool.
@@ -82,45 +82,45 @@ pub enum PoolError {
         /// Their full names.
         features: Vec<String>,
     },
-    /// Something in the MOS cannot be read.
+    /// An object of the MOS cannot be read.
     #[error("pool '{pool}': {what} cannot be read: {source}; older states can be tried with -F or -T TXG")]
     Mos {
         /// The pool.
         pool: String,
-        /// What was read.
+        /// Description of the object.
         what: String,
-        /// Why not.
+        /// Cause.
         source: Box<weir_dmu::ObjectError>,
     },
     /// An object cannot be read.
     #[error("{0}")]
     Object(#[from] weir_dmu::ObjectError),
-    /// A change of a dataset was refused, or did not go through.
+    /// A change of a dataset was refused, or failed.
     #[error("{0}")]
     Dsl(#[from] weir_dsl::sync_tasks::DslError),
     /// A file system cannot be opened.
     #[error("{name}: {source}")]
     File {
-        /// Its name.
+        /// Name of the file system.
         name: String,
-        /// Why not.
+        /// Cause.
         source: Box<weir_files::FileError>,
     },
     /// A volume cannot be opened or changed.
     #[error("{name}: {source}")]
     Volume {
-        /// Its name.
+        /// Name of the volume.
         name: String,
-        /// Why not.
+        /// Cause.
         source: Box<weir_volumes::VolumeError>,
     },
     /// A key is missing, wrong or in use.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// It is not done, and nothing was changed.
+    /// The operation was refused, and nothing was changed.
     #[error("{what}")]
     Refused {
-        /// Why not.
+        /// Reason.
         what: String,
     },
     /// A device is in use.
@@ -128,36 +128,36 @@ pub enum PoolError {
     InUse {
         /// The device.
         path: PathBuf,
-        /// By whom.
+        /// Description of the user.
         what: String,
     },
-    /// Writing failed beyond redundancy: nothing is written any more.
+    /// Writes failed beyond redundancy; the pool is suspended.
     #[error("pool '{pool}' is suspended: {why}")]
     Suspended {
         /// The pool.
         pool: String,
-        /// What failed.
+        /// The first error.
         why: String,
     },
-    /// A disk failed.
+    /// A device failed.
     #[error("{}", at_path(.path, .source))]
     Disk {
         /// The device.
         path: PathBuf,
-        /// What it said.
+        /// Cause.
         source: DiskError,
     },
-    /// Bytes are not what they should be.
+    /// A structure on disk is malformed.
     #[error("{what}: {source}")]
     Decode {
-        /// Where.
+        /// Description of the structure.
         what: String,
-        /// Why.
+        /// Cause.
         source: DecodeError,
     },
 }
 
-/// Errors of opening name the path themselves.
+/// Errors of opening a device have the path already.
 fn at_path(path: &std::path::Path, error: &DiskError) -> String {
     match error {
         DiskError::Open { .. } => error.to_string(),
@@ -173,7 +173,7 @@ fn list_numbers(numbers: &[u64]) -> String {
     numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a key is not loaded, unloaded, changed or made. Worded as OpenZFS does.
+/// Error of loading, unloading, changing or making a key, in OpenZFS's words.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum KeyError {
@@ -187,7 +187,7 @@ pub enum KeyError {
     Unloaded { name: String },
     #[error("Incorrect key provided for '{name}'.")]
     Wrong { name: String },
-    /// The secret cannot be a key: its length, its digits.
+    /// The secret cannot be a key, because of its length or format.
     #[error("Key of '{name}': {error}")]
     Material { name: String, error: weir_codec::CodecError },
     #[error("'{name}' is busy.")]

@@ -1,8 +1,8 @@
-//! Which pools can be read: version and features.
+//! Decides by version and features whether a pool can be read.
 //!
-//! The label lists the features without which not even the MOS can be read; the MOS counts every use of every feature.
-//! What stands there as *needed for reading* with a count above 0 must be known; what is only needed for writing
-//! need not be.
+//! The label lists the features that are required to read the MOS. The MOS has the reference count of every feature.
+//! Weir must support each feature that is *required for reading* and has a count above 0; features that are only
+//! required for writing need no support.
 
 use crate::config::PoolConfig;
 use crate::error::PoolError;
@@ -13,12 +13,12 @@ use weir_format::dsl::pool as names;
 use weir_format::features;
 use weir_machine::Request;
 
-/// How often each feature that the pool has enabled is in use, by its full name.
+/// Reference counts of the pool's enabled features, by full name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Features that a reader must know.
+    /// Features that a reader must support.
     pub for_read: BTreeMap<String, u64>,
-    /// Features that only a writer must know.
+    /// Features that only a writer must support.
     pub for_write: BTreeMap<String, u64>,
 }
 
@@ -35,18 +35,18 @@ impl Features {
         Ok(out)
     }
 
-    /// `None` disabled, 0 enabled, else active: the count of a feature by its full name.
+    /// Reference count of a feature by its full name: `None` if disabled, 0 if enabled, more if active.
     pub fn count(&self, guid: &str) -> Option<u64> {
         self.for_read.get(guid).or_else(|| self.for_write.get(guid)).copied()
     }
 
-    /// Names the features in use that this program cannot read.
+    /// Checks that Weir supports all features in use that are required for reading.
     pub fn check(&self, pool: &str) -> Result<(), PoolError> {
         unreadable(pool, self.for_read.iter().filter(|(_, n)| **n > 0).map(|(name, _)| name.as_str()))
     }
 }
 
-/// Checks what the label says.
+/// Checks the features that the label lists.
 pub fn check_label(config: &PoolConfig) -> Result<(), PoolError> {
     if !features::is_known_version(config.version) {
         return Err(PoolError::Version { pool: config.name.clone(), version: config.version });

@@ -1,8 +1,8 @@
 //! GUID partition tables (UEFI specification, chapter 5), and a partition as a disk of its own.
 //!
-//! OpenZFS puts a table on a disk that it is given whole: partition 1 from 1 MiB on holds the vdev, partition 9 the last
-//! 8 MiB. The header stands in the second sector, of 512 or 4096 bytes, a copy in the last. Only what a vdev needs is
-//! read; every partition in use is a candidate, for labels prove themselves.
+//! OpenZFS puts a table on a disk that it is given whole: partition 1 from 1 MiB on holds the vdev, partition 9 the
+//! last 8 MiB. The header is in the second sector, of 512 or 4096 bytes, and a copy is in the last. Only what a vdev
+//! needs is decoded. Every partition in use is a candidate, because labels have checksums.
 
 use crate::error::PoolError;
 use std::path::Path;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use weir_format::{Cursor, DecodeError, Endian};
 use weir_machine::{Buf, Disk, DiskError, Geometry, Io, Op};
 
-/// Bytes at the front that hold the header and 128 entries, with either sector size.
+/// Bytes at the front with the header and 128 entries, with either sector size.
 const FRONT_BYTES: u64 = 64 << 10;
-/// The most entries that are looked at.
+/// Maximum number of entries that are decoded.
 const MAX_ENTRIES: u32 = 128;
 const SIGNATURE: &[u8; 8] = b"EFI PART";
 
@@ -27,7 +27,7 @@ pub struct Partition {
     pub len_bytes: u64,
 }
 
-/// Reads the partitions in the front of a disk of `size_bytes`; empty if there is no table.
+/// Decodes the partitions in the front of a disk of `size_bytes`; empty if there is no table.
 pub fn parse(front: &[u8], size_bytes: u64) -> Vec<Partition> {
     [512usize, 4096].iter().find_map(|&sector| parse_with(front, sector, size_bytes).ok().flatten()).unwrap_or_default()
 }
@@ -52,7 +52,8 @@ fn parse_with(front: &[u8], sector: usize, size_bytes: u64) -> Result<Option<Vec
         let mut c = Cursor::new(entry, Endian::Little, WHAT);
         let kind: [u8; 16] = c.array()?;
         c.skip(16)?;
-        let (first, last) = (c.u64()?, c.u64()?);
+        let first = c.u64()?;
+        let last = c.u64()?;
         let bytes = |lba: u64| lba.checked_mul(sector as u64);
         if kind == [0; 16] {
             continue;
@@ -75,7 +76,7 @@ pub async fn partitions(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Partiti
     Ok(parse(front.as_ref(), size))
 }
 
-/// A window of a disk, as a disk.
+/// A part of a disk as a disk.
 pub struct Window {
     disk: Arc<dyn Disk>,
     offset_bytes: u64,
@@ -83,7 +84,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The partition of that disk.
+    /// The partition of the disk.
     pub fn new(disk: Arc<dyn Disk>, partition: Partition) -> Self {
         Window { disk, offset_bytes: partition.offset_bytes, len_bytes: partition.len_bytes }
     }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_left_out() {
+    fn malformed_entries_are_left_out() {
         let front = table(512, &[(100, 50), (u64::MAX, u64::MAX), (0, 1 << 40), (8, 15)]);
         assert_eq!(parse(&front, 1 << 20), [Partition { number: 4, offset_bytes: 4096, len_bytes: 4096 }]);
         assert_eq!(parse(&[0; 100], 1 << 20), []);

@@ -1,6 +1,6 @@
-//! The mappings of removed vdevs (OpenZFS `module/zfs/vdev_indirect_mapping.c`): where their blocks went.
+//! Mappings of removed vdevs (OpenZFS `module/zfs/vdev_indirect_mapping.c`): the present addresses of their blocks.
 //!
-//! The newest removal is read first: the mapping of an older one may itself have been moved by it.
+//! The mapping of the last removal is read first, because a later removal may have moved the mapping of an earlier one.
 
 use crate::config::{VdevConfig, VdevKind};
 use crate::mos::Mos;
@@ -25,7 +25,7 @@ pub async fn mapping(rq: &Request, mos: &Mos, id: ObjectId) -> Result<(MappingHe
     while c.remaining() >= MappingEntry::SIZE {
         let entry = MappingEntry::decode(&mut c).map_err(decode)?;
         if entry.source_bytes < end {
-            // Whoever follows it from map to map would go twice as many ways with each.
+            // Two entries for one range could double the number of lookups with each mapping in a chain.
             return Err(ObjectError::Corrupt { place, why: "two places for the same space of a removed vdev" });
         }
         end = entry.source_end_bytes();
@@ -34,7 +34,7 @@ pub async fn mapping(rq: &Request, mos: &Mos, id: ObjectId) -> Result<(MappingHe
     Ok((header, entries))
 }
 
-/// The removed vdevs, the one removed last first.
+/// The removed vdevs, the last one first.
 pub fn newest_first(tree: &VdevConfig) -> Vec<&VdevConfig> {
     let all: Vec<&VdevConfig> = tree.children.iter().filter(|v| v.kind == VdevKind::Indirect).collect();
     let has_next = |v: &&VdevConfig| all.iter().any(|o| o.prev_indirect_vdev == Some(v.id));
@@ -44,7 +44,7 @@ pub fn newest_first(tree: &VdevConfig) -> Vec<&VdevConfig> {
         out.push(v);
         next = all.iter().copied().find(|o| v.prev_indirect_vdev == Some(o.id));
     }
-    // A chain that lies must not hide a vdev.
+    // A malformed chain must not hide a vdev.
     for v in &all {
         if !out.iter().any(|o| o.id == v.id) {
             out.push(v);
@@ -53,8 +53,8 @@ pub fn newest_first(tree: &VdevConfig) -> Vec<&VdevConfig> {
     out
 }
 
-/// Gives `tree` the mappings of all removed vdevs, and the tree below `mos` as well: an older mapping may lie on a vdev
-/// that was removed later.
+/// Adds the mappings of all removed vdevs to `tree` and to the tree below `mos`, because an earlier mapping may be on a
+/// vdev that was removed later.
 pub async fn load(rq: &Request, mos: &Mos, config: &VdevConfig, tree: &Arc<Tree>) -> Result<(), ObjectError> {
     for vdev in newest_first(config).into_iter().filter(|v| v.indirect_object != 0) {
         let (_, entries) = mapping(rq, mos, ObjectId(vdev.indirect_object)).await?;

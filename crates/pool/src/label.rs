@@ -1,7 +1,7 @@
-//! Reading the four labels of one device, and the uberblock rings in them.
+//! Reads the four labels of a device, and the uberblock rings in them.
 //!
-//! Each label proves itself: configuration and every uberblock slot carry their own checksum, taken with their place on
-//! the device. One good label of four is enough; a ring whose configuration is lost is still read, with every slot size
+//! Each part of a label has its own checksum, salted with its position: the configuration and every uberblock slot. One
+//! good label is enough. A ring without a readable configuration is read with every possible slot size.
 //! that there is.
 
 use std::sync::Arc;
@@ -11,57 +11,57 @@ use weir_codec::checksum::{Verifier, verify_embedded};
 use weir_format::{ChecksumKind, DecodeError, NvList, Txg, Uberblock, label};
 use weir_machine::{Disk, DiskError};
 
-/// Why a label does not count.
+/// Reason why a label is not used.
 #[derive(Clone, Debug, Error)]
 pub enum LabelFault {
-    /// The device is too small for it.
+    /// The device is too small.
     #[error("the device is too small for four labels")]
     TooSmall,
     /// The device failed.
     #[error("{0}")]
     Device(DiskError),
-    /// There is none, or it is damaged.
+    /// There is no label, or it is damaged.
     #[error("{0}")]
     Checksum(CodecError),
-    /// Its bytes are proven but make no sense.
+    /// The checksum is right, but the contents are malformed.
     #[error("{0}")]
     Decode(DecodeError),
 }
 
-/// A proven uberblock, and where it stood.
+/// A valid uberblock, and its position.
 #[derive(Clone, Debug)]
 pub struct RingSlot {
-    /// The label, 0 to 3.
+    /// Label, 0 to 3.
     pub label: usize,
-    /// The slot in its ring.
+    /// Slot in the ring.
     pub slot: usize,
     /// The uberblock.
     pub uberblock: Uberblock,
 }
 
-/// What a device's labels say.
+/// Labels of a device.
 #[derive(Clone, Debug)]
 pub struct Labels {
-    /// The configuration of each.
+    /// Configuration of each label.
     pub configs: [Result<NvList, LabelFault>; label::LABELS],
-    /// All proven uberblocks, in the order of labels and slots.
+    /// All valid uberblocks, in the order of labels and slots.
     pub ring: Vec<RingSlot>,
 }
 
 impl Labels {
-    /// The newest configuration.
+    /// Returns the newest configuration.
     pub fn best(&self) -> Option<&NvList> {
         let good = self.configs.iter().filter_map(|c| c.as_ref().ok());
-        // The first of equals, so that the order of labels decides.
+        // Of equal ones the first, so that the order of labels decides.
         good.rev().max_by_key(|c| c.get_u64("txg"))
     }
 
-    /// The txg of the newest configuration; 0 for devices that have none (spares, caches).
+    /// Txg of the newest configuration; 0 for devices that have none (spares, cache devices).
     pub fn txg(&self) -> Txg {
         Txg(self.best().and_then(|c| c.get_u64("txg")).unwrap_or(0))
     }
 
-    /// The txg of the newest configuration that is not of a group after `last`; `None` if there is none.
+    /// Txg of the newest configuration that is not of a txg after `last`; `None` if there is none.
     pub fn txg_until(&self, last: Txg) -> Option<Txg> {
         let good = self.configs.iter().filter_map(|c| c.as_ref().ok()?.get_u64("txg"));
         good.filter(|txg| *txg <= last.0).max().map(Txg)
@@ -107,7 +107,7 @@ fn config(at: u64, bytes: &[u8]) -> Result<NvList, LabelFault> {
     label::decode_config(area).map_err(LabelFault::Decode)
 }
 
-/// The proven uberblocks of one label.
+/// Valid uberblocks of one label.
 fn slots(index: usize, at: u64, bytes: &[u8], ashift: Option<u64>) -> Vec<RingSlot> {
     let shifts = match ashift {
         Some(shift) => shift..=shift,

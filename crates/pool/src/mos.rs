@@ -8,9 +8,9 @@ use weir_format::dsl::pool as names;
 use weir_format::{Cursor, NvList, ObjectId};
 use weir_machine::Request;
 
-/// The largest object that is read whole: lists of space maps, configurations, space maps.
+/// Maximum size of an object that is read as a whole: lists of space maps, configurations, space maps.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;
-/// Most entries of a small ZAP.
+/// Maximum number of entries of a small ZAP.
 pub const MAX_ENTRIES: usize = 1 << 22;
 
 /// The meta object set.
@@ -21,29 +21,29 @@ pub struct Mos {
 }
 
 impl Mos {
-    /// The object that `name` leads to in the directory.
+    /// Returns the object with this name in the directory.
     pub async fn named(&self, rq: &Request, name: &str) -> Result<Option<ObjectId>, ObjectError> {
         let found = zap::lookup_word(rq, &self.set, ObjectId(names::DIRECTORY_OBJECT), name).await?;
         Ok(found.filter(|n| *n != 0).map(ObjectId))
     }
 
-    /// The value of `name` in the directory, as bytes.
+    /// Returns the value of `name` in the directory as bytes.
     pub async fn named_bytes(&self, rq: &Request, name: &str) -> Result<Option<Vec<u8>>, ObjectError> {
         Ok(zap::lookup(rq, &self.set, ObjectId(names::DIRECTORY_OBJECT), name).await?.and_then(|v| v.bytes()))
     }
 
-    /// The 64-bit words of `name` in the directory.
+    /// Returns the 64-bit words of `name` in the directory.
     pub async fn named_words(&self, rq: &Request, name: &str) -> Result<Option<Vec<u64>>, ObjectError> {
         Ok(zap::lookup(rq, &self.set, ObjectId(names::DIRECTORY_OBJECT), name).await?.map(|v| v.words))
     }
 
-    /// A ZAP's names and first integers.
+    /// Returns a ZAP's names with their first integers.
     pub async fn numbers(&self, rq: &Request, id: ObjectId) -> Result<BTreeMap<String, u64>, ObjectError> {
         let all = zap::Zap::open(rq, &self.set, id).await?.all(rq, MAX_ENTRIES).await?;
         Ok(all.into_iter().map(|e| (e.key.text(), e.value.first().unwrap_or(0))).collect())
     }
 
-    /// The object's first `len` bytes.
+    /// Returns the object's first `len` bytes.
     pub async fn bytes(&self, rq: &Request, object: &Arc<Object>, len: u64) -> Result<Bytes, ObjectError> {
         let place = ErrorLocation { objset: self.set.id(), object: object.id, level: 0, block: 0 };
         if len > MAX_WHOLE_BYTES {
@@ -64,7 +64,8 @@ impl Mos {
         Ok(out.into())
     }
 
-    /// An array of 64-bit integers. In a pool that has been on machines of both byte orders, each block has its own.
+    /// Returns an array of 64-bit integers. Each block has its own byte order in a pool that has been on machines of
+    /// both.
     pub async fn words(&self, rq: &Request, id: ObjectId, count: u64) -> Result<Vec<u64>, ObjectError> {
         let object = self.set.object(rq, id).await?;
         let count = count.min(object.span_bytes() / 8).min(MAX_WHOLE_BYTES / 8) as usize;
@@ -87,7 +88,7 @@ impl Mos {
         Ok(out)
     }
 
-    /// A packed nvlist; its length stands in the bonus area.
+    /// Reads a packed nvlist; the bonus buffer has its length.
     pub async fn list(&self, rq: &Request, id: ObjectId) -> Result<NvList, ObjectError> {
         let object = self.set.object(rq, id).await?;
         let place = ErrorLocation { objset: self.set.id(), object: id, level: 0, block: 0 };

@@ -1,15 +1,15 @@
-//! Opening a pool: from its devices to the MOS, read-only.
+//! Opens a pool read-only: from its devices to the MOS.
 //!
 //! ```text
-//!   labels ─► tree as they know it ─► MOS ─► configuration, salt, DTLs, mappings ─► tree as the pool knows it ─► MOS
+//!   labels ─► vdev tree of the labels ─► MOS ─► configuration, salt, DTLs, mappings ─► vdev tree of the pool ─► MOS
 //! ```
 //!
-//! The labels are good enough to find the configuration in the MOS; that one is trusted and replaces them. With a rewind,
-//! older uberblocks are tried in turn until one leads to a MOS that can be read, the list of data sets and the space maps
-//! with it (of a pool that is to be written, all that they say).
+//! The labels suffice to find the configuration in the MOS, which replaces theirs. With a rewind, older uberblocks are
+//! tried one after the other until one leads to a readable MOS with a readable list of datasets and readable space maps
+//! (all space maps, if the pool is opened for writing).
 //!
-//! What fails: [`PoolError`] names the devices that are missing beyond redundancy, the features that are not known, or
-//! the first thing in the MOS that cannot be read.
+//! Failures: [`PoolError`] names the devices that are missing beyond redundancy, the unsupported features, or the first
+//! object of the MOS that cannot be read.
 
 use crate::assemble::{Assembly, FoundPool, assemble};
 use crate::capacity::{self, Capacity};
@@ -39,43 +39,44 @@ use weir_format::dsl::pool as names;
 use weir_format::{Endian, ObjectId, Txg, Uberblock};
 use weir_machine::{Access, Machine, Request};
 
-/// Which uberblock is used.
+/// Choice of the uberblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rewind {
     /// The best one.
     #[default]
     No,
-    /// The best one that leads to a MOS that can be read (`-F`).
+    /// The best one that leads to a readable MOS (`-F`).
     Auto,
-    /// The best one at or before a txg (`-T`), older ones if that cannot be read.
+    /// The best one of at most this txg (`-T`), older ones if that is unreadable.
     Before(Txg),
 }
 
-/// Which pool is opened, and how.
+/// Parameters of opening a pool.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Folders and devices to look at.
+    /// Directories and devices to search.
     pub search: Vec<PathBuf>,
-    /// The pool's name or GUID; empty for the only one that is there.
+    /// Name or GUID of the pool; empty for the only pool that is found.
     pub pool: String,
-    /// Which uberblock is used.
+    /// Choice of the uberblock.
     pub rewind: Rewind,
-    /// Open the state that the pool's checkpoint keeps.
+    /// Whether to open the state of the pool's checkpoint.
     pub checkpoint: bool,
     /// Memory for the cache, in bytes.
     pub arc_bytes: u64,
-    /// Keys of encrypted datasets: the name of the encryption root, and the key as its `keyformat` says.
+    /// Keys of encrypted datasets: the name of the encryption root, and the key in the format of its `keyformat`.
     pub keys: Vec<(String, Vec<u8>)>,
-    /// Forge blocks and prove none: for tests of hostile pools only (see [`weir_blocks::fault_injection`]).
+    /// Whether blocks are altered without verification: only for tests of hostile pools (see
+    /// [`weir_blocks::fault_injection`]).
     #[doc(hidden)]
     pub forger: Option<PointerForger>,
 }
 
 impl OpenOptions {
-    /// Memory for the cache if nothing else is said.
+    /// Default memory for the cache.
     pub const ARC_BYTES: u64 = 256 << 20;
 
-    /// The pool of that name in these places, as it is.
+    /// Opens the newest state of the pool with this name or GUID in these places.
     pub fn new(search: Vec<PathBuf>, pool: impl Into<String>) -> Self {
         OpenOptions {
             search,
@@ -93,43 +94,43 @@ impl OpenOptions {
 pub struct Pool {
     /// The machine that it runs on.
     pub machine: Machine,
-    /// The pool-wide configuration in the MOS.
+    /// Pool-wide configuration of the MOS.
     pub config: PoolConfig,
-    /// The configuration in the newest label.
+    /// Configuration of the newest label.
     pub label: PoolConfig,
-    /// The vdevs, as the MOS knows them.
+    /// Vdev tree as described by the MOS.
     pub tree: VdevConfig,
-    /// How the pool stands.
+    /// State of the pool.
     pub state: VdevState,
-    /// How each vdev stands, by its GUID.
+    /// States of the vdevs by GUID.
     pub states: States,
     /// The uberblock in use.
     pub uberblock: Uberblock,
-    /// The highest txg of any uberblock found; higher than that of the one in use after a rewind.
+    /// Highest txg of any uberblock; after a rewind it is higher than that of the uberblock in use.
     pub newest_txg: Txg,
-    /// Its blocks.
+    /// Reader of blocks.
     pub blocks: Arc<Blocks>,
-    /// The cache above them.
+    /// The cache above it.
     pub cache: Arc<Cache>,
     /// The meta object set.
     pub mos: Mos,
-    /// Features enabled and in use.
+    /// Enabled features with their reference counts.
     pub features: Features,
-    /// The devices found, by the GUID of their leaf.
+    /// Devices by the GUID of their leaf.
     pub devices: BTreeMap<u64, Device>,
-    /// Spares and caches found, by their GUID.
+    /// Spares and cache devices by GUID.
     pub aux: BTreeMap<u64, Device>,
-    /// What is not as it should be, one line each.
+    /// Warnings, one line each.
     pub warnings: Vec<String>,
     /// The datasets.
     pub dsl: Arc<Dsl>,
-    /// Keys opened, by the directory of their dataset.
+    /// Loaded keys by the directory of their dataset.
     pub loaded: BTreeMap<ObjectId, SetKey>,
-    /// The wrapping keys that were given, by the directory of their encryption root.
+    /// Given wrapping keys by the directory of their encryption root.
     pub wrapping: BTreeMap<ObjectId, Arc<WrappingKey>>,
-    /// Its space maps' sums.
+    /// Sums of the space maps.
     pub space: Space,
-    /// How much it holds.
+    /// Space of the pool.
     pub capacity: Capacity,
 }
 
@@ -139,18 +140,18 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// The devices of one pool, chosen.
+/// The devices of the chosen pool.
 struct Candidate<'a> {
     machine: &'a Machine,
     found: &'a FoundPool,
     arc_bytes: u64,
     forger: Option<PointerForger>,
     writing: bool,
-    /// There are other states to choose from.
+    /// Whether there are other states to choose from.
     rewinds: bool,
 }
 
-/// The MOS that one uberblock led to.
+/// MOS of one uberblock.
 struct RootedMos {
     config: PoolConfig,
     tree: VdevConfig,
@@ -161,7 +162,7 @@ struct RootedMos {
     features: Features,
 }
 
-/// What stands in it.
+/// State that was read from the MOS.
 struct ImportedState {
     dsl: Arc<Dsl>,
     space: Space,
@@ -169,12 +170,12 @@ struct ImportedState {
 }
 
 impl Pool {
-    /// Finds and opens a pool.
+    /// Finds and opens a pool for reading.
     pub async fn open(machine: &Machine, options: &OpenOptions) -> Result<Pool, PoolError> {
         Self::open_in(machine, options, Access::ReadOnly).await
     }
 
-    /// The same, with its devices opened so that the pool may be written.
+    /// Finds and opens a pool with access to its devices as requested.
     pub async fn open_in(machine: &Machine, options: &OpenOptions, access: Access) -> Result<Pool, PoolError> {
         let scanned = scan(machine, &options.search).await?;
         let looked_at = scanned.looked_at;
@@ -191,7 +192,7 @@ impl Pool {
         let rewinds = options.rewind != Rewind::No;
         let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes, forger, writing, rewinds };
         let (opened, contents) = if options.checkpoint {
-            // Of the newest state only the way to the checkpoint matters: who wants that may have nothing else left.
+            // For a checkpoint, only the path to it in the newest state must be readable.
             let newest = candidate.rewind(options.rewind, |uberblock| candidate.root(uberblock).boxed()).await?;
             candidate.whole(checkpoint(&newest).await?).await?
         } else {
@@ -226,29 +227,30 @@ impl Pool {
         })
     }
 
-    /// The pool's name.
+    /// Name of the pool.
     pub fn name(&self) -> &str {
         &self.config.name
     }
 
-    /// The txgs whose writes each leaf lacks, by its GUID.
+    /// DTLs of the leaves by GUID.
     pub fn dtls(&self) -> Dtls {
         self.blocks.tree().dtls()
     }
 
-    /// A line for each top-level vdev that has too few devices to read the blocks of some txgs.
+    /// A line for each top-level vdev with too few devices to read the blocks of some txgs.
     pub fn lost(&self) -> Vec<String> {
         lost_lines(&self.tree, &self.states, &self.dtls())
     }
 }
 
-/// Opens what the given keys open.
+/// Loads the given keys.
 pub async fn load_keys(
     rq: &Request,
     dsl: &Dsl,
     keys: &[(String, Vec<u8>)],
 ) -> Result<(BTreeMap<ObjectId, Arc<WrappingKey>>, BTreeMap<ObjectId, SetKey>), PoolError> {
-    let (mut roots, mut out) = (BTreeMap::new(), BTreeMap::new());
+    let mut roots = BTreeMap::new();
+    let mut out = BTreeMap::new();
     for (name, secret) in keys {
         let missing = || ObjectError::NoName { what: "dataset", name: name.clone() };
         let root = dsl.dir_named(name).ok_or_else(missing)?;
@@ -259,7 +261,7 @@ pub async fn load_keys(
     Ok((roots, out))
 }
 
-/// The pool that was asked for.
+/// Chooses the requested pool.
 fn choose(assembly: &mut Assembly, options: &OpenOptions, looked_at: usize) -> Result<FoundPool, PoolError> {
     let searched = options.search.clone();
     if assembly.pools.is_empty() {
@@ -289,7 +291,7 @@ impl Candidate<'_> {
         move |source| PoolError::Mos { pool: pool.clone(), what: what.clone(), source: Box::new(source) }
     }
 
-    /// Tries one state after the other.
+    /// Tries one uberblock after the other.
     async fn rewind<'a, T>(
         &self,
         rewind: Rewind,
@@ -302,7 +304,7 @@ impl Candidate<'_> {
         for uberblock in ranked.into_iter().take(tries) {
             match attempt(uberblock).await {
                 Ok(opened) => return Ok(opened),
-                // Older uberblocks bring back neither devices nor features.
+                // Older uberblocks need the same devices and features.
                 Err(e @ (PoolError::MissingDevices { .. } | PoolError::UnsupportedFeatures { .. })) => return Err(e),
                 Err(error) => first = first.or(Some(error)),
             }
@@ -311,7 +313,7 @@ impl Candidate<'_> {
         Err(first.unwrap_or(PoolError::NoUberblock { pool: self.name().to_owned(), at_most, devices }))
     }
 
-    /// Opens the MOS below a tree.
+    /// Opens the MOS below a vdev tree.
     async fn mos(
         &self,
         rq: &Request,
@@ -336,7 +338,7 @@ impl Candidate<'_> {
         Tree::new(specs(config, &facts)).map_err(bad)
     }
 
-    /// A state with what stands in it.
+    /// Reads the MOS of an uberblock and the state in it.
     async fn whole(&self, uberblock: Uberblock) -> Result<(RootedMos, ImportedState), PoolError> {
         let rooted = self.root(uberblock).await?;
         let rq = &Request::internal("open");
@@ -353,14 +355,14 @@ impl Candidate<'_> {
         Ok((rooted, ImportedState { dsl, space, capacity }))
     }
 
-    /// The MOS of a state.
+    /// Opens the MOS of an uberblock.
     async fn root(&self, uberblock: Uberblock) -> Result<RootedMos, PoolError> {
         let rq = &Request::internal("open");
         let by_labels = self.found.label_tree()?;
         let tree = self.tree(&by_labels, &Dtls::new(), &uberblock)?;
         let (_, mos) = match self.mos(rq, tree, Salt::none(), &uberblock, 16 << 20).await {
             Ok(opened) => opened,
-            // If the labels already show why, say that.
+            // If the labels show the reason already, that error is better.
             Err(error) => return Err(self.judge(&by_labels).err().unwrap_or(error)),
         };
         let bad = self.unreadable("its configuration");
@@ -389,7 +391,7 @@ impl Candidate<'_> {
         Ok(RootedMos { config, tree: trusted, states, uberblock, cache, mos, features })
     }
 
-    /// Checks that the vdevs do not lack more devices than their redundancy bears.
+    /// Checks that no vdev lacks more devices than its redundancy allows.
     fn judge(&self, tree: &VdevConfig) -> Result<(), PoolError> {
         let (_, states) = status::states(tree, &|guid| self.found.devices.contains_key(&guid), &Dtls::new());
         let missing = status::lacking(tree, &states);
@@ -400,7 +402,7 @@ impl Candidate<'_> {
     }
 }
 
-/// The allocation classes, which stand in the top-level vdevs' own ZAPs.
+/// Reads the allocation classes, which are in the ZAPs of the top-level vdevs.
 pub async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
     const BIAS: &str = "org.zfsonlinux:allocation_bias";
     for top in tree.children.iter_mut().filter(|t| t.top_zap != 0 && t.class == Class::Normal) {
@@ -414,7 +416,7 @@ pub async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
     }
 }
 
-/// The uberblock that the checkpoint keeps: its words stand in the MOS directory.
+/// Returns the uberblock of the checkpoint, whose words are in the MOS directory.
 async fn checkpoint(opened: &RootedMos) -> Result<Uberblock, PoolError> {
     let rq = &Request::internal("open");
     let pool = opened.config.name.clone();
@@ -427,21 +429,21 @@ async fn checkpoint(opened: &RootedMos) -> Result<Uberblock, PoolError> {
     let source = Uberblock::decode(&bytes);
     let what = || format!("pool '{pool}': uberblock of the checkpoint");
     let uberblock = source.map_err(|source| PoolError::Decode { what: what(), source })?;
-    // The words are this machine's already; the order that the magic tells is that of the bytes made of them here.
+    // The words have this machine's byte order already, and the magic was written in it above.
     debug_assert_eq!(uberblock.endian, Endian::Little);
     Ok(uberblock)
 }
 
-/// A line for each top-level vdev that cannot give some blocks, because too many of its leaves are absent or lack them.
+/// A line for each top-level vdev with unreadable blocks, because too many of its leaves are absent or have DTLs.
 fn lost_lines(tree: &VdevConfig, states: &States, dtls: &Dtls) -> Vec<String> {
-    // Of one that is not usable at all, its state says enough.
+    // For an unusable vdev its state is enough.
     let usable = |top: &&VdevConfig| states.get(&top.guid).is_some_and(|state| state.is_usable());
     let tops = tree.children.iter().filter(|top| top.is_concrete()).filter(usable);
     let lost = tops.map(|top| (top, lost_by(top, states, dtls))).filter(|(_, lost)| !lost.is_empty());
     lost.map(|(top, lost)| format!("{} has too few devices to read the blocks of {lost}", top.name())).collect()
 }
 
-/// The txgs whose blocks a top-level vdev cannot give.
+/// Txgs whose blocks a top-level vdev cannot return.
 fn lost_by(top: &VdevConfig, states: &States, dtls: &Dtls) -> Dtl {
     let usable = |guid: u64| states.get(&guid).is_some_and(|state| state.is_usable());
     dtls::lost(top, &|leaf| match usable(leaf.guid) {
@@ -450,7 +452,7 @@ fn lost_by(top: &VdevConfig, states: &States, dtls: &Dtls) -> Dtl {
     })
 }
 
-/// What a person should know who opens this pool.
+/// Warnings for the administrator who imports this pool.
 fn warnings(found: &FoundPool, opened: &RootedMos) -> Vec<String> {
     let mut out = Vec::new();
     for vdev in opened.tree.leaves() {

@@ -1,11 +1,11 @@
-//! The properties of a pool, as `zpool get` shows them: what it is made of, and what was set.
+//! Properties of a pool, as shown by `zpool get`.
 //!
-//! Settings stand in a ZAP of the MOS (`pool_props`), a few in the configuration (`comment`, `compatibility`); the rest is
-//! reckoned. A setting has the source `local`, one that nobody set `default`, a reckoned value `-`. A feature is
-//! `disabled`, `enabled` or (in use) `active`.
+//! Settings are in a ZAP of the MOS (`pool_props`), some in the configuration (`comment`, `compatibility`); the others
+//! are computed. The source of a setting is `local`, or `default` if it was not set; the source of a computed value is
+//! `-`. A feature is `disabled`, `enabled` or (in use) `active`.
 //!
-//! Source: OpenZFS `module/zcommon/zpool_prop.c`, `module/zfs/spa.c` (`spa_prop_get_config`), `lib/libzfs/libzfs_pool.c`
-//! (`zpool_get_prop`).
+//! Source: OpenZFS `module/zcommon/zpool_prop.c`, `module/zfs/spa.c` (`spa_prop_get_config`),
+//! `lib/libzfs/libzfs_pool.c` (`zpool_get_prop`).
 
 use crate::error::PoolError;
 use crate::mos::MAX_ENTRIES;
@@ -18,32 +18,32 @@ use weir_format::features::{self, VERSION_FEATURES};
 use weir_format::{DslDir, ObjectId};
 use weir_machine::Request;
 
-/// A value, as it is before it becomes text.
+/// A value before its conversion to text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Words, shown as they are.
+    /// Text, shown as it is.
     Text(String),
     /// A number, shown as it is.
     Number(u64),
-    /// Bytes; people see `1.5M`.
+    /// Bytes, shown to people as `1.5M`.
     Size(u64),
-    /// Bytes of which 0 is shown as `-`.
+    /// Bytes, with 0 shown as `-`.
     SizeIfAny(u64),
-    /// Hundredths, shown as a ratio.
+    /// A ratio in hundredths.
     Ratio(u64),
     /// Percent.
     Percent(u64),
 }
 
 impl Value {
-    /// As text: exact with `parsable`, else as people read it.
+    /// Converts to text: exact if `parsable`, rounded with units otherwise.
     pub fn text(&self, parsable: bool) -> String {
         match self {
             Value::Text(text) => text.clone(),
             Value::Number(n) => n.to_string(),
             Value::SizeIfAny(0) => "-".into(),
             Value::Size(n) | Value::SizeIfAny(n) if parsable => n.to_string(),
-            // Plain bytes carry no unit here.
+            // Bytes below 1 KiB have no unit here.
             Value::Size(n) if *n < 1024 => n.to_string(),
             Value::Size(n) | Value::SizeIfAny(n) => human_size(*n),
             Value::Ratio(n) => format!("{}.{:02}{}", n / 100, n % 100, if parsable { "" } else { "x" }),
@@ -52,19 +52,19 @@ impl Value {
     }
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Reckoned.
+    /// Computed.
     None,
-    /// Nobody set it.
+    /// Not set.
     Default,
     /// Set.
     Local,
 }
 
 impl Origin {
-    /// The text of the SOURCE column.
+    /// Text of the SOURCE column.
     pub fn text(self) -> &'static str {
         match self {
             Origin::None => "-",
@@ -81,17 +81,17 @@ pub struct PoolProperty {
     pub name: String,
     /// Value.
     pub value: Value,
-    /// Where it comes from.
+    /// Source of the value.
     pub origin: Origin,
 }
 
-/// How a setting's number becomes text, and what it is if nobody set it.
+/// Conversion of a setting's number to text, and its default.
 enum Setting {
-    /// One of a few words, by number; the default.
+    /// One of several words, by number; the default.
     Words(&'static [&'static str], u64),
-    /// A plain number; 0 if nobody set it.
+    /// A number; the default is 0.
     Plain,
-    /// A quota: 0 none, all ones automatic (the default).
+    /// A quota: 0 is none, all bits set is automatic (the default).
     Quota,
     /// The object of a dataset.
     Dataset,
@@ -112,7 +112,7 @@ const SETTINGS: &[(&str, Setting)] = &[
     ("dedup_table_quota", Setting::Quota),
 ];
 
-/// The properties in the order in which they are shown; features and the user's own follow.
+/// Names of the properties in the order in which they are shown; features and user properties follow.
 pub const NAMES: &[&str] = &[
     "size",
     "capacity",
@@ -150,7 +150,7 @@ pub const NAMES: &[&str] = &[
     "last_scrubbed_txg",
 ];
 
-/// The full name of a property that has a short one as well (`alloc`, `cap`, …).
+/// Returns the full name of a property that also has a short name (`alloc`, `cap`, …).
 pub fn full_name(name: &str) -> &str {
     match name {
         "alloc" => "allocated",
@@ -167,13 +167,13 @@ pub fn full_name(name: &str) -> &str {
     }
 }
 
-/// Whether any pool can have a property of that (full) name.
+/// Whether there is a property with this (full) name.
 pub fn is_known(name: &str) -> bool {
     let feature = name.strip_prefix("feature@").is_some_and(|f| features::by_name(f).is_some());
     name == "name" || NAMES.contains(&name) || feature || name.starts_with("unsupported@") || name.contains(':')
 }
 
-/// All properties of a pool, in their order. `altroot` is what was put in front of mount points.
+/// Returns all properties of a pool in order. `altroot` is the prefix of mount points.
 pub async fn properties(rq: &Request, pool: &Pool, altroot: Option<&str>) -> Result<Vec<PoolProperty>, PoolError> {
     let mut found = reckoned(rq, pool).await?;
     let text = |value: Option<&str>, unset: &str| match value {
@@ -181,7 +181,7 @@ pub async fn properties(rq: &Request, pool: &Pool, altroot: Option<&str>) -> Res
         None => (Value::Text(unset.into()), Origin::Default),
     };
     found.insert("altroot".into(), text(altroot, "-"));
-    // No cache file knows of the pool.
+    // The pool is in no cache file.
     found.insert("cachefile".into(), text(Some("none"), "-"));
     found.insert("comment".into(), text(pool.config.comment.as_deref(), "-"));
     found.insert("compatibility".into(), text(pool.config.list.get_str("compatibility"), "off"));
@@ -220,7 +220,7 @@ async fn reckoned(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
         ("fragmentation", capacity.fragmentation.map_or(Value::Text("-".into()), Value::Percent)),
         ("leaked", Value::Size(of_own_dir(rq, pool, "$LEAK").await?)),
         ("checkpoint", Value::SizeIfAny(capacity.checkpoint_bytes)),
-        // A number that each import draws by lot.
+        // A random number of each import.
         ("load_guid", Value::Text("-".into())),
         ("bcloneused", Value::Size(shared.cloned)),
         ("bclonesaved", Value::Size(shared.clones_saved)),
@@ -233,7 +233,7 @@ async fn reckoned(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
     Ok(found)
 }
 
-/// Bytes used by one of the pool's own directories beside the datasets.
+/// Returns the bytes used by one of the pool's internal DSL directories.
 async fn of_own_dir(rq: &Request, pool: &Pool, name: &str) -> Result<u64, PoolError> {
     let Some(children) = pool.dsl.root().map(|root| root.phys.children).filter(|id| id.0 != 0) else { return Ok(0) };
     let Some(id) = zap::lookup_word(rq, &pool.mos.set, children, name).await? else { return Ok(0) };
@@ -241,7 +241,7 @@ async fn of_own_dir(rq: &Request, pool: &Pool, name: &str) -> Result<u64, PoolEr
     Ok(DslDir::decode(object.dnode.bonus(), object.dnode.endian).map_or(0, |dir| dir.used_bytes))
 }
 
-/// What was set, and the defaults of what was not.
+/// Adds the settings, and the defaults of those that are not set.
 async fn set(rq: &Request, pool: &Pool, found: &mut Found, users: &mut Vec<(String, String)>) -> Result<(), PoolError> {
     let mut stored = BTreeMap::new();
     if let Some(id) = pool.mos.named(rq, names::PROPS).await? {
@@ -276,7 +276,7 @@ async fn set(rq: &Request, pool: &Pool, found: &mut Found, users: &mut Vec<(Stri
     Ok(())
 }
 
-/// The name of the head dataset in object `id`; `-` if there is none.
+/// Returns the name of the head dataset in object `id`; `-` if there is none.
 async fn dataset_name(rq: &Request, pool: &Pool, id: u64) -> String {
     let dataset = match id {
         0 => return "-".into(),

@@ -1,11 +1,11 @@
 //! Sets of byte ranges: the allocated segments of a vdev.
 //!
-//! A map from start to end. Ranges that touch are one. Adding what is there already, or removing what is not, tells what
-//! was wrong: that is how double allocations and unallocated blocks are found.
+//! A map from start to end. Adjacent ranges are merged. Adding bytes that are in the set, or removing bytes that are
+//! not, is reported by the number of such bytes, which is how double allocations and unallocated blocks are found.
 
 use std::collections::BTreeMap;
 
-/// A set of bytes, as disjoint ranges.
+/// Set of bytes as disjoint ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     map: BTreeMap<u64, u64>,
@@ -13,47 +13,47 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Total bytes.
+    /// Returns the total number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Number of ranges.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether there is no range.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// The ranges as (start, length), ascending.
+    /// Returns the ranges as (start, length), ascending.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.map.iter().map(|(s, e)| (*s, e - s))
     }
 
-    /// What of `start..end` is in, as (start, length), ascending.
+    /// Returns the parts of `start..end` that are in the set, as (start, length), ascending.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.map.range(..=start).next_back().filter(|(_, e)| **e > start).map_or(start, |(s, _)| *s);
         let parts = self.map.range(first..end.max(first));
         parts.map(move |(s, e)| ((*s).max(start), (*e).min(end))).filter(|(s, e)| e > s).map(|(s, e)| (s, e - s))
     }
 
-    /// Whether all of `len` bytes at `start` are in.
+    /// Whether all of `len` bytes at `start` are in the set.
     pub fn contains(&self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
         self.map.range(..=start).next_back().is_some_and(|(_, e)| *e >= end)
     }
 
-    /// Bytes of the `len` at `start` that are in.
+    /// Returns how many of the `len` bytes at `start` are in the set.
     pub fn overlap(&self, start: u64, len: u64) -> u64 {
         let end = start.saturating_add(len);
         let first = self.map.range(..=start).next_back().filter(|(_, e)| **e > start).map_or(start, |(s, _)| *s);
         self.map.range(first..end).map(|(s, e)| (*e).min(end).saturating_sub((*s).max(start))).sum()
     }
 
-    /// Puts `len` bytes at `start` in; gives how many were in already.
+    /// Adds `len` bytes at `start`; returns how many were in the set before.
     pub fn add(&mut self, start: u64, len: u64) -> u64 {
         let Some(mut end) = start.checked_add(len) else { return 0 };
         if len == 0 {
@@ -61,7 +61,7 @@ impl Ranges {
         }
         let mut from = start;
         let mut already = 0;
-        // Everything that overlaps or touches melts into one range.
+        // Merges all ranges that overlap or are adjacent.
         let first = self.map.range(..=start).next_back().filter(|(_, e)| **e >= start).map_or(start, |(s, _)| *s);
         while let Some((s, e)) = self.map.range(first..=end).next().map(|(s, e)| (*s, *e)) {
             already += e.min(start + len).saturating_sub(s.max(start));
@@ -75,14 +75,14 @@ impl Ranges {
         already
     }
 
-    /// Takes `len` bytes at `start` out; gives how many were not in.
+    /// Removes `len` bytes at `start`; returns how many were not in the set.
     pub fn remove(&mut self, start: u64, len: u64) -> u64 {
         let Some(end) = start.checked_add(len) else { return len };
         if len == 0 {
             return 0;
         }
         let mut removed = 0;
-        // A range that begins before keeps its front, and its tail if it reaches beyond.
+        // A range that begins earlier keeps its front, and its tail if it extends further.
         let before = self.map.range(..start).next_back().map(|(s, e)| (*s, *e));
         if let Some((s, e)) = before.filter(|(_, e)| *e > start) {
             self.map.insert(s, start);
@@ -91,7 +91,7 @@ impl Ranges {
             }
             removed += e.min(end) - start;
         }
-        // Each step takes one range out of `start..end` and puts none back there: this ends.
+        // The loop ends, because each step removes one range from `start..end` and adds none there.
         while let Some((s, e)) = self.map.range(start..end).next().map(|(s, e)| (*s, *e)) {
             self.map.remove(&s);
             if e > end {
@@ -110,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn holes_and_overlaps_are_told() {
+    fn holes_and_overlaps_are_counted() {
         let mut r = Ranges::default();
         assert_eq!(r.add(10, 10), 0);
         assert_eq!(r.add(15, 10), 5);

@@ -1,7 +1,7 @@
-//! Where a walk over a pool begins: the MOS, and every dataset from its previous snapshot on.
+//! Roots of a walk over a pool: the MOS, and every dataset from its previous snapshot on.
 //!
-//! Datasets are found as objects of the MOS, not by their names, so that hidden ones (a half-received stream, the origin
-//! of all) are walked as well (OpenZFS `module/zfs/dmu_traverse.c`, `traverse_pool`).
+//! Datasets are found as objects of the MOS, not by name, so that hidden ones (a partially received stream, the origin
+//! dataset) are walked as well (OpenZFS `module/zfs/dmu_traverse.c`, `traverse_pool`).
 
 use crate::mos::Mos;
 use crate::walk::Root;
@@ -10,11 +10,11 @@ use weir_format::dsl::DslDataset;
 use weir_format::{ObjectType, ObjsetId, Txg};
 use weir_machine::Request;
 
-/// The MOS and all datasets, in the order of their objects.
+/// Returns the MOS and all datasets, in the order of their objects.
 ///
 /// # Errors
-/// [`ObjectError`] if the MOS cannot be listed. A dataset whose own object makes no sense is left out and counted in the
-/// second value.
+/// [`ObjectError`] if the MOS cannot be listed. A dataset with a malformed object is left out and counted in the second
+/// value.
 pub async fn roots(rq: &Request, mos: &Mos) -> Result<(Vec<Root>, u64), ObjectError> {
     let mut out = vec![Root { objset: ObjsetId::MOS, pointer: mos.set.pointer(), after: Txg(0), log: false }];
     let (datasets, bad) = datasets(rq, mos, &|_| true).await?;
@@ -22,7 +22,7 @@ pub async fn roots(rq: &Request, mos: &Mos) -> Result<(Vec<Root>, u64), ObjectEr
     Ok((out, bad))
 }
 
-/// The datasets that are `wanted`, in the order of their objects, as [`roots`].
+/// Returns the datasets for which `wanted` is true, in the order of their objects, as [`roots`].
 ///
 /// # Errors
 /// As [`roots`].

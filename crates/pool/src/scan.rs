@@ -1,8 +1,8 @@
-//! Finding devices that belong to pools.
+//! Finds devices that belong to pools.
 //!
-//! Every regular file and block device of the named folders, and every device named itself, is opened read-only and its
-//! labels are read; so are those of each partition, if it carries a partition table. What has no label is left out in
-//! silence, unless it was named itself.
+//! Opens every regular file and block device of the given directories, and every given device, read-only and reads its
+//! labels, also those of each partition if it has a partition table. A device without labels is left out silently,
+//! unless it was given itself.
 
 use crate::error::PoolError;
 use crate::gpt::{self, Partition, Window};
@@ -13,33 +13,33 @@ use std::sync::Arc;
 use weir_format::NvList;
 use weir_machine::{Access, Disk, DiskError, Machine};
 
-/// Devices looked at at the same time.
+/// Maximum number of devices that are read at the same time.
 const PARALLEL: usize = 16;
 
-/// A device with at least one good label or uberblock.
+/// A device with at least one valid label or uberblock.
 pub struct Device {
     /// The file or block device.
     pub path: PathBuf,
-    /// The partition on it, if the labels are those of a partition.
+    /// The partition, if the labels are those of a partition.
     pub partition: Option<Partition>,
     /// The device (or the partition), read-only.
     pub disk: Arc<dyn Disk>,
-    /// What its labels say.
+    /// Labels of the device.
     pub labels: Labels,
 }
 
 impl Device {
-    /// The newest configuration in its labels.
+    /// Returns the newest configuration in the labels.
     pub fn config(&self) -> Option<&NvList> {
         self.labels.best()
     }
 
-    /// The GUID of the leaf vdev that it is.
+    /// Returns the GUID of the device's leaf vdev.
     pub fn guid(&self) -> Option<u64> {
         self.config()?.get_u64("guid")
     }
 
-    /// Opens it again, for another kind of access.
+    /// Opens the device again with another kind of access.
     pub(crate) fn reopen(&mut self, machine: &Machine, access: Access) -> Result<(), PoolError> {
         let failed = |source| PoolError::Disk { path: self.path.clone(), source };
         let disk = machine.disks.open(&self.path, access).map_err(failed)?;
@@ -65,25 +65,25 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// Where was looked.
+    /// Searched directories and devices.
     pub searched: Vec<PathBuf>,
     /// Devices with labels, in the order of their paths.
     pub devices: Vec<Device>,
-    /// How many files and devices were looked at.
+    /// Number of files and devices that were read.
     pub looked_at: usize,
     /// Devices that could not be opened or read.
     pub faults: Vec<(PathBuf, String)>,
 }
 
-/// Looks at `paths`: folders (not below them) and devices.
+/// Scans `paths`: directories (not recursively) and devices.
 ///
 /// # Errors
-/// [`PoolError::Disk`] for a path that does not exist or cannot be opened, and for any device if no file descriptor is left:
-/// a pool without that device would look damaged. Devices inside a folder that cannot be opened or read for other reasons
-/// are listed in [`Scan::faults`].
+/// [`PoolError::Disk`] for a path that does not exist or cannot be opened, and for any device if the process has no
+/// file descriptor left, because a pool without that device would look damaged. Devices inside a directory that cannot
+/// be opened or read for other reasons are in [`Scan::faults`].
 pub async fn scan(machine: &Machine, paths: &[PathBuf]) -> Result<Scan, PoolError> {
     let mut named = Vec::new();
     let mut inside = Vec::new();
@@ -120,7 +120,7 @@ pub async fn scan(machine: &Machine, paths: &[PathBuf]) -> Result<Scan, PoolErro
 /// "Not a directory".
 const ENOTDIR: i32 = 20;
 
-/// The devices on one path: the whole, or its partitions.
+/// Returns the devices at a path: the whole device, or its partitions.
 pub async fn probe(machine: &Machine, path: &Path) -> Result<Vec<Device>, PoolError> {
     let at = |source| PoolError::Disk { path: path.to_owned(), source };
     let disk = machine.disks.open(path, Access::ReadOnly).map_err(at)?;
@@ -130,7 +130,7 @@ pub async fn probe(machine: &Machine, path: &Path) -> Result<Vec<Device>, PoolEr
     }
     let labels = label::read(&disk).await;
     let found = |labels: &Labels| labels.best().is_some() || !labels.ring.is_empty();
-    // Labels 2 and 3 of a whole disk's last partition may stand where the disk's own would: a table decides.
+    // Labels 2 and 3 of a disk's last partition may be where the disk's own would be, so a partition table is decisive.
     let partitions = gpt::partitions(&disk, path).await?;
     for partition in partitions {
         let window: Arc<dyn Disk> = Arc::new(Window::new(disk.clone(), partition));
@@ -169,7 +169,7 @@ mod tests {
             let machine = Machine { disks: Arc::new(Failing(errno)), ..Production::default().build().unwrap() };
             machine.block_on(scan(&machine, &["/pool".into()]))
         };
-        // EIO is the device's own failure.
+        // EIO is an error of the device itself.
         assert_eq!(scanned(5).unwrap().faults.len(), 1);
         for errno in [23, 24] {
             let error = scanned(errno).unwrap_err().to_string();

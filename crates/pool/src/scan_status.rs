@@ -1,8 +1,8 @@
-//! What a pool went through, or is going through: scrub and resilver, the removal and the widening of vdevs, its
+//! Status of scrub and resilver, of removals and RAID-Z expansions, and of the checkpoint.
 //! checkpoint.
 //!
-//! Each leaves a record in the MOS: `scan` and `com.delphix:removing` are arrays of words in the directory, an expansion
-//! stands in the ZAP of its vdev, the checkpoint is an uberblock.
+//! Each has a record in the MOS: `scan` and `com.delphix:removing` are arrays of words in the directory, an expansion
+//! is in the ZAP of its vdev, the checkpoint is an uberblock.
 //!
 //! Source: OpenZFS `include/sys/dsl_scan.h` (`dsl_scan_phys_t`), `include/sys/vdev_removal.h`
 //! (`spa_removing_phys_t`), `module/zfs/vdev_raidz.c` (`spa_raidz_expand_get_stats`).
@@ -25,7 +25,7 @@ const EXPAND: [&str; 4] = [
     "org.openzfs:raidz_expand_bytes_copied",
 ];
 
-/// How far something is.
+/// Stage of a scan, removal or expansion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Stage {
@@ -44,7 +44,7 @@ impl Stage {
         }
     }
 
-    /// The word in `zpool status -j`.
+    /// Name in `zpool status -j`.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Running => "SCANNING",
@@ -54,30 +54,30 @@ impl Stage {
     }
 }
 
-/// Where this program's scrub is: object set, object, seconds spent, block. Beside `scan` in the MOS.
+/// Position of a scrub by Weir, beside `scan` in the MOS: object set, object, seconds spent, block.
 pub const PLACE: &str = "org.weir:scrub";
-/// In the flags of `scan`: halted (`DSF_SCRUB_PAUSED`).
+/// Flag in `scan`: paused (`DSF_SCRUB_PAUSED`).
 pub const PAUSED: u64 = 2;
 
 /// The last scrub or resilver. Times in seconds since 1970, sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Scan {
-    /// A resilver, not a scrub.
+    /// Whether it is a resilver; otherwise a scrub.
     pub resilver: bool,
     pub stage: Stage,
     pub start_s: u64,
     pub end_s: u64,
     pub to_examine: u64,
     pub examined: u64,
-    /// Examined, but with nothing to read.
+    /// Examined bytes that needed no read.
     pub skipped: u64,
-    /// Repaired, or written to the new device.
+    /// Bytes that were repaired or written to the new device.
     pub processed: u64,
     pub errors: u64,
-    /// Halted until somebody starts it again.
+    /// Whether it is paused until it is started again.
     pub paused: bool,
-    /// Seconds that this program spent on it; 0 if another program runs it.
+    /// Seconds that Weir spent on it; 0 if another program runs it.
     pub active_s: u64,
 }
 
@@ -86,26 +86,26 @@ pub struct Scan {
 #[allow(missing_docs)]
 pub struct Removal {
     pub stage: Stage,
-    /// The vdev's number.
+    /// Id of the vdev.
     pub vdev: u64,
     pub start_s: u64,
     pub end_s: u64,
     pub to_copy: u64,
     pub copied: u64,
-    /// What the mappings of all removed vdevs take in memory.
+    /// Memory for the mappings of all removed vdevs, in bytes.
     pub mapping_memory: u64,
 }
 
-/// The last widening of a RAID-Z vdev.
+/// The last RAID-Z expansion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Expansion {
     pub stage: Stage,
-    /// The vdev's number.
+    /// Id of the vdev.
     pub vdev: u64,
     pub start_s: u64,
     pub end_s: u64,
-    /// What there is to move: all that is allocated there.
+    /// Bytes to move: all allocated bytes of the vdev.
     pub to_reflow: u64,
     pub reflowed: u64,
 }
@@ -113,18 +113,18 @@ pub struct Expansion {
 /// The checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// When it was taken, in seconds since 1970.
+    /// Time of its creation, in seconds since 1970.
     pub taken_s: u64,
-    /// Bytes that only it holds.
+    /// Bytes that only the checkpoint has.
     pub bytes: u64,
 }
 
 impl Pool {
-    /// The last scrub or resilver.
+    /// Returns the last scrub or resilver.
     pub async fn last_scan(&self, rq: &Request) -> Result<Option<Scan>, PoolError> {
         let Some(words) = self.mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
         let word = |i: usize| words.get(i).copied().unwrap_or(0);
-        // 1 scrub, 2 resilver.
+        // 1 is a scrub, 2 a resilver.
         let (1 | 2, Some(stage)) = (word(0), Stage::from_word(word(1))) else { return Ok(None) };
         let own = self.mos.named_words(rq, PLACE).await?.unwrap_or_default();
         Ok(Some(Scan {
@@ -142,7 +142,7 @@ impl Pool {
         }))
     }
 
-    /// The last removal of a top-level vdev.
+    /// Returns the last removal of a top-level vdev.
     pub async fn last_removal(&self, rq: &Request) -> Result<Option<Removal>, PoolError> {
         let Some(words) = self.mos.named_words(rq, names::REMOVING).await? else { return Ok(None) };
         let word = |i: usize| words.get(i).copied().unwrap_or(0);
@@ -152,11 +152,15 @@ impl Pool {
             let (_, entries) = indirect::mapping(rq, &self.mos, ObjectId(vdev.indirect_object)).await?;
             mapping_memory = mapping_memory.saturating_add((entries.len() * MappingEntry::SIZE) as u64);
         }
-        let (vdev, start_s, end_s, to_copy, copied) = (word(1), word(3), word(4), word(5), word(6));
+        let vdev = word(1);
+        let start_s = word(3);
+        let end_s = word(4);
+        let to_copy = word(5);
+        let copied = word(6);
         Ok(Some(Removal { stage, vdev, start_s, end_s, to_copy, copied, mapping_memory }))
     }
 
-    /// The RAID-Z expansion that is running or was the last to end.
+    /// Returns the RAID-Z expansion in progress, or the last one.
     pub async fn last_expansion(&self, rq: &Request) -> Result<Option<Expansion>, PoolError> {
         let mut last: Option<Expansion> = None;
         for (top, space) in self.tree.children.iter().zip(&self.space.vdevs) {
@@ -181,7 +185,7 @@ impl Pool {
         Ok(last)
     }
 
-    /// The checkpoint, if there is one.
+    /// Returns the checkpoint, if there is one.
     pub async fn checkpoint(&self, rq: &Request) -> Result<Option<Checkpoint>, PoolError> {
         let Some(words) = self.mos.named_words(rq, names::CHECKPOINT).await? else { return Ok(None) };
         let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! The sizes that a vdev tree shows: what a replacement must have at least, what the device has.
+//! Sizes of vdevs: minimum size of a replacement, usable size of a device.
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (`vdev_get_min_asize`, `vdev_get_stats_ex`), `vdev_raidz.c`, `vdev_draid.c`
 //! (`…_min_asize`), `module/zfs/arc.c` (`l2arc_add_vdev`).
@@ -6,19 +6,19 @@
 use crate::config::{VdevConfig, VdevKind};
 use weir_format::label;
 
-/// What labels and the boot area take of a device.
+/// Bytes of labels and boot area on a device.
 const LABELS_BYTES: u64 = (4 << 20) + 2 * label::LABEL_BYTES;
-/// What a dRAID vdev keeps on each device for a later rearrangement, and the unit of its rows.
+/// Bytes that a dRAID vdev reserves on each device for a later expansion; also the unit of its rows.
 const DRAID_RESERVE_BYTES: u64 = 32 << 20;
 const DRAID_ROW_BYTES: u64 = 16 << 20;
 
-/// Allocatable bytes that the top-level vdev is to have: whole metaslabs.
+/// Minimum allocatable bytes of a top-level vdev: whole metaslabs.
 pub fn of_top(top: &VdevConfig) -> u64 {
     let metaslab = 1u64.checked_shl(top.metaslab_shift as u32).unwrap_or(1);
     top.asize_bytes / metaslab * metaslab
 }
 
-/// Allocatable bytes that each child of a vdev of `bytes` is to have.
+/// Minimum allocatable bytes of each child of a vdev of `bytes`.
 pub fn of_child(parent: &VdevConfig, bytes: u64) -> u64 {
     let children = (parent.children.len() as u64).max(1);
     match parent.kind {
@@ -31,17 +31,17 @@ pub fn of_child(parent: &VdevConfig, bytes: u64) -> u64 {
     }
 }
 
-/// Bytes of a device that is to have `bytes` allocatable ones.
+/// Size of a device with `bytes` allocatable bytes.
 pub fn of_device(bytes: u64) -> u64 {
     bytes.saturating_add(LABELS_BYTES)
 }
 
-/// Bytes of a device that count: whole labels.
+/// Usable bytes of a device: whole labels.
 pub fn usable_device(bytes: u64) -> u64 {
     bytes / label::LABEL_BYTES * label::LABEL_BYTES
 }
 
-/// Bytes that a cache device of `device` bytes can cache: without labels and its own header, a sector.
+/// Bytes that a cache device of `device` bytes can cache: without labels and its own header, which has one sector.
 pub fn of_cache(device: u64, ashift: u64) -> u64 {
     device.saturating_sub(LABELS_BYTES).saturating_sub(1 << ashift.clamp(9, 16))
 }

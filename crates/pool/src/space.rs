@@ -1,5 +1,5 @@
-//! How much of each vdev is allocated: the sums in its space maps' headers, with what their logs add. The segments
-//! themselves are [`crate::space_map_loader`]'s.
+//! Allocated space of each vdev: the sums in the headers of its space maps, and the changes in their logs. The segments
+//! themselves are read by [`crate::space_map_loader`].
 
 use crate::config::{Class, VdevConfig};
 use crate::mos::Mos;
@@ -13,82 +13,82 @@ use weir_machine::Request;
 
 /// Name in a top-level vdev's ZAP (`include/sys/dmu.h`, `VDEV_TOP_ZAP_POOL_CHECKPOINT_SM`).
 const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
-/// More metaslabs than any vdev has.
+/// Maximum number of metaslabs, more than any vdev has.
 const MAX_METASLABS: u64 = 1 << 22;
 
 /// One metaslab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metaslab {
-    /// Object of its space map; 0 if nothing was ever allocated.
+    /// Object of the space map; 0 if nothing was ever allocated.
     pub space_map: u64,
-    /// Bytes that it covers.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Bytes of the space map's log.
+    /// Bytes of the space map's own entries.
     pub log_bytes: u64,
-    /// Bytes allocated as of the last flush.
+    /// Allocated bytes as of the last flush.
     pub allocated_bytes: u64,
-    /// The txg from which on its changes stand in the log space maps.
+    /// First txg whose changes are in the log space maps.
     pub unflushed_txg: u64,
-    /// Number of free segments by size.
+    /// Numbers of free segments by size.
     pub histogram: Option<[u64; 32]>,
 }
 
 /// A vdev with more metaslabs than this reserves one for the intent log (`zfs_embedded_slog_min_ms`).
 const EMBEDDED_LOG_METASLABS: usize = 64;
 
-/// The space of one top-level vdev.
+/// Space of one top-level vdev.
 #[derive(Clone, Debug, Default)]
 pub struct VdevSpace {
-    /// Whether blocks lie there.
+    /// Whether blocks can be allocated there.
     pub concrete: bool,
     /// Allocation class.
     pub class: Class,
     /// log2 of the sector size.
     pub ashift: u32,
-    /// log2 of a metaslab's bytes.
+    /// log2 of a metaslab's size in bytes.
     pub metaslab_shift: u32,
     /// The metaslabs.
     pub metaslabs: Vec<Metaslab>,
-    /// Changes in the log space maps that the maps do not have yet, in bytes.
+    /// Sum of changes in the log space maps that the metaslabs' own space maps do not have yet, in bytes.
     pub unflushed_bytes: i64,
-    /// Bytes that only the checkpoint holds.
+    /// Bytes that only the checkpoint has.
     pub checkpoint_bytes: u64,
 }
 
 impl VdevSpace {
-    /// Bytes allocated, as the space maps say without their logs.
+    /// Returns the allocated bytes of the space maps without their logs.
     pub fn map_bytes(&self) -> u64 {
         self.metaslabs.iter().map(|m| m.allocated_bytes).sum()
     }
 
-    /// Bytes allocated, the logs counted in.
+    /// Returns the allocated bytes, including those in the logs.
     pub fn allocated_bytes(&self) -> u64 {
         let maps = i64::try_from(self.map_bytes()).unwrap_or(i64::MAX);
         u64::try_from(maps.saturating_add(self.unflushed_bytes)).unwrap_or(0)
     }
 
-    /// The metaslab that is reserved for the intent log: the emptiest one of a normal or special vdev with more than
-    /// [`EMBEDDED_LOG_METASLABS`] (`vdev_metaslab_init`).
+    /// Returns the metaslab that is reserved for the intent log: the emptiest one of a normal or special vdev with more
+    /// than [`EMBEDDED_LOG_METASLABS`] (`vdev_metaslab_init`).
     pub fn embedded_log(&self) -> Option<&Metaslab> {
         let may_have = matches!(self.class, Class::Normal | Class::Special);
         let metaslabs = (may_have && self.metaslabs.len() > EMBEDDED_LOG_METASLABS).then_some(&self.metaslabs)?;
         metaslabs.iter().min_by_key(|metaslab| metaslab.allocated_bytes)
     }
 
-    /// Bytes that can be allocated.
+    /// Returns the bytes that can be allocated.
     pub fn space_bytes(&self) -> u64 {
         self.metaslabs.iter().map(|m| m.size_bytes).fold(0, u64::saturating_add)
     }
 }
 
-/// The space of all top-level vdevs, by their index.
+/// Space of all top-level vdevs, by their index.
 #[derive(Clone, Debug, Default)]
 pub struct Space {
     /// Top-level vdevs.
     pub vdevs: Vec<VdevSpace>,
 }
 
-/// Reads the sums of all vdevs' space maps, and plays the logs.
+/// Reads the sums of all vdevs' space maps, and their logs.
 pub async fn load(rq: &Request, mos: &Mos, tree: &VdevConfig) -> Result<Space, ObjectError> {
     let mut out = Space::default();
     for top in &tree.children {
@@ -130,7 +130,7 @@ async fn load_vdev(rq: &Request, mos: &Mos, top: &VdevConfig, space: &mut VdevSp
         space.metaslabs.push(metaslab);
     }
     if let Some(id) = top_zap(rq, mos, top, CHECKPOINT_MAP).await? {
-        // The map lists frees alone, so its sum is below zero.
+        // The map has only frees, so its sum is negative.
         space.checkpoint_bytes = header(rq, mos, id).await?.allocated_bytes.unsigned_abs();
     }
     Ok(())
@@ -143,7 +143,7 @@ async fn header(rq: &Request, mos: &Mos, id: ObjectId) -> Result<SpaceMapHeader,
     SpaceMapHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(decode)
 }
 
-/// An object that a top-level vdev's ZAP names.
+/// Returns an object that a top-level vdev's ZAP names.
 async fn top_zap(rq: &Request, mos: &Mos, top: &VdevConfig, name: &str) -> Result<Option<ObjectId>, ObjectError> {
     if top.top_zap == 0 {
         return Ok(None);
@@ -152,7 +152,7 @@ async fn top_zap(rq: &Request, mos: &Mos, top: &VdevConfig, name: &str) -> Resul
     Ok(found.filter(|id| *id != 0).map(ObjectId))
 }
 
-/// Sums the log space maps: each change counts that is newer than its metaslab's last flush.
+/// Adds the log space maps: only changes after the last flush of their metaslab.
 async fn load_logs(rq: &Request, mos: &Mos, space: &mut Space) -> Result<(), ObjectError> {
     let Some(zap) = mos.named(rq, names::LOG_SPACEMAP).await? else { return Ok(()) };
     for (key, id) in mos.numbers(rq, zap).await? {

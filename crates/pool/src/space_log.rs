@@ -1,28 +1,28 @@
-//! The log of space maps: what changed lately in all metaslabs together, and when to bring which metaslab's own map up to
+//! Log space maps: recent changes of all metaslabs in one log, and the choice of the metaslabs to flush. Pure.
 //! date. Pure.
 //!
 //! ```text
-//!   group    17        18        19        20  ◄─ one space map a group, with the changes of all metaslabs
+//!   txg      17        18        19        20  ◄─ one log space map per txg, with the changes of all metaslabs
 //!            │         │                   │
-//!            A since   B since             C since      (per vdev: an array of these groups)
+//!            A since   B since             C since      (per vdev: an array of these txgs)
 //! ```
 //!
-//! The problem: a group that frees here and there touches many metaslabs, and each has a space map of its own: a block
-//! each, in every group. So a group appends to one log instead, and a metaslab's own map is brought up to date (*flushed*)
-//! once in a while, with all its changes since the last time, which are kept in memory for that.
+//! The problem: the frees of a txg are spread over many metaslabs, and each has a space map of its own, of which every
+//! txg would write a block. So a txg appends to one log instead, and a metaslab is *flushed* from time to time: all its
+//! changes since the last flush, which are kept in memory, are appended to its own space map.
 //!
-//! A log counts for a metaslab if its group is not before the metaslab's *since*. What is older than the oldest *since* of
-//! the pool nobody needs: the next group's log takes over the object of one of them, and of the rest a few are kept for
-//! that, so that mostly nothing is made, removed and counted. A metaslab is *dirty* when a log that counts for it speaks of it; one that is not
-//! can be moved on to the present at no cost.
+//! A log is needed by a metaslab if its txg is not before the metaslab's *since*. Logs before the oldest *since* of the
+//! pool are obsolete. The log of the next txg reuses the object of one of them, and some of the others are kept for
+//! that purpose, so that mostly no object is created or destroyed. A metaslab is *dirty* if a log that it needs has
+//! changes of it. The *since* of a metaslab that is not dirty advances without a write. can be moved on to the present
+//! at no cost.
 //!
-//! *When.* As many dirty metaslabs are flushed in a group, the oldest first, as are needed for three limits to hold now and,
-//! at the present rate, later: so many logs, so many blocks in them, so many segments in memory. Each group's share is
-//! rounded down, so that a pool in which little happens has nothing to flush in most groups; what was left undone is made
-//! good before a limit is passed.
+//! *When.* A txg flushes the oldest dirty metaslabs, in such a number that three limits hold now and, at the present
+//! rate, later: the number of logs, of their blocks, and of segments in memory. The number is rounded down, so that an
+//! idle pool flushes nothing in most txgs; the remainder is flushed before a limit is exceeded.
 //!
-//! Source: OpenZFS `module/zfs/spa_log_spacemap.c` (theory, `spa_estimate_metaslabs_to_flush`), whose limits these are,
-//! but for the number of logs: that follows the number of dirty metaslabs.
+//! Source: OpenZFS `module/zfs/spa_log_spacemap.c` (theory, `spa_estimate_metaslabs_to_flush`), including the limits,
+//! except for the number of logs, which depends on the number of dirty metaslabs.
 
 #[cfg(test)]
 mod tests;
@@ -33,41 +33,41 @@ use weir_blocks::SpaceKind;
 use weir_blocks::alloc::Segments;
 use weir_format::{ObjectId, Txg};
 
-/// The feature of pools that have such logs.
+/// Feature of pools with log space maps.
 pub const FEATURE: &str = "log_spacemap";
-/// Name in a top-level vdev's ZAP: the array of its metaslabs' *since* (`VDEV_TOP_ZAP_MS_UNFLUSHED_PHYS_TXGS`).
+/// Name in a top-level vdev's ZAP: array with the *since* of its metaslabs (`VDEV_TOP_ZAP_MS_UNFLUSHED_PHYS_TXGS`).
 pub const UNFLUSHED: &str = "com.delphix:ms_unflushed_phys_txgs";
-/// Units of logs, as log2 of bytes.
+/// log2 of the unit of logs in bytes.
 pub const LOG_SHIFT: u32 = 9;
-/// Bytes of a log's blocks (`zfs_log_sm_blksz`).
+/// Size of a log's blocks in bytes (`zfs_log_sm_blksz`).
 pub const LOG_BLOCK_BYTES: u32 = 128 << 10;
 
-/// Fewest and most logs that there may be (`zfs_unflushed_log_txg_max`); between them, one for each dirty metaslab.
+/// Minimum and maximum number of logs (`zfs_unflushed_log_txg_max`); in between, one for each dirty metaslab.
 const LOGS: (u64, u64) = (32, 1000);
-/// Fewest and most blocks that they may have (`zfs_unflushed_log_block_min`, `…_max`).
+/// Minimum and maximum number of their blocks (`zfs_unflushed_log_block_min`, `…_max`).
 const BLOCKS: (u64, u64) = (1000, 1 << 17);
-/// Between them, so many for each dirty metaslab (`zfs_unflushed_log_block_pct`).
+/// In between, this number for each dirty metaslab (`zfs_unflushed_log_block_pct`).
 const BLOCKS_PER_METASLAB: u64 = 4;
-/// Most segments of unflushed changes in memory: about 16 MiB.
+/// Maximum number of segments of unflushed changes in memory: about 16 MiB.
 const MAX_SEGMENTS: usize = 1 << 17;
-/// So many logs that nobody needs are kept for their objects.
+/// Number of obsolete logs that are kept for their objects.
 pub const KEPT: usize = 32;
-/// The last logs, whose blocks say how many are to be expected (`zfs_max_log_walking`).
+/// Number of recent logs from which the blocks of the next log are estimated (`zfs_max_log_walking`).
 const RECENT_LOGS: usize = 5;
 
-/// A metaslab: top-level vdev, and number in it.
+/// A metaslab: id of its top-level vdev, and its index there.
 pub type MetaslabId = (u32, u64);
 
-/// What a metaslab's own map does not say yet.
+/// Changes of a metaslab that its own space map does not have.
 #[derive(Clone, Debug, Default)]
 pub struct Unflushed {
-    /// The group from which on logs count for it.
+    /// First txg whose log the metaslab needs.
     pub since: Txg,
-    /// They speak of it.
+    /// Whether these logs have changes of the metaslab.
     pub dirty: bool,
-    /// What was taken since, in the vdev's space.
+    /// Allocated segments since then, with offsets on the vdev.
     pub taken: Segments,
-    /// What was given back since.
+    /// Freed segments since then.
     pub given_back: Segments,
 }
 
@@ -92,30 +92,30 @@ impl Unflushed {
     }
 }
 
-/// The log of one group.
+/// Log of one txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// Its space map.
+    /// Object of the log space map.
     pub object: ObjectId,
-    /// Blocks in it.
+    /// Number of its blocks.
     pub blocks: u64,
 }
 
-/// The logs of a pool, and what they mean for its metaslabs.
+/// Logs of a pool, and the unflushed changes of its metaslabs.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceLog {
-    /// The ZAP that leads from groups to logs, if there is one.
+    /// ZAP with the logs by txg, if there is one.
     pub zap: Option<ObjectId>,
     /// The logs.
     pub logs: BTreeMap<Txg, Log>,
-    /// The metaslabs that were in a log since there are logs.
+    /// Metaslabs that have been in a log.
     pub metaslabs: BTreeMap<MetaslabId, Unflushed>,
     /// Objects of the arrays of *since*, by vdev.
     pub arrays: BTreeMap<u32, ObjectId>,
 }
 
 impl SpaceLog {
-    /// Group `txg` is about to change a metaslab. True if its *since* is another now.
+    /// Records that txg `txg` will change a metaslab. Returns true if its *since* changes.
     pub fn mark(&mut self, id: MetaslabId, txg: Txg) -> bool {
         let metaslab = self.metaslabs.entry(id).or_default();
         let moved = !metaslab.dirty;
@@ -126,7 +126,7 @@ impl SpaceLog {
         moved
     }
 
-    /// A log of group `txg` speaks of a metaslab.
+    /// Records a change of a metaslab in the log of txg `txg`.
     pub fn note(&mut self, id: MetaslabId, txg: Txg, kind: SpaceKind, range: Range<u64>) {
         if let Some(metaslab) = self.metaslabs.get_mut(&id).filter(|m| m.since <= txg) {
             metaslab.dirty = true;
@@ -134,13 +134,14 @@ impl SpaceLog {
         }
     }
 
-    /// A metaslab's own map is up to date with the beginning of group `txg`: gives what it had not said.
+    /// Marks a metaslab as flushed up to the beginning of txg `txg`: returns the changes that its space map did not
+    /// have.
     pub fn flushed(&mut self, id: MetaslabId, txg: Txg) -> Unflushed {
         let new = Unflushed { since: txg, ..Unflushed::default() };
         self.metaslabs.insert(id, new).unwrap_or_default()
     }
 
-    /// The metaslabs that group `txg` brings up to date, in this order: those that are due, or `all`. Some are not dirty.
+    /// Returns the metaslabs to flush in txg `txg`, in order: those that are due, or `all`. Some may not be dirty.
     pub fn due(&self, txg: Txg, all: bool) -> Vec<MetaslabId> {
         let mut oldest: Vec<(Txg, MetaslabId)> = self.metaslabs.iter().map(|(id, m)| (m.since, *id)).collect();
         oldest.sort_unstable();
@@ -168,7 +169,7 @@ impl SpaceLog {
         due
     }
 
-    /// How many dirty metaslabs are to be flushed for the limits to hold, and whether one is passed already.
+    /// Returns how many dirty metaslabs to flush so that the limits hold, and whether a limit is exceeded already.
     fn wanted(&self, txg: Txg) -> (u64, bool) {
         let mut dirty: BTreeMap<Txg, u64> = BTreeMap::new();
         for metaslab in self.metaslabs.values().filter(|m| m.dirty) {
@@ -180,11 +181,13 @@ impl SpaceLog {
         let recent: Vec<u64> = logs.iter().rev().take(RECENT_LOGS).map(|(_, log)| log.blocks).collect();
         let rate = recent.iter().sum::<u64>().div_ceil(recent.len().max(1) as u64).max(1).cast_signed();
         let most_blocks = (all * BLOCKS_PER_METASLAB).clamp(BLOCKS.0, BLOCKS.1).cast_signed();
-        // With this group's own.
+        // Including the log of this txg.
         let mut room_blocks = most_blocks - blocks.cast_signed() - rate;
         let mut room_logs = all.clamp(LOGS.0, LOGS.1).cast_signed() - logs.len() as i64 - 1;
         let crowded = room_blocks < 0 || room_logs < 0;
-        let (mut txgs, mut sum, mut wanted) = (1, 0, 0);
+        let mut txgs = 1;
+        let mut sum = 0;
+        let mut wanted = 0;
         for (txg, log) in &logs {
             if room_blocks >= 0 && room_logs >= 0 {
                 let pass = (room_blocks / rate).min(room_logs) + 1;
@@ -192,7 +195,7 @@ impl SpaceLog {
                 room_logs -= pass;
                 txgs += pass.cast_unsigned();
             }
-            // By then, this log has to be gone.
+            // By then, this log must be obsolete.
             room_blocks += log.blocks.cast_signed();
             room_logs += 1;
             sum += dirty.get(txg).copied().unwrap_or(0);
@@ -201,12 +204,12 @@ impl SpaceLog {
         (wanted, crowded)
     }
 
-    /// The group of the oldest log that counts for a metaslab; `txg` if none does.
+    /// Returns the txg of the oldest log that a metaslab needs; `txg` if there is none.
     fn oldest(&self, txg: Txg) -> Txg {
         self.metaslabs.values().map(|m| m.since).min().unwrap_or(txg).min(txg)
     }
 
-    /// Takes out logs that nobody needs any more, the oldest first: one, if there is one, and all but the last `kept`.
+    /// Removes obsolete logs, the oldest first: one, if there is one, and all but the last `kept`.
     pub fn take_obsolete(&mut self, txg: Txg, kept: usize) -> Vec<(Txg, Log)> {
         let oldest = self.oldest(txg);
         let obsolete: Vec<(Txg, Log)> = self.logs.range(..oldest).map(|(txg, log)| (*txg, *log)).collect();

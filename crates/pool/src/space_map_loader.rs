@@ -1,12 +1,13 @@
-//! What the space maps say is allocated, vdev by vdev.
+//! Loads the allocated segments of all vdevs from the space maps.
 //!
 //! ```text
 //!   metaslab array ─▶ space map of each metaslab            allocations and frees up to the metaslab's last flush
-//!   log space maps (one a txg, all metaslabs together) ─▶   those after it, applied in the order of their txg
-//!   checkpoint space map ─▶ freed since the checkpoint, kept for it: no block of the current state uses it
+//!   log space maps (one per txg, for all metaslabs) ─▶      those after it, applied in the order of their txg
+//!   checkpoint space map ─▶ freed since the checkpoint but kept for it: no block of the current state is in them
 //! ```
 //!
-//! Source: OpenZFS `module/zfs/space_map.c`, `spa_log_spacemap.c` (`spa_ld_log_sm_cb`), `cmd/zdb/zdb.c` (`zdb_leak_init`).
+//! Source: OpenZFS `module/zfs/space_map.c`, `spa_log_spacemap.c` (`spa_ld_log_sm_cb`), `cmd/zdb/zdb.c`
+//! (`zdb_leak_init`).
 
 use crate::config::{VdevConfig, VdevKind};
 use crate::mos::Mos;
@@ -20,42 +21,42 @@ use weir_format::space_map::{SpaceEntries, SpaceEntry, SpaceKind, SpaceMapHeader
 use weir_format::{DecodeError, ObjectId, Txg};
 use weir_machine::Request;
 
-/// More metaslabs than any vdev has (OpenZFS makes about 200, at most 2^17).
+/// Maximum number of metaslabs, more than any vdev has (OpenZFS makes about 200, at most 2^17).
 const MAX_METASLABS: u64 = 1 << 20;
 /// Name in a top-level vdev's ZAP.
 const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
 
-/// The allocated space of a pool.
+/// Allocated space of a pool.
 #[derive(Debug, Default)]
 pub struct Allocated {
-    /// Allocated ranges of each top-level vdev, those kept for a checkpoint left out.
+    /// Allocated ranges of each top-level vdev, without those kept for a checkpoint.
     pub vdevs: BTreeMap<u32, Ranges>,
-    /// Bytes that the space maps and their logs say are allocated in each vdev.
+    /// Allocated bytes of each vdev by its space maps and their logs.
     pub bytes: BTreeMap<u32, u64>,
     /// Bytes kept for a checkpoint.
     pub checkpoint_bytes: u64,
-    /// The logs of space maps, and what the metaslabs' own maps do not say yet.
+    /// Log space maps, and the unflushed changes of the metaslabs.
     pub log: SpaceLog,
-    /// What is kept for it in each vdev that has any.
+    /// Ranges of each vdev that are kept for the checkpoint.
     pub kept: BTreeMap<u32, Ranges>,
     /// Space maps that contradict themselves or cannot be read.
     pub faults: Vec<MapFault>,
 }
 
-/// What is wrong with a space map.
+/// Error in a space map.
 #[derive(Debug, thiserror::Error)]
 pub enum MapFault {
-    /// It cannot be read.
+    /// The map cannot be read.
     #[error("vdev {vdev}: space map {object}: {error}")]
     Unreadable {
         /// Top-level vdev.
         vdev: u32,
         /// The map's object.
         object: ObjectId,
-        /// Why.
+        /// Cause.
         error: ObjectError,
     },
-    /// It allocates what is allocated, or frees what is free.
+    /// An entry allocates allocated space, or frees free space.
     #[error("vdev {vdev}: space map {object} {what} {bytes} bytes at {offset:#x} that were so already")]
     Twice {
         /// Top-level vdev.
@@ -64,9 +65,9 @@ pub enum MapFault {
         object: ObjectId,
         /// `allocates` or `frees`.
         what: &'static str,
-        /// Where.
+        /// Offset on the vdev.
         offset: u64,
-        /// How many bytes of it.
+        /// Number of these bytes.
         bytes: u64,
     },
 }
@@ -77,7 +78,7 @@ impl MapFault {
     }
 }
 
-/// Reads the space maps of all top-level vdevs. A map that cannot be read is a fault; the others count.
+/// Reads the space maps of all top-level vdevs. A map that cannot be read is a fault; the others are applied.
 pub async fn allocated(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Allocated, ObjectError> {
     let mut out = Allocated::default();
     let mut shifts = BTreeMap::new();
@@ -126,7 +127,7 @@ async fn metaslabs(
     Ok(ranges)
 }
 
-/// Where a metaslab begins: on dRAID at a whole group, so that no block straddles two metaslabs
+/// First byte of a metaslab. On dRAID, the start of a redundancy group, so that no block is in two metaslabs
 /// (`vdev_draid_metaslab_init`).
 pub fn first_byte(top: &VdevConfig, start: u64) -> u64 {
     match top.kind {
@@ -138,7 +139,7 @@ pub fn first_byte(top: &VdevConfig, start: u64) -> u64 {
     }
 }
 
-/// Bytes of the metaslab that would cover `bytes` from `start` on: on dRAID whole groups alone.
+/// Bytes of the metaslab that would have `bytes` from `start` on: on dRAID only whole redundancy groups.
 pub fn bytes_of(top: &VdevConfig, start: u64, bytes: u64) -> u64 {
     match top.kind {
         VdevKind::Draid { parity, data, .. } => {
@@ -149,7 +150,7 @@ pub fn bytes_of(top: &VdevConfig, start: u64, bytes: u64) -> u64 {
     }
 }
 
-/// Plays an entry; says if it changes nothing.
+/// Applies an entry; returns a fault for the part that changes nothing.
 fn change(
     ranges: &mut Ranges,
     vdev: u32,
@@ -165,7 +166,8 @@ fn change(
     (bytes > 0).then_some(MapFault::Twice { vdev, object, what, offset, bytes })
 }
 
-/// Calls `each` with every segment of a space map's log, block by block in the byte order of each. Gives its blocks.
+/// Calls `each` with every segment of a space map, block by block in the byte order of each. Returns the number of
+/// blocks.
 pub async fn each_segment(
     rq: &Request,
     mos: &Mos,
@@ -193,7 +195,7 @@ pub async fn each_segment(
     Ok(blocks)
 }
 
-/// The txg from which each metaslab's changes are in the log space maps only.
+/// Reads the txg from which each metaslab's changes are only in the log space maps.
 async fn unflushed_txgs(rq: &Request, mos: &Mos, top: &VdevConfig, log: &mut SpaceLog) -> Result<(), ObjectError> {
     if top.top_zap == 0 {
         return Ok(());
@@ -248,7 +250,8 @@ async fn checkpoint(rq: &Request, mos: &Mos, top: &VdevConfig, out: &mut Allocat
     let Some(map) = zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), CHECKPOINT_MAP).await? else {
         return Ok(());
     };
-    let (vdev, object) = (top.id as u32, ObjectId(map));
+    let vdev = top.id as u32;
+    let object = ObjectId(map);
     let Allocated { vdevs, faults, checkpoint_bytes, kept, .. } = &mut *out;
     let Some(ranges) = vdevs.get_mut(&vdev) else { return Ok(()) };
     let kept = kept.entry(vdev).or_default();

@@ -1,16 +1,16 @@
-//! How a pool stands: the state of every vdev, from the tree and what is there.
+//! States of vdevs and of the pool, from the vdev tree and the devices that were found.
 //!
-//! A leaf is what the configuration says (offline, faulted, removed), or there, or not; one that is there and has a DTL is
-//! degraded. A parent is degraded as long as not more of its children are unusable than its redundancy bears, and
-//! unavailable otherwise. It may be degraded and lack blocks all the same, where the DTLs of its children overlap:
-//! [`crate::dtls::lost`] gives their txgs.
+//! A leaf has the state in the configuration (offline, faulted, removed), or is online, or cannot be opened; a leaf
+//! with a DTL is degraded. A parent is degraded as long as its redundancy suffices for its unusable children, and
+//! unavailable otherwise. A degraded parent may lack blocks nevertheless, where the DTLs of its children overlap:
+//! [`crate::dtls::lost`] returns their txgs.
 
 use crate::config::{Class, VdevConfig, VdevKind};
 use crate::dtls::Dtls;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The state of a vdev, or of a pool; worse is greater.
+/// State of a vdev, or of a pool; a greater value is worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum VdevState {
@@ -36,16 +36,16 @@ impl fmt::Display for VdevState {
 }
 
 impl VdevState {
-    /// Whether it can give all its bytes.
+    /// Whether all blocks can be read.
     pub fn is_usable(self) -> bool {
         matches!(self, VdevState::Online | VdevState::Degraded)
     }
 }
 
-/// The states of all vdevs of a tree, by GUID. Vdevs of GUID 0 (missing ones) are not in it.
+/// States of all vdevs of a tree, by GUID. Vdevs of GUID 0 (missing ones) are left out.
 pub type States = BTreeMap<u64, VdevState>;
 
-/// The states of `root` and all below; `present` says whether the device of a leaf's GUID is there.
+/// Returns the states of `root` and all vdevs below; `present` tells whether the device with a leaf's GUID was found.
 pub fn states(root: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) -> (VdevState, States) {
     let mut all = States::new();
     let state = visit(root, &|leaf| leaf_state(leaf, present, dtls), &mut all);
@@ -56,7 +56,7 @@ fn visit(vdev: &VdevConfig, leaf: &impl Fn(&VdevConfig) -> VdevState, all: &mut 
     let children: Vec<VdevState> = vdev.children.iter().map(|c| visit(c, leaf, all)).collect();
     let state = match vdev.kind {
         VdevKind::Disk | VdevKind::File => leaf(vdev),
-        // A distributed spare is there as long as its dRAID vdev is.
+        // A distributed spare exists as long as its dRAID vdev does.
         VdevKind::DraidSpare => VdevState::Online,
         VdevKind::Indirect | VdevKind::Hole => VdevState::Online,
         VdevKind::Missing => VdevState::Unavail,
@@ -96,7 +96,7 @@ fn by_redundancy(children: &[VdevState], tolerated: usize) -> VdevState {
     }
 }
 
-/// A missing log device costs the last seconds of synchronous writes, not the pool.
+/// A missing log device costs the last synchronous writes, not the pool.
 fn root_state(root: &VdevConfig, children: &[VdevState]) -> VdevState {
     let mut worst = VdevState::Online;
     for (vdev, state) in root.children.iter().zip(children) {
@@ -110,8 +110,8 @@ fn root_state(root: &VdevConfig, children: &[VdevState]) -> VdevState {
     worst
 }
 
-/// One line for each top-level vdev (logs apart) that lacks more than its redundancy gives, naming every device that is
-/// not there.
+/// One line for each top-level vdev (except logs) that lacks more devices than its redundancy allows, with the name of
+/// each missing device.
 pub fn lacking(root: &VdevConfig, states: &States) -> Vec<String> {
     let mut out = Vec::new();
     for vdev in &root.children {

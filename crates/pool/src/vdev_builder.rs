@@ -1,4 +1,5 @@
-//! From the configuration's vdev tree and the devices found to what `weir-blocks` builds its tree from.
+//! Converts the configuration's vdev tree and the devices that were found into the specification of `weir-blocks`'
+//! tree.
 
 use crate::config::{VdevConfig, VdevKind};
 use crate::dtls::{self, Dtls};
@@ -8,19 +9,19 @@ use weir_blocks::vdev::{Expansion, Reflow};
 use weir_blocks::{Dtl, VdevSpec, draid};
 use weir_format::{Txg, Uberblock};
 
-/// What is known besides the configuration.
+/// Facts besides the configuration.
 pub struct Facts<'a> {
     /// Devices by the GUID of their leaf.
     pub devices: &'a BTreeMap<u64, Device>,
-    /// The DTLs that the MOS has.
+    /// DTLs in the MOS.
     pub dtls: &'a Dtls,
     /// The uberblock in use.
     pub uberblock: &'a Uberblock,
-    /// The pool is to be written: who may not be written to is not read from either.
+    /// Whether the pool is opened for writing: a leaf that must not be written is then not read either.
     pub writing: bool,
 }
 
-/// The top-level vdevs.
+/// Specifications of the top-level vdevs.
 pub fn specs(root: &VdevConfig, facts: &Facts<'_>) -> Vec<VdevSpec> {
     let newest = |top| dtls::newest_label(top, facts.devices, facts.uberblock.txg);
     root.children.iter().map(|top| spec(top, root, facts, newest(top))).collect()
@@ -38,7 +39,7 @@ fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) ->
             out.name = device.name();
             out.dtl.add_all(&dtls::by_labels(device, newest, facts.uberblock.txg));
         }
-        // Read last, when the pool is only read; its DTL stays as it is when it is written.
+        // If the pool is only read, the leaf is read last; if it is written, its DTL stays.
         if is_off && !facts.writing {
             out.dtl = Dtl::all();
         }

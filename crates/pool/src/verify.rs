@@ -1,19 +1,20 @@
-//! Proof of a pool: every block is met once, its checksum holds, and what the blocks take is what the space maps give.
+//! Verifies a pool: every block is visited once, its checksum is right, and the space maps allocate exactly these
+//! blocks.
 //!
 //! ```text
 //!   space maps ─▶ allocated ranges ──────────┐
-//!   what waits to be freed ─────────▶ blocks ├─▶ each block takes its segments out
+//!   deferred frees ─────────────────▶ blocks ├─▶ each block removes its segments
 //!   MOS and datasets ──walk──▶ blocks ────────┘        │
-//!                                  what cannot be taken: allocated twice, or used though free
-//!                                  what remains: leaked
+//!                                  not removable: allocated twice, or in use though free
+//!                                  remaining: leaked
 //! ```
 //!
-//! A segment may rightly be met more than once: by deduplicated blocks (the pointer says so) and cloned ones (the block
-//! reference table does). Segments on removed vdevs are followed to where they went. While a vdev is being removed its
-//! blocks are still read there, and no block leads to their copies: what is allocated on it up to the end of its mapping
-//! takes their segments out as well.
+//! A segment may rightly be visited several times if its block is deduplicated (by its pointer) or cloned (by the block
+//! reference table). Segments on removed vdevs are followed to their new addresses. While a vdev is being removed, its
+//! blocks are still read there, and no pointer leads to their copies, so the allocated segments of the vdev up to the
+//! end of its mapping remove the segments of their copies as well.
 //!
-//! Everything is as `zdb -bcc` has it (OpenZFS `cmd/zdb/zdb.c`, `dump_block_stats`), so the sums can be compared.
+//! All figures are those of `zdb -bcc` (OpenZFS `cmd/zdb/zdb.c`, `dump_block_stats`), so the sums can be compared.
 
 use crate::block_stats::{BlockStats, DEFERRED, row_of};
 use crate::config::{VdevConfig, VdevKind};
@@ -35,16 +36,16 @@ use weir_format::indirect::MappingEntry;
 use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, Txg, brt};
 use weir_machine::Request;
 
-/// Findings of one kind that are kept; all are counted.
+/// Maximum number of findings of each kind that are returned; all are counted.
 const KEPT: usize = 1000;
-/// Longest chain of removed vdevs.
+/// Maximum length of a chain of removed vdevs.
 const MAX_DEPTH: u32 = 64;
-/// Blocks of a destroyed dataset's tree that are held at a time.
+/// Maximum number of blocks of a destroyed dataset's tree in memory at a time.
 const TREE_BLOCKS: u64 = 1 << 16;
-/// Most entries of a block reference table that are held.
+/// Maximum number of entries of a block reference table in memory.
 const MAX_CLONES: usize = 1 << 26;
 
-/// What to verify, and how.
+/// Parameters of a verification.
 pub struct Plan<'a> {
     /// The walk.
     pub walk: Walk,
@@ -52,18 +53,18 @@ pub struct Plan<'a> {
     pub mos: &'a Mos,
     /// The top-level vdevs as the MOS describes them.
     pub tops: &'a [VdevConfig],
-    /// Where the segments of removed vdevs went, by vdev, each list sorted by source.
+    /// New addresses of the segments of removed vdevs, by vdev, each list sorted by source.
     pub moved: BTreeMap<u32, Vec<MappingEntry>>,
-    /// Compare with the space maps.
+    /// Whether to compare with the space maps.
     pub space: bool,
 }
 
-/// How far a verification is.
+/// Progress of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Blocks met.
+    /// Number of visited blocks.
     pub blocks: u64,
-    /// Their allocated bytes.
+    /// Allocated bytes of these blocks.
     pub met_bytes: u64,
     /// Allocated bytes of the pool, if the space maps were read.
     pub total_bytes: u64,
@@ -71,54 +72,54 @@ pub struct Progress {
     pub bad: u64,
 }
 
-/// A block whose space is not (or no longer) there to be taken.
+/// A block whose segment is free, or in use by another block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clash {
-    /// Which block.
+    /// Position of the block.
     pub at: VisitPosition,
-    /// Its segment.
+    /// Segment of the block.
     pub claim: Claim,
-    /// Bytes of the segment that are free, or taken by another block.
+    /// Bytes of the segment that are free, or in use by another block.
     pub bytes: u64,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Blocks by type and level.
+    /// Statistics by type and level.
     pub counts: BlockStats,
-    /// The first thousand blocks that cannot be read.
+    /// The first thousand unreadable blocks.
     pub unreadable: Vec<(VisitPosition, BlockError)>,
-    /// All of them.
+    /// Number of unreadable blocks.
     pub unreadable_count: u64,
     /// The first thousand clashes.
     pub clashes: Vec<Clash>,
-    /// All of them.
+    /// Number of clashes.
     pub clash_count: u64,
-    /// Bytes saved by deduplication, and pointers that save them.
+    /// Bytes saved by deduplication, and the number of pointers that save them.
     pub deduped: (u64, u64),
-    /// Bytes saved by block cloning, and pointers that save them.
+    /// Bytes saved by block cloning, and the number of pointers that save them.
     pub cloned: (u64, u64),
-    /// Bytes of the copies that the removal of a vdev, which is under way, has made so far.
+    /// Bytes of the copies that a vdev removal in progress has made.
     pub removing_bytes: u64,
-    /// What the space maps said; its ranges are what no block takes.
+    /// Allocated segments of the space maps that no block uses.
     pub space: Option<Allocated>,
 }
 
 impl Report {
-    /// Bytes that the blocks take.
+    /// Returns the allocated bytes of the blocks.
     pub fn found_bytes(&self) -> u64 {
         let kept = self.space.as_ref().map_or(0, |s| s.checkpoint_bytes);
         let saved = self.deduped.0 + self.cloned.0;
         (self.counts.total().asize_bytes + kept + self.removing_bytes).saturating_sub(saved)
     }
 
-    /// Bytes that the space maps say are allocated.
+    /// Returns the allocated bytes of the space maps.
     pub fn allocated_bytes(&self) -> u64 {
         self.space.as_ref().map_or(0, |s| s.bytes.values().sum())
     }
 
-    /// Segments that are allocated and taken by no block: (vdev, offset, length).
+    /// Returns the segments that are allocated and used by no block: (vdev, offset, length).
     pub fn leaks(&self) -> impl Iterator<Item = Claim> + '_ {
         let vdevs = self.space.iter().flat_map(|s| &s.vdevs);
         vdevs.flat_map(|(vdev, ranges)| ranges.iter().map(|(start, len)| (*vdev, start, len)))
@@ -130,13 +131,13 @@ impl Report {
         space && self.clash_count == 0 && self.leaks().next().is_none()
     }
 
-    /// Whether all is well.
+    /// Whether nothing was found.
     pub fn is_clean(&self) -> bool {
         self.unreadable_count == 0 && self.space_agrees()
     }
 }
 
-/// Verifies `roots`; `show` is called now and then.
+/// Verifies `roots`; calls `show` from time to time.
 ///
 /// # Errors
 /// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
@@ -171,9 +172,9 @@ struct Verifier<'a> {
     moved: &'a BTreeMap<u32, Vec<MappingEntry>>,
     /// Addresses in the block reference table.
     clones: BTreeSet<(u32, u64)>,
-    /// Deduplicated and cloned blocks met so far.
+    /// Deduplicated and cloned blocks visited so far.
     seen: BTreeSet<(u32, u64)>,
-    /// Count everything in this row.
+    /// Counts everything in this row.
     row: Option<usize>,
     progress: Progress,
     show: &'a mut (dyn FnMut(Progress) + Send),
@@ -233,7 +234,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Takes a segment out of what is allocated; gives the bytes that were not there.
+    /// Removes a segment from the allocated ones; returns the number of bytes that were not allocated.
     fn take(&mut self, (vdev, offset, len): Claim, depth: u32) -> u64 {
         let Some(space) = &mut self.report.space else { return 0 };
         let Some(mapping) = self.moved.get(&vdev) else {
@@ -242,8 +243,8 @@ impl Verifier<'_> {
         self.take_copies(mapping, offset, len, depth)
     }
 
-    /// Takes the copies of a segment, which a mapping leads to, out of what is allocated; gives the bytes that were not
-    /// there.
+    /// Removes the copies of a segment, found by a mapping, from the allocated segments; returns the number of bytes
+    /// that were not allocated.
     fn take_copies(&mut self, mapping: &[MappingEntry], offset: u64, len: u64, depth: u32) -> u64 {
         if depth >= MAX_DEPTH {
             return len;
@@ -252,7 +253,8 @@ impl Verifier<'_> {
         let first = mapping.partition_point(|e| e.source_end_bytes() <= offset);
         let mut missing = len;
         for entry in mapping.iter().skip(first).take_while(|e| e.source_bytes < end) {
-            let (from, to) = (entry.source_bytes.max(offset), entry.source_end_bytes().min(end));
+            let from = entry.source_bytes.max(offset);
+            let to = entry.source_end_bytes().min(end);
             let target = entry.target.offset_bytes.saturating_add(from - entry.source_bytes);
             let piece = to.saturating_sub(from);
             missing = missing.saturating_sub(piece) + self.take((entry.target.vdev, target, piece), depth + 1);
@@ -261,7 +263,7 @@ impl Verifier<'_> {
     }
 }
 
-/// Claims the copies of what is allocated on a vdev whose removal is under way, as far as its mapping reaches
+/// Claims the copies of the allocated segments of a vdev that is being removed, up to the end of its mapping
 /// (`zdb_claim_removing`).
 async fn removing(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Result<(), ObjectError> {
     for top in plan.tops.iter().filter(|top| top.removing && top.is_concrete() && top.indirect_object != 0) {
@@ -282,12 +284,13 @@ async fn removing(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) ->
     Ok(())
 }
 
-/// Blocks that were freed and whose space is still to be given back.
+/// Claims freed blocks whose space is not freed yet.
 async fn deferred(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Result<(), ObjectError> {
     verifier.row = Some(DEFERRED);
     for name in [names::SYNC_BPOBJ, names::FREE_BPOBJ] {
         let Some(list) = plan.mos.named(rq, name).await? else { continue };
-        let (mut lists, mut trail) = (vec![list], CycleGuard::default());
+        let mut lists = vec![list];
+        let mut trail = CycleGuard::default();
         while let Some(list) = lists.pop() {
             trail.step(&plan.mos.set, list)?;
             lists.extend(pointers(rq, plan, list, verifier).await?);
@@ -299,7 +302,7 @@ async fn deferred(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) ->
     Ok(())
 }
 
-/// What live lists of destroyed clones leave allocated.
+/// Claims blocks in the live lists of destroyed clones.
 async fn deleted_clones(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Result<(), ObjectError> {
     let mos = &plan.mos.set;
     for list in livelist::of_deleted_clones(rq, mos).await? {
@@ -319,7 +322,7 @@ async fn deleted_clones(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'
     Ok(())
 }
 
-/// What is left of the trees of destroyed datasets.
+/// Claims the remaining blocks of the trees of destroyed datasets.
 async fn trees(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Result<(), ObjectError> {
     for (tree, number) in waiting_trees(rq, &plan.mos.set).await?.into_iter().zip(0u64..) {
         let mut rest = Some(tree);
@@ -330,7 +333,7 @@ async fn trees(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Re
                 let at = VisitPosition { objset: ObjsetId::MOS, object: number, level: bp.level() as i8, block: index };
                 freed(rq, plan, verifier, &at, bp).await;
             }
-            // A forged tree may lead to the same blocks for ever.
+            // A malformed tree may lead to the same blocks without end.
             if verifier.report.clash_count > KEPT as u64 {
                 break;
             }
@@ -339,7 +342,7 @@ async fn trees(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Re
     Ok(())
 }
 
-/// Claims the pointers of one list; gives the lists below it.
+/// Claims the pointers of one list; returns the lists below it.
 async fn pointers(
     rq: &Request,
     plan: &Plan<'_>,
@@ -384,7 +387,7 @@ async fn freed(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>, at: &
     }
 }
 
-/// Addresses of blocks that are shared by clones of file ranges.
+/// Returns the addresses of cloned blocks.
 async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, ObjectError> {
     let mut out = BTreeSet::new();
     for top in plan.tops {
@@ -408,7 +411,7 @@ async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, O
 }
 
 impl Pool {
-    /// Proves every block of the pool, and that the space maps say what the blocks take.
+    /// Verifies every block of the pool, and that the space maps allocate exactly these blocks.
     ///
     /// # Errors
     /// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.

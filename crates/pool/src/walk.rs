@@ -1,20 +1,20 @@
-//! Walking every block that a pool refers to, once.
+//! Walks over every block that a pool refers to, once.
 //!
 //! ```text
 //!   roots (MOS, each dataset from its previous snapshot's txg) ─► stack ─► visit ─► read, if there is more below
-//!                                                                 ▲                   │  or its bytes are to be proven
-//!                                                                 └── pointers found ◄┘  (many reads under way at once)
+//!                                                                 ▲                   │  or it is to verify the bytes
+//!                                                                 └── pointers found ◄┘  (concurrent reads)
 //! ```
 //!
-//! A block is born in one txg and never changes; a snapshot shares what was born before it with the one before. So
-//! visiting, in each dataset, only what was born after its previous snapshot visits every block exactly once
-//! (OpenZFS `module/zfs/dmu_traverse.c`).
+//! A block is born in one txg and never changes; a snapshot shares older blocks with the snapshot before it. So a walk
+//! that visits, in each dataset, only blocks born after its previous snapshot visits every block exactly once (OpenZFS
+//! `module/zfs/dmu_traverse.c`).
 //!
-//! The stack is last-in-first-out: an indirect block's pointers are visited before its neighbours', so it holds at most
-//! one block of pointers for each level and read under way, whatever the pool's size. The visitor is called from one
-//! task; reads run on all of the machine's.
+//! The stack is last-in-first-out: the pointers of an indirect block are visited before its siblings, so it has at most
+//! one block of pointers for each level and each concurrent read, whatever the size of the pool. The visitor is called
+//! from one task; reads run on all processors.
 //!
-//! A block that cannot be read is told to the visitor, and what is below it is left out.
+//! An unreadable block is reported to the visitor, and the blocks below it are left out.
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -29,25 +29,25 @@ use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
 use weir_machine::{Machine, Priority, Request};
 
-/// Reads under way at once.
+/// Maximum number of concurrent reads.
 const PARALLEL: usize = 48;
-/// Bytes of reads under way at once.
+/// Maximum bytes of concurrent reads.
 const PARALLEL_BYTES: u64 = 64 << 20;
-/// Deepest gang of gangs.
+/// Maximum depth of nested gang blocks.
 const GANG_DEPTH: usize = 12;
-/// Most pieces of one ganged block: 16 MiB in sectors.
+/// Maximum number of pieces of a gang block: 16 MiB in sectors.
 const GANG_PIECES: usize = 32 << 10;
-/// Most blocks of an intent log that are followed.
+/// Maximum number of blocks of an intent log that are followed.
 const LOG_BLOCKS: usize = 1 << 20;
 
-/// Object number of the meta dnode in places.
+/// Object number of the meta dnode in positions.
 pub const META_DNODE: u64 = 0;
-/// Block number of a spill block in places.
+/// Block number of a spill block in positions.
 pub const SPILL: u64 = u64::MAX - 1;
-/// Level of intent-log blocks in places.
+/// Level of blocks of intent logs in positions.
 pub const LOG_LEVEL: i8 = -2;
 
-/// Where a block stands.
+/// Position of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VisitPosition {
     /// Object set.
@@ -71,34 +71,34 @@ impl fmt::Display for VisitPosition {
 pub struct Root {
     /// Object set.
     pub objset: ObjsetId,
-    /// Its header.
+    /// Pointer to its header.
     pub pointer: BlockPointer,
-    /// Only what was born after this txg.
+    /// Blocks born up to this txg are left out.
     pub after: Txg,
-    /// Its intent log belongs to the walk: heads of datasets.
+    /// Whether to walk its intent log, as for heads of datasets.
     pub log: bool,
 }
 
-/// A piece of allocated space: top-level vdev, offset, length.
+/// A segment of allocated space: top-level vdev, offset, length.
 pub type Claim = (u32, u64, u64);
 
-/// What the walk tells.
+/// Visitor of the blocks of a walk.
 pub trait Visit {
-    /// A block that is there: no hole, not redacted. Whether its space is to be claimed through [`Visit::claim`].
+    /// Visits a block that is neither a hole nor redacted. Returns whether to call [`Visit::claim`] for its segments.
     fn block(&mut self, at: &VisitPosition, bp: &BlockPointer) -> bool;
-    /// Allocated space of a block for which [`Visit::block`] said so.
+    /// Visits a segment of a block for which [`Visit::block`] returned true.
     fn claim(&mut self, at: &VisitPosition, bp: &BlockPointer, claim: Claim);
-    /// A block that cannot be read. What is below it is not walked.
+    /// Visits an unreadable block. The blocks below it are not walked.
     fn unreadable(&mut self, at: &VisitPosition, bp: &BlockPointer, error: &BlockError);
-    /// Called now and then, between blocks.
+    /// Called from time to time, between blocks.
     fn tick(&mut self) {}
-    /// Whether the walk is to end early, when what is under way has been read.
+    /// Whether to end the walk early, after the reads in progress.
     fn enough(&self) -> bool {
         false
     }
 }
 
-/// Where a walk ended early, and where another goes on: all that comes before is done.
+/// Position where a walk ended early and another one continues: everything before it was visited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Object set.
@@ -109,7 +109,7 @@ pub struct Position {
     pub block: u64,
 }
 
-/// What is read besides what the walk needs.
+/// Blocks to read besides those of pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Prove {
     /// Nothing.
@@ -122,13 +122,13 @@ pub enum Prove {
 
 /// A walk over a pool's blocks.
 pub struct Walk {
-    /// Where tasks run.
+    /// Runs the tasks.
     pub machine: Machine,
-    /// The blocks.
+    /// Reader of blocks.
     pub blocks: Arc<Blocks>,
-    /// What is proven.
+    /// Blocks to verify.
     pub prove: Prove,
-    /// Intent-log blocks born from this txg on were written after the pool's last sync and are not part of it.
+    /// Blocks of intent logs born in this txg or later were written after the pool's last sync and are left out.
     pub log_before: Txg,
 }
 
@@ -140,33 +140,34 @@ struct Item {
     way: ResumePath,
 }
 
-/// What is known on the way down from a root.
+/// State on the path from a root to a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct ResumePath {
-    /// Its number among the roots.
+    /// Index of the root.
     root: usize,
-    /// What leads only to places before this one is left out: object and block.
+    /// Object and block before which everything is left out.
     from: (u64, u64),
-    /// The first place that it leads to.
+    /// First position below the pointer.
     start: (u64, u64),
-    /// Of the object of all dnodes: how many are in a block. 0 for all others.
+    /// Number of dnodes in a block of the meta dnode; 0 for all other objects.
     slots: u64,
 }
 
 impl ResumePath {
-    /// Further down, to `count` blocks of data of `object` from `first` on; `None` if all of them are left out.
+    /// Path to `count` data blocks of `object` from `first` on; `None` if all of them are left out.
     fn down(self, object: u64, first: u64, count: u64) -> Option<ResumePath> {
         let at = |block: u64| match self.slots {
             0 => (object, block),
             slots => (block.saturating_mul(slots), 0),
         };
-        let (start, end) = (at(first), at(first.saturating_add(count)));
+        let start = at(first);
+        let end = at(first.saturating_add(count));
         (end > self.from).then_some(ResumePath { start, ..self })
     }
 }
 
 impl Item {
-    /// As those who watch devices are told of it.
+    /// Position for the observers of devices.
     fn origin(&self) -> Bookmark {
         let VisitPosition { objset, object, level, block } = self.at;
         let is_root = self.bp.object_type() == ObjectType::OBJSET && !self.bp.is_embedded();
@@ -174,23 +175,23 @@ impl Item {
         Bookmark { objset, object, level, block }
     }
 
-    /// The block belongs to an older snapshot.
+    /// Whether the block belongs to an older snapshot.
     fn is_older(&self) -> bool {
         self.bp.birth() <= self.after
     }
 
-    /// The walk before this one met it: it only leads on to the place where this one began.
+    /// Whether the walk that this one continues visited it: it only leads to the position where this walk begins.
     fn is_known(&self) -> bool {
         self.way.start < self.way.from
     }
 }
 
-/// What came back from a read.
+/// Result of a read.
 struct Done {
     item: Item,
     bytes: u64,
     result: Result<Bytes, BlockError>,
-    /// A log's blocks, found by following it.
+    /// Blocks of a log that were found by following it.
     log_items: Vec<Item>,
     gang: Vec<Claim>,
 }
@@ -199,21 +200,21 @@ struct Run<'a, V: Visit> {
     walk: &'a Walk,
     visitor: &'a mut V,
     stack: Vec<Item>,
-    /// Blocks of pointers that were gone into. One is met once in a sound pool; in a forged one, levels of blocks full
-    /// of the same pointer would make a walk as long as the product of their widths.
+    /// Blocks of pointers that were entered. A consistent pool has one pointer to each; in a malformed one, levels of
+    /// blocks full of the same pointer would make the walk as long as the product of their widths.
     entered: BTreeSet<(u32, u64)>,
     reads: FuturesUnordered<BoxFuture<'static, Option<Done>>>,
     bytes_under_way: u64,
 }
 
 impl Walk {
-    /// Walks `roots` in their order.
+    /// Walks `roots` in order.
     pub async fn run<V: Visit>(&self, roots: Vec<Root>, visitor: &mut V) {
         self.run_from(roots, Position::default(), visitor).await;
     }
 
-    /// Walks `roots` in their order, the first of them from `from` on if that is where it lies. Gives where it ended, if that
-    /// was early.
+    /// Walks `roots` in order, and continues at `from` if that is in the first of them. Returns the position where the
+    /// walk ended early, if it did.
     pub async fn run_from<V: Visit>(&self, roots: Vec<Root>, from: Position, visitor: &mut V) -> Option<Position> {
         let objsets: Vec<ObjsetId> = roots.iter().map(|root| root.objset).collect();
         let mut run = Run {
@@ -247,7 +248,7 @@ impl<V: Visit> Run<'_, V> {
             }
             match self.reads.next().await {
                 None => return,
-                // The task was lost with its machine: nothing more will come.
+                // The task was lost with its machine: there are no more results.
                 Some(None) => return,
                 Some(Some(done)) => self.finish(done),
             }
@@ -261,13 +262,14 @@ impl<V: Visit> Run<'_, V> {
             return;
         }
         if item.is_older() {
-            // A dataset not changed since its snapshot is walked there; a log that began later is its own.
+            // A dataset that is unchanged since its snapshot is walked there; a log that began later belongs to the
+            // dataset.
             if item.log {
                 self.start(item, true, true, false);
             }
             return;
         }
-        // What leads on from the place where the walk began was counted by the walk before.
+        // The pointers on the path to the first position were counted by the earlier walk.
         let claim = !item.is_known() && self.visitor.block(&item.at, bp);
         let ganged = claim && bp.is_gang();
         if claim && !ganged {
@@ -292,8 +294,8 @@ impl<V: Visit> Run<'_, V> {
         }
     }
 
-    /// Notes a block of pointers; false if it was met before, or is none that a pool can have. (Every copy is noted: one
-    /// that is not there could hide one that is.)
+    /// Records a block of pointers; returns false if it was entered before, or cannot exist. (All copies are recorded,
+    /// because an absent copy could hide one that exists.)
     fn enter(&mut self, bp: &BlockPointer) -> bool {
         let entered = &mut self.entered;
         let known = bp.dvas().filter(|d| !entered.insert((d.vdev, d.offset_bytes))).count();
@@ -305,7 +307,7 @@ impl<V: Visit> Run<'_, V> {
         self.bytes_under_way += bytes;
         let blocks = self.walk.blocks.clone();
         let log_before = self.walk.log_before;
-        // What is not to be proven is read for its pointers alone: one right copy will do.
+        // A block that is not verified is read only for its pointers, so one valid copy suffices.
         let priority = if self.walk.prove == Prove::Nothing { Priority::Async } else { Priority::Scrub };
         let task = self.walk.machine.tasks.spawn(async move {
             let request = Request::internal("walk").with_priority(priority);
@@ -335,7 +337,7 @@ impl<V: Visit> Run<'_, V> {
                     self.below(&done.item, &bytes);
                 }
                 self.stack.extend(done.log_items);
-                // The stack gives back what came last.
+                // Reversed, because the stack returns the last one first.
                 if let Some(new) = self.stack.get_mut(first..) {
                     new.reverse();
                 }
@@ -344,7 +346,7 @@ impl<V: Visit> Run<'_, V> {
         }
     }
 
-    /// Pushes the pointers in a block, in their order.
+    /// Pushes the pointers in a block in order.
     fn below(&mut self, item: &Item, bytes: &[u8]) {
         let (at, bp) = (item.at, &item.bp);
         let endian = bp.endian();
@@ -354,7 +356,7 @@ impl<V: Visit> Run<'_, V> {
                 let mut c = weir_format::Cursor::new(raw, endian, "indirect block");
                 let Ok(child) = BlockPointer::decode(&mut c) else { continue };
                 let block = at.block.wrapping_mul(per_block as u64).wrapping_add(i as u64);
-                // A forged level would lead in circles: every step must go down.
+                // A malformed level would lead in circles: every step must descend.
                 if child.is_hole() || child.level() + 1 != bp.level() {
                     continue;
                 }
@@ -402,7 +404,7 @@ impl<V: Visit> Run<'_, V> {
     fn dnode(&mut self, dnode: &Dnode, objset: ObjsetId, object: u64, after: Txg, way: ResumePath) {
         let is_meta = object == META_DNODE;
         for (i, bp) in dnode.block_pointers.iter().enumerate() {
-            // Only the object of all dnodes holds dnodes, and no object holds an object set.
+            // Only the meta dnode has dnodes, and no object contains an object set.
             let fits = bp.object_type() != ObjectType::OBJSET && (bp.object_type() == ObjectType::DNODE) == is_meta;
             if bp.is_hole() || !fits || bp.level() + 1 != dnode.levels {
                 continue;
@@ -421,13 +423,13 @@ impl<V: Visit> Run<'_, V> {
     }
 }
 
-/// Whether a block holds pointers to other blocks.
+/// Whether a block has pointers to other blocks.
 fn leads_on(bp: &BlockPointer) -> bool {
     bp.level() > 0 || matches!(bp.object_type(), ObjectType::DNODE | ObjectType::OBJSET)
 }
 
-/// A block's bytes: logical if it leads on, else only proven. Dnodes of encrypted datasets are clear but for their bonus,
-/// so no key is needed.
+/// Reads a block: its logical bytes if it has pointers, otherwise it is only verified. Dnodes of encrypted datasets are
+/// readable without a key, except for their bonus buffers.
 async fn contents(blocks: &Blocks, request: &Request, item: &Item, below: bool) -> Result<Bytes, BlockError> {
     let bp = &item.bp;
     let raw = !below || bp.is_encrypted();
@@ -449,7 +451,7 @@ async fn contents(blocks: &Blocks, request: &Request, item: &Item, below: bool) 
     }
 }
 
-/// The blocks of the intent log that starts in an object set's header.
+/// Returns the blocks of the intent log in the header of an object set.
 async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8], before: Txg) -> Vec<Item> {
     let Ok(set) = Objset::decode(header, root.bp.endian()) else { return Vec::new() };
     let ZilHeader { claim_txg, log, claim_block_seq, claim_record_seq, flags, .. } = set.zil;
@@ -486,7 +488,7 @@ async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8
             }
             let old = |p: &BlockPointer| p.is_hole() || p.birth() < claim_txg;
             for pointer in record.pointers().unwrap_or_default().into_iter().filter(|p| !old(p)) {
-                // Where the data belongs is not known without the key.
+                // The file of the data is not known without the key.
                 let (object, block) = match record.body() {
                     Ok(LogBody::Write(w)) if !next.uses_crypt() => {
                         (w.object.0, w.offset / pointer.lsize_bytes().max(1))
@@ -504,7 +506,7 @@ async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8
     out
 }
 
-/// The space of a ganged block: its header's copies and all its pieces, at every depth.
+/// Segments of a gang block: the copies of its header and all pieces, at every depth.
 pub(crate) async fn gang_claims(blocks: &Blocks, request: &Request, bp: &BlockPointer) -> Vec<Claim> {
     let mut out = Vec::new();
     let mut queue = vec![(*bp, 0)];
@@ -514,7 +516,7 @@ pub(crate) async fn gang_claims(blocks: &Blocks, request: &Request, bp: &BlockPo
             continue;
         }
         let pieces = if depth < GANG_DEPTH { gang_header(blocks, request, &bp).await } else { Vec::new() };
-        // What an address of a gang takes is its header and the pieces' addresses in the same place.
+        // The address of a gang block covers its header and the pieces' addresses at the same position.
         for (i, d) in bp.dvas().enumerate() {
             let below: u64 = pieces.iter().map(|p| p.dva(i).asize_bytes).sum();
             out.push((d.vdev, d.offset_bytes, d.asize_bytes.saturating_sub(below)));
@@ -527,7 +529,7 @@ pub(crate) async fn gang_claims(blocks: &Blocks, request: &Request, bp: &BlockPo
     out
 }
 
-/// The pointers in a gang's header, from the first copy that proves itself; none if no copy does.
+/// Returns the pointers in a gang header, from the first valid copy; none if no copy is valid.
 async fn gang_header(blocks: &Blocks, request: &Request, bp: &BlockPointer) -> Vec<BlockPointer> {
     let sector = bp.dvas().filter_map(|d| blocks.tree().ashift(d.vdev)).min().unwrap_or(9).clamp(9, 16);
     let mut sizes = vec![1usize << sector, gang::CLASSIC_BYTES];

@@ -1,4 +1,4 @@
-//! Bad input: what is no pool is refused with an error that says so, and nothing else happens.
+//! Malformed input: a device without a pool is refused with an error that says so, and nothing else happens.
 
 use std::path::{Path, PathBuf};
 use weir_machine::Machine;
@@ -9,7 +9,7 @@ fn open(machine: &Machine, search: &Path) -> PoolError {
     machine.block_on(Pool::open(machine, &options)).expect_err("this is no pool")
 }
 
-/// Bytes without any order.
+/// Random bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = || {

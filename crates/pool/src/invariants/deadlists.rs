@@ -1,8 +1,8 @@
-//! Dead lists and lists of block pointers: sums, and births in the order of the keys.
+//! Invariants of dead lists and lists of block pointers: sums, and births in the order of the keys.
 //!
 //! ```text
-//!   dead list   sums of its lists · a list's blocks are younger than its key, and not younger than the next one
-//!   list        bytes and sizes: of its pointers and of the lists below it
+//!   dead list   sums of its lists · blocks of a list are born after its key, and not after the next key
+//!   list        bytes and sizes: sums over its pointers and the lists below it
 //! ```
 //!
 //! Source: OpenZFS `module/zfs/dsl_deadlist.c` (`dsl_deadlist_insert`), `bpobj.c` (`bpobj_enqueue`,
@@ -18,12 +18,12 @@ use weir_format::dsl::{Bpobj, Deadlist};
 use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
-/// What a dead list holds.
+/// Sums of a dead list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dead {
-    /// Of all blocks.
+    /// Sums over all blocks.
     pub sums: Sums,
-    /// Of the blocks of each key.
+    /// Sums over the blocks of each key.
     by_key: BTreeMap<Txg, Sums>,
 }
 
@@ -37,7 +37,7 @@ impl Dead {
     }
 }
 
-/// Tests the dead list of a dataset whose previous snapshot was made in `until`, and gives what it holds.
+/// Checks the dead list of a dataset whose previous snapshot was made in `until`, and returns its sums.
 ///
 /// # Errors
 /// [`ObjectError`] if a list cannot be read.
@@ -76,8 +76,8 @@ fn place_of(pool: &Pool, object: ObjectId) -> ErrorLocation {
     ErrorLocation { objset: pool.mos.set.id(), object, level: 0, block: 0 }
 }
 
-/// Tests a list with all below it, whose blocks were born after the first and not after the second of `births`. Gives its
-/// sums as its header has them.
+/// Checks a list and all lists below it; their blocks must be born after the first and not after the second of
+/// `births`. Returns its sums as stored in its header.
 async fn check_list(
     rq: &Request,
     pool: &Pool,
@@ -85,7 +85,8 @@ async fn check_list(
     births: (Txg, Txg),
     report: &mut Report,
 ) -> Result<Sums, ObjectError> {
-    let (mut to_read, mut trail) = (vec![id], CycleGuard::default());
+    let mut to_read = vec![id];
+    let mut trail = CycleGuard::default();
     let mut own = Sums::default();
     while let Some(list) = to_read.pop() {
         trail.step(&pool.mos.set, list)?;
@@ -109,7 +110,7 @@ async fn header_of(rq: &Request, pool: &Pool, id: ObjectId) -> Result<Bpobj, Obj
     Bpobj::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad)
 }
 
-/// Tests one list: its sums are those of its pointers and of the lists right below it, which it gives.
+/// Checks one list: its sums are those of its pointers and of the lists directly below it, which it returns.
 async fn check_one(
     rq: &Request,
     pool: &Pool,
@@ -121,7 +122,9 @@ async fn check_one(
     let header = header_of(rq, pool, id).await?;
     let object = set.object(rq, id).await?;
     let per_block = object.block_bytes() / BlockPointer::SIZE as u64;
-    let (mut sums, mut outside, mut count) = (Sums::default(), 0u64, 0u64);
+    let mut sums = Sums::default();
+    let mut outside = 0u64;
+    let mut count = 0u64;
     let mut blocks = DataBlocks::of(set, &object);
     while let Some(block) = blocks.next(rq).await? {
         let left = header.pointers.saturating_sub(block.saturating_mul(per_block)).min(per_block);
@@ -151,7 +154,7 @@ async fn check_one(
         }
     }
     let own = sums_of(&header);
-    // Old headers have bytes alone.
+    // Old headers have only bytes.
     if header.sizes.is_none() {
         (sums.compressed_bytes, sums.uncompressed_bytes) = (0, 0);
     }

@@ -1,9 +1,9 @@
-//! Directories, datasets and snapshots: links, counts and sums.
+//! Invariants of directories, datasets and snapshots: links, counts and sums.
 //!
 //! ```text
-//!   directory   used: the sum of its breakdown · children: what those use · head, snapshots: what their datasets say
-//!   dataset     previous ◄─► next, with its txg · children: the next one and the clones
-//!               referenced: the previous snapshot's, less the dead list, plus what was born since
+//!   directory   used: the sum of its breakdown · children: their used bytes · head, snapshots: from their datasets
+//!   dataset     previous ◄─► next, with its txg · num_children: the next one and the clones
+//!               referenced: the previous snapshot's, minus the dead list, plus the blocks born since
 //! ```
 //!
 //! Source: OpenZFS `module/zfs/dsl_dir.c` (`dsl_dir_diduse_space`), `dsl_dataset.c` (`dsl_dataset_block_born`,
@@ -21,24 +21,24 @@ use weir_format::dsl::dir_field;
 use weir_format::{DslDataset, DslDir, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::Request;
 
-/// Flag of a directory whose breakdown counts.
+/// Flag of a directory that maintains a breakdown.
 const BREAKDOWN: u64 = 1;
-/// Places in a breakdown (`dd_used_t`).
+/// Indexes of a breakdown (`dd_used_t`).
 const HEAD: usize = 0;
 const SNAPSHOTS: usize = 1;
 const CHILDREN: usize = 2;
 const CHILDREN_RESERVED: usize = 3;
 
-/// All directories and datasets of a pool, hidden ones included.
+/// All directories and datasets of a pool, including hidden ones.
 pub(super) struct Datasets {
     dirs: BTreeMap<ObjectId, DslDir>,
     sets: BTreeMap<ObjectId, DslDataset>,
-    /// What is below each directory, by name.
+    /// Children of each directory by name.
     children: BTreeMap<ObjectId, BTreeMap<String, ObjectId>>,
     dead: BTreeMap<ObjectId, Dead>,
 }
 
-/// Tests the directories and datasets of a pool.
+/// Checks the directories and datasets of a pool.
 pub(super) async fn check(
     rq: &Request,
     pool: &Pool,
@@ -64,7 +64,8 @@ fn place(id: ObjectId) -> String {
 impl Datasets {
     async fn read(rq: &Request, pool: &Pool, report: &mut Report) -> Result<Self, ObjectError> {
         let mos = &pool.mos;
-        let (mut dirs, mut sets) = (BTreeMap::new(), BTreeMap::new());
+        let mut dirs = BTreeMap::new();
+        let mut sets = BTreeMap::new();
         let mut objects = Objects::of(&mos.set);
         while let Some((id, dnode)) = objects.next(rq).await? {
             let Ok(dnode) = dnode else { continue };
@@ -94,7 +95,7 @@ impl Datasets {
         Ok(Datasets { dirs, sets, children, dead })
     }
 
-    /// Links between a dataset, its directory, its neighbours in time and its clones.
+    /// Checks the links between a dataset, its directory, the previous and next snapshots, and its clones.
     async fn check_links(&self, rq: &Request, mos: &Mos, id: ObjectId, set: &DslDataset, report: &mut Report) {
         let place = place(id);
         report.demand(self.dirs.contains_key(&set.dir), Part::Dsl, &place, || format!("no directory {}", set.dir));
@@ -133,7 +134,7 @@ impl Datasets {
         }
     }
 
-    /// The clones of a snapshot: those that the ZAP lists, and as many as the count of children says.
+    /// Checks the clones of a snapshot: those that the ZAP lists, and their number in the count of children.
     async fn check_clones(&self, rq: &Request, mos: &Mos, id: ObjectId, set: &DslDataset, report: &mut Report) {
         let mut listed = BTreeSet::new();
         if set.next_clones.0 != 0 {
@@ -155,7 +156,7 @@ impl Datasets {
         });
     }
 
-    /// The names of a head's snapshots: one for each in its chain.
+    /// Checks the names of a dataset's snapshots: one for each in its chain.
     async fn check_names(&self, rq: &Request, mos: &Mos, id: ObjectId, set: &DslDataset, report: &mut Report) {
         let read = mos.numbers(rq, set.snapshot_names).await;
         let Some(names) = report.readable(Part::Dsl, place(id), read) else { return };
@@ -177,7 +178,7 @@ impl Datasets {
         });
     }
 
-    /// What a dataset refers to, and what of it nothing else does.
+    /// Checks the referenced and unique bytes of a dataset.
     fn check_sums(&self, id: ObjectId, set: &DslDataset, born: &BTreeMap<ObjsetId, Born>, report: &mut Report) {
         let Some(Born { sums: Some(born) }) = born.get(&ObjsetId(id.0)) else { return };
         let before = self.sets.get(&set.prev_snapshot);
@@ -239,10 +240,12 @@ impl Datasets {
         }
     }
 
-    /// What a directory that is no clone has in its head and its snapshots: what the head refers to, and what is dead.
+    /// Returns the bytes of a directory that is no clone, in its head and in its snapshots: referenced by the head, and
+    /// dead.
     fn own_sums(&self, dir: &DslDir) -> Option<(u64, u64)> {
         let head = self.sets.get(&dir.head_dataset)?;
-        let (mut dead, mut at) = (0u64, dir.head_dataset);
+        let mut dead = 0u64;
+        let mut at = dir.head_dataset;
         let mut seen = BTreeSet::new();
         while let Some(set) = self.sets.get(&at).filter(|set| set.dir == head.dir) {
             dead = dead.saturating_add(self.dead.get(&at)?.sums.used_bytes);
@@ -261,7 +264,7 @@ impl Datasets {
         let Some(own) = self.counts(rq, mos, id).await else { return };
         let mut below = 0;
         for (name, child) in self.children.get(&id).into_iter().flatten() {
-            // Hidden ones do not count.
+            // Hidden ones are not counted.
             if name.starts_with(['$', '%']) {
                 continue;
             }

@@ -1,11 +1,11 @@
-//! Features: each is counted as many times as it is used.
+//! Invariants of features: the reference count of each equals its number of uses.
 //!
 //! ```text
 //!   of a dataset          one for each dataset whose ZAP has the feature's name
 //!   spacemap_histogram    one for each space map with a header of the second version
 //!   extensible_dataset    one for each directory or dataset that is a ZAP as well
 //!   empty_bpobj           one for each use of the shared empty list
-//!   log_spacemap, async_destroy    1 if there is the object that they are about
+//!   log_spacemap, async_destroy    1 if their object exists
 //! ```
 //!
 //! Source: OpenZFS `module/zfs/zfeature.c`, `dsl_dataset.c` (`dsl_dataset_activate_feature`), `space_map.c`
@@ -22,7 +22,7 @@ use weir_format::space_map::SpaceMapHeader;
 use weir_format::{Dnode, ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// Tests the counts of features.
+/// Checks the counts of features.
 pub(super) async fn check(rq: &Request, pool: &Pool, report: &mut Report) -> Result<(), ObjectError> {
     let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
     let empty = pool.mos.named(rq, names::EMPTY_BPOBJ).await?;

@@ -1,18 +1,18 @@
-//! The invariants of a pool on its devices that OpenZFS asserts and that `zdb -bcc` does not test.
+//! On-disk invariants of a pool that OpenZFS asserts and that `zdb -bcc` does not check.
 //!
-//! A pool may have every block allocated exactly once and every checksum right, and still be one that OpenZFS's module
-//! refuses, or stops at in a build with assertions. Each module here tests one part:
+//! A pool can have every block allocated exactly once and every checksum right, and still be one that OpenZFS's module
+//! refuses, or for which a build with assertions panics. Each module here checks one part:
 //!
 //! ```text
 //!   trees     dnodes and block pointers of all object sets
 //!   dsl       directories and datasets: links, counts, sums; their dead lists
 //!   features  counts of features, against their uses
 //!   zaps      ZAPs: tables, leaves, hashes
-//!   space     headers and histograms of space maps, against the segments that the maps and their logs give
+//!   space     headers and histograms of space maps, against the segments in the maps and their logs
 //! ```
 //!
-//! Every rule is one that OpenZFS states in a `VERIFY` or `ASSERT`, or relies on; the doc comment of a rule names the
-//! function. A pool that OpenZFS wrote passes. What cannot be read is not a finding here: [`crate::verify`] reports it.
+//! Every rule is stated by OpenZFS in a `VERIFY` or `ASSERT`, or relied on; the doc comment of a rule names the
+//! function. A pool that OpenZFS wrote passes. An unreadable block is not a finding here: [`crate::verify`] reports it.
 
 mod deadlists;
 mod dsl;
@@ -26,10 +26,10 @@ use std::fmt;
 use weir_dmu::ObjectError;
 use weir_machine::Request;
 
-/// Findings that are kept; all are counted.
+/// Maximum number of findings that are returned; all are counted.
 const KEPT: usize = 1000;
 
-/// The part of the format that a finding is about.
+/// Part of the format that a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Block pointers.
@@ -49,7 +49,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The name in a report.
+    /// Name in a report.
     pub fn name(self) -> &'static str {
         match self {
             Part::Pointer => "block pointer",
@@ -63,14 +63,14 @@ impl Part {
     }
 }
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The part of the format.
+    /// Part of the format.
     pub part: Part,
-    /// The object, block or entry.
+    /// Object, block or entry.
     pub place: String,
-    /// What is there, and what should be.
+    /// Actual and expected value.
     pub what: String,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check of a pool's invariants found.
+/// Result of checking a pool's invariants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The first thousand findings.
@@ -90,7 +90,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether all invariants hold.
+    /// Whether no invariant is violated.
     pub fn is_clean(&self) -> bool {
         self.count == 0
     }
@@ -115,7 +115,7 @@ impl Report {
         }
     }
 
-    /// The value, if it could be read. What makes no sense is a finding, what cannot be read is not.
+    /// Returns the value, if it could be read. A malformed structure is a finding, an unreadable one is not.
     fn readable<T>(&mut self, part: Part, place: impl fmt::Display, read: Result<T, ObjectError>) -> Option<T> {
         match read {
             Ok(value) => Some(value),
@@ -129,7 +129,7 @@ impl Report {
 }
 
 impl Pool {
-    /// Tests the invariants of the pool's current state.
+    /// Checks the invariants of the pool's current state.
     ///
     /// # Errors
     /// [`ObjectError`] if the lists that the check starts from cannot be read.

@@ -1,15 +1,15 @@
-//! Space maps: their headers, histograms and logs, against the segments that they give.
+//! Invariants of space maps: headers, histograms and logs, against the segments in them.
 //!
 //! ```text
-//!   header    length ≤ the object · allocated = allocations less frees of the map itself
+//!   header    length ≤ the object · allocated = allocations minus frees of the map itself
 //!   segments  inside the metaslab, of whole sectors
-//!   histogram no segment that the metaslab's free space has no room for
+//!   histogram no segment that does not fit into the metaslab's free space
 //! ```
 //!
-//! *Histograms.* OpenZFS counts the free segments of a loaded metaslab, of its deferred frees and of the frees of the txg
-//! one by one. Merged, they can only become longer: so the bins of a histogram, each segment as short as its bin allows,
-//! fit into the free segments of the map. If they do not, the weight of the unloaded metaslab is greater than that of the
-//! loaded one, and `metaslab_load_impl` stops at its assertion.
+//! *Histograms.* OpenZFS counts the free segments of a loaded metaslab, of its deferred frees and of the frees of the
+//! txg separately. Merged, segments can only become longer. So the segments of a histogram, each as short as its bin
+//! allows, fit into the free segments of the map. If they do not, the weight of the unloaded metaslab is greater than
+//! that of the loaded one, and an assertion of `metaslab_load_impl` fails.
 //!
 //! Source: OpenZFS `module/zfs/metaslab.c` (`metaslab_sync`, `metaslab_load_impl`, `metaslab_verify_space`),
 //! `space_map.c` (`space_map_histogram_add`, `space_map_load_callback`), `spa_log_spacemap.c` (`spa_ld_log_sm_cb`).
@@ -24,10 +24,10 @@ use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// Most metaslabs of a vdev that are looked at.
+/// Maximum number of metaslabs of a vdev that are checked.
 const MAX_METASLABS: u64 = 1 << 20;
 
-/// Tests the space maps of all top-level vdevs.
+/// Checks the space maps of all top-level vdevs.
 pub(super) async fn check(rq: &Request, pool: &Pool, report: &mut Report) -> Result<(), ObjectError> {
     let space = allocated(rq, &pool.mos, &pool.tree.children).await?;
     for top in pool.tree.children.iter().filter(|top| top.is_concrete() && top.metaslab_array != 0) {
@@ -42,7 +42,7 @@ pub(super) async fn check(rq: &Request, pool: &Pool, report: &mut Report) -> Res
     Ok(())
 }
 
-/// A metaslab and its map; map 0 if it has none.
+/// A metaslab and its space map; 0 if it has none.
 #[derive(Clone, Copy)]
 struct Metaslab<'a> {
     top: &'a VdevConfig,
@@ -67,10 +67,11 @@ impl Metaslab<'_> {
         space_map_loader::bytes_of(self.top, self.start(), 1 << (self.top.metaslab_shift as u32).min(63))
     }
 
-    /// Its free segments in bytes: what neither the maps nor the checkpoint's take.
+    /// Free segments in bytes: neither allocated in the maps nor in the checkpoint's.
     fn free(&self, space: &Allocated) -> Vec<u64> {
         let id = self.top.id as u32;
-        let (start, end) = (self.first_byte(), self.first_byte() + self.size_bytes());
+        let start = self.first_byte();
+        let end = self.first_byte() + self.size_bytes();
         let mut free = Ranges::default();
         free.add(start, end - start);
         for ranges in [space.vdevs.get(&id), space.kept.get(&id)].into_iter().flatten() {
@@ -111,7 +112,8 @@ async fn check_metaslab(rq: &Request, pool: &Pool, space: &Allocated, metaslab: 
         || format!("a header of {bonus_len} bytes of type {}, not of {sizes:?}", dnode.bonus_type.name()),
     );
     let Ok(header) = SpaceMapHeader::decode(dnode.bonus(), dnode.endian) else { return };
-    let (length, span) = (header.length_bytes, object.span_bytes());
+    let length = header.length_bytes;
+    let span = object.span_bytes();
     report.demand(length.is_multiple_of(8) && length <= span, Part::SpaceMap, &place, || {
         format!("smp_length {length}, in an object of {span} bytes")
     });
@@ -121,7 +123,7 @@ async fn check_metaslab(rq: &Request, pool: &Pool, space: &Allocated, metaslab: 
     }
 }
 
-/// The segments of the map itself: `smp_alloc` is their sum, and each is inside the metaslab.
+/// Checks the segments of the map itself: `smp_alloc` is their sum, and each is inside the metaslab.
 async fn check_segments(
     rq: &Request,
     pool: &Pool,
@@ -130,7 +132,8 @@ async fn check_segments(
     report: &mut Report,
 ) {
     let (place, size, ashift) = (metaslab.place(), metaslab.size_bytes(), metaslab.top.ashift.min(16) as u32);
-    let (mut sum, mut outside) = (0i64, 0u64);
+    let mut sum = 0i64;
+    let mut outside = 0u64;
     let mut each = |segment: SpaceSegment| {
         let len = i64::try_from(segment.length_bytes).unwrap_or(i64::MAX);
         sum = if segment.kind == SpaceKind::Alloc { sum.saturating_add(len) } else { sum.saturating_sub(len) };
@@ -147,8 +150,8 @@ async fn check_segments(
     });
 }
 
-/// The bins of a histogram, as segments of the least length of their bin, fit into the free segments. Sizes are powers of
-/// two, so they fit if, for each bin, those of this and of all greater bins do.
+/// Checks that the segments of a histogram, with the minimum length of their bins, fit into the free segments. Sizes
+/// are powers of two, so they fit if, for each bin, the segments of this and all greater bins do.
 fn check_histogram(metaslab: &Metaslab<'_>, histogram: &[u64; 32], free_bytes: &[u64], report: &mut Report) {
     let ashift = metaslab.top.ashift.min(16) as u32;
     let mut needed = 0u128;

@@ -1,16 +1,17 @@
-//! Dnodes and block pointers of all object sets.
+//! Invariants of dnodes and block pointers of all object sets.
 //!
 //! ```text
-//!   pointer   level, size and type of its place · not younger than the block that holds it · fill: the sum below it
+//!   pointer   level, size and type of its position · not born after its parent block · fill: the sum below it
 //!   dnode     sizes, levels, flags · used: the sum of its blocks · no block beyond the last
 //!   header    fill of the root pointer · flags of accounting
 //! ```
 //!
-//! Holes with a birth keep the level of their place, and, above data, its size: `dbuf_handle_indirect_hole` makes the
-//! pointers of a block out of them.
+//! Holes with a birth have the level of their position and, above data, its size: `dbuf_handle_indirect_hole` makes the
+//! pointers of a block from them.
 //!
-//! A set is looked at from its previous snapshot on: dnodes in blocks that are older are the snapshot's. Of an encrypted
-//! set without its key dnodes and pointers are tested, contents are not.
+//! In a head or later snapshot, blocks of dnodes that are not younger than the previous snapshot are skipped, because
+//! they belong to that snapshot. In an encrypted object set without its key, dnodes and pointers are checked, contents
+//! are not.
 //!
 //! Source: OpenZFS `module/zfs/dbuf.c` (`dbuf_write_ready`, `dbuf_handle_indirect_hole`), `dnode.c` (`dnode_verify`,
 //! `dnode_allocate`), `dnode_sync.c` (`dnode_sync`, `dnode_increase_indirection`), `dmu_objset.c`
@@ -29,16 +30,16 @@ use weir_dsl::bpobj::Sums;
 use weir_format::{BlockPointer, Cursor, Dnode, DnodeFlags, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
 
-/// Objects that are looked at at the same time.
+/// Maximum number of objects that are checked at the same time.
 const MAX_CONCURRENT_READS: usize = 16;
-/// Largest data block in bytes.
+/// Maximum size of a data block in bytes.
 const MAX_BLOCK_BYTES: u32 = 16 << 20;
-/// Largest log2 of an indirect block's size.
+/// Maximum log2 of an indirect block's size.
 const MAX_INDIRECT_SHIFT: u8 = 24;
-/// The flags of a dnode that user accounting counted.
+/// Flags of a dnode that is accounted by user.
 const ACCOUNTED: u8 = DnodeFlags::USERUSED_ACCOUNTED | DnodeFlags::USEROBJUSED_ACCOUNTED;
 
-/// What was born in an object set since its previous snapshot.
+/// Blocks of an object set that were born since its previous snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Born {
     /// `None` if a block could not be read.
@@ -56,7 +57,7 @@ impl Born {
     }
 }
 
-/// Tests the object sets of a pool: the MOS, heads and snapshots. Gives what was born in each.
+/// Checks the object sets of a pool: the MOS, heads and snapshots. Returns the sums of blocks born in each.
 pub(super) async fn check(
     rq: &Request,
     pool: &Pool,
@@ -75,7 +76,7 @@ pub(super) async fn check(
 struct Set<'a> {
     pool: &'a Pool,
     set: Arc<ObjectSet>,
-    /// What was born up to this txg is the previous snapshot's.
+    /// Blocks born up to this txg belong to the previous snapshot.
     after: Txg,
 }
 
@@ -139,7 +140,7 @@ impl Set<'_> {
         });
     }
 
-    /// The meta dnode with all dnodes that are not the previous snapshot's.
+    /// Checks the meta dnode and all dnodes that do not belong to the previous snapshot.
     async fn check_meta(&self, rq: &Request, report: &mut Report) -> Born {
         let Some(meta) = self.set.meta() else { return Born::NOTHING };
         let mut blocks = Vec::new();
@@ -194,7 +195,7 @@ impl Set<'_> {
     }
 }
 
-/// The fields of a dnode, taken by themselves.
+/// Checks the fields of a dnode by themselves.
 fn check_dnode(set: &Set<'_>, id: ObjectId, dnode: &Dnode, report: &mut Report) {
     let place = set.place(id);
     let mut demand = |holds: bool, what: &dyn Fn() -> String| report.demand(holds, Part::Dnode, &place, what);
@@ -220,15 +221,15 @@ fn check_dnode(set: &Set<'_>, id: ObjectId, dnode: &Dnode, report: &mut Report) 
     check_accounted(set, id, dnode, report);
 }
 
-/// The flags of user accounting: only in file systems, there on all objects once the header says that it is complete, and
-/// never on the objects in the header.
+/// Checks the flags of user accounting: only in file systems, on all objects once the header says that accounting is
+/// complete, and never on the objects in the header.
 fn check_accounted(set: &Set<'_>, id: ObjectId, dnode: &Dnode, report: &mut Report) {
     let header = &set.set.root().header;
     let is_special = id.0 == 0 || id.0 >= Objset::PROJECTUSED_OBJECT;
     let may = header.kind == ObjsetKind::Zfs && header.user_used.is_some() && !is_special;
     let has = dnode.flags.0 & ACCOUNTED;
     let kind = header.kind.name();
-    // Of a set that was received raw, accounting begins when it is mounted.
+    // In an object set that was received raw, accounting begins when it is mounted.
     if set.set.is_encrypted() {
         return;
     }
@@ -247,7 +248,7 @@ fn check_accounted(set: &Set<'_>, id: ObjectId, dnode: &Dnode, report: &mut Repo
     });
 }
 
-/// What a pointer counts for in the fill above it.
+/// Contribution of a pointer to the fill count above it.
 fn fill_of(pointer: &BlockPointer) -> u64 {
     if pointer.is_hole() { 0 } else { pointer.fill() }
 }
@@ -257,20 +258,20 @@ struct Tree<'a> {
     set: &'a Set<'a>,
     object: &'a Arc<Object>,
     place: String,
-    /// Bytes that its blocks take, parity left out.
+    /// Allocated bytes of the blocks, without parity.
     used_bytes: u64,
-    /// What of them was born since the previous snapshot.
+    /// Those of them that were born since the previous snapshot.
     born: Sums,
-    /// Something could not be read: sums mean nothing.
+    /// Whether a block could not be read, so that the sums are incomplete.
     is_partial: bool,
 }
 
-/// A pointer and its place in a tree.
+/// A pointer and its position in a tree.
 struct Step {
     pointer: BlockPointer,
     level: u8,
     number: u64,
-    /// Birth of the block that holds it; the pool's txg in a dnode.
+    /// Birth of the parent block; for pointers in a dnode, the pool's txg.
     holder: Txg,
 }
 
@@ -279,7 +280,7 @@ impl<'a> Tree<'a> {
         Tree { set, object, place: set.place(object.id), used_bytes: 0, born: Sums::default(), is_partial: false }
     }
 
-    /// Tests all pointers; `each` gets those of data blocks.
+    /// Checks all pointers; calls `each` for those of data blocks.
     async fn walk(
         mut self,
         rq: &Request,
@@ -311,7 +312,8 @@ impl<'a> Tree<'a> {
             self.check_spill(&spill, report);
             self.count(&spill);
         }
-        let (used, sum) = (dnode.used_bytes(), self.used_bytes);
+        let used = dnode.used_bytes();
+        let sum = self.used_bytes;
         report.demand(self.is_partial || used == sum, Part::Dnode, &self.place, || {
             format!("used {used} bytes, its blocks take {sum}")
         });
@@ -330,7 +332,7 @@ impl<'a> Tree<'a> {
         format!("{} level {} block {}", self.place, step.level, step.number)
     }
 
-    /// Tests a pointer that is not null. False if there is no way down.
+    /// Checks a pointer that is not null. Returns false if the block below cannot be checked.
     fn check_pointer(&self, step: &Step, report: &mut Report) -> bool {
         let Step { pointer, level, number, holder } = step;
         let dnode = &self.object.dnode;
@@ -343,7 +345,7 @@ impl<'a> Tree<'a> {
         let birth = pointer.logical_birth();
         demand(birth <= *holder, &|| format!("born in txg {birth}, the block that holds it in {holder}"));
         let lsize = if *level == 0 { u64::from(dnode.data_block_bytes) } else { 1 << dnode.indirect_shift };
-        // The block size of an object without blocks may change, and holes stay.
+        // The block size of an object without blocks may change while its holes stay.
         if *level > 0 || !pointer.is_hole() {
             demand(pointer.lsize_bytes() == lsize, &|| {
                 format!("a pointer to {} bytes, not {lsize}", pointer.lsize_bytes())
@@ -379,7 +381,7 @@ impl<'a> Tree<'a> {
         });
     }
 
-    /// The pointers in an indirect block; `None` if it cannot be read.
+    /// Returns the pointers in an indirect block; `None` if it cannot be read.
     async fn below(&self, rq: &Request, step: &Step, report: &mut Report) -> Option<Vec<Step>> {
         let set = &self.set.set;
         let place = ErrorLocation { objset: set.id(), object: self.object.id, level: step.level, block: step.number };
@@ -394,7 +396,8 @@ impl<'a> Tree<'a> {
         });
         let has_any = pointers.iter().any(|pointer| !pointer.is_hole());
         report.demand(has_any, Part::Pointer, self.block_place(step), || "a block of holes alone".into());
-        let (count, holder) = (pointers.len() as u64, step.pointer.logical_birth());
+        let count = pointers.len() as u64;
+        let holder = step.pointer.logical_birth();
         let first = step.number.saturating_mul(count);
         let level = step.level - 1;
         let step = |(at, pointer)| Step { pointer, level, number: first.saturating_add(at), holder };

@@ -1,8 +1,8 @@
-//! ZAPs: of the MOS, and directories, attributes and accounts of file systems.
+//! Invariants of ZAPs: of the MOS, and directories, attributes and accounting of file systems.
 //!
 //! ```text
-//!   micro   one block · no name twice · (hash, cd) tells entries apart
-//!   fat     table: each leaf in a run of pointers as its prefix says · sums of leaves and entries · blocks below zap_freeblk
+//!   micro   one block · no name twice · no (hash, cd) twice
+//!   fat     table: each leaf in the run of pointers of its prefix · sums · blocks below zap_freeblk
 //!   leaf    chunks: free, or of one entry · each entry in the chain of its hash, which is that of its name
 //! ```
 //!
@@ -18,16 +18,16 @@ use weir_format::zap::{BlockKind, FatHeader, Leaf, LeafEntry, MicroZap, NormFlag
 use weir_format::{Cursor, Endian};
 use weir_machine::Request;
 
-/// Longest pointer table that is looked at, as log2 of its pointers.
+/// Maximum log2 of the number of pointers of a table that is checked.
 const MAX_TABLE_SHIFT: u32 = 24;
 
-/// Tests one ZAP.
+/// Checks one ZAP.
 pub(super) async fn check(rq: &Request, set: &Arc<ObjectSet>, object: &Arc<Object>, report: &mut Report) {
     let place = format!("object set {} object {}", set.id(), object.id.0.cast_signed());
     let read = set.read_ordered_block(rq, object, 0).await;
     let Some(first) = report.readable(Part::Zap, &place, read) else { return };
     let Some((bytes, endian)) = first else {
-        // One that was made and never written to.
+        // A ZAP that was created and never written.
         let is_empty = object.dnode.max_block_id == 0;
         report.demand(is_empty, Part::Zap, &place, || "its first block is a hole".into());
         return;
@@ -49,7 +49,7 @@ struct Zap<'a> {
     report: &'a mut Report,
 }
 
-/// The hash by which a name is found.
+/// Hash by which a name is found.
 fn hash_of(name: &[u8], salt: u64, flags: ZapFlags, norm: NormFlags) -> u64 {
     hash_bytes(salt, flags, &normalize(name, norm).unwrap_or(name.into()))
 }
@@ -63,7 +63,8 @@ impl Zap<'_> {
         let last = self.object.dnode.max_block_id;
         self.demand(last == 0, || format!("a micro ZAP with blocks up to {last}"));
         let Ok(micro) = MicroZap::decode(bytes, endian) else { return };
-        let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
+        let mut names = BTreeSet::new();
+        let mut places = BTreeSet::new();
         for entry in micro.entries() {
             let name = String::from_utf8_lossy(entry.name).into_owned();
             self.demand(entry.fits(), || format!("a name of {} bytes", entry.name.len()));
@@ -78,7 +79,8 @@ impl Zap<'_> {
             Ok(header) => header,
             Err(error) => return self.report.add(Part::Zap, &self.place, error),
         };
-        let (free, last) = (header.free_block, self.object.dnode.max_block_id);
+        let free = header.free_block;
+        let last = self.object.dnode.max_block_id;
         self.demand(free <= last.saturating_add(1), || format!("zap_freeblk {free}, the last block is {last}"));
         let table = &header.table;
         self.demand(table.first_block.saturating_add(table.blocks) <= free, || {
@@ -104,7 +106,7 @@ impl Zap<'_> {
         });
     }
 
-    /// The pointer table; `None` if it cannot be read, or is in the middle of growing.
+    /// Returns the pointer table; `None` if it cannot be read, or is being grown.
     async fn table(&mut self, header: &FatHeader, first: &Bytes, endian: Endian) -> Option<Vec<u64>> {
         if header.table.shift > MAX_TABLE_SHIFT || header.table.next_block != 0 {
             return None;
@@ -122,7 +124,8 @@ impl Zap<'_> {
         Some(out)
     }
 
-    /// Tests a leaf, to which `run` (first index, number) pointers of the table lead. False if it cannot be read.
+    /// Checks a leaf, to which `run` (first index, number) pointers of the table lead. Returns false if it cannot be
+    /// read.
     async fn check_leaf(
         &mut self,
         header: &FatHeader,
@@ -144,7 +147,8 @@ impl Zap<'_> {
                 return false;
             }
         };
-        let (index, pointers) = (run.0 as u64, run.1 as u64);
+        let index = run.0 as u64;
+        let pointers = run.1 as u64;
         let (prefix, len) = (leaf.header.prefix, u32::from(leaf.header.prefix_len));
         let shift = header.table.shift;
         let is_right = len <= shift && pointers == 1 << (shift - len) && index == prefix << (shift - len);
@@ -167,14 +171,14 @@ impl Zap<'_> {
     }
 }
 
-/// What the leaves sum up to.
+/// Sums over the leaves.
 #[derive(Default)]
 struct Counted {
     leaves: BTreeSet<u64>,
     entries: u64,
 }
 
-/// The hash of an entry's key; `None` if there is no key.
+/// Hash of an entry's key; `None` if the key is missing.
 fn key_hash(header: &FatHeader, leaf: &Leaf<'_>, entry: &LeafEntry) -> Option<u64> {
     if header.flags.uint64_key() {
         return Some(hash_words(header.salt, header.flags, &leaf.key_words(entry).ok()?));

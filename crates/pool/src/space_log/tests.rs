@@ -1,6 +1,6 @@
 use super::*;
 
-/// A pool in which each group touches the metaslabs that `touched` says; gives the state after each group.
+/// Runs a pool whose txgs change the metaslabs that `touched` returns; calls `each` with the state after every txg.
 fn run(txgs: u64, touched: impl Fn(u64) -> Vec<u64>, mut each: impl FnMut(&SpaceLog, usize)) -> SpaceLog {
     let mut log = SpaceLog::default();
     for n in 1..=txgs {
@@ -47,7 +47,7 @@ fn little_work_is_seldom_flushed_and_the_log_stays_short() {
             assert!(log.logs.len() as u64 <= LOGS.0 + 1, "{} logs", log.logs.len());
         },
     );
-    // Each metaslab once while the log fills up.
+    // Each metaslab is flushed once while the log grows to its limit.
     assert!((100..=200).contains(&all), "{all} flushes in 1000 groups");
     assert!(log.metaslabs.values().all(|m| m.segments() < 40));
 }
@@ -67,7 +67,7 @@ fn work_all_over_is_spread_over_the_groups() {
 }
 
 #[test]
-fn what_nobody_touches_any_more_does_not_hold_the_log() {
+fn metaslabs_that_are_no_longer_changed_do_not_keep_the_log() {
     let touched = |n: u64| if n < 10 { (0..100).collect() } else { vec![n % 3] };
     let log = run(500, touched, |_, _| {});
     assert!(log.logs.len() as u64 <= LOGS.0 + 1, "{} logs", log.logs.len());

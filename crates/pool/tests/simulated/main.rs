@@ -1,12 +1,12 @@
 //! Golden pools on simulated disks under seeded faults.
 //!
-//! Within redundancy every file must come back byte for byte, whatever a tolerable number of disks does: vanish, rot,
-//! lose sectors, fail now and then, be slow. Beyond it the answer is an error, and never a wrong byte, a panic or a
-//! wait without end (the simulator knows a deadlock when it sees one). And whatever happens, a pool that is opened to
-//! be read is not written to: no simulated disk sees one write, flush or discard, and real images keep their hashes.
+//! Within redundancy every file must be returned byte by byte, whatever happens to a tolerable number of disks: absent,
+//! corrupted, with unreadable sectors, failing sometimes, slow. Beyond redundancy the result is an error, but never a
+//! wrong byte, a panic or an endless wait (the simulator detects deadlocks). In all cases a pool that is opened
+//! read-only is not written: no simulated disk receives a write, flush or discard, and real images keep their hashes.
 //!
-//! What is true is what the goldens' manifests say: OpenZFS wrote those files and hashed them. `WEIR_SIM_SEEDS` sets
-//! how many seeds each pool gets (3 if unset).
+//! The expected contents are those of the goldens' manifests: OpenZFS wrote those files and hashed them.
+//! `WEIR_SIM_SEEDS` is the number of seeds for each pool (3 if unset).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -20,7 +20,7 @@ use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool};
 use weir_sim::{Fault, Rng, SimDisk, SimWorld, Timing, run_twice};
 
-/// Files beyond this size are left out: they are holes for the most part.
+/// Larger files are left out, because they consist mostly of holes.
 const LARGEST_BYTES: u64 = 24 << 20;
 
 /// A golden pool, unpacked.
@@ -34,7 +34,7 @@ struct Golden {
 }
 
 impl Golden {
-    /// None, with a line that says so, when the goldens are not here.
+    /// Unpacks a golden pool; `None`, with a line that says so, if the goldens are absent.
     fn unpack(name: &str) -> Option<Golden> {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden");
         let from = std::env::var_os("WEIR_GOLDEN").map_or(top, PathBuf::from);
@@ -72,14 +72,14 @@ impl Golden {
     }
 }
 
-/// What became of the files of a pool.
+/// Results of reading the files of a pool.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     whole: usize,
     errors: Vec<String>,
 }
 
-/// Reads every file of the pool found in `folder` and compares its hash. Wrong bytes stop the test.
+/// Reads every file of the pool in `folder` and compares its hash. A wrong byte fails the test.
 async fn read_all(machine: &Machine, folder: &Path, golden: &Golden) -> Result<Outcome, String> {
     let options = OpenOptions::new(vec![folder.into()], golden.pool.clone());
     let pool = Pool::open(machine, &options).await.map_err(|e| e.to_string())?;
@@ -122,11 +122,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Lays one to three faults on a disk.
+/// Injects one to three faults into a disk.
 fn hurt(disk: &SimDisk, rng: &mut Rng) {
     let size = disk.geometry().size_bytes;
     for _ in 0..1 + rng.below(3) {
-        let (offset, len) = (rng.below(size), 1 + rng.below(size / 4));
+        let offset = rng.below(size);
+        let len = 1 + rng.below(size / 4);
         let fault = match rng.below(6) {
             0 => Fault::Gone,
             1 => Fault::Rot { offset: 0, len: size, bits: 1 + rng.below(30_000) as u32 },
@@ -150,7 +151,7 @@ fn untouched(disks: &[Arc<SimDisk>]) {
     }
 }
 
-/// Up to `parity` disks misbehave; every file comes back.
+/// Up to `parity` disks have faults; every file is returned.
 fn within(name: &str, parity: usize) {
     let Some(golden) = Golden::unpack(name) else { return };
     for seed in 0..seeds() {
@@ -172,7 +173,7 @@ fn within(name: &str, parity: usize) {
     }
 }
 
-/// More disks misbehave than the pool can bear: errors, and nothing worse.
+/// More disks have faults than the pool tolerates: errors, but nothing worse.
 fn beyond(name: &str, parity: usize) {
     let Some(golden) = Golden::unpack(name) else { return };
     let mut failed = 0;
