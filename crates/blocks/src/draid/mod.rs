@@ -55,7 +55,7 @@ pub enum LayoutError {
     Field {
         /// Which.
         field: &'static str,
-        /// Its value.
+        /// Value of the parameter.
         value: u64,
     },
     /// The generated permutations are not those that the format defines.
@@ -99,7 +99,8 @@ pub struct Map {
     nperms: u64,
 }
 
-/// Where a group lies: the permutation, the first column, the columns of the slice, the byte offset on each child.
+/// Position in a redundancy group: the permutation, the first column, the columns of the slice, the byte offset on each
+/// child.
 struct Place {
     permutation: u64,
     start: u64,
@@ -197,7 +198,7 @@ impl Map {
             let room = (group_end - offset) / self.layout.group_width() * self.layout.ndata / sector * sector;
             let size = if offset.saturating_add(self.asize_bytes(left)) > group_end { room } else { left };
             if size == 0 {
-                // Only a forged offset (not a multiple of the group's width) leaves less than a row: nothing to map.
+                // Only an invalid offset (not a multiple of the group's width) leaves less than a row: nothing to map.
                 break;
             }
             rows.push(self.row(offset, size));
@@ -212,7 +213,8 @@ impl Map {
         let place = self.place(offset_bytes);
         let width = l.group_width();
         let sectors = size_bytes >> self.ashift;
-        let (whole, rest) = (sectors / l.ndata, sectors % l.ndata);
+        let whole = sectors / l.ndata;
+        let rest = sectors % l.ndata;
         let big = if rest == 0 { 0 } else { rest + l.nparity };
         let (base, turn) = self.permutation(place.permutation);
         let columns = (0..width)

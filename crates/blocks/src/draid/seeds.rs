@@ -1,7 +1,7 @@
 //! The fixed permutation seeds of dRAID, one per number of children (2 to 255).
 //!
-//! They are part of the on-disk format (`draid_maps`, OpenZFS `module/zfs/vdev_draid.c`): another seed would put every
-//! block elsewhere. Beside each stands the first word of the fletcher4 checksum over the permutations that it makes.
+//! They are part of the on-disk format (`draid_maps`, OpenZFS `module/zfs/vdev_draid.c`), because another seed would
+//! change the address of every block. Each has the first word of the fletcher4 checksum over its permutations.
 
 /// `(seed, checksum)`, indexed by the number of children less 2.
 #[rustfmt::skip]

@@ -1,8 +1,8 @@
 //! RAID-Z geometry: which sectors of which children hold a block. Pure.
 //!
-//! A block of s sectors on a vdev of width w with p parities is written row by row, p parity sectors in front of at most
-//! w − p data sectors, and begins at whatever sector the allocator chose. Data go down the columns, not along the rows,
-//! so that each child has one contiguous piece:
+//! A block of s sectors on a vdev of width w with p parities is written row by row, p parity sectors in front of at
+//! most w − p data sectors, and begins at whatever sector the allocator chose. Data go down the columns, not along the
+//! rows, so that each child has one contiguous piece:
 //!
 //! ```text
 //!   width 5, parity 1, a block of 10 sectors that begins on child 2
@@ -16,10 +16,10 @@
 //! the first two columns swap places in every other MiB of the vdev's space: an accident of the first release that the
 //! format keeps.
 //!
-//! *Expansion.* A vdev that was widened keeps the rows of its old blocks (their logical width) and reflows all sectors
-//! over more children: sector n of the vdev's space then lies on child n mod w', at row n div w'. Each row of an old
-//! block is therefore mapped sector by sector ([`Map::expanded`]). While the widening is under way, rows not yet
-//! copied lie in the old layout, and the first ones perhaps still in the scratch area in front of the space.
+//! *Expansion.* An expanded vdev keeps the rows of its old blocks (their logical width) and reflows all sectors
+//! over more children: sector n of the vdev's space is then on child n mod w', in row n div w'. Each row of an old
+//! block is therefore mapped sector by sector ([`Map::expanded`]). During the expansion, rows that are not yet
+//! copied are in the old layout, and the first ones may still be in the scratch area in front of the space.
 //!
 //! *Wrong columns.* A [`Suspect`] is a device that may have given wrong bytes: one of the children, or, for a reflowed
 //! block, one of the children as they were before (a disk that was wrong then spread its sectors over all of them).
@@ -44,7 +44,7 @@ const SWAP_BIT: u64 = 1 << 20;
 pub struct Column {
     /// Index of the child.
     pub child: usize,
-    /// Where on the child, in bytes of its allocatable space (wrapping: the scratch area lies in front of it).
+    /// Offset on the child, in bytes of its allocatable space (wrapping: the scratch area is in front of it).
     pub offset_bytes: u64,
     /// How much; 0 for a column that the row does not reach.
     pub size_bytes: usize,
@@ -59,7 +59,7 @@ pub struct Row {
     pub columns: Vec<Column>,
 }
 
-/// Where a block lies.
+/// Position of a block: its columns on the children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// Parity columns of each row.
@@ -70,7 +70,7 @@ pub struct Map {
     pub len: usize,
 }
 
-/// How a widened vdev lies at the moment.
+/// Layout of an expanded vdev at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflowed {
     /// Children now.
@@ -79,7 +79,7 @@ pub struct Reflowed {
     pub logical_width: u64,
     /// Bytes of the vdev's space that have been moved to the present width; `u64::MAX` when all have.
     pub moved_bytes: u64,
-    /// What has been moved is still in the scratch area.
+    /// Whether the rows at the reflow position are still in the scratch area.
     pub scratch: bool,
 }
 
@@ -105,15 +105,16 @@ struct Shape {
 impl Shape {
     fn new(sectors: u64, width: u64, nparity: u64) -> Self {
         let data = (width - nparity).max(1);
-        let (full, rest) = (sectors / data, sectors % data);
+        let full = sectors / data;
+        let rest = sectors % data;
         let big = if rest == 0 { 0 } else { rest + nparity };
         Shape { full, rest, big, total: sectors + nparity * (full + u64::from(rest > 0)) }
     }
 }
 
 impl Map {
-    /// Maps `psize_bytes` (a multiple of the sector size `1 << ashift`) at `offset_bytes` of a vdev of `width` children,
-    /// `nparity` of them parity. `width` must be larger than `nparity`, which is 1 to 3.
+    /// Maps `psize_bytes` (a multiple of the sector size `1 << ashift`) at `offset_bytes` of a vdev of `width`
+    /// children, `nparity` of them parity. `width` must be larger than `nparity`, which is 1 to 3.
     pub fn new(offset_bytes: u64, psize_bytes: u64, ashift: u32, width: u64, nparity: u64) -> Map {
         let first = offset_bytes >> ashift;
         let shape = Shape::new(psize_bytes >> ashift, width, nparity);
@@ -172,7 +173,7 @@ impl Map {
         Map { nparity: nparity as usize, rows: rows.collect(), len: psize_bytes as usize }
     }
 
-    /// The same for a block on a dRAID vdev.
+    /// Maps a block on a dRAID vdev.
     pub fn of_draid(map: &draid::Map, offset_bytes: u64, psize_bytes: u64) -> Map {
         let nparity = map.layout().nparity as usize;
         let mut at = 0;

@@ -88,7 +88,7 @@ fn after_a_reflow_the_same_sectors_lie_on_more_children() {
 }
 
 #[test]
-fn before_its_turn_a_row_lies_in_the_old_layout_and_the_first_in_the_scratch_area() {
+fn rows_not_yet_reflowed_have_the_old_layout_and_the_first_ones_are_in_the_scratch_area() {
     let layout = Reflowed { physical_width: 5, logical_width: 4, moved_bytes: 0, scratch: false };
     assert_eq!(sectors(&Map::expanded(7 << 12, 8 << 12, 12, 1, layout), 12), range(7, 11, 4));
     let layout = Reflowed { moved_bytes: 1 << 20, scratch: true, ..layout };

@@ -1,4 +1,4 @@
-//! Indirect vdevs: what device removal leaves behind. A sorted map says where each range lies now.
+//! Indirect vdevs, which remain after device removal. A sorted map has the present address of each range.
 //!
 //! A block may have been cut up: its pieces were allocated one by one. Then only the whole can be proven, and when it
 //! fails, the copies that the pieces have (the sides of mirrors) are combined until it holds: at most
@@ -18,7 +18,7 @@ const MAX_COMBINATIONS: usize = 4096;
 /// Deepest chain of removed vdevs (and of spares that stand in for each other).
 pub(super) const MAX_HOPS: u8 = 64;
 
-/// What a range of a top-level vdev is: what it takes on vdevs that are there, and what of removed ones leads there.
+/// Parts of a range of a top-level vdev: those on concrete vdevs, and those on removed ones.
 #[derive(Debug, Default)]
 pub(crate) struct Remapped {
     pub there: Vec<(u32, Range<u64>)>,
@@ -54,7 +54,7 @@ pub(crate) struct Indirect {
     map: OnceLock<Vec<MappingEntry>>,
 }
 
-/// A part of a range and where it lies now.
+/// A part of a range and its present address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     /// Top-level vdev.
@@ -123,7 +123,8 @@ impl Indirect {
         // A piece proves nothing by itself, so nothing is put right by it.
         let job = &VdevRead { self_heals: false, ..*job };
         let mut block = job.pool.take(len as usize);
-        let (mut worst, mut at) = (None, 0);
+        let mut worst = None;
+        let mut at = 0;
         for piece in &pieces {
             match tree.read(job, there(piece), piece.len, &|_| Ok(())).await {
                 Ok(buf) => block.as_mut()[at..at + piece.len as usize].copy_from_slice(buf.as_ref()),

@@ -1,5 +1,5 @@
-//! Reading from RAID-Z and dRAID: get enough columns, rebuild what is missing, and when the checksum fails find out which
-//! columns lie.
+//! Reading from RAID-Z and dRAID: get enough columns, rebuild what is missing, and when the checksum fails find out
+//! which columns lie.
 //!
 //! ```text
 //!  1  data columns of fresh devices; where some are missing, as many parities (or stale columns) instead
@@ -36,12 +36,12 @@ pub(super) struct RaidzTarget<'a> {
     pub widths: RangeInclusive<u64>,
 }
 
-/// What is known of a column.
+/// State of a column during a read.
 #[derive(Clone)]
 pub(super) enum ColumnState {
     /// Not asked for.
     Untried,
-    /// Its bytes, right or wrong.
+    /// Bytes from the device, right or wrong.
     Got(Bytes),
     /// The device gave none.
     Failed,
@@ -62,7 +62,7 @@ pub(super) struct Read<'a> {
 /// Row and column.
 pub(super) type ColumnRef = (usize, usize);
 
-/// What became of an attempt to put the block together.
+/// Result of an attempt to reconstruct the block.
 #[derive(PartialEq)]
 enum Assembly {
     Built,
@@ -192,7 +192,8 @@ impl Read<'_> {
     }
 
     /// The columns to read next so that each row has as many as it has data columns: fresh data, fresh parity, then
-    /// columns of children whose DTL has the block's birth. Empty when all rows have enough, or there is nothing more to ask.
+    /// columns of children whose DTL has the block's birth. Empty when all rows have enough, or there is nothing more
+    /// to ask.
     pub(super) fn wants(&self) -> Vec<ColumnRef> {
         let nparity = self.target.map.nparity;
         let mut wants = Vec::new();
@@ -298,7 +299,8 @@ impl Read<'_> {
         let data: Vec<Option<&[u8]>> = (nparity..row.columns.len()).map(|c| self.bytes((r, c), left_out)).collect();
         let mut gaps: Vec<&mut [u8]> = Vec::new();
         // Data columns stand in the block in the order of the row: cut it up from the front.
-        let (mut rest, mut cut) = (block, 0);
+        let mut rest = block;
+        let mut cut = 0;
         for (column, bytes) in row.columns.iter().skip(nparity).zip(&data) {
             if column.size_bytes == 0 {
                 continue;
@@ -398,7 +400,7 @@ impl Read<'_> {
         }
     }
 
-    /// What there is does not prove itself; a device that gave an error may have had what is right.
+    /// Error if no combination has the right checksum; a device that returned an error may have had the right bytes.
     fn damaged(&self, fault: CodecError) -> BlockError {
         let Place { vdev, offset, .. } = self.place;
         let wrong = BlockError::Corrupt { vdev, offset, fault };

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Nothing is copied and no memory but the block is needed. It works where a block is one row of columns on disks that
-//! all answer; else what was read goes into the cells of the thorough read ([`super::raidz`]), which goes on from there.
+//! all answer; else what was read goes into the cells of the thorough read ([`super::raidz`]), which goes on from
+//! there.
 
 use super::leaf::Leaf;
 use super::raidz::{ColumnRef, ColumnState, Read};
@@ -20,7 +21,8 @@ use futures_util::future::join_all;
 use weir_codec::parity;
 use weir_machine::Buf;
 
-/// A column on its way: which, whether its device is asked, and the part of the block that is its own (none for parity).
+/// A column on its way: which, whether its device is asked, and the part of the block that is its own (none for
+/// parity).
 struct Piece {
     at: ColumnRef,
     asked: bool,
@@ -69,9 +71,11 @@ fn fresh_leaf<'a>(read: &Read<'a>, at: ColumnRef) -> Option<(&'a Vdev, &'a Leaf)
 fn cut(read: &Read<'_>, wants: &[ColumnRef]) -> Option<Vec<Piece>> {
     let [row] = &read.target.map.rows[..] else { return None };
     let mut rest = read.job.pool.take(read.target.map.len);
-    let (mut pieces, mut end) = (Vec::with_capacity(row.columns.len()), 0);
+    let mut pieces = Vec::with_capacity(row.columns.len());
+    let mut end = 0;
     for (c, column) in row.columns.iter().enumerate() {
-        let (at, data) = ((0, c), c >= read.target.map.nparity);
+        let at = (0, c);
+        let data = c >= read.target.map.nparity;
         let asked = wants.contains(&at);
         if data && column.size_bytes > 0 {
             if column.at != end {
@@ -103,7 +107,9 @@ fn settle(read: &mut Read<'_>, wants: &[ColumnRef], answers: Vec<Result<Buf, Blo
 /// into its cell with the others, and there is no block.
 fn join(read: &mut Read<'_>, pieces: Vec<Piece>) -> Option<(Buf, Vec<(usize, Buf)>)> {
     let nparity = read.target.map.nparity;
-    let (mut block, mut parities, mut strays) = (None::<Buf>, Vec::new(), Vec::new());
+    let mut block = None::<Buf>;
+    let mut parities = Vec::new();
+    let mut strays = Vec::new();
     for Piece { at, asked, part } in pieces {
         let part = part?;
         match &mut block {
@@ -132,7 +138,9 @@ fn join(read: &mut Read<'_>, pieces: Vec<Piece>) -> Option<(Buf, Vec<(usize, Buf
 /// Rebuilds the columns that were not asked for, in place; `None` if there are too few parities.
 fn rebuild(read: &Read<'_>, wants: &[ColumnRef], block: &mut [u8], parities: &[(usize, Buf)]) -> Option<()> {
     let nparity = read.target.map.nparity;
-    let (mut data, mut gaps, mut rest) = (Vec::new(), Vec::new(), block);
+    let mut data = Vec::new();
+    let mut gaps = Vec::new();
+    let mut rest = block;
     for (c, column) in read.target.map.rows[0].columns.iter().enumerate().skip(nparity) {
         let (part, tail) = rest.split_at_mut_checked(column.size_bytes)?;
         rest = tail;
@@ -151,7 +159,7 @@ fn rebuild(read: &Read<'_>, wants: &[ColumnRef], block: &mut [u8], parities: &[(
     parity::reconstruct(&data, &parities, &mut gaps).ok()
 }
 
-/// Keeps what turned out wrong as the columns that were read, so that the thorough read can find which of them lies.
+/// Keeps a block with a wrong checksum as the columns that were read, so that the complete read can find the wrong one.
 fn keep(read: &mut Read<'_>, wants: &[ColumnRef], block: Bytes, parities: Vec<(usize, Buf)>) {
     for &at in wants.iter().filter(|at| at.1 >= read.target.map.nparity) {
         let Column { at: from, size_bytes, .. } = *read.column(at);

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use thiserror::Error;
 use weir_machine::Disk;
 
-/// Deepest nesting of vdevs: raidz → spare → replacing → disk is four; a forged configuration may say anything.
+/// Maximum depth of vdevs: raidz → spare → replacing → disk is four; an invalid configuration may have any depth.
 const MAX_DEPTH: u32 = 8;
 /// Most children of a vdev (`VDEV_RAIDZ_MAX_COLS` and the limit of dRAID are 255).
 const MAX_CHILDREN: usize = 255;
-/// Most top-level vdevs: holes fill gaps in the ids, so a forged id must not decide how many.
+/// Maximum number of top-level vdevs: holes fill gaps in the ids, so an invalid id must not determine their number.
 const MAX_TOPS: u64 = 1 << 16;
 
-/// What a vdev is.
+/// Kind of a vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VdevKind {
     /// A block device.
@@ -26,9 +26,9 @@ pub enum VdevKind {
     File,
     /// Every child holds the same.
     Mirror,
-    /// A mirror for as long as a device is being replaced.
+    /// A mirror during the replacement of a device.
     Replacing,
-    /// A mirror of a device and the spare that stands in for it.
+    /// A mirror of a device and the spare that replaces it.
     Spare,
     /// RAID-Z.
     Raidz {
@@ -57,9 +57,9 @@ pub enum VdevKind {
 /// How a RAID-Z vdev was widened (`raidz_expand_txgs` and `raidz_expanding` of its configuration).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expansion {
-    /// Transaction groups in which the finished widenings took effect, ascending.
+    /// Txgs in which completed expansions took effect, ascending.
     pub txgs: Vec<u64>,
-    /// A widening under way.
+    /// The expansion in progress.
     pub reflow: Option<Reflow>,
 }
 
@@ -77,17 +77,17 @@ pub struct Reflow {
 pub struct VdevSpec {
     /// Index among its siblings; of a top-level vdev, what addresses name it by.
     pub id: u64,
-    /// Its GUID.
+    /// GUID of the vdev.
     pub guid: u64,
-    /// What people call it: a path, `mirror-0`.
+    /// Name in the output of tools: a path, `mirror-0`.
     pub name: String,
-    /// What it is.
+    /// Kind of the vdev.
     pub kind: VdevKind,
     /// log2 of the sector size; of top-level vdevs only.
     pub ashift: u32,
     /// Allocatable bytes (`asize`), 0 if unknown; of top-level vdevs only.
     pub asize_bytes: u64,
-    /// What it is made of.
+    /// Children of the vdev.
     pub children: Vec<VdevSpec>,
     /// The disk behind a leaf; `None` if it is missing or must not be used.
     pub disk: Option<Arc<dyn Disk>>,
@@ -108,7 +108,7 @@ impl VdevSpec {
         VdevSpec { kind, children, ..VdevSpec::leaf(id, guid, name, None) }
     }
 
-    /// The same as a top-level vdev.
+    /// Makes it a top-level vdev.
     pub fn top(self, ashift: u32, asize_bytes: u64) -> Self {
         VdevSpec { ashift, asize_bytes, ..self }
     }
@@ -137,7 +137,7 @@ pub enum TreeError {
         vdev: String,
         /// Which number.
         field: &'static str,
-        /// Its value.
+        /// Value of the parameter.
         value: u64,
     },
     /// A dRAID layout that cannot be.

@@ -49,8 +49,8 @@ fn what_was_flushed_survives_every_cut() {
     }
 }
 
-/// Hundreds of writers at once on slow disks are joined into few operations; those who leave give their
-/// space back and strand nobody.
+/// Hundreds of concurrent writes on slow disks are joined into few operations; dropped writes free their space and
+/// delay no other.
 #[test]
 fn crowds_are_written_together_and_those_who_leave_give_their_space_back() {
     for seed in 0..6 {

@@ -22,8 +22,8 @@ fn scrub(bench: &Bench, blocks: &Blocks, pointer: &BlockPointer) -> Vec<u8> {
     bench.world.run(blocks.read(&request, pointer, &Default::default())).unwrap().unwrap().to_vec()
 }
 
-/// One device refuses a block, and another, which took it, cannot keep it: each alone is borne, both together are not, nor
-/// are they forgotten by the next flush.
+/// One device refuses a block, and another, which took it, cannot keep it: each alone is borne, both together are not,
+/// nor are they forgotten by the next flush.
 #[test]
 fn what_one_refused_and_another_lost_is_not_stable() {
     for (kind, disks, bears) in
@@ -66,7 +66,7 @@ fn what_a_device_takes_after_a_failed_flush_goes_into_its_dtl() {
     assert!(!flush(&bench, &blocks), "the other side alone refused it");
 }
 
-/// The same after a flush of its labels failed: the blocks that it had taken by then may have gone with them.
+/// After a failed flush of its labels a disk may have lost the blocks that it had received, too.
 #[test]
 fn a_device_whose_labels_were_not_flushed_is_not_believed() {
     for (disks, bears) in [(1usize, false), (2, true)] {
@@ -84,8 +84,8 @@ fn a_device_whose_labels_were_not_flushed_is_not_believed() {
     }
 }
 
-/// A disk says once that it lost what it had taken. A flush of blocks that begins while the failing flush of labels is
-/// under way would succeed, if it were sent to the disk.
+/// A disk reports once that it lost its writes. A flush of blocks that begins during the failing flush of labels would
+/// succeed if it were sent to the disk.
 #[test]
 fn a_flush_of_blocks_does_not_pass_by_a_failing_flush_of_labels() {
     for seed in 0..50 {
@@ -113,7 +113,8 @@ fn a_dtl_of_earlier_txgs_costs_a_new_block_no_redundancy() {
     assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
 }
 
-/// A block that goes on in the next group of a dRAID vdev is two rows, each of which bears a missing disk.
+/// A block that continues in the next redundancy group of a dRAID vdev is two rows, each of which tolerates a missing
+/// disk.
 #[test]
 fn each_row_of_draid_bears_a_missing_disk() {
     let layout = draid::Layout { ndata: 2, nparity: 1, nspares: 0, ngroups: 4, children: 4, width: 4 };
@@ -200,7 +201,7 @@ fn a_wrong_side_below_raidz_is_put_right_by_the_other() {
     assert!(bench.read(&build(&[2, 3]), &pointer) == Ok(data), "the side that was wrong is right now");
 }
 
-/// A gang's header has more copies than its pieces: a scrub tests and mends all of them, and a read those that it met.
+/// A gang header has more copies than its pieces: a scrub verifies and repairs all of them, a read only those it tried.
 #[test]
 fn all_copies_of_a_gang_header_are_put_right() {
     let bench = Bench::new(6, 2, Timing::Nvme);
@@ -233,15 +234,15 @@ fn any_number_of_reads_beyond_the_end_of_a_disk_is_refused() {
     let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, 1 << 40)).collect());
     let request = Request::internal("test");
     let reads = (0..20_000u64).map(|n| blocks.read_raw(&request, 0, (1 << 30) + n * (1 << 20), 4096));
-    // The first ones are under way, so that all others wait.
+    // The first ones are in progress, so that all others wait.
     let first = (0..40u64).map(|n| blocks.read_raw(&request, 0, n * 4096, 4096));
     let (first, rest) = bench.world.run(async { join(join_all(first), join_all(reads)).await }).unwrap();
     assert!(first.iter().all(Result::is_ok) && rest.iter().all(Result::is_err));
 }
 
-/// A writer leaves while a slow disk still has its write: the place is not given to another block before the disk is done.
+/// A write is dropped while a slow disk still executes it: its space is not allocated to another block before the end.
 #[test]
-fn the_place_of_a_write_that_nobody_waits_for_is_kept_until_it_has_ended() {
+fn the_space_of_a_dropped_write_is_kept_until_it_has_ended() {
     let bench = Bench::new(11, 1, Timing::Nvme);
     let blocks = pool_of(&bench, VdevKind::Mirror, 12, 1, &[]);
     let (request, clock) = (Request::internal("test"), bench.machine.clock.clone());

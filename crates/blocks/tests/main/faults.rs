@@ -118,7 +118,7 @@ fn stale_children_are_last_but_not_least() {
 }
 
 #[test]
-fn forged_pointers_are_refused_by_the_field() {
+fn invalid_pointers_are_refused_by_the_field() {
     let bench = Bench::new(6, 1, Timing::Chaos);
     let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
     let data = pattern(4096, 6);
@@ -143,9 +143,9 @@ fn forged_pointers_are_refused_by_the_field() {
     assert_eq!(forged(&|w| w[0] = 0), "number of copies");
 }
 
-/// The end of an intent log's chain is a block that was never written: that is no device's error.
+/// The end of an intent log's chain is a block that was never written, which is not counted as an error of the device.
 #[test]
-fn where_a_log_ends_nobody_is_blamed() {
+fn the_end_of_a_log_is_no_device_error() {
     let bench = Bench::new(7, 2, Timing::Chaos);
     let blocks = bench.blocks(vec![top(0, VdevKind::Mirror, 12, bench.leaves(0..2, &[]))]);
     let data = pattern(4096, 7);

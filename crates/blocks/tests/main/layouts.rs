@@ -107,7 +107,9 @@ fn gangs_of_gangs_are_put_together_and_a_loop_ends() {
     let bench = Bench::new(4, 1, Timing::Chaos);
     let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
     let data = pattern(32 << 10, 4);
-    let (a, b, c) = (&data[..8192], &data[8192..12288], &data[12288..]);
+    let a = &data[..8192];
+    let b = &data[8192..12288];
+    let c = &data[12288..];
     let place = |i: u64| (0, i << 16, 4096);
     for (i, bytes) in [(1, a), (2, b), (3, c)] {
         bench.write(0, i << 16, bytes);

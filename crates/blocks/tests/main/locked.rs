@@ -43,7 +43,8 @@ fn what_was_sealed_opens_with_its_key_alone() {
     let bench = Bench::new(1, 3, Timing::Chaos);
     let blocks = stripe_of(&bench, 12, 3);
     for suite in [Suite::Aes128Ccm, Suite::Aes256Ccm, Suite::Aes192Gcm, Suite::Aes256Gcm] {
-        let (keys, other) = (key(suite, 5), key(suite, 6));
+        let keys = key(suite, 5);
+        let other = key(suite, 6);
         for checksum in [ChecksumKind::Fletcher4, ChecksumKind::Sha256, ChecksumKind::Edonr, ChecksumKind::Blake3] {
             for (object_type, data, secret) in [
                 (ObjectType::PLAIN_FILE_CONTENTS, soft(128 << 10, 1), true),

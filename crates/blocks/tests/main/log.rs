@@ -40,7 +40,9 @@ fn chains_are_followed_on_every_vdev_sealed_or_not() {
             let bench = Bench::new(1, disks, Timing::Chaos);
             let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
             let request = Request::internal("test");
-            let (mut sum, mut pointers, mut bodies) = (FIRST, Vec::new(), Vec::new());
+            let mut sum = FIRST;
+            let mut pointers = Vec::new();
+            let mut bodies = Vec::new();
             for len in [4096u64, 128 << 10, 36 << 10] {
                 pointers.push(allocate(&bench, &blocks, len, sum, keys.as_ref()));
                 sum = next_checksum(sum);

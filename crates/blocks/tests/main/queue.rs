@@ -5,10 +5,10 @@ use weir_blocks::VdevKind;
 use weir_machine::{Priority, Request};
 use weir_sim::{Fault, Timing, run_twice};
 
-/// Hundreds of small reads at once on a slow disk are joined into few operations, each gets its own bytes, and readers
-/// that give up strand nobody.
+/// Hundreds of small concurrent reads on a slow disk are joined into few operations, each gets its own bytes, and
+/// dropped readers delay no other.
 #[test]
-fn crowds_are_served_together_and_those_who_leave_strand_nobody() {
+fn many_reads_are_joined_and_dropped_readers_delay_no_other() {
     for seed in 0..8 {
         let outcome = run_twice(seed, |world| crowd(Bench::over(world.clone(), 1, Timing::Chaos), seed));
         outcome.unwrap();
@@ -52,9 +52,9 @@ fn crowd(bench: Bench, seed: u64) -> (u64, usize) {
     (reads, served)
 }
 
-/// One bad sector in a joined read is one reader's alone.
+/// A bad sector in a joined read is an error of the reader that requested it, and of no other.
 #[test]
-fn a_bad_sector_spoils_nobody_elses_read() {
+fn a_bad_sector_fails_only_its_own_read() {
     let bench = Bench::new(9, 1, Timing::Nvme);
     let data = pattern(1 << 20, 9);
     bench.write(0, 0, &data);

@@ -10,7 +10,7 @@ use weir_format::{BlockPointer, Txg};
 use weir_machine::{Priority, Request};
 use weir_sim::{Fault, Timing, run_twice};
 
-/// What the pool holds, and every pointer that there ever was.
+/// Contents of the pool, and every pointer that ever existed.
 #[derive(Default)]
 struct Book {
     live: Vec<(BlockPointer, Vec<u8>)>,
@@ -58,10 +58,12 @@ async fn storm(bench: &Bench, blocks: &Blocks, book: &RefCell<Book>, groups: u64
     }
 }
 
-/// Reads pointers, most of them of blocks that are gone, until the storm is over. Gives how many reads found their block.
+/// Reads pointers, most of them of blocks that are gone, until the storm is over. Gives how many reads found their
+/// block.
 async fn readers(bench: &Bench, blocks: &Blocks, book: &RefCell<Book>, over: &Cell<bool>) -> u64 {
     let lanes = (0..6u64).map(|lane| async move {
-        let (mut found, mut i) = (0, lane);
+        let mut found = 0;
+        let mut i = lane;
         while !over.get() {
             i = i.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let pick = (i >> 33) as usize;
@@ -92,7 +94,8 @@ fn old_pointers_never_put_anything_right() {
                 let bench = Bench::over(world.clone(), disks, Timing::Chaos);
                 let blocks = tiny(&bench, kind.clone(), disks, &[]);
                 bench.disks[(seed % 2) as usize].lay(Fault::Slow { factor: 30 });
-                let (book, over) = (RefCell::default(), Cell::new(false));
+                let book = RefCell::default();
+                let over = Cell::new(false);
                 let storm = async {
                     storm(&bench, &blocks, &book, 60).await;
                     over.set(true);
@@ -115,7 +118,7 @@ fn old_pointers_never_put_anything_right() {
     }
 }
 
-/// While a read (or a walk that holds one open) is under way, nothing that it may lead to is used again.
+/// During a read (or a walk with a read hold), no block that it may refer to is reallocated.
 #[test]
 fn a_hold_keeps_what_is_freed_from_being_used() {
     let bench = Bench::new(1, 1, Timing::Nvme);
@@ -134,7 +137,7 @@ fn a_hold_keeps_what_is_freed_from_being_used() {
     drop(later);
 }
 
-/// What a missed write has left behind on one side is not brought back by a pointer of that time.
+/// An old pointer does not restore the stale contents that a missed write left on one side.
 #[test]
 fn what_one_side_missed_is_not_brought_back() {
     let bench = Bench::new(2, 2, Timing::Nvme);

@@ -1,4 +1,4 @@
-//! Whoever watches a pool's devices is told which one did what wrong, and where.
+//! Observers of a pool's devices get each fault with the device and its offset.
 
 use crate::store::*;
 use std::sync::{Arc, Mutex};
@@ -8,14 +8,14 @@ use weir_format::ObjsetId;
 use weir_machine::Request;
 use weir_sim::{Fault, Timing};
 
-/// What, which leaf, where on it, how much; with the block's number if that is known.
+/// Kind of fault, leaf, offset and length on it; with the block's number if known.
 type Fact = (&'static str, u64, u64, u64, Option<u64>);
 
-/// Remembers what it was told.
+/// Records the faults.
 #[derive(Default)]
-struct Told(Mutex<Vec<Fact>>);
+struct Recorder(Mutex<Vec<Fact>>);
 
-impl FaultObserver for Told {
+impl FaultObserver for Recorder {
     fn fault(&self, fault: &weir_blocks::Fault<'_>) {
         let what = match fault.what {
             FaultKind::Checksum(_) => "checksum",
@@ -29,8 +29,8 @@ impl FaultObserver for Told {
     }
 }
 
-impl Told {
-    /// What it was told since the last call, sorted.
+impl Recorder {
+    /// Returns the faults since the last call, sorted.
     fn news(&self) -> Vec<Fact> {
         let mut all = std::mem::take(&mut *self.0.lock().unwrap());
         all.sort_unstable();
@@ -39,15 +39,16 @@ impl Told {
 }
 
 #[test]
-fn whoever_watches_is_told_which_device_and_where() {
+fn an_observer_gets_the_device_and_the_offset() {
     let bench = Bench::new(7, 2, Timing::Nvme);
     let blocks = pool_of(&bench, VdevKind::Mirror, 12, 2, &[]);
-    let synced_allocated = Arc::new(Told::default());
+    let synced_allocated = Arc::new(Recorder::default());
     blocks.tree().set_fault_observer(synced_allocated.clone());
     let guids: Vec<u64> = blocks.tree().health().iter().map(|leaf| leaf.guid).collect();
     let pointer = write(&bench, &blocks, &pattern(8192, 1), &options()).unwrap();
     blocks.synced(TXG);
-    let (at, size) = (FRONT + pointer.dva(0).offset_bytes, pointer.psize_bytes().next_multiple_of(4096));
+    let at = FRONT + pointer.dva(0).offset_bytes;
+    let size = pointer.psize_bytes().next_multiple_of(4096);
     let origin = Some(Bookmark { objset: ObjsetId(5), object: 6, level: 0, block: 7 });
     let options = ReadOptions { origin, ..ReadOptions::default() };
     let read = || {

@@ -103,7 +103,8 @@ fn zeros_become_holes_and_little_goes_into_the_pointer() {
     }
 }
 
-/// RAID-Z blocks written with disks missing, or without, are right for every set of as many missing as there are parities.
+/// RAID-Z blocks written with disks missing, or without, are right for every set of as many missing as there are
+/// parities.
 #[test]
 fn parity_agrees_with_reading_whatever_is_missing() {
     for (width, nparity) in [(3usize, 1u32), (5, 2), (6, 3)] {
@@ -396,7 +397,7 @@ fn a_widened_vdev_is_written_to_in_its_present_width() {
     assert!(matches!(blocks.add_vdev(&grid), Err(BlockError::NotWritable { vdev: 0, .. })));
 }
 
-/// A disk that is being replaced, or that a spare stands in for, is written on both sides; either holds the block.
+/// A disk that is being replaced, also by a spare, is written on both sides; either has the block.
 #[test]
 fn both_sides_of_a_replacement_are_written() {
     for (old_there, new_there) in [(true, true), (false, true), (true, false)] {
