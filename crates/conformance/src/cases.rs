@@ -1,7 +1,8 @@
-//! Golden pools, one case each: unpack, look through a door at every dataset, compare, and prove that no image changed.
+//! Golden pools, one case each: unpack, read every dataset through a front end, compare, and check that no image
+//! changed.
 //!
-//! Where a pool was torn by a power cut, what must be seen is the state before replay, since everything here is opened
-//! read-only. Missing devices are simply not in the archive; the pool must open without them.
+//! Of a pool after a power failure, the expected state is that before replay, because everything here is opened
+//! read-only. Missing devices are not in the archive; the pool must open without them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,10 +17,10 @@ use crate::posix::PosixTree;
 use crate::process::{Mounted, Serving};
 use crate::report::{Report, side_by_side};
 
-/// The door that a pool is looked at through.
+/// Front end through which a pool is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
-    /// The engine's own calls, in this process.
+    /// Calls of the engine in this process.
     Engine,
     /// A mount by `weir mount`.
     Fuse,
@@ -28,7 +29,7 @@ pub enum Via {
 }
 
 impl Via {
-    /// The door by its name on the command line.
+    /// Returns the front end by its name on the command line.
     pub fn named(name: &str) -> Option<Via> {
         match name {
             "engine" => Some(Via::Engine),
@@ -39,10 +40,10 @@ impl Via {
     }
 }
 
-/// Runs the cases named, or all.
+/// Runs the given cases, or all.
 ///
 /// # Errors
-/// If the folder of goldens cannot be listed.
+/// Errors if the folder of goldens cannot be listed.
 pub fn run(folder: &Path, wanted: &[String], via: Via, report: &mut Report) -> Result<(), JudgeError> {
     let chosen = chosen(folder, wanted)?;
     side_by_side(&chosen, |name| case(folder, name, via), |name, outcome| report.book(name, outcome));
@@ -66,19 +67,19 @@ fn case(folder: &Path, name: &str, via: Via) -> Result<Findings, JudgeError> {
     Ok(findings)
 }
 
-/// Paths, from a file system's own root, where other file systems of the pool are mounted.
+/// Returns the paths in a file system at which other file systems of the pool are mounted.
 pub fn mounts(state: &Manifest, dataset: &Dataset) -> BTreeSet<Vec<u8>> {
     let below = format!("{}/", dataset.name);
     let others = state.datasets.iter().filter(|other| other.kind == DatasetKind::Filesystem);
     others.filter_map(|other| other.name.strip_prefix(&below)).map(|rest| format!("/{rest}").into_bytes()).collect()
 }
 
-/// A dataset's name below the pool: nothing for the root.
+/// Name of a dataset below the pool; empty for the root.
 fn below_pool<'a>(golden: &Golden, name: &'a str) -> &'a str {
     name.strip_prefix(&golden.pool).unwrap_or(name).trim_start_matches('/')
 }
 
-/// Writes each key to a file of its own, named for the command line.
+/// Writes each key to a file of its own, for the command line.
 fn key_files(golden: &Golden, folder: &Path) -> Result<Vec<(String, PathBuf)>, JudgeError> {
     let mut files = Vec::new();
     for (root, key) in &golden.keys {
@@ -147,7 +148,7 @@ fn nfs(golden: &Golden, devices: &Path, state: &Manifest) -> Result<Findings, Ju
     Ok(findings)
 }
 
-/// A dataset's name and, if it is a snapshot, the snapshot's own.
+/// Splits a name into the dataset's name and, for a snapshot, the snapshot's own.
 pub fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('@') {
         Some((dataset, snapshot)) => (dataset, Some(snapshot)),

@@ -1,9 +1,9 @@
-//! The comparison of a tree or a volume with its manifest: every fact that the door carries, every byte.
+//! Compares a tree or a volume with its manifest: every fact that the front end shows, every byte.
 //!
-//! The walk begins at the root and goes by the tree's own directory listings, so that a file too many is found as
-//! surely as one too few. Where another file system is mounted over a directory (`mounts`), the walk stops: what lies
-//! below belongs to that file system's own manifest. Differences are lines for people, at most [`MOST`] of them, the
-//! rest only counted.
+//! The walk begins at the root and follows the tree's own directory listings, so that an unexpected file is found as
+//! well as a missing one. At a directory on which another file system is mounted (`mounts`) the walk stops, because the
+//! files below belong to that file system's manifest. Differences are lines of text, of which at most [`MAX_LINES`] are
+//! kept; all are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,32 +11,32 @@ use crate::hash::{Hash, hex_of};
 use crate::manifest::{Entry, FileKind, Mass, VolumeContents};
 use crate::tree::{Attributes, BlockDevice, Carries, Listing, Tree, TreeError};
 
-/// How many differences are written out.
-pub const MOST: usize = 20;
+/// Maximum number of differences that are kept.
+pub const MAX_LINES: usize = 20;
 
 const READ_BYTES: usize = 1 << 20;
 
-/// Object numbers from here on are made up by OpenZFS for the directories below `.zfs`.
+/// OpenZFS invents object numbers from here on for the directories below `.zfs`.
 const MADE_UP: u64 = 1 << 47;
 
-/// What differs, and how much was looked at.
+/// Differences, and the amount of compared data.
 #[derive(Debug, Default)]
 pub struct Findings {
     lines: Vec<String>,
     more: u64,
-    /// Facts that were compared.
+    /// Number of compared facts.
     pub facts: u64,
     /// Bytes that were read and hashed.
     pub bytes: u64,
 }
 
 impl Findings {
-    /// Nothing differs.
+    /// Whether there is no difference.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// The differences, written out.
+    /// Returns the differences as lines.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = self.lines.clone();
         if self.more > 0 {
@@ -45,16 +45,16 @@ impl Findings {
         lines
     }
 
-    /// Books a difference.
+    /// Adds a difference.
     pub fn differs(&mut self, line: String) {
-        if self.lines.len() < MOST {
+        if self.lines.len() < MAX_LINES {
             self.lines.push(line);
         } else {
             self.more += 1;
         }
     }
 
-    /// Takes over what another comparison found, under a heading.
+    /// Adds the differences of another comparison, under a heading.
     pub fn absorb(&mut self, heading: &str, other: Findings) {
         for line in other.lines {
             self.differs(format!("{heading}{line}"));
@@ -72,7 +72,7 @@ impl Findings {
     }
 }
 
-/// Compares a whole tree with the manifest's list of it.
+/// Compares a whole tree with the manifest's list.
 pub fn tree<T: Tree>(tree: &mut T, files: &[Entry], mounts: &BTreeSet<Vec<u8>>) -> Findings {
     let mut walk = Walk {
         carries: tree.carries(),
@@ -126,12 +126,12 @@ struct Walk<'a, T: Tree> {
     carries: Carries,
     expected: BTreeMap<Vec<u8>, &'a Entry>,
     mounts: &'a BTreeSet<Vec<u8>>,
-    /// The manifest's root lists `.zfs` (`snapdir=visible`), which is no entry of the file system itself.
+    /// Whether the manifest's root lists `.zfs` (`snapdir=visible`), which is no entry of the file system itself.
     shows_control: bool,
     findings: Findings,
 }
 
-/// Whether a path lies in the control directory `.zfs`.
+/// Whether a path is in the control directory `.zfs`.
 fn control(path: &[u8]) -> bool {
     path.strip_prefix(b"/.zfs").is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
@@ -184,7 +184,7 @@ impl<T: Tree> Walk<'_, T> {
             let own = own + hidden.count() as u64 + u64::from(self.shows_control && path == b"/");
             self.findings.same(name, "number of entries", &own, &entries);
         }
-        // Of a directory told as a mass, only those entries have lines of their own that are directories.
+        // In a directory that is described in summary, only subdirectories have lines of their own.
         if let Some(mass) = &expected.mass {
             self.mass(path, name, &children, mass);
         }
@@ -200,7 +200,8 @@ impl<T: Tree> Walk<'_, T> {
         let mut children: Vec<&(Vec<u8>, T::Node)> = children.iter().collect();
         children.sort_by(|left, right| left.0.cmp(&right.0));
         self.findings.same(name, "mass count", &(children.len() as u64), &mass.count);
-        let (mut names, mut lines) = (Hash::default(), Hash::default());
+        let mut names = Hash::default();
+        let mut lines = Hash::default();
         for (child, node) in children.iter().copied() {
             names.update(child);
             names.update(b"\n");
@@ -213,7 +214,7 @@ impl<T: Tree> Walk<'_, T> {
             }
         }
         self.findings.same(name, "hash of all names", &names.hex(), &mass.names_sha256);
-        // Each line holds the object number, so without it there is nothing to compare.
+        // Each line has the object number, so without it there is nothing to compare.
         if self.carries.ino {
             self.findings.same(name, "hash of all entries", &lines.hex(), &mass.lines_sha256);
         }
@@ -294,7 +295,7 @@ impl<T: Tree> Walk<'_, T> {
         if let Some(rdev) = expected.rdev {
             findings.same(name, "device number", &found.rdev, &rdev);
         }
-        // The root of a snapshot that is mounted by itself gets a number that no object has.
+        // The root of a snapshot that is mounted by itself has a number that no object has.
         if self.carries.ino && !(root && expected.ino >= MADE_UP) {
             findings.same(name, "object number", &found.ino, &expected.ino);
         }
@@ -342,9 +343,10 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
-    /// A file with lost blocks: reading those fails with the error named, and only those.
+    /// Checks a file with lost blocks: reading these fails with the named error; all other reads succeed.
     fn lost(&mut self, name: &str, node: &T::Node, size: u64, error: &str) {
-        let (mut lost, mut offset) = (0, 0);
+        let mut lost = 0;
+        let mut offset = 0;
         while offset < size {
             let length = (size - offset).min(4096);
             match self.tree.read(node, offset, length as usize) {
@@ -360,7 +362,7 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
-    /// A file too sparse to read whole: its runs of data are where they must be and hold what they must.
+    /// Checks a file too sparse to read as a whole: its runs of data are at their offsets and have their contents.
     fn segments(&mut self, name: &str, node: &T::Node, size: u64, segments: &[(u64, u64, String)]) {
         for (offset, length, sha256) in segments {
             match self.tree.read(node, *offset, *length as usize) {
@@ -378,7 +380,7 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
-    /// What the door calls a hole must read as zeros.
+    /// Checks that the ranges that the front end reports as holes read as zeros.
     fn holes(&mut self, name: &str, node: &T::Node, size: u64) {
         let runs = match self.tree.data_runs(node, size) {
             Ok(runs) => runs,

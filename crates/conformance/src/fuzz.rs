@@ -1,13 +1,14 @@
-//! The short form of fuzzing: every decoder's body on mutated seeds, on the stable compiler, for some seconds each.
+//! Short form of fuzzing: every decoder's fuzz target on mutated seeds, with the stable compiler, for some seconds
+//! each.
 //!
-//! Bodies are plain functions over bytes, kept beside the decoders ([`weir_format::fuzz::TARGETS`] and the like), so
-//! that this runner, the coverage-guided one in `fuzz/` and the decoders' own tests share them. Seeds come from three
-//! places: files kept under `fuzz/seeds/TARGET` (past findings among them), pieces of golden pools, and noise. The same
+//! Targets are functions over bytes, beside the decoders ([`weir_format::fuzz::TARGETS`] and others), so
+//! that this runner, the coverage-guided one in `fuzz/` and the decoders' own tests share them. Seeds are files under
+//! `fuzz/seeds/TARGET` (including past findings), pieces of golden pools, and random bytes. The same
 //! `--seed` gives the same inputs in the same order.
 //!
-//! A body fails by a panic or by taking longer than [`SLOWEST`] for one input; the input is then written to
-//! `target/fuzz-findings/TARGET-HASH`, to be kept as a seed once the decoder is mended. Memory is bounded by the
-//! process's own address space limit: a forged size that allocates without bound ends the run.
+//! A target fails by a panic or by taking longer than [`SLOWEST`] for one input. The input is then written to
+//! `target/fuzz-findings/TARGET-HASH`; after the decoder is fixed, it becomes a seed. Memory is bounded by the
+//! process's address space limit: an input that makes a decoder allocate without bound ends the run.
 #![allow(clippy::disallowed_methods, reason = "a run is limited by the real clock")]
 
 use std::cell::RefCell;
@@ -18,19 +19,19 @@ use std::time::{Duration, Instant};
 use crate::hash::hex_of;
 use crate::report::{Report, line};
 
-/// The longest that one input may take. Debug builds on a busy machine are slow; a loop without bound is slower.
+/// Maximum time for one input: generous for debug builds on a busy machine; an endless loop takes longer.
 pub const SLOWEST: Duration = Duration::from_secs(5);
 
-/// The longest input made.
+/// Maximum length of an input.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// Address space that the whole run may take, in bytes.
+/// Address space limit of the whole run, in bytes.
 const MEMORY_BYTES: u64 = 8 << 30;
 
-/// A body with its name.
+/// A target with its name.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every body of the workspace.
+/// All targets of the workspace.
 pub fn targets() -> Vec<Target> {
     [
         weir_format::fuzz::TARGETS,
@@ -46,7 +47,7 @@ pub fn targets() -> Vec<Target> {
     .concat()
 }
 
-/// Chance that can be had again: xorshift64* (Vigna).
+/// Reproducible random numbers: xorshift64* (Vigna).
 pub struct Chance(u64);
 
 impl Chance {
@@ -69,7 +70,7 @@ impl Chance {
     }
 }
 
-/// An input made from the seeds.
+/// Makes an input from the seeds.
 pub fn mutate(seeds: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
     let mut input = match seeds.get(chance.below(seeds.len() + 1)) {
         Some(seed) => seed.clone(),
@@ -117,7 +118,7 @@ fn replace(input: &mut [u8], at: usize, bytes: &[u8], how: impl Fn(u8, u8) -> u8
     }
 }
 
-/// Seeds kept for a target: the files in `fuzz/seeds/TARGET`.
+/// Reads the seeds of a target: the files in `fuzz/seeds/TARGET`.
 pub fn kept_seeds(folder: &Path, target: &str) -> Vec<Vec<u8>> {
     let mut files: Vec<_> =
         std::fs::read_dir(folder.join(target)).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -125,21 +126,21 @@ pub fn kept_seeds(folder: &Path, target: &str) -> Vec<Vec<u8>> {
     files.iter().filter_map(|file| std::fs::read(file).ok()).collect()
 }
 
-/// Writes seeds into a folder, named by their contents: what a coverage-guided run begins with.
+/// Writes seeds into a folder, named by their contents, for a coverage-guided run.
 pub fn write_seeds(folder: &Path, seeds: &[Vec<u8>]) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     seeds.iter().try_for_each(|seed| std::fs::write(folder.join(hex_of(seed)), seed))
 }
 
-/// How a run is limited.
+/// Limits of a run.
 pub struct Limits {
     /// Time for each target.
     pub each: Duration,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// Runs one target, first on its seeds as they are, then on mutations of them.
+/// Runs one target, first on its seeds unchanged, then on mutations of them.
 pub fn run(target: &Target, seeds: &[Vec<u8>], limits: &Limits, findings: &Path, report: &mut Report) {
     let (name, body) = target;
     let mut chance = Chance::new(limits.seed);
@@ -173,7 +174,7 @@ thread_local! {
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Keeps quiet about panics, which are findings here and told with their input, and bounds the process's memory.
+/// Silences the panic hook, because findings are reported with their input, and bounds the process's memory.
 pub fn prepare() {
     std::panic::set_hook(Box::new(|info| LAST_PANIC.with(|last| *last.borrow_mut() = info.to_string())));
     let limit = rustix::process::Rlimit { current: Some(MEMORY_BYTES), maximum: Some(MEMORY_BYTES) };
@@ -182,7 +183,7 @@ pub fn prepare() {
     }
 }
 
-/// Pieces of a pool's image that a target takes as they lie there: labels, their name-value lists, uberblocks.
+/// Pieces of a pool's image for a target, unchanged: labels, their name-value lists, uberblocks.
 pub fn image_seeds(image: &[u8], target: &str) -> Vec<Vec<u8>> {
     const LABEL: usize = 256 << 10;
     let order = |bytes: &[u8]| [&[0], bytes].concat();
@@ -192,7 +193,7 @@ pub fn image_seeds(image: &[u8], target: &str) -> Vec<Vec<u8>> {
         "nvlist" => vec![order(label.get(16 << 10..20 << 10).unwrap_or_default())],
         "uberblock" => label.get(128 << 10..).unwrap_or_default().chunks(1024).take(4).map(order).collect(),
         "stream" => Vec::new(),
-        // Noise that looks like a pool: sectors from the middle of it, some of them uncompressed metadata.
+        // Sectors from the middle of a pool, some of them uncompressed metadata.
         _ => image
             .get(4 << 20..)
             .unwrap_or_default()

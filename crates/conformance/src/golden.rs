@@ -1,4 +1,4 @@
-//! Golden pools on this machine: finding them, unpacking one, and proving that nobody wrote to it.
+//! Golden pools on this machine: finds and unpacks them, and proves that no image was written.
 //!
 //! The folder comes from `WEIR_GOLDEN`, else `../shared/golden` beside the workspace. An archive is unpacked by
 //! zstd(1) and tar(1), which keep the images sparse; the copy lives in a temporary folder until the value is dropped.
@@ -37,7 +37,7 @@ pub fn names(folder: &Path) -> Result<Vec<String>, JudgeError> {
     Ok(names)
 }
 
-/// Those of them that are wanted: all, if none is named.
+/// Returns the requested goldens; all, if none is named.
 ///
 /// # Errors
 /// If the folder cannot be listed.
@@ -82,17 +82,17 @@ impl Unpacked {
         }
     }
 
-    /// Lets the images stay.
+    /// Keeps the images after the drop.
     pub fn keep(&mut self) {
         self.directory.disable_cleanup(true);
     }
 
-    /// Where the images are.
+    /// Folder of the images.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The images whose bytes are no longer those delivered.
+    /// Returns the images whose bytes changed.
     ///
     /// # Errors
     /// If an image cannot be read.

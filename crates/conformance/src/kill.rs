@@ -1,13 +1,13 @@
-//! A program that is killed while it writes: what it acknowledged as stable is there afterwards.
+//! Kills a program while it writes, and checks that everything it acknowledged as stable is there afterwards.
 //!
-//! A child opens a pool on real files and lets several clients write, rename and remove files at once; each says a line
-//! for every change that it has made stable. The parent kills it (SIGKILL) at some moment, opens the pool again, which
-//! replays the intent logs, and looks: every name is in a state that its client brought about at or after the last one
-//! that was said. Now and then OpenZFS's zdb judges the pool as it was left, and after it was exported.
+//! A child opens a pool on real files. Several clients write, rename and remove files at once; each prints a line for
+//! every change that it has made stable. The parent kills the child (SIGKILL) at some moment, opens the pool again,
+//! which replays the intent logs, and checks that every name has a state of its client at or after the last printed
+//! one. In some rounds OpenZFS's zdb judges the pool before and after its export.
 //!
-//! Most children are killed some time after they have opened the pool, so that they have written; one in four at any moment,
-//! while it opens the pool and replays too. The clients' changes follow from a seed, so the parent knows each state; their
-//! files hold a version each, whole.
+//! Most children are killed some time after they opened the pool, so that they have written; one in four at any moment,
+//! also while it opens the pool and replays. The clients' changes follow from a seed, so the parent knows each state;
+//! every file has one complete version.
 #![allow(clippy::disallowed_methods, reason = "a judge kills other programs in real time")]
 
 use std::collections::BTreeMap;
@@ -29,21 +29,21 @@ use crate::report::Report;
 use crate::zdb::{Tools, invariants_fault, theirs};
 
 const POOL: &str = "killed";
-/// Clients that write at once.
+/// Number of concurrent clients.
 const CLIENTS: u64 = 4;
-/// Names of each client.
+/// Number of names of each client.
 const NAMES: u64 = 6;
-/// Changes that a client makes at most in one life.
+/// Maximum number of changes of a client in one round.
 const CHANGES: u64 = 100_000;
 const LONGEST: u64 = 150_000;
-/// What a child says when it has opened the pool.
+/// Line of a child that has opened the pool.
 const OPENED: &str = "opened";
-/// How long a child may take to open the pool on a busy machine.
+/// Maximum time to open the pool on a busy machine.
 const OPENS_WITHIN: Duration = Duration::from_secs(60);
-/// One life in so many is ended at any moment, while the pool is opened too; the others some time after that.
+/// One round in this number ends at any moment, also while the pool is opened; the others some time after that.
 const AT_ANY_MOMENT: u64 = 4;
 
-/// A change of one name: to a version, or away.
+/// Change of one name: to a version, or a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Change {
     name: u64,
@@ -51,7 +51,7 @@ struct Change {
     how: u64,
 }
 
-/// A well mixed number (splitmix64).
+/// Mixes a number (splitmix64).
 pub(crate) fn mixed(n: u64) -> u64 {
     let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -59,21 +59,21 @@ pub(crate) fn mixed(n: u64) -> u64 {
     n ^ n >> 31
 }
 
-/// The `n`th change of a client in a life.
+/// Change number `n` of a client in a round.
 fn change(life: u64, client: u64, n: u64) -> Change {
     let chance = mixed(life << 40 ^ client << 32 ^ n);
     let version = (life << 40 | client << 32 | n) + 1;
     Change { name: chance % NAMES, version: (chance >> 8 & 7 != 0).then_some(version), how: chance >> 16 }
 }
 
-/// What a file holds in a version.
+/// Contents of a file in a version.
 pub(crate) fn content(version: u64) -> Bytes {
     let len = mixed(version) % LONGEST;
     let mut out = Vec::with_capacity(len as usize + 8);
     let mut word = version;
     out.extend_from_slice(&version.to_le_bytes());
     while (out.len() as u64) < len {
-        // Half of it can be compressed.
+        // Half of it is compressible.
         word = if word & 1 == 0 { mixed(word) } else { word & !1 };
         out.extend_from_slice(&word.to_le_bytes());
     }
@@ -91,7 +91,7 @@ async fn opened(machine: &Machine, folder: &Path) -> Result<(Arc<Engine>, Arc<Fi
     Ok((engine, files))
 }
 
-/// The child: writes until it is killed.
+/// The child process: writes until it is killed.
 pub fn child(folder: &str, life: &str) -> ExitCode {
     let machine = match weir_linux::machine() {
         Ok(machine) => machine,
@@ -126,7 +126,7 @@ async fn live(files: &FileSystem, life: u64, client: u64) -> Result<(), FileErro
     for n in 0..CHANGES {
         let change = change(life, client, n);
         make(files, rq, client, change).await?;
-        // One in four changes is made stable, and all before it are then.
+        // One in four changes is made stable, with all changes before it.
         if change.how & 3 == 0 {
             files.sync(rq, None).await?;
             let mut out = std::io::stdout().lock();
@@ -143,7 +143,7 @@ fn name_of(client: u64, name: u64) -> Vec<u8> {
     format!("client {client} file {name}").into_bytes()
 }
 
-/// Makes a change: each name goes from one state to the next in one step.
+/// Makes a change: each name gets its new state in one step.
 async fn make(files: &FileSystem, rq: &Request, client: u64, change: Change) -> Result<(), FileError> {
     let (root, cred) = (files.root(), &Cred::root());
     let name = name_of(client, change.name);
@@ -153,21 +153,21 @@ async fn make(files: &FileSystem, rq: &Request, client: u64, change: Change) -> 
             done => done,
         };
     };
-    let aside = format!("client {client} aside").into_bytes();
+    let other_name = format!("client {client} new").into_bytes();
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
-    let file = files.create(rq, cred, root, &aside, &new).await?.object;
-    // What an earlier life left there goes.
+    let file = files.create(rq, cred, root, &other_name, &new).await?.object;
+    // Truncates what an earlier round left there.
     files.set_attributes(rq, cred, file, &SetAttributes::size(0)).await?;
     let whole = content(version);
     let half = (whole.len() / 2).min(change.how as usize % LONGEST as usize);
     files.write(rq, cred, file, WriteAt::Offset(half as u64), whole.slice(half..)).await?;
     files.write(rq, cred, file, WriteAt::Offset(0), whole.slice(..half)).await?;
-    // The name must not lead to data that is not stable before it: as careful programs do.
+    // Synced before the rename, so that the name never leads to data that is not stable, as careful programs do.
     files.sync(rq, Some(file)).await?;
-    files.rename(rq, cred, (root, &aside), (root, &name), RenameMode::Replace).await
+    files.rename(rq, cred, (root, &other_name), (root, &name), RenameMode::Replace).await
 }
 
-/// The state of each name: a version, or nothing.
+/// State of each name: a version, or absent.
 type States = BTreeMap<(u64, u64), Option<u64>>;
 
 async fn found(files: &FileSystem, rq: &Request, differences: &mut Vec<String>) -> Result<States, JudgeError> {
@@ -192,7 +192,7 @@ async fn found(files: &FileSystem, rq: &Request, differences: &mut Vec<String>) 
     Ok(states)
 }
 
-/// Checks what a life left: `said` has the last stable change of each client.
+/// Checks the state after a round: `said` has the last stable change of each client.
 fn check(before: &States, after: &States, life: u64, said: &BTreeMap<u64, u64>, differences: &mut Vec<String>) {
     for (key, state) in after {
         let (client, name) = *key;
@@ -215,7 +215,7 @@ fn check(before: &States, after: &States, life: u64, said: &BTreeMap<u64, u64>, 
     }
 }
 
-/// Lets a child live for a while; gives what it said.
+/// Runs a child for a while; returns the changes that it printed.
 fn life(folder: &Path, life: u64) -> Result<BTreeMap<u64, u64>, JudgeError> {
     let io = |source| JudgeError::Io { what: "the child".into(), source };
     let exe = std::env::current_exe().map_err(io)?;
@@ -233,7 +233,7 @@ fn life(folder: &Path, life: u64) -> Result<BTreeMap<u64, u64>, JudgeError> {
         let mut said = BTreeMap::new();
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             if line == OPENED {
-                // Who does not wait for it is gone.
+                // The receiver may be gone.
                 let _ = opened.send(());
             }
             let mut words = line.split(' ').filter_map(|word| word.parse::<u64>().ok());
@@ -243,7 +243,7 @@ fn life(folder: &Path, life: u64) -> Result<BTreeMap<u64, u64>, JudgeError> {
         }
         said
     });
-    // If it ends before it has opened the pool, that is seen below.
+    // A child that ends before it has opened the pool is detected below.
     let _ = (!life.is_multiple_of(AT_ANY_MOMENT)).then(|| is_open.recv_timeout(OPENS_WITHIN));
     std::thread::sleep(Duration::from_millis(300 + mixed(life) % 2500));
     let early = child.try_wait().map_err(io)?;
@@ -259,7 +259,7 @@ fn life(folder: &Path, life: u64) -> Result<BTreeMap<u64, u64>, JudgeError> {
 /// Makes a RAID-Z1 pool of three sparse files, and exports it.
 ///
 /// # Errors
-/// If that cannot be done.
+/// Errors of making the pool.
 pub fn new_pool(machine: &Machine, folder: &Path, name: &str, device_bytes: u64) -> Result<(), JudgeError> {
     let device = |name: &str| -> Result<NewLeaf, JudgeError> {
         let path: PathBuf = folder.join(name);
@@ -279,10 +279,10 @@ pub fn new_pool(machine: &Machine, folder: &Path, name: &str, device_bytes: u64)
     })
 }
 
-/// Kills as many children, and judges what each left.
+/// Kills this number of children, and judges the pool after each.
 ///
 /// # Errors
-/// If the pool cannot be made, or a child does not live.
+/// Errors if the pool cannot be made, or a child does not start.
 pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let rounds: u64 = rest.first().and_then(|n| n.parse().ok()).unwrap_or(5);
     let tools = Tools::find().ok();
@@ -322,7 +322,7 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     Ok(())
 }
 
-/// Lets zdb, if it is there, read every block of a pool.
+/// Demands that zdb, if present, reads every block of the pool without an error.
 pub(crate) fn demand_clean(
     tools: &Option<Tools>,
     folder: &Path,

@@ -1,15 +1,15 @@
-//! A server that is killed (SIGKILL) while clients write: what it acknowledged as stable is there when it serves again.
+//! Kills a server (SIGKILL) while clients write, and checks that everything it acknowledged as stable is served again.
 //!
 //! ```text
 //!   weir serve ◄─ NFS: two clients of our own, WRITE in both kinds and COMMIT
 //!        ▲     ◄─ NFS: libnfs's nfs-cp, file after file; it commits before it closes
 //!        │     ◄─ NBD: a client of our own, writes, FUA, flushes
-//!        │     ◄─ NBD: fio, random writes with a flush after every eighth; its log of operations says what was flushed
+//!        │     ◄─ NBD: fio, random writes with a flush after every eighth; its log shows the flushed ones
 //!     SIGKILL   … then a server again, and everything is read back through it
 //! ```
 //!
-//! Our own clients write units of 4 KiB, in versions that tell themselves apart in every word; a unit holds what was
-//! promised last or, word by word, something that was written later. The verifier of writes must change with each life,
+//! Our own clients write units of 4 KiB in versions that differ in every word; a unit has the last
+//! promised version or, word by word, a later one. The write verifier must change with each restart,
 //! and the server's memory stays within its budget.
 #![allow(clippy::disallowed_methods, reason = "a judge kills other programs in real time")]
 
@@ -38,33 +38,33 @@ use crate::zdb::Tools;
 const POOL: &str = "served";
 const DEVICE_BYTES: u64 = 512 << 20;
 const NFS_CLIENTS: u64 = 2;
-/// Units that each client writes.
+/// Number of units that each client writes.
 const UNITS: u64 = 256;
 const UNIT: usize = 4 << 10;
 const VOLUME_BYTES: u64 = 16 << 20;
 const FIO_BLOCK: u64 = 8 << 10;
-/// fio's log is written in pieces: with the first of them it is at work.
+/// fio writes its log in pieces: after the first one it is running.
 const FIO_BEGUN_BYTES: u64 = 1 << 10;
-/// How long clients may take to begin.
+/// Maximum time for clients to begin.
 const BEGINS_WITHIN: Duration = Duration::from_secs(60);
-/// The ARC and the dirty limit that [`Serving`] sets, and a fifth.
-const MOST_MEMORY: u64 = (OpenOptions::ARC_BYTES + (256 << 20)) / 5 * 6;
+/// Maximum resident memory: the ARC and the dirty limit that [`Serving`] sets, plus a fifth.
+const MAX_RSS_BYTES: u64 = (OpenOptions::ARC_BYTES + (256 << 20)) / 5 * 6;
 
-/// What a unit holds in a version.
+/// Contents of a unit in a version.
 fn content(version: u64) -> Vec<u8> {
     (0..UNIT as u64 / 8).flat_map(|n| mixed(version << 16 | n).to_le_bytes()).collect()
 }
 
-/// What is known of a unit.
+/// State of a unit.
 struct Unit {
-    /// What was promised last.
+    /// Contents that were promised last.
     stable: Vec<u8>,
-    /// Versions that were sent since.
+    /// Versions that were sent since then.
     later: Vec<u64>,
 }
 
 impl Unit {
-    /// All that was sent is stable.
+    /// Marks everything that was sent as stable.
     fn promise(&mut self) {
         if let Some(version) = self.later.last() {
             self.stable = content(*version);
@@ -72,7 +72,7 @@ impl Unit {
         }
     }
 
-    /// The first word that is neither what was promised nor what came later.
+    /// Index of the first word that is neither from the promised version nor from a later one.
     fn wrong(&self, found: &[u8]) -> Option<usize> {
         let later: Vec<Vec<u8>> = self.later.iter().map(|version| content(*version)).collect();
         let mut versions: Vec<_> = later.iter().chain([&self.stable]).map(|bytes| bytes.chunks(8)).collect();
@@ -80,14 +80,14 @@ impl Unit {
             return Some(found.len() / 8);
         }
         found.chunks(8).position(|word| {
-            // Every version goes on to its next word.
+            // The later versions advance to their next word.
             let known = versions.iter_mut().fold(false, |known, version| (version.next() == Some(word)) | known);
             !known
         })
     }
 }
 
-/// A client's units, through whichever door.
+/// Units of a client, of either protocol.
 struct Units {
     units: Vec<Unit>,
     next_version: u64,
@@ -100,7 +100,7 @@ impl Units {
         Units { units: (0..UNITS).map(unit).collect(), next_version: client << 32 | 1, promises: 0 }
     }
 
-    /// The next unit to write, its new version, and whether it is to be stable at once.
+    /// Chooses the next unit to write, its new version, and whether the write is synchronous.
     fn begin(&mut self) -> (usize, u64, bool) {
         let version = self.next_version;
         self.next_version += 1;
@@ -118,7 +118,7 @@ impl Units {
         }
     }
 
-    /// Compares with what is there now, which is where the next life begins.
+    /// Compares with the present contents, which are the start of the next round.
     fn check(&mut self, who: &str, found: &[u8], differences: &mut Vec<String>) {
         for (n, unit) in self.units.iter_mut().enumerate() {
             let found = found.get(n * UNIT..(n + 1) * UNIT).unwrap_or_default();
@@ -139,7 +139,7 @@ fn own_file(client: u64) -> Vec<u8> {
     format!("client {client}").into_bytes()
 }
 
-/// Writes over NFS until the server is gone. Gives the verifier that it saw last.
+/// Writes over NFS until the server is gone. Returns the last write verifier.
 fn nfs_client(mut tree: NfsTree, file: &Handle, units: &mut Units, begun: &AtomicBool) -> Result<u64, JudgeError> {
     let mut verifier = None;
     let mut same = |now: u64| match verifier.replace(now) {
@@ -180,18 +180,18 @@ fn nbd_client(mut device: NbdDevice, units: &mut Units) {
     }
 }
 
-/// Units of a file that nfs-cp copies.
+/// Size of a file that nfs-cp copies, in units.
 const COPY_UNITS: u64 = 300;
-/// Most copies of one life: all stay, and a long run is not to fill the pool.
-const MOST_COPIES: u64 = 25;
+/// Maximum number of copies in one round: all of them stay, and a long run must not fill the pool.
+const MAX_COPIES: u64 = 25;
 
-/// Copies file after file until the server is gone; gives how many copies of this life were said to be done. The last one
-/// would wait for the server for ever.
+/// Copies file after file until the server is gone; returns how many copies of this round were completed. The last
+/// one would wait for the server forever.
 fn copies(nfs_cp: &Path, source: &Path, serving: (u16, u16), life: u64, gone: &AtomicBool) -> Result<u64, JudgeError> {
     let io = |source| JudgeError::Io { what: "nfs-cp".into(), source };
     let (nfs_port, mount_port) = serving;
     let mut done = 0;
-    while !gone.load(Ordering::Relaxed) && done < MOST_COPIES {
+    while !gone.load(Ordering::Relaxed) && done < MAX_COPIES {
         let url = format!("nfs://127.0.0.1/{POOL}/copy-{life}-{done}?nfsport={nfs_port}&mountport={mount_port}");
         let mut command = Command::new(nfs_cp);
         let said = source.with_extension("said");
@@ -220,9 +220,9 @@ fn copies(nfs_cp: &Path, source: &Path, serving: (u16, u16), life: u64, gone: &A
     Ok(done)
 }
 
-/// Runs fio until the server is gone. Gives the blocks that it wrote, with whether a flush had covered each.
+/// Runs fio until the server is gone. Returns the blocks that it wrote, and whether a flush covered each.
 fn fio(program: &Path, folder: &Path, port: u16, life: u64, gone: &AtomicBool) -> Result<Vec<(u64, bool)>, JudgeError> {
-    // fio appends: each life has a log of its own.
+    // fio appends, so each round has a log of its own.
     let log = fio_log(folder, life);
     let mut command = Command::new(program);
     command.args(["--name=killed", "--ioengine=nbd", "--rw=randwrite", "--iodepth=1", "--fsync=8", "--do_verify=0"]);
@@ -245,7 +245,8 @@ fn fio_log(folder: &Path, life: u64) -> PathBuf {
     folder.join(format!("fio-{life}.log"))
 }
 
-/// Waits until every NFS client has had an answer and fio has flushed now and then; on a very busy machine, not for ever.
+/// Waits until every NFS client has had a reply and fio has flushed; with a time limit for a very busy
+/// machine.
 fn until_begun(clients: &[Arc<AtomicBool>], log: Option<&Path>) {
     let until = Instant::now() + BEGINS_WITHIN;
     let size = |log: &Path| std::fs::metadata(log).map_or(0, |about| about.len());
@@ -257,17 +258,17 @@ fn until_begun(clients: &[Arc<AtomicBool>], log: Option<&Path>) {
     }
 }
 
-/// Reads fio's log of operations, which names each when it begins. One is at work at a time: a flush was answered well
-/// when the operation after it has been followed by another: when a server goes away at a flush, fio logs one operation
-/// more and then ends (seen with a server that does just that). An error in the answer to a flush it does not see at all:
-/// that our own client watches for.
+/// Reads fio's log of operations, which has a line for the start of each. There is one at a time, so a flush has
+/// succeeded if the operation after it was followed by another one: when a server is gone at a flush, fio logs one
+/// operation more and then ends (observed with such a server). fio does not notice an error in the reply to a flush at
+/// all; Weir's own client checks that.
 fn flushed(log: &str) -> Vec<(u64, bool)> {
     let mut blocks: Vec<(u64, bool)> = Vec::new();
-    // Flushes with how many blocks they cover and how many operations came after them.
+    // Flushes with the number of blocks that they cover, and the number of operations after them.
     let mut asked: Vec<(usize, u64)> = Vec::new();
     for line in log.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // With a time in front since the third version.
+        // Since version 3, fio puts a time in front.
         let at = words.iter().position(|word| matches!(*word, "write" | "sync" | "datasync"));
         let Some((action, rest)) = at.and_then(|at| words.get(at..)?.split_first()) else { continue };
         asked.iter_mut().for_each(|(_, after)| *after += 1);
@@ -282,12 +283,12 @@ fn flushed(log: &str) -> Vec<(u64, bool)> {
     blocks
 }
 
-/// What fio writes at a place in a life: the place and the life, again and again.
+/// Contents that fio writes at an offset in a round: offset and round, repeated.
 fn fio_block(offset: u64, life: u64) -> Vec<u8> {
     [offset.to_le_bytes(), life.to_le_bytes()].concat().repeat(FIO_BLOCK as usize / 16)
 }
 
-/// Compares what fio's volume holds with what it held before and what fio did.
+/// Compares fio's volume with its former contents and fio's writes.
 fn check_fio(before: &[u8], found: &[u8], blocks: &[(u64, bool)], life: u64, differences: &mut Vec<String>) {
     for (n, (was, is)) in before.chunks(FIO_BLOCK as usize).zip(found.chunks(FIO_BLOCK as usize)).enumerate() {
         let offset = n as u64 * FIO_BLOCK;
@@ -310,7 +311,7 @@ fn check_fio(before: &[u8], found: &[u8], blocks: &[(u64, bool)], life: u64, dif
     }
 }
 
-/// Everything that is known between lives.
+/// State between rounds.
 struct Known {
     nfs: Vec<Units>,
     nbd: Units,
@@ -320,7 +321,7 @@ struct Known {
     fio_stable: u64,
 }
 
-/// Programs of others that are here.
+/// Other programs that are present.
 struct Others {
     nfs_cp: Option<PathBuf>,
     fio: Option<PathBuf>,
@@ -336,7 +337,7 @@ fn bad(error: TreeError) -> JudgeError {
     failed("the server", error)
 }
 
-/// One life of the server: clients work, it is killed, and serves again; what differs.
+/// One round: clients work, the server is killed and restarted; returns the differences.
 fn life(
     folder: &Path,
     scratch: &Path,
@@ -367,7 +368,8 @@ fn life(
         std::thread::spawn(move || fio(&program, &scratch, nbd_at.port(), life, &gone))
     });
     let copying: Option<Client<u64>> = others.nfs_cp.clone().map(|program| {
-        let (source, ports) = (scratch.join("source"), (serving.nfs.port(), serving.mount.port()));
+        let source = scratch.join("source");
+        let ports = (serving.nfs.port(), serving.mount.port());
         let gone = gone.clone();
         std::thread::spawn(move || copies(&program, &source, ports, life, &gone))
     });
@@ -378,8 +380,8 @@ fn life(
     gone.store(true, Ordering::Relaxed);
     let peak = serving.kill()?;
     let mut differences = Vec::new();
-    if peak > MOST_MEMORY {
-        differences.push(format!("the server held {} MiB, more than {}", peak >> 20, MOST_MEMORY >> 20));
+    if peak > MAX_RSS_BYTES {
+        differences.push(format!("the server held {} MiB, more than {}", peak >> 20, MAX_RSS_BYTES >> 20));
     }
     for client in nfs_clients {
         let (units, verifier) = joined(client)?;
@@ -452,16 +454,17 @@ fn prepare(machine: &Machine, folder: &Path) -> Result<(), JudgeError> {
     })
 }
 
-/// Kills as many servers, and judges what each had promised.
+/// Kills this number of servers, and judges the contents after each.
 ///
 /// # Errors
-/// If the pool cannot be made, or is not served.
+/// Errors if the pool cannot be made or served.
 pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let rounds: u64 = rest.first().and_then(|n| n.parse().ok()).unwrap_or(3);
     weir()?;
     let machine = weir_linux::machine().map_err(|e| failed("machine", e))?;
     let io = |source| JudgeError::Io { what: "a folder".into(), source };
-    let (folder, scratch) = (tempfile::tempdir().map_err(io)?, tempfile::tempdir().map_err(io)?);
+    let folder = tempfile::tempdir().map_err(io)?;
+    let scratch = tempfile::tempdir().map_err(io)?;
     let (folder, scratch) = (folder.path(), scratch.path());
     let others = Others { nfs_cp: program("WEIR_NFS_CP", "nfs-cp").ok(), fio: program("WEIR_FIO", "fio").ok() };
     let tools = Tools::find().ok();
@@ -475,7 +478,8 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     std::fs::write(scratch.join("source"), source).map_err(io)?;
     prepare(&machine, folder)?;
     let nfs = (0..NFS_CLIENTS).map(|client| Units::new(client + 1)).collect();
-    let (nbd, fio) = (Units::new(9), vec![0; VOLUME_BYTES as usize]);
+    let nbd = Units::new(9);
+    let fio = vec![0; VOLUME_BYTES as usize];
     let mut known = Known { nfs, nbd, fio, verifier: None, copies: 0, fio_stable: 0 };
     for round in 1..=rounds {
         let mut differences = life(folder, scratch, &others, &mut known, round)?;

@@ -1,9 +1,9 @@
 //! Judges: golden pools, OpenZFS's own tools and independent readers against Weir.
 //!
-//! A judge is anybody who knows the right answer without having read our code. Each module here holds one: the
-//! manifests that OpenZFS's own view of a pool was written down in, its tools run beside ours, other people's readers,
-//! and small clients of our own for the doors (NFS, NBD) that share no code with the servers they ask. The binary
-//! `weir-judge` runs them, one line per case, and closes with `N passed, N failed, N skipped`.
+//! A judge knows the right answer independently of Weir's code. Each module here is one: the
+//! manifests in which OpenZFS's own view of a pool is recorded, OpenZFS's tools beside Weir's, readers by others,
+//! and small NFS and NBD clients that share no code with the servers. The binary
+//! `weir-judge` runs them, prints one line per case, and `N passed, N failed, N skipped` at the end.
 
 pub mod bench;
 pub mod cases;
@@ -32,43 +32,43 @@ pub mod workload;
 pub mod zdb;
 pub mod ztest;
 
-/// Why a judge could not do its work. What it finds against Weir is no error but a finding.
+/// Reason why a judge could not run. A difference that it finds is no error but a finding.
 #[derive(Debug, thiserror::Error)]
 pub enum JudgeError {
     /// A file or a process could not be used.
     #[error("{what}: {source}")]
     Io {
-        /// Which.
+        /// Description.
         what: String,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// A manifest is not what we know.
+    /// A manifest is malformed.
     #[error("manifest of {golden}: {source}")]
     Manifest {
-        /// Whose.
+        /// Name of the golden pool.
         golden: String,
-        /// Why.
+        /// Cause.
         source: serde_json::Error,
     },
-    /// An archive did not unpack.
+    /// An archive cannot be unpacked.
     #[error("{archive}: zstd or tar failed")]
     Unpack {
-        /// Which.
+        /// The archive.
         archive: String,
     },
-    /// A process of ours or of somebody else failed.
+    /// A process failed.
     #[error("{command}: {why}")]
     Process {
-        /// Which.
+        /// Command line of the process.
         command: String,
-        /// How.
+        /// Cause.
         why: String,
     },
-    /// What was needed is not here.
+    /// A program or file is missing on this machine.
     #[error("{what}")]
     Missing {
-        /// What.
+        /// Description.
         what: String,
     },
 }

@@ -1,9 +1,9 @@
-//! The manifest beside each golden pool: what OpenZFS itself saw in it, as typed values.
+//! Manifest of a golden pool: OpenZFS's view of it as typed values.
 //!
-//! The JSON leaves out what equals a default, so that most entries are one line; the accessors here put the defaults
-//! back (`uid` and `gid` 0, `nlink` 1, and the other times equal to the modification time). Names and link targets
-//! that are not UTF-8 stand as `{"b64": …}`. Extended attributes stand as their bytes when short, else as length and
-//! hash. A directory of very many small entries stands as one `mass` record with hashes over all of its lines.
+//! The JSON omits values that equal a default, so that most entries are one line; the accessors here return the
+//! defaults (`uid` and `gid` 0, `nlink` 1, and the other times equal to the modification time). Names and link targets
+//! that are not UTF-8 are `{"b64": …}`. Extended attributes are bytes if short, otherwise length and hash. A directory
+//! with very many small entries is one `mass` record with hashes over all of its lines.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,26 +14,26 @@ use serde_json::Value;
 
 use crate::JudgeError;
 
-/// One golden pool as its JSON tells it.
+/// One golden pool.
 #[derive(Debug, Deserialize)]
 pub struct Golden {
     /// Name of the golden, which is also the stem of its files.
     pub golden: String,
     /// Name of the pool inside.
     pub pool: String,
-    /// One sentence on what is special about it.
+    /// One sentence on the purpose of the pool.
     pub about: String,
     /// The images in the archive.
     pub devices: Vec<Device>,
-    /// SHA-256 of each image as delivered: a read-only tool must leave it so.
+    /// SHA-256 of each image as delivered; a read-only tool must not change it.
     pub image_sha256: BTreeMap<String, String>,
-    /// Images that the pool had and the archive has not.
+    /// Images of the pool that are not in the archive.
     #[serde(default)]
     pub missing_devices: Vec<String>,
     /// Wrapping keys by encryption root, named below the pool.
     #[serde(default)]
     pub keys: BTreeMap<String, Key>,
-    /// What OpenZFS's zdb said of it, by the name of the call.
+    /// Output of OpenZFS's zdb, by the name of the call.
     #[serde(default)]
     pub zdb: BTreeMap<String, Value>,
     /// The pool's state, if it was exported or reads the same with and without replay.
@@ -51,17 +51,17 @@ pub struct Golden {
 pub struct Device {
     /// Name of the file in the archive.
     pub file: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// A wrapping key in one of the forms that OpenZFS takes.
+/// A wrapping key in one of OpenZFS's key formats.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "keyformat", rename_all = "lowercase")]
 pub enum Key {
-    /// Stretched by PBKDF2.
+    /// Derived by PBKDF2.
     Passphrase {
-        /// The words.
+        /// The passphrase.
         passphrase: String,
     },
     /// 32 bytes as 64 hexadecimal digits.
@@ -72,7 +72,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The bytes that one would type or pipe into `load-key`.
+    /// Bytes that a user types or pipes into `load-key`.
     pub fn typed(&self) -> &str {
         match self {
             Key::Passphrase { passphrase } => passphrase,
@@ -81,7 +81,7 @@ impl Key {
     }
 }
 
-/// Everything in one state of a pool.
+/// One state of a pool.
 #[derive(Debug, Deserialize)]
 pub struct Manifest {
     /// File systems, volumes, snapshots and bookmarks.
@@ -99,28 +99,28 @@ pub struct Manifest {
 pub struct Dataset {
     /// Full name, with `@snapshot` where it is one.
     pub name: String,
-    /// What it is.
+    /// Kind of the dataset.
     #[serde(rename = "type")]
     pub kind: DatasetKind,
-    /// Every property's value.
+    /// Values of all properties.
     #[serde(default)]
     pub props: BTreeMap<String, Option<String>>,
-    /// Where a property's value came from, if not the default.
+    /// Sources of properties that are not default.
     #[serde(default)]
     pub prop_sources: BTreeMap<String, Option<String>>,
-    /// Everything in the file system, or in the snapshot of one.
+    /// All files of a file system or of a snapshot of one.
     #[serde(default)]
     pub files: Option<Vec<Entry>>,
     /// A volume's contents.
     #[serde(default)]
     pub volume: Option<VolumeContents>,
-    /// Space by user: kind, number, bytes, their limit, objects, their limit. Absent where it was not asked for.
+    /// Space by user: kind, number, bytes, quota, objects, quota. Absent if it was not recorded.
     #[serde(default)]
     pub userspace: Option<Vec<[String; 6]>>,
     /// Space by group, likewise.
     #[serde(default)]
     pub groupspace: Option<Vec<[String; 6]>>,
-    /// The tags that hold a snapshot.
+    /// Tags of a snapshot's holds.
     #[serde(default)]
     pub holds: Vec<String>,
 }
@@ -133,9 +133,9 @@ pub enum DatasetKind {
     Filesystem,
     /// A block device.
     Volume,
-    /// A state kept of either.
+    /// A snapshot of either.
     Snapshot,
-    /// A remembered point in time without its data.
+    /// A bookmark.
     Bookmark,
 }
 
@@ -160,7 +160,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The word that the manifest uses.
+    /// Word in the manifest.
     pub fn word(self) -> &'static str {
         match self {
             FileKind::File => "file",
@@ -178,11 +178,11 @@ impl FileKind {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(untagged)]
 pub enum Bytes {
-    /// As it is.
+    /// The name.
     Text(String),
-    /// In base64.
+    /// Base64.
     Coded {
-        /// The code.
+        /// The encoded name.
         b64: String,
     },
 }
@@ -201,7 +201,7 @@ fn decode(b64: &str) -> Vec<u8> {
     base64::engine::general_purpose::STANDARD.decode(b64).unwrap_or_default()
 }
 
-/// Value of an extended attribute: its bytes, or how long they are and their hash.
+/// Value of an extended attribute: its bytes, or their length and hash.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub enum XattrValue {
@@ -220,7 +220,7 @@ pub enum XattrValue {
 }
 
 impl XattrValue {
-    /// Whether these bytes are the value meant.
+    /// Whether these bytes are the value.
     pub fn matches(&self, bytes: &[u8]) -> bool {
         match self {
             XattrValue::Whole { b64 } => decode(b64) == bytes,
@@ -234,7 +234,7 @@ impl XattrValue {
 pub struct Entry {
     /// Path from the file system's root, beginning with `/`.
     pub path: Bytes,
-    /// What it is.
+    /// Kind of the file.
     #[serde(rename = "type")]
     pub kind: FileKind,
     /// Permission bits in octal.
@@ -261,7 +261,7 @@ pub struct Entry {
     pub blksize: Option<u64>,
     /// SHA-256 of the contents.
     pub sha256: Option<String>,
-    /// What a symbolic link points to.
+    /// Target of a symbolic link.
     pub target: Option<Bytes>,
     /// Major and minor number of a device.
     pub rdev: Option<(u64, u64)>,
@@ -342,17 +342,17 @@ impl Golden {
         serde_json::from_slice(&text).map_err(|source| JudgeError::Manifest { golden: name.to_string(), source })
     }
 
-    /// What a read-only open shows.
+    /// State that a read-only import shows.
     pub fn read_only_state(&self) -> Option<&Manifest> {
         self.manifest_before_replay.as_ref().or(self.manifest.as_ref())
     }
 
-    /// What an open for writing shows, once all logs are replayed.
+    /// State that an import for writing shows after all logs are replayed.
     pub fn final_state(&self) -> Option<&Manifest> {
         self.manifest_after_replay.as_ref().or(self.manifest.as_ref())
     }
 
-    /// The figures that OpenZFS's `zdb -bcc` printed, if it was asked.
+    /// Figures that OpenZFS's `zdb -bcc` printed, if it was run.
     pub fn zdb_bcc(&self) -> Option<(i64, &str)> {
         let bcc = self.zdb.get("bcc")?;
         Some((bcc.get("rc")?.as_i64()?, bcc.get("stdout")?.as_str()?))

@@ -98,7 +98,7 @@ impl NbdDevice {
                 }
             }
         }
-        let size_bytes = size_bytes.ok_or_else(|| broken("no size told"))?;
+        let size_bytes = size_bytes.ok_or_else(|| broken("the reply has no size"))?;
         Ok(NbdDevice { stream, size_bytes, next_cookie: 1 })
     }
 
@@ -157,7 +157,7 @@ impl NbdDevice {
         }
     }
 
-    /// Writes bytes; `stable` asks that they be so when this returns.
+    /// Writes bytes; with `stable`, they are stable when this returns.
     ///
     /// # Errors
     /// If the server refuses or is gone.
@@ -166,7 +166,7 @@ impl NbdDevice {
         self.ask((if stable { FUA } else { 0 }, WRITE), offset, length, data)
     }
 
-    /// Asks that all writes that were answered be stable.
+    /// Makes all acknowledged writes stable.
     ///
     /// # Errors
     /// If the server refuses or is gone.

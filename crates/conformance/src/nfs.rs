@@ -1,7 +1,7 @@
 //! An NFSv3 client (RFC 1813) for judging the server: MOUNT, GETATTR, LOOKUP, READLINK, READ, READDIRPLUS, and CREATE,
 //! WRITE, COMMIT.
 //!
-//! Listings are asked for in small pieces, so that cookies are resumed many times over in every directory of size.
+//! Listings are read in small pieces, so that cookies are used many times in every large directory.
 
 use std::net::SocketAddr;
 
@@ -62,7 +62,7 @@ impl NfsTree {
         Ok(paths)
     }
 
-    /// The same export, seen from a directory below its root.
+    /// Returns the same export with a directory below its root as root.
     ///
     /// # Errors
     /// If a part of the path is not there.
@@ -101,7 +101,7 @@ impl NfsTree {
         }
     }
 
-    /// Writes bytes, stable at once or when a commit says so. Gives the server's verifier.
+    /// Writes bytes, stable at once or after a commit. Returns the server's write verifier.
     ///
     /// # Errors
     /// If the server refuses, writes a part only, or promises less than it was asked for.
@@ -112,14 +112,15 @@ impl NfsTree {
         })?;
         status(answer.u32()?, "write")?;
         wcc_data(&mut answer)?;
-        let (written, committed) = (answer.u32()?, answer.u32()?);
+        let written = answer.u32()?;
+        let committed = answer.u32()?;
         if written != count || (stable && committed != 2) {
             return Err(TreeError::Other(format!("write of {count}: {written} written, committed {committed}")));
         }
         answer.u64()
     }
 
-    /// Asks that all of a file be stable. Gives the server's verifier.
+    /// Makes all of a file stable. Returns the server's write verifier.
     ///
     /// # Errors
     /// If the server refuses.
@@ -159,16 +160,23 @@ fn attributes(answer: &mut Reader) -> Result<Attributes, TreeError> {
         7 => FileKind::Fifo,
         other => return Err(TreeError::Other(format!("file type {other}"))),
     };
-    let (mode, nlink, uid, gid) = (answer.u32()?, answer.u32()?, answer.u32()?, answer.u32()?);
-    let (size, used) = (answer.u64()?, answer.u64()?);
+    let mode = answer.u32()?;
+    let nlink = answer.u32()?;
+    let uid = answer.u32()?;
+    let gid = answer.u32()?;
+    let size = answer.u64()?;
+    let used = answer.u64()?;
     let rdev = (answer.u32()?.into(), answer.u32()?.into());
     let _file_system = answer.u64()?;
     let ino = answer.u64()?;
     let mut time = || -> Result<i64, TreeError> {
-        let (seconds, nanos) = (answer.u32()?, answer.u32()?);
+        let seconds = answer.u32()?;
+        let nanos = answer.u32()?;
         Ok(i64::from(seconds) * 1_000_000_000 + i64::from(nanos))
     };
-    let (atime_ns, mtime_ns, ctime_ns) = (time()?, time()?, time()?);
+    let atime_ns = time()?;
+    let mtime_ns = time()?;
+    let ctime_ns = time()?;
     Ok(Attributes {
         kind,
         mode,
@@ -187,7 +195,7 @@ fn attributes(answer: &mut Reader) -> Result<Attributes, TreeError> {
     })
 }
 
-/// Attributes before and after a change, either of which an answer may carry along.
+/// Attributes before and after a change, each of which is optional in a reply.
 fn wcc_data(answer: &mut Reader) -> Result<(), TreeError> {
     if answer.u32()? != 0 {
         answer.fixed(24)?;
@@ -195,7 +203,7 @@ fn wcc_data(answer: &mut Reader) -> Result<(), TreeError> {
     maybe_attributes(answer).map(|_| ())
 }
 
-/// Attributes that an answer may carry along.
+/// Attributes, which are optional in a reply.
 fn maybe_attributes(answer: &mut Reader) -> Result<Option<Attributes>, TreeError> {
     if answer.u32()? == 0 { Ok(None) } else { attributes(answer).map(Some) }
 }
@@ -219,7 +227,8 @@ impl Tree for NfsTree {
 
     fn read_dir(&mut self, handle: &Handle) -> Result<Listing<Handle>, TreeError> {
         let mut listing = Vec::new();
-        let (mut cookie, mut verifier) = (0, 0);
+        let mut cookie = 0;
+        let mut verifier = 0;
         loop {
             let mut answer = self.call(17, handle, |arguments| {
                 arguments.u64(cookie).u64(verifier).u32(LISTING_BYTES / 4).u32(LISTING_BYTES);

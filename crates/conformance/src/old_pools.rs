@@ -1,9 +1,9 @@
-//! The pools of OpenZFS's own test package: versions 1 to 15 on one disk, stripes, mirrors and RAID-Z, with spares, some
-//! damaged, encrypted by an early format, or of a version that nobody has written yet.
+//! The pools of OpenZFS's own test package: versions 1 to 15 on one disk, stripes, mirrors and RAID-Z, with spares,
+//! some damaged, encrypted in an early format, or of a version that does not exist.
 //!
-//! Which images make a pool is told by their labels, as OpenZFS's `zdb -l` reads them. OpenZFS's own zdb then says what
-//! must come of each: where it can walk the pool, so must Weir, with the same figures and with every file readable;
-//! where it refuses, Weir must refuse in good order (a line, an exit code, no crash).
+//! The labels determine which images belong to a pool, as OpenZFS's `zdb -l` reads them. OpenZFS's own zdb then
+//! determines the expected result: where it can walk the pool, so must Weir, with the same figures and with every file
+//! readable; where it refuses, Weir must refuse with a message and an exit code, and not crash.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -52,7 +52,7 @@ fn pools(tools: &Tools, archives: &[PathBuf], folder: &Path) -> Result<Pools, Ju
             None => unnamed.push(image),
         }
     }
-    // A spare's label names no pool: it goes with the images that are called alike. What has no label at all is a
+    // A spare's label names no pool: it belongs to the images with a similar name. An image without any label is a
     // pool of its own, under its file's name.
     for image in unnamed {
         let alike = |other: &PathBuf| series(other) == series(&image);
@@ -85,7 +85,7 @@ fn names(images: &[PathBuf]) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
-/// Compressed images: whatever lies in a folder called `blockfiles`.
+/// Returns the compressed images: all files in folders called `blockfiles`.
 fn collect(folder: &Path, archives: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -118,7 +118,7 @@ fn identity(tools: &Tools, image: &Path) -> Result<Option<(String, String)>, Jud
 }
 
 fn pool(tools: &Tools, all: &Path, guid: &str, name: &str, images: &[PathBuf]) -> Result<Findings, JudgeError> {
-    // A folder of its own, so that two pools of one name do not meet.
+    // A folder of its own, because two pools may have the same name.
     let folder = all.join(format!("pool-{}", guid.replace(' ', "-")));
     std::fs::create_dir(&folder).map_err(io("folder for a pool"))?;
     let mut hashes = Vec::new();

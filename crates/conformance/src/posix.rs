@@ -16,7 +16,7 @@ use crate::tree::{Attributes, Carries, Listing, Times, Tree, TreeError};
 /// A tree below a directory of this machine.
 pub struct PosixTree {
     root: PathBuf,
-    /// What the file system mounted there carries.
+    /// Facts that the mounted file system shows.
     pub carries: Carries,
 }
 

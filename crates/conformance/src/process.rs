@@ -1,7 +1,7 @@
 //! Weir's own program as a process: `weir mount` and `weir serve`, started, awaited, and ended by their process id.
 //!
-//! A door is judged from outside, as its users meet it: by its command line, the line that says it is ready, and what
-//! the kernel or a client then sees.
+//! A front end is judged from outside, as its users see it: by its command line, the line that says it is ready, and
+//! the view of the kernel or of a client.
 #![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
 use std::io::{BufRead, BufReader};
@@ -114,7 +114,7 @@ impl Running {
         if matches!(self.child.try_wait(), Ok(None))
             && let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
         {
-            // It may have ended in between; then there is nobody to ask.
+            // The process may have ended in between; then the signal fails without harm.
             let _ = kill_process(id, Signal::TERM);
         }
     }
@@ -206,7 +206,7 @@ impl Drop for Mounted {
     }
 }
 
-/// The ARC and the dirty limit of each mount and server, so that what they hold does not depend on the machine's memory.
+/// The ARC and the dirty limit of each mount and server, so that their memory does not depend on the machine's.
 const LIMITS: [(&str, &str); 2] = [("WEIR_ARC_MAX", "256M"), ("WEIR_DIRTY_MAX", "256M")];
 
 /// A pool served by `weir serve`.
@@ -261,7 +261,7 @@ impl Serving {
         Ok(Serving { running: Some(running), nfs: local(nfs), mount: local(mount), nbd })
     }
 
-    /// Kills it (SIGKILL). Tells how much memory it had held at most, in bytes.
+    /// Kills it (SIGKILL). Returns its peak resident memory in bytes.
     ///
     /// # Errors
     /// If it had ended by itself.
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_early_is_told_with_its_last_words() {
+    fn a_program_that_ends_early_is_reported_with_its_last_lines() {
         let mut running = Running::start(Command::new("sh").args(["-c", "echo no such pool >&2; exit 2"])).unwrap();
         let error = running.wait_for(|line| line == "ready").unwrap_err().to_string();
         assert!(error.contains("no such pool"), "{error}");

@@ -1,8 +1,8 @@
-//! What pools and datasets say of themselves: every property with its source, the tree of `zpool status`, and the history, as
-//! Weir's commands print them in JSON, against what OpenZFS printed (in each golden's manifest).
+//! Compares properties: every property of pools and datasets with its source, the tree of `zpool status`, and the
+//! history, as Weir's commands print them in JSON, with OpenZFS's output (in each golden's manifest).
 //!
-//! The manifests were taken from pools imported read-only with another root (`-R /mnt`). A few values cannot be the same;
-//! they are left out by name, each with its reason: [`NOT_OF_THE_POOL`], [`NOT_IN_STATUS`], ….
+//! The manifests were taken from pools imported read-only with another root (`-R /mnt`). A few values cannot be the
+//! same; they are left out by name, each with its reason: [`NOT_OF_THE_POOL`], [`NOT_IN_STATUS`], ….
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,25 +18,26 @@ use crate::report::{Report, side_by_side};
 
 /// Pool properties that are not compared.
 const NOT_OF_THE_POOL: &[&str] = &[
-    // OpenZFS does not load the space maps of a pool that it imports read-only: it says 0, we say what is allocated.
+    // OpenZFS does not load the space maps of a pool that it imports read-only: it shows 0, Weir the allocated bytes.
     "allocated",
     "free",
     "capacity",
     "fragmentation",
-    // Drawn by lot at each import.
+    // A random number of each import.
     "load_guid",
 ];
 /// Fields of the status that are not compared.
 const NOT_IN_STATUS: &[&str] = &[
-    // Our own words; the identifiers `msgid` and `moreinfo` are compared.
+    // Weir's own text; the identifiers `msgid` and `moreinfo` are compared.
     "status",
     "action",
     // The time of the import.
     "pass_start",
-    // All that is allocated on the vdev: see above.
+    // Allocated bytes of the vdev: see above.
     "to_reflow",
 ];
-/// Counts of errors since the pool was opened: they come from different reads, for OpenZFS had read next to nothing yet.
+/// Counts of errors since the pool was opened: they come from different reads, for OpenZFS had read next to nothing
+/// yet.
 const COUNTED_BY_READS: &[&str] = &["read_errors", "checksum_errors", "slow_ios"];
 /// Properties of datasets that are not compared: the manifests were taken with the keys loaded.
 const NOT_OF_THE_DATASET: &[&str] = &["keystatus"];
@@ -93,7 +94,7 @@ impl Weir<'_> {
         serde_json::from_slice(&out).map_err(|e| JudgeError::Process { command, why: e.to_string() })
     }
 
-    /// What `before DEVICES after` prints.
+    /// Returns the output of `before DEVICES after`.
     fn say(&self, before: &[&str], after: &[&str]) -> Result<Vec<u8>, JudgeError> {
         let binary = weir()?;
         let command = format!("weir {}", before.join(" "));
@@ -113,7 +114,7 @@ fn only<'a>(answer: &'a Value, key: &str) -> Option<&'a Value> {
 }
 
 /// Value and source as a manifest has them.
-fn told(property: &Value) -> (String, String) {
+fn value_and_source(property: &Value) -> (String, String) {
     let text = |v: Option<&Value>| v.and_then(Value::as_str).unwrap_or_default().to_string();
     let source = property.get("source");
     let data = text(source.and_then(|s| s.get("data")));
@@ -149,7 +150,8 @@ fn pool_properties(weir: &Weir<'_>, manifest: &Value, findings: &mut Findings) -
     for (name, expected) in theirs.iter().filter(|(name, _)| !NOT_OF_THE_POOL.contains(&name.as_str())) {
         findings.facts += 1;
         let word = |i: usize| expected.get(i).and_then(Value::as_str).unwrap_or_default().to_string();
-        let (expected, found) = ((word(0), word(1)), properties.get(name).map(told));
+        let expected = (word(0), word(1));
+        let found = properties.get(name).map(value_and_source);
         if found.as_ref() != Some(&expected) {
             findings.differs(format!("pool property {name}: expected {expected:?}, found {found:?}"));
         }
@@ -160,8 +162,8 @@ fn pool_properties(weir: &Weir<'_>, manifest: &Value, findings: &mut Findings) -
     Ok(())
 }
 
-/// What is allocated on special vdevs: it is part of what datasets may use, but a read-only import of OpenZFS takes it for
-/// 0 (see [`NOT_OF_THE_POOL`]), so that we have just that much more available.
+/// Returns the allocated bytes on special vdevs. Datasets may use them, but a read-only import of OpenZFS takes them
+/// for 0 (see [`NOT_OF_THE_POOL`]), so Weir has this much more available.
 fn special_bytes(status: &Value) -> u64 {
     let vdevs = status.get("special").and_then(Value::as_object);
     vdevs.into_iter().flat_map(Map::values).filter_map(|v| v.get("alloc_space")?.as_u64()).sum()
@@ -196,7 +198,8 @@ fn dataset_properties(
 fn dataset_case(name: &str, dataset: &Value, found: &Map<String, Value>, special: u64, findings: &mut Findings) {
     let none = Map::new();
     let object = |key: &str| dataset.get(key).and_then(Value::as_object).unwrap_or(&none);
-    let (values, sources) = (object("props"), object("prop_sources"));
+    let values = object("props");
+    let sources = object("prop_sources");
     for (property, value) in values.iter().filter(|(p, _)| !NOT_OF_THE_DATASET.contains(&p.as_str())) {
         findings.facts += 1;
         let value = match value.as_str().unwrap_or_default() {
@@ -205,7 +208,7 @@ fn dataset_case(name: &str, dataset: &Value, found: &Map<String, Value>, special
             }
             value => value.to_string(),
         };
-        let Some((ours, source)) = found.get(property).map(told) else {
+        let Some((ours, source)) = found.get(property).map(value_and_source) else {
             findings.differs(format!("{name}: {property} is missing, expected {value:?}"));
             continue;
         };

@@ -1,7 +1,7 @@
 //! Independent readers: other people's code on the same images must see what Weir's engine sees.
 //!
-//! `lamzfs` (a reader for boot loaders) walks every dataset that it can read; each path, kind, object number and hash of
-//! contents is compared with the engine's. What it refuses by design (encryption, features that it does not know) is
+//! `lamzfs` (a reader for boot loaders) walks every dataset that it can read; each path, kind, object number and hash
+//! of contents is compared with the engine's. What it refuses by design (encryption, features that it does not know) is
 //! counted, not compared. `zfs-forensic-core` reads labels: pool GUID, name and the newest transaction group.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ const SAMPLES: &[&str] = &[
 ];
 
 /// Files of one dataset that are compared: lamzfs resolves every path anew, so that large directories take it long.
-const MOST_FILES: usize = 600;
+const MAX_FILES: usize = 600;
 
 struct Image(File);
 
@@ -58,7 +58,7 @@ impl BlockRead for Image {
 /// Runs every sample.
 ///
 /// # Errors
-/// Never by itself: a sample that cannot be judged is booked as such.
+/// None: a sample that cannot be judged is recorded as such.
 pub fn run(folder: &Path, wanted: &[String], report: &mut Report) -> Result<(), JudgeError> {
     for name in SAMPLES.iter().filter(|name| wanted.is_empty() || wanted.iter().any(|wanted| wanted == *name)) {
         report.book(name, sample(folder, name));
@@ -98,7 +98,7 @@ fn sample(folder: &Path, name: &str) -> Result<Findings, JudgeError> {
     Ok(findings)
 }
 
-/// What a reader says of a path: kind, object number, and of a regular file the hash, if it could read it.
+/// A reader's view of a path: kind, object number, and of a regular file the hash, if it could be read.
 type Seen = BTreeMap<String, (EntryKind, u64, Option<String>)>;
 
 /// Everything that lamzfs reads of a dataset; nothing if the dataset is one that it cannot read.
@@ -120,7 +120,7 @@ fn seen_by_lamzfs(theirs: &mut Zfs<Image>, dataset: &[&str]) -> Option<Seen> {
             if entry.kind == EntryKind::Directory {
                 waiting.push(path);
             }
-            if seen.len() >= MOST_FILES {
+            if seen.len() >= MAX_FILES {
                 return Some(seen);
             }
         }
@@ -135,7 +135,7 @@ fn compare(name: &str, seen: &Seen, mut ours: EngineTree, findings: &mut Finding
         findings.differs(format!("{name}: {error}"));
     }
     for (path, (kind, object, hash)) in seen {
-        // A name that is not UTF-8 was spoilt on its way through lamzfs.
+        // A name that is not UTF-8 was altered by lamzfs.
         if path.contains(char::REPLACEMENT_CHARACTER) {
             continue;
         }
@@ -212,14 +212,15 @@ fn labels(golden: &Golden, devices: &Path, opened: &Opened, findings: &mut Findi
             .map_err(|source| JudgeError::Io { what: device.file.clone(), source })?;
         let Ok(label) = zfs_core::VdevLabel::parse(&label) else { continue };
         findings.facts += 3;
-        let told = (label.config.get_u64("pool_guid"), label.config.get_str("name").map(str::to_string));
+        let theirs = (label.config.get_u64("pool_guid"), label.config.get_str("name").map(str::to_string));
         let ours = (Some(opened.pool().config.guid), Some(opened.pool().name().to_string()));
-        if told != ours {
-            findings.differs(format!("{}: pool {ours:?}, zfs-forensic-core says {told:?}", device.file));
+        if theirs != ours {
+            findings.differs(format!("{}: pool {ours:?}, zfs-forensic-core says {theirs:?}", device.file));
         }
-        let (found, told) = (opened.pool().uberblock.txg.0, label.active_uberblock.txg);
-        if found < told {
-            findings.differs(format!("{}: txg {found}, zfs-forensic-core says {told}", device.file));
+        let found = opened.pool().uberblock.txg.0;
+        let theirs = label.active_uberblock.txg;
+        if found < theirs {
+            findings.differs(format!("{}: txg {found}, zfs-forensic-core says {theirs}", device.file));
         }
     }
     Ok(())

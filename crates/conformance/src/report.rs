@@ -1,4 +1,4 @@
-//! What a run of cases prints: a line per case, what differs below it, and the closing figures.
+//! Output of a run of cases: a line per case, its differences, and the counts.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,20 +12,20 @@ use crate::compare::Findings;
 pub struct Report {
     /// Cases without a difference.
     pub passed: u64,
-    /// Cases with one, or that could not be judged although everything needed was there.
+    /// Cases with a difference, or that could not be judged although everything needed was present.
     pub failed: u64,
-    /// Cases that could not be judged for want of something.
+    /// Cases that could not be judged because something is missing.
     pub skipped: u64,
 }
 
 impl Report {
-    /// Books a case that passed.
+    /// Records a case that passed.
     pub fn pass(&mut self, case: &str, about: &str) {
         self.passed += 1;
         line(&format!("ok    {case}  {about}"));
     }
 
-    /// Books a case that failed, with its differences.
+    /// Records a case that failed, with its differences.
     pub fn fail(&mut self, case: &str, differences: &[String]) {
         self.failed += 1;
         line(&format!("FAIL  {case}"));
@@ -34,13 +34,13 @@ impl Report {
         }
     }
 
-    /// Books a case that was not run.
+    /// Records a case that was not run.
     pub fn skip(&mut self, case: &str, reason: &str) {
         self.skipped += 1;
         line(&format!("skip  {case}  {reason}"));
     }
 
-    /// Books whatever a comparison came to. What is missing on this machine skips the case.
+    /// Records the result of a comparison. A case that misses something on this machine is skipped.
     pub fn book(&mut self, case: &str, outcome: Result<Findings, JudgeError>) {
         match outcome {
             Ok(findings) if findings.is_empty() => {
@@ -53,14 +53,14 @@ impl Report {
         }
     }
 
-    /// Prints the closing line; tells whether nothing failed.
+    /// Prints the counts; returns whether nothing failed.
     pub fn close(&self) -> bool {
         line(&format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped));
         self.failed == 0
     }
 }
 
-/// Does `work` on each of `items`, as many at once as this machine has processors, and has each result told as it comes.
+/// Does `work` on each of `items`, concurrently on all processors, and calls `each` with each result as it comes.
 pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync, mut told: impl FnMut(&T, R)) {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
@@ -82,7 +82,7 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync
     });
 }
 
-/// Prints a line at once: whoever watches a long run sees where it is. A closed pipe is the watcher's wish to stop.
+/// Prints a line without buffering, so that a long run shows its progress. A closed pipe ends the run.
 pub fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {

@@ -1,18 +1,18 @@
-//! Golden pools, written by Weir: each that may be written is imported from a copy of its images, replays its intent logs,
-//! takes a workload ([`crate::workload`]), is exported, and judged.
+//! Golden pools, written by Weir: each that may be written is imported from a copy of its images, replays its intent
+//! logs, takes a workload ([`crate::workload`]), is exported, and judged.
 //!
 //! ```text
 //!   unpack ─► import, keys loaded ─► replay, workload ─► export ─► OpenZFS's zdb -bcc ─► against the manifest again
 //!          ─► import ─► much is removed again ─► export ─► zdb -bcc ─► zdb -d
 //! ```
 //!
-//! The comparison is that of `golden --via engine`. What it leaves out is what the workload made (all of it has one name),
-//! the facts of a root directory that an entry was added to, and the sums of space of a data set that was written. What the
-//! workload made is looked for by itself. Where OpenZFS's zdb found something wrong before Weir came (pools damaged on
-//! purpose, features that it does not know), it must not find more, and Weir's own walk judges the space.
+//! The comparison is that of `golden --via engine`. It leaves out what the workload made (everything has one name), the
+//! attributes of a root directory that got an entry, and the sums of space of a dataset that was written. The results
+//! of the workload are checked separately. Where OpenZFS's zdb found an error before (pools damaged on purpose,
+//! features that it does not support), it must not find more, and Weir's own verification judges the space.
 //!
-//! Pools that may not be written stand in [`REFUSED`], each with the reason that the engine must give: one that is refused
-//! and is not there fails, and one that stands there and is written fails, too.
+//! Pools that must not be written are in [`REFUSED`], each with the reason that the engine must give. A refused pool
+//! that is not in the list fails, and so does a pool in the list that is written.
 
 use std::path::Path;
 
@@ -29,10 +29,10 @@ use crate::workload::{self, Done};
 use crate::zdb::{Tools, counting_fault, fault};
 use crate::{JudgeError, engine};
 
-/// Goldens that may not be written, and a part of the reason that is given.
+/// Goldens that must not be written, and a part of the reason.
 const REFUSED: &[(&str, &str)] = &[];
 
-/// What in the goldens may not be written, though the pool may: a part of the line that says so.
+/// Objects of goldens that must not be written although the pool may: a part of the line that says so.
 const LEFT: &[(&str, &str)] = &[
     ("props", "g-props/a/b/c: read-only, a file system of version 5"),
     ("snaps", "g-snaps/defer@dd: dataset is busy: its destroy is deferred"),
@@ -44,10 +44,10 @@ const LEFT: &[(&str, &str)] = &[
     ("v28", "g-v28/z2@s: read-only, a file system of version 2"),
 ];
 
-/// What of zdb is not asked on a golden.
+/// Checks of zdb that are left out for a golden.
 const NOT_COUNTED: &[(&str, &str)] = &[("snaps", "its longer listings do not end there, before and after")];
 
-/// How a golden was left.
+/// Result of working on a golden.
 enum Outcome {
     /// Worked on.
     Written(Done),
@@ -55,8 +55,8 @@ enum Outcome {
     Refused(String),
 }
 
-/// Runs the goldens named (`--only NAME` or `NAME…`), or all; with `--short`, nothing is removed again; with `--keep`, the
-/// images of what fails stay.
+/// Runs the goldens named (`--only NAME` or `NAME…`), or all; with `--short`, nothing is removed again; with `--keep`,
+/// the images of what fails stay.
 ///
 /// # Errors
 /// If the folder of goldens cannot be listed, or zdb is not here.
@@ -67,7 +67,7 @@ pub fn run(folder: &Path, words: &[String], report: &mut Report) -> Result<(), J
     let tools = Tools::find()?;
     let all = names(folder)?;
     for (name, _) in REFUSED.iter().filter(|(name, _)| !all.iter().any(|other| other == name)) {
-        report.fail(name, &["stands in the list of the refused, and is no golden".to_owned()]);
+        report.fail(name, &["is in the list of refused goldens, but is no golden".to_owned()]);
     }
     let mut refused = Vec::new();
     let chosen: Vec<&String> = all.iter().filter(|name| wanted.is_empty() || wanted.contains(name)).collect();
@@ -158,7 +158,7 @@ impl Case<'_> {
         done.map(Outcome::Written).map_err(|why| failed("workload", why))
     }
 
-    /// Only what is known to be so was left alone, and all of it.
+    /// Exactly the expected objects were left alone.
     fn left(&self, done: &Done, findings: &mut Findings) {
         let mut expected: Vec<&str> =
             LEFT.iter().filter(|(name, _)| *name == self.name).map(|(_, part)| *part).collect();
@@ -172,7 +172,7 @@ impl Case<'_> {
         findings.facts += 1;
     }
 
-    /// OpenZFS's zdb finds nothing wrong, or no more than in the golden itself; then Weir's own walk judges.
+    /// OpenZFS's zdb must find no error, or no more than in the golden itself; then Weir's own verification judges.
     fn sound(
         &self,
         machine: &Machine,
@@ -204,7 +204,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Every object of the MOS is led to, and features are counted as they are used, as zdb sees it.
+    /// zdb must find that every object of the MOS is referenced, and that reference counts of features are right.
     fn counted(&self, golden: &Golden, devices: &Path, findings: &mut Findings) -> Result<(), JudgeError> {
         if let Some((name, why)) = NOT_COUNTED.iter().find(|(name, _)| *name == self.name) {
             line(&format!("      {name}: zdb -d is not asked: {why}"));
@@ -221,7 +221,7 @@ impl Case<'_> {
     }
 }
 
-/// The invariants of the pool hold, as they do in every golden.
+/// The invariants of the pool must hold, as they do in every golden.
 fn holds_invariants(
     machine: &Machine,
     golden: &Golden,
@@ -246,7 +246,7 @@ fn import(golden: &Golden, devices: &Path) -> ImportOptions {
     options
 }
 
-/// Much of what there is, is removed again.
+/// Removes much of the contents again.
 async fn second_life(machine: &Machine, golden: &Golden, devices: &Path) -> Result<(), JudgeError> {
     let engine = Engine::import(machine, &import(golden, devices)).await;
     let engine = engine.map_err(|error| failed("second import", error))?;

@@ -26,7 +26,7 @@ impl Rpc {
     /// Connects.
     ///
     /// # Errors
-    /// If nobody answers there.
+    /// Errors of connecting, including a timeout of ten seconds.
     pub fn connect(address: SocketAddr) -> Result<Rpc, TreeError> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10)).map_err(broken)?;
         stream.set_nodelay(true).map_err(broken)?;

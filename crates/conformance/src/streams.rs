@@ -143,16 +143,16 @@ fn judge(bytes: &[u8], dump: &str) -> Findings {
         total.0 += 1;
         total.1 += item.payload.len() as u64;
     }
-    let told_ends: Vec<&str> = dump.lines().filter_map(|line| line.trim().strip_prefix("END checksum = ")).collect();
-    if ends != told_ends {
-        findings.differs(format!("checksums of END {ends:?}, zstream says {told_ends:?}"));
+    let their_ends: Vec<&str> = dump.lines().filter_map(|line| line.trim().strip_prefix("END checksum = ")).collect();
+    if ends != their_ends {
+        findings.differs(format!("checksums of END {ends:?}, zstream says {their_ends:?}"));
     }
-    let told = told(dump);
-    findings.facts += told.len() as u64;
-    if told.is_empty() {
+    let expected_totals = totals_of(dump);
+    findings.facts += expected_totals.len() as u64;
+    if expected_totals.is_empty() {
         findings.differs("zstream dump gave no summary".to_string());
     }
-    for (record, expected) in &told {
+    for (record, expected) in &expected_totals {
         let found = totals.get(record).copied().unwrap_or_default();
         if found != *expected {
             findings.differs(format!("{record}: {found:?} (records, bytes), zstream says {expected:?}"));
@@ -161,8 +161,8 @@ fn judge(bytes: &[u8], dump: &str) -> Findings {
     findings
 }
 
-/// The totals in `zstream dump`'s summary.
-fn told(dump: &str) -> Totals {
+/// Returns the totals in `zstream dump`'s summary.
+fn totals_of(dump: &str) -> Totals {
     let mut totals = Totals::new();
     for line in dump.lines() {
         let Some((record, figures)) =

@@ -1,15 +1,15 @@
-//! Other people's tests of file systems, on a pool that is mounted for reading and writing.
+//! Test suites for file systems, by others, on a mounted pool.
 //!
-//! | Suite | What it knows | Where from |
+//! | Suite | Coverage | Source |
 //! |---|---|---|
-//! | `pjdfstest` | what POSIX says of each call, its errors and times | `cargo install pjdfstest`, or `WEIR_PJDFSTEST` |
+//! | `pjdfstest` | POSIX's rules for each call, its errors and times | `cargo install pjdfstest`, or `WEIR_PJDFSTEST` |
 //! | `fsx` | reads, writes, maps, truncations and holes of one file in any order | `cargo install fsx`, or `WEIR_FSX` |
 //! | `stress-ng` | many ways to use files at once, verified | its Debian package |
 //! | a tree | a folder of sources copied in, compared, and compared again after a remount | `diff` |
-//! | a build | these sources built there and on this machine's own file system, the same comes out | `cargo` |
+//! | a build | these sources built there and on this machine's own file system, with the same result | `cargo` |
 //!
-//! A suite that is not there is a line with `skip`. At the end the pool is unmounted, and zdb reads every block of it.
-//! `--long` lets each do much more: fsx a million operations; cargo's whole folder of sources is copied.
+//! A suite that is absent is skipped with a line. At the end the pool is unmounted, and zdb reads every block of it.
+//! With `--long` each suite does much more: fsx a million operations; cargo's whole folder of sources is copied.
 #![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
 mod build;
@@ -28,7 +28,7 @@ use crate::zdb::{Tools, output};
 const POOL: &str = "suites";
 const DEVICE_BYTES: u64 = 1 << 30;
 
-/// What Linux and OpenZFS can besides what pjdfstest takes for granted.
+/// Features of Linux and OpenZFS that pjdfstest does not assume.
 const FEATURES: &str = "\
 [features]
 posix_fallocate = {}
@@ -42,8 +42,8 @@ allow_remount = false
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]
 ";
 
-/// What fsx does, how often in proportion. It asks `posix_fallocate` for no bytes at all now and then, which POSIX has refused, and
-/// takes that for the file system's fault: that one is left to pjdfstest and stress-ng.
+/// Weights of fsx's operations. `posix_fallocate` is left to pjdfstest and stress-ng: fsx sometimes calls it for 0
+/// bytes, which POSIX refuses, and takes the refusal for a fault of the file system.
 const OPERATIONS: &str = "\
 [weights]
 close_open = 1
@@ -98,7 +98,7 @@ pub(crate) fn program(variable: &str, name: &str) -> Result<PathBuf, JudgeError>
     named.or_else(searched).ok_or_else(|| JudgeError::Missing { what: format!("{name} is not installed") })
 }
 
-/// The last lines of what a program said.
+/// Returns the last lines of a program's output.
 fn tail(output: &Output) -> Vec<String> {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -106,10 +106,10 @@ fn tail(output: &Output) -> Vec<String> {
     lines.into_iter().rev().take(12).rev().collect()
 }
 
-/// One suite: what passed in words, or what did not.
+/// One suite: a description of what passed, or of what did not.
 type Verdict = Result<String, Vec<String>>;
 
-/// Tests of pjdfstest that are skipped, by a part of their names, and why. Any other that is skipped fails the suite.
+/// Tests of pjdfstest that are skipped, by a part of their names, and why. Any other skipped test fails the suite.
 const SKIPPED: [(&str, &str); 2] = [
     ("erofs", "they have mount(8) change a mount to read-only, which it cannot do with a FUSE server's"),
     ("link_count_max", "it would need a limit of links that one can reach: here, as in OpenZFS, there is none such"),
@@ -137,19 +137,20 @@ fn pjdfstest(folder: &Path, config: &Path) -> Result<Verdict, JudgeError> {
     Ok(Err(lines))
 }
 
-/// Operations of one run of fsx. It never gives back the memory that it maps to read: after some half a million operations
-/// Linux gives it no more (`vm.max_map_count`).
+/// Operations of one run of fsx. It never unmaps the memory that it maps to read, so that after about half a million
+/// operations Linux refuses to map more (`vm.max_map_count`).
 const FSX_RUN: u64 = 200_000;
 
-/// fsx on a file of so many bytes with operations of so many at most: many small ones meet more orders of what can happen,
-/// large ones span many blocks. Many operations are several runs, each with a seed of its own.
+/// Runs fsx on a file of this size with operations up to this size: many small operations meet more orders of
+/// events, large ones span many blocks. Many operations are divided into several runs with different seeds.
 fn fsx(folder: &Path, config: &Path, sizes: (u64, u64), operations: u64) -> Result<Verdict, JudgeError> {
     let program = program("WEIR_FSX", "fsx")?;
     let file = config.join("fsx.toml");
     let (file_bytes, most_bytes) = sizes;
     let settings = format!("flen = {file_bytes}\n[opsize]\nmax = {most_bytes}\n{OPERATIONS}");
     std::fs::write(&file, settings).map_err(|e| failed("fsx's settings", e))?;
-    let (mut done, mut seed) = (0, 7);
+    let mut done = 0;
+    let mut seed = 7;
     while done < operations {
         let run = FSX_RUN.min(operations - done);
         let mut command = Command::new(&program);
@@ -203,12 +204,12 @@ fn book(report: &mut Report, case: &str, verdict: Result<Verdict, JudgeError>) {
     }
 }
 
-/// Packages that are built: small ones, and in the long form such with more beneath them.
+/// Packages that are built: small ones; in the long form packages with more dependencies.
 fn packages(long: bool) -> &'static [&'static str] {
     if long { &["xtask", "weir-format"] } else { &["xtask"] }
 }
 
-/// Where cargo keeps the sources of what this program is made of: some ten thousand files.
+/// Folder where cargo keeps the sources of this program's dependencies: some ten thousand files.
 fn all_crates() -> Result<PathBuf, JudgeError> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
@@ -216,7 +217,7 @@ fn all_crates() -> Result<PathBuf, JudgeError> {
     folder.ok_or_else(|| JudgeError::Missing { what: "no folder of crates' sources".into() })
 }
 
-/// Lets the suites work on a mounted pool.
+/// Runs the suites on a mounted pool.
 fn on_mount(folder: &Path, long: bool, report: &mut Report) -> Result<(), JudgeError> {
     let config = tempfile::tempdir().map_err(|e| failed("a folder", e))?;
     let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
@@ -226,7 +227,7 @@ fn on_mount(folder: &Path, long: bool, report: &mut Report) -> Result<(), JudgeE
     book(report, "suites fsx", fsx(folder, config.path(), (256 << 10, 8 << 10), small));
     book(report, "suites fsx, large", fsx(folder, config.path(), (1 << 20, 64 << 10), large));
     book(report, "suites stress-ng", stress(folder, if long { 60 } else { 5 }));
-    let sources = match Sources::aside() {
+    let sources = match Sources::copied() {
         Ok(sources) => sources,
         Err(missing) => {
             book(report, "suites tree", Err(missing));
@@ -242,7 +243,7 @@ fn on_mount(folder: &Path, long: bool, report: &mut Report) -> Result<(), JudgeE
     Ok(())
 }
 
-/// Runs all suites that are here, on a pool of its own.
+/// Runs all suites that are present, on a pool of its own.
 ///
 /// # Errors
 /// If there is no FUSE, or no pool can be made and mounted.

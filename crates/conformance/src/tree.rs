@@ -1,15 +1,15 @@
-//! A tree of files, seen through whichever door: the engine itself, a mount, NFS.
+//! A tree of files, seen through any front end: the engine itself, a mount, NFS.
 //!
-//! The comparison with a manifest is written once, against this trait. A door does not carry every fact (NFSv3 has no
-//! birth times, a mount of several file systems numbers its files anew), so each says in [`Carries`] what it does, and
-//! the comparison leaves out only that.
+//! The comparison with a manifest is written once, against this trait. A front end does not show every fact (NFSv3 has
+//! no birth times, a mount of several file systems has its own object numbers), so each says in [`Carries`] what it
+//! shows, and the comparison leaves out only the rest.
 
 use crate::manifest::FileKind;
 
-/// Why a tree did not answer.
+/// Error of reading a tree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    /// The contents are lost: what POSIX calls EIO.
+    /// The contents are lost: POSIX's EIO.
     #[error("EIO: {0}")]
     Input(String),
     /// Anything else.
@@ -17,37 +17,38 @@ pub enum TreeError {
     Other(String),
 }
 
-/// What a door tells of a file beyond kind, size, mode, owner, links and modification time.
+/// Facts that a front end shows beyond kind, size, mode, owner, links and modification time.
 #[derive(Debug, Clone, Copy)]
 pub struct Carries {
     /// Object numbers.
     pub ino: bool,
     /// Birth times.
     pub crtime: bool,
-    /// Extended attributes, ACLs among them.
+    /// Extended attributes, including ACLs.
     pub xattrs: bool,
-    /// Where data and holes are.
+    /// Ranges of data and holes.
     pub holes: bool,
     /// Preferred I/O size.
     pub blksize: bool,
-    /// How wide its times are.
+    /// Width of its times.
     pub times: Times,
 }
 
-/// How a door writes seconds.
+/// Width in which a front end writes seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Times {
-    /// 64 bits, signed: every time that ZFS can hold.
+    /// 64 bits, signed: all times of ZFS.
     Signed64,
-    /// 32 bits without sign, as in NFSv3: a time beyond may be clamped to the nearest, or wrapped around.
+    /// 32 bits, unsigned, as in NFSv3: a time beyond may be clamped or wrapped around.
     Unsigned32,
 }
 
 impl Times {
-    /// Whether a door with such times may show `found` for a file whose time is `expected`.
+    /// Whether a front end with this width may show `found` for a file whose time is `expected`.
     pub fn shows(self, found: i64, expected: i64) -> bool {
         const SECOND: i64 = 1_000_000_000;
-        let (seconds, nanos) = (expected.div_euclid(SECOND), expected.rem_euclid(SECOND));
+        let seconds = expected.div_euclid(SECOND);
+        let nanos = expected.rem_euclid(SECOND);
         let fits = u32::try_from(seconds).is_ok();
         if found == expected || self == Times::Signed64 || fits {
             return found == expected;
@@ -61,7 +62,7 @@ impl Times {
 /// Attributes of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
     /// Permission bits, with set-user-id, set-group-id and sticky.
     pub mode: u32,
@@ -81,17 +82,17 @@ pub struct Attributes {
     pub ctime_ns: i64,
     /// Access time.
     pub atime_ns: i64,
-    /// Birth time, if carried.
+    /// Birth time, if shown.
     pub crtime_ns: Option<i64>,
     /// Space in units of 512 bytes.
     pub blocks512: u64,
-    /// Preferred I/O size, if carried.
+    /// Preferred I/O size, if shown.
     pub blksize: Option<u64>,
     /// Device number, for devices.
     pub rdev: (u64, u64),
 }
 
-/// A directory's entries: each name with its file's handle.
+/// Entries of a directory: each name with its file's handle.
 pub type Listing<Node> = Vec<(Vec<u8>, Node)>;
 
 /// A tree of files.
@@ -99,7 +100,7 @@ pub trait Tree {
     /// A file's handle.
     type Node: Clone;
 
-    /// What this door carries.
+    /// Facts that this front end shows.
     fn carries(&self) -> Carries;
     /// The root directory.
     ///
@@ -116,7 +117,7 @@ pub trait Tree {
     /// # Errors
     /// If the directory cannot be read.
     fn read_dir(&mut self, node: &Self::Node) -> Result<Listing<Self::Node>, TreeError>;
-    /// Bytes of a file; shorter than asked only at its end.
+    /// Reads bytes of a file; fewer than requested only at its end.
     ///
     /// # Errors
     /// [`TreeError::Input`] if the bytes are lost.
@@ -126,41 +127,41 @@ pub trait Tree {
     /// # Errors
     /// If it cannot be read.
     fn read_link(&mut self, node: &Self::Node) -> Result<Vec<u8>, TreeError>;
-    /// Extended attributes by name; only called if carried.
+    /// Returns the extended attributes by name; only called if shown.
     ///
     /// # Errors
     /// If they cannot be read.
     fn xattrs(&mut self, node: &Self::Node) -> Result<Vec<(String, Vec<u8>)>, TreeError>;
-    /// Runs of data as (offset, length); only called if carried.
+    /// Returns runs of data as (offset, length); only called if shown.
     ///
     /// # Errors
     /// If they cannot be found.
     fn data_runs(&mut self, node: &Self::Node, size: u64) -> Result<Vec<(u64, u64)>, TreeError>;
 }
 
-/// A block device, seen through whichever door.
+/// A block device, seen through any front end.
 pub trait BlockDevice {
-    /// Its size in bytes.
+    /// Size in bytes.
     fn size_bytes(&self) -> u64;
-    /// Bytes of it, exactly as many as asked.
+    /// Reads exactly `len` bytes.
     ///
     /// # Errors
     /// [`TreeError::Input`] if the bytes are lost.
     fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, TreeError>;
 }
 
-/// What reading a whole tree came to.
+/// Result of reading a whole tree.
 #[derive(Debug, Default)]
 pub struct FileCount {
-    /// Files of every kind.
+    /// Number of files of every kind.
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// What failed, with its path.
+    /// Failures with their paths.
     pub errors: Vec<String>,
 }
 
-/// Reads everything in a tree and compares it with nothing.
+/// Reads everything in a tree, without a comparison.
 pub fn count_all<T: Tree>(tree: &mut T, count: &mut FileCount) {
     let mut waiting = match tree.root() {
         Ok(root) => vec![(String::new(), root)],

@@ -1,5 +1,5 @@
-//! What is done to pools that others made, by the engine's own calls: in every file system of theirs, in data sets of
-//! our own beside them, in clones of their snapshots.
+//! Workload for pools made by others, through the engine's own calls: in each of their file systems, in new datasets
+//! beside them, and in clones of their snapshots.
 //!
 //! ```text
 //!   each file system   weir-rw/: files, links, an attribute ─► FS@weir-rw ─► overwritten, removed, punched, copied
@@ -7,8 +7,8 @@
 //!   the pool           POOL/weir-rw written alike, a volume in it, clones of their snapshots that come and go
 //! ```
 //!
-//! All that is made is called [`OURS`]. What a file holds follows from its number and the generation, so it can be looked
-//! for later, in another process. Every other snapshot of ours is destroyed again, the rest stay.
+//! Everything that the workload makes is called [`OURS`]. The contents of a file follow from its number and the
+//! generation, so that another process can check them later. Every other snapshot is destroyed again, the rest stays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use weir_volumes::VolumeError;
 
 use crate::kill::content;
 
-/// The name of all that is made, as folder, data set or snapshot.
+/// Name of everything that the workload makes: folder, dataset or snapshot.
 pub const OURS: &str = "weir-rw";
-/// Files in each folder.
+/// Number of files in each folder.
 const FILES: u64 = 12;
 /// The file that has an attribute and a second name.
 const LINKED: u64 = 2;
@@ -36,30 +36,30 @@ const PUNCHED: u64 = 5;
 const COPIED: u64 = 8;
 const HOLE: std::ops::Range<u64> = 4096..20_000;
 const XATTR: &[u8] = b"user.weir";
-/// A file of this name says that the file system takes no attributes.
+/// A file of this name marks a file system that accepts no attributes.
 const NO_XATTRS: &[u8] = b"no attributes";
 const VOLUME_BYTES: u64 = 4 << 20;
 const SECTOR_BYTES: u64 = 16 << 10;
-/// Snapshots of theirs that are cloned.
+/// Number of their snapshots that are cloned.
 const CLONES: usize = 3;
 
-/// How far a folder was written.
+/// State of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
-    /// Its files were made.
+    /// The files were made.
     First,
-    /// And then overwritten, removed, renamed.
+    /// Files were overwritten, removed, renamed after that.
     Second,
 }
 
-/// Why a workload stops.
+/// Reason why a workload stops.
 #[derive(Debug)]
 pub enum Stop {
-    /// There is no room, by the pool's size or by a limit that its properties set.
+    /// The pool has no space, or a limit in its properties is reached.
     Full,
-    /// It may not be written, for this reason.
+    /// Writing is refused for this reason.
     Left(String),
-    /// The engine's own words.
+    /// Error of the engine.
     Failed(String),
 }
 
@@ -88,7 +88,7 @@ impl From<PoolError> for Stop {
             | PoolError::Dsl(
                 DslError::Space { .. } | DslError::Object(ObjectError::NoSpace { .. } | ObjectError::Quota { .. }),
             ) => Stop::Full,
-            // The root data set of ztest is called a file system, and none was ever made in it.
+            // The root dataset of ztest is called a file system, but none was ever made in it.
             PoolError::Object(ObjectError::NoObject { object: ObjectId(1), .. }) => {
                 Stop::Left("no file system was made in it".to_owned())
             }
@@ -99,20 +99,21 @@ impl From<PoolError> for Stop {
     }
 }
 
-/// What was done.
+/// Results of a workload.
 #[derive(Debug, Default)]
 pub struct Done {
-    /// File systems and snapshots that have a folder of ours, and how it was left; `None`: unfinished, for want of room.
+    /// File systems and snapshots with a folder of the workload, and its state; `None`: unfinished, because there was
+    /// no space.
     pub written: BTreeMap<String, Option<Generation>>,
-    /// The volume that was made, if there was room for it.
+    /// The volume that was made, if there was space for it.
     pub volume: Option<String>,
-    /// What was left alone or given up, with the reason.
+    /// Objects that were left alone or given up, with the reason.
     pub left: Vec<String>,
-    /// Copies share blocks.
+    /// Whether copies share blocks.
     pub shares: bool,
 }
 
-/// A data set as it was found.
+/// A dataset of the original pool.
 struct Member {
     name: String,
     kind: ObjsetKind,
@@ -129,7 +130,7 @@ fn at(name: &str) -> impl FnOnce(Stop) -> Stop + '_ {
     }
 }
 
-/// Which version of a file a generation leaves.
+/// Version of a file in a generation.
 fn version(generation: Generation, n: u64) -> Option<u64> {
     match (generation, n % 3) {
         (Generation::First, _) | (Generation::Second, 2) => Some(n + 1),
@@ -138,7 +139,7 @@ fn version(generation: Generation, n: u64) -> Option<u64> {
     }
 }
 
-/// What the files of a generation hold, by name.
+/// Contents of the files of a generation, by name.
 fn state(generation: Generation) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut files: BTreeMap<_, _> =
         (0..FILES).map(|n| (format!("file {n}"), version(generation, n).map(|v| content(v).to_vec()))).collect();
@@ -173,7 +174,7 @@ async fn first(files: &FileSystem, rq: &Request) -> Result<(), Stop> {
         if n == LINKED {
             files.link(rq, root, file, folder, b"second name").await?;
             match files.set_xattr(rq, root, file, XATTR, &attribute(), XattrMode::Any).await {
-                // The file that says so is looked for later.
+                // This file is checked later.
                 Err(FileError::Unsupported { .. }) => {
                     files.create(rq, root, folder, NO_XATTRS, &New::of(NewKind::Regular, 0o644)).await?;
                 }
@@ -185,7 +186,7 @@ async fn first(files: &FileSystem, rq: &Request) -> Result<(), Stop> {
     Ok(files.sync(rq, None).await?)
 }
 
-/// Overwrites, removes, renames, punches and copies; where blocks may not be shared, a copy is written.
+/// Overwrites, removes, renames, punches and copies. A copy is written where blocks may not be shared.
 async fn second(files: &FileSystem, rq: &Request, shares: bool) -> Result<(), Stop> {
     let root = &Cred::root();
     let folder = files.lookup(rq, files.root(), OURS.as_bytes()).await?;
@@ -217,7 +218,7 @@ async fn second(files: &FileSystem, rq: &Request, shares: bool) -> Result<(), St
     Ok(files.sync(rq, None).await?)
 }
 
-/// What of our folder is not as a generation left it.
+/// Returns how the folder differs from its generation.
 pub async fn differences(files: &FileSystem, rq: &Request, generation: Generation) -> Vec<String> {
     let folder = match files.lookup(rq, files.root(), OURS.as_bytes()).await {
         Ok(folder) => folder,
@@ -272,21 +273,21 @@ fn sector(n: u64) -> Bytes {
     Bytes::from(content(n).iter().copied().cycle().take(SECTOR_BYTES as usize).collect::<Vec<u8>>())
 }
 
-/// The sectors of our volume that were written, and what each holds.
+/// Sectors of the volume that were written, with their contents.
 pub fn sectors() -> impl Iterator<Item = (u64, Bytes)> {
     (0..40).map(|n| (n * 2 * SECTOR_BYTES, sector(if n < 10 { n + 500 } else { n + 1 })))
 }
 
-/// Whether copies in a pool may share blocks and OpenZFS's zdb at hand (2.3) still read it: the first shared block brings
-/// `feature@block_cloning_endian` into use where a newer OpenZFS enabled it, and that zdb stops at the table.
+/// Whether copies in a pool may share blocks and OpenZFS's zdb at hand (2.3) still read it: the first shared block
+/// brings `feature@block_cloning_endian` into use where a newer OpenZFS enabled it, and that zdb stops at the table.
 pub fn may_share(pool: &Pool) -> bool {
     pool.features.count("com.truenas:block_cloning_endian") != Some(0)
 }
 
-/// Does all of it, and leaves the pool open. `shares`: copies share blocks.
+/// Runs the workload, and leaves the pool open. `shares`: copies share blocks.
 ///
 /// # Errors
-/// With the engine's own words, if something cannot be done for another reason than want of room.
+/// Errors of the engine, except for want of space.
 pub async fn work(engine: &Engine, shares: bool) -> Result<Done, String> {
     let rq = &Request::internal("workload");
     let mut done = Done { shares, ..Done::default() };
@@ -315,7 +316,7 @@ pub async fn work(engine: &Engine, shares: bool) -> Result<Done, String> {
     Ok(done)
 }
 
-/// Want of room is noted; all else ends the workload.
+/// Records want of space; all other errors end the workload.
 fn booked(name: &str, outcome: Result<(), Stop>, done: &mut Done) -> Result<(), String> {
     match outcome {
         Ok(()) => Ok(()),
@@ -334,7 +335,7 @@ fn booked(name: &str, outcome: Result<(), Stop>, done: &mut Done) -> Result<(), 
 async fn members(engine: &Engine, rq: &Request) -> Result<Vec<Member>, PoolError> {
     let dsl = engine.dsl(rq).await?;
     let mut out = Vec::new();
-    // Names with a dollar sign or a percent sign are OpenZFS's own.
+    // Names with a dollar or percent sign are internal to OpenZFS.
     for dir in dsl.dirs().into_iter().filter(|dir| !dir.name.contains(['$', '%'])) {
         let root = dsl.encryption_root(rq, dir).await?;
         let snapshots = dsl.snapshots(rq, dir).await?;
@@ -349,7 +350,7 @@ async fn members(engine: &Engine, rq: &Request) -> Result<Vec<Member>, PoolError
     Ok(out)
 }
 
-/// Snapshots of file systems to be cloned: the first ones, with and without encryption.
+/// Snapshots of file systems to clone: the first ones, with and without encryption.
 fn origins(members: &[Member]) -> Vec<&str> {
     let of = |encrypted: bool| {
         let wanted = move |m: &&Member| m.kind == ObjsetKind::Zfs && m.is_encrypted == encrypted;
@@ -358,13 +359,13 @@ fn origins(members: &[Member]) -> Vec<&str> {
     of(false).chain(of(true)).collect()
 }
 
-/// Opens a data set of theirs, which replays its log; writes in it if it is a file system.
+/// Opens one of their datasets, which replays its log; writes in it if it is a file system.
 async fn theirs(engine: &Engine, rq: &Request, member: &Member, done: &mut Done) -> Result<(), Stop> {
     let name = &member.name;
     match member.kind {
         ObjsetKind::Zfs => {}
         ObjsetKind::Zvol => return engine.volume(rq, name).await.map(drop).map_err(Stop::from),
-        // Programs of OpenZFS's own tests keep there what only they understand.
+        // OpenZFS's test programs keep data there that only they understand.
         other => return Err(Stop::Left(format!("holds {}", other.name()))),
     }
     let files = engine.file_system(rq, name).await?;
@@ -389,15 +390,15 @@ fn demand_writable(files: &FileSystem) -> Result<(), Stop> {
     }
 }
 
-/// The first generation; what it leaves if there is no room counts as unfinished.
+/// The first generation; it counts as unfinished if there was no space.
 async fn fill(engine: &Engine, rq: &Request, files: &Arc<FileSystem>, done: &mut Done) -> Result<(), Stop> {
     done.written.insert(files.name().to_owned(), None);
     first(files, rq).await?;
-    // What was synced can be shared by copies.
+    // Blocks that were synced can be shared by copies.
     Ok(engine.sync().await?)
 }
 
-/// A file system of our own.
+/// Makes a new file system.
 async fn ours(engine: &Engine, rq: &Request, name: &str, done: &mut Done) -> Result<(), Stop> {
     let kind = Kind::FileSystem(FileSystemSpec::default());
     engine.create_dataset(NewDataset { name: name.to_owned(), kind, properties: Vec::new() }).await?;
@@ -423,7 +424,7 @@ async fn volume(engine: &Engine, rq: &Request, name: &str) -> Result<(), Stop> {
     Ok(volume.flush(rq).await?)
 }
 
-/// A clone of a snapshot of theirs is written, and destroyed.
+/// Writes a clone of one of their snapshots, and destroys it.
 async fn clone(engine: &Engine, rq: &Request, origin: &str, name: &str, shares: bool) -> Result<(), Stop> {
     match engine.clone_snapshot(origin.to_owned(), name.to_owned(), Vec::new()).await {
         Err(PoolError::Dsl(error @ DslError::Busy { .. })) => return Err(Stop::Left(error.to_string())),
@@ -443,16 +444,17 @@ async fn written_clone(engine: &Engine, rq: &Request, name: &str, shares: bool) 
     second(&files, rq, shares).await
 }
 
-/// Most files that are removed from a file system.
-const MOST_REMOVED: usize = 200;
+/// Maximum number of files that are removed from a file system.
+const MAX_REMOVED: usize = 200;
 
 /// Removes every other plain file of a folder, and of the folders in it.
 async fn thin_folder(files: &FileSystem, rq: &Request, top: ObjectId) -> Result<(), Stop> {
-    let (mut folders, mut plain) = (vec![top], Vec::new());
+    let mut folders = vec![top];
+    let mut plain = Vec::new();
     while let Some(folder) = folders.pop()
-        && plain.len() < 2 * MOST_REMOVED
+        && plain.len() < 2 * MAX_REMOVED
     {
-        for entry in files.read_dir(rq, folder, 0, 2 * MOST_REMOVED).await? {
+        for entry in files.read_dir(rq, folder, 0, 2 * MAX_REMOVED).await? {
             match files.attributes(rq, entry.object).await?.kind {
                 weir_files::FileKind::Directory if entry.name[..] != *OURS.as_bytes() => folders.push(entry.object),
                 weir_files::FileKind::Regular => plain.push((folder, entry.name)),
@@ -460,7 +462,7 @@ async fn thin_folder(files: &FileSystem, rq: &Request, top: ObjectId) -> Result<
             }
         }
     }
-    for (folder, name) in plain.into_iter().step_by(2).take(MOST_REMOVED) {
+    for (folder, name) in plain.into_iter().step_by(2).take(MAX_REMOVED) {
         match files.remove(rq, &Cred::root(), folder, &name).await {
             // Some have flags that forbid it.
             Ok(()) | Err(FileError::NotPermitted { .. }) => {}
@@ -470,10 +472,10 @@ async fn thin_folder(files: &FileSystem, rq: &Request, top: ObjectId) -> Result<
     Ok(())
 }
 
-/// Takes away much of what a pool has: files, then snapshots and data sets that nothing depends on, every other one.
+/// Removes much of a pool's contents: files, then snapshots and datasets without dependents, every other one.
 ///
 /// # Errors
-/// With the engine's own words.
+/// Errors of the engine.
 pub async fn thin(engine: &Engine) -> Result<(), String> {
     let rq = &Request::internal("workload");
     let said = |name: &str, stop: Stop| match stop {
@@ -497,7 +499,7 @@ pub async fn thin(engine: &Engine) -> Result<(), String> {
     engine.sync().await.map_err(|error| error.to_string())
 }
 
-/// What others need stays.
+/// Datasets with dependents stay.
 fn removed(outcome: Result<(), PoolError>) -> Result<(), String> {
     match outcome {
         Ok(()) | Err(PoolError::Dsl(DslError::HasDependents { .. } | DslError::Busy { .. })) => Ok(()),

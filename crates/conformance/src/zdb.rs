@@ -1,4 +1,4 @@
-//! OpenZFS's own zdb beside ours: the same pool walked by both, and the figures of `-bcc` compared.
+//! Compares Weir's zdb with OpenZFS's: both walk the same pool, and the figures of `-bcc` must be equal.
 //!
 //! OpenZFS's figures come from the golden's manifest where it has them (those were taken by a zdb that knows every
 //! feature of the pool), else from the zdb of the unpacked tools (`WEIR_ZFS_TOOLS`). Only lines that count are
@@ -33,7 +33,7 @@ const COUNTED: &[&str] = &[
 
 /// How long zdb may take for a pool of a test.
 const PATIENCE_SECONDS: u64 = 120;
-/// What timeout(1) exits with when a program did not end.
+/// Exit code of timeout(1) if a program did not end in time.
 pub const DID_NOT_END: i64 = 124;
 
 /// OpenZFS's tools on this machine.
@@ -65,7 +65,7 @@ impl Tools {
         command
     }
 
-    /// The same, ended after so many seconds (by timeout(1), which then exits with [`DID_NOT_END`]).
+    /// One of the programs with a time limit in seconds (by timeout(1), which then exits with [`DID_NOT_END`]).
     pub fn timed(&self, name: &str, seconds: u64) -> Command {
         let mut command = Command::new("timeout");
         command.arg(seconds.to_string()).arg(self.folder.join(name));
@@ -84,7 +84,7 @@ impl Tools {
     }
 }
 
-/// Runs a command to its end and gives what it printed.
+/// Runs a command to its end and returns its output.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -93,7 +93,7 @@ pub fn output(command: &mut Command) -> Result<Output, JudgeError> {
     command.stdin(Stdio::null()).output().map_err(|source| JudgeError::Io { what: name, source })
 }
 
-/// The counted figures in a `-bcc` report.
+/// Figures of a `-bcc` report that are compared.
 pub fn figures(report: &str) -> BTreeMap<&'static str, Vec<u64>> {
     let mut found: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
     for line in report.split(['\n', '\r']).map(str::trim) {
@@ -107,7 +107,7 @@ pub fn figures(report: &str) -> BTreeMap<&'static str, Vec<u64>> {
     found
 }
 
-/// How much of each class is used, and the ratio of deduplication, as they are printed.
+/// Share of each class and dedup ratio, as printed.
 fn shares(report: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for line in report.split(['\n', '\r']).map(str::trim) {
@@ -129,7 +129,7 @@ pub fn ours(devices: &Path, pool: &str) -> Result<(i64, String), JudgeError> {
     report(command.args(["zdb", "-e", "-p"]).arg(devices).arg(pool).arg("-bcc"))
 }
 
-/// What `weir zdb --invariants` finds in a pool, in a few lines; nothing if all invariants hold.
+/// Returns findings of `weir zdb --invariants` in a few lines; nothing if all invariants hold.
 ///
 /// # Errors
 /// If the binary is not there.
@@ -140,7 +140,7 @@ pub fn invariants_fault(devices: &Path, pool: &str) -> Result<Option<String>, Ju
     Ok((code != 0).then(|| format!("exit {code}: {}", lines.join(" | "))))
 }
 
-/// The same by OpenZFS's zdb.
+/// Runs OpenZFS's zdb likewise.
 ///
 /// # Errors
 /// If it is not there.
@@ -148,8 +148,8 @@ pub fn theirs(tools: &Tools, devices: &Path, pool: &str) -> Result<(i64, String)
     report(tools.program("sbin/zdb").args(["-e", "-p"]).arg(devices).arg(pool).arg("-bcc"))
 }
 
-/// What OpenZFS's `zdb -bcc` finds wrong with a pool, in a few lines; nothing if it reads every block and each is allocated
-/// once.
+/// Returns errors that OpenZFS's `zdb -bcc` finds in a few lines; nothing if it reads every block and each is
+/// allocated once.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -159,7 +159,7 @@ pub fn fault(tools: &Tools, devices: &Path, pool: &str) -> Result<Option<String>
     Ok((code != 0 || !text.contains("No leaks")).then(|| last_words(code, &text)))
 }
 
-/// What `zdb -d` says of objects that nothing leads to and of features that are counted wrong.
+/// Returns the lines of `zdb -d` on unreferenced objects and wrong reference counts of features.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -177,7 +177,7 @@ pub fn counting_fault(tools: &Tools, devices: &Path, pool: &str) -> Result<Optio
     })
 }
 
-/// Words in the lines in which zdb says why it stops.
+/// Words in lines of zdb that state why it stops.
 const WHY: [&str; 5] = ["ASSERT", "VERIFY", "leaked space", "error", "failed"];
 
 fn last_words(code: i64, text: &str) -> String {
@@ -185,7 +185,7 @@ fn last_words(code: i64, text: &str) -> String {
         return format!("it did not end within {PATIENCE_SECONDS} s");
     }
     let lines = || text.split(['\n', '\r']).filter(|line| !line.trim().is_empty());
-    // Where it stops by itself, what it says last is only where it was.
+    // If it stops by itself, its last line only shows its position.
     let why: Vec<&str> = lines().filter(|line| WHY.iter().any(|word| line.contains(word))).take(4).collect();
     let mut last: Vec<&str> = lines().rev().take(if why.is_empty() { 6 } else { 1 }).collect();
     last.reverse();
@@ -207,7 +207,8 @@ pub fn compare(ours: &(i64, String), theirs: &(i64, String)) -> Findings {
         let last = ours.1.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         findings.differs(format!("exit code {} where OpenZFS gives {}: {last}", ours.0, theirs.0));
     }
-    let (our_figures, their_figures) = (figures(&ours.1), figures(&theirs.1));
+    let our_figures = figures(&ours.1);
+    let their_figures = figures(&theirs.1);
     for (label, expected) in &their_figures {
         findings.facts += 1;
         match our_figures.get(label) {
@@ -217,7 +218,8 @@ pub fn compare(ours: &(i64, String), theirs: &(i64, String)) -> Findings {
             None => findings.differs(format!("{label} not printed, OpenZFS says {expected:?}")),
         }
     }
-    let (our_shares, their_shares) = (shares(&ours.1), shares(&theirs.1));
+    let our_shares = shares(&ours.1);
+    let their_shares = shares(&theirs.1);
     for (label, found) in &our_shares {
         let Some(expected) = their_shares.get(label) else { continue };
         findings.facts += 1;

@@ -1,15 +1,15 @@
-//! Pools under fire: OpenZFS's own `ztest` makes them in every arrangement, with all that it knows to do to a pool at once
-//! (snapshots, clones, attaching, detaching, removing, expanding, checkpoints, deduplication, gangs, injected damage), and is
-//! killed (SIGKILL) in the middle of it.
+//! Pools under fire: OpenZFS's own `ztest` makes them in every arrangement, with all that it knows to do to a pool at
+//! once (snapshots, clones, attaching, detaching, removing, expanding, checkpoints, deduplication, gangs, injected
+//! damage), and is killed (SIGKILL) in the middle of it.
 //!
 //! ```text
 //!   ztest … ─► SIGKILL ─► zdb -bcc: clean? ─► weir zdb -bcc: the same figures
 //!                     ─► import, a workload in file systems of our own ─► export ─► zdb -bcc ─► our files are there
 //! ```
 //!
-//! What ztest keeps in its data sets is no file system, so those are left alone. A pool in which something is under way that
-//! Weir reads but does not go on with (a vdev being removed, a RAID-Z being widened) is refused for writing by name; the
-//! line says so, and nothing may have been written to it then. A pool that zdb itself cannot walk is no one's to judge.
+//! The datasets of ztest contain no file system and are left alone. A pool in the middle of an operation that
+//! Weir cannot continue (a vdev removal, a RAID-Z expansion) is refused for writing by name; the
+//! line says so, and then nothing may have been written to it. A pool that zdb itself cannot walk is not judged.
 #![allow(clippy::disallowed_methods, reason = "a judge kills other programs in real time")]
 
 use std::fs::File;
@@ -33,10 +33,10 @@ use crate::zdb::{Tools, compare, fault, ours, theirs};
 
 const POOL: &str = "ztest";
 
-/// What ztest says, in its folder.
+/// Output of ztest, in its folder.
 const LOG: &str = "ztest.log";
 
-/// The arrangements: a name, and what ztest is told.
+/// The arrangements: a name, and ztest's arguments.
 const KINDS: &[(&str, &[&str])] = &[
     ("mirrors", &["-v", "2", "-m", "2", "-K", "raidz", "-r", "1"]),
     ("raidz1", &["-v", "2", "-m", "1", "-K", "raidz", "-r", "4", "-R", "1"]),
@@ -46,12 +46,12 @@ const KINDS: &[(&str, &[&str])] = &[
     ("mirrored raidz3", &["-v", "1", "-m", "2", "-K", "raidz", "-r", "5", "-R", "3"]),
 ];
 
-/// How long ztest may take to make its pool.
+/// Maximum time for ztest to make its pool.
 const BEGINS_WITHIN: Duration = Duration::from_secs(120);
-/// How long it lives then: at least, and the range above it, in ms.
+/// Running time of ztest after that: minimum, and the range above it, in ms.
 const LIVES_MS: (u64, u64) = (10_000, 15_000);
 
-/// ztest, and all that it started; killed when dropped.
+/// ztest, and all processes that it started; killed when dropped.
 struct Fire(Child);
 
 impl Fire {
@@ -60,7 +60,7 @@ impl Fire {
         // It calls zdb by its name.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", tools.folder().join("sbin").display()));
-        // Its passes are longer than it lives: who ends it is us.
+        // Its passes are longer than its running time, because the judge ends it.
         command.args(["-T", "600", "-P", "300", "-t", "8", "-d", "3", "-s", "192m", "-p", POOL, "-f"]).arg(folder);
         let log = File::create(folder.join(LOG)).map_err(|error| failed("a log", error))?;
         let both = log.try_clone().map_err(|error| failed("a log", error))?;
@@ -87,7 +87,7 @@ impl Drop for Fire {
     }
 }
 
-/// Runs so many rounds (one word; else one of each arrangement).
+/// Runs this number of rounds (one argument; otherwise one of each arrangement).
 ///
 /// # Errors
 /// If OpenZFS's tools are not here.
@@ -114,7 +114,7 @@ pub fn run(words: &[String], report: &mut Report) -> Result<(), JudgeError> {
     Ok(())
 }
 
-/// Lets ztest live for a while and kills it; tells whether it had come to a pool.
+/// Runs ztest for a while and kills it; returns whether it had made a pool.
 fn fire(tools: &Tools, folder: &Path, kind: &[&str], round: u64) -> Result<(), JudgeError> {
     let mut ztest = Fire::start(tools, folder, kind)?;
     let until = Instant::now() + BEGINS_WITHIN;
@@ -137,7 +137,7 @@ fn fire(tools: &Tools, folder: &Path, kind: &[&str], round: u64) -> Result<(), J
     Ok(())
 }
 
-/// It does, now and then: it injects damage, and stops at what it finds.
+/// ztest injects damage, and sometimes stops at it.
 fn gave_up(how: &str, folder: &Path) -> JudgeError {
     let log = std::fs::read(folder.join(LOG)).unwrap_or_default();
     let log = String::from_utf8_lossy(&log).into_owned();

@@ -1,4 +1,4 @@
-//! The manifests themselves: every golden is read, and its archive holds the images that it names.
+//! Manifests: every golden is read, and its archive has the images that it names.
 
 use weir_conformance::golden::{Unpacked, folder, names};
 use weir_conformance::manifest::Golden;

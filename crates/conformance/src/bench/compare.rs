@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use super::mounted::{self, Whose};
+use super::mounted::{self, MountedBy};
 use super::{Measured, SELF, folder, line_of, peak_bytes, read, succeeded, write};
 use crate::JudgeError;
 use crate::report::{Report, line};
@@ -113,7 +113,7 @@ struct Build {
 }
 
 impl Build {
-    /// The build whose judge program is given; `weir` must be in the same folder.
+    /// The build by judge program is given; `weir` must be in the same folder.
     fn with_judge(judge: PathBuf) -> Result<Build, JudgeError> {
         let weir = judge.with_file_name("weir");
         let build = Build { judge, weir };
@@ -177,7 +177,7 @@ struct Pairs {
 
 /// Compares this build with another: `OTHER-JUDGE [--rounds N] [--only TEXT]`.
 ///
-/// `OTHER-JUDGE` is the program `weir-judge` of the other build, with `weir` beside it; rows whose name contains `TEXT`
+/// `OTHER-JUDGE` is the program `weir-judge` of the other build, with `weir` beside it; rows by name contains `TEXT`
 /// are run.
 ///
 /// # Errors
@@ -270,7 +270,7 @@ impl std::fmt::Display for Interval {
     }
 }
 
-/// What a row shows about this build.
+/// Verdict on this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Not shown to be worse by more than the tolerance.
@@ -311,7 +311,7 @@ pub fn mounted_main(what: &str) -> ExitCode {
 
 fn measure_mounted(what: &str, image: &Path) -> Result<Measured, JudgeError> {
     let image = image.canonicalize().map_err(|source| JudgeError::Io { what: image.display().to_string(), source })?;
-    mounted::measure(Whose::Weir, &image, what, 1280)
+    mounted::measure(MountedBy::Weir, &image, what, 1280)
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Weir beside others: the same work on the same disks in the same minutes, as ratios.
+//! Benchmarks: Weir and its peers do the same work on the same disks in the same minutes, compared as ratios.
 //!
-//! A figure by itself says as much about the machine as about the program, so nothing here is a test with a clock: each
-//! bench runs Weir and its peers in turn and prints how they compare. Every measurement is a process of its own, which
-//! prints one line: caches are cold, and peak memory and processor time are that measurement's alone.
+//! A figure alone depends on the machine as much as on the program, so no test has a time limit. Each benchmark runs
+//! Weir and its peers in turn and prints ratios. Every measurement is a process of its own, which prints one line, so
+//! that caches are cold, and peak memory and processor time are those of the measurement.
 //!
 //! ```text
 //!   read, scan ──► read_child                  the engine opens a pool that zfs-fuse made
-//!   write ───────► write_child                 the engine makes a pool on files that were written through before
+//!   write ───────► write_child                 the engine makes a pool on files that were written before
 //!         ───────► mounted                     the same files under any file system that can be mounted
-//!   all ─────────► fio, zfs-fuse.sh            what the disks give, what others make of them
+//!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
@@ -28,15 +28,15 @@ use serde_json::Value;
 use crate::JudgeError;
 use crate::zdb::{Tools, output};
 
-/// Memory that the cache may take in every bench.
+/// Cache limit in every benchmark.
 pub const ARC_BYTES: u64 = 256 << 20;
 
-/// What one process measured.
+/// Result of a measuring process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measured {
     /// Bytes read or written.
     pub bytes: u64,
-    /// Operations done.
+    /// Number of operations.
     pub operations: u64,
     /// Time taken, in seconds.
     pub seconds: f64,
@@ -59,7 +59,7 @@ impl Measured {
         self.cpu_seconds / (self.bytes as f64 / f64::from(1 << 30))
     }
 
-    /// As the one line that a measuring process prints.
+    /// Encodes the line that a measuring process prints.
     pub fn to_line(&self) -> String {
         let Measured { bytes, operations, seconds, peak_bytes, cpu_seconds } = self;
         format!("measured {bytes} {operations} {seconds:.6} {peak_bytes} {cpu_seconds:.3}")
@@ -77,14 +77,14 @@ impl Measured {
     }
 }
 
-/// This process, where the kernel tells of processes.
+/// This process in `/proc`.
 const SELF: &str = "self";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench")
 }
 
-/// Runs the script that runs zfs-fuse, in a folder that is made if need be; gives what it said.
+/// Runs the script that runs zfs-fuse in a folder, which is created if necessary; returns its output.
 fn zfs_fuse(folder: &Path, arguments: &[&str]) -> Result<String, JudgeError> {
     std::fs::create_dir_all(folder).map_err(|source| JudgeError::Io { what: folder.display().to_string(), source })?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../xtask/scripts/zfs-fuse.sh");
@@ -93,7 +93,7 @@ fn zfs_fuse(folder: &Path, arguments: &[&str]) -> Result<String, JudgeError> {
     succeeded(&mut command)
 }
 
-/// What a program printed that must succeed; exit 3 says that something is missing here.
+/// Returns the output of a program that must succeed; exit code 3 means that something is missing on this machine.
 fn succeeded(command: &mut Command) -> Result<String, JudgeError> {
     let done = output(command)?;
     if done.status.success() {
@@ -107,14 +107,14 @@ fn succeeded(command: &mut Command) -> Result<String, JudgeError> {
     Err(JudgeError::Process { command: format!("{command:?}"), why: last })
 }
 
-/// Runs this program again as a measuring process; gives what it printed.
+/// Runs this program again as a measuring process; returns its output.
 fn measuring(arguments: &[&str]) -> Result<String, JudgeError> {
     let program =
         std::env::current_exe().map_err(|source| JudgeError::Io { what: "own program".to_string(), source })?;
     succeeded(Command::new(program).args(arguments))
 }
 
-/// The figures that a measuring process printed.
+/// Decodes the line of a measuring process.
 fn line_of(text: &str) -> Result<Measured, JudgeError> {
     text.lines().find_map(Measured::from_line).ok_or_else(|| JudgeError::Process {
         command: "a measuring process".to_string(),
@@ -122,7 +122,7 @@ fn line_of(text: &str) -> Result<Measured, JudgeError> {
     })
 }
 
-/// One measurement of fio on all these files at once, past the page cache; `direction` is `read` or `write`.
+/// Measures fio on all these files at once with direct I/O; `direction` is `read` or `write`.
 fn fio(direction: &str, files: &[PathBuf], arguments: &[String]) -> Result<Measured, JudgeError> {
     let mut command = Command::new("fio");
     command.args(["--output-format=json", "--direct=1", "--group_reporting"]).args(arguments);
@@ -145,7 +145,7 @@ fn fio(direction: &str, files: &[PathBuf], arguments: &[String]) -> Result<Measu
     })
 }
 
-/// Processor time that all threads of a process took so far: ticks of 10 ms, as the kernel tells.
+/// Processor time of all threads of a process so far (`proc(5)`), in ticks of 10 ms.
 fn cpu_seconds(process: &str) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let behind_the_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -153,7 +153,7 @@ fn cpu_seconds(process: &str) -> f64 {
         / 100.0
 }
 
-/// The most memory that a process ever held, as the kernel tells.
+/// Peak resident memory of a process (`proc(5)`).
 fn peak_bytes(process: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

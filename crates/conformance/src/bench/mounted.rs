@@ -1,15 +1,16 @@
-//! The same writing through every file system's own door: a mount.
+//! Writes through mounts: the same work on each file system.
 //!
-//! One worker writes plain files in a folder; it does not know whose folder it is. Weir and zfs-fuse mount through FUSE,
-//! btrfs and xfs by the kernel on a loop device that goes past the page cache; each on a new file system in the same file.
-//! What this machine does not have is a line that says so, and no row.
+//! One worker writes plain files in a folder, whatever file system it is on. Weir and zfs-fuse mount through
+//! FUSE; btrfs and xfs are mounted by the kernel on a loop device with direct I/O. Each is a new file system in the
+//! same file. A file system that this machine lacks is reported in a line, and has no row.
 //!
-//! Each keeps the same promise. What zfs-fuse does at an fsync was looked at with strace: it writes its intent log and flushes
-//! the file below before it answers, by 8 clients once for some four of them. It takes ten requests of the kernel for a file
-//! that is made, synced and removed; Weir takes nine.
+//! Each keeps the same promise. As strace shows, zfs-fuse writes its intent log and flushes the file below before it
+//! answers an fsync; with 8 clients, once for about four of them. It takes ten requests of the kernel to create, sync
+//! and remove a file; Weir takes nine.
 //!
-//! FUSE passes no `sync(2)` on. Where all is to be made stable at once, each file system has a command of its own for that,
-//! which the worker runs: `weir zpool sync`; a property set in zfs-fuse, which waits for its transaction group; `sync -f`.
+//! FUSE does not forward `sync(2)`. To make everything stable at once, the worker runs a command of each file system:
+//! `weir zpool sync`; in zfs-fuse a property is set, which waits for the txg; otherwise
+//! `sync -f`.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::fs::File;
@@ -28,15 +29,16 @@ use crate::process::{Mounted, weir};
 use crate::report::line;
 use crate::zdb::Tools;
 
-/// The variable with the command for a shell that makes all stable; the mount point goes behind it, unless it ends in `#`.
+/// Environment variable with the shell command that makes everything stable; the mount point is appended, unless it
+/// ends in `#`.
 const SYNC_ALL: &str = "WEIR_BENCH_SYNC";
 
-/// How the names of folders begin that loop devices are mounted on.
+/// Prefix of the folders on which loop devices are mounted.
 const MOUNTPOINT: &str = "weir-bench-";
 
-/// Whose mount it is.
+/// A file system that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Whose {
+pub enum MountedBy {
     /// `weir mount`.
     Weir,
     /// zfs-fuse.
@@ -47,29 +49,29 @@ pub enum Whose {
     Xfs,
 }
 
-impl Whose {
-    /// All others.
-    pub const PEERS: [Whose; 3] = [Whose::ZfsFuse, Whose::Btrfs, Whose::Xfs];
+impl MountedBy {
+    /// All except Weir.
+    pub const PEERS: [MountedBy; 3] = [MountedBy::ZfsFuse, MountedBy::Btrfs, MountedBy::Xfs];
 
-    /// The name in a row.
+    /// Name in a row.
     pub fn name(self) -> &'static str {
         match self {
-            Whose::Weir => "Weir",
-            Whose::ZfsFuse => "zfs-fuse",
-            Whose::Btrfs => "btrfs",
-            Whose::Xfs => "xfs",
+            MountedBy::Weir => "Weir",
+            MountedBy::ZfsFuse => "zfs-fuse",
+            MountedBy::Btrfs => "btrfs",
+            MountedBy::Xfs => "xfs",
         }
     }
 }
 
-/// Makes a new file system in `image` (the only one in its folder), has the worker write there, and takes it away.
+/// Makes a new file system in `image` (the only one in its folder), runs the worker on it, and destroys it.
 ///
 /// # Errors
-/// [`JudgeError::Missing`] if this machine does not have it; what fails.
-pub fn measure(whose: Whose, image: &Path, what: &str, mib: u64) -> Result<Measured, JudgeError> {
-    match whose {
-        Whose::Weir => in_weir(image, what, mib),
-        Whose::ZfsFuse => {
+/// [`JudgeError::Missing`] if this machine lacks the file system; other failures.
+pub fn measure(by: MountedBy, image: &Path, what: &str, mib: u64) -> Result<Measured, JudgeError> {
+    match by {
+        MountedBy::Weir => in_weir(image, what, mib),
+        MountedBy::ZfsFuse => {
             let program = own_program()?;
             let home = image.parent().unwrap_or(Path::new("/"));
             let (image, mib) = (image.display().to_string(), mib.to_string());
@@ -78,8 +80,8 @@ pub fn measure(whose: Whose, image: &Path, what: &str, mib: u64) -> Result<Measu
             let worker = ["env", &sync, &program, "mounted-bench-child", what, &mib];
             line_of(&zfs_fuse(home, &[&["write", POOL, &image], &worker[..]].concat())?)
         }
-        Whose::Btrfs => in_kernel(image, &["mkfs.btrfs", "-q", "-f"], what, mib),
-        Whose::Xfs => in_kernel(image, &["mkfs.xfs", "-q", "-f"], what, mib),
+        MountedBy::Btrfs => in_kernel(image, &["mkfs.btrfs", "-q", "-f"], what, mib),
+        MountedBy::Xfs => in_kernel(image, &["mkfs.xfs", "-q", "-f"], what, mib),
     }
 }
 
@@ -95,7 +97,7 @@ fn worker(folder: &Path, what: &str, mib: u64, sync: &str) -> Result<Measured, J
     line_of(&succeeded(command.env(SYNC_ALL, sync).args(["mounted-bench-child", what, &mib, &folder]))?)
 }
 
-/// Processor time and memory are those of the program that serves the mount.
+/// Measures `weir mount`. Processor time and memory are those of the server.
 fn in_weir(image: &Path, what: &str, mib: u64) -> Result<Measured, JudgeError> {
     let folder = image.parent().unwrap_or(Path::new("/"));
     let failed = |error: &dyn std::fmt::Display| JudgeError::Process { command: "make".into(), why: error.to_string() };
@@ -115,7 +117,7 @@ fn in_weir(image: &Path, what: &str, mib: u64) -> Result<Measured, JudgeError> {
     Ok(measured)
 }
 
-/// A file system of the kernel, mounted on a loop device; gone when this is dropped.
+/// A file system of the kernel, mounted on a loop device until dropped.
 struct Looped {
     device: String,
     mountpoint: tempfile::TempDir,
@@ -140,20 +142,20 @@ impl Looped {
 
 impl Drop for Looped {
     fn drop(&mut self) {
-        // What was not mounted cannot be unmounted, without harm.
+        // Unmounting a folder that is not mounted is harmless.
         let _ = crate::zdb::output(Command::new("umount").arg(self.mountpoint.path()));
         let _ = crate::zdb::output(Command::new("losetup").arg("--detach").arg(&self.device));
     }
 }
 
-/// Unmounts and detaches what a bench that was killed has left behind: loop devices whose file lies in `home`, no others.
+/// Unmounts and detaches loop devices that a killed benchmark left behind: only those whose file is in `home`.
 pub fn remove_leftovers(home: &Path) {
     let Ok(home) = home.canonicalize() else { return };
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for device in loops_in(Path::new("/sys/block"), &home) {
         for mountpoint in mountpoints_of(&device, &mounts) {
             let _ = crate::zdb::output(Command::new("umount").arg(mountpoint));
-            // What is not empty, or is no folder of ours, stays.
+            // A folder that is not empty or has another name stays.
             if mountpoint.file_name().is_some_and(|name| name.to_string_lossy().starts_with(MOUNTPOINT)) {
                 let _ = std::fs::remove_dir(mountpoint);
             }
@@ -163,7 +165,7 @@ pub fn remove_leftovers(home: &Path) {
     }
 }
 
-/// The loop devices whose file lies in `home`; `block` is what the kernel tells of block devices.
+/// Returns the loop devices whose file is in `home`; `block` is the folder of block devices in sysfs.
 fn loops_in(block: &Path, home: &Path) -> Vec<PathBuf> {
     let mut loops = Vec::new();
     for entry in std::fs::read_dir(block).into_iter().flatten().flatten() {
@@ -176,7 +178,7 @@ fn loops_in(block: &Path, home: &Path) -> Vec<PathBuf> {
     loops
 }
 
-/// Where a device is mounted, as the kernel's list of mounts says.
+/// Returns the mount points of a device in the kernel's list of mounts.
 fn mountpoints_of<'a>(device: &Path, mounts: &'a str) -> Vec<&'a Path> {
     let pairs = mounts.lines().filter_map(|mount| mount.split_once(' '));
     let of_device = pairs.filter(|(source, _)| Path::new(source) == device);
@@ -188,7 +190,7 @@ fn in_kernel(image: &Path, mkfs: &[&str], what: &str, mib: u64) -> Result<Measur
     worker(looped.mountpoint.path(), what, mib, "sync -f")
 }
 
-/// The measuring process: writes in a folder.
+/// Measuring process: writes in a folder.
 pub fn main(what: &str, mib: &str, folder: &str) -> ExitCode {
     let folder = Path::new(folder);
     let begun = Instant::now();
@@ -225,7 +227,8 @@ fn sequential(folder: &Path, mib: u64) -> std::io::Result<(u64, u64)> {
 fn synced(folder: &Path) -> std::io::Result<(u64, u64)> {
     let data = noise(9, SYNCED_BYTES);
     let file = File::create(folder.join("synced"))?;
-    let (begun, mut operations) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut operations = 0;
     while begun.elapsed() < SYNCED_TIME {
         file.write_all_at(&data, operations * SYNCED_BYTES as u64)?;
         file.sync_all()?;
@@ -234,8 +237,8 @@ fn synced(folder: &Path) -> std::io::Result<(u64, u64)> {
     Ok((operations * SYNCED_BYTES as u64, operations))
 }
 
-/// Many small files in directories of their own clients: each made and stable at once, or all after the last; all gone,
-/// and that stable too.
+/// Many small files in directories of their own clients. Files are stable one by one, or all after the last; then all
+/// are removed, and that is made stable.
 fn small(folder: &Path, each: bool) -> std::io::Result<(u64, u64)> {
     let data = &noise(11, SMALL_BYTES);
     let begun = Instant::now();
@@ -258,7 +261,7 @@ fn small(folder: &Path, each: bool) -> std::io::Result<(u64, u64)> {
     Ok((gone * SMALL_BYTES as u64, gone))
 }
 
-/// What each of the clients gives, side by side.
+/// Runs the clients concurrently and returns their results.
 fn clients<T: Send>(client: impl Fn(u64) -> std::io::Result<T> + Sync) -> std::io::Result<Vec<T>> {
     let client = &client;
     std::thread::scope(|scope| {
@@ -268,7 +271,7 @@ fn clients<T: Send>(client: impl Fn(u64) -> std::io::Result<T> + Sync) -> std::i
     })
 }
 
-/// Gives what it made: no more when the time is over.
+/// Returns the created files; creates no more after the time limit.
 fn make_small(folder: &Path, client: u64, data: &[u8], begun: Instant, each: bool) -> std::io::Result<Vec<PathBuf>> {
     let mut made = Vec::new();
     for (dir, names) in small_names(client) {

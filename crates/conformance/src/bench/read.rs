@@ -1,10 +1,10 @@
-//! Reads beside other readers: Weir, fio, OpenZFS's zdb and zfs-fuse on the same images in the same minutes, as ratios.
+//! Benchmark of reads: Weir, fio, OpenZFS's zdb and zfs-fuse on the same images in the same minutes, as ratios.
 //!
-//! The pools are made by zfs-fuse (`xtask/scripts/zfs-fuse.sh make`): one disk, a mirror, a stripe of three and a RAID-Z2
-//! of six, each with a large file that does not compress. Every measurement is a process of its own, so that caches are
-//! cold and peak memory is its alone; Weir opens images with O_DIRECT, fio is told to, zfs-fuse too. fio reads the same
-//! images where the data lies, all of them at once, which is what the disks below can give. Each figure is the best of
-//! several turns, peers taking turns, since noise on a shared machine only ever slows down.
+//! The pools are made by zfs-fuse (`xtask/scripts/zfs-fuse.sh make`): one disk, a mirror, a stripe of three and a
+//! RAID-Z2 of six, each with a large incompressible file. Every measurement is a process of its own, so that caches are
+//! cold and peak memory is that of the measurement. Weir, fio and zfs-fuse open images with O_DIRECT. fio reads the
+//! same images at the offsets of the data, all images at once, which shows the maximum of the disks. Each figure is the
+//! best of several rounds in which the peers alternate, because noise on a shared machine only makes them slower.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::path::{Path, PathBuf};
@@ -17,20 +17,20 @@ use crate::process::weir;
 use crate::report::{Report, line};
 use crate::zdb::{Tools, output};
 
-/// Turns that each measurement is taken.
+/// Rounds of each measurement.
 const TURNS: usize = 3;
 
-/// One pool of the bench.
+/// One pool of the benchmark.
 #[derive(Clone, Copy)]
 struct Case {
     pool: &'static str,
     /// Images of the pool.
     images: u32,
-    /// Images hidden from Weir: those that hold the most of the file's data, so that it must be rebuilt.
+    /// Images hidden from Weir: those with most of the file's data, so that it must be reconstructed.
     hidden: u32,
     /// Data on each image that fio reads, in MiB.
     per_image_mib: u32,
-    /// Least ratio of Weir's sequential read to fio's.
+    /// Minimum ratio of Weir's sequential read to fio's.
     sequential: f64,
 }
 
@@ -42,7 +42,7 @@ const CASES: &[Case] = &[
     Case { pool: "b-raidz2", images: 6, hidden: 2, per_image_mib: 192, sequential: 0.5 },
 ];
 
-/// Runs the bench. `--prepare` makes the pools if they are not there; `--only POOL` picks one.
+/// Runs the benchmark. `--prepare` makes the pools if they do not exist; `--only POOL` selects one.
 ///
 /// # Errors
 /// If the pools, fio or the tools are missing.
@@ -106,7 +106,7 @@ impl Images {
     }
 }
 
-/// The images that a case hides: those from which most was read for the file when all were there.
+/// Returns the images that a case hides: those from which most of the file was read when all were present.
 fn fullest(folder: &Path, case: &Case) -> Result<Vec<String>, JudgeError> {
     if case.hidden == 0 {
         return Ok(Vec::new());
@@ -133,17 +133,17 @@ fn fullest(folder: &Path, case: &Case) -> Result<Vec<String>, JudgeError> {
     Ok(names)
 }
 
-/// One measurement of Weir in a process of its own.
+/// Measures Weir in a process of its own.
 fn ours(images: &Images, pool: &str, what: &str) -> Result<Measured, JudgeError> {
     line_of(&child(images.seen.path(), pool, what)?)
 }
 
-/// What a measuring process prints.
+/// Returns the output of a measuring process.
 pub(crate) fn child(devices: &Path, pool: &str, what: &str) -> Result<String, JudgeError> {
     measuring(&["read-bench-child", what, &devices.display().to_string(), pool])
 }
 
-/// One measurement of fio on all images of a case.
+/// Measures fio on all images of a case.
 fn fio(case: &Case, images: &Images, pattern: &str, block: &str, depth: u32) -> Result<Measured, JudgeError> {
     let per_image = depth.div_ceil(case.images);
     let mut arguments = vec![
@@ -161,7 +161,7 @@ fn fio(case: &Case, images: &Images, pattern: &str, block: &str, depth: u32) -> 
     super::fio("read", &images.all, &arguments)
 }
 
-/// The best of several turns of two measurements that take turns.
+/// Returns the best of several rounds of two measurements that alternate.
 fn in_turns(
     mut first: impl FnMut() -> Result<Measured, JudgeError>,
     mut second: impl FnMut() -> Result<Measured, JudgeError>,
@@ -169,7 +169,8 @@ fn in_turns(
 ) -> Result<(Measured, Measured), JudgeError> {
     let mut best = (first()?, second()?);
     for _ in 1..TURNS {
-        let (again_first, again_second) = (first()?, second()?);
+        let again_first = first()?;
+        let again_second = second()?;
         if value(&again_first) > value(&best.0) {
             best.0 = again_first;
         }
@@ -180,7 +181,7 @@ fn in_turns(
     Ok(best)
 }
 
-/// Prints a row and books whether the target is met.
+/// Prints a row and records whether it meets the target.
 fn row(report: &mut Report, name: &str, ours: (f64, &str), peer: f64, target: Option<f64>) {
     let ratio = ours.0 / peer;
     let wanted = target.map_or("-".to_string(), |target| format!("{target:.2}"));
@@ -239,8 +240,8 @@ fn hot(images: &Images, report: &mut Report) -> Result<(), JudgeError> {
     Ok(())
 }
 
-/// Our `zdb -bcc` beside OpenZFS's: the ratio is of speeds. Theirs ends when it has said all, as `fetch-zfs-tools.sh` sees
-/// to: of a zdb from elsewhere, six seconds on its way out are no part of the walk, but would count.
+/// Compares the speed of Weir's `zdb -bcc` with that of OpenZFS's, which `fetch-zfs-tools.sh` changes to exit without
+/// its sleep of six seconds, because that is not part of the walk.
 fn verify(case: &Case, images: &Images, report: &mut Report) -> Result<(), JudgeError> {
     let tools = Tools::find()?;
     let timed = |command: &mut Command| -> Result<f64, JudgeError> {
@@ -256,7 +257,8 @@ fn verify(case: &Case, images: &Images, report: &mut Report) -> Result<(), Judge
     let arguments = |command: &mut Command| {
         command.args(["-e", "-p"]).arg(images.seen.path()).arg(case.pool).arg("-bcc");
     };
-    let (mut mine, mut theirs) = (f64::MAX, f64::MAX);
+    let mut mine = f64::MAX;
+    let mut theirs = f64::MAX;
     for _ in 0..2 {
         let mut command = Command::new(weir()?);
         arguments(command.arg("zdb"));

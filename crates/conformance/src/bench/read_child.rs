@@ -1,4 +1,4 @@
-//! What the bench measures of Weir, each in a process of its own: open the pool, read, print one line.
+//! Measuring processes of the read benchmark: open the pool, read, print one line.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::path::Path;
@@ -18,19 +18,19 @@ use crate::engine::Opened;
 use crate::fuzz::Chance;
 use crate::report::line;
 
-/// A sequential reader asks for this much at once, and for this many pieces before the first has come.
+/// Bytes of each request of a sequential reader, and number of requests in flight.
 const PIECE_BYTES: u64 = 1 << 20;
 const AHEAD: usize = 4;
 
-/// Random reads: their size, and how many at once.
+/// Size of random reads, and their number in flight.
 const RANDOM_BYTES: usize = 8 << 10;
 const RANDOM_DEPTH: usize = 32;
 
-/// Hot reads: how much of the file is kept warm, and how often it is read.
+/// Bytes of the file that are in the cache, and number of passes over them.
 const HOT_BYTES: u64 = 96 << 20;
 const HOT_TURNS: u64 = 40;
 
-/// Entries that one page of a listing asks for.
+/// Number of entries in one page of a listing.
 const LISTING: usize = 1024;
 
 /// The measuring process.
@@ -77,10 +77,11 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
     });
     let file = file.map_err(failed)?;
     if what == "hot" {
-        // Warmed up outside of the measurement.
+        // Fills the cache before the measurement.
         machine.block_on(sequential(&request, &file, HOT_BYTES, 1)).map_err(failed)?;
     }
-    let (begun, cpu_begun) = (Instant::now(), cpu_seconds(SELF));
+    let begun = Instant::now();
+    let cpu_begun = cpu_seconds(SELF);
     let (bytes, operations) = match what {
         "sequential" => machine.block_on(sequential(&request, &file, file.size_bytes, AHEAD)),
         "random" => machine.block_on(random(&request, &file)),
@@ -96,7 +97,7 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
     Ok(Measured { bytes, operations, seconds, peak_bytes: peak_bytes(SELF), cpu_seconds })
 }
 
-/// Pieces one after the other, some of them asked for ahead, as a door does for a client that reads a file through.
+/// Reads sequentially with several requests in flight, like a server for a client that reads a whole file.
 async fn sequential(rq: &Request, file: &File, bytes: u64, ahead: usize) -> Result<(u64, u64), FileError> {
     let offsets = (0..bytes.div_ceil(PIECE_BYTES)).map(|piece| piece * PIECE_BYTES);
     let reads = stream::iter(offsets)
@@ -107,7 +108,7 @@ async fn sequential(rq: &Request, file: &File, bytes: u64, ahead: usize) -> Resu
         .await
 }
 
-/// Each block of the file once, in an order without order: nothing is read twice, so nothing comes from the cache.
+/// Reads each block of the file once in random order, so that nothing comes from the cache.
 async fn random(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
     let mut chance = Chance::new(7);
     let mut order: Vec<u64> = (0..file.size_bytes / RANDOM_BYTES as u64).collect();
@@ -122,7 +123,7 @@ async fn random(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
         .await
 }
 
-/// One reader on one core, everything in the cache, every byte copied out as a client's buffer would have it.
+/// Reads with one reader on one core from the cache, and copies every byte, as for a client's buffer.
 async fn hot(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
     let mut sum = (0, 0);
     let mut buffer = Vec::with_capacity(PIECE_BYTES as usize);
@@ -137,9 +138,10 @@ async fn hot(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
     Ok(sum)
 }
 
-/// All entries of a directory, page after page; the bytes are those of the names.
+/// Lists a directory page by page; the bytes are those of the names.
 async fn list(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
-    let (mut sum, mut cookie) = ((0, 0), 0);
+    let mut sum = (0, 0);
+    let mut cookie = 0;
     loop {
         let page = file.files.read_dir(rq, file.object, cookie, LISTING).await?;
         let Some(last) = page.last() else { return Ok(sum) };

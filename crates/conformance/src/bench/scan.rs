@@ -1,8 +1,9 @@
-//! Long lists: directories of up to a million entries, up to ten thousand snapshots; and whether ten times as many take
-//! about ten times as long.
+//! Benchmark of long lists: directories of up to a million entries, up to ten thousand snapshots. Ten times the entries
+//! must take about ten times as long.
 //!
-//! The pool is made by zfs-fuse (`xtask/scripts/zfs-fuse.sh make-scan`). Each list is read cold, by a process of its own:
-//! a directory through the engine, page by page as the doors do; snapshots by `weir zfs list` with its default columns.
+//! The pool is made by zfs-fuse (`xtask/scripts/zfs-fuse.sh make-scan`). Each list is read cold by a process of its
+//! own: a directory through the engine, page by page like a server; snapshots by `weir zfs list` with its default
+//! columns.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::path::Path;
@@ -18,15 +19,15 @@ use crate::report::{Report, line};
 const POOL: &str = "b-scan";
 const DIRECTORIES: [u64; 3] = [10_000, 100_000, 1_000_000];
 const SNAPSHOTS: [u64; 3] = [1_000, 3_000, 10_000];
-/// Turns that each list is read; the quickest counts.
+/// Rounds for each list; the fastest counts.
 const TURNS: usize = 3;
-/// The most that an entry of the longest list may cost, in parts of what it costs in the one before.
+/// Maximum cost of an entry of the longest list, relative to that in the list before.
 const GROWTH: f64 = 1.5;
 
-/// Runs the bench. `--prepare` makes the pool if it is not there.
+/// Runs the benchmark. `--prepare` makes the pool if it does not exist.
 ///
 /// # Errors
-/// If the pool or the tools are missing, or a list has not as many entries as it should.
+/// Errors if the pool or the tools are missing, or a list has a wrong number of entries.
 pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let folder = folder();
     if arguments.iter().any(|argument| argument == "--prepare") {

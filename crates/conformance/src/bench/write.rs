@@ -1,45 +1,46 @@
-//! Writes beside other writers, on the same files in the same minutes, as ratios.
+//! Benchmark of writes: Weir and its peers on the same files in the same minutes, as ratios.
 //!
-//! The files lie in `target/bench/write/LAYOUT` and are written through once, so that nobody pays for finding room on the
-//! disk below. In each round fio writes them past the page cache and Weir makes a new pool on them and writes that; what
-//! is compared is the payload, up to and with the last fsync. A row gives the median of all rounds with the least and the
-//! most; its ratio is the median of the ratios of the rounds, for what slows one down mostly slows down its neighbour.
+//! The files are in `target/bench/write/LAYOUT`. They are written once before, so that no contestant pays for the
+//! allocation of their blocks. In each round fio writes them with direct I/O, and Weir makes a new pool on them and
+//! writes it. Payload is compared, up to and including the last fsync. A row shows the median of all rounds with the
+//! minimum and the maximum. Its ratio is the median of the ratios of the rounds, because what slows one contestant down
+//! mostly slows down its neighbour as well.
 //!
 //! ```text
-//!   row      what Weir does                                       beside
-//!   single   1 MiB after 1 MiB into a file, fsync                 fio, 128 KiB, io_uring, on the same files at once, fsync
+//!   row      work of Weir                                         compared with
+//!   single   1 MiB after 1 MiB into a file, fsync                 fio, 128 KiB, io_uring, all files at once, fsync
 //!   raidz2   the same; of six disks four carry payload            … × 4/6
 //!   mirror   the same; everything is written twice                …
 //!   synced   4 KiB, fsync, over and over; then by 32 at once      fio, 4 KiB, O_DSYNC; ourselves with one writer
 //!   random   8 KiB anywhere in a file of 8 KiB records, fsync     fio, 8 KiB anywhere, 32 at once, fsync
-//!   lz4      as single: source text; pages half noise, half zeros ourselves, not compressing
-//!   small    100,000 files of 4 KiB by 8 clients: make, write,    zfs-fuse, btrfs, xfs, through their mounts as through ours
+//!   lz4      as single: source text; pages half noise, half zeros Weir without compression
+//!   small    100,000 files of 4 KiB by 8 clients: make, write,    zfs-fuse, btrfs, xfs, all through mounts
 //!            fsync each; remove all, fsync the directories; then
 //!            make all, sync once, remove all, sync
 //!   mounted  single and synced (one writer) through a mount       zfs-fuse, btrfs, xfs
 //! ```
 //!
-//! Where other programs run on the same cores, who waits for a core waits for whole slices of theirs, and every figure is
-//! about them: `chrt -r 5 target/release/weir-judge write-bench` has all contestants go before them.
+//! On a machine with other load, a contestant that waits for a processor waits for whole time slices, which distorts
+//! every figure. `chrt -r 5 target/release/weir-judge write-bench` gives all contestants priority.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::mounted::{self, Whose};
+use super::mounted::{self, MountedBy};
 use super::write_child::{RANDOM_TIME, budget_bytes};
 use super::{Measured, folder, line_of, measuring};
 use crate::JudgeError;
 use crate::report::{Report, line};
 
-/// Rounds, if nobody says how many.
+/// Default number of rounds.
 const ROUNDS: usize = 5;
-/// Peak memory may exceed its budget by so much.
+/// Maximum ratio of peak memory to its budget.
 const MEMORY_SLACK: f64 = 1.2;
-/// Least gain of 32 writers that sync over one.
+/// Minimum gain of 32 synchronous writers over one.
 const GROUP_COMMIT: f64 = 6.0;
 
-/// Least gain over zfs-fuse with small files.
+/// Minimum gain over zfs-fuse with small files.
 const SMALL_FILES_GAIN: f64 = 3.0;
 
 /// Disks that are written.
@@ -48,12 +49,12 @@ struct Disks {
     about: &'static str,
     images: u64,
     image_mib: u64,
-    /// What fio writes to each image, in MiB.
+    /// Amount that fio writes to each image, in MiB.
     each_mib: u64,
     payload_mib: u64,
-    /// Share of what the disks take that can be payload at best.
+    /// Maximum share of payload in the written bytes.
     share: f64,
-    /// Least ratio.
+    /// Minimum ratio.
     target: f64,
 }
 
@@ -87,13 +88,13 @@ const MIRROR: Disks = Disks {
     share: 1.0,
     target: 0.45,
 };
-/// The file that is overwritten at random.
+/// Size of the file that is overwritten at random.
 pub(super) const RANDOM_MIB: u64 = 512;
 
-/// Runs the bench: `--rounds N`, `--only ROW`.
+/// Runs the benchmark: `--rounds N`, `--only ROW`.
 ///
 /// # Errors
-/// If fio is missing, or what is measured fails.
+/// Errors if fio is missing, or a measurement fails.
 pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
     let rounds = value("--rounds").and_then(|n| n.parse().ok()).unwrap_or(ROUNDS).max(1);
@@ -134,10 +135,10 @@ struct Bench<'a> {
     report: &'a mut Report,
 }
 
-/// What one contestant got in each round.
+/// Results of one contestant in all rounds.
 type Rounds = Vec<Measured>;
 
-/// What Weir got, by its doors.
+/// Results of Weir, in the engine and through a mount.
 #[derive(Default)]
 struct Ours {
     engine: Rounds,
@@ -145,7 +146,7 @@ struct Ours {
 }
 
 impl Bench<'_> {
-    /// The files of these disks, written through.
+    /// Returns the files of these disks.
     fn images(&self, disks: &Disks) -> Result<Vec<PathBuf>, JudgeError> {
         images(&self.home, disks)
     }
@@ -161,7 +162,8 @@ impl Bench<'_> {
         let images = self.images(disks)?;
         let size = format!("--size={}m", disks.each_mib);
         let depth = format!("--iodepth={}", 32_u64.div_ceil(disks.images));
-        let (mut ours, mut raw) = (Rounds::new(), Rounds::new());
+        let mut ours = Rounds::new();
+        let mut raw = Rounds::new();
         for _ in 0..self.rounds {
             raw.push(fio("write", &images, ["--bs=128k", &depth, "--offset=5m", &size])?);
             ours.push(self.ours("sequential", disks, disks.payload_mib)?.0);
@@ -176,7 +178,9 @@ impl Bench<'_> {
 
     fn synced(&mut self) -> Result<(), JudgeError> {
         let images = self.images(&SINGLE)?;
-        let (mut one, mut many, mut raw) = (Rounds::new(), Rounds::new(), Rounds::new());
+        let mut one = Rounds::new();
+        let mut many = Rounds::new();
+        let mut raw = Rounds::new();
         for _ in 0..self.rounds {
             let arguments = ["--ioengine=psync", "--sync=dsync", "--rw=write", "--bs=4k", "--offset=5m", "--size=1g"];
             let timed = ["--time_based", "--runtime=4"];
@@ -197,8 +201,11 @@ impl Bench<'_> {
 
     fn random(&mut self) -> Result<(), JudgeError> {
         let images = self.images(&SINGLE)?;
-        let (mut ours, mut raw, mut groups) = (Rounds::new(), Rounds::new(), Vec::new());
-        let (size, time) = (format!("--size={RANDOM_MIB}m"), format!("--runtime={}", RANDOM_TIME.as_secs()));
+        let mut ours = Rounds::new();
+        let mut raw = Rounds::new();
+        let mut groups = Vec::new();
+        let size = format!("--size={RANDOM_MIB}m");
+        let time = format!("--runtime={}", RANDOM_TIME.as_secs());
         for _ in 0..self.rounds {
             let arguments = ["--bs=8k", "--iodepth=32", "--offset=5m", &size, &time, "--time_based", "--norandommap"];
             raw.push(fio("randwrite", &images, arguments)?);
@@ -216,7 +223,8 @@ impl Bench<'_> {
 
     fn lz4(&mut self, data: &str, about: &str) -> Result<(), JudgeError> {
         self.images(&SINGLE)?;
-        let (mut packed, mut plain) = (Rounds::new(), Rounds::new());
+        let mut packed = Rounds::new();
+        let mut plain = Rounds::new();
         for _ in 0..self.rounds {
             plain.push(self.ours(&format!("plain-{data}"), &SINGLE, SINGLE.payload_mib)?.0);
             packed.push(self.ours(&format!("lz4-{data}"), &SINGLE, SINGLE.payload_mib)?.0);
@@ -227,16 +235,16 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Small files; the engine alone has a row without a target, since its peers go through the kernel.
+    /// Measures small files. The row of the engine has no target, because its peers go through the kernel.
     fn small(&mut self, what: &str, name: &str) -> Result<(), JudgeError> {
         self.images(&SINGLE)?;
         let (ours, peers) = self.by_mount(what, &mut |bench| Ok(bench.ours(what, &SINGLE, 0)?.0))?;
         let per_second = Measured::per_second;
-        for (whose, rounds) in &peers {
-            let target = (*whose == Whose::ZfsFuse).then_some(SMALL_FILES_GAIN);
-            let row = format!("{name}, mounted / {}", whose.name());
+        for (by, rounds) in &peers {
+            let target = (*by == MountedBy::ZfsFuse).then_some(SMALL_FILES_GAIN);
+            let row = format!("{name}, mounted / {}", by.name());
             self.row(&row, "/s  ", (&ours.mounted, per_second), (rounds, per_second), target);
-            if *whose == Whose::ZfsFuse {
+            if *by == MountedBy::ZfsFuse {
                 self.row(
                     &format!("{name}, in the engine / zfs-fuse"),
                     "/s  ",
@@ -260,41 +268,43 @@ impl Bench<'_> {
     ) -> Result<(), JudgeError> {
         self.images(&SINGLE)?;
         let (ours, peers) = self.by_mount(what, &mut |_| Ok(Measured::default()))?;
-        for (whose, rounds) in &peers {
-            self.row(&format!("{name} / {}", whose.name()), unit, (&ours.mounted, value), (rounds, value), None);
+        for (by, rounds) in &peers {
+            self.row(&format!("{name} / {}", by.name()), unit, (&ours.mounted, value), (rounds, value), None);
         }
         self.costs(name, &ours.mounted);
         Ok(())
     }
 
-    /// Lets Weir and its peers write through their mounts, in turns; whoever is not here is left out, and named.
+    /// Measures Weir and its peers through their mounts, in turn. Peers that this machine lacks are reported and left
+    /// out.
     fn by_mount(
         &mut self,
         what: &str,
         in_the_engine: &mut dyn FnMut(&mut Self) -> Result<Measured, JudgeError>,
-    ) -> Result<(Ours, BTreeMap<Whose, Rounds>), JudgeError> {
+    ) -> Result<(Ours, BTreeMap<MountedBy, Rounds>), JudgeError> {
         let image = self.images(&SINGLE)?.swap_remove(0);
         let mut ours = Ours::default();
-        let mut peers: BTreeMap<Whose, Rounds> = Whose::PEERS.into_iter().map(|whose| (whose, Rounds::new())).collect();
+        let mut peers: BTreeMap<MountedBy, Rounds> =
+            MountedBy::PEERS.into_iter().map(|by| (by, Rounds::new())).collect();
         for _ in 0..self.rounds {
-            for whose in peers.keys().copied().collect::<Vec<_>>() {
-                match mounted::measure(whose, &image, what, SINGLE.payload_mib) {
-                    Ok(measured) => peers.entry(whose).or_default().push(measured),
+            for by in peers.keys().copied().collect::<Vec<_>>() {
+                match mounted::measure(by, &image, what, SINGLE.payload_mib) {
+                    Ok(measured) => peers.entry(by).or_default().push(measured),
                     Err(JudgeError::Missing { what }) => {
-                        self.report.skip(whose.name(), &what);
-                        peers.remove(&whose);
+                        self.report.skip(by.name(), &what);
+                        peers.remove(&by);
                     }
                     Err(error) => return Err(error),
                 }
             }
-            let measured = mounted::measure(Whose::Weir, &image, what, SINGLE.payload_mib)?;
+            let measured = mounted::measure(MountedBy::Weir, &image, what, SINGLE.payload_mib)?;
             ours.mounted.push(measured);
             ours.engine.push(in_the_engine(self)?);
         }
         Ok((ours, peers))
     }
 
-    /// Prints a row and books whether the target is met.
+    /// Prints a row and records whether it meets the target.
     fn row(
         &mut self,
         name: &str,
@@ -328,7 +338,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Prints what the row above cost: processor time, and memory, which has a target of its own.
+    /// Prints the processor time of the row above, and its memory, which has a target of its own.
     fn costs(&mut self, name: &str, ours: &Rounds) {
         let busy: Vec<f64> = ours.iter().map(|m| m.cpu_seconds / m.seconds).collect();
         let each: Vec<f64> = ours.iter().map(|m| m.cpu_seconds * 1e6 / m.operations as f64).collect();
@@ -354,7 +364,7 @@ impl Bench<'_> {
     }
 }
 
-/// The files of these disks in a folder below `home`, written through once.
+/// Returns the files of these disks in a folder below `home`, which were written once.
 fn images(home: &Path, disks: &Disks) -> Result<Vec<PathBuf>, JudgeError> {
     let home = home.join(disks.name);
     let io = |source| JudgeError::Io { what: home.display().to_string(), source };
@@ -375,7 +385,7 @@ pub(super) fn prepare(home: &Path) -> Result<(), JudgeError> {
     [&SINGLE, &RAIDZ2, &MIRROR].into_iter().try_for_each(|disks| images(home, disks).map(drop))
 }
 
-/// Folder of the files of one kind of disks.
+/// Returns the folder of the files of one kind of disks.
 pub(super) fn folder_of(disks: &str) -> PathBuf {
     folder().join("write").join(disks)
 }
@@ -385,7 +395,7 @@ fn path(path: &Path) -> Result<String, JudgeError> {
     Ok(absolute.display().to_string())
 }
 
-/// One write of fio through io_uring, with an fsync at its end.
+/// Measures a write of fio through io_uring with an fsync at its end.
 fn fio<const N: usize>(pattern: &str, images: &[PathBuf], arguments: [&str; N]) -> Result<Measured, JudgeError> {
     let mut all = vec!["--ioengine=io_uring".to_string(), "--end_fsync=1".to_string(), format!("--rw={pattern}")];
     all.extend(arguments.map(String::from));
@@ -399,7 +409,7 @@ fn median(of: &[f64]) -> f64 {
     f64::midpoint(at(of.len().saturating_sub(1) / 2), at(of.len() / 2))
 }
 
-/// Median, least and most.
+/// Median, minimum and maximum.
 fn spread(of: &[f64]) -> String {
     let least = of.iter().copied().fold(f64::INFINITY, f64::min);
     let most = of.iter().copied().fold(0.0, f64::max);
@@ -411,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
     }

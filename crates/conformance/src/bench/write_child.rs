@@ -1,7 +1,7 @@
-//! What the bench measures of Weir's writing, each in a process of its own: make a pool on the files that are there, write,
-//! make it stable, print one line.
+//! Measuring processes of the write benchmark: make a pool on existing files,
+//! write, make it stable, print one line.
 //!
-//! Every piece that is written is a buffer of its own, as a client's would be: what waits in memory is really there.
+//! Every write has a buffer of its own, like that of a client, so that dirty data really take memory.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::future::Future;
@@ -27,31 +27,31 @@ use crate::report::line;
 
 /// The pool of all measurements.
 pub(super) const POOL: &str = "b-write";
-/// The file system that is written to: its properties are those of the measurement.
+/// File system that is written to; its properties depend on the measurement.
 const FILES: &str = "b-write/files";
 
-/// A sequential writer hands over this much at once.
+/// Bytes of each write of a sequential writer.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// What synced writes write, and for how long.
+/// Bytes of each synchronous write, and duration.
 pub(super) const SYNCED_BYTES: usize = 4 << 10;
 pub(super) const SYNCED_TIME: Duration = Duration::from_secs(4);
-/// Random writes: their size, which is their file's record size, and how many at once.
+/// Size of random writes, which is the record size of their file, and their number in flight.
 const RANDOM_BYTES: usize = 8 << 10;
 const RANDOM_DEPTH: usize = 32;
-/// How long random writes go on.
+/// Duration of random writes.
 pub const RANDOM_TIME: Duration = Duration::from_secs(10);
-/// Small files: how many, of which size, how many of them in a directory, and how many clients make them at once.
+/// Small files: their number, their size, the number in a directory, and the number of concurrent clients.
 const SMALL_FILES: u64 = 100_000;
 pub(super) const SMALL_BYTES: usize = 4 << 10;
 const SMALL_IN_A_DIRECTORY: u64 = 1000;
 pub(super) const SMALL_CLIENTS: u64 = 8;
-/// After so long no more are made, and the rate is that of those which were.
+/// Time limit, after which no more are created; the rate is that of the created ones.
 pub(super) const SMALL_TIME: Duration = Duration::from_secs(45);
-/// `compression`, as it is stored.
+/// Values of `compression` as stored.
 const UNCOMPRESSED: u64 = 2;
 const LZ4: u64 = 15;
 
-/// The measuring process.
+/// Measuring process.
 pub fn main(what: &str, folder: &str, layout: &str, mib: &str) -> ExitCode {
     let done = match mib.parse() {
         Ok(mib) => measure(what, Path::new(folder), layout, mib),
@@ -80,7 +80,7 @@ struct Target {
     files: Arc<FileSystem>,
 }
 
-/// Memory that a pool of this bench may hold: cache and what waits for its groups.
+/// Memory budget of a pool in this benchmark: cache and dirty data.
 pub fn budget_bytes() -> u64 {
     ARC_BYTES + weir_engine::DirtyLimits::default().max_bytes
 }
@@ -88,7 +88,7 @@ pub fn budget_bytes() -> u64 {
 /// Makes a pool on the images of a folder.
 ///
 /// # Errors
-/// What the engine says.
+/// Errors of the engine.
 pub(super) async fn make_pool(machine: &Machine, folder: &Path, layout: &str) -> Result<Arc<Engine>, JudgeError> {
     let mut images: Vec<_> = std::fs::read_dir(folder)
         .map_err(|source| JudgeError::Io { what: folder.display().to_string(), source })?
@@ -130,11 +130,13 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
         let target = make(&machine, what, folder, layout).await?;
         let bytes = mib << 20;
         if what == "random" {
-            // The file that is overwritten is made outside of the measurement.
+            // The file to overwrite is written before the measurement.
             target.sequential(&noise(7, 8 * PIECE_BYTES), bytes).await?;
             target.engine.sync().await.map_err(failed)?;
         }
-        let (begun, cpu_begun, group) = (Instant::now(), cpu_seconds(SELF), target.engine.txgs().last_synced());
+        let begun = Instant::now();
+        let cpu_begun = cpu_seconds(SELF);
+        let group = target.engine.txgs().last_synced();
         let (bytes, operations) = match what {
             "sequential" => target.sequential(&noise(7, 8 * PIECE_BYTES), bytes).await?,
             "plain-text" | "lz4-text" => target.sequential(&sources(8 * PIECE_BYTES)?, bytes).await?,
@@ -155,7 +157,7 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
     })
 }
 
-/// A file of that name, made if it is not there.
+/// Returns the file with this name, which is created if it does not exist.
 async fn file(files: &FileSystem, rq: &Request, name: &str) -> Result<ObjectId, JudgeError> {
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
     let made = files.create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.map_err(failed)?;
@@ -163,7 +165,7 @@ async fn file(files: &FileSystem, rq: &Request, name: &str) -> Result<ObjectId, 
 }
 
 impl Target {
-    /// One file from its beginning to its end, then an fsync.
+    /// Writes one file from its beginning to its end, then an fsync.
     async fn sequential(&self, data: &[u8], bytes: u64) -> Result<(u64, u64), JudgeError> {
         let rq = &Request::internal("bench");
         let file = file(&self.files, rq, "large").await?;
@@ -177,12 +179,13 @@ impl Target {
         Ok((pieces * PIECE_BYTES as u64, pieces))
     }
 
-    /// Records of a file in an order without order, for some time; then an fsync, which is part of it.
+    /// Overwrites records of a file in random order for some time, including an fsync at the end.
     async fn random(&self, bytes: u64) -> Result<(u64, u64), JudgeError> {
         let rq = &Request::internal("bench");
         let file = file(&self.files, rq, "large").await?;
         let data = &noise(8, PIECE_BYTES);
-        let (mut chance, begun) = (Chance::new(7), Instant::now());
+        let mut chance = Chance::new(7);
+        let begun = Instant::now();
         let places = std::iter::from_fn(|| {
             let place = chance.below(bytes as usize / RANDOM_BYTES) as u64;
             (begun.elapsed() < RANDOM_TIME).then_some(place)
@@ -200,7 +203,7 @@ impl Target {
         Ok((operations * RANDOM_BYTES as u64, operations))
     }
 
-    /// So many writers, each with a file of its own: write, fsync, write, fsync.
+    /// Runs writers with a file each: write, fsync, write, fsync.
     async fn synced(&self, writers: u64) -> Result<(u64, u64), JudgeError> {
         let data = Bytes::from(noise(9, SYNCED_BYTES));
         let writers: Vec<_> = (0..writers)
@@ -216,7 +219,8 @@ impl Target {
         Ok((operations * SYNCED_BYTES as u64, operations))
     }
 
-    /// Small files of many clients: each made and stable at once, or all after the last; all gone, and that stable too.
+    /// Creates small files by many clients. They are stable one by one, or all after the last; then all are removed,
+    /// and that is made stable.
     async fn small(&self, each: bool) -> Result<(u64, u64), JudgeError> {
         let data = Bytes::from(noise(11, SMALL_BYTES));
         let made = self.clients(|files, client| {
@@ -240,7 +244,7 @@ impl Target {
         Ok((gone * SMALL_BYTES as u64, gone))
     }
 
-    /// What each of the clients gives, side by side.
+    /// Runs the clients concurrently and returns their results.
     async fn clients<T: Send + 'static, F: Future<Output = Result<T, JudgeError>> + Send + 'static>(
         &self,
         client: impl Fn(Arc<FileSystem>, u64) -> F,
@@ -258,7 +262,8 @@ impl Target {
 async fn synced_writer(files: &FileSystem, writer: u64, data: &[u8]) -> Result<u64, JudgeError> {
     let rq = &Request::internal("bench");
     let file = file(files, rq, &format!("synced {writer}")).await?;
-    let (begun, mut operations) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut operations = 0;
     while begun.elapsed() < SYNCED_TIME {
         let at = WriteAt::Offset(operations * SYNCED_BYTES as u64);
         files.write(rq, &Cred::root(), file, at, Bytes::copy_from_slice(data)).await.map_err(failed)?;
@@ -268,12 +273,14 @@ async fn synced_writer(files: &FileSystem, writer: u64, data: &[u8]) -> Result<u
     Ok(operations)
 }
 
-/// A directory and the names of what was made there.
+/// A directory and the names of the files in it.
 type Made = Vec<(ObjectId, Vec<String>)>;
 
 async fn make_small(files: &FileSystem, client: u64, data: &[u8], each: bool) -> Result<Made, JudgeError> {
-    let (rq, cred) = (&Request::internal("bench"), &Cred::root());
-    let (mut dirs, begun) = (Vec::new(), Instant::now());
+    let rq = &Request::internal("bench");
+    let cred = &Cred::root();
+    let mut dirs = Vec::new();
+    let begun = Instant::now();
     for (dir, mut names) in small_names(client) {
         let made = files.create(rq, cred, files.root(), dir.as_bytes(), &New::of(NewKind::Directory, 0o755)).await;
         let made = made.map_err(failed)?.object;
@@ -293,7 +300,8 @@ async fn make_small(files: &FileSystem, client: u64, data: &[u8], each: bool) ->
 }
 
 async fn remove_small(files: &FileSystem, made: Made, each: bool) -> Result<u64, JudgeError> {
-    let (rq, cred) = (&Request::internal("bench"), &Cred::root());
+    let rq = &Request::internal("bench");
+    let cred = &Cred::root();
     let mut gone = 0;
     for (dir, names) in made {
         gone += names.len() as u64;
@@ -307,19 +315,19 @@ async fn remove_small(files: &FileSystem, made: Made, each: bool) -> Result<u64,
     Ok(gone)
 }
 
-/// The directories of a client with the names of their files.
+/// Directories of a client with the names of their files.
 pub(super) fn small_names(client: u64) -> impl Iterator<Item = (String, Vec<String>)> {
     let dirs = (client..SMALL_FILES / SMALL_IN_A_DIRECTORY).step_by(SMALL_CLIENTS as usize);
     dirs.map(|dir| (format!("d{dir}"), (0..SMALL_IN_A_DIRECTORY).map(|file| format!("file-{file:04}")).collect()))
 }
 
-/// Bytes that no compression makes smaller.
+/// Incompressible bytes.
 pub(super) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut chance = Chance::new(seed);
     (0..bytes / 8).flat_map(|_| chance.draw().to_le_bytes()).collect()
 }
 
-/// Pages of which one half is noise and the other zeros, as fio makes data that is to be compressed by half.
+/// Pages of half noise and half zeros, like fio's data for compression by half.
 fn half_noise(bytes: usize) -> Vec<u8> {
     let mut out = noise(10, bytes);
     for page in out.chunks_mut(4 << 10) {
@@ -329,10 +337,11 @@ fn half_noise(bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Text: the sources of this workspace, one after the other, over and over.
+/// Text: the sources of this workspace, repeated.
 fn sources(bytes: usize) -> Result<Vec<u8>, JudgeError> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
-    let (mut text, io) = (Vec::new(), |source| JudgeError::Io { what: "the workspace's sources".to_string(), source });
+    let mut text = Vec::new();
+    let io = |source| JudgeError::Io { what: "the workspace's sources".to_string(), source };
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).map_err(io)? {
             let path = entry.map_err(io)?.path();

@@ -1,5 +1,5 @@
-//! `weir-fuzz`: runs every fuzz body for some seconds on mutated seeds; closes with `N passed, N failed, N skipped`.
-//! With `--seeds-to DIR` it writes the seeds to `DIR/TARGET/` instead, and says the names of the targets.
+//! `weir-fuzz`: runs every fuzz target for some seconds on mutated seeds; prints `N passed, N failed, N skipped` at the
+//! end. With `--seeds-to DIR` it writes the seeds to `DIR/TARGET/` instead, and prints the names of the targets.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,7 +16,9 @@ const SEED_POOLS: &[&str] = &["nofeat-d", "props"];
 
 fn main() -> ExitCode {
     let mut limits = Limits { each: Duration::from_secs(2), seed: 1 };
-    let (mut only, mut input, mut seeds_to) = (None, None, None);
+    let mut only = None;
+    let mut input = None;
+    let mut seeds_to = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let value = arguments.next().unwrap_or_default();
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
     let chosen = fuzz::targets().into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name));
     let chosen: Vec<_> = chosen.collect();
     if let Some(input) = input {
-        // One input with the panic shown as it is: for mending what was found.
+        // Runs one input and shows its panic, to debug a finding.
         let bytes = std::fs::read(&input).unwrap_or_default();
         chosen.iter().for_each(|(_, body)| body(&bytes));
         return ExitCode::SUCCESS;
@@ -66,7 +68,7 @@ fn main() -> ExitCode {
     if report.close() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Images of some golden pools, if they are here.
+/// Images of some golden pools, if they are present.
 fn images() -> Vec<Vec<u8>> {
     let Some(folder) = folder() else { return Vec::new() };
     let unpacked = SEED_POOLS.iter().filter_map(|name| Unpacked::new(&folder, name).ok());

@@ -1,4 +1,4 @@
-//! `weir-judge`: runs one judge, prints a line per case, and closes with `N passed, N failed, N skipped`.
+//! `weir-judge`: runs one judge, prints a line per case, and `N passed, N failed, N skipped` at the end.
 
 use std::process::ExitCode;
 

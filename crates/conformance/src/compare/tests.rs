@@ -11,7 +11,7 @@ use crate::tree::BlockDevice;
 
 use super::*;
 
-/// A manifest line made from what the kernel says of a file, so that the comparison must find nothing.
+/// Makes a manifest line from the kernel's view of a file, so that the comparison must find nothing.
 fn line(root: &Path, path: &str, more: &Value) -> Value {
     let place = root.join(path.trim_start_matches('/'));
     let found = std::fs::symlink_metadata(&place).unwrap();
@@ -81,7 +81,7 @@ fn sample() -> (tempfile::TempDir, Vec<Value>) {
     (folder, lines)
 }
 
-/// A tree on whatever file system holds temporary files: it numbers its own objects, and that is all we rely on.
+/// A tree on the file system of temporary files: the test relies only on its unique object numbers.
 fn posix(root: &Path) -> PosixTree {
     let mut tree = PosixTree::new(root);
     tree.carries.ino = true;
@@ -89,7 +89,7 @@ fn posix(root: &Path) -> PosixTree {
     tree
 }
 
-/// What differs, access times aside: looking at the sample moves them.
+/// Returns the differences except for access times, which reading the sample changes.
 fn findings(root: &Path, lines: Vec<Value>) -> Vec<String> {
     differing(super::tree(&mut posix(root), &entries(lines), &BTreeSet::new()))
 }

@@ -1,5 +1,5 @@
-//! Datasets and their properties against a manifest: every name, every kind, every property's value and source, what holds
-//! snapshots, and what users and groups have.
+//! Compares datasets with a manifest: every name, every kind, every property's value and source, holds of
+//! snapshots, and the usage of users and groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ use crate::workload::{Done, OURS};
 
 use super::Opened;
 
-/// Properties that tell of the machine that looked, or of the pool as it was imported there, and not of the dataset.
+/// Properties that depend on the machine or on the import of the pool, and not on the dataset.
 const OF_THE_MOMENT: &[&str] = &["mounted", "available", "keystatus"];
 
-/// Properties that change when something is written in a data set, below it, or snapshots are taken of it.
+/// Properties that change when data is written to a dataset or below it, or a snapshot is taken.
 const OF_SPACE: &[&str] = &[
     "used",
     "usedbydataset",
@@ -62,7 +62,7 @@ pub fn compare(opened: &Opened, state: &Manifest, done: Option<&Done>) -> Findin
     findings
 }
 
-/// What holds a snapshot.
+/// Compares the holds of a snapshot.
 fn holds(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
     if dataset.kind != DatasetKind::Snapshot {
         return;
@@ -80,12 +80,12 @@ fn holds(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
     }
 }
 
-/// A number as OpenZFS told it; what a pool of an old version does not count is told as a dash.
+/// A number as OpenZFS prints it: a dash for a number that a pool of an old version does not keep.
 fn counted(number: &str) -> String {
     if number == "-" { "0".to_owned() } else { number.to_owned() }
 }
 
-/// Who has how much, and may. Where a workload wrote, the superuser has more.
+/// Compares usage and quotas. After a workload, the superuser has more.
 fn accounts(
     opened: &Opened,
     dataset: &Dataset,
@@ -117,14 +117,14 @@ fn accounts(
     }
 }
 
-/// Whether a workload changes that property of a data set: its space, and that of those above what was written.
+/// Whether a workload changes that property of a dataset: space of the written dataset and of its ancestors.
 fn is_changed(dataset: &Dataset, property: &str, done: &Done) -> bool {
     let inside = |written: &String| {
         let rest = written.strip_prefix(&dataset.name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
     };
     match dataset.name.split_once('@') {
-        // What a head no longer has is its last snapshot's alone.
+        // Blocks that a head no longer has belong only to its last snapshot.
         Some((head, _)) => property == "used" && done.written.contains_key(head),
         None => OF_SPACE.contains(&property) && done.written.keys().chain(&done.volume).any(inside),
     }
@@ -168,14 +168,14 @@ fn properties(opened: &Opened, dataset: &Dataset, done: Option<&Done>, findings:
     }
 }
 
-/// Names of all file systems, volumes and snapshots.
+/// Returns the names of all file systems, volumes and snapshots.
 pub fn names(opened: &Opened, findings: &mut Findings) -> Vec<String> {
     let mut names = Vec::new();
     for (name, error) in opened.dsl.damaged() {
         findings.differs(format!("{name}: {error}"));
     }
     for dir in opened.dsl.dirs() {
-        // Names with a dollar sign or a percent sign are OpenZFS's own, and are shown nowhere.
+        // Names with a dollar or percent sign are internal to OpenZFS and never shown.
         if dir.name.contains(['$', '%']) {
             continue;
         }
@@ -191,7 +191,7 @@ pub fn names(opened: &Opened, findings: &mut Findings) -> Vec<String> {
     names
 }
 
-/// What a dataset holds, by the name of its head.
+/// Returns the kind of a dataset, by the name of its head.
 pub fn kind(opened: &Opened, name: &str) -> Option<ObjsetKind> {
     let dir = opened.dsl.dir_named(name)?;
     opened.machine.block_on(opened.dsl.kind(&opened.request, dir)).ok()

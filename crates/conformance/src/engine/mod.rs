@@ -1,4 +1,5 @@
-//! Judging the engine below its doors: datasets, properties, files and volumes by its own calls, in this process.
+//! Judges the engine without a front end: datasets, properties, files and volumes through its own calls in this
+//! process.
 
 mod datasets;
 mod tree;
@@ -45,7 +46,7 @@ impl Opened {
     /// Opens a pool.
     ///
     /// # Errors
-    /// With the engine's own words, if it does not open.
+    /// Errors of the engine, if the pool does not open.
     pub fn new(options: &OpenOptions) -> Result<Opened, JudgeError> {
         let machine = weir_linux::machine().map_err(|error| failed("machine")(error.to_string()))?;
         let request = Request::internal("judge");
@@ -86,7 +87,7 @@ impl Opened {
     /// Opens a file system or a snapshot of one.
     ///
     /// # Errors
-    /// With the engine's own words.
+    /// Errors of the engine.
     pub fn file_system(&self, name: &str) -> Result<Arc<FileSystem>, String> {
         let objects = self.objects(name)?;
         let identity = Identity { name: name.to_string(), is_snapshot: name.contains('@'), ..Identity::default() };
@@ -99,7 +100,7 @@ impl Opened {
     /// Opens a volume.
     ///
     /// # Errors
-    /// With the engine's own words.
+    /// Errors of the engine.
     pub fn volume(&self, name: &str) -> Result<EngineVolume, String> {
         let objects = self.objects(name)?;
         let volume = self.machine.block_on(Volume::open(&self.request, objects, name));
@@ -118,7 +119,7 @@ pub fn options(golden: &Golden, devices: &Path) -> OpenOptions {
     options
 }
 
-/// Compares everything in a golden pool with a state of it.
+/// Compares the whole golden pool with a manifest.
 ///
 /// # Errors
 /// If the pool does not open.
@@ -126,7 +127,7 @@ pub fn golden(golden: &Golden, devices: &Path, state: &Manifest) -> Result<Findi
     compare_golden(golden, devices, state, None)
 }
 
-/// The same of a golden pool in which a workload was done: what that made is left out here and looked for by itself.
+/// Compares a golden pool in which a workload ran: the results of the workload are left out, and checked separately.
 ///
 /// # Errors
 /// If the pool does not open.
@@ -179,7 +180,7 @@ fn compare_state(opened: &Opened, state: &Manifest, done: Option<&Done>) -> Find
     findings
 }
 
-/// Opens a pool without a manifest and reads every byte of every file in every file system and snapshot.
+/// Opens a pool without a manifest, and reads every byte of every file in every file system and snapshot.
 ///
 /// # Errors
 /// If the pool does not open.

@@ -1,4 +1,4 @@
-//! The engine's own calls as a tree: what stands below every door, without one.
+//! A file system as a tree, through the engine's own calls without a front end.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use weir_machine::{Machine, Request};
 use crate::manifest::FileKind;
 use crate::tree::{Attributes, Carries, Listing, Times, Tree, TreeError};
 
-/// Entries asked for at once: few, so that cookies are resumed in every directory of size.
+/// Number of entries per call: small, so that cookies are used in every large directory.
 const LISTING: usize = 100;
 
 /// One file system or snapshot.
@@ -91,7 +91,7 @@ impl Tree for EngineTree {
             let last = page.len() < LISTING;
             for entry in page {
                 cookie = entry.cookie;
-                // A name that lists must also be found.
+                // A listed name must also be found by a look-up.
                 let found = self.files.lookup(&self.request, *object, &entry.name);
                 let found = self.machine.block_on(found).map_err(failure)?;
                 if found != entry.object {

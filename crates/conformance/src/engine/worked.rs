@@ -1,4 +1,4 @@
-//! A pool after a workload: theirs without what was added, and ours by itself.
+//! A pool after a workload: the old contents without the additions, and the additions by themselves.
 
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -10,15 +10,15 @@ use crate::workload::{Done, OURS, differences, sectors};
 
 use super::{EngineTree, Opened};
 
-/// A file system as it was before a folder of ours came into its root: without the folder, and with the root's times and
-/// blocks as they were. Its size and its links are still counted.
+/// A file system as it was before the workload added a folder to its root: without the folder, and with the root's
+/// former times and blocks. Size and links of the root are compared as they are.
 pub struct Without<'a> {
     tree: EngineTree,
     before: Option<&'a Entry>,
 }
 
 impl<'a> Without<'a> {
-    /// `files`: how it was.
+    /// `files`: the former contents.
     pub fn new(tree: EngineTree, files: &'a [Entry]) -> Without<'a> {
         Without { tree, before: files.iter().find(|entry| entry.path.bytes() == b"/") }
     }
@@ -47,7 +47,7 @@ impl Tree for Without<'_> {
             found.size = found.size.saturating_sub(1);
             found.nlink = found.nlink.saturating_sub(1);
             (found.mtime_ns, found.ctime_ns) = (before.mtime_ns, before.ctime_ns());
-            // The directory may have come to take another number of blocks.
+            // The number of blocks of the directory may have changed.
             found.blocks512 = before.blocks512.unwrap_or(found.blocks512);
             found.blksize = before.blksize.or(found.blksize);
         }
@@ -79,7 +79,7 @@ impl Tree for Without<'_> {
     }
 }
 
-/// Looks for all that a workload made.
+/// Checks everything that a workload made.
 pub fn look(opened: &Opened, done: &Done) -> Findings {
     let rq = &Request::internal("judge");
     let mut findings = Findings::default();

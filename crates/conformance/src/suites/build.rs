@@ -1,14 +1,14 @@
-//! A program built on the mount, beside the same built on this machine's own file system.
+//! Builds a program on the mount, and on this machine's own file system for comparison.
 //!
 //! ```text
-//!   this program's sources ─► aside (they may change) ─┬─► beside: cargo test ─► what its tests said, its libraries
+//!   this program's sources ─► copy (they may change) ──┬─► local: cargo test ─► output of the tests, libraries
 //!                                                      │   (twice: which libraries are the same in any place?)
 //!                                                      └─► mount:  cargo test ─► the same, byte for byte
 //! ```
 //!
-//! Compilers and linkers write in many small pieces, map what they write, rename it into place and ask for times to the
-//! nanosecond to see what is out of date: so a second build must find nothing to do. Packages come from cargo's own folder
-//! (`--offline`): they are there, for this program was built from them.
+//! Compilers and linkers write in many small pieces, map files that they write, rename them and compare times to the
+//! nanosecond to find what is out of date, so a second build must find nothing to do. Packages come from cargo's own
+//! folder (`--offline`), where they are because this program was built from them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,20 +22,20 @@ use crate::hash::hex_of_file;
 use crate::kill::failed;
 use crate::zdb::output;
 
-/// What a workspace needs to be built.
+/// Files needed to build a workspace.
 const PARTS: [&str; 5] = ["crates", "xtask", "Cargo.toml", "Cargo.lock", "clippy.toml"];
-/// Libraries of other people that both builds must have made alike, at least.
+/// Minimum number of dependencies' libraries that both builds must have made identically.
 const LIBRARIES: usize = 3;
 
-/// The sources of this program, copied aside.
+/// A copy of the sources of this program.
 pub struct Sources(tempfile::TempDir);
 
 impl Sources {
     /// Copies them from where this program was built.
     ///
     /// # Errors
-    /// If they are not at hand.
-    pub fn aside() -> Result<Sources, JudgeError> {
+    /// Errors if they are absent.
+    pub fn copied() -> Result<Sources, JudgeError> {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         if !PARTS.iter().all(|part| top.join(part).exists()) {
             return Err(JudgeError::Missing { what: "no sources to copy".into() });
@@ -49,17 +49,17 @@ impl Sources {
         }
     }
 
-    /// Where they are.
+    /// Folder of the copy.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 }
 
-/// What a build came to.
+/// Result of a build.
 struct Built {
-    /// The lines that its tests said, sorted, without times.
+    /// Output lines of its tests, sorted, without times.
     tests: Vec<String>,
-    /// Other people's libraries: name and SHA-256.
+    /// Libraries of dependencies: name and SHA-256.
     libraries: BTreeMap<PathBuf, String>,
 }
 
@@ -98,7 +98,7 @@ fn cargo(folder: &Path, packages: &[&str]) -> Command {
     command
 }
 
-/// A line without the time in it.
+/// Removes the time from a line.
 fn untimed(line: &str) -> String {
     line.split("; finished in").next().unwrap_or(line).to_owned()
 }
@@ -109,7 +109,8 @@ fn untimed(line: &str) -> String {
 /// If cargo is not here, or files cannot be copied.
 pub fn both(sources: &Sources, on_mount: &Path, packages: &[&str]) -> Result<Verdict, JudgeError> {
     let folder = || tempfile::tempdir().map_err(|e| failed("a folder to build in", e));
-    let (beside, elsewhere) = (folder()?, folder()?);
+    let beside = folder()?;
+    let elsewhere = folder()?;
     for to in [beside.path(), elsewhere.path(), on_mount] {
         std::fs::create_dir_all(to).map_err(|e| failed("a folder to build in", e))?;
         let copied = output(Command::new("cp").arg("-a").arg(sources.path().join(".")).arg(to))?;
@@ -120,7 +121,7 @@ pub fn both(sources: &Sources, on_mount: &Path, packages: &[&str]) -> Result<Ver
     let cannot =
         |said: Vec<String>| JudgeError::Missing { what: format!("nothing to build with: {}", said.join(" | ")) };
     let mut expected = built(beside.path(), packages)?.map_err(cannot)?;
-    // Some libraries tell where they were built: those are others in every place.
+    // Some libraries contain the path where they were built, and differ in every place.
     let other = built(elsewhere.path(), packages)?.map_err(cannot)?;
     expected.libraries.retain(|name, hash| other.libraries.get(name) == Some(hash));
     let found = match built(on_mount, packages)? {
@@ -180,7 +181,7 @@ pub fn listing(top: &Path) -> Result<Listing, JudgeError> {
     Ok(out)
 }
 
-/// What differs between two listings.
+/// Returns the differences of two listings.
 pub fn differs(before: &Listing, after: &Listing) -> Vec<String> {
     let changed = before.iter().filter(|(path, about)| after.get(*path) != Some(about));
     let new = after.keys().filter(|path| !before.contains_key(*path)).map(|path| format!("{}: new", path.display()));
