@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use std::ffi::OsString;
 
-/// What a command takes: letters, those with a value followed by `:`, and long names that stand for a letter.
+/// Options of a command: letters, those with a value followed by `:`, and long names that are aliases of a letter.
 pub struct Spec {
     /// The command, as errors name it.
     pub command: &'static str,
@@ -20,7 +20,7 @@ pub struct Spec {
 #[derive(Debug, Default)]
 pub struct Args {
     options: Vec<(char, Option<OsString>)>,
-    /// What is no option, in order.
+    /// Operands in order.
     pub words: Vec<OsString>,
 }
 

@@ -5,9 +5,10 @@
 //!   FOLDER/mnt             the pool's file systems, where /dev/fuse allows
 //! ```
 //!
-//! The pool is made once; what was done with it later stays. Nothing else is overwritten: where a file of one of these names
-//! is not one that this command made, it ends with an error, unless `-f` has it replace them. Figures are measured by this process on this machine, through
-//! the file systems themselves: what a client gets is less what its protocol costs.
+//! The pool is made once; what was done with it later stays. Nothing else is overwritten: where a file of one of these
+//! names is not one that this command made, it ends with an error, unless `-f` has it replace them. Figures are
+//! measured by this process on this machine, through the file systems themselves: what a client gets is less what its
+//! protocol costs.
 
 mod images;
 mod measure;
@@ -123,7 +124,7 @@ fn pool(machine: &Machine, images: &Images, limits: &Limits, force: bool) -> Res
     Ok(WritablePool::made(machine.clone(), engine, locks))
 }
 
-/// Who makes the file systems.
+/// Owner of the new file systems.
 fn owner() -> (u32, u32) {
     (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
 }
@@ -134,14 +135,14 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
     sample::fill(&tree).await?;
     let mut service = start(machine, &front).await?;
     let mounted = mount(machine, folder, &front).await?;
-    println!("\nit is served; as root, paste:");
+    println!("\nthe pool is served; to mount it, run as root:");
     service.lines().iter().for_each(|line| println!("  {line}"));
     println!(
-        "everybody may write there; root of an NFS client is nobody (weir serve --no-root-squash lets it be root),"
+        "all users may write; root is squashed to uid 65534 (weir serve --no-root-squash turns that off); only this"
     );
-    println!("and only this machine may write (weir serve --listen ADDRESS --rw HOST[/BITS] lets others)");
+    println!("machine may connect and write (weir serve --listen ADDRESS --rw HOST[/BITS] admits other hosts)");
     if mounted.is_some() {
-        println!("it is mounted at {}, too", folder.join("mnt").display());
+        println!("it is also mounted at {}", folder.join("mnt").display());
     }
     println!();
     let measured = measure::run(machine, &tree).await;
@@ -179,7 +180,7 @@ async fn start(machine: &Machine, front: &Arc<Exports>) -> Result<Service, Failu
 /// Mounts the pool in the folder, if this machine can.
 async fn mount(machine: &Machine, folder: &Path, front: &Exports) -> Result<Option<Mounted>, Failure> {
     let path = folder.join("mnt");
-    // What an earlier run left mounted there answers nobody.
+    // A mount point that an earlier run left behind may not respond.
     if let Err(error) = std::fs::create_dir_all(&path) {
         println!("no mount: {}: {error}; if an earlier run left a mount there, umount it", path.display());
         return Ok(None);

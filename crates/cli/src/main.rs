@@ -1,8 +1,8 @@
 //! Weir: a ZFS storage server in user space.
 //!
-//! The binary behaves as `zpool`, `zfs`, `zdb` or `zstream` if it is called by that name; if it is called as `weir`, its
-//! first argument names the tool. Every command returns OpenZFS's exit code (0 success, 1 failure, 2 invalid command line)
-//! and, when it fails, prints one line on standard error with the cause and how to correct it.
+//! The binary behaves as `zpool`, `zfs`, `zdb` or `zstream` if it is called by that name; if it is called as `weir`,
+//! its first argument names the tool. Every command returns OpenZFS's exit code (0 success, 1 failure, 2 invalid
+//! command line) and, when it fails, prints one line on standard error with the cause and how to correct it.
 
 mod admin;
 mod args;
@@ -50,7 +50,7 @@ usage: weir COMMAND ...
   weir serve [-d DIR] POOL                                            serve a pool (NFS, NBD)
   weir version
 
-DIR is a folder with disk images or devices, or one of them; WEIR_POOL_DIRS (separated by colons) stands in for -d.
+DIR is a folder with disk images or devices, or one of them; WEIR_POOL_DIRS (separated by colons) replaces -d.
 ";
 
 /// Exits quietly when the reader of the output has closed the pipe (`weir … | head`), as other tools do.
@@ -91,8 +91,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open, that
-/// process runs the command.
+/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open,
+/// that process runs the command.
 fn carry_out(call: &Call) -> u8 {
     let words = call.caller.words.clone();
     let done = match call.caller.program.as_str() {

@@ -1,5 +1,5 @@
-//! `weir mount`: all file systems of a pool through FUSE, in the foreground, until unmounted or stopped. With `-o ro` not a
-//! byte of the pool changes.
+//! `weir mount`: all file systems of a pool through FUSE, in the foreground, until unmounted or stopped. With `-o ro`
+//! not a byte of the pool changes.
 
 use crate::admin::{AdminSocket, CloseMode, ServedPool};
 use crate::args::{Args, Spec};
@@ -165,8 +165,8 @@ const MOUNT_TXG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Has the changes of a mount synced sooner than those of a server, and says which calls of `sync` do not reach it.
 ///
-/// Linux sends a FUSE mount no request for `sync(2)` and `syncfs(2)`, so both return before the changes are stable. A short
-/// txg timeout bounds the changes that a power cut after such a call takes.
+/// Linux sends a FUSE mount no request for `sync(2)` and `syncfs(2)`, so both return before the changes are stable. A
+/// short txg timeout bounds the changes that a power cut after such a call takes.
 fn shorten_window(shown: &OpenPool) {
     let OpenPool::Writable(engine) = shown else { return };
     engine.set_txg_timeout(MOUNT_TXG_TIMEOUT);
@@ -176,8 +176,8 @@ fn shorten_window(shown: &OpenPool) {
     eprintln!("what neither covers is on stable storage after about {seconds} s");
 }
 
-/// Whether the mount may allow what a property can forbid. One mount serves all file systems, so it allows only what every
-/// file system allows.
+/// Whether the mount may allow what a property can forbid. One mount serves all file systems, so it allows only what
+/// every file system allows.
 async fn allowed(shown: &OpenPool, wanted: bool, property: &str) -> Result<bool, Failure> {
     let off = if wanted { shown.first_with_off(&Request::internal("mount"), property).await? } else { None };
     if let Some(name) = &off {
@@ -249,8 +249,8 @@ async fn until_unmounted(mounted: Mounted, opened: &OpenedPool, mut stop: StopSi
     if unmounter.unmount()? { Ok(Ended::Detached) } else { end(ended.await) }
 }
 
-/// The signals that stop a server: SIGINT, SIGTERM and SIGHUP. Created before the server reports that it is ready, so that
-/// a signal sent right after that report closes the pool instead of killing the process with the pool open.
+/// The signals that stop a server: SIGINT, SIGTERM and SIGHUP. Created before the server reports that it is ready, so
+/// that a signal sent right after that report closes the pool instead of killing the process with the pool open.
 pub struct StopSignal([Signal; 3]);
 
 impl StopSignal {
@@ -278,7 +278,7 @@ fn two_words(args: &Args) -> Result<[String; 2], Failure> {
     }
 }
 
-/// What `-o` says: read-write if nothing else is said and the pool can be written.
+/// Parses `-o`: read-write by default if the pool can be written.
 fn mount_options(args: &Args) -> Result<(MountOptions, Access), Failure> {
     let root = rustix::process::geteuid().is_root();
     let mut access = Access::TryToWrite;
@@ -357,13 +357,14 @@ pub enum Ready {
     Descriptor(std::fs::File),
 }
 
-/// What `--ready-fd` says.
+/// Parses `--ready-fd`.
 pub fn ready(args: &Args) -> Result<Ready, Failure> {
     let Some(text) = args.value('r') else { return Ok(Ready::Line) };
     let number: u32 = text
         .parse()
         .map_err(|_| Failure::usage(format!("--ready-fd takes a file descriptor's number, not '{text}'")))?;
-    // Opening it through /proc returns a new descriptor for the same pipe, without `unsafe` adoption of a raw descriptor.
+    // Opening it through /proc returns a new descriptor for the same pipe, without `unsafe` adoption of a raw
+    // descriptor.
     let file = std::fs::File::options().write(true).open(format!("/proc/self/fd/{number}"));
     file.map(Ready::Descriptor).map_err(|error| Failure::usage(format!("--ready-fd {number}: {error}")))
 }

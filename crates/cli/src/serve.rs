@@ -96,7 +96,7 @@ fn service_options(args: &Args) -> Result<ServiceOptions, Failure> {
     Ok(options)
 }
 
-/// Who NFS clients become.
+/// Options of the NFS server: mapping of users.
 fn nfs_options(args: &Args) -> Result<nfs::Options, Failure> {
     let squash = match (args.has('S'), args.has('A')) {
         (true, true) => return Err(SPEC.misused("--no-root-squash and --all-squash exclude each other")),
@@ -114,7 +114,7 @@ fn nfs_options(args: &Args) -> Result<nfs::Options, Failure> {
     Ok(nfs::Options { squash, anon_uid, anon_gid })
 }
 
-/// Who may write: those named, or this machine if none are.
+/// Hosts that may write: those named, or this machine by default.
 fn writers(args: &Args) -> Result<Hosts, Failure> {
     let named = args.values('w');
     if named.is_empty() {

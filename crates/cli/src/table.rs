@@ -1,6 +1,6 @@
 //! Tables: aligned for people, tabs for scripts.
 
-/// How a column stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Text.

@@ -59,7 +59,8 @@ impl<R: Read> Records<R> {
         Records { input, bytes: Vec::new(), decoder: StreamDecoder::new(Fletcher::default()), begun: false }
     }
 
-    /// Reads until so many bytes of the record are there, or the input ends. What a length only claims takes no memory.
+    /// Reads until this number of bytes of the record is there, or the input ends. A claimed length alone allocates no
+    /// memory.
     fn fill(&mut self, bytes: usize) -> Result<(), String> {
         let missing = bytes.saturating_sub(self.bytes.len()) as u64;
         let read = self.input.by_ref().take(missing).read_to_end(&mut self.bytes);

@@ -21,21 +21,21 @@ const SHOWN: &[(&str, &[&str])] = &[
     ("props", &["zfs", "get", "-r", "-s", "local,received", "atime,compression,mountpoint,acltype"]),
 ];
 
-/// Command lines that make no sense, their exit code, and what the line on standard error must hold.
+/// Invalid command lines, their exit code, and a part of the line on standard error.
 const MISUSED: &[(&[&str], i32, &str)] = &[
     (&["zpool"], 2, "missing command"),
     (&["zpool", "frob"], 2, "unrecognized command 'frob'"),
     (&["zpool", "list", "-q"], 2, "invalid option '-q'"),
     (&["zpool", "list", "--json-int"], 2, "only works with '-j'"),
-    (&["zpool", "list", "-o", "nonsense"], 2, "invalid property 'nonsense'"),
+    (&["zpool", "list", "-o", "bogus"], 2, "invalid property 'bogus'"),
     (&["zpool", "get"], 2, "missing property argument"),
-    (&["zpool", "get", "nonsense"], 2, "invalid property 'nonsense'"),
+    (&["zpool", "get", "bogus"], 2, "invalid property 'bogus'"),
     (&["zpool", "get", "-o", "what", "size"], 2, "invalid field 'what'"),
     (&["zpool", "status", "nopool"], 1, "cannot open 'nopool': no such pool"),
     (&["zfs", "frob"], 2, "unrecognized command 'frob'"),
     (&["zfs", "list", "-t", "what"], 2, "invalid type 'what'"),
     (&["zfs", "list", "--json-int"], 2, "only works with '-j'"),
-    (&["zfs", "list", "-s", "nonsense"], 2, "invalid property 'nonsense'"),
+    (&["zfs", "list", "-s", "bogus"], 2, "invalid property 'bogus'"),
     (&["zfs", "get", "-s", "what", "all"], 2, "invalid source 'what'"),
     (&["zfs", "list", "nopool/x"], 1, "cannot open 'nopool/x': dataset does not exist"),
     (&["zfs", "list", "g-props/nothing"], 1, "cannot open 'g-props/nothing': dataset does not exist"),

@@ -19,7 +19,7 @@ const SMALL_NAME: &[u8] = b".weir-demo.small";
 const LARGE: usize = 1 << 20;
 const SMALL: usize = 4096;
 
-/// What was measured.
+/// Result of a measurement.
 struct Measured {
     bytes: u64,
     operations: u64,

@@ -11,8 +11,8 @@ use weir_machine::Request;
 const FOLDERS: u64 = 4;
 const FILES: u64 = 16;
 const FILE_BYTES: usize = 512 << 10;
-/// The mode of directories in which everybody may make files and nobody may remove another's.
-const EVERYBODY: u32 = 0o1777;
+/// Mode of directories in which all users may create files and none may remove those of another.
+const STICKY_FOR_ALL: u32 = 0o1777;
 const WORDS: [&str; 16] = [
     "pool", "water", "flow", "weir", "block", "copy", "write", "tree", "leaf", "root", "disk", "name", "time", "sum",
     "log", "group",
@@ -33,9 +33,9 @@ async fn make(tree: &Tree) -> Result<(), FileError> {
     let cred = Cred::root();
     let top = files(rq, tree).await?;
     for dir in [tree.root(), top] {
-        // Whoever comes over NFS is nobody here, and is to try it out all the same: as in /tmp.
-        if tree.attributes(rq, dir).await?.mode != EVERYBODY {
-            tree.set_attributes(rq, &cred, dir, &SetAttributes::mode(EVERYBODY)).await?;
+        // NFS clients are mapped to the user nobody, and must be able to write, as in /tmp.
+        if tree.attributes(rq, dir).await?.mode != STICKY_FOR_ALL {
+            tree.set_attributes(rq, &cred, dir, &SetAttributes::mode(STICKY_FOR_ALL)).await?;
         }
     }
     let sample = match tree.create(rq, &cred, top, b"sample", &New::of(NewKind::Directory, 0o755)).await {

@@ -145,7 +145,7 @@ fn devices(pool: &Pool) -> String {
     out
 }
 
-/// What is wrong, one line each.
+/// Findings, one line each.
 fn findings(report: &Report) -> String {
     let mut out = String::new();
     for (at, error) in report.unreadable.iter().take(LISTED) {
@@ -248,7 +248,7 @@ fn metaslab_bytes(vdev: &VdevConfig) -> u64 {
     if shift == 0 { 0 } else { vdev.asize_bytes >> shift << shift }
 }
 
-/// What deduplication saved, as zdb has it: saved bytes in proportion to those of all pointers, plus 1.
+/// Ratio that deduplication saved, as zdb computes it: saved bytes relative to those of all pointers, plus 1.
 fn dedup_ratio(saved_bytes: u64, pointed_bytes: u64) -> f64 {
     percent(saved_bytes, pointed_bytes) / 100.0 + 1.0
 }

@@ -71,7 +71,7 @@ fn configurations(labels: &Labels) -> String {
     out
 }
 
-/// Every proven uberblock, with the labels in which it stands.
+/// All valid uberblocks, with the labels that contain them.
 fn rings(labels: &Labels) -> String {
     let mut out = String::new();
     let mut seen: BTreeMap<(usize, Vec<u64>), Vec<usize>> = BTreeMap::new();

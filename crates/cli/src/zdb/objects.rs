@@ -91,7 +91,7 @@ fn failed(set: &Set, error: &ObjectError) -> Failure {
     Failure::failed(format!("{}: {error}", set.name))
 }
 
-/// Shows one object; a bad one is told and the next goes on.
+/// Prints one object; the error of an unreadable one is printed, and the next one follows.
 async fn object(rq: &Request, set: &Set, id: ObjectId, verbosity: usize, heading: &mut bool) -> u8 {
     let shown = match set.objects.object(rq, id).await {
         Ok(object) => details(rq, set, &object, verbosity, heading).await,

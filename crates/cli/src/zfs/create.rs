@@ -70,7 +70,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What the command line says of the new dataset.
+/// Parses the description of the new dataset.
 fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<(NewDataset, EncryptionArgs), Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let kind = if args.has('V') { DatasetKind::Volume } else { DatasetKind::Filesystem };
@@ -116,7 +116,7 @@ async fn set_limits(call: &Call, engine: &Engine, name: &str, doing: &str, limit
     Ok(())
 }
 
-/// What `-o` says.
+/// Parses `-o`.
 fn properties(args: &Args, kind: DatasetKind, doing: &str) -> Result<Vec<(String, Value)>, Failure> {
     let parse = |text: OsString| values::parse(&text.to_string_lossy(), kind, When::Creation);
     let parsed: Result<Vec<_>, String> = args.values('o').into_iter().map(parse).collect();
@@ -131,7 +131,8 @@ fn take(properties: &mut Vec<(String, Value)>, name: &str) -> Option<u64> {
     }
 }
 
-/// What is fixed when a file system is made for that user and group, taken out of its properties.
+/// Removes the properties that are fixed at creation, and returns the description of a file system of that user and
+/// group.
 pub fn file_system((uid, gid): (u32, u32), properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
     let normalization = take(properties, "normalization").unwrap_or(0);
     let slots = match properties.iter().find(|(name, _)| name == "dnodesize") {
@@ -188,7 +189,7 @@ fn with_reservation(engine: &Engine, new: NewDataset, sparse: bool) -> NewDatase
     new
 }
 
-/// What a volume that reserves just what it could need reserves now, and is to reserve at another size
+/// Reservation of a volume that reserves exactly its maximum size: the present one, and that for another size
 /// (`zfs_add_synthetic_resv`); `None` for others.
 pub async fn reservations(
     engine: &Engine,
@@ -226,7 +227,7 @@ fn raidz_of(engine: &Engine) -> Vec<Raidz> {
     facts.collect()
 }
 
-/// What a volume could need at most: its blocks, as wide as the widest RAID-Z makes them, its copies, and its tree of
+/// Maximum space of a volume: its blocks, as wide as the widest RAID-Z makes them, its copies, and its tree of
 /// indirect blocks (OpenZFS `zvol_volsize_to_reservation`).
 fn reservation(size_bytes: u64, block_bytes: u64, copies: u64, raidz: &[Raidz]) -> u64 {
     /// Pointers in an indirect block, as log2; bytes of one.

@@ -23,7 +23,7 @@ const SPEC: Spec = Spec {
             zfs destroy FILESYSTEM|VOLUME#BOOKMARK",
 };
 
-/// What is to go, in the order in which it can go: snapshots, then the file system or volume that they are of.
+/// Datasets to destroy in order: snapshots, then their file system or volume.
 #[derive(Debug, Default)]
 struct DestroyPlan(Vec<(Vec<String>, Option<String>)>);
 

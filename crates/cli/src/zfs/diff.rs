@@ -107,7 +107,7 @@ impl Printer {
         Printer { mountpoint: pair.mountpoint.clone(), kinds, tabs, times, plain }
     }
 
-    /// Tells all; false if something cannot be told.
+    /// Prints all differences; returns false if one cannot be determined.
     async fn tell(&self, call: &Call, rq: &Request, diff: &mut Diff) -> Result<bool, PoolError> {
         let mut whole = true;
         let failed = |source| PoolError::File { name: "diff".to_owned(), source: Box::new(source) };
@@ -161,8 +161,8 @@ impl Printer {
         out.push(b'\n');
     }
 
-    /// A path below the mount point. What is no plain ASCII, and the backslash, is written as a backslash and four octal
-    /// digits.
+    /// A path below the mount point. What is no plain ASCII, and the backslash, is written as a backslash and four
+    /// octal digits.
     fn path(&self, out: &mut Vec<u8>, path: &[u8]) {
         for byte in self.mountpoint.bytes().chain(path.iter().copied()) {
             match self.plain || (byte.is_ascii_graphic() && byte != b'\\') {

@@ -97,7 +97,7 @@ fn sources(args: &Args) -> Result<Vec<String>, Failure> {
 
 type Found = Vec<(String, Option<Property>)>;
 
-/// What a dataset has of the wanted properties. What it cannot have is left out where nobody asked for this dataset.
+/// Requested properties of a dataset. Inapplicable ones are left out unless the dataset was named.
 async fn of_dataset(
     pool: &Pool,
     of: &Selected,

@@ -8,12 +8,12 @@ use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_format::znode::Fuid;
 use weir_machine::Request;
 
-/// What a property of that kind says.
+/// Value of a property of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Of {
     /// Whose.
     pub who: QuotaPrincipal,
-    /// What is counted.
+    /// Accounted quantity.
     pub what: QuotaKind,
     /// The limit, not the use.
     pub is_quota: bool,
@@ -51,10 +51,10 @@ fn list(who: QuotaPrincipal) -> String {
     }
 }
 
-/// What a property name means; `None` if it is none of these.
+/// Parses a property name; `None` if it is none of these.
 ///
 /// # Errors
-/// A user or group that nobody knows.
+/// Errors if the user or group is unknown.
 pub fn parse(property: &str) -> Option<Result<Of, String>> {
     let (kind, name) = property.split_once('@')?;
     let (rest, who) = KINDS.iter().find_map(|(prefix, who)| Some((kind.strip_prefix(prefix)?, *who)))?;
@@ -71,7 +71,7 @@ pub fn usual(property: &str) -> Option<(QuotaPrincipal, QuotaKind)> {
     all.into_iter().find(|(who, what)| who.default_name(*what) == property)
 }
 
-/// Whether a property is such a limit: it stands in the file system itself.
+/// Whether a property is a default limit, which is stored in the file system itself.
 pub fn is_usual_limit(property: &str) -> bool {
     usual(property).is_some()
 }
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(parse("userused@root"), of(QuotaPrincipal::User, QuotaKind::Bytes, false, 0));
         assert_eq!(parse("groupobjquota@12"), of(QuotaPrincipal::Group, QuotaKind::Objects, true, 12));
         assert_eq!(parse("projectobjused@7"), of(QuotaPrincipal::Project, QuotaKind::Objects, false, 7));
-        assert!(matches!(parse("userquota@nobody-of-that-name"), Some(Err(_))));
+        assert!(matches!(parse("userquota@no-such-user"), Some(Err(_))));
         assert_eq!((parse("written@a"), parse("userquota"), parse("usersize@1")), (None, None, None));
         assert_eq!((limit("none"), limit("1K")), (Ok(0), Ok(1024)));
         assert!(limit("much").is_err());

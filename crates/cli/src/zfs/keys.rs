@@ -1,7 +1,7 @@
 //! `zfs load-key`, `unload-key`, `change-key`.
 //!
-//! A key stays loaded in the process that has the pool open (`weir serve`, `weir mount`), where these commands are carried
-//! out if there is one. Where there is none, a key is proven and no more: nobody would keep it.
+//! A key stays loaded in the process that has the pool open (`weir serve`, `weir mount`), which then executes these
+//! commands. Without such a process a key is only verified, because no process would keep it.
 
 use super::target::{self, PLACES, below, words};
 use super::values::{self, When};
@@ -118,7 +118,7 @@ pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 match (&closed, served_pool) {
                     (Some(pool), _) => verified_key(KeyPrompt::Caller(call), &pool.dsl, &root).await.map(drop),
                     (None, Some(served_pool)) => load_one(call, &served_pool.engine, &root, args.has('n')).await,
-                    (None, None) => Err(loading("nobody has the pool open")),
+                    (None, None) => Err(loading("no process has the pool open")),
                 }
             });
             match done {

@@ -1,10 +1,10 @@
-//! `zfs project`: which project files and directories belong to, and which directories pass theirs on. It works on files of
-//! a mounted file system, as whoever calls it.
+//! `zfs project`: projects of files and directories, and the flag by which directories pass theirs on. It works on
+//! files of a mounted file system, with the permissions of the caller.
 //!
 //! ```text
 //!   zfs project [-d|-r] FILE|DIRECTORY…                      shows: project, P if it is passed on, name
-//!   zfs project -p ID [-s] [-r], -s [-p ID] [-r]             sets, `-s`: lets directories pass it on
-//!   zfs project -c [-0] [-d|-r] [-p ID]                      names what is not as it should be
+//!   zfs project -p ID [-s] [-r], -s [-p ID] [-r]             sets; `-s`: directories pass it on
+//!   zfs project -c [-0] [-d|-r] [-p ID]                      names files with another project or flag
 //!   zfs project -C [-k] [-r]                                 clears, `-k`: the flag alone
 //! ```
 //!
@@ -31,16 +31,16 @@ const SPEC: Spec = Spec {
             zfs project -C [-k] [-r] FILE|DIRECTORY…",
 };
 
-/// What is done to each file.
+/// Action on each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
-    /// Its project is shown.
+    /// Shows the project.
     Show,
-    /// It is named if it is not as it should be: bare, with a NUL behind it, if so.
+    /// Names the file if its project or flag differs; with `bare`, only the name and a NUL.
     Check { bare: bool },
-    /// It gets the project, and the flag, if so.
+    /// Sets the project and, with `inherit`, the flag.
     Set { inherit: bool },
-    /// It loses the flag, and the project unless it is kept.
+    /// Clears the flag and, unless `keep`, the project.
     Clear { keep: bool },
 }
 

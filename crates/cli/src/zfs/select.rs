@@ -27,9 +27,9 @@ pub struct Selection {
 pub struct Selected {
     /// The dataset.
     pub dataset: Dataset,
-    /// What it is.
+    /// Kind of the dataset.
     pub kind: DatasetKind,
-    /// Of a bookmark: what it says; the dataset is then its head.
+    /// Of a bookmark: its record; the dataset is then its head.
     pub bookmark: Option<NamedBookmark>,
 }
 
@@ -39,7 +39,7 @@ impl Selected {
         Selected { dataset, kind, bookmark: None }
     }
 
-    /// Its full name.
+    /// Full name of the dataset.
     pub fn name(&self) -> &str {
         self.bookmark.as_ref().map_or(&self.dataset.name, |b| &b.name)
     }
@@ -99,7 +99,7 @@ impl Selection {
         Ok(Selection { search, keys, kinds, depth, names, altroot })
     }
 
-    /// What a dataset's properties take from its pool and from the command line.
+    /// Facts about the pool and the command line that a dataset's properties need.
     pub fn facts(&self, pool: &Pool) -> PoolFacts {
         PoolFacts { altroot: self.altroot.clone(), ..pool.facts() }
     }
@@ -260,7 +260,7 @@ pub async fn all_properties(
     }
 }
 
-/// What a bookmark tells; one of an old form knows no sizes.
+/// Properties of a bookmark; one of an old form has no sizes.
 fn of_bookmark(named: &NamedBookmark) -> Vec<Property> {
     let bookmark = &named.bookmark;
     let [referenced, _, uncompressed] = bookmark.referenced;
@@ -282,8 +282,8 @@ fn text(name: &str, value: &str) -> Property {
     Property { name: name.into(), value: Value::Text(value.into()), source: Source::None }
 }
 
-/// What a snapshot's own object tells, without opening it: enough for a list of ten thousand. The outer `None` means
-/// that more must be read; the inner one that a snapshot has no such property.
+/// Properties that a snapshot's own object has, without opening it: enough for a list of ten thousand. The outer `None`
+/// means that more must be read; the inner one that a snapshot has no such property.
 fn at_hand(dataset: &Dataset, name: &str) -> Option<Option<Property>> {
     let phys = &dataset.phys;
     let number =

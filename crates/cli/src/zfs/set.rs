@@ -83,7 +83,7 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
     target::run(call, engine, doing, Operation::Set(name.to_owned(), settings)).await
 }
 
-/// Gives a volume another size, and lets what it reserves follow: `reserved` now and then.
+/// Changes the size of a volume, and its reservation: `reserved` has the present and the new one.
 async fn resize(
     call: &Call,
     engine: &Engine,
@@ -109,7 +109,7 @@ async fn resize(
     }
 }
 
-/// The limit of a user, group or project; `None` if it is none that is to be set.
+/// Parses the quota of a user, group or project; `None` if it is none that can be set.
 fn quota(pair: &str) -> Option<Result<(Of, u64), String>> {
     let (property, value) = pair.split_once('=')?;
     Some(match identity::parse(property)? {
@@ -119,7 +119,7 @@ fn quota(pair: &str) -> Option<Result<(Of, u64), String>> {
     })
 }
 
-/// What a dataset is.
+/// Returns the kind of a dataset.
 async fn kind_of(rq: &Request, dsl: &Dsl, name: &str) -> Result<DatasetKind, Failure> {
     let absent = || Failure::failed(format!("cannot open '{name}': dataset does not exist"));
     let of = name.split('@').next().unwrap_or(name);

@@ -42,7 +42,7 @@ pub async fn run(call: &Call, engine: &Engine, doing: &str, operation: Operation
     Ok(())
 }
 
-/// The words of a command line as text; an error unless there are so many.
+/// Operands of a command line as text; an error unless their number is in the range.
 pub fn words(
     spec: &Spec,
     args: &Args,

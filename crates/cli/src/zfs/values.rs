@@ -187,7 +187,7 @@ mod tests {
     fn what_does_not_fit_is_named() {
         for (text, why) in [
             ("compression", "missing '='"),
-            ("nonsense=1", "invalid property 'nonsense'"),
+            ("bogus=1", "invalid property 'bogus'"),
             ("compression=fast", "'compression' must be one of 'on | off | lzjb"),
             ("used=1", "'used' is readonly"),
             ("casesensitivity=mixed", "'casesensitivity' is readonly"),

@@ -1,4 +1,4 @@
-//! `zpool create`: a new pool on devices that belong to nobody, or are forced.
+//! `zpool create`: a new pool on devices that are not in use, or with `-f`.
 
 use super::devices::{self, Vdevs};
 use super::features;
@@ -58,7 +58,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What the command line asks for, and of encryption.
+/// Parses the options of the pool and of encryption.
 fn options(
     call: &Call,
     args: &Args,
@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_properties_are_named() {
         for (pair, why) in [
             ("ashift=8", "only values between 9 and 16"),
             ("autotrim=yes", "'autotrim' must be one of"),
             ("failmode=stop", "'failmode' must be one of"),
             ("size=1", "is readonly"),
-            ("nonsense=1", "not a valid pool"),
-            ("feature@nonsense=enabled", "invalid feature 'nonsense'"),
+            ("bogus=1", "not a valid pool"),
+            ("feature@bogus=enabled", "invalid feature 'bogus'"),
             ("feature@draid=maybe", "'enabled' or 'disabled'"),
             ("compatibility=nothing-like-it", "no such"),
             ("ashift", "missing '='"),

@@ -17,7 +17,7 @@ pub struct Vdevs {
     pub spares: Vec<NewLeaf>,
 }
 
-/// What a word begins.
+/// Vdev that a word begins.
 enum Word {
     Class(Class),
     Caches,
@@ -129,8 +129,8 @@ impl Vdevs {
         tops.chain(&self.caches).chain(&self.spares).map(|leaf| leaf.path.clone()).collect()
     }
 
-    /// What of these vdevs, with those of a pool that there are (`have`: layout and number of devices of its normal
-    /// top-level vdevs), does not fit together: a pool is as redundant as its weakest vdev.
+    /// Returns how these vdevs, with the existing ones of the pool (`have`: layout and number of devices of its normal
+    /// top-level vdevs), differ in redundancy: a pool is as redundant as its weakest vdev.
     pub fn mismatch(&self, have: &[(Layout, usize)]) -> Option<String> {
         let mut seen: Option<(Layout, usize)> = have.first().copied();
         for top in self.tops.iter().filter(|top| top.class == Class::Normal) {

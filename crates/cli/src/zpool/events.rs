@@ -1,7 +1,7 @@
-//! `zpool events`: what happened to pools while a process had them open.
+//! `zpool events`: events of pools since a process has opened them.
 //!
-//! Events are in the memory of whoever has the pool ([`weir_engine::events`]): that process is asked for them. Of a pool
-//! that nobody has open there are none.
+//! Events are in the memory of the process that has the pool open ([`weir_engine::events`]), which this command asks
+//! for them. A pool that no process has open has no events.
 
 use super::opened::{ask, holders, words};
 use crate::args::{Args, Spec};
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Columns by which names are set off, and lists in lists again.
 const INDENT: usize = 8;
 
-/// Runs the command: in the process that has the pool it shows its events, elsewhere it asks whoever has one.
+/// Runs the command: the process that has the pool prints its events, another one asks that process.
 pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let names = words(&args);

@@ -9,8 +9,8 @@ const FOLDERS: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatib
 /// The longest file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 16;
 
-/// Sets that are known without a file: what each release enabled in addition to the one before. They are what OpenZFS on
-/// Linux of that release understands.
+/// Sets that are known without a file: what each release enabled in addition to the one before. They are what OpenZFS
+/// on Linux of that release understands.
 const RELEASES: &[(&str, &[&str])] = &[
     (
         "openzfs-2.0-linux",
@@ -57,7 +57,7 @@ const RELEASES: &[(&str, &[&str])] = &[
 /// The features that a value of the property `compatibility` allows; `None` for all.
 ///
 /// # Errors
-/// If it names a set that there is not, or one that makes no sense.
+/// Errors if it names a set that does not exist, or that is malformed.
 pub fn compatible(value: &str) -> Result<Option<BTreeSet<String>>, String> {
     match value {
         "off" | "" => return Ok(None),
@@ -144,9 +144,9 @@ mod tests {
         assert_eq!(mine.into_iter().collect::<Vec<_>>(), ["blake3", "draid", "lz4_compress"]);
         let both = compatible(&format!("{file},openzfs-2.1-linux")).unwrap().unwrap();
         assert_eq!(both.into_iter().collect::<Vec<_>>(), ["draid", "lz4_compress"]);
-        std::fs::write(dir.path().join("bad"), "nonsense").unwrap();
+        std::fs::write(dir.path().join("bad"), "bogus").unwrap();
         let bad = dir.path().join("bad").display().to_string();
-        assert!(compatible(&bad).unwrap_err().contains("unknown feature 'nonsense'"));
+        assert!(compatible(&bad).unwrap_err().contains("unknown feature 'bogus'"));
         assert!(compatible("../x").is_err());
         for (_, features) in RELEASES {
             assert!(features.iter().all(|feature| by_name(feature).is_some()));

@@ -109,7 +109,7 @@ fn fields(text: &str) -> Result<Vec<&'static str>, Failure> {
     text.split(',').map(field).collect()
 }
 
-/// What every answer says of a pool first.
+/// Common fields of every JSON output about a pool.
 pub fn header(pool: &Pool, typed: bool, numbers: Numbers) -> Map<String, Value> {
     let mut out = Map::new();
     out.insert("name".into(), pool.name().into());

@@ -1,8 +1,8 @@
 //! `zpool import`: the pools that the given folders hold; with a pool's name, that pool is taken over by this machine.
 //!
-//! Between two commands a pool is open only in a process that serves it, so "imported" means that its labels say that this machine uses it: every
-//! other command then opens it without `-f`, and another machine does not. With `-l` the keys of encrypted datasets are asked
-//! for and proven, and the intent logs that wait for them are replayed.
+//! Between two commands a pool is open only in a process that serves it, so "imported" means that its labels say that
+//! this machine uses it: every other command then opens it without `-f`, and another machine does not. With `-l` the
+//! keys of encrypted datasets are asked for and proven, and the intent logs that wait for them are replayed.
 
 use super::tree;
 use crate::args::{Args, Spec};
@@ -214,7 +214,7 @@ fn describe(pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// What is the matter, if anything, and what can be done.
+/// Returns the status of a pool and the action, if anything is wrong.
 fn advice(pool: &FoundPool, health: VdevState, missing: &[String]) -> (Option<String>, String) {
     let open = "it can be imported by its name or its number".to_owned();
     if !missing.is_empty() {

@@ -1,7 +1,7 @@
 //! `zpool iostat`: what goes to and from the devices of a pool that a process has open.
 //!
-//! The counters are those of the leaves, from the time on when the process opened the pool; a vdev that has others below it
-//! has their sum. Reads and writes of an interval are told by second.
+//! The counters are those of the leaves since the process opened the pool; other vdevs have the sum of their
+//! children. Reads and writes of an interval are printed per second.
 //!
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`print_iostat_default`), `module/zfs/vdev.c` (`vdev_get_stats_ex_impl`).
 
@@ -26,7 +26,7 @@ const SPEC: Spec = Spec {
     usage: "zpool iostat [-vHpny] [-d DIR]… [POOL] [INTERVAL [COUNT]]",
 };
 
-/// How often it is looked whether whoever asks is still there.
+/// Interval of checks whether the client still waits for output.
 const LOOK: Duration = Duration::from_millis(200);
 /// The longest interval, in seconds: a larger number is a pool's.
 const MAX_INTERVAL_S: f64 = 1e9;
@@ -36,7 +36,7 @@ const WIDE: usize = 15;
 /// Narrowest column of names.
 const NAMES: usize = 10;
 
-/// What is asked for.
+/// Requested report.
 #[derive(Clone, Debug, PartialEq)]
 struct IostatArgs {
     pool: Option<String>,
@@ -109,7 +109,7 @@ fn wanted(mut words: Vec<String>) -> Result<IostatArgs, Failure> {
     Ok(IostatArgs { pool: words.pop(), interval, count })
 }
 
-/// What each leaf has done, by GUID.
+/// Work of each leaf, by GUID.
 fn work(engine: &Engine) -> BTreeMap<u64, Work> {
     let health = engine.cache.blocks().tree().health();
     let of = |c: weir_blocks::vdev::Counts| Work([c.reads, c.writes, c.read_bytes, c.write_bytes]);
@@ -194,7 +194,7 @@ fn below(vdev: &VdevConfig, indent: usize, done: &dyn Fn(&VdevConfig) -> Work, o
     }
 }
 
-/// A report, over so many seconds.
+/// Formats a report over this number of seconds.
 fn text(lines: &[IostatRow], seconds: f64, args: &Args, head: bool) -> String {
     let exact = args.has('p');
     let scripted = args.has('H');

@@ -1,5 +1,5 @@
-//! The pools that a command is about: all that the given folders hold, or those named, each opened for reading, or seen as
-//! this process has it open; and the processes that have them open.
+//! The pools that a command is about: all that the given folders hold, or those named, each opened for reading, or seen
+//! as this process has it open; and the processes that have them open.
 
 use crate::admin::{self, RemoteProcess};
 use crate::args::Args;
@@ -78,11 +78,11 @@ fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a Fou
 /// The processes that have the pool of that name open, or any; `why` says what for.
 pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Result<Vec<RemoteProcess>, Failure> {
     let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
-    let nobody = || Failure::failed(format!("no process has {of_pool} open: {why}"));
+    let not_open = || Failure::failed(format!("no process has {of_pool} open: {why}"));
     let paths = match search(call, args.values('d')) {
         Ok(paths) => paths,
-        // Nobody said where, and nobody has any.
-        Err(_) if name.is_none() => return Err(nobody()),
+        // No -d, and no process has a pool open.
+        Err(_) if name.is_none() => return Err(not_open()),
         Err(failure) => return Err(failure),
     };
     let machine = call.machine()?;
@@ -95,7 +95,7 @@ pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Re
             holders.push(remote);
         }
     }
-    if holders.is_empty() { Err(nobody()) } else { Ok(holders) }
+    if holders.is_empty() { Err(not_open()) } else { Ok(holders) }
 }
 
 /// Has these processes do the command, one behind the other; gives the worst exit code.

@@ -29,9 +29,9 @@ fn open(call: &Call, args: &Args, pool: &str) -> Result<WritablePool, Failure> {
     WritablePool::of_call(call, &intent)
 }
 
-/// Runs `zpool scrub`: begins a scrub, or goes on with one that was halted or left off. A process that has the pool open
-/// scrubs it beside its other work, and the command ends, with `-w` when the scrub does; otherwise the command itself stays
-/// with it until it ends. With `-p` it is halted instead, with `-s` stopped.
+/// Runs `zpool scrub`: begins a scrub, or goes on with one that was halted or left off. A process that has the pool
+/// open scrubs it beside its other work, and the command ends, with `-w` when the scrub does; otherwise the command
+/// itself stays with it until it ends. With `-p` it is halted instead, with `-s` stopped.
 pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SCRUB.parse(line)?;
     let pools = words(&args);
@@ -65,7 +65,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 call.eprint(format_args!("\n"));
             }
             if let Some(progress) = done.map_err(|e| failed("go on", e))? {
-                outln!(call, "{pool}: {}", told(&progress));
+                outln!(call, "{pool}: {}", progress_line(&progress));
             }
             Ok(())
         })?;
@@ -73,10 +73,10 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Shows how far it is, where somebody looks on.
+/// Shows the progress if standard output is a terminal.
 fn show(call: &Call, pool: &str, progress: &Progress) -> bool {
     if call.caller.terminal {
-        call.eprint(format_args!("\r\x1b[K{pool}: {}", told(progress)));
+        call.eprint(format_args!("\r\x1b[K{pool}: {}", progress_line(progress)));
     }
     true
 }
@@ -93,8 +93,8 @@ async fn follow(call: &Call, engine: &Engine, pool: &str) -> Result<Option<Progr
     }
 }
 
-/// How a scrub stands, in one line.
-fn told(progress: &Progress) -> String {
+/// Progress of a scrub in one line.
+fn progress_line(progress: &Progress) -> String {
     let scan = &progress.scan;
     let examined = human_size(scan.examined_bytes);
     let all = human_size(scan.to_examine_bytes);

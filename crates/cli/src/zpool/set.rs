@@ -23,7 +23,7 @@ const SET: Spec =
 const HISTORY: Spec =
     Spec { command: "zpool history", letters: "ild:", long: &[], usage: "zpool history [-il] [-d DIR]… [POOL]…" };
 
-/// What is to be set.
+/// Property to set.
 #[derive(Clone)]
 enum PropertyChange {
     Comment(String),

@@ -1,8 +1,8 @@
-//! `zpool status`: how pools stand, vdev by vdev, what happened to them, and which files were lost.
+//! `zpool status`: state of pools and their vdevs, scans, and files with errors.
 //!
-//! What is the matter is told by the first of these that holds: files with permanent errors, devices that are gone,
-//! devices that were taken offline, an old on-disk format, features that are not enabled. OpenZFS's identifiers
-//! (`ZFS-8000-…`) stand beside our words.
+//! The status is the first of these that applies: files with permanent errors, missing devices,
+//! devices that were taken offline, an old on-disk format, features that are not enabled. OpenZFS's message ids
+//! (`ZFS-8000-…`) are printed with Weir's own text.
 
 use super::get::{header, numbers};
 use super::opened::{OpenedPools, words};
@@ -64,7 +64,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     Ok(opened.close(call))
 }
 
-/// What is the matter with a pool, and what can be done.
+/// Status of a pool, and the action.
 struct Trouble {
     status: &'static str,
     action: &'static str,

@@ -14,7 +14,7 @@ pub struct VdevRow {
     pub state: Option<String>,
     /// The vdev; 0 for headings.
     pub guid: u64,
-    /// What stands at the end.
+    /// Note at the end of the line.
     pub note: String,
 }
 

@@ -1,4 +1,5 @@
-//! Commands about a pool that another process has open: that process does them, and its clients see the outcome at once.
+//! Commands about a pool that another process has open: that process does them, and its clients see the outcome at
+//! once.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
@@ -66,7 +67,7 @@ fn wait_ms(ms: u64) {
     std::thread::sleep(std::time::Duration::from_millis(ms));
 }
 
-/// Lets OpenZFS count every block of a pool, if it is there (`WEIR_ZFS_TOOLS`).
+/// Demands that OpenZFS's zdb, if present (`WEIR_ZFS_TOOLS`), counts every block of the pool.
 fn check(folder: &Path) {
     let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from) else { return };
     let mut zdb = Command::new(tools.join("sbin/zdb"));
@@ -189,7 +190,7 @@ fn a_server_does_what_administrators_ask() {
 }
 
 #[test]
-fn whoever_has_a_pool_says_where_it_is() {
+fn the_process_with_the_pool_reports_its_devices() {
     let lab = Lab::new();
     let nowhere = |line: &str| {
         let mut command = lab.weir(line);
@@ -204,7 +205,7 @@ fn whoever_has_a_pool_says_where_it_is() {
     assert_eq!(nowhere("zpool list -H -o name p"), (Some(0), "p\n".into()));
     assert_eq!(nowhere("zfs create p/a"), (Some(0), String::new()));
     assert_eq!(nowhere("zfs list -r -H -o name p"), (Some(0), "p\np/a\n".into()));
-    // A key is typed once, for whoever has the pool.
+    // A key is entered once, for the process that has the pool open.
     std::fs::write(lab.path("key"), "long enough").unwrap();
     let location = lab.path("key").display().to_string();
     lab.ok(&format!("zfs create -o encryption=on -o keyformat=passphrase -o keylocation=file://{location} p/e"));
@@ -255,7 +256,7 @@ fn a_mount_shows_what_comes_and_goes() {
     assert_eq!(lab.ok("zfs list -H -o name -t snapshot"), "p/a@s\np/a@t\n");
     lab.ok("zfs destroy p/a@t");
     drop(open);
-    // The kernel says a moment later that nobody has it open, and believes names for a second.
+    // The kernel closes the file a moment later, and caches names for a second.
     let rolled = (0..50).any(|_| {
         wait_ms(100);
         lab.run("zfs rollback p/a@s").status.success()
@@ -282,10 +283,10 @@ fn classes(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_happens_to_a_pool_is_told() {
+fn events_of_a_pool_are_reported() {
     let lab = Lab::new();
-    let nobody = lab.fails("zpool events p");
-    assert!(nobody.contains("no process has pool 'p' open") && nobody.contains("zpool history -i"), "{nobody}");
+    let refused = lab.fails("zpool events p");
+    assert!(refused.contains("no process has pool 'p' open") && refused.contains("zpool history -i"), "{refused}");
     assert!(lab.fails("zpool events q").contains("no such pool"));
     let mut server = lab.serve();
     for misused in ["zpool events -c p", "zpool events -vc", "zpool events -jf", "zpool events p q"] {

@@ -1,5 +1,5 @@
-//! Native encryption by command: datasets are made with keys of every format, from a pipe and from files; keys are proven,
-//! loaded, unloaded and changed, also in a process that serves the pool, and at import. OpenZFS's zdb judges
+//! Native encryption by command: datasets are made with keys of every format, from a pipe and from files; keys are
+//! proven, loaded, unloaded and changed, also in a process that serves the pool, and at import. OpenZFS's zdb judges
 //! (`WEIR_ZFS_TOOLS`), with the keys.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -67,7 +67,7 @@ impl Lab {
         assert!(out.status.code() == Some(1) && why.contains(what), "{line}: {:?}, {why}", out.status);
     }
 
-    /// What zdb says of the pool, if it is there.
+    /// Output of zdb for the pool, if zdb is present.
     fn zdb(&self, args: &[&str]) -> Option<String> {
         let tools = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from)?;
         let mut zdb = Command::new(tools.join("sbin/zdb"));
@@ -157,7 +157,8 @@ fn a_server_loads_and_unloads_keys() {
     let lab = Lab::new();
     lab.make_roots();
     let status = |name: &str| lab.ok(&format!("zfs get -H -o value keystatus {name}"), b"");
-    // The server is asked for the passphrase alone: it is the first to want a line, and nothing is left for the raw key.
+    // The server is asked for the passphrase alone: it is the first to want a line, and nothing is left for the raw
+    // key.
     let mut server = lab.start("serve -l --nfs-port 0 --nbd-port 0 p", format!("{PASSPHRASE}\n").as_bytes());
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line == "ready"));

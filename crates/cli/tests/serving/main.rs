@@ -18,7 +18,7 @@ fn ok(words: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Tests a pool's invariants, and lets OpenZFS count every block of it, if it is there (`WEIR_ZFS_TOOLS`).
+/// Demands a pool's invariants, and that OpenZFS's zdb, if present (`WEIR_ZFS_TOOLS`), counts every block of it.
 fn check(folder: &Path, pool: &str) {
     ok(&["zdb", "-e", "-p", folder.to_str().unwrap(), pool, "--invariants"]);
     let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from) else { return };
@@ -34,9 +34,7 @@ fn the_demo_makes_its_pool_once_and_leaves_it_clean() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
     let first = ok(&["demo", "--once", "--dir", folder]);
-    for said in
-        ["making a pool", "mount -t nfs -o rw", "demo/volume", "everybody may write there", "of the bytes read:"]
-    {
+    for said in ["making a pool", "mount -t nfs -o rw", "demo/volume", "all users may write", "of the bytes read:"] {
         assert!(first.contains(said), "{said}: {first}");
     }
     check(dir.path(), "demo");
@@ -203,8 +201,8 @@ impl Mount {
     }
 }
 
-/// What another program says of a file; `None` if it is not there.
-fn told(program: &str, words: &[&str], at: &Path) -> Option<(bool, String)> {
+/// Runs another program on a file; returns its success and output, or `None` if the program is absent.
+fn run_in(program: &str, words: &[&str], at: &Path) -> Option<(bool, String)> {
     let out = Command::new(program).args(words).arg(at).output().ok()?;
     Some((out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()))
 }
@@ -241,17 +239,17 @@ fn projects_are_set_through_a_mount() {
     assert_eq!(ok(&["zfs", "project", "-d", &inner]), format!("   42 P {inner}\n"));
     assert_eq!(ok(&["zfs", "project", &name("in/new")]), format!("   42 P {}\n", name("in/new")));
     // Other programs see the same, and set it.
-    if let Some((_, said)) = told("lsattr", &["-pd"], &top) {
+    if let Some((_, said)) = run_in("lsattr", &["-pd"], &top) {
         assert!(said.trim_start().starts_with("42 ") && said.contains('P'), "{said}");
-        assert_eq!(told("chattr", &["-p", "43"], Path::new(&old)), Some((true, String::new())));
+        assert_eq!(run_in("chattr", &["-p", "43"], Path::new(&old)), Some((true, String::new())));
         assert_eq!(ok(&["zfs", "project", &old]), format!("   43 P {old}\n"));
         if rustix::process::geteuid().is_root() {
-            assert_eq!(told("chattr", &["+a"], Path::new(&old)), Some((true, String::new())));
+            assert_eq!(run_in("chattr", &["+a"], Path::new(&old)), Some((true, String::new())));
             assert!(std::fs::write(&old, b"anew").is_err() && std::fs::remove_file(&old).is_err());
-            assert_eq!(told("chattr", &["-a"], Path::new(&old)), Some((true, String::new())));
+            assert_eq!(run_in("chattr", &["-a"], Path::new(&old)), Some((true, String::new())));
         }
-        assert!(!told("chattr", &["+c"], Path::new(&old)).unwrap().0, "a flag that there is none of");
-        assert_eq!(told("chattr", &["-p", "42"], Path::new(&old)), Some((true, String::new())));
+        assert!(!run_in("chattr", &["+c"], Path::new(&old)).unwrap().0, "a flag that there is none of");
+        assert_eq!(run_in("chattr", &["-p", "42"], Path::new(&old)), Some((true, String::new())));
     }
     let moved = std::fs::rename(at.path().join("fs/lone"), top.join("lone")).unwrap_err();
     assert_eq!(moved.kind(), std::io::ErrorKind::NotFound);

@@ -1,5 +1,5 @@
-//! Commands that change pools: made, filled with datasets, exported, taken over, destroyed; OpenZFS's `zdb` says after each
-//! step that no block is lost. Without `zdb` (`WEIR_ZFS_TOOLS`) the steps alone are tried.
+//! Commands that change pools: made, filled with datasets, exported, taken over, destroyed; OpenZFS's `zdb` says after
+//! each step that no block is lost. Without `zdb` (`WEIR_ZFS_TOOLS`) the steps alone are tried.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// A folder with so many sparse devices of 128 MiB.
+    /// A folder with this number of sparse devices of 128 MiB.
     fn new(devices: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for i in 0..devices {
@@ -44,7 +44,7 @@ impl Lab {
         (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
     }
 
-    /// Lets OpenZFS count every block of a pool.
+    /// Demands that OpenZFS's zdb counts every block of the pool.
     fn check(&self, pool: &str) {
         let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from) else { return };
         let mut zdb = Command::new(tools.join("sbin/zdb"));
@@ -193,7 +193,7 @@ fn datasets_come_change_and_go() {
     lab.check("p");
 }
 
-/// Lines that make no sense, or ask for what cannot be: their exit codes and what they say.
+/// Invalid or impossible command lines, their exit codes, and a part of their message.
 const REFUSED: &[(&str, i32, &str)] = &[
     ("zpool create", 2, "missing pool name"),
     ("zpool create q", 2, "missing vdev specification"),
@@ -213,7 +213,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zpool set size=1 p", 1, "readonly"),
     ("zfs create", 2, "missing dataset name"),
     ("zfs create p", 1, "missing dataset name"),
-    ("zfs create -o nonsense=1 p/x", 2, "invalid property 'nonsense'"),
+    ("zfs create -o bogus=1 p/x", 2, "invalid property 'bogus'"),
     ("zfs create -V lots p/x", 1, "bad volume size 'lots'"),
     ("zfs destroy p", 1, "operation does not apply to pools"),
     ("zfs destroy p/nothing", 1, "dataset does not exist"),
@@ -252,16 +252,16 @@ fn two_processes_never_write_one_pool() {
     lab.ok("zfs create p/x");
 }
 
-/// A device is overwritten with noise; a scrub puts it right, tells so, and the status shows it. What is free goes back to
-/// the files' own file system.
+/// A device is overwritten with noise; a scrub puts it right, tells so, and the status shows it. What is free goes back
+/// to the files' own file system.
 #[test]
 fn a_pool_is_scrubbed_and_trimmed() {
     use std::os::unix::fs::{FileExt, MetadataExt};
     let lab = Lab::new(2);
     lab.ok("zpool create tank mirror D0 D1");
     assert!(lab.fails("zpool scrub -p tank").1.contains("there is no active scrub"));
-    let told = lab.ok("zpool scrub tank");
-    assert!(told.contains("tank: scrubbed ") && told.contains(" 0B repaired, 0 errors"), "{told}");
+    let output = lab.ok("zpool scrub tank");
+    assert!(output.contains("tank: scrubbed ") && output.contains(" 0B repaired, 0 errors"), "{output}");
     let file = std::fs::File::options().read(true).write(true).open(lab.dir.path().join("d1")).unwrap();
     let mut block = vec![0; 64 << 10];
     for at in ((4u64 << 20)..(120 << 20)).step_by(64 << 10) {
@@ -270,8 +270,8 @@ fn a_pool_is_scrubbed_and_trimmed() {
             file.write_all_at(&[0xe7; 64 << 10], at).unwrap();
         }
     }
-    let told = lab.ok("zpool scrub tank");
-    assert!(!told.contains(" 0B repaired") && told.contains(", 0 errors"), "{told}");
+    let output = lab.ok("zpool scrub tank");
+    assert!(!output.contains(" 0B repaired") && output.contains(", 0 errors"), "{output}");
     let status = lab.ok("zpool status tank");
     assert!(status.contains("scan: scrub repaired ") && status.contains("No known data errors"), "{status}");
     lab.check("tank");
@@ -344,8 +344,8 @@ fn readable(lab: &Lab, pool: &str, volume: &str) -> Option<Vec<bool>> {
     })
 }
 
-/// A disk is away while 32 MiB are written, and comes back: the pool is degraded until a scrub, and its old copies stand in
-/// for no other disk.
+/// A disk is away while 32 MiB are written, and comes back: the pool is degraded until a scrub, and its old copies
+/// stand in for no other disk.
 #[test]
 fn a_disk_that_was_away_has_a_dtl_until_a_scrub() {
     for (layout, disks) in [("raidz", 3), ("mirror", 2)] {
