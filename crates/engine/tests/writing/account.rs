@@ -1,5 +1,5 @@
-//! What data sets use, counted by hand: every block of every head and snapshot is visited, and the sums must be the numbers
-//! that the pool keeps, and those that its properties show. zdb must read the same numbers.
+//! Space of datasets, counted by visiting every block of every head and snapshot. The sums must equal the numbers on
+//! disk, the properties of the datasets, and the numbers that zdb reads.
 
 use crate::zdb;
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use weir_machine::{Machine, Request};
 use weir_pool::walk::{Claim, Prove, Root, Visit, VisitPosition, Walk};
 use weir_pool::{OpenOptions, Pool};
 
-/// A pointer to a block: where its first copy is (nowhere, if it is embedded), when it was born, and the object, level and
-/// number under which it is found: one object may have the same block twice.
+/// A pointer to a block: where its first copy is (nowhere, if it is embedded), when it was born, and the object, level
+/// and number under which it is found: one object may have the same block twice.
 type Block = (u32, u64, u64, (u64, i8, u64));
 
 /// Sizes in bytes: on the devices, compressed, as it was written.
@@ -92,9 +92,9 @@ struct Counted<'a> {
     dir: &'a Dir,
     /// Snapshots, the oldest first, and the head.
     line: Vec<(Dataset, Blocks)>,
-    /// What a clone began with.
+    /// Blocks of a clone's origin.
     first: Blocks,
-    /// When that was.
+    /// Txg of the origin.
     origin: Txg,
 }
 
@@ -112,7 +112,7 @@ impl Counted<'_> {
         if dir.phys.origin.0 != 0 {
             let dataset = pool.dsl.dataset(rq, dir.phys.origin, "origin".into()).await.unwrap();
             origin = dataset.phys.creation_txg;
-            // What all data sets begin with has no object set.
+            // The origin of all datasets has no object set.
             if !dataset.phys.pointer.is_hole() {
                 first = contents(pool, &dataset).await;
             }
@@ -124,7 +124,7 @@ impl Counted<'_> {
         if n == 0 { &self.first } else { &self.line[n - 1].1 }
     }
 
-    /// What the nth has alone.
+    /// Unique bytes of snapshot `n`.
     fn unique(&self, n: usize) -> u64 {
         let after = self.line.get(n + 1).map(|(_, blocks)| blocks);
         let alone =
@@ -132,7 +132,7 @@ impl Counted<'_> {
         sum(&self.line[n].1, alone).used
     }
 
-    /// What belongs to the head, and what to snapshots alone.
+    /// Bytes of the head, and bytes that only snapshots have.
     fn own(&self) -> (Size, Size) {
         let newest = &self.line[self.line.len() - 1].1;
         let mut rest = Blocks::new();
@@ -159,7 +159,7 @@ impl Counted<'_> {
     }
 }
 
-/// What a directory adds up to, with all below it.
+/// Sums of a directory and all directories below it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
     size: Size,
@@ -189,7 +189,7 @@ async fn stored(pool: &Pool, rq: &Request, dir: &Dir, name: &str) -> u64 {
     }
 }
 
-/// What may still be written below a directory (`dsl_dir_space_available`).
+/// Bytes that may still be written below a directory (`dsl_dir_space_available`).
 fn available(pool: &Pool, totals: &BTreeMap<ObjectId, Total>, dir: &Dir, facts: &PoolFacts) -> u64 {
     let (parent, quota) = match pool.dsl.dir(dir.phys.parent) {
         Some(parent) => (available(pool, totals, parent, facts), u64::MAX),
@@ -205,7 +205,7 @@ async fn assert_property(pool: &Pool, rq: &Request, dataset: &Dataset, name: &st
     assert_eq!(shown, Some(Value::Number(expected)), "{name} of {}", dataset.name);
 }
 
-/// What the properties of a directory's data sets show.
+/// Demands that the properties of a directory's datasets show these sums.
 async fn assert_properties(pool: &Pool, rq: &Request, counted: &Counted<'_>, totals: &BTreeMap<ObjectId, Total>) {
     let last = counted.line.len() - 1;
     for (n, (dataset, blocks)) in counted.line.iter().enumerate() {
@@ -252,7 +252,7 @@ async fn assert_properties(pool: &Pool, rq: &Request, counted: &Counted<'_>, tot
     }
 }
 
-/// Demands that all data sets of the pool in `dir` say what they use, and show it.
+/// Demands that the used bytes of all datasets of the pool in `dir` are right on disk and in their properties.
 pub async fn assert_exact(machine: &Machine, dir: &Path, name: &str) {
     let rq = &Request::internal("test");
     let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], name)).await.unwrap();
@@ -269,7 +269,7 @@ pub async fn assert_exact(machine: &Machine, dir: &Path, name: &str) {
             total.children += size.used.max(reserved);
         }
         if of.crypto_key().is_some() {
-            // Its blocks cannot be told by what they hold.
+            // Its blocks cannot be identified by their contents.
             totals.insert(of.id, Total { size: said(&of.phys), ..total });
             continue;
         }

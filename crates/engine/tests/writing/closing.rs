@@ -1,5 +1,5 @@
-//! Pools that are let go: what was begun comes to its end before somebody else may have the devices; and pools that cannot
-//! be opened, or whose parts cannot be read, are left as they are.
+//! Exports: operations in progress end before another process may have the devices. Pools that cannot
+//! be imported, or have unreadable parts, are left unchanged.
 
 use crate::real::{folder, import, pool_of};
 use crate::scrub::destroy_block;
@@ -23,7 +23,7 @@ use weir_pool::{OpenOptions, Pool, PoolError};
 use weir_sim::{Fault, SimDisk, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
-/// The state in labels of a pool that anybody may open.
+/// State in the labels of an exported pool.
 const EXPORTED: u8 = 1;
 
 fn one_disk(world: &SimWorld) -> (Arc<SimDisk>, CreateOptions) {
@@ -36,7 +36,7 @@ fn one_disk(world: &SimWorld) -> (Arc<SimDisk>, CreateOptions) {
     (disk, options)
 }
 
-/// Whether the first label says that anybody may open the pool.
+/// Whether the first label says that the pool is exported.
 fn is_free(disk: &SimDisk) -> bool {
     let label = disk.peek(16 << 10, 16 << 10);
     let name = [0, 0, 0, 5, b's', b't', b'a', b't', b'e', 0, 0, 0];
@@ -66,9 +66,9 @@ fn a_shorter_txg_timeout_syncs_changes_sooner() {
     run.unwrap();
 }
 
-/// In whatever group a pool is exported, none of its discards comes after the label that gives it away.
+/// In whatever txg a pool is exported, no discard comes after the label with the exported state.
 #[test]
-fn nothing_is_trimmed_that_may_be_somebody_elses() {
+fn nothing_is_trimmed_after_the_pool_is_exported() {
     let world = SimWorld::new(5);
     let (disk, mut options) = one_disk(&world);
     options.properties = vec![("autotrim".into(), PoolValue::Number(1))];
@@ -110,7 +110,7 @@ fn nothing_is_trimmed_that_may_be_somebody_elses() {
     assert!(run.unwrap() > 0, "something was trimmed");
 }
 
-/// Whatever operation fails while a pool is opened: when that is told, nobody has its disks.
+/// Whatever operation fails during an import: when the error is returned, no task has the disks open.
 #[test]
 fn a_pool_that_cannot_be_opened_is_let_go() {
     let world = SimWorld::new(6);
@@ -195,7 +195,7 @@ fn a_log_of_errors_that_is_lost_stops_no_scrub() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Where destroyed data sets are freed at once, one that cannot be found to its end is not destroyed.
+/// Where destroyed datasets are freed at once, a dataset with unreadable indirect blocks is not destroyed.
 #[test]
 fn what_cannot_be_freed_at_once_stays() {
     let dir = folder("at-once");

@@ -30,12 +30,12 @@ fn options(layout: Layout, devices: usize) -> CreateOptions {
     options
 }
 
-/// The last transaction group that somebody was told is stable.
-type Told = Arc<AtomicU64>;
+/// Last txg that was reported as stable.
+type StableTxg = Arc<AtomicU64>;
 
-async fn make(machine: &Machine, options: &CreateOptions, told: &Told) -> Result<(), PoolError> {
+async fn make(machine: &Machine, options: &CreateOptions, stable: &StableTxg) -> Result<(), PoolError> {
     let engine = Engine::create(machine, options).await?;
-    let note = |engine: &Engine| told.store(engine.txgs().last_synced().0, Ordering::SeqCst);
+    let note = |engine: &Engine| stable.store(engine.txgs().last_synced().0, Ordering::SeqCst);
     note(&engine);
     work::history(&engine, &note).await?;
     engine.export().await?;
@@ -49,14 +49,15 @@ async fn import(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
     Engine::import(machine, &ImportOptions::new(open)).await
 }
 
-/// Cuts at change `cut` of making the pool and working on it; what is there afterwards must be whole, and be written on.
+/// Cuts at change `cut` of making the pool and working on it; what is there afterwards must be whole, and be written
+/// on.
 fn cut(seed: u64, layout: Layout, devices: usize, cut: u64) -> u64 {
     let world = world(seed, devices);
     let machine = world.machine();
     let options = options(layout, devices);
     world.cut_after(cut);
-    let told = Told::default();
-    let run = world.run(make(&machine, &options, &told));
+    let stable = StableTxg::default();
+    let run = world.run(make(&machine, &options, &stable));
     world.cancel_cut();
     match run {
         Ok(done) => done.unwrap(),
@@ -70,14 +71,14 @@ fn cut(seed: u64, layout: Layout, devices: usize, cut: u64) -> u64 {
         match Pool::open(&machine, &open).await {
             // Before the first uberblock there is no pool.
             Err(PoolError::NothingFound { .. } | PoolError::NoUberblock { .. } | PoolError::NoSuchPool { .. })
-                if told.load(Ordering::SeqCst) == 0 =>
+                if stable.load(Ordering::SeqCst) == 0 =>
             {
                 return;
             }
             Err(error) => panic!("seed {seed} cut {cut}: {error}"),
             Ok(pool) => {
-                let told = told.load(Ordering::SeqCst);
-                assert!(pool.uberblock.txg.0 >= told, "seed {seed} cut {cut}: txg {told} was said to be stable");
+                let stable = stable.load(Ordering::SeqCst);
+                assert!(pool.uberblock.txg.0 >= stable, "seed {seed} cut {cut}: txg {stable} was said to be stable");
             }
         }
         work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
@@ -95,7 +96,7 @@ fn cut(seed: u64, layout: Layout, devices: usize, cut: u64) -> u64 {
 fn changes(seed: u64, layout: Layout, devices: usize) -> u64 {
     let world = world(seed, devices);
     let machine = world.machine();
-    world.run(make(&machine, &options(layout, devices), &Told::default())).unwrap().unwrap();
+    world.run(make(&machine, &options(layout, devices), &StableTxg::default())).unwrap().unwrap();
     world.changes()
 }
 

@@ -1,4 +1,4 @@
-//! Random histories of data sets on real files: snapshots, clones, promotions, rollbacks, destruction in the background.
+//! Random histories of datasets on real files: snapshots, clones, promotions, rollbacks, destruction in the background.
 //! Afterwards zdb, Weir's own walk, and a count of every block by hand must agree with what the pool says it uses.
 
 use crate::{account, goldens, real, work, zdb};
@@ -30,19 +30,19 @@ impl Dice {
     }
 }
 
-/// A pool with data sets, and what is done to them.
+/// A pool with datasets, and what is done to them.
 pub struct History {
     engine: Arc<Engine>,
     rq: Request,
     dice: Dice,
     next: u64,
-    /// The pool is one that the history began with.
+    /// Whether the pool was made by the history.
     own: bool,
-    /// So many different contents are written.
+    /// Number of different contents that are written.
     contents: u64,
-    /// Objects that were written, by data set.
+    /// Objects that were written, by dataset.
     objects: Vec<(String, u64)>,
-    /// How often each operation went through.
+    /// Number of successful operations by kind.
     pub done: BTreeMap<&'static str, u32>,
 }
 
@@ -78,7 +78,7 @@ impl History {
         History { engine, rq, dice, next: 0, own, contents: 1 << 30, objects: Vec::new(), done: BTreeMap::new() }
     }
 
-    /// The data sets that are not encrypted.
+    /// The datasets that are not encrypted.
     async fn heads(&self) -> Vec<String> {
         let dsl = self.dsl().await;
         dsl.dirs().into_iter().filter(|dir| dir.crypto_key().is_none()).map(|dir| dir.name.clone()).collect()
@@ -227,7 +227,7 @@ impl History {
         let mut heads = self.heads().await;
         let snapshots = self.snapshots().await;
         if self.dice.roll(4) > 0 {
-            // One that may be destroyed: nothing stands below it.
+            // One that may be destroyed, because it has no children.
             let all = heads.clone();
             let bare = |name: &String| {
                 let children = format!("{name}/");
@@ -408,7 +408,7 @@ fn datasets_of_openzfs() {
     }
 }
 
-/// What pools upgraded from before version 26 have cannot be cut where a snapshot is made: nothing is begun.
+/// A dead list of a pool upgraded from before version 26 cannot be split by a snapshot: the snapshot is refused.
 #[test]
 fn dead_lists_of_old_programs_are_left_alone() {
     let dir = real::folder("old-lists");

@@ -44,8 +44,8 @@ async fn remove(engine: &Engine, id: u64) {
     engine.sync().await.unwrap();
 }
 
-/// What tables and statistics say: entries, and bytes.
-async fn told(machine: &Machine, dir: &std::path::Path) -> (usize, Shared) {
+/// Number of entries in the tables, and the bytes in the statistics.
+async fn entries_and_shared(machine: &Machine, dir: &std::path::Path) -> (usize, Shared) {
     let rq = &Request::internal("test");
     let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
     let mut entries = 0;
@@ -71,7 +71,7 @@ fn judge(name: &str, feature: Option<&str>) {
         engine.sync().await.unwrap();
         let [first_at, second_at, third_at] =
             [pointers(&engine, first).await, pointers(&engine, second).await, pointers(&engine, third).await];
-        // Every other block is so short that it stands in its pointer.
+        // Every other block is so short that it is embedded in its pointer.
         for (block, one) in first_at.iter().enumerate().filter(|(n, _)| n.is_multiple_of(2)) {
             let places = [&second_at, &third_at].map(|at| (at[block].dva(0), at[block].physical_birth()));
             assert_eq!(places, [(one.dva(0), one.physical_birth()); 2], "block {block}");
@@ -80,7 +80,7 @@ fn judge(name: &str, feature: Option<&str>) {
         remove(&engine, second).await;
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
-        let (entries, shared) = told(&machine, &dir).await;
+        let (entries, shared) = entries_and_shared(&machine, &dir).await;
         let bytes = (BLOCKS / 2) << 14;
         assert_eq!((entries as u64, shared.dedup, shared.dedup_referenced), (BLOCKS / 2, bytes, 2 * bytes));
         assert_eq!(shared.dedup_ratio(), 200);
@@ -94,7 +94,7 @@ fn judge(name: &str, feature: Option<&str>) {
         remove(&engine, third).await;
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
-        let (entries, shared) = told(&machine, &dir).await;
+        let (entries, shared) = entries_and_shared(&machine, &dir).await;
         assert_eq!((entries, shared.dedup, shared.tables), (0, 0, 0), "a table without entries goes");
     });
     zdb::assert_clean(&dir, "tank");

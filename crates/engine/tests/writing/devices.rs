@@ -53,15 +53,15 @@ fn partition_table() -> Vec<u8> {
 #[test]
 fn partitions_end_where_a_whole_disk_is_taken() {
     let dir = folder("whole");
-    let aside = folder("whole-aside");
+    let old_dir = folder("whole-old");
     let machine = weir_linux::machine().unwrap();
-    let mut old = pool_of(&aside, Layout::Single, 1);
-    File::options().write(true).open(aside.join("a0")).unwrap().set_len(64 * MIB).unwrap();
+    let mut old = pool_of(&old_dir, Layout::Single, 1);
+    File::options().write(true).open(old_dir.join("a0")).unwrap().set_len(64 * MIB).unwrap();
     old.name = "old".into();
     machine.block_on(async { Engine::create(&machine, &old).await.unwrap().export().await.unwrap() });
     let mut new = pool_of(&dir, Layout::Single, 1);
     put(&dir.join("a0"), 0, &partition_table());
-    put(&dir.join("a0"), MIB, &fs::read(aside.join("a0")).unwrap());
+    put(&dir.join("a0"), MIB, &fs::read(old_dir.join("a0")).unwrap());
     machine.block_on(async {
         let found = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "old")).await.unwrap();
         assert_eq!(found.devices.values().next().unwrap().partition.unwrap().offset_bytes, MIB);
@@ -73,7 +73,7 @@ fn partitions_end_where_a_whole_disk_is_taken() {
     });
     zdb::assert_clean(&dir, "tank");
     fs::remove_dir_all(&dir).unwrap();
-    fs::remove_dir_all(&aside).unwrap();
+    fs::remove_dir_all(&old_dir).unwrap();
 }
 
 /// The last labels of a device that became smaller would be written over data.

@@ -58,9 +58,9 @@ fn listed(dataset: &Value, root: ObjectId) -> Option<Listed> {
     Some(out)
 }
 
-/// Compares what was told with two lists of files.
-fn agree(what: &str, told: &[Difference], a: &Listed, b: &Listed) {
-    let lines: BTreeMap<u64, Vec<&Difference>> = told.iter().fold(BTreeMap::new(), |mut lines, d| {
+/// Compares the differences with two lists of files.
+fn agree(what: &str, differences: &[Difference], a: &Listed, b: &Listed) {
+    let lines: BTreeMap<u64, Vec<&Difference>> = differences.iter().fold(BTreeMap::new(), |mut lines, d| {
         lines.entry(d.object.0).or_insert_with(Vec::new).push(d);
         lines
     });
@@ -117,10 +117,10 @@ fn golden(name: &str) -> Option<(usize, usize)> {
             let root = older_files.root();
             let (Some(before), Some(after)) = (listed(older, root), listed(newer, root)) else { continue };
             let mut diff = Diff::new(rq, older_files, newer_files, pair.after).await.unwrap();
-            let told = all(rq, &mut diff).await;
-            agree(&format!("{a} {b}"), &told, &before, &after);
+            let differences = all(rq, &mut diff).await;
+            agree(&format!("{a} {b}"), &differences, &before, &after);
             pairs += 1;
-            lines += told.len();
+            lines += differences.len();
         }
         (pairs, lines)
     });
@@ -171,26 +171,26 @@ async fn look(rq: &Request, files: &FileSystem) -> BTreeMap<u64, Found> {
     out
 }
 
-/// Compares what was told with what both trees show.
-fn compare(told: &[Difference], a: &BTreeMap<u64, Found>, b: &BTreeMap<u64, Found>, linked: &BTreeSet<u64>) {
+/// Compares the differences with both trees.
+fn compare(differences: &[Difference], a: &BTreeMap<u64, Found>, b: &BTreeMap<u64, Found>, linked: &BTreeSet<u64>) {
     let mut lines: BTreeMap<u64, Vec<&Difference>> = BTreeMap::new();
-    told.iter().for_each(|d| lines.entry(d.object.0).or_default().push(d));
+    differences.iter().for_each(|d| lines.entry(d.object.0).or_default().push(d));
     for number in a.keys().chain(b.keys()).chain(lines.keys()).collect::<BTreeSet<_>>() {
         let said: Vec<String> = lines.get(number).into_iter().flatten().map(|d| line(d)).collect();
         let from = a.get(number);
         let to = b.get(number);
-        let told = format!("{number}: {from:?} {to:?} {said:?}");
+        let context = format!("{number}: {from:?} {to:?} {said:?}");
         let first = |found: &Found| found.paths.first().unwrap().clone();
         let has_more = |found: Option<&Found>| found.is_some_and(|f| f.kind != FileKind::Directory && f.links > 1);
         if has_more(from) || has_more(to) || linked.contains(number) {
             // Which of its names is shown, and whether one is found at all, is the parent's matter that it remembers.
             let same = from.zip(to).is_some_and(|(a, b)| (a.generation, a.ctime_ns) == (b.generation, b.ctime_ns));
-            assert!(!same || said.is_empty(), "{told}");
+            assert!(!same || said.is_empty(), "{context}");
             let counts = |a: &Found, b: &Found| a.kind == b.kind && a.kind != FileKind::Directory && a.links != b.links;
             let counted = from.zip(to).filter(|(a, b)| a.generation == b.generation && counts(a, b));
             if let Some((a, b)) = counted {
                 let suffix = format!("({:+})", b.links as i64 - a.links as i64);
-                assert!(said.iter().all(|line| line.starts_with("M ") && line.ends_with(&suffix)), "{told}");
+                assert!(said.iter().all(|line| line.starts_with("M ") && line.ends_with(&suffix)), "{context}");
             }
             continue;
         }
@@ -205,7 +205,7 @@ fn compare(told: &[Difference], a: &BTreeMap<u64, Found>, b: &BTreeMap<u64, Foun
             (Some(a), Some(b)) if first(a) == first(b) => vec![format!("M {}", first(a))],
             (Some(a), Some(b)) => vec![format!("R {} -> {}", first(a), first(b))],
         };
-        assert_eq!(said, wanted, "{told}");
+        assert_eq!(said, wanted, "{context}");
     }
 }
 
@@ -238,7 +238,7 @@ async fn change(
         let (dir, _) = pick(dice, true).unwrap();
         let dir = ObjectId(*dir);
         let name = format!("n{step}-{}", dice.roll(1 << 20));
-        // Where a file that was picked stands: its directory, and its name there.
+        // Directory and name of a chosen file.
         let stands = |found: &Found| {
             let path = found.paths.first().unwrap().clone();
             let (above, name) = path.rsplit_once('/').unwrap();
@@ -342,10 +342,10 @@ fn random_histories() {
             for (newer, after) in states.iter().skip(n + 1) {
                 let mut comparison = engine.compare(rq, older, newer).await.unwrap();
                 assert_eq!(comparison.pair.mountpoint, "/tank/home");
-                let told = all(rq, &mut comparison.diff).await;
+                let differences = all(rq, &mut comparison.diff).await;
                 engine.end_comparison(comparison).await.unwrap();
-                compare(&told, before, after, &linked);
-                lines += told.len();
+                compare(&differences, before, after, &linked);
+                lines += differences.len();
             }
         }
         assert!(lines > 1000, "{lines}");
@@ -362,8 +362,8 @@ fn random_histories() {
         let b = "tank/home";
         let a = pool.file_system(rq, a).await.unwrap();
         let b = pool.file_system(rq, b).await.unwrap();
-        let told = all(rq, &mut Diff::new(rq, a, b, pair.after).await.unwrap()).await;
-        compare(&told, &states[1].1, &states[6].1, &linked);
+        let differences = all(rq, &mut Diff::new(rq, a, b, pair.after).await.unwrap()).await;
+        compare(&differences, &states[1].1, &states[6].1, &linked);
     });
     zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();

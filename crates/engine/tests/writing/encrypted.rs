@@ -1,4 +1,4 @@
-//! Encrypted data sets: made, written, snapshotted and cloned by Weir; their keys changed; judged by zdb without the key and
+//! Encrypted datasets: made, written, snapshotted and cloned, with changed keys; judged by zdb without the key, and
 //! read again with it.
 
 use crate::{real, work, zdb};
@@ -60,7 +60,7 @@ async fn write(engine: &Engine, name: &str, key: SetKey, seed: u64) -> u64 {
     id.0
 }
 
-/// Demands that `object` of a data set can be read with the key.
+/// Demands that `object` of a dataset can be read with the key.
 async fn assert_readable(machine: &Machine, dir: &Path, name: &str, (root, n): (&str, u8), object: u64, seed: u64) {
     let rq = &Request::internal("test");
     let mut options = OpenOptions::new(vec![dir.to_owned()], "tank");
@@ -78,7 +78,7 @@ async fn assert_readable(machine: &Machine, dir: &Path, name: &str, (root, n): (
 }
 
 #[test]
-fn encrypted_data_sets() {
+fn encrypted_datasets() {
     let dir = real::folder("encrypted");
     let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);

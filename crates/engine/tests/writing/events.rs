@@ -1,4 +1,4 @@
-//! What happens to a pool is told: what is done to it, and what is wrong with its devices, with the place.
+//! Events of a pool: commands, and errors of its devices with their offsets.
 
 use crate::real::import;
 use crate::scrub::{destroy_block, pool};
@@ -19,9 +19,9 @@ fn classes(engine: &Engine) -> Vec<String> {
     events(engine).iter().map(short).filter(|class| class != "config_sync" && class != "history_event").collect()
 }
 
-/// One wrong block on one device: who reads it, and each scrub, tells which block of which file lies where.
+/// A wrong block on one device: each read and each scrub reports the block, its file, the device and the offset.
 #[test]
-fn a_wrong_block_is_told_with_its_place() {
+fn a_wrong_block_is_reported_with_its_place() {
     for (name, layout, count, disk) in [("mirror", Layout::Mirror, 2, "a1"), ("raidz", Layout::Raidz(1), 3, "a2")] {
         let (dir, machine) = pool(&format!("events-{name}"), layout, count);
         let object = machine.block_on(async {
@@ -59,7 +59,7 @@ fn a_wrong_block_is_told_with_its_place() {
             drop(dataset);
             assert!(event.pairs().iter().any(|p| p.name == b"zio_level" && p.value == NvValue::Int64(0)), "{name}");
             assert_eq!(event.get_str("cksum_algorithm"), Some("fletcher4"), "{name}");
-            // Put right, it is not told again.
+            // After its repair it is not reported again.
             engine.scrub_start().await.unwrap();
             engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap();
             assert_eq!(classes(&engine).iter().filter(|class| *class == "checksum").count(), 1, "{name}");
@@ -71,9 +71,9 @@ fn a_wrong_block_is_told_with_its_place() {
     }
 }
 
-/// A block of which there is no right copy is lost: that is told of the pool, not of a device alone.
+/// A block without a valid copy is lost, which is an event of the pool, not only of a device.
 #[test]
-fn what_is_lost_and_what_is_done_is_told() {
+fn losses_and_commands_are_reported() {
     let (dir, machine) = pool("events-lost", Layout::Single, 1);
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();

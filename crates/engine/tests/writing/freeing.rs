@@ -80,7 +80,8 @@ async fn stored(files: &FileSystem, file: ObjectId) -> u64 {
     }
 }
 
-/// Looks at the file while `change` goes on, and demands that no group frees more than it may. Gives how many groups freed.
+/// Looks at the file while `change` goes on, and demands that no group frees more than it may. Gives how many groups
+/// freed.
 async fn assert_bounded_frees(
     engine: &Arc<Engine>,
     (files, file): (&Arc<FileSystem>, ObjectId),
@@ -131,7 +132,7 @@ fn a_large_file_goes_over_many_groups() {
         let unlink = async move {
             let before = at.open();
             on.remove(&Request::internal("test"), &root, on.root(), b"large").await.unwrap();
-            assert_eq!(at.open(), before, "nobody waits for its blocks");
+            assert_eq!(at.open(), before, "no transaction waits for its blocks");
         };
         let txgs = assert_bounded_frees(&engine, (&files, file), unlink).await;
         assert!(txgs >= BLOCKS / (LIMIT + PIECE) - 1, "{txgs} groups");
@@ -221,13 +222,13 @@ fn a_crash_in_between_leaves_the_rest_for_later() {
     }
 }
 
-/// Blocks of a destroyed data set, on a device so slow that each block of pointers takes a sixth of a second: a group that
-/// nobody waits for frees them for 2.5 seconds, one that somebody waits for frees for one.
+/// Blocks of a destroyed dataset, on a device so slow that each indirect block takes a sixth of a second: a txg
+/// without waiters frees them for 2.5 seconds, one with a waiter for one second.
 #[test]
 fn a_group_frees_no_longer_than_it_may() {
     const MANY: u64 = 30_000;
-    /// After so many the time is looked at.
-    const AT_ONCE: u64 = 4096;
+    /// The time is checked after this number of blocks.
+    const BLOCKS_PER_TIME_CHECK: u64 = 4096;
     let world = world(3);
     let machine = world.machine();
     let slow = world.clone();
@@ -261,8 +262,11 @@ fn a_group_frees_no_longer_than_it_may() {
         let waiting = machine.tasks.spawn(async move { waiting.sync().await.unwrap() });
         engine.wait_synced(Txg(engine.txgs().last_synced().0 + 1)).await.unwrap();
         let waited_for = before - used();
-        assert!(alone > AT_ONCE && alone < MANY / 2, "{alone} without anybody");
-        assert!(waited_for > AT_ONCE / 2 && waited_for + AT_ONCE / 2 < alone, "{waited_for} of {alone}");
+        assert!(alone > BLOCKS_PER_TIME_CHECK && alone < MANY / 2, "{alone} without waiters");
+        assert!(
+            waited_for > BLOCKS_PER_TIME_CHECK / 2 && waited_for + BLOCKS_PER_TIME_CHECK / 2 < alone,
+            "{waited_for} of {alone}"
+        );
         waiting.await.unwrap();
         slow.disks()[0].lift(slowness);
         while used() > MANY / 10 {

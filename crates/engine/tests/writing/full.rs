@@ -1,5 +1,5 @@
-//! A pool that is full: writing stops in time, freeing goes on, and then writing does too. All on simulated disks; Weir's
-//! own walk judges the exported pool, and OpenZFS's zdb a copy of it on real files.
+//! A pool that is full: writing stops in time, freeing goes on, and then writing does too. All on simulated disks;
+//! Weir's own walk judges the exported pool, and OpenZFS's zdb a copy of it on real files.
 
 use crate::{real, work, zdb};
 use std::path::Path;
@@ -70,7 +70,7 @@ async fn scenario(machine: &Machine, options: &CreateOptions) {
     work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
 }
 
-/// A world with so many disks of that size.
+/// A world with this number of disks of this size.
 fn world(seed: u64, devices: usize, mib: u64) -> SimWorld {
     let world = SimWorld::new(seed);
     for i in 0..devices {
@@ -79,7 +79,7 @@ fn world(seed: u64, devices: usize, mib: u64) -> SimWorld {
     world
 }
 
-/// Lets zdb, if it is there, read every block of the exported pool, and count its objects.
+/// Demands that zdb, if present, reads every block of the exported pool and finds its objects.
 fn assert_clean(world: &SimWorld, name: &str) {
     if zdb::tools().is_none() {
         return;

@@ -76,8 +76,8 @@ fn on_raidz() {
     judge("raidz2", 9, 1024, |dir| vec![top(dir, "a", Class::Normal, Layout::Raidz(2), 5)]);
 }
 
-/// One side of each mirror, one child of a RAID-Z, is overwritten with noise behind the pool's back. A verification of the
-/// pool, open for writing, puts all of it right: the other devices may go afterwards.
+/// One side of each mirror, one child of a RAID-Z, is overwritten with noise behind the pool's back. A verification of
+/// the pool, open for writing, puts all of it right: the other devices may go afterwards.
 #[test]
 fn noise_on_one_device_is_put_right_by_reading_everything() {
     for (name, layout, count) in [("mirror", Layout::Mirror, 2usize), ("raidz1", Layout::Raidz(1), 3)] {
@@ -112,7 +112,7 @@ fn noise_on_one_device_is_put_right_by_reading_everything() {
     }
 }
 
-/// What a walk met.
+/// Blocks that a walk visited.
 struct Seen {
     unreadable: u64,
 }
@@ -143,9 +143,9 @@ pub fn spoil(path: &Path) {
     }
 }
 
-/// A block whose pieces cannot be found any more can be given up: they stay taken, and the pool goes on.
+/// A gang block without a readable header can be freed: its pieces leak, and the pool continues.
 #[test]
-fn a_gang_without_its_header_stops_nobody() {
+fn a_gang_without_its_header_stops_no_sync() {
     use std::os::unix::fs::FileExt;
     let dir = folder("gang-lost");
     let machine = weir_linux::machine().unwrap();

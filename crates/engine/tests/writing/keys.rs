@@ -65,7 +65,7 @@ fn key_error(result: Result<(), PoolError>) -> KeyError {
     }
 }
 
-/// Makes all kinds of encrypted data sets and lets clients write them.
+/// Makes all kinds of encrypted datasets, and writes them as clients.
 async fn make(machine: &Machine, engine: &Engine, suite: Suite) {
     let rq = &Request::internal("test");
     let root = Encryption { crypt: Crypt::With(suite), root: Some(OLD.root(machine, "tank/e").await) };
@@ -114,7 +114,7 @@ async fn assert_all(engine: &Engine) {
     assert_eq!(old.read(rq, 0, 16 << 10).await.unwrap(), sector(0));
 }
 
-/// Makes, exports, and lets zdb look; with a second life only where that is asked.
+/// Makes and exports a pool, and runs zdb; with `lives`, imports it a second time.
 fn judge(suite: Suite, layout: Layout, count: usize, lives: bool) {
     let dir = real::folder(&format!("keys-{}", suite.name()));
     let machine = weir_linux::machine().unwrap();
@@ -235,7 +235,7 @@ fn copies_of_encrypted_files_share_blocks() {
         engine.snapshot(vec!["tank/e@s".into()], Vec::new()).await.unwrap();
         engine.clone_snapshot("tank/e@s".into(), "tank/k".into(), Vec::new()).await.unwrap();
         let old = engine.file_system(rq, "tank/e@s").await.unwrap();
-        // Within the data set, from its snapshot, to its clone; with another key bytes are copied.
+        // Within the dataset, from its snapshot, to its clone; with another key, bytes are copied.
         for (name, from, shares) in
             [("tank/e", &e, true), ("tank/e", &old, true), ("tank/k", &e, true), ("tank/f", &e, false)]
         {

@@ -26,7 +26,7 @@ async fn force(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
     Engine::import(machine, &options).await
 }
 
-/// What the other machine does to show that it is there.
+/// Writes the heartbeat of the other machine.
 async fn beat(machine: &Machine, leaf: &Leaf, uberblock: &mut Uberblock) {
     uberblock.timestamp_s += 1;
     let spec = VdevSpec::leaf(0, leaf.guid, "d0", Some(leaf.disk.clone())).top(leaf.ashift as u32, 0);

@@ -27,7 +27,7 @@ fn device(dir: &Path, name: &str, bytes: u64) -> NewLeaf {
     NewLeaf { path, is_file: true }
 }
 
-/// A top-level device of so many files.
+/// A top-level vdev of this number of files.
 pub fn top(dir: &Path, name: &str, class: Class, layout: Layout, count: usize) -> NewTopLevelVdev {
     let leaves = (0..count).map(|i| device(dir, &format!("{name}{i}"), 96 * MIB)).collect();
     NewTopLevelVdev { class, layout, leaves }
@@ -205,7 +205,7 @@ fn vdevs_are_added() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Objects share blocks, within a data set and between two; one after the other is overwritten and removed.
+/// Objects share blocks, within a dataset and between two; then each is overwritten and removed.
 async fn share(engine: &Engine) {
     let rq = &Request::internal("test");
     work::make_dataset(engine, "tank/b").await.unwrap();
@@ -220,8 +220,8 @@ async fn share(engine: &Engine) {
         let tx = to.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
         let id = to.create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10)).await.unwrap();
         for block in 0..20 {
-            let lent = to.borrow_block(rq, &tx, &from, ObjectId(first), block).await.unwrap();
-            let CloneRefusal::Block(pointer) = lent else { panic!("{lent:?}") };
+            let answer = to.borrow_block(rq, &tx, &from, ObjectId(first), block).await.unwrap();
+            let CloneRefusal::Block(pointer) = answer else { panic!("{answer:?}") };
             assert_eq!(pointer.is_embedded(), !u64::is_multiple_of(block, 2));
             to.share_block(rq, &tx, id, block, pointer).await.unwrap();
         }

@@ -1,5 +1,5 @@
-//! A pool in the middle of the removal of a vdev, as OpenZFS leaves it: the vdev still has its blocks, a mapping leads to
-//! copies of the first of them, and no block pointer leads to the copies.
+//! A pool in the middle of the removal of a vdev, as OpenZFS leaves it: the vdev still has its blocks, a mapping leads
+//! to copies of the first of them, and no block pointer leads to the copies.
 
 use crate::real;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ async fn verify_removing(machine: &Machine, dir: &Path, mapping: Option<ObjectId
 }
 
 #[test]
-fn copies_of_a_removal_that_is_under_way_are_no_leak() {
+fn copies_of_a_removal_in_progress_are_no_leak() {
     let dir = real::folder("removing");
     let machine = weir_linux::machine().unwrap();
     let tops = ["a", "b"].map(|name| real::top(&dir, name, Class::Normal, Layout::Single, 1));

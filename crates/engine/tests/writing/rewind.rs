@@ -11,7 +11,7 @@ use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
 use weir_pool::{OpenOptions, Pool, Rewind};
 
-/// The newest log of space maps that says anything: its group, and where its first block lies on the device.
+/// The newest log space map that has entries: its txg, and the offset of its first block on the device.
 async fn newest_log(pool: &Pool) -> (Txg, Vec<u64>) {
     let rq = &Request::internal("test");
     let zap = pool.mos.named(rq, names::LOG_SPACEMAP).await.unwrap().unwrap();

@@ -86,8 +86,8 @@ fn a_scrub_excises_the_dtl_of_a_device_that_was_away() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// What a snapshot had goes to the next one when it is destroyed, which the scrub may have behind it: then a device may still
-/// lack it, whatever the scrub says.
+/// When a snapshot is destroyed, its blocks belong to the next one, which the scrub may have passed already. A device
+/// may then still lack them after the scrub.
 #[test]
 fn a_dtl_is_kept_where_blocks_may_have_passed_a_scrub_by() {
     let (dir, machine) = pool("passed", Layout::Mirror, 2);
@@ -129,7 +129,7 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
         let engine = import(&machine, &dir).await.unwrap();
         assert!(matches!(engine.scrub_pause().await, Err(PoolError::Refused { .. })));
         assert!(engine.scrub(rq).await.unwrap().is_none());
-        // Who looks sees no change half done: it waits for whoever has the MOS.
+        // A reader sees no half change: it waits for the holder of the MOS lock.
         let datasets = engine.dsl(rq).await.unwrap();
         assert!(engine.scrub(rq).now_or_never().is_none());
         drop(datasets);
@@ -140,11 +140,11 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
         let mut places = Vec::new();
         let (last, parts) = loop {
             let engine = import(&machine, &dir).await.unwrap();
-            let mut told = 0;
+            let mut passes = 0;
             let part: Progress = engine
                 .scrub_on(&small(), &mut |_| {
-                    told += 1;
-                    told < 2
+                    passes += 1;
+                    passes < 2
                 })
                 .await
                 .unwrap()
@@ -178,8 +178,8 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Snapshots that are taken while a scrub is under way are walked in stretches like all else: what is freed meanwhile does
-/// not wait until all of them are done.
+/// Snapshots that are taken during a scrub are walked in several passes like all else: blocks that are freed meanwhile
+/// do not wait for the end of all passes.
 #[test]
 fn snapshots_of_meanwhile_are_scrubbed_in_stretches() {
     let (dir, machine) = pool("meanwhile", Layout::Mirror, 2);
@@ -234,9 +234,9 @@ fn a_scrub_that_is_stopped_is_over() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// What cannot be put right is counted and named, until a scrub finds it no more.
+/// An error that cannot be repaired is counted and listed until a scrub does not find it any more.
 #[test]
-fn what_is_lost_is_told_until_it_is_gone() {
+fn a_lost_block_is_reported_until_it_is_gone() {
     let (dir, machine) = pool("lost", Layout::Single, 1);
     let rq = &Request::internal("test");
     let object = machine.block_on(async {

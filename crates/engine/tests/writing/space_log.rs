@@ -102,7 +102,7 @@ fn a_log_is_short_and_saves_writes() {
     assert!(with * 20 < without * 19, "{with} writes with logs, {without} without");
 }
 
-/// A pool that was not exported keeps what stands in its logs alone: zdb plays them, and so does an import.
+/// Changes that are only in the logs of a pool that was not exported are read by zdb and by an import.
 #[test]
 fn logs_of_a_pool_that_was_left() {
     let dir = real::folder("space-log");
@@ -142,9 +142,9 @@ fn logs_of_a_pool_that_was_left() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A pool that is left after each of several groups, of which each frees some of what the ones before wrote: no histogram
+/// A pool that is left after each of several txgs, of which each frees some of what the ones before wrote: no histogram
 /// promises a longer free segment than there is.
-fn histograms_hold_after_each_group(with_log: bool) {
+fn histograms_hold_after_each_txg(with_log: bool) {
     let world = SimWorld::new(6);
     for i in 0..DEVICES {
         world.add_disk(format!("{SEARCH}/d{i}"), 128 << 20, 512, Timing::Nvme);
@@ -170,13 +170,13 @@ fn histograms_hold_after_each_group(with_log: bool) {
 }
 
 #[test]
-fn histograms_hold_after_each_group_with_logs() {
-    histograms_hold_after_each_group(true);
+fn histograms_hold_after_each_txg_with_logs() {
+    histograms_hold_after_each_txg(true);
 }
 
 #[test]
-fn histograms_hold_after_each_group_without_logs() {
-    histograms_hold_after_each_group(false);
+fn histograms_hold_after_each_txg_without_logs() {
+    histograms_hold_after_each_txg(false);
 }
 
 /// A pool without features has headers of the first version, and no histogram is counted.

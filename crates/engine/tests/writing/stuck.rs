@@ -1,4 +1,4 @@
-//! Blocks that cannot be read: what lies below them waits, or is an error for whoever wants it; all else goes on.
+//! Unreadable blocks: frees below them wait, reads of them fail, everything else continues.
 
 use crate::real::{folder, import, pool_of};
 use crate::waiting::free_per_group;
@@ -106,14 +106,14 @@ pub fn spoil(dir: &Path, pointer: &BlockPointer) {
     }
 }
 
-/// What `zpool get freeing` shows of a pool that nobody has open.
+/// Value of `zpool get freeing` for a pool that is not open.
 async fn freeing(machine: &Machine, dir: &Path) -> u64 {
     let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
     let all = weir_pool::properties::properties(&Request::internal("test"), &pool, None).await.unwrap();
     all.iter().find(|p| p.name == "freeing").unwrap().value.text(true).parse().unwrap()
 }
 
-/// Two data sets are destroyed, and a block of the first cannot be read.
+/// Two datasets are destroyed, and a block of the first cannot be read.
 async fn live(machine: &Machine, dir: &Path, bad: Bad) {
     let engine = import(machine, dir).await.unwrap();
     let (files, file) = make(&engine, "tank/first").await;
@@ -134,13 +134,13 @@ async fn live(machine: &Machine, dir: &Path, bad: Bad) {
         engine.sync().await.unwrap();
     }
     let txg = engine.txgs().last_synced();
-    let told = engine.events.after(0).events;
-    let lost = told.iter().find(|event| event.class == "ereport.fs.zfs.data").expect("somebody is told");
+    let events = engine.events.after(0).events;
+    let lost = events.iter().find(|event| event.class == "ereport.fs.zfs.data").expect("the loss is reported");
     assert_eq!(lost.list.get_u64("zio_objset"), Some(u64::MAX), "{bad:?}: a destroyed one");
     if matches!(bad, Bad::Pointers) {
         assert_eq!(lost.list.get_u64("zio_object"), Some(file.0));
     }
-    let wrong = told.iter().find(|event| event.class == "ereport.fs.zfs.checksum").expect("and which device it was");
+    let wrong = events.iter().find(|event| event.class == "ereport.fs.zfs.checksum").expect("and which device it was");
     assert!(wrong.list.get_str("vdev_path").unwrap().ends_with("a0"));
     machine.clock.sleep(std::time::Duration::from_millis(300)).await;
     assert!(engine.txgs().last_synced().0 <= txg.0 + 1, "groups follow each other, and free nothing");
@@ -167,7 +167,7 @@ async fn live(machine: &Machine, dir: &Path, bad: Bad) {
     zdb::assert_clean(dir, "tank");
 }
 
-/// What happens to a pool of one disk.
+/// Runs `what` on a pool of one disk.
 fn on_one_disk(name: &str, what: impl AsyncFnOnce(&Machine, &Path)) {
     let dir = folder(name);
     let machine = weir_linux::machine().unwrap();
@@ -187,7 +187,7 @@ fn what_cannot_be_read_waits_and_the_pool_goes_on() {
     });
 }
 
-/// Who changes a file of which pointers cannot be read has the error, and nobody else; removed, the file waits.
+/// A change of a file with unreadable indirect blocks fails, and no other change does; the removed file stays queued.
 async fn damaged(machine: &Machine, dir: &Path) {
     let rq = &Request::internal("test");
     let root = Cred::root();
@@ -229,7 +229,7 @@ async fn damaged(machine: &Machine, dir: &Path) {
 }
 
 #[test]
-fn a_damaged_file_stops_nobody_else() {
+fn a_damaged_file_stops_no_other_change() {
     on_one_disk("damaged", damaged);
 }
 
@@ -259,6 +259,6 @@ async fn rootless(machine: &Machine, dir: &Path) {
 }
 
 #[test]
-fn a_file_system_without_its_root_stops_nobody_else() {
+fn a_file_system_without_its_root_stops_no_other_change() {
     on_one_disk("rootless", rootless);
 }

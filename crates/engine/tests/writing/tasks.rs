@@ -1,5 +1,5 @@
-//! What administrators ask for in one group: each task finds whole what the one before it made, and one that could not be
-//! done to its end is not done at all.
+//! What administrators ask for in one group: each task finds whole what the one before it made, and one that could not
+//! be done to its end is not done at all.
 
 use crate::files::{check, fill, home};
 use crate::work;
@@ -39,7 +39,7 @@ async fn import(machine: &Machine) -> Arc<Engine> {
     Engine::import(machine, &options).await.unwrap()
 }
 
-/// Looks for a data set in the exported pool.
+/// Finds a dataset in the exported pool.
 async fn find(machine: &Machine, name: &str) -> Result<Dataset, ObjectError> {
     let pool = Pool::open(machine, &OpenOptions::new(vec![SEARCH.into()], "tank")).await.unwrap();
     pool.dsl.find(&Request::internal("test"), name).await

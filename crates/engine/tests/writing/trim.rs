@@ -1,5 +1,5 @@
-//! Trimming in the background: what was freed is told to the devices, after a while, and nothing else is. The simulated
-//! disks fill what they discard with noise.
+//! Background trim: freed space is discarded on the devices after a while, and nothing else is. The simulated
+//! disks fill discarded ranges with noise.
 
 use crate::work;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn what_was_freed_is_trimmed_in_the_background() {
     assert_eq!(discards(false), (0, 0));
 }
 
-/// What is trimmed is out of use meanwhile: never so much that groups find no space.
+/// Space being trimmed cannot be allocated; it is never so much that a txg finds no space.
 #[test]
 fn groups_go_on_while_all_is_trimmed() {
     let world = SimWorld::new(4);

@@ -1,5 +1,5 @@
-//! Destroyed datasets that are freed over many groups: what waits to be freed is no leak, at any place in between. So are
-//! clones that OpenZFS destroyed by their live lists.
+//! Destroyed datasets that are freed over many groups: what waits to be freed is no leak, at any place in between. So
+//! are clones that OpenZFS destroyed by their live lists.
 
 use crate::files::{fill, home};
 use crate::real::{folder, pool_of};
@@ -18,7 +18,7 @@ use weir_machine::{Machine, Request};
 use weir_pool::block_stats::DEFERRED;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
-/// From now on, a group frees so many blocks of destroyed datasets.
+/// Limits the blocks of destroyed datasets that a txg frees from now on.
 pub async fn free_per_group(engine: &Engine, blocks: u64) {
     engine
         .sync_task(move |syncing: &mut TxgSync<'_>| {
@@ -35,7 +35,7 @@ async fn import(machine: &Machine, dir: &Path) -> Arc<Engine> {
     Engine::import(machine, &ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"))).await.unwrap()
 }
 
-/// Lets both walks judge an exported pool. Gives how many blocks wait to be freed.
+/// Judges an exported pool by both walks. Returns how many blocks wait to be freed.
 async fn judged(machine: &Machine, dir: &Path) -> u64 {
     let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
     let rq = &Request::internal("test");
@@ -59,7 +59,7 @@ fn what_waits_to_be_freed_is_no_leak() {
         // Few blocks, and no divisors of what a block of pointers or of dnodes holds; the rest stays as it is.
         for per_group in [7, 23, 61] {
             let engine = import(&machine, &dir).await;
-            // So many blocks that they outlast the groups until the freeing is stopped.
+            // Enough blocks that some are left when the freeing is stopped.
             let small = vec![("recordsize".to_owned(), Value::Number(4096))];
             engine.create_dataset(NewDataset { properties: small, ..home() }).await.unwrap();
             fill(&engine.file_system(rq, "tank/home").await.unwrap(), rq, 1).await;
@@ -78,8 +78,8 @@ fn what_waits_to_be_freed_is_no_leak() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// What waits in the pool's list of blocks to be freed becomes a live list of a destroyed clone, as OpenZFS would have left
-/// it: in two parts, with blocks that came and went between. Gives how many blocks it leaves.
+/// Converts the pool's list of deferred frees into a live list of a destroyed clone, as OpenZFS would have left
+/// it: in two parts, with blocks that were allocated and freed in between. Returns the number of remaining blocks.
 async fn leave_as_live_list(syncing: &mut TxgSync<'_>) -> Result<usize, PoolError> {
     let rq = syncing.change.rq;
     let tx = syncing.change.tx;
@@ -136,11 +136,11 @@ fn live_lists_of_destroyed_clones_are_no_leak() {
         free_per_group(&engine, 0).await;
         engine.destroy_snapshots(vec!["tank@s".into()], false).await.unwrap();
         let left = std::sync::Arc::new(std::sync::Mutex::new(0));
-        let told = left.clone();
+        let blocks_left = left.clone();
         engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
-                    *told.lock().unwrap() = leave_as_live_list(syncing).await?;
+                    *blocks_left.lock().unwrap() = leave_as_live_list(syncing).await?;
                     Ok(())
                 })
             })

@@ -54,7 +54,7 @@ pub async fn write_object(engine: &Engine, name: &str, blocks: u64, seed: u64) -
     Ok(id.0)
 }
 
-/// What a block of such an object holds.
+/// Contents of a block of such an object.
 pub fn contents(seed: u64, block: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(block) | 1;
     let mut byte = || {
@@ -66,13 +66,13 @@ pub fn contents(seed: u64, block: u64) -> Vec<u8> {
     (0..16 << 10).map(|_| byte()).collect()
 }
 
-/// A history of several transaction groups; `told` is called when one is stable.
-pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result<(), PoolError> {
+/// A history of several transaction groups; `on_synced` is called when one is stable.
+pub async fn history(engine: &Engine, on_synced: &(dyn Fn(&Engine) + Sync)) -> Result<(), PoolError> {
     let rq = &Request::internal("test");
     let root = engine.name();
     let first = write_object(engine, &root, 20, 1).await?;
     engine.sync().await?;
-    told(engine);
+    on_synced(engine);
     make_dataset(engine, &format!("{root}/weir-a")).await?;
     write_object(engine, &format!("{root}/weir-a"), 30, 2).await?;
     snapshot(engine, &format!("{root}/weir-a@s")).await?;
@@ -82,10 +82,10 @@ pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result
         set.remove(rq, &tx, weir_format::ObjectId(first)).await?;
     }
     engine.sync().await?;
-    told(engine);
+    on_synced(engine);
     write_object(engine, &format!("{root}/weir-a"), 10, 3).await?;
     engine.sync().await?;
-    told(engine);
+    on_synced(engine);
     Ok(())
 }
 

@@ -14,22 +14,22 @@ use weir_format::zap::{NormFlags, ZapFlags};
 use weir_machine::Request;
 use weir_pool::config::Class;
 
-/// What zdb must print: each name with its value.
+/// Expected output of zdb: each name with its value.
 type Printed = BTreeMap<String, String>;
 
-/// A ZAP and what it holds.
-struct Held {
+/// A ZAP and its expected entries.
+struct ExpectedZap {
     id: ObjectId,
     words: bool,
-    /// It stays micro.
+    /// Whether it stays a micro ZAP.
     short: bool,
     printed: Printed,
 }
 
-impl Held {
-    async fn make(set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap, short: bool) -> Held {
+impl ExpectedZap {
+    async fn make(set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap, short: bool) -> ExpectedZap {
         let id = zap::create(&Request::internal("test"), set, tx, new).await.unwrap();
-        Held { id, words: new.flags.uint64_key(), short, printed: Printed::new() }
+        ExpectedZap { id, words: new.flags.uint64_key(), short, printed: Printed::new() }
     }
 
     fn key(&self, n: u64) -> (Key, String) {
@@ -84,7 +84,7 @@ fn value(n: u64) -> Value {
 }
 
 /// ZAPs of every shape, in five groups: what one writes, the next reads back and changes.
-async fn fill(engine: &Engine) -> Vec<Held> {
+async fn fill(engine: &Engine) -> Vec<ExpectedZap> {
     let rq = &Request::internal("test");
     let set = engine.open_set(rq, "tank", None).await.unwrap();
     let other = ObjectType::ZAP_OTHER;
@@ -103,7 +103,7 @@ async fn fill(engine: &Engine) -> Vec<Held> {
         let tx = set.begin(rq, 8 << 20, SpaceReserve::Normal).await.unwrap();
         for (at, (new, count)) in shapes.iter().enumerate() {
             if round == 0 {
-                all.push(Held::make(&set, &tx, new, *count < 10).await);
+                all.push(ExpectedZap::make(&set, &tx, new, *count < 10).await);
             }
             let held = &mut all[at];
             // The last one is filled and emptied again; the small leaves hold words alone.

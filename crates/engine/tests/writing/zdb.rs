@@ -46,7 +46,7 @@ pub fn assert_clean(dir: &Path, pool: &str) {
     assert!(is_usual && wrong.is_empty(), "zdb {level} {pool}: exit {code}\n{wrong:#?}\n{end}");
 }
 
-/// Demands that zdb, with the key as it was given by the user, finds nothing wrong in an encrypted data set.
+/// Demands that zdb, with the user's key, finds no error in an encrypted dataset.
 pub fn assert_opened(dir: &Path, key: &str, dataset: &str) {
     let Some(tools) = tools() else { return };
     let (code, text) = zdb(&tools, dir, &["-K", key, "-dddd", dataset]);
@@ -54,7 +54,7 @@ pub fn assert_opened(dir: &Path, key: &str, dataset: &str) {
     assert!(code == 0 && !wrong, "zdb -K … -dddd {dataset}: exit {code}\n{}", &text[text.len().saturating_sub(4000)..]);
 }
 
-/// What zdb finds, with the key, in a file of an encrypted file system; `None` if zdb is not there.
+/// Output of zdb, with the key, for a file of an encrypted file system; `None` if zdb is absent.
 pub fn file_with_key(dir: &Path, key: &str, dataset: &str, path: &str) -> Option<Vec<u8>> {
     let tools = tools()?;
     let copy = dir.join("copied-by-zdb");
@@ -73,7 +73,7 @@ pub fn is_clean(dir: &Path, pool: &str) -> bool {
     })
 }
 
-/// What zdb says of objects that nothing leads to and of counts that are wrong.
+/// Words of zdb for unreferenced objects and wrong counts.
 const WRONG: [&str; 3] = ["leaked", "mismatch", "incorrect"];
 
 /// Demands that every object of the MOS is referred to, and that features are counted as they are used.
