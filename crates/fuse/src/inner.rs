@@ -2,7 +2,7 @@
 
 use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
-use crate::name_cache::NameCache;
+use crate::name_cache::{LONG_TTL, NameCache, SHORT_TTL};
 use fuser::{
     Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs,
     ReplyXattr,
@@ -16,11 +16,6 @@ use weir_files::tree::{Node, Tree, TreeEntry};
 use weir_files::{Attributes, FileError, FileKind, Seek};
 use weir_machine::{Request, RequestTotals};
 
-/// TTL of everything on a read-only mount, and of names on an exclusive mount.
-pub(crate) const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
-/// TTL of whatever may change without the kernel's knowledge: by another front end, or by a txg sync that determines
-/// a file's allocated size.
-pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
 /// Directory entries per step of `readdir` and of `readdirplus`.
 const PLAIN_ENTRIES: usize = 128;
 const PLUS_ENTRIES: usize = 32;

@@ -8,7 +8,6 @@
 //! one file has several spellings (case-insensitive or normalizing), because the kernel would keep one spelling after
 //! the file was renamed under another.
 
-use crate::inner::{LONG_TTL, SHORT_TTL};
 use fuser::{INodeNo, Notifier};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,6 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+/// TTL of everything on a read-only mount, and of names on an exclusive mount.
+pub(crate) const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
+/// TTL of whatever may change without the kernel's knowledge: by another front end, or by a txg sync that determines
+/// a file's allocated size.
+pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
 /// Maximum number of root entries with a long TTL; further ones get a short TTL.
 const MAX_LONG_LIVED_ROOT_NAMES: usize = 4096;
 

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "getrlimit and setrlimit")]
 
-use super::target::errno;
 use std::fs::File;
 
 /// Descriptors that must be free before the task runtime starts: its own (about 8), those of the rings, and the first
@@ -32,9 +31,9 @@ pub(crate) fn raise_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Whether an error number says that this process or the whole machine has no descriptor left.
-pub(crate) fn none_left(errno: i32) -> bool {
-    matches!(errno, libc::EMFILE | libc::ENFILE)
+/// Whether an error says that this process or the whole machine has no descriptor left.
+pub(crate) fn none_left(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Opens and closes [`LEAST_FREE`] descriptors.
@@ -46,7 +45,7 @@ pub(crate) fn probe() -> std::io::Result<()> {
     for _ in 0..LEAST_FREE {
         match File::open("/") {
             Ok(file) => open.push(file),
-            Err(error) if none_left(errno(&error)) => return Err(error),
+            Err(error) if none_left(&error) => return Err(error),
             // Another reason is met again by whatever needs a file, and is reported there.
             Err(_) => return Ok(()),
         }

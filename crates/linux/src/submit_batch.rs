@@ -14,39 +14,47 @@
 //! Polls may nest (`block_on` within a task): the operations of the inner poll are not deferred to the end of the
 //! outer one, which may be waiting for them.
 
-use super::ring::Ring;
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
+/// A queue of operations whose submission to the kernel can be deferred.
+pub(super) trait SubmissionQueue {
+    /// Submits the queued operations, unless another thread has submitted or will submit them.
+    fn flush(&self);
+}
+
 /// Submissions deferred by the polls that run on a thread.
 #[derive(Default)]
 struct Deferred {
     depth: usize,
-    ring: Option<Weak<Ring>>,
+    queue: Option<Weak<dyn SubmissionQueue>>,
 }
 
 thread_local! {
     static DEFERRED: RefCell<Deferred> = RefCell::default();
 }
 
-/// Defers the submission of operations pushed on `ring` to the end of the current poll. Returns false if that is not
-/// possible (no poll is running, or it uses another ring); then the caller must submit.
-pub(super) fn defers(ring: &Arc<Ring>) -> bool {
+/// Defers the submission of operations pushed on `queue` to the end of the current poll. Returns false if that is not
+/// possible (no poll is running, or it uses another queue); then the caller must submit.
+pub(super) fn defers<Q: SubmissionQueue + 'static>(queue: &Arc<Q>) -> bool {
     DEFERRED.with_borrow_mut(|deferred| {
-        let in_poll = deferred.depth > 0;
-        in_poll && std::ptr::eq(deferred.ring.get_or_insert_with(|| Arc::downgrade(ring)).as_ptr(), Arc::as_ptr(ring))
+        if deferred.depth == 0 {
+            return false;
+        }
+        let of_poll = deferred.queue.get_or_insert_with(|| Arc::downgrade(queue) as Weak<dyn SubmissionQueue>);
+        std::ptr::addr_eq(of_poll.as_ptr(), Arc::as_ptr(queue))
     })
 }
 
 /// Submits the deferred operations of this thread, before it blocks or at the end of a poll.
 pub(super) fn flush_deferred() {
-    let ring = DEFERRED.with_borrow_mut(|deferred| deferred.ring.take());
+    let queue = DEFERRED.with_borrow_mut(|deferred| deferred.queue.take());
     // A dropped ring has submitted its operations.
-    if let Some(ring) = ring.and_then(|ring| ring.upgrade()) {
-        ring.flush();
+    if let Some(queue) = queue.and_then(|queue| queue.upgrade()) {
+        queue.flush();
     }
 }
 

@@ -70,7 +70,7 @@ impl Target {
         let direct = match direct.then(|| options.custom_flags(libc::O_DIRECT).open(again)) {
             Some(Ok(file)) => Some(file),
             // Without descriptors the device would be slower for as long as it is open, and nothing would say why.
-            Some(Err(error)) if none_left(errno(&error)) => return Err(error),
+            Some(Err(error)) if none_left(&error) => return Err(error),
             // The file system has no direct access.
             Some(Err(_)) | None => None,
         };

@@ -3,7 +3,6 @@
 //! Permissions are checked in [`weir_files::permission`].
 
 use crate::rpc::Credential;
-use crate::server::Options;
 use smallvec::SmallVec;
 use weir_files::Cred;
 
@@ -20,6 +19,23 @@ pub enum Squash {
     All,
     /// No user is mapped.
     None,
+}
+
+/// Identity mapping of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which credentials are replaced by the anonymous user.
+    pub squash: Squash,
+    /// UID of the anonymous user.
+    pub anon_uid: u32,
+    /// GID of the anonymous user.
+    pub anon_gid: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { squash: Squash::Root, anon_uid: NOBODY, anon_gid: NOBODY }
+    }
 }
 
 /// Local credentials of a caller, after squashing.

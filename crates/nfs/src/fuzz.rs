@@ -1,9 +1,9 @@
 //! Fuzz targets: each must return for any input, in time and memory bounded by the input's length.
 
-use crate::access::Squash;
+use crate::access::{Options, Squash};
 use crate::record::Assembler;
 use crate::rpc;
-use crate::server::{Options, Peer, Secrets, Server, reply_bytes};
+use crate::server::{Peer, Secrets, Server, reply_bytes};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;

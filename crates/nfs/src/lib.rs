@@ -21,7 +21,7 @@
 //! **Non-idempotent calls run once and are stable.** A retransmitted call that modifies something is answered from
 //! the duplicate request cache (`drc`). Its reply is sent after the data it promises is on stable storage.
 //!
-//! **Errors.** [`nfs3::status`] is the only mapping from file errors to NFS statuses. A READ that hits an unreadable
+//! **Errors.** [`status::status`] is the only mapping from file errors to NFS statuses. A READ that hits an unreadable
 //! block fails with NFS3ERR_IO.
 //!
 //! ```
@@ -48,8 +48,9 @@ pub mod reply;
 pub mod rpc;
 pub mod serve;
 pub mod server;
+pub mod status;
 pub mod wire;
 
-pub use access::Squash;
+pub use access::{Options, Squash};
 pub use serve::{WriteAcl, serve};
-pub use server::{Options, Peer, Secrets, Server};
+pub use server::{Peer, Secrets, Server};

@@ -5,8 +5,9 @@
 //! empty list and UMNT does nothing. In versions 1 and 2, which old `showmount` uses, MNT fails: their 32-byte
 //! handles are shorter than ours, and NFS version 2 is not supported.
 
-use crate::nfs3::{Context, ResolvedFile, Status};
+use crate::nfs3::{Context, ResolvedFile};
 use crate::reply::Results;
+use crate::status::Status;
 use crate::wire::{Decoder, Encoder};
 use weir_files::FileKind;
 

@@ -1,4 +1,4 @@
-//! NFS version 3 (RFC 1813): statuses, attributes, and the dispatch of procedures to these modules:
+//! NFS version 3 (RFC 1813): attributes, and the dispatch of procedures to these modules:
 //!
 //! - `files`: GETATTR, LOOKUP, ACCESS, READLINK, READ
 //! - `listing`: READDIR, READDIRPLUS
@@ -23,6 +23,7 @@ pub(crate) use wcc::WccTracker;
 
 use crate::handle::{FileId, HandleError, Handles};
 use crate::reply::Results;
+use crate::status::{Status, status};
 use crate::wire::{Decoder, Encoder};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -49,68 +50,6 @@ pub const LIST_MAX_BYTES: u32 = 1 << 20;
 const MAX_LINK_TARGET_BYTES: u32 = 1 << 16;
 /// XDR size of `fattr3` in bytes.
 const FATTR3_BYTES: usize = 84;
-
-/// The `nfsstat3` values that this server returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-#[allow(missing_docs)]
-pub enum Status {
-    Ok = 0,
-    Perm = 1,
-    NoEnt = 2,
-    Io = 5,
-    Acces = 13,
-    Exist = 17,
-    XDev = 18,
-    NotDir = 20,
-    IsDir = 21,
-    Inval = 22,
-    FBig = 27,
-    NoSpc = 28,
-    Rofs = 30,
-    MLink = 31,
-    NameTooLong = 63,
-    NotEmpty = 66,
-    DQuot = 69,
-    Stale = 70,
-    BadHandle = 10_001,
-    NotSync = 10_002,
-    BadCookie = 10_003,
-    NotSupp = 10_004,
-    TooSmall = 10_005,
-    BadType = 10_007,
-    JukeBox = 10_008,
-}
-
-/// Maps file errors to NFS statuses.
-pub fn status(error: &FileError) -> Status {
-    match error {
-        FileError::NotFound => Status::NoEnt,
-        FileError::NotDirectory { .. } => Status::NotDir,
-        FileError::IsDirectory { .. } => Status::IsDir,
-        FileError::NotSymlink { .. } => Status::Inval,
-        FileError::NameTooLong { .. } => Status::NameTooLong,
-        FileError::Corrupt { .. } | FileError::Device { .. } => Status::Io,
-        FileError::NoKey => Status::Acces,
-        FileError::Stale { .. } => Status::Stale,
-        FileError::Unsupported { .. } => Status::NotSupp,
-        FileError::ReadOnly => Status::Rofs,
-        FileError::NotPermitted { .. } | FileError::Busy => Status::Perm,
-        FileError::Denied { .. } => Status::Acces,
-        FileError::Exists => Status::Exist,
-        FileError::CrossDevice => Status::XDev,
-        FileError::TooLarge => Status::FBig,
-        FileError::NoSpace => Status::NoSpc,
-        FileError::TooManyLinks { .. } => Status::MLink,
-        FileError::NotEmpty { .. } => Status::NotEmpty,
-        FileError::Quota => Status::DQuot,
-        // No procedure of this protocol sets extended attributes.
-        FileError::Invalid { .. }
-        | FileError::BadName
-        | FileError::NoAttribute
-        | FileError::AttributeTooLarge { .. } => Status::Inval,
-    }
-}
 
 /// Name of a procedure, for the request's context.
 pub fn procedure_name(procedure: u32) -> Option<&'static str> {

@@ -1,7 +1,7 @@
 //! Replies: a head of XDR, then pieces of file data that reference the cache, then padding.
 
-use crate::nfs3::Status;
 use crate::record::LAST;
+use crate::status::Status;
 use crate::wire::{Encoder, padding};
 use bytes::Bytes;
 use smallvec::SmallVec;

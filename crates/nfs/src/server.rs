@@ -1,7 +1,7 @@
 //! The session: maps one call message to at most one reply. It uses no sockets and awaits only file system
 //! operations.
 
-use crate::access::{NOBODY, Squash, caller};
+use crate::access::{Options, caller};
 use crate::drc::{self, DrcDecision, DuplicateRequestCache, Key};
 use crate::handle::Handles;
 use crate::mount;
@@ -13,23 +13,6 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weir_files::tree::Tree;
 use weir_machine::{Request, RequestTotals};
-
-/// Identity mapping of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Which credentials are replaced by the anonymous user.
-    pub squash: Squash,
-    /// UID of the anonymous user.
-    pub anon_uid: u32,
-    /// GID of the anonymous user.
-    pub anon_gid: u32,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { squash: Squash::Root, anon_uid: NOBODY, anon_gid: NOBODY }
-    }
-}
 
 /// Secret key and boot verifier of a server.
 #[derive(Clone, Copy)]

@@ -1,7 +1,6 @@
 //! Log records that cannot be replayed: the objects that they change, and the decision whether to keep the log for
 //! them.
 
-use super::replay::object_of;
 use std::collections::BTreeSet;
 use std::fmt;
 use weir_blocks::BlockError;
@@ -91,6 +90,20 @@ fn concerned(body: &LogBody<'_>) -> [Option<ObjectId>; 2] {
         LogBody::Remove { dir, .. } | LogBody::Link { dir, .. } => [Some(*dir), None],
         LogBody::Rename { source_dir, target_dir, .. } => [Some(*source_dir), Some(*target_dir)],
         body => [object_of(body), None],
+    }
+}
+
+/// Object of a record that changes only that object.
+pub fn object_of(body: &LogBody<'_>) -> Option<ObjectId> {
+    match body {
+        LogBody::Write(write) | LogBody::Write2(write) => Some(write.object),
+        LogBody::Truncate { object, .. }
+        | LogBody::SetAttr { object, .. }
+        | LogBody::AclV0 { object, .. }
+        | LogBody::Acl { object, .. }
+        | LogBody::SetSaXattr { object, .. }
+        | LogBody::CloneRange { object, .. } => Some(*object),
+        _ => None,
     }
 }
 

@@ -16,7 +16,7 @@
 
 use super::claim::{self, needs_replay};
 use super::log::Zil;
-use super::lost::{FailedRecord, GiveUp, GivenUp, Verdict};
+use super::lost::{FailedRecord, GiveUp, GivenUp, Verdict, object_of};
 use super::walk::{LogBlock, LogWalk, RECORD_SEQ_VALID};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -25,7 +25,7 @@ use weir_blocks::ReadOptions;
 use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_dmu::object_set::ObjectSet;
 use weir_format::zil::{LogBody, LogRecord, ZilHeader};
-use weir_format::{BlockPointer, ObjectId};
+use weir_format::BlockPointer;
 use weir_machine::Request;
 
 /// Repeats the change of a log record: a file system or a volume.
@@ -241,20 +241,6 @@ async fn is_gone(rq: &Request, set: &Arc<ObjectSet>, body: &LogBody<'_>) -> Resu
         Ok(_) => Ok(false),
         Err(error) if error.is_absent() => Ok(true),
         Err(error) => Err(error),
-    }
-}
-
-/// Object of a record that changes only that object.
-pub fn object_of(body: &LogBody<'_>) -> Option<ObjectId> {
-    match body {
-        LogBody::Write(write) | LogBody::Write2(write) => Some(write.object),
-        LogBody::Truncate { object, .. }
-        | LogBody::SetAttr { object, .. }
-        | LogBody::AclV0 { object, .. }
-        | LogBody::Acl { object, .. }
-        | LogBody::SetSaXattr { object, .. }
-        | LogBody::CloneRange { object, .. } => Some(*object),
-        _ => None,
     }
 }
 

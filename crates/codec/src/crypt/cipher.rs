@@ -8,8 +8,8 @@
 //!   ciphertext = plaintext ⊕ AES(A₁) AES(A₂) …
 //! ```
 
-use super::keys::{HmacKey, Secret};
-use super::{IV_BYTES, MAC_BYTES, SALT_BYTES, Suite};
+use super::secret::{HmacKey, Secret};
+use super::{IV_BYTES, MAC_BYTES, SALT_BYTES};
 use crate::error::CodecError;
 use aws_lc_rs::aead;
 use aws_lc_rs::cipher::{self, EncryptingKey, EncryptionContext, UnboundCipherKey};
@@ -18,6 +18,51 @@ use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::iv::FixedLength;
 
 const AES_BLOCK: usize = 16;
+
+/// The cipher of a dataset (`enum zio_encrypt`, the property `encryption`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Suite {
+    Aes128Ccm = 3,
+    Aes192Ccm = 4,
+    Aes256Ccm = 5,
+    Aes128Gcm = 6,
+    Aes192Gcm = 7,
+    Aes256Gcm = 8,
+}
+
+impl Suite {
+    /// From the number in a key object; `None` for numbers that name no cipher (0 inherit, 1 on, 2 off, or unknown).
+    pub fn from_u64(number: u64) -> Option<Self> {
+        use Suite::*;
+        [Aes128Ccm, Aes192Ccm, Aes256Ccm, Aes128Gcm, Aes192Gcm, Aes256Gcm].into_iter().find(|s| *s as u64 == number)
+    }
+
+    /// The name in the `encryption` property.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Aes128Ccm => "aes-128-ccm",
+            Suite::Aes192Ccm => "aes-192-ccm",
+            Suite::Aes256Ccm => "aes-256-ccm",
+            Suite::Aes128Gcm => "aes-128-gcm",
+            Suite::Aes192Gcm => "aes-192-gcm",
+            Suite::Aes256Gcm => "aes-256-gcm",
+        }
+    }
+
+    /// Size of the suite's keys in bytes.
+    pub fn key_bytes(self) -> usize {
+        match self {
+            Suite::Aes128Ccm | Suite::Aes128Gcm => 16,
+            Suite::Aes192Ccm | Suite::Aes192Gcm => 24,
+            Suite::Aes256Ccm | Suite::Aes256Gcm => 32,
+        }
+    }
+
+    pub(super) fn is_gcm(self) -> bool {
+        matches!(self, Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm)
+    }
+}
 
 /// An expanded key for encryption and decryption.
 pub(super) enum BlockKey {

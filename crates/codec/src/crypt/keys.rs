@@ -1,99 +1,11 @@
 //! Wrapping keys, and a dataset's wrapped and unwrapped keys.
 
-use super::cipher::BlockKey;
+use super::cipher::{BlockKey, Suite};
+use super::secret::Secret;
 use super::{IV_BYTES, MAC_BYTES};
 use crate::error::CodecError;
-use aws_lc_rs::{hmac, pbkdf2};
+use aws_lc_rs::pbkdf2;
 use std::num::NonZeroU32;
-
-/// Key bytes that are wiped when dropped.
-pub(super) struct Secret<const N: usize>([u8; N]);
-
-impl<const N: usize> Secret<N> {
-    pub(super) fn new(bytes: [u8; N]) -> Self {
-        Secret(bytes)
-    }
-
-    pub(super) fn bytes(&self) -> &[u8; N] {
-        &self.0
-    }
-}
-
-impl<const N: usize> Drop for Secret<N> {
-    fn drop(&mut self) {
-        self.0.fill(0);
-        // Keeps the compiler from removing the dead store.
-        std::hint::black_box(&self.0);
-    }
-}
-
-/// HMAC-SHA-512 with the dataset's HMAC key.
-pub(super) struct HmacKey(hmac::Key);
-
-impl HmacKey {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        HmacKey(hmac::Key::new(hmac::HMAC_SHA512, bytes))
-    }
-
-    /// The first `N` ≤ 64 bytes of the HMAC over the parts, one after the other.
-    pub(super) fn truncated<const N: usize>(&self, parts: &[&[u8]]) -> [u8; N] {
-        const { assert!(N <= 64) };
-        let mut context = hmac::Context::with_key(&self.0);
-        parts.iter().for_each(|part| context.update(part));
-        let tag = context.sign();
-        std::array::from_fn(|i| tag.as_ref()[i])
-    }
-
-    pub(super) fn verify(&self, data: &[u8], mac: &[u8; MAC_BYTES], what: &'static str) -> Result<(), CodecError> {
-        let same = aws_lc_rs::constant_time::verify_slices_are_equal(&self.truncated::<MAC_BYTES>(&[data]), mac);
-        same.map_err(|_| CodecError::Authentication { what })
-    }
-}
-
-/// The cipher of a dataset (`enum zio_encrypt`, the property `encryption`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)]
-pub enum Suite {
-    Aes128Ccm = 3,
-    Aes192Ccm = 4,
-    Aes256Ccm = 5,
-    Aes128Gcm = 6,
-    Aes192Gcm = 7,
-    Aes256Gcm = 8,
-}
-
-impl Suite {
-    /// From the number in a key object; `None` for numbers that name no cipher (0 inherit, 1 on, 2 off, or unknown).
-    pub fn from_u64(number: u64) -> Option<Self> {
-        use Suite::*;
-        [Aes128Ccm, Aes192Ccm, Aes256Ccm, Aes128Gcm, Aes192Gcm, Aes256Gcm].into_iter().find(|s| *s as u64 == number)
-    }
-
-    /// The name in the `encryption` property.
-    pub fn name(self) -> &'static str {
-        match self {
-            Suite::Aes128Ccm => "aes-128-ccm",
-            Suite::Aes192Ccm => "aes-192-ccm",
-            Suite::Aes256Ccm => "aes-256-ccm",
-            Suite::Aes128Gcm => "aes-128-gcm",
-            Suite::Aes192Gcm => "aes-192-gcm",
-            Suite::Aes256Gcm => "aes-256-gcm",
-        }
-    }
-
-    /// Size of the suite's keys in bytes.
-    pub fn key_bytes(self) -> usize {
-        match self {
-            Suite::Aes128Ccm | Suite::Aes128Gcm => 16,
-            Suite::Aes192Ccm | Suite::Aes192Gcm => 24,
-            Suite::Aes256Ccm | Suite::Aes256Gcm => 32,
-        }
-    }
-
-    pub(super) fn is_gcm(self) -> bool {
-        matches!(self, Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm)
-    }
-}
 
 /// The key derived from a user's passphrase or key file; wraps the keys of an encryption root's datasets.
 ///
@@ -214,13 +126,13 @@ impl WrappedKey {
         let aad = self.aad()?;
         let split = suite.key_bytes();
         let mut both = Secret::new([0; 96]);
-        let payload = &mut both.0[..split + 64];
+        let payload = &mut both.bytes_mut()[..split + 64];
         payload[..split].copy_from_slice(&self.master_key[..split]);
         payload[split..].copy_from_slice(&self.hmac_key);
         let key = BlockKey::wrapping(suite, wrapping.0.bytes());
         key.open(&self.iv, &aad, payload, &self.mac).map_err(|_| CodecError::WrongKey)?;
-        let master = Secret::new(std::array::from_fn(|i| if i < split { both.0[i] } else { 0 }));
-        let hmac = Secret::new(std::array::from_fn(|i| both.0[split + i]));
+        let master = Secret::new(std::array::from_fn(|i| if i < split { both.bytes()[i] } else { 0 }));
+        let hmac = Secret::new(std::array::from_fn(|i| both.bytes()[split + i]));
         Ok((master, hmac))
     }
 
@@ -261,7 +173,7 @@ impl WrappedKey {
             mac: [0; MAC_BYTES],
         };
         let mut both = Secret::new([0; 96]);
-        let payload = &mut both.0[..split + 64];
+        let payload = &mut both.bytes_mut()[..split + 64];
         payload[..split].copy_from_slice(&master[..split]);
         payload[split..].copy_from_slice(hmac);
         wrapped.mac = BlockKey::wrapping(suite, wrapping.0.bytes()).seal(&iv, &wrapped.aad()?, payload)?;

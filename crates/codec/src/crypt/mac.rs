@@ -14,7 +14,7 @@
 //! big-endian), its portable flags (none are defined) and the meta dnode. The *local* MAC covers the other flags and
 //! the user, group and project accounting dnodes, which are not sent. Dnodes are converted to little-endian first.
 
-use super::keys::HmacKey;
+use super::secret::HmacKey;
 use crate::error::CodecError;
 use aws_lc_rs::digest;
 use weir_format::{BlockPointer, Cursor, Endian};

@@ -27,14 +27,17 @@ mod cipher;
 mod keys;
 pub mod layout;
 pub mod mac;
+mod secret;
 
 use crate::error::CodecError;
 use cipher::BlockKey;
+use secret::{HmacKey, Secret};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_format::{BlockPointer, Endian, ObjectType};
 
-pub use keys::{Suite, WrappedKey, WrappingKey};
+pub use cipher::Suite;
+pub use keys::{WrappedKey, WrappingKey};
 
 /// Size in bytes of a block's message authentication code.
 pub const MAC_BYTES: usize = 16;
@@ -76,8 +79,8 @@ pub struct DatasetKey {
     suite: Suite,
     version: u64,
     guid: u64,
-    master: keys::Secret<32>,
-    hmac: keys::HmacKey,
+    master: Secret<32>,
+    hmac: HmacKey,
     block_keys: Mutex<Vec<([u8; SALT_BYTES], Arc<BlockKey>)>>,
     revoked: AtomicBool,
 }
@@ -101,7 +104,7 @@ impl DatasetKey {
             version: wrapped.version,
             guid: wrapped.guid,
             master,
-            hmac: keys::HmacKey::new(hmac.bytes()),
+            hmac: HmacKey::new(hmac.bytes()),
             block_keys: Mutex::default(),
             revoked: AtomicBool::new(false),
         })

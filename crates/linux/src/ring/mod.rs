@@ -31,7 +31,7 @@
 pub(crate) mod thread_local_ring;
 mod uring_op;
 
-use super::submit_batch;
+use super::submit_batch::{self, SubmissionQueue};
 use super::target::Target;
 use io_uring::{IoUring, Probe, opcode};
 use std::io;
@@ -93,9 +93,10 @@ impl Ring {
             Pushed::Queued | Pushed::Handled => {}
         }
     }
+}
 
-    /// Submits deferred operations, unless another thread has submitted or will submit them.
-    pub fn flush(&self) {
+impl SubmissionQueue for Ring {
+    fn flush(&self) {
         let table = self.0.table();
         // SAFETY: the lock that guards the submission queue is held.
         let handled = table.reaping || unsafe { self.0.ring.submission_shared() }.is_empty();
