@@ -4,7 +4,7 @@
 use crate::draid;
 use crate::pipeline::{Blocks, ReadOptions};
 use crate::raidz::{Map, Reflowed};
-use crate::vdev::{Expansion, Reflow, Tree, VdevKind, VdevSpec};
+use crate::vdev::{DistributedSpare, Expansion, Reflow, Tree, VdevKind, VdevSpec};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -72,19 +72,22 @@ fn pointer_target(data: &[u8]) {
     };
     let reflow = Reflow { offset_bytes: words::<1>(data, 1)[0], scratch: choice & 1 == 1 };
     let expansion = Some(Expansion { txgs: vec![7], reflow: (choice & 2 == 2).then_some(reflow) });
-    let layout = draid::Layout { ndata: 2, nparity: 1, nspares: 1, ngroups: 5, children: 6, width: 6 };
+    let draid = VdevKind::Draid { nparity: 1, ndata: 2, nspares: 1, ngroups: 5 };
     let mut with_spare = leaves(6);
-    with_spare[usize::from(choice % 6)] =
-        VdevSpec { kind: VdevKind::DraidSpare { top: 3, spare: 0 }, ..VdevSpec::leaf(0, 0, "spare", None) };
+    with_spare[usize::from(choice % 6)] = VdevSpec {
+        kind: VdevKind::DraidSpare,
+        distributed_spare: Some(DistributedSpare { top: 3, spare: 0 }),
+        ..VdevSpec::leaf(0, 0, "spare", None)
+    };
     let top = |id, kind, children| {
         let space = [0, 60 << 20, 8 << 20, u64::MAX][id as usize % 4];
         VdevSpec::inner(id, id, format!("top-{id}"), kind, children).top(9 + u32::from(choice & 7), space)
     };
     let tops = vec![
         top(0, VdevKind::Mirror, leaves(2)),
-        top(1, VdevKind::Raidz { nparity: 1 + u32::from(choice & 1), expansion: None }, leaves(5)),
-        top(2, VdevKind::Raidz { nparity: 1, expansion }, leaves(5)),
-        top(3, VdevKind::Draid(layout), with_spare),
+        top(1, VdevKind::Raidz { nparity: 1 + (choice & 1) }, leaves(5)),
+        VdevSpec { expansion, ..top(2, VdevKind::Raidz { nparity: 1 }, leaves(5)) },
+        top(3, draid, with_spare),
         top(4, VdevKind::Indirect, Vec::new()),
         top(5, VdevKind::Hole, Vec::new()),
     ];

@@ -38,7 +38,7 @@ use weir_pool::assemble::state;
 use weir_pool::config::{Class, VdevConfig, VdevKind};
 use weir_pool::error::PoolError;
 use weir_pool::open::{OpenOptions, Pool};
-use weir_pool::{dtls, label, space_map_loader};
+use weir_pool::{dtls, label, sizes, space_map_loader};
 
 /// Features that Weir reads but does not write: a pool on which one is active opens only read-only.
 const READ_ONLY_FEATURES: [&str; 1] = ["draid_failure_domains"];
@@ -201,7 +201,7 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
         let odd = match vdev.kind {
             _ if vdev.removing && vdev.kind != VdevKind::Indirect => Some("a vdev is being removed from it"),
             VdevKind::DraidSpare => Some("a distributed spare of dRAID replaces a device"),
-            _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being widened"),
+            _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being expanded"),
             _ => None,
         };
         if let Some(odd) = odd {
@@ -214,20 +214,14 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
 /// Checks that no device shrank: its last two labels would overwrite allocated space (`vdev_open`).
 fn check_sizes(pool: &Pool) -> Result<(), PoolError> {
     for top in pool.tree.children.iter().filter(|top| top.is_concrete()) {
-        let metaslab = 1u64.checked_shl(top.metaslab_shift as u32).unwrap_or(u64::MAX);
-        check_size(pool, top, top.asize_bytes / metaslab * metaslab)?;
+        check_size(pool, top, sizes::of_top(top))?;
     }
     Ok(())
 }
 
 /// Checks that the present leaves of a vdev hold at least `min_bytes` (`vdev_op_min_asize`).
 fn check_size(pool: &Pool, vdev: &VdevConfig, min_bytes: u64) -> Result<(), PoolError> {
-    let children = vdev.children.len() as u64;
-    let each = match vdev.kind {
-        VdevKind::Raidz { .. } => min_bytes.div_ceil(children.max(1)),
-        VdevKind::Draid { spares, .. } => min_bytes.div_ceil(children.saturating_sub(spares.into()).max(1)),
-        _ => min_bytes,
-    };
+    let each = sizes::of_child(vdev, min_bytes);
     let device = pool.devices.get(&vdev.guid).filter(|_| vdev.is_leaf() && !vdev.offline && !vdev.faulted);
     if let Some(device) = device
         && layout::leaf_asize_bytes(device.disk.geometry().size_bytes) < min_bytes

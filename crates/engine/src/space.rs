@@ -27,7 +27,7 @@ use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_format::{ObjectId, ObjectType, Txg};
 use weir_machine::Request;
-use weir_pool::config::{VdevConfig, VdevKind};
+use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 use weir_pool::space_log::{FEATURE, KEPT, LOG_BLOCK_BYTES, LOG_SHIFT, Log, MetaslabId, SpaceLog, UNFLUSHED};
@@ -129,10 +129,7 @@ impl SpaceMaps {
     }
 
     fn maps(top: &VdevConfig, array: ObjectId, maps: Vec<ObjectId>) -> Maps {
-        let group_bytes = match top.kind {
-            VdevKind::Draid { parity, data, .. } => (u64::from(parity) + u64::from(data)) << top.ashift.min(16),
-            _ => 1,
-        };
+        let group_bytes = top.draid_row_bytes();
         let ashift = top.ashift.min(16) as u32;
         let metaslab_shift = top.metaslab_shift.min(63) as u32;
         Maps { ashift, metaslab_shift, array, group_bytes, maps, zap: ObjectId(top.top_zap) }

@@ -4,7 +4,7 @@
 //! parity of RAID-Z. *Slop* space is reserved so that a full pool can be cleaned up: 1/32, at least 128 MiB but no more
 //! than half, at most 128 GiB.
 
-use crate::config::{Class, VdevConfig, VdevKind};
+use crate::config::{Class, VdevConfig};
 use crate::dedup::{self, Shared};
 use crate::mos::Mos;
 use crate::space::{Metaslab, Space, VdevSpace};
@@ -16,8 +16,6 @@ use weir_machine::Request;
 const SLOP_SHIFT: u32 = 5;
 const MIN_SLOP_BYTES: u64 = 128 << 20;
 const MAX_SLOP_BYTES: u64 = 128 << 30;
-/// Block size for which the deflate ratio is computed.
-const TYPICAL_BLOCK_BYTES: u64 = 128 << 10;
 
 /// Space of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,40 +38,9 @@ pub struct Capacity {
     pub fragmentation: Option<u64>,
 }
 
-/// Allocated bytes on a vdev of a block of `psize` bytes.
-pub fn allocated_for(top: &VdevConfig, psize: u64) -> u64 {
-    allocated_on(top, top.ashift.min(16) as u32, psize)
-}
-
-fn allocated_on(top: &VdevConfig, ashift: u32, psize: u64) -> u64 {
-    let sectors = psize.max(1).div_ceil(1 << ashift);
-    match top.kind {
-        // A mirror needs the maximum over its children: in pools of ztest these may be RAID-Z.
-        VdevKind::Mirror => {
-            let sides = top.children.iter().map(|side| allocated_on(side, ashift, psize));
-            sides.max().unwrap_or(0).max(sectors << ashift)
-        }
-        VdevKind::Raidz { parity } => {
-            // An expanded vdev keeps the deflate ratio of its first width.
-            let widened = top.raidz_expand_txgs.len() as u64 + u64::from(top.raidz_expanding);
-            let columns = (top.children.len() as u64).saturating_sub(widened);
-            let parity = u64::from(parity);
-            let data = columns.saturating_sub(parity).max(1);
-            let all = sectors + parity * sectors.div_ceil(data);
-            all.next_multiple_of(parity + 1) << ashift
-        }
-        VdevKind::Draid { parity, data, .. } => {
-            let rows = sectors.div_ceil(u64::from(data).max(1));
-            (rows * (u64::from(data) + u64::from(parity))) << ashift
-        }
-        _ => sectors << ashift,
-    }
-}
-
 /// Deflated bytes of raw bytes on a vdev.
 pub fn deflate(top: &VdevConfig, bytes: u64) -> u64 {
-    let ratio = TYPICAL_BLOCK_BYTES / (allocated_for(top, TYPICAL_BLOCK_BYTES) >> 9).max(1);
-    (bytes >> 9).saturating_mul(ratio)
+    (bytes >> 9).saturating_mul(top.sizing().deflate())
 }
 
 /// Deflated bytes of the metaslab that a large vdev reserves for the intent log.

@@ -4,44 +4,14 @@
 //! which is decoded here. Nothing is trusted: the limits of depth and width are those of the format.
 
 use crate::error::PoolError;
-pub use weir_blocks::Class;
+use weir_blocks::alloc::{RaidzSizing, Sizing};
+pub use weir_blocks::{Class, VdevKind};
 use weir_format::{DecodeError, NvList, Txg};
 
 /// Maximum depth of a tree: root, top-level, replacing or spare, leaf, and one more nesting of the latter two.
 const MAX_DEPTH: usize = 8;
 /// Maximum number of children of a vdev, more than any real one has.
 const MAX_CHILDREN: usize = 16_384;
-
-/// Kind of a vdev.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum VdevKind {
-    Root,
-    Disk,
-    File,
-    Mirror,
-    Replacing,
-    Spare,
-    /// RAID-Z with this number of parity columns.
-    Raidz {
-        parity: u8,
-    },
-    /// dRAID.
-    Draid {
-        parity: u8,
-        data: u8,
-        spares: u8,
-        txgs: u32,
-    },
-    /// A distributed spare of a dRAID vdev.
-    DraidSpare,
-    /// Removed vdev whose blocks were moved to other vdevs.
-    Indirect,
-    /// Removed log vdev.
-    Hole,
-    /// Vdev that was left out at import (`-m`).
-    Missing,
-}
 
 /// One vdev of the tree.
 #[derive(Clone, Debug)]
@@ -175,12 +145,12 @@ impl VdevConfig {
             "mirror" => VdevKind::Mirror,
             "replacing" => VdevKind::Replacing,
             "spare" => VdevKind::Spare,
-            "raidz" => VdevKind::Raidz { parity: parity()? },
+            "raidz" => VdevKind::Raidz { nparity: parity()? },
             "draid" => VdevKind::Draid {
-                parity: parity()?,
-                data: small("draid_ndata")?,
-                spares: small("draid_nspares")?,
-                txgs: u32::try_from(number("draid_ngroups")).unwrap_or(0),
+                nparity: parity()?,
+                ndata: small("draid_ndata")?,
+                nspares: small("draid_nspares")?,
+                ngroups: u32::try_from(number("draid_ngroups")).unwrap_or(0),
             },
             "dspare" => VdevKind::DraidSpare,
             "indirect" => VdevKind::Indirect,
@@ -199,6 +169,51 @@ impl VdevConfig {
             Some("special") => Class::Special,
             Some("dedup") => Class::Dedup,
             _ => Class::Normal,
+        }
+    }
+
+    /// Parameters of the allocated size of blocks on this top-level vdev (`vdev_psize_to_asize`).
+    pub fn sizing(&self) -> Sizing {
+        self.sizing_with(self.ashift.min(16) as u32)
+    }
+
+    fn sizing_with(&self, ashift: u32) -> Sizing {
+        let plain = Sizing { ashift, raidz: None };
+        match self.kind {
+            // A mirror needs the maximum over its children: in pools of ztest these may be RAID-Z.
+            VdevKind::Mirror => {
+                let sides = self.children.iter().map(|side| side.sizing_with(ashift));
+                sides.max_by_key(Sizing::typical_asize_bytes).unwrap_or(plain)
+            }
+            VdevKind::Raidz { nparity } => {
+                let mut expansion_txgs: Vec<u64> = self.raidz_expand_txgs.clone();
+                // The expansion in progress takes effect in a later txg than any.
+                expansion_txgs.extend(self.raidz_expanding.then_some(u64::MAX));
+                let width = self.children.len() as u64;
+                Sizing {
+                    ashift,
+                    raidz: Some(RaidzSizing { nparity: nparity.into(), width, expansion_txgs, whole_rows: false }),
+                }
+            }
+            VdevKind::Draid { nparity, ndata, .. } => {
+                let nparity = u64::from(nparity);
+                let width = u64::from(ndata).max(1) + nparity;
+                Sizing {
+                    ashift,
+                    raidz: Some(RaidzSizing { nparity, width, expansion_txgs: Vec::new(), whole_rows: true }),
+                }
+            }
+            _ => plain,
+        }
+    }
+
+    /// Bytes of a row of a dRAID vdev's redundancy group, which allocations do not share; 1 for other kinds.
+    pub fn draid_row_bytes(&self) -> u64 {
+        match self.kind {
+            VdevKind::Draid { nparity, ndata, .. } => {
+                (u64::from(nparity) + u64::from(ndata)).max(1) << self.ashift.min(16)
+            }
+            _ => 1,
         }
     }
 
@@ -243,9 +258,9 @@ impl VdevConfig {
             VdevKind::Mirror => format!("mirror-{}", self.id),
             VdevKind::Replacing => format!("replacing-{}", self.id),
             VdevKind::Spare => format!("spare-{}", self.id),
-            VdevKind::Raidz { parity } => format!("raidz{parity}-{}", self.id),
-            VdevKind::Draid { parity, data, spares, .. } => {
-                format!("draid{parity}:{data}d:{}c:{spares}s-{}", self.children.len(), self.id)
+            VdevKind::Raidz { nparity } => format!("raidz{nparity}-{}", self.id),
+            VdevKind::Draid { nparity, ndata, nspares, .. } => {
+                format!("draid{nparity}:{ndata}d:{}c:{nspares}s-{}", self.children.len(), self.id)
             }
             VdevKind::DraidSpare => self.path.clone().unwrap_or_else(|| self.guid.to_string()),
             VdevKind::Indirect => format!("indirect-{}", self.id),

@@ -102,7 +102,7 @@ pub fn lost(vdev: &VdevConfig, of_leaf: &impl Fn(&VdevConfig) -> Dtl) -> Dtl {
         VdevKind::Missing => return Dtl::all(),
         VdevKind::Root => 0,
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => vdev.children.len().saturating_sub(1),
-        VdevKind::Raidz { parity } | VdevKind::Draid { parity, .. } => usize::from(parity),
+        VdevKind::Raidz { nparity } | VdevKind::Draid { nparity, .. } => usize::from(nparity),
     };
     let children: Vec<Dtl> = vdev.children.iter().map(|child| lost(child, of_leaf)).collect();
     Dtl::in_more_than(tolerated, &children)

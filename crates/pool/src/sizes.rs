@@ -23,8 +23,8 @@ pub fn of_child(parent: &VdevConfig, bytes: u64) -> u64 {
     let children = (parent.children.len() as u64).max(1);
     match parent.kind {
         VdevKind::Raidz { .. } => bytes.div_ceil(children),
-        VdevKind::Draid { spares, .. } => {
-            let each = bytes.div_ceil(children.saturating_sub(u64::from(spares)).max(1));
+        VdevKind::Draid { nspares, .. } => {
+            let each = bytes.div_ceil(children.saturating_sub(u64::from(nspares)).max(1));
             DRAID_RESERVE_BYTES + each.next_multiple_of(DRAID_ROW_BYTES)
         }
         _ => bytes,

@@ -127,27 +127,16 @@ async fn metaslabs(
     Ok(ranges)
 }
 
-/// First byte of a metaslab. On dRAID, the start of a redundancy group, so that no block is in two metaslabs
+/// First byte of a metaslab. On dRAID, the start of a row of a redundancy group, so that no block is in two metaslabs
 /// (`vdev_draid_metaslab_init`).
 pub fn first_byte(top: &VdevConfig, start: u64) -> u64 {
-    match top.kind {
-        VdevKind::Draid { parity, data, .. } => {
-            let group = (u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16);
-            start.checked_next_multiple_of(group.max(1)).unwrap_or(start)
-        }
-        _ => start,
-    }
+    start.checked_next_multiple_of(top.draid_row_bytes()).unwrap_or(start)
 }
 
-/// Bytes of the metaslab that would have `bytes` from `start` on: on dRAID only whole redundancy groups.
+/// Bytes of the metaslab that would have `bytes` from `start` on: on dRAID only whole rows of a redundancy group.
 pub fn bytes_of(top: &VdevConfig, start: u64, bytes: u64) -> u64 {
-    match top.kind {
-        VdevKind::Draid { parity, data, .. } => {
-            let group = ((u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16)).max(1);
-            bytes.saturating_sub(first_byte(top, start).saturating_sub(start)) / group * group
-        }
-        _ => bytes,
-    }
+    let row_bytes = top.draid_row_bytes();
+    bytes.saturating_sub(first_byte(top, start).saturating_sub(start)) / row_bytes * row_bytes
 }
 
 /// Applies an entry; returns a fault for the part that changes nothing.

@@ -64,8 +64,8 @@ fn visit(vdev: &VdevConfig, leaf: &impl Fn(&VdevConfig) -> VdevState, all: &mut 
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => {
             by_redundancy(&children, children.len().saturating_sub(1))
         }
-        VdevKind::Raidz { parity } => by_redundancy(&children, parity.into()),
-        VdevKind::Draid { parity, .. } => by_redundancy(&children, parity.into()),
+        VdevKind::Raidz { nparity } => by_redundancy(&children, nparity.into()),
+        VdevKind::Draid { nparity, .. } => by_redundancy(&children, nparity.into()),
     };
     all.insert(vdev.guid, state);
     state

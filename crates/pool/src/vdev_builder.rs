@@ -1,12 +1,12 @@
 //! Converts the configuration's vdev tree and the devices that were found into the specification of `weir-blocks`'
 //! tree.
 
-use crate::config::{VdevConfig, VdevKind};
+use crate::config::VdevConfig;
 use crate::dtls::{self, Dtls};
 use crate::scan::Device;
 use std::collections::BTreeMap;
-use weir_blocks::vdev::{Expansion, Reflow};
-use weir_blocks::{Dtl, VdevSpec, draid};
+use weir_blocks::vdev::{DistributedSpare, Expansion, Reflow};
+use weir_blocks::{Dtl, VdevSpec};
 use weir_format::{Txg, Uberblock};
 
 /// Facts besides the configuration.
@@ -29,7 +29,9 @@ pub fn specs(root: &VdevConfig, facts: &Facts<'_>) -> Vec<VdevSpec> {
 
 fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) -> VdevSpec {
     let children = vdev.children.iter().map(|c| spec(c, root, facts, newest)).collect();
-    let mut out = VdevSpec::inner(vdev.id, vdev.guid, vdev.name(), kind(vdev, root, facts), children);
+    let mut out = VdevSpec::inner(vdev.id, vdev.guid, vdev.name(), vdev.kind, children);
+    out.expansion = expansion(vdev, facts.uberblock);
+    out.distributed_spare = distributed_spare(vdev, root);
     if vdev.is_leaf() {
         let is_off = vdev.offline || vdev.faulted;
         let device = facts.devices.get(&vdev.guid).filter(|_| !(facts.writing && is_off));
@@ -47,34 +49,10 @@ fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) ->
     out.top(vdev.ashift as u32, vdev.asize_bytes)
 }
 
-fn kind(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>) -> weir_blocks::VdevKind {
-    use weir_blocks::VdevKind as To;
-    match vdev.kind {
-        VdevKind::Disk => To::Disk,
-        VdevKind::File => To::File,
-        VdevKind::Mirror => To::Mirror,
-        VdevKind::Replacing => To::Replacing,
-        VdevKind::Spare => To::Spare,
-        VdevKind::Raidz { parity } => To::Raidz { nparity: parity.into(), expansion: expansion(vdev, facts.uberblock) },
-        VdevKind::Draid { parity, data, spares, txgs } => To::Draid(draid::Layout {
-            ndata: data.into(),
-            nparity: parity.into(),
-            nspares: spares.into(),
-            ngroups: txgs.into(),
-            children: vdev.children.len() as u64,
-            width: vdev.children.len() as u64,
-        }),
-        VdevKind::DraidSpare => {
-            let top = root.children.iter().position(|t| Some(t.guid) == vdev.draid_spare.map(|s| s.0));
-            To::DraidSpare {
-                top: top.map_or(u32::MAX, |t| t as u32),
-                spare: vdev.draid_spare.map_or(u64::MAX, |s| s.1),
-            }
-        }
-        VdevKind::Indirect => To::Indirect,
-        VdevKind::Hole => To::Hole,
-        VdevKind::Missing | VdevKind::Root => To::Missing,
-    }
+fn distributed_spare(vdev: &VdevConfig, root: &VdevConfig) -> Option<DistributedSpare> {
+    let (guid, spare) = vdev.draid_spare?;
+    let top = root.children.iter().position(|top| top.guid == guid)?;
+    Some(DistributedSpare { top: top as u32, spare })
 }
 
 fn expansion(vdev: &VdevConfig, uberblock: &Uberblock) -> Option<Expansion> {

@@ -180,7 +180,7 @@ fn overlaps(mut list: impl Iterator<Item = (u32, Range<u64>)>, vdev: u32, r: &Ra
 
 fn raidz_pool() -> Allocator {
     let mut space = pool(&[(Class::Normal, 3), (Class::Log, 1)]);
-    let raidz = RaidzSizing { nparity: 2, width: 5, widened: vec![], whole_rows: false };
+    let raidz = RaidzSizing { nparity: 2, width: 5, expansion_txgs: vec![], whole_rows: false };
     let sizing = Sizing { ashift: 9, raidz: Some(raidz) };
     space.add_vdev(VdevSpace { sizing, ..about(2, Class::Normal, 3) });
     for i in 0..3u64 {

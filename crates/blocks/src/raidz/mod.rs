@@ -34,7 +34,7 @@ use crate::draid;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// The boot area, where a widening keeps the first rows for a while.
+/// The boot area, where an expansion keeps the first rows for a while.
 const SCRATCH_BYTES: u64 = 7 << 19;
 /// With single parity, this bit of the offset swaps the first two columns.
 const SWAP_BIT: u64 = 1 << 20;
@@ -136,7 +136,7 @@ impl Map {
         Map { nparity: nparity as usize, rows: vec![Row { columns }], len: at }
     }
 
-    /// Maps a block of a vdev that was widened after the block was written.
+    /// Maps a block of a vdev that was expanded after the block was written.
     pub fn expanded(offset_bytes: u64, psize_bytes: u64, ashift: u32, nparity: u64, layout: Reflowed) -> Map {
         let sectors = psize_bytes >> ashift;
         let logical = layout.logical_width;

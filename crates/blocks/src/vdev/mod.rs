@@ -19,6 +19,7 @@
 mod dtl;
 mod flush;
 mod indirect;
+mod kind;
 mod leaf;
 mod leaf_write;
 mod mirror;
@@ -31,9 +32,10 @@ pub mod write_queue;
 
 pub use dtl::Dtl;
 pub(crate) use indirect::Remapped;
+pub use kind::VdevKind;
 pub use leaf::{Counters, Counts};
 pub(crate) use leaf_write::WritePlug;
-pub use spec::{Expansion, Reflow, TreeError, VdevKind, VdevSpec};
+pub use spec::{DistributedSpare, Expansion, Reflow, TreeError, VdevSpec};
 pub(crate) use write::WriteJob;
 
 use crate::alloc::{AllocStatus, RaidzSizing, Sizing};
@@ -432,12 +434,12 @@ impl Vdev {
             Body::Raidz(v) if v.expansion.reflow.is_some() => Err("a RAID-Z vdev that is being expanded"),
             Body::Raidz(v) => {
                 let width = v.children.len() as u64;
-                let widened = v.expansion.txgs.clone();
-                Ok(Some(RaidzSizing { nparity: v.nparity, width, widened, whole_rows: false }))
+                let expansion_txgs = v.expansion.txgs.clone();
+                Ok(Some(RaidzSizing { nparity: v.nparity, width, expansion_txgs, whole_rows: false }))
             }
             Body::Draid { map, .. } => {
                 let draid::Layout { ndata, nparity, .. } = *map.layout();
-                Ok(Some(RaidzSizing { nparity, width: ndata + nparity, widened: Vec::new(), whole_rows: true }))
+                Ok(Some(RaidzSizing { nparity, width: ndata + nparity, expansion_txgs: Vec::new(), whole_rows: true }))
             }
             Body::DraidSpare { .. } => Err("a distributed spare"),
             Body::Indirect(_) => Err("a removed vdev"),

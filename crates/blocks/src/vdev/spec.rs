@@ -1,6 +1,7 @@
 //! The pure description that a tree is built from.
 
 use super::indirect::Indirect;
+use super::kind::VdevKind;
 use super::leaf::Leaf;
 use super::{Body, Dtl, RaidzVdev, Vdev};
 use crate::draid;
@@ -17,44 +18,7 @@ const MAX_CHILDREN: usize = 255;
 /// Maximum number of top-level vdevs: holes fill gaps in the ids, so an invalid id must not determine their number.
 const MAX_TOPS: u64 = 1 << 16;
 
-/// Kind of a vdev.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VdevKind {
-    /// A block device.
-    Disk,
-    /// A regular file.
-    File,
-    /// Every child holds the same.
-    Mirror,
-    /// A mirror during the replacement of a device.
-    Replacing,
-    /// A mirror of a device and the spare that replaces it.
-    Spare,
-    /// RAID-Z.
-    Raidz {
-        /// Parity columns: 1 to 3.
-        nparity: u32,
-        /// Whether and when it was widened.
-        expansion: Option<Expansion>,
-    },
-    /// dRAID.
-    Draid(draid::Layout),
-    /// A distributed spare: space spread over the children of a dRAID vdev.
-    DraidSpare {
-        /// Index of the dRAID top-level vdev.
-        top: u32,
-        /// Number of the spare in it.
-        spare: u64,
-    },
-    /// A removed vdev; its blocks lie elsewhere ([`super::Tree::set_mapping`]).
-    Indirect,
-    /// The empty place of a removed log.
-    Hole,
-    /// A vdev that the configuration does not describe.
-    Missing,
-}
-
-/// How a RAID-Z vdev was widened (`raidz_expand_txgs` and `raidz_expanding` of its configuration).
+/// Expansions of a RAID-Z vdev (`raidz_expand_txgs` and `raidz_expanding` of its configuration).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expansion {
     /// Txgs in which completed expansions took effect, ascending.
@@ -63,13 +27,22 @@ pub struct Expansion {
     pub reflow: Option<Reflow>,
 }
 
-/// How far a widening has come, by the uberblock's `raidz_reflow_info`.
+/// Progress of an expansion, by the uberblock's `raidz_reflow_info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflow {
-    /// Bytes of the vdev's space that lie in the new layout.
+    /// Bytes of the vdev's space that are in the new layout.
     pub offset_bytes: u64,
-    /// The first of them are still in the scratch area before the allocatable space.
+    /// Whether the first of them are still in the scratch area in front of the allocatable space.
     pub scratch: bool,
+}
+
+/// Place of a distributed spare: the dRAID vdev that provides its space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DistributedSpare {
+    /// Id of the dRAID top-level vdev.
+    pub top: u32,
+    /// Number of the spare in it.
+    pub spare: u64,
 }
 
 /// A vdev, as a pool's configuration describes it.
@@ -83,6 +56,10 @@ pub struct VdevSpec {
     pub name: String,
     /// Kind of the vdev.
     pub kind: VdevKind,
+    /// Expansions of a RAID-Z vdev; `None` if there were none.
+    pub expansion: Option<Expansion>,
+    /// Place of a distributed spare; `None` for other kinds, and for a spare of an unknown vdev.
+    pub distributed_spare: Option<DistributedSpare>,
     /// log2 of the sector size; of top-level vdevs only.
     pub ashift: u32,
     /// Allocatable bytes (`asize`), 0 if unknown; of top-level vdevs only.
@@ -98,9 +75,19 @@ pub struct VdevSpec {
 impl VdevSpec {
     /// A leaf over `disk`.
     pub fn leaf(id: u64, guid: u64, name: impl Into<String>, disk: Option<Arc<dyn Disk>>) -> Self {
-        let (kind, name) = (VdevKind::File, name.into());
-        let children = Vec::new();
-        VdevSpec { id, guid, name, kind, ashift: 0, asize_bytes: 0, children, disk, dtl: Dtl::default() }
+        VdevSpec {
+            id,
+            guid,
+            name: name.into(),
+            kind: VdevKind::File,
+            expansion: None,
+            distributed_spare: None,
+            ashift: 0,
+            asize_bytes: 0,
+            children: Vec::new(),
+            disk,
+            dtl: Dtl::default(),
+        }
     }
 
     /// A vdev of `children`.
@@ -173,7 +160,7 @@ pub(super) fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeErro
 
 impl Vdev {
     pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32, notifier: &FaultNotifier) -> Result<Vdev, TreeError> {
-        let VdevSpec { guid, name, kind, children, disk, dtl, .. } = spec;
+        let VdevSpec { guid, name, kind, expansion, distributed_spare, children, disk, dtl, .. } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {
             return bad("depth", depth.into());
@@ -190,19 +177,29 @@ impl Vdev {
                 return bad("number of children", 0);
             }
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Body::Mirror(children),
-            VdevKind::Raidz { nparity, expansion } => Body::Raidz(raidz(&name, ashift, nparity, expansion, children)?),
-            VdevKind::Draid(layout) => {
-                if layout.width != count as u64 {
-                    return bad("number of children", count as u64);
-                }
+            VdevKind::Raidz { nparity } => {
+                Body::Raidz(raidz(&name, ashift, nparity, expansion.unwrap_or_default(), children)?)
+            }
+            VdevKind::Draid { nparity, ndata, nspares, ngroups } => {
+                let layout = draid::Layout {
+                    ndata: ndata.into(),
+                    nparity: nparity.into(),
+                    nspares: nspares.into(),
+                    ngroups: ngroups.into(),
+                    children: count as u64,
+                    width: count as u64,
+                };
                 let map = draid::Map::new(layout, ashift);
                 let map = map.map_err(|error| TreeError::Draid { vdev: name.clone(), error })?;
                 Body::Draid { map, children }
             }
-            VdevKind::DraidSpare { top, spare } => Body::DraidSpare { top, spare },
+            VdevKind::DraidSpare => match distributed_spare {
+                Some(DistributedSpare { top, spare }) => Body::DraidSpare { top, spare },
+                None => Body::Unsupported("a distributed spare of an unknown vdev"),
+            },
             VdevKind::Indirect => Body::Indirect(Indirect::default()),
             VdevKind::Hole => Body::Unsupported("a hole among the vdevs"),
-            VdevKind::Missing => Body::Unsupported("a vdev that the configuration does not describe"),
+            VdevKind::Missing | VdevKind::Root => Body::Unsupported("a vdev that the configuration does not describe"),
         };
         Ok(Vdev { name, guid, body })
     }
@@ -211,8 +208,8 @@ impl Vdev {
 fn raidz(
     name: &str,
     ashift: u32,
-    nparity: u32,
-    expansion: Option<Expansion>,
+    nparity: u8,
+    expansion: Expansion,
     children: Vec<Vdev>,
 ) -> Result<RaidzVdev, TreeError> {
     let bad = |field, value| Err(TreeError::Field { vdev: name.to_owned(), field, value });
@@ -222,10 +219,9 @@ fn raidz(
     if children.len() <= nparity as usize {
         return bad("number of children", children.len() as u64);
     }
-    let expansion = expansion.unwrap_or_default();
-    let widenings = expansion.txgs.len() + usize::from(expansion.reflow.is_some());
-    if children.len() - nparity as usize <= widenings {
-        return bad("number of widenings", widenings as u64);
+    let expansions = expansion.txgs.len() + usize::from(expansion.reflow.is_some());
+    if children.len() - nparity as usize <= expansions {
+        return bad("number of expansions", expansions as u64);
     }
     Ok(RaidzVdev { ashift, nparity: nparity.into(), expansion, children })
 }

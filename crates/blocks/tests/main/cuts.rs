@@ -16,7 +16,7 @@ fn what_was_flushed_survives_every_cut() {
         for cut in 1..60 {
             let outcome = run_twice(cut, |world| {
                 let bench = Bench::over(world.clone(), disks, Timing::Chaos);
-                let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+                let blocks = pool_of(&bench, kind, 12, disks, &[]);
                 let request = Request::internal("test").with_priority(Priority::Async);
                 let stable = std::cell::RefCell::new(Vec::new());
                 world.cut_after(cut);
@@ -38,7 +38,7 @@ fn what_was_flushed_survives_every_cut() {
                 });
                 assert!(matches!(run, Err(SimError::PowerCut { .. }) | Ok(Ok(()))), "{run:?}");
                 world.cancel_cut();
-                let after = bench.blocks(vec![top(0, kind.clone(), 12, bench.leaves(0..disks, &[]))]);
+                let after = bench.blocks(vec![top(0, kind, 12, bench.leaves(0..disks, &[]))]);
                 for (pointer, data) in stable.borrow().iter() {
                     assert_eq!(bench.read(&after, pointer).as_ref(), Ok(data));
                 }
@@ -100,7 +100,7 @@ fn crowd(bench: &Bench, seed: u64) -> u64 {
 fn what_is_free_is_trimmed_and_nothing_else() {
     for (kind, disks) in [(VdevKind::Mirror, 2), (raidz(1), 3)] {
         let bench = Bench::new(5, disks, Timing::Nvme);
-        let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+        let blocks = pool_of(&bench, kind, 12, disks, &[]);
         let options = WriteOptions { object_type: ObjectType::ZVOL, ..options() };
         let written: Vec<_> = (0..20u64)
             .map(|i| {

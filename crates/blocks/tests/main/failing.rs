@@ -4,7 +4,7 @@ use crate::store::*;
 use futures_util::future::{Either, join, join_all, select};
 use std::time::Duration;
 use weir_blocks::raidz::Map;
-use weir_blocks::{Blocks, Class, VdevGrid, VdevKind, WriteOptions, draid};
+use weir_blocks::{Blocks, Class, VdevGrid, VdevKind, WriteOptions};
 use weir_format::{BlockPointer, Txg};
 use weir_machine::{Priority, Request};
 use weir_sim::{Fault, Timing};
@@ -31,7 +31,7 @@ fn what_one_refused_and_another_lost_is_not_stable() {
     {
         for (refuses, loses) in [(true, false), (false, true), (true, true)] {
             let bench = Bench::new(1, disks, Timing::Nvme);
-            let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+            let blocks = pool_of(&bench, kind, 12, disks, &[]);
             if refuses {
                 fail(&bench, 0, 0);
             }
@@ -117,12 +117,11 @@ fn a_dtl_of_earlier_txgs_costs_a_new_block_no_redundancy() {
 /// disk.
 #[test]
 fn each_row_of_draid_bears_a_missing_disk() {
-    let layout = draid::Layout { ndata: 2, nparity: 1, nspares: 0, ngroups: 4, children: 4, width: 4 };
+    let draid = VdevKind::Draid { nparity: 1, ndata: 2, nspares: 0, ngroups: 4 };
     let group = 3 * (16u64 << 20);
     for missing in 0..4 {
         let bench = Bench::new(4, 4, Timing::Nvme);
-        let build =
-            |missing: &[usize]| bench.blocks(vec![top(0, VdevKind::Draid(layout), 12, bench.leaves(0..4, missing))]);
+        let build = |missing: &[usize]| bench.blocks(vec![top(0, draid, 12, bench.leaves(0..4, missing))]);
         let blocks = build(&[missing]);
         blocks.tree().set_writable(true);
         let grid =
@@ -143,7 +142,7 @@ fn each_row_of_draid_bears_a_missing_disk() {
 fn a_repair_that_fails_under_a_scrub_is_on_record() {
     for (kind, disks) in [(VdevKind::Mirror, 2usize), (raidz(1), 3)] {
         let bench = Bench::new(5, disks, Timing::Nvme);
-        let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+        let blocks = pool_of(&bench, kind, 12, disks, &[]);
         let data = pattern(64 << 10, 1);
         let pointer = write(&bench, &blocks, &data, &options()).unwrap();
         blocks.synced(TXG);

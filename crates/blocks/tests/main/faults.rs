@@ -61,7 +61,7 @@ fn raidz_bears_every_set_of_as_many_disks_as_it_has_parities() {
             let set: Vec<usize> = (0..width).filter(|d| bad >> d & 1 == 1).collect();
             let hit = set.iter().filter(|d| used.contains(d)).count() as u32;
             let missing = &set[..set.len() / 2];
-            let blocks = bench.blocks(vec![top(0, raidz(nparity), 12, bench.leaves(0..width, missing))]);
+            let blocks = bench.blocks(vec![top(0, raidz(nparity as u8), 12, bench.leaves(0..width, missing))]);
             let wrong: Vec<_> = set[set.len() / 2..]
                 .iter()
                 .map(|&d| {

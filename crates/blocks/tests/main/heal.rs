@@ -31,7 +31,7 @@ fn a_scrub_puts_every_column_right() {
     for (kind, disks) in cases() {
         for bad in 0..disks {
             let bench = Bench::new(bad as u64, disks, Timing::Nvme);
-            let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+            let blocks = pool_of(&bench, kind, 12, disks, &[]);
             let sizes = [4096usize, 8192, 12 << 10, 100 << 10, 128 << 10];
             let written: Vec<_> = sizes
                 .into_iter()
@@ -61,7 +61,7 @@ fn a_scrub_puts_every_column_right() {
 fn a_plain_read_puts_right_what_it_stumbled_on() {
     for (kind, disks) in cases() {
         let bench = Bench::new(3, disks, Timing::Chaos);
-        let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+        let blocks = pool_of(&bench, kind, 12, disks, &[]);
         let data = pattern(128 << 10, 3);
         let pointer = write(&bench, &blocks, &data, &options()).unwrap();
         blocks.synced(TXG);

@@ -1,18 +1,18 @@
 use crate::store::*;
 use weir_blocks::raidz::{Map, Reflowed};
-use weir_blocks::vdev::{Expansion, Reflow};
-use weir_blocks::{BlockError, VdevKind, draid};
+use weir_blocks::vdev::{DistributedSpare, Expansion, Reflow};
+use weir_blocks::{BlockError, VdevKind, VdevSpec, draid};
 use weir_codec::checksum::embedded::{Verifier, seal_embedded};
 use weir_format::indirect::MappingEntry;
 use weir_format::{BlockPointer, ChecksumKind, Dva, Endian, gang};
 use weir_sim::{Fault, Timing};
 
-fn kind(nparity: u32, expansion: Expansion) -> VdevKind {
-    VdevKind::Raidz { nparity, expansion: Some(expansion) }
+fn expanded(expansion: Expansion, leaves: Vec<VdevSpec>) -> VdevSpec {
+    VdevSpec { expansion: Some(expansion), ..top(0, raidz(1), 12, leaves) }
 }
 
 #[test]
-fn widened_vdevs_are_read_in_the_layout_of_each_row() {
+fn expanded_vdevs_are_read_in_the_layout_of_each_row() {
     let reflow = |offset_bytes, scratch| Expansion { txgs: vec![], reflow: Some(Reflow { offset_bytes, scratch }) };
     let cases = [
         (Expansion { txgs: vec![60], reflow: None }, u64::MAX, 4, false),
@@ -36,19 +36,19 @@ fn widened_vdevs_are_read_in_the_layout_of_each_row() {
         let what = format!("{expansion:?}");
         for missing in 0..6 {
             let leaves = bench.leaves(0..5, &[missing]);
-            let blocks = bench.blocks(vec![top(0, kind(1, expansion.clone()), 12, leaves)]);
+            let blocks = bench.blocks(vec![expanded(expansion.clone(), leaves)]);
             let read = bench.read(&blocks, &bp);
             assert_eq!(read.as_ref(), Ok(&data), "{what}, without disk {missing}");
         }
-        let blocks = bench.blocks(vec![top(0, kind(1, expansion), 12, bench.leaves(0..5, &[]))]);
+        let blocks = bench.blocks(vec![expanded(expansion, bench.leaves(0..5, &[]))]);
         bench.disks[2].lay(Fault::Rot { offset: 0, len: DISK / 2, bits: 3000 });
         assert_eq!(bench.read(&blocks, &bp).as_ref(), Ok(&data), "{what}, with disk 2 rotten");
     }
 }
 
-/// A disk that was silently wrong before the widening has spread its sectors over all of them.
+/// A disk that was silently wrong before the expansion has spread its sectors over all of them.
 #[test]
-fn what_was_wrong_before_a_widening_is_found_by_its_former_place() {
+fn what_was_wrong_before_an_expansion_is_found_at_its_former_place() {
     let bench = Bench::new(2, 4, Timing::Nvme);
     let data = pattern(8 << 12, 2);
     let layout = Reflowed { physical_width: 4, logical_width: 3, moved_bytes: u64::MAX, scratch: false };
@@ -60,12 +60,13 @@ fn what_was_wrong_before_a_widening_is_found_by_its_former_place() {
     }
     let bp = pointer(&[(0, 0, 12 << 12)], false, &data);
     let expansion = Expansion { txgs: vec![60], reflow: None };
-    let blocks = bench.blocks(vec![top(0, kind(1, expansion), 12, bench.leaves(0..4, &[]))]);
+    let blocks = bench.blocks(vec![expanded(expansion, bench.leaves(0..4, &[]))]);
     assert_eq!(bench.read(&blocks, &bp).unwrap(), data);
 }
 
 #[test]
 fn draid_bears_a_missing_disk_and_reads_its_distributed_spare() {
+    let kind = VdevKind::Draid { nparity: 1, ndata: 2, nspares: 1, ngroups: 5 };
     let layout = draid::Layout { ndata: 2, nparity: 1, nspares: 1, ngroups: 5, children: 6, width: 6 };
     let bench = Bench::new(3, 6, Timing::Nvme);
     let data = pattern(9 << 12, 3);
@@ -74,7 +75,7 @@ fn draid_bears_a_missing_disk_and_reads_its_distributed_spare() {
     bench.write_rows(&rows, &data);
     let bp = pointer(&[(0, 0, 15 << 12)], false, &data);
     for missing in 0..7 {
-        let blocks = bench.blocks(vec![top(0, VdevKind::Draid(layout), 12, bench.leaves(0..6, &[missing]))]);
+        let blocks = bench.blocks(vec![top(0, kind, 12, bench.leaves(0..6, &[missing]))]);
         assert_eq!(bench.read(&blocks, &bp).unwrap(), data);
     }
     // The first column's disk is gone, and its contents were rebuilt onto the spare.
@@ -83,13 +84,14 @@ fn draid_bears_a_missing_disk_and_reads_its_distributed_spare() {
     let host = map.spare_child(0, column.offset_bytes).unwrap();
     bench.write(host, column.offset_bytes, &data[column.at..column.at + column.size_bytes]);
     let mut leaves = bench.leaves(0..6, &[lost]);
-    let dspare = weir_blocks::VdevSpec {
-        kind: VdevKind::DraidSpare { top: 0, spare: 0 },
-        ..weir_blocks::VdevSpec::leaf(1, 7, "draid1-0-0", None)
+    let dspare = VdevSpec {
+        kind: VdevKind::DraidSpare,
+        distributed_spare: Some(DistributedSpare { top: 0, spare: 0 }),
+        ..VdevSpec::leaf(1, 7, "draid1-0-0", None)
     };
     let pair = vec![leaves[lost].clone(), dspare];
-    leaves[lost] = weir_blocks::VdevSpec::inner(lost as u64, 8, "spare-0", VdevKind::Spare, pair);
-    let blocks = bench.blocks(vec![top(0, VdevKind::Draid(layout), 12, leaves)]);
+    leaves[lost] = VdevSpec::inner(lost as u64, 8, "spare-0", VdevKind::Spare, pair);
+    let blocks = bench.blocks(vec![top(0, kind, 12, leaves)]);
     let other = rows.rows[0].columns[2];
     bench.disks[other.child].lay(Fault::Unreadable { offset: FRONT + other.offset_bytes, len: 4096 });
     assert_eq!(bench.read(&blocks, &bp).unwrap(), data, "the spare and the parity make good for two");

@@ -38,7 +38,7 @@ fn chains_are_followed_on_every_vdev_sealed_or_not() {
     for (kind, disks) in [(weir_blocks::VdevKind::Mirror, 2), (raidz(1), 3), (raidz(2), 5)] {
         for keys in [None, Some(key())] {
             let bench = Bench::new(1, disks, Timing::Chaos);
-            let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+            let blocks = pool_of(&bench, kind, 12, disks, &[]);
             let request = Request::internal("test");
             let mut sum = FIRST;
             let mut pointers = Vec::new();

@@ -92,7 +92,7 @@ fn old_pointers_never_put_anything_right() {
         for seed in 0..4 {
             run_twice(seed, |world| {
                 let bench = Bench::over(world.clone(), disks, Timing::Chaos);
-                let blocks = tiny(&bench, kind.clone(), disks, &[]);
+                let blocks = tiny(&bench, kind, disks, &[]);
                 bench.disks[(seed % 2) as usize].lay(Fault::Slow { factor: 30 });
                 let book = RefCell::default();
                 let over = Cell::new(false);
@@ -107,7 +107,7 @@ fn old_pointers_never_put_anything_right() {
                     assert_eq!(leaf.counts.checksum_errors, 0, "{kind:?} seed {seed}: {leaf:?}");
                 }
                 for missing in 0..disks {
-                    let alone = tiny(&bench, kind.clone(), disks, &[missing]);
+                    let alone = tiny(&bench, kind, disks, &[missing]);
                     for (pointer, data) in &book.borrow().live {
                         assert_eq!(bench.read(&alone, pointer).as_ref(), Ok(data), "{kind:?} without {missing}");
                     }

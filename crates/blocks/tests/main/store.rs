@@ -159,6 +159,6 @@ pub fn soft(len: usize, seed: u64) -> Vec<u8> {
     data
 }
 
-pub fn raidz(nparity: u32) -> VdevKind {
-    VdevKind::Raidz { nparity, expansion: None }
+pub fn raidz(nparity: u8) -> VdevKind {
+    VdevKind::Raidz { nparity }
 }

@@ -20,7 +20,7 @@ fn every_vdev_sector_checksum_and_compression_reads_back() {
     for (kind, disks) in kinds {
         for ashift in [9, 12] {
             let bench = Bench::new(7, disks, Timing::Chaos);
-            let blocks = pool_of(&bench, kind.clone(), ashift, disks, &[]);
+            let blocks = pool_of(&bench, kind, ashift, disks, &[]);
             for &(checksum, compression) in &combinations {
                 for len in [512, 4096, 9 << 9, 128 << 10, 160 << 10] {
                     let data = soft(len, len as u64);
@@ -107,7 +107,7 @@ fn zeros_become_holes_and_little_goes_into_the_pointer() {
 /// parities.
 #[test]
 fn parity_agrees_with_reading_whatever_is_missing() {
-    for (width, nparity) in [(3usize, 1u32), (5, 2), (6, 3)] {
+    for (width, nparity) in [(3usize, 1u8), (5, 2), (6, 3)] {
         for ashift in [9u32, 12] {
             let bench = Bench::new(3, width, Timing::Nvme);
             for sectors in [1usize, 2, 5, 11, 32] {
@@ -143,7 +143,7 @@ fn redundancy_bears_failing_writes_and_no_more() {
     let data = pattern(64 << 10, 4);
     for (kind, bears) in [(VdevKind::Mirror, 2), (raidz(1), 1), (raidz(2), 2)] {
         for failing in 0..=3usize {
-            let blocks = pool_of(&bench, kind.clone(), 12, 3, &[]);
+            let blocks = pool_of(&bench, kind, 12, 3, &[]);
             let laid: Vec<_> = (0..failing).map(|d| (d, bench.disks[d].lay(Fault::Gone))).collect();
             let written = write(&bench, &blocks, &data, &options());
             assert_eq!(written.is_ok(), failing <= bears, "{kind:?} with {failing}: {written:?}");
@@ -204,7 +204,7 @@ fn gangs_are_read_back_and_freed_with_all_their_pieces() {
     for (kind, disks) in [(VdevKind::Mirror, 2), (raidz(1), 4)] {
         for (copies, most) in [(1, 40 << 10), (2, 12 << 10), (1, 4096)] {
             let bench = Bench::new(8, disks, Timing::Chaos);
-            let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+            let blocks = pool_of(&bench, kind, 12, disks, &[]);
             let free = blocks.space(Class::Normal).free_bytes;
             blocks.force_gangs_above(Some(most)).unwrap();
             let data = pattern(128 << 10, 8);
@@ -369,28 +369,35 @@ fn flushes_go_where_something_was_written() {
     assert_eq!(nobody, Err(BlockError::NoSuchLeaf { guid: 7 }));
 }
 
-/// A vdev that was widened takes new blocks over all its children, whatever is missing later; one that is being widened
-/// takes none.
+/// An expanded vdev writes new blocks over all its children, whichever is missing later; during an expansion no block is
+/// written.
 #[test]
-fn a_widened_vdev_is_written_to_in_its_present_width() {
-    let widened = |txgs: Vec<u64>, reflow| VdevKind::Raidz { nparity: 1, expansion: Some(Expansion { txgs, reflow }) };
+fn an_expanded_vdev_is_written_in_its_present_width() {
     let bench = Bench::new(14, 5, Timing::Nvme);
-    let kind = widened(vec![40, 90], None);
-    let blocks = pool_of(&bench, kind.clone(), 12, 5, &[]);
+    let expanded = |txgs: Vec<u64>, reflow, missing: &[usize]| {
+        let expansion = Some(Expansion { txgs, reflow });
+        bench.blocks(vec![VdevSpec { expansion, ..top(0, raidz(1), 12, bench.leaves(0..5, missing)) }])
+    };
+    let opened = |missing: &[usize]| {
+        let blocks = expanded(vec![40, 90], None, missing);
+        open(&blocks, 1);
+        blocks
+    };
+    let blocks = opened(&[]);
     for sectors in [1usize, 4, 16, 30] {
         let data = pattern(sectors << 12, sectors as u64);
         let pointer = write(&bench, &blocks, &data, &options()).unwrap();
         let expected = (sectors + sectors.div_ceil(4)).next_multiple_of(2) << 12;
         assert_eq!(pointer.asize_bytes(), expected as u64);
         for missing in 0..5 {
-            let without = pool_of(&bench, kind.clone(), 12, 5, &[missing]);
+            let without = opened(&[missing]);
             assert_eq!(bench.read(&without, &pointer).as_ref(), Ok(&data), "{sectors} without {missing}");
         }
         // Use is counted by the width that the vdev was made with: 3 children, half as much parity as data.
         assert_eq!(blocks.dsize_bytes(&pointer), (expected as u64 >> 9) * ((1 << 17) / (48 << 3)));
     }
     let reflow = Some(Reflow { offset_bytes: 1 << 20, scratch: false });
-    let blocks = bench.blocks(vec![top(0, widened(vec![], reflow), 12, bench.leaves(0..5, &[]))]);
+    let blocks = expanded(vec![], reflow, &[]);
     blocks.tree().set_writable(true);
     let grid =
         VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, non_allocating: false };

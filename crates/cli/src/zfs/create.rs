@@ -11,15 +11,16 @@ use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
 use crate::writable::dsl;
 use std::ffi::OsString;
+use weir_blocks::alloc::Sizing;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::{Encryption, Engine};
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
-use weir_pool::PoolError;
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
+use weir_pool::{PoolError, VdevConfig};
 
 const CREATE: Spec = Spec {
     command: "zfs create",
@@ -213,30 +214,24 @@ pub async fn reservations(
     Ok((needs(now_bytes) == reserved).then(|| (reserved, needs(size_bytes))))
 }
 
-/// A RAID-Z vdev: devices, parities, log2 of its sectors.
-type Raidz = (u64, u64, u64);
-
-fn raidz_of(engine: &Engine) -> Vec<Raidz> {
+/// Sizings of the pool's top-level RAID-Z and dRAID vdevs.
+fn raidz_of(engine: &Engine) -> Vec<Sizing> {
     let root = engine.shown().config.root;
     let tops = root.get_list_array("children").unwrap_or_default();
-    let raidz = tops.iter().filter(|top| top.get_str("type") == Some("raidz"));
-    let facts = raidz.map(|top| {
-        let children = top.get_list_array("children").map_or(0, <[_]>::len) as u64;
-        (children, top.get_u64("nparity").unwrap_or(1), top.get_u64("ashift").unwrap_or(12))
-    });
-    facts.collect()
+    let sizings = tops.iter().filter_map(|top| VdevConfig::parse(top).ok()).map(|top| top.sizing());
+    sizings.filter(|sizing| sizing.raidz.is_some()).collect()
 }
 
 /// Maximum space of a volume: its blocks, as wide as the widest RAID-Z makes them, its copies, and its tree of
 /// indirect blocks (OpenZFS `zvol_volsize_to_reservation`).
-fn reservation(size_bytes: u64, block_bytes: u64, copies: u64, raidz: &[Raidz]) -> u64 {
+fn reservation(size_bytes: u64, block_bytes: u64, copies: u64, raidz: &[Sizing]) -> u64 {
     /// Pointers in an indirect block, as log2; bytes of one.
     const POINTERS_SHIFT: u64 = 10;
     const INDIRECT_BYTES: u64 = 1 << 17;
     let mut blocks = size_bytes.div_ceil(block_bytes.max(1));
-    let stretched = |vdev: &Raidz| {
-        let own = raidz_bytes(vdev, block_bytes);
-        let usual = raidz_bytes(vdev, 1 << 17);
+    let stretched = |vdev: &Sizing| {
+        let own = vdev.asize_bytes(block_bytes, 0);
+        let usual = vdev.typical_asize_bytes();
         // Space is counted as blocks of 128 KiB would take it.
         u64::try_from(u128::from(blocks) * u128::from(own) * (1 << 17) / u128::from(usual.max(1))).unwrap_or(u64::MAX)
     };
@@ -248,13 +243,6 @@ fn reservation(size_bytes: u64, block_bytes: u64, copies: u64, raidz: &[Raidz]) 
     }
     let of_metadata = metadata.saturating_mul((copies + 1).min(3)).saturating_mul(INDIRECT_BYTES);
     data.saturating_mul(copies).saturating_add(of_metadata)
-}
-
-/// Bytes that a block takes on a RAID-Z vdev.
-fn raidz_bytes(&(devices, parity, ashift): &Raidz, bytes: u64) -> u64 {
-    let sectors = bytes.div_ceil(1 << ashift);
-    let rows = sectors.div_ceil(devices.saturating_sub(parity).max(1));
-    (sectors + rows * parity).next_multiple_of(parity + 1) << ashift
 }
 
 /// Makes the file systems above a name that are not there.
@@ -306,6 +294,7 @@ pub fn clone(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_blocks::alloc::RaidzSizing;
 
     #[test]
     fn reservations_as_openzfs_reckons_them() {
@@ -313,9 +302,11 @@ mod tests {
         // of metadata, twice each.
         assert_eq!(reservation(64 << 20, 16 << 10, 1, &[]), (64 << 20) + 12 * 2 * (128 << 10));
         // On a RAID-Z2 of six with sectors of 4 KiB, a block of 8 KiB takes 2 + 2 sectors, rounded to 6.
-        assert_eq!(raidz_bytes(&(6, 2, 12), 8 << 10), 6 << 12);
-        assert_eq!(raidz_bytes(&(6, 2, 12), 128 << 10), 48 << 12);
-        assert!(reservation(64 << 20, 8 << 10, 1, &[(6, 2, 12)]) > 2 * (64 << 20));
+        let raidz2 = RaidzSizing { nparity: 2, width: 6, expansion_txgs: Vec::new(), whole_rows: false };
+        let raidz2 = Sizing { ashift: 12, raidz: Some(raidz2) };
+        assert_eq!(raidz2.asize_bytes(8 << 10, 0), 6 << 12);
+        assert_eq!(raidz2.asize_bytes(128 << 10, 0), 48 << 12);
+        assert!(reservation(64 << 20, 8 << 10, 1, &[raidz2]) > 2 * (64 << 20));
     }
 
     #[test]

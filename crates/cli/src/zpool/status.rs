@@ -269,7 +269,7 @@ impl Report {
         if let Some(e) = self.expansion {
             let line = match e.stage {
                 Stage::Running => format!("vdev {}: {} copied", e.vdev, human_size(e.reflowed)),
-                _ => format!("vdev {} widened, {} copied, on {}", e.vdev, human_size(e.reflowed), human_time(e.end_s)),
+                _ => format!("vdev {} expanded, {} copied, on {}", e.vdev, human_size(e.reflowed), human_time(e.end_s)),
             };
             out.push_str(&format!("expand: {line}\n"));
         }

@@ -151,7 +151,7 @@ pub fn cache(pool: &Pool, cache: &VdevConfig, style: Style) -> (String, Map<Stri
 fn identity(name: &str, vdev: &VdevConfig, class: &str, style: Style) -> Map<String, Value> {
     let mut out = Map::new();
     out.insert("name".into(), name.into());
-    out.insert("vdev_type".into(), type_name(vdev.kind).into());
+    out.insert("vdev_type".into(), vdev.kind.type_name().into());
     out.insert("guid".into(), style.number(vdev.guid));
     for (key, value) in [("path", &vdev.path), ("devid", &vdev.devid)] {
         if let Some(value) = value {
@@ -183,23 +183,6 @@ fn counters(out: &mut Map<String, Value>, style: Style, leaf: bool, counts: [u64
     }
     if leaf {
         out.insert("slow_ios".into(), style.number(0));
-    }
-}
-
-fn type_name(kind: VdevKind) -> &'static str {
-    match kind {
-        VdevKind::Root => "root",
-        VdevKind::Disk => "disk",
-        VdevKind::File => "file",
-        VdevKind::Mirror => "mirror",
-        VdevKind::Replacing => "replacing",
-        VdevKind::Spare => "spare",
-        VdevKind::Raidz { .. } => "raidz",
-        VdevKind::Draid { .. } => "draid",
-        VdevKind::DraidSpare => "dspare",
-        VdevKind::Indirect => "indirect",
-        VdevKind::Hole => "hole",
-        VdevKind::Missing => "missing",
     }
 }
 
