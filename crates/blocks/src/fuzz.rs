@@ -160,27 +160,8 @@ fn draid_target(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn nothing_panics() {
-        let mut x = 0x2545_f491_4f6c_dd1du64;
-        let mut next = || {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x
-        };
-        for (_, body) in TARGETS {
-            for round in 0..500u64 {
-                let len = if round % 3 == 0 { 32 } else { 129 + (next() % 2000) as usize };
-                let mut data: Vec<u8> = (0..len).map(|_| next() as u8).collect();
-                // Small numbers reach further than random ones.
-                for word in data.chunks_mut(8).skip((next() % 8) as usize).step_by(3) {
-                    word.iter_mut().skip(2).for_each(|b| *b = 0);
-                }
-                body(&data);
-            }
-        }
+        weir_sim::fuzz::run_targets(super::TARGETS, 500, 2129);
     }
 }

@@ -50,27 +50,8 @@ fn zap_names_target(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn nothing_panics() {
-        let mut x = 0x2545_f491_4f6c_dd1du64;
-        let mut next = || {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x
-        };
-        for (_, body) in TARGETS {
-            for round in 0..2000u64 {
-                let len = (next() % if round % 2 == 0 { 40 } else { 1500 }) as usize;
-                let mut data: Vec<u8> = (0..len).map(|_| next() as u8).collect();
-                for word in data.chunks_mut(8).skip((next() % 8) as usize).step_by(3) {
-                    word.iter_mut().skip(2).for_each(|b| *b = 0);
-                }
-                body(&data);
-            }
-            body(&[]);
-        }
+        weir_sim::fuzz::run_targets(super::TARGETS, 2000, 1500);
     }
 }

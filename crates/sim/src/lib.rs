@@ -41,6 +41,7 @@ pub mod canary;
 pub mod disk;
 pub mod errors;
 pub mod fault;
+pub mod fuzz;
 pub mod medium;
 pub mod read_set;
 pub mod record;
