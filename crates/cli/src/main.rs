@@ -12,6 +12,7 @@ mod failure;
 mod json;
 mod limits;
 mod locks;
+mod log;
 mod mount;
 mod operations;
 mod pools;
@@ -117,6 +118,9 @@ fn carry_out(call: &Call) -> u8 {
 }
 
 fn run(name: &str, words: Vec<OsString>) -> Result<u8, Failure> {
+    if matches!(name, "mount" | "serve" | "demo") {
+        log::start();
+    }
     match name {
         "zdb" => zdb::run(words),
         "mount" => mount::run(words),

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use weir_blocks::ReadOptions;
 use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_dmu::object_set::ObjectSet;
-use weir_format::zil::{LogBody, LogRecord, ZilHeader};
 use weir_format::BlockPointer;
+use weir_format::zil::{LogBody, LogRecord, ZilHeader};
 use weir_machine::Request;
 
 /// Repeats the change of a log record: a file system or a volume.

@@ -95,6 +95,31 @@ fn the_demo_overwrites_no_file_that_it_did_not_make() {
     assert!(!path("disk5").exists());
 }
 
+/// Messages of the log go to standard error with a time stamp; `WEIR_LOG` selects them.
+#[test]
+fn a_server_logs_to_standard_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let disk = format!("{folder}/d0");
+    std::fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+    ok(&["zpool", "create", "p", &disk]);
+    let logged = |level: &str| {
+        let words = ["serve", "-d", folder, "--nfs-port", "0", "--nbd-port", "0", "p"];
+        let mut command = weir(&words);
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
+        let mut child = command.env("WEIR_LOG", level).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line == "ready"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::read_to_string(dir.path().join("log")).unwrap()
+    };
+    let lines = logged("trace");
+    let year = |line: &str| line.get(..2) == Some("20") && line.contains("TRACE weir_");
+    assert!(lines.lines().any(year), "{lines}");
+    assert!(!logged("off").contains("TRACE"));
+}
+
 #[test]
 fn the_memory_limits_are_shown_and_can_be_set() {
     let dir = tempfile::tempdir().unwrap();
