@@ -140,13 +140,13 @@ impl ObjectSet {
     pub async fn bound_accounts(self: &Arc<Self>, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
         let mut out = self.accounts(rq, who).await?;
         for what in QuotaKind::ALL {
-            let usual = zap::lookup_word(rq, self, ObjectId(master::OBJECT), who.default_name(what)).await?;
+            let default_quota = zap::lookup_word(rq, self, ObjectId(master::OBJECT), who.default_name(what)).await?;
             for account in out.values_mut() {
                 let limit = match what {
                     QuotaKind::Bytes => &mut account.quota_bytes,
                     QuotaKind::Objects => &mut account.quota_objects,
                 };
-                *limit = if *limit == 0 { usual.unwrap_or(0) } else { *limit };
+                *limit = if *limit == 0 { default_quota.unwrap_or(0) } else { *limit };
             }
         }
         Ok(out)

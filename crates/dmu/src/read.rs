@@ -8,7 +8,7 @@
 
 use crate::allocated_objects::Entered;
 use crate::error::{ErrorLocation, ObjectError};
-use crate::live::node::BlockLookup;
+use crate::live::dirty_object::BlockLookup;
 use crate::object::{Object, shift_left, shift_right};
 use crate::object_set::ObjectSet;
 use bytes::Bytes;

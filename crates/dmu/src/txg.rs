@@ -36,8 +36,8 @@ struct State {
     quiesced: BTreeMap<u64, Waiters>,
     stable: BTreeMap<u64, Waiters>,
     /// Youngest txg with a waiter, and the waiters that watch it.
-    wanted: u64,
-    on_wanted: Waiters,
+    sync_requested: u64,
+    on_request: Waiters,
     failed: Option<Arc<str>>,
 }
 
@@ -221,7 +221,7 @@ impl TxgTracker {
         of: fn(&mut State) -> (u64, &mut BTreeMap<u64, Waiters>),
     ) -> Result<(), ObjectError> {
         loop {
-            let (waiting, wanted) = {
+            let (waiting, on_request) = {
                 let mut state = self.state();
                 if of(&mut state).0 >= group {
                     return Ok(());
@@ -231,40 +231,40 @@ impl TxgTracker {
                 }
                 let (tell, waiting) = oneshot::channel();
                 of(&mut state).1.entry(group).or_default().push(tell);
-                state.wanted = state.wanted.max(closed);
-                (waiting, std::mem::take(&mut state.on_wanted))
+                state.sync_requested = state.sync_requested.max(closed);
+                (waiting, std::mem::take(&mut state.on_request))
             };
-            wake(wanted);
+            wake(on_request);
             let _ = waiting.await;
         }
     }
 
     /// Whether there is a waiter for the sync of the open txg.
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_sync_requested(&self) -> bool {
         let state = self.state();
-        state.wanted >= state.open
+        state.sync_requested >= state.open
     }
 
     /// Makes the syncer sync the open txg soon, without waiting.
-    pub fn push(&self) {
-        let wanted = {
+    pub fn request_sync(&self) {
+        let on_request = {
             let mut state = self.state();
-            state.wanted = state.wanted.max(state.open);
-            std::mem::take(&mut state.on_wanted)
+            state.sync_requested = state.sync_requested.max(state.open);
+            std::mem::take(&mut state.on_request)
         };
-        wake(wanted);
+        wake(on_request);
     }
 
     /// Waits until there is a waiter for the sync of the open txg. The syncer sleeps on this and on its timer.
-    pub async fn wanted(&self) {
+    pub async fn sync_requested(&self) {
         loop {
             let waiting = {
                 let mut state = self.state();
-                if state.wanted >= state.open {
+                if state.sync_requested >= state.open {
                     return;
                 }
                 let (tell, waiting) = oneshot::channel();
-                state.on_wanted.push(tell);
+                state.on_request.push(tell);
                 waiting
             };
             let _ = waiting.await;
@@ -272,7 +272,7 @@ impl TxgTracker {
     }
 
     /// Adds dirty bytes to `txg`.
-    pub fn book_dirty(&self, txg: Txg, bytes: u64) {
+    pub fn add_dirty(&self, txg: Txg, bytes: u64) {
         *self.state().dirty_bytes.entry(txg.0).or_default() += bytes;
     }
 
@@ -282,7 +282,7 @@ impl TxgTracker {
     }
 
     /// Adds blocks that transactions of `txg` free.
-    pub fn book_freed(&self, txg: Txg, blocks: u64) {
+    pub fn add_freed(&self, txg: Txg, blocks: u64) {
         let mut state = self.state();
         let freed = state.freed_blocks.entry(txg.0).or_default();
         *freed = freed.saturating_add(blocks);
@@ -315,7 +315,7 @@ mod tests {
             let syncer = txgs.clone();
             let waiter = txgs.clone();
             let sync = machine.tasks.spawn(async move {
-                syncer.wanted().await;
+                syncer.sync_requested().await;
                 let txg = syncer.quiesce().await;
                 assert_eq!(syncer.open(), Txg(6));
                 syncer.synced(txg);

@@ -7,7 +7,7 @@
 
 use crate::sync_tasks::{DslError, DslSyncContext, ZAP_METADATA};
 use weir_dmu::dedup::{Dedup, DedupChanges, Entry, Table, table};
-use weir_dmu::zap::{self, Key, NewZap, Shape, Value, Zap};
+use weir_dmu::zap::{self, Key, NewZap, ZapLayout, Value, Zap};
 use weir_format::ddt::{self, DdtClass, DdtKey, DdtLogHeader, DdtPhys};
 use weir_format::dsl::pool;
 use weir_format::zap::ZapFlags;
@@ -161,7 +161,7 @@ impl Sync<'_, '_> {
         let statistics = self.statistics().await?;
         let mut entries = 0;
         for id in self.table.objects.iter().flatten() {
-            if let Shape::Fat(header) = Zap::open(rq, &mos, *id).await?.shape()? {
+            if let ZapLayout::Fat(header) = Zap::open(rq, &mos, *id).await?.layout()? {
                 entries += header.entries;
             }
         }

@@ -181,7 +181,7 @@ impl Engine {
     pub fn set_txg_timeout(&self, timeout: Duration) {
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.txg_timeout_ns.store(ns, Ordering::Relaxed);
-        self.txgs().push();
+        self.txgs().request_sync();
     }
 
     /// The time at which the pool was opened.
@@ -245,7 +245,7 @@ impl Engine {
     pub async fn sync_task<T: Send + 'static>(&self, task: impl Task<T>) -> Result<T, PoolError> {
         let closed = || PoolError::Suspended { pool: self.name(), why: "pool is exporting".into() };
         let answer = self.queue.push(self.txgs().open(), task).ok_or_else(closed)?;
-        self.txgs().push();
+        self.txgs().request_sync();
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -361,7 +361,7 @@ async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerState {
         let due = engine.machine.clock.now() + engine.txg_timeout();
         if !core.frees_on {
             let timer = pin!(engine.machine.clock.sleep_until(due));
-            let wanted = pin!(engine.txgs().wanted());
+            let wanted = pin!(engine.txgs().sync_requested());
             match select(wanted, timer).await {
                 Either::Left(_) | Either::Right(_) => {}
             }

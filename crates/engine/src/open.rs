@@ -416,7 +416,7 @@ async fn assemble(
         scrub_began: None,
         autotrim: AutoTrim::default(),
         limits: None,
-        freed_per_group: options.dirty.freed_blocks,
+        max_frees_per_txg: options.dirty.freed_blocks,
         frees_on: false,
         stuck: None,
         given_up: None,

@@ -82,7 +82,7 @@ impl Engine {
 
     /// The write policy of a directory's head dataset.
     async fn policy(&self, rq: &Request, dsl: &Dsl, dir: Option<&Dir>) -> Result<Policy, PoolError> {
-        let Some(dir) = dir else { return Ok(Policy::usual()) };
+        let Some(dir) = dir else { return Ok(Policy::default()) };
         let chain = dsl.stored_chain(rq, dir).await?;
         let mos = weir_pool::mos::Mos { set: self.mos.clone() };
         let features = weir_pool::features::Features::read(rq, &mos).await?;
@@ -112,7 +112,7 @@ fn dedup_of(number: u64) -> Option<DedupPolicy> {
 
 /// The write policy that properties select; `chain` begins with the dataset and ends with the root.
 pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
-    let default = Policy::usual();
+    let default = Policy::default();
     let word = number(chain, "compression").unwrap_or(CompressionKind::On.to_u8().into());
     let kind = CompressionKind::from_u8((word & ((1 << COMPRESSION_BITS) - 1)) as u8);
     let compression = match kind {

@@ -53,7 +53,7 @@ impl Engine {
                 };
                 let engine = syncing.engine;
                 let gate: Arc<dyn TxAdmission> = engine.gate.clone();
-                let policy = policy_for(new.kind.objset(), Policy::usual());
+                let policy = policy_for(new.kind.objset(), Policy::default());
                 let opening = Opening { id: ObjsetId(created.dataset.0), key, ..Opening::default() };
                 let set = ObjectSet::make_with(engine.cache.clone(), opening, new.kind.objset(), gate, policy);
                 let DslSyncContext { rq, tx, .. } = &syncing.change;
@@ -388,8 +388,8 @@ pub(crate) async fn clear_log(syncing: &mut TxgSync<'_>, dataset: ObjectId) -> R
     let opening = Opening { id: ObjsetId(dataset.0), key, ..Opening::default() };
     let gate: Arc<dyn TxAdmission> = engine.gate.clone();
     let rq = syncing.change.rq;
-    let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, Policy::usual()).await?;
-    set.set_policy(policy_for(set.kind(), Policy::usual()));
+    let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, Policy::default()).await?;
+    set.set_policy(policy_for(set.kind(), Policy::default()));
     set.set_zil_header(ZilHeader::default());
     syncing.add_set(set);
     Ok(())

@@ -83,7 +83,7 @@ pub struct SyncerState {
     /// Space limits as of the last txg; `None` before the first.
     pub limits: Option<Limits>,
     /// Maximum blocks of destroyed datasets that one txg frees.
-    pub freed_per_group: u64,
+    pub max_frees_per_txg: u64,
     /// Whether the last txg freed such blocks and more remain.
     pub frees_on: bool,
     /// Error that prevents freeing the rest of a destroyed dataset.
@@ -250,7 +250,7 @@ impl TxgSync<'_> {
     async fn free_in_background(&mut self) -> Result<(), PoolError> {
         let clock = self.engine.machine.clock.clone();
         let began = clock.now();
-        let mut left = self.core.freed_per_group;
+        let mut left = self.core.max_frees_per_txg;
         let mut any = false;
         self.core.frees_on = false;
         while left > 0 {
@@ -267,7 +267,7 @@ impl TxgSync<'_> {
                 self.core.stuck = freed.stuck;
             }
             let spent = clock.now().since(began);
-            let hurry = spent > FREE_TIME_WHEN_BUSY && self.engine.txgs().is_wanted();
+            let hurry = spent > FREE_TIME_WHEN_BUSY && self.engine.txgs().is_sync_requested();
             if !freed.more || freed.blocks == 0 || hurry || spent > FREE_TIME_WHEN_IDLE {
                 break;
             }

@@ -223,7 +223,7 @@ impl PoolTxAdmission {
         let started = self.clock.now();
         self.wait_for_space(set, bytes, purpose).await?;
         while self.txgs.dirty_bytes() >= self.dirty.max_bytes {
-            self.txgs.push();
+            self.txgs.request_sync();
             self.txgs.wait_synced(Txg(self.txgs.last_synced().0 + 1)).await?;
         }
         self.delay(started).await;
@@ -232,7 +232,7 @@ impl PoolTxAdmission {
             limits.book(set, tx.txg(), bytes);
         }
         if self.txgs.dirty_bytes_of(tx.txg()) >= self.dirty.share(self.dirty.sync_percent) {
-            self.txgs.push();
+            self.txgs.request_sync();
         }
         Ok(tx)
     }
@@ -318,7 +318,7 @@ impl TxAdmission for PoolTxAdmission {
         &self.txgs
     }
 
-    fn freed_per_group(&self) -> u64 {
+    fn max_frees_per_txg(&self) -> u64 {
         self.dirty.freed_blocks
     }
 

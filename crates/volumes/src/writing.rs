@@ -159,7 +159,7 @@ impl Volume {
         let end = offset + len;
         if start < end {
             let _lock = state.ranges.lock(start..end).await;
-            self.objects.free_down(rq, DATA, start..end).await.map_err(self.change_error(start))?;
+            self.objects.free_long_range(rq, DATA, start..end).await.map_err(self.change_error(start))?;
             let tx =
                 self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await.map_err(self.change_error(start))?;
             let punched = self.objects.punch(rq, &tx, DATA, start, end - start).await;
@@ -197,7 +197,7 @@ impl Volume {
         let state = self.write_state()?;
         let _lock = state.ranges.lock(0..u64::MAX).await;
         let failed = self.change_error(size_bytes);
-        self.objects.free_down(rq, DATA, size_bytes..u64::MAX).await.map_err(&failed)?;
+        self.objects.free_long_range(rq, DATA, size_bytes..u64::MAX).await.map_err(&failed)?;
         let tx = self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await.map_err(&failed)?;
         zap::put_word(rq, &self.objects, &tx, PROPERTIES, SIZE, size_bytes).await.map_err(&failed)?;
         self.objects.punch(rq, &tx, DATA, size_bytes, u64::MAX).await.map_err(&failed)?;
@@ -252,7 +252,7 @@ impl Volume {
                 Ok(())
             }
             LogBody::Truncate { offset, length, .. } => {
-                self.objects.free_down(rq, DATA, *offset..offset.saturating_add(*length)).await?;
+                self.objects.free_long_range(rq, DATA, *offset..offset.saturating_add(*length)).await?;
                 let tx = self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await?;
                 self.objects.punch(rq, &tx, DATA, *offset, *length).await?;
                 if let Some(zil) = self.zil() {

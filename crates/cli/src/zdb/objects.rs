@@ -10,7 +10,7 @@ use super::text;
 use crate::args::Args;
 use crate::failure::Failure;
 use crate::units::human;
-use weir_dmu::zap::{Shape, Zap};
+use weir_dmu::zap::{ZapLayout, Zap};
 use weir_dmu::{DataBlocks, Object, ObjectError, Objects};
 use weir_format::{Dnode, DnodeFlags, ObjectId, ObjsetKind};
 use weir_machine::{Machine, Request};
@@ -197,9 +197,9 @@ fn attributes(a: &weir_files::Attributes) -> String {
 
 async fn zap(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Result<(), ObjectError> {
     let zap = Zap::of(rq, &set.objects, object.clone()).await?;
-    match zap.shape()? {
-        Shape::Micro { block_bytes, entries } => println!("\tmicrozap: {block_bytes} bytes, {entries} entries\n"),
-        Shape::Fat(_) => println!("\tFat ZAP:\n"),
+    match zap.layout()? {
+        ZapLayout::Micro { block_bytes, entries } => println!("\tmicrozap: {block_bytes} bytes, {entries} entries\n"),
+        ZapLayout::Fat(_) => println!("\tFat ZAP:\n"),
     }
     let is_directory = object.dnode.object_type == weir_format::ObjectType::DIRECTORY_CONTENTS;
     for entry in zap.all(rq, ENTRIES).await? {

@@ -1,6 +1,6 @@
-//! Changes of objects of a live object set by files, volumes, ZAPs and the pool, each within a [`Tx`].
+//! DirtyRecords of objects of a live object set by files, volumes, ZAPs and the pool, each within a [`Tx`].
 
-use super::node::{BlockLookup, Changes, Node, bonus_room, fresh};
+use super::dirty_object::{BlockLookup, DirtyObject, DirtyRecords, bonus_capacity, fresh};
 use super::{DirtyObjset, NewObject, Policy, SpaceReserve, State, TxAdmission};
 use crate::error::ObjectError;
 use crate::object::Object;
@@ -23,7 +23,7 @@ fn patched(block: Bytes, offset: usize, bytes: &[u8]) -> Bytes {
 }
 
 /// Marks the object as changed, and extends it to a block.
-fn reach(node: &mut Node, txg: Txg, id: ObjectId, block: u64) {
+fn extend_to(node: &mut DirtyObject, txg: Txg, id: ObjectId, block: u64) {
     let grows = |o: &Arc<Object>| !o.dirty || o.dnode.max_block_id < block;
     if let Some(mut image) = node.current.as_ref().filter(|o| grows(o)).map(|o| o.dnode.clone()) {
         image.max_block_id = image.max_block_id.max(block);
@@ -38,12 +38,12 @@ impl ObjectSet {
         cache: Arc<Cache>,
         pointer: BlockPointer,
         opening: Opening,
-        gate: Arc<dyn TxAdmission>,
+        admission: Arc<dyn TxAdmission>,
         policy: Policy,
     ) -> Result<Arc<Self>, ObjectError> {
         let set = Self::read_root(rq, cache, pointer, opening).await?;
         let last = set.meta().map_or(0, |meta| meta.dnode.max_block_id);
-        Ok(Arc::new(set.alive(DirtyObjset::new(gate, policy, last))))
+        Ok(Arc::new(set.alive(DirtyObjset::new(admission, policy, last))))
     }
 
     /// Makes an object set that the first sync writes.
@@ -51,10 +51,10 @@ impl ObjectSet {
         cache: Arc<Cache>,
         id: ObjsetId,
         kind: ObjsetKind,
-        gate: Arc<dyn TxAdmission>,
+        admission: Arc<dyn TxAdmission>,
         policy: Policy,
     ) -> Arc<Self> {
-        Self::make_with(cache, Opening { id, ..Opening::default() }, kind, gate, policy)
+        Self::make_with(cache, Opening { id, ..Opening::default() }, kind, admission, policy)
     }
 
     /// Makes an object set with these options, such as the key of an encrypted dataset.
@@ -62,12 +62,12 @@ impl ObjectSet {
         cache: Arc<Cache>,
         opening: Opening,
         kind: ObjsetKind,
-        gate: Arc<dyn TxAdmission>,
+        admission: Arc<dyn TxAdmission>,
         policy: Policy,
     ) -> Arc<Self> {
         let header = super::sync::new_header(kind, policy.owner_of.is_some());
         let set = Self::with_header(cache, opening, BlockPointer::HOLE, header);
-        Arc::new(set.alive(DirtyObjset::new(gate, policy, 0)))
+        Arc::new(set.alive(DirtyObjset::new(admission, policy, 0)))
     }
 
     /// Whether the object set can be changed.
@@ -98,12 +98,12 @@ impl ObjectSet {
 
     /// Returns the pool's transaction groups; `None` if the object set is read-only.
     pub fn txgs(&self) -> Option<Arc<TxgTracker>> {
-        self.live().map(|live| live.gate.txgs().clone())
+        self.live().map(|live| live.admission.txgs().clone())
     }
 
     /// Returns the referenced bytes and the bytes that dirty data may still add; `None` if the object set is read-only.
     pub fn usage(&self) -> Option<(u64, u64)> {
-        self.live()?.gate.usage(self.id())
+        self.live()?.admission.usage(self.id())
     }
 
     /// Begins a transaction that changes up to `bytes` bytes. Waits while the pool has too much dirty data.
@@ -112,7 +112,7 @@ impl ObjectSet {
     /// [`ObjectError::ReadOnly`], [`ObjectError::NoSpace`], [`ObjectError::Quota`], [`ObjectError::Suspended`];
     /// [`ObjectError::Closed`] after [`ObjectSet::close`].
     pub async fn begin(&self, rq: &Request, bytes: u64, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
-        let tx = self.must_be_live()?.gate.assign_tx(rq, self.id(), bytes, purpose).await?;
+        let tx = self.must_be_live()?.admission.assign_tx(rq, self.id(), bytes, purpose).await?;
         // Checked after the transaction has begun: no transaction of a closed object set begins after `close`.
         if self.is_closed() { Err(ObjectError::Closed { objset: self.id() }) } else { Ok(tx) }
     }
@@ -128,12 +128,12 @@ impl ObjectSet {
         self.options().keys.as_ref().is_some_and(|keys| keys.is_revoked()) || self.closed.load(Ordering::SeqCst)
     }
 
-    /// Changes the node of object `id` in its newest state, under the lock.
+    /// DirtyRecords the node of object `id` in its newest state, under the lock.
     pub(super) async fn change<T>(
         self: &Arc<Self>,
         rq: &Request,
         id: ObjectId,
-        mut how: impl FnMut(&mut Node) -> Result<T, ObjectError>,
+        mut how: impl FnMut(&mut DirtyObject) -> Result<T, ObjectError>,
     ) -> Result<T, ObjectError> {
         let live = self.must_be_live()?;
         loop {
@@ -156,13 +156,13 @@ impl ObjectSet {
         ObjectError::NoObject { objset: self.id(), object: id }
     }
 
-    /// Changes the dnode's own fields.
+    /// DirtyRecords the dnode's own fields.
     pub(super) async fn change_image<T>(
         self: &Arc<Self>,
         rq: &Request,
         tx: &Tx,
         id: ObjectId,
-        mut how: impl FnMut(&mut Dnode, &mut Changes) -> Result<T, ObjectError>,
+        mut how: impl FnMut(&mut Dnode, &mut DirtyRecords) -> Result<T, ObjectError>,
     ) -> Result<T, ObjectError> {
         self.change(rq, id, |node| {
             let mut image = node.current.as_ref().ok_or(self.no_object(id))?.dnode.clone();
@@ -183,16 +183,16 @@ impl ObjectSet {
         loop {
             let block = {
                 let mut state = live.state();
-                if let Some(id) = state.numbers.take(slots, self.per_block()) {
+                if let Some(id) = state.allocator.take(slots, self.per_block()) {
                     state.insert(id, tx.txg(), new);
                     return Ok(id);
                 }
-                state.numbers.next_block()
+                state.allocator.next_block()
             };
             let used = self.slots_used(rq, block).await?;
             let first = block * self.per_block();
             let mut state = live.state();
-            let State { nodes, numbers, .. } = &mut *state;
+            let State { nodes, allocator, .. } = &mut *state;
             let end = ObjectId(first + self.per_block());
             let claimed: Vec<u64> = nodes
                 .range(ObjectId(first)..end)
@@ -203,7 +203,7 @@ impl ObjectSet {
                 })
                 .collect();
             let free = (first..end.0).filter(|n| !used.contains(n) && !claimed.contains(n));
-            numbers.refill(block, free);
+            allocator.refill(block, free);
         }
     }
 
@@ -223,7 +223,7 @@ impl ObjectSet {
     ///
     /// # Errors
     /// [`ObjectError::Exists`] if the number is taken.
-    pub async fn claim(
+    pub async fn create_at(
         self: &Arc<Self>,
         rq: &Request,
         tx: &Tx,
@@ -240,7 +240,7 @@ impl ObjectSet {
             }
             let mut state = live.state();
             if state.version == version && state.nodes.get(&id).is_none_or(|node| node.current.is_none()) {
-                state.numbers.claim(id, u64::from(new.slots.max(1)));
+                state.allocator.mark_used(id, u64::from(new.slots.max(1)));
                 state.insert(id, tx.txg(), new);
                 return Ok(());
             }
@@ -290,7 +290,7 @@ impl ObjectSet {
         bytes: Bytes,
     ) -> Result<(), ObjectError> {
         if !tx.is_syncing() {
-            self.look_ahead(rq, id, block..block.saturating_add(1)).await?;
+            self.read_indirects_ahead(rq, id, block..block.saturating_add(1)).await?;
         }
         self.change(rq, id, |node| {
             let object = node.current.clone().ok_or(self.no_object(id))?;
@@ -318,7 +318,7 @@ impl ObjectSet {
         blocks: &[(u64, Bytes)],
     ) -> Result<(), ObjectError> {
         for (block, _) in blocks.iter().filter(|_| !tx.is_syncing()) {
-            self.look_ahead(rq, id, *block..block.saturating_add(1)).await?;
+            self.read_indirects_ahead(rq, id, *block..block.saturating_add(1)).await?;
         }
         self.change(rq, id, |node| {
             let object = node.current.clone().ok_or(self.no_object(id))?;
@@ -351,7 +351,7 @@ impl ObjectSet {
         block: u64,
         pointer: BlockPointer,
     ) -> Result<(), ObjectError> {
-        self.look_ahead(rq, id, block..block.saturating_add(1)).await?;
+        self.read_indirects_ahead(rq, id, block..block.saturating_add(1)).await?;
         self.change(rq, id, |node| {
             let object = node.current.clone().ok_or(self.no_object(id))?;
             if pointer.lsize_bytes() != object.block_bytes() {
@@ -361,26 +361,26 @@ impl ObjectSet {
             changes.displace(block..block.saturating_add(1));
             changes.blocks.remove(&block);
             changes.shared.insert(block, pointer);
-            reach(node, tx.txg(), id, block);
+            extend_to(node, tx.txg(), id, block);
             Ok(())
         })
         .await
     }
 
-    /// Puts a whole block into the overlay; `booked`: its bytes are accounted already.
-    fn put(&self, node: &mut Node, txg: Txg, id: ObjectId, block: u64, bytes: Bytes, booked: bool) {
+    /// Puts a whole block into the overlay; `is_counted`: its bytes are accounted already.
+    fn put(&self, node: &mut DirtyObject, txg: Txg, id: ObjectId, block: u64, bytes: Bytes, is_counted: bool) {
         let len = bytes.len() as u64;
         let changes = node.changes(txg);
         changes.displace(block..block.saturating_add(1));
         changes.shared.remove(&block);
-        let known = changes.blocks.insert(block, bytes).is_some() || booked;
+        let known = changes.blocks.insert(block, bytes).is_some() || is_counted;
         if let (false, Some(live)) = (known, self.live()) {
-            live.gate.txgs().book_dirty(txg, len);
+            live.admission.txgs().add_dirty(txg, len);
         }
-        reach(node, txg, id, block);
+        extend_to(node, txg, id, block);
     }
 
-    /// Changes a part of one block.
+    /// DirtyRecords a part of one block.
     pub(super) async fn patch(
         self: &Arc<Self>,
         rq: &Request,
@@ -398,10 +398,10 @@ impl ObjectSet {
                     let object = node.current.clone().ok_or(self.no_object(id))?;
                     let zeros = || Bytes::from(vec![0; object.block_bytes() as usize]);
                     let open = node.take_open(tx.txg(), block);
-                    let booked = open.is_some();
+                    let is_counted = open.is_some();
                     let whole = match (open, &read) {
                         (Some(open), _) => open,
-                        (None, read) => match (node.see(block), read) {
+                        (None, read) => match (node.lookup(block), read) {
                             (BlockLookup::Data(bytes), _) => bytes,
                             (BlockLookup::Hole, _) => zeros(),
                             (BlockLookup::Synced, Some((of, found))) if *of == version => {
@@ -411,7 +411,7 @@ impl ObjectSet {
                             (BlockLookup::Synced | BlockLookup::Shared(_), _) => return Ok(false),
                         },
                     };
-                    self.put(node, tx.txg(), id, block, patched(whole, from, bytes), booked);
+                    self.put(node, tx.txg(), id, block, patched(whole, from, bytes), is_counted);
                     Ok(true)
                 })
                 .await?;
@@ -437,7 +437,7 @@ impl ObjectSet {
     ) -> Result<(), ObjectError> {
         self.change_image(rq, tx, id, |image, _| {
             if bytes.len() > image.bonus.len() {
-                return Err(ObjectError::Unsupported { what: "a bonus area longer than its room" });
+                return Err(ObjectError::Unsupported { what: "contents that exceed the bonus area" });
             }
             image.bonus_type = kind;
             image.bonus_len = bytes.len() as u16;
@@ -462,9 +462,11 @@ impl ObjectSet {
         spill: Option<Bytes>,
     ) -> Result<(), ObjectError> {
         self.change_image(rq, tx, id, |image, changes| {
-            let room = bonus_room(image.slots(), image.block_pointers.len(), spill.is_some());
-            if spill.is_some() && (room == 0 || usize::from(image.bonus_len) > room) {
-                return Err(ObjectError::Unsupported { what: "a spill block beside a bonus area that takes all room" });
+            let capacity = bonus_capacity(image.slots(), image.block_pointers.len(), spill.is_some());
+            if spill.is_some() && (capacity == 0 || usize::from(image.bonus_len) > capacity) {
+                return Err(ObjectError::Unsupported {
+                    what: "a spill pointer that does not fit beside the bonus area",
+                });
             }
             changes.spill = Some(spill.clone());
             Ok(())
@@ -490,7 +492,7 @@ impl ObjectSet {
         .await
     }
 
-    /// Changes the block size of an object that has no block but block 0.
+    /// DirtyRecords the block size of an object that has no block but block 0.
     ///
     /// # Errors
     /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if there are further blocks.
@@ -514,7 +516,7 @@ impl ObjectSet {
                     if now.dnode != object.dnode {
                         return Ok(false);
                     }
-                    let bytes = match node.see(0) {
+                    let bytes = match node.lookup(0) {
                         BlockLookup::Data(bytes) => Some(bytes),
                         BlockLookup::Hole => None,
                         BlockLookup::Synced | BlockLookup::Shared(_) => found.clone(),
@@ -538,14 +540,14 @@ impl ObjectSet {
 }
 
 impl State {
-    /// Changes a node; a new one begins with `base`.
+    /// DirtyRecords a node; a new one begins with `base`.
     fn change<T>(
         &mut self,
         id: ObjectId,
         base: Option<Arc<Object>>,
-        how: &mut impl FnMut(&mut Node) -> Result<T, ObjectError>,
+        how: &mut impl FnMut(&mut DirtyObject) -> Result<T, ObjectError>,
     ) -> Result<T, ObjectError> {
-        let node = self.nodes.entry(id).or_insert_with(|| Node::new(base));
+        let node = self.nodes.entry(id).or_insert_with(|| DirtyObject::new(base));
         let before = node.edits;
         let out = how(node);
         self.edits += node.edits - before;
@@ -554,7 +556,7 @@ impl State {
 
     fn insert(&mut self, id: ObjectId, txg: Txg, new: &NewObject) {
         self.edits += 1;
-        let node = self.nodes.entry(id).or_insert_with(|| Node::new(None));
+        let node = self.nodes.entry(id).or_insert_with(|| DirtyObject::new(None));
         node.set_image(id, txg, fresh(new));
     }
 }

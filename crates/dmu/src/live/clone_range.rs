@@ -1,6 +1,6 @@
 //! Block cloning: blocks that several files share (`feature@block_cloning`).
 //!
-//! [`ObjectSet::borrow_block`] returns the pointer to a block of one object, [`ObjectSet::share_block`] puts it into
+//! [`ObjectSet::block_to_clone`] returns the pointer to a block of one object, [`ObjectSet::clone_block`] puts it into
 //! another. At the next sync the second tree refers to the same block, and the pool adds one reference
 //! ([`super::ObjsetSyncResult::cloned`]). Until then the overlay holds the pointer: nothing is read or kept in memory.
 //!
@@ -14,7 +14,7 @@
 //! Source: OpenZFS `module/zfs/dmu.c` (`dmu_read_l0_bps`, `dmu_brt_clone`), `module/zfs/zfs_vnops.c`
 //! (`zfs_clone_range`).
 
-use super::node::BlockLookup;
+use super::dirty_object::BlockLookup;
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
@@ -25,13 +25,13 @@ use weir_machine::Request;
 
 /// Answer to a request to share a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloneRefusal {
+pub enum CloneSource {
     /// Can be shared: a hole, data embedded in the pointer, or a block on disk.
     Block(BlockPointer),
     /// Not before the open txg has synced.
-    NotYet,
+    NotSynced,
     /// Never: it is deduplicated, or encrypted with another key, or the pool does not have the feature.
-    Never,
+    Unsupported,
 }
 
 impl ObjectSet {
@@ -40,29 +40,29 @@ impl ObjectSet {
     ///
     /// # Errors
     /// [`ObjectError::ReadOnly`] if this object set cannot be changed; errors of reading.
-    pub async fn borrow_block(
+    pub async fn block_to_clone(
         self: &Arc<Self>,
         rq: &Request,
         _tx: &Tx,
         from: &Arc<ObjectSet>,
         id: ObjectId,
         block: u64,
-    ) -> Result<CloneRefusal, ObjectError> {
+    ) -> Result<CloneSource, ObjectError> {
         let txgs = self.txgs().ok_or(ObjectError::ReadOnly { objset: self.id() })?;
         // The same key decrypts a block in any place, because salt, initialization vector and MAC are in the pointer.
         let own = &self.options().keys;
         let theirs = &from.options().keys;
         let guid = |key: &Option<Arc<DatasetKey>>| key.as_ref().map(|key| key.guid());
         if guid(own) != guid(theirs) || !self.policy().is_some_and(|policy| policy.share_blocks) {
-            return Ok(CloneRefusal::Never);
+            return Ok(CloneSource::Unsupported);
         }
         let encrypted = own.is_some();
         let pointer = loop {
             let version = from.version();
-            match from.live().and_then(|live| Some(live.state().nodes.get(&id)?.see(block))) {
-                Some(BlockLookup::Data(_)) => return Ok(CloneRefusal::NotYet),
-                Some(BlockLookup::Shared(pointer)) => return Ok(CloneRefusal::Block(pointer)),
-                Some(BlockLookup::Hole) => return Ok(CloneRefusal::Block(BlockPointer::HOLE)),
+            match from.live().and_then(|live| Some(live.state().nodes.get(&id)?.lookup(block))) {
+                Some(BlockLookup::Data(_)) => return Ok(CloneSource::NotSynced),
+                Some(BlockLookup::Shared(pointer)) => return Ok(CloneSource::Block(pointer)),
+                Some(BlockLookup::Hole) => return Ok(CloneSource::Block(BlockPointer::HOLE)),
                 Some(BlockLookup::Synced) | None => {}
             }
             let object = from.object(rq, id).await?;
@@ -72,23 +72,23 @@ impl ObjectSet {
             }
         };
         if pointer.is_hole() {
-            return Ok(CloneRefusal::Block(BlockPointer::HOLE));
+            return Ok(CloneSource::Block(BlockPointer::HOLE));
         }
         let sealed_otherwise = pointer.is_encrypted() != encrypted || pointer.uses_crypt() != encrypted;
         if pointer.is_redacted() || pointer.is_dedup() || sealed_otherwise {
-            return Ok(CloneRefusal::Never);
+            return Ok(CloneSource::Unsupported);
         }
         let is_stable = pointer.is_embedded() || pointer.physical_birth() <= txgs.last_synced();
-        Ok(if is_stable { CloneRefusal::Block(pointer) } else { CloneRefusal::NotYet })
+        Ok(if is_stable { CloneSource::Block(pointer) } else { CloneSource::NotSynced })
     }
 
-    /// Makes a block refer to the block of a pointer from [`ObjectSet::borrow_block`] or from a record of the intent
+    /// Makes a block refer to the block of a pointer from [`ObjectSet::block_to_clone`] or from a record of the intent
     /// log.
     ///
     /// # Errors
     /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the object has another block size; errors of reading
     /// indirect blocks.
-    pub async fn share_block(
+    pub async fn clone_block(
         self: &Arc<Self>,
         rq: &Request,
         tx: &Tx,

@@ -2,25 +2,25 @@
 //!
 //! The problem: a transaction that removes a file of terabytes costs next to nothing in open context, but the sync of
 //! its txg visits each block of the file. Until then every fsync of a later txg, and every command, waits. So freeing
-//! is spread: done. So freeing is spread:
+//! is spread:
 //!
 //! ```text
-//!   free_down:   … ────────────┬──────────┬──────────┐      pieces from the end on, each in a transaction of its own;
-//!                 the rest     │ piece 2  │ piece 1  │ end  a piece has few blocks, however long its holes are
-//!                              └──────────┴──────────┘
-//!   txg:         blocks freed so far ≥ limit ─► the next transaction that frees waits for a later open txg
+//!   free_long_range:  … ────────────┬──────────┬──────────┐      chunks from the end on, one transaction each;
+//!                       the rest    │ chunk 2  │ chunk 1  │ end  a chunk has few blocks, however long its holes are
+//!                                   └──────────┴──────────┘
+//!   txg:              blocks freed so far ≥ limit ─► the next transaction that frees waits for a later open txg
 //! ```
 //!
 //! - The rest fits into one transaction of the caller, which also changes names, sizes and logs.
 //! - Blocks are counted, not bytes. The numbers come from the fill counts of the synced tree, so that only the indirect
-//!   blocks at the edge of a piece are read, and from the overlay.
-//! - A piece is not logged. After a crash, the last pieces of a range that was being freed may be zeros while the size
+//!   blocks at the edge of a chunk are read, and from the overlay.
+//! - A chunk is not logged. After a crash, the last chunks of a range that was being freed may be zeros while the size
 //!   is the old one; a file that is being removed is in the unlinked set (delete queue).
 //!
 //! Source of the ideas: OpenZFS `module/zfs/dmu.c` (`dmu_free_long_range`, `zfs_per_txg_dirty_frees_percent`).
 
 use super::SpaceReserve;
-use super::node::Node;
+use super::dirty_object::DirtyObject;
 use crate::error::ObjectError;
 use crate::object::{Object, shift_left, shift_right};
 use crate::object_set::ObjectSet;
@@ -32,16 +32,16 @@ use std::sync::Arc;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-/// A txg frees at most this number of pieces of the greatest size.
+/// A txg frees at most this number of chunks of the greatest size.
 const CHUNKS_PER_TXG: u64 = 16;
-/// Bytes that a piece is assumed to write: its dnode.
-const PIECE_BYTES: u64 = 8 << 10;
+/// Bytes that a chunk is assumed to write: its dnode.
+const CHUNK_TX_BYTES: u64 = 8 << 10;
 
 /// End of a range of blocks.
-struct Piece {
+struct Chunk {
     /// Blocks that may still be added.
-    room: u64,
-    /// Stored blocks in the piece.
+    remaining: u64,
+    /// Stored blocks in the chunk.
     blocks: u64,
     /// First block.
     from: u64,
@@ -58,7 +58,7 @@ fn stored(pointer: &BlockPointer, level: u8) -> u64 {
     }
 }
 
-impl Node {
+impl DirtyObject {
     /// Returns the blocks that unsynced changes wrote in this range.
     fn unsynced(&self, range: &Range<u64>) -> impl Iterator<Item = u64> {
         let all = self.txgs.values().flat_map(|c| c.blocks.range(range.clone()).map(|(n, _)| *n));
@@ -129,9 +129,9 @@ impl ObjectSet {
         let last = self.object(rq, id).await?.dnode.max_block_id;
         let range = range.start..range.end.min(last.saturating_add(1));
         if !range.is_empty() {
-            self.look_ahead(rq, id, range.clone()).await?;
-            let freed = self.last_piece(rq, id, range, u64::MAX).await?;
-            self.book_freed(tx, freed.blocks);
+            self.read_indirects_ahead(rq, id, range.clone()).await?;
+            let freed = self.next_free_chunk(rq, id, range, u64::MAX).await?;
+            self.add_freed(tx, freed.blocks);
         }
         Ok(())
     }
@@ -177,8 +177,8 @@ impl ObjectSet {
     }
 
     /// Maximum number of blocks that one transaction frees.
-    fn most_per_piece(&self) -> u64 {
-        self.live().map_or(u64::MAX, |live| (live.gate.freed_per_group() / CHUNKS_PER_TXG).max(1))
+    fn max_chunk_blocks(&self) -> u64 {
+        self.live().map_or(u64::MAX, |live| (live.admission.max_frees_per_txg() / CHUNKS_PER_TXG).max(1))
     }
 
     /// Whether one transaction may free all blocks of the object. Reads nothing.
@@ -190,7 +190,7 @@ impl ObjectSet {
             let state = live.state();
             state.nodes.get(&object.id).map_or(0, |node| node.unsynced(&(0..u64::MAX)).count() as u64)
         });
-        synced.saturating_add(unsynced) <= self.most_per_piece()
+        synced.saturating_add(unsynced) <= self.max_chunk_blocks()
     }
 
     /// Frees whole blocks of a range of bytes (`u64::MAX`: to the end of the object) from its end on, in several
@@ -199,40 +199,45 @@ impl ObjectSet {
     ///
     /// # Errors
     /// As [`ObjectSet::begin`]; [`ObjectError::NoObject`]; errors of reading.
-    pub async fn free_down(self: &Arc<Self>, rq: &Request, id: ObjectId, range: Range<u64>) -> Result<(), ObjectError> {
+    pub async fn free_long_range(
+        self: &Arc<Self>,
+        rq: &Request,
+        id: ObjectId,
+        range: Range<u64>,
+    ) -> Result<(), ObjectError> {
         let object = self.object(rq, id).await?;
         let (block_bytes, blocks) = (object.block_bytes(), object.dnode.max_block_id.saturating_add(1));
         let first = range.start.div_ceil(block_bytes);
         let mut end = if range.end == u64::MAX { blocks } else { blocks.min(range.end / block_bytes) };
         while first < end {
-            let piece = self.last_piece(rq, id, first..end, self.most_per_piece()).await?;
-            self.look_ahead(rq, id, piece.from..end).await?;
-            if piece.from <= first {
+            let chunk = self.next_free_chunk(rq, id, first..end, self.max_chunk_blocks()).await?;
+            self.read_indirects_ahead(rq, id, chunk.from..end).await?;
+            if chunk.from <= first {
                 break;
             }
-            let tx = self.begin(rq, PIECE_BYTES, SpaceReserve::NetFree).await?;
-            self.book_freed(&tx, piece.blocks);
-            self.free_blocks(rq, &tx, id, piece.from..end).await?;
-            end = piece.from;
+            let tx = self.begin(rq, CHUNK_TX_BYTES, SpaceReserve::NetFree).await?;
+            self.add_freed(&tx, chunk.blocks);
+            self.free_blocks(rq, &tx, id, chunk.from..end).await?;
+            end = chunk.from;
         }
         Ok(())
     }
 
-    fn book_freed(&self, tx: &Tx, blocks: u64) {
+    fn add_freed(&self, tx: &Tx, blocks: u64) {
         if let Some(live) = self.live() {
-            live.gate.txgs().book_freed(tx.txg(), blocks);
+            live.admission.txgs().add_freed(tx.txg(), blocks);
         }
     }
 
     /// Returns the longest end of a range of blocks that has at most `most` stored blocks (and at most `most` unsynced
     /// ones).
-    async fn last_piece(
+    async fn next_free_chunk(
         self: &Arc<Self>,
         rq: &Request,
         id: ObjectId,
         range: Range<u64>,
         most: u64,
-    ) -> Result<Piece, ObjectError> {
+    ) -> Result<Chunk, ObjectError> {
         let (base, unsynced) = {
             let state = self.must_be_live()?.state();
             let node = state.nodes.get(&id);
@@ -244,50 +249,50 @@ impl ObjectSet {
             Some(base) => base,
             None => Some(self.object(rq, id).await?),
         };
-        // The first block beyond the limit ends the piece.
+        // The first block beyond the limit ends the chunk.
         let over = usize::try_from(most).ok().and_then(|most| unsynced.get(most));
         let range = over.map_or(range.start, |n| n + 1)..range.end;
-        let mut piece = Piece { room: most, blocks: 0, from: range.end, is_full: false };
+        let mut chunk = Chunk { remaining: most, blocks: 0, from: range.end, is_full: false };
         if let Some(base) = &base {
             // If the range ends at the last block, its edge need not be read.
             let to_end = range.end > base.dnode.max_block_id;
             let range = range.start..if to_end { u64::MAX } else { range.end };
             let top = base.dnode.levels.saturating_sub(1);
             for (number, pointer) in base.dnode.block_pointers.iter().enumerate().rev() {
-                self.reach_down(rq, base, (pointer, top, number as u64), &range, &mut piece).await?;
+                self.collect_frees(rq, base, (pointer, top, number as u64), &range, &mut chunk).await?;
             }
         }
-        if !piece.is_full {
-            piece.from = range.start;
+        if !chunk.is_full {
+            chunk.from = range.start;
         }
-        piece.blocks += unsynced.iter().filter(|n| **n >= piece.from).count() as u64;
-        Ok(piece)
+        chunk.blocks += unsynced.iter().filter(|n| **n >= chunk.from).count() as u64;
+        Ok(chunk)
     }
 
-    /// Adds the blocks below a pointer (with its level and number) that are in the range to the piece, from the end on.
-    fn reach_down<'a>(
+    /// Adds the blocks below a pointer (with its level and number) that are in the range to the chunk, from the end on.
+    fn collect_frees<'a>(
         &'a self,
         rq: &'a Request,
         object: &'a Arc<Object>,
         (pointer, level, number): (&'a BlockPointer, u8, u64),
         range: &'a Range<u64>,
-        piece: &'a mut Piece,
+        chunk: &'a mut Chunk,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
             let start = shift_left(number, object.cover(level));
             let end = start.saturating_add(shift_left(1, object.cover(level)));
-            if piece.is_full || pointer.is_hole() || start >= range.end || end <= range.start {
+            if chunk.is_full || pointer.is_hole() || start >= range.end || end <= range.start {
                 return Ok(());
             }
             let blocks = stored(pointer, level);
-            if start >= range.start && end <= range.end && blocks <= piece.room {
-                piece.room -= blocks;
-                piece.blocks += blocks;
-                piece.from = start;
+            if start >= range.start && end <= range.end && blocks <= chunk.remaining {
+                chunk.remaining -= blocks;
+                chunk.blocks += blocks;
+                chunk.from = start;
                 return Ok(());
             }
             if level == 0 {
-                piece.is_full = true;
+                chunk.is_full = true;
                 return Ok(());
             }
             let bytes = self.read_indirect(rq, object, pointer, level, start).await?;
@@ -298,8 +303,8 @@ impl ObjectSet {
             let beyond = shift_right(range.end - 1, below).saturating_add(1).saturating_sub(first).min(children);
             for index in (0..beyond).rev() {
                 let child = pointer_in(&bytes, pointer, index as usize).unwrap_or_default();
-                self.reach_down(rq, object, (&child, level - 1, first + index), range, piece).await?;
-                if piece.is_full {
+                self.collect_frees(rq, object, (&child, level - 1, first + index), range, chunk).await?;
+                if chunk.is_full {
                     break;
                 }
             }

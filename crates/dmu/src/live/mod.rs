@@ -2,7 +2,7 @@
 //!
 //! The problem: clients change objects all the time, the disks receive the changes a txg later, and all readers must
 //! see the newest state at once. So a *live* object set has an overlay with the changes of each unsynced txg to each
-//! object ([`node`]). A read looks into the overlay first, and into the synced tree for the rest. So all code that
+//! object ([`dirty_object`]). A read looks into the overlay first, and into the synced tree for the rest. So all code that
 //! reads an object set also works on a live one.
 //!
 //! ```text
@@ -28,8 +28,8 @@
 
 mod change;
 mod clone_range;
+pub(crate) mod dirty_object;
 mod freeing;
-pub(crate) mod node;
 mod object_allocator;
 mod place;
 mod preflight;
@@ -41,15 +41,15 @@ mod tests;
 mod tree;
 mod usage;
 
-pub use clone_range::CloneRefusal;
+pub use clone_range::CloneSource;
 pub use sync::{Killed, ObjsetSyncResult, OwnerOf};
 
 use crate::dedup::{Dedup, DedupPolicy};
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
 use crate::txg::{Tx, TxgTracker};
+use dirty_object::DirtyObject;
 use futures_util::future::BoxFuture;
-use node::Node;
 use object_allocator::ObjectAllocator;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,7 +63,7 @@ use weir_machine::Request;
 pub enum SpaceReserve {
     /// Takes space: none of the reserve.
     Normal,
-    /// Changes names and attributes: half of the reserve.
+    /// DirtyRecords names and attributes: half of the reserve.
     Half,
     /// Frees more than it takes: so much of the reserve that a full pool can be emptied.
     NetFree,
@@ -89,7 +89,7 @@ pub trait TxAdmission: Send + Sync {
     }
 
     /// Number of blocks that the transactions of one txg may free; further ones wait for a later txg.
-    fn freed_per_group(&self) -> u64 {
+    fn max_frees_per_txg(&self) -> u64 {
         u64::MAX
     }
 
@@ -144,9 +144,9 @@ pub struct Policy {
     pub owner_of: Option<OwnerOf>,
 }
 
-impl Policy {
+impl Default for Policy {
     /// Policy of a file system with default properties: LZ4, fletcher4.
-    pub fn usual() -> Self {
+    fn default() -> Self {
         Policy {
             compression: CompressionKind::Lz4,
             zstd_level: ZstdLevel::DEFAULT,
@@ -160,7 +160,9 @@ impl Policy {
             owner_of: None,
         }
     }
+}
 
+impl Policy {
     /// Checksum of metadata: that of data if it is strong enough (`ZCHECKSUM_FLAG_METADATA`).
     pub fn metadata_checksum(&self) -> ChecksumKind {
         use ChecksumKind::{Blake3, Edonr, Fletcher4, Sha256, Sha512, Skein};
@@ -172,7 +174,7 @@ impl Policy {
 
     /// Policy of the MOS.
     pub fn of_mos() -> Self {
-        Policy { copies: 3, metadata_copies: 3, ..Policy::usual() }
+        Policy { copies: 3, metadata_copies: 3, ..Policy::default() }
     }
 }
 
@@ -208,12 +210,12 @@ impl NewObject {
 }
 
 pub(crate) struct State {
-    pub nodes: BTreeMap<ObjectId, Node>,
+    pub nodes: BTreeMap<ObjectId, DirtyObject>,
     /// Counts the syncs. A reader that finds another number must read again.
     pub version: u64,
     /// Counts the changes of the overlay.
     pub edits: u64,
-    pub numbers: ObjectAllocator,
+    pub allocator: ObjectAllocator,
     pub policy: Policy,
     /// Header of the intent log for the next sync.
     pub zil: Option<ZilHeader>,
@@ -223,17 +225,17 @@ pub(crate) struct State {
 
 /// State of an object set that can be changed.
 pub(crate) struct DirtyObjset {
-    pub gate: Arc<dyn TxAdmission>,
+    pub admission: Arc<dyn TxAdmission>,
     state: Mutex<State>,
 }
 
 impl DirtyObjset {
-    pub fn new(gate: Arc<dyn TxAdmission>, policy: Policy, first_block: u64) -> Self {
-        let numbers = ObjectAllocator::new(first_block);
+    pub fn new(admission: Arc<dyn TxAdmission>, policy: Policy, first_block: u64) -> Self {
+        let allocator = ObjectAllocator::new(first_block);
         let nodes = Default::default();
         let zil = Default::default();
-        let state = State { nodes, version: 0, edits: 0, numbers, policy, zil, long_names: false };
-        DirtyObjset { gate, state: Mutex::new(state) }
+        let state = State { nodes, version: 0, edits: 0, allocator, policy, zil, long_names: false };
+        DirtyObjset { admission, state: Mutex::new(state) }
     }
 
     /// The overlay. Locked for a lookup or a change, never across an await.
@@ -250,6 +252,6 @@ pub fn scratch(machine: &weir_machine::Machine, kind: weir_format::ObjsetKind) -
     let tree = Tree::new(Vec::new()).expect("an empty tree has nothing wrong with it");
     let blocks = Arc::new(Blocks::new(machine, tree, weir_codec::Salt::none()));
     let cache = Cache::new(machine.clone(), blocks, 1 << 20);
-    let gate = Arc::new(UnlimitedTxAdmission(TxgTracker::new(weir_format::Txg(3))));
-    ObjectSet::make(cache, ObjsetId(54), kind, gate, Policy::usual())
+    let admission = Arc::new(UnlimitedTxAdmission(TxgTracker::new(weir_format::Txg(3))));
+    ObjectSet::make(cache, ObjsetId(54), kind, admission, Policy::default())
 }

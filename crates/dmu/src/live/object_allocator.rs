@@ -45,14 +45,14 @@ impl ObjectAllocator {
     }
 
     /// Marks `slots` numbers from `id` on as in use.
-    pub fn claim(&mut self, id: ObjectId, slots: u64) {
+    pub fn mark_used(&mut self, id: ObjectId, slots: u64) {
         for n in id.0..id.0.saturating_add(slots) {
             self.free.remove(&n);
         }
     }
 
     /// Marks `slots` numbers from `id` on as free.
-    pub fn give_back(&mut self, id: ObjectId, slots: u64, per_block: u64) {
+    pub fn free(&mut self, id: ObjectId, slots: u64, per_block: u64) {
         // Blocks that were not read yet are skipped; their free slots are found when they are read.
         if id.0 / per_block < self.next_block {
             self.free.extend(id.0..id.0 + slots);
@@ -71,12 +71,12 @@ mod tests {
         n.refill(0, 0..32);
         n.refill(0, 0..32);
         assert_eq!(n.take(1, 32), Some(ObjectId(1)));
-        n.claim(ObjectId(3), 1);
+        n.mark_used(ObjectId(3), 1);
         assert_eq!(n.take(2, 32), Some(ObjectId(4)));
         assert_eq!(n.take(1, 32), Some(ObjectId(2)));
         n.refill(1, 32..64);
         assert_eq!(n.take(30, 32), Some(ObjectId(32)));
-        n.give_back(ObjectId(3), 1, 32);
+        n.free(ObjectId(3), 1, 32);
         assert_eq!(n.take(1, 32), Some(ObjectId(3)));
         assert_eq!(n.next_block(), 2);
     }

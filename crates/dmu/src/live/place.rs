@@ -10,7 +10,7 @@
 //! The caller holds a [`Tx`] of the txg, so it cannot close meanwhile. A block that was changed during its write is an
 //! orphan at once; it has the bytes that were to be logged nevertheless.
 
-use super::node::BlockLookup;
+use super::dirty_object::BlockLookup;
 use super::tree::Writer;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::object_set::ObjectSet;
@@ -61,7 +61,7 @@ impl ObjectSet {
         let mut state = live.state();
         let unchanged = |found: &BlockLookup| matches!(found, BlockLookup::Data(now) if now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len());
         let Some(node) = state.nodes.get_mut(&id) else { return self.lost(place) };
-        let same = unchanged(&node.see(block));
+        let same = unchanged(&node.lookup(block));
         let changes = node.changes(tx.txg());
         if same && changes.blocks.contains_key(&block) {
             // If two calls wrote it at the same time, the first one's block is kept.

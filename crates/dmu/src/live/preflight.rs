@@ -21,7 +21,7 @@ impl ObjectSet {
     ///
     /// # Errors
     /// Errors of reading them.
-    pub async fn look_ahead(
+    pub async fn read_indirects_ahead(
         self: &Arc<Self>,
         rq: &Request,
         id: ObjectId,
@@ -30,14 +30,14 @@ impl ObjectSet {
         loop {
             let version = self.version();
             let object = self.object(rq, id).await?;
-            match self.look_at(rq, &object, &blocks).await {
+            match self.read_indirects(rq, &object, &blocks).await {
                 Err(error) if self.raced_with_sync(&error, version) => {}
                 done => return done,
             }
         }
     }
 
-    async fn look_at(&self, rq: &Request, object: &Arc<Object>, blocks: &Range<u64>) -> Result<(), ObjectError> {
+    async fn read_indirects(&self, rq: &Request, object: &Arc<Object>, blocks: &Range<u64>) -> Result<(), ObjectError> {
         let top = object.dnode.levels.saturating_sub(1);
         if top == 0 || blocks.is_empty() {
             return Ok(());
@@ -46,13 +46,13 @@ impl ObjectSet {
             return self.pointer_at(rq, object, 0, blocks.start).await.map(drop);
         }
         for (number, pointer) in object.dnode.block_pointers.iter().enumerate() {
-            self.look_below(rq, object, (pointer, top, number as u64), blocks).await?;
+            self.read_indirects_below(rq, object, (pointer, top, number as u64), blocks).await?;
         }
         Ok(())
     }
 
     /// Reads the indirect blocks below a pointer (with its level and number) and above the blocks.
-    fn look_below<'a>(
+    fn read_indirects_below<'a>(
         &'a self,
         rq: &'a Request,
         object: &'a Arc<Object>,
@@ -74,7 +74,7 @@ impl ObjectSet {
             let children = (bytes.len() / BlockPointer::SIZE) as u64;
             for index in child_at(blocks.start)..child_at(blocks.end - 1).saturating_add(1).min(children) {
                 let child = pointer_in(&bytes, pointer, index as usize).unwrap_or_default();
-                self.look_below(rq, object, (&child, level - 1, first + index), blocks).await?;
+                self.read_indirects_below(rq, object, (&child, level - 1, first + index), blocks).await?;
             }
             Ok(())
         })

@@ -1,6 +1,6 @@
 //! Reads a live object set: the overlay and the synced tree as one.
 
-use super::node::{BlockLookup, Node};
+use super::dirty_object::{BlockLookup, DirtyObject};
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::object_set::ObjectSet;
@@ -20,7 +20,7 @@ impl ObjectSet {
         self: &Arc<Self>,
         rq: &Request,
         id: ObjectId,
-        look: impl Fn(&Node, Arc<Object>) -> T,
+        look: impl Fn(&DirtyObject, Arc<Object>) -> T,
     ) -> Result<Option<Result<T, Arc<Object>>>, ObjectError> {
         let Some(live) = self.live() else { return Ok(None) };
         loop {
@@ -52,10 +52,10 @@ impl ObjectSet {
         if object.id.0 == 0 {
             return Ok(None);
         }
-        let look = |node: &Node, current: Arc<Object>| {
+        let look = |node: &DirtyObject, current: Arc<Object>| {
             let block_bytes = current.block_bytes();
             let blocks = offset / block_bytes..end.div_ceil(block_bytes);
-            let seen = blocks.map(|n| (n, node.see(n))).filter(|(_, seen)| *seen != BlockLookup::Synced).collect();
+            let seen = blocks.map(|n| (n, node.lookup(n))).filter(|(_, seen)| *seen != BlockLookup::Synced).collect();
             (current, seen)
         };
         let found = self.node_or_object(rq, object.id, look).await?;
@@ -73,7 +73,7 @@ impl ObjectSet {
         if object.id.0 == 0 {
             return Ok(None);
         }
-        let found = self.node_or_object(rq, object.id, |node, current| (current, node.see(n))).await?;
+        let found = self.node_or_object(rq, object.id, |node, current| (current, node.lookup(n))).await?;
         Ok(found.map(|found| found.unwrap_or_else(|object| (object, BlockLookup::Synced))))
     }
 
@@ -84,7 +84,7 @@ impl ObjectSet {
         rq: &Request,
         object: &Arc<Object>,
     ) -> Result<Option<(Arc<Object>, Option<Option<Bytes>>)>, ObjectError> {
-        let found = self.node_or_object(rq, object.id, |node, current| (current, node.see_spill())).await?;
+        let found = self.node_or_object(rq, object.id, |node, current| (current, node.lookup_spill())).await?;
         Ok(found.map(|found| found.unwrap_or_else(|object| (object, None))))
     }
 
@@ -101,7 +101,7 @@ impl ObjectSet {
         let mut at = from;
         while at < end {
             // The overlay's content for `at`, and the end of the run of blocks with the same content.
-            let look = |node: &Node, current: Arc<Object>| (current, node.see(at), node.run_end(at));
+            let look = |node: &DirtyObject, current: Arc<Object>| (current, node.lookup(at), node.run_end(at));
             let found = self.node_or_object(rq, id, look).await?;
             let (object, seen, run_end) = match found {
                 Some(Ok(seen)) => seen,
@@ -124,7 +124,7 @@ impl ObjectSet {
     }
 }
 
-impl Node {
+impl DirtyObject {
     /// Returns the first block after `n` for which the overlay may have another content than for `n`.
     pub(crate) fn run_end(&self, n: u64) -> u64 {
         let mut end = u64::MAX;

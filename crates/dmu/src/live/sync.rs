@@ -7,7 +7,7 @@
 //! Until the end the overlay stays and the old root is current; then both change in one step. An error on the way
 //! changes nothing in memory, so the txg, and the pool on disk, are as before.
 
-use super::node::{Changes, fresh};
+use super::dirty_object::{DirtyRecords, fresh};
 use super::tree::Writer;
 use super::usage::Usage;
 use super::{DirtyObjset, NewObject, State};
@@ -71,7 +71,7 @@ pub type OwnerOf = fn(&Dnode, Option<&[u8]>) -> Option<[u64; 3]>;
 struct Dirty {
     id: ObjectId,
     base: Option<Arc<Object>>,
-    changes: Arc<Changes>,
+    changes: Arc<DirtyRecords>,
 }
 
 /// An object as it was written; `None` if it was removed.
@@ -160,15 +160,15 @@ impl ObjectSet {
         self.set_root(root);
         self.forget(synced.iter().map(|(id, _)| *id));
         for (id, base) in synced {
-            let State { nodes, numbers, .. } = &mut *state;
+            let State { nodes, allocator, .. } = &mut *state;
             let Some(node) = nodes.get_mut(&id) else { continue };
             // An object that was created in this txg is not on disk, but has its object numbers.
-            let was = node.base.as_ref().map_or(node.gone_slots.max(1), |base| base.dnode.slots()) as u64;
+            let was = node.base.as_ref().map_or(node.removed_slots.max(1), |base| base.dnode.slots()) as u64;
             let is_gone = base.is_none();
             if node.synced(txg, base) {
                 nodes.remove(&id);
                 if is_gone && !is_accounting(id) {
-                    numbers.give_back(id, was, per_block);
+                    allocator.free(id, was, per_block);
                 }
             }
         }
@@ -258,7 +258,7 @@ impl Writer<'_> {
             by_block.entry(one.0.0 / per_block).or_default().push(one);
         }
         image.max_block_id = by_block.keys().next_back().copied().unwrap_or(0).max(image.max_block_id);
-        let changes = Changes { image: Some(Box::new(image)), ..Changes::default() };
+        let changes = DirtyRecords { image: Some(Box::new(image)), ..DirtyRecords::default() };
         let blocks = stream::iter(by_block).then(|(block, objects)| async move {
             Ok((block, self.dnodes_changed(old, block, block_bytes, &objects).await?))
         });

@@ -72,7 +72,7 @@ proptest! {
         let world = SimWorld::new(7);
         let machine = world.machine();
         let set = scratch(&machine, ObjsetKind::Zfs);
-        let txgs = set.live().unwrap().gate.txgs().clone();
+        let txgs = set.live().unwrap().admission.txgs().clone();
         world.run(async move { play(&set, &txgs, &steps).await.unwrap() }).unwrap();
     }
 }
@@ -87,8 +87,8 @@ fn objects_come_and_go() {
         let tx = set.begin(rq, 0, SpaceReserve::Half).await.unwrap();
         assert_eq!(tx.txg(), Txg(4));
         let new = NewObject::new(ObjectType::MASTER_NODE, 512);
-        set.claim(rq, &tx, ObjectId(1), &new).await.unwrap();
-        assert!(matches!(set.claim(rq, &tx, ObjectId(1), &new).await, Err(ObjectError::Exists { .. })));
+        set.create_at(rq, &tx, ObjectId(1), &new).await.unwrap();
+        assert!(matches!(set.create_at(rq, &tx, ObjectId(1), &new).await, Err(ObjectError::Exists { .. })));
         let large = NewObject { slots: 2, ..new.clone() }.bonus(ObjectType::SA, vec![7; 700]);
         let a = set.create(rq, &tx, &large).await.unwrap();
         let b = set.create(rq, &tx, &new).await.unwrap();
@@ -138,8 +138,8 @@ fn on_disk(world: &SimWorld) -> OnDisk {
     }
     let cache = weir_cache::Cache::new(machine, blocks, 1 << 20);
     let txgs = TxgTracker::new(Txg(3));
-    let gate = Arc::new(UnlimitedTxAdmission(txgs.clone()));
-    let set = ObjectSet::make(cache.clone(), ObjsetId(54), ObjsetKind::Zfs, gate, Policy::usual());
+    let admission = Arc::new(UnlimitedTxAdmission(txgs.clone()));
+    let set = ObjectSet::make(cache.clone(), ObjsetId(54), ObjsetKind::Zfs, admission, Policy::default());
     OnDisk { set, txgs, cache, alive: Default::default() }
 }
 
@@ -182,7 +182,7 @@ impl OnDisk {
     }
 }
 
-/// Changes a few objects at random, syncs sometimes, and compares the result on disk with a model.
+/// DirtyRecords a few objects at random, syncs sometimes, and compares the result on disk with a model.
 async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
     const END: u64 = 600 << 10;
     let rq = &Request::internal("test");

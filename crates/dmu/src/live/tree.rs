@@ -8,7 +8,7 @@
 //! Each block is written once per txg, and each block that it replaces is reported as killed, once. Subtrees without an
 //! edit are not read.
 
-use super::node::{Changes, bonus_room};
+use super::dirty_object::{DirtyRecords, bonus_capacity};
 use super::spans::Spans;
 use super::{Killed, ObjsetSyncResult, Policy};
 use crate::dedup::{Dedup, DedupPolicy};
@@ -171,7 +171,7 @@ impl Writer<'_> {
     /// The pool's dedup tables, if data blocks of this type of object are deduplicated.
     fn dedup(&self, kind: ObjectType) -> Option<(Arc<Dedup>, DedupPolicy)> {
         let policy = self.policy.dedup.filter(|_| !kind.is_metadata() && self.set.options().keys.is_none())?;
-        Some((self.set.live()?.gate.dedup()?.clone(), policy))
+        Some((self.set.live()?.admission.dedup()?.clone(), policy))
     }
 
     /// Makes the hole that replaces a block. Its birth is this txg if there was a block, or a hole with a birth; in
@@ -221,7 +221,7 @@ impl Writer<'_> {
         fill: Fill<'_>,
     ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
         let mut out = BTreeMap::new();
-        let mut under_way = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         let dedup = self.dedup(tree.kind);
         let mut blocks = pin!(blocks);
         loop {
@@ -244,22 +244,22 @@ impl Writer<'_> {
                 write_batch(&cache, batch, &read, dedup, place).await
             };
             let handle = self.set.cache().machine().tasks.spawn(job);
-            under_way
+            in_flight
                 .push(async move { handle.await.map_err(|_| ObjectError::block(place, BlockError::ComputeLost))? });
-            if under_way.len() >= MAX_CONCURRENT_BATCHES
-                && let Some(done) = under_way.next().await
+            if in_flight.len() >= MAX_CONCURRENT_BATCHES
+                && let Some(done) = in_flight.next().await
             {
                 self.landed(tree, &mut out, done?);
             }
         }
-        while let Some(done) = under_way.next().await {
+        while let Some(done) = in_flight.next().await {
             self.landed(tree, &mut out, done?);
         }
         Ok(out)
     }
 
     /// Adopts the data blocks that are shared, or were written to their final place before.
-    fn share_data(&self, tree: &Tree<'_>, changes: &Changes, edits: &mut BTreeMap<u64, BlockPointer>) {
+    fn share_data(&self, tree: &Tree<'_>, changes: &DirtyRecords, edits: &mut BTreeMap<u64, BlockPointer>) {
         for (n, pointer) in &changes.placed {
             self.born(tree, *pointer);
             edits.insert(*n, *pointer);
@@ -284,7 +284,7 @@ impl Writer<'_> {
         &self,
         id: ObjectId,
         base: Option<&Dnode>,
-        changes: &Changes,
+        changes: &DirtyRecords,
     ) -> Result<Option<Dnode>, ObjectError> {
         let to_write = changes.blocks.iter().filter(|(n, _)| !changes.placed.contains_key(n));
         let blocks = stream::iter(to_write.map(|(n, bytes)| Ok((*n, bytes.clone()))));
@@ -296,7 +296,7 @@ impl Writer<'_> {
         &self,
         id: ObjectId,
         base: Option<&Dnode>,
-        changes: &Changes,
+        changes: &DirtyRecords,
         blocks: impl Stream<Item = Block>,
         fill: Fill<'_>,
     ) -> Result<Option<Dnode>, ObjectError> {
@@ -335,14 +335,14 @@ impl Writer<'_> {
         // The pointer of the old spill block may have been where the bonus buffer is now.
         dnode.bonus.clone_from(&image.bonus);
         let spill = dnode.spill;
-        super::node::set_spill_pointer(&mut dnode, spill);
+        super::dirty_object::set_spill_pointer(&mut dnode, spill);
         let used = *tree.used.lock().unwrap_or_else(PoisonError::into_inner);
         dnode.used = dnode.used_bytes().saturating_add_signed(used);
         dnode.flags.0 |= weir_format::DnodeFlags::USED_BYTES;
         Ok(Some(dnode))
     }
 
-    async fn spill(&self, tree: &Tree<'_>, dnode: &mut Dnode, changes: &Changes) -> Result<(), ObjectError> {
+    async fn spill(&self, tree: &Tree<'_>, dnode: &mut Dnode, changes: &DirtyRecords) -> Result<(), ObjectError> {
         let Some(spill) = &changes.spill else { return Ok(()) };
         let old = dnode.spill.take();
         self.killed(tree, old.unwrap_or_default(), 0, ErrorLocation::SPILL);
@@ -353,7 +353,7 @@ impl Writer<'_> {
             }
             None => None,
         };
-        super::node::set_spill_pointer(dnode, new);
+        super::dirty_object::set_spill_pointer(dnode, new);
         Ok(())
     }
 
@@ -417,20 +417,20 @@ impl Writer<'_> {
         let firsts = (0u64..).map(|n| first.saturating_add(n.saturating_mul(step)));
         let touched = firsts.zip(pointers).filter(|(first, old)| tree.touches(old, level, *first));
         let at_once = if level == 1 { MAX_CONCURRENT_INDIRECT_READS } else { 1 };
-        let mut under_way = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         for (first, pointer) in touched.collect::<Vec<_>>() {
             if level == 0 {
                 *pointer = self.edit_data(tree, *pointer, first, block_bytes);
                 continue;
             }
-            under_way.push(self.edit_in_place(tree, pointer, level, first, block_bytes));
-            if under_way.len() >= at_once
-                && let Some(done) = under_way.next().await
+            in_flight.push(self.edit_in_place(tree, pointer, level, first, block_bytes));
+            if in_flight.len() >= at_once
+                && let Some(done) = in_flight.next().await
             {
                 done?;
             }
         }
-        while let Some(done) = under_way.next().await {
+        while let Some(done) = in_flight.next().await {
             done?;
         }
         Ok(())
@@ -573,14 +573,14 @@ fn adopt(dnode: &mut Dnode, base: Option<&Dnode>) {
                 | base.flags.0 & weir_format::DnodeFlags::USED_BYTES;
             dnode.indirect_shift = base.indirect_shift;
             dnode.block_pointers = base.block_pointers.clone();
-            super::node::set_spill_pointer(dnode, base.spill);
+            super::dirty_object::set_spill_pointer(dnode, base.spill);
         }
         None => {
             dnode.used = 0;
             dnode.block_pointers.iter_mut().for_each(|p| *p = BlockPointer::HOLE);
-            super::node::set_spill_pointer(dnode, None);
+            super::dirty_object::set_spill_pointer(dnode, None);
         }
     }
-    let room = bonus_room(dnode.slots(), dnode.block_pointers.len(), dnode.spill.is_some());
+    let room = bonus_capacity(dnode.slots(), dnode.block_pointers.len(), dnode.spill.is_some());
     dnode.bonus.resize(room, 0);
 }

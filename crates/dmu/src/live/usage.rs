@@ -5,7 +5,7 @@
 //! id in hexadecimal for bytes, and has the prefix `obj-` for objects. Source: OpenZFS `module/zfs/dmu_objset.c`,
 //! `do_userquota_cacheflush`.
 
-use super::node::Changes;
+use super::dirty_object::DirtyRecords;
 use super::tree::Writer;
 use crate::error::ObjectError;
 use crate::object::Object;
@@ -26,7 +26,7 @@ const PROJECT: usize = 2;
 /// The default project.
 const NO_PROJECT: u64 = u64::MAX;
 
-/// Changes of usage: bytes and objects by kind of owner and id.
+/// DirtyRecords of usage: bytes and objects by kind of owner and id.
 ///
 /// In an object set that older software made, less may be accounted, as the flags of its header say.
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Usage {
         writer: &Writer<'_>,
         base: &Option<Arc<Object>>,
         dnode: Option<Dnode>,
-        changes: &Changes,
+        changes: &DirtyRecords,
     ) -> Result<Option<Dnode>, ObjectError> {
         let flags = writer.set.root().header.flags;
         let Some(owner_of) = writer.policy.owner_of.filter(|_| flags & Objset::USER_ACCOUNTING != 0) else {
@@ -92,7 +92,7 @@ impl Usage {
             match set.object(rq, id).await {
                 Ok(_) => {}
                 Err(ObjectError::NoObject { .. }) => {
-                    zap::claim(rq, set, &tx, id, &NewZap::new(ObjectType::USERGROUP_USED)).await?;
+                    zap::create_at(rq, set, &tx, id, &NewZap::new(ObjectType::USERGROUP_USED)).await?;
                 }
                 Err(error) => return Err(error),
             }

@@ -27,12 +27,12 @@ mod write;
 pub use write::MosRoot;
 
 use crate::error::ObjectError;
-use crate::live::node::Changes;
+use crate::live::dirty_object::DirtyRecords;
 use crate::object::Object;
 use crate::object_set::ObjectSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tree::{Slot, Tree};
+use tree::{Reservation, TreePlan};
 use weir_blocks::Class;
 use weir_blocks::WriteOptions;
 use weir_blocks::{BlockError, Blocks};
@@ -62,18 +62,18 @@ pub struct MosPlan {
     set: Arc<ObjectSet>,
     blocks: Arc<Blocks>,
     txg: Txg,
-    trees: BTreeMap<ObjectId, Tree>,
-    header: Option<Slot>,
+    trees: BTreeMap<ObjectId, TreePlan>,
+    header: Option<Reservation>,
     delta: MosDelta,
     /// Minimum sizes of blocks that did not fit into their space.
-    larger: BTreeMap<(ObjectId, u8, u64), u64>,
+    min_psize: BTreeMap<(ObjectId, u8, u64), u64>,
 }
 
 /// Overlay of one object.
-struct Look {
+struct ChangedObject {
     id: ObjectId,
     base: Option<Arc<Object>>,
-    changes: Arc<Changes>,
+    changes: Arc<DirtyRecords>,
 }
 
 impl MosPlan {
@@ -83,8 +83,8 @@ impl MosPlan {
         let trees = Default::default();
         let header = Default::default();
         let delta = Default::default();
-        let larger = Default::default();
-        MosPlan { set, blocks, txg, trees, header, delta, larger }
+        let min_psize = Default::default();
+        MosPlan { set, blocks, txg, trees, header, delta, min_psize }
     }
 
     /// Change of the MOS's sizes, as far as it is planned.
@@ -93,19 +93,19 @@ impl MosPlan {
     }
 
     /// Objects that the txg changed, as the overlay has them now.
-    fn look(&self) -> Vec<Look> {
+    fn changed_objects(&self) -> Vec<ChangedObject> {
         let Some(live) = self.set.live() else { return Vec::new() };
         let state = live.state();
-        let of = |(id, node): (&ObjectId, &crate::live::node::Node)| {
+        let of = |(id, node): (&ObjectId, &crate::live::dirty_object::DirtyObject)| {
             let changes = node.txgs.get(&self.txg.0)?.clone();
-            Some(Look { id: *id, base: node.base.clone(), changes })
+            Some(ChangedObject { id: *id, base: node.base.clone(), changes })
         };
         state.nodes.iter().filter_map(of).collect()
     }
 
     /// Whether the txg changes the MOS.
     pub fn is_needed(&self) -> bool {
-        !self.look().is_empty()
+        !self.changed_objects().is_empty()
     }
 
     /// Allocates space for every block that will change and has none yet, and frees the space of the blocks they
@@ -114,15 +114,15 @@ impl MosPlan {
     /// # Errors
     /// Errors of reading the old trees; [`ObjectError::NoSpace`] if the pool has no free block.
     pub async fn extend(&mut self, rq: &Request) -> Result<bool, ObjectError> {
-        let looks = self.look();
-        if looks.is_empty() {
+        let changed_objects = self.changed_objects();
+        if changed_objects.is_empty() {
             return Ok(false);
         }
         let mut any = false;
-        for look in &looks {
-            any |= self.extend_object(rq, look).await?;
+        for changed in &changed_objects {
+            any |= self.extend_object(rq, changed).await?;
         }
-        any |= self.extend_meta(rq, &looks).await?;
+        any |= self.extend_meta(rq, &changed_objects).await?;
         if self.header.is_none() {
             self.reserve_header(rq).await?;
             any = true;
@@ -130,17 +130,22 @@ impl MosPlan {
         Ok(any)
     }
 
-    async fn extend_object(&mut self, rq: &Request, look: &Look) -> Result<bool, ObjectError> {
-        let mut tree = self.trees.remove(&look.id).unwrap_or_else(|| Tree::of(look));
-        let answer = self.extend_tree(rq, look, &mut tree).await;
-        self.trees.insert(look.id, tree);
+    async fn extend_object(&mut self, rq: &Request, changed: &ChangedObject) -> Result<bool, ObjectError> {
+        let mut tree = self.trees.remove(&changed.id).unwrap_or_else(|| TreePlan::of(changed));
+        let answer = self.extend_tree(rq, changed, &mut tree).await;
+        self.trees.insert(changed.id, tree);
         answer
     }
 
-    async fn extend_tree(&mut self, rq: &Request, look: &Look, tree: &mut Tree) -> Result<bool, ObjectError> {
+    async fn extend_tree(
+        &mut self,
+        rq: &Request,
+        changed: &ChangedObject,
+        tree: &mut TreePlan,
+    ) -> Result<bool, ObjectError> {
         let mut any = false;
-        if look.changes.removed && !tree.base_is_freed {
-            if let Some(base) = &look.base {
+        if changed.changes.removed && !tree.base_is_freed {
+            if let Some(base) = &changed.base {
                 let all = 0..u64::MAX;
                 for (_, old) in self.old_pointers(rq, base, all, true).await? {
                     self.kill(rq, &old).await?;
@@ -150,8 +155,8 @@ impl MosPlan {
             tree.base = None;
             tree.base_is_freed = true;
         }
-        let Some(image) = &look.changes.image else {
-            for slot in std::mem::take(&mut tree.slots).into_values() {
+        let Some(image) = &changed.changes.image else {
+            for slot in std::mem::take(&mut tree.reservations).into_values() {
                 self.unreserve(slot)?;
                 any = true;
             }
@@ -160,53 +165,53 @@ impl MosPlan {
         };
         tree.set_image((**image).clone());
         if let Some(base) = tree.base.clone() {
-            for span in look.changes.freed.iter() {
+            for span in changed.changes.freed.iter() {
                 for ((level, block), old) in self.old_pointers(rq, &base, span, false).await? {
-                    if level == 0 && !look.changes.blocks.contains_key(&block) && tree.dead.insert(block) {
+                    if level == 0 && !changed.changes.blocks.contains_key(&block) && tree.new_holes.insert(block) {
                         tree.used -= self.kill(rq, &old).await? as i64;
                         any = true;
                     }
                 }
             }
         }
-        let dirty: BTreeSet<u64> = look.changes.blocks.keys().copied().collect();
+        let dirty: BTreeSet<u64> = changed.changes.blocks.keys().copied().collect();
         // Blocks that were written, got space, and were then freed in the same txg.
         let gone: Vec<u64> =
-            tree.slots.keys().filter(|(l, n)| *l == 0 && !dirty.contains(n)).map(|(_, n)| *n).collect();
+            tree.reservations.keys().filter(|(l, n)| *l == 0 && !dirty.contains(n)).map(|(_, n)| *n).collect();
         for block in gone {
-            if let Some(slot) = tree.slots.remove(&(0, block)) {
+            if let Some(slot) = tree.reservations.remove(&(0, block)) {
                 tree.used -= slot.dsize_bytes as i64;
                 self.unreserve(slot)?;
             }
-            tree.dead.insert(block);
+            tree.new_holes.insert(block);
             any = true;
         }
-        for (level, block) in tree.wanted(&dirty) {
-            if tree.slots.contains_key(&(level, block)) {
+        for (level, block) in tree.blocks_to_write(&dirty) {
+            if tree.reservations.contains_key(&(level, block)) {
                 continue;
             }
             any = true;
-            let data = if level == 0 { look.changes.blocks.get(&block).cloned() } else { None };
+            let data = if level == 0 { changed.changes.blocks.get(&block).cloned() } else { None };
             let psize = match data {
-                Some(bytes) => self.data_psize(look.id, image.object_type, block, &bytes).await?,
-                None => self.indirect_psize(rq, look.id, tree, level, block).await?,
+                Some(bytes) => self.data_psize(changed.id, image.object_type, block, &bytes).await?,
+                None => self.indirect_psize(rq, changed.id, tree, level, block).await?,
             };
-            self.reserve(rq, look.id, tree, (level, block), psize).await?;
+            self.reserve(rq, changed.id, tree, (level, block), psize).await?;
         }
         Ok(any)
     }
 
     /// Plans the blocks of dnodes of all changed objects, and the indirect blocks above them.
-    async fn extend_meta(&mut self, rq: &Request, looks: &[Look]) -> Result<bool, ObjectError> {
+    async fn extend_meta(&mut self, rq: &Request, changed_objects: &[ChangedObject]) -> Result<bool, ObjectError> {
         let base = self.set.meta();
         let mut tree = match self.trees.remove(&META) {
             Some(tree) => tree,
-            None => Tree::meta(base),
+            None => TreePlan::meta(base),
         };
         let per_block = tree.block_bytes() / Dnode::SLOT as u64;
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
-        for look in looks {
-            *counts.entry(look.id.0 / per_block.max(1)).or_default() += 1;
+        for changed in changed_objects {
+            *counts.entry(changed.id.0 / per_block.max(1)).or_default() += 1;
         }
         if let (Some(last), Some(image)) = (counts.keys().last(), &mut tree.image) {
             image.max_block_id = image.max_block_id.max(*last);
@@ -214,8 +219,8 @@ impl MosPlan {
         tree.grow();
         let dirty: BTreeSet<u64> = counts.keys().copied().collect();
         let mut any = false;
-        for (level, block) in tree.wanted(&dirty) {
-            if tree.slots.contains_key(&(level, block)) {
+        for (level, block) in tree.blocks_to_write(&dirty) {
+            if tree.reservations.contains_key(&(level, block)) {
                 continue;
             }
             any = true;
@@ -268,7 +273,7 @@ impl MosPlan {
         &self,
         rq: &Request,
         id: ObjectId,
-        tree: &Tree,
+        tree: &TreePlan,
         level: u8,
         block: u64,
     ) -> Result<u64, ObjectError> {
@@ -289,7 +294,7 @@ impl MosPlan {
         }
         let len = self.header_bytes();
         let options = self.options(META, ObjectType::OBJSET, 0, 0);
-        let psize = (3 * DNODE_BYTES + 512).min(len).max(self.larger(META, u8::MAX, 0));
+        let psize = (3 * DNODE_BYTES + 512).min(len).max(self.min_psize(META, u8::MAX, 0));
         self.header = Some(self.place(&options, psize, len)?);
         Ok(())
     }
@@ -300,8 +305,8 @@ impl MosPlan {
         if old.is_hole() { Objset::SIZE_V3 as u64 } else { old.lsize_bytes() }
     }
 
-    fn larger(&self, id: ObjectId, level: u8, block: u64) -> u64 {
-        self.larger.get(&(id, level, block)).copied().unwrap_or(0)
+    fn min_psize(&self, id: ObjectId, level: u8, block: u64) -> u64 {
+        self.min_psize.get(&(id, level, block)).copied().unwrap_or(0)
     }
 
     /// Allocates space for a block, and frees that of the block it replaces.
@@ -309,15 +314,15 @@ impl MosPlan {
         &mut self,
         rq: &Request,
         id: ObjectId,
-        tree: &mut Tree,
+        tree: &mut TreePlan,
         (level, block): (u8, u64),
         psize: u64,
     ) -> Result<(), ObjectError> {
         let options = self.options(id, tree.kind(), level, block);
-        let psize = psize.max(self.larger(id, level, block));
+        let psize = psize.max(self.min_psize(id, level, block));
         if !tree.replaced.contains(&(level, block)) {
             if let Some(old) = self.old_pointer(rq, tree, level, block).await?
-                && !(level == 0 && tree.dead.contains(&block))
+                && !(level == 0 && tree.new_holes.contains(&block))
             {
                 tree.used -= self.kill(rq, &old).await? as i64;
             }
@@ -326,24 +331,24 @@ impl MosPlan {
         let len = if level == 0 { tree.block_bytes() } else { tree.indirect_bytes() };
         let slot = self.place(&options, psize, len)?;
         tree.used += slot.dsize_bytes as i64;
-        tree.slots.insert((level, block), slot);
+        tree.reservations.insert((level, block), slot);
         Ok(())
     }
 
     /// Allocates space for a block of `len` bytes that will be compressed to `psize`.
-    fn place(&mut self, options: &WriteOptions, psize: u64, len: u64) -> Result<Slot, ObjectError> {
+    fn place(&mut self, options: &WriteOptions, psize: u64, len: u64) -> Result<Reservation, ObjectError> {
         let failed =
             |error: BlockError| ObjectError::block(self.set.place(options.object, options.level, options.block), error);
         let reserved = self.blocks.reserve(psize, options).map_err(failed)?;
         let dsize_bytes = self.blocks.reserved_dsize_bytes(&reserved);
-        let slot = Slot { dsize_bytes, psize_bytes: reserved.psize_bytes().min(len), reserved };
+        let slot = Reservation { dsize_bytes, psize_bytes: reserved.psize_bytes().min(len), reserved };
         self.delta.used += slot.dsize_bytes as i64;
         self.delta.compressed += slot.psize_bytes as i64;
         Ok(slot)
     }
 
     /// Frees space to which nothing current was written.
-    fn unreserve(&mut self, slot: Slot) -> Result<(), ObjectError> {
+    fn unreserve(&mut self, slot: Reservation) -> Result<(), ObjectError> {
         self.delta.used -= slot.dsize_bytes as i64;
         self.delta.compressed -= slot.psize_bytes as i64;
         let failed = |error| ObjectError::block(self.set.place(META, 0, 0), error);
@@ -367,7 +372,7 @@ impl MosPlan {
     async fn old_pointer(
         &self,
         rq: &Request,
-        tree: &Tree,
+        tree: &TreePlan,
         level: u8,
         block: u64,
     ) -> Result<Option<BlockPointer>, ObjectError> {
@@ -381,7 +386,7 @@ impl MosPlan {
     async fn old_block(
         &self,
         rq: &Request,
-        tree: &Tree,
+        tree: &TreePlan,
         level: u8,
         block: u64,
     ) -> Result<Option<bytes::Bytes>, ObjectError> {

@@ -1,7 +1,7 @@
 //! Plan for one object of the MOS: which of its blocks get new space.
 
-use super::{Look, META};
-use crate::live::node;
+use super::{ChangedObject, META};
+use crate::live::dirty_object;
 use crate::object::Object;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
 const MAX_LEVELS: u8 = 12;
 
 /// Space that was allocated for a block.
-pub(super) struct Slot {
+pub(super) struct Reservation {
     pub reserved: Reserved,
     /// Allocated bytes, without parity.
     pub dsize_bytes: u64,
     pub psize_bytes: u64,
 }
 
-/// Tree of an object.
-pub(super) struct Tree {
+/// TreePlan of an object.
+pub(super) struct TreePlan {
     pub id: ObjectId,
     /// Synced object; its blocks stay unless they are replaced.
     pub base: Option<Arc<Object>>,
@@ -29,20 +29,20 @@ pub(super) struct Tree {
     /// The object's own fields after the txg; `None` if it is removed.
     pub image: Option<Dnode>,
     /// Space of new blocks, by level and number.
-    pub slots: BTreeMap<(u8, u64), Slot>,
+    pub reservations: BTreeMap<(u8, u64), Reservation>,
     /// Blocks whose old space was freed.
     pub replaced: BTreeSet<(u8, u64)>,
     /// Data blocks that became holes.
-    pub dead: BTreeSet<u64>,
+    pub new_holes: BTreeSet<u64>,
     /// Change of the object's allocated bytes.
     pub used: i64,
 }
 
-impl Tree {
-    pub fn of(look: &Look) -> Self {
-        let base = if look.changes.removed { None } else { look.base.clone() };
-        let mut tree = Self::with(look.id, base);
-        if let Some(image) = &look.changes.image {
+impl TreePlan {
+    pub fn of(changed: &ChangedObject) -> Self {
+        let base = if changed.changes.removed { None } else { changed.base.clone() };
+        let mut tree = Self::with(changed.id, base);
+        if let Some(image) = &changed.changes.image {
             tree.set_image((**image).clone());
         }
         tree
@@ -53,7 +53,7 @@ impl Tree {
         let mut tree = Self::with(META, base.clone());
         tree.image = Some(match base {
             Some(base) => base.dnode.clone(),
-            None => node::fresh(&crate::live::NewObject::new(ObjectType::DNODE, 16 << 10)),
+            None => dirty_object::fresh(&crate::live::NewObject::new(ObjectType::DNODE, 16 << 10)),
         });
         tree
     }
@@ -61,11 +61,11 @@ impl Tree {
     fn with(id: ObjectId, base: Option<Arc<Object>>) -> Self {
         let image = Default::default();
         let base_is_freed = Default::default();
-        let slots = Default::default();
+        let reservations = Default::default();
         let replaced = Default::default();
-        let dead = Default::default();
+        let new_holes = Default::default();
         let used = Default::default();
-        Tree { id, base, base_is_freed, image, slots, replaced, dead, used }
+        TreePlan { id, base, base_is_freed, image, reservations, replaced, new_holes, used }
     }
 
     pub fn set_image(&mut self, image: Dnode) {
@@ -124,9 +124,9 @@ impl Tree {
     }
 
     /// All blocks that change: the data blocks `dirty`, and the indirect blocks above these and above the dead ones.
-    pub fn wanted(&self, dirty: &BTreeSet<u64>) -> Vec<(u8, u64)> {
+    pub fn blocks_to_write(&self, dirty: &BTreeSet<u64>) -> Vec<(u8, u64)> {
         let mut out: Vec<(u8, u64)> = dirty.iter().map(|n| (0, *n)).collect();
-        let mut below: BTreeSet<u64> = dirty.union(&self.dead).copied().collect();
+        let mut below: BTreeSet<u64> = dirty.union(&self.new_holes).copied().collect();
         let old = self.old_levels();
         for level in 1..self.levels() {
             let mut here: BTreeSet<u64> = below.iter().map(|n| n >> self.fan_out_shift()).collect();
@@ -144,9 +144,9 @@ impl Tree {
     pub fn children_of(&self, level: u8, block: u64) -> u64 {
         let first = block << self.fan_out_shift();
         let end = (block + 1) << self.fan_out_shift();
-        let below = self.slots.range((level - 1, first)..(level - 1, end)).count();
-        let dead = if level == 1 { self.dead.range(first..end).count() } else { 0 };
+        let below = self.reservations.range((level - 1, first)..(level - 1, end)).count();
+        let new_holes = if level == 1 { self.new_holes.range(first..end).count() } else { 0 };
         let grown = if level >= self.old_levels() { 3 } else { 0 };
-        (below + dead) as u64 + grown
+        (below + new_holes) as u64 + grown
     }
 }

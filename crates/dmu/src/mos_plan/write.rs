@@ -1,7 +1,7 @@
 //! Writes the planned blocks: bottom up, each block once.
 
-use super::tree::{Slot, Tree};
-use super::{Look, META, MosPlan};
+use super::tree::{Reservation, TreePlan};
+use super::{ChangedObject, META, MosPlan};
 use crate::error::ObjectError;
 use crate::live::sync::{Adopted, dnodes_in, put_dnode};
 use crate::object::Object;
@@ -34,7 +34,7 @@ enum Written {
     /// Dnode of the object; `None` if it was removed.
     Tree(Option<Box<Dnode>>),
     /// Blocks of a level that are larger than their space, each with its size in bytes.
-    Small(u8, Vec<(u64, u64)>),
+    TooSmall(u8, Vec<(u64, u64)>),
 }
 
 /// New pointers, by level and block.
@@ -49,18 +49,18 @@ impl MosPlan {
     pub async fn write(&mut self, rq: &Request) -> Result<Option<MosRoot>, ObjectError> {
         let mut objects = Vec::new();
         let mut small = Vec::new();
-        let looks = self.look();
+        let changed_objects = self.changed_objects();
         {
             let this = &*self;
-            let trees = looks.iter().filter_map(|look| Some((look, this.trees.get(&look.id)?)));
-            let writes: Vec<_> = trees.map(|(look, tree)| this.write_look(rq, look, tree)).collect();
+            let trees = changed_objects.iter().filter_map(|changed| Some((changed, this.trees.get(&changed.id)?)));
+            let writes: Vec<_> = trees.map(|(changed, tree)| this.write_object(rq, changed, tree)).collect();
             let mut writes = stream::iter(writes).buffered(MAX_CONCURRENT_TREES);
             while let Some(written) = writes.next().await {
                 match written? {
                     (id, Written::Tree(dnode)) => {
                         objects.push((id, dnode.map(|dnode| Arc::new(Object::new(id, *dnode)))));
                     }
-                    (id, Written::Small(level, blocks)) => small.push((id, level, blocks)),
+                    (id, Written::TooSmall(level, blocks)) => small.push((id, level, blocks)),
                 }
             }
         }
@@ -75,24 +75,29 @@ impl MosPlan {
         match self.write_meta(rq, tree, &objects).await? {
             Written::Tree(Some(meta)) => self.write_header(rq, *meta, objects).await,
             Written::Tree(None) => Ok(None),
-            Written::Small(level, blocks) => {
+            Written::TooSmall(level, blocks) => {
                 self.enlarge(META, level, blocks)?;
                 Ok(None)
             }
         }
     }
 
-    async fn write_look(&self, rq: &Request, look: &Look, tree: &Tree) -> Result<(ObjectId, Written), ObjectError> {
-        let contents = |block: u64| look.changes.blocks.get(&block).map(|bytes| (bytes.clone(), 1));
+    async fn write_object(
+        &self,
+        rq: &Request,
+        changed: &ChangedObject,
+        tree: &TreePlan,
+    ) -> Result<(ObjectId, Written), ObjectError> {
+        let contents = |block: u64| changed.changes.blocks.get(&block).map(|bytes| (bytes.clone(), 1));
         Ok((tree.id, self.write_tree(rq, tree, &contents).await?))
     }
 
     /// Frees the space of blocks that did not fit, and records their sizes.
     fn enlarge(&mut self, id: ObjectId, level: u8, blocks: Vec<(u64, u64)>) -> Result<(), ObjectError> {
         for (block, was) in blocks {
-            self.larger.insert((id, level, block), was + was / 8 + 512);
+            self.min_psize.insert((id, level, block), was + was / 8 + 512);
             let slot = self.trees.get_mut(&id).and_then(|tree| {
-                let slot = tree.slots.remove(&(level, block))?;
+                let slot = tree.reservations.remove(&(level, block))?;
                 tree.used -= slot.dsize_bytes as i64;
                 Some(slot)
             });
@@ -103,7 +108,7 @@ impl MosPlan {
         Ok(())
     }
 
-    async fn write_meta(&self, rq: &Request, tree: &Tree, objects: &[Adopted]) -> Result<Written, ObjectError> {
+    async fn write_meta(&self, rq: &Request, tree: &TreePlan, objects: &[Adopted]) -> Result<Written, ObjectError> {
         let per_block = (tree.block_bytes() / Dnode::SLOT as u64).max(1);
         let mut by_block: BTreeMap<u64, Vec<&Adopted>> = BTreeMap::new();
         for object in objects {
@@ -140,7 +145,7 @@ impl MosPlan {
         match self.blocks.fill(rq, &slot.reserved, bytes, &options).await {
             Ok(pointer) => Ok(Some(MosRoot { pointer, header, objects })),
             Err(BlockError::NoRoom { psize_bytes, .. }) => {
-                self.larger.insert((META, u8::MAX, 0), psize_bytes + 512);
+                self.min_psize.insert((META, u8::MAX, 0), psize_bytes + 512);
                 if let Some(slot) = self.header.take() {
                     self.unreserve(slot)?;
                 }
@@ -154,14 +159,14 @@ impl MosPlan {
     async fn write_tree(
         &self,
         rq: &Request,
-        tree: &Tree,
+        tree: &TreePlan,
         contents: &(dyn Fn(u64) -> Option<(Bytes, u64)> + Sync),
     ) -> Result<Written, ObjectError> {
         let Some(mut dnode) = tree.image.clone() else { return Ok(Written::Tree(None)) };
         let mut pointers = Pointers::new();
         for level in 0..tree.levels() {
             let mut jobs = Vec::new();
-            for (&(_, block), slot) in tree.slots.range((level, 0)..=(level, u64::MAX)) {
+            for (&(_, block), slot) in tree.reservations.range((level, 0)..=(level, u64::MAX)) {
                 let (bytes, fill) = if level == 0 {
                     let missing = ObjectError::Corrupt { place: self.set.place(tree.id, 0, block), why: "no contents" };
                     contents(block).ok_or(missing)?
@@ -173,7 +178,7 @@ impl MosPlan {
             }
             let small = self.fill_all(rq, jobs, &mut pointers).await?;
             if !small.is_empty() {
-                return Ok(Written::Small(level, small));
+                return Ok(Written::TooSmall(level, small));
             }
         }
         self.set_tops(tree, &pointers, &mut dnode);
@@ -185,20 +190,20 @@ impl MosPlan {
     async fn fill_all(
         &self,
         rq: &Request,
-        jobs: Vec<(&Slot, Bytes, WriteOptions)>,
+        jobs: Vec<(&Reservation, Bytes, WriteOptions)>,
         pointers: &mut Pointers,
     ) -> Result<Vec<(u64, u64)>, ObjectError> {
         let mut small = Vec::new();
-        let mut under_way = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         let mut jobs = jobs.into_iter();
         loop {
-            for (slot, bytes, options) in jobs.by_ref().take(MAX_CONCURRENT_BATCHES - under_way.len()) {
-                under_way.push(async move {
+            for (slot, bytes, options) in jobs.by_ref().take(MAX_CONCURRENT_BATCHES - in_flight.len()) {
+                in_flight.push(async move {
                     let filled = self.blocks.fill(rq, &slot.reserved, bytes.clone(), &options).await;
                     (options, bytes, filled)
                 });
             }
-            let Some((options, bytes, filled)) = under_way.next().await else { return Ok(small) };
+            let Some((options, bytes, filled)) = in_flight.next().await else { return Ok(small) };
             let (level, block) = (options.level, options.block);
             match filled {
                 Ok(pointer) => {
@@ -215,7 +220,7 @@ impl MosPlan {
     async fn indirect(
         &self,
         rq: &Request,
-        tree: &Tree,
+        tree: &TreePlan,
         pointers: &Pointers,
         level: u8,
         block: u64,
@@ -238,7 +243,7 @@ impl MosPlan {
             }
         }
         if level == 1 {
-            for child in tree.dead.range(first..first + (1 << tree.fan_out_shift())) {
+            for child in tree.new_holes.range(first..first + (1 << tree.fan_out_shift())) {
                 put(*child, &BlockPointer::HOLE);
             }
         }
@@ -251,16 +256,16 @@ impl MosPlan {
     }
 
     /// Puts the new pointers into the dnode.
-    fn set_tops(&self, tree: &Tree, pointers: &Pointers, dnode: &mut Dnode) {
+    fn set_tops(&self, tree: &TreePlan, pointers: &Pointers, dnode: &mut Dnode) {
         let top = tree.levels() - 1;
         // Pointers of another level are removed from the dnode, also if they are holes.
         let same_height = |base: &&Arc<Object>| base.dnode.levels.max(1) == tree.levels();
         let old = tree.base.as_ref().filter(same_height).map(|base| &base.dnode.block_pointers);
         for (index, pointer) in dnode.block_pointers.iter_mut().enumerate() {
             let kept = old.and_then(|old| old.get(index)).copied().unwrap_or(BlockPointer::HOLE);
-            let dead = top == 0 && tree.dead.contains(&(index as u64));
+            let new_holes = top == 0 && tree.new_holes.contains(&(index as u64));
             let new = pointers.get(&(top, index as u64)).copied();
-            *pointer = new.unwrap_or(if dead { BlockPointer::HOLE } else { kept });
+            *pointer = new.unwrap_or(if new_holes { BlockPointer::HOLE } else { kept });
         }
         dnode.levels = tree.levels();
         let before = tree.base.as_ref().map_or(0, |base| base.dnode.used_bytes());

@@ -22,7 +22,7 @@ mod tests;
 mod write;
 
 pub use write::{
-    NewZap, add, add_int, claim, create, insert, lookup_int, put, put_bytes, put_int, put_word, put_words, remove,
+    NewZap, add, add_int, create, create_at, insert, lookup_int, put, put_bytes, put_int, put_word, put_words, remove,
     remove_int, remove_match, remove_name,
 };
 
@@ -154,7 +154,7 @@ pub struct Zap {
 
 /// Statistics of a ZAP, as zdb shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ZapLayout {
     /// One block with this size and number of entries.
     Micro {
         /// Size of the block.
@@ -196,12 +196,12 @@ impl Zap {
     }
 
     /// Form of the ZAP and its statistics.
-    pub fn shape(&self) -> Result<Shape, ObjectError> {
+    pub fn layout(&self) -> Result<ZapLayout, ObjectError> {
         match self.kind {
             BlockKind::Micro => {
-                Ok(Shape::Micro { block_bytes: self.first.len(), entries: self.micro()?.entries().count() })
+                Ok(ZapLayout::Micro { block_bytes: self.first.len(), entries: self.micro()?.entries().count() })
             }
-            _ => self.header().map(Shape::Fat),
+            _ => self.header().map(ZapLayout::Fat),
         }
     }
 

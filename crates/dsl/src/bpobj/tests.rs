@@ -28,7 +28,7 @@ fn on_scratch<F: Future<Output = ()> + Send + 'static>(body: impl FnOnce(World) 
         let mos = scratch(&machine, ObjsetKind::Meta);
         let tx = mos.begin(&rq, 0, SpaceReserve::Normal).await.unwrap();
         let directory = NewZap::new(ObjectType::OBJECT_DIRECTORY);
-        zap::claim(&rq, &mos, &tx, ObjectId(pool::DIRECTORY_OBJECT), &directory).await.unwrap();
+        zap::create_at(&rq, &mos, &tx, ObjectId(pool::DIRECTORY_OBJECT), &directory).await.unwrap();
         body(World { rq, mos, tx }).await;
     });
     run.unwrap();

@@ -60,7 +60,7 @@ impl FileSystemSpec {
     /// Creates the first objects of a file system in an empty set. Returns the root directory.
     pub async fn create(&self, rq: &Request, set: &Arc<ObjectSet>, tx: &Tx) -> Result<ObjectId, DslError> {
         let master = ObjectId(master::OBJECT);
-        zap::claim(rq, set, tx, master, &NewZap::new(ObjectType::MASTER_NODE)).await?;
+        zap::create_at(rq, set, tx, master, &NewZap::new(ObjectType::MASTER_NODE)).await?;
         let words = [
             (master::VERSION, ZPL_VERSION),
             (master::NORMALIZATION, self.normalization),

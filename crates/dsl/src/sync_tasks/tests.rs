@@ -54,7 +54,7 @@ impl Lab {
         };
         let mut lab = Lab { mos, rq: Request::internal("test"), pool, txg: 4 };
         let tx = lab.tx();
-        zap::claim(&lab.rq, &lab.mos, &tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await.unwrap();
+        zap::create_at(&lab.rq, &lab.mos, &tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await.unwrap();
         let mut change = lab.change(&tx);
         change.create_pool_dirs().await.unwrap();
         change.create_feature_objects().await.unwrap();

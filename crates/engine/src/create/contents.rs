@@ -50,7 +50,7 @@ impl Contents {
     /// Creates all objects of the MOS and the root file system, in syncing context.
     pub async fn make(self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let DslSyncContext { rq, mos, tx, .. } = &syncing.change;
-        zap::claim(rq, mos, tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await?;
+        zap::create_at(rq, mos, tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await?;
         syncing.change.create_pool_dirs().await?;
         syncing.change.create_feature_objects().await?;
         for feature in &self.options.features {
@@ -76,7 +76,7 @@ impl Contents {
         let engine = syncing.engine;
         let gate: std::sync::Arc<dyn TxAdmission> = engine.gate.clone();
         let opening = Opening { id: ObjsetId(created.dataset.0), key, ..Opening::default() };
-        let policy = policy_for(ObjsetKind::Zfs, Policy::usual());
+        let policy = policy_for(ObjsetKind::Zfs, Policy::default());
         let set = ObjectSet::make_with(engine.cache.clone(), opening, ObjsetKind::Zfs, gate, policy);
         let projects = syncing.change.is_enabled("project_quota").await?;
         let now = match self.options.root.now {

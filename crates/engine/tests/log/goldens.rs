@@ -89,7 +89,7 @@ impl Replayer for Copying {
 /// Marks txgs as synced without writing them: all changes stay in dirty data.
 async fn pretend(txgs: Arc<TxgTracker>, zil: Arc<Zil>) {
     loop {
-        txgs.wanted().await;
+        txgs.sync_requested().await;
         let txg = txgs.quiesce().await;
         zil.sync(txg).await;
         txgs.synced(txg);
@@ -215,7 +215,7 @@ fn replay(name: &str, dataset_name: &str, txg: u64, at_least: u64) {
         let opening = Opening { id: old.id(), ..Opening::default() };
         let cache = old.cache().clone();
         let pointer = old.pointer();
-        let set = ObjectSet::open_live(&rq, cache, pointer, opening, gate, Policy::usual()).await.unwrap();
+        let set = ObjectSet::open_live(&rq, cache, pointer, opening, gate, Policy::default()).await.unwrap();
         let zil = log_of(&pool, &machine, &set, &txgs).await;
         let opening = FilesOpening { machine: machine.clone(), zil: Some(zil.clone()), settings: settings() };
         let identity = Identity {

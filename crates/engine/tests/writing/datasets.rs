@@ -162,7 +162,7 @@ impl History {
             let created = syncing.change.create(&NewDataset { name, kind, properties: Vec::new() }).await?;
             let gate: Arc<dyn TxAdmission> = syncing.engine.gate.clone();
             let id = ObjsetId(created.dataset.0);
-            let set = ObjectSet::make(syncing.engine.cache.clone(), id, kind.objset(), gate, Policy::usual());
+            let set = ObjectSet::make(syncing.engine.cache.clone(), id, kind.objset(), gate, Policy::default());
             let DslSyncContext { rq, tx, .. } = &syncing.change;
             match kind {
                 Kind::FileSystem(spec) => drop(spec.create(rq, &set, tx).await?),

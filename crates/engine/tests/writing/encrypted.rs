@@ -39,7 +39,7 @@ async fn make(engine: &Engine, name: &str, suite: Suite, key: NewKey, n: u8) -> 
                 let gate: Arc<dyn TxAdmission> = syncing.engine.gate.clone();
                 let opening = Opening { id: ObjsetId(created.dataset.0), key: Some(key.clone()), ..Opening::default() };
                 let cache = syncing.engine.cache.clone();
-                let set = ObjectSet::make_with(cache, opening, ObjsetKind::Zfs, gate, Policy::usual());
+                let set = ObjectSet::make_with(cache, opening, ObjsetKind::Zfs, gate, Policy::default());
                 spec.create(syncing.change.rq, &set, syncing.change.tx).await?;
                 syncing.add_set(set);
                 Ok(key)

@@ -2,7 +2,7 @@
 
 use crate::{work, zdb};
 use std::path::{Path, PathBuf};
-use weir_dmu::live::{CloneRefusal, NewObject, SpaceReserve};
+use weir_dmu::live::{CloneSource, NewObject, SpaceReserve};
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{ImportOptions, VdevAddRequest};
 use weir_format::{ObjectId, ObjectType};
@@ -220,10 +220,10 @@ async fn share(engine: &Engine) {
         let tx = to.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
         let id = to.create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10)).await.unwrap();
         for block in 0..20 {
-            let answer = to.borrow_block(rq, &tx, &from, ObjectId(first), block).await.unwrap();
-            let CloneRefusal::Block(pointer) = answer else { panic!("{answer:?}") };
+            let answer = to.block_to_clone(rq, &tx, &from, ObjectId(first), block).await.unwrap();
+            let CloneSource::Block(pointer) = answer else { panic!("{answer:?}") };
             assert_eq!(pointer.is_embedded(), !u64::is_multiple_of(block, 2));
-            to.share_block(rq, &tx, id, block, pointer).await.unwrap();
+            to.clone_block(rq, &tx, id, block, pointer).await.unwrap();
         }
         sharers.push((to, id));
     }

@@ -23,7 +23,7 @@ pub async fn free_per_group(engine: &Engine, blocks: u64) {
     engine
         .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                syncing.core.freed_per_group = blocks;
+                syncing.core.max_frees_per_txg = blocks;
                 Ok(())
             })
         })

@@ -22,7 +22,7 @@ pub async fn make_dataset(engine: &Engine, name: &str) -> Result<(), PoolError> 
                 let engine = syncing.engine;
                 let gate: Arc<dyn TxAdmission> = engine.gate.clone();
                 let id = ObjsetId(created.dataset.0);
-                let set = ObjectSet::make(engine.cache.clone(), id, new.kind.objset(), gate, Policy::usual());
+                let set = ObjectSet::make(engine.cache.clone(), id, new.kind.objset(), gate, Policy::default());
                 spec.create(syncing.change.rq, &set, syncing.change.tx).await?;
                 syncing.add_set(set);
                 Ok(())

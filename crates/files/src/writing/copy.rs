@@ -20,7 +20,7 @@ use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
 use std::sync::Arc;
-use weir_dmu::live::{CloneRefusal, SpaceReserve};
+use weir_dmu::live::{CloneSource, SpaceReserve};
 use weir_dmu::txg::Tx;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
@@ -198,14 +198,14 @@ impl FileSystem {
         let mut why = CloneResult::Never;
         for block in 0..blocks {
             let block = from / block_bytes + block;
-            let cloned_txg = self.objects().borrow_block(rq, &tx, copying.files.objects(), copying.source, block);
+            let cloned_txg = self.objects().block_to_clone(rq, &tx, copying.files.objects(), copying.source, block);
             match cloned_txg.await.map_err(failed)? {
-                CloneRefusal::Block(pointer) => pointers.push(pointer),
-                CloneRefusal::NotYet => {
+                CloneSource::Block(pointer) => pointers.push(pointer),
+                CloneSource::NotSynced => {
                     why = CloneResult::NotYet;
                     break;
                 }
-                CloneRefusal::Never => break,
+                CloneSource::Unsupported => break,
             }
         }
         let bytes = most.min(pointers.len() as u64 * block_bytes);
@@ -253,7 +253,7 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let first = offset / node.object.block_bytes();
         for (block, pointer) in (first..).zip(pointers) {
-            let shared = self.objects().share_block(rq, tx, node.id, block, *pointer).await;
+            let shared = self.objects().clone_block(rq, tx, node.id, block, *pointer).await;
             shared.map_err(|e| FileError::of(e, &node.object))?;
         }
         node.object = self.object(rq, node.id).await?;

@@ -168,8 +168,8 @@ impl FileSystem {
 
     /// Frees most of a range in separate transactions if it is too large for one, before the caller's own
     /// transaction.
-    pub(super) async fn free_down(&self, rq: &Request, node: &Node, range: Range<u64>) -> Result<(), FileError> {
-        let freed = self.objects().free_down(rq, node.id, range).await;
+    pub(super) async fn free_long_range(&self, rq: &Request, node: &Node, range: Range<u64>) -> Result<(), FileError> {
+        let freed = self.objects().free_long_range(rq, node.id, range).await;
         freed.map_err(|e| FileError::of(e, &node.object))
     }
 
@@ -244,7 +244,7 @@ impl FileSystem {
             return Ok(());
         }
         if punches {
-            self.free_down(rq, &node, inside.clone()).await?;
+            self.free_long_range(rq, &node, inside.clone()).await?;
         }
         let purpose = if grows { SpaceReserve::Normal } else { SpaceReserve::NetFree };
         let tx = self.begin(rq, NAME_BYTES, purpose).await?;

@@ -227,14 +227,14 @@ impl FileSystem {
             new.norm = self.norm_flags();
             new.slots = new_node_attrs.slots;
             match new_node_attrs.id {
-                Some(id) => zap::claim(rq, set, tx, id, &new).await.map(|()| id).map_err(failed)?,
+                Some(id) => zap::create_at(rq, set, tx, id, &new).await.map(|()| id).map_err(failed)?,
                 None => zap::create(rq, set, tx, &new).await.map_err(failed)?,
             }
         } else {
             let mut new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512).bonus(ObjectType::SA, Vec::new());
             new.slots = new_node_attrs.slots;
             match new_node_attrs.id {
-                Some(id) => set.claim(rq, tx, id, &new).await.map(|()| id).map_err(failed)?,
+                Some(id) => set.create_at(rq, tx, id, &new).await.map(|()| id).map_err(failed)?,
                 None => set.create(rq, tx, &new).await.map_err(failed)?,
             }
         };

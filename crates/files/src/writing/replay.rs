@@ -322,7 +322,7 @@ impl FileSystem {
         let size_bytes = node.size_bytes();
         let end = offset.saturating_add(length);
         Self::check_size(end)?;
-        self.free_down(rq, &node, offset..if length == 0 { u64::MAX } else { end }).await?;
+        self.free_long_range(rq, &node, offset..if length == 0 { u64::MAX } else { end }).await?;
         let tx = self.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
         if length == 0 {
             self.resize(rq, &tx, &mut node, offset).await?;
@@ -362,7 +362,7 @@ impl FileSystem {
         if let Some(size_bytes) = set.size_bytes {
             node = node.require_file()?;
             Self::check_size(size_bytes)?;
-            self.free_down(rq, &node, size_bytes..u64::MAX).await?;
+            self.free_long_range(rq, &node, size_bytes..u64::MAX).await?;
         }
         let tx = self.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
         self.apply(rq, &tx, &root(), &mut node, &set, writing.now()).await?;

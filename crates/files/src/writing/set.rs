@@ -97,7 +97,7 @@ impl FileSystem {
             self.may_chmod(&node)?;
         }
         if let Some(size_bytes) = set.size_bytes.filter(|size| *size < node.size_bytes()) {
-            self.free_down(rq, &node, size_bytes..u64::MAX).await?;
+            self.free_long_range(rq, &node, size_bytes..u64::MAX).await?;
         }
         let shrinks = set.size_bytes.is_some_and(|size| size <= node.size_bytes());
         let purpose = if shrinks { SpaceReserve::NetFree } else { SpaceReserve::Half };

@@ -26,12 +26,12 @@ const ROOT: ObjectId = ObjectId(34);
 async fn initial(rq: &Request, set: &Arc<ObjectSet>) {
     let tx = set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
     let zap_of = |kind| NewZap::new(kind);
-    zap::claim(rq, set, &tx, ObjectId(1), &zap_of(ObjectType::MASTER_NODE)).await.unwrap();
+    zap::create_at(rq, set, &tx, ObjectId(1), &zap_of(ObjectType::MASTER_NODE)).await.unwrap();
     let attributes = zap::create(rq, set, &tx, &zap_of(ObjectType::SA_MASTER_NODE)).await.unwrap();
     let queue = zap::create(rq, set, &tx, &zap_of(ObjectType::UNLINKED_SET)).await.unwrap();
     let mut root = zap_of(ObjectType::DIRECTORY_CONTENTS);
     root.bonus_type = ObjectType::SA;
-    zap::claim(rq, set, &tx, ROOT, &root).await.unwrap();
+    zap::create_at(rq, set, &tx, ROOT, &root).await.unwrap();
     for (name, word) in [
         (master::VERSION, 5),
         (master::SA_ATTRS, attributes.0),

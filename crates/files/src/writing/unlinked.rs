@@ -4,12 +4,12 @@
 //! queue* (the unlinked set), a ZAP that the master node references (OpenZFS `module/os/linux/zfs/zfs_dir.c`,
 //! `zfs_unlinked_add`, `zfs_rmnode`). After a crash the queue is emptied when the file system is next opened for
 //! writing, so no space leaks. A large file is freed from its end, in pieces, over as many txgs as necessary
-//! ([`ObjectSet::free_down`]), while the removal returns immediately; the last piece, the object and its queue entry
+//! ([`ObjectSet::free_long_range`]), while the removal returns immediately; the last piece, the object and its queue entry
 //! are removed in one transaction.
 //!
 //! A snapshot is never modified, but it can be destroyed: open files of it prevent that.
 //!
-//! [`ObjectSet::free_down`]: weir_dmu::ObjectSet::free_down
+//! [`ObjectSet::free_long_range`]: weir_dmu::ObjectSet::free_long_range
 
 use super::lock;
 use super::node::Node;
@@ -152,7 +152,7 @@ impl FileSystem {
         !self.stays_held(node.id)
             && node.word(index::XATTR) == 0
             && (node.is_dir() || self.objects().is_small(&node.object))
-            && self.objects().look_ahead(rq, node.id, 0..u64::MAX).await.is_ok()
+            && self.objects().read_indirects_ahead(rq, node.id, 0..u64::MAX).await.is_ok()
     }
 
     /// Adds a file to the delete queue.
@@ -198,7 +198,7 @@ impl FileSystem {
     async fn reap(&self, rq: &Request, node: &Node) -> Result<(), FileError> {
         let failed = |e| FileError::of(e, &node.object);
         if !node.is_dir() {
-            self.objects().free_down(rq, node.id, 0..u64::MAX).await.map_err(failed)?;
+            self.objects().free_long_range(rq, node.id, 0..u64::MAX).await.map_err(failed)?;
         }
         let xattrs = ObjectId(node.word(index::XATTR));
         let has_xattrs = xattrs.0 != 0 && self.empty_xattrs(rq, xattrs).await?;
@@ -228,7 +228,7 @@ impl FileSystem {
             for entry in &entries {
                 let file = entry.value.first().map(|word| StoredEntry::from_word(word).object);
                 if let Some(file) = file {
-                    match self.objects().free_down(rq, file, 0..u64::MAX).await {
+                    match self.objects().free_long_range(rq, file, 0..u64::MAX).await {
                         Err(error) if !error.is_absent() => return Err(failed(error)),
                         _ => {}
                     }

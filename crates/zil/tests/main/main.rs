@@ -348,7 +348,7 @@ fn commits_are_as_fast_as_the_device() {
 /// Syncs a txg only on request.
 async fn lazy_syncer(pool: Arc<Pool>, zil: Arc<Zil>) {
     loop {
-        pool.txgs.wanted().await;
+        pool.txgs.sync_requested().await;
         pool.sync(&zil).await;
     }
 }

@@ -198,7 +198,7 @@ impl Pool {
         loop {
             let wait = Duration::from_micros(self.rng.lock().unwrap().below(20_000));
             let timer = std::pin::pin!(self.machine.clock.sleep(wait));
-            let wanted = std::pin::pin!(self.txgs.wanted());
+            let wanted = std::pin::pin!(self.txgs.sync_requested());
             futures_util::future::select(timer, wanted).await;
             self.sync(&zil).await;
         }

@@ -130,8 +130,14 @@ pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap) -
 }
 
 /// Makes a ZAP with this object number, which must be free: for replay of the intent log.
-pub async fn claim(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, new: &NewZap) -> Result<(), ObjectError> {
-    set.claim(rq, tx, id, &new.object()).await?;
+pub async fn create_at(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    new: &NewZap,
+) -> Result<(), ObjectError> {
+    set.create_at(rq, tx, id, &new.object()).await?;
     Writer { rq, set, tx, id }.start(new).await
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::live::scratch;
-use crate::zap::{Shape, Zap, lookup_word};
+use crate::zap::{Zap, ZapLayout, lookup_word};
 use proptest::prelude::*;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,9 +79,9 @@ async fn check(set: &Arc<ObjectSet>, id: ObjectId, model: &Model) {
     let all = zap.all(rq, 1 << 24).await.unwrap();
     let walked: Model = all.into_iter().map(|e| (e.key, e.value)).collect();
     assert_eq!(&walked, model);
-    match zap.shape().unwrap() {
-        Shape::Micro { entries, .. } => assert_eq!(entries, model.len()),
-        Shape::Fat(header) => {
+    match zap.layout().unwrap() {
+        ZapLayout::Micro { entries, .. } => assert_eq!(entries, model.len()),
+        ZapLayout::Fat(header) => {
             assert_eq!(header.entries, model.len() as u64);
             check_fat(set, id, &header).await;
         }
@@ -204,7 +204,9 @@ fn many_names_grow_the_table_and_leave_it_small_again() {
             model.insert(key(n), Value::word(n));
         }
         check(&set, id, &model).await;
-        let Shape::Fat(header) = Zap::open(rq, &set, id).await.unwrap().shape().unwrap() else { panic!("not fat") };
+        let ZapLayout::Fat(header) = Zap::open(rq, &set, id).await.unwrap().layout().unwrap() else {
+            panic!("not fat")
+        };
         assert!(!header.is_embedded() && header.table.blocks > 1 && header.leaves > 200);
         for n in 0..6000 {
             assert!(remove(rq, &set, &tx, id, &key(n)).await.unwrap());
@@ -214,7 +216,9 @@ fn many_names_grow_the_table_and_leave_it_small_again() {
             }
         }
         check(&set, id, &model).await;
-        let Shape::Fat(header) = Zap::open(rq, &set, id).await.unwrap().shape().unwrap() else { panic!("not fat") };
+        let ZapLayout::Fat(header) = Zap::open(rq, &set, id).await.unwrap().layout().unwrap() else {
+            panic!("not fat")
+        };
         assert_eq!((header.leaves, header.entries), (1, 0));
     });
 }
@@ -257,13 +261,13 @@ fn a_micro_zap_grows_by_sectors_and_turns_fat_beyond_its_limit() {
             let key = Key::from(format!("{n:040}").as_str());
             insert(rq, &set, &tx, id, &key, &Value::word(n)).await.unwrap();
             model.insert(key, Value::word(n));
-            let shape = Zap::open(rq, &set, id).await.unwrap().shape().unwrap();
-            match (n, shape) {
-                (0..=2046, Shape::Micro { block_bytes, entries }) => {
+            let layout = Zap::open(rq, &set, id).await.unwrap().layout().unwrap();
+            match (n, layout) {
+                (0..=2046, ZapLayout::Micro { block_bytes, entries }) => {
                     assert_eq!((entries as u64, block_bytes), (n + 1, (entries + 1).next_multiple_of(8) * 64));
                 }
-                (2047, Shape::Fat(header)) => assert_eq!((header.block_shift, header.entries), (14, 2048)),
-                (n, shape) => panic!("{n}: {shape:?}"),
+                (2047, ZapLayout::Fat(header)) => assert_eq!((header.block_shift, header.entries), (14, 2048)),
+                (n, layout) => panic!("{n}: {layout:?}"),
             }
         }
         check(&set, id, &model).await;

@@ -106,7 +106,7 @@ async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &
     let zil = fs.writing().unwrap().zil.clone().unwrap();
     let commit = fs.sync(rq, None);
     let sync = async {
-        groups.wanted().await;
+        groups.sync_requested().await;
         let txg = groups.quiesce().await;
         zil.sync(txg).await;
         groups.synced(txg);

@@ -6,7 +6,7 @@
 //!   base       ─► the synced tree              for blocks that no txg changed
 //! ```
 //!
-//! The [`Changes`] of a txg are whole blocks, spans of freed blocks, and an image of the dnode's own fields. They are
+//! The [`DirtyRecords`] of a txg are whole blocks, spans of freed blocks, and an image of the dnode's own fields. They are
 //! final when the txg is closed.
 
 use super::spans::Spans;
@@ -18,9 +18,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Txg};
 
-/// Changes of one txg to one object.
+/// DirtyRecords of one txg to one object.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct DirtyRecords {
     /// Whether the object that existed before this txg is gone, so that its whole tree is freed first.
     pub removed: bool,
     /// The object's own fields at the end of the txg; `None` if it does not exist then.
@@ -39,7 +39,7 @@ pub(crate) struct Changes {
     pub spill: Option<Option<Bytes>>,
 }
 
-impl Changes {
+impl DirtyRecords {
     /// Blocks of this range were replaced or freed: forgets their final places.
     pub fn displace(&mut self, range: Range<u64>) {
         let gone: Vec<u64> = self.placed.range(range).map(|(n, _)| *n).collect();
@@ -67,30 +67,30 @@ pub(crate) enum BlockLookup {
 
 /// An object with unsynced changes.
 #[derive(Clone)]
-pub(crate) struct Node {
+pub(crate) struct DirtyObject {
     /// State in the synced tree; `None` if it does not exist there.
     pub base: Option<Arc<Object>>,
     /// Newest state; `None` if it was removed.
     pub current: Option<Arc<Object>>,
-    /// Changes of each unsynced txg, oldest first. Shared with the syncer once the txg is closed.
-    pub txgs: BTreeMap<u64, Arc<Changes>>,
+    /// DirtyRecords of each unsynced txg, oldest first. Shared with the syncer once the txg is closed.
+    pub txgs: BTreeMap<u64, Arc<DirtyRecords>>,
     /// Slots of the dnode when it was removed; 0 if it was not.
-    pub gone_slots: usize,
+    pub removed_slots: usize,
     /// Number of changes.
     pub edits: u64,
 }
 
-impl Node {
+impl DirtyObject {
     pub fn new(base: Option<Arc<Object>>) -> Self {
-        Node { current: base.clone(), base, txgs: BTreeMap::new(), gone_slots: 0, edits: 0 }
+        DirtyObject { current: base.clone(), base, txgs: BTreeMap::new(), removed_slots: 0, edits: 0 }
     }
 
     /// Returns the changes of the open txg.
-    pub fn changes(&mut self, txg: Txg) -> &mut Changes {
+    pub fn changes(&mut self, txg: Txg) -> &mut DirtyRecords {
         self.edits += 1;
         let changes = self.txgs.entry(txg.0).or_insert_with(|| {
             let image = self.current.as_ref().map(|o| Box::new(o.dnode.clone()));
-            Arc::new(Changes { image, ..Changes::default() })
+            Arc::new(DirtyRecords { image, ..DirtyRecords::default() })
         });
         Arc::make_mut(changes)
     }
@@ -101,7 +101,7 @@ impl Node {
     }
 
     /// Looks up data block `n`.
-    pub fn see(&self, n: u64) -> BlockLookup {
+    pub fn lookup(&self, n: u64) -> BlockLookup {
         for changes in self.txgs.values().rev() {
             if let Some(bytes) = changes.blocks.get(&n) {
                 return BlockLookup::Data(bytes.clone());
@@ -120,7 +120,7 @@ impl Node {
     }
 
     /// Returns the spill block of the newest change; `None` if no unsynced txg changed it.
-    pub fn see_spill(&self) -> Option<Option<Bytes>> {
+    pub fn lookup_spill(&self) -> Option<Option<Bytes>> {
         for changes in self.txgs.values().rev() {
             if let Some(spill) = &changes.spill {
                 return Some(spill.clone());
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// Whether no unsynced change hides the synced tree.
-    fn rests_on_base(&self) -> bool {
+    fn uses_base(&self) -> bool {
         !self.txgs.values().any(|c| c.removed)
     }
 
@@ -141,7 +141,7 @@ impl Node {
     pub fn set_image(&mut self, id: ObjectId, txg: Txg, mut image: Dnode) {
         let changes = self.changes(txg);
         changes.image = Some(Box::new(image.clone()));
-        self.graft(&mut image);
+        self.set_tree(&mut image);
         let dirty = self.txgs.values().any(|c| c.writes());
         self.current = Some(Arc::new(match &self.current {
             Some(current) => current.with_dnode(image, dirty),
@@ -150,15 +150,15 @@ impl Node {
     }
 
     /// Gives `image` the pointers of the synced tree.
-    fn graft(&self, image: &mut Dnode) {
+    fn set_tree(&self, image: &mut Dnode) {
         match &self.base {
-            Some(base) if self.rests_on_base() => {
+            Some(base) if self.uses_base() => {
                 image.levels = base.dnode.levels;
                 image.used = base.dnode.used;
                 image.block_pointers = base.dnode.block_pointers.clone();
                 image.indirect_shift = base.dnode.indirect_shift;
                 // A removed spill block takes no space in the dnode, although the synced dnode still has it.
-                let taken_away = self.see_spill() == Some(None);
+                let taken_away = self.lookup_spill() == Some(None);
                 set_spill_pointer(image, base.dnode.spill.filter(|_| !taken_away));
             }
             _ => {
@@ -175,8 +175,8 @@ impl Node {
         let changes = self.changes(txg);
         changes.displace(0..u64::MAX);
         let orphans = std::mem::take(&mut changes.orphans);
-        *changes = Changes { removed: true, orphans, ..Changes::default() };
-        self.gone_slots = self.current.take().map_or(0, |current| current.dnode.slots());
+        *changes = DirtyRecords { removed: true, orphans, ..DirtyRecords::default() };
+        self.removed_slots = self.current.take().map_or(0, |current| current.dnode.slots());
     }
 
     /// `txg` is synced, and the tree is now `base`. Returns true if nothing unsynced is left.
@@ -188,7 +188,7 @@ impl Node {
         }
         if let Some(current) = self.current.take() {
             let mut image = current.dnode.clone();
-            self.graft(&mut image);
+            self.set_tree(&mut image);
             let dirty = self.txgs.values().any(|c| c.writes());
             self.current = Some(Arc::new(current.with_dnode(image, dirty)));
         }
@@ -197,7 +197,7 @@ impl Node {
 }
 
 /// Size of the bonus buffer, in bytes, of a dnode with this number of slots and pointers.
-pub(crate) fn bonus_room(slots: usize, pointers: usize, spill: bool) -> usize {
+pub(crate) fn bonus_capacity(slots: usize, pointers: usize, spill: bool) -> usize {
     (slots * Dnode::SLOT).saturating_sub(64 + (pointers + usize::from(spill)) * BlockPointer::SIZE)
 }
 
@@ -207,8 +207,8 @@ pub(crate) fn set_spill_pointer(dnode: &mut Dnode, spill: Option<BlockPointer>) 
     dnode.spill = spill;
     let bit = DnodeFlags::SPILL_BLKPTR;
     dnode.flags = DnodeFlags(if spill.is_some() { dnode.flags.0 | bit } else { dnode.flags.0 & !bit });
-    let room = bonus_room(dnode.slots(), dnode.block_pointers.len(), spill.is_some());
-    dnode.bonus.resize(room, 0);
+    let capacity = bonus_capacity(dnode.slots(), dnode.block_pointers.len(), spill.is_some());
+    dnode.bonus.resize(capacity, 0);
 }
 
 /// Makes the dnode of an object that has no blocks yet.
@@ -220,7 +220,7 @@ pub(crate) fn fresh(new: &super::NewObject) -> Dnode {
     let room = (slots * Dnode::SLOT - 64).saturating_sub(new.bonus.len()) / BlockPointer::SIZE;
     let pointers = if new.bonus_type == ObjectType::SA { 1 } else { room.clamp(1, 3) };
     let mut bonus: SmallVec<[u8; 320]> = SmallVec::from_slice(&new.bonus);
-    bonus.resize(bonus_room(slots, pointers, false), 0);
+    bonus.resize(bonus_capacity(slots, pointers, false), 0);
     Dnode {
         object_type: new.kind,
         indirect_shift: new.indirect_shift,
@@ -230,7 +230,7 @@ pub(crate) fn fresh(new: &super::NewObject) -> Dnode {
         compression: 0,
         flags: DnodeFlags(DnodeFlags::USED_BYTES),
         data_block_bytes: new.block_bytes.max(512).next_multiple_of(512),
-        bonus_len: new.bonus.len().min(bonus_room(slots, pointers, false)) as u16,
+        bonus_len: new.bonus.len().min(bonus_capacity(slots, pointers, false)) as u16,
         extra_slots: (slots - 1) as u8,
         max_block_id: 0,
         used: 0,
