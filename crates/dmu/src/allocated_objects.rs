@@ -1,42 +1,29 @@
 //! Lists an object's data blocks, or a set's objects, in ascending order, in a time that the pool's size bounds.
 //!
-//! A tree of block pointers can span far more blocks than a pool can hold, and a malformed tree may do so with a handful of
-//! blocks: each level full of pointers to one block of the level below. In a consistent tree only one pointer leads to each
-//! indirect block, because indirect blocks are neither deduplicated nor cloned. So a listing records the position of each
-//! indirect block, and ends with an error when it finds one at a second position. The number of distinct indirect blocks is
-//! bounded by the size of the pool.
+//! A tree of block pointers can span far more blocks than a pool can hold, and a malformed tree may do so with a
+//! handful of blocks: each level full of pointers to one block of the level below. In a consistent tree only one
+//! pointer leads to each indirect block, because indirect blocks are neither deduplicated nor cloned. So a listing
+//! records the position of each indirect block, and ends with an error when it finds one at a second position. The
+//! number of distinct indirect blocks is bounded by the size of the pool.
 //!
 //! The blocks of a live set move, so the recorded positions are valid until its next sync.
 
+use crate::cycle_guard::VisitedIndirects;
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::object_set::ObjectSet;
 use crate::read::Seek;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use weir_format::{BlockPointer, Dnode, ObjectId};
+use weir_format::{Dnode, ObjectId};
 use weir_machine::Request;
-
-/// Indirect blocks that were visited: address, and level and number in the object.
-#[derive(Debug, Default)]
-pub(crate) struct Entered(BTreeMap<(u32, u64), (u8, u64)>);
-
-impl Entered {
-    /// Records an indirect block; returns false if it was found at another position before.
-    pub fn note(&mut self, pointer: &BlockPointer, level: u8, number: u64) -> bool {
-        let here = (level, number);
-        // All copies are recorded, because an unreadable copy could otherwise hide a readable one.
-        let places = pointer.dvas().map(|d| *self.0.entry((d.vdev, d.offset_bytes)).or_insert(here));
-        places.filter(|place| *place != here).count() == 0
-    }
-}
 
 /// The data blocks of an object.
 pub struct DataBlocks {
     set: Arc<ObjectSet>,
     object: Arc<Object>,
     next: u64,
-    entered: Entered,
+    entered: VisitedIndirects,
     version: u64,
 }
 
@@ -44,18 +31,19 @@ impl DataBlocks {
     /// Lists all data blocks of an object from the first on.
     pub fn of(set: &Arc<ObjectSet>, object: &Arc<Object>) -> Self {
         let version = set.version();
-        DataBlocks { set: set.clone(), object: object.clone(), next: 0, entered: Entered::default(), version }
+        DataBlocks { set: set.clone(), object: object.clone(), next: 0, entered: VisitedIndirects::default(), version }
     }
 
     /// Returns the number of the next block that is not a hole; `None` after the last.
     ///
     /// # Errors
-    /// Errors of reading indirect blocks; [`ObjectError::Corrupt`] if two pointers of the tree lead to one indirect block.
+    /// Errors of reading indirect blocks; [`ObjectError::Corrupt`] if two pointers of the tree lead to one indirect
+    /// block.
     pub async fn next(&mut self, rq: &Request) -> Result<Option<u64>, ObjectError> {
         let version = self.set.version();
         if version != self.version {
             self.version = version;
-            self.entered = Entered::default();
+            self.entered = VisitedIndirects::default();
         }
         let entered = Some(&mut self.entered);
         let found = self.set.next_block(rq, &self.object, self.next, Seek::Data, entered).await?;

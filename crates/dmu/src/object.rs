@@ -7,12 +7,12 @@
 //!   in an indirect block of level l it is below pointer  (n >> k·(l-1)) mod 2^k
 //! ```
 //!
-//! A level adds k bits of block number. A malformed dnode can claim 12 levels, and so more than 64 bits: such shifts return
-//! 0, as they would if block numbers had more bits.
+//! A level adds k bits of block number. A malformed dnode can claim 12 levels, and so more than 64 bits: such shifts
+//! return 0, as they would if block numbers had more bits.
 
 use std::sync::{Arc, Mutex};
 use weir_cache::prefetch::Prefetcher;
-use weir_format::{BlockPointer, Dnode, ObjectId};
+use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
 
 /// An object: its dnode, and the state of its prefetcher.
 pub struct Object {
@@ -79,6 +79,37 @@ impl Object {
     pub(crate) fn index_in(&self, level: u8, block: u64) -> usize {
         let mask = (1u64 << self.fan_out_shift().min(32)) - 1;
         (shift_right(block, self.cover(level.saturating_sub(1))) & mask) as usize
+    }
+}
+
+/// Description of a new object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewObject {
+    /// Type of the contents.
+    pub kind: ObjectType,
+    /// Block size in bytes, a multiple of 512.
+    pub block_bytes: u32,
+    /// log2 of the size of an indirect block.
+    pub indirect_shift: u8,
+    /// Type of the bonus buffer's contents.
+    pub bonus_type: ObjectType,
+    /// Contents of the bonus buffer.
+    pub bonus: Vec<u8>,
+    /// Size of the dnode in slots of 512 bytes.
+    pub slots: u8,
+}
+
+impl NewObject {
+    /// An object without a bonus buffer, with indirect blocks of 128 KiB.
+    pub fn new(kind: ObjectType, block_bytes: u32) -> Self {
+        NewObject { kind, block_bytes, indirect_shift: 17, bonus_type: ObjectType::NONE, bonus: Vec::new(), slots: 1 }
+    }
+
+    /// With this bonus buffer.
+    pub fn bonus(mut self, kind: ObjectType, bytes: Vec<u8>) -> Self {
+        self.bonus_type = kind;
+        self.bonus = bytes;
+        self
     }
 }
 

@@ -1,12 +1,12 @@
 //! Reads objects: traversal of indirect blocks, holes, and prefetch.
 //!
-//! A range is read in two steps: first the pointers of all its blocks, with one read of each level-1 indirect block; then
-//! the data blocks, many concurrently. A block that cannot be read is an error of the read that requested it.
+//! A range is read in two steps: first the pointers of all its blocks, with one read of each level-1 indirect block;
+//! then the data blocks, many concurrently. A block that cannot be read is an error of the read that requested it.
 //!
-//! A hole is a null pointer at any level, or a block number beyond the last block. Holes are read as zeros from one shared
-//! buffer.
+//! A hole is a null pointer at any level, or a block number beyond the last block. Holes are read as zeros from one
+//! shared buffer.
 
-use crate::allocated_objects::Entered;
+use crate::cycle_guard::VisitedIndirects;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::live::dirty_object::BlockLookup;
 use crate::object::{Object, shift_left, shift_right};
@@ -25,8 +25,8 @@ use weir_machine::{Priority, Request};
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 /// Maximum blocks that one call reads concurrently.
 const MAX_CONCURRENT_READS: usize = 32;
-/// Maximum descents of one seek. A tree with correct fill counts needs at most one per level; with wrong fill counts, a seek
-/// might otherwise never end.
+/// Maximum descents of one seek. A tree with correct fill counts needs at most one per level; with wrong fill counts, a
+/// seek might otherwise never end.
 pub(crate) const SEEK_DESCENTS: u32 = 64;
 /// Maximum bytes of one read.
 pub const MAX_READ_BYTES: usize = 64 << 20;
@@ -57,8 +57,8 @@ impl Seek {
 }
 
 impl ObjectSet {
-    /// Reads up to `len` bytes from `offset`, clipped at `end` (the size of the file or volume in bytes; the object itself
-    /// knows only its blocks). Prefetches the blocks that are likely to be read next.
+    /// Reads up to `len` bytes from `offset`, clipped at `end` (the size of the file or volume in bytes; the object
+    /// itself knows only its blocks). Prefetches the blocks that are likely to be read next.
     pub async fn read(
         self: &Arc<Self>,
         rq: &Request,
@@ -229,8 +229,8 @@ impl ObjectSet {
         self.is_live() && self.version() != version && error.is_corrupt()
     }
 
-    /// Reads up to `count` 64-bit integers of an array object, from index `first` on. The result ends at the object's last
-    /// block, and after at most [`MAX_READ_BYTES`].
+    /// Reads up to `count` 64-bit integers of an array object, from index `first` on. The result ends at the object's
+    /// last block, and after at most [`MAX_READ_BYTES`].
     pub async fn read_words(
         self: &Arc<Self>,
         rq: &Request,
@@ -307,8 +307,8 @@ impl ObjectSet {
         Ok(bytes)
     }
 
-    /// Reads a block of dnodes without the key. The bonus areas stay encrypted. The rest is readable, and only the checksum
-    /// verifies it, not the MAC.
+    /// Reads a block of dnodes without the key. The bonus areas stay encrypted. The rest is readable, and only the
+    /// checksum verifies it, not the MAC.
     async fn read_sealed(
         &self,
         rq: &Request,
@@ -352,8 +352,8 @@ impl ObjectSet {
         Ok(Some(pointer))
     }
 
-    /// Returns the pointers of data blocks from `blocks.start` on: at least one, up to the end of the level-1 indirect block
-    /// or of the range.
+    /// Returns the pointers of data blocks from `blocks.start` on: at least one, up to the end of the level-1 indirect
+    /// block or of the range.
     async fn pointers(
         &self,
         rq: &Request,
@@ -399,8 +399,8 @@ impl ObjectSet {
         self.cache().read(rq, pointer, &self.options_at(place)).await.map_err(|e| ObjectError::block(place, e))
     }
 
-    /// Checks that a pointer leads to level `level`, because a pointer of a malformed tree might lead back up, and that no
-    /// indirect block is embedded in its pointer.
+    /// Checks that a pointer leads to level `level`, because a pointer of a malformed tree might lead back up, and that
+    /// no indirect block is embedded in its pointer.
     pub(crate) fn check_level(
         &self,
         object: &Object,
@@ -424,15 +424,15 @@ impl ObjectSet {
     }
 
     /// Returns the first data block at or after `from` that matches `what`. Skips whole subtrees: nothing below a null
-    /// pointer is read, and a seek for holes skips subtrees whose fill counts are complete. Indirect blocks are recorded in
-    /// `entered`.
+    /// pointer is read, and a seek for holes skips subtrees whose fill counts are complete. Indirect blocks are
+    /// recorded in `entered`.
     pub(crate) async fn next_block(
         &self,
         rq: &Request,
         object: &Object,
         from: u64,
         what: Seek,
-        mut entered: Option<&mut Entered>,
+        mut entered: Option<&mut VisitedIndirects>,
     ) -> Result<Option<u64>, ObjectError> {
         let top = object.dnode.levels.saturating_sub(1);
         let mut at = from;
@@ -458,8 +458,8 @@ impl ObjectSet {
         Err(ObjectError::Corrupt { place: self.place(object.id, top, at), why: "wrong fill counts" })
     }
 
-    /// Searches below a pointer of the dnode for the first block from `at` on; `None` if a subtree has none: `at` is then
-    /// the first block after that subtree.
+    /// Searches below a pointer of the dnode for the first block from `at` on; `None` if a subtree has none: `at` is
+    /// then the first block after that subtree.
     async fn descend(
         &self,
         rq: &Request,
@@ -467,7 +467,7 @@ impl ObjectSet {
         mut pointer: BlockPointer,
         at: &mut u64,
         what: Seek,
-        mut entered: Option<&mut Entered>,
+        mut entered: Option<&mut VisitedIndirects>,
     ) -> Result<Option<u64>, ObjectError> {
         for level in (1..object.dnode.levels).rev() {
             if pointer.is_hole() {

@@ -17,8 +17,7 @@ mod tests;
 
 use crate::arrays::write_words;
 use crate::error::ObjectError;
-use crate::live::NewObject;
-use crate::object::Object;
+use crate::object::{NewObject, Object};
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 
 use crate::sync_tasks::{DslError, DslSyncContext, ZAP_METADATA};
 use weir_dmu::dedup::{Dedup, DedupChanges, Entry, Table, table};
-use weir_dmu::zap::{self, Key, NewZap, ZapLayout, Value, Zap};
+use weir_dmu::zap::{self, Key, NewZap, Value, Zap, ZapLayout};
 use weir_format::ddt::{self, DdtClass, DdtKey, DdtLogHeader, DdtPhys};
 use weir_format::dsl::pool;
 use weir_format::zap::ZapFlags;

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_dmu::ObjectError;
 use weir_dmu::dedup::Dedup;
-use weir_dmu::live::{SpaceReserve, TxAdmission};
+use weir_dmu::live::{DedupWriter, SpaceReserve, TxAdmission};
 use weir_dmu::txg::{Tx, TxgTracker};
 use weir_dsl::sync_tasks::{LimitRefusal, Limits};
 use weir_format::{ObjsetId, Txg};
@@ -322,8 +322,8 @@ impl TxAdmission for PoolTxAdmission {
         self.dirty.freed_blocks
     }
 
-    fn dedup(&self) -> Option<&Arc<Dedup>> {
-        Some(&self.dedup)
+    fn dedup(&self) -> Option<Arc<dyn DedupWriter>> {
+        Some(self.dedup.clone())
     }
 }
 

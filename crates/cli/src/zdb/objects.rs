@@ -10,7 +10,7 @@ use super::text;
 use crate::args::Args;
 use crate::failure::Failure;
 use crate::units::human;
-use weir_dmu::zap::{ZapLayout, Zap};
+use weir_dmu::zap::{Zap, ZapLayout};
 use weir_dmu::{DataBlocks, Object, ObjectError, Objects};
 use weir_format::{Dnode, DnodeFlags, ObjectId, ObjsetKind};
 use weir_machine::{Machine, Request};

@@ -22,62 +22,31 @@
 //!
 //! Source: OpenZFS `module/zfs/ddt.c`, `module/zfs/zio.c` (`zio_ddt_write`, `zio_ddt_free`).
 
+mod entry;
 pub mod table;
 
+use crate::ddt_brt_reader::{CHECKSUMS, DedupTable, dedup_log, dedup_tables};
 use crate::error::{ErrorLocation, ObjectError};
+use crate::live::DedupWriter;
+pub use crate::live::policy::DedupPolicy;
 use crate::object_set::ObjectSet;
+use crate::zap;
 use bytes::Bytes;
+pub use entry::{Entry, EntryId};
 use futures_channel::oneshot;
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-pub use table::{DedupChanges, Table};
+pub use table::Table;
+use table::{DIRECTORY, FLAGS, VERSION};
 use weir_blocks::{Blocks, Prepared, ReadOptions, WriteOptions};
-use weir_format::ddt::{DdtClass, DdtKey, DdtPhys};
-use weir_format::{BlockPointer, ChecksumKind};
+use weir_format::ddt::{self, DdtClass, DdtHistogram, DdtKey, DdtLogHeader, DdtPhys};
+use weir_format::dsl::pool;
+use weir_format::{BlockPointer, ChecksumKind, ObjectId};
 use weir_machine::Request;
 
 /// Dedup bit of a block pointer.
 const DEDUP: u64 = 1 << 62;
-/// Blocks of an entry of the legacy form: ditto blocks (no longer made), and one, two, three copies.
-const VARIANTS: usize = 4;
-
-/// Dedup property of a dataset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DedupPolicy {
-    /// Checksum that identifies blocks; all data of the dataset use it.
-    pub checksum: ChecksumKind,
-    /// Whether blocks with the same checksum are compared byte by byte before they are shared.
-    pub verify: bool,
-}
-
-/// Number of a checksum, and a key: identifies an entry in the pool.
-pub type EntryId = (u8, DdtKey);
-
-/// State of an entry in the open txg.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// Class of the table with this entry.
-    pub class: Option<DdtClass>,
-    /// Blocks of the entry that the class's histogram accounts for.
-    pub counted: Option<Vec<DdtPhys>>,
-    /// The blocks: one (flat form), or [`VARIANTS`] (legacy form).
-    pub blocks: Vec<DdtPhys>,
-}
-
-impl Entry {
-    /// Returns the block with this number of copies.
-    fn slot(&mut self, copies: u8) -> Option<&mut DdtPhys> {
-        let at = if self.blocks.len() == 1 { 0 } else { usize::from(copies) };
-        self.blocks.get_mut(at)
-    }
-
-    /// Returns the block that a pointer leads to.
-    fn of_pointer(&mut self, pointer: &BlockPointer) -> Option<&mut DdtPhys> {
-        let place = pointer.dva(0).to_words();
-        let birth = pointer.physical_birth();
-        self.blocks.iter_mut().find(|b| b.dva_words.starts_with(&place) && b.birth == birth && birth.0 != 0)
-    }
-}
 
 #[derive(Default)]
 struct State {
@@ -86,6 +55,49 @@ struct State {
     changed: BTreeMap<EntryId, Entry>,
     /// Entries in use by a task, and the tasks that wait for them.
     busy: BTreeMap<EntryId, Vec<oneshot::Sender<()>>>,
+}
+
+/// The entries that a txg changed, and the tables they belong to, by the number of their checksum.
+#[derive(Debug)]
+pub struct DedupChanges {
+    /// Changed entries, by checksum and key.
+    pub entries: BTreeMap<EntryId, Entry>,
+    /// Tables to write, by checksum.
+    pub tables: BTreeMap<u8, Table>,
+}
+
+impl State {
+    /// Reads the entries of a fast table's logs, those of the active log last.
+    async fn read_logs(
+        &mut self,
+        rq: &Request,
+        mos: &Arc<ObjectSet>,
+        checksum: ChecksumKind,
+        table: &mut Table,
+    ) -> Result<(), ObjectError> {
+        let Some(directory) = table.directory else { return Ok(()) };
+        let mut logs = Vec::new();
+        for n in 0..2 {
+            let id = zap::lookup_word(rq, mos, directory, &ddt::log_name(checksum, n)).await?;
+            if let Some(id) = id.map(ObjectId) {
+                let (header, entries) = dedup_log(rq, mos, id).await?;
+                logs.push((id, header, entries));
+            }
+        }
+        logs.sort_by_key(|(_, header, _)| header.flags & DdtLogHeader::FLUSHING == 0);
+        for (id, header, entries) in logs {
+            for (key, logged) in entries {
+                let class = DdtClass::ALL.get(usize::from(logged.class)).copied().filter(|_| logged.storage == 0);
+                // The histograms of the tables do not include the entries of a log.
+                let entry = Entry { class, counted: None, blocks: logged.value };
+                self.changed.insert((checksum as u8, key), entry);
+            }
+            if header.length_bytes > 0 {
+                table.logs.push((id, header));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Dedup tables of a pool that is open for changes.
@@ -135,6 +147,60 @@ impl Dedup {
         Arc::new(Dedup { mos, state: Mutex::default() })
     }
 
+    /// Reads the tables of an existing pool, including the entries of their logs.
+    ///
+    /// # Errors
+    /// Errors of reading the tables.
+    pub async fn read(rq: &Request, mos: Arc<ObjectSet>) -> Result<Arc<Self>, ObjectError> {
+        let mut state = State::default();
+        let statistics = zap::lookup_word(rq, &mos, DIRECTORY, pool::DDT_STATS).await?.map(ObjectId);
+        for checksum in CHECKSUMS {
+            let own = zap::lookup_word(rq, &mos, DIRECTORY, &ddt::directory_name(checksum)).await?.map(ObjectId);
+            let Some(directory) = own else { continue };
+            let mut table = Table { directory: Some(directory), ..Table::empty(true) };
+            let version = zap::lookup_word(rq, &mos, directory, ddt::DIR_VERSION).await?;
+            let flags = zap::lookup_word(rq, &mos, directory, ddt::DIR_FLAGS).await?;
+            if version != Some(VERSION) || flags != Some(FLAGS) {
+                return Err(ObjectError::Unsupported { what: "writing to a dedup table of an unknown version" });
+            }
+            state.read_logs(rq, &mos, checksum, &mut table).await?;
+            state.tables.insert(checksum as u8, table);
+        }
+        for DedupTable { checksum, class, object, flat } in dedup_tables(rq, &mos).await? {
+            let table = state.tables.entry(checksum as u8).or_insert_with(|| Table::empty(flat));
+            table.objects[class as usize] = Some(object);
+            let name = ddt::table_name(checksum, class);
+            let counted = match statistics {
+                Some(id) => zap::lookup(rq, &mos, id, &name).await?,
+                None => None,
+            };
+            let counted = counted.and_then(|value| DdtHistogram::from_words(&value.words));
+            table.histograms[class as usize] = counted.unwrap_or_default();
+        }
+        Ok(Arc::new(Dedup { mos, state: Mutex::new(state) }))
+    }
+
+    /// Takes the entries that the open txg changed, and each table that has such entries or a log to empty.
+    ///
+    /// The caller writes them and returns each table with [`Dedup::put_table`].
+    pub fn take_changes(&self) -> DedupChanges {
+        let mut state = self.state();
+        let entries = std::mem::take(&mut state.changed);
+        let has_changes =
+            |n: &u8| entries.range((*n, DdtKey::default())..).next().is_some_and(|((first, _), _)| first == n);
+        let touched = state.tables.keys().copied().filter(has_changes).collect::<Vec<u8>>();
+        let with_logs = state.tables.iter().filter(|(_, table)| !table.logs.is_empty()).map(|(n, _)| *n);
+        let numbers: Vec<u8> = with_logs.chain(touched).collect();
+        let take = |n: u8| Some((n, state.tables.remove(&n)?));
+        let tables = numbers.into_iter().filter_map(take).collect();
+        DedupChanges { entries, tables }
+    }
+
+    /// Returns a table that [`Dedup::take_changes`] took.
+    pub fn put_table(&self, checksum: u8, table: Table) {
+        self.state().tables.insert(checksum, table);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +241,7 @@ impl Dedup {
     ///
     /// # Errors
     /// Errors of reading the tables and of writing the block.
-    pub async fn write(
+    async fn write_block(
         &self,
         rq: &Request,
         bytes: &Bytes,
@@ -269,5 +335,18 @@ impl Dedup {
             sums.map(|(own, used)| used.saturating_sub(own)).fold(0, u64::saturating_add)
         };
         self.state().tables.values().map(one).fold(0, u64::saturating_add)
+    }
+}
+
+impl DedupWriter for Dedup {
+    fn write<'a>(
+        &'a self,
+        rq: &'a Request,
+        bytes: &'a Bytes,
+        options: &'a WriteOptions,
+        verify: bool,
+        read: &'a ReadOptions,
+    ) -> BoxFuture<'a, Result<BlockPointer, ObjectError>> {
+        Box::pin(self.write_block(rq, bytes, options, verify, read))
     }
 }

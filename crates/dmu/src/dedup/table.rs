@@ -12,17 +12,16 @@
 //! Source: OpenZFS `module/zfs/ddt.c` (`ddt_sync_flush_entry`, `ddt_sync_update_stats`, `ddt_configure`),
 //! `ddt_zap.c`, `ddt_log.c`.
 
-use super::{Dedup, Entry, EntryId, State, VARIANTS};
-use crate::ddt_brt_reader::{CHECKSUMS, DedupTable, FLAT, dedup_log, dedup_tables, dedup_value};
+use super::entry::{Entry, VARIANTS};
+use crate::ddt_brt_reader::{FLAT, dedup_value};
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
 use crate::zap::{self, Zap};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use weir_codec::compress::{ZstdLevel, compress};
-use weir_format::ddt::{self, DdtClass, DdtHistogram, DdtKey, DdtLogHeader, DdtPhys};
+use weir_format::ddt::{DdtClass, DdtHistogram, DdtKey, DdtLogHeader, DdtPhys};
 use weir_format::dsl::pool;
-use weir_format::{ChecksumKind, CompressionKind, ObjectId, features};
+use weir_format::{CompressionKind, ObjectId, features};
 use weir_machine::Request;
 
 /// Feature whose reference count is the number of fast tables.
@@ -33,7 +32,8 @@ pub const VERSION: u64 = 1;
 pub const FLAGS: u64 = FLAT | 2;
 /// Flag in the first byte of a stored value: little-endian. The other bits are the compression.
 const LITTLE: u8 = 0x80;
-const DIRECTORY: ObjectId = ObjectId(pool::DIRECTORY_OBJECT);
+/// Object directory of the MOS.
+pub(super) const DIRECTORY: ObjectId = ObjectId(pool::DIRECTORY_OBJECT);
 
 /// Dedup table of one checksum.
 #[derive(Clone, Debug)]
@@ -64,7 +64,8 @@ impl Table {
         Ok(Table::empty(fast))
     }
 
-    fn empty(fast: bool) -> Self {
+    /// Creates a table without entries.
+    pub(super) fn empty(fast: bool) -> Self {
         Table {
             fast,
             directory: (!fast).then_some(DIRECTORY),
@@ -92,105 +93,6 @@ impl Table {
             return Ok(Entry { class: Some(class), counted: Some(blocks.clone()), blocks });
         }
         Ok(Entry { class: None, counted: None, blocks: vec![DdtPhys::default(); self.blocks_per_entry()] })
-    }
-}
-
-impl Dedup {
-    /// Reads the tables of an existing pool, including the entries of their logs.
-    ///
-    /// # Errors
-    /// Errors of reading the tables.
-    pub async fn read(rq: &Request, mos: Arc<ObjectSet>) -> Result<Arc<Self>, ObjectError> {
-        let mut state = State::default();
-        let statistics = zap::lookup_word(rq, &mos, DIRECTORY, pool::DDT_STATS).await?.map(ObjectId);
-        for checksum in CHECKSUMS {
-            let own = zap::lookup_word(rq, &mos, DIRECTORY, &ddt::directory_name(checksum)).await?.map(ObjectId);
-            let Some(directory) = own else { continue };
-            let mut table = Table { directory: Some(directory), ..Table::empty(true) };
-            let version = zap::lookup_word(rq, &mos, directory, ddt::DIR_VERSION).await?;
-            let flags = zap::lookup_word(rq, &mos, directory, ddt::DIR_FLAGS).await?;
-            if version != Some(VERSION) || flags != Some(FLAGS) {
-                return Err(ObjectError::Unsupported { what: "writing to a dedup table of an unknown version" });
-            }
-            state.read_logs(rq, &mos, checksum, &mut table).await?;
-            state.tables.insert(checksum as u8, table);
-        }
-        for DedupTable { checksum, class, object, flat } in dedup_tables(rq, &mos).await? {
-            let table = state.tables.entry(checksum as u8).or_insert_with(|| Table::empty(flat));
-            table.objects[class as usize] = Some(object);
-            let name = ddt::table_name(checksum, class);
-            let counted = match statistics {
-                Some(id) => zap::lookup(rq, &mos, id, &name).await?,
-                None => None,
-            };
-            let counted = counted.and_then(|value| DdtHistogram::from_words(&value.words));
-            table.histograms[class as usize] = counted.unwrap_or_default();
-        }
-        Ok(Arc::new(Dedup { mos, state: Mutex::new(state) }))
-    }
-
-    /// Takes the entries that the open txg changed, and each table that has such entries or a log to empty.
-    ///
-    /// The caller writes them and returns each table with [`Dedup::put_table`].
-    pub fn take_changes(&self) -> DedupChanges {
-        let mut state = self.state();
-        let entries = std::mem::take(&mut state.changed);
-        let has_changes =
-            |n: &u8| entries.range((*n, DdtKey::default())..).next().is_some_and(|((first, _), _)| first == n);
-        let touched = state.tables.keys().copied().filter(has_changes).collect::<Vec<u8>>();
-        let with_logs = state.tables.iter().filter(|(_, table)| !table.logs.is_empty()).map(|(n, _)| *n);
-        let numbers: Vec<u8> = with_logs.chain(touched).collect();
-        let take = |n: u8| Some((n, state.tables.remove(&n)?));
-        let tables = numbers.into_iter().filter_map(take).collect();
-        DedupChanges { entries, tables }
-    }
-
-    /// Returns a table that [`Dedup::take_changes`] took.
-    pub fn put_table(&self, checksum: u8, table: Table) {
-        self.state().tables.insert(checksum, table);
-    }
-}
-
-/// The entries that a txg changed, and the tables they belong to, by the number of their checksum.
-#[derive(Debug)]
-pub struct DedupChanges {
-    /// Changed entries, by checksum and key.
-    pub entries: BTreeMap<EntryId, Entry>,
-    /// Tables to write, by checksum.
-    pub tables: BTreeMap<u8, Table>,
-}
-
-impl State {
-    /// Reads the entries of a fast table's logs, those of the active log last.
-    async fn read_logs(
-        &mut self,
-        rq: &Request,
-        mos: &Arc<ObjectSet>,
-        checksum: ChecksumKind,
-        table: &mut Table,
-    ) -> Result<(), ObjectError> {
-        let Some(directory) = table.directory else { return Ok(()) };
-        let mut logs = Vec::new();
-        for n in 0..2 {
-            let id = zap::lookup_word(rq, mos, directory, &ddt::log_name(checksum, n)).await?;
-            if let Some(id) = id.map(ObjectId) {
-                let (header, entries) = dedup_log(rq, mos, id).await?;
-                logs.push((id, header, entries));
-            }
-        }
-        logs.sort_by_key(|(_, header, _)| header.flags & DdtLogHeader::FLUSHING == 0);
-        for (id, header, entries) in logs {
-            for (key, logged) in entries {
-                let class = DdtClass::ALL.get(usize::from(logged.class)).copied().filter(|_| logged.storage == 0);
-                // The histograms of the tables do not include the entries of a log.
-                let entry = Entry { class, counted: None, blocks: logged.value };
-                self.changed.insert((checksum as u8, key), entry);
-            }
-            if header.length_bytes > 0 {
-                table.logs.push((id, header));
-            }
-        }
-        Ok(())
     }
 }
 

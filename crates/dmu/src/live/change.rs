@@ -1,9 +1,11 @@
 //! DirtyRecords of objects of a live object set by files, volumes, ZAPs and the pool, each within a [`Tx`].
 
 use super::dirty_object::{BlockLookup, DirtyObject, DirtyRecords, bonus_capacity, fresh};
-use super::{DirtyObjset, NewObject, Policy, SpaceReserve, State, TxAdmission};
+use super::overlay::{DirtyObjset, State};
+use super::policy::Policy;
+use super::tx_admission::{SpaceReserve, TxAdmission};
 use crate::error::ObjectError;
-use crate::object::Object;
+use crate::object::{NewObject, Object};
 use crate::object_set::{ObjectSet, Opening};
 use crate::txg::{Tx, TxgTracker};
 use bytes::{Bytes, BytesMut};

@@ -6,8 +6,8 @@
 //!   base       ─► the synced tree              for blocks that no txg changed
 //! ```
 //!
-//! The [`DirtyRecords`] of a txg are whole blocks, spans of freed blocks, and an image of the dnode's own fields. They are
-//! final when the txg is closed.
+//! The [`DirtyRecords`] of a txg are whole blocks, spans of freed blocks, and an image of the dnode's own fields. They
+//! are final when the txg is closed.
 
 use super::spans::Spans;
 use crate::object::Object;
@@ -212,7 +212,7 @@ pub(crate) fn set_spill_pointer(dnode: &mut Dnode, spill: Option<BlockPointer>) 
 }
 
 /// Makes the dnode of an object that has no blocks yet.
-pub(crate) fn fresh(new: &super::NewObject) -> Dnode {
+pub(crate) fn fresh(new: &crate::object::NewObject) -> Dnode {
     use weir_format::Endian;
     use weir_format::dnode::DnodeFlags;
     let slots = usize::from(new.slots.max(1));

@@ -19,8 +19,8 @@
 //!
 //! Source of the ideas: OpenZFS `module/zfs/dmu.c` (`dmu_free_long_range`, `zfs_per_txg_dirty_frees_percent`).
 
-use super::SpaceReserve;
 use super::dirty_object::DirtyObject;
+use super::tx_admission::SpaceReserve;
 use crate::error::ObjectError;
 use crate::object::{Object, shift_left, shift_right};
 use crate::object_set::ObjectSet;

@@ -8,11 +8,12 @@
 //! changes nothing in memory, so the txg, and the pool on disk, are as before.
 
 use super::dirty_object::{DirtyRecords, fresh};
+use super::overlay::{DirtyObjset, State};
+use super::sync_result::{Killed, ObjsetSyncResult};
 use super::tree::Writer;
 use super::usage::Usage;
-use super::{DirtyObjset, NewObject, State};
 use crate::error::ObjectError;
-use crate::object::Object;
+use crate::object::{NewObject, Object};
 use crate::object_set::{ObjectSet, Root, empty_header};
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
@@ -31,41 +32,6 @@ const DNODE_BLOCK_BYTES: u32 = 16 << 10;
 const MAX_OBJECTS: u64 = 1 << 48;
 /// Offset in a dnode of its number of additional slots.
 const EXTRA_SLOTS: usize = 12;
-
-/// A block that the newest state does not need any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Killed {
-    /// Pointer to the block.
-    pub pointer: BlockPointer,
-    /// Object that the block belonged to.
-    pub object: ObjectId,
-    /// Level above the data.
-    pub level: u8,
-    /// Number of the block on that level; [`crate::ErrorLocation::SPILL`] for a spill block.
-    pub block: u64,
-}
-
-/// Result of syncing an object set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObjsetSyncResult {
-    /// Pointer to the new root.
-    pub root: BlockPointer,
-    /// Written blocks, including embedded ones.
-    pub born: Vec<BlockPointer>,
-    /// Freed blocks.
-    pub killed: Vec<Killed>,
-    /// Those of `born` that other pointers refer to, too: each is one more reference.
-    pub cloned: Vec<BlockPointer>,
-    /// Blocks that are in no tree and not accounted; the caller frees their space.
-    pub orphans: Vec<BlockPointer>,
-    /// Whether a dnode of more than one slot was written (`feature@large_dnode`).
-    pub large_dnodes: bool,
-    /// Whether a directory got its first long name (`feature@longname`).
-    pub long_names: bool,
-}
-
-/// Finds user, group and project of a file from its dnode and spill block; `None` for an object without an owner.
-pub type OwnerOf = fn(&Dnode, Option<&[u8]>) -> Option<[u64; 3]>;
 
 /// An object that a txg changed.
 struct Dirty {

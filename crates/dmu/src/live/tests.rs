@@ -1,7 +1,13 @@
 use super::*;
+use crate::error::ObjectError;
+use crate::object_set::ObjectSet;
 use crate::read::Seek;
+use crate::txg::TxgTracker;
 use proptest::prelude::*;
-use weir_format::{ObjsetKind, Txg};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_format::{ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
+use weir_machine::Request;
 use weir_sim::SimWorld;
 
 #[derive(Clone, Debug)]

@@ -9,9 +9,10 @@
 //! edit are not read.
 
 use super::dirty_object::{DirtyRecords, bonus_capacity};
+use super::policy::{DedupPolicy, Policy};
 use super::spans::Spans;
-use super::{Killed, ObjsetSyncResult, Policy};
-use crate::dedup::{Dedup, DedupPolicy};
+use super::sync_result::{Killed, ObjsetSyncResult};
+use super::tx_admission::DedupWriter;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::object::{shift_left, shift_right};
 use crate::object_set::ObjectSet;
@@ -169,9 +170,9 @@ impl Writer<'_> {
     }
 
     /// The pool's dedup tables, if data blocks of this type of object are deduplicated.
-    fn dedup(&self, kind: ObjectType) -> Option<(Arc<Dedup>, DedupPolicy)> {
+    fn dedup(&self, kind: ObjectType) -> Option<(Arc<dyn DedupWriter>, DedupPolicy)> {
         let policy = self.policy.dedup.filter(|_| !kind.is_metadata() && self.set.options().keys.is_none())?;
-        Some((self.set.live()?.admission.dedup()?.clone(), policy))
+        Some((self.set.live()?.admission.dedup()?, policy))
     }
 
     /// Makes the hole that replaces a block. Its birth is this txg if there was a block, or a hole with a birth; in
@@ -511,7 +512,7 @@ async fn write_batch(
     cache: &Cache,
     batch: Vec<(Bytes, WriteOptions)>,
     read: &ReadOptions,
-    dedup: Option<(Arc<Dedup>, DedupPolicy)>,
+    dedup: Option<(Arc<dyn DedupWriter>, DedupPolicy)>,
     place: ErrorLocation,
 ) -> Result<Written, ObjectError> {
     let rq = Request::internal("sync");

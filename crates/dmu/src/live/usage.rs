@@ -19,7 +19,7 @@ use weir_machine::Request;
 
 /// Bytes of a file that are accounted beyond its blocks: its dnode (`DNODE_MIN_SIZE`).
 const DNODE_BYTES: i64 = 512;
-/// ZAPs by kind of owner, in the order of [`super::OwnerOf`].
+/// ZAPs by kind of owner, in the order of [`super::policy::OwnerOf`].
 const OBJECTS: [u64; 3] = [Objset::USERUSED_OBJECT, Objset::GROUPUSED_OBJECT, Objset::PROJECTUSED_OBJECT];
 /// Index of projects in that order.
 const PROJECT: usize = 2;

@@ -1,15 +1,23 @@
 //! Plan for one object of the MOS: which of its blocks get new space.
 
-use super::{ChangedObject, META};
-use crate::live::dirty_object;
+use crate::live::dirty_object::{self, DirtyRecords};
 use crate::object::Object;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_blocks::Reserved;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
 
+/// The object that holds all dnodes.
+pub(super) const META: ObjectId = ObjectId(0);
 /// Maximum levels of a tree.
 const MAX_LEVELS: u8 = 12;
+
+/// Overlay of one object.
+pub(super) struct ChangedObject {
+    pub id: ObjectId,
+    pub base: Option<Arc<Object>>,
+    pub changes: Arc<DirtyRecords>,
+}
 
 /// Space that was allocated for a block.
 pub(super) struct Reservation {
@@ -53,7 +61,7 @@ impl TreePlan {
         let mut tree = Self::with(META, base.clone());
         tree.image = Some(match base {
             Some(base) => base.dnode.clone(),
-            None => dirty_object::fresh(&crate::live::NewObject::new(ObjectType::DNODE, 16 << 10)),
+            None => dirty_object::fresh(&crate::object::NewObject::new(ObjectType::DNODE, 16 << 10)),
         });
         tree
     }

@@ -1,7 +1,7 @@
 //! Writes the planned blocks: bottom up, each block once.
 
-use super::tree::{Reservation, TreePlan};
-use super::{ChangedObject, META, MosPlan};
+use super::plan::MosPlan;
+use super::tree::{ChangedObject, META, Reservation, TreePlan};
 use crate::error::ObjectError;
 use crate::live::sync::{Adopted, dnodes_in, put_dnode};
 use crate::object::Object;

@@ -1,7 +1,9 @@
 //! Reads fat ZAPs: look-up and walk through header, pointer table and leaves.
 
+use super::entry::{Entry, Key, Match, Position, Value};
+use super::name;
 use super::name::NormalizedName;
-use super::{Entry, Key, Match, Position, Value, Zap, name};
+use super::read::Zap;
 use crate::error::ObjectError;
 use bytes::Bytes;
 use weir_format::zap::{FatHeader, Leaf, LeafEntry, ZapFlags, hash_bytes, hash_words};

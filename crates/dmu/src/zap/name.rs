@@ -4,7 +4,7 @@
 //! both sides likewise, but keeps case if that is significant for the caller. Names that are not UTF-8 match no name in
 //! a ZAP with normal form.
 
-use super::Match;
+use super::entry::Match;
 use std::borrow::Cow;
 use unicode_normalization::UnicodeNormalization;
 use weir_format::zap::NormFlags;

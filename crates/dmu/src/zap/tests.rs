@@ -1,5 +1,6 @@
+use super::entry::{Match, Position, hash_bits};
 use super::name::{NormalizedName, normalize};
-use super::*;
+use weir_format::zap::{NormFlags, ZapFlags};
 
 const UPPER: u64 = NormFlags::TO_UPPER;
 

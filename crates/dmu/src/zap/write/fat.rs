@@ -16,8 +16,8 @@
 use super::{Change, FAT_SHIFT, NOT_TEXT, Writer, fat_entry, hash_of};
 use crate::error::ObjectError;
 use crate::object::Object;
+use crate::zap::entry::{Key, Match, hash_bits};
 use crate::zap::name::NormalizedName;
-use crate::zap::{Key, Match, hash_bits};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -24,11 +24,11 @@ mod fat;
 #[cfg(test)]
 mod tests;
 
+use super::entry::{Key, Match, Value};
 use super::name::{NormalizedName, normalize};
-use super::{Key, Match, Value};
+use super::read::{Zap, lookup_word};
 use crate::error::{ErrorLocation, ObjectError};
-use crate::live::NewObject;
-use crate::object::Object;
+use crate::object::{NewObject, Object};
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
 use bytes::Bytes;
@@ -198,7 +198,7 @@ pub async fn add(
     key: &Key,
     delta: i64,
 ) -> Result<u64, ObjectError> {
-    let zap = super::Zap::open(rq, set, id).await?;
+    let zap = Zap::open(rq, set, id).await?;
     let old = match key {
         Key::Name(name) => zap.lookup(rq, name, Match::Exact).await?,
         Key::Words(words) => zap.lookup_words(rq, words).await?,
@@ -293,7 +293,7 @@ pub async fn remove_int(
 
 /// Returns the value of an integer key (`zap_lookup_int_key`); the value of a set's member is the member.
 pub async fn lookup_int(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId, n: u64) -> Result<Option<u64>, ObjectError> {
-    super::lookup_word(rq, set, id, &Key::of_int(n).text()).await
+    lookup_word(rq, set, id, &Key::of_int(n).text()).await
 }
 
 impl Key {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::live::scratch;
-use crate::zap::{Zap, ZapLayout, lookup_word};
+use crate::zap::ZapLayout;
 use proptest::prelude::*;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,45 @@
+//! Overlay of a live object set: its objects with unsynced changes, and the settings of the next sync.
+
+use super::dirty_object::DirtyObject;
+use super::object_allocator::ObjectAllocator;
+use super::policy::Policy;
+use super::tx_admission::TxAdmission;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_format::ObjectId;
+use weir_format::zil::ZilHeader;
+
+pub(crate) struct State {
+    pub nodes: BTreeMap<ObjectId, DirtyObject>,
+    /// Counts the syncs. A reader that finds another number must read again.
+    pub version: u64,
+    /// Counts the changes of the overlay.
+    pub edits: u64,
+    pub allocator: ObjectAllocator,
+    pub policy: Policy,
+    /// Header of the intent log for the next sync.
+    pub zil: Option<ZilHeader>,
+    /// Whether a directory got a name that needs `feature@longname`.
+    pub long_names: bool,
+}
+
+/// State of an object set that can be changed.
+pub(crate) struct DirtyObjset {
+    pub admission: Arc<dyn TxAdmission>,
+    state: Mutex<State>,
+}
+
+impl DirtyObjset {
+    pub fn new(admission: Arc<dyn TxAdmission>, policy: Policy, first_block: u64) -> Self {
+        let allocator = ObjectAllocator::new(first_block);
+        let nodes = Default::default();
+        let zil = Default::default();
+        let state = State { nodes, version: 0, edits: 0, allocator, policy, zil, long_names: false };
+        DirtyObjset { admission, state: Mutex::new(state) }
+    }
+
+    /// The overlay. Locked for a lookup or a change, never across an await.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
