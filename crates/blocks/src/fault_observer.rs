@@ -11,7 +11,7 @@
 //! Source: OpenZFS `module/zfs/zfs_fm.c` (the callers of `zfs_ereport_post`).
 
 use crate::error::BlockError;
-use crate::vdev::Counts;
+use crate::vdev::counters::Counts;
 use std::sync::{Arc, OnceLock};
 use weir_codec::CodecError;
 use weir_format::{ChecksumKind, ObjsetId};

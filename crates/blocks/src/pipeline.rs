@@ -10,7 +10,7 @@ use crate::fault_injection::{PointerForger, Stage};
 use crate::fault_observer::{BlockContext, Bookmark, Fault, FaultKind};
 use crate::gang;
 use crate::vdev::{MAX_BLOCK_BYTES, Place, Tree, VdevRead, Verify, WriteJob};
-use crate::write::Writer;
+use crate::write::writer::Writer;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::sync::Arc;

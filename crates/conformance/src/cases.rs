@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::JudgeError;
 use crate::compare::{self, Findings};
-use crate::golden::{Unpacked, chosen};
+use crate::golden::{Unpacked, chosen, split};
 use crate::manifest::{Dataset, DatasetKind, Golden, Manifest};
 use crate::nbd::NbdDevice;
 use crate::nfs::NfsTree;
@@ -146,12 +146,4 @@ fn nfs(golden: &Golden, devices: &Path, state: &Manifest) -> Result<Findings, Ju
     }
     serving.stop()?;
     Ok(findings)
-}
-
-/// Splits a name into the dataset's name and, for a snapshot, the snapshot's own.
-pub fn split(name: &str) -> (&str, Option<&str>) {
-    match name.split_once('@') {
-        Some((dataset, snapshot)) => (dataset, Some(snapshot)),
-        None => (name, None),
-    }
 }

@@ -111,3 +111,11 @@ impl Unpacked {
         Ok(changed)
     }
 }
+
+/// Splits a name into the dataset's name and, for a snapshot, the snapshot's own.
+pub fn split(name: &str) -> (&str, Option<&str>) {
+    match name.split_once('@') {
+        Some((dataset, snapshot)) => (dataset, Some(snapshot)),
+        None => (name, None),
+    }
+}

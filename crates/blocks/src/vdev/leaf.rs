@@ -9,73 +9,24 @@
 //! The completion callback of a disk operation submits the next one before it wakes any reader, so the disk does not wait
 //! for a task to be scheduled. If a reader is dropped, its submitted read runs to completion; a queued one is discarded.
 
+use super::counters::{Counters, Counts};
+use super::leaf_writes::{LeafWrites, WriteCounts};
 use super::queue::{Batch, Member, Queue};
-use super::write::{LeafWrites, WriteCounts};
 use super::{Dtl, Place, Vdev, VdevRead, Verify};
 use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, DeviceRange, Fault, FaultKind, FaultNotifier};
 use futures_channel::oneshot;
 use smallvec::smallvec;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
+use weir_format::label::FRONT_BYTES;
 use weir_machine::{Buf, Bufs, Disk, DiskError, Io, Op, Parts, Priority};
-
-/// Size of the two front labels and the boot area before the allocatable space (`VDEV_LABEL_START_SIZE`).
-pub const FRONT_BYTES: u64 = 4 << 20;
 
 /// Device offset of an offset in the allocatable space. Wrapping, because a RAID-Z vdev that is being expanded has its
 /// scratch area in front of the allocatable space.
 pub(super) fn on_device(offset: u64) -> u64 {
     offset.wrapping_add(FRONT_BYTES)
-}
-
-/// Counters of a leaf's reads since the pool was opened.
-#[derive(Debug, Default)]
-pub struct Counters {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    read_errors: AtomicU64,
-    checksum_errors: AtomicU64,
-}
-
-/// Values of a leaf's counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Completed reads, including failed ones.
-    pub reads: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Failed reads.
-    pub read_errors: u64,
-    /// Reads that returned wrong bytes.
-    pub checksum_errors: u64,
-    /// Completed writes.
-    pub writes: u64,
-    /// Bytes written.
-    pub write_bytes: u64,
-    /// Failed writes and flushes.
-    pub write_errors: u64,
-    /// Bytes written as repairs.
-    pub repaired_bytes: u64,
-}
-
-impl Counters {
-    /// Present values of the read counters.
-    pub fn counts(&self) -> Counts {
-        Counts {
-            reads: self.reads.load(Ordering::Relaxed),
-            read_bytes: self.read_bytes.load(Ordering::Relaxed),
-            read_errors: self.read_errors.load(Ordering::Relaxed),
-            checksum_errors: self.checksum_errors.load(Ordering::Relaxed),
-            ..Counts::default()
-        }
-    }
-
-    /// Counts a read that returned wrong bytes.
-    pub(crate) fn checksum_error(&self) {
-        self.checksum_errors.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// A waiting reader, with its buffer.

@@ -13,13 +13,13 @@
 //! Writes of one batch ([`WritePlug`]) are all queued before any is submitted, so that adjacent blocks become one operation
 //! per disk.
 
-use super::leaf::FRONT_BYTES;
 use super::write_queue::{Batch, Member, WriteQueue};
-use crate::write::ReadHold;
+use crate::write::reads::ReadHold;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_format::label::FRONT_BYTES;
 use weir_machine::{Bufs, Disk, DiskError, Io, Op, Priority};
 
 struct Waiter {

@@ -16,12 +16,15 @@
 //! A leaf without a disk is *missing*. The [`Dtl`] of a leaf holds the txgs whose writes it lacks; the leaf is read last
 //! for blocks born in them, and is no redundancy for those.
 
+mod build;
+pub(crate) mod counters;
 mod dtl;
 mod flush;
 mod indirect;
 mod kind;
 mod leaf;
 mod leaf_write;
+mod leaf_writes;
 mod mirror;
 pub mod queue;
 mod raidz;
@@ -30,10 +33,10 @@ mod spec;
 mod write;
 pub mod write_queue;
 
+pub use counters::{Counters, Counts};
 pub use dtl::Dtl;
 pub(crate) use indirect::Remapped;
 pub use kind::VdevKind;
-pub use leaf::{Counters, Counts};
 pub(crate) use leaf_write::WritePlug;
 pub use spec::{DistributedSpare, Expansion, Reflow, TreeError, VdevSpec};
 pub(crate) use write::WriteJob;
@@ -43,7 +46,7 @@ use crate::draid;
 use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, FaultKind, FaultNotifier, FaultObserver};
 use crate::raidz::Map;
-use crate::write::ReadHold;
+use crate::write::reads::ReadHold;
 use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
 use leaf::Leaf;
@@ -173,14 +176,6 @@ struct Top {
     vdev: Vdev,
 }
 
-impl Top {
-    fn build(spec: VdevSpec, notifier: &FaultNotifier) -> Result<Top, TreeError> {
-        let ashift = spec.ashift;
-        let asize_bytes = spec.asize_bytes;
-        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0, notifier)? })
-    }
-}
-
 /// State and counters of a leaf.
 #[derive(Clone, Debug)]
 pub struct LeafHealth {
@@ -191,11 +186,8 @@ pub struct LeafHealth {
     /// Whether the leaf has a disk.
     pub present: bool,
     /// Counters since the pool was opened.
-    pub counts: leaf::Counts,
+    pub counts: Counts,
 }
-
-/// Maximum number of top-level vdevs that can be added to a tree.
-const MAX_ADDED_VDEVS: usize = 64;
 
 /// The pool's devices.
 pub struct Tree {
@@ -209,39 +201,6 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Builds the tree from the description of the pool's top-level vdevs; a vdev's `id` is its index.
-    ///
-    /// # Errors
-    /// [`TreeError`] for numbers that no pool has (sector sizes, parities, numbers of children, depth).
-    pub fn new(specs: Vec<VdevSpec>) -> Result<Arc<Tree>, TreeError> {
-        let notifier = FaultNotifier::default();
-        let tops = spec::sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &notifier)?)));
-        let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
-        tops.resize_with(tops.len() + MAX_ADDED_VDEVS, OnceLock::new);
-        Ok(Arc::new(Tree {
-            tops: tops.into(),
-            writable: AtomicBool::new(false),
-            in_progress: AtomicU64::new(0),
-            notifier,
-        }))
-    }
-
-    /// Adds a top-level vdev behind the last one. The vdev is not used before space is allocated on it.
-    ///
-    /// # Errors
-    /// [`TreeError`] as for a new tree; also if its index is not the next, or if 64 vdevs were added already.
-    pub fn add(&self, spec: VdevSpec) -> Result<(), TreeError> {
-        let vdev = spec.name.clone();
-        let value = spec.id;
-        let index = || TreeError::Field { vdev: vdev.clone(), field: "id", value };
-        if value != self.len() as u64 {
-            return Err(index());
-        }
-        let top = Top::build(spec, &self.notifier)?;
-        let slot = self.tops.get(self.len()).ok_or_else(index)?;
-        slot.set(top).map_err(|_| index())
-    }
-
     /// Sets the observer of device faults, unless one is set already.
     pub fn set_fault_observer(&self, observer: Arc<dyn FaultObserver>) {
         self.notifier.set(observer);
@@ -464,7 +423,7 @@ impl Vdev {
                 Body::Mirror(children) => mirror::read(children, tree, job, place, offset, len, verify).await,
                 Body::Raidz(vdev) => {
                     let target = vdev.target(offset, len, job.birth);
-                    raidz::read(&target, tree, job, place, verify).await
+                    raidz::read::read(&target, tree, job, place, verify).await
                 }
                 Body::Draid { map, children } => {
                     let ashift = tree.ashift(place.vdev).unwrap_or(9);
@@ -476,7 +435,7 @@ impl Vdev {
                     }
                     let width = children.len() as u64;
                     let target = raidz::RaidzTarget { map: rows, children, ashift, widths: width..=width };
-                    raidz::read(&target, tree, job, place, verify).await
+                    raidz::read::read(&target, tree, job, place, verify).await
                 }
                 Body::DraidSpare { top, spare } => {
                     let child = tree.spare_child(*top, *spare, offset, place)?;

@@ -1,20 +1,22 @@
-//! Reading from RAID-Z and dRAID: get enough columns, rebuild what is missing, and when the checksum fails find out
-//! which columns lie.
+//! Reads RAID-Z and dRAID: reads enough columns, reconstructs missing ones, and if the checksum is wrong, finds the columns
+//! with wrong bytes.
 //!
 //! ```text
-//!  1  data columns of fresh devices; where some are missing, as many parities (or stale columns) instead
-//!  2  assemble, rebuild the missing, prove ───────────────────────────────────────────► done
+//!  1  data columns of current devices; for missing ones, as many parity columns (or columns of devices with a DTL)
+//!  2  assemble, reconstruct missing columns, verify the checksum ──────────────────────► done
 //!  3  all other columns
-//!     (a scrub reads these too when the block is right, and compares them with what it says they should be)
-//!  4  for each set of at most p suspected devices: leave their columns out, rebuild, prove ─► done
-//!  5  for each side of a child that is a mirror (a disk and its spare): take its columns from there, and 4 again
+//!     (a scrub reads these also if the checksum is right, and compares them with their expected bytes)
+//!  4  for each set of at most p suspected devices: leave out their columns, reconstruct, verify ─► done
+//!  5  for each side of a child that is a mirror (a disk and its spare): use the columns of that side, and repeat 4
 //! ```
 //!
-//! Step 4 grows with the number of sets: at most [`MAX_ATTEMPTS`] are tried, which is more than three of forty devices.
+//! The cost of step 4 grows with the number of sets. At most [`MAX_ATTEMPTS`] are tried, more than three of forty devices
+//! need.
 
 mod heal;
+pub(super) mod read;
 
-use super::{Body, Place, RaidzVdev, Tree, Vdev, VdevRead, Verify, single_leaf};
+use super::{Body, Place, RaidzVdev, Tree, Vdev, VdevRead};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map, Reflowed, Row, Suspect};
 use bytes::Bytes;
@@ -25,7 +27,7 @@ use weir_codec::{CodecError, parity};
 use weir_format::Txg;
 use weir_machine::Buf;
 
-/// Most sets of suspects that are tried for one block.
+/// Maximum number of sets of suspected devices that are tried for one block.
 const MAX_ATTEMPTS: usize = 12_000;
 
 /// A mapped block, and the widths that its vdev has had since it was written.
@@ -39,22 +41,22 @@ pub(super) struct RaidzTarget<'a> {
 /// State of a column during a read.
 #[derive(Clone)]
 pub(super) enum ColumnState {
-    /// Not asked for.
+    /// Not requested.
     Untried,
     /// Bytes from the device, right or wrong.
     Got(Bytes),
-    /// The device gave none.
+    /// The device failed or is missing.
     Failed,
 }
 
-/// The state of a read: a cell for each column.
+/// State of a read, with a cell for each column.
 pub(super) struct Read<'a> {
     pub target: &'a RaidzTarget<'a>,
     tree: &'a Tree,
     pub job: &'a VdevRead<'a>,
     pub place: Place,
     pub cells: Vec<Vec<ColumnState>>,
-    /// Why devices gave none.
+    /// Error of a device.
     pub failure: Option<BlockError>,
     missing: Vec<String>,
 }
@@ -68,72 +70,6 @@ enum Assembly {
     Built,
     /// More columns are missing or left out than there are parities.
     Impossible,
-}
-
-pub(super) async fn read(
-    target: &RaidzTarget<'_>,
-    tree: &Tree,
-    job: &VdevRead<'_>,
-    place: Place,
-    verify: Option<Verify<'_>>,
-) -> Result<Buf, BlockError> {
-    let cells = target.map.rows.iter().map(|r| r.columns.iter().map(|_| ColumnState::Untried).collect()).collect();
-    let mut read = Read { target, tree, job, place, cells, failure: None, missing: Vec::new() };
-    read.mark_absent();
-    if job.tests_every_copy() {
-        let fresh: Vec<ColumnRef> = read.untried().into_iter().filter(|&at| read.read_preference(at) == 0).collect();
-        read.fetch(&fresh).await;
-    } else if let Some(block) = single_leaf::read(&mut read, verify).await {
-        return Ok(block);
-    }
-    loop {
-        let wants = read.wants();
-        if wants.is_empty() {
-            break;
-        }
-        read.fetch(&wants).await;
-    }
-    let mut block = job.pool.take(target.map.len);
-    let prove = |bytes: &[u8]| verify.map_or(Ok(()), |p| p(bytes));
-    if read.assemble(&mut block, &[]) == Assembly::Impossible {
-        return Err(read.shortage());
-    }
-    if prove(block.as_ref()).is_ok() {
-        if verify.is_some() && job.tests_every_copy() {
-            let rest = read.untried();
-            read.fetch(&rest).await;
-            read.count_differences(&block);
-        }
-        read.heal(&block).await;
-        return Ok(block);
-    }
-    let rest = read.untried();
-    if !rest.is_empty() {
-        read.fetch(&rest).await;
-        // A stale column that had been left out may be right after all; what stood in for it was not.
-        if read.assemble(&mut block, &[]) == Assembly::Built && prove(block.as_ref()).is_ok() {
-            read.count_differences(&block);
-            read.heal(&block).await;
-            return Ok(block);
-        }
-    }
-    let Err(fault) = read.search(&mut block, &prove) else {
-        read.heal(&block).await;
-        return Ok(block);
-    };
-    for (child, side) in read.sides() {
-        let before = read.cells.clone();
-        read.ask_side(child, side).await;
-        let whole = read.assemble(&mut block, &[]) == Assembly::Built && prove(block.as_ref()).is_ok();
-        let found = whole || read.search(&mut block, &prove).is_ok();
-        read.cells = before;
-        if found {
-            // What the other side gave is among the differences now, and both sides get what belongs there.
-            read.heal(&block).await;
-            return Ok(block);
-        }
-    }
-    Err(read.damaged(fault))
 }
 
 /// The sets of 1, then 2, … then `most` of the numbers below `count`.

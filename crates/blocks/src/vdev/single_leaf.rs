@@ -1,15 +1,15 @@
-//! The usual read of RAID-Z: every data column straight into its place in the block.
+//! The usual read of RAID-Z: every data column directly into its position in the block.
 //!
 //! ```text
-//!   block   │ D0      │ D1      │ D2      │ D3      │     one buffer, cut into parts that are owned apart
-//!             ▲ child 2  ▲ child 3  gone      ▲ child 5     each child fills its part; parities go into buffers of
-//!                                   ▲                       their own
-//!                                   └ rebuilt in place once the parts lie together again
+//!   block   │ D0      │ D1      │ D2      │ D3      │     one buffer, split into parts that are owned separately
+//!             ▲ child 2  ▲ child 3  missing   ▲ child 5    each child fills its part; parity columns have buffers of
+//!                                   ▲                      their own
+//!                                   └ reconstructed in place after the parts are joined again
 //! ```
 //!
-//! Nothing is copied and no memory but the block is needed. It works where a block is one row of columns on disks that
-//! all answer; else what was read goes into the cells of the thorough read ([`super::raidz`]), which goes on from
-//! there.
+//! No byte is copied, and no memory but the block is needed. It is possible if the block is one row of columns on disks
+//! that all respond; otherwise the columns that were read become the cells of the complete read ([`super::raidz`]), which
+//! continues from there.
 
 use super::leaf::Leaf;
 use super::raidz::{ColumnRef, ColumnState, Read};
@@ -21,15 +21,14 @@ use futures_util::future::join_all;
 use weir_codec::parity;
 use weir_machine::Buf;
 
-/// A column on its way: which, whether its device is asked, and the part of the block that is its own (none for
-/// parity).
+/// A column being read: its position, whether its device is read, and its part of the block (`None` for parity).
 struct Piece {
     at: ColumnRef,
     asked: bool,
     part: Option<Buf>,
 }
 
-/// The proven block, or `None`: then the cells tell what is known.
+/// Returns the verified block; `None` if the complete read must continue with the cells.
 pub(super) async fn read(read: &mut Read<'_>, verify: Option<Verify<'_>>) -> Option<Buf> {
     let mut wants = read.wants();
     wants.sort_unstable();

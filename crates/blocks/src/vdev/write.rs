@@ -15,23 +15,23 @@
 //! failed on one leaf and the flush failed on the other. Therefore a leaf whose DTL has a txg that a failing leaf may have
 //! lost counts as failing too.
 
-use super::dtl::LeafDtl;
-use super::flush::{Flusher, TxgRange};
-use super::leaf::{FRONT_BYTES, Leaf, on_device};
-use super::leaf_write::{LeafWriteQueue, WritePlug};
+use super::flush::TxgRange;
+use super::leaf::{Leaf, on_device};
+use super::leaf_write::WritePlug;
 use super::{Body, Dtl, Place, RaidzVdev, Tree, Vdev, VdevRead};
 use crate::error::{BlockError, note};
 use crate::fault_observer::{BlockContext, FaultKind};
 use crate::raidz::{Column, Map};
-use crate::write::ReadHold;
+use crate::write::reads::ReadHold;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weir_codec::parity;
 use weir_format::Txg;
+use weir_format::label::FRONT_BYTES;
 use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Priority, Request};
 
 /// Parameters of a write to the tree.
@@ -61,59 +61,6 @@ impl<'a> WriteJob<'a> {
         let hold = Some(Arc::new(job.freshness?.hold()));
         let repair = WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about, hold };
         job.repairs(tree, place).then_some(repair)
-    }
-}
-
-/// State of a leaf for writing.
-#[derive(Debug, Default)]
-pub(super) struct LeafWrites {
-    writes: AtomicU64,
-    write_bytes: AtomicU64,
-    write_errors: AtomicU64,
-    pub repaired_bytes: AtomicU64,
-    pub flusher: Flusher,
-    dtl: Mutex<LeafDtl>,
-    pub writers: LeafWriteQueue,
-}
-
-/// Write counters of a leaf.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct WriteCounts {
-    pub writes: u64,
-    pub write_bytes: u64,
-    pub write_errors: u64,
-    pub repaired_bytes: u64,
-}
-
-impl LeafWrites {
-    pub fn counts(&self) -> WriteCounts {
-        WriteCounts {
-            writes: self.writes.load(Ordering::Relaxed),
-            write_bytes: self.write_bytes.load(Ordering::Relaxed),
-            write_errors: self.write_errors.load(Ordering::Relaxed),
-            repaired_bytes: self.repaired_bytes.load(Ordering::Relaxed),
-        }
-    }
-
-    pub fn new(dtl: Dtl) -> Self {
-        LeafWrites { dtl: Mutex::new(LeafDtl::new(dtl)), ..LeafWrites::default() }
-    }
-
-    /// Locks the DTL; the lock is held for a few instructions.
-    pub fn dtl(&self) -> MutexGuard<'_, LeafDtl> {
-        self.dtl.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a completed or failed write of a block of `txg`, or of a label.
-    fn record(&self, len: u64, ok: bool, txg: Option<Txg>) {
-        if ok {
-            self.writes.fetch_add(1, Ordering::Relaxed);
-            self.write_bytes.fetch_add(len, Ordering::Relaxed);
-        } else {
-            self.write_errors.fetch_add(1, Ordering::Relaxed);
-        }
-        // A part may have been written even if the write failed.
-        self.flusher.wrote(txg);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Encoding of a block: from logical bytes to stored bytes and a pointer that lacks only its addresses. Pure.
 
-use super::{WritableEncodings, WriteOptions};
+use super::WriteOptions;
+use super::writer::WritableEncodings;
 use crate::error::BlockError;
 use bytes::Bytes;
 use weir_codec::checksum::pointer_checksum;

@@ -6,7 +6,7 @@
 //!
 //! Source: OpenZFS `module/zfs/zil.c` (`zil_lwb_write_issue`), `zio.c` (`zio_alloc_zil`).
 
-use super::Writer;
+use super::writer::Writer;
 use crate::alloc::{AllocRequest, Class};
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;

@@ -19,14 +19,17 @@
 mod encode;
 mod log;
 mod place;
-mod reads;
+pub(crate) mod reads;
 mod space;
 mod trim;
+pub(crate) mod writer;
 
 pub use reads::ReadHold;
-pub use space::{NonMetaslabFrees, VdevGrid};
+pub use space::VdevGrid;
+pub(crate) use writer::Writer;
+pub use writer::{NonMetaslabFrees, WritableEncodings};
 
-use crate::alloc::{AllocStatus, Allocator, Class};
+use crate::alloc::Class;
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
@@ -36,13 +39,11 @@ use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
 use futures_util::future::{join_all, poll_fn};
 use place::Placed;
-use reads::Reads;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use weir_codec::compress::ZstdLevel;
-use weir_codec::crypt::{DatasetKey, IV_BYTES, SALT_BYTES};
+use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
-use weir_machine::{BufPool, Compute, Entropy, FixedMap, Machine, Request};
+use weir_machine::Request;
 
 /// Options of writing a block.
 #[derive(Clone, Debug)]
@@ -111,81 +112,6 @@ impl WriteOptions {
     }
 }
 
-/// Encodings of blocks and pointers that depend on enabled features of the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WritableEncodings {
-    /// `lz4_compress`; without it lzjb is used instead of lz4.
-    pub lz4: bool,
-    /// `embedded_data`: payloads in pointers.
-    pub embedded_data: bool,
-    /// `hole_birth`: holes have a birth txg.
-    pub hole_birth: bool,
-}
-
-impl WritableEncodings {
-    /// Encodings of a pool with all of these features enabled.
-    pub const ALL: WritableEncodings = WritableEncodings { lz4: true, embedded_data: true, hole_birth: true };
-}
-
-/// Number of blocks that are encrypted with one salt.
-const MAX_SALT_USES: u64 = 400_000_000;
-
-/// State of a pool for writing blocks.
-pub(crate) struct Writer {
-    compute: Compute,
-    entropy: Entropy,
-    /// Buffers for encoded blocks.
-    buffers: BufPool,
-    space: Mutex<Allocator>,
-    reads: Arc<Reads>,
-    formats: Mutex<WritableEncodings>,
-    /// Txg of the pool's checkpoint; 0 if it has none.
-    checkpoint_txg: AtomicU64,
-    non_metaslab_frees: Mutex<NonMetaslabFrees>,
-    /// Present salt and number of its uses, by the GUID of the key.
-    salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>>,
-}
-
-impl Writer {
-    pub(crate) fn new(machine: &Machine) -> Self {
-        Writer {
-            compute: machine.compute.clone(),
-            entropy: machine.entropy.clone(),
-            buffers: machine.write_buffers.clone(),
-            space: Mutex::default(),
-            reads: Arc::default(),
-            formats: Mutex::new(WritableEncodings::ALL),
-            checkpoint_txg: AtomicU64::new(0),
-            non_metaslab_frees: Mutex::default(),
-            salts: Mutex::default(),
-        }
-    }
-
-    /// Locks the allocator. The lock is held for a few instructions, never across an await.
-    fn space(&self) -> MutexGuard<'_, Allocator> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Locks the frees outside of metaslabs; held like [`Writer::space`].
-    fn non_metaslab_frees(&self) -> MutexGuard<'_, NonMetaslabFrees> {
-        self.non_metaslab_frees.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Salt and IV for one block; the pair repeats an earlier one with a probability of 2⁻⁹⁶.
-    fn salt_and_iv(&self, keys: &DatasetKey) -> ([u8; SALT_BYTES], [u8; IV_BYTES]) {
-        let mut iv = [0; IV_BYTES];
-        self.entropy.fill(&mut iv);
-        let mut salts = self.salts.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = salts.entry(keys.guid()).or_insert(([0; SALT_BYTES], MAX_SALT_USES));
-        if entry.1 >= MAX_SALT_USES {
-            self.entropy.fill(&mut entry.0);
-            entry.1 = 0;
-        }
-        entry.1 += 1;
-        (entry.0, iv)
-    }
-}
-
 /// Space for one block that will be written later. Dropping this does not free the space; [`Blocks::unreserve`] does.
 pub struct Reserved {
     placed: Placed,
@@ -238,16 +164,6 @@ impl Ready {
     /// The block pointer without addresses.
     pub fn pointer(&self) -> &BlockPointer {
         &self.0.pointer
-    }
-}
-
-impl PointerFreshness for Writer {
-    fn alloc_status(&self, place: Place, psize_bytes: u64, birth: Txg) -> AllocStatus {
-        self.space().alloc_status(place.vdev, place.offset, psize_bytes, birth)
-    }
-
-    fn hold(&self) -> ReadHold {
-        self.reads.begin()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Reserved;
 use super::place::Placed;
+use super::writer::NonMetaslabFrees;
 use crate::alloc::{Class, SpaceChange, SpaceFault, SpaceSums, VdevSpace};
 use crate::error::BlockError;
 use crate::gang;
@@ -27,15 +28,6 @@ pub struct VdevGrid {
     pub metaslab_count: u64,
     /// Nothing new is allocated there, but blocks may be freed.
     pub non_allocating: bool,
-}
-
-/// Freed ranges of top-level vdevs that are not freed in metaslabs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NonMetaslabFrees {
-    /// Ranges that stay allocated because the checkpoint needs them (checkpoint space map).
-    pub kept: Vec<(u32, Range<u64>)>,
-    /// Ranges of removed vdevs that no block uses any more (obsolete space map).
-    pub removed: Vec<(u32, Range<u64>)>,
 }
 
 fn space_fault(vdev: u32, offset: u64, len_bytes: u64) -> impl Fn(SpaceFault) -> BlockError {

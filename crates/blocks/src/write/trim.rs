@@ -4,7 +4,7 @@
 //! discarding. Only a part of the free space is disabled at a time, because txgs that sync meanwhile need space. Ranges
 //! that are not free are skipped, even if the caller names them.
 
-use super::Writer;
+use super::writer::Writer;
 use crate::error::BlockError;
 use crate::pipeline::Blocks;
 use std::ops::Range;

@@ -18,8 +18,8 @@ use weir_pool::{OpenOptions, Pool};
 use weir_volumes::Volume;
 
 use crate::JudgeError;
-use crate::cases::split;
 use crate::compare::{self, Findings};
+use crate::golden::split;
 use crate::manifest::{Golden, Manifest};
 use crate::tree::{FileCount, count_all};
 use crate::workload::Done;

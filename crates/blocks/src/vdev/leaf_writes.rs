@@ -1,0 +1,62 @@
+//! State of a leaf for writing: counters, DTL, flushes and the queue of writes.
+
+use super::Dtl;
+use super::dtl::LeafDtl;
+use super::flush::Flusher;
+use super::leaf_write::LeafWriteQueue;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_format::Txg;
+
+/// State of a leaf for writing.
+#[derive(Debug, Default)]
+pub(super) struct LeafWrites {
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    pub write_errors: AtomicU64,
+    pub repaired_bytes: AtomicU64,
+    pub flusher: Flusher,
+    dtl: Mutex<LeafDtl>,
+    pub writers: LeafWriteQueue,
+}
+
+/// Write counters of a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WriteCounts {
+    pub writes: u64,
+    pub write_bytes: u64,
+    pub write_errors: u64,
+    pub repaired_bytes: u64,
+}
+
+impl LeafWrites {
+    pub fn counts(&self) -> WriteCounts {
+        WriteCounts {
+            writes: self.writes.load(Ordering::Relaxed),
+            write_bytes: self.write_bytes.load(Ordering::Relaxed),
+            write_errors: self.write_errors.load(Ordering::Relaxed),
+            repaired_bytes: self.repaired_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    pub fn new(dtl: Dtl) -> Self {
+        LeafWrites { dtl: Mutex::new(LeafDtl::new(dtl)), ..LeafWrites::default() }
+    }
+
+    /// Locks the DTL; the lock is held for a few instructions.
+    pub fn dtl(&self) -> MutexGuard<'_, LeafDtl> {
+        self.dtl.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a completed or failed write of a block of `txg`, or of a label.
+    pub fn record(&self, len: u64, ok: bool, txg: Option<Txg>) {
+        if ok {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            self.write_bytes.fetch_add(len, Ordering::Relaxed);
+        } else {
+            self.write_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        // A part may have been written even if the write failed.
+        self.flusher.wrote(txg);
+    }
+}
