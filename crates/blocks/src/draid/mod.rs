@@ -1,20 +1,21 @@
-//! dRAID geometry: which sectors of which children hold a block of a distributed-spare vdev. Pure.
+//! Geometry of dRAID: the sectors and children of each block. Pure.
 //!
-//! A dRAID vdev spreads RAID-Z-like *groups* of `ndata + nparity` columns over its children, with the capacity of
-//! `nspares` children left over everywhere as distributed spares. One *row* is 16 MiB of every child at the same
-//! offset; a group takes 16 MiB × its width and may wrap onto the next row; a *slice* is as many rows as `ngroups`
-//! groups fill exactly. Each slice orders the children by another permutation, so that no child is special:
+//! A dRAID vdev has *redundancy groups* like RAID-Z, of `ndata + nparity` columns, spread over its children; the
+//! capacity of `nspares` children, distributed over all of them, is reserved as distributed spares. One *row* is 16 MiB
+//! of every child at the same offset. A group takes 16 MiB × its width and may continue in the next row. A *slice* has
+//! as many rows as `ngroups` groups fill exactly. Each slice orders the children by another permutation, so that no
+//! child is special:
 //!
 //! ```text
-//!   permuted child   7  2  5 | 0  6  1 | 4  3        3 data+parity columns a group, 8 children of which 2 spare
+//!   permuted child   7  2  5 | 0  6  1 | 4  3        3 data+parity columns per group, 8 children, 2 of them spare
 //!   row 0           [ group 0 ][ group 1 ][  spare ]
 //! ```
 //!
-//! Inside a group a block fills one sector of each column after the other, parity columns first, in whole rows: the
-//! allocated size is a multiple of the group's width, the sectors left over are skipped (zero).
+//! In a group, a block takes one sector of each column after the other, parity columns first, in whole rows. The
+//! allocated size is a multiple of the group's width; the remaining sectors are skipped (zero).
 //!
-//! *Failure domains*: `width` may be a multiple of `children`; several slices then lie side by side and children swap
-//! places only with their counterparts of the other slices.
+//! *Failure domains*: `width` may be a multiple of `children`. Several slices are then side by side, and children are
+//! only swapped with their counterparts in the other slices.
 //!
 //! Source: OpenZFS `module/zfs/vdev_draid.c` (theory comment, `vdev_draid_logical_to_physical`,
 //! `vdev_draid_map_alloc_row`, `vdev_draid_spare_get_child`), `include/sys/vdev_draid.h`.
@@ -30,7 +31,7 @@ const ROW_BYTES: u64 = 16 << 20;
 /// First word of the generator's state (`VDEV_DRAID_SEED`).
 const GENERATOR_SEED: u64 = 0xd_7a1d_5eed;
 
-/// The numbers that a pool's configuration gives for a dRAID vdev.
+/// Parameters of a dRAID vdev in a pool's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Data columns of a group.
@@ -41,31 +42,31 @@ pub struct Layout {
     pub nspares: u64,
     /// Groups of a slice.
     pub ngroups: u64,
-    /// Children of one slice.
+    /// Number of children of one slice.
     pub children: u64,
-    /// Children altogether: a multiple of `children`.
+    /// Number of all children: a multiple of `children`.
     pub width: u64,
 }
 
-/// Why a dRAID configuration cannot be.
+/// Error of a dRAID configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
     /// A number out of its range.
     #[error("dRAID configuration: {field} = {value} is not possible here")]
     Field {
-        /// Which.
+        /// Name of the parameter.
         field: &'static str,
         /// Value of the parameter.
         value: u64,
     },
-    /// The generated permutations are not those that the format defines.
+    /// The generated permutations have another checksum than the format requires.
     #[error("dRAID permutations for {children} children have checksum {actual:#x}, not {expected:#x}")]
     Checksum {
         /// Number of children.
         children: u64,
-        /// As the format says.
+        /// Required checksum.
         expected: u64,
-        /// As generated.
+        /// Checksum of the generated permutations.
         actual: u64,
     },
 }
@@ -77,7 +78,7 @@ pub struct Column {
     pub child: usize,
     /// Byte offset in the child's allocatable space.
     pub offset_bytes: u64,
-    /// Bytes of the block (or of parity) there; 0 for a column that is all skipped.
+    /// Bytes of the block (or of parity) there; 0 for a column that is skipped as a whole.
     pub size_bytes: u64,
 }
 
@@ -90,7 +91,7 @@ pub struct Row {
     pub columns: Vec<Column>,
 }
 
-/// The geometry of one dRAID vdev.
+/// Geometry of one dRAID vdev.
 #[derive(Clone, Debug)]
 pub struct Map {
     layout: Layout,
@@ -149,7 +150,7 @@ impl Layout {
         self.width - self.nspares
     }
 
-    /// Slices side by side.
+    /// Number of slices side by side.
     fn slices(&self) -> u64 {
         self.width / self.children
     }
@@ -176,7 +177,7 @@ impl Map {
         Ok(Map { layout, ashift, permutations, nperms: nperms as u64 })
     }
 
-    /// The numbers that the map was made from.
+    /// Parameters that the map was made from.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -187,7 +188,7 @@ impl Map {
         (psize_bytes.div_ceil(row) * self.layout.group_width()) << self.ashift
     }
 
-    /// The one or two rows of a block of `psize_bytes` (rounded up to sectors) at `offset_bytes` of the vdev.
+    /// Returns the one or two rows of a block of `psize_bytes` (rounded up to sectors) at `offset_bytes` of the vdev.
     pub fn rows(&self, offset_bytes: u64, psize_bytes: u64) -> Vec<Row> {
         let sector = 1u64 << self.ashift;
         let mut left = psize_bytes.div_ceil(sector) * sector;
@@ -230,8 +231,9 @@ impl Map {
         Row { data_bytes: size_bytes, columns }
     }
 
-    /// The child that stands for distributed spare `spare` at `physical_bytes` of a child's space; `None` for a spare
-    /// that the layout does not have. The child found may itself be replaced by a spare: the caller asks again then.
+    /// Returns the child that has the space of distributed spare `spare` at `physical_bytes` of a child's space; `None`
+    /// for a spare that the layout does not have. That child may itself be replaced by a spare; the caller then calls
+    /// this again.
     pub fn spare_child(&self, spare: u64, physical_bytes: u64) -> Option<usize> {
         let l = &self.layout;
         if spare >= l.nspares {
@@ -247,7 +249,7 @@ impl Map {
         let l = &self.layout;
         let slices = l.slices();
         let group = offset_bytes / l.group_bytes();
-        // Slices from this one on have one spare less, and so one group more.
+        // From this slice on there is one spare fewer, and so one group more.
         let small = l.nspares % slices;
         let per_slice = l.ngroups / slices;
         let in_row = group % l.ngroups;
@@ -277,8 +279,8 @@ impl Map {
         }
     }
 
-    /// The permutation row(s) for an index, and the turn by which its numbers are rotated: the stored rows are used
-    /// over and over with every rotation.
+    /// Index of the permutation row(s), and the rotation of its numbers: the stored rows are reused with every
+    /// rotation.
     fn permutation(&self, index: u64) -> (&[u8], u64) {
         let (n, children) = (self.layout.slices(), self.layout.children);
         let nperms = self.nperms / n * n;
@@ -297,7 +299,7 @@ impl Map {
     }
 }
 
-/// The generator xoroshiro128++, whose sequence the format depends on.
+/// Generator xoroshiro128++, whose sequence is part of the format.
 struct Generator([u64; 2]);
 
 impl Generator {
@@ -310,7 +312,7 @@ impl Generator {
     }
 }
 
-/// `nperms` rows of `children` numbers, each row a Fisher–Yates shuffle of the one before.
+/// Makes `nperms` rows of `children` numbers, each row a Fisher–Yates shuffle of the previous one.
 fn shuffled_rows(children: usize, nperms: usize, seed: u64) -> Vec<u8> {
     let mut generator = Generator([GENERATOR_SEED, seed]);
     let mut row: Vec<u8> = (0..children).map(|c| c as u8).collect();
@@ -325,13 +327,13 @@ fn shuffled_rows(children: usize, nperms: usize, seed: u64) -> Vec<u8> {
     all
 }
 
-/// Numbers the children of slices that lie side by side and swaps each with its counterparts.
+/// Numbers the children of slices that are side by side, and swaps each with its counterparts.
 fn swap_between_slices(permutations: &mut [u8], children: usize, nperms: usize, slices: usize, seed: u64) {
     let mut generator = Generator([GENERATOR_SEED, seed]);
     for big_row in permutations[..nperms / slices * slices * children].chunks_exact_mut(slices * children) {
         for j in 0..children {
             let wanted = big_row[j];
-            // Slices before `j`'s turn hold numbers of their own range: the plain number is still there once in each.
+            // Slices that were not shuffled yet have numbers of their own range: each number is in them once.
             let mut at = vec![j; slices];
             for (k, place) in at.iter_mut().enumerate().skip(1) {
                 let slice = &big_row[k * children..(k + 1) * children];

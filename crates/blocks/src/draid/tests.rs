@@ -1,7 +1,7 @@
 use super::*;
 
 fn layout(ndata: u64, nparity: u64, nspares: u64, children: u64) -> Layout {
-    // As OpenZFS chooses it: the fewest groups that fill whole rows.
+    // As OpenZFS chooses it: the smallest number of groups that fill whole rows.
     let group = ndata + nparity;
     let disks = children - nspares;
     let ngroups = (1..=disks).find(|n| (n * group).is_multiple_of(disks)).expect("disks itself fits");

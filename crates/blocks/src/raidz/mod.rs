@@ -1,8 +1,8 @@
-//! RAID-Z geometry: which sectors of which children hold a block. Pure.
+//! Geometry of RAID-Z: the sectors and children of each block. Pure.
 //!
-//! A block of s sectors on a vdev of width w with p parities is written row by row, p parity sectors in front of at
-//! most w − p data sectors, and begins at whatever sector the allocator chose. Data go down the columns, not along the
-//! rows, so that each child has one contiguous piece:
+//! A block of s sectors on a vdev of width w with p parity columns is written row by row, p parity sectors before at
+//! most w − p data sectors, and begins at the sector that the allocator chose. Data are ordered by column, not by row,
+//! so that each child has one contiguous piece:
 //!
 //! ```text
 //!   width 5, parity 1, a block of 10 sectors that begins on child 2
@@ -12,17 +12,17 @@
 //!            D7   D9   P2   D2   D5
 //! ```
 //!
-//! The allocated size is rounded up to p + 1 sectors; the sectors skipped at the end hold nothing. With single parity,
-//! the first two columns swap places in every other MiB of the vdev's space: an accident of the first release that the
-//! format keeps.
+//! The allocated size is rounded up to p + 1 sectors; the sectors skipped at the end have no contents. With single
+//! parity, the first two columns are swapped in every other MiB of the vdev's space, because the first release did so
+//! and the format keeps it.
 //!
 //! *Expansion.* An expanded vdev keeps the rows of its old blocks (their logical width) and reflows all sectors
 //! over more children: sector n of the vdev's space is then on child n mod w', in row n div w'. Each row of an old
 //! block is therefore mapped sector by sector ([`Map::expanded`]). During the expansion, rows that are not yet
 //! copied are in the old layout, and the first ones may still be in the scratch area in front of the space.
 //!
-//! *Wrong columns.* A [`Suspect`] is a device that may have given wrong bytes: one of the children, or, for a reflowed
-//! block, one of the children as they were before (a disk that was wrong then spread its sectors over all of them).
+//! *Wrong columns.* A [`Suspect`] is a device that may have returned wrong bytes: one of the children or, for a
+//! reflowed block, one of the former children (a disk with wrong bytes at that time spread them over all children).
 //!
 //! Source: OpenZFS `module/zfs/vdev_raidz.c`: `vdev_raidz_map_alloc`, `vdev_raidz_map_alloc_expanded`,
 //! `raidz_simulate_failure`, theory comment.
@@ -39,20 +39,20 @@ const SCRATCH_BYTES: u64 = 7 << 19;
 /// With single parity, this bit of the offset swaps the first two columns.
 const SWAP_BIT: u64 = 1 << 20;
 
-/// The piece of a block (or of its parity) on one child.
+/// A piece of a block (or of its parity) on one child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Index of the child.
     pub child: usize,
     /// Offset on the child, in bytes of its allocatable space (wrapping: the scratch area is in front of it).
     pub offset_bytes: u64,
-    /// How much; 0 for a column that the row does not reach.
+    /// Length in bytes; 0 for a column that the row does not reach.
     pub size_bytes: usize,
-    /// Where in the block a data column's bytes belong.
+    /// Offset of a data column's bytes in the block.
     pub at: usize,
 }
 
-/// Columns that one set of parities protects.
+/// Columns that one set of parity columns protects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Parity columns first, then the data columns.
@@ -73,32 +73,32 @@ pub struct Map {
 /// Layout of an expanded vdev at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflowed {
-    /// Children now.
+    /// Present number of children.
     pub physical_width: u64,
-    /// Children when the block was written.
+    /// Number of children when the block was written.
     pub logical_width: u64,
-    /// Bytes of the vdev's space that have been moved to the present width; `u64::MAX` when all have.
+    /// Bytes of the vdev's space that have been moved to the present width; `u64::MAX` after the expansion.
     pub moved_bytes: u64,
     /// Whether the rows at the reflow position are still in the scratch area.
     pub scratch: bool,
 }
 
-/// A device that may have given wrong bytes: the sectors n of the vdev's space with n mod `width` = `index`.
+/// A device that may have returned wrong bytes: the sectors n of the vdev's space with n mod `width` = `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Suspect {
     width: Reverse<u64>,
     index: u64,
 }
 
-/// Sectors of a block, spread over columns.
+/// Sectors of a block, divided into columns.
 struct Shape {
-    /// Rows that are full of data columns.
+    /// Number of rows that are full of data columns.
     full: u64,
-    /// Data sectors of the row that is not.
+    /// Data sectors of the row that is not full.
     rest: u64,
-    /// Columns, parity included, that reach into that row.
+    /// Columns, including parity, that extend into that row.
     big: u64,
-    /// Sectors with parity.
+    /// Number of sectors including parity.
     total: u64,
 }
 
@@ -192,8 +192,8 @@ impl Map {
         Map { nparity, rows, len: at }
     }
 
-    /// The devices that any column came from, present children first. `widths` are the present width and those that the
-    /// block has lived through.
+    /// Returns the devices that any column came from, present children first. `widths` are the present width and those
+    /// that the vdev has had since the block was written.
     pub fn suspects(&self, ashift: u32, widths: std::ops::RangeInclusive<u64>) -> Vec<Suspect> {
         let physical = *widths.end();
         let mut all = BTreeSet::new();
@@ -206,14 +206,14 @@ impl Map {
         all.into_iter().collect()
     }
 
-    /// All columns that hold something.
+    /// Returns all columns that are not empty.
     pub fn columns(&self) -> impl Iterator<Item = &Column> {
         self.rows.iter().flat_map(|r| &r.columns).filter(|c| c.size_bytes > 0)
     }
 }
 
 impl Suspect {
-    /// Whether this device is where `column` came from.
+    /// Whether `column` came from this device.
     pub fn gave(&self, column: &Column, physical_width: u64, ashift: u32) -> bool {
         sector_number(column, physical_width, ashift) % self.width.0 == self.index
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Maximum depth of vdevs: raidz → spare → replacing → disk is four; an invalid configuration may have any depth.
 const MAX_DEPTH: u32 = 8;
-/// Most children of a vdev (`VDEV_RAIDZ_MAX_COLS` and the limit of dRAID are 255).
+/// Maximum number of children of a vdev (`VDEV_RAIDZ_MAX_COLS` and the limit of dRAID are 255).
 const MAX_CHILDREN: usize = 255;
 /// Maximum number of top-level vdevs: holes fill gaps in the ids, so an invalid id must not determine their number.
 const MAX_TOPS: u64 = 1 << 16;
@@ -63,7 +63,7 @@ impl Top {
     }
 }
 
-/// The top-level vdevs in the order of their ids, gaps filled with holes.
+/// Sorts the top-level vdevs by id, and fills gaps with holes.
 fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeError> {
     specs.sort_by_key(|s| s.id);
     let mut out: Vec<VdevSpec> = Vec::with_capacity(specs.len());

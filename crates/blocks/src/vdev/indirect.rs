@@ -1,8 +1,8 @@
 //! Indirect vdevs, which remain after device removal. A sorted map has the present address of each range.
 //!
-//! A block may have been cut up: its pieces were allocated one by one. Then only the whole can be proven, and when it
-//! fails, the copies that the pieces have (the sides of mirrors) are combined until it holds: at most
-//! [`MAX_COMBINATIONS`] of them.
+//! A block may be split into segments that were allocated separately. Then only the whole block has a checksum. If it
+//! is wrong, the copies of the segments (the sides of mirrors) are combined until the checksum is right, at most
+//! [`MAX_COMBINATIONS`] times.
 //!
 //! Source: OpenZFS `module/zfs/vdev_indirect.c`, theory comment.
 
@@ -13,9 +13,9 @@ use std::sync::OnceLock;
 use weir_format::indirect::MappingEntry;
 use weir_machine::Buf;
 
-/// Most combinations of copies that are tried for one block.
+/// Maximum number of combinations of copies that are tried for one block.
 const MAX_COMBINATIONS: usize = 4096;
-/// Deepest chain of removed vdevs (and of spares that stand in for each other).
+/// Maximum length of a chain of removed vdevs (and of spares that replace each other).
 pub(super) const MAX_HOPS: u8 = 64;
 
 /// Parts of a range of a top-level vdev: those on concrete vdevs, and those on removed ones.
@@ -59,12 +59,12 @@ pub(crate) struct Indirect {
 struct Piece {
     /// Top-level vdev.
     vdev: u32,
-    /// Where in it.
+    /// Offset on it.
     offset: u64,
     len: u64,
 }
 
-/// The pieces of a range; `None` unless the map covers all of it. `map` is sorted.
+/// Returns the segments of a range; `None` unless the map covers all of it. `map` is sorted.
 fn pieces(map: &[MappingEntry], offset: u64, len: u64) -> Option<Vec<Piece>> {
     let end = offset.checked_add(len)?;
     let first = map.partition_point(|e| e.source_end_bytes() <= offset);
@@ -83,7 +83,7 @@ fn pieces(map: &[MappingEntry], offset: u64, len: u64) -> Option<Vec<Piece>> {
 }
 
 impl Indirect {
-    /// Gives the map, once. It is sorted here.
+    /// Sets the map, once. It is sorted here.
     pub fn set(&self, mut map: Vec<MappingEntry>) -> bool {
         map.sort_by_key(|e| e.source_bytes);
         self.map.set(map).is_ok()
@@ -120,7 +120,7 @@ impl Indirect {
         if let [piece] = &pieces[..] {
             return tree.read(job, there(piece), len, &prove).await;
         }
-        // A piece proves nothing by itself, so nothing is put right by it.
+        // A segment has no checksum of its own, so it repairs nothing.
         let job = &VdevRead { self_heals: false, ..*job };
         let mut block = job.pool.take(len as usize);
         let mut worst = None;
@@ -155,7 +155,7 @@ impl Indirect {
         Err(BlockError::Corrupt { vdev: place.vdev, offset: place.offset, fault })
     }
 
-    /// All copies of a range, if it was not cut up.
+    /// Returns all copies of a range that was not split.
     pub async fn copies(&self, tree: &Tree, job: &VdevRead<'_>, place: Place, offset: u64, len: u64) -> Vec<Buf> {
         match self.find(place, offset, len).as_deref() {
             Ok([piece]) => {
@@ -167,7 +167,7 @@ impl Indirect {
     }
 }
 
-/// Every way to choose one of `counts[i]` for each i.
+/// Returns every way to choose one of `counts[i]` for each i.
 fn combinations(counts: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
     let counts = counts.to_vec();
     let mut next = counts.iter().all(|&c| c > 0).then(|| vec![0; counts.len()]);

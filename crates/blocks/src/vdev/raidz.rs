@@ -1,5 +1,5 @@
-//! Reads RAID-Z and dRAID: reads enough columns, reconstructs missing ones, and if the checksum is wrong, finds the columns
-//! with wrong bytes.
+//! Reads RAID-Z and dRAID: reads enough columns, reconstructs missing ones, and if the checksum is wrong, finds the
+//! columns with wrong bytes.
 //!
 //! ```text
 //!  1  data columns of current devices; for missing ones, as many parity columns (or columns of devices with a DTL)
@@ -10,8 +10,8 @@
 //!  5  for each side of a child that is a mirror (a disk and its spare): use the columns of that side, and repeat 4
 //! ```
 //!
-//! The cost of step 4 grows with the number of sets. At most [`MAX_ATTEMPTS`] are tried, more than three of forty devices
-//! need.
+//! The cost of step 4 grows with the number of sets. At most [`MAX_ATTEMPTS`] are tried, more than three of forty
+//! devices need.
 
 mod heal;
 pub(super) mod read;
@@ -68,18 +68,18 @@ pub(super) type ColumnRef = (usize, usize);
 #[derive(PartialEq)]
 enum Assembly {
     Built,
-    /// More columns are missing or left out than there are parities.
+    /// More columns are missing or left out than there are parity columns.
     Impossible,
 }
 
-/// The sets of 1, then 2, … then `most` of the numbers below `count`.
+/// Returns the sets of 1, then 2, … then `most` of the numbers below `count`.
 fn subsets(count: usize, most: usize) -> impl Iterator<Item = Vec<usize>> {
     (1..=most.min(count)).flat_map(move |k| {
         let mut next: Option<Vec<usize>> = Some((0..k).collect());
         std::iter::from_fn(move || {
             let this = next.take()?;
             let mut following = this.clone();
-            // The rightmost number that can still grow, grows; those after it follow it closely.
+            // Increments the rightmost number that is not at its maximum; those after it get the values that follow it.
             if let Some(i) = (0..k).rev().find(|&i| this[i] + (k - i) < count) {
                 for (step, slot) in following[i..].iter_mut().enumerate() {
                     *slot = this[i] + 1 + step;
@@ -109,7 +109,7 @@ impl Read<'_> {
         rows.flat_map(|(r, row)| (0..row.columns.len()).map(move |c| (r, c))).collect()
     }
 
-    /// Columns without bytes are there already; those of absent devices never will be.
+    /// Marks empty columns as read, and those of absent devices as failed.
     fn mark_absent(&mut self) {
         for at in self.all() {
             if self.column(at).size_bytes == 0 {
@@ -127,9 +127,9 @@ impl Read<'_> {
         self.missing.dedup();
     }
 
-    /// The columns to read next so that each row has as many as it has data columns: fresh data, fresh parity, then
-    /// columns of children whose DTL has the block's birth. Empty when all rows have enough, or there is nothing more
-    /// to ask.
+    /// Returns the columns to read next so that each row has as many as it has data columns: current data, current
+    /// parity, then columns of children whose DTL has the block's birth. Empty if all rows have enough, or there are no
+    /// more columns to read.
     pub(super) fn wants(&self) -> Vec<ColumnRef> {
         let nparity = self.target.map.nparity;
         let mut wants = Vec::new();
@@ -151,7 +151,7 @@ impl Read<'_> {
         self.all().into_iter().filter(|&(r, c)| matches!(self.cells[r][c], ColumnState::Untried)).collect()
     }
 
-    /// Reads columns, those that touch each other on a child in one go.
+    /// Reads columns; adjacent ones of a child in one operation.
     async fn fetch(&mut self, wants: &[ColumnRef]) {
         let mut sorted = wants.to_vec();
         sorted.sort_by_key(|&at| (self.column(at).child, self.column(at).offset_bytes));
@@ -199,7 +199,7 @@ impl Read<'_> {
         left_out.iter().any(|s| s.gave(column, *self.target.widths.end(), self.target.ashift))
     }
 
-    /// The bytes of a column that may be used.
+    /// Returns the bytes of a column, if they may be used.
     fn bytes(&self, at: ColumnRef, left_out: &[Suspect]) -> Option<&[u8]> {
         match &self.cells[at.0][at.1] {
             ColumnState::Got(bytes) if bytes.is_empty() || !self.left_out(self.column(at), left_out) => Some(bytes),
@@ -207,7 +207,7 @@ impl Read<'_> {
         }
     }
 
-    /// Whether leaving these out makes any difference to what is put together.
+    /// Whether leaving out these devices changes the result.
     fn changes(&self, left_out: &[Suspect]) -> bool {
         let nparity = self.target.map.nparity;
         self.target.map.rows.iter().enumerate().any(|(r, row)| {
@@ -219,7 +219,7 @@ impl Read<'_> {
         })
     }
 
-    /// Puts the block together from the columns that are there and not left out.
+    /// Assembles the block from the columns that were read and not left out.
     fn assemble(&self, block: &mut Buf, left_out: &[Suspect]) -> Assembly {
         let rows = self.target.map.rows.iter().enumerate();
         for (r, row) in rows {
@@ -234,7 +234,7 @@ impl Read<'_> {
         let nparity = self.target.map.nparity;
         let data: Vec<Option<&[u8]>> = (nparity..row.columns.len()).map(|c| self.bytes((r, c), left_out)).collect();
         let mut gaps: Vec<&mut [u8]> = Vec::new();
-        // Data columns stand in the block in the order of the row: cut it up from the front.
+        // Data columns have the order of the row in the block, so the buffer is split from its front.
         let mut rest = block;
         let mut cut = 0;
         for (column, bytes) in row.columns.iter().skip(nparity).zip(&data) {
@@ -256,7 +256,8 @@ impl Read<'_> {
         parity::reconstruct(&data, &parities, &mut gaps).ok()
     }
 
-    /// Leaves out set after set of suspects until the block proves itself; then each of them that was wrong is counted.
+    /// Leaves out one set of suspects after another until the checksum is right; then counts an error for each wrong
+    /// one.
     fn search(&self, block: &mut Buf, prove: &dyn Fn(&[u8]) -> Result<(), CodecError>) -> Result<(), CodecError> {
         let suspects = self.target.map.suspects(self.target.ashift, self.target.widths.clone());
         let mut fault = prove(block.as_ref());
@@ -274,7 +275,8 @@ impl Read<'_> {
         fault
     }
 
-    /// Children that are mirrors themselves (a disk and its spare or replacement), with each of their sides.
+    /// Returns the children that are mirrors themselves (a disk and its spare or replacement), with each of their
+    /// sides.
     fn sides(&self) -> Vec<(usize, usize)> {
         let used: BTreeSet<usize> = self.target.map.columns().map(|c| c.child).collect();
         let sides = |child: &usize| match self.target.children.get(*child).map(|v| &v.body) {
@@ -284,7 +286,7 @@ impl Read<'_> {
         used.iter().flat_map(|child| (0..sides(child)).map(move |side| (*child, side))).collect()
     }
 
-    /// Takes the columns of `child` from one of its sides.
+    /// Replaces the columns of `child` by those of one of its sides.
     async fn ask_side(&mut self, child: usize, side: usize) {
         let target = self.target;
         let Some(Body::Mirror(sides)) = target.children.get(child).map(|v| &v.body) else { return };
@@ -299,7 +301,7 @@ impl Read<'_> {
         }
     }
 
-    /// Counts one error at each device of which a data column, left out, was not what it should have been.
+    /// Counts an error at each device with a data column that was left out and differs from the reconstructed one.
     fn count_errors(&self, block: &Buf, left_out: &[Suspect]) {
         let mut wrong = BTreeMap::new();
         for at in self.all() {
@@ -313,7 +315,7 @@ impl Read<'_> {
         self.blame(wrong);
     }
 
-    /// Counts one error at each of these children, and tells where its first wrong column is.
+    /// Counts an error at each of these children, and reports the offset of its first wrong column.
     fn blame(&self, wrong: BTreeMap<usize, (u64, u64)>) {
         if wrong.is_empty() || !self.job.reports_fault(self.place) {
             return;
