@@ -98,6 +98,16 @@ fn dnode(kind: ObjectType, change: fn(&mut [u8], usize)) -> PointerForger {
     })
 }
 
+/// Renames every entry that begins with `name` in ZAPs of the MOS.
+fn renamed(name: &'static [u8]) -> PointerForger {
+    PointerForger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
+        if stage == Stage::Logical && pointer.level() == 0 {
+            let places: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(name)).collect();
+            places.into_iter().for_each(|at| bytes[at] = b'x');
+        }
+    })
+}
+
 /// Changes blocks of ZAPs whose first word is `first`.
 fn zap_block(first: u64, change: fn(&mut [u8])) -> PointerForger {
     PointerForger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
@@ -208,6 +218,7 @@ fn more_corruptions() -> Vec<(&'static str, Part, &'static str, PointerForger)> 
             "spacemap_histogram",
             dnode(ObjectType::SPACE_MAP_HEADER, |d, _| d[10..12].copy_from_slice(&24u16.to_le_bytes())),
         ),
+        ("disabled feature in use", Part::Feature, "counted 0", renamed(b"com.delphix:spacemap_")),
     ]
 }
 

@@ -45,7 +45,8 @@ pub(super) async fn check(rq: &Request, pool: &Pool, report: &mut Report) -> Res
     counts.insert("log_spacemap", of(names::LOG_SPACEMAP).await?);
     counts.insert("async_destroy", of(names::BPTREE_OBJ).await?);
     for feature in features::FEATURES {
-        let Some(count) = pool.features.count(feature.guid) else { continue };
+        // A disabled feature must not be in use.
+        let count = pool.features.count(feature.guid).unwrap_or(0);
         let known = matches!(
             feature.name,
             "spacemap_histogram" | "extensible_dataset" | "empty_bpobj" | "log_spacemap" | "async_destroy"
