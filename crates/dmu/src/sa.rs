@@ -1,12 +1,12 @@
 //! System attributes of one object set. The attribute numbers and the layouts are read once; each file's row is then
 //! decoded without further reads (encoding: `weir_format::sa`).
 //!
-//! Each object set assigns attribute numbers in the order of registration, so names are resolved once, when the table is
-//! read: [`SaTable::number`].
+//! Each object set assigns attribute numbers in the order of registration, so names are resolved once, when the table
+//! is read: [`SaTable::number`].
 //!
-//! New layouts and attributes are registered on demand ([`SaTable::register_layout`], [`SaTable::register_known`]), in the
-//! transaction that needs them. Both functions change the table in memory and the ZAPs together, so the callers that share
-//! a table must serialize registration.
+//! New layouts and attributes are registered on demand ([`SaTable::register_layout`], [`SaTable::register_known`]), in
+//! the transaction that needs them. Both functions change the table in memory and the ZAPs together, so the callers
+//! that share a table must serialize registration.
 
 use crate::error::ObjectError;
 use crate::object::Object;
@@ -65,8 +65,8 @@ impl SaTable {
         Ok(table)
     }
 
-    /// Builds a table from malformed input, and returns the remaining bytes. The input holds the number of attributes, the
-    /// word of each, the number of attributes in layout 2, and their numbers. For fuzzing.
+    /// Builds a table from malformed input, and returns the remaining bytes. The input holds the number of attributes,
+    /// the word of each, the number of attributes in layout 2, and their numbers. For fuzzing.
     #[doc(hidden)]
     pub fn of_bytes(data: &[u8]) -> (Self, &[u8]) {
         let mut table = SaTable::default();
@@ -200,8 +200,8 @@ impl SaTable {
         sa::attributes(bytes, endian, layout, |n| self.lengths.get(&n).copied())
     }
 
-    /// Reads all attributes of an object with their bytes and byte order: first those in its bonus area, then those in its
-    /// spill block.
+    /// Reads all attributes of an object with their bytes and byte order: first those in its bonus area, then those in
+    /// its spill block.
     pub async fn attributes(
         &self,
         rq: &Request,
@@ -251,7 +251,8 @@ mod tests {
                 assert_eq!(table.register_layout(rq, set, tx, layout).await.unwrap(), number);
             }
             assert_eq!(SaTable::read(rq, set, master).await.unwrap(), table);
-            // An attribute that another implementation added keeps its number; missing attributes take the next numbers.
+            // An attribute that another implementation added keeps its number; missing attributes take the next
+            // numbers.
             let registry = table.registry.unwrap();
             assert!(zap::remove_name(rq, set, tx, registry, "ZPL_SEQ").await.unwrap());
             let word = SaAttribute { number: 30, length: 8, swap: weir_format::sa::SaSwap::Uint64 }.to_word();

@@ -50,7 +50,7 @@ pub struct Style {
     pub pass: u16,
 }
 
-/// Makes an empty space map. In pools with `feature@spacemap_histogram` its header has a histogram, and the feature's
+/// Creates an empty space map. In pools with `feature@spacemap_histogram` its header has a histogram, and the feature's
 /// count grows by one; without the feature the header has the length of the first version (`space_map_alloc`).
 ///
 /// # Errors

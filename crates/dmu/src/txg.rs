@@ -173,8 +173,8 @@ impl TxgTracker {
         let waiters = {
             let mut state = self.state();
             state.synced = txg.0;
-            state.dirty_bytes.retain(|group, _| *group > txg.0);
-            state.freed_blocks.retain(|group, _| *group > txg.0);
+            state.dirty_bytes.retain(|unsynced, _| *unsynced > txg.0);
+            state.freed_blocks.retain(|unsynced, _| *unsynced > txg.0);
             let later = state.stable.split_off(&(txg.0 + 1));
             std::mem::replace(&mut state.stable, later)
         };
@@ -212,25 +212,25 @@ impl TxgTracker {
         self.wait(txg.0, txg.0.saturating_sub(1), |state| (state.open, &mut state.opened)).await
     }
 
-    /// Waits until the state that `of` selects has reached `group`, and makes the syncer close all txgs up to `closed`.
+    /// Waits until the state that `of` selects has reached `txg`, and makes the syncer close all txgs up to `closed`.
     /// to `closed`.
     async fn wait(
         &self,
-        group: u64,
+        txg: u64,
         closed: u64,
         of: fn(&mut State) -> (u64, &mut BTreeMap<u64, Waiters>),
     ) -> Result<(), ObjectError> {
         loop {
             let (waiting, on_request) = {
                 let mut state = self.state();
-                if of(&mut state).0 >= group {
+                if of(&mut state).0 >= txg {
                     return Ok(());
                 }
                 if let Some(why) = &state.failed {
                     return Err(ObjectError::Suspended { why: why.to_string() });
                 }
                 let (tell, waiting) = oneshot::channel();
-                of(&mut state).1.entry(group).or_default().push(tell);
+                of(&mut state).1.entry(txg).or_default().push(tell);
                 state.sync_requested = state.sync_requested.max(closed);
                 (waiting, std::mem::take(&mut state.on_request))
             };
@@ -305,7 +305,7 @@ mod tests {
     use weir_sim::SimWorld;
 
     #[test]
-    fn a_group_syncs_when_its_holds_are_gone() {
+    fn a_txg_syncs_when_its_holds_are_gone() {
         let world = SimWorld::new(1);
         let machine = world.machine();
         let run = world.run(async move {

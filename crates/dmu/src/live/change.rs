@@ -1,4 +1,4 @@
-//! DirtyRecords of objects of a live object set by files, volumes, ZAPs and the pool, each within a [`Tx`].
+//! Changes of objects of a live object set by files, volumes, ZAPs and the pool, each within a [`Tx`].
 
 use super::dirty_object::{BlockLookup, DirtyObject, DirtyRecords, bonus_capacity, fresh};
 use super::overlay::{DirtyObjset, State};
@@ -48,7 +48,7 @@ impl ObjectSet {
         Ok(Arc::new(set.alive(DirtyObjset::new(admission, policy, last))))
     }
 
-    /// Makes an object set that the first sync writes.
+    /// Creates an object set that the first sync writes.
     pub fn make(
         cache: Arc<Cache>,
         id: ObjsetId,
@@ -59,7 +59,7 @@ impl ObjectSet {
         Self::make_with(cache, Opening { id, ..Opening::default() }, kind, admission, policy)
     }
 
-    /// Makes an object set with these options, such as the key of an encrypted dataset.
+    /// Creates an object set with these options, such as the key of an encrypted dataset.
     pub fn make_with(
         cache: Arc<Cache>,
         opening: Opening,
@@ -130,7 +130,7 @@ impl ObjectSet {
         self.options().keys.as_ref().is_some_and(|keys| keys.is_revoked()) || self.closed.load(Ordering::SeqCst)
     }
 
-    /// DirtyRecords the node of object `id` in its newest state, under the lock.
+    /// Changes the node of object `id` in its newest state, under the lock.
     pub(super) async fn change<T>(
         self: &Arc<Self>,
         rq: &Request,
@@ -158,7 +158,7 @@ impl ObjectSet {
         ObjectError::NoObject { objset: self.id(), object: id }
     }
 
-    /// DirtyRecords the dnode's own fields.
+    /// Changes the dnode's own fields.
     pub(super) async fn change_image<T>(
         self: &Arc<Self>,
         rq: &Request,
@@ -175,7 +175,7 @@ impl ObjectSet {
         .await
     }
 
-    /// Makes an object and returns its number.
+    /// Creates an object and returns its number.
     ///
     /// # Errors
     /// Errors of reading blocks of dnodes.
@@ -221,7 +221,7 @@ impl ObjectSet {
         Ok(used)
     }
 
-    /// Makes an object with a given number, for replay and well-known objects.
+    /// Creates an object with a given number, for replay and well-known objects.
     ///
     /// # Errors
     /// [`ObjectError::Exists`] if the number is taken.
@@ -382,7 +382,7 @@ impl ObjectSet {
         extend_to(node, txg, id, block);
     }
 
-    /// DirtyRecords a part of one block.
+    /// Changes a part of one block.
     pub(super) async fn patch(
         self: &Arc<Self>,
         rq: &Request,
@@ -494,7 +494,7 @@ impl ObjectSet {
         .await
     }
 
-    /// DirtyRecords the block size of an object that has no block but block 0.
+    /// Changes the block size of an object that has no block but block 0.
     ///
     /// # Errors
     /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if there are further blocks.
@@ -542,7 +542,7 @@ impl ObjectSet {
 }
 
 impl State {
-    /// DirtyRecords a node; a new one begins with `base`.
+    /// Changes a node; a new one begins with `base`.
     fn change<T>(
         &mut self,
         id: ObjectId,

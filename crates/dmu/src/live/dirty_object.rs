@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Txg};
 
-/// DirtyRecords of one txg to one object.
+/// Changes of one txg to one object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DirtyRecords {
     /// Whether the object that existed before this txg is gone, so that its whole tree is freed first.
@@ -72,7 +72,7 @@ pub(crate) struct DirtyObject {
     pub base: Option<Arc<Object>>,
     /// Newest state; `None` if it was removed.
     pub current: Option<Arc<Object>>,
-    /// DirtyRecords of each unsynced txg, oldest first. Shared with the syncer once the txg is closed.
+    /// Changes of each unsynced txg, oldest first. Shared with the syncer once the txg is closed.
     pub txgs: BTreeMap<u64, Arc<DirtyRecords>>,
     /// Slots of the dnode when it was removed; 0 if it was not.
     pub removed_slots: usize,
@@ -211,7 +211,7 @@ pub(crate) fn set_spill_pointer(dnode: &mut Dnode, spill: Option<BlockPointer>) 
     dnode.bonus.resize(capacity, 0);
 }
 
-/// Makes the dnode of an object that has no blocks yet.
+/// Creates the dnode of an object that has no blocks yet.
 pub(crate) fn fresh(new: &crate::object::NewObject) -> Dnode {
     use weir_format::Endian;
     use weir_format::dnode::DnodeFlags;

@@ -15,6 +15,7 @@ use super::tree::Writer;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
+use bytes::Bytes;
 use std::sync::Arc;
 use weir_blocks::WriteOptions;
 use weir_format::{BlockPointer, ObjectId};
@@ -59,12 +60,13 @@ impl ObjectSet {
             return Ok(None);
         }
         let mut state = live.state();
-        let unchanged = |found: &BlockLookup| matches!(found, BlockLookup::Data(now) if now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len());
+        let is_written = |now: &Bytes| now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len();
+        let unchanged = |found: &BlockLookup| matches!(found, BlockLookup::Data(now) if is_written(now));
         let Some(node) = state.nodes.get_mut(&id) else { return self.lost(place) };
         let same = unchanged(&node.lookup(block));
         let changes = node.changes(tx.txg());
         if same && changes.blocks.contains_key(&block) {
-            // If two calls wrote it at the same time, the first one's block is kept.
+            // If two calls wrote it at the same time, the first one's block becomes an orphan.
             if let Some(first) = changes.placed.insert(block, pointer) {
                 changes.orphans.push(first);
             }

@@ -7,7 +7,7 @@ use crate::txg::TxgTracker;
 use std::sync::Arc;
 use weir_format::ObjsetId;
 
-/// Makes a live object set of this type without disks, for tests: its changes stay in memory.
+/// Creates a live object set of this type without disks, for tests: its changes stay in memory.
 #[doc(hidden)]
 pub fn scratch(machine: &weir_machine::Machine, kind: weir_format::ObjsetKind) -> Arc<ObjectSet> {
     use weir_blocks::{Blocks, Tree};

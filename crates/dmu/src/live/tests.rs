@@ -188,7 +188,7 @@ impl OnDisk {
     }
 }
 
-/// DirtyRecords a few objects at random, syncs sometimes, and compares the result on disk with a model.
+/// Changes a few objects at random, syncs sometimes, and compares the result on disk with a model.
 async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
     const END: u64 = 600 << 10;
     let rq = &Request::internal("test");

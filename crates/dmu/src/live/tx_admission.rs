@@ -18,7 +18,7 @@ use weir_machine::Request;
 pub enum SpaceReserve {
     /// Takes space: none of the reserve.
     Normal,
-    /// DirtyRecords names and attributes: half of the reserve.
+    /// Changes names and attributes: half of the reserve.
     Half,
     /// Frees more than it takes: so much of the reserve that a full pool can be emptied.
     NetFree,

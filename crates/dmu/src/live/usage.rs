@@ -23,10 +23,10 @@ const DNODE_BYTES: i64 = 512;
 const OBJECTS: [u64; 3] = [Objset::USERUSED_OBJECT, Objset::GROUPUSED_OBJECT, Objset::PROJECTUSED_OBJECT];
 /// Index of projects in that order.
 const PROJECT: usize = 2;
-/// The default project.
+/// Project ID of an object without a project (`ZFS_INVALID_PROJID`).
 const NO_PROJECT: u64 = u64::MAX;
 
-/// DirtyRecords of usage: bytes and objects by kind of owner and id.
+/// Changes of usage: bytes and objects by kind of owner and id.
 ///
 /// In an object set that older software made, less may be accounted, as the flags of its header say.
 #[derive(Default)]

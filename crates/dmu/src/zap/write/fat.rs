@@ -46,7 +46,7 @@ pub(super) struct Fat<'a> {
 }
 
 impl<'a> Fat<'a> {
-    /// Makes an empty ZAP. [`Fat::flush`] writes its blocks.
+    /// Creates an empty ZAP. [`Fat::flush`] writes its blocks.
     pub async fn start(
         writer: Writer<'a>,
         block_shift: u8,

@@ -122,14 +122,14 @@ enum Change<'a> {
     Remove(Match),
 }
 
-/// Makes a ZAP.
+/// Creates a ZAP.
 pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap) -> Result<ObjectId, ObjectError> {
     let id = set.create(rq, tx, &new.object()).await?;
     Writer { rq, set, tx, id }.start(new).await?;
     Ok(id)
 }
 
-/// Makes a ZAP with this object number, which must be free: for replay of the intent log.
+/// Creates a ZAP with this object number, which must be free: for replay of the intent log.
 pub async fn create_at(
     rq: &Request,
     set: &Arc<ObjectSet>,
