@@ -1,8 +1,9 @@
 //! Finds the dnodes of an object set that may have changed since a txg: those in blocks that were written after it, and
 //! those that were freed (OpenZFS `module/zfs/dmu_diff.c`).
 //!
-//! Writing a block rewrites all blocks above it. So if a pointer's birth is not after the txg, nothing below the pointer has
-//! changed. Holes have no birth in every pool, so the caller looks up their former contents in the older set.
+//! Writing a block rewrites all blocks above it. So if a pointer's birth is not after the txg, nothing below the
+//! pointer has changed. Holes have no birth in every pool, so the caller looks up their former contents in the older
+//! set.
 
 use crate::error::ObjectError;
 use crate::object::Object;
@@ -25,8 +26,8 @@ enum Step {
 }
 
 impl ObjectSet {
-    /// Returns the first object numbers, from `from` on, whose dnodes are in blocks written after txg `after`, or in holes;
-    /// `None` after the last. Nothing is read below pointers that are older.
+    /// Returns the first object numbers, from `from` on, whose dnodes are in blocks written after txg `after`, or in
+    /// holes; `None` after the last. Nothing is read below pointers that are older.
     ///
     /// # Errors
     /// Errors of reading indirect blocks.
@@ -66,19 +67,19 @@ impl ObjectSet {
         after: Txg,
     ) -> Result<Step, ObjectError> {
         let is_old = |p: &BlockPointer| !p.is_hole() && p.birth() <= after;
-        let mut level = meta.dnode.levels.saturating_sub(1);
+        let tree = meta.tree();
+        let mut level = meta.top_level();
         // Blocks from `at` on that are below the same pointer of this level as `at`.
-        let covered = |level: u8, at: u64| at..end_of(meta, level, at);
+        let covered = |level: u8, at: u64| at..tree.block_after(level, at);
         let Some(mut pointer) = meta.top_pointer(at).copied() else { return Ok(Step::Changed(at..u64::MAX)) };
         if is_old(&pointer) {
-            return Ok(Step::SkipTo(end_of(meta, level, at)));
+            return Ok(Step::SkipTo(tree.block_after(level, at)));
         }
         while level > 0 && !pointer.is_hole() {
             self.check_level(meta, &pointer, level, at)?;
             let bytes = self.read_indirect(rq, meta, &pointer, level, at).await?;
-            let start = meta.index_in(level, at);
-            let below =
-                |i: usize| pointer_in(&bytes, &pointer, i).filter(|_| i < 1usize << meta.fan_out_shift().min(32));
+            let start = tree.index_in(level, at);
+            let below = |i: usize| pointer_in(&bytes, &pointer, i).filter(|_| i < tree.fan_out() as usize);
             level -= 1;
             let Some(first) = below(start) else { return Ok(Step::Changed(covered(level + 1, at))) };
             if is_old(&first) || first.is_hole() {
@@ -89,7 +90,7 @@ impl ObjectSet {
                 let last = (start..).take_while(alike).last().unwrap_or(start);
                 let mut end = at;
                 for _ in start..=last {
-                    end = end_of(meta, level, end);
+                    end = tree.block_after(level, end);
                 }
                 return Ok(if first.is_hole() { Step::Changed(at..end) } else { Step::SkipTo(end) });
             }
@@ -101,8 +102,8 @@ impl ObjectSet {
         Ok(Step::Changed(covered(level, at)))
     }
 
-    /// Returns the objects in use in `range` that are in one block of dnodes, and the number to continue from; `None` if
-    /// there are none.
+    /// Returns the objects in use in `range` that are in one block of dnodes, and the number to continue from; `None`
+    /// if there are none.
     ///
     /// # Errors
     /// Errors of reading blocks.
@@ -126,11 +127,4 @@ impl ObjectSet {
         }
         Ok(None)
     }
-}
-
-/// First block after those below the pointer of `level` that leads to `at`.
-fn end_of(meta: &Object, level: u8, at: u64) -> u64 {
-    let shift = meta.cover(level);
-    let next = at.checked_shr(shift).unwrap_or(0).saturating_add(1);
-    if shift >= next.leading_zeros() { u64::MAX } else { next << shift }
 }

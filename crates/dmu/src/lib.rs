@@ -4,6 +4,7 @@
 //!   zap  sa  space_map   name/value tables · attributes of files · space maps    (inside one object)
 //!   live  txg            dirty data, transactions, the sync of an object set
 //!   ObjectSet            number → dnode → blocks, holes, prefetch
+//!   tree_geometry        levels, numbers and ranges of the blocks in a tree (arithmetic)
 //!   ─────────────        weir-cache: block pointer → verified bytes
 //! ```
 //!
@@ -30,16 +31,18 @@ pub mod object_set;
 pub mod read;
 pub mod sa;
 pub mod space_map;
+pub mod tree_geometry;
 pub mod txg;
 pub mod zap;
 
 pub use allocated_objects::{DataBlocks, Objects};
 pub use arrays::write_words;
-pub use cycle_guard::CycleGuard;
+pub use cycle_guard::{CycleGuard, VisitedBlocks};
 pub use error::{ErrorLocation, ObjectError};
 pub use live::{NewObject, Policy, SpaceReserve, TxAdmission};
 pub use object::Object;
 pub use object_set::{ObjectSet, Opening};
 pub use read::{Seek, Segments};
+pub use tree_geometry::TreeGeometry;
 pub use txg::{Tx, TxgTracker};
 pub use zap::Zap;

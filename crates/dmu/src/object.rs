@@ -1,15 +1,6 @@
-//! One object, and the position of its blocks in the tree of indirect blocks.
-//!
-//! ```text
-//!   dnode ── 1 to 3 pointers at level L-1 ──► indirect blocks of 2^(shift-7) pointers each ──► … ──► data blocks
-//!
-//!   block n of level 0 is below pointer  n >> k·(L-1)  of the dnode, where k = shift - 7;
-//!   in an indirect block of level l it is below pointer  (n >> k·(l-1)) mod 2^k
-//! ```
-//!
-//! A level adds k bits of block number. A malformed dnode can claim 12 levels, and so more than 64 bits: such shifts
-//! return 0, as they would if block numbers had more bits.
+//! One object: its dnode, and the geometry of its tree of indirect blocks ([`crate::tree_geometry`]).
 
+use crate::tree_geometry::TreeGeometry;
 use std::sync::{Arc, Mutex};
 use weir_cache::prefetch::Prefetcher;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
@@ -59,26 +50,20 @@ impl Object {
         !self.dirty && self.dnode.max_block_id == 0 && self.dnode.block_pointers.iter().all(BlockPointer::is_null)
     }
 
-    /// log2 of the pointers in an indirect block.
-    pub fn fan_out_shift(&self) -> u32 {
-        u32::from(self.dnode.indirect_shift).saturating_sub(7)
+    /// Geometry of the object's tree.
+    pub fn tree(&self) -> TreeGeometry {
+        TreeGeometry::of(&self.dnode)
     }
 
-    /// log2 of the data blocks that one block of level `level` covers.
-    pub(crate) fn cover(&self, level: u8) -> u32 {
-        self.fan_out_shift() * u32::from(level)
+    /// Level of the dnode's pointers.
+    pub fn top_level(&self) -> u8 {
+        self.dnode.levels.saturating_sub(1)
     }
 
     /// The dnode's pointer above data block `block`; `None` beyond the last.
     pub(crate) fn top_pointer(&self, block: u64) -> Option<&BlockPointer> {
-        let index = shift_right(block, self.cover(self.dnode.levels.saturating_sub(1)));
+        let index = self.tree().number_at(self.top_level(), block);
         self.dnode.block_pointers.get(usize::try_from(index).ok()?)
-    }
-
-    /// The index, in the indirect block of level `level` that covers data block `block`, of the pointer above it.
-    pub(crate) fn index_in(&self, level: u8, block: u64) -> usize {
-        let mask = (1u64 << self.fan_out_shift().min(32)) - 1;
-        (shift_right(block, self.cover(level.saturating_sub(1))) & mask) as usize
     }
 }
 
@@ -110,19 +95,5 @@ impl NewObject {
         self.bonus_type = kind;
         self.bonus = bytes;
         self
-    }
-}
-
-/// Right shift that returns 0 if the shift is 64 bits or more.
-pub(crate) fn shift_right(n: u64, by: u32) -> u64 {
-    n.checked_shr(by).unwrap_or(0)
-}
-
-/// Left shift that returns `u64::MAX` if set bits are shifted out.
-pub(crate) fn shift_left(n: u64, by: u32) -> u64 {
-    match n.checked_shl(by) {
-        Some(shifted) if shifted >> by == n => shifted,
-        _ if n == 0 => 0,
-        _ => u64::MAX,
     }
 }

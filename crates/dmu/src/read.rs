@@ -9,7 +9,7 @@
 use crate::cycle_guard::VisitedIndirects;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::live::dirty_object::BlockLookup;
-use crate::object::{Object, shift_left, shift_right};
+use crate::object::Object;
 use crate::object_set::ObjectSet;
 use bytes::Bytes;
 use futures_util::stream::{FuturesOrdered, StreamExt};
@@ -51,7 +51,7 @@ impl Seek {
         match self {
             Seek::Data => !pointer.is_hole(),
             Seek::Dnodes => !pointer.is_hole() && pointer.fill() > 0,
-            Seek::Hole => pointer.is_hole() || level > 0 && pointer.fill() != shift_left(1, object.cover(level)),
+            Seek::Hole => pointer.is_hole() || level > 0 && pointer.fill() != object.tree().cover(level),
         }
     }
 }
@@ -333,16 +333,18 @@ impl ObjectSet {
         level: u8,
         block: u64,
     ) -> Result<Option<BlockPointer>, ObjectError> {
-        let first = shift_left(block, object.fan_out_shift() * u32::from(level));
+        let first = object.tree().first_block(level, block);
         let Some(mut pointer) = object.top_pointer(first).copied().filter(|p| !p.is_hole()) else { return Ok(None) };
-        let top = object.dnode.levels.saturating_sub(1);
+        let top = object.top_level();
         if level > top {
             return Ok(None);
         }
         self.check_level(object, &pointer, top, first)?;
         for above in (level + 1..=top).rev() {
             let bytes = self.read_indirect(rq, object, &pointer, above, first).await?;
-            let Some(below) = pointer_in(&bytes, &pointer, object.index_in(above, first)) else { return Ok(None) };
+            let Some(below) = pointer_in(&bytes, &pointer, object.tree().index_in(above, first)) else {
+                return Ok(None);
+            };
             if below.is_hole() {
                 return Ok(None);
             }
@@ -365,10 +367,10 @@ impl ObjectSet {
             let all = (blocks.start..blocks.end).map(|n| object.top_pointer(n).copied().filter(|p| !p.is_hole()));
             return Ok(all.take(MAX_CONCURRENT_READS).collect());
         }
-        let shift = object.fan_out_shift();
-        let start = object.index_in(1, blocks.start);
-        let count = ((1usize << shift.min(32)) - start).min(usize::try_from(wanted).unwrap_or(usize::MAX));
-        let Some(above) = self.pointer_at(rq, object, 1, shift_right(blocks.start, shift)).await? else {
+        let tree = object.tree();
+        let start = tree.index_in(1, blocks.start);
+        let count = (tree.fan_out() as usize - start).min(usize::try_from(wanted).unwrap_or(usize::MAX));
+        let Some(above) = self.pointer_at(rq, object, 1, tree.parent(blocks.start)).await? else {
             return Ok(SmallVec::from_elem(None, count));
         };
         let bytes = self.read_indirect(rq, object, &above, 1, blocks.start).await?;
@@ -395,7 +397,7 @@ impl ObjectSet {
         level: u8,
         block: u64,
     ) -> Result<Bytes, ObjectError> {
-        let place = self.place(object.id, level, shift_right(block, object.fan_out_shift() * u32::from(level)));
+        let place = self.place(object.id, level, object.tree().number_at(level, block));
         self.cache().read(rq, pointer, &self.options_at(place)).await.map_err(|e| ObjectError::block(place, e))
     }
 
@@ -414,7 +416,7 @@ impl ObjectSet {
             (true, true) => "an indirect block is embedded in its pointer",
             (true, false) => return Ok(()),
         };
-        let place = self.place(object.id, level, shift_right(block, object.fan_out_shift() * u32::from(level)));
+        let place = self.place(object.id, level, object.tree().number_at(level, block));
         Err(ObjectError::Corrupt { place, why })
     }
 
@@ -434,21 +436,22 @@ impl ObjectSet {
         what: Seek,
         mut entered: Option<&mut VisitedIndirects>,
     ) -> Result<Option<u64>, ObjectError> {
-        let top = object.dnode.levels.saturating_sub(1);
+        let tree = object.tree();
+        let top = object.top_level();
         let mut at = from;
         // In a consistent tree at most one descent per level fails: below the pointers on the path to `from`.
         for _ in 0..SEEK_DESCENTS {
-            let first = shift_right(at, object.cover(top));
+            let first = tree.number_at(top, at);
             let tops = object.dnode.block_pointers.iter().enumerate();
             let candidate = tops
                 .skip(usize::try_from(first).unwrap_or(usize::MAX))
                 .find(|(_, p)| what.may_be_below(p, object, top));
             let Some((index, pointer)) = candidate else {
                 // All blocks beyond the last pointer are holes.
-                let end = shift_left(object.dnode.block_pointers.len() as u64, object.cover(top));
+                let end = tree.first_block(top, object.dnode.block_pointers.len() as u64);
                 return Ok((what == Seek::Hole).then_some(end.max(at)));
             };
-            at = at.max(shift_left(index as u64, object.cover(top)));
+            at = at.max(tree.first_block(top, index as u64));
             match self.descend(rq, object, *pointer, &mut at, what, entered.as_deref_mut()).await? {
                 Some(found) => return Ok(Some(found)),
                 None if at == u64::MAX => return Ok(None),
@@ -469,29 +472,26 @@ impl ObjectSet {
         what: Seek,
         mut entered: Option<&mut VisitedIndirects>,
     ) -> Result<Option<u64>, ObjectError> {
+        let tree = object.tree();
         for level in (1..object.dnode.levels).rev() {
             if pointer.is_hole() {
                 return Ok(Some(*at));
             }
             self.check_level(object, &pointer, level, *at)?;
-            let number = shift_right(*at, object.cover(level));
+            let number = tree.number_at(level, *at);
             if entered.as_mut().is_some_and(|entered| !entered.note(&pointer, level, number)) {
                 let place = self.place(object.id, level, number);
                 return Err(ObjectError::Corrupt { place, why: "an indirect block is in two places" });
             }
             let bytes = self.read_indirect(rq, object, &pointer, level, *at).await?;
-            let start = object.index_in(level, *at);
-            let mut below = (start..1usize << object.fan_out_shift().min(32))
-                .map_while(|i| Some((i, pointer_in(&bytes, &pointer, i)?)));
-            let cover = object.cover(level - 1);
+            let start = tree.index_in(level, *at);
+            let mut below = (start..tree.fan_out() as usize).map_while(|i| Some((i, pointer_in(&bytes, &pointer, i)?)));
             let Some((index, child)) = below.find(|(_, p)| what.may_be_below(p, object, level - 1)) else {
-                let next = shift_right(*at, object.cover(level)).saturating_add(1);
-                *at = shift_left(next, object.cover(level));
+                *at = tree.block_after(level, *at);
                 return Ok(None);
             };
             if index > start {
-                let base = shift_left(shift_right(*at, object.cover(level)), object.cover(level));
-                *at = base.saturating_add(shift_left(index as u64, cover));
+                *at = tree.first_block(level - 1, tree.first_child(number).saturating_add(index as u64));
             }
             pointer = child;
         }

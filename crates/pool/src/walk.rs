@@ -25,6 +25,7 @@ use std::fmt;
 use std::sync::Arc;
 use weir_blocks::{BlockError, Blocks, Bookmark, ReadOptions};
 use weir_codec::checksum::verify_gang_header;
+use weir_dmu::{TreeGeometry, VisitedBlocks};
 use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
 use weir_machine::{Machine, Priority, Request};
@@ -202,7 +203,7 @@ struct Run<'a, V: Visit> {
     stack: Vec<Item>,
     /// Blocks of pointers that were entered. A consistent pool has one pointer to each; in a malformed one, levels of
     /// blocks full of the same pointer would make the walk as long as the product of their widths.
-    entered: BTreeSet<(u32, u64)>,
+    entered: VisitedBlocks,
     reads: FuturesUnordered<BoxFuture<'static, Option<Done>>>,
     bytes_under_way: u64,
 }
@@ -221,7 +222,7 @@ impl Walk {
             walk: self,
             visitor,
             stack: Vec::new(),
-            entered: BTreeSet::new(),
+            entered: VisitedBlocks::default(),
             reads: FuturesUnordered::new(),
             bytes_under_way: 0,
         };
@@ -286,20 +287,12 @@ impl<V: Visit> Run<'_, V> {
                 Prove::Everything => true,
             };
         let below = !log_block && leads_on(bp);
-        if below && !self.enter(bp) {
+        if below && !self.entered.enter(bp) {
             return;
         }
         if below || proven || ganged {
             self.start(item, below || proven, below, ganged);
         }
-    }
-
-    /// Records a block of pointers; returns false if it was entered before, or cannot exist. (All copies are recorded,
-    /// because an absent copy could hide one that exists.)
-    fn enter(&mut self, bp: &BlockPointer) -> bool {
-        let entered = &mut self.entered;
-        let known = bp.dvas().filter(|d| !entered.insert((d.vdev, d.offset_bytes))).count();
-        !bp.is_embedded() && known == 0
     }
 
     fn start(&mut self, item: Item, read: bool, below: bool, ganged: bool) {
@@ -410,9 +403,10 @@ impl<V: Visit> Run<'_, V> {
                 continue;
             }
             let at = VisitPosition { objset, object, level: bp.level() as i8, block: i as u64 };
-            let shift = u32::from(dnode.indirect_shift).saturating_sub(7) * u32::from(bp.level());
-            let span = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
-            let Some(way) = way.down(object, (i as u64).saturating_mul(span), span) else { continue };
+            let tree = TreeGeometry::of(dnode);
+            let Some(way) = way.down(object, tree.first_block(bp.level(), i as u64), tree.cover(bp.level())) else {
+                continue;
+            };
             self.stack.push(Item { at, bp: *bp, after, log: false, way });
         }
         if let Some(bp) = dnode.spill.filter(|bp| bp.level() == 0 && bp.object_type() != ObjectType::DNODE) {

@@ -1,8 +1,8 @@
 //! Frees blocks of objects, in bounded amounts per txg.
 //!
 //! The problem: a transaction that removes a file of terabytes costs next to nothing in open context, but the sync of
-//! its txg visits each block of the file. Until then every fsync of a later txg, and every command, waits. So freeing
-//! is spread:
+//! its txg visits each block of the file. Until then every fsync of a later txg, and every command, waits. So long
+//! ranges are freed in chunks:
 //!
 //! ```text
 //!   free_long_range:  … ────────────┬──────────┬──────────┐      chunks from the end on, one transaction each;
@@ -22,7 +22,7 @@
 use super::dirty_object::DirtyObject;
 use super::tx_admission::SpaceReserve;
 use crate::error::ObjectError;
-use crate::object::{Object, shift_left, shift_right};
+use crate::object::Object;
 use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
 use crate::txg::Tx;
@@ -183,7 +183,7 @@ impl ObjectSet {
 
     /// Whether one transaction may free all blocks of the object. Reads nothing.
     pub fn is_small(&self, object: &Object) -> bool {
-        let top = object.dnode.levels.saturating_sub(1);
+        let top = object.top_level();
         let synced =
             object.dnode.block_pointers.iter().map(|pointer| stored(pointer, top)).fold(0, u64::saturating_add);
         let unsynced = self.live().map_or(0, |live| {
@@ -257,7 +257,7 @@ impl ObjectSet {
             // If the range ends at the last block, its edge need not be read.
             let to_end = range.end > base.dnode.max_block_id;
             let range = range.start..if to_end { u64::MAX } else { range.end };
-            let top = base.dnode.levels.saturating_sub(1);
+            let top = base.top_level();
             for (number, pointer) in base.dnode.block_pointers.iter().enumerate().rev() {
                 self.collect_frees(rq, base, (pointer, top, number as u64), &range, &mut chunk).await?;
             }
@@ -279,8 +279,8 @@ impl ObjectSet {
         chunk: &'a mut Chunk,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
-            let start = shift_left(number, object.cover(level));
-            let end = start.saturating_add(shift_left(1, object.cover(level)));
+            let tree = object.tree();
+            let Range { start, end } = tree.blocks_below(level, number);
             if chunk.is_full || pointer.is_hole() || start >= range.end || end <= range.start {
                 return Ok(());
             }
@@ -297,11 +297,8 @@ impl ObjectSet {
             }
             let bytes = self.read_indirect(rq, object, pointer, level, start).await?;
             // Pointers beyond the range are skipped, because an indirect block of a long object has many.
-            let below = object.cover(level - 1);
-            let children = (bytes.len() / BlockPointer::SIZE) as u64;
-            let first = shift_left(number, object.fan_out_shift());
-            let beyond = shift_right(range.end - 1, below).saturating_add(1).saturating_sub(first).min(children);
-            for index in (0..beyond).rev() {
+            let first = tree.first_child(number);
+            for index in tree.children_above(level, number, range, bytes.len() / BlockPointer::SIZE).rev() {
                 let child = pointer_in(&bytes, pointer, index as usize).unwrap_or_default();
                 self.collect_frees(rq, object, (&child, level - 1, first + index), range, chunk).await?;
                 if chunk.is_full {

@@ -7,7 +7,7 @@
 //! Source: OpenZFS `module/zfs/dmu_tx.c` (`dmu_tx_check_ioerr`).
 
 use crate::error::ObjectError;
-use crate::object::{Object, shift_left, shift_right};
+use crate::object::Object;
 use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
 use futures_util::future::BoxFuture;
@@ -38,7 +38,7 @@ impl ObjectSet {
     }
 
     async fn read_indirects(&self, rq: &Request, object: &Arc<Object>, blocks: &Range<u64>) -> Result<(), ObjectError> {
-        let top = object.dnode.levels.saturating_sub(1);
+        let top = object.top_level();
         if top == 0 || blocks.is_empty() {
             return Ok(());
         }
@@ -60,8 +60,8 @@ impl ObjectSet {
         blocks: &'a Range<u64>,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
-            let start = shift_left(number, object.cover(level));
-            let end = start.saturating_add(shift_left(1, object.cover(level)));
+            let tree = object.tree();
+            let Range { start, end } = tree.blocks_below(level, number);
             if level == 0 || pointer.is_hole() || start >= blocks.end || end <= blocks.start {
                 return Ok(());
             }
@@ -69,10 +69,8 @@ impl ObjectSet {
             if level == 1 {
                 return Ok(());
             }
-            let first = shift_left(number, object.fan_out_shift());
-            let child_at = |block: u64| shift_right(block, object.cover(level - 1)).saturating_sub(first);
-            let children = (bytes.len() / BlockPointer::SIZE) as u64;
-            for index in child_at(blocks.start)..child_at(blocks.end - 1).saturating_add(1).min(children) {
+            let first = tree.first_child(number);
+            for index in tree.children_above(level, number, blocks, bytes.len() / BlockPointer::SIZE) {
                 let child = pointer_in(&bytes, pointer, index as usize).unwrap_or_default();
                 self.read_indirects_below(rq, object, (&child, level - 1, first + index), blocks).await?;
             }

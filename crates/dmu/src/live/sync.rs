@@ -15,6 +15,7 @@ use super::usage::Usage;
 use crate::error::ObjectError;
 use crate::object::{NewObject, Object};
 use crate::object_set::{ObjectSet, Root, empty_header};
+use crate::tree_geometry::TreeGeometry;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use std::collections::BTreeMap;
@@ -296,11 +297,8 @@ fn meta_dnode(id: ObjsetId) -> Dnode {
     let new = NewObject::new(ObjectType::DNODE, DNODE_BLOCK_BYTES);
     let mut dnode = fresh(&new);
     if id != ObjsetId::MOS {
-        let pointers = dnode.block_pointers.len() as u64;
-        let covered = |levels: u8| (pointers << 5).checked_shl(u32::from(levels - 1) * 10).unwrap_or(u64::MAX);
-        while covered(dnode.levels) < MAX_OBJECTS {
-            dnode.levels += 1;
-        }
+        let last = MAX_OBJECTS / u64::from(DNODE_BLOCK_BYTES / Dnode::SLOT as u32) - 1;
+        dnode.levels = TreeGeometry::of(&dnode).levels_to_reach(last, dnode.block_pointers.len(), 1);
     }
     dnode
 }

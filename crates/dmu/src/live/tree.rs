@@ -14,9 +14,9 @@ use super::spans::Spans;
 use super::sync_result::{Killed, ObjsetSyncResult};
 use super::tx_admission::DedupWriter;
 use crate::error::{ErrorLocation, ObjectError};
-use crate::object::{shift_left, shift_right};
 use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
+use crate::tree_geometry::TreeGeometry;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
@@ -38,8 +38,8 @@ const MAX_CONCURRENT_BATCHES: usize = 16;
 const MAX_IN_FLIGHT_BYTES: usize = 32 << 20;
 /// Maximum number of level-1 indirect blocks of one object that are changed at the same time.
 const MAX_CONCURRENT_INDIRECT_READS: usize = 16;
-/// Maximum levels of a tree.
-const MAX_LEVELS: u8 = 12;
+/// Maximum pointers of an indirect block, which has at most 16 MiB.
+const MAX_FAN_OUT: usize = 1 << 17;
 
 /// Writer of an object set's trees.
 pub(super) struct Writer<'a> {
@@ -57,7 +57,7 @@ pub(super) struct Writer<'a> {
 struct Tree<'a> {
     id: ObjectId,
     kind: ObjectType,
-    fan_out_shift: u32,
+    geometry: TreeGeometry,
     edits: BTreeMap<u64, BlockPointer>,
     freed: &'a Spans,
     /// Change of the object's allocated bytes.
@@ -70,7 +70,7 @@ struct Tree<'a> {
 impl Tree<'_> {
     /// Blocks below one pointer of `level`.
     fn covered(&self, level: u8, first: u64) -> std::ops::Range<u64> {
-        first..first.saturating_add(shift_left(1, self.fan_out_shift * u32::from(level)))
+        first..first.saturating_add(self.geometry.cover(level))
     }
 
     fn has_edit(&self, range: &std::ops::Range<u64>) -> bool {
@@ -103,7 +103,7 @@ pub(super) type Block = Result<(u64, Bytes), ObjectError>;
 /// Fill count of a data block: the number of its blocks (or dnodes).
 pub(super) type Fill<'a> = &'a (dyn Fn(&[u8]) -> u64 + Sync);
 
-/// Makes a hole with a birth: its pointer has the logical size, the type and the level of the absent block
+/// Creates a hole with a birth: its pointer has the logical size, the type and the level of the absent block
 /// (`zio_write_compress` and `free_blocks` in OpenZFS's `module/zfs/zio.c` and `dnode_sync.c`).
 fn hole_born(kind: ObjectType, level: u8, lsize_bytes: u64, txg: Txg) -> BlockPointer {
     debug_assert!(lsize_bytes.is_multiple_of(512), "a block of {lsize_bytes} bytes is not of whole sectors");
@@ -175,7 +175,7 @@ impl Writer<'_> {
         Some((self.set.live()?.admission.dedup()?, policy))
     }
 
-    /// Makes the hole that replaces a block. Its birth is this txg if there was a block, or a hole with a birth; in
+    /// Creates the hole that replaces a block. Its birth is this txg if there was a block, or a hole with a birth; in
     /// both cases `was_null` is false.
     fn hole(&self, was_null: bool, kind: ObjectType, level: u8, lsize_bytes: u64) -> BlockPointer {
         if was_null || !self.set.cache().blocks().formats().hole_birth {
@@ -306,7 +306,7 @@ impl Writer<'_> {
         let bare = |shift: u8| Tree {
             id,
             kind,
-            fan_out_shift: u32::from(shift).saturating_sub(7),
+            geometry: TreeGeometry::new(shift.into()),
             edits: BTreeMap::new(),
             freed: &everything,
             used: Mutex::default(),
@@ -374,9 +374,9 @@ impl Writer<'_> {
             if level == 0 {
                 return Ok(self.edit_data(tree, old, first, block_bytes));
             }
-            let number = shift_right(first, tree.fan_out_shift * u32::from(level));
+            let number = tree.geometry.number_at(level, first);
             let range = tree.covered(level, first);
-            let indirect_bytes = 1u64 << (tree.fan_out_shift + 7);
+            let indirect_bytes = tree.geometry.indirect_bytes();
             if !tree.carries_old_top(level, first) && !tree.has_edit(&range) && tree.frees_all(&range) {
                 self.free_below(tree, old, level, number).await?;
                 return Ok(self.hole(old.is_null(), tree.kind, level, indirect_bytes));
@@ -414,7 +414,7 @@ impl Writer<'_> {
         first: u64,
         block_bytes: u64,
     ) -> Result<(), ObjectError> {
-        let step = shift_left(1, tree.fan_out_shift * u32::from(level));
+        let step = tree.geometry.cover(level);
         let firsts = (0u64..).map(|n| first.saturating_add(n.saturating_mul(step)));
         let touched = firsts.zip(pointers).filter(|(first, old)| tree.touches(old, level, *first));
         let at_once = if level == 1 { MAX_CONCURRENT_INDIRECT_READS } else { 1 };
@@ -459,16 +459,16 @@ impl Writer<'_> {
         first: u64,
         block_bytes: u64,
     ) -> Result<Vec<BlockPointer>, ObjectError> {
-        let count = 1usize << tree.fan_out_shift.min(17);
+        let count = (tree.geometry.fan_out() as usize).min(MAX_FAN_OUT);
         if pointer.is_hole() {
-            let indirect_bytes = 1 << (tree.fan_out_shift + 7);
+            let indirect_bytes = tree.geometry.indirect_bytes();
             let mut out = vec![part_of_hole(pointer, level, indirect_bytes, block_bytes); count];
             if level == tree.old_levels && first == 0 {
                 out.iter_mut().zip(&tree.old_tops).for_each(|(slot, top)| *slot = *top);
             }
             return Ok(out);
         }
-        let number = shift_right(first, tree.fan_out_shift * u32::from(level));
+        let number = tree.geometry.number_at(level, first);
         let place = self.place(tree.id, level, number);
         let read = self.set.cache().read(self.rq, pointer, &self.set.options_at(place)).await;
         let bytes = read.map_err(|e| ObjectError::block(place, e))?;
@@ -491,10 +491,9 @@ impl Writer<'_> {
                 return Ok(());
             }
             if level > 0 {
-                let shift = tree.fan_out_shift;
-                let first = shift_left(number, shift * u32::from(level));
+                let first = tree.geometry.first_block(level, number);
                 let children = self.children(tree, &pointer, level, first, 0).await?;
-                for (n, child) in (shift_left(number, shift)..).zip(children) {
+                for (n, child) in (tree.geometry.first_child(number)..).zip(children) {
                     self.free_below(tree, child, level - 1, n).await?;
                 }
             }
@@ -538,12 +537,8 @@ async fn write_batch(
 /// Adds levels until the last block is below the dnode's pointers.
 fn grow(tree: &mut Tree<'_>, dnode: &mut Dnode) {
     let last = tree.edits.keys().next_back().copied().unwrap_or(0).max(dnode.max_block_id);
-    let tops = dnode.block_pointers.len().max(1) as u64;
     let old = dnode.levels.max(1);
-    let mut levels = old;
-    while levels < MAX_LEVELS && shift_right(last, tree.fan_out_shift * u32::from(levels - 1)) >= tops {
-        levels += 1;
-    }
+    let levels = tree.geometry.levels_to_reach(last, dnode.block_pointers.len(), old);
     dnode.levels = levels;
     // A hole with a birth also has a level; in the dnode it would be mistaken for one of the new top level.
     if levels > old && !dnode.block_pointers.iter().all(BlockPointer::is_null) {

@@ -383,7 +383,7 @@ impl MosPlan {
         }
         if above {
             for level in 1..base.dnode.levels {
-                let count = crate::object::shift_right(base.dnode.max_block_id, base.cover(level)) + 1;
+                let count = base.tree().number_at(level, base.dnode.max_block_id) + 1;
                 for block in 0..count {
                     if let Some(pointer) = self.set.pointer_at(rq, base, level, block).await? {
                         out.push(((level, block), pointer));

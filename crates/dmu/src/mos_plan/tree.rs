@@ -2,15 +2,15 @@
 
 use crate::live::dirty_object::{self, DirtyRecords};
 use crate::object::Object;
+use crate::tree_geometry::TreeGeometry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use weir_blocks::Reserved;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
 
 /// The object that holds all dnodes.
 pub(super) const META: ObjectId = ObjectId(0);
-/// Maximum levels of a tree.
-const MAX_LEVELS: u8 = 12;
 
 /// Overlay of one object.
 pub(super) struct ChangedObject {
@@ -27,7 +27,7 @@ pub(super) struct Reservation {
     pub psize_bytes: u64,
 }
 
-/// TreePlan of an object.
+/// Plan for the tree of an object.
 pub(super) struct TreePlan {
     pub id: ObjectId,
     /// Synced object; its blocks stay unless they are replaced.
@@ -97,9 +97,9 @@ impl TreePlan {
         self.image.as_ref().map_or(14, |i| u32::from(i.indirect_shift)).clamp(10, 24)
     }
 
-    /// log2 of the pointers in an indirect block.
-    pub fn fan_out_shift(&self) -> u32 {
-        self.indirect_shift() - 7
+    /// Geometry of the tree.
+    pub fn geometry(&self) -> TreeGeometry {
+        TreeGeometry::new(self.indirect_shift())
     }
 
     pub fn levels(&self) -> u8 {
@@ -117,18 +117,10 @@ impl TreePlan {
     /// Adds levels until the last block is below the dnode's pointers.
     pub fn grow(&mut self) {
         let old = self.old_levels();
-        let shift = self.fan_out_shift();
+        let geometry = self.geometry();
         let Some(image) = &mut self.image else { return };
-        let mut levels = image.levels.max(old).max(1);
-        let tops = image.block_pointers.len().max(1) as u64;
-        let covered = |levels: u8| {
-            let below = shift * u32::from(levels - 1);
-            crate::object::shift_right(image.max_block_id, below) < tops
-        };
-        while levels < MAX_LEVELS && !covered(levels) {
-            levels += 1;
-        }
-        image.levels = levels;
+        let levels = image.levels.max(old);
+        image.levels = geometry.levels_to_reach(image.max_block_id, image.block_pointers.len(), levels);
     }
 
     /// All blocks that change: the data blocks `dirty`, and the indirect blocks above these and above the dead ones.
@@ -137,7 +129,7 @@ impl TreePlan {
         let mut below: BTreeSet<u64> = dirty.union(&self.new_holes).copied().collect();
         let old = self.old_levels();
         for level in 1..self.levels() {
-            let mut here: BTreeSet<u64> = below.iter().map(|n| n >> self.fan_out_shift()).collect();
+            let mut here: BTreeSet<u64> = below.iter().map(|n| self.geometry().parent(*n)).collect();
             if old > 0 && level >= old {
                 // The dnode's former pointers are now below a block of this level.
                 here.insert(0);
@@ -150,8 +142,7 @@ impl TreePlan {
 
     /// Planned or dead blocks directly below an indirect block.
     pub fn children_of(&self, level: u8, block: u64) -> u64 {
-        let first = block << self.fan_out_shift();
-        let end = (block + 1) << self.fan_out_shift();
+        let Range { start: first, end } = self.geometry().children(block);
         let below = self.reservations.range((level - 1, first)..(level - 1, end)).count();
         let new_holes = if level == 1 { self.new_holes.range(first..end).count() } else { 0 };
         let grown = if level >= self.old_levels() { 3 } else { 0 };

@@ -9,6 +9,7 @@ use crate::object_set::Root;
 use bytes::Bytes;
 use futures_util::stream::{self, FuturesUnordered, StreamExt};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use weir_blocks::BlockError;
 use weir_blocks::WriteOptions;
@@ -227,7 +228,7 @@ impl MosPlan {
     ) -> Result<(Bytes, u64), ObjectError> {
         let old = self.old_block(rq, tree, level, block).await?;
         let mut bytes = old.map_or_else(|| vec![0; tree.indirect_bytes() as usize], |b| b.to_vec());
-        let first = block << tree.fan_out_shift();
+        let Range { start: first, end } = tree.geometry().children(block);
         let mut put = |child: u64, pointer: &BlockPointer| {
             let at = (child - first) as usize * BlockPointer::SIZE;
             let mut e = Encoder::new(Endian::Little);
@@ -243,11 +244,10 @@ impl MosPlan {
             }
         }
         if level == 1 {
-            for child in tree.new_holes.range(first..first + (1 << tree.fan_out_shift())) {
+            for child in tree.new_holes.range(first..end) {
                 put(*child, &BlockPointer::HOLE);
             }
         }
-        let end = first + (1 << tree.fan_out_shift());
         for ((_, child), pointer) in pointers.range((level - 1, first)..(level - 1, end)) {
             put(*child, pointer);
         }

@@ -22,9 +22,9 @@ use super::{DslError, DslSyncContext};
 use crate::bpobj::{self, Sums};
 use futures_util::future::BoxFuture;
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_cache::Cache;
+use weir_dmu::VisitedBlocks;
 use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_dmu::live::NewObject;
 use weir_dmu::object::Object;
@@ -204,7 +204,7 @@ struct AsyncDestroyer {
     freed: Vec<BlockPointer>,
     /// Addresses of the indirect blocks that were entered. A valid tree contains each once; in malformed input, levels
     /// full of the same pointer would make the walk as long as the product of their widths.
-    entered: BTreeSet<(u32, u64)>,
+    entered: VisitedBlocks,
 }
 
 impl DslSyncContext<'_> {
@@ -400,7 +400,7 @@ impl AsyncDestroyer {
             paused: None,
             stuck: None,
             freed: Vec::new(),
-            entered: BTreeSet::new(),
+            entered: VisitedBlocks::default(),
         })
     }
 
@@ -434,7 +434,7 @@ impl AsyncDestroyer {
     /// The first bookmark at or below a block; below the meta dnode it is one of an object.
     fn first_below(object: &Object, level: u8, block: u64) -> ResumeBookmark {
         let number = object.id.0;
-        let block = block.checked_shl(object.fan_out_shift().saturating_mul(level.into())).unwrap_or(0);
+        let block = object.tree().first_block(level, block);
         match number {
             0 => ResumeBookmark { object: block.saturating_mul(slots_of(object)).max(1), level: 0, block: 0 },
             object => ResumeBookmark { object, level: 0, block },
@@ -454,8 +454,8 @@ impl AsyncDestroyer {
             return block.cmp(&mark_block);
         }
         let level = u64::from(level);
-        let levels = u32::try_from(level.abs_diff(mark_level)).unwrap_or(u32::MAX);
-        let up = |block: u64| block.checked_shr(object.fan_out_shift().saturating_mul(levels)).unwrap_or(0);
+        let levels = u8::try_from(level.abs_diff(mark_level)).unwrap_or(u8::MAX);
+        let up = |block: u64| object.tree().number_at(levels, block);
         if level >= mark_level {
             return block.cmp(&up(mark_block));
         }
@@ -502,7 +502,7 @@ impl AsyncDestroyer {
             if self.resume == Some(mark) {
                 // Everything below it is freed.
                 self.resume = None;
-            } else if (level > 0 || object.id.0 == 0) && !self.enter(&pointer) {
+            } else if (level > 0 || object.id.0 == 0) && !self.entered.enter(&pointer) {
                 let place = self.set.place(object.id, level, block);
                 let error = ObjectError::Corrupt { place, why: "a block of pointers that is in the tree twice" };
                 self.get_stuck(Self::first_below(object, level, block), error);
@@ -523,23 +523,14 @@ impl AsyncDestroyer {
         })
     }
 
-    /// Records an indirect block or block of dnodes; false if it was recorded before.
-    fn enter(&mut self, pointer: &BlockPointer) -> bool {
-        let entered = &mut self.entered;
-        // Check every copy, because a missing one could hide a present one. Embedded pointers do not get here.
-        let known = pointer.dvas().filter(|dva| !entered.insert((dva.vdev, dva.offset_bytes))).count();
-        !pointer.is_embedded() && known == 0
-    }
-
     async fn below(&mut self, rq: &Request, object: &Arc<Object>, level: u8, block: u64, pointer: &BlockPointer) {
-        let shift = object.fan_out_shift();
-        let data_block = block.checked_shl(shift.saturating_mul(level.into())).unwrap_or(0);
+        let data_block = object.tree().first_block(level, block);
         let bytes = match self.set.read_indirect(rq, object, pointer, level, data_block).await {
             Ok(bytes) => bytes,
             Err(error) => return self.get_stuck(Self::first_below(object, level, block), error),
         };
         let mut cursor = Cursor::new(&bytes, pointer.endian(), "indirect block");
-        let first = block.checked_shl(shift).unwrap_or(0);
+        let first = object.tree().first_child(block);
         for index in 0..bytes.len() / BlockPointer::SIZE {
             let number = first + index as u64;
             match BlockPointer::decode(&mut cursor) {

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dmu::{ErrorLocation, Object, ObjectError, ObjectSet, Opening};
+use weir_dmu::{ErrorLocation, Object, ObjectError, ObjectSet, Opening, TreeGeometry};
 use weir_dsl::bpobj::Sums;
 use weir_format::{BlockPointer, Cursor, Dnode, DnodeFlags, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
@@ -209,8 +209,7 @@ fn check_dnode(set: &Set<'_>, id: ObjectId, dnode: &Dnode, report: &mut Report) 
     let (bonus, bonus_len) = (dnode.bonus_type, dnode.bonus_len);
     let fits = bonus == ObjectType::SA || (bonus == ObjectType::NONE) == (bonus_len == 0);
     demand(fits, &|| format!("bonus type {} of {bonus_len} bytes", bonus.name()));
-    let above = u32::from(dnode.levels - 1) * u32::from(shift).saturating_sub(7);
-    let top = dnode.max_block_id.checked_shr(above).unwrap_or(0);
+    let top = TreeGeometry::of(dnode).number_at(dnode.levels - 1, dnode.max_block_id);
     demand(top < dnode.block_pointers.len() as u64, &|| {
         let (levels, tops) = (dnode.levels, dnode.block_pointers.len());
         format!("{levels} levels below {tops} pointers do not reach block {}", dnode.max_block_id)
