@@ -127,9 +127,9 @@ pub(crate) fn source(blocks: &Arc<Blocks>, tops: &Tops) -> SpaceSource {
         let mut out = PoolSpace::default();
         for top in tops.locked().iter() {
             let sums = blocks.vdev_space(top.id as u32);
-            out.size_bytes += capacity::deflate(top, sums.size_bytes);
-            out.used_bytes += capacity::deflate(top, sums.allocated_bytes);
-            out.deferred_bytes += capacity::deflate(top, sums.deferred_bytes);
+            out.size_bytes += top.deflate(sums.size_bytes);
+            out.used_bytes += top.deflate(sums.allocated_bytes);
+            out.deferred_bytes += top.deflate(sums.deferred_bytes);
         }
         out.slop_bytes = capacity::slop(out.size_bytes, 0);
         out

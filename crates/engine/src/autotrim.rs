@@ -11,7 +11,7 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev_trim.c` (`vdev_autotrim_thread`).
 
-use super::syncing::TxgSync;
+use super::space::SpaceMaps;
 use futures_util::future::FutureExt;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use weir_blocks::alloc::Segments;
 use weir_blocks::{BlockError, Blocks};
 use weir_dmu::zap;
+use weir_dsl::sync_tasks::DslSyncContext;
 use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_machine::{JoinHandle, Tasks};
@@ -82,39 +83,37 @@ impl AutoTrim {
         }
     }
 
+    /// Records `freed`, which is usable again after the txg of `change`, and starts the next batch.
+    pub(super) async fn record_freed(
+        &mut self,
+        change: &DslSyncContext<'_>,
+        maps: &SpaceMaps,
+        freed: Vec<(u32, Range<u64>)>,
+        tasks: &Tasks,
+        blocks: &Arc<Blocks>,
+    ) -> Result<(), PoolError> {
+        let directory = ObjectId(names::DIRECTORY_OBJECT);
+        let properties = zap::lookup_word(change.rq, &change.mos, directory, names::PROPS).await?;
+        let set = match properties {
+            Some(properties) => zap::lookup_word(change.rq, &change.mos, ObjectId(properties), "autotrim").await?,
+            None => None,
+        };
+        self.set(set == Some(1));
+        if self.on {
+            for (vdev, range) in freed {
+                self.note((vdev, maps.metaslab_at(vdev, range.start)), range);
+            }
+            self.start_batch(tasks, blocks);
+        }
+        Ok(())
+    }
+
     /// Waits for the running batch.
     pub(super) async fn end(&mut self) {
         if let Some(turn) = self.running.take() {
             // A failed trim affects only free space.
             let _trimmed = turn.await;
         }
-    }
-}
-
-impl TxgSync<'_> {
-    /// Records `freed`, which is usable again after this txg, and starts the next batch.
-    pub(super) async fn auto_trim(&mut self, freed: Vec<(u32, Range<u64>)>) -> Result<(), PoolError> {
-        if self.core.config_object.0 == 0 || self.core.ended {
-            return Ok(());
-        }
-        let rq = self.change.rq;
-        let mos = &self.change.mos;
-        let directory = ObjectId(names::DIRECTORY_OBJECT);
-        let properties = zap::lookup_word(rq, mos, directory, names::PROPS).await?;
-        let set = match properties {
-            Some(properties) => zap::lookup_word(rq, mos, ObjectId(properties), "autotrim").await?,
-            None => None,
-        };
-        let trim = &mut self.core.autotrim;
-        let maps = &self.core.maps;
-        trim.set(set == Some(1));
-        if trim.on {
-            for (vdev, range) in freed {
-                trim.note((vdev, maps.metaslab_at(vdev, range.start)), range);
-            }
-            trim.start_batch(&self.engine.machine.tasks, self.engine.cache.blocks());
-        }
-        Ok(())
     }
 }
 

@@ -19,7 +19,6 @@ use weir_dmu::zap;
 use weir_dsl::sync_tasks::DslSyncContext;
 use weir_format::ObjectId;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
-use weir_pool::capacity::deflate;
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 
@@ -56,7 +55,7 @@ impl CheckpointAndObsoleteMaps {
         for (vdev, ranges) in by_vdev(kept) {
             let Some(top) = self.tops.get(&vdev) else { continue };
             let bytes = ranges.iter().map(|r| r.end - r.start).fold(0, u64::saturating_add);
-            self.kept_bytes = self.kept_bytes.saturating_add(deflate(top, bytes));
+            self.kept_bytes = self.kept_bytes.saturating_add(top.deflate(bytes));
             write(change, top, CHECKPOINT, SpaceKind::Free, top.ashift.min(16) as u32, &ranges).await?;
         }
         if removed.is_empty() || !change.is_enabled(COUNTS).await? {

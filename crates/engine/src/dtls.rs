@@ -19,12 +19,13 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_sync`, `vdev_dtl_should_excise`).
 
+use super::config::Config;
 use super::labels;
 use super::space::create_map;
-use super::syncing::TxgSync;
 use std::collections::BTreeSet;
-use weir_blocks::Dtl;
+use weir_blocks::{Dtl, Tree};
 use weir_dmu::space_map::{self, Style};
+use weir_dsl::sync_tasks::DslSyncContext;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_format::{NvList, ObjectId, Txg};
 use weir_pool::config::{VdevConfig, VdevKind};
@@ -96,6 +97,62 @@ impl LeafDtls {
         }
     }
 
+    /// Excises txgs up to `scrubbed` from the DTLs of the leaves that were present.
+    ///
+    /// Precondition: a scrub that started in this process verified or repaired every copy of all blocks born up to
+    /// `scrubbed`.
+    pub(super) fn excise(&mut self, root: &NvList, tree: &Tree, scrubbed: Txg) -> Result<(), PoolError> {
+        let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
+        let kept = not_scrubbed(&VdevConfig::parse(root).map_err(bad)?);
+        for guid in self.scrubbed(scrubbed).into_iter().filter(|guid| !kept.contains(guid)) {
+            if let Some(rest) = tree.excise_dtl(guid, scrubbed) {
+                self.replace(guid, rest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the DTLs that changed up to the txg of `change`. Returns whether `config` refers to a new space map.
+    pub(super) async fn write(
+        &mut self,
+        change: &mut DslSyncContext<'_>,
+        tree: &Tree,
+        config: &mut Config,
+    ) -> Result<bool, PoolError> {
+        let txg = change.txg();
+        self.grow(&tree.dtls(), &tree.unflushed(), txg);
+        self.absent.iter().for_each(|guid| tree.dirty_dtl(*guid, txg));
+        let mut config_changed = false;
+        for guid in self.dirty.clone() {
+            config_changed |= self.write_dtl(change, config, guid).await?;
+            self.dirty.remove(&guid);
+        }
+        Ok(config_changed)
+    }
+
+    /// Writes the DTL of one leaf. Returns whether its space map is new.
+    async fn write_dtl(
+        &self,
+        change: &mut DslSyncContext<'_>,
+        config: &mut Config,
+        guid: u64,
+    ) -> Result<bool, PoolError> {
+        let Some(leaf) = labels::find(&config.root, guid) else { return Ok(false) };
+        let known = leaf.get_u64(DTL).filter(|id| *id != 0).map(ObjectId);
+        let id = match known {
+            Some(id) => id,
+            None => {
+                let id = create_map(change, BLOCK_BYTES).await?;
+                config.set_number(guid, DTL, id.0);
+                id
+            }
+        };
+        let two_words = change.is_active("spacemap_v2").await?;
+        let style = Style { shift: 0, two_words, pass: 1 };
+        space_map::rewrite(change.rq, &change.mos, change.tx, id, style, &self.segments(guid), None).await?;
+        Ok(known.is_none())
+    }
+
     fn segments(&self, guid: u64) -> Vec<SpaceSegment> {
         let one = |(first, last): &(Txg, Txg)| SpaceSegment {
             kind: SpaceKind::Alloc,
@@ -113,60 +170,6 @@ fn not_scrubbed(root: &VdevConfig) -> Vec<u64> {
     let striped = |vdev: &&VdevConfig| matches!(vdev.kind, VdevKind::Raidz { .. } | VdevKind::Draid { .. });
     let mirrors = root.walk().into_iter().filter(striped).flat_map(|vdev| &vdev.children).filter(|c| !c.is_leaf());
     mirrors.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
-}
-
-impl TxgSync<'_> {
-    /// Excises txgs up to `scrubbed` from the DTLs of the leaves that were present.
-    ///
-    /// Precondition: a scrub that started in this process verified or repaired every copy of all blocks born up to
-    /// `scrubbed`.
-    pub(super) fn excise_dtls(&mut self, scrubbed: Txg) -> Result<(), PoolError> {
-        let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
-        let kept = not_scrubbed(&VdevConfig::parse(&self.core.config.root).map_err(bad)?);
-        let tree = self.engine.cache.blocks().tree().clone();
-        for guid in self.core.dtls.scrubbed(scrubbed).into_iter().filter(|guid| !kept.contains(guid)) {
-            if let Some(rest) = tree.excise_dtl(guid, scrubbed) {
-                self.core.dtls.replace(guid, rest);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the DTLs that changed up to this txg.
-    pub(super) async fn write_dtls(&mut self) -> Result<(), PoolError> {
-        let txg = self.change.txg();
-        let tree = self.engine.cache.blocks().tree().clone();
-        self.core.dtls.grow(&tree.dtls(), &tree.unflushed(), txg);
-        self.core.dtls.absent.iter().for_each(|guid| tree.dirty_dtl(*guid, txg));
-        for guid in self.core.dtls.dirty.clone() {
-            self.write_dtl(guid).await?;
-            self.core.dtls.dirty.remove(&guid);
-        }
-        Ok(())
-    }
-
-    async fn write_dtl(&mut self, guid: u64) -> Result<(), PoolError> {
-        let Some(leaf) = labels::find(&self.core.config.root, guid) else { return Ok(()) };
-        let known = |leaf: &NvList| leaf.get_u64(DTL).filter(|id| *id != 0);
-        let id = match known(leaf) {
-            Some(id) => ObjectId(id),
-            None => self.new_dtl(guid).await?,
-        };
-        let two_words = self.change.is_active("spacemap_v2").await?;
-        let style = Style { shift: 0, two_words, pass: 1 };
-        let segments = self.core.dtls.segments(guid);
-        let rq = self.change.rq;
-        let mos = &self.change.mos;
-        let tx = self.change.tx;
-        Ok(space_map::rewrite(rq, mos, tx, id, style, &segments, None).await?)
-    }
-
-    async fn new_dtl(&mut self, guid: u64) -> Result<ObjectId, PoolError> {
-        let id = create_map(&mut self.change, BLOCK_BYTES).await?;
-        self.core.config.set_number(guid, DTL, id.0);
-        self.core.config_dirty = true;
-        Ok(id)
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@
 //! Source: OpenZFS `module/zfs/dsl_crypt.c` (`spa_keystore_load_wkey`, `spa_keystore_unload_wkey`,
 //! `spa_keystore_change_key_check`, `dmu_objset_create_crypt_check`).
 
-use super::sync_task_api::{clear_log, close};
+use super::closing::{clear_log, close};
 use super::syncing::TxgSync;
 use super::{Engine, PoolError};
 use std::collections::{BTreeMap, BTreeSet};

@@ -19,6 +19,7 @@ pub(crate) mod allocation;
 pub mod autotrim;
 pub mod brt;
 pub mod checkpoint_obsolete_maps;
+pub(crate) mod closing;
 pub mod config;
 pub mod create;
 pub mod datasets;

@@ -367,7 +367,8 @@ impl TxgSync<'_> {
         progress.scan.end_time_s = self.now_s();
         let whole = self.core.scrub_began == Some(progress.scan.max_txg) && progress.scan.errors == 0;
         if state == FINISHED && whole {
-            self.excise_dtls(progress.scan.max_txg)?;
+            let tree = self.engine.cache.blocks().tree();
+            self.core.dtls.excise(&self.core.config.root, tree, progress.scan.max_txg)?;
         }
         if state == FINISHED {
             let txg = progress.scan.max_txg.0;

@@ -20,7 +20,6 @@ use super::config::Config;
 use super::dtls::LeafDtls;
 use super::labels::{self, Leaf};
 use super::space::SpaceMaps;
-use super::tasks::Answer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -94,6 +93,8 @@ pub struct SyncerState {
     pub ended: bool,
 }
 
+/// Completes a task's submitter with the result of the txg.
+pub(crate) type Answer = Box<dyn FnOnce(Result<(), PoolError>) + Send>;
 /// The syncing context of one txg, passed to sync tasks.
 pub struct TxgSync<'b> {
     /// Changes of datasets, directories and the MOS's named objects.
@@ -164,7 +165,9 @@ impl TxgSync<'_> {
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
         let behind = self.core.dtls.is_behind(&self.engine.cache.blocks().tree().dtls());
         if (anything || behind) && self.core.config_object.0 != 0 {
-            self.write_dtls().await?;
+            let tree = self.engine.cache.blocks().tree();
+            let core = &mut *self.core;
+            core.config_dirty |= core.dtls.write(&mut self.change, tree, &mut core.config).await?;
         }
         self.write_config().await?;
         self.read_limits().await?;
@@ -179,8 +182,13 @@ impl TxgSync<'_> {
             }
             self.engine.events.post_history(&record);
         }
-        let freed = self.engine.cache.blocks().synced(self.txg());
-        self.auto_trim(freed).await
+        let blocks = self.engine.cache.blocks();
+        let freed = blocks.synced(self.txg());
+        let core = &mut *self.core;
+        if core.config_object.0 == 0 || core.ended {
+            return Ok(());
+        }
+        core.autotrim.record_freed(&self.change, &core.maps, freed, &self.engine.machine.tasks, blocks).await
     }
 
     /// Syncs the intent logs: drops records of this txg and frees log blocks that held no others (`zil_sync`).

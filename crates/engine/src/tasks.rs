@@ -9,7 +9,7 @@
 //! A task runs in the txg that was open at submission or a later one, because all earlier changes are in that txg at the
 //! latest. In an earlier txg, a snapshot would lack data that its owner had already written.
 
-use super::syncing::TxgSync;
+use super::syncing::{Answer, TxgSync};
 use futures_channel::oneshot;
 use futures_util::future::BoxFuture;
 use std::collections::VecDeque;
@@ -18,8 +18,6 @@ use weir_dsl::sync_tasks::DslError;
 use weir_format::Txg;
 use weir_pool::error::PoolError;
 
-/// Completes a task's submitter with the result of the txg.
-pub(crate) type Answer = Box<dyn FnOnce(Result<(), PoolError>) + Send>;
 /// A queued task. Returns the completion to call when the txg is stable, or `None` if the submitter has its result.
 ///
 /// An error fails the txg.

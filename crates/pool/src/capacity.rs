@@ -1,7 +1,7 @@
-//! Space of a pool: raw, deflated, without slop space (OpenZFS `module/zfs/spa_misc.c`, `dsl_pool.c`).
+//! Space of a pool: raw, deflated ([`VdevConfig::deflate`]), without slop space (OpenZFS `module/zfs/spa_misc.c`,
+//! `dsl_pool.c`).
 //!
-//! *Deflated* space is raw space multiplied by the share of payload in a 128 KiB block on its vdev, so it excludes the
-//! parity of RAID-Z. *Slop* space is reserved so that a full pool can be cleaned up: 1/32, at least 128 MiB but no more
+//! *Slop* space is reserved so that a full pool can be cleaned up: 1/32, at least 128 MiB but no more
 //! than half, at most 128 GiB.
 
 use crate::config::{Class, VdevConfig};
@@ -38,14 +38,9 @@ pub struct Capacity {
     pub fragmentation: Option<u64>,
 }
 
-/// Deflated bytes of raw bytes on a vdev.
-pub fn deflate(top: &VdevConfig, bytes: u64) -> u64 {
-    (bytes >> 9).saturating_mul(top.sizing().deflate())
-}
-
 /// Deflated bytes of the metaslab that a large vdev reserves for the intent log.
 fn embedded_log(top: &VdevConfig, v: &VdevSpace) -> u64 {
-    v.embedded_log().map_or(0, |_| deflate(top, 1u64.checked_shl(v.metaslab_shift).unwrap_or(0)))
+    v.embedded_log().map_or(0, |_| top.deflate(1u64.checked_shl(v.metaslab_shift).unwrap_or(0)))
 }
 
 /// Slop space of `normal` bytes; it includes the space that is reserved for the intent log.
@@ -68,12 +63,12 @@ pub async fn compute_space(rq: &Request, mos: &Mos, tree: &VdevConfig, space: &S
         match v.class {
             Class::Log => continue,
             Class::Normal if top.non_allocating => {}
-            Class::Normal => normal += deflate(top, v.space_bytes()).saturating_sub(log),
-            Class::Special | Class::Dedup => others += deflate(top, allocated),
+            Class::Normal => normal += top.deflate(v.space_bytes()).saturating_sub(log),
+            Class::Special | Class::Dedup => others += top.deflate(allocated),
         }
         out.size_bytes += v.space_bytes();
         out.allocated_bytes += allocated;
-        out.checkpoint_bytes += deflate(top, v.checkpoint_bytes);
+        out.checkpoint_bytes += top.deflate(v.checkpoint_bytes);
     }
     out.shared = dedup::shared(rq, mos, &tree.children).await?;
     let deferred = bpobj_bytes(rq, mos, names::SYNC_BPOBJ).await?;

@@ -177,6 +177,12 @@ impl VdevConfig {
         self.sizing_with(self.ashift.min(16) as u32)
     }
 
+    /// Deflated bytes of raw bytes on this top-level vdev (`vdev_deflate_ratio`): raw space multiplied by the share of
+    /// payload in a 128 KiB block, so without parity. Datasets account deflated bytes.
+    pub fn deflate(&self, bytes: u64) -> u64 {
+        (bytes >> 9).saturating_mul(self.sizing().deflate())
+    }
+
     fn sizing_with(&self, ashift: u32) -> Sizing {
         let plain = Sizing { ashift, raidz: None };
         match self.kind {

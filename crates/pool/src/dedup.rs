@@ -6,7 +6,6 @@
 //!
 //! Source: OpenZFS `module/zfs/ddt_stats.c`, `ddt_log.c` (`ddt_log_load_one`), `brt.c` (`brt_get_used`).
 
-use crate::capacity::deflate;
 use crate::config::VdevConfig;
 use crate::mos::Mos;
 use weir_dmu::{CycleGuard, ErrorLocation, ObjectError, ddt_brt_reader, zap};
@@ -126,7 +125,7 @@ async fn log(rq: &Request, mos: &Mos, id: ObjectId, tops: &[VdevConfig], out: &m
 }
 
 fn deflated(dva: &Dva, tops: &[VdevConfig]) -> u64 {
-    tops.iter().find(|t| t.id == u64::from(dva.vdev)).map_or(0, |top| deflate(top, dva.asize_bytes))
+    tops.iter().find(|t| t.id == u64::from(dva.vdev)).map_or(0, |top| top.deflate(dva.asize_bytes))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use weir_dsl::props::human_size;
 use weir_pool::status::VdevState;
-use weir_pool::{Class, Pool, VdevConfig, VdevKind, capacity, sizes};
+use weir_pool::{Class, Pool, VdevConfig, VdevKind, sizes};
 
 /// How numbers appear.
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ pub fn root(pool: &Pool, style: Style) -> Map<String, Value> {
     for (top, space) in pool.tree.children.iter().zip(&pool.space.vdevs) {
         if top.is_concrete() && top.class != Class::Log {
             total = total.saturating_add(space.space_bytes());
-            deflated = deflated.saturating_add(capacity::deflate(top, space.space_bytes()));
+            deflated = deflated.saturating_add(top.deflate(space.space_bytes()));
         }
     }
     let mut out = Map::new();
@@ -64,7 +64,7 @@ pub fn of_class(pool: &Pool, class: Class, style: Style) -> Map<String, Value> {
         let mut more = vec![
             ("alloc_space", space.allocated_bytes()),
             ("total_space", total),
-            ("def_space", capacity::deflate(top, total)),
+            ("def_space", top.deflate(total)),
         ];
         if space.checkpoint_bytes != 0 {
             more.push(("checkpoint_space", space.checkpoint_bytes));

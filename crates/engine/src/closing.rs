@@ -1,0 +1,121 @@
+//! Closing of open datasets before a sync task destroys them, rolls them back or unloads their keys.
+//!
+//! A closed dataset admits no further transactions, and its intent log writes no further blocks. The task then removes it
+//! from the open sets, so that no later txg writes to a destroyed dataset. If the task fails, the dataset opens again.
+
+use super::Engine;
+use super::datasets::policy_for;
+use super::open_datasets::OpenSet;
+use super::syncing::TxgSync;
+use std::sync::Arc;
+use weir_blocks::ReadOptions;
+use weir_dmu::live::{Policy, TxAdmission};
+use weir_dmu::{ObjectSet, Opening};
+use weir_dsl::sync_tasks::DslError;
+use weir_format::zil::ZilHeader;
+use weir_format::{ObjectId, ObjsetId};
+use weir_machine::Request;
+use weir_pool::error::PoolError;
+use weir_zil as zil;
+
+/// A dataset that is being closed; it opens again on drop unless [`Closing::end`] succeeds.
+pub(crate) struct Closing(Option<OpenSet>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(open) = self.0.take() {
+            open.set.close(false);
+            open.zil.iter().for_each(|zil| zil.reopen());
+        }
+    }
+}
+
+impl Closing {
+    /// Ends the close with the result of its task; a failed task opens the dataset again.
+    pub(crate) fn end<T>(mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
+        if done.is_ok() {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl Engine {
+    /// Whether clients use a dataset: they have its files open or are attached to the volume.
+    ///
+    /// # Errors
+    /// Errors of finding the dataset.
+    pub async fn is_used(&self, rq: &Request, name: &str) -> Result<bool, PoolError> {
+        let id = self.dsl(rq).await?.find(rq, name).await?.objset();
+        Ok(self.sets.get(id).and_then(|open| open.door).is_some_and(|door| door.is_used()))
+    }
+
+    /// Closes a dataset; its transactions that have begun belong to the open txg or an earlier one.
+    pub(crate) async fn closing(&self, name: &str) -> Result<Closing, PoolError> {
+        let busy = || Err(DslError::Busy { name: name.to_owned(), why: "clients use it" }.into());
+        // The lock prevents opening the dataset in the meantime.
+        let _one_at_a_time = self.opening.lock().await;
+        let id = {
+            let rq = Request::internal("close");
+            let found = self.dsl(&rq).await?.find(&rq, name).await;
+            // The sync task reports a missing dataset.
+            let Ok(dataset) = found else { return Ok(Closing(None)) };
+            dataset.objset()
+        };
+        let Some(open) = self.sets.get(id) else { return Ok(Closing(None)) };
+        open.set.close(true);
+        let closing = Closing(Some(open.clone()));
+        if open.door.is_some_and(|door| door.is_used()) {
+            return busy();
+        }
+        if let Some(zil) = &open.zil {
+            zil.shut().await;
+        }
+        Ok(closing)
+    }
+}
+
+/// Removes a closed or unopened dataset from the open sets and frees its intent log; returns its object number.
+///
+/// The caller is in syncing context.
+pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<ObjectId, PoolError> {
+    let rq = syncing.change.rq;
+    let dsl = syncing.engine.dsl_now(rq).await?;
+    let dataset = dsl.find(rq, name).await?;
+    if syncing.engine.sets.get(dataset.objset()).is_some_and(|open| !open.set.is_closed()) {
+        return Err(DslError::Busy { name: name.to_owned(), why: "clients have just opened it" }.into());
+    }
+    // The intent log is freed with the dataset: no commit runs any more, so the header leads to all its blocks.
+    let engine = syncing.engine;
+    let opening = Opening { id: dataset.objset(), ..Opening::default() };
+    let pointer = syncing.change.dataset(dataset.id).await?.pointer;
+    let set = ObjectSet::open(rq, engine.cache.clone(), pointer, opening).await?;
+    let options = ReadOptions { raw: true, ..set.options().clone() };
+    let header = set.root().header.zil.clone();
+    let (blocks, ended_by) = zil::claim::blocks(rq, engine.cache.blocks(), &options, &header).await;
+    if let Some(error) = ended_by {
+        tracing::warn!(name, %error, "blocks of a destroyed intent log stay allocated");
+    }
+    blocks.into_iter().for_each(|block| syncing.change.free_log_block(block));
+    engine.sets.remove(dataset.objset());
+    Ok(dataset.id)
+}
+
+/// Clears the intent log header of an object set that was copied from a snapshot, because the log is the origin's.
+pub(crate) async fn clear_log(syncing: &mut TxgSync<'_>, dataset: ObjectId) -> Result<(), PoolError> {
+    let engine = syncing.engine;
+    let phys = syncing.change.dataset(dataset).await?;
+    let pointer = phys.pointer;
+    let key = match engine.keys.is_empty() {
+        true => None,
+        false => engine.keys.of(engine.dsl_now(syncing.change.rq).await?.dir(phys.dir)),
+    };
+    let opening = Opening { id: ObjsetId(dataset.0), key, ..Opening::default() };
+    let gate: Arc<dyn TxAdmission> = engine.gate.clone();
+    let rq = syncing.change.rq;
+    let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, Policy::default()).await?;
+    set.set_policy(policy_for(set.kind(), Policy::default()));
+    set.set_zil_header(ZilHeader::default());
+    syncing.add_set(set);
+    Ok(())
+}
