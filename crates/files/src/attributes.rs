@@ -1,6 +1,7 @@
 //! Attributes of a file as reported by `stat`.
 
 use weir_format::ObjectId;
+use weir_format::znode::FileFlags;
 
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,44 +55,6 @@ impl FileKind {
             FileKind::Symlink => 0o120000,
             FileKind::Socket => 0o140000,
         }
-    }
-}
-
-/// File flags in the on-disk encoding (`ZFS_*` in OpenZFS `include/sys/fs/zfs.h` and `zfs_znode.h`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileFlags(pub u64);
-
-#[allow(missing_docs)]
-impl FileFlags {
-    pub const XATTR: u64 = 0x1;
-    pub const INHERIT_ACE: u64 = 0x2;
-    pub const ACL_TRIVIAL: u64 = 0x4;
-    pub const ACL_OBJ_ACE: u64 = 0x8;
-    pub const ACL_PROTECTED: u64 = 0x10;
-    pub const ACL_DEFAULTED: u64 = 0x20;
-    pub const ACL_AUTO_INHERIT: u64 = 0x40;
-    pub const BONUS_SCANSTAMP: u64 = 0x80;
-    pub const NO_EXECS_DENIED: u64 = 0x100;
-    pub const READONLY: u64 = 0x1_0000_0000;
-    pub const HIDDEN: u64 = 0x2_0000_0000;
-    pub const SYSTEM: u64 = 0x4_0000_0000;
-    pub const ARCHIVE: u64 = 0x8_0000_0000;
-    pub const IMMUTABLE: u64 = 0x10_0000_0000;
-    pub const NOUNLINK: u64 = 0x20_0000_0000;
-    pub const APPENDONLY: u64 = 0x40_0000_0000;
-    pub const NODUMP: u64 = 0x80_0000_0000;
-    pub const OPAQUE: u64 = 0x100_0000_0000;
-    pub const AV_QUARANTINED: u64 = 0x200_0000_0000;
-    pub const AV_MODIFIED: u64 = 0x400_0000_0000;
-    pub const REPARSE: u64 = 0x800_0000_0000;
-    pub const OFFLINE: u64 = 0x1000_0000_0000;
-    pub const SPARSE: u64 = 0x2000_0000_0000;
-    pub const PROJINHERIT: u64 = 0x4000_0000_0000;
-    pub const PROJID: u64 = 0x8000_0000_0000;
-
-    /// Whether all of `bits` are set.
-    pub fn has(self, bits: u64) -> bool {
-        self.0 & bits == bits
     }
 }
 

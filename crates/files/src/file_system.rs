@@ -1,7 +1,7 @@
 //! One file system or snapshot: the operations that front ends call.
 
 use crate::acl::Acl;
-use crate::attributes::{Attributes, FileFlags, FileKind};
+use crate::attributes::{Attributes, FileKind};
 use crate::directory::{self, DirEntry};
 use crate::error::FileError;
 use crate::metadata::{AttrIds, Metadata, MetadataScope};
@@ -16,7 +16,7 @@ use weir_dmu::zap::{Match, Zap};
 use weir_dmu::{Object, ObjectSet};
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_format::zap::NormFlags;
-use weir_format::znode::{DirEntry as StoredEntry, master};
+use weir_format::znode::{DirEntry as StoredEntry, FileFlags, master};
 use weir_format::{ObjectId, ObjectType, ObjsetKind};
 use weir_machine::Request;
 

@@ -42,8 +42,9 @@ pub mod writing;
 mod xattr;
 
 pub use acl::{Ace, AceWho, Acl};
-pub use attributes::{Attributes, FileFlags, FileKind};
+pub use attributes::{Attributes, FileKind};
 pub use change::{Cred, New, NewKind, RenameMode, SetAttributes, SetFlags, SetTime, Space, WriteAt, XattrMode};
 pub use directory::DirEntry;
 pub use error::FileError;
 pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Snapdir, Usage};
+pub use weir_format::znode::FileFlags;

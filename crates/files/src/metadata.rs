@@ -6,7 +6,7 @@
 //! After an upgrade from an older version, files not modified since still have a znode; the bonus type distinguishes
 //! them.
 
-use crate::attributes::{Attributes, FileFlags, FileKind};
+use crate::attributes::{Attributes, FileKind};
 use crate::error::FileError;
 use crate::writing::AttrRegistry;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use weir_dmu::sa::SaTable;
 use weir_dmu::{Object, ObjectSet};
 use weir_format::acl::EmbeddedAcl;
 use weir_format::sa::ZPL_ATTRIBUTES;
-use weir_format::znode::{Fuid, Timestamp, Znode};
+use weir_format::znode::{FileFlags, Fuid, Timestamp, Znode};
 use weir_format::{Cursor, DecodeError, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 

@@ -12,10 +12,11 @@
 //! forbids it, is decided in [`crate::writing`].
 
 use crate::acl::{self, Ace, AceWho, Acl};
-use crate::attributes::{Attributes, FileFlags, FileKind};
+use crate::attributes::{Attributes, FileKind};
 use crate::change::Cred;
 use crate::writing::posix_acl::List;
 use weir_format::acl::Ace as StoredAce;
+use weir_format::znode::FileFlags;
 
 /// Read permission, in the bit order of the mode.
 pub const READ: u32 = 4;

@@ -35,9 +35,12 @@ impl Timestamp {
     }
 }
 
-/// The persistent flags of a file (`zp_flags`, `ZPL_FLAGS`; OpenZFS `include/sys/zfs_znode.h`, `include/sys/fs/zfs.h`).
+/// Persistent flags of a file (`zp_flags`, `ZPL_FLAGS`; OpenZFS `include/sys/zfs_znode.h`, `include/sys/fs/zfs.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileFlags(pub u64);
+
 #[allow(missing_docs)]
-pub mod flag {
+impl FileFlags {
     pub const XATTR: u64 = 0x1;
     pub const INHERIT_ACE: u64 = 0x2;
     pub const ACL_TRIVIAL: u64 = 0x4;
@@ -64,6 +67,11 @@ pub mod flag {
     pub const PROJINHERIT: u64 = 0x4000_0000_0000;
     /// The file has a project id attribute.
     pub const PROJID: u64 = 0x8000_0000_0000;
+
+    /// Whether all of `bits` are set.
+    pub fn has(self, bits: u64) -> bool {
+        self.0 & bits == bits
+    }
 }
 
 /// A file's metadata in its dnode's bonus area.

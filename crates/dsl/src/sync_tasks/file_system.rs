@@ -16,7 +16,7 @@ use weir_dmu::zap::{self, Key, NewZap, Value};
 use weir_format::acl::Ace;
 use weir_format::sa::{SaAttribute, SaHeader, ZPL_ATTRIBUTES, name};
 use weir_format::zap::NormFlags;
-use weir_format::znode::{Timestamp, flag, master};
+use weir_format::znode::{FileFlags, Timestamp, master};
 use weir_format::{Encoder, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 
@@ -135,8 +135,9 @@ impl FileSystemSpec {
         let word = |n: u64| n.to_le_bytes().to_vec();
         let time: Vec<u8> = self.now.to_words().iter().flat_map(|w| w.to_le_bytes()).collect();
         let acl = self.acl();
-        let projects = if self.projects { flag::PROJID } else { 0 };
-        let flags = flag::ARCHIVE | flag::AV_MODIFIED | flag::NO_EXECS_DENIED | flag::ACL_AUTO_INHERIT;
+        let projects = if self.projects { FileFlags::PROJID } else { 0 };
+        let flags =
+            FileFlags::ARCHIVE | FileFlags::AV_MODIFIED | FileFlags::NO_EXECS_DENIED | FileFlags::ACL_AUTO_INHERIT;
         let mut row = vec![
             ("ZPL_MODE", word(ROOT_MODE)),
             ("ZPL_SIZE", word(2)),
@@ -144,7 +145,7 @@ impl FileSystemSpec {
             ("ZPL_UID", word(self.uid.into())),
             ("ZPL_GID", word(self.gid.into())),
             ("ZPL_PARENT", word(id.0)),
-            ("ZPL_FLAGS", word(flags | flag::ACL_TRIVIAL | projects)),
+            ("ZPL_FLAGS", word(flags | FileFlags::ACL_TRIVIAL | projects)),
             ("ZPL_ATIME", time.clone()),
             ("ZPL_MTIME", time.clone()),
             ("ZPL_CTIME", time.clone()),

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use weir_dmu::live::SpaceReserve;
 use weir_format::ObjectId;
-use weir_format::znode::{Timestamp, flag};
+use weir_format::znode::{FileFlags, Timestamp};
 use weir_machine::Request;
 
 /// When a read updates the access time (`atime`, `relatime`).
@@ -64,7 +64,7 @@ impl FileSystem {
     pub(crate) fn note_access(&self, object: ObjectId, metadata: &Metadata) {
         let Ok(writing) = self.writing() else { return };
         let rule = writing.settings().access_times;
-        if rule == AccessTimes::Off || metadata.flags.0 & flag::XATTR != 0 {
+        if rule == AccessTimes::Off || metadata.flags.0 & FileFlags::XATTR != 0 {
             return;
         }
         let now = writing.now();

@@ -15,7 +15,7 @@ use crate::attributes::FileKind;
 use crate::change::{Cred, SetAttributes, SetTime};
 use crate::error::FileError;
 use crate::permission::{self, AccessInfo, EXECUTE, READ, WRITE};
-use weir_format::znode::flag;
+use weir_format::znode::FileFlags;
 
 /// Rights of a caller on a file as bits of [`READ`], [`WRITE`] and [`EXECUTE`].
 pub(crate) fn granted(cred: &Cred, node: &Node) -> Result<u32, FileError> {
@@ -25,7 +25,7 @@ pub(crate) fn granted(cred: &Cred, node: &Node) -> Result<u32, FileError> {
         return Ok(permission::granted(cred, &file));
     }
     let posix = super::xattrs::nvlist_value(node, permission::POSIX_ACCESS)?;
-    let acl = match node.has_flag(flag::ACL_TRIVIAL) {
+    let acl = match node.has_flag(FileFlags::ACL_TRIVIAL) {
         true => None,
         false => Some(Acl { entries: node.aces()?.iter().map(Ace::of).collect(), trivial: false }),
     };
@@ -51,7 +51,7 @@ pub(crate) fn is_owner(cred: &Cred, node: &Node) -> bool {
 /// Checks adding a name to a directory.
 pub(crate) fn add(cred: &Cred, dir: &Node) -> Result<(), FileError> {
     need(cred, dir, WRITE | EXECUTE)?;
-    refuse(dir, flag::IMMUTABLE)
+    refuse(dir, FileFlags::IMMUTABLE)
 }
 
 /// Checks search permission on a directory that is not modified.
@@ -64,7 +64,7 @@ pub(crate) fn link(node: &Node) -> Result<(), FileError> {
     if node.is_dir() {
         return Err(FileError::NotPermitted { object: node.id });
     }
-    refuse(node, flag::IMMUTABLE | flag::APPENDONLY)
+    refuse(node, FileFlags::IMMUTABLE | FileFlags::APPENDONLY)
 }
 
 /// Checks removing the name of `node` from `dir`. In a sticky directory only the owner of either may.
@@ -75,8 +75,8 @@ pub(crate) fn remove(cred: &Cred, dir: &Node, node: &Node) -> Result<(), FileErr
     if sticky && !is_owner(cred, dir) && !is_owner(cred, node) {
         return Err(FileError::NotPermitted { object: node.id });
     }
-    refuse(dir, flag::IMMUTABLE | flag::APPENDONLY | flag::NOUNLINK)?;
-    refuse(node, flag::IMMUTABLE | flag::APPENDONLY | flag::NOUNLINK)
+    refuse(dir, FileFlags::IMMUTABLE | FileFlags::APPENDONLY | FileFlags::NOUNLINK)?;
+    refuse(node, FileFlags::IMMUTABLE | FileFlags::APPENDONLY | FileFlags::NOUNLINK)
 }
 
 /// Checks moving a directory to another one, which changes its `..`.
@@ -95,12 +95,12 @@ pub(crate) fn write(cred: &Cred, node: &Node, at_end: bool) -> Result<(), FileEr
     if cred.uid != node.owner().0 {
         need(cred, node, WRITE)?;
     }
-    refuse(node, flag::IMMUTABLE | flag::READONLY | if at_end { 0 } else { flag::APPENDONLY })
+    refuse(node, FileFlags::IMMUTABLE | FileFlags::READONLY | if at_end { 0 } else { FileFlags::APPENDONLY })
 }
 
 /// Checks setting attributes.
 pub(crate) fn set(cred: &Cred, node: &Node, set: &SetAttributes) -> Result<(), FileError> {
-    refuse(node, flag::IMMUTABLE)?;
+    refuse(node, FileFlags::IMMUTABLE)?;
     let not_permitted = Err(FileError::NotPermitted { object: node.id });
     if set.size_bytes.is_some() {
         write(cred, node, false)?;
@@ -138,7 +138,7 @@ pub(crate) fn set_flags(cred: &Cred, node: &Node, guarded: bool) -> Result<(), F
 /// other `system` ones the owner. `user` attributes exist only on files and directories, in a sticky directory only
 /// for its owner.
 pub(crate) fn set_xattr(cred: &Cred, node: &Node, name: &[u8]) -> Result<(), FileError> {
-    refuse(node, flag::IMMUTABLE | flag::APPENDONLY)?;
+    refuse(node, FileFlags::IMMUTABLE | FileFlags::APPENDONLY)?;
     let not_permitted = FileError::NotPermitted { object: node.id };
     if name.starts_with(b"user.") {
         if !matches!(node.kind(), FileKind::Regular | FileKind::Directory) {

@@ -16,7 +16,7 @@ use crate::acl::{
     WRITE_ATTRIBUTES, WRITE_DATA, WRITE_NAMED_ATTRS, WRITE_OWNER,
 };
 use weir_format::acl::Ace;
-use weir_format::znode::flag;
+use weir_format::znode::FileFlags;
 
 const DELETE_CHILD: u32 = 0x40;
 const OWNING_GROUP: u16 = Ace::GROUP | Ace::IDENTIFIER_GROUP;
@@ -152,11 +152,11 @@ fn after_chmod(aces: &[Ace], mode: u64, is_dir: bool, split: bool, trim: bool, f
             new.flags |= Ace::INHERIT_ONLY;
         }
         if inheritable {
-            *flags |= flag::INHERIT_ACE;
+            *flags |= FileFlags::INHERIT_ACE;
         }
         let counts = new.kind <= Ace::DENY && new.flags & Ace::INHERIT_ONLY == 0;
         if !counts && new.object.is_some() {
-            *flags |= flag::ACL_OBJ_ACE;
+            *flags |= FileFlags::ACL_OBJ_ACE;
         }
         if counts && new.kind == Ace::ALLOW && trim {
             new.mask &= masks.group;
@@ -178,7 +178,7 @@ pub(crate) fn of_new(
     inherit: AclInherit,
     acl_mode: AclMode,
 ) -> AclAndMode {
-    let mut flags = if parent.is_none() { flag::ACL_TRIVIAL } else { 0 };
+    let mut flags = if parent.is_none() { FileFlags::ACL_TRIVIAL } else { 0 };
     let mut aces = Vec::new();
     let mut by_mode = true;
     if let Some(parent) = parent {
@@ -187,7 +187,7 @@ pub(crate) fn of_new(
     }
     if by_mode {
         if is_dir {
-            flags |= flag::ACL_AUTO_INHERIT;
+            flags |= FileFlags::ACL_AUTO_INHERIT;
         }
         let pass = matches!(inherit, AclInherit::Passthrough | AclInherit::PassthroughX);
         let trim = acl_mode == AclMode::GroupMask && !pass;
@@ -198,7 +198,7 @@ pub(crate) fn of_new(
         return AclAndMode { aces, flags: flags | computed.flags, mode };
     }
     if is_trivial(&aces) {
-        flags |= flag::ACL_TRIVIAL;
+        flags |= FileFlags::ACL_TRIVIAL;
     }
     AclAndMode { aces, flags: flags | computed.flags, mode: computed.mode }
 }
@@ -236,7 +236,7 @@ fn inherited(mode: u64, is_dir: bool, parent: &[Ace], inherit: AclInherit, flags
         if !is_dir || !passes_through_dirs {
             new.flags &= !INHERIT_FLAGS;
         } else {
-            *flags |= flag::INHERIT_ACE;
+            *flags |= FileFlags::INHERIT_ACE;
             let files_alone = old.flags & (Ace::FILE_INHERIT | Ace::DIRECTORY_INHERIT) == Ace::FILE_INHERIT;
             new.flags = if files_alone { new.flags | Ace::INHERIT_ONLY } else { new.flags & !Ace::INHERIT_ONLY };
         }
@@ -247,7 +247,7 @@ fn inherited(mode: u64, is_dir: bool, parent: &[Ace], inherit: AclInherit, flags
 
 /// The ACL after `chmod` to `mode` (with its kind bits).
 pub(crate) fn chmod(aces: &[Ace], mode: u64, is_dir: bool, flags: u64, acl_mode: AclMode) -> AclAndMode {
-    const KEPT_FLAGS: u64 = flag::ACL_PROTECTED | flag::ACL_DEFAULTED | flag::ACL_AUTO_INHERIT;
+    const KEPT_FLAGS: u64 = FileFlags::ACL_PROTECTED | FileFlags::ACL_DEFAULTED | FileFlags::ACL_AUTO_INHERIT;
     let mut flags = flags & KEPT_FLAGS;
     let old = if acl_mode == AclMode::Discard { &[] } else { aces };
     let trim = acl_mode == AclMode::GroupMask;
@@ -261,10 +261,10 @@ pub(crate) fn set(aces: Vec<Ace>, mode: u64, is_dir: bool, flags: u64, uid: u64,
     let heirs = |a: &Ace| a.flags & (Ace::FILE_INHERIT | Ace::DIRECTORY_INHERIT) != 0;
     let mut flags = flags | computed.flags;
     if is_dir && aces.iter().any(heirs) {
-        flags |= flag::INHERIT_ACE;
+        flags |= FileFlags::INHERIT_ACE;
     }
     if is_trivial(&aces) {
-        flags |= flag::ACL_TRIVIAL;
+        flags |= FileFlags::ACL_TRIVIAL;
     }
     AclAndMode { aces, flags, mode: computed.mode }
 }
@@ -302,7 +302,7 @@ fn mode_of(mode: u64, aces: &[Ace], uid: u64, gid: u64) -> Computed {
         }
     }
     exec_denied |= out & 0o111 != 0o111;
-    Computed { mode: out, flags: if exec_denied { 0 } else { flag::NO_EXECS_DENIED } }
+    Computed { mode: out, flags: if exec_denied { 0 } else { FileFlags::NO_EXECS_DENIED } }
 }
 
 /// Whether an ACL is equivalent to a mode.
@@ -335,10 +335,10 @@ mod tests {
         // As shown by `zdb` and `nfs4xdr_getfacl` for a file of mode 644 and a directory of mode 755.
         let file = of_new(0o100_644, false, None, AclInherit::Restricted, AclMode::Discard);
         assert_eq!(shown(&file.aces), [(0, 0x1000, 0x1e_019f), (0, 0x2040, 0x12_0089), (0, 0x4000, 0x12_0089)]);
-        assert_eq!((file.mode, file.flags), (0o100_644, flag::ACL_TRIVIAL));
+        assert_eq!((file.mode, file.flags), (0o100_644, FileFlags::ACL_TRIVIAL));
         let dir = of_new(0o040_755, true, None, AclInherit::Restricted, AclMode::Discard);
         assert_eq!(shown(&dir.aces), [(0, 0x1000, 0x1e_01ff), (0, 0x2040, 0x12_00a9), (0, 0x4000, 0x12_00a9)]);
-        assert_eq!(dir.flags, flag::ACL_TRIVIAL | flag::ACL_AUTO_INHERIT | flag::NO_EXECS_DENIED);
+        assert_eq!(dir.flags, FileFlags::ACL_TRIVIAL | FileFlags::ACL_AUTO_INHERIT | FileFlags::NO_EXECS_DENIED);
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
             assert!(is_trivial(&acl.aces), "{bits:o}");
             let changed = chmod(&acl.aces, 0o100_000 | (bits ^ 0o777), false, acl.flags, AclMode::Passthrough);
             assert_eq!(changed.mode & 0o777, bits & 0o777 ^ 0o777);
-            assert_ne!(changed.flags & flag::ACL_TRIVIAL, 0);
+            assert_ne!(changed.flags & FileFlags::ACL_TRIVIAL, 0);
         }
     }
 
@@ -359,13 +359,13 @@ mod tests {
         let file = of_new(0o100_640, false, Some(&[user]), AclInherit::Restricted, AclMode::Discard);
         let heir = file.aces.iter().find(|a| a.who == 7).unwrap();
         assert_eq!((heir.flags, heir.mask & (WRITE_ACL | WRITE_OWNER)), (Ace::INHERITED, 0));
-        assert_eq!((file.mode, file.flags & flag::ACL_TRIVIAL), (0o100_640, 0));
+        assert_eq!((file.mode, file.flags & FileFlags::ACL_TRIVIAL), (0o100_640, 0));
         let dir = of_new(0o040_750, true, Some(&[user]), AclInherit::Passthrough, AclMode::Discard);
-        assert_ne!(dir.flags & flag::INHERIT_ACE, 0);
+        assert_ne!(dir.flags & FileFlags::INHERIT_ACE, 0);
         let none = of_new(0o100_640, false, Some(&[user]), AclInherit::Discard, AclMode::Discard);
-        assert_ne!(none.flags & flag::ACL_TRIVIAL, 0);
+        assert_ne!(none.flags & FileFlags::ACL_TRIVIAL, 0);
         let after = chmod(&file.aces, 0o100_600, false, 0, AclMode::Discard);
-        assert_ne!(after.flags & flag::ACL_TRIVIAL, 0);
+        assert_ne!(after.flags & FileFlags::ACL_TRIVIAL, 0);
         let kept = chmod(&file.aces, 0o100_600, false, 0, AclMode::GroupMask);
         assert_eq!(kept.aces.iter().find(|a| a.who == 7).unwrap().mask & READ_DATA, 0);
     }

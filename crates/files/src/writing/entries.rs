@@ -12,7 +12,7 @@ use crate::metadata::index;
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::{self, Key, Match, Value};
 use weir_format::ObjectId;
-use weir_format::znode::{DirEntry as StoredEntry, Timestamp, flag};
+use weir_format::znode::{DirEntry as StoredEntry, FileFlags, Timestamp};
 use weir_machine::Request;
 
 /// An entry with its directory and its file locked and loaded.
@@ -140,7 +140,7 @@ impl FileSystem {
 pub(super) fn unlink(node: &mut Node, now: Timestamp) -> Result<bool, FileError> {
     let links = if node.is_dir() { 0 } else { node.links().saturating_sub(1) };
     node.set_word(index::LINKS, links)?;
-    node.set_word(index::FLAGS, node.flags() | flag::ARCHIVE)?;
+    node.set_word(index::FLAGS, node.flags() | FileFlags::ARCHIVE)?;
     node.set_time(index::CTIME, now)?;
     Ok(links == 0)
 }

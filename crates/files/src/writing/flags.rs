@@ -22,7 +22,7 @@ use weir_dmu::zap::Zap;
 use weir_dsl::QuotaPrincipal;
 use weir_format::ObjectId;
 use weir_format::zil::Xvattr;
-use weir_format::znode::{DirEntry as StoredEntry, flag};
+use weir_format::znode::{DirEntry as StoredEntry, FileFlags};
 use weir_machine::Request;
 
 /// Bits of a record for the flags and the project (`XAT0_*` in OpenZFS `include/sys/xvattr.h`).
@@ -38,7 +38,7 @@ const BATCH: usize = 256;
 
 /// Project of a file; 0 if it has none.
 pub(super) fn project_of(node: &Node) -> u64 {
-    if node.has_flag(flag::PROJID) { node.word(index::PROJID) } else { 0 }
+    if node.has_flag(FileFlags::PROJID) { node.word(index::PROJID) } else { 0 }
 }
 
 /// Checks whether a file may be linked into a directory with project inheritance: not with another project.
@@ -46,14 +46,14 @@ pub(super) fn project_of(node: &Node) -> u64 {
 /// # Errors
 /// [`FileError::CrossDevice`].
 pub(super) fn enters(node: &Node, dir: &Node) -> Result<(), FileError> {
-    let passes_on = dir.has_flag(flag::PROJINHERIT);
+    let passes_on = dir.has_flag(FileFlags::PROJINHERIT);
     if passes_on && project_of(dir) != project_of(node) { Err(FileError::CrossDevice) } else { Ok(()) }
 }
 
 /// Sets the inherit flag of a directory moved into such a directory.
 pub(super) fn inherit(node: &mut Node, dir: &Node) -> Result<(), FileError> {
-    match dir.has_flag(flag::PROJINHERIT) {
-        true => node.set_word(index::FLAGS, node.flags() | flag::PROJINHERIT),
+    match dir.has_flag(FileFlags::PROJINHERIT) {
+        true => node.set_word(index::FLAGS, node.flags() | FileFlags::PROJINHERIT),
         false => Ok(()),
     }
 }
@@ -61,10 +61,10 @@ pub(super) fn inherit(node: &mut Node, dir: &Node) -> Result<(), FileError> {
 /// The flags to set: bit in a record, flag of the file, value.
 fn flag_changes(set: &SetFlags) -> impl Iterator<Item = (u32, u64, bool)> {
     let all = [
-        (IMMUTABLE, flag::IMMUTABLE, set.immutable),
-        (APPEND_ONLY, flag::APPENDONLY, set.append_only),
-        (NO_DUMP, flag::NODUMP, set.no_dump),
-        (INHERIT, flag::PROJINHERIT, set.inherit_project),
+        (IMMUTABLE, FileFlags::IMMUTABLE, set.immutable),
+        (APPEND_ONLY, FileFlags::APPENDONLY, set.append_only),
+        (NO_DUMP, FileFlags::NODUMP, set.no_dump),
+        (INHERIT, FileFlags::PROJINHERIT, set.inherit_project),
     ];
     all.into_iter().filter_map(|(bit, flag, to)| Some((bit, flag, to?)))
 }
@@ -104,7 +104,7 @@ impl FileSystem {
         if project.is_some() || inherits {
             self.may_have_project(&node)?;
         }
-        let project = project.filter(|new| !node.has_flag(flag::PROJID) || project_of(&node) != *new);
+        let project = project.filter(|new| !node.has_flag(FileFlags::PROJID) || project_of(&node) != *new);
         if changes.is_empty() && project.is_none() {
             return Ok(());
         }
@@ -151,8 +151,8 @@ impl FileSystem {
         self.register_attribute(rq, tx, index::PROJID).await?;
         node.numbers = self.numbers();
         node.set_word(index::PROJID, project)?;
-        if !node.has_flag(flag::PROJID) {
-            node.set_word(index::FLAGS, node.flags() | flag::PROJID)?;
+        if !node.has_flag(FileFlags::PROJID) {
+            node.set_word(index::FLAGS, node.flags() | FileFlags::PROJID)?;
             node.row.move_leading_first(&*node.numbers);
         }
         Ok(())
@@ -180,7 +180,7 @@ impl FileSystem {
 
     async fn put_project_of(&self, rq: &Request, object: ObjectId, project: u64) -> Result<(), FileError> {
         let mut node = self.node(rq, object).await?;
-        if node.has_flag(flag::PROJID) && project_of(&node) == project {
+        if node.has_flag(FileFlags::PROJID) && project_of(&node) == project {
             return Ok(());
         }
         let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;

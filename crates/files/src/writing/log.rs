@@ -15,7 +15,7 @@ use std::sync::Arc;
 use weir_dmu::txg::Tx;
 use weir_format::acl::Ace;
 use weir_format::zil::{AclBody, CreateBody, CreateKind, LogBody, RenameKind, Xvattr};
-use weir_format::znode::{Timestamp, flag};
+use weir_format::znode::{FileFlags, Timestamp};
 use weir_format::{BlockPointer, Encoder, Endian, ObjectId};
 use weir_zil::Zil;
 
@@ -32,7 +32,7 @@ pub(super) mod mask {
 
 /// ACL flags: bit in the file's flags, and bit in a record (`ACL_AUTO_INHERIT` …).
 pub(super) const LIST_FLAGS: [(u64, u64); 3] =
-    [(flag::ACL_AUTO_INHERIT, 1), (flag::ACL_PROTECTED, 2), (flag::ACL_DEFAULTED, 4)];
+    [(FileFlags::ACL_AUTO_INHERIT, 1), (FileFlags::ACL_PROTECTED, 2), (FileFlags::ACL_DEFAULTED, 4)];
 
 /// The attributes that were set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,7 +101,7 @@ impl FileSystem {
 
     /// Logs the inherited ACL of a new file, which no create record contains.
     pub(super) fn log_inherited(&self, tx: &Tx, node: &Node) -> Result<(), FileError> {
-        if !node.has_flag(flag::ACL_TRIVIAL) {
+        if !node.has_flag(FileFlags::ACL_TRIVIAL) {
             self.log_acl(tx, node)?;
         }
         for name in [posix_acl::ACCESS, posix_acl::DEFAULT] {

@@ -13,7 +13,7 @@ use crate::metadata::index;
 use weir_dmu::live::{NewObject, SpaceReserve};
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::{self, NewZap};
-use weir_format::znode::{Timestamp, flag};
+use weir_format::znode::{FileFlags, Timestamp};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
 
@@ -158,7 +158,7 @@ impl FileSystem {
             mode &= !u64::from(new.umask & 0o777);
         }
         mode |= u64::from(new.kind.kind().mode_bits());
-        let from_parent = parent.has_flag(flag::INHERIT_ACE) && !parent.is_xattr();
+        let from_parent = parent.has_flag(FileFlags::INHERIT_ACE) && !parent.is_xattr();
         let aces = if from_parent { Some(parent.aces()?) } else { None };
         Ok(NewNodeAttrs {
             id: None,
@@ -245,7 +245,7 @@ impl FileSystem {
 
     /// Project of a new file in a directory; `None` if the pool does not account by project.
     fn project_of_new(&self, parent: &Node) -> Result<Option<u64>, FileError> {
-        let project = if parent.has_flag(flag::PROJINHERIT) { flags::project_of(parent) } else { 0 };
+        let project = if parent.has_flag(FileFlags::PROJINHERIT) { flags::project_of(parent) } else { 0 };
         Ok(self.writing()?.settings().projects.then_some(project))
     }
 
@@ -260,16 +260,16 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let is_dir = new_node_attrs.kind() == FileKind::Directory;
         let project = self.project_of_new(parent)?;
-        let mut bits = flag::ARCHIVE | flag::AV_MODIFIED | new_node_attrs.acl.flags;
+        let mut bits = FileFlags::ARCHIVE | FileFlags::AV_MODIFIED | new_node_attrs.acl.flags;
         if new_node_attrs.xattr_dir || parent.is_xattr() {
-            bits |= flag::XATTR;
+            bits |= FileFlags::XATTR;
         }
         let heir = matches!(new_node_attrs.kind(), FileKind::Regular | FileKind::Directory);
-        if heir && parent.has_flag(flag::PROJINHERIT) {
-            bits |= flag::PROJINHERIT;
+        if heir && parent.has_flag(FileFlags::PROJINHERIT) {
+            bits |= FileFlags::PROJINHERIT;
         }
         if project.is_some() {
-            bits |= flag::PROJID;
+            bits |= FileFlags::PROJID;
             self.register_attribute(rq, tx, index::PROJID).await?;
             node.numbers = self.numbers();
         }

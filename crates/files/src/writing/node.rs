@@ -10,12 +10,12 @@ use weir_dmu::Object;
 use weir_dmu::sa::SaTable;
 use weir_dmu::txg::Tx;
 use weir_format::acl::Ace;
-use weir_format::znode::{Timestamp, Znode, flag};
+use weir_format::znode::{FileFlags, Timestamp, Znode};
 use weir_format::{DecodeError, Dnode, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 
 /// Flags that every change of contents or attributes sets, for archivers and virus scanners.
-const CHANGED: u64 = flag::ARCHIVE | flag::AV_MODIFIED;
+const CHANGED: u64 = FileFlags::ARCHIVE | FileFlags::AV_MODIFIED;
 
 /// A file that is being modified.
 #[derive(Clone)]
@@ -105,7 +105,7 @@ impl Node {
 
     /// Updates the times of an attribute change.
     pub fn touch(&mut self, now: Timestamp) -> Result<(), FileError> {
-        self.set_word(index::FLAGS, self.flags() | flag::ARCHIVE)?;
+        self.set_word(index::FLAGS, self.flags() | FileFlags::ARCHIVE)?;
         self.set_time(index::CTIME, now)
     }
 
@@ -136,7 +136,7 @@ impl Node {
 
     /// Whether it is a file or directory of extended attributes.
     pub fn is_xattr(&self) -> bool {
-        self.has_flag(flag::XATTR)
+        self.has_flag(FileFlags::XATTR)
     }
 }
 

@@ -5,7 +5,7 @@
 //! parent, flags, four times, links, project. So their offsets after the header are fixed.
 
 use weir_format::sa::SaHeader;
-use weir_format::znode::{Znode, flag};
+use weir_format::znode::{FileFlags, Znode};
 use weir_format::{Cursor, DecodeError, Endian, ObjectType};
 
 /// Offset of the owner after the header; group, parent and flags follow.
@@ -42,7 +42,7 @@ pub fn owner_of(bonus_type: ObjectType, bonus: &[u8], endian: Endian) -> Result<
             c.skip(header.header_bytes + OWNER_AT)?;
             let [uid, gid, _parent, flags] = c.words()?;
             let mut project = 0;
-            if flags & flag::PROJID != 0 {
+            if flags & FileFlags::PROJID != 0 {
                 c.skip(PROJECT_AFTER_FLAGS)?;
                 project = c.u64()?;
             }

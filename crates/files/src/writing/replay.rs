@@ -18,7 +18,7 @@ use weir_dmu::live::SpaceReserve;
 use weir_dmu::{ErrorLocation, ObjectError};
 use weir_format::acl::{Ace, decode_aces};
 use weir_format::zil::{AclBody, CreateBody, CreateKind, LogBody, LogRecord, RenameKind, WriteBody, Xvattr};
-use weir_format::znode::{Timestamp, flag};
+use weir_format::znode::{FileFlags, Timestamp};
 use weir_format::{BlockPointer, Cursor, Endian, ObjectId};
 use weir_machine::Request;
 use weir_zil::Replayer;
@@ -30,21 +30,21 @@ const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// Bits of the optional attributes of a record, and the corresponding file flags (`XAT0_…`, `ZFS_…`; OpenZFS
 /// `include/sys/xvattr.h`, `zfs_xvattr_set`).
 const OPTIONAL: [(u32, u64); 15] = [
-    (0x2, flag::ARCHIVE),
-    (0x4, flag::SYSTEM),
-    (0x8, flag::READONLY),
-    (0x10, flag::HIDDEN),
-    (0x20, flag::NOUNLINK),
-    (0x40, flag::IMMUTABLE),
-    (0x80, flag::APPENDONLY),
-    (0x100, flag::NODUMP),
-    (0x200, flag::OPAQUE),
-    (0x400, flag::AV_QUARANTINED),
-    (0x800, flag::AV_MODIFIED),
-    (0x2000, flag::REPARSE),
-    (0x8000, flag::OFFLINE),
-    (0x1_0000, flag::SPARSE),
-    (0x2_0000, flag::PROJINHERIT),
+    (0x2, FileFlags::ARCHIVE),
+    (0x4, FileFlags::SYSTEM),
+    (0x8, FileFlags::READONLY),
+    (0x10, FileFlags::HIDDEN),
+    (0x20, FileFlags::NOUNLINK),
+    (0x40, FileFlags::IMMUTABLE),
+    (0x80, FileFlags::APPENDONLY),
+    (0x100, FileFlags::NODUMP),
+    (0x200, FileFlags::OPAQUE),
+    (0x400, FileFlags::AV_QUARANTINED),
+    (0x800, FileFlags::AV_MODIFIED),
+    (0x2000, FileFlags::REPARSE),
+    (0x8000, FileFlags::OFFLINE),
+    (0x1_0000, FileFlags::SPARSE),
+    (0x2_0000, FileFlags::PROJINHERIT),
 ];
 /// Bit of the creation time.
 const CREATION_TIME: u32 = 0x1;
@@ -170,7 +170,7 @@ impl FileSystem {
         let _held = writing.locks.one(body.dir).await;
         let mut parent = self.node(rq, body.dir).await?;
         let is_dir = matches!(body.kind, CreateKind::Directory | CreateKind::XattrDirectory);
-        let from_parent = parent.has_flag(flag::INHERIT_ACE) && !parent.is_xattr();
+        let from_parent = parent.has_flag(FileFlags::INHERIT_ACE) && !parent.is_xattr();
         let aces = if from_parent { Some(parent.aces()?) } else { None };
         let settings = writing.settings();
         let new_node_attrs = NewNodeAttrs {

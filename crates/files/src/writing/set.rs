@@ -15,7 +15,7 @@ use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dsl::QuotaPrincipal;
 use weir_format::ObjectId;
-use weir_format::znode::{Timestamp, flag};
+use weir_format::znode::{FileFlags, Timestamp};
 use weir_machine::Request;
 
 const SET_UID: u64 = 0o4000;
@@ -24,13 +24,13 @@ const GROUP_EXECUTE: u64 = 0o010;
 const NS_PER_S: i128 = 1_000_000_000;
 
 /// File flags that follow from the ACL.
-const LIST_FLAGS: u64 = flag::ACL_AUTO_INHERIT
-    | flag::ACL_DEFAULTED
-    | flag::ACL_PROTECTED
-    | flag::ACL_TRIVIAL
-    | flag::INHERIT_ACE
-    | flag::ACL_OBJ_ACE
-    | flag::NO_EXECS_DENIED;
+const LIST_FLAGS: u64 = FileFlags::ACL_AUTO_INHERIT
+    | FileFlags::ACL_DEFAULTED
+    | FileFlags::ACL_PROTECTED
+    | FileFlags::ACL_TRIVIAL
+    | FileFlags::INHERIT_ACE
+    | FileFlags::ACL_OBJ_ACE
+    | FileFlags::NO_EXECS_DENIED;
 
 /// Sets a file's ACL with the resulting mode and flags.
 pub(super) fn put_acl(node: &mut Node, acl: AclAndMode) -> Result<(), FileError> {
@@ -172,7 +172,7 @@ impl FileSystem {
     /// Checks whether the mode may be changed.
     fn may_chmod(&self, node: &Node) -> Result<(), FileError> {
         let restricted = self.writing()?.settings().acl_mode == acls::AclMode::Restricted;
-        let refused = restricted && !node.has_flag(flag::ACL_TRIVIAL);
+        let refused = restricted && !node.has_flag(FileFlags::ACL_TRIVIAL);
         if refused { Err(FileError::NotPermitted { object: node.id }) } else { Ok(()) }
     }
 

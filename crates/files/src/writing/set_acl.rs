@@ -12,7 +12,7 @@ use crate::metadata::index;
 use weir_dmu::live::SpaceReserve;
 use weir_format::ObjectId;
 use weir_format::acl::Ace as StoredAce;
-use weir_format::znode::flag;
+use weir_format::znode::FileFlags;
 use weir_machine::Request;
 
 /// Maximum number of entries of an ACL (`MAX_ACL_ENTRIES`).
@@ -60,14 +60,14 @@ impl FileSystem {
         }
         let _held = writing.locks.one(object).await;
         let mut node = self.node(rq, object).await?;
-        if !access_checks::is_owner(cred, &node) || node.has_flag(flag::IMMUTABLE) {
+        if !access_checks::is_owner(cred, &node) || node.has_flag(FileFlags::IMMUTABLE) {
             return Err(FileError::NotPermitted { object });
         }
         let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let mode = node.mode();
         let is_dir = node.is_dir();
         // ACL flags that are not given keep their value.
-        let kept = node.flags() & (flag::ACL_AUTO_INHERIT | flag::ACL_PROTECTED | flag::ACL_DEFAULTED);
+        let kept = node.flags() & (FileFlags::ACL_AUTO_INHERIT | FileFlags::ACL_PROTECTED | FileFlags::ACL_DEFAULTED);
         let flags = flags.unwrap_or(kept);
         let acl = match aces.is_empty() {
             true => acls::chmod(&[], mode, is_dir, flags, acls::AclMode::Discard),
