@@ -2,7 +2,6 @@
 
 use super::config::Config;
 use super::tx_admission::{PoolSpace, SpaceSource};
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::{BlockError, Blocks, VdevGrid};
 use weir_dsl::sync_tasks::PoolContext;
@@ -10,23 +9,13 @@ use weir_machine::Machine;
 use weir_pool::capacity;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
+use weir_pool::metaslab_geometry::MetaslabGeometry;
 use weir_pool::ranges::Ranges;
-use weir_pool::space_map_loader::{self, Allocated};
+use weir_pool::space_map_loader::Allocated;
 
 fn failed(top: &VdevConfig) -> impl Fn(BlockError) -> PoolError {
     let name = top.name();
     move |error| PoolError::Refused { what: format!("{name}: {error}") }
-}
-
-fn metaslabs(top: &VdevConfig) -> u64 {
-    top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0)
-}
-
-/// The byte range of a metaslab.
-fn range(top: &VdevConfig, metaslab: u64) -> Range<u64> {
-    let start = metaslab << (top.metaslab_shift as u32).min(63);
-    let first = space_map_loader::first_byte(top, start);
-    first..first + space_map_loader::bytes_of(top, start, 1 << (top.metaslab_shift as u32).min(63))
 }
 
 fn add(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
@@ -34,7 +23,7 @@ fn add(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
         vdev: top.id as u32,
         class: top.class,
         metaslab_shift: top.metaslab_shift as u32,
-        metaslab_count: metaslabs(top),
+        metaslab_count: MetaslabGeometry::of(top).count(),
         non_allocating: top.non_allocating || top.removing,
     };
     blocks.add_vdev(&grid).map_err(failed(top))
@@ -52,8 +41,9 @@ pub(crate) fn set_empty(blocks: &Blocks, root: &VdevConfig) -> Result<(), PoolEr
 /// Adds a new top-level vdev to the allocator, with all space free.
 pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
     add(blocks, top)?;
-    for metaslab in 0..metaslabs(top) {
-        blocks.set_space(top.id as u32, metaslab, &[range(top, metaslab)]).map_err(failed(top))?;
+    let geometry = MetaslabGeometry::of(top);
+    for metaslab in 0..geometry.count() {
+        blocks.set_space(top.id as u32, metaslab, &[geometry.range(metaslab)]).map_err(failed(top))?;
     }
     Ok(())
 }
@@ -69,8 +59,9 @@ pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -
             taken.add(start, len);
         }
         let mut taken = taken.iter().peekable();
-        for metaslab in 0..metaslabs(top) {
-            let whole = range(top, metaslab);
+        let geometry = MetaslabGeometry::of(top);
+        for metaslab in 0..geometry.count() {
+            let whole = geometry.range(metaslab);
             let mut at = whole.start;
             let mut free = Vec::new();
             while let Some((start, len)) = taken.peek().copied() {

@@ -21,11 +21,8 @@ use weir_format::ObjectId;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
+use weir_pool::top_zap::{CHECKPOINT_SM, OBSOLETE_SM};
 
-/// Name of the checkpoint space map in a top-level vdev's ZAP.
-const CHECKPOINT: &str = "com.delphix:pool_checkpoint_sm";
-/// Name of the obsolete space map in a top-level vdev's ZAP.
-const OBSOLETE: &str = "com.delphix:indirect_obsolete_sm";
 /// The feature for obsolete space maps of removed vdevs.
 const COUNTS: &str = "obsolete_counts";
 
@@ -56,14 +53,14 @@ impl CheckpointAndObsoleteMaps {
             let Some(top) = self.tops.get(&vdev) else { continue };
             let bytes = ranges.iter().map(|r| r.end - r.start).fold(0, u64::saturating_add);
             self.kept_bytes = self.kept_bytes.saturating_add(top.deflate(bytes));
-            write(change, top, CHECKPOINT, SpaceKind::Free, top.ashift.min(16) as u32, &ranges).await?;
+            write(change, top, CHECKPOINT_SM, SpaceKind::Free, top.ashift.min(16) as u32, &ranges).await?;
         }
         if removed.is_empty() || !change.is_enabled(COUNTS).await? {
             return Ok(any);
         }
         for (vdev, ranges) in by_vdev(removed) {
             let Some(top) = self.tops.get(&vdev) else { continue };
-            if write(change, top, OBSOLETE, SpaceKind::Alloc, 0, &ranges).await? {
+            if write(change, top, OBSOLETE_SM, SpaceKind::Alloc, 0, &ranges).await? {
                 change.count_feature(COUNTS, 1).await?;
             }
         }

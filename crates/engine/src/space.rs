@@ -29,8 +29,10 @@ use weir_format::{ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
+use weir_pool::metaslab_geometry::MetaslabGeometry;
 use weir_pool::mos::Mos;
-use weir_pool::space_log::{FEATURE, KEPT, LOG_BLOCK_BYTES, LOG_SHIFT, Log, MetaslabId, SpaceLog, UNFLUSHED};
+use weir_pool::space_log::{FEATURE, KEPT, LOG_BLOCK_BYTES, LOG_SHIFT, Log, MetaslabId, SpaceLog};
+use weir_pool::top_zap::UNFLUSHED_TXGS;
 
 /// Maximum block size of the array of space maps, in bytes.
 const MAX_ARRAY_BLOCK_BYTES: u64 = 128 << 10;
@@ -43,25 +45,18 @@ const SPACEMAP_V2: &str = "spacemap_v2";
 #[derive(Clone, Debug)]
 struct Maps {
     ashift: u32,
-    metaslab_shift: u32,
     /// Object of the array.
     array: ObjectId,
-    /// Alignment of metaslab starts, in bytes: the size of a dRAID redundancy group; 1 for other vdevs.
-    group_bytes: u64,
+    geometry: MetaslabGeometry,
     maps: Vec<ObjectId>,
     /// The vdev's ZAP.
     zap: ObjectId,
 }
 
 impl Maps {
-    /// Start offset of a metaslab, in bytes.
-    fn start(&self, metaslab: u64) -> u64 {
-        (metaslab << self.metaslab_shift).next_multiple_of(self.group_bytes.max(1))
-    }
-
     /// A range of the vdev's space as a segment of a metaslab's own map.
     fn segment(&self, kind: SpaceKind, range: Range<u64>, metaslab: u64) -> SpaceSegment {
-        let offset_bytes = range.start.saturating_sub(self.start(metaslab));
+        let offset_bytes = range.start.saturating_sub(self.geometry.start(metaslab));
         SpaceSegment { kind, vdev: None, offset_bytes, length_bytes: range.end - range.start, words: 1 }
     }
 
@@ -119,7 +114,7 @@ impl SpaceMaps {
     pub async fn read(rq: &Request, mos: &Mos, tops: &[VdevConfig], log: SpaceLog) -> Result<Self, PoolError> {
         let mut out = SpaceMaps { log, ..SpaceMaps::default() };
         for top in tops.iter().filter(|t| t.is_concrete() && t.metaslab_array != 0) {
-            let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0);
+            let count = MetaslabGeometry::of(top).count();
             let words = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
             let mut maps: Vec<ObjectId> = words.into_iter().map(ObjectId).collect();
             maps.resize(count as usize, ObjectId(0));
@@ -129,15 +124,13 @@ impl SpaceMaps {
     }
 
     fn maps(top: &VdevConfig, array: ObjectId, maps: Vec<ObjectId>) -> Maps {
-        let group_bytes = top.draid_row_bytes();
         let ashift = top.ashift.min(16) as u32;
-        let metaslab_shift = top.metaslab_shift.min(63) as u32;
-        Maps { ashift, metaslab_shift, array, group_bytes, maps, zap: ObjectId(top.top_zap) }
+        Maps { ashift, array, geometry: MetaslabGeometry::of(top), maps, zap: ObjectId(top.top_zap) }
     }
 
     /// Creates the array of maps of a new top-level vdev, and returns its object.
     pub async fn add_top(&mut self, change: &mut DslSyncContext<'_>, top: &VdevConfig) -> Result<ObjectId, PoolError> {
-        let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0);
+        let count = MetaslabGeometry::of(top).count();
         let block_bytes = (count * 8).next_power_of_two().clamp(512, MAX_ARRAY_BLOCK_BYTES) as u32;
         let new = NewObject::new(ObjectType::OBJECT_ARRAY, block_bytes);
         let array = change.mos.create(change.rq, change.tx, &new).await?;
@@ -154,7 +147,7 @@ impl SpaceMaps {
 
     /// The metaslab that contains an offset of a vdev.
     pub fn metaslab_at(&self, vdev: u32, offset_bytes: u64) -> u64 {
-        self.tops.get(&vdev).and_then(|maps| offset_bytes.checked_shr(maps.metaslab_shift)).unwrap_or(0)
+        self.tops.get(&vdev).map_or(0, |maps| maps.geometry.index_of(offset_bytes))
     }
 
     /// Begins the syncing txg, whose changes so far are `early`.
@@ -253,7 +246,7 @@ impl SpaceMaps {
             Some(array) => *array,
             None => {
                 let array = mos.create(rq, tx, &NewObject::new(UINT64_METADATA, LOG_INCARNATION_BLOCK_BYTES)).await?;
-                zap::put_word(rq, mos, tx, maps.zap, UNFLUSHED, array.0).await?;
+                zap::put_word(rq, mos, tx, maps.zap, UNFLUSHED_TXGS, array.0).await?;
                 self.log.arrays.insert(id.0, array);
                 array
             }

@@ -21,6 +21,7 @@ use crate::mos::Mos;
 use crate::scan::{Device, scan};
 use crate::space::{self, Space};
 use crate::status::{self, States, VdevState};
+use crate::top_zap::ALLOCATION_BIAS;
 use crate::vdev_builder::{Facts, specs};
 use crate::{indirect, space_map_loader, uberblocks};
 use futures_util::FutureExt;
@@ -36,7 +37,7 @@ use weir_codec::crypt::WrappingKey;
 use weir_dmu::{ObjectError, ObjectSet, Opening};
 use weir_dsl::{Dsl, SetKey};
 use weir_format::dsl::pool as names;
-use weir_format::{Endian, ObjectId, Txg, Uberblock};
+use weir_format::{ObjectId, Txg, Uberblock};
 use weir_machine::{Access, Machine, Request};
 
 /// Choice of the uberblock.
@@ -404,9 +405,8 @@ impl Candidate<'_> {
 
 /// Reads the allocation classes, which are in the ZAPs of the top-level vdevs.
 pub async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
-    const BIAS: &str = "org.zfsonlinux:allocation_bias";
     for top in tree.children.iter_mut().filter(|t| t.top_zap != 0 && t.class == Class::Normal) {
-        let found = weir_dmu::zap::lookup(rq, &mos.set, ObjectId(top.top_zap), BIAS).await;
+        let found = weir_dmu::zap::lookup(rq, &mos.set, ObjectId(top.top_zap), ALLOCATION_BIAS).await;
         match found.ok().flatten().and_then(|v| v.text()).as_deref() {
             Some("special") => top.class = Class::Special,
             Some("dedup") => top.class = Class::Dedup,
@@ -424,14 +424,8 @@ async fn checkpoint(opened: &RootedMos) -> Result<Uberblock, PoolError> {
     let what = "its checkpoint".to_owned();
     let words = words.map_err(|e| PoolError::Mos { pool: pool.clone(), what, source: Box::new(e) })?;
     let words = words.ok_or(PoolError::NoCheckpoint { pool: pool.clone() })?;
-    let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    bytes.resize(bytes.len().max(Uberblock::SIZE), 0);
-    let source = Uberblock::decode(&bytes);
     let what = || format!("pool '{pool}': uberblock of the checkpoint");
-    let uberblock = source.map_err(|source| PoolError::Decode { what: what(), source })?;
-    // The words have this machine's byte order already, and the magic was written in it above.
-    debug_assert_eq!(uberblock.endian, Endian::Little);
-    Ok(uberblock)
+    uberblocks::of_checkpoint(&words).map_err(|source| PoolError::Decode { what: what(), source })
 }
 
 /// A line for each top-level vdev with unreadable blocks, because too many of its leaves are absent or have DTLs.

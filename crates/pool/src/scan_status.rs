@@ -11,10 +11,11 @@ use crate::config::VdevKind;
 use crate::error::PoolError;
 use crate::indirect;
 use crate::open::Pool;
+use crate::uberblocks;
 use weir_dmu::zap;
+use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_format::indirect::MappingEntry;
-use weir_format::{ObjectId, Uberblock};
 use weir_machine::Request;
 
 /// Names in a top-level vdev's ZAP (`VDEV_TOP_ZAP_RAIDZ_EXPAND_*`).
@@ -188,9 +189,7 @@ impl Pool {
     /// Returns the checkpoint, if there is one.
     pub async fn checkpoint(&self, rq: &Request) -> Result<Option<Checkpoint>, PoolError> {
         let Some(words) = self.mos.named_words(rq, names::CHECKPOINT).await? else { return Ok(None) };
-        let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        bytes.resize(bytes.len().max(Uberblock::SIZE), 0);
-        let taken_s = Uberblock::decode(&bytes).map_or(0, |u| u.timestamp_s);
+        let taken_s = uberblocks::of_checkpoint(&words).map_or(0, |uberblock| uberblock.timestamp_s);
         Ok(Some(Checkpoint { taken_s, bytes: self.capacity.checkpoint_bytes }))
     }
 }

@@ -2,19 +2,17 @@
 //! themselves are read by [`crate::space_map_loader`].
 
 use crate::config::{Class, VdevConfig};
+use crate::metaslab_geometry::MetaslabGeometry;
 use crate::mos::Mos;
-use crate::space_log::{LOG_SHIFT, UNFLUSHED};
-use crate::space_map_loader::{self, each_segment};
-use weir_dmu::{ErrorLocation, ObjectError};
-use weir_format::ObjectId;
+use crate::space_log::LOG_SHIFT;
+use crate::space_map_loader::{each_segment, log_maps};
+use crate::top_zap::{self, CHECKPOINT_SM, UNFLUSHED_TXGS};
+use weir_dmu::ObjectError;
+use weir_dmu::space_map::header;
 use weir_format::dsl::pool as names;
-use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
+use weir_format::space_map::{SpaceKind, SpaceSegment};
+use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
-
-/// Name in a top-level vdev's ZAP (`include/sys/dmu.h`, `VDEV_TOP_ZAP_POOL_CHECKPOINT_SM`).
-const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
-/// Maximum number of metaslabs, more than any vdev has.
-const MAX_METASLABS: u64 = 1 << 22;
 
 /// One metaslab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,60 +107,42 @@ pub async fn load(rq: &Request, mos: &Mos, tree: &VdevConfig) -> Result<Space, O
 }
 
 async fn load_vdev(rq: &Request, mos: &Mos, top: &VdevConfig, space: &mut VdevSpace) -> Result<(), ObjectError> {
-    let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0).min(MAX_METASLABS);
+    let geometry = MetaslabGeometry::of(top);
+    let count = geometry.count();
     let objects = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
-    let txgs = match top_zap(rq, mos, top, UNFLUSHED).await? {
+    let txgs = match top_zap::object(rq, mos, top, UNFLUSHED_TXGS).await? {
         Some(id) => mos.words(rq, id, count).await?,
         None => Vec::new(),
     };
     for index in 0..count as usize {
         let id = objects.get(index).copied().unwrap_or(0);
         let unflushed_txg = txgs.get(index).copied().unwrap_or(0);
-        let start = (index as u64) << space.metaslab_shift;
-        let size_bytes = space_map_loader::bytes_of(top, start, 1 << space.metaslab_shift);
+        let size_bytes = geometry.size_bytes(index as u64);
         let mut metaslab = Metaslab { space_map: id, size_bytes, unflushed_txg, ..Metaslab::default() };
         if id != 0 {
-            let header = header(rq, mos, ObjectId(id)).await?;
+            let header = header(rq, &mos.set, ObjectId(id)).await?;
             metaslab.log_bytes = header.length_bytes;
             metaslab.allocated_bytes = u64::try_from(header.allocated_bytes).unwrap_or(0);
             metaslab.histogram = header.histogram;
         }
         space.metaslabs.push(metaslab);
     }
-    if let Some(id) = top_zap(rq, mos, top, CHECKPOINT_MAP).await? {
+    if let Some(id) = top_zap::object(rq, mos, top, CHECKPOINT_SM).await? {
         // The map has only frees, so its sum is negative.
-        space.checkpoint_bytes = header(rq, mos, id).await?.allocated_bytes.unsigned_abs();
+        space.checkpoint_bytes = header(rq, &mos.set, id).await?.allocated_bytes.unsigned_abs();
     }
     Ok(())
-}
-
-async fn header(rq: &Request, mos: &Mos, id: ObjectId) -> Result<SpaceMapHeader, ObjectError> {
-    let object = mos.set.object(rq, id).await?;
-    let place = ErrorLocation { objset: mos.set.id(), object: id, level: 0, block: 0 };
-    let decode = |error| ObjectError::Decode { place, error };
-    SpaceMapHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(decode)
-}
-
-/// Returns an object that a top-level vdev's ZAP names.
-async fn top_zap(rq: &Request, mos: &Mos, top: &VdevConfig, name: &str) -> Result<Option<ObjectId>, ObjectError> {
-    if top.top_zap == 0 {
-        return Ok(None);
-    }
-    let found = weir_dmu::zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), name).await?;
-    Ok(found.filter(|id| *id != 0).map(ObjectId))
 }
 
 /// Adds the log space maps: only changes after the last flush of their metaslab.
 async fn load_logs(rq: &Request, mos: &Mos, space: &mut Space) -> Result<(), ObjectError> {
     let Some(zap) = mos.named(rq, names::LOG_SPACEMAP).await? else { return Ok(()) };
-    for (key, id) in mos.numbers(rq, zap).await? {
-        // The keys are txgs in hexadecimal.
-        let Ok(txg) = u64::from_str_radix(&key, 16) else { continue };
+    for (txg, id) in log_maps(rq, mos, zap).await? {
         let vdevs = &mut space.vdevs;
         let mut each = |s: SpaceSegment| {
             let Some(v) = s.vdev.and_then(|v| vdevs.get_mut(v as usize)).filter(|v| v.concrete) else { return };
             let metaslab = s.offset_bytes.checked_shr(v.metaslab_shift).unwrap_or(0) as usize;
-            if v.metaslabs.get(metaslab).is_none_or(|m| txg < m.unflushed_txg) {
+            if v.metaslabs.get(metaslab).is_none_or(|m| txg < Txg(m.unflushed_txg)) {
                 return;
             }
             let delta = i64::try_from(s.length_bytes).unwrap_or(i64::MAX);
@@ -171,7 +151,7 @@ async fn load_logs(rq: &Request, mos: &Mos, space: &mut Space) -> Result<(), Obj
                 SpaceKind::Free => v.unflushed_bytes.saturating_sub(delta),
             };
         };
-        each_segment(rq, mos, ObjectId(id), LOG_SHIFT, &mut each).await?;
+        each_segment(rq, mos, id, LOG_SHIFT, &mut each).await?;
     }
     Ok(())
 }

@@ -35,8 +35,6 @@ use weir_format::{ObjectId, Txg};
 
 /// Feature of pools with log space maps.
 pub const FEATURE: &str = "log_spacemap";
-/// Name in a top-level vdev's ZAP: array with the *since* of its metaslabs (`VDEV_TOP_ZAP_MS_UNFLUSHED_PHYS_TXGS`).
-pub const UNFLUSHED: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// log2 of the unit of logs in bytes.
 pub const LOG_SHIFT: u32 = 9;
 /// Size of a log's blocks in bytes (`zfs_log_sm_blksz`).

@@ -9,22 +9,19 @@
 //! Source: OpenZFS `module/zfs/space_map.c`, `spa_log_spacemap.c` (`spa_ld_log_sm_cb`), `cmd/zdb/zdb.c`
 //! (`zdb_leak_init`).
 
-use crate::config::{VdevConfig, VdevKind};
+use crate::config::VdevConfig;
+use crate::metaslab_geometry::{MAX_METASLABS, MetaslabGeometry};
 use crate::mos::Mos;
 use crate::ranges::Ranges;
-use crate::space_log::{LOG_SHIFT, Log, SpaceLog, UNFLUSHED, Unflushed};
+use crate::space_log::{LOG_SHIFT, Log, SpaceLog, Unflushed};
+use crate::top_zap::{self, CHECKPOINT_SM, UNFLUSHED_TXGS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dmu::{ErrorLocation, Object, ObjectError, zap};
+use weir_dmu::{ErrorLocation, Object, ObjectError};
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceEntries, SpaceEntry, SpaceKind, SpaceMapHeader, SpaceSegment};
 use weir_format::{DecodeError, ObjectId, Txg};
 use weir_machine::Request;
-
-/// Maximum number of metaslabs, more than any vdev has (OpenZFS makes about 200, at most 2^17).
-const MAX_METASLABS: u64 = 1 << 20;
-/// Name in a top-level vdev's ZAP.
-const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
 
 /// Allocated space of a pool.
 #[derive(Debug, Default)]
@@ -81,15 +78,15 @@ impl MapFault {
 /// Reads the space maps of all top-level vdevs. A map that cannot be read is a fault; the others are applied.
 pub async fn allocated(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Allocated, ObjectError> {
     let mut out = Allocated::default();
-    let mut shifts = BTreeMap::new();
+    let mut geometries = BTreeMap::new();
     for top in tops.iter().filter(|t| has_space(t)) {
         let vdev = top.id as u32;
         let ranges = metaslabs(rq, mos, top, &mut out.faults).await?;
         out.vdevs.insert(vdev, ranges);
-        shifts.insert(vdev, top.metaslab_shift as u32);
+        geometries.insert(vdev, MetaslabGeometry::of(top));
         unflushed_txgs(rq, mos, top, &mut out.log).await?;
     }
-    logs(rq, mos, &shifts, &mut out).await?;
+    logs(rq, mos, &geometries, &mut out).await?;
     for (vdev, ranges) in &out.vdevs {
         out.bytes.insert(*vdev, ranges.bytes());
     }
@@ -100,7 +97,7 @@ pub async fn allocated(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<A
 }
 
 fn has_space(top: &VdevConfig) -> bool {
-    !matches!(top.kind, VdevKind::Indirect | VdevKind::Hole | VdevKind::Missing) && top.metaslab_array != 0
+    top.is_concrete() && top.metaslab_array != 0
 }
 
 async fn metaslabs(
@@ -110,12 +107,12 @@ async fn metaslabs(
     faults: &mut Vec<MapFault>,
 ) -> Result<Ranges, ObjectError> {
     let vdev = top.id as u32;
-    let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0).min(MAX_METASLABS);
-    let maps = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
+    let geometry = MetaslabGeometry::of(top);
+    let maps = mos.words(rq, ObjectId(top.metaslab_array), geometry.count()).await?;
     let mut ranges = Ranges::default();
-    for (index, map) in maps.into_iter().enumerate().filter(|(_, map)| *map != 0) {
+    for (metaslab, map) in (0u64..).zip(maps).filter(|(_, map)| *map != 0) {
         let object = ObjectId(map);
-        let start = first_byte(top, (index as u64) << (top.metaslab_shift as u32 & 63));
+        let start = geometry.start(metaslab);
         let mut apply = |segment: SpaceSegment| {
             let offset = start.saturating_add(segment.offset_bytes);
             faults.extend(change(&mut ranges, vdev, object, segment.kind, offset, segment.length_bytes));
@@ -125,18 +122,6 @@ async fn metaslabs(
         }
     }
     Ok(ranges)
-}
-
-/// First byte of a metaslab. On dRAID, the start of a row of a redundancy group, so that no block is in two metaslabs
-/// (`vdev_draid_metaslab_init`).
-pub fn first_byte(top: &VdevConfig, start: u64) -> u64 {
-    start.checked_next_multiple_of(top.draid_row_bytes()).unwrap_or(start)
-}
-
-/// Bytes of the metaslab that would have `bytes` from `start` on: on dRAID only whole rows of a redundancy group.
-pub fn bytes_of(top: &VdevConfig, start: u64, bytes: u64) -> u64 {
-    let row_bytes = top.draid_row_bytes();
-    bytes.saturating_sub(first_byte(top, start).saturating_sub(start)) / row_bytes * row_bytes
 }
 
 /// Applies an entry; returns a fault for the part that changes nothing.
@@ -186,11 +171,7 @@ pub async fn each_segment(
 
 /// Reads the txg from which each metaslab's changes are only in the log space maps.
 async fn unflushed_txgs(rq: &Request, mos: &Mos, top: &VdevConfig, log: &mut SpaceLog) -> Result<(), ObjectError> {
-    if top.top_zap == 0 {
-        return Ok(());
-    }
-    let found = zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), UNFLUSHED).await?;
-    let Some(array) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(()) };
+    let Some(array) = top_zap::object(rq, mos, top, UNFLUSHED_TXGS).await? else { return Ok(()) };
     let vdev = top.id as u32;
     log.arrays.insert(vdev, array);
     for (metaslab, since) in mos.words(rq, array, MAX_METASLABS).await?.into_iter().enumerate() {
@@ -202,19 +183,27 @@ async fn unflushed_txgs(rq: &Request, mos: &Mos, top: &VdevConfig, log: &mut Spa
     Ok(())
 }
 
-async fn logs(rq: &Request, mos: &Mos, shifts: &BTreeMap<u32, u32>, out: &mut Allocated) -> Result<(), ObjectError> {
+/// The log space maps in `zap` by txg. The names of the entries are txgs in hexadecimal.
+pub(crate) async fn log_maps(rq: &Request, mos: &Mos, zap: ObjectId) -> Result<BTreeMap<Txg, ObjectId>, ObjectError> {
+    let by_name = mos.numbers(rq, zap).await?;
+    let txg = |name: &str| u64::from_str_radix(name, 16).ok().map(Txg);
+    Ok(by_name.into_iter().filter_map(|(name, map)| Some((txg(&name)?, ObjectId(map)))).collect())
+}
+
+async fn logs(
+    rq: &Request,
+    mos: &Mos,
+    geometries: &BTreeMap<u32, MetaslabGeometry>,
+    out: &mut Allocated,
+) -> Result<(), ObjectError> {
     out.log.zap = mos.named(rq, names::LOG_SPACEMAP).await?;
     let Some(zap) = out.log.zap else { return Ok(()) };
-    let by_name = mos.numbers(rq, zap).await?;
-    let by_txg: BTreeMap<u64, u64> =
-        by_name.into_iter().filter_map(|(name, map)| Some((u64::from_str_radix(&name, 16).ok()?, map))).collect();
-    for (txg, map) in by_txg {
-        let (txg, object) = (Txg(txg), ObjectId(map));
+    for (txg, object) in log_maps(rq, mos, zap).await? {
         let Allocated { vdevs, faults, log, .. } = &mut *out;
         let mut apply = |segment: SpaceSegment| {
             let Some(vdev) = segment.vdev else { return };
-            let Some(shift) = shifts.get(&vdev) else { return };
-            let id = (vdev, segment.offset_bytes.checked_shr(*shift).unwrap_or(0));
+            let Some(geometry) = geometries.get(&vdev) else { return };
+            let id = (vdev, geometry.index_of(segment.offset_bytes));
             if log.metaslabs.get(&id).is_some_and(|m| txg < m.since) {
                 return;
             }
@@ -233,14 +222,8 @@ async fn logs(rq: &Request, mos: &Mos, shifts: &BTreeMap<u32, u32>, out: &mut Al
 }
 
 async fn checkpoint(rq: &Request, mos: &Mos, top: &VdevConfig, out: &mut Allocated) -> Result<(), ObjectError> {
-    if top.top_zap == 0 {
-        return Ok(());
-    }
-    let Some(map) = zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), CHECKPOINT_MAP).await? else {
-        return Ok(());
-    };
+    let Some(object) = top_zap::object(rq, mos, top, CHECKPOINT_SM).await? else { return Ok(()) };
     let vdev = top.id as u32;
-    let object = ObjectId(map);
     let Allocated { vdevs, faults, checkpoint_bytes, kept, .. } = &mut *out;
     let Some(ranges) = vdevs.get_mut(&vdev) else { return Ok(()) };
     let kept = kept.entry(vdev).or_default();

@@ -5,7 +5,7 @@
 //! consistent state. Those of lower rank are older states, which a rewind tries one after the other.
 
 use crate::assemble::FoundPool;
-use weir_format::{Txg, Uberblock};
+use weir_format::{DecodeError, Txg, Uberblock};
 
 /// Returns the distinct valid uberblocks of a pool's own devices, best first.
 pub fn ranked(pool: &FoundPool, at_most: Option<Txg>) -> Vec<Uberblock> {
@@ -14,4 +14,11 @@ pub fn ranked(pool: &FoundPool, at_most: Option<Txg>) -> Vec<Uberblock> {
     all.sort_by(|a, b| b.rank().cmp(&a.rank()).then_with(|| b.root.words().cmp(a.root.words())));
     all.dedup_by(|a, b| a.rank() == b.rank() && a.root == b.root);
     all
+}
+
+/// The uberblock of a checkpoint, whose words are in the MOS directory in native byte order.
+pub fn of_checkpoint(words: &[u64]) -> Result<Uberblock, DecodeError> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.resize(bytes.len().max(Uberblock::SIZE), 0);
+    Uberblock::decode(&bytes)
 }

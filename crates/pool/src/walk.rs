@@ -25,7 +25,7 @@ use std::fmt;
 use std::sync::Arc;
 use weir_blocks::{BlockError, Blocks, Bookmark, ReadOptions};
 use weir_codec::checksum::verify_gang_header;
-use weir_dmu::{TreeGeometry, VisitedBlocks};
+use weir_dmu::{ErrorLocation, TreeGeometry, VisitedBlocks};
 use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
 use weir_machine::{Machine, Priority, Request};
@@ -44,7 +44,7 @@ const LOG_BLOCKS: usize = 1 << 20;
 /// Object number of the meta dnode in positions.
 pub const META_DNODE: u64 = 0;
 /// Block number of a spill block in positions.
-pub const SPILL: u64 = u64::MAX - 1;
+pub const SPILL: u64 = ErrorLocation::SPILL;
 /// Level of blocks of intent logs in positions.
 pub const LOG_LEVEL: i8 = -2;
 

@@ -28,6 +28,7 @@ use weir_format::znode::Timestamp;
 use weir_format::{NvList, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
+use weir_pool::top_zap::ALLOCATION_BIAS;
 
 const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
 /// Configuration name of the root vdev's ZAP.
@@ -36,8 +37,6 @@ const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
 /// Configuration name of a leaf's ZAP.
 const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
-/// Name of the allocation class in a top-level vdev's ZAP.
-const BIAS: &str = "org.zfsonlinux:allocation_bias";
 
 /// Input for creating the contents of the MOS.
 pub(super) struct Contents {
@@ -209,7 +208,7 @@ pub(crate) async fn zaps_of_top(
     top.set(TOP_ZAP, id.0);
     move_before_children(top);
     if class != Class::Normal {
-        put(&syncing.change, id, BIAS, &text_value(class.name())).await?;
+        put(&syncing.change, id, ALLOCATION_BIAS, &text_value(class.name())).await?;
     }
     if matches!(class, Class::Special | Class::Dedup) {
         syncing.change.count_feature("allocation_classes", 1).await?;

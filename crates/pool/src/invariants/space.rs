@@ -16,22 +16,21 @@
 
 use super::{Part, Report};
 use crate::config::VdevConfig;
+use crate::metaslab_geometry::MetaslabGeometry;
 use crate::open::Pool;
 use crate::ranges::Ranges;
-use crate::space_map_loader::{self, Allocated, allocated, each_segment};
+use crate::space_map_loader::{Allocated, allocated, each_segment};
+use std::ops::Range;
 use weir_dmu::ObjectError;
 use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// Maximum number of metaslabs of a vdev that are checked.
-const MAX_METASLABS: u64 = 1 << 20;
-
 /// Checks the space maps of all top-level vdevs.
 pub(super) async fn check(rq: &Request, pool: &Pool, report: &mut Report) -> Result<(), ObjectError> {
     let space = allocated(rq, &pool.mos, &pool.tree.children).await?;
     for top in pool.tree.children.iter().filter(|top| top.is_concrete() && top.metaslab_array != 0) {
-        let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0).min(MAX_METASLABS);
+        let count = MetaslabGeometry::of(top).count();
         let array = ObjectId(top.metaslab_array);
         let words = pool.mos.words(rq, array, count).await;
         let Some(maps) = report.readable(Part::SpaceMap, array, words) else { continue };
@@ -55,23 +54,14 @@ impl Metaslab<'_> {
         format!("vdev {} metaslab {} object {}", self.top.id, self.metaslab, self.map)
     }
 
-    fn start(&self) -> u64 {
-        self.metaslab << (self.top.metaslab_shift as u32).min(63)
-    }
-
-    fn first_byte(&self) -> u64 {
-        space_map_loader::first_byte(self.top, self.start())
-    }
-
-    fn size_bytes(&self) -> u64 {
-        space_map_loader::bytes_of(self.top, self.start(), 1 << (self.top.metaslab_shift as u32).min(63))
+    fn range(&self) -> Range<u64> {
+        MetaslabGeometry::of(self.top).range(self.metaslab)
     }
 
     /// Free segments in bytes: neither allocated in the maps nor in the checkpoint's.
     fn free(&self, space: &Allocated) -> Vec<u64> {
         let id = self.top.id as u32;
-        let start = self.first_byte();
-        let end = self.first_byte() + self.size_bytes();
+        let Range { start, end } = self.range();
         let mut free = Ranges::default();
         free.add(start, end - start);
         for ranges in [space.vdevs.get(&id), space.kept.get(&id)].into_iter().flatten() {
@@ -131,7 +121,8 @@ async fn check_segments(
     header: &SpaceMapHeader,
     report: &mut Report,
 ) {
-    let (place, size, ashift) = (metaslab.place(), metaslab.size_bytes(), metaslab.top.ashift.min(16) as u32);
+    let range = metaslab.range();
+    let (place, size, ashift) = (metaslab.place(), range.end - range.start, metaslab.top.ashift.min(16) as u32);
     let mut sum = 0i64;
     let mut outside = 0u64;
     let mut each = |segment: SpaceSegment| {
