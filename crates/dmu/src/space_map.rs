@@ -101,7 +101,6 @@ pub async fn header(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId) -> Result<
 
 /// Appends segments: first the allocations, then the frees, each in the given order; chooses [`SpaceSegment::words`].
 /// `histogram` (see [`histogram()`]) replaces that of the header; headers of the older form have none.
-/// header is of an older form have none.
 ///
 /// # Errors
 /// [`ObjectError::Unsupported`] for a segment that is empty, not of whole units, or cannot be encoded.

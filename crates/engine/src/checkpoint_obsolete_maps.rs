@@ -37,7 +37,7 @@ pub struct CheckpointAndObsoleteMaps {
 impl CheckpointAndObsoleteMaps {
     /// The maps of a pool; `kept_bytes` is the space that only the checkpoint refers to.
     pub fn new(tops: &[VdevConfig], kept_bytes: u64) -> Self {
-        let tops = tops.iter().map(|top| (top.id as u32, VdevConfig { children: Vec::new(), ..top.clone() })).collect();
+        let tops = tops.iter().map(|top| (top.id as u32, top.clone())).collect();
         CheckpointAndObsoleteMaps { tops, kept_bytes }
     }
 
@@ -107,4 +107,28 @@ async fn write(
     let style = Style { shift, two_words, pass: 1 };
     space_map::append(change.rq, &change.mos, change.tx, map, style, &segments, None).await?;
     Ok(known.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_format::NvList;
+
+    #[test]
+    fn the_deflate_ratio_of_raidz_depends_on_its_width() {
+        let leaf = |guid: u64| {
+            let mut list = NvList::new();
+            list.set("type", "disk");
+            list.set("guid", guid);
+            list
+        };
+        let mut list = NvList::new();
+        list.set("type", "raidz");
+        list.set("nparity", 1u64);
+        list.set("ashift", 12u64);
+        list.set("children", (1..=5).map(leaf).collect::<Vec<_>>());
+        let top = VdevConfig::parse(&list).unwrap();
+        let maps = CheckpointAndObsoleteMaps::new(std::slice::from_ref(&top), 0);
+        assert_eq!(maps.tops[&0].deflate(5 << 20), top.deflate(5 << 20));
+    }
 }

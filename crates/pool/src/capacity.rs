@@ -1,8 +1,8 @@
 //! Space of a pool: raw, deflated ([`VdevConfig::deflate`]), without slop space (OpenZFS `module/zfs/spa_misc.c`,
 //! `dsl_pool.c`).
 //!
-//! *Slop* space is reserved so that a full pool can be cleaned up: 1/32, at least 128 MiB but no more
-//! than half, at most 128 GiB.
+//! *Slop* space is reserved so that a full pool can be cleaned up: 1/32, at least 128 MiB but no more than half, at most
+//! 128 GiB.
 
 use crate::config::{Class, VdevConfig};
 use crate::dedup::{self, Shared};

@@ -61,11 +61,8 @@ pub fn of_class(pool: &Pool, class: Class, style: Style) -> Map<String, Value> {
     for (top, space) in tops.filter(|(t, _)| t.class == class && t.is_concrete()) {
         let bytes = sizes::of_top(top);
         let total = space.space_bytes();
-        let mut more = vec![
-            ("alloc_space", space.allocated_bytes()),
-            ("total_space", total),
-            ("def_space", top.deflate(total)),
-        ];
+        let mut more =
+            vec![("alloc_space", space.allocated_bytes()), ("total_space", total), ("def_space", top.deflate(total))];
         if space.checkpoint_bytes != 0 {
             more.push(("checkpoint_space", space.checkpoint_bytes));
         }
