@@ -159,13 +159,13 @@ async fn handle_key(rq: &Request, pool: &OpenPool) -> Result<[u8; 32], PoolError
 pub fn summary(protocol: &str, served: &RequestTotals) -> String {
     let from = |sources: &[Source]| sources.iter().map(|source| served.bytes(*source)).sum::<u64>();
     format!(
-        "{protocol}: {} requests; bytes from arc {} (prefetched {}), l2arc {}, log {}, disk {}",
+        "{protocol}: {} requests; bytes from arc {} (prefetched {}), dirty data {}, disk {}, holes {}",
         served.requests(),
         from(&[Source::ArcDemand, Source::ArcPrefetch]),
         from(&[Source::ArcPrefetch]),
-        from(&[Source::L2arc]),
-        from(&[Source::Log]),
+        from(&[Source::Dirty]),
         from(&[Source::Disk]),
+        from(&[Source::Hole]),
     )
 }
 

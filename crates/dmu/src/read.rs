@@ -19,7 +19,7 @@ use std::sync::{Arc, PoisonError};
 use weir_blocks::ReadOptions;
 use weir_codec::decompress_into;
 use weir_format::{BlockPointer, Cursor, Endian, ObjectType};
-use weir_machine::{Priority, Request};
+use weir_machine::{Priority, Request, Source};
 
 /// Contents of all holes.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
@@ -155,18 +155,19 @@ impl ObjectSet {
             Some(BlockLookup::Shared(shared)) => (Some(*shared), None),
             seen => (pointer, seen),
         };
-        match pointer {
-            _ if let Some(BlockLookup::Data(bytes)) = seen => {
-                Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))]))
-            }
-            _ if seen.is_some() => Ok(zeros(part.end.saturating_sub(part.start))),
-            None => Ok(zeros(part.end.saturating_sub(part.start))),
-            Some(pointer) => {
-                let bytes = self.read_pointer(rq, object, block, &pointer).await?;
-                // `read_pointer` returns exactly one block.
-                Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))]))
-            }
+        if let Some(BlockLookup::Data(bytes)) = seen {
+            let bytes = bytes.slice(within(bytes.len()));
+            rq.record(Source::Dirty, bytes.len() as u64);
+            return Ok(SmallVec::from_iter([bytes]));
         }
+        let Some(pointer) = pointer.filter(|_| seen.is_none()) else {
+            let len = part.end.saturating_sub(part.start);
+            rq.record(Source::Hole, len);
+            return Ok(zeros(len));
+        };
+        let bytes = self.read_pointer(rq, object, block, &pointer).await?;
+        // `read_pointer` returns exactly one block.
+        Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))]))
     }
 
     /// Reads a whole data block; `None` for a hole.
@@ -206,7 +207,10 @@ impl ObjectSet {
             Some((newest, BlockLookup::Shared(pointer))) => {
                 return Ok(Some((self.read_pointer(rq, &newest, block, &pointer).await?, pointer.endian())));
             }
-            Some((_, BlockLookup::Data(bytes))) => return Ok(Some((bytes, Endian::Little))),
+            Some((_, BlockLookup::Data(bytes))) => {
+                rq.record(Source::Dirty, bytes.len() as u64);
+                return Ok(Some((bytes, Endian::Little)));
+            }
             Some((_, BlockLookup::Hole)) => return Ok(None),
             Some((newest, BlockLookup::Synced)) => Some(newest),
             None => None,

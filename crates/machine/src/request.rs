@@ -17,12 +17,14 @@ pub enum Source {
     Disk,
     /// No storage: holes and payloads embedded in pointers.
     Hole,
+    /// Dirty data: written, and not synced yet.
+    Dirty,
 }
 
 impl Source {
     /// All sources, in the order of their discriminants.
-    pub const ALL: [Source; 6] =
-        [Source::ArcDemand, Source::ArcPrefetch, Source::L2arc, Source::Log, Source::Disk, Source::Hole];
+    pub const ALL: [Source; 7] =
+        [Source::ArcDemand, Source::ArcPrefetch, Source::L2arc, Source::Log, Source::Disk, Source::Hole, Source::Dirty];
 }
 
 /// I/O priority class of reads, as in OpenZFS (`ZIO_PRIORITY_*`).
@@ -50,7 +52,7 @@ pub struct Request {
     pub priority: Priority,
     /// The requesting thread is idle until its device operations complete ([`crate::Io::here`]).
     pub here: bool,
-    served_bytes: [AtomicU64; 6],
+    served_bytes: [AtomicU64; Source::ALL.len()],
     device_ops: AtomicU64,
     device_wait_ns: AtomicU64,
 }

@@ -95,25 +95,29 @@ async fn read(machine: &Machine, tree: &Tree, rq: &Request, node: Node) -> Resul
     let began = machine.clock.now();
     let mut bytes = 0u64;
     let mut operations = 0;
+    // A read from memory hands out references to cached blocks. Copying them, as for a client, makes the rate realistic.
+    let mut client = Vec::with_capacity(LARGE);
     while machine.clock.now().since(began) < EACH && size_bytes != 0 {
         let pieces = tree.read(rq, node, bytes % size_bytes, LARGE).await?;
-        bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        client.clear();
+        pieces.iter().for_each(|piece| client.extend_from_slice(piece));
+        bytes += std::hint::black_box(&client).len() as u64;
         operations += 1;
     }
     Ok(Measured { bytes, operations, elapsed: machine.clock.now().since(began) })
 }
 
-/// Where the bytes came from.
+/// Text of the bytes read by source.
 fn sources(rq: &Request) -> String {
     let parts = [
         ("cache", Source::ArcDemand),
         ("cache, read ahead", Source::ArcPrefetch),
-        ("log", Source::Log),
+        ("dirty data", Source::Dirty),
         ("disks", Source::Disk),
         ("holes", Source::Hole),
     ];
     let given =
         parts.map(|(name, source)| (name, rq.served_bytes(source))).into_iter().filter(|(_, bytes)| *bytes != 0);
     let texts: Vec<String> = given.map(|(name, bytes)| format!("{} from {name}", human_bytes(bytes))).collect();
-    if texts.is_empty() { "none booked".into() } else { texts.join(", ") }
+    if texts.is_empty() { "none".into() } else { texts.join(", ") }
 }

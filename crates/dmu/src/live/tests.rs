@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_format::{ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
-use weir_machine::Request;
+use weir_machine::{Request, Source};
 use weir_sim::SimWorld;
 
 #[derive(Clone, Debug)]
@@ -60,7 +60,10 @@ async fn play(set: &Arc<ObjectSet>, txgs: &Arc<TxgTracker>, steps: &[Step]) -> R
             }
         }
         let object = set.object(rq, id).await?;
-        assert_eq!(set.read(rq, &object, 0, END as usize, END).await?, model);
+        let reading = &Request::internal("test");
+        assert_eq!(set.read(reading, &object, 0, END as usize, END).await?, model);
+        let sources = [Source::Dirty, Source::Hole].map(|source| reading.served_bytes(source));
+        assert_eq!(sources.iter().sum::<u64>(), END, "bytes by source: dirty, holes {sources:?}");
         let mut at = 0;
         while let Some(data) = set.seek(rq, &object, at, END, Seek::Data).await? {
             assert!(model[at as usize..data as usize].iter().all(|b| *b == 0), "data before {data}");
