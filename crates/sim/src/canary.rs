@@ -16,9 +16,10 @@
 
 use crate::fault::Fault;
 use crate::rng::Rng;
+use crate::scheduler::SimError;
 use crate::timing::Timing;
 use crate::trace::hash_bytes;
-use crate::world::{SimError, SimWorld};
+use crate::world::SimWorld;
 use futures_util::future::try_join_all;
 use std::path::Path;
 use std::sync::Arc;

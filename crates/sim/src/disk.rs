@@ -11,11 +11,10 @@ use crate::errors::Failure;
 use crate::fault::{Fault, FaultId};
 use crate::medium::Medium;
 use crate::read_set::SectorSet;
-use crate::record::Event;
 use crate::rng::Rng;
+use crate::scheduler::{DiskEvent, Shared};
 use crate::timing::{Timing, TimingState};
 use crate::trace::hash_bytes;
-use crate::world::Shared;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -273,10 +272,10 @@ impl SimDisk {
             Op::Write | Op::Discard => {
                 let pattern = || vec![0xdd; len as usize];
                 let data: Arc<[u8]> = if op == Op::Write { io.parts.concat() } else { pattern() }.into();
-                world.record(|| Event::Begin { disk: self.number, id, offset, data: data.clone() });
+                world.record(|| DiskEvent::Begin { disk: self.number, id, offset, data: data.clone() });
                 state.medium.begin_write(id, offset, data);
             }
-            Op::Flush => world.record(|| Event::AskFlush { disk: self.number }),
+            Op::Flush => world.record(|| DiskEvent::AskFlush { disk: self.number }),
             Op::Read => {}
         }
         let watermark = state.medium.watermark();
@@ -307,13 +306,13 @@ impl SimDisk {
                 (Op::Read, None) if read(&state.medium, offset, &mut io.bufs) => Ok(()),
                 (Op::Read, None) => os(EIO),
                 (Op::Write | Op::Discard, None) => {
-                    world.record(|| Event::Complete { disk: self.number, id });
+                    world.record(|| DiskEvent::Complete { disk: self.number, id });
                     state.medium.complete_write(id, misdirected);
                     Ok(())
                 }
                 (Op::Flush, None) => {
                     if !state.faults.values().any(|laid| laid.fault == Fault::LyingFlush) {
-                        world.record(|| Event::Flush { disk: self.number, watermark });
+                        world.record(|| DiskEvent::Flush { disk: self.number, watermark });
                         state.medium.make_durable(watermark);
                     }
                     Ok(())

@@ -18,24 +18,12 @@ use crate::disk::SimDisk;
 use crate::medium::Medium;
 use crate::read_set::ReadSet;
 use crate::rng::Rng;
+use crate::scheduler::DiskEvent;
 use crate::timing::Timing;
 use crate::world::SimWorld;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_machine::Geometry;
-
-/// An event at a disk.
-#[derive(Clone)]
-pub(crate) enum Event {
-    /// A write was submitted.
-    Begin { disk: u64, id: u64, offset: u64, data: Arc<[u8]> },
-    /// A write completed.
-    Complete { disk: u64, id: u64 },
-    /// A flush was submitted.
-    AskFlush { disk: u64 },
-    /// A flush completed: the writes completed before its submission are durable.
-    Flush { disk: u64, watermark: u64 },
-}
 
 /// The public view of an event, for tests that plant bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,11 +82,24 @@ impl Start {
     }
 }
 
+impl SimWorld {
+    /// Starts to record disk events ([`Recording`]). All disks must have been added.
+    pub fn record(&self) -> Start {
+        self.start_events();
+        Start::of(&self.disks())
+    }
+
+    /// Ends the recording that was started with `start`.
+    pub fn recording(&self, start: Start) -> Recording {
+        Recording { start, events: self.take_events() }
+    }
+}
+
 /// The disk events of a world.
 #[derive(Clone)]
 pub struct Recording {
     pub(crate) start: Start,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<DiskEvent>,
 }
 
 impl Recording {
@@ -115,21 +116,21 @@ impl Recording {
     /// The events.
     pub fn moments(&self) -> impl DoubleEndedIterator<Item = Moment> + ExactSizeIterator {
         self.events.iter().map(|event| match event {
-            Event::Begin { disk, offset, data, .. } => {
+            DiskEvent::Begin { disk, offset, data, .. } => {
                 Moment::Write { disk: *disk, offset: *offset, len: data.len() as u64 }
             }
-            Event::Flush { disk, .. } => Moment::Flush { disk: *disk },
-            Event::Complete { .. } | Event::AskFlush { .. } => Moment::Other,
+            DiskEvent::Flush { disk, .. } => Moment::Flush { disk: *disk },
+            DiskEvent::Complete { .. } | DiskEvent::AskFlush { .. } => Moment::Other,
         })
     }
 
     /// Drops the effect of the flushes with these event numbers: they complete without making anything durable.
     pub fn drop_flushes(&mut self, numbers: &[usize]) {
         for number in numbers {
-            if let Some(event @ Event::Flush { .. }) = self.events.get_mut(*number)
-                && let Event::Flush { disk, .. } = *event
+            if let Some(event @ DiskEvent::Flush { .. }) = self.events.get_mut(*number)
+                && let DiskEvent::Flush { disk, .. } = *event
             {
-                *event = Event::AskFlush { disk };
+                *event = DiskEvent::AskFlush { disk };
             }
         }
     }
@@ -154,16 +155,16 @@ impl<'a> Replay<'a> {
     pub fn advance(&mut self, moment: u64) {
         let until = (moment as usize).min(self.recording.events.len());
         for event in self.recording.events.get(self.at..until).unwrap_or_default() {
-            let (Event::Begin { disk, .. }
-            | Event::Complete { disk, .. }
-            | Event::AskFlush { disk }
-            | Event::Flush { disk, .. }) = event;
+            let (DiskEvent::Begin { disk, .. }
+            | DiskEvent::Complete { disk, .. }
+            | DiskEvent::AskFlush { disk }
+            | DiskEvent::Flush { disk, .. }) = event;
             let Some(snapshot) = self.disks.iter_mut().find(|snapshot| snapshot.number == *disk) else { continue };
             match event {
-                Event::Begin { id, offset, data, .. } => snapshot.medium.begin_write(*id, *offset, data.clone()),
-                Event::Complete { id, .. } => snapshot.medium.complete_write(*id, None),
-                Event::Flush { watermark, .. } => snapshot.medium.make_durable(*watermark),
-                Event::AskFlush { .. } => {}
+                DiskEvent::Begin { id, offset, data, .. } => snapshot.medium.begin_write(*id, *offset, data.clone()),
+                DiskEvent::Complete { id, .. } => snapshot.medium.complete_write(*id, None),
+                DiskEvent::Flush { watermark, .. } => snapshot.medium.make_durable(*watermark),
+                DiskEvent::AskFlush { .. } => {}
             }
         }
         self.at = self.at.max(until);

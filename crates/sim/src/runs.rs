@@ -2,8 +2,9 @@
 
 use crate::canary::{Omit, survive_cuts, survive_failures};
 use crate::fault::Fault;
+use crate::scheduler::SimError;
 use crate::timing::Timing;
-use crate::world::{SimError, SimWorld};
+use crate::world::SimWorld;
 use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;

@@ -1,11 +1,11 @@
 //! The seeded executor: one thread and virtual time.
 
 use crate::disk::{SimDisk, SimDisks};
-use crate::errors::{ErrorCounts, ErrorPlan, Failure, Injector};
+use crate::errors::{ErrorCounts, ErrorPlan, Injector};
 use crate::medium::Medium;
 use crate::read_set::ReadSet;
-use crate::record::{self, Recording, Start};
 use crate::rng::Rng;
+use crate::scheduler::{DiskEvent, MAIN, Shared, SimError, State, Step, Task, TaskWaker};
 use crate::timing::Timing;
 use crate::trace::Trace;
 use futures_util::future::BoxFuture;
@@ -14,190 +14,17 @@ use std::future::Future;
 use std::panic::Location;
 use std::path::Path;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
-use thiserror::Error;
 use weir_machine::compute::{ComputePool, Job};
 use weir_machine::entropy::EntropySource;
 use weir_machine::tasks::Spawner;
 use weir_machine::time::ClockSource;
-use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Memory, Nanos, Op, Tasks};
+use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Memory, Nanos, Tasks};
 
-/// Why a run ended before its future completed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum SimError {
-    /// Deadlock: no task is ready and no event is pending.
-    #[error("deadlock at {now_ns} ns; blocked: {}", .stuck.join(", "))]
-    Deadlock {
-        /// Virtual time in nanoseconds.
-        now_ns: u64,
-        /// Locations where the blocked tasks were spawned.
-        stuck: Vec<String>,
-    },
-    /// The run exceeded its step limit: a livelock, or a limit that is too low.
-    #[error("not done after {steps} steps")]
-    TooManySteps {
-        /// The step limit.
-        steps: u64,
-    },
-    /// The power cut requested by [`SimWorld::cut_after`].
-    #[error("power cut at {now_ns} ns")]
-    PowerCut {
-        /// Virtual time in nanoseconds.
-        now_ns: u64,
-    },
-}
-
-/// Task number of the main future.
-const MAIN: u64 = 0;
 /// Limit in bytes of each of the machine's buffer pools.
 const BUFFER_POOL_BYTES: usize = 4 << 20;
-
-type Event = Box<dyn FnOnce() + Send>;
-
-struct Task {
-    location: &'static Location<'static>,
-    /// `None` while it is being polled.
-    future: Option<BoxFuture<'static, ()>>,
-}
-
-struct State {
-    now_ns: u64,
-    choices: Rng,
-    entropy: Rng,
-    trace: Trace,
-    steps: u64,
-    step_limit: u64,
-    next_task: u64,
-    tasks: BTreeMap<u64, Task>,
-    ready: Vec<u64>,
-    next_event: u64,
-    events: BTreeMap<(u64, u64), Event>,
-    /// Submissions and completions of writes and flushes so far: the distinct points for power cuts.
-    changes: u64,
-    cut_at: Option<u64>,
-    recorded: Option<Vec<record::Event>>,
-    /// Whether the trace includes the bytes of disk operations.
-    traces_bytes: bool,
-    /// The power is failing: disks ignore new operations.
-    power_off: bool,
-    /// Plan of the errors of disk operations.
-    errors: Option<Injector>,
-}
-
-/// State shared by tasks, timers and disks. The lock is never held while a task, event or completion runs.
-pub(crate) struct Shared(Mutex<State>);
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.lock().now_ns
-    }
-
-    /// Schedules `event` at virtual time `when_ns`.
-    pub(crate) fn at(&self, when_ns: u64, event: Event) {
-        let mut state = self.lock();
-        let key = (when_ns.max(state.now_ns), state.next_event);
-        state.next_event += 1;
-        state.events.insert(key, event);
-    }
-
-    pub(crate) fn trace(&self, what: &'static str, numbers: &[u64]) {
-        self.lock().trace.add(what, numbers);
-    }
-
-    /// Draws from the random stream of choices.
-    pub(crate) fn draw<T>(&self, with: impl FnOnce(&mut Rng) -> T) -> T {
-        with(&mut self.lock().choices)
-    }
-
-    /// Counts a distinct point for power cuts.
-    pub(crate) fn count_change(&self) {
-        self.lock().changes += 1;
-    }
-
-    /// Whether disks accept operations. During a power failure they do not: dropping an operation may start the next
-    /// one in a queue.
-    pub(crate) fn has_power(&self) -> bool {
-        !self.lock().power_off
-    }
-
-    /// Whether and when an operation of a disk fails, as the plan of errors says.
-    pub(crate) fn draw_error(&self, disk: u64, op: Op) -> Option<Failure> {
-        self.lock().errors.as_mut()?.draw(disk, op)
-    }
-
-    /// Whether the trace includes the bytes of disk operations.
-    pub(crate) fn traces_bytes(&self) -> bool {
-        self.lock().traces_bytes
-    }
-
-    /// Records an event if a recording is in progress.
-    pub(crate) fn record(&self, event: impl FnOnce() -> record::Event) {
-        if let Some(events) = &mut self.lock().recorded {
-            events.push(event());
-        }
-    }
-
-    fn make_ready(&self, id: u64) {
-        let mut state = self.lock();
-        let known = id == MAIN || state.tasks.contains_key(&id);
-        if known && !state.ready.contains(&id) {
-            state.ready.push(id);
-        }
-    }
-
-    /// Selects the next step of the run.
-    fn step(&self) -> Result<Step, SimError> {
-        let mut state = self.lock();
-        let now_ns = state.now_ns;
-        if state.cut_at.is_some_and(|at| state.changes >= at) {
-            return Err(SimError::PowerCut { now_ns });
-        }
-        state.steps += 1;
-        if state.steps > state.step_limit {
-            return Err(SimError::TooManySteps { steps: state.step_limit });
-        }
-        if !state.ready.is_empty() {
-            let count = state.ready.len() as u64;
-            let pick = state.choices.below(count) as usize;
-            let id = state.ready.swap_remove(pick);
-            state.trace.add("run", &[id, count, now_ns]);
-            let future = state.tasks.get_mut(&id).and_then(|task| task.future.take());
-            return Ok(Step::Poll(id, future));
-        }
-        let Some(((when_ns, _), event)) = state.events.pop_first() else {
-            let mut stuck: Vec<String> = state.tasks.values().map(|task| task.location.to_string()).collect();
-            stuck.insert(0, "the main future".into());
-            return Err(SimError::Deadlock { now_ns, stuck });
-        };
-        state.now_ns = when_ns;
-        state.trace.add("time", &[when_ns]);
-        Ok(Step::RunEvent(event))
-    }
-}
-
-enum Step {
-    Poll(u64, Option<BoxFuture<'static, ()>>),
-    RunEvent(Event),
-}
-
-struct TaskWaker {
-    id: u64,
-    shared: Weak<Shared>,
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.make_ready(self.id);
-        }
-    }
-}
 
 /// A simulated world. The code under test uses its [`Machine`]; the test uses the other methods.
 #[derive(Clone)]
@@ -259,10 +86,9 @@ impl SimWorld {
         Ok(self.disks.add(&self.shared, path.as_ref(), size_bytes, 512, timing, Some(file)))
     }
 
-    /// Starts to record disk events ([`Recording`]). All disks must have been added.
-    pub fn record(&self) -> Start {
+    /// Starts to keep disk events, without those so far.
+    pub(crate) fn start_events(&self) {
         self.shared.lock().recorded = Some(Vec::new());
-        Start::of(&self.disks.all())
     }
 
     /// Number of events recorded so far: the current moment.
@@ -270,9 +96,9 @@ impl SimWorld {
         self.shared.lock().recorded.as_ref().map_or(0, |events| events.len() as u64)
     }
 
-    /// Ends the recording that was started with `start`.
-    pub fn recording(&self, start: Start) -> Recording {
-        Recording { start, events: self.shared.lock().recorded.take().unwrap_or_default() }
+    /// Takes the disk events since [`SimWorld::start_events`], and keeps no further ones.
+    pub(crate) fn take_events(&self) -> Vec<DiskEvent> {
+        self.shared.lock().recorded.take().unwrap_or_default()
     }
 
     /// Starts to track the sectors read from the current disk contents.
