@@ -1,171 +1,184 @@
-//! Command lines as OpenZFS's tools take them: single letters that cluster (`-Hpo name`), options anywhere before `--`,
-//! long options with or without `=`.
+//! Command lines, which each command defines once with clap; parsing, help, completions and manual pages follow from it.
+//!
+//! Options keep OpenZFS's habits: letters cluster (`-Hpo name`), options may follow operands, `--` ends them, a flag may be
+//! repeated, and of a repeated option with one value the last counts. An option takes the next word as its value even if
+//! the word starts with `-`. An invalid command line ends with exit code 2, a message in OpenZFS's form, the nearest valid
+//! spelling if there is one, and the usage of the command.
 
 use crate::failure::Failure;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error, Parser};
 use std::ffi::OsString;
 
-/// Options of a command: letters, those with a value followed by `:`, and long names that are aliases of a letter.
-pub struct Spec {
-    /// The command, as errors name it.
-    pub command: &'static str,
-    /// `"Hpo:d:"`.
-    pub letters: &'static str,
-    /// `("json", 'j')`. A letter that is not in `letters` takes no value.
-    pub long: &'static [(&'static str, char)],
-    /// One line that shows how it is used.
-    pub usage: &'static str,
+/// Names of programs by which the binary may be called, besides its own.
+pub const PROGRAMS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
+
+/// A command line that names no command to run.
+#[derive(Debug)]
+pub enum Stop {
+    /// Text that the caller asked for (`--help`, `--version`).
+    Text(String),
+    /// Invalid command line.
+    Misuse(Failure),
 }
 
-/// A parsed command line.
-#[derive(Debug, Default)]
-pub struct Args {
-    options: Vec<(char, Option<OsString>)>,
-    /// Operands in order.
-    pub words: Vec<OsString>,
-}
-
-impl Spec {
-    /// Sorts options from words.
-    pub fn parse(&self, line: Vec<OsString>) -> Result<Args, Failure> {
-        let mut out = Args::default();
-        let mut line = line.into_iter();
-        while let Some(word) = line.next() {
-            let Some(text) = word.to_str().filter(|t| t.starts_with('-') && t.len() > 1) else {
-                out.words.push(word);
-                continue;
-            };
-            if text == "--" {
-                out.words.extend(line);
-                break;
-            }
-            if let Some(long) = text.strip_prefix("--") {
-                self.long(long, &mut line, &mut out)?;
-                continue;
-            }
-            self.cluster(text, &mut line, &mut out)?;
-        }
-        Ok(out)
+/// A type that defines a command line with `#[derive(Parser)]`.
+pub trait CommandLine: Parser {
+    /// Parses the words of a command line, without the program's name.
+    ///
+    /// # Errors
+    /// [`Stop::Text`] if help or the version is asked for, [`Stop::Misuse`] if the command line is invalid.
+    fn parse_line(words: &[OsString]) -> Result<Self, Stop> {
+        let mut command = definition::<Self>();
+        let matches = command.try_get_matches_from_mut(words).map_err(|error| explain(&command, words, &error))?;
+        Self::from_arg_matches(&matches).map_err(|error| explain(&command, words, &error))
     }
 
-    fn cluster(&self, text: &str, line: &mut impl Iterator<Item = OsString>, out: &mut Args) -> Result<(), Failure> {
-        let mut rest = text.chars();
-        rest.next();
-        while let Some(letter) = rest.next() {
-            match self.takes_value(letter) {
-                None => return Err(self.unknown(&format!("-{letter}"))),
-                Some(false) => out.options.push((letter, None)),
-                Some(true) => {
-                    let glued: String = rest.collect();
-                    let value = if glued.is_empty() { line.next() } else { Some(glued.into()) };
-                    let value = value.ok_or_else(|| self.misused(&format!("option -{letter} needs a value")))?;
-                    out.options.push((letter, Some(value)));
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn long(&self, text: &str, line: &mut impl Iterator<Item = OsString>, out: &mut Args) -> Result<(), Failure> {
-        let (name, glued) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(OsString::from(value))),
-            None => (text, None),
-        };
-        let Some((_, letter)) = self.long.iter().find(|(n, _)| *n == name) else {
-            return Err(self.unknown(&format!("--{name}")));
-        };
-        if self.takes_value(*letter) == Some(true) {
-            let value =
-                glued.or_else(|| line.next()).ok_or_else(|| self.misused(&format!("option --{name} needs a value")))?;
-            out.options.push((*letter, Some(value)));
-        } else if glued.is_some() {
-            return Err(self.misused(&format!("option --{name} takes no value")));
-        } else {
-            out.options.push((*letter, None));
-        }
-        Ok(())
-    }
-
-    fn takes_value(&self, letter: char) -> Option<bool> {
-        if letter == ':' {
-            return None;
-        }
-        let at = self.letters.find(letter)?;
-        Some(self.letters.get(at + letter.len_utf8()..).is_some_and(|rest| rest.starts_with(':')))
-    }
-
-    fn unknown(&self, option: &str) -> Failure {
-        self.misused(&format!("invalid option '{option}'"))
-    }
-
-    /// A failure that ends with the usage line.
-    pub fn misused(&self, what: &str) -> Failure {
-        Failure::usage(format!("{}: {what}\nusage: {}", self.command, self.usage))
+    /// Failure because the command line is invalid, with the usage of the command.
+    fn misused(what: &str) -> Failure {
+        let mut command = Self::command();
+        let usage = usage(&mut command);
+        Failure::usage(format!("{}: {what}\n{usage}", command.get_name()))
     }
 }
 
-impl Args {
-    /// Whether the option was given.
-    pub fn has(&self, letter: char) -> bool {
-        self.count(letter) > 0
-    }
+impl<T: Parser> CommandLine for T {}
 
-    /// How often the option was given.
-    pub fn count(&self, letter: char) -> usize {
-        self.options.iter().filter(|(l, _)| *l == letter).count()
-    }
+/// Definition of a command line, with the rules that hold for all options.
+pub fn definition<T: Parser>() -> Command {
+    with_rules(T::command()).no_binary_name(true)
+}
 
-    /// The last value of the option.
-    pub fn value(&self, letter: char) -> Option<String> {
-        self.values(letter).pop().map(|v| v.to_string_lossy().into_owned())
-    }
+/// Applies the rules of this module to a command and its subcommands.
+fn with_rules(command: Command) -> Command {
+    let command = command.args_override_self(true).mut_args(|arg| {
+        let takes_word = arg.get_action().takes_values() && !arg.is_positional();
+        if takes_word { arg.allow_hyphen_values(true) } else { arg }
+    });
+    command.mut_subcommands(with_rules)
+}
 
-    /// All values of the option.
-    pub fn values(&self, letter: char) -> Vec<OsString> {
-        self.options.iter().filter(|(l, _)| *l == letter).filter_map(|(_, v)| v.clone()).collect()
-    }
+fn usage(command: &mut Command) -> String {
+    let usage = command.render_usage().to_string();
+    format!("usage: {}", usage.trim_start_matches("Usage: ").trim_end())
+}
 
-    /// Options in their order, with their values.
-    pub fn in_order(&self) -> impl Iterator<Item = (char, Option<&OsString>)> {
-        self.options.iter().map(|(l, v)| (*l, v.as_ref()))
+/// Turns clap's error into text for the caller.
+fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
+    match error.kind() {
+        ErrorKind::DisplayHelp => return Stop::Text(error.render().to_string()),
+        ErrorKind::DisplayVersion => return Stop::Text(format!("weir {}\n", env!("CARGO_PKG_VERSION"))),
+        _ => {}
     }
+    let (mut command, title) = named(root, words);
+    let what = match (error.kind(), text(error, ContextKind::InvalidArg)) {
+        (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
+            let help = command.render_help().to_string();
+            return Stop::Misuse(Failure::usage(format!("missing command\n{}", help.trim_end())));
+        }
+        (ErrorKind::InvalidSubcommand, _) => {
+            let given = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+            let near = suggestion(error, ContextKind::SuggestedSubcommand);
+            let what = format!("unrecognized command '{given}'{near}\n{}", usage(&mut command));
+            return Stop::Misuse(Failure::usage(format!("{what}\n'{title} --help' lists the commands")));
+        }
+        (ErrorKind::UnknownArgument, Some(given)) if given.starts_with('-') && given.len() > 1 => {
+            format!("invalid option '{given}'{}", suggestion(error, ContextKind::SuggestedArg))
+        }
+        (ErrorKind::UnknownArgument, _) => "too many arguments".to_owned(),
+        (ErrorKind::InvalidValue, Some(option)) if text(error, ContextKind::InvalidValue).as_deref() == Some("") => {
+            format!("option {} needs a value", first_word(&option))
+        }
+        (ErrorKind::TooManyValues, Some(option)) => format!("option {} takes no value", first_word(&option)),
+        _ => {
+            let rendered = error.render().to_string();
+            rendered.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+        }
+    };
+    Stop::Misuse(Failure::usage(format!("{title}: {what}\n{}", usage(&mut command))))
+}
 
-    /// The `n`th word as text.
-    pub fn word(&self, n: usize) -> Option<String> {
-        self.words.get(n).map(|w| w.to_string_lossy().into_owned())
+/// The command that the words name, or the deepest one before a word that names none; and its name with its program.
+fn named(root: &Command, words: &[OsString]) -> (Command, String) {
+    let mut command = root;
+    let mut path = vec![root.get_name()];
+    for word in words {
+        let Some(next) = command.find_subcommand(word) else { break };
+        command = next;
+        path.push(next.get_name());
     }
+    let is_program = path.get(1).is_some_and(|name| PROGRAMS.contains(name));
+    let title = path.get(usize::from(is_program)..).unwrap_or_default().join(" ");
+    (command.clone(), title)
+}
+
+fn first_word(text: &str) -> &str {
+    text.split([' ', '=']).next().unwrap_or(text)
+}
+
+/// A part of an error's context as text.
+fn text(error: &Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        // Suggestions are sorted by similarity, the nearest last.
+        ContextValue::Strings(texts) => texts.last().cloned(),
+        _ => None,
+    }
+}
+
+fn suggestion(error: &Error, kind: ContextKind) -> String {
+    text(error, kind).map_or_else(String::new, |near| format!("; did you mean '{near}'?"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SPEC: Spec = Spec { command: "t", letters: "Hpo:d:J", long: &[("json", 'J'), ("dir", 'd')], usage: "t" };
+    /// A command line for these tests.
+    #[derive(Debug, Parser)]
+    #[command(name = "t", override_usage = "t [-H]")]
+    struct TestArgs {
+        #[arg(short = 'H')]
+        scripted: bool,
+        #[arg(short)]
+        parsable: bool,
+        #[arg(short, default_value = "none")]
+        output: String,
+        #[arg(short, long)]
+        dir: Vec<OsString>,
+        #[arg(long)]
+        json: bool,
+        words: Vec<String>,
+    }
 
-    fn parse(line: &[&str]) -> Result<Args, Failure> {
-        SPEC.parse(line.iter().map(OsString::from).collect())
+    fn parse(line: &[&str]) -> Result<TestArgs, Stop> {
+        TestArgs::parse_line(&line.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
     fn clusters_values_and_words() {
-        let a = parse(&["-Hpo", "name,used", "pool", "-d/x", "--json", "--dir=y", "--", "-z"]).unwrap();
-        assert!(a.has('H') && a.has('p') && a.has('J'));
-        assert_eq!(a.value('o').as_deref(), Some("name,used"));
-        assert_eq!(a.values('d'), ["/x", "y"]);
+        let line = ["-Hpo", "name,used", "pool", "-d/x", "--json", "-H", "--dir=y", "-d", "-z", "--", "-z"];
+        let a = parse(&line).unwrap();
+        assert!(a.scripted && a.parsable && a.json);
+        assert_eq!(a.output, "name,used");
+        assert_eq!(a.dir, ["/x", "y", "-z"]);
         assert_eq!(a.words, ["pool", "-z"]);
+        assert_eq!(parse(&["-o", "a", "-o", "-b"]).unwrap().output, "-b", "the last value counts");
     }
 
     #[test]
     fn misuse_is_named() {
         for (line, what) in [
-            (&["-x"][..], "invalid option '-x'"),
-            (&["--what"], "invalid option '--what'"),
-            (&["-o"], "option -o needs a value"),
+            (&["-x"][..], "t: invalid option '-x'\nusage: t [-H]"),
+            (&["--jsno"], "t: invalid option '--jsno'; did you mean '--json'?\nusage: t [-H]"),
+            (&["-o"], "t: option -o needs a value\nusage: t [-H]"),
+            (&["--dir"], "option --dir needs a value"),
             (&["--json=1"], "option --json takes no value"),
         ] {
-            let failure = parse(line).unwrap_err();
+            let Stop::Misuse(failure) = parse(line).unwrap_err() else { panic!("{line:?} is no misuse") };
             assert_eq!(failure.code, 2);
             assert!(failure.line.contains(what), "{}", failure.line);
         }
+        assert!(matches!(parse(&["--help"]), Err(Stop::Text(text)) if text.contains("--dir <DIR>")));
     }
 }

@@ -6,6 +6,7 @@
 use crate::admin::ServedPool;
 use crate::failure::Failure;
 use crate::locks;
+use crate::remote::RemoteProcess;
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use weir_daemon::admin::Caller;
 use weir_machine::Machine;
 use weir_pool::FoundPool;
+
+/// Environment variable with the places to look for pools if `-d` is missing: paths separated by colons.
+pub const DIRS_VARIABLE: &str = "WEIR_POOL_DIRS";
 
 /// One output of a command, or a request for input, for the command's caller.
 pub enum Line {
@@ -100,7 +104,7 @@ pub enum PoolOwner {
     /// This process.
     Ours(Arc<ServedPool>),
     /// Another process, which accepts commands.
-    Theirs(crate::admin::RemoteProcess),
+    Theirs(RemoteProcess),
 }
 
 impl Call {
@@ -110,7 +114,7 @@ impl Call {
             program: program.to_owned(),
             words,
             folder: std::env::current_dir().unwrap_or_default(),
-            dirs: std::env::var_os(crate::pools::DIRS_VARIABLE),
+            dirs: std::env::var_os(DIRS_VARIABLE),
             ids: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
             terminal: std::io::IsTerminal::is_terminal(&std::io::stderr()),
         };

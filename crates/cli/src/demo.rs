@@ -1,27 +1,25 @@
-//! `weir demo`: a pool in a folder, filled, served, measured; all there is to see in the first five minutes.
+//! `weir demo`: creates a pool on files in a directory, fills it, serves it and measures it.
 //!
 //! ```text
 //!   FOLDER/disk0 … disk5   sparse files: RAID-Z2        FOLDER/log   the intent log's own device
 //!   FOLDER/mnt             the pool's file systems, where /dev/fuse allows
 //! ```
 //!
-//! The pool is made once; what was done with it later stays. Nothing else is overwritten: where a file of one of these
-//! names is not one that this command made, it ends with an error, unless `-f` has it replace them. Figures are
-//! measured by this process on this machine, through the file systems themselves: what a client gets is less what its
-//! protocol costs.
+//! The first run creates the pool, and later runs use it with all changes made since. The command overwrites no file that it
+//! did not create, unless `-f` is given: it ends with an error instead. Rates are measured in this process through the file
+//! systems. A client's rates are lower by the cost of its protocol.
 
 mod images;
 mod measure;
 mod sample;
 
-use crate::args::{Args, Spec};
 use crate::failure::Failure;
-use crate::limits::{self, Limits};
+use crate::limits::{LimitOptions, Limits};
 use crate::locks::lock;
 use crate::mount::{OpenedPool, StopSignal};
 use crate::writable::{WritablePool, WriteIntent, host};
+use clap::Parser;
 use images::Images;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_daemon::fuse::{self, MountOptions, Mounted};
@@ -35,12 +33,28 @@ use weir_linux::Production;
 use weir_machine::Machine;
 use weir_pool::Class;
 
-const SPEC: Spec = Spec {
-    command: "weir demo",
-    letters: "oD:fM:Y:",
-    long: &[("once", 'o'), ("dir", 'D'), ("force", 'f'), limits::LONG[0], limits::LONG[1]],
-    usage: "weir demo [--once] [-f] [--dir FOLDER] [--arc-max SIZE] [--dirty-max SIZE]",
-};
+/// Create a pool on files, serve it and measure it.
+///
+/// The pool is on sparse files in a directory. The command fills it with sample data, serves it over NFS and NBD, mounts it
+/// through FUSE if possible, and measures reads and writes. Ctrl-C ends it; the pool stays.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weir demo",
+    override_usage = "weir demo [--once] [-f] [--dir DIR] [--arc-max SIZE] [--dirty-max SIZE]"
+)]
+pub struct DemoArgs {
+    /// End after measuring
+    #[arg(long)]
+    once: bool,
+    /// Overwrite files that this command did not create
+    #[arg(short, long)]
+    force: bool,
+    /// Directory for the files of the pool
+    #[arg(long, value_name = "DIR", default_value = "weir-demo")]
+    dir: String,
+    #[command(flatten)]
+    limits: LimitOptions,
+}
 
 /// The pool's name.
 const POOL: &str = "demo";
@@ -51,32 +65,27 @@ const VOLUME_BYTES: u64 = 512 << 20;
 const LZ4: u64 = 15;
 
 /// Runs the command.
-pub fn run(words: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(words)?;
-    if !args.words.is_empty() {
-        return Err(SPEC.misused("too many arguments"));
-    }
-    let folder = folder(&args)?;
-    let limits = Limits::of(&SPEC, &args)?;
+pub fn run(args: &DemoArgs) -> Result<u8, Failure> {
+    let folder = folder(&args.dir)?;
+    let limits = Limits::of::<DemoArgs>(&args.limits)?;
     let machine = Production::from_env().build()?;
     let images = Images::of(&folder);
-    let opened = OpenedPool::writable(pool(&machine, &images, &limits, args.has('f'))?);
+    let opened = OpenedPool::writable(pool(&machine, &images, &limits, args.force)?);
     limits.tell();
-    let done = machine.block_on(show(&machine, &folder, &opened, args.has('o')));
+    let done = machine.block_on(show(&machine, &folder, &opened, args.once));
     let closed = opened.close();
     done.and(closed)?;
     println!("the pool stays in {}: weir zpool status -d {}", folder.display(), folder.display());
     Ok(0)
 }
 
-fn folder(args: &Args) -> Result<PathBuf, Failure> {
-    let given = args.value('D').unwrap_or_else(|| "weir-demo".to_owned());
-    let folder = std::path::absolute(&given).map_err(|e| Failure::failed(format!("weir demo: {given}: {e}")))?;
+fn folder(given: &str) -> Result<PathBuf, Failure> {
+    let folder = std::path::absolute(given).map_err(|e| Failure::failed(format!("weir demo: {given}: {e}")))?;
     std::fs::create_dir_all(&folder).map_err(|e| Failure::failed(format!("weir demo: {}: {e}", folder.display())))?;
     Ok(folder)
 }
 
-/// The pool of the images; made if there is none, or anew if `force` says so.
+/// Opens the pool of the images, or creates it if there is none or `force` is set.
 fn pool(machine: &Machine, images: &Images, limits: &Limits, force: bool) -> Result<WritablePool, Failure> {
     let folder = images.folder.display();
     if !force && images.hold_the_pool(machine)? {
@@ -90,7 +99,7 @@ fn pool(machine: &Machine, images: &Images, limits: &Limits, force: bool) -> Res
     if !force {
         images.check(machine)?;
     }
-    // Another process may have a pool on them.
+    // Another process may have the pool open.
     let present = lock(POOL, images.present())?;
     println!("making a pool in {folder}: RAID-Z2 of six sparse files, a log device, LZ4");
     images.make()?;
@@ -164,7 +173,7 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
     measured
 }
 
-/// Starts the servers, on other ports than the usual ones where those are taken.
+/// Starts the servers, on free ports if the default ports are in use.
 async fn start(machine: &Machine, front: &Arc<Exports>) -> Result<Service, Failure> {
     let usual = ServiceOptions::default();
     match Service::start(machine, front, &usual).await {
@@ -177,7 +186,7 @@ async fn start(machine: &Machine, front: &Arc<Exports>) -> Result<Service, Failu
     }
 }
 
-/// Mounts the pool in the folder, if this machine can.
+/// Mounts the pool in the directory, if this machine supports FUSE.
 async fn mount(machine: &Machine, folder: &Path, front: &Exports) -> Result<Option<Mounted>, Failure> {
     let path = folder.join("mnt");
     // A mount point that an earlier run left behind may not respond.

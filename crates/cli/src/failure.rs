@@ -1,6 +1,6 @@
 //! Failure of a command: one line of text and OpenZFS's exit code.
 
-use crate::admin::RemoteProcess;
+use crate::remote::RemoteProcess;
 use std::fmt;
 
 /// Exit code of a command that failed.

@@ -1,4 +1,4 @@
-//! The JSON that OpenZFS 2.3's `-j` prints: `output_version`, then the things by name.
+//! The JSON that OpenZFS 2.3's `-j` prints: `output_version`, then the objects by name.
 
 use crate::call::{Call, outln};
 use serde_json::{Map, Value, json};

@@ -13,17 +13,27 @@
 //! cache that the kernel can shrink: the kernel cannot shrink the memory of a process, so that default would have the process
 //! killed where others need memory. The dirty limit is that of OpenZFS (`zfs_dirty_data_max`, `zfs_dirty_data_max_max`).
 
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::failure::Failure;
 use crate::size;
 use crate::units::human_bytes;
+use clap::Args;
 use std::fmt;
 use weir_engine::DirtyLimits;
 use weir_linux::MemoryLimit;
 use weir_pool::OpenOptions;
 
-/// The letters behind `--arc-max` and `--dirty-max`.
-pub const LONG: [(&str, char); 2] = [("arc-max", 'M'), ("dirty-max", 'Y')];
+/// Options that limit a pool's memory.
+#[derive(Args, Clone, Debug, Default)]
+pub struct LimitOptions {
+    /// Maximum size of the ARC, for example 4G [default: WEIR_ARC_MAX, else a share of the memory]
+    #[arg(long, value_name = "SIZE")]
+    arc_max: Option<String>,
+    /// Maximum amount of dirty data [default: WEIR_DIRTY_MAX, else a share of the memory]
+    #[arg(long, value_name = "SIZE")]
+    dirty_max: Option<String>,
+}
+
 /// The ARC holds two blocks of the largest size (`arc_c_min`).
 const MIN_ARC_BYTES: u64 = 32 << 20;
 /// Memory that the rest of the process takes, whatever the size of the ARC.
@@ -33,7 +43,7 @@ const MIN_DIRTY_BYTES: u64 = 16 << 20;
 /// The default of dirty data is not larger (`zfs_dirty_data_max_max`).
 const MAX_DIRTY_BYTES: u64 = 4 << 30;
 
-/// How much memory a pool may take.
+/// Limits of a pool's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The ARC, in bytes.
@@ -55,19 +65,19 @@ impl Limits {
     ///
     /// # Errors
     /// [`Failure::usage`] for a size that is none, or too small.
-    pub fn of(spec: &Spec, args: &Args) -> Result<Self, Failure> {
+    pub fn of<C: CommandLine>(given: &LimitOptions) -> Result<Self, Failure> {
         let mut limits = Self::of_memory(MemoryLimit::current());
-        let [arc, dirty] = LONG;
-        let of = |(option, letter): (&str, char), variable: &str, least: u64| {
+        let of = |option: &str, given: &Option<String>, variable: &str, least: u64| {
             let in_environment = || std::env::var(variable).ok().filter(|text| !text.is_empty());
-            match (args.value(letter), in_environment()) {
-                (Some(text), _) => bytes(&format!("--{option}"), &text, least).map_err(|why| spec.misused(&why)),
-                (None, Some(text)) => bytes(variable, &text, least).map_err(|why| spec.misused(&why)),
+            match (given, in_environment()) {
+                (Some(text), _) => bytes(option, text, least).map_err(|why| C::misused(&why)),
+                (None, Some(text)) => bytes(variable, &text, least).map_err(|why| C::misused(&why)),
                 (None, None) => Ok(None),
             }
         };
-        limits.arc_bytes = of(arc, "WEIR_ARC_MAX", MIN_ARC_BYTES)?.unwrap_or(limits.arc_bytes);
-        limits.dirty_bytes = of(dirty, "WEIR_DIRTY_MAX", MIN_DIRTY_BYTES)?.unwrap_or(limits.dirty_bytes);
+        limits.arc_bytes = of("--arc-max", &given.arc_max, "WEIR_ARC_MAX", MIN_ARC_BYTES)?.unwrap_or(limits.arc_bytes);
+        limits.dirty_bytes =
+            of("--dirty-max", &given.dirty_max, "WEIR_DIRTY_MAX", MIN_DIRTY_BYTES)?.unwrap_or(limits.dirty_bytes);
         Ok(limits)
     }
 
@@ -112,8 +122,14 @@ fn bytes(name: &str, text: &str, least: u64) -> Result<Option<u64>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
 
-    const SPEC: Spec = Spec { command: "t", letters: "M:Y:", long: &LONG, usage: "t" };
+    #[derive(clap::Parser, Debug)]
+    struct TestArgs {
+        #[command(flatten)]
+        limits: LimitOptions,
+    }
+
     const MIB: u64 = 1 << 20;
 
     fn of_memory(mib: u64) -> (u64, u64) {
@@ -131,7 +147,10 @@ mod tests {
 
     #[test]
     fn options_set_the_limits_and_are_checked() {
-        let parse = |line: &[&str]| Limits::of(&SPEC, &SPEC.parse(line.iter().map(Into::into).collect()).unwrap());
+        let parse = |line: &[&str]| {
+            let words: Vec<OsString> = line.iter().map(Into::into).collect();
+            Limits::of::<TestArgs>(&TestArgs::parse_line(&words).unwrap().limits)
+        };
         let limits = parse(&["--arc-max", "1.5G", "--dirty-max=64M"]).unwrap();
         assert_eq!((limits.arc_bytes, limits.dirty_bytes), (1536 * MIB, 64 * MIB));
         for wrong in [["--arc-max", "1M"], ["--arc-max", "much"], ["--dirty-max", "8k"]] {

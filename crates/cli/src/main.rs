@@ -15,11 +15,14 @@ mod locks;
 mod log;
 mod mount;
 mod operations;
+mod options;
 mod pools;
+mod remote;
 mod secrets;
 mod serve;
 mod size;
 mod table;
+mod tree;
 mod units;
 mod writable;
 mod zdb;
@@ -27,32 +30,14 @@ mod zfs;
 mod zpool;
 mod zstream;
 
+use args::{CommandLine, PROGRAMS, Stop};
 use call::{Call, errln};
 use failure::Failure;
 use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
-
-const USAGE: &str = "\
-usage: weir COMMAND ...
-
-  weir zdb -e -p DIR POOL [-u] [-C] [-d…] [-b…] [-c…] [-m] [-s] [-h]   look into a pool and verify it
-  weir zdb -l DEVICE                                                  show a device's labels
-  weir zdb -e -p DIR -r DATASET PATH DEST                             copy a file out
-  weir zpool create POOL [mirror|raidz[1-3]|log|…] DEVICE…            make a pool on files or devices
-  weir zpool import | export | destroy | set | history | sync | labelclear
-  weir zpool status | list | get            [-d DIR] …                pools
-  weir zpool events | iostat [-vHf] [POOL]                            what happens to a pool that is open
-  weir zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark | hold | release | holds
-  weir zfs set | inherit | list | get       [--dir DIR] …             datasets
-  weir zfs diff SNAPSHOT [SNAPSHOT|FILESYSTEM]                        what changed since a snapshot
-  weir zstream dump FILE                                              show a send stream
-  weir demo [--once] [-f] [--dir FOLDER]                              a pool in a folder, served and measured
-  weir mount [-o ro] [-d DIR] POOL MOUNTPOINT                         mount a pool's file systems (FUSE)
-  weir serve [-d DIR] POOL                                            serve a pool (NFS, NBD)
-  weir version
-
-DIR is a folder with disk images or devices, or one of them; WEIR_POOL_DIRS (separated by colons) replaces -d.
-";
+use tree::{CommandTree, Program};
 
 /// Exits quietly when the reader of the output has closed the pipe (`weir … | head`), as other tools do.
 fn end_with_the_reader() {
@@ -69,37 +54,82 @@ fn end_with_the_reader() {
 fn main() -> ExitCode {
     end_with_the_reader();
     let mut words: Vec<OsString> = std::env::args_os().collect();
-    let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
-    let called =
-        std::path::Path::new(&called).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = match called.as_str() {
-        "zpool" | "zfs" | "zdb" | "zstream" => called,
-        _ if words.is_empty() => {
-            eprint!("{USAGE}");
-            return ExitCode::from(2);
-        }
-        _ => words.remove(0).to_string_lossy().into_owned(),
-    };
-    if name == "zfs" || name == "zpool" {
-        return ExitCode::from(carry_out(&Call::own(&name, words)));
+    let called = words.first().map(Path::new).and_then(Path::file_name).map(OsString::from);
+    // A call as `zfs list` is the call `weir zfs list`.
+    match called.filter(|name| PROGRAMS.iter().any(|program| name == program)) {
+        Some(program) => words[0] = program,
+        None => drop(words.drain(..words.len().min(1))),
     }
-    match run(&name, words) {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
+    match CommandTree::parse_line(&words) {
+        Ok(tree) => ExitCode::from(run(&tree.program, &words)),
+        Err(Stop::Text(text)) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(Stop::Misuse(failure)) => {
             eprintln!("{failure}");
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open,
-/// that process runs the command.
+/// Runs a command and returns its exit code. `words` are the command line, beginning with the program.
+fn run(program: &Program, words: &[OsString]) -> u8 {
+    if matches!(program, Program::Serve(_) | Program::Mount(_) | Program::Demo(_)) {
+        log::start();
+    }
+    let call = |name| Call::own(name, words.get(1..).unwrap_or_default().to_vec());
+    let done = match program {
+        Program::Zpool(_) => return administer(&call("zpool"), program),
+        Program::Zfs(_) => return administer(&call("zfs"), program),
+        Program::Zdb(args) => zdb::run(args),
+        Program::Zstream(args) => zstream::run(args),
+        Program::Serve(args) => serve::run(args),
+        Program::Mount(args) => mount::run(args),
+        Program::Demo(args) => demo::run(args),
+        Program::Completions(args) => print_bytes(&tree::completions(args)),
+        Program::Man(args) => tree::manual_pages(args).map(|()| 0),
+        Program::Version => print_bytes(format!("weir {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
+    };
+    done.unwrap_or_else(|failure| {
+        eprintln!("{failure}");
+        failure.code
+    })
+}
+
+fn print_bytes(bytes: &[u8]) -> Result<u8, Failure> {
+    match std::io::stdout().write_all(bytes) {
+        Ok(()) => Ok(0),
+        // The exit code of a program that SIGPIPE ended.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(141),
+        Err(error) => Err(Failure::failed(format!("cannot write to standard output: {error}"))),
+    }
+}
+
+/// Runs a `zfs` or `zpool` command that another process sent, and returns its exit code.
 fn carry_out(call: &Call) -> u8 {
-    let words = call.caller.words.clone();
-    let done = match call.caller.program.as_str() {
-        "zfs" => zfs::run(call, words),
-        "zpool" => zpool::run(call, words),
-        other => Err(Failure::usage(format!("there is no program '{other}'"))),
+    let mut words = vec![OsString::from(&call.caller.program)];
+    words.extend_from_slice(&call.caller.words);
+    match CommandTree::parse_line(&words) {
+        Ok(tree) => administer(call, &tree.program),
+        Err(Stop::Text(text)) => {
+            call.print(format_args!("{text}"));
+            0
+        }
+        Err(Stop::Misuse(failure)) => {
+            errln!(call, "{failure}");
+            failure.code
+        }
+    }
+}
+
+/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open, that
+/// process runs the command.
+fn administer(call: &Call, program: &Program) -> u8 {
+    let done = match program {
+        Program::Zfs(args) => zfs::run(call, args),
+        Program::Zpool(args) => zpool::run(call, args),
+        _ => Err(Failure::usage(format!("'{}' is no command of zfs or zpool", call.caller.program))),
     };
     let done = done.or_else(|mut failure| match failure.take_remote() {
         Some(remote) => admin::ask(call, &remote),
@@ -115,26 +145,4 @@ fn carry_out(call: &Call) -> u8 {
         errln!(call, "{failure}");
         failure.code
     })
-}
-
-fn run(name: &str, words: Vec<OsString>) -> Result<u8, Failure> {
-    if matches!(name, "mount" | "serve" | "demo") {
-        log::start();
-    }
-    match name {
-        "zdb" => zdb::run(words),
-        "mount" => mount::run(words),
-        "serve" => serve::run(words),
-        "demo" => demo::run(words),
-        "zstream" => zstream::run(words),
-        "version" | "--version" | "-V" => {
-            println!("weir {}", env!("CARGO_PKG_VERSION"));
-            Ok(0)
-        }
-        "help" | "--help" | "-h" => {
-            print!("{USAGE}");
-            Ok(0)
-        }
-        other => Err(Failure::usage(format!("weir: there is no command '{other}'; 'weir help' lists them all"))),
-    }
 }

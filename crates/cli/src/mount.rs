@@ -2,13 +2,16 @@
 //! not a byte of the pool changes.
 
 use crate::admin::{AdminSocket, CloseMode, ServedPool};
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::failure::Failure;
-use crate::limits::{self, Limits};
+use crate::limits::{LimitOptions, Limits};
 use crate::locks::Locks;
+use crate::options::PoolDirs;
 use crate::pools::search_paths;
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::writable::{WritablePool, WriteIntent};
+use clap::{Args, Parser};
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,15 +24,50 @@ use weir_linux::Production;
 use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool, Rewind};
 
-const SPEC: Spec = Spec {
-    command: "weir mount",
-    letters: "o:d:k:T:r:FlM:Y:",
-    long: &[("key", 'k'), ("ready-fd", 'r'), limits::LONG[0], limits::LONG[1]],
-    usage: "weir mount [-l] [-o ro|rw[,OPTION]...] [-d DIR]... [--arc-max SIZE] [--dirty-max SIZE] \
-            [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT",
-};
+/// Options of the processes that open a pool and keep it open.
+#[derive(Args, Debug)]
+pub struct OpenPoolOptions {
+    #[command(flatten)]
+    pub places: PoolDirs,
+    /// Key of an encrypted dataset; may be repeated
+    #[arg(long = "key", value_name = "DATASET=file://FILE")]
+    pub keys: Vec<OsString>,
+    /// Ask for the keys of encrypted datasets
+    #[arg(short = 'l')]
+    pub ask_keys: bool,
+    /// If the last txg is unreadable, open an earlier one
+    #[arg(short = 'F')]
+    pub rewind: bool,
+    /// Open the pool in the state of this txg or an earlier one, read-only
+    #[arg(short = 'T', value_name = "TXG")]
+    pub txg: Option<String>,
+    /// Write the line "ready" to this file descriptor instead of standard output
+    #[arg(long, value_name = "N")]
+    pub ready_fd: Option<String>,
+    #[command(flatten)]
+    pub limits: LimitOptions,
+}
 
-/// Threads that take requests from the kernel; what waits for disks does not occupy them.
+/// Mount the file systems of a pool through FUSE.
+///
+/// The command stays in the foreground until the file systems are unmounted or it is stopped.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weir mount",
+    override_usage = "weir mount [-l] [-o ro|rw[,OPTION]…] [-d DIR]… [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT"
+)]
+pub struct MountArgs {
+    /// Mount options, separated by commas: ro, rw, allow_other, nodev, nosuid, noatime; may be repeated. Default: writable if the pool can be written
+    #[arg(short, value_name = "OPTION,…")]
+    options: Vec<String>,
+    #[command(flatten)]
+    open: OpenPoolOptions,
+    /// Pool, and the directory to mount it on
+    #[arg(value_name = "POOL MOUNTPOINT")]
+    words: Vec<String>,
+}
+
+/// Threads that read requests from the kernel; a request that waits for a disk occupies none.
 const THREADS: usize = 4;
 
 impl From<FuseError> for Failure {
@@ -163,7 +201,7 @@ pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
 /// Txg timeout of a mounted pool.
 const MOUNT_TXG_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Has the changes of a mount synced sooner than those of a server, and says which calls of `sync` do not reach it.
+/// Shortens the txg timeout of a mounted pool, and names the calls of `sync` that do not reach it.
 ///
 /// Linux sends a FUSE mount no request for `sync(2)` and `syncfs(2)`, so both return before the changes are stable. A
 /// short txg timeout bounds the changes that a power cut after such a call takes.
@@ -187,16 +225,17 @@ async fn allowed(shown: &OpenPool, wanted: bool, property: &str) -> Result<bool,
 }
 
 /// Runs the command.
-pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(words)?;
-    let [pool, mountpoint] = two_words(&args)?;
-    let (options, access) = mount_options(&args)?;
-    let mut open = open_options(&SPEC, &args, pool)?;
+pub fn run(args: &MountArgs) -> Result<u8, Failure> {
+    let [pool, mountpoint] = args.words.as_slice() else {
+        return Err(MountArgs::misused("name a pool and a mount point"));
+    };
+    let (options, access) = mount_options(&args.options)?;
+    let mut open = open_options::<MountArgs>(&args.open, pool)?;
     let access = if open.rewind == Rewind::No || open.rewind == Rewind::Auto { access } else { Access::Read };
-    let ready = ready(&args)?;
-    let limits = Limits::of(&SPEC, &args)?;
+    let ready = ready(&args.open)?;
+    let limits = Limits::of::<MountArgs>(&args.open.limits)?;
     let machine = Production::from_env().build()?;
-    if args.has('l') {
+    if args.open.ask_keys {
         ask_all(KeyPrompt::Own, &machine, &mut open)?;
     }
     let opened = OpenedPool::open(&machine, &open, access, &limits)?;
@@ -210,7 +249,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
         let dev = allowed(shown, options.dev, "devices").await?;
         let suid = allowed(shown, options.suid, "setuid").await?;
         let options = MountOptions { source: shown.name(), threads: THREADS, writable, dev, suid, ..options };
-        let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(&mountpoint), &options)?;
+        let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(mountpoint), &options)?;
         let stop = StopSignal::new()?;
         ready.tell()?;
         until_unmounted(mounted, &opened, stop).await
@@ -271,22 +310,15 @@ impl StopSignal {
     }
 }
 
-fn two_words(args: &Args) -> Result<[String; 2], Failure> {
-    match (args.word(0), args.word(1), args.words.len()) {
-        (Some(pool), Some(mountpoint), 2) => Ok([pool, mountpoint]),
-        _ => Err(SPEC.misused("name a pool and a mount point")),
-    }
-}
-
 /// Parses `-o`: read-write by default if the pool can be written.
-fn mount_options(args: &Args) -> Result<(MountOptions, Access), Failure> {
+fn mount_options(given: &[String]) -> Result<(MountOptions, Access), Failure> {
     let root = rustix::process::geteuid().is_root();
     let mut access = Access::TryToWrite;
     let mut allow_other = root;
     let mut dev = root;
     let mut suid = root;
-    for value in args.values('o') {
-        for word in value.to_string_lossy().split(',') {
+    for value in given {
+        for word in value.split(',') {
             match word {
                 "ro" => access = Access::Read,
                 "rw" => access = Access::Write,
@@ -296,7 +328,7 @@ fn mount_options(args: &Args) -> Result<(MountOptions, Access), Failure> {
                 "" | "noatime" => {}
                 other => {
                     let there_is = "there is: ro, rw, allow_other, nodev, nosuid";
-                    return Err(SPEC.misused(&format!("unknown mount option '{other}'; {there_is}")));
+                    return Err(MountArgs::misused(&format!("unknown mount option '{other}'; {there_is}")));
                 }
             }
         }
@@ -316,25 +348,25 @@ fn mount_options(args: &Args) -> Result<(MountOptions, Access), Failure> {
     Ok((options, access))
 }
 
-/// Which pool, from where, with which keys.
-pub fn open_options(spec: &Spec, args: &Args, pool: String) -> Result<OpenOptions, Failure> {
-    let mut options = OpenOptions::new(search_paths(args.values('d'))?, pool);
-    for value in args.values('k') {
+/// Parses the options that say where the pool is, in which txg to open it, and with which keys.
+pub fn open_options<C: CommandLine>(args: &OpenPoolOptions, pool: &str) -> Result<OpenOptions, Failure> {
+    let mut options = OpenOptions::new(search_paths(&args.places.dirs)?, pool.to_owned());
+    for value in &args.keys {
         let text = value.to_string_lossy();
         let parts = text.split_once('=').filter(|(dataset, place)| !dataset.is_empty() && !place.is_empty());
         let Some((dataset, place)) = parts else {
-            return Err(spec.misused(&format!("--key takes DATASET=file://FILE, not '{text}'")));
+            return Err(C::misused(&format!("--key takes DATASET=file://FILE, not '{text}'")));
         };
         let path = PathBuf::from(place.strip_prefix("file://").unwrap_or(place));
         let key = std::fs::read(&path)
             .map_err(|error| Failure::failed(format!("{}: key of {dataset}: {error}", path.display())))?;
         options.keys.push((dataset.to_owned(), key));
     }
-    if args.has('F') {
+    if args.rewind {
         options.rewind = Rewind::Auto;
     }
-    if let Some(txg) = args.value('T') {
-        let parsed = txg.parse().map_err(|_| spec.misused(&format!("-T takes the number of a txg, not '{txg}'")))?;
+    if let Some(txg) = &args.txg {
+        let parsed = txg.parse().map_err(|_| C::misused(&format!("-T takes the number of a txg, not '{txg}'")))?;
         options.rewind = Rewind::Before(weir_format::Txg(parsed));
     }
     Ok(options)
@@ -358,8 +390,8 @@ pub enum Ready {
 }
 
 /// Parses `--ready-fd`.
-pub fn ready(args: &Args) -> Result<Ready, Failure> {
-    let Some(text) = args.value('r') else { return Ok(Ready::Line) };
+pub fn ready(args: &OpenPoolOptions) -> Result<Ready, Failure> {
+    let Some(text) = &args.ready_fd else { return Ok(Ready::Line) };
     let number: u32 = text
         .parse()
         .map_err(|_| Failure::usage(format!("--ready-fd takes a file descriptor's number, not '{text}'")))?;
@@ -379,7 +411,7 @@ impl Ready {
             }
             Ready::Descriptor(mut file) => writeln!(file, "ready"),
         };
-        // A reader that closed the pipe does not need the line.
+        // A closed pipe is no error: its reader does not need the line.
         match said {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 Err(Failure::failed(format!("cannot say that all is ready: {error}")))

@@ -1,4 +1,4 @@
-//! What administrators ask for: each done by the syncer in one transaction group, then noted in the pool's history.
+//! Changes of datasets that administrators request. The syncer runs each in one txg and records it in the pool's history.
 
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{NewDataset, Setting};
@@ -9,45 +9,46 @@ use weir_pool::PoolError;
 /// A change of datasets.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// A new file system or volume, encrypted so.
+    /// Creates a file system or volume with this encryption.
     Create(NewDataset, Encryption),
-    /// Snapshots, all of the same moment.
+    /// Creates snapshots, all in the same txg.
     Snapshot(Vec<String>, Vec<(String, Value)>),
-    /// A clone: origin, name, properties.
+    /// Creates a clone: origin, name, properties.
     Clone(String, String, Vec<(String, Value)>),
-    /// A file system or volume goes.
+    /// Destroys a file system or volume.
     Destroy(String),
-    /// Snapshots go; `true`: those that are still needed go later.
+    /// Destroys snapshots; `true` defers the destruction of held and cloned ones.
     DestroySnapshots(Vec<String>, bool),
-    /// Bookmarks go.
+    /// Destroys bookmarks.
     DestroyBookmarks(Vec<String>),
-    /// Back to the last snapshot.
+    /// Rolls a dataset back to its last snapshot.
     Rollback(String, String),
-    /// A clone and its origin change roles.
+    /// Promotes a clone.
     Promote(String),
-    /// Another name.
+    /// Renames a file system or volume.
     Rename(String, String),
-    /// Snapshots (full names) get another name after the `@`, all or none.
+    /// Renames snapshots (full names), all or none: the new names are those after the `@`.
     RenameSnapshots(Vec<(String, String)>),
-    /// Holds: snapshot and tag.
+    /// Holds snapshots: snapshot and tag.
     Hold(Vec<(String, String)>),
-    /// Holds end.
+    /// Releases holds: snapshot and tag.
     Release(Vec<(String, String)>),
-    /// Bookmarks: name and source.
+    /// Creates bookmarks: name and source.
     Bookmark(Vec<(String, String)>),
-    /// Properties change.
+    /// Sets or clears properties.
     Set(String, Vec<(String, Setting)>),
-    /// How much a user, group or project (or each without a limit of its own) may use in a file system; 0: no limit.
+    /// Sets the quota of a user, group or project in a file system, or the default quota; 0 for no limit.
     SetQuota(String, QuotaPrincipal, QuotaKind, Option<u64>, u64),
-    /// A volume gets another size, in bytes.
+    /// Sets the size of a volume in bytes.
     Resize(String, u64),
 }
 
 impl Operation {
-    /// Does it, with the command line `command` (if it is not empty) of the user `uid` in the history; returns when it is on stable storage.
+    /// Runs the operation and records the command line `command`, if it is not empty, of the user `uid` in the history.
+    /// Returns when the change is on stable storage.
     ///
     /// # Errors
-    /// What its checks find, before anything was changed.
+    /// Errors of the checks, which run before any change.
     pub async fn run(self, engine: &Engine, command: &str, uid: u32) -> Result<(), PoolError> {
         self.apply(engine).await?;
         match command {

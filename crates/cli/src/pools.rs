@@ -1,6 +1,6 @@
 //! Search paths for pools: `-d` (or zdb's `-p`), else the environment variable `WEIR_POOL_DIRS`.
 
-use crate::call::{Call, Input, PoolOwner, errln, is_hex_key};
+use crate::call::{Call, DIRS_VARIABLE, Input, PoolOwner, errln, is_hex_key};
 use crate::failure::Failure;
 use std::ffi::OsString;
 use std::ops::Deref;
@@ -9,12 +9,9 @@ use weir_engine::PoolSnapshotGuard;
 use weir_pool::assemble::state;
 use weir_pool::{OpenOptions, Pool, assemble, scan};
 
-/// Environment variable used if `-d` is missing: paths separated by colons.
-pub const DIRS_VARIABLE: &str = "WEIR_POOL_DIRS";
-
 /// Folders and devices to scan.
-pub fn search_paths(given: Vec<OsString>) -> Result<Vec<PathBuf>, Failure> {
-    let mut paths: Vec<PathBuf> = given.into_iter().map(PathBuf::from).collect();
+pub fn search_paths(given: &[OsString]) -> Result<Vec<PathBuf>, Failure> {
+    let mut paths: Vec<PathBuf> = given.iter().map(PathBuf::from).collect();
     if paths.is_empty()
         && let Some(value) = std::env::var_os(DIRS_VARIABLE)
     {
@@ -44,8 +41,8 @@ impl Deref for PoolHandle {
 
 /// Folders and devices to scan for the caller: those given, else those of the environment, else the devices of the pool
 /// that this process has open, else the devices of the pools that other processes have open.
-pub fn search(call: &Call, given: Vec<OsString>) -> Result<Vec<PathBuf>, Failure> {
-    let mut paths: Vec<PathBuf> = given.into_iter().map(|path| call.path(path)).collect();
+pub fn search(call: &Call, given: &[OsString]) -> Result<Vec<PathBuf>, Failure> {
+    let mut paths: Vec<PathBuf> = given.iter().map(|path| call.path(path)).collect();
     if paths.is_empty()
         && let Some(value) = &call.caller.dirs
     {
@@ -109,8 +106,8 @@ pub fn names(call: &Call, search: &[PathBuf]) -> Result<Vec<String>, Failure> {
 ///
 /// # Errors
 /// [`Failure::remote`] for `prompt` if another process has the pool open, because that process must prompt for the key.
-pub fn keys_of(call: &Call, search: &[PathBuf], given: Vec<OsString>) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    let one = |given: OsString| match given.to_str().and_then(|text| text.strip_suffix("=prompt")) {
+pub fn keys_of(call: &Call, search: &[PathBuf], given: &[OsString]) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    let one = |given: &OsString| match given.to_str().and_then(|text| text.strip_suffix("=prompt")) {
         Some(dataset) => {
             let pool = dataset.split('/').next().unwrap_or(dataset);
             if let PoolOwner::Theirs(remote) = owner_of(call, search, pool)? {
@@ -121,13 +118,13 @@ pub fn keys_of(call: &Call, search: &[PathBuf], given: Vec<OsString>) -> Result<
         }
         None => key(&call.caller.folder, &given.to_string_lossy()),
     };
-    given.into_iter().map(one).collect()
+    given.iter().map(one).collect()
 }
 
 /// Keys from `--key DATASET=SOURCE`: `file://PATH` (or just a path, relative to `folder`) of a file with the key, or the
 /// key itself in hexadecimal digits.
-pub fn keys(folder: &Path, given: Vec<OsString>) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    given.into_iter().map(|g| key(folder, &g.to_string_lossy())).collect()
+pub fn keys(folder: &Path, given: &[OsString]) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    given.iter().map(|g| key(folder, &g.to_string_lossy())).collect()
 }
 
 fn key(folder: &Path, given: &str) -> Result<(String, Vec<u8>), Failure> {

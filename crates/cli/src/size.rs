@@ -1,6 +1,6 @@
-//! Numbers as people write them: `10G`, `1.5T`, `128k`, base 1024 (OpenZFS `zfs_nicestrtonum`).
+//! Parser of sizes: `10G`, `1.5T`, `128k`, base 1024 (OpenZFS `zfs_nicestrtonum`).
 
-/// A size in bytes, or a plain count; `None` if it is no such thing or too large for 64 bits.
+/// Parses a size in bytes, or a plain count; `None` if it is malformed or too large for 64 bits.
 pub fn parse(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(digits)?;
@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Option<u64> {
     if fraction.is_empty() {
         return Some(bytes);
     }
-    // A part of a byte cannot be.
+    // Fractions of a byte are invalid.
     if shift == 0 || fraction.len() > 15 {
         return None;
     }

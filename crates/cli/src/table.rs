@@ -1,4 +1,4 @@
-//! Tables: aligned for people, tabs for scripts.
+//! Tables with aligned columns, or with tabs for scripts.
 
 /// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

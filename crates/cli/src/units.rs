@@ -1,4 +1,4 @@
-//! Numbers as people read them: `1.75M`, at most five characters, base 1024 (OpenZFS `zfs_nicenum`).
+//! Formatter of sizes and counts: `1.75M`, at most five characters, base 1024 (OpenZFS `zfs_nicenum`).
 
 pub use weir_dsl::props::human_size as human_bytes;
 
@@ -7,12 +7,12 @@ pub fn human(n: u64) -> String {
     human_bytes(n).trim_end_matches('B').to_owned()
 }
 
-/// `part` of `whole` in percent; 0 of nothing.
+/// `part` of `whole` in percent; 0 if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// `a / b`; 1 when there is nothing to divide.
+/// `a / b`; 1 if `b` is 0.
 pub fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 1.0 } else { a as f64 / b as f64 }
 }

@@ -1,13 +1,43 @@
-//! `weir zstream dump FILE`: what is in a send stream, which may be of any length: one record is in memory at a time.
+//! `weir zstream dump FILE`: shows the records of a send stream of any length. One record is in memory at a time.
 
-use crate::args::Spec;
 use crate::failure::Failure;
+use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Read;
 use weir_format::stream::{Begin, MAX_PAYLOAD, RECORD_BYTES, Record, RunningChecksum, StreamDecoder, StreamItem};
 use weir_format::{Endian, NvList};
 
-const SPEC: Spec = Spec { command: "zstream dump", letters: "vCd", long: &[], usage: "zstream dump [-Cv] [FILE]" };
+/// Examine send streams.
+#[derive(Debug, Parser)]
+#[command(name = "zstream", override_usage = "zstream COMMAND [OPTION]… [FILE]")]
+pub struct ZstreamArgs {
+    #[command(subcommand)]
+    command: ZstreamCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ZstreamCommand {
+    Dump(DumpArgs),
+}
+
+/// Show the records of a send stream.
+#[derive(Debug, Parser)]
+#[command(name = "zstream dump", override_usage = "zstream dump [-Cdv] [FILE]")]
+struct DumpArgs {
+    /// Do not verify the checksums of the records
+    #[arg(short = 'C')]
+    ignore_checksums: bool,
+    /// Show each record
+    #[arg(short)]
+    verbose: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'd')]
+    _data: bool,
+    /// Send stream; default: standard input
+    #[arg(value_name = "FILE")]
+    files: Vec<OsString>,
+}
+
 /// The kinds of records in the order in which OpenZFS sums them up; the others follow where there are any.
 const SUMMARY: [usize; 9] = [0, 5, 1, 2, 3, 6, 8, 4, 7];
 /// Bytes of a record's header.
@@ -84,14 +114,11 @@ impl<R: Read> Records<R> {
 }
 
 /// Runs the command.
-pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
-    if line.is_empty() || line.remove(0) != "dump" {
-        return Err(SPEC.misused("the only command is 'dump'"));
-    }
-    let args = SPEC.parse(line)?;
-    let name = args.word(0).unwrap_or_else(|| "standard input".into());
+pub fn run(args: &ZstreamArgs) -> Result<u8, Failure> {
+    let ZstreamCommand::Dump(args) = &args.command;
+    let name = args.files.first().map_or("standard input".into(), |file| file.to_string_lossy());
     let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("{name}: {e}"));
-    let input: Box<dyn Read> = match args.words.first() {
+    let input: Box<dyn Read> = match args.files.first() {
         Some(path) => Box::new(std::fs::File::open(path).map_err(|e| failed(&e))?),
         None => Box::new(std::io::stdin().lock()),
     };
@@ -99,7 +126,7 @@ pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
     let mut counts = [(0u64, 0u64); Record::NAMES.len()];
     let mut payload = 0;
     while let Some(item) = records.next().map_err(|e| failed(&e))? {
-        if !args.has('C') && !item.checksum_holds() {
+        if !args.ignore_checksums && !item.checksum_holds() {
             return Err(failed(&format!("wrong checksum in the record at {:#x}", item.offset)));
         }
         if let Some((count, bytes)) = counts.get_mut(item.record.kind() as usize) {
@@ -110,7 +137,7 @@ pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
         match &item.record {
             Record::Begin(begin) => print!("{}", begin_text(begin, item.payload)),
             Record::End { checksum: [a, b, c, d], .. } => println!("END checksum = {a:x}/{b:x}/{c:x}/{d:x}"),
-            other if args.has('v') => println!("{other:?}"),
+            other if args.verbose => println!("{other:?}"),
             _ => {}
         }
     }

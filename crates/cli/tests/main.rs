@@ -25,6 +25,11 @@ const SHOWN: &[(&str, &[&str])] = &[
 const MISUSED: &[(&[&str], i32, &str)] = &[
     (&["zpool"], 2, "missing command"),
     (&["zpool", "frob"], 2, "unrecognized command 'frob'"),
+    (&["zpool", "lsit"], 2, "unrecognized command 'lsit'; did you mean 'list'?"),
+    (&["zpol"], 2, "unrecognized command 'zpol'; did you mean 'zpool'?"),
+    (&["serve", "--nfs-prot", "0", "p"], 2, "invalid option '--nfs-prot'; did you mean '--nfs-port'?"),
+    (&["zfs", "list", "-o"], 2, "zfs list: option -o needs a value\nusage: zfs list"),
+    (&["zfs", "list", "--json=x"], 2, "zfs list: option --json takes no value"),
     (&["zpool", "list", "-q"], 2, "invalid option '-q'"),
     (&["zpool", "list", "--json-int"], 2, "only works with '-j'"),
     (&["zpool", "list", "-o", "bogus"], 2, "invalid property 'bogus'"),
@@ -87,6 +92,43 @@ fn answers_to_the_names_of_openzfs() {
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weir"), &link).unwrap();
         let out = Command::new(&link).arg("version").output().unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stdout), format!("weir {}\n", env!("CARGO_PKG_VERSION")));
+    }
+}
+
+/// Runs `--help` of a command and of all commands below it; returns the texts.
+fn helps(path: &[String]) -> Vec<String> {
+    let out = Command::new(env!("CARGO_BIN_EXE_weir")).args(path).arg("--help").output().unwrap();
+    assert!(out.status.success() && out.stderr.is_empty(), "{path:?}: {out:?}");
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("Usage: "), "{path:?}: {text}");
+    let listed = text.split("\nCommands:\n").nth(1).unwrap_or_default().lines().take_while(|line| !line.is_empty());
+    let names: Vec<String> = listed.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect();
+    let mut all = vec![text];
+    for name in names.into_iter().filter(|name| name != "help") {
+        all.extend(helps(&[path, &[name]].concat()));
+    }
+    all
+}
+
+#[test]
+fn each_command_prints_help_of_its_own() {
+    let texts = helps(&[]);
+    assert!(texts.len() > 45, "{} commands", texts.len());
+    let different: std::collections::BTreeSet<&String> = texts.iter().collect();
+    assert_eq!(different.len(), texts.len());
+}
+
+#[test]
+fn completions_and_manual_pages_follow_from_the_definitions() {
+    let out = Command::new(env!("CARGO_BIN_EXE_weir")).args(["completions", "bash", "zfs"]).output().unwrap();
+    let script = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success() && script.contains("--json-int") && script.contains("load-key"), "{script}");
+    let dir = tempfile::tempdir().unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_weir")).arg("man").arg(dir.path()).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    for (page, part) in [("weir.1", "zpool"), ("weir-zfs-list.1", "json"), ("weir-zdb.1", "uberblock")] {
+        let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
+        assert!(text.contains(part), "{page}: {text}");
     }
 }
 

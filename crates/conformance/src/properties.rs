@@ -175,7 +175,7 @@ fn dataset_properties(
     special: u64,
     findings: &mut Findings,
 ) -> Result<(), JudgeError> {
-    let answer = weir.ask(&["zfs", "get", "-p", "-j", "-t", "all", "-R", "/mnt", "-D"], &["all"])?;
+    let answer = weir.ask(&["zfs", "get", "-p", "-j", "-t", "all", "-R", "/mnt", "--dir"], &["all"])?;
     let none = Map::new();
     let ours = answer.get("datasets").and_then(Value::as_object).unwrap_or(&none);
     let all = manifest.get("datasets").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Client of the administration socket: sends the command to the process that has the pool open and prints its output.
 
-use super::RemoteProcess;
 use super::server::{read_frame, write_frame};
 use crate::call::{Call, Input, Line, show};
 use crate::failure::Failure;
+use crate::remote::RemoteProcess;
 use std::io;
 use tokio::net::UnixStream;
 use weir_daemon::admin::Frame;

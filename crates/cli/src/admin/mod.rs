@@ -24,19 +24,11 @@ pub use served_pool::{CloseMode, ServedPool};
 pub use server::AdminSocket;
 
 use crate::locks::{self, Identity};
+use crate::remote::RemoteProcess;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-/// Another process that has a pool open and accepts commands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteProcess {
-    /// Process id.
-    pub pid: u32,
-    /// Path of the process's socket.
-    pub socket: PathBuf,
-}
 
 /// Maximum length of a socket's path in bytes (`sun_path`).
 const MAX_SOCKET_PATH_LEN: usize = 107;

@@ -1,4 +1,4 @@
-//! The files of the demo's pool, and whether files of their names are the demo's own.
+//! Files of the demo's pool, and detection of files that the demo did not create.
 
 use super::POOL;
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ const LOG_BYTES: u64 = 256 << 20;
 /// The files of the demo's pool.
 #[derive(Clone)]
 pub struct Images {
-    /// Where they are.
+    /// Directory of the files.
     pub folder: PathBuf,
     /// The disks of the RAID-Z2.
     pub disks: Vec<PathBuf>,
@@ -28,37 +28,37 @@ pub struct Images {
 }
 
 impl Images {
-    /// Those of a folder, whether they are there or not.
+    /// Paths of the files in a directory, whether they exist or not.
     pub fn of(folder: &Path) -> Self {
         let disks = (0..DISKS).map(|i| folder.join(format!("disk{i}"))).collect();
         Images { folder: folder.to_path_buf(), disks, log: folder.join("log") }
     }
 
-    /// All of them.
+    /// Paths of all files.
     pub fn all(&self) -> Vec<PathBuf> {
         self.disks.iter().chain([&self.log]).cloned().collect()
     }
 
-    /// Those that are regular files.
+    /// Paths that are regular files.
     pub fn present(&self) -> Vec<PathBuf> {
         let is_file = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file());
         self.all().into_iter().filter(is_file).collect()
     }
 
-    /// Whether the pool is on them.
+    /// Whether the files contain the demo's pool.
     ///
     /// # Errors
-    /// What opening and reading them meets.
+    /// Errors of opening and reading the files.
     pub fn hold_the_pool(&self, machine: &Machine) -> Result<bool, Failure> {
         let assembly = assemble(machine.block_on(scan(machine, &self.present()))?);
         let is_it = |pool: &FoundPool| pool.config.name == POOL && pool.config.state != state::DESTROYED;
         Ok(assembly.pools.values().any(is_it))
     }
 
-    /// Checks that making them overwrites nothing.
+    /// Checks that creating the files overwrites no data of others.
     ///
     /// # Errors
-    /// The file that would be lost, and its contents.
+    /// Names the file that would be overwritten, and describes its contents.
     pub fn check(&self, machine: &Machine) -> Result<(), Failure> {
         for path in self.all() {
             if let Some(what) = foreign(machine, &path)? {
@@ -73,10 +73,10 @@ impl Images {
         Ok(())
     }
 
-    /// Makes them anew. A name that is taken is removed first, so that other names of the same file keep their contents.
+    /// Creates the files. An existing file is removed first, so that its other hard links keep their contents.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn make(&self) -> Result<(), Failure> {
         let sizes = std::iter::repeat_n(DISK_BYTES, DISKS).chain([LOG_BYTES]);
         for (path, bytes) in self.all().iter().zip(sizes) {
@@ -92,7 +92,7 @@ impl Images {
     }
 }
 
-/// The contents of a file that the demo did not make, in words; `None` if nothing would be lost.
+/// Describes the contents of a file that the demo did not create; `None` if overwriting it loses nothing.
 fn foreign(machine: &Machine, path: &Path) -> Result<Option<String>, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("weir demo: {}: {error}", path.display()));
     let metadata = match std::fs::symlink_metadata(path) {
@@ -103,7 +103,7 @@ fn foreign(machine: &Machine, path: &Path) -> Result<Option<String>, Failure> {
     if !metadata.is_file() {
         return Ok(Some("is not a regular file".into()));
     }
-    // All hole, as after a demo that ended before it made its pool. A short file may have its bytes in its inode.
+    // A file without data: an earlier run ended before it created its pool. A short file may have its bytes in its inode.
     let is_all_hole = metadata.blocks() == 0 && [DISK_BYTES, LOG_BYTES].contains(&metadata.len());
     if metadata.len() == 0 || is_all_hole {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A few seconds of writing and reading, with the rates and where the bytes came from.
+//! Measures writes and reads for a few seconds: their rates, and the share of reads from each cache or device.
 
 use super::sample::{files, noise};
 use crate::failure::Failure;
@@ -9,11 +9,11 @@ use weir_files::tree::{Node, Tree};
 use weir_files::{Cred, FileError, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request, Source};
 
-/// How long each measurement takes, at most.
+/// Maximum duration of each measurement.
 const EACH: Duration = Duration::from_millis(1500);
-/// A file that is written and read is not longer than this.
+/// Maximum size of the measured file.
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// Names of the files that are written and read: no user's file has them.
+/// Names of the measured files, chosen so that no user's file has them.
 const LARGE_NAME: &[u8] = b".weir-demo.large";
 const SMALL_NAME: &[u8] = b".weir-demo.small";
 const LARGE: usize = 1 << 20;
@@ -36,7 +36,7 @@ impl Measured {
     }
 }
 
-/// Measures, and prints as it goes.
+/// Runs the measurements and prints each result.
 pub async fn run(machine: &Machine, tree: &Tree) -> Result<(), Failure> {
     measure(machine, tree).await.map_err(|error| Failure::failed(format!("weir demo: measuring: {error}")))
 }
@@ -45,7 +45,7 @@ async fn measure(machine: &Machine, tree: &Tree) -> Result<(), FileError> {
     let cred = Cred::root();
     let rq = &Request::internal("demo");
     let top = files(rq, tree).await?;
-    // A run that was killed may have left them.
+    // A killed run may have left the files behind.
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
     let (large, _) = tree.create(rq, &cred, top, LARGE_NAME, &new).await?;
     let (small, _) = tree.create(rq, &cred, top, SMALL_NAME, &new).await?;
@@ -72,7 +72,7 @@ async fn write(
     piece: usize,
     each_synced: bool,
 ) -> Result<Measured, FileError> {
-    // Noise, so that no rate comes from compression.
+    // Incompressible data, so that compression does not raise the rates.
     let data = Bytes::from(noise(piece as u64, 4 * piece));
     let began = machine.clock.now();
     let mut bytes = 0;

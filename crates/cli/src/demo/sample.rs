@@ -1,4 +1,4 @@
-//! Sample data: a few folders of text that compresses and of noise that does not.
+//! Sample data: directories with compressible text and incompressible bytes.
 
 use crate::failure::Failure;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use weir_files::tree::{Node, Tree};
 use weir_files::{Cred, FileError, New, NewKind, SetAttributes, WriteAt};
 use weir_machine::Request;
 
-/// Folders, files in each, and bytes of a file.
+/// Number of directories, files in each, and bytes of a file.
 const FOLDERS: u64 = 4;
 const FILES: u64 = 16;
 const FILE_BYTES: usize = 512 << 10;
@@ -18,12 +18,12 @@ const WORDS: [&str; 16] = [
     "log", "group",
 ];
 
-/// The directory of the demo's file system.
+/// Root directory of the demo's file system.
 pub async fn files(rq: &Request, tree: &Tree) -> Result<Node, FileError> {
     tree.lookup(rq, tree.root(), b"files").await
 }
 
-/// Makes the sample, unless it is there.
+/// Writes the sample data, unless it exists.
 pub async fn fill(tree: &Tree) -> Result<(), Failure> {
     make(tree).await.map_err(|error| Failure::failed(format!("weir demo: sample data: {error}")))
 }
@@ -50,7 +50,7 @@ async fn make(tree: &Tree) -> Result<(), FileError> {
         let name = format!("folder{folder}");
         let (dir, _) = tree.create(rq, &cred, sample, name.as_bytes(), &New::of(NewKind::Directory, 0o755)).await?;
         for file in 0..FILES {
-            // Every other file is noise.
+            // Every second file is incompressible.
             let (kind, content) = match file % 2 {
                 0 => ("txt", text(folder * FILES + file)),
                 _ => ("bin", noise(folder * FILES + file, FILE_BYTES)),
@@ -66,7 +66,7 @@ async fn make(tree: &Tree) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Text of common words, another one for each seed.
+/// Text of common words, different for each seed.
 fn text(seed: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(FILE_BYTES + 16);
     let mut random = Random::new(seed);
@@ -79,7 +79,7 @@ fn text(seed: u64) -> Vec<u8> {
     out
 }
 
-/// Bytes that no compression makes smaller.
+/// Incompressible bytes.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut out = Vec::with_capacity(len + 8);
@@ -90,7 +90,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// A small generator (xorshift): the sample is the same everywhere.
+/// Xorshift generator, so that the sample is the same on every machine.
 struct Random(u64);
 
 impl Random {

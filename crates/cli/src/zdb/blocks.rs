@@ -1,6 +1,6 @@
-//! `zdb -b`, `-bc`, `-bcc`: every block of the pool counted, proven, and compared with the space maps.
+//! `zdb -b`, `-bc`, `-bcc`: walks all blocks of the pool, verifies their checksums, and compares them with the space maps.
 
-use crate::args::Args;
+use super::ZdbArgs;
 use crate::failure::Failure;
 use crate::units::{human, human_bytes, percent, ratio};
 use std::io::{IsTerminal, Write};
@@ -12,7 +12,7 @@ use weir_pool::verify::{Plan, Progress, Report, verify};
 use weir_pool::walk::{Prove, Walk};
 use weir_pool::{Pool, indirect, roots};
 
-/// Leaks and damages that are listed; the others are counted.
+/// Maximum number of leaks and damaged blocks that are listed; all are counted.
 const LISTED: usize = 50;
 
 /// Exit code when space and blocks disagree.
@@ -20,14 +20,14 @@ const LEAKED: u8 = 2;
 /// Exit code when blocks cannot be read.
 const DAMAGED: u8 = 3;
 
-/// Verifies the pool as far as the options say.
-pub fn run(machine: &Machine, pool: &Pool, args: &Args) -> Result<u8, Failure> {
-    let prove = match args.count('c') {
+/// Runs the verification that the options request.
+pub fn run(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<u8, Failure> {
+    let prove = match args.checksum {
         0 => Prove::Nothing,
         1 => Prove::Metadata,
         _ => Prove::Everything,
     };
-    let space = !args.has('L');
+    let space = !args.no_leak_tracking;
     println!("\nTraversing all blocks {}...\n", aim(prove, space));
     let mut line = ProgressLine::new(machine.clock.clone());
     let report = machine
@@ -37,8 +37,8 @@ pub fn run(machine: &Machine, pool: &Pool, args: &Args) -> Result<u8, Failure> {
     print!("{}", devices(pool));
     print!("{}", findings(&report));
     print!("{}", summary(pool, &report));
-    if args.count('b') > 1 {
-        print!("{}", table(&report, args.count('b') > 2));
+    if args.block_stats > 1 {
+        print!("{}", table(&report, args.block_stats > 2));
     }
     Ok(if report.unreadable_count > 0 {
         DAMAGED
@@ -85,7 +85,7 @@ async fn check(
     Ok(report)
 }
 
-/// The line that tells how far it is; on a terminal only.
+/// Progress of the walk, on a terminal only.
 struct ProgressLine {
     clock: Clock,
     start: Nanos,
@@ -117,7 +117,7 @@ impl ProgressLine {
         };
         let rate = human_bytes(rate as u64);
         let mut err = std::io::stderr().lock();
-        // A terminal that went away needs no progress.
+        // An error of a closed terminal is ignored.
         let _ = write!(err, "\r\x1b[K{} in {} blocks, {rate}/s{done}", human_bytes(p.met_bytes), p.blocks);
         if p.bad > 0 {
             let _ = write!(err, ", {} bad", p.bad);
@@ -132,7 +132,7 @@ impl ProgressLine {
     }
 }
 
-/// Devices that gave wrong bytes or none. What redundancy made good is no finding, but worth knowing.
+/// Devices with read or checksum errors. Errors that redundancy repaired are shown but do not change the exit code.
 fn devices(pool: &Pool) -> String {
     let mut out = String::new();
     for leaf in pool.blocks.tree().health() {
@@ -204,7 +204,7 @@ fn summary(pool: &Pool, report: &Report) -> String {
         (Class::Log, "Log class"),
     ] {
         let vdevs = pool.space.vdevs.iter().filter(|v| v.concrete && v.class == class);
-        // zdb makes metaslabs for removed vdevs too, so their size is a part of their class.
+        // zdb creates metaslabs for removed vdevs too, so their size is a part of their class.
         let removed = pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.class == class);
         let removed: u64 = removed.map(metaslab_bytes).sum();
         let size = vdevs.clone().map(|v| v.space_bytes()).sum::<u64>() + removed;

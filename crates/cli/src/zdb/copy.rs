@@ -1,4 +1,4 @@
-//! `zdb -r DATASET PATH DEST`: a file copied out of the pool, byte for byte.
+//! `zdb -r DATASET PATH DEST`: copies a file out of the pool.
 
 use super::select::walk;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! The smaller windows: metaslabs (`-m`), history (`-h`), devices (`-s`), intent logs (`-i`).
+//! Options that show one part of the pool's state: metaslabs (`-m`), history (`-h`), devices (`-s`), intent logs (`-i`).
 
 use super::select::Set;
 use super::text;
@@ -38,7 +38,7 @@ pub fn metaslabs(pool: &Pool, more: bool) {
     }
 }
 
-/// `-h`: what was done to the pool.
+/// `-h`: the history of the pool.
 pub async fn history(rq: &Request, pool: &Pool) -> Result<(), Failure> {
     println!("\nHistory:");
     let failed = |e| Failure::failed(format!("{}: history: {e}", pool.name()));
@@ -67,7 +67,7 @@ fn event(record: &NvList) -> String {
     }
 }
 
-/// `-s`: what each device did since the pool was opened.
+/// `-s`: operations and bytes of each device since the pool was opened.
 pub fn devices(pool: &Pool) {
     println!(
         "{:<34} {:>7} {:>7} {:>8} {:>8} {:>6} {:>6}",
@@ -119,7 +119,7 @@ pub async fn logs(rq: &Request, pool: &Pool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `-D`: what deduplication saves.
+/// `-D`: entries of the dedup tables and the space that deduplication saves.
 pub fn dedup(pool: &Pool) {
     let shared = &pool.capacity.shared;
     if shared.tables == 0 {

@@ -1,10 +1,10 @@
-//! `zdb --invariants`: what OpenZFS asserts of a pool and `-bcc` does not test.
+//! `zdb --invariants`: invariants that OpenZFS asserts when it imports a pool and that `-bcc` does not verify.
 
 use crate::failure::Failure;
 use weir_machine::{Machine, Request};
 use weir_pool::Pool;
 
-/// Findings that are listed; all are counted.
+/// Maximum number of findings that are listed; all are counted.
 const LISTED: usize = 50;
 /// Exit code when an invariant does not hold.
 const BROKEN: u8 = 2;

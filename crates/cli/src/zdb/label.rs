@@ -1,7 +1,7 @@
-//! `zdb -l DEVICE`: the labels as they are, one text for those that agree; with `-u` the uberblocks too.
+//! `zdb -l DEVICE`: the labels of a device, equal ones once; with `-u` also the uberblocks.
 
+use super::ZdbArgs;
 use super::text;
-use crate::args::Args;
 use crate::failure::Failure;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,13 +14,13 @@ use weir_pool::label::{self, Labels};
 const RULE: &str = "------------------------------------";
 
 /// Shows the labels of `device`. Exit code 2 if there is none, as zdb's.
-pub fn run(machine: &Machine, device: &Path, args: &Args) -> Result<u8, Failure> {
+pub fn run(machine: &Machine, device: &Path, args: &ZdbArgs) -> Result<u8, Failure> {
     let labels = machine.block_on(read(machine, device))?;
     let good = labels.configs.iter().filter(|c| c.is_ok()).count();
-    if !args.has('q') {
+    if !args.skip_label {
         print!("{}", configurations(&labels));
     }
-    if args.has('u') {
+    if args.uberblock {
         print!("{}", rings(&labels));
     }
     if good == 0 {

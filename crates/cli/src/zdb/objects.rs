@@ -1,13 +1,13 @@
-//! `zdb -d`: datasets, their objects, and what is in an object.
+//! `zdb -d`: datasets, their objects, and the contents of an object.
 //!
 //! ```text
 //!   -d     one line for each dataset        -dddd   attributes, entries of ZAPs
 //!   -dd    one line for each object         -ddddd  the pointers of all its blocks
 //! ```
 
+use super::ZdbArgs;
 use super::select::Set;
 use super::text;
-use crate::args::Args;
 use crate::failure::Failure;
 use crate::units::human;
 use weir_dmu::zap::{Zap, ZapLayout};
@@ -16,20 +16,20 @@ use weir_format::{Dnode, DnodeFlags, ObjectId, ObjsetKind};
 use weir_machine::{Machine, Request};
 use weir_pool::Pool;
 
-/// Most entries of a ZAP that are shown.
+/// Maximum number of entries of a ZAP that are shown.
 const ENTRIES: usize = 1 << 20;
 
-/// Most integers of one entry that are shown.
+/// Maximum number of integers of one entry that are shown.
 const WORDS: usize = 16;
 
-/// Shows what `target` and the words after it name.
-pub fn run(machine: &Machine, pool: &Pool, target: &str, args: &Args) -> Result<u8, Failure> {
+/// Shows the dataset or pool `target`, or the objects that the further operands name.
+pub fn run(machine: &Machine, pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> {
     machine.block_on(show(pool, target, args))
 }
 
-async fn show(pool: &Pool, target: &str, args: &Args) -> Result<u8, Failure> {
+async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> {
     let rq = &Request::internal("zdb");
-    let verbosity = args.count('d');
+    let verbosity = usize::from(args.datasets);
     let words: Vec<String> = args.words.iter().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
     let is_dataset = target.contains(['/', '@']);
     if is_dataset || !words.is_empty() {

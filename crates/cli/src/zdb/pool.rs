@@ -1,17 +1,17 @@
 //! The options of zdb that open the pool.
 
-use super::{SPEC, blocks, copy, extras, invariants, objects, text};
-use crate::args::Args;
+use super::{ZdbArgs, blocks, copy, extras, invariants, objects, text};
+use crate::args::CommandLine;
 use crate::failure::Failure;
 use crate::pools::{keys, search_paths};
 use weir_format::Txg;
 use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool, Rewind};
 
-/// Opens the pool that the first word names and shows what the options say.
-pub fn run(machine: &Machine, args: &Args) -> Result<u8, Failure> {
-    let Some(target) = args.word(0) else {
-        return Err(SPEC.misused("name a pool"));
+/// Opens the pool that the first operand names, and runs the options.
+pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
+    let Some(target) = args.words.first().map(|word| word.to_string_lossy().into_owned()) else {
+        return Err(ZdbArgs::misused("name a pool"));
     };
     let pool_name = target.split(['/', '@']).next().unwrap_or(&target).to_owned();
     let options = options(args, pool_name)?;
@@ -19,63 +19,64 @@ pub fn run(machine: &Machine, args: &Args) -> Result<u8, Failure> {
     for warning in &pool.warnings {
         eprintln!("{warning}");
     }
-    if args.has('r') {
-        let [_, path, dest] = &args.words[..] else { return Err(SPEC.misused("-r takes DATASET PATH DEST")) };
+    if args.copy {
+        let [_, path, dest] = &args.words[..] else { return Err(ZdbArgs::misused("-r takes DATASET PATH DEST")) };
         return copy::run(machine, &pool, &target, &path.to_string_lossy(), &dest.to_string_lossy());
     }
-    if args.has('u') {
+    if args.uberblock {
         print!("\nUberblock:\n{}\n", text::uberblock(&pool.uberblock));
     }
-    if args.has('C') {
+    if args.config {
         print!("\nMOS Configuration:\n{}\n", pool.config.list.to_text(8));
     }
     windows(machine, &pool, args)?;
     let mut code = 0;
-    if args.has('d') {
+    if args.datasets > 0 {
         code = objects::run(machine, &pool, &target, args)?;
     }
-    if args.has('b') || args.has('c') {
+    if args.block_stats > 0 || args.checksum > 0 {
         code = code.max(blocks::run(machine, &pool, args)?);
     }
-    if args.has('I') {
+    if args.invariants {
         code = code.max(invariants::run(machine, &pool)?);
     }
     Ok(code)
 }
 
-/// The smaller options.
-fn windows(machine: &Machine, pool: &Pool, args: &Args) -> Result<(), Failure> {
+/// Output of the options that show a part of the pool's state.
+fn windows(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<(), Failure> {
     let rq = Request::internal("zdb");
-    if args.has('m') {
+    if args.metaslabs {
         extras::metaslabs(pool, true);
     }
-    if args.has('D') {
+    if args.dedup_stats {
         extras::dedup(pool);
     }
-    if args.has('i') {
+    if args.intent_logs {
         machine.block_on(extras::logs(&rq, pool))?;
     }
-    if args.has('h') {
+    if args.history {
         machine.block_on(extras::history(&rq, pool))?;
     }
-    if args.has('s') {
+    if args.io_stats {
         extras::devices(pool);
     }
     Ok(())
 }
 
-/// Which pool, and how.
-fn options(args: &Args, pool: String) -> Result<OpenOptions, Failure> {
-    let mut options = OpenOptions::new(search_paths(args.values('p'))?, pool);
-    if args.has('F') {
+/// Parses the options that say which state of the pool to open.
+fn options(args: &ZdbArgs, pool: String) -> Result<OpenOptions, Failure> {
+    let mut options = OpenOptions::new(search_paths(&args.paths)?, pool);
+    if args.rewind {
         options.rewind = Rewind::Auto;
     }
-    if let Some(txg) = args.value('t') {
-        let txg =
-            txg.parse().map_err(|_| SPEC.misused(&format!("-t takes a transaction group's number, not '{txg}'")))?;
+    if let Some(txg) = &args.txg {
+        let txg = txg
+            .parse()
+            .map_err(|_| ZdbArgs::misused(&format!("-t takes a transaction group's number, not '{txg}'")))?;
         options.rewind = Rewind::Before(Txg(txg));
     }
-    options.checkpoint = args.has('k');
-    options.keys = keys(std::path::Path::new(""), args.values('K'))?;
+    options.checkpoint = args.checkpoint;
+    options.keys = keys(std::path::Path::new(""), &args.keys)?;
     Ok(options)
 }

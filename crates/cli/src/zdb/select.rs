@@ -1,4 +1,4 @@
-//! Finding what zdb's words name: a dataset, and objects in it by number or path.
+//! Resolves the operands of zdb: a dataset, and objects in it by number or path.
 
 use crate::failure::Failure;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Set {
 impl Set {
     /// The MOS.
     pub async fn mos(rq: &Request, pool: &Pool) -> Result<Self, Failure> {
-        // The MOS's own directory knows what it uses.
+        // The directory `$MOS` records the space that the MOS uses.
         let root = pool.dsl.root().map_or(ObjectId(0), |d| d.phys.children);
         let mut used = 0;
         if let Some(id) = pool.mos.numbers(rq, root).await.ok().and_then(|n| n.get("$MOS").copied())

@@ -1,16 +1,17 @@
 //! `zfs create` and `zfs clone`: new file systems and volumes.
 
 use super::identity;
-use super::target::{self, PLACES, words};
+use super::target::{self, words};
 use super::values::{self, When};
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::operations::Operation;
+use crate::options::Places;
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
 use crate::writable::dsl;
-use std::ffi::OsString;
+use clap::Parser;
 use weir_blocks::alloc::Sizing;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
@@ -22,37 +23,85 @@ use weir_pool::features::Features;
 use weir_pool::mos::Mos;
 use weir_pool::{PoolError, VdevConfig};
 
-const CREATE: Spec = Spec {
-    command: "zfs create",
-    letters: "pnPuvo:V:sb:D:K:",
-    long: &PLACES,
-    usage: "zfs create [-Pnpuv] [-o PROPERTY=VALUE]… FILESYSTEM\n       \
-            zfs create [-Pnpsv] [-b BLOCKSIZE] [-o PROPERTY=VALUE]… -V SIZE VOLUME",
-};
+/// Create a file system, or with -V a volume.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs create",
+    override_usage = "zfs create [-Pnpuv] [-o PROPERTY=VALUE]… [--dir DIR]… FILESYSTEM\n       zfs create [-Pnpsv] [-b BLOCKSIZE] [-o PROPERTY=VALUE]… [--dir DIR]… -V SIZE VOLUME"
+)]
+pub struct CreateArgs {
+    /// Create also the parents that are missing
+    #[arg(short)]
+    parents: bool,
+    /// Check the properties and create nothing
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Print the result in columns separated by tabs
+    #[arg(short = 'P')]
+    parsable: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'u')]
+    _no_mount: bool,
+    /// Print what is created
+    #[arg(short)]
+    verbose: bool,
+    /// Property of the new dataset; may be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    /// Create a volume of this size, for example 10G
+    #[arg(short = 'V', value_name = "SIZE")]
+    volume_size: Option<String>,
+    /// Create a sparse volume, without refreservation
+    #[arg(short)]
+    sparse: bool,
+    /// Block size of the volume (volblocksize)
+    #[arg(short, value_name = "BLOCKSIZE")]
+    block_size: Option<String>,
+    #[command(flatten)]
+    places: Places,
+    /// Name of the new dataset
+    #[arg(value_name = "DATASET")]
+    words: Vec<String>,
+}
 
-const CLONE: Spec = Spec {
-    command: "zfs clone",
-    letters: "po:uD:K:",
-    long: &PLACES,
-    usage: "zfs clone [-pu] [-o PROPERTY=VALUE]… SNAPSHOT FILESYSTEM|VOLUME",
-};
+/// Create a clone of a snapshot.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs clone",
+    override_usage = "zfs clone [-pu] [-o PROPERTY=VALUE]… [--dir DIR]… SNAPSHOT FILESYSTEM|VOLUME"
+)]
+pub struct CloneArgs {
+    /// Create also the parents that are missing
+    #[arg(short)]
+    parents: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'u')]
+    _no_mount: bool,
+    /// Property of the clone; may be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    #[command(flatten)]
+    places: Places,
+    /// Snapshot, and name of the clone
+    #[arg(value_name = "SNAPSHOT DATASET")]
+    words: Vec<String>,
+}
 
 /// Runs `zfs create`.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = CREATE.parse(line)?;
-    let name = words(&CREATE, &args, 1..=1, "missing dataset name argument")?.remove(0);
+pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
+    let name = words::<CreateArgs>(&args.words, 1..=1, "missing dataset name argument")?.remove(0);
     let doing = format!("cannot create '{name}'");
     if !name.contains('/') || name.contains(['@', '#']) {
         return Err(Failure::failed(format!("{doing}: missing dataset name")));
     }
-    let (new, wanted) = dataset(call, &args, &name, &doing)?;
-    if args.has('n') {
-        let says = if args.has('P') { "create\t" } else { "would create " };
+    let (new, wanted) = dataset(call, args, &name, &doing)?;
+    if args.dry_run {
+        let says = if args.parsable { "create\t" } else { "would create " };
         outln!(call, "{says}{name}");
         return Ok(0);
     }
-    target::open(call, &args, &name)?.with(async |engine| {
-        if args.has('p') {
+    target::open(call, &args.places, &name)?.with(async |engine| {
+        if args.parents {
             if dsl(engine, &Request::internal("create")).await?.dir_named(&name).is_some() {
                 return Ok(());
             }
@@ -60,30 +109,30 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         }
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
-        let mut new = with_reservation(engine, with_projects(engine, new).await?, args.has('s'));
+        let mut new = with_reservation(engine, with_projects(engine, new).await?, args.sparse);
         let limits = take_limits(&mut new.properties);
         target::run(call, engine, &doing, Operation::Create(new, encryption)).await?;
         set_limits(call, engine, &name, &doing, limits).await
     })?;
-    if args.has('v') || args.has('P') {
-        outln!(call, "{}{name}", if args.has('P') { "create\t" } else { "create " });
+    if args.verbose || args.parsable {
+        outln!(call, "{}{name}", if args.parsable { "create\t" } else { "create " });
     }
     Ok(0)
 }
 
 /// Parses the description of the new dataset.
-fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<(NewDataset, EncryptionArgs), Failure> {
+fn dataset(call: &Call, args: &CreateArgs, name: &str, doing: &str) -> Result<(NewDataset, EncryptionArgs), Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
-    let kind = if args.has('V') { DatasetKind::Volume } else { DatasetKind::Filesystem };
-    let mut properties = properties(args, kind, doing)?;
+    let kind = if args.volume_size.is_some() { DatasetKind::Volume } else { DatasetKind::Filesystem };
+    let mut properties = properties(&args.properties, kind, doing)?;
     let wanted = EncryptionArgs::take(&mut properties);
-    let kind = match args.value('V') {
+    let kind = match &args.volume_size {
         None => Kind::FileSystem(file_system(call.caller.ids, &mut properties)),
         Some(text) => {
-            let size_bytes = size::parse(&text).ok_or_else(|| wrong(format!("bad volume size '{text}'")))?;
-            let block = match args.value('b') {
+            let size_bytes = size::parse(text).ok_or_else(|| wrong(format!("bad volume size '{text}'")))?;
+            let block = match &args.block_size {
                 None => take(&mut properties, "volblocksize").unwrap_or(VolumeSpec::DEFAULT_BLOCK_BYTES.into()),
-                Some(text) => size::parse(&text).ok_or_else(|| wrong(format!("bad volume block size '{text}'")))?,
+                Some(text) => size::parse(text).ok_or_else(|| wrong(format!("bad volume block size '{text}'")))?,
             };
             let block_bytes = u32::try_from(block).map_err(|_| wrong(format!("bad volume block size '{block}'")))?;
             // A size between two blocks is rounded up, as OpenZFS does.
@@ -94,10 +143,10 @@ fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<(NewData
     Ok((NewDataset { name: name.to_owned(), kind, properties }, wanted))
 }
 
-/// Limits of those that have none of their own.
+/// Default quotas: limits of users, groups and projects without a quota of their own.
 type Limits = Vec<(QuotaPrincipal, QuotaKind, u64)>;
 
-/// Takes such limits out: they stand in the new file system, not among its properties.
+/// Removes the default quotas from the properties: they are stored in the file system, not among its properties.
 fn take_limits(properties: &mut Vec<(String, Value)>) -> Limits {
     let mut limits = Limits::new();
     properties.retain(|(name, value)| match (identity::usual(name), value) {
@@ -118,9 +167,9 @@ async fn set_limits(call: &Call, engine: &Engine, name: &str, doing: &str, limit
 }
 
 /// Parses `-o`.
-fn properties(args: &Args, kind: DatasetKind, doing: &str) -> Result<Vec<(String, Value)>, Failure> {
-    let parse = |text: OsString| values::parse(&text.to_string_lossy(), kind, When::Creation);
-    let parsed: Result<Vec<_>, String> = args.values('o').into_iter().map(parse).collect();
+fn properties(given: &[String], kind: DatasetKind, doing: &str) -> Result<Vec<(String, Value)>, Failure> {
+    let parse = |text: &String| values::parse(text, kind, When::Creation);
+    let parsed: Result<Vec<_>, String> = given.iter().map(parse).collect();
     parsed.map_err(|why| Failure::usage(format!("{doing}: {why}")))
 }
 
@@ -173,7 +222,7 @@ async fn with_projects(engine: &Engine, new: NewDataset) -> Result<NewDataset, F
     Ok(NewDataset { kind, ..new })
 }
 
-/// A volume that is not sparse reserves what it could need.
+/// Adds the refreservation of a volume that is not sparse: the space of all its blocks.
 fn with_reservation(engine: &Engine, new: NewDataset, sparse: bool) -> NewDataset {
     let Kind::Volume(spec) = new.kind else { return new };
     let mut new = new;
@@ -245,7 +294,7 @@ fn reservation(size_bytes: u64, block_bytes: u64, copies: u64, raidz: &[Sizing])
     data.saturating_mul(copies).saturating_add(of_metadata)
 }
 
-/// Makes the file systems above a name that are not there.
+/// Creates the missing parents of a dataset.
 async fn make_parents(call: &Call, engine: &Engine, name: &str, doing: &str) -> Result<(), Failure> {
     let rq = Request::internal("create");
     for (at, _) in name.match_indices('/') {
@@ -262,11 +311,10 @@ async fn make_parents(call: &Call, engine: &Engine, name: &str, doing: &str) -> 
 }
 
 /// Runs `zfs clone`.
-pub fn clone(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = CLONE.parse(line)?;
-    let mut words = words(&CLONE, &args, 2..=2, "missing source or target dataset argument")?.into_iter();
+pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
+    let mut words = words::<CloneArgs>(&args.words, 2..=2, "missing source or target dataset argument")?.into_iter();
     let (Some(origin), Some(name)) = (words.next(), words.next()) else {
-        return Err(CLONE.misused("missing target dataset argument"));
+        return Err(CloneArgs::misused("missing target dataset argument"));
     };
     let doing = format!("cannot create '{name}'");
     if !origin.contains('@') {
@@ -275,14 +323,14 @@ pub fn clone(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     if target::pool_of(&origin) != target::pool_of(&name) {
         return Err(Failure::failed(format!("{doing}: source and target pools differ")));
     }
-    let mut properties = properties(&args, DatasetKind::Filesystem, &doing)?;
+    let mut properties = properties(&args.properties, DatasetKind::Filesystem, &doing)?;
     if EncryptionArgs::take(&mut properties) != EncryptionArgs::default() {
         let why = "Encryption properties must inherit from origin dataset.";
         return Err(Failure::failed(format!("{doing}: {why}")));
     }
     let limits = take_limits(&mut properties);
-    target::open(call, &args, &name)?.with(async |engine| {
-        if args.has('p') {
+    target::open(call, &args.places, &name)?.with(async |engine| {
+        if args.parents {
             make_parents(call, engine, &name, &doing).await?;
         }
         target::run(call, engine, &doing, Operation::Clone(origin, name.clone(), properties)).await?;

@@ -1,36 +1,61 @@
 //! `zfs destroy`: datasets, snapshots and bookmarks go.
 
-use super::target::{self, PLACES, below, words};
-use crate::args::{Args, Spec};
+use super::target::{self, below, words};
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::operations::Operation;
+use crate::options::Places;
 use crate::writable::dsl;
+use clap::Parser;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use weir_dsl::Dsl;
 use weir_engine::Engine;
 use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::PoolError;
 
-const SPEC: Spec = Spec {
-    command: "zfs destroy",
-    letters: "dfnpRrvD:K:",
-    long: &PLACES,
-    usage: "zfs destroy [-fnpRrv] FILESYSTEM|VOLUME\n       \
-            zfs destroy [-dnpRrv] FILESYSTEM|VOLUME@SNAPSHOT[%SNAPSHOT][,…]\n       \
-            zfs destroy FILESYSTEM|VOLUME#BOOKMARK",
-};
+/// Destroy a dataset, snapshots or a bookmark.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs destroy",
+    override_usage = "zfs destroy [-fnpRrv] [--dir DIR]… FILESYSTEM|VOLUME\n       zfs destroy [-dnpRrv] [--dir DIR]… FILESYSTEM|VOLUME@SNAPSHOT[%SNAPSHOT][,…]\n       zfs destroy [--dir DIR]… FILESYSTEM|VOLUME#BOOKMARK"
+)]
+pub struct DestroyArgs {
+    /// Destroy also everything below the dataset, or the snapshots of that name below it
+    #[arg(short)]
+    recursive: bool,
+    /// Like -r, and destroy also clones outside of the dataset
+    #[arg(short = 'R')]
+    dependents: bool,
+    /// Show what would be destroyed and destroy nothing
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Print what is destroyed
+    #[arg(short)]
+    verbose: bool,
+    /// Print the result in columns separated by tabs
+    #[arg(short)]
+    parsable: bool,
+    /// Destroy held and cloned snapshots later, when no hold and no clone is left
+    #[arg(short)]
+    defer: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'f')]
+    _force: bool,
+    #[command(flatten)]
+    places: Places,
+    /// Dataset, snapshots or bookmark
+    #[arg(value_name = "NAME")]
+    words: Vec<String>,
+}
 
 /// Datasets to destroy in order: snapshots, then their file system or volume.
 #[derive(Debug, Default)]
 struct DestroyPlan(Vec<(Vec<String>, Option<String>)>);
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let name = words(&SPEC, &args, 1..=1, "missing dataset argument")?.remove(0);
+pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
+    let name = words::<DestroyArgs>(&args.words, 1..=1, "missing dataset argument")?.remove(0);
     let doing = format!("cannot destroy '{name}'");
     if !name.contains(['/', '@', '#']) {
         return Err(Failure::failed(format!(
@@ -39,29 +64,29 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         )));
     }
     if name.contains('#') {
-        return target::once(call, &args, &name, &doing, Operation::DestroyBookmarks(vec![name.clone()]));
+        return target::once(call, &args.places, &name, &doing, Operation::DestroyBookmarks(vec![name.clone()]));
     }
-    target::open(call, &args, &name)?.with(async |engine| {
+    target::open(call, &args.places, &name)?.with(async |engine| {
         let rq = Request::internal("destroy");
         let plan = {
             let dsl = dsl(engine, &rq).await?;
             match name.split_once('@') {
-                Some((of, list)) => named_snapshots(&rq, &dsl, (of, list), args.has('r') || args.has('R')).await?,
-                None => tree(&rq, &dsl, &name, &args, &doing).await?,
+                Some((of, list)) => named_snapshots(&rq, &dsl, (of, list), args.recursive || args.dependents).await?,
+                None => tree(&rq, &dsl, &name, args, &doing).await?,
             }
         };
-        show(call, &plan, &args);
-        if args.has('n') { Ok(()) } else { carry_out(call, engine, plan, &doing, args.has('d')).await }
+        show(call, &plan, args);
+        if args.dry_run { Ok(()) } else { carry_out(call, engine, plan, &doing, args.defer).await }
     })?;
     Ok(0)
 }
 
-fn show(call: &Call, plan: &DestroyPlan, args: &Args) {
-    if !args.has('v') && !args.has('n') {
+fn show(call: &Call, plan: &DestroyPlan, args: &DestroyArgs) {
+    if !args.verbose && !args.dry_run {
         return;
     }
     for name in plan.0.iter().flat_map(|(snapshots, head)| snapshots.iter().chain(head)) {
-        match (args.has('p'), args.has('n')) {
+        match (args.parsable, args.dry_run) {
             (true, _) => outln!(call, "destroy\t{name}"),
             (false, true) => outln!(call, "would destroy {name}"),
             (false, false) => outln!(call, "will destroy {name}"),
@@ -135,8 +160,8 @@ struct Head {
     origin: ObjectId,
 }
 
-/// A dataset with what depends on it, as far as `-r` and `-R` allow.
-async fn tree(rq: &Request, dsl: &Dsl, name: &str, args: &Args, doing: &str) -> Result<DestroyPlan, Failure> {
+/// A dataset and its dependents, as far as `-r` and `-R` include them.
+async fn tree(rq: &Request, dsl: &Dsl, name: &str, args: &DestroyArgs, doing: &str) -> Result<DestroyPlan, Failure> {
     target::must_exist(dsl, doing, name).await?;
     let mut tops = vec![name.to_owned()];
     let mut heads: Vec<Head> = Vec::new();
@@ -147,7 +172,7 @@ async fn tree(rq: &Request, dsl: &Dsl, name: &str, args: &Args, doing: &str) -> 
             }
             let list = dsl.snapshots(rq, dir).await.map_err(PoolError::from)?;
             let ids: BTreeSet<ObjectId> = list.snapshots.iter().map(|s| s.id).collect();
-            tops.extend(clones(dsl, &ids).filter(|_| args.has('R')).map(str::to_owned));
+            tops.extend(clones(dsl, &ids).filter(|_| args.dependents).map(str::to_owned));
             let snapshots = list.snapshots.iter().map(|s| s.name.clone()).collect();
             heads.push(Head { name: dir.name.clone(), snapshots, ids, origin: dir.phys.origin });
         }
@@ -160,14 +185,14 @@ async fn tree(rq: &Request, dsl: &Dsl, name: &str, args: &Args, doing: &str) -> 
     }
     let snapshots = heads.iter().flat_map(|head| &head.snapshots);
     let more: Vec<&str> = heads.iter().skip(1).map(|head| &head.name).chain(snapshots).map(String::as_str).collect();
-    if !args.has('r') && !args.has('R') && !more.is_empty() {
+    if !args.recursive && !args.dependents && !more.is_empty() {
         return Err(dependents(doing, "filesystem has children", "-r", &more));
     }
     in_order(heads)
         .ok_or_else(|| Failure::failed(format!("{doing}: a parent is a clone of its own child; promote it first")))
 }
 
-/// Children go before their parents, and clones before the snapshots that they are of; `None` if that is a circle.
+/// Sorts datasets so that children precede their parents and clones their origins; `None` if there is no such order.
 fn in_order(mut heads: Vec<Head>) -> Option<DestroyPlan> {
     let mut out = DestroyPlan::default();
     while !heads.is_empty() {

@@ -1,11 +1,11 @@
 //! `zfs diff`: which files came, went, changed or moved since a snapshot.
 
-use super::target::{PLACES, pool_of, words};
-use crate::args::{Args, Spec};
+use super::target::{pool_of, words};
 use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
+use crate::options::Places;
 use crate::pools::{PoolHandle, keys_of, look, search};
-use std::ffi::OsString;
+use clap::Parser;
 use std::io::Write;
 use weir_engine::Engine;
 use weir_files::diff::{Change, Diff, Difference, Unknown};
@@ -13,20 +13,42 @@ use weir_machine::Request;
 use weir_pool::diff::Pair;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
-const SPEC: Spec = Spec {
-    command: "zfs diff",
-    letters: "FHthD:K:",
-    long: &PLACES,
-    usage: "zfs diff [-FHth] [--dir DIR]… SNAPSHOT [SNAPSHOT|FILESYSTEM]",
-};
+/// Show the differences between a snapshot and a later snapshot or the file system.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs diff",
+    disable_help_flag = true,
+    override_usage = "zfs diff [-FHth] [--dir DIR]… SNAPSHOT [SNAPSHOT|FILESYSTEM]"
+)]
+pub struct DiffArgs {
+    /// Show the type of each file
+    #[arg(short = 'F')]
+    kinds: bool,
+    /// Columns separated by tabs
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Show the time of each change (ctime)
+    #[arg(short)]
+    times: bool,
+    /// Print names as they are, without escapes
+    #[arg(short = 'h')]
+    plain: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    places: Places,
+    /// Earlier snapshot, and the later snapshot or the file system
+    #[arg(value_name = "SNAPSHOT LATER")]
+    words: Vec<String>,
+}
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let given = words(&SPEC, &args, 1..=2, "must provide at least one snapshot name")?;
+pub fn run(call: &Call, args: &DiffArgs) -> Result<u8, Failure> {
+    let given = words::<DiffArgs>(&args.words, 1..=2, "must provide at least one snapshot name")?;
     let [older, newer] = names(&given)?;
-    let mut options = OpenOptions::new(search(call, args.values('D'))?, pool_of(&older));
-    options.keys = keys_of(call, &options.search, args.values('K'))?;
+    let mut options = OpenOptions::new(search(call, &args.places.dirs)?, pool_of(&older));
+    options.keys = keys_of(call, &options.search, &args.places.keys)?;
     let seen = look(call, &options)?;
     call.begin();
     let machine = call.machine()?;
@@ -34,17 +56,17 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let doing = format!("cannot diff '{older}' with '{newer}'");
     let told = match (seen, call.served_pool()) {
         (PoolHandle::Open(view), Some(served_pool)) => {
-            // The pool goes on while files are compared.
+            // Dropping the view allows txgs to sync while files are compared.
             drop(view);
-            machine.block_on(of_engine(call, &args, &rq, &served_pool.engine, [&older, &newer]))
+            machine.block_on(of_engine(call, args, &rq, &served_pool.engine, [&older, &newer]))
         }
-        (seen, _) => machine.block_on(of_pool(call, &args, &rq, &seen, [&older, &newer])),
+        (seen, _) => machine.block_on(of_pool(call, args, &rq, &seen, [&older, &newer])),
     };
     let whole = told.map_err(|error| crate::writable::refused(&doing, error))?;
     Ok(if whole { 0 } else { FAILED })
 }
 
-/// The two states that are meant: `fs@a fs@b`, `fs@a fs`, `fs@a @b`, `@a fs@b`, `@a fs`, and `fs@a` alone for the file
+/// Names of the two states to compare: `fs@a fs@b`, `fs@a fs`, `fs@a @b`, `@a fs@b`, `@a fs`, and `fs@a` alone for the file
 /// system as it is now.
 fn names(given: &[String]) -> Result<[String; 2], Failure> {
     let first = given.first().map_or("", String::as_str);
@@ -64,7 +86,7 @@ fn names(given: &[String]) -> Result<[String; 2], Failure> {
 
 async fn of_engine(
     call: &Call,
-    args: &Args,
+    args: &DiffArgs,
     rq: &Request,
     engine: &Engine,
     [older, newer]: [&str; 2],
@@ -79,7 +101,7 @@ async fn of_engine(
 
 async fn of_pool(
     call: &Call,
-    args: &Args,
+    args: &DiffArgs,
     rq: &Request,
     pool: &Pool,
     [older, newer]: [&str; 2],
@@ -102,9 +124,9 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(args: &Args, pair: &Pair) -> Self {
-        let [kinds, tabs, times, plain] = ['F', 'H', 't', 'h'].map(|letter| args.has(letter));
-        Printer { mountpoint: pair.mountpoint.clone(), kinds, tabs, times, plain }
+    fn new(args: &DiffArgs, pair: &Pair) -> Self {
+        let mountpoint = pair.mountpoint.clone();
+        Printer { mountpoint, kinds: args.kinds, tabs: args.scripted, times: args.times, plain: args.plain }
     }
 
     /// Prints all differences; returns false if one cannot be determined.
@@ -161,7 +183,7 @@ impl Printer {
         out.push(b'\n');
     }
 
-    /// A path below the mount point. What is no plain ASCII, and the backslash, is written as a backslash and four
+    /// A path below the mount point. A byte that is not printable ASCII, and the backslash, is written as a backslash and four
     /// octal digits.
     fn path(&self, out: &mut Vec<u8>, path: &[u8]) {
         for byte in self.mountpoint.bytes().chain(path.iter().copied()) {

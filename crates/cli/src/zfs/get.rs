@@ -1,46 +1,64 @@
 //! `zfs get`.
 
 use super::identity;
-use super::select::{Selected, Selection, all_properties, json_frame, properties};
-use crate::args::{Args, Spec};
+use super::select::{Selected, Selection, SelectionOptions, all_properties, json_frame, properties};
+use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
+use clap::Parser;
 use serde_json::{Map, Value as Json};
-use std::ffi::OsString;
 use weir_dsl::PoolFacts;
 use weir_dsl::props::{DatasetKind, Property, Value, native_named};
 use weir_machine::Request;
 use weir_pool::{Pool, PoolError};
 
-const SPEC: Spec = Spec {
-    command: "zfs get",
-    letters: "Hprjo:s:t:d:D:K:R:J",
-    long: &[("json", 'j'), ("json-int", 'J'), ("dir", 'D'), ("key", 'K')],
-    usage: "zfs get [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o all|FIELD,…] [-s SOURCE,…] [-t TYPE,…] [-R ROOT] [-d DIR]… all|PROPERTY,… [DATASET]…",
-};
+/// Show properties of datasets.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs get",
+    override_usage = "zfs get [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o all|FIELD,…] [-s SOURCE,…] [-t TYPE,…] [-R ROOT] [--dir DIR]…\n       all|PROPERTY,… [DATASET]…"
+)]
+pub struct GetArgs {
+    /// No header; columns separated by tabs
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Print exact numbers
+    #[arg(short)]
+    parsable: bool,
+    /// Columns: all, or name, property, value, received, source
+    #[arg(short = 'o', value_name = "FIELD,…", default_value = "name,property,value,source")]
+    fields: String,
+    /// Show only properties from these sources: local, default, inherited, temporary, received, none
+    #[arg(short, value_name = "SOURCE,…")]
+    sources: Option<String>,
+    #[command(flatten)]
+    selection: SelectionOptions,
+    /// "all" or properties separated by commas, then datasets; default: all datasets
+    #[arg(value_name = "PROPERTY DATASET")]
+    words: Vec<String>,
+}
 
 /// Fields of a line.
 const FIELDS: [&str; 5] = ["name", "property", "value", "received", "source"];
 const SOURCES: [&str; 6] = ["local", "default", "inherited", "temporary", "received", "none"];
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let Some(wanted) = args.word(0) else { return Err(SPEC.misused("missing property argument")) };
-    let wanted = wanted_properties(&wanted)?;
-    let fields = fields(&args)?;
-    let sources = sources(&args)?;
-    let mut args = args;
-    args.words.remove(0);
-    let selection = Selection::new(call, &SPEC, &args, 0)?;
+pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
+    let Some((wanted, names)) = args.words.split_first() else {
+        return Err(GetArgs::misused("missing property argument"));
+    };
+    let wanted = wanted_properties(wanted)?;
+    let fields = fields(args)?;
+    let sources = sources(args)?;
+    let selection = Selection::new::<GetArgs>(call, &args.selection, names)?;
     let machine = call.machine()?;
     let mut lines = Vec::new();
     for (pool, selected) in selection.open(call)? {
         let facts = selection.facts(&pool);
         for of in selected {
-            let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), args.words.is_empty(), &facts));
+            let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), names.is_empty(), &facts));
             match found {
                 Ok(found) => lines.push((of, found)),
                 Err(error) => errln!(call, "{}: {error}", of.name()),
@@ -50,10 +68,10 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     for (_, found) in &mut lines {
         found.retain(|(_, p)| p.as_ref().is_none_or(|p| sources.iter().any(|s| s == p.source.word())));
     }
-    if args.has('j') {
-        print_json(call, &lines, &args);
+    if args.selection.json.json {
+        print_json(call, &lines, args);
     } else {
-        print_table(call, &lines, &fields, &args);
+        print_table(call, &lines, &fields, args);
     }
     Ok(0)
 }
@@ -74,23 +92,23 @@ fn wanted_properties(given: &str) -> Result<Option<Vec<String>>, Failure> {
     Ok(Some(out))
 }
 
-fn fields(args: &Args) -> Result<Vec<String>, Failure> {
-    let given = args.value('o').unwrap_or_else(|| "name,property,value,source".into());
+fn fields(args: &GetArgs) -> Result<Vec<String>, Failure> {
+    let given = &args.fields;
     if given == "all" {
         return Ok(FIELDS.map(str::to_owned).to_vec());
     }
     let fields: Vec<String> = given.split(',').map(str::to_owned).collect();
     match fields.iter().find(|f| !FIELDS.contains(&f.as_str())) {
-        Some(bad) => Err(SPEC.misused(&format!("invalid column name '{bad}'"))),
+        Some(bad) => Err(GetArgs::misused(&format!("invalid column name '{bad}'"))),
         None => Ok(fields),
     }
 }
 
-fn sources(args: &Args) -> Result<Vec<String>, Failure> {
-    let Some(given) = args.value('s') else { return Ok(SOURCES.map(str::to_owned).to_vec()) };
+fn sources(args: &GetArgs) -> Result<Vec<String>, Failure> {
+    let Some(given) = &args.sources else { return Ok(SOURCES.map(str::to_owned).to_vec()) };
     let sources: Vec<String> = given.split(',').map(str::to_owned).collect();
     match sources.iter().find(|s| !SOURCES.contains(&s.as_str())) {
-        Some(bad) => Err(SPEC.misused(&format!("invalid source '{bad}'"))),
+        Some(bad) => Err(GetArgs::misused(&format!("invalid source '{bad}'"))),
         None => Ok(sources),
     }
 }
@@ -135,36 +153,36 @@ fn value(property: Option<&Property>, exact: bool) -> String {
     property.map_or_else(|| "-".to_owned(), text)
 }
 
-fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args: &Args) {
+fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args: &GetArgs) {
     let heads = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
-    let mut table = Table::new(heads, args.has('H'));
+    let mut table = Table::new(heads, args.scripted);
     for (of, found) in lines {
         for (name, property) in found {
             let cell = |field: &String| match field.as_str() {
                 "name" => of.name().to_owned(),
                 "property" => name.clone(),
-                "value" => value(property.as_ref(), args.has('p')),
+                "value" => value(property.as_ref(), args.parsable),
                 "source" => property.as_ref().map_or_else(|| "-".into(), |p| p.source.text()),
                 _ => "-".into(),
             };
             table.row(fields.iter().map(cell).collect());
         }
     }
-    if table.is_empty() && !args.has('H') {
+    if table.is_empty() && !args.scripted {
         return;
     }
     call.print(format_args!("{}", table.text()));
 }
 
-fn print_json(call: &Call, lines: &[(Selected, Found)], args: &Args) {
-    let numbers = if args.has('J') { Numbers::Integers } else { Numbers::Text };
+fn print_json(call: &Call, lines: &[(Selected, Found)], args: &GetArgs) {
+    let numbers = if args.selection.json.json_int { Numbers::Integers } else { Numbers::Text };
     let mut datasets = Map::new();
     for (of, found) in lines {
         let mut frame = json_frame(of, numbers);
         let mut properties = Map::new();
         for (name, property) in found {
             let source = property.as_ref().map_or_else(|| "-".into(), |p| p.source.text());
-            let text = value(property.as_ref(), args.has('p') || args.has('J'));
+            let text = value(property.as_ref(), args.parsable || args.selection.json.json_int);
             properties.insert(name.clone(), json::property(&text, &source, numbers));
         }
         frame.insert("properties".into(), Json::Object(properties));

@@ -11,7 +11,7 @@ use weir_machine::Request;
 /// Value of a property of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Of {
-    /// Whose.
+    /// User, group or project.
     pub who: QuotaPrincipal,
     /// Accounted quantity.
     pub what: QuotaKind,
@@ -65,7 +65,7 @@ pub fn parse(property: &str) -> Option<Result<Of, String>> {
     Some(id.map(|id| Of { who, what, is_quota, id }).ok_or_else(unknown))
 }
 
-/// Whose limit a property like `defaultuserquota` is: of those that have none of their own.
+/// Principal of a default quota such as `defaultuserquota`, the limit of those without a quota of their own.
 pub fn usual(property: &str) -> Option<(QuotaPrincipal, QuotaKind)> {
     let all = QuotaPrincipal::ALL.into_iter().flat_map(|who| QuotaKind::ALL.map(|what| (who, what)));
     all.into_iter().find(|(who, what)| who.default_name(*what) == property)
@@ -76,10 +76,10 @@ pub fn is_usual_limit(property: &str) -> bool {
     usual(property).is_some()
 }
 
-/// A limit as it is written: a size or a count, or `none`.
+/// Parses a limit: a size, a count, or `none`.
 ///
 /// # Errors
-/// What is neither.
+/// The message for a malformed limit.
 pub fn limit(text: &str) -> Result<u64, String> {
     match text {
         "none" => Ok(0),
@@ -87,21 +87,21 @@ pub fn limit(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How a user, group or project is called.
+/// Name of a user, group or project, or its number if it has no name or `numeric` is set.
 pub fn name(id: Fuid, numeric: bool, names: &str) -> String {
     let known = if numeric || id.domain() != 0 { None } else { name_in(names, id.0) };
     known.unwrap_or_else(|| id.0.to_string())
 }
 
-/// The list of names of users or groups of this machine.
+/// List of the names of users, groups or projects on this host.
 pub fn names(who: QuotaPrincipal) -> String {
     list(who)
 }
 
-/// The value of such a property of a file system.
+/// Value of a user, group or project property of a file system.
 ///
 /// # Errors
-/// What reading the accounts meets.
+/// Errors of reading the accounts.
 pub async fn value(rq: &Request, set: &Arc<ObjectSet>, property: &str, of: Of) -> Result<Property, ObjectError> {
     let account = set.accounts(rq, of.who).await?.remove(&Fuid(of.id)).unwrap_or_default();
     let number = match (of.what, of.is_quota) {

@@ -3,63 +3,108 @@
 //! A key stays loaded in the process that has the pool open (`weir serve`, `weir mount`), which then executes these
 //! commands. Without such a process a key is only verified, because no process would keep it.
 
-use super::target::{self, PLACES, below, words};
+use super::target::{self, below, words};
 use super::values::{self, When};
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
+use crate::options::{DatasetDirs, Places};
 use crate::pools::{self, PoolHandle, keys_of, search};
 use crate::secrets::{EncryptionArgs, KeyPrompt, Root, roots, verified_key};
 use crate::writable::{WritablePool, WriteIntent};
-use std::ffi::OsString;
+use clap::{Args, Parser};
 use weir_dsl::Dsl;
 use weir_dsl::props::DatasetKind;
 use weir_engine::{Engine, KeyChange, KeyError};
 use weir_machine::Request;
 use weir_pool::{OpenOptions, PoolError};
 
-const LOAD: Spec = Spec {
-    command: "zfs load-key",
-    letters: "nraL:D:",
-    long: &[("dir", 'D')],
-    usage: "zfs load-key [-rn] [-L KEYLOCATION] -a | FILESYSTEM|VOLUME",
-};
+/// Encryption roots that `zfs load-key` and `zfs unload-key` act on.
+#[derive(Args, Debug)]
+pub struct RootSelection {
+    /// Apply to all encryption roots below the dataset as well
+    #[arg(short)]
+    recursive: bool,
+    /// Apply to all encryption roots of all pools
+    #[arg(short)]
+    all: bool,
+    #[command(flatten)]
+    places: DatasetDirs,
+    /// Encryption root
+    #[arg(value_name = "DATASET")]
+    words: Vec<String>,
+}
 
-const UNLOAD: Spec = Spec {
-    command: "zfs unload-key",
-    letters: "raD:",
-    long: &[("dir", 'D')],
-    usage: "zfs unload-key [-r] -a | FILESYSTEM|VOLUME",
-};
+/// Load keys of encrypted datasets.
+///
+/// A process that has the pool open keeps the keys. Without such a process the command only verifies them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs load-key",
+    override_usage = "zfs load-key [-rn] [-L KEYLOCATION] [--dir DIR]… -a | FILESYSTEM|VOLUME"
+)]
+pub struct LoadKeyArgs {
+    /// Verify the keys and load none
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Location of the key instead of the property keylocation: prompt or file:///PATH
+    #[arg(short = 'L', value_name = "KEYLOCATION")]
+    location: Option<String>,
+    #[command(flatten)]
+    roots: RootSelection,
+}
 
-const CHANGE: Spec = Spec {
-    command: "zfs change-key",
-    letters: "lio:D:K:",
-    long: &PLACES,
-    usage: "zfs change-key [-l] [-o keyformat=…] [-o keylocation=…] [-o pbkdf2iters=…] FILESYSTEM|VOLUME\n       \
-            zfs change-key -i [-l] FILESYSTEM|VOLUME",
-};
+/// Unload keys of encrypted datasets.
+#[derive(Debug, Parser)]
+#[command(name = "zfs unload-key", override_usage = "zfs unload-key [-r] [--dir DIR]… -a | FILESYSTEM|VOLUME")]
+pub struct UnloadKeyArgs {
+    #[command(flatten)]
+    roots: RootSelection,
+}
+
+/// Change the key of an encryption root, or make a dataset inherit its parent's.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs change-key",
+    override_usage = "zfs change-key [-l] [-o keyformat=…] [-o keylocation=…] [-o pbkdf2iters=…] [--dir DIR]… FILESYSTEM|VOLUME\n       zfs change-key -i [-l] [--dir DIR]… FILESYSTEM|VOLUME"
+)]
+pub struct ChangeKeyArgs {
+    /// Load the present key first
+    #[arg(short)]
+    load: bool,
+    /// Inherit the parent's key
+    #[arg(short)]
+    inherit: bool,
+    /// Property of the new key: keyformat, keylocation or pbkdf2iters; may be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    #[command(flatten)]
+    places: Places,
+    /// Encryption root
+    #[arg(value_name = "DATASET")]
+    words: Vec<String>,
+}
 
 fn loading(why: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("Key load error: {why}"))
 }
 
-/// The pools that are meant, with the encryption roots that are meant in each.
-fn meant(spec: &Spec, call: &Call, args: &Args) -> Result<Vec<(PoolHandle, Vec<Root>)>, Failure> {
-    let search = search(call, args.values('D'))?;
-    let names = match args.has('a') {
-        true if !args.words.is_empty() => return Err(spec.misused("cannot specify dataset with -a")),
+/// Pools and encryption roots in them that the command `C` acts on.
+fn meant<C: CommandLine>(call: &Call, selection: &RootSelection) -> Result<Vec<(PoolHandle, Vec<Root>)>, Failure> {
+    let search = search(call, &selection.places.dirs)?;
+    let names = match selection.all {
+        true if !selection.words.is_empty() => return Err(C::misused("cannot specify dataset with -a")),
         true => pools::names(call, &search)?,
-        false => words(spec, args, 1..=1, "missing dataset argument(s)")?,
+        false => words::<C>(&selection.words, 1..=1, "missing dataset argument(s)")?,
     };
     let rq = Request::internal("load-key");
     let machine = call.machine()?;
     let mut out = Vec::new();
     for name in names {
         let pool = pools::open(call, &OpenOptions::new(search.clone(), target::pool_of(&name)))?;
-        let found = match args.has('a') || args.has('r') {
+        let found = match selection.all || selection.recursive {
             true => {
-                let top = if args.has('a') { pool.name() } else { &name };
+                let top = if selection.all { pool.name() } else { &name };
                 let inside: Vec<&str> = below(&pool.dsl, top).into_iter().map(|dir| dir.name.as_str()).collect();
                 machine.block_on(roots(&rq, &pool.dsl, |name| inside.contains(&name)))?
             }
@@ -87,15 +132,14 @@ async fn one(rq: &Request, dsl: &Dsl, name: &str) -> Result<Root, Failure> {
 }
 
 /// Runs `zfs load-key`.
-pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = LOAD.parse(line)?;
+pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
-    let many = args.has('a') || args.has('r');
+    let many = args.roots.all || args.roots.recursive;
     let mut tried = 0;
     let mut right = 0;
     let mut kept = true;
-    for (pool, found) in meant(&LOAD, call, &args)? {
-        // While an open pool is looked at, none of its groups syncs.
+    for (pool, found) in meant::<LoadKeyArgs>(call, &args.roots)? {
+        // While a snapshot of an open pool exists, no txg of the pool syncs.
         let (closed, served_pool) = match pool {
             open @ PoolHandle::Open(_) => {
                 drop(open);
@@ -105,7 +149,7 @@ pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         };
         kept &= closed.is_none();
         for mut root in found {
-            root.location = args.value('L').unwrap_or(root.location);
+            root.location = args.location.clone().unwrap_or(root.location);
             // Of many, those that are loaded are passed over.
             if let Some(served_pool) = served_pool.filter(|_| many)
                 && machine.block_on(served_pool.engine.is_key_loaded(&Request::internal("load-key"), &root.name))?
@@ -117,7 +161,7 @@ pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
             let done = machine.block_on(async {
                 match (&closed, served_pool) {
                     (Some(pool), _) => verified_key(KeyPrompt::Caller(call), &pool.dsl, &root).await.map(drop),
-                    (None, Some(served_pool)) => load_one(call, &served_pool.engine, &root, args.has('n')).await,
+                    (None, Some(served_pool)) => load_one(call, &served_pool.engine, &root, args.dry_run).await,
                     (None, None) => Err(loading("no process has the pool open")),
                 }
             });
@@ -126,14 +170,14 @@ pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 Err(failure) => errln!(call, "{failure}"),
             }
         }
-        // What was locked is shown now.
+        // The datasets of the key become visible in the exports.
         served_pool.map_or(Ok(()), |served_pool| machine.block_on(served_pool.renew()))?;
     }
     if many {
-        let what = if args.has('n') || !kept { "verified" } else { "loaded" };
+        let what = if args.dry_run || !kept { "verified" } else { "loaded" };
         outln!(call, "{right} / {tried} key(s) successfully {what}");
     }
-    match (right < tried, args.has('n') || kept || tried == 0) {
+    match (right < tried, args.dry_run || kept || tried == 0) {
         (true, _) => Ok(1),
         (false, true) => Ok(0),
         (false, false) => Err(Failure::failed(
@@ -156,13 +200,12 @@ async fn load_one(call: &Call, engine: &Engine, root: &Root, only_check: bool) -
 }
 
 /// Runs `zfs unload-key`.
-pub fn unload(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = UNLOAD.parse(line)?;
+pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
-    let many = args.has('a') || args.has('r');
+    let many = args.roots.all || args.roots.recursive;
     let rq = &Request::internal("unload-key");
     let mut failed = false;
-    for (pool, found) in meant(&UNLOAD, call, &args)? {
+    for (pool, found) in meant::<UnloadKeyArgs>(call, &args.roots)? {
         let served_pool = matches!(pool, PoolHandle::Open(_)).then(|| call.served_pool()).flatten();
         drop(pool);
         for Root { name, .. } in found {
@@ -186,29 +229,28 @@ pub fn unload(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 /// Runs `zfs change-key`.
-pub fn change(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = CHANGE.parse(line)?;
-    let name = words(&CHANGE, &args, 1..=1, "missing dataset argument")?.remove(0);
-    let parse = |text: OsString| values::parse(&text.to_string_lossy(), DatasetKind::Filesystem, When::Creation);
-    let parsed: Result<Vec<_>, String> = args.values('o').into_iter().map(parse).collect();
-    let mut properties = parsed.map_err(|why| CHANGE.misused(&why))?;
+pub fn change(call: &Call, args: &ChangeKeyArgs) -> Result<u8, Failure> {
+    let name = words::<ChangeKeyArgs>(&args.words, 1..=1, "missing dataset argument")?.remove(0);
+    let parse = |text: &String| values::parse(text, DatasetKind::Filesystem, When::Creation);
+    let parsed: Result<Vec<_>, String> = args.properties.iter().map(parse).collect();
+    let mut properties = parsed.map_err(|why| ChangeKeyArgs::misused(&why))?;
     let wanted = EncryptionArgs::take_of_key(&mut properties);
     if !properties.is_empty() {
         let only = "Only keyformat, keylocation and pbkdf2iters may be set with this command.";
         return Err(Failure::failed(format!("Key change error: {only}")));
     }
-    if args.has('i') && wanted != EncryptionArgs::default() {
-        return Err(CHANGE.misused("Properties not allowed for inheriting"));
+    if args.inherit && wanted != EncryptionArgs::default() {
+        return Err(ChangeKeyArgs::misused("Properties not allowed for inheriting"));
     }
-    let search = search(call, args.values('D'))?;
+    let search = search(call, &args.places.dirs)?;
     let pool = target::pool_of(&name).to_owned();
-    let keys = keys_of(call, &search, args.values('K'))?;
+    let keys = keys_of(call, &search, &args.places.keys)?;
     let intent = WriteIntent { search, pool, keys, ..WriteIntent::default() };
     let machine = call.machine()?;
     let changing = |why: &dyn std::fmt::Display| Failure::failed(format!("Key change error: {why}"));
     WritablePool::of_call(call, &intent)?.with(async |engine| {
-        if args.has('l') {
-            let above = name.rsplit_once('/').map(|(above, _)| above).filter(|_| args.has('i'));
+        if args.load {
+            let above = name.rsplit_once('/').map(|(above, _)| above).filter(|_| args.inherit);
             for dataset in [Some(name.as_str()), above].into_iter().flatten() {
                 load_root_of(call, engine, dataset).await?;
             }
@@ -219,7 +261,7 @@ pub fn change(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
             Some(false) => return Err(changing(&KeyError::NotLoaded)),
             Some(true) => {}
         }
-        let change = if args.has('i') {
+        let change = if args.inherit {
             KeyChange::Inherit
         } else {
             let found = roots(rq, &*engine.dsl(rq).await?, |other| other == name).await?.pop();

@@ -1,25 +1,43 @@
 //! `zfs list`.
 
-use super::select::{Selected, Selection, json_frame, properties};
-use crate::args::{Args, Spec};
+use super::select::{Selected, Selection, SelectionOptions, json_frame, properties};
+use super::sort::SortFields;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
+use clap::Parser;
 use serde_json::{Map, Value as Json};
 use std::cmp::Ordering;
-use std::ffi::OsString;
 use weir_dsl::props::{Property, Value, column_title, native_named};
 use weir_machine::Request;
 
-const SPEC: Spec = Spec {
-    command: "zfs list",
-    letters: "Hprjo:s:S:t:d:D:K:R:J",
-    long: &[("json", 'j'), ("json-int", 'J'), ("dir", 'D'), ("key", 'K')],
-    usage: "zfs list [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o PROPERTY,…] [-s PROPERTY]… [-S PROPERTY]… [-t TYPE,…] [-R ROOT] [-d DIR]… [DATASET]…",
-};
+/// List datasets with properties.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs list",
+    override_usage = "zfs list [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o PROPERTY,…] [-s PROPERTY]… [-S PROPERTY]… [-t TYPE,…]\n       [-R ROOT] [--dir DIR]… [DATASET]…"
+)]
+pub struct ListArgs {
+    /// No header; columns separated by tabs
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Print exact numbers
+    #[arg(short)]
+    parsable: bool,
+    /// Properties to list, separated by commas; space: the columns of space accounting
+    #[arg(short = 'o', value_name = "PROPERTY,…", default_value = "name,used,available,referenced,mountpoint")]
+    columns: String,
+    #[command(flatten)]
+    sort: SortFields,
+    #[command(flatten)]
+    selection: SelectionOptions,
+    /// Datasets; default: all
+    #[arg(value_name = "DATASET")]
+    names: Vec<String>,
+}
 
-/// A line of the list: the dataset, the columns, and what it is sorted by.
+/// A line of the list: the dataset, the columns, and the sort keys.
 struct Row {
     of: Selected,
     cells: Vec<Option<Property>>,
@@ -27,11 +45,10 @@ struct Row {
 }
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let columns = columns(&args)?;
-    let sort = sort_keys(&args)?;
-    let selection = Selection::new(call, &SPEC, &args, 0)?;
+pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
+    let columns = columns(args)?;
+    let sort = sort_keys(args)?;
+    let selection = Selection::new::<ListArgs>(call, &args.selection, &args.names)?;
     let machine = call.machine()?;
     let mut rows = Vec::new();
     let keys: Vec<String> = sort.iter().map(|(name, _)| name.clone()).collect();
@@ -51,16 +68,16 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         }
     }
     rows.sort_by(|a, b| order(a, b, &sort));
-    if args.has('j') {
-        print_json(call, &rows, &columns, &args);
+    if args.selection.json.json {
+        print_json(call, &rows, &columns, args);
     } else {
-        print_table(call, &rows, &columns, &args);
+        print_table(call, &rows, &columns, args);
     }
     Ok(0)
 }
 
-fn columns(args: &Args) -> Result<Vec<String>, Failure> {
-    let given = args.value('o').unwrap_or_else(|| "name,used,available,referenced,mountpoint".into());
+fn columns(args: &ListArgs) -> Result<Vec<String>, Failure> {
+    let given = &args.columns;
     let space =
         ["name", "available", "used", "usedbysnapshots", "usedbydataset", "usedbyrefreservation", "usedbychildren"];
     let mut out = Vec::new();
@@ -84,20 +101,14 @@ fn known(name: &str) -> Result<String, Failure> {
 }
 
 /// Sort columns in their order, and whether they descend.
-fn sort_keys(args: &Args) -> Result<Vec<(String, bool)>, Failure> {
-    let mut out = Vec::new();
-    for (letter, value) in args.in_order() {
-        if let ('s' | 'S', Some(value)) = (letter, value) {
-            out.push((known(&value.to_string_lossy())?, letter == 'S'));
-        }
-    }
-    Ok(out)
+fn sort_keys(args: &ListArgs) -> Result<Vec<(String, bool)>, Failure> {
+    args.sort.0.iter().map(|field| Ok((known(&field.name)?, field.descends))).collect()
 }
 
 fn order(a: &Row, b: &Row, sort: &[(String, bool)]) -> Ordering {
     for (index, (_, descending)) in sort.iter().enumerate() {
         let value = |row: &Row| row.keys.get(index).cloned().flatten().map(|p| p.value);
-        // What has no such property comes last either way.
+        // Datasets without the property come last in both orders.
         let ordering = match (value(a), value(b)) {
             (None, None) => Ordering::Equal,
             (None, _) => return Ordering::Greater,
@@ -119,7 +130,7 @@ fn cell(property: Option<&Property>, exact: bool) -> String {
     property.map_or_else(|| "-".to_owned(), |p| p.text(exact))
 }
 
-fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &Args) {
+fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs) {
     let numbers = |name: &str| {
         !matches!(name, "name" | "mountpoint" | "type" | "origin" | "clones" | "creation") && !name.contains(':')
     };
@@ -127,26 +138,26 @@ fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &Args) {
         let align = if numbers(c) { Align::Right } else { Align::Left };
         (if c.contains(':') { c.to_uppercase() } else { column_title(c) }, align)
     });
-    let mut table = Table::new(heads, args.has('H'));
+    let mut table = Table::new(heads, args.scripted);
     for row in rows {
-        table.row(row.cells.iter().map(|c| cell(c.as_ref(), args.has('p'))).collect());
+        table.row(row.cells.iter().map(|c| cell(c.as_ref(), args.parsable)).collect());
     }
-    if rows.is_empty() && !args.has('H') {
+    if rows.is_empty() && !args.scripted {
         outln!(call, "no datasets available");
         return;
     }
     call.print(format_args!("{}", table.text()));
 }
 
-fn print_json(call: &Call, rows: &[Row], columns: &[String], args: &Args) {
-    let numbers = if args.has('J') { Numbers::Integers } else { Numbers::Text };
+fn print_json(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs) {
+    let numbers = if args.selection.json.json_int { Numbers::Integers } else { Numbers::Text };
     let mut datasets = Map::new();
     for row in rows {
         let mut frame = json_frame(&row.of, numbers);
         let mut properties = Map::new();
         for (name, property) in columns.iter().zip(&row.cells).filter(|(n, _)| *n != "name") {
             let source = property.as_ref().map_or_else(|| "-".into(), |p| p.source.text());
-            let value = cell(property.as_ref(), args.has('p') || args.has('J'));
+            let value = cell(property.as_ref(), args.parsable || args.selection.json.json_int);
             properties.insert(name.clone(), json::property(&value, &source, numbers));
         }
         frame.insert("properties".into(), Json::Object(properties));

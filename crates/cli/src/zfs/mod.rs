@@ -1,4 +1,4 @@
-//! `weir zfs`: the datasets of the pools in the given folders, and their properties.
+//! `weir zfs`: datasets and their properties.
 
 mod create;
 mod destroy;
@@ -12,6 +12,7 @@ mod project;
 mod select;
 mod set;
 mod snapshot;
+mod sort;
 mod target;
 mod userspace;
 mod values;
@@ -22,52 +23,76 @@ pub use values::{When, parse as parse_property};
 
 use crate::call::{Call, outln};
 use crate::failure::Failure;
-use std::ffi::OsString;
-use weir_dsl::QuotaPrincipal;
+use clap::{Parser, Subcommand};
 
-const USAGE: &str = "\
-usage: zfs list | get [-d DIR]… [options] [DATASET]…
-       zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark [--dir DIR]… [options] NAME…
-       zfs diff [-FHth] [--dir DIR]… SNAPSHOT [SNAPSHOT|FILESYSTEM]
-       zfs userspace | groupspace | projectspace [--dir DIR]… [options] FILESYSTEM|SNAPSHOT
-       zfs project [-c|-C] [options] FILE|DIRECTORY…
-       zfs set | inherit | hold | release | holds [--dir DIR]… [options] NAME…
-       zfs load-key | unload-key | change-key [--dir DIR]… [options] NAME";
+/// Administer datasets.
+#[derive(Debug, Parser)]
+#[command(name = "zfs", version, override_usage = "zfs COMMAND [OPTION]… [ARGUMENT]…")]
+pub struct ZfsArgs {
+    #[command(subcommand)]
+    command: ZfsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ZfsCommand {
+    Bookmark(snapshot::BookmarkArgs),
+    ChangeKey(keys::ChangeKeyArgs),
+    Clone(create::CloneArgs),
+    Create(create::CreateArgs),
+    Destroy(destroy::DestroyArgs),
+    Diff(diff::DiffArgs),
+    Get(get::GetArgs),
+    Groupspace(userspace::GroupspaceArgs),
+    Hold(holds::HoldArgs),
+    Holds(holds::HoldsArgs),
+    Inherit(set::InheritArgs),
+    List(list::ListArgs),
+    LoadKey(keys::LoadKeyArgs),
+    Project(project::ProjectArgs),
+    Projectspace(userspace::ProjectspaceArgs),
+    Promote(snapshot::PromoteArgs),
+    Release(holds::ReleaseArgs),
+    Rename(snapshot::RenameArgs),
+    Rollback(snapshot::RollbackArgs),
+    Set(set::SetArgs),
+    #[command(visible_alias = "snap")]
+    Snapshot(snapshot::SnapshotArgs),
+    UnloadKey(keys::UnloadKeyArgs),
+    Userspace(userspace::UserspaceArgs),
+    /// Show the version of Weir's zfs.
+    #[command(override_usage = "zfs version")]
+    Version,
+}
 
 /// Runs the command.
-pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
-    if line.is_empty() {
-        return Err(Failure::usage(format!("missing command\n{USAGE}")));
-    }
-    let command = line.remove(0);
-    match command.to_str().unwrap_or_default() {
-        "list" => list::run(call, line),
-        "get" => get::run(call, line),
-        "create" => create::run(call, line),
-        "clone" => create::clone(call, line),
-        "destroy" => destroy::run(call, line),
-        "diff" => diff::run(call, line),
-        "snapshot" | "snap" => snapshot::run(call, line),
-        "rollback" => snapshot::rollback(call, line),
-        "promote" => snapshot::promote(call, line),
-        "rename" => snapshot::rename(call, line),
-        "bookmark" => snapshot::bookmark(call, line),
-        "set" => set::run(call, line),
-        "inherit" => set::inherit(call, line),
-        "userspace" => userspace::run(call, QuotaPrincipal::User, line),
-        "groupspace" => userspace::run(call, QuotaPrincipal::Group, line),
-        "projectspace" => userspace::run(call, QuotaPrincipal::Project, line),
-        "project" => project::run(call, line),
-        "hold" => holds::hold(call, line),
-        "release" => holds::release(call, line),
-        "holds" => holds::holds(call, line),
-        "load-key" => keys::load(call, line),
-        "unload-key" => keys::unload(call, line),
-        "change-key" => keys::change(call, line),
-        "version" | "-V" | "--version" => {
+pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
+    match &args.command {
+        ZfsCommand::Bookmark(args) => snapshot::bookmark(call, args),
+        ZfsCommand::ChangeKey(args) => keys::change(call, args),
+        ZfsCommand::Clone(args) => create::clone(call, args),
+        ZfsCommand::Create(args) => create::run(call, args),
+        ZfsCommand::Destroy(args) => destroy::run(call, args),
+        ZfsCommand::Diff(args) => diff::run(call, args),
+        ZfsCommand::Get(args) => get::run(call, args),
+        ZfsCommand::Groupspace(args) => userspace::of_groups(call, args),
+        ZfsCommand::Hold(args) => holds::hold(call, args),
+        ZfsCommand::Holds(args) => holds::holds(call, args),
+        ZfsCommand::Inherit(args) => set::inherit(call, args),
+        ZfsCommand::List(args) => list::run(call, args),
+        ZfsCommand::LoadKey(args) => keys::load(call, args),
+        ZfsCommand::Project(args) => project::run(call, args),
+        ZfsCommand::Projectspace(args) => userspace::of_projects(call, args),
+        ZfsCommand::Promote(args) => snapshot::promote(call, args),
+        ZfsCommand::Release(args) => holds::release(call, args),
+        ZfsCommand::Rename(args) => snapshot::rename(call, args),
+        ZfsCommand::Rollback(args) => snapshot::rollback(call, args),
+        ZfsCommand::Set(args) => set::run(call, args),
+        ZfsCommand::Snapshot(args) => snapshot::run(call, args),
+        ZfsCommand::UnloadKey(args) => keys::unload(call, args),
+        ZfsCommand::Userspace(args) => userspace::of_users(call, args),
+        ZfsCommand::Version => {
             outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)
         }
-        other => Err(Failure::usage(format!("unrecognized command '{other}'\n{USAGE}"))),
     }
 }

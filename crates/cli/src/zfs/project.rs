@@ -11,9 +11,10 @@
 //! Without `-p`, `-s` and `-c` take the project that the named directory has. Source: OpenZFS's manual page
 //! `zfs-project(8)`.
 
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
+use clap::Parser;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,15 +22,41 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use weir_linux::file_flags::FileFlags;
 
-const SPEC: Spec = Spec {
-    command: "zfs project",
-    letters: "0Ccdkp:rs",
-    long: &[],
-    usage: "zfs project [-d|-r] FILE|DIRECTORY…\n       \
-            zfs project -p ID [-r] [-s] FILE|DIRECTORY…\n       \
-            zfs project -c [-0] [-d|-r] [-p ID] FILE|DIRECTORY…\n       \
-            zfs project -C [-k] [-r] FILE|DIRECTORY…",
-};
+/// Show, check, set or clear the project of files and directories.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs project",
+    override_usage = "zfs project [-d|-r] FILE|DIRECTORY…\n       zfs project -p ID [-r] [-s] FILE|DIRECTORY…\n       zfs project -c [-0] [-d|-r] [-p ID] FILE|DIRECTORY…\n       zfs project -C [-k] [-r] FILE|DIRECTORY…"
+)]
+pub struct ProjectArgs {
+    /// Check the project and the flag, and print the names of files that differ
+    #[arg(short)]
+    check: bool,
+    /// With -c: end each name with a NUL and print nothing else
+    #[arg(short = '0')]
+    nul: bool,
+    /// Clear the inherit flag and the project
+    #[arg(short = 'C')]
+    clear: bool,
+    /// With -C: keep the project
+    #[arg(short)]
+    keep: bool,
+    /// Show or check the directory itself, not the files in it
+    #[arg(short)]
+    directory: bool,
+    /// Apply to all files and directories below as well
+    #[arg(short)]
+    recursive: bool,
+    /// Project to set or to check
+    #[arg(short, value_name = "ID")]
+    project: Option<String>,
+    /// Set the inherit flag
+    #[arg(short = 's')]
+    inherit: bool,
+    /// Files and directories
+    #[arg(value_name = "FILE|DIRECTORY")]
+    files: Vec<OsString>,
+}
 
 /// Action on each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,29 +72,29 @@ enum Deed {
 }
 
 impl Deed {
-    fn of(args: &Args) -> Result<Self, Failure> {
-        let misused = |what: &str| Err(SPEC.misused(what));
-        let sets = args.has('p') || args.has('s');
-        match (args.has('c'), args.has('C')) {
+    fn of(args: &ProjectArgs) -> Result<Self, Failure> {
+        let misused = |what: &str| Err(ProjectArgs::misused(what));
+        let sets = args.project.is_some() || args.inherit;
+        match (args.check, args.clear) {
             (true, true) => return misused("'-c' and '-C' cannot be given together"),
-            (true, false) if args.has('s') => return misused("'-s' cannot be given with '-c'"),
+            (true, false) if args.inherit => return misused("'-s' cannot be given with '-c'"),
             (false, true) if sets => return misused("'-p' and '-s' cannot be given with '-C'"),
             _ => {}
         }
-        let looks = args.has('c') || !sets && !args.has('C');
-        if args.has('0') && !args.has('c') {
+        let looks = args.check || !sets && !args.clear;
+        if args.nul && !args.check {
             return misused("'-0' is for '-c' alone");
         }
-        if args.has('k') && !args.has('C') {
+        if args.keep && !args.clear {
             return misused("'-k' is for '-C' alone");
         }
-        if args.has('d') && (!looks || args.has('r')) {
+        if args.directory && (!looks || args.recursive) {
             return misused("'-d' is for showing and '-c', without '-r'");
         }
-        Ok(match (args.has('c'), args.has('C'), sets) {
-            (true, ..) => Deed::Check { bare: args.has('0') },
-            (_, true, _) => Deed::Clear { keep: args.has('k') },
-            (.., true) => Deed::Set { inherit: args.has('s') },
+        Ok(match (args.check, args.clear, sets) {
+            (true, ..) => Deed::Check { bare: args.nul },
+            (_, true, _) => Deed::Clear { keep: args.keep },
+            (.., true) => Deed::Set { inherit: args.inherit },
             _ => Deed::Show,
         })
     }
@@ -76,7 +103,7 @@ impl Deed {
         matches!(self, Deed::Show | Deed::Check { .. })
     }
 
-    /// The flags that a file gets; `None` if it has them. `project` is the one that it should have.
+    /// New flags of a file, whose project should be `project`; `None` if nothing changes.
     fn change(self, found: FileFlags, project: u32) -> Option<FileFlags> {
         let mut new = found;
         match self {
@@ -95,23 +122,22 @@ impl Deed {
 }
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    // Files are changed as who calls, not as the process that has the pool.
+pub fn run(call: &Call, args: &ProjectArgs) -> Result<u8, Failure> {
+    // Files are changed with the caller's permissions, not with those of the process that has the pool open.
     if call.served_pool().is_some() {
         return Err(Failure::failed("'zfs project' is not done by another process"));
     }
-    let args = SPEC.parse(line)?;
-    let deed = Deed::of(&args)?;
-    let wanted = match args.value('p') {
+    let deed = Deed::of(args)?;
+    let wanted = match &args.project {
         None => None,
-        Some(text) => Some(project(&text)?),
+        Some(text) => Some(project(text)?),
     };
-    if args.words.is_empty() {
-        return Err(SPEC.misused("missing file or directory target(s)"));
+    if args.files.is_empty() {
+        return Err(ProjectArgs::misused("missing file or directory target(s)"));
     }
     let mut code = 0;
-    for word in &args.words {
-        if let Err(why) = target(call, &args, deed, wanted, Path::new(word)) {
+    for word in &args.files {
+        if let Err(why) = target(call, args, deed, wanted, Path::new(word)) {
             errln!(call, "{why}");
             code = FAILED;
         }
@@ -122,18 +148,21 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 fn project(text: &str) -> Result<u32, Failure> {
     let hex = text.strip_prefix("0x").map(|digits| u32::from_str_radix(digits, 16));
     let parsed = hex.unwrap_or_else(|| text.parse());
-    parsed.ok().filter(|id| *id != u32::MAX).ok_or_else(|| SPEC.misused(&format!("invalid project ID '{text}'")))
+    parsed
+        .ok()
+        .filter(|id| *id != u32::MAX)
+        .ok_or_else(|| ProjectArgs::misused(&format!("invalid project ID '{text}'")))
 }
 
-/// Does the deed to one file that was named, and to what is in it.
-fn target(call: &Call, args: &Args, deed: Deed, wanted: Option<u32>, shown: &Path) -> Result<(), String> {
+/// Applies the action to one operand, and to the files in it if it is a directory.
+fn target(call: &Call, args: &ProjectArgs, deed: Deed, wanted: Option<u32>, shown: &Path) -> Result<(), String> {
     let path = call.path(shown);
     let failed = |why: io::Error| format!("cannot stat '{}': {why}", shown.display());
     let kind = std::fs::metadata(&path).map_err(failed)?.file_type();
     if !kind.is_dir() && !kind.is_file() {
         return Err(format!("'{}': only files and directories have projects", shown.display()));
     }
-    if !kind.is_dir() && (args.has('r') || args.has('d')) {
+    if !kind.is_dir() && (args.recursive || args.directory) {
         return Err(format!("'{}' is no directory", shown.display()));
     }
     let project = match (wanted, deed) {
@@ -142,15 +171,15 @@ fn target(call: &Call, args: &Args, deed: Deed, wanted: Option<u32>, shown: &Pat
         (None, _) => 0,
     };
     one(call, deed, project, &path, shown)?;
-    let looks_in = deed.only_looks() && !args.has('d') || args.has('r');
+    let looks_in = deed.only_looks() && !args.directory || args.recursive;
     if !kind.is_dir() || !looks_in {
         return Ok(());
     }
     let mut dirs = vec![(path, shown.to_owned())];
     while let Some((path, shown)) = dirs.pop() {
         let mut below = inside(call, deed, project, &path, &shown)?;
-        if args.has('r') {
-            // The first comes next.
+        if args.recursive {
+            // The stack pops the last first.
             below.reverse();
             dirs.append(&mut below);
         }
@@ -158,7 +187,7 @@ fn target(call: &Call, args: &Args, deed: Deed, wanted: Option<u32>, shown: &Pat
     Ok(())
 }
 
-/// Does the deed to all files of a directory, and gives its directories: where they are, and how they are called.
+/// Applies the action to all files of a directory, and returns its directories: their paths, and the paths to show.
 fn inside(call: &Call, deed: Deed, project: u32, path: &Path, shown: &Path) -> Result<Vec<(PathBuf, PathBuf)>, String> {
     let failed = |why: io::Error| format!("cannot read directory '{}': {why}", shown.display());
     let entries: Result<Vec<_>, _> = std::fs::read_dir(path).map_err(failed)?.collect();
@@ -193,7 +222,7 @@ fn flags_of(path: &Path, shown: &Path) -> Result<(File, FileFlags), String> {
     Ok((file, flags))
 }
 
-/// Does the deed to one file.
+/// Applies the action to one file.
 fn one(call: &Call, deed: Deed, project: u32, path: &Path, shown: &Path) -> Result<(), String> {
     let (file, found) = flags_of(path, shown)?;
     let inherits = found.flags & FileFlags::PROJECT_INHERIT != 0;
@@ -228,7 +257,7 @@ mod tests {
     use super::*;
 
     fn deed(line: &[&str]) -> Result<Deed, Failure> {
-        Deed::of(&SPEC.parse(line.iter().map(OsString::from).collect()).unwrap())
+        Deed::of(&ProjectArgs::parse_line(&line.iter().map(OsString::from).collect::<Vec<_>>()).unwrap())
     }
 
     #[test]

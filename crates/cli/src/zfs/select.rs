@@ -1,9 +1,11 @@
 //! Which datasets a command is about: names, depth, types; and their properties.
 
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::Failure;
+use crate::options::{JsonOptions, Places};
 use crate::pools::{self, PoolHandle};
+use clap::Args;
 use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +15,7 @@ use weir_format::dsl::Bookmark;
 use weir_machine::Request;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
-/// Where pools are looked for, the types that are shown, and how deep.
+/// Datasets to show: where to look for pools, which types, and to which depth.
 pub struct Selection {
     search: Vec<PathBuf>,
     keys: Vec<(String, Vec<u8>)>,
@@ -45,36 +47,54 @@ impl Selected {
     }
 }
 
-/// Splits folders from a depth: `zfs` takes a depth with `-d`, weir's commands folders. A number is a depth.
-fn depth_and_dirs(args: &Args) -> (Option<usize>, Vec<OsString>) {
+/// Options that select datasets.
+#[derive(Args, Debug)]
+pub struct SelectionOptions {
+    /// Select also all datasets below
+    #[arg(short)]
+    recursive: bool,
+    /// Select also the datasets below up to this depth. A value that is no number is a place to look for pools, like --dir
+    #[arg(short = 'd', value_name = "DEPTH")]
+    depth_or_dir: Vec<OsString>,
+    /// Types: filesystem, volume, snapshot, bookmark, all
+    #[arg(short, value_name = "TYPE,…")]
+    types: Option<String>,
+    /// Directory under which mount points are shown
+    #[arg(short = 'R', value_name = "ROOT")]
+    altroot: Option<String>,
+    #[command(flatten)]
+    pub json: JsonOptions,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// Depth and places to look for pools: `-d` gives a depth if its value is a number, otherwise a place.
+fn depth_and_dirs(args: &SelectionOptions) -> (Option<usize>, Vec<OsString>) {
     let mut depth = None;
-    let mut dirs = args.values('D');
-    for value in args.values('d') {
+    let mut dirs = args.places.dirs.clone();
+    for value in &args.depth_or_dir {
         match value.to_str().and_then(|v| v.parse().ok()) {
             Some(n) => depth = Some(n),
-            None => dirs.push(value),
+            None => dirs.push(value.clone()),
         }
     }
     (depth, dirs)
 }
 
 impl Selection {
-    /// From the command line; the first `skip` words are no names.
-    pub fn new(call: &Call, spec: &Spec, args: &Args, skip: usize) -> Result<Self, Failure> {
-        if args.has('J') && !args.has('j') {
-            return Err(spec.misused("'--json-int' only works with '-j'"));
-        }
+    /// Selection by the options of the command `C` and the names given to it.
+    pub fn new<C: CommandLine>(call: &Call, args: &SelectionOptions, names: &[String]) -> Result<Self, Failure> {
+        args.json.numbers::<C>()?;
         let (depth, dirs) = depth_and_dirs(args);
-        let names: Vec<String> = args.words.iter().skip(skip).map(|w| w.to_string_lossy().into_owned()).collect();
         let snapshots_named = names.iter().any(|n| n.contains('@'));
-        let mut kinds = match args.value('t') {
+        let mut kinds = match args.types {
             None if snapshots_named => {
                 vec![DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot]
             }
             None => vec![DatasetKind::Filesystem, DatasetKind::Volume],
             Some(_) => Vec::new(),
         };
-        for word in args.value('t').unwrap_or_default().split(',').filter(|w| !w.is_empty()) {
+        for word in args.types.as_deref().unwrap_or_default().split(',').filter(|w| !w.is_empty()) {
             kinds.extend(match word {
                 "filesystem" | "fs" => vec![DatasetKind::Filesystem],
                 "volume" | "vol" => vec![DatasetKind::Volume],
@@ -83,20 +103,20 @@ impl Selection {
                 "all" => {
                     vec![DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot, DatasetKind::Bookmark]
                 }
-                other => return Err(spec.misused(&format!("invalid type '{other}'"))),
+                other => return Err(C::misused(&format!("invalid type '{other}'"))),
             });
         }
         let depth = match depth {
             Some(n) => n,
-            None if args.has('r') || names.is_empty() => usize::MAX,
-            // Snapshots stand one step below their dataset.
+            None if args.recursive || names.is_empty() => usize::MAX,
+            // The depth of a snapshot is one more than that of its dataset.
             None if kinds.iter().all(|k| matches!(k, DatasetKind::Snapshot | DatasetKind::Bookmark)) => 1,
             None => 0,
         };
-        let search = pools::search(call, dirs)?;
-        let keys = pools::keys_of(call, &search, args.values('K'))?;
-        let altroot = args.value('R').unwrap_or_default();
-        Ok(Selection { search, keys, kinds, depth, names, altroot })
+        let search = pools::search(call, &dirs)?;
+        let keys = pools::keys_of(call, &search, &args.places.keys)?;
+        let altroot = args.altroot.clone().unwrap_or_default();
+        Ok(Selection { search, keys, kinds, depth, names: names.to_vec(), altroot })
     }
 
     /// Facts about the pool and the command line that a dataset's properties need.
@@ -104,7 +124,7 @@ impl Selection {
         PoolFacts { altroot: self.altroot.clone(), ..pool.facts() }
     }
 
-    /// Opens the pools concerned and gives each with what is selected of it.
+    /// Opens the pools and returns each with the datasets selected in it.
     pub fn open(&self, call: &Call) -> Result<Vec<(PoolHandle, Vec<Selected>)>, Failure> {
         let machine = call.machine()?;
         let mut by_pool: Vec<(String, Vec<&str>)> = Vec::new();

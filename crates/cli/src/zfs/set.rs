@@ -2,14 +2,15 @@
 
 use super::create::reservations;
 use super::identity::{self, Of};
-use super::target::{self, PLACES, below, words};
+use super::target::{self, below, words};
 use super::values::{self, When};
-use crate::args::Spec;
+use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
+use crate::options::Places;
 use crate::writable::dsl;
-use std::ffi::OsString;
+use clap::Parser;
 use weir_dsl::Dsl;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::Setting;
@@ -18,33 +19,50 @@ use weir_format::ObjsetKind;
 use weir_machine::Request;
 use weir_pool::PoolError;
 
-const SET: Spec = Spec {
-    command: "zfs set",
-    letters: "uD:K:",
-    long: &PLACES,
-    usage: "zfs set [-u] PROPERTY=VALUE… FILESYSTEM|VOLUME|SNAPSHOT…",
-};
-const INHERIT: Spec = Spec {
-    command: "zfs inherit",
-    letters: "rSD:K:",
-    long: &PLACES,
-    usage: "zfs inherit [-rS] PROPERTY FILESYSTEM|VOLUME|SNAPSHOT…",
-};
+/// Set properties of datasets.
+#[derive(Debug, Parser)]
+#[command(name = "zfs set", override_usage = "zfs set [-u] [--dir DIR]… PROPERTY=VALUE… FILESYSTEM|VOLUME|SNAPSHOT…")]
+pub struct SetArgs {
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'u')]
+    _no_mount: bool,
+    #[command(flatten)]
+    places: Places,
+    /// Properties with their values, then datasets
+    #[arg(value_name = "PROPERTY=VALUE DATASET")]
+    words: Vec<String>,
+}
+
+/// Clear properties of datasets, so that they are inherited or have their default.
+#[derive(Debug, Parser)]
+#[command(name = "zfs inherit", override_usage = "zfs inherit [-rS] [--dir DIR]… PROPERTY FILESYSTEM|VOLUME|SNAPSHOT…")]
+pub struct InheritArgs {
+    /// Clear the property of all datasets below as well
+    #[arg(short)]
+    recursive: bool,
+    /// Revert to the received value if there is one
+    #[arg(short = 'S')]
+    received: bool,
+    #[command(flatten)]
+    places: Places,
+    /// Property, then datasets
+    #[arg(value_name = "PROPERTY DATASET")]
+    words: Vec<String>,
+}
 
 /// Runs `zfs set`.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SET.parse(line)?;
-    let words = words(&SET, &args, 2..=usize::MAX, "missing property=value or dataset argument")?;
+pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
+    let words = words::<SetArgs>(&args.words, 2..=usize::MAX, "missing property=value or dataset argument")?;
     let (pairs, names): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| word.contains('='));
     if pairs.is_empty() {
-        return Err(SET.misused("missing property=value argument(s)"));
+        return Err(SetArgs::misused("missing property=value argument(s)"));
     }
     if names.is_empty() {
-        return Err(SET.misused("missing dataset name(s)"));
+        return Err(SetArgs::misused("missing dataset name(s)"));
     }
     for name in names {
         let doing = format!("cannot set property for '{name}'");
-        target::open(call, &args, &name)?.with(async |engine| set(call, engine, &name, &pairs, &doing).await)?;
+        target::open(call, &args.places, &name)?.with(async |engine| set(call, engine, &name, &pairs, &doing).await)?;
     }
     Ok(0)
 }
@@ -109,7 +127,7 @@ async fn resize(
     }
 }
 
-/// Parses the quota of a user, group or project; `None` if it is none that can be set.
+/// Parses the quota of a user, group or project; `None` if the property is not a quota that can be set.
 fn quota(pair: &str) -> Option<Result<(Of, u64), String>> {
     let (property, value) = pair.split_once('=')?;
     Some(match identity::parse(property)? {
@@ -134,17 +152,18 @@ async fn kind_of(rq: &Request, dsl: &Dsl, name: &str) -> Result<DatasetKind, Fai
 }
 
 /// Runs `zfs inherit`.
-pub fn inherit(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = INHERIT.parse(line)?;
-    let words = words(&INHERIT, &args, 2..=usize::MAX, "missing property or dataset argument")?;
-    let Some((property, names)) = words.split_first() else { return Err(INHERIT.misused("missing property argument")) };
+pub fn inherit(call: &Call, args: &InheritArgs) -> Result<u8, Failure> {
+    let words = words::<InheritArgs>(&args.words, 2..=usize::MAX, "missing property or dataset argument")?;
+    let Some((property, names)) = words.split_first() else {
+        return Err(InheritArgs::misused("missing property argument"));
+    };
     let property = values::inheritable(property).map_err(|why| Failure::usage(format!("cannot inherit: {why}")))?;
-    let setting = if args.has('S') { Setting::Revert } else { Setting::Inherit };
+    let setting = if args.received { Setting::Revert } else { Setting::Inherit };
     for name in names {
         let doing = format!("cannot inherit {property} for '{name}'");
-        target::open(call, &args, name)?.with(async |engine| {
+        target::open(call, &args.places, name)?.with(async |engine| {
             let rq = Request::internal("inherit");
-            let all: Vec<String> = match args.has('r') {
+            let all: Vec<String> = match args.recursive {
                 true => below(&*dsl(engine, &rq).await?, name).iter().map(|dir| dir.name.clone()).collect(),
                 false => vec![name.clone()],
             };

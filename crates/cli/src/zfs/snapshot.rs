@@ -1,42 +1,108 @@
 //! `zfs snapshot`, `rollback`, `promote`, `rename`, `bookmark`: moments of datasets, and their names.
 
-use super::target::{self, PLACES, below, must_exist, once, words};
+use super::target::{self, below, must_exist, once, words};
 use super::values;
-use crate::args::Spec;
+use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
+use crate::options::Places;
 use crate::writable::dsl;
-use std::ffi::OsString;
+use clap::Parser;
 use weir_dsl::props::Value;
 use weir_machine::Request;
 
-const SNAPSHOT: Spec = Spec {
-    command: "zfs snapshot",
-    letters: "ro:D:K:",
-    long: &PLACES,
-    usage: "zfs snapshot [-r] [-o PROPERTY=VALUE]… FILESYSTEM@SNAPSHOT|VOLUME@SNAPSHOT…",
-};
-const ROLLBACK: Spec =
-    Spec { command: "zfs rollback", letters: "rRfD:K:", long: &PLACES, usage: "zfs rollback [-rRf] SNAPSHOT" };
-const PROMOTE: Spec = Spec { command: "zfs promote", letters: "D:K:", long: &PLACES, usage: "zfs promote CLONE" };
-const RENAME: Spec = Spec {
-    command: "zfs rename",
-    letters: "fpruD:K:",
-    long: &PLACES,
-    usage: "zfs rename [-fu] FILESYSTEM|VOLUME|SNAPSHOT NEW\n       zfs rename -r SNAPSHOT NEW",
-};
-const BOOKMARK: Spec = Spec {
-    command: "zfs bookmark",
-    letters: "D:K:",
-    long: &PLACES,
-    usage: "zfs bookmark SNAPSHOT|BOOKMARK NEWBOOKMARK",
-};
+/// Create snapshots.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs snapshot",
+    override_usage = "zfs snapshot [-r] [-o PROPERTY=VALUE]… [--dir DIR]… FILESYSTEM@SNAPSHOT|VOLUME@SNAPSHOT…"
+)]
+pub struct SnapshotArgs {
+    /// Create snapshots of all datasets below as well, in the same txg
+    #[arg(short)]
+    recursive: bool,
+    /// User property of the snapshots (MODULE:NAME=VALUE); may be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    #[command(flatten)]
+    places: Places,
+    /// Names of the snapshots
+    #[arg(value_name = "SNAPSHOT")]
+    words: Vec<String>,
+}
+
+/// Roll a dataset back to a snapshot.
+#[derive(Debug, Parser)]
+#[command(name = "zfs rollback", override_usage = "zfs rollback [-rRf] [--dir DIR]… SNAPSHOT")]
+pub struct RollbackArgs {
+    /// Destroy later snapshots and bookmarks
+    #[arg(short)]
+    recursive: bool,
+    /// Like -r, and destroy also the clones of later snapshots
+    #[arg(short = 'R')]
+    dependents: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'f')]
+    _force: bool,
+    #[command(flatten)]
+    places: Places,
+    /// Snapshot
+    #[arg(value_name = "SNAPSHOT")]
+    words: Vec<String>,
+}
+
+/// Make a clone independent of its origin.
+#[derive(Debug, Parser)]
+#[command(name = "zfs promote", override_usage = "zfs promote [--dir DIR]… CLONE")]
+pub struct PromoteArgs {
+    #[command(flatten)]
+    places: Places,
+    /// Clone
+    #[arg(value_name = "CLONE")]
+    words: Vec<String>,
+}
+
+/// Rename a dataset or snapshots.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs rename",
+    override_usage = "zfs rename [-fpu] [--dir DIR]… FILESYSTEM|VOLUME|SNAPSHOT NEW\n       zfs rename -r [--dir DIR]… SNAPSHOT NEW"
+)]
+pub struct RenameArgs {
+    /// Rename the snapshots of all datasets below as well
+    #[arg(short)]
+    recursive: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'f')]
+    _force: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'p')]
+    _parents: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'u')]
+    _no_mount: bool,
+    #[command(flatten)]
+    places: Places,
+    /// Present and new name
+    #[arg(value_name = "NAME NEW")]
+    words: Vec<String>,
+}
+
+/// Create a bookmark of a snapshot, or copy a bookmark.
+#[derive(Debug, Parser)]
+#[command(name = "zfs bookmark", override_usage = "zfs bookmark [--dir DIR]… SNAPSHOT|BOOKMARK NEWBOOKMARK")]
+pub struct BookmarkArgs {
+    #[command(flatten)]
+    places: Places,
+    /// Snapshot or bookmark, and name of the new bookmark
+    #[arg(value_name = "SOURCE BOOKMARK")]
+    words: Vec<String>,
+}
 
 /// Runs `zfs snapshot`.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SNAPSHOT.parse(line)?;
-    let names = words(&SNAPSHOT, &args, 1..=usize::MAX, "missing snapshot argument")?;
+pub fn run(call: &Call, args: &SnapshotArgs) -> Result<u8, Failure> {
+    let names = words::<SnapshotArgs>(&args.words, 1..=usize::MAX, "missing snapshot argument")?;
     for name in &names {
         if !name.contains('@') {
             return Err(Failure::failed(format!(
@@ -48,14 +114,14 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     if names.iter().any(|name| target::pool_of(name) != pool) {
         return Err(Failure::failed("cannot create snapshots: all must be in the same pool"));
     }
-    let properties = user_properties(args.values('o'))?;
+    let properties = user_properties(&args.properties)?;
     let doing = match names.as_slice() {
         [one] => format!("cannot create snapshot '{one}'"),
         _ => "cannot create snapshots".to_owned(),
     };
-    target::open(call, &args, &pool)?.with(async |engine| {
+    target::open(call, &args.places, &pool)?.with(async |engine| {
         let mut all = names.clone();
-        if args.has('r') {
+        if args.recursive {
             let dsl = dsl(engine, &Request::internal("snapshot")).await?;
             all.clear();
             for name in &names {
@@ -69,29 +135,29 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Snapshots take user properties alone.
-fn user_properties(given: Vec<OsString>) -> Result<Vec<(String, Value)>, Failure> {
-    let parse = |text: OsString| {
-        let text = text.to_string_lossy().into_owned();
+/// Parses the properties of snapshots, which can be user properties only.
+fn user_properties(given: &[String]) -> Result<Vec<(String, Value)>, Failure> {
+    let parse = |text: &String| {
         let is_user = text.split('=').next().is_some_and(|name| name.contains(':'));
         if !is_user {
-            return Err(SNAPSHOT.misused(&format!("'{text}': a snapshot takes user properties (MODULE:NAME=VALUE)")));
+            return Err(SnapshotArgs::misused(&format!(
+                "'{text}': a snapshot takes user properties (MODULE:NAME=VALUE)"
+            )));
         }
-        values::parse(&text, weir_dsl::props::DatasetKind::Filesystem, values::When::Creation)
-            .map_err(|why| SNAPSHOT.misused(&why))
+        values::parse(text, weir_dsl::props::DatasetKind::Filesystem, values::When::Creation)
+            .map_err(|why| SnapshotArgs::misused(&why))
     };
-    given.into_iter().map(parse).collect()
+    given.iter().map(parse).collect()
 }
 
 /// Runs `zfs rollback`.
-pub fn rollback(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = ROLLBACK.parse(line)?;
-    let name = words(&ROLLBACK, &args, 1..=1, "missing dataset argument")?.remove(0);
+pub fn rollback(call: &Call, args: &RollbackArgs) -> Result<u8, Failure> {
+    let name = words::<RollbackArgs>(&args.words, 1..=1, "missing dataset argument")?.remove(0);
     let doing = format!("cannot rollback to '{name}'");
     let Some((of, snapshot)) = name.split_once('@') else {
         return Err(Failure::failed(format!("{doing}: not a snapshot")));
     };
-    target::open(call, &args, of)?.with(async |engine| {
+    target::open(call, &args.places, of)?.with(async |engine| {
         let rq = Request::internal("rollback");
         let dsl = dsl(engine, &rq).await?;
         let absent = || Failure::failed(format!("{doing}: dataset does not exist"));
@@ -104,7 +170,7 @@ pub fn rollback(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         let moment = dsl.find(&rq, &name).await.map_err(weir_pool::PoolError::from)?.phys.creation_txg;
         let later = bookmarks.into_iter().filter(|b| b.bookmark.creation_txg > moment).map(|b| b.name);
         let later: Vec<String> = later.collect();
-        let forced = args.has('r') || args.has('R');
+        let forced = args.recursive || args.dependents;
         if !forced && (!newer.is_empty() || !later.is_empty()) {
             let all = newer.iter().chain(&later).cloned().collect::<Vec<_>>().join("\n");
             return Err(Failure::failed(format!(
@@ -112,10 +178,10 @@ pub fn rollback(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                  and bookmarks:\n{all}"
             )));
         }
-        // What changes them waits for a group.
+        // Changes of snapshots wait for the next txg.
         drop(dsl);
         if engine.is_used(&rq, of).await? {
-            // Before anything is gone for it.
+            // Checked before anything is destroyed.
             return Err(Failure::failed(format!("{doing}: '{of}' is busy: clients use it")));
         }
         if !later.is_empty() {
@@ -130,19 +196,17 @@ pub fn rollback(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 /// Runs `zfs promote`.
-pub fn promote(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = PROMOTE.parse(line)?;
-    let name = words(&PROMOTE, &args, 1..=1, "missing clone filesystem argument")?.remove(0);
-    once(call, &args, &name, &format!("cannot promote '{name}'"), Operation::Promote(name.clone()))
+pub fn promote(call: &Call, args: &PromoteArgs) -> Result<u8, Failure> {
+    let name = words::<PromoteArgs>(&args.words, 1..=1, "missing clone filesystem argument")?.remove(0);
+    once(call, &args.places, &name, &format!("cannot promote '{name}'"), Operation::Promote(name.clone()))
 }
 
 /// Runs `zfs rename`.
-pub fn rename(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = RENAME.parse(line)?;
-    let words = words(&RENAME, &args, 2..=2, "missing source or target dataset argument")?;
-    let [from, to] = words.as_slice() else { return Err(RENAME.misused("missing target dataset argument")) };
+pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
+    let words = words::<RenameArgs>(&args.words, 2..=2, "missing source or target dataset argument")?;
+    let [from, to] = words.as_slice() else { return Err(RenameArgs::misused("missing target dataset argument")) };
     let doing = format!("cannot rename '{from}'");
-    // A snapshot's new name may stand alone.
+    // The new name of a snapshot may be given without its dataset.
     let to = match (from.split_once('@'), to.strip_prefix('@'), to.contains('@')) {
         (Some((of, _)), Some(snapshot), _) => format!("{of}@{snapshot}"),
         (Some((of, _)), None, false) => format!("{of}@{to}"),
@@ -152,16 +216,16 @@ pub fn rename(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: datasets must be within same pool")));
     }
     match (from.split_once('@'), to.split_once('@')) {
-        (None, None) if args.has('r') => Err(RENAME.misused("-r renames snapshots")),
-        (None, None) => once(call, &args, from, &doing, Operation::Rename(from.clone(), to.clone())),
+        (None, None) if args.recursive => Err(RenameArgs::misused("-r renames snapshots")),
+        (None, None) => once(call, &args.places, from, &doing, Operation::Rename(from.clone(), to.clone())),
         (Some((of, _)), Some((other, _))) if of != other => {
             Err(Failure::failed(format!("{doing}: snapshots must be part of same dataset")))
         }
-        (Some(_), Some((_, new))) if !args.has('r') => {
-            once(call, &args, from, &doing, Operation::RenameSnapshots(vec![(from.clone(), new.to_owned())]))
+        (Some(_), Some((_, new))) if !args.recursive => {
+            once(call, &args.places, from, &doing, Operation::RenameSnapshots(vec![(from.clone(), new.to_owned())]))
         }
         (Some((of, old)), Some((_, new))) => {
-            target::open(call, &args, of)?.with(async |engine| {
+            target::open(call, &args.places, of)?.with(async |engine| {
                 let rq = Request::internal("rename");
                 let dsl = dsl(engine, &rq).await?;
                 must_exist(&dsl, &doing, of).await?;
@@ -184,10 +248,9 @@ pub fn rename(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 /// Runs `zfs bookmark`.
-pub fn bookmark(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = BOOKMARK.parse(line)?;
-    let words = words(&BOOKMARK, &args, 2..=2, "missing snapshot or bookmark argument")?;
-    let [source, name] = words.as_slice() else { return Err(BOOKMARK.misused("missing bookmark argument")) };
+pub fn bookmark(call: &Call, args: &BookmarkArgs) -> Result<u8, Failure> {
+    let words = words::<BookmarkArgs>(&args.words, 2..=2, "missing snapshot or bookmark argument")?;
+    let [source, name] = words.as_slice() else { return Err(BookmarkArgs::misused("missing bookmark argument")) };
     let of = source.split(['@', '#']).next().unwrap_or_default();
     let whole = |text: &str| if text.starts_with(['@', '#']) { format!("{of}{text}") } else { text.to_owned() };
     // Either may leave out the dataset that the other names.
@@ -197,5 +260,5 @@ pub fn bookmark(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     };
     let name = whole(name);
     let doing = format!("cannot create bookmark '{name}'");
-    once(call, &args, &source, &doing, Operation::Bookmark(vec![(name.clone(), source.clone())]))
+    once(call, &args.places, &source, &doing, Operation::Bookmark(vec![(name.clone(), source.clone())]))
 }

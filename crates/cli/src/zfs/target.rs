@@ -1,17 +1,15 @@
 //! The pool that a command changes: where it is, and the names in it.
 
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
+use crate::options::Places;
 use crate::pools::{keys_of, search};
 use crate::writable::{WritablePool, WriteIntent, refused};
 use weir_dsl::{Dir, Dsl};
 use weir_engine::Engine;
 use weir_machine::Request;
-
-/// Long options that every changing command takes: folders, and keys.
-pub const PLACES: [(&str, char); 2] = [("dir", 'D'), ("key", 'K')];
 
 /// The pool's name in a dataset's, snapshot's or bookmark's.
 pub fn pool_of(name: &str) -> &str {
@@ -19,21 +17,21 @@ pub fn pool_of(name: &str) -> &str {
 }
 
 /// Opens the pool of a name for changes.
-pub fn open(call: &Call, args: &Args, name: &str) -> Result<WritablePool, Failure> {
-    let search = search(call, args.values('D'))?;
+pub fn open(call: &Call, places: &Places, name: &str) -> Result<WritablePool, Failure> {
+    let search = search(call, &places.dirs)?;
     let pool = pool_of(name).to_owned();
-    let keys = keys_of(call, &search, args.values('K'))?;
+    let keys = keys_of(call, &search, &places.keys)?;
     let intent = WriteIntent { search, pool, keys, ..WriteIntent::default() };
     WritablePool::of_call(call, &intent)
 }
 
-/// Opens the pool of a name, does one thing in it, and closes it.
-pub fn once(call: &Call, args: &Args, name: &str, doing: &str, operation: Operation) -> Result<u8, Failure> {
-    open(call, args, name)?.with(async |engine| run(call, engine, doing, operation).await)?;
+/// Opens the pool of a name, runs one operation and closes the pool.
+pub fn once(call: &Call, places: &Places, name: &str, doing: &str, operation: Operation) -> Result<u8, Failure> {
+    open(call, places, name)?.with(async |engine| run(call, engine, doing, operation).await)?;
     Ok(0)
 }
 
-/// Does one thing. The first one of a command leaves its line in the pool's history.
+/// Runs one operation. The first operation of a command records the command line in the pool's history.
 pub async fn run(call: &Call, engine: &Engine, doing: &str, operation: Operation) -> Result<(), Failure> {
     let line = call.note();
     let uid = call.caller.ids.0;
@@ -42,18 +40,16 @@ pub async fn run(call: &Call, engine: &Engine, doing: &str, operation: Operation
     Ok(())
 }
 
-/// Operands of a command line as text; an error unless their number is in the range.
-pub fn words(
-    spec: &Spec,
-    args: &Args,
+/// Checks the number of operands of the command `C`.
+pub fn words<C: CommandLine>(
+    words: &[String],
     count: std::ops::RangeInclusive<usize>,
     missing: &str,
 ) -> Result<Vec<String>, Failure> {
-    let words: Vec<String> = args.words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     match words.len() {
-        n if n < *count.start() => Err(spec.misused(missing)),
-        n if n > *count.end() => Err(spec.misused("too many arguments")),
-        _ => Ok(words),
+        n if n < *count.start() => Err(C::misused(missing)),
+        n if n > *count.end() => Err(C::misused("too many arguments")),
+        _ => Ok(words.to_vec()),
     }
 }
 
@@ -63,7 +59,7 @@ pub fn below<'a>(dsl: &'a Dsl, top: &str) -> Vec<&'a Dir> {
     dsl.dirs().into_iter().filter(|dir| inside(&dir.name)).collect()
 }
 
-/// An error unless there is a file system or volume of that name.
+/// Fails unless a file system or volume of that name exists.
 pub async fn must_exist(dsl: &Dsl, doing: &str, name: &str) -> Result<(), Failure> {
     match dsl.dir_named(name) {
         Some(_) => Ok(()),

@@ -1,63 +1,113 @@
-//! `zfs userspace`, `groupspace` and `projectspace`: what each user, group or project uses, and may use.
+//! `zfs userspace`, `groupspace` and `projectspace`: space and objects of each user, group or project, and its quotas.
 
 use super::identity;
+use super::sort::{SortField, SortFields};
 use super::target::{pool_of, words};
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
+use crate::options::DatasetDirs;
 use crate::table::{Align, Table};
-use std::ffi::OsString;
+use clap::{Args, Parser};
 use weir_dsl::{Account, QuotaKind, QuotaPrincipal};
 use weir_format::znode::Fuid;
 use weir_machine::Request;
 use weir_pool::{OpenOptions, PoolError};
 
-const LONG: [(&str, char); 1] = [("dir", 'D')];
-const LETTERS: &str = "niHpo:s:S:t:D:";
-const SPECS: [Spec; 3] = [
-    Spec {
-        command: "zfs userspace",
-        letters: LETTERS,
-        long: &LONG,
-        usage: "zfs userspace [-Hinp] [-o FIELD,…] [-s FIELD]… [-S FIELD]… [--dir DIR]… FILESYSTEM|SNAPSHOT",
-    },
-    Spec {
-        command: "zfs groupspace",
-        letters: LETTERS,
-        long: &LONG,
-        usage: "zfs groupspace [-Hinp] [-o FIELD,…] [-s FIELD]… [-S FIELD]… [--dir DIR]… FILESYSTEM|SNAPSHOT",
-    },
-    Spec {
-        command: "zfs projectspace",
-        letters: LETTERS,
-        long: &LONG,
-        usage: "zfs projectspace [-Hp] [-o FIELD,…] [-s FIELD]… [-S FIELD]… [--dir DIR]… FILESYSTEM|SNAPSHOT",
-    },
-];
+/// Options and operand of the three commands.
+#[derive(Args, Debug)]
+pub struct AccountOptions {
+    /// Print numeric ids instead of names
+    #[arg(short = 'n')]
+    numeric: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'i')]
+    _sids: bool,
+    /// No header; columns separated by tabs
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Print exact numbers
+    #[arg(short)]
+    parsable: bool,
+    /// Columns: type, name, used, quota, objused, objquota
+    #[arg(short = 'o', value_name = "FIELD,…", default_value = "type,name,used,quota,objused,objquota")]
+    fields: String,
+    #[command(flatten)]
+    sort: SortFields,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 't', value_name = "TYPE,…")]
+    _types: Option<String>,
+    #[command(flatten)]
+    places: DatasetDirs,
+    /// File system or snapshot
+    #[arg(value_name = "DATASET")]
+    words: Vec<String>,
+}
+
+/// Show space, objects and quotas of each user in a file system or snapshot.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs userspace",
+    override_usage = "zfs userspace [-Hinp] [-o FIELD,…] [-s FIELD]… [-S FIELD]… [-t TYPE,…] [--dir DIR]… FILESYSTEM|SNAPSHOT"
+)]
+pub struct UserspaceArgs {
+    #[command(flatten)]
+    options: AccountOptions,
+}
+
+/// Show space, objects and quotas of every group of users in a file system or snapshot.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs groupspace",
+    override_usage = "zfs groupspace [-Hinp] [-o FIELD,…] [-s FIELD]… [-S FIELD]… [-t TYPE,…] [--dir DIR]… FILESYSTEM|SNAPSHOT"
+)]
+pub struct GroupspaceArgs {
+    #[command(flatten)]
+    options: AccountOptions,
+}
+
+/// Show space, objects and quotas of each project in a file system or snapshot.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs projectspace",
+    override_usage = "zfs projectspace [-Hinp] [-o FIELD,…] [-s FIELD]… [-S FIELD]… [-t TYPE,…] [--dir DIR]… FILESYSTEM|SNAPSHOT"
+)]
+pub struct ProjectspaceArgs {
+    #[command(flatten)]
+    options: AccountOptions,
+}
+
+/// Runs `zfs userspace`.
+pub fn of_users(call: &Call, args: &UserspaceArgs) -> Result<u8, Failure> {
+    run::<UserspaceArgs>(call, QuotaPrincipal::User, &args.options)
+}
+
+/// Runs `zfs groupspace`.
+pub fn of_groups(call: &Call, args: &GroupspaceArgs) -> Result<u8, Failure> {
+    run::<GroupspaceArgs>(call, QuotaPrincipal::Group, &args.options)
+}
+
+/// Runs `zfs projectspace`.
+pub fn of_projects(call: &Call, args: &ProjectspaceArgs) -> Result<u8, Failure> {
+    run::<ProjectspaceArgs>(call, QuotaPrincipal::Project, &args.options)
+}
 
 const FIELDS: [&str; 6] = ["type", "name", "used", "quota", "objused", "objquota"];
 
-/// One line.
+/// A row of the table.
 struct Row {
     id: Fuid,
     name: String,
     account: Account,
 }
 
-/// Runs the command of users, groups or projects.
-pub fn run(call: &Call, who: QuotaPrincipal, line: Vec<OsString>) -> Result<u8, Failure> {
-    let [user, group, project] = &SPECS;
-    let spec = match who {
-        QuotaPrincipal::User => user,
-        QuotaPrincipal::Group => group,
-        QuotaPrincipal::Project => project,
-    };
-    let args = spec.parse(line)?;
-    let names = words(spec, &args, 1..=1, "missing dataset argument")?;
-    let Some(of) = names.first() else { return Err(spec.misused("missing dataset argument")) };
-    let fields = fields(spec, &args)?;
+/// Runs the command `C`.
+fn run<C: CommandLine>(call: &Call, who: QuotaPrincipal, args: &AccountOptions) -> Result<u8, Failure> {
+    let names = words::<C>(&args.words, 1..=1, "missing dataset argument")?;
+    let Some(of) = names.first() else { return Err(C::misused("missing dataset argument")) };
+    let fields = fields::<C>(&args.fields)?;
     let machine = call.machine()?;
-    let search = crate::pools::search(call, args.values('D'))?;
+    let search = crate::pools::search(call, &args.places.dirs)?;
     let pool = crate::pools::open(call, &OpenOptions::new(search, pool_of(of)))?;
     let found = machine.block_on(async {
         let rq = Request::internal("userspace");
@@ -68,15 +118,15 @@ pub fn run(call: &Call, who: QuotaPrincipal, line: Vec<OsString>) -> Result<u8, 
     let (found, counts_objects) =
         found.map_err(|why| Failure::failed(format!("cannot get used/quota for {of}: {why}")))?;
     let known = identity::names(who);
-    let row = |(id, account): (Fuid, Account)| Row { id, name: identity::name(id, args.has('n'), &known), account };
+    let row = |(id, account): (Fuid, Account)| Row { id, name: identity::name(id, args.numeric, &known), account };
     let mut rows: Vec<Row> = found.into_iter().map(row).collect();
-    sort(spec, &args, &mut rows)?;
+    sort::<C>(&args.sort, &mut rows)?;
     let align = |field: &str| if field == "type" { Align::Left } else { Align::Right };
-    let mut table = Table::new(fields.iter().map(|f| (f.to_uppercase(), align(f))), args.has('H'));
+    let mut table = Table::new(fields.iter().map(|f| (f.to_uppercase(), align(f))), args.scripted);
     for row in &rows {
         let text = |field: &String| match field.as_str() {
             "objused" | "objquota" if !counts_objects => "-".to_owned(),
-            field => cell(who, row, field, args.has('p')),
+            field => cell(who, row, field, args.parsable),
         };
         table.row(fields.iter().map(text).collect());
     }
@@ -84,11 +134,10 @@ pub fn run(call: &Call, who: QuotaPrincipal, line: Vec<OsString>) -> Result<u8, 
     Ok(0)
 }
 
-fn fields(spec: &Spec, args: &Args) -> Result<Vec<String>, Failure> {
-    let given = args.value('o').unwrap_or_else(|| FIELDS.join(","));
+fn fields<C: CommandLine>(given: &str) -> Result<Vec<String>, Failure> {
     let fields: Vec<String> = given.split(',').map(str::to_owned).collect();
     match fields.iter().find(|f| !FIELDS.contains(&f.as_str())) {
-        Some(bad) => Err(spec.misused(&format!("invalid type '{bad}' for -o option"))),
+        Some(bad) => Err(C::misused(&format!("invalid type '{bad}' for -o option"))),
         None => Ok(fields),
     }
 }
@@ -104,21 +153,16 @@ fn key(row: &Row, field: &str) -> (u64, String) {
     }
 }
 
-/// By what `-s` and `-S` say, and then by name.
-fn sort(spec: &Spec, args: &Args, rows: &mut [Row]) -> Result<(), Failure> {
-    let mut by: Vec<(String, bool)> = Vec::new();
-    for (letter, value) in args.in_order().filter(|(letter, _)| matches!(letter, 's' | 'S')) {
-        let field = value.map(|v| v.to_string_lossy().into_owned()).unwrap_or_default();
-        if !FIELDS.contains(&field.as_str()) {
-            return Err(spec.misused(&format!("invalid field '{field}' to sort by")));
-        }
-        by.push((field, letter == 'S'));
+/// Sorts by the fields of `-s` and `-S`, then by name.
+fn sort<C: CommandLine>(by: &SortFields, rows: &mut [Row]) -> Result<(), Failure> {
+    if let Some(unknown) = by.0.iter().find(|field| !FIELDS.contains(&field.name.as_str())) {
+        return Err(C::misused(&format!("invalid field '{}' to sort by", unknown.name)));
     }
     rows.sort_by(|a, b| {
-        for (field, down) in &by {
-            let order = key(a, field).cmp(&key(b, field));
+        for SortField { name, descends } in &by.0 {
+            let order = key(a, name).cmp(&key(b, name));
             if order.is_ne() {
-                return if *down { order.reverse() } else { order };
+                return if *descends { order.reverse() } else { order };
             }
         }
         key(a, "name").cmp(&key(b, "name"))

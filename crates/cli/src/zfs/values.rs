@@ -1,4 +1,4 @@
-//! Values of properties as they are typed: checked, and turned into what is stored (OpenZFS `zprop_parse_value`,
+//! Parses and checks the values of properties that users set (OpenZFS `zprop_parse_value`,
 //! `zfs_valid_proplist`).
 
 use crate::size;
@@ -9,7 +9,7 @@ const MAX_USER_VALUE_LEN: usize = 8191;
 /// Record sizes, in bytes.
 const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
 
-/// Properties that are given once, when the dataset is made.
+/// Properties that can be set only when the dataset is created.
 const AT_CREATION: [&str; 7] =
     ["casesensitivity", "normalization", "utf8only", "volblocksize", "encryption", "keyformat", "pbkdf2iters"];
 
@@ -19,16 +19,16 @@ pub type Setting = (String, Value);
 /// When a value is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// The dataset is being made.
+    /// At creation of the dataset.
     Creation,
     /// The dataset exists.
     Later,
 }
 
-/// `NAME=VALUE` for a dataset of a kind.
+/// Parses `NAME=VALUE` for a dataset of a kind.
 ///
 /// # Errors
-/// What is wrong, without the dataset's name.
+/// The message for an invalid property or value, without the dataset's name.
 pub fn parse(text: &str, kind: DatasetKind, when: When) -> Result<Setting, String> {
     let Some((name, value)) = text.split_once('=') else {
         return Err(format!("missing '=' for property=value argument: '{text}'"));
@@ -57,7 +57,7 @@ fn user(name: &str, value: &str) -> Result<Setting, String> {
     Ok((name.to_owned(), Value::Text(value.to_owned())))
 }
 
-/// Whether a dataset of this kind has the property, and may be given it now.
+/// Checks that datasets of this kind have the property and that it can be set now.
 fn check_place(native: &Native, kind: DatasetKind, when: When) -> Result<(), String> {
     let name = native.name;
     let plural = match kind {
@@ -144,7 +144,7 @@ fn check_range(native: &Native, value: &Value) -> Result<(), String> {
 /// The full name of a property that can be inherited.
 ///
 /// # Errors
-/// What is wrong.
+/// The message for a property that cannot be inherited.
 pub fn inheritable(name: &str) -> Result<String, String> {
     if name.contains(':') {
         return Ok(name.to_owned());

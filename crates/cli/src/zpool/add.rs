@@ -1,51 +1,66 @@
 //! `zpool add`: more vdevs for a pool, also while it is in use.
 
 use super::devices;
-use super::opened::words;
-use crate::args::Spec;
+use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::locks::lock;
+use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::size;
 use crate::writable::{WritablePool, WriteIntent};
-use std::ffi::OsString;
+use clap::Parser;
 use weir_engine::create::Layout;
 use weir_engine::{Engine, VdevAddRequest};
 
-const SPEC: Spec = Spec {
-    command: "zpool add",
-    letters: "fno:d:",
-    long: &[],
-    usage: "zpool add [-fn] [-o ashift=N] [-d DIR]… POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…",
-};
+/// Add vdevs to a pool.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool add",
+    override_usage = "zpool add [-fn] [-o ashift=N] [-d DIR]… POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…"
+)]
+pub struct AddArgs {
+    /// Add the vdevs even if the devices are in use or the redundancy differs from the pool's
+    #[arg(short)]
+    force: bool,
+    /// Show the resulting layout and change nothing
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Property of the new vdevs: ashift=N, the sector size as a power of two, 9 to 16
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool, then the vdevs: devices, each preceded by its vdev type or class if it has one
+    #[arg(value_name = "POOL VDEV")]
+    words: Vec<String>,
+}
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let words = words(&args);
-    let Some((pool, rest)) = words.split_first() else { return Err(SPEC.misused("missing pool name argument")) };
+pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
+    let Some((pool, rest)) = args.words.split_first() else {
+        return Err(AddArgs::misused("missing pool name argument"));
+    };
     if rest.is_empty() {
-        return Err(SPEC.misused("missing vdev specification"));
+        return Err(AddArgs::misused("missing vdev specification"));
     }
     let vdevs = devices::parse(&call.caller.folder, rest)?;
-    let mut more = VdevAddRequest { force: args.has('f'), ..VdevAddRequest::default() };
-    for given in args.values('o') {
-        let text = given.to_string_lossy();
+    let mut more = VdevAddRequest { force: args.force, ..VdevAddRequest::default() };
+    for text in &args.properties {
         let shift = text.strip_prefix("ashift=").and_then(size::parse).filter(|shift| (9..=16).contains(shift));
-        let why = || SPEC.misused(&format!("'{text}': the one property is ashift, from 9 to 16"));
+        let why = || AddArgs::misused(&format!("'{text}': the one property is ashift, from 9 to 16"));
         more.ashift = Some(shift.ok_or_else(why)?);
     }
-    let intent = WriteIntent { search: search(call, args.values('d'))?, pool: pool.clone(), ..WriteIntent::default() };
+    let intent = WriteIntent { search: search(call, &args.places.dirs)?, pool: pool.clone(), ..WriteIntent::default() };
     let writable = WritablePool::of_call(call, &intent)?;
     let served_pool = writable.served_pool().cloned();
     writable.with(async |engine| {
-        if let Some(mismatch) = vdevs.mismatch(&present(engine)).filter(|_| !args.has('f')) {
+        if let Some(mismatch) = vdevs.mismatch(&present(engine)).filter(|_| !args.force) {
             return Err(Failure::failed(format!(
                 "invalid vdev specification\nuse '-f' to override the following errors:\n{mismatch}"
             )));
         }
-        if args.has('n') {
+        if args.dry_run {
             outln!(call, "would add to '{pool}':\n\n{}", devices::shown(pool, &vdevs));
             return Ok(());
         }

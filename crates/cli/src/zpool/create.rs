@@ -2,7 +2,7 @@
 
 use super::devices::{self, Vdevs};
 use super::features;
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::lock;
@@ -10,37 +10,67 @@ use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
 use crate::writable::host;
 use crate::zfs::{When, file_system, is_usual_limit, parse_property};
-use std::ffi::OsString;
+use clap::Parser;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_engine::Engine;
 use weir_engine::create::{CreateOptions, PoolValue, check_pool_name};
 
-const SPEC: Spec = Spec {
-    command: "zpool create",
-    letters: "fndo:O:m:R:t:",
-    long: &[],
-    usage: "zpool create [-fnd] [-o PROPERTY=VALUE]… [-O FILE-SYSTEM-PROPERTY=VALUE]… [-m MOUNTPOINT] [-R ROOT] POOL \
-            [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…",
-};
+/// Create a pool on files or devices.
+///
+/// The files and devices must exist. A device that holds a pool or other data is used only with -f.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool create",
+    override_usage = "zpool create [-fnd] [-o PROPERTY=VALUE]… [-O FILE-SYSTEM-PROPERTY=VALUE]… [-m MOUNTPOINT] [-R ROOT] [-t NAME]\n       POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…"
+)]
+pub struct CreateArgs {
+    /// Use devices that hold data, and vdevs of different redundancy
+    #[arg(short)]
+    force: bool,
+    /// Show the layout and create nothing
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Enable no features, except those that -o enables
+    #[arg(short = 'd')]
+    no_features: bool,
+    /// Pool property or feature@NAME=enabled|disabled; may be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    /// Property of the root file system; may be repeated
+    #[arg(short = 'O', value_name = "PROPERTY=VALUE")]
+    root_properties: Vec<String>,
+    /// Mount point of the root file system
+    #[arg(short, value_name = "MOUNTPOINT")]
+    mountpoint: Option<String>,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'R', value_name = "ROOT")]
+    _altroot: Option<String>,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 't', value_name = "NAME")]
+    _temporary_name: Option<String>,
+    /// Pool, then the vdevs: devices, each preceded by its vdev type or class if it has one
+    #[arg(value_name = "POOL VDEV")]
+    words: Vec<String>,
+}
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let words = super::opened::words(&args);
-    let Some((name, rest)) = words.split_first() else { return Err(SPEC.misused("missing pool name argument")) };
+pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
+    let Some((name, rest)) = args.words.split_first() else {
+        return Err(CreateArgs::misused("missing pool name argument"));
+    };
     if rest.is_empty() {
-        return Err(SPEC.misused("missing vdev specification"));
+        return Err(CreateArgs::misused("missing vdev specification"));
     }
     let doing = format!("cannot create '{name}'");
     check_pool_name(name).map_err(|error| Failure::failed(format!("{doing}: {error}")))?;
     let vdevs = devices::parse(&call.caller.folder, rest)?;
-    if let Some(mismatch) = vdevs.mismatch(&[]).filter(|_| !args.has('f')) {
+    if let Some(mismatch) = vdevs.mismatch(&[]).filter(|_| !args.force) {
         return Err(Failure::failed(format!(
             "invalid vdev specification\nuse '-f' to override the following errors:\n{mismatch}"
         )));
     }
-    let (mut options, wanted) = options(call, &args, name, &vdevs, &doing)?;
-    if args.has('n') {
+    let (mut options, wanted) = options(call, args, name, &vdevs, &doing)?;
+    if args.dry_run {
         call.print(format_args!(
             "would create '{name}' with the following layout:\n\n{}",
             devices::shown(name, &vdevs)
@@ -61,7 +91,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 /// Parses the options of the pool and of encryption.
 fn options(
     call: &Call,
-    args: &Args,
+    args: &CreateArgs,
     name: &str,
     vdevs: &Vdevs,
     doing: &str,
@@ -70,14 +100,14 @@ fn options(
     let mut options = CreateOptions::new(name, vdevs.tops.clone());
     options.caches = vdevs.caches.clone();
     options.spares = vdevs.spares.clone();
-    options.force = args.has('f');
+    options.force = args.force;
     options.host = host();
     options.command = call.line();
-    if args.has('d') {
+    if args.no_features {
         options.features.clear();
     }
-    // Sets first, so that single features stand above them.
-    let pairs = pairs(args.values('o'), &wrong)?;
+    // Sets first, so that single features override them.
+    let pairs = pairs(&args.properties, &wrong)?;
     for (property, value) in pairs.iter().filter(|(property, _)| property == "compatibility") {
         let set = features::compatible(value).map_err(|why| wrong(format!("property '{property}': {why}")))?;
         if let Some(set) = set {
@@ -89,15 +119,15 @@ fn options(
         set(&mut options, property, value).map_err(wrong)?;
     }
     let mut root: Vec<(String, Value)> = Vec::new();
-    for text in args.values('O') {
-        let parsed = parse_property(&text.to_string_lossy(), DatasetKind::Filesystem, When::Creation);
+    for text in &args.root_properties {
+        let parsed = parse_property(text, DatasetKind::Filesystem, When::Creation);
         let (property, value) = parsed.map_err(wrong)?;
         if is_usual_limit(&property) {
             return Err(wrong(format!("'{property}' is set once the pool is there: zfs set")));
         }
         root.push((property, value));
     }
-    if let Some(mountpoint) = args.value('m') {
+    if let Some(mountpoint) = &args.mountpoint {
         root.push(
             parse_property(&format!("mountpoint={mountpoint}"), DatasetKind::Filesystem, When::Creation)
                 .map_err(wrong)?,
@@ -109,13 +139,12 @@ fn options(
     Ok((options, wanted))
 }
 
-fn pairs(given: Vec<OsString>, wrong: &impl Fn(String) -> Failure) -> Result<Vec<(String, String)>, Failure> {
-    let pair = |text: OsString| {
-        let text = text.to_string_lossy().into_owned();
+fn pairs(given: &[String], wrong: &impl Fn(String) -> Failure) -> Result<Vec<(String, String)>, Failure> {
+    let pair = |text: &String| {
         let split = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
         split.ok_or_else(|| wrong(format!("missing '=' for property=value argument: '{text}'")))
     };
-    given.into_iter().map(pair).collect()
+    given.iter().map(pair).collect()
 }
 
 /// One `-o PROPERTY=VALUE`.
@@ -136,7 +165,7 @@ fn set(options: &mut CreateOptions, property: &str, value: &str) -> Result<(), S
             Ok(())
         }
         "compatibility" => Ok(()),
-        // They are of this session, and there is none after the command.
+        // They last until the export in OpenZFS; here no import stays open.
         "cachefile" | "altroot" => Ok(()),
         _ => {
             options.properties.push(stored(property, value)?);
@@ -177,9 +206,10 @@ pub fn stored(property: &str, value: &str) -> Result<(String, PoolValue), String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
 
     fn options_of(line: &[&str]) -> Result<CreateOptions, Failure> {
-        let args = SPEC.parse(line.iter().map(OsString::from).collect())?;
+        let args = CreateArgs::parse_line(&line.iter().map(OsString::from).collect::<Vec<_>>()).unwrap();
         Ok(options(&Call::own("zpool", Vec::new()), &args, "p", &Vdevs::default(), "cannot create 'p'")?.0)
     }
 

@@ -3,71 +3,99 @@
 //! Events are in the memory of the process that has the pool open ([`weir_engine::events`]), which this command asks
 //! for them. A pool that no process has open has no events.
 
-use super::opened::{ask, holders, words};
-use crate::args::{Args, Spec};
+use super::opened::{ask, holders};
+use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
+use crate::options::{JsonOptions, PoolDirs};
 use crate::zdb::date;
+use clap::Parser;
 use serde_json::{Map, Value};
-use std::ffi::OsString;
 use std::time::Duration;
 use weir_engine::{Event, Events};
 use weir_format::{NvList, NvPair, NvValue};
 
-const SPEC: Spec = Spec {
-    command: "zpool events",
-    letters: "vHfcjId:",
-    long: &[("json", 'j'), ("json-int", 'I')],
-    usage: "zpool events [-vHf | -j [--json-int]] [-d DIR]… [POOL]\n       zpool events -c [-d DIR]…",
-};
+/// Show the events of a pool since a process opened it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool events",
+    override_usage = "zpool events [-vHf | -j [--json-int]] [-d DIR]… [POOL]\n       zpool events -c [-d DIR]…"
+)]
+pub struct EventsArgs {
+    /// Show the payload of each event
+    #[arg(short)]
+    verbose: bool,
+    /// No header; columns separated by tabs
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Wait for further events and show them
+    #[arg(short)]
+    follow: bool,
+    /// Clear all events
+    #[arg(short)]
+    clear: bool,
+    #[command(flatten)]
+    json: JsonOptions,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool; default: all pools that a process has open
+    #[arg(value_name = "POOL")]
+    words: Vec<String>,
+}
 
-/// How often who follows looks for new ones.
+/// Interval at which `-f` looks for new events.
 const LOOK: Duration = Duration::from_millis(200);
 /// Columns by which names are set off, and lists in lists again.
 const INDENT: usize = 8;
 
-/// Runs the command: the process that has the pool prints its events, another one asks that process.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let names = words(&args);
+impl EventsArgs {
+    /// Whether an option changes the text of the events or follows them.
+    fn changes_output(&self) -> bool {
+        self.verbose || self.scripted || self.follow
+    }
+}
+
+/// Runs the command. The process that has the pool open prints its events; another process sends it the command.
+pub fn run(call: &Call, args: &EventsArgs) -> Result<u8, Failure> {
+    let names = &args.words;
     if names.len() > 1 {
-        return Err(SPEC.misused("too many arguments"));
+        return Err(EventsArgs::misused("too many arguments"));
     }
-    let shows = !names.is_empty() || "vHfj".chars().any(|letter| args.has(letter));
-    if args.has('c') && shows {
-        return Err(SPEC.misused("invalid options combined with -c"));
+    let shows = !names.is_empty() || args.changes_output() || args.json.json;
+    if args.clear && shows {
+        return Err(EventsArgs::misused("invalid options combined with -c"));
     }
-    if args.has('j') && "vHf".chars().any(|letter| args.has(letter)) {
-        return Err(SPEC.misused("-j does not go together with -v, -H and -f"));
+    if args.json.json && args.changes_output() {
+        return Err(EventsArgs::misused("-j does not go together with -v, -H and -f"));
     }
     if let Some(served_pool) = call.served_pool() {
-        return of_served_pool(call, &args, &served_pool.engine.events);
+        return of_served_pool(call, args, &served_pool.engine.events);
     }
     let why = "events are in the memory of the process that has (weir serve, mount, demo), and end with it; \
                'zpool history -i' shows what is on disk";
-    let holders = holders(call, &args, names.first(), why)?;
-    if args.has('f') && holders.len() > 1 {
+    let holders = holders(call, &args.places, names.first(), why)?;
+    if args.follow && holders.len() > 1 {
         return Err(Failure::failed("several processes have pools open: name the pool whose events to follow"));
     }
     ask(call, &holders)
 }
 
-/// Shows the events of the pool that this process has open, or forgets them.
-fn of_served_pool(call: &Call, args: &Args, events: &Events) -> Result<u8, Failure> {
-    if args.has('c') {
+/// Shows or clears the events of the pool that this process has open.
+fn of_served_pool(call: &Call, args: &EventsArgs, events: &Events) -> Result<u8, Failure> {
+    if args.clear {
         outln!(call, "cleared {} events", events.clear());
         return Ok(0);
     }
-    if args.has('j') {
-        let numbers = if args.has('I') { Numbers::Integers } else { Numbers::Text };
+    if args.json.json {
+        let numbers = args.json.numbers::<EventsArgs>()?;
         let all = events.after(0).events.iter().map(|event| object(&event.list, numbers)).collect();
         let mut answer = json::frame("zpool events");
         answer.insert("events".into(), Value::Array(all));
         json::print(call, answer);
         return Ok(0);
     }
-    if !args.has('H') {
+    if !args.scripted {
         outln!(call, "{:<30} CLASS", "TIME");
     }
     let machine = call.machine()?;
@@ -81,7 +109,7 @@ fn of_served_pool(call: &Call, args: &Args, events: &Events) -> Result<u8, Failu
                 last = event.eid;
                 call.wait_for_output().await;
             }
-            if !args.has('f') || news.ended || call.is_gone() {
+            if !args.follow || news.ended || call.is_gone() {
                 return Ok(0);
             }
             machine.clock.sleep(LOOK).await;
@@ -89,13 +117,13 @@ fn of_served_pool(call: &Call, args: &Args, events: &Events) -> Result<u8, Failu
     })
 }
 
-fn show(call: &Call, args: &Args, event: &Event, dropped: u64) {
+fn show(call: &Call, args: &EventsArgs, event: &Event, dropped: u64) {
     if dropped > 0 {
         outln!(call, "dropped {dropped} events");
     }
-    let gap = if args.has('H') { '\t' } else { ' ' };
+    let gap = if args.scripted { '\t' } else { ' ' };
     outln!(call, "{}{gap}{}", time(event.time), event.class);
-    if args.has('v') {
+    if args.verbose {
         call.print(format_args!("{}\n", payload(&event.list, INDENT)));
     }
 }

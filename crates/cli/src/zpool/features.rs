@@ -1,4 +1,4 @@
-//! Which features a new pool gets: by name, and by `compatibility` sets, which are files with a name a line.
+//! Features of a new pool: by name, and by `compatibility` sets, which are files with one feature name per line.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,7 @@ const FOLDERS: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatib
 /// The longest file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 16;
 
-/// Sets that are known without a file: what each release enabled in addition to the one before. They are what OpenZFS
-/// on Linux of that release understands.
+/// Sets that need no file: the features that each release of OpenZFS on Linux added to those of the release before.
 const RELEASES: &[(&str, &[&str])] = &[
     (
         "openzfs-2.0-linux",
@@ -75,7 +74,7 @@ pub fn compatible(value: &str) -> Result<Option<BTreeSet<String>>, String> {
     Ok(allowed)
 }
 
-/// One set: of a file, else of a release.
+/// Reads one set from a file, or else from the table of releases.
 fn set(name: &str) -> Result<BTreeSet<String>, String> {
     let named = Path::new(name);
     if name.is_empty() || name == "." || name == ".." || (name.contains('/') && !named.is_absolute()) {

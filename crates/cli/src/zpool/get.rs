@@ -1,41 +1,63 @@
 //! `zpool get`: properties of pools.
 
-use super::opened::{OpenedPools, words};
-use crate::args::{Args, Spec};
+use super::opened::OpenedPools;
+use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
+use crate::options::{JsonOptions, PoolDirs};
 use crate::table::{Align, Table};
+use clap::Parser;
 use serde_json::{Map, Value};
-use std::ffi::OsString;
 use weir_machine::Request;
 use weir_pool::Pool;
 use weir_pool::properties::{self, PoolProperty};
 
-const SPEC: Spec = Spec {
-    command: "zpool get",
-    letters: "Hpjo:d:R:I",
-    long: &[("json", 'j'), ("json-int", 'I')],
-    usage: "zpool get [-Hp] [-j [--json-int]] [-o FIELD[,…]] [-R ROOT] [-d DIR]… all | PROPERTY[,…] [POOL]…",
-};
+/// Show properties of pools.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool get",
+    override_usage = "zpool get [-Hp] [-j [--json-int]] [-o FIELD[,…]] [-R ROOT] [-d DIR]… all|PROPERTY[,…] [POOL]…"
+)]
+pub struct GetArgs {
+    /// No header; columns separated by tabs
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Print exact numbers
+    #[arg(short)]
+    parsable: bool,
+    #[command(flatten)]
+    json: JsonOptions,
+    /// Columns: name, property, value, source
+    #[arg(short = 'o', value_name = "FIELD,…", default_value = "name,property,value,source")]
+    fields: String,
+    /// Value to show as altroot
+    #[arg(short = 'R', value_name = "ROOT")]
+    altroot: Option<String>,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// "all" or properties separated by commas, then pools; default: all pools
+    #[arg(value_name = "PROPERTY POOL")]
+    words: Vec<String>,
+}
 const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let numbers = numbers(&args, &SPEC)?;
-    let words = words(&args);
-    let Some((wanted, pools)) = words.split_first() else { return Err(SPEC.misused("missing property argument")) };
+pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
+    let numbers = args.json.numbers::<GetArgs>()?;
+    let Some((wanted, pools)) = args.words.split_first() else {
+        return Err(GetArgs::misused("missing property argument"));
+    };
     let wanted = wanted_names(wanted)?;
-    let fields = fields(args.value('o').as_deref().unwrap_or("name,property,value,source"))?;
+    let fields = fields(&args.fields)?;
     let machine = call.machine()?;
-    let opened = OpenedPools::open(call, &args, pools)?;
+    let opened = OpenedPools::open(call, &args.places, pools)?;
     let mut found = Vec::new();
     for pool in &opened.pools {
-        let all = machine.block_on(all(pool, args.value('R').as_deref()))?;
+        let all = machine.block_on(all(pool, args.altroot.as_deref()))?;
         found.push((pool, choose(all, wanted.as_deref())));
     }
-    if args.has('j') {
+    if args.json.json {
         let mut pools = Map::new();
         for (pool, properties) in &found {
             let mut item = header(pool, true, numbers);
@@ -47,13 +69,13 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         json::print(call, answer);
     } else {
         let columns = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
-        let mut table = Table::new(columns, args.has('H'));
+        let mut table = Table::new(columns, args.scripted);
         for (pool, properties) in &found {
             for property in properties {
                 let cell = |field: &&str| match *field {
                     "name" => pool.name().to_owned(),
                     "property" => property.name.clone(),
-                    "value" => property.value.text(args.has('p')),
+                    "value" => property.value.text(args.parsable),
                     _ => property.origin.text().to_owned(),
                 };
                 table.row(fields.iter().map(cell).collect());
@@ -62,15 +84,6 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         call.print(format_args!("{}", table.text()));
     }
     Ok(opened.close(call))
-}
-
-/// How numbers appear in JSON.
-pub fn numbers(args: &Args, spec: &Spec) -> Result<Numbers, Failure> {
-    match (args.has('j'), args.has('I')) {
-        (false, true) => Err(spec.misused("'--json-int' only works with '-j'")),
-        (_, true) => Ok(Numbers::Integers),
-        _ => Ok(Numbers::Text),
-    }
 }
 
 /// All properties of a pool, its name first.
@@ -104,7 +117,7 @@ fn fields(text: &str) -> Result<Vec<&'static str>, Failure> {
     }
     let field = |name: &str| {
         let found = FIELDS.iter().find(|f| **f == name).copied();
-        found.ok_or_else(|| SPEC.misused(&format!("invalid field '{name}' (there are {})", FIELDS.join(", "))))
+        found.ok_or_else(|| GetArgs::misused(&format!("invalid field '{name}' (there are {})", FIELDS.join(", "))))
     };
     text.split(',').map(field).collect()
 }
@@ -120,7 +133,7 @@ pub fn header(pool: &Pool, typed: bool, numbers: Numbers) -> Map<String, Value> 
     for (name, n) in [
         ("pool_guid", pool.config.guid),
         ("txg", pool.uberblock.txg.0),
-        // What this program knows: pools with features, file systems of version 5.
+        // Versions that Weir supports: pools with feature flags, file systems of version 5.
         ("spa_version", weir_format::features::VERSION_FEATURES),
         ("zpl_version", 5),
     ] {

@@ -1,17 +1,18 @@
-//! `zpool import`: the pools that the given folders hold; with a pool's name, that pool is taken over by this machine.
+//! `zpool import`: lists the pools found, or imports one for this host.
 //!
 //! Between two commands a pool is open only in a process that serves it, so "imported" means that its labels say that
 //! this machine uses it: every other command then opens it without `-f`, and another machine does not. With `-l` the
-//! keys of encrypted datasets are asked for and proven, and the intent logs that wait for them are replayed.
+//! command asks for the keys of encrypted datasets, verifies them, and replays the intent logs that need them.
 
 use super::tree;
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
+use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::writable::{WritablePool, WriteIntent};
-use std::ffi::OsString;
+use clap::Parser;
 use weir_dsl::Dir;
 use weir_engine::Engine;
 use weir_format::ObjsetKind;
@@ -21,44 +22,85 @@ use weir_pool::dtls::all_by_labels;
 use weir_pool::status::{VdevState, lacking, states};
 use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, scan, uberblocks};
 
-const SPEC: Spec = Spec {
-    command: "zpool import",
-    letters: "ad:DfFlmnNo:R:s",
-    long: &[],
-    usage: "zpool import [-D] [-d DIR|DEVICE]…\n       zpool import [-aflFmnN] [-D] [-o PROPERTY=VALUE]… [-R ROOT] [-d \
-            DIR|DEVICE]… [POOL|ID [NEWPOOL]]",
-};
+/// List the pools that can be imported, or import pools.
+///
+/// Without a pool and without -a, the command lists the pools that it finds. An imported pool belongs to this host: other
+/// commands open it without -f, and other hosts do not.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool import",
+    override_usage = "zpool import [-D] [-d DIR|DEVICE]…\n       zpool import [-aflFmnNs] [-D] [-o PROPERTY=VALUE]… [-R ROOT] [-d DIR|DEVICE]… [POOL|ID [NEWPOOL]]"
+)]
+pub struct ImportArgs {
+    /// Import all pools
+    #[arg(short)]
+    all: bool,
+    /// Import a pool that another host used
+    #[arg(short)]
+    force: bool,
+    /// Ask for the keys of encrypted datasets, and replay their intent logs
+    #[arg(short = 'l')]
+    load_keys: bool,
+    /// If the last txg is unreadable, go back to an earlier one
+    #[arg(short = 'F')]
+    rewind: bool,
+    /// With -F: only show to which txg the pool would go back
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Discard intent logs on missing devices, and log records that cannot be replayed
+    #[arg(short = 'm')]
+    without_logs: bool,
+    /// Import destroyed pools
+    #[arg(short = 'D')]
+    destroyed: bool,
+    /// Mount no file systems. No import mounts any, so it has no effect
+    #[arg(short = 'N')]
+    no_mount: bool,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 's')]
+    _scan: bool,
+    /// readonly=on: check the pool and change nothing; may be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    /// Accepted for compatibility; has no effect
+    #[arg(short = 'R', value_name = "ROOT")]
+    _altroot: Option<String>,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool by name or GUID, and its new name
+    #[arg(value_name = "POOL NEWPOOL")]
+    words: Vec<String>,
+}
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
+pub fn run(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     if args.words.len() > 2 {
-        return Err(SPEC.misused("too many arguments"));
+        return Err(ImportArgs::misused("too many arguments"));
     }
-    if args.has('n') && !args.has('F') {
-        return Err(SPEC.misused("-n option must be used with -F"));
+    if args.dry_run && !args.rewind {
+        return Err(ImportArgs::misused("-n option must be used with -F"));
     }
-    if args.has('a') && !args.words.is_empty() {
-        return Err(SPEC.misused("too many arguments"));
+    if args.all && !args.words.is_empty() {
+        return Err(ImportArgs::misused("too many arguments"));
     }
-    if args.has('l') && args.has('N') {
-        return Err(SPEC.misused("-l is incompatible with -N"));
+    if args.load_keys && args.no_mount {
+        return Err(ImportArgs::misused("-l is incompatible with -N"));
     }
-    if args.has('l') && !args.has('a') && args.words.is_empty() {
-        return Err(SPEC.misused("-l is only meaningful during an import"));
+    if args.load_keys && !args.all && args.words.is_empty() {
+        return Err(ImportArgs::misused("-l is only meaningful during an import"));
     }
-    match args.word(0) {
-        Some(pool) => take(call, &args, &pool, args.word(1)),
-        None if args.has('a') => take_all(call, &args),
-        None => list(call, &args),
+    match args.words.first() {
+        Some(pool) => take(call, args, pool, args.words.get(1).cloned()),
+        None if args.all => take_all(call, args),
+        None => list(call, args),
     }
 }
 
-/// Lists what there is.
-fn list(call: &Call, args: &Args) -> Result<u8, Failure> {
+/// Lists the pools found.
+fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let (assembly, looked_at) = look(call, args)?;
     let mut shown = 0;
-    for pool in assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.has('D')) {
+    for pool in assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.destroyed) {
         call.print(format_args!("{}", describe(pool, &assembly)?));
         shown += 1;
     }
@@ -69,10 +111,10 @@ fn list(call: &Call, args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Looks around, and says what cannot be read.
-fn look(call: &Call, args: &Args) -> Result<(Assembly, usize), Failure> {
+/// Scans the devices, and prints on standard error which cannot be read.
+fn look(call: &Call, args: &ImportArgs) -> Result<(Assembly, usize), Failure> {
     let machine = call.machine()?;
-    let scanned = machine.block_on(scan(machine, &search(call, args.values('d'))?))?;
+    let scanned = machine.block_on(scan(machine, &search(call, &args.places.dirs)?))?;
     for (path, fault) in &scanned.faults {
         errln!(call, "{}: {fault}", path.display());
     }
@@ -84,10 +126,10 @@ fn look(call: &Call, args: &Args) -> Result<(Assembly, usize), Failure> {
     Ok((assembly, looked_at))
 }
 
-/// Takes all pools over that are there and not another machine's.
-fn take_all(call: &Call, args: &Args) -> Result<u8, Failure> {
+/// Imports all pools found that no other host uses.
+fn take_all(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let (assembly, _) = look(call, args)?;
-    let alive = assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.has('D'));
+    let alive = assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.destroyed);
     let pools: Vec<String> = alive.map(|pool| pool.config.guid.to_string()).collect();
     drop(assembly);
     let mut code = 0;
@@ -100,13 +142,13 @@ fn take_all(call: &Call, args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Takes one pool over.
-fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Result<u8, Failure> {
+/// Imports one pool.
+fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) -> Result<u8, Failure> {
     let doing = format!("cannot import '{pool}'");
     let (assembly, _) = look(call, args)?;
     let named = |p: &&FoundPool| p.config.name == pool || p.config.guid.to_string() == pool;
     let destroyed = |p: &&FoundPool| p.config.state == state::DESTROYED;
-    let mut found = assembly.pools.values().filter(named).filter(|p| destroyed(p) == args.has('D'));
+    let mut found = assembly.pools.values().filter(named).filter(|p| destroyed(p) == args.destroyed);
     let Some(one) = found.next() else {
         return Err(Failure::failed(format!("{doing}: no such pool available")));
     };
@@ -116,24 +158,24 @@ fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Resul
     let guid = one.config.guid.to_string();
     drop(assembly);
     let read_only = read_only(args)?;
-    let search = search(call, args.values('d'))?;
-    if args.has('n') || read_only {
-        let rewind = if args.has('F') { Rewind::Auto } else { Rewind::No };
+    let search = search(call, &args.places.dirs)?;
+    if args.dry_run || read_only {
+        let rewind = if args.rewind { Rewind::Auto } else { Rewind::No };
         let options = OpenOptions { rewind, ..OpenOptions::new(search, guid) };
         let opened = crate::pools::open(call, &options)?;
-        if args.has('n') {
+        if args.dry_run {
             outln!(call, "Would be able to return {} to its state as of txg {}.", opened.name(), opened.uberblock.txg);
         }
         return Ok(0);
     }
-    let force = args.has('f') || args.has('D');
+    let force = args.force || args.destroyed;
     let mut open = OpenOptions::new(search.clone(), guid.clone());
-    if args.has('F') {
+    if args.rewind {
         open.rewind = Rewind::Auto;
     }
-    let all_keys = !args.has('l') || ask_all(KeyPrompt::Caller(call), call.machine()?, &mut open)?;
-    let rewind = args.has('F');
-    let without_logs = args.has('m');
+    let all_keys = !args.load_keys || ask_all(KeyPrompt::Caller(call), call.machine()?, &mut open)?;
+    let rewind = args.rewind;
+    let without_logs = args.without_logs;
     let keys = open.keys;
     let intent = WriteIntent { search, pool: guid, keys, force, rewind, without_logs, new_name, limits: None };
     let writable = WritablePool::open(call.machine()?.clone(), &intent)?.stays();
@@ -143,8 +185,9 @@ fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Resul
     Ok(u8::from(!all_keys))
 }
 
-/// Replays the logs of the encrypted datasets whose keys are here, since no later command has the keys. With `all` also
-/// those of the datasets that are not encrypted: only this command gives up what cannot be replayed (`-m`).
+/// Replays the logs of the encrypted datasets whose keys are loaded, because no later command has the keys. With `all` also
+/// the logs of datasets that are not encrypted, because only this command discards log records that cannot be replayed
+/// (`-m`).
 async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
     let rq = &Request::internal("import");
     let opened: Vec<(String, ObjsetKind)> = {
@@ -166,15 +209,14 @@ async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether `-o` asks for no more than a look; other properties of an import are of a session, and there is none.
-fn read_only(args: &Args) -> Result<bool, Failure> {
+/// Whether `-o readonly=on` is given. Other properties last until the export in OpenZFS; here no import stays open.
+fn read_only(args: &ImportArgs) -> Result<bool, Failure> {
     let mut read_only = false;
-    for text in args.values('o') {
-        let text = text.to_string_lossy();
+    for text in &args.properties {
         match text.split_once('=') {
             Some(("readonly", "on")) => read_only = true,
             Some(("readonly", "off") | ("cachefile" | "altroot", _)) => {}
-            _ => return Err(SPEC.misused(&format!("property '{text}' can not be set at import time"))),
+            _ => return Err(ImportArgs::misused(&format!("property '{text}' can not be set at import time"))),
         }
     }
     Ok(read_only)

@@ -1,30 +1,52 @@
-//! `zpool iostat`: what goes to and from the devices of a pool that a process has open.
+//! `zpool iostat`: reads and writes of the devices of a pool that a process has open.
 //!
 //! The counters are those of the leaves since the process opened the pool; other vdevs have the sum of their
 //! children. Reads and writes of an interval are printed per second.
 //!
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`print_iostat_default`), `module/zfs/vdev.c` (`vdev_get_stats_ex_impl`).
 
-use super::opened::{ask, holders, words};
+use super::opened::{ask, holders};
 use crate::admin::ServedPool;
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
+use crate::options::PoolDirs;
 use crate::units::human;
+use clap::Parser;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::ops::Sub;
 use std::time::Duration;
 use weir_engine::Engine;
 use weir_machine::Nanos;
 use weir_pool::{Class, VdevConfig};
 
-const SPEC: Spec = Spec {
-    command: "zpool iostat",
-    letters: "vHpnyd:",
-    long: &[],
-    usage: "zpool iostat [-vHpny] [-d DIR]… [POOL] [INTERVAL [COUNT]]",
-};
+/// Show operations and bytes of a pool that a process has open.
+///
+/// The first report covers the time since the process opened the pool, each further one the time since the last.
+#[derive(Debug, Parser)]
+#[command(name = "zpool iostat", override_usage = "zpool iostat [-vHpny] [-d DIR]… [POOL] [INTERVAL [COUNT]]")]
+pub struct IostatArgs {
+    /// Show also each vdev
+    #[arg(short)]
+    verbose: bool,
+    /// No header; columns separated by tabs
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Print exact numbers
+    #[arg(short)]
+    parsable: bool,
+    /// Print the header once only
+    #[arg(short = 'n')]
+    one_header: bool,
+    /// Omit the first report
+    #[arg(short = 'y')]
+    omit_first: bool,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool, seconds between two reports, and number of reports
+    #[arg(value_name = "POOL INTERVAL COUNT")]
+    words: Vec<String>,
+}
 
 /// Interval of checks whether the client still waits for output.
 const LOOK: Duration = Duration::from_millis(200);
@@ -38,7 +60,7 @@ const NAMES: usize = 10;
 
 /// Requested report.
 #[derive(Clone, Debug, PartialEq)]
-struct IostatArgs {
+struct ReportRequest {
     pool: Option<String>,
     interval: Option<Duration>,
     count: Option<u64>,
@@ -62,7 +84,7 @@ impl std::iter::Sum for Work {
     }
 }
 
-/// A line of a report: name with its indent, bytes allocated and free where there are such, work.
+/// A line of a report: indented name, bytes allocated and free if the vdev has them, operations and bytes.
 struct IostatRow {
     name: String,
     space: Option<(u64, u64)>,
@@ -70,30 +92,29 @@ struct IostatRow {
 }
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let wanted = wanted(words(&args))?;
-    if args.has('y') && wanted.interval.is_none() {
-        return Err(SPEC.misused("-y leaves out the first of several reports"));
+pub fn run(call: &Call, args: &IostatArgs) -> Result<u8, Failure> {
+    let wanted = wanted(args.words.clone())?;
+    if args.omit_first && wanted.interval.is_none() {
+        return Err(IostatArgs::misused("-y leaves out the first of several reports"));
     }
     if let Some(served_pool) = call.served_pool() {
-        return of_served_pool(call, &args, &wanted, served_pool);
+        return of_served_pool(call, args, &wanted, served_pool);
     }
     let why = "what goes to and from its devices is counted by the process that has (weir serve, mount, demo)";
-    let holders = holders(call, &args, wanted.pool.as_ref(), why)?;
+    let holders = holders(call, &args.places, wanted.pool.as_ref(), why)?;
     if wanted.interval.is_some() && holders.len() > 1 {
         return Err(Failure::failed("several processes have pools open: name the pool to watch"));
     }
     ask(call, &holders)
 }
 
-/// A pool, and up to two numbers behind it.
-fn wanted(mut words: Vec<String>) -> Result<IostatArgs, Failure> {
+/// Parses the operands: a pool, an interval and a count, each optional.
+fn wanted(mut words: Vec<String>) -> Result<ReportRequest, Failure> {
     let number = |word: &String| word.parse::<f64>().ok().filter(|n| (0.0..MAX_INTERVAL_S).contains(n));
     let at = words.iter().rposition(|word| number(word).is_none()).map_or(0, |last| last + 1);
     let numbers: Vec<f64> = words.split_off(at).iter().filter_map(number).collect();
     if words.len() > 1 {
-        return Err(SPEC.misused("name one pool"));
+        return Err(IostatArgs::misused("name one pool"));
     }
     let (interval, count) = match numbers.as_slice() {
         [] => (None, None),
@@ -101,12 +122,12 @@ fn wanted(mut words: Vec<String>) -> Result<IostatArgs, Failure> {
             let count = rest.first().map(|count| *count as u64);
             (Some(Duration::from_secs_f64(*interval)), count)
         }
-        _ => return Err(SPEC.misused("an interval in seconds above zero, and how many reports")),
+        _ => return Err(IostatArgs::misused("an interval in seconds above zero, and how many reports")),
     };
     if count == Some(0) {
-        return Err(SPEC.misused("the number of reports cannot be zero"));
+        return Err(IostatArgs::misused("the number of reports cannot be zero"));
     }
-    Ok(IostatArgs { pool: words.pop(), interval, count })
+    Ok(ReportRequest { pool: words.pop(), interval, count })
 }
 
 /// Work of each leaf, by GUID.
@@ -117,19 +138,24 @@ fn work(engine: &Engine) -> BTreeMap<u64, Work> {
 }
 
 /// Shows reports of the pool that this process has open.
-fn of_served_pool(call: &Call, args: &Args, wanted: &IostatArgs, served_pool: &ServedPool) -> Result<u8, Failure> {
+fn of_served_pool(
+    call: &Call,
+    args: &IostatArgs,
+    wanted: &ReportRequest,
+    served_pool: &ServedPool,
+) -> Result<u8, Failure> {
     let machine = call.machine()?;
     let engine = &served_pool.engine;
     let mut left = if wanted.interval.is_some() { wanted.count } else { Some(1) };
     let mut before = BTreeMap::new();
     let mut since = engine.opened();
-    if args.has('y') {
+    if args.omit_first {
         (before, since) = (work(engine), machine.clock.now());
     }
     let mut is_first = true;
     machine.block_on(async {
         while left != Some(0) {
-            let wait = wanted.interval.filter(|_| !is_first || args.has('y'));
+            let wait = wanted.interval.filter(|_| !is_first || args.omit_first);
             let due = machine.clock.now() + wait.unwrap_or_default();
             while machine.clock.now() < due {
                 if call.is_gone() || engine.events.is_ended() {
@@ -139,8 +165,8 @@ fn of_served_pool(call: &Call, args: &Args, wanted: &IostatArgs, served_pool: &S
             }
             let now = work(engine);
             let at = machine.clock.now();
-            let lines = lines(engine, &now, &before, args.has('v'))?;
-            let head = !args.has('H') && (is_first || args.has('v') && !args.has('n'));
+            let lines = lines(engine, &now, &before, args.verbose)?;
+            let head = !args.scripted && (is_first || args.verbose && !args.one_header);
             call.print(format_args!("{}", text(&lines, seconds(at, since), args, head)));
             (before, since, is_first) = (now, at, false);
             left = left.map(|left| left - 1);
@@ -195,9 +221,9 @@ fn below(vdev: &VdevConfig, indent: usize, done: &dyn Fn(&VdevConfig) -> Work, o
 }
 
 /// Formats a report over this number of seconds.
-fn text(lines: &[IostatRow], seconds: f64, args: &Args, head: bool) -> String {
-    let exact = args.has('p');
-    let scripted = args.has('H');
+fn text(lines: &[IostatRow], seconds: f64, args: &IostatArgs, head: bool) -> String {
+    let exact = args.parsable;
+    let scripted = args.scripted;
     let width = if exact { WIDE } else { NARROW };
     let names = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(NAMES);
     let dashes = || format!("{}{}\n", "-".repeat(names), format!("  {}", "-".repeat(width)).repeat(6));
@@ -224,7 +250,7 @@ fn text(lines: &[IostatRow], seconds: f64, args: &Args, head: bool) -> String {
         space.iter().chain(&work).for_each(|cell| out += &format!("  {cell:>width$}"));
         out.push('\n');
     }
-    if args.has('v') && !scripted {
+    if args.verbose && !scripted {
         out += &dashes();
     }
     out
@@ -250,7 +276,7 @@ mod tests {
         let of = |line: &str| wanted(line.split_whitespace().map(str::to_owned).collect());
         let is = |line: &str, pool: Option<&str>, ms: Option<u64>, count| {
             let interval = ms.map(Duration::from_millis);
-            assert_eq!(of(line).unwrap(), IostatArgs { pool: pool.map(str::to_owned), interval, count }, "{line}");
+            assert_eq!(of(line).unwrap(), ReportRequest { pool: pool.map(str::to_owned), interval, count }, "{line}");
         };
         is("", None, None, None);
         is("p", Some("p"), None, None);
@@ -264,7 +290,7 @@ mod tests {
 
     #[test]
     fn reports_look_as_those_of_openzfs() {
-        let args = |line: &str| SPEC.parse(line.split_whitespace().map(OsString::from).collect()).unwrap();
+        let args = |line: &str| IostatArgs::parse_line(&[line.into()]).unwrap();
         let line = |name: &str, space, work| IostatRow { name: name.into(), space, work: Some(Work(work)) };
         let lines = [
             line("tank", Some((2048, 1 << 30)), [20, 2, 4096, 0]),

@@ -1,91 +1,140 @@
-//! `zpool export`, `destroy`, `sync`, `labelclear`: what is done to pools as a whole.
+//! `zpool export`, `destroy`, `sync`, `labelclear`: changes to pools as a whole.
 
-use super::opened::words;
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::lock;
+use crate::options::PoolDirs;
 use crate::pools::{names, search};
 use crate::writable::{WritablePool, WriteIntent};
-use std::ffi::OsString;
+use clap::Parser;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use weir_pool::assemble::state;
 
-const EXPORT: Spec =
-    Spec { command: "zpool export", letters: "afd:", long: &[], usage: "zpool export [-af] [-d DIR]… POOL…" };
-const DESTROY: Spec =
-    Spec { command: "zpool destroy", letters: "fd:", long: &[], usage: "zpool destroy [-f] [-d DIR]… POOL" };
-const SYNC: Spec = Spec { command: "zpool sync", letters: "d:", long: &[], usage: "zpool sync [-d DIR]… [POOL]…" };
-const LABELCLEAR: Spec =
-    Spec { command: "zpool labelclear", letters: "f", long: &[], usage: "zpool labelclear [-f] DEVICE" };
-/// A label, in bytes; there are two in front and two at the end.
+/// Close pools and mark them as exported.
+///
+/// A process that serves the pool ends.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool export",
+    override_usage = "zpool export [-f] [-d DIR]… POOL…\n       zpool export -a [-f] [-d DIR]…"
+)]
+pub struct ExportArgs {
+    /// Export all pools
+    #[arg(short)]
+    all: bool,
+    /// Export a pool even if clients use it
+    #[arg(short)]
+    force: bool,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pools
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
+
+/// Mark a pool as destroyed.
+///
+/// "zpool import -D" brings it back while its devices are not overwritten.
+#[derive(Debug, Parser)]
+#[command(name = "zpool destroy", override_usage = "zpool destroy [-f] [-d DIR]… POOL")]
+pub struct DestroyArgs {
+    /// Destroy the pool even if clients use it
+    #[arg(short)]
+    force: bool,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
+
+/// Wait until all changes of pools are on stable storage.
+#[derive(Debug, Parser)]
+#[command(name = "zpool sync", override_usage = "zpool sync [-d DIR]… [POOL]…")]
+pub struct SyncArgs {
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pools; default: all
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
+
+/// Overwrite the four labels of a device.
+#[derive(Debug, Parser)]
+#[command(name = "zpool labelclear", override_usage = "zpool labelclear [-f] DEVICE")]
+pub struct LabelclearArgs {
+    /// Overwrite also the labels of a pool's member, and a device without labels
+    #[arg(short)]
+    force: bool,
+    /// File or device
+    #[arg(value_name = "DEVICE")]
+    devices: Vec<String>,
+}
+
+/// Bytes of a label; two labels are at the start of a device and two at its end.
 const LABEL_BYTES: u64 = 256 << 10;
 
 /// Opens a pool for changes.
-fn open(call: &Call, args: &Args, pool: &str) -> Result<WritablePool, Failure> {
-    let intent =
-        WriteIntent { search: search(call, args.values('d'))?, pool: pool.to_owned(), ..WriteIntent::default() };
+fn open(call: &Call, places: &PoolDirs, pool: &str) -> Result<WritablePool, Failure> {
+    let intent = WriteIntent { search: search(call, &places.dirs)?, pool: pool.to_owned(), ..WriteIntent::default() };
     WritablePool::of_call(call, &intent)
 }
 
 /// Runs `zpool export`.
-pub fn export(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = EXPORT.parse(line)?;
-    let mut pools = words(&args);
-    if args.has('a') {
+pub fn export(call: &Call, args: &ExportArgs) -> Result<u8, Failure> {
+    let mut pools = args.pools.clone();
+    if args.all {
         if !pools.is_empty() {
-            return Err(EXPORT.misused("too many arguments"));
+            return Err(ExportArgs::misused("too many arguments"));
         }
-        pools = names(call, &search(call, args.values('d'))?)?;
+        pools = names(call, &search(call, &args.places.dirs)?)?;
     } else if pools.is_empty() {
-        return Err(EXPORT.misused("missing pool argument"));
+        return Err(ExportArgs::misused("missing pool argument"));
     }
     for pool in pools {
-        let writable = open(call, &args, &pool)?;
-        let done = writable.end(false, args.has('f'));
+        let writable = open(call, &args.places, &pool)?;
+        let done = writable.end(false, args.force);
         done.map_err(|why| Failure::failed(format!("cannot export '{pool}': {why}")))?;
     }
     Ok(0)
 }
 
 /// Runs `zpool destroy`.
-pub fn destroy(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = DESTROY.parse(line)?;
-    let [pool] = words(&args).try_into().map_err(|_| DESTROY.misused("missing pool argument"))?;
-    let writable = open(call, &args, &pool)?;
-    let done = writable.end(true, args.has('f'));
+pub fn destroy(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
+    let [pool] = args.pools.as_slice() else { return Err(DestroyArgs::misused("missing pool argument")) };
+    let writable = open(call, &args.places, pool)?;
+    let done = writable.end(true, args.force);
     done.map_err(|why| Failure::failed(format!("cannot destroy '{pool}': {why}")))?;
     Ok(0)
 }
 
-/// Runs `zpool sync`: what was changed is on stable storage. A pool that no process has open is already; opening and
-/// closing it proves it.
-pub fn sync(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SYNC.parse(line)?;
-    let mut pools = words(&args);
+/// Runs `zpool sync`: all changes are on stable storage when it returns. A pool that no process has open has no changes in
+/// memory; opening and closing it proves that.
+pub fn sync(call: &Call, args: &SyncArgs) -> Result<u8, Failure> {
+    let mut pools = args.pools.clone();
     if pools.is_empty() {
-        pools = names(call, &search(call, args.values('d'))?)?;
+        pools = names(call, &search(call, &args.places.dirs)?)?;
     }
     for pool in pools {
-        open(call, &args, &pool)?.with(async |engine| Ok(engine.sync().await?))?;
+        open(call, &args.places, &pool)?.with(async |engine| Ok(engine.sync().await?))?;
     }
     Ok(0)
 }
 
 /// Runs `zpool labelclear`.
-pub fn labelclear(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = LABELCLEAR.parse(line)?;
-    let [device] = words(&args).try_into().map_err(|_| LABELCLEAR.misused("name one device"))?;
-    let path = call.path(&device);
+pub fn labelclear(call: &Call, args: &LabelclearArgs) -> Result<u8, Failure> {
+    let [device] = args.devices.as_slice() else { return Err(LabelclearArgs::misused("missing vdev name")) };
+    let path = call.path(device);
     let machine = call.machine()?;
     let failed = |why: String| Failure::failed(format!("failed to clear label for {device}: {why}"));
     let found = machine.block_on(weir_pool::scan::probe(machine, &path)).map_err(|error| failed(error.to_string()))?;
     let config = found.iter().find_map(|device| device.config());
-    if found.is_empty() && !args.has('f') {
+    if found.is_empty() && !args.force {
         return Err(failed("no label found".into()));
     }
-    if let Some(config) = config.filter(|_| !args.has('f')) {
+    if let Some(config) = config.filter(|_| !args.force) {
         let pool = config.get_str("name").unwrap_or("unknown").to_owned();
         let member = match config.get_u64("state") {
             Some(state::ACTIVE) => Some("potentially active"),
@@ -98,7 +147,7 @@ pub fn labelclear(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
             )));
         }
     }
-    let _locks = lock(&device, vec![path.clone()])?;
+    let _locks = lock(device, vec![path.clone()])?;
     clear(&path).map_err(|error| failed(error.to_string()))?;
     Ok(0)
 }

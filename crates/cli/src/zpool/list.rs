@@ -1,40 +1,64 @@
 //! `zpool list`: one line for each pool, with `-v` one for each of its vdevs as well.
 
-use super::get::{all, header, numbers, object};
-use super::opened::{OpenedPools, words};
-use crate::args::Spec;
+use super::get::{all, header, object};
+use super::opened::OpenedPools;
+use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
+use crate::options::{JsonOptions, PoolDirs};
 use crate::table::{Align, Table};
 use crate::units::human;
+use clap::Parser;
 use serde_json::{Map, Value};
-use std::ffi::OsString;
 use weir_pool::properties::{self, PoolProperty};
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig, capacity};
 
-const SPEC: Spec = Spec {
-    command: "zpool list",
-    letters: "Hpjvo:d:R:I",
-    long: &[("json", 'j'), ("json-int", 'I')],
-    usage: "zpool list [-Hpv] [-j [--json-int]] [-o PROPERTY[,…]] [-R ROOT] [-d DIR]… [POOL]…",
-};
+/// List pools with their sizes and health.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool list",
+    override_usage = "zpool list [-Hpv] [-j [--json-int]] [-o PROPERTY[,…]] [-R ROOT] [-d DIR]… [POOL]…"
+)]
+pub struct ListArgs {
+    /// No header; columns separated by tabs
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Print exact numbers
+    #[arg(short)]
+    parsable: bool,
+    /// List also the vdevs of each pool
+    #[arg(short)]
+    verbose: bool,
+    #[command(flatten)]
+    json: JsonOptions,
+    /// Properties to list, separated by commas
+    #[arg(short = 'o', value_name = "PROPERTY,…", default_value = DEFAULT)]
+    properties: String,
+    /// Value to show as altroot
+    #[arg(short = 'R', value_name = "ROOT")]
+    altroot: Option<String>,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pools; default: all
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
 const DEFAULT: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot";
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let numbers = numbers(&args, &SPEC)?;
-    let columns = columns(args.value('o').as_deref().unwrap_or(DEFAULT))?;
+pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
+    let numbers = args.json.numbers::<ListArgs>()?;
+    let columns = columns(&args.properties)?;
     let machine = call.machine()?;
-    let opened = OpenedPools::open(call, &args, &words(&args))?;
-    let parsable = args.has('p') || args.has('I');
+    let opened = OpenedPools::open(call, &args.places, &args.pools)?;
+    let parsable = args.parsable || args.json.json_int;
     let titles = columns.iter().map(|c| (title(c), align(c)));
-    let mut table = Table::new(titles, args.has('H'));
+    let mut table = Table::new(titles, args.scripted);
     let mut found = Map::new();
     for pool in &opened.pools {
-        let all = machine.block_on(all(pool, args.value('R').as_deref()))?;
+        let all = machine.block_on(all(pool, args.altroot.as_deref()))?;
         let chosen: Vec<PoolProperty> =
             columns.iter().filter_map(|c| all.iter().find(|p| p.name == *c).cloned()).collect();
         let mut item = header(pool, true, numbers);
@@ -46,11 +70,11 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
             None => "-".to_owned(),
         };
         table.row(columns.iter().map(value).collect());
-        if args.has('v') {
+        if args.verbose {
             vdev_rows(pool, &columns, parsable, &mut table);
         }
     }
-    if args.has('j') {
+    if args.json.json {
         let mut answer = json::frame("zpool list");
         answer.insert("pools".into(), Value::Object(found));
         json::print(call, answer);
@@ -68,7 +92,7 @@ fn columns(text: &str) -> Result<Vec<String>, Failure> {
         _ => text.split(',').map(|n| properties::full_name(n).to_owned()).collect(),
     };
     match names.iter().find(|n| !properties::is_known(n)) {
-        Some(name) => Err(SPEC.misused(&format!("invalid property '{name}'"))),
+        Some(name) => Err(ListArgs::misused(&format!("invalid property '{name}'"))),
         None => Ok(names),
     }
 }
@@ -93,7 +117,7 @@ fn align(name: &str) -> Align {
     if numbers.contains(&name) { Align::Right } else { Align::Left }
 }
 
-/// A row for each vdev: top-level ones with what they hold, the others with how they stand.
+/// A row for each vdev: top-level vdevs with their space, the others with their state.
 fn vdev_rows(pool: &Pool, columns: &[String], parsable: bool, table: &mut Table) {
     for (class, heading) in
         [(Class::Normal, ""), (Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")]

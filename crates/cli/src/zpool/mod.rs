@@ -1,7 +1,7 @@
-//! `weir zpool`: what pools there are, how they stand, and what is done to them as a whole.
+//! `weir zpool`: the state of pools, and changes to them as a whole.
 //!
-//! Every command looks for its pools in the folders given. One that a process has open is that process's to work on
-//! ([`crate::admin`]); otherwise no pool is held open between two commands.
+//! Every command scans the given directories and devices for its pools. If a process has a pool open, that process runs the
+//! command ([`crate::admin`]); otherwise the command opens the pool and closes it before it ends.
 
 mod add;
 mod create;
@@ -22,44 +22,61 @@ mod vdevs;
 
 use crate::call::{Call, outln};
 use crate::failure::Failure;
-use std::ffi::OsString;
+use clap::{Parser, Subcommand};
 
-const USAGE: &str = "\
-usage: zpool create | add [options] POOL VDEV…
-       zpool import | export | destroy | sync | set | history [-d DIR]… [options] [POOL]…
-       zpool scrub [-p | -s] | trim [-d DIR]… POOL…
-       zpool status | list | get [-d DIR]… [options] [POOL]…
-       zpool events [-vHf] [POOL] | events -c
-       zpool iostat [-vHp] [POOL] [INTERVAL [COUNT]]
-       zpool labelclear [-f] DEVICE";
+/// Administer pools.
+#[derive(Debug, Parser)]
+#[command(name = "zpool", version, override_usage = "zpool COMMAND [OPTION]… [ARGUMENT]…")]
+pub struct ZpoolArgs {
+    #[command(subcommand)]
+    command: ZpoolCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ZpoolCommand {
+    Add(add::AddArgs),
+    Create(create::CreateArgs),
+    Destroy(lifecycle::DestroyArgs),
+    Events(events::EventsArgs),
+    Export(lifecycle::ExportArgs),
+    Get(get::GetArgs),
+    History(set::HistoryArgs),
+    Import(import::ImportArgs),
+    Iostat(iostat::IostatArgs),
+    Labelclear(lifecycle::LabelclearArgs),
+    List(list::ListArgs),
+    Scrub(scrub::ScrubArgs),
+    Set(set::SetArgs),
+    Status(status::StatusArgs),
+    Sync(lifecycle::SyncArgs),
+    Trim(scrub::TrimArgs),
+    /// Show the version of Weir's zpool.
+    #[command(override_usage = "zpool version")]
+    Version,
+}
 
 /// Runs the command.
-pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
-    if line.is_empty() {
-        return Err(Failure::usage(format!("missing command\n{USAGE}")));
-    }
-    let command = line.remove(0);
-    match command.to_str().unwrap_or_default() {
-        "add" => add::run(call, line),
-        "create" => create::run(call, line),
-        "destroy" => lifecycle::destroy(call, line),
-        "events" => events::run(call, line),
-        "export" => lifecycle::export(call, line),
-        "sync" => lifecycle::sync(call, line),
-        "labelclear" => lifecycle::labelclear(call, line),
-        "set" => set::run(call, line),
-        "history" => set::history(call, line),
-        "import" => import::run(call, line),
-        "iostat" => iostat::run(call, line),
-        "get" => get::run(call, line),
-        "list" => list::run(call, line),
-        "scrub" => scrub::run(call, line),
-        "status" => status::run(call, line),
-        "trim" => scrub::trim(call, line),
-        "version" | "-V" | "--version" => {
+pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
+    match &args.command {
+        ZpoolCommand::Add(args) => add::run(call, args),
+        ZpoolCommand::Create(args) => create::run(call, args),
+        ZpoolCommand::Destroy(args) => lifecycle::destroy(call, args),
+        ZpoolCommand::Events(args) => events::run(call, args),
+        ZpoolCommand::Export(args) => lifecycle::export(call, args),
+        ZpoolCommand::Get(args) => get::run(call, args),
+        ZpoolCommand::History(args) => set::history(call, args),
+        ZpoolCommand::Import(args) => import::run(call, args),
+        ZpoolCommand::Iostat(args) => iostat::run(call, args),
+        ZpoolCommand::Labelclear(args) => lifecycle::labelclear(call, args),
+        ZpoolCommand::List(args) => list::run(call, args),
+        ZpoolCommand::Scrub(args) => scrub::run(call, args),
+        ZpoolCommand::Set(args) => set::run(call, args),
+        ZpoolCommand::Status(args) => status::run(call, args),
+        ZpoolCommand::Sync(args) => lifecycle::sync(call, args),
+        ZpoolCommand::Trim(args) => scrub::trim(call, args),
+        ZpoolCommand::Version => {
             outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)
         }
-        other => Err(Failure::usage(format!("unrecognized command '{other}'\n{USAGE}"))),
     }
 }

@@ -1,11 +1,12 @@
-//! The pools that a command is about: all that the given folders hold, or those named, each opened for reading, or seen
-//! as this process has it open; and the processes that have them open.
+//! Pools that a command reads: all pools found, or those named, each opened read-only or as a snapshot of the pool that
+//! this process has open; and the processes that have pools open.
 
-use crate::admin::{self, RemoteProcess};
-use crate::args::Args;
+use crate::admin;
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
+use crate::options::PoolDirs;
 use crate::pools::{self, PoolHandle, search};
+use crate::remote::RemoteProcess;
 use weir_pool::assemble::state;
 use weir_pool::{Assembly, FoundPool, OpenOptions, assemble, scan};
 
@@ -16,15 +17,15 @@ const ARC_BYTES: u64 = 64 << 20;
 pub struct OpenedPools {
     /// Those that could be opened, by name.
     pub pools: Vec<PoolHandle>,
-    /// One line for each that could not.
+    /// One line for each pool that could not be opened.
     pub failures: Vec<String>,
 }
 
 impl OpenedPools {
     /// Opens the pools `named`, or all.
-    pub fn open(call: &Call, args: &Args, named: &[String]) -> Result<Self, Failure> {
+    pub fn open(call: &Call, places: &PoolDirs, named: &[String]) -> Result<Self, Failure> {
         let machine = call.machine()?;
-        let paths = search(call, args.values('d'))?;
+        let paths = search(call, &places.dirs)?;
         let assembly = assemble(machine.block_on(scan(machine, &paths))?);
         let mut wanted = Vec::new();
         let mut failures = Vec::new();
@@ -54,7 +55,7 @@ impl OpenedPools {
         Ok(OpenedPools { pools, failures })
     }
 
-    /// Tells what could not be opened; the exit code.
+    /// Prints on standard error which pools could not be opened, and returns the exit code.
     pub fn close(&self, call: &Call) -> u8 {
         for line in &self.failures {
             errln!(call, "{line}");
@@ -75,11 +76,16 @@ fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a Fou
     Ok(found)
 }
 
-/// The processes that have the pool of that name open, or any; `why` says what for.
-pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Result<Vec<RemoteProcess>, Failure> {
+/// The processes that have the pool of that name open, or any pool without a name. `why` ends the error if there is none.
+pub fn holders(
+    call: &Call,
+    places: &PoolDirs,
+    name: Option<&String>,
+    why: &str,
+) -> Result<Vec<RemoteProcess>, Failure> {
     let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
     let not_open = || Failure::failed(format!("no process has {of_pool} open: {why}"));
-    let paths = match search(call, args.values('d')) {
+    let paths = match search(call, &places.dirs) {
         Ok(paths) => paths,
         // No -d, and no process has a pool open.
         Err(_) if name.is_none() => return Err(not_open()),
@@ -98,12 +104,7 @@ pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Re
     if holders.is_empty() { Err(not_open()) } else { Ok(holders) }
 }
 
-/// Has these processes do the command, one behind the other; gives the worst exit code.
+/// Sends the command to these processes, one after the other, and returns the highest exit code.
 pub fn ask(call: &Call, holders: &[RemoteProcess]) -> Result<u8, Failure> {
     holders.iter().try_fold(0, |code, holder| Ok(admin::ask(call, holder)?.max(code)))
-}
-
-/// The words of a command line as text.
-pub fn words(args: &Args) -> Vec<String> {
-    args.words.iter().map(|w| w.to_string_lossy().into_owned()).collect()
 }

@@ -1,13 +1,13 @@
-//! `zpool scrub`, `zpool trim`: work on the whole of a pool, done while the command runs.
+//! `zpool scrub`, `zpool trim`: passes over the whole pool.
 
-use super::opened::words;
-use crate::args::{Args, Spec};
+use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
+use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::units::{human_bytes, percent};
 use crate::writable::{WritablePool, WriteIntent};
-use std::ffi::OsString;
+use clap::Parser;
 use std::time::Duration;
 use weir_dsl::props::human_size;
 use weir_engine::Engine;
@@ -15,50 +15,74 @@ use weir_engine::scrub::{Progress, ScanLimits};
 use weir_machine::Request;
 use weir_pool::PoolError;
 
-const SCRUB: Spec =
-    Spec {
-        command: "zpool scrub", letters: "pswd:", long: &[], usage: "zpool scrub [-p | -s] [-w] [-d DIR]… POOL…"
-    };
-/// How often a scrub is looked at.
-const LOOK: Duration = Duration::from_millis(500);
-const TRIM: Spec = Spec { command: "zpool trim", letters: "d:", long: &[], usage: "zpool trim [-d DIR]… POOL…" };
+/// Start, resume, pause or stop a scrub.
+///
+/// If no process has the pool open, the command itself scrubs the pool and ends with the scrub.
+#[derive(Debug, Parser)]
+#[command(name = "zpool scrub", override_usage = "zpool scrub [-p | -s] [-w] [-d DIR]… POOL…")]
+pub struct ScrubArgs {
+    /// Pause the scrub
+    #[arg(short)]
+    pause: bool,
+    /// Stop the scrub
+    #[arg(short)]
+    stop: bool,
+    /// Wait until the scrub ends
+    #[arg(short)]
+    wait: bool,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pools
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
 
-fn open(call: &Call, args: &Args, pool: &str) -> Result<WritablePool, Failure> {
-    let intent =
-        WriteIntent { search: search(call, args.values('d'))?, pool: pool.to_owned(), ..WriteIntent::default() };
+/// Interval at which the progress of a scrub is read.
+const LOOK: Duration = Duration::from_millis(500);
+/// Issue TRIM for all free space of pools.
+#[derive(Debug, Parser)]
+#[command(name = "zpool trim", override_usage = "zpool trim [-d DIR]… POOL…")]
+pub struct TrimArgs {
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pools
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
+
+fn open(call: &Call, places: &PoolDirs, pool: &str) -> Result<WritablePool, Failure> {
+    let intent = WriteIntent { search: search(call, &places.dirs)?, pool: pool.to_owned(), ..WriteIntent::default() };
     WritablePool::of_call(call, &intent)
 }
 
-/// Runs `zpool scrub`: begins a scrub, or goes on with one that was halted or left off. A process that has the pool
-/// open scrubs it beside its other work, and the command ends, with `-w` when the scrub does; otherwise the command
-/// itself stays with it until it ends. With `-p` it is halted instead, with `-s` stopped.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SCRUB.parse(line)?;
-    let pools = words(&args);
-    if pools.is_empty() {
-        return Err(SCRUB.misused("missing pool name argument"));
+/// Runs `zpool scrub`: starts a scrub or resumes a paused or interrupted one. A process that has the pool open scrubs it in
+/// the background, and the command returns at once, or with `-w` when the scrub ends. If no process has the pool open, the
+/// command itself scrubs it. `-p` pauses a running scrub, `-s` stops it.
+pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
+    if args.pools.is_empty() {
+        return Err(ScrubArgs::misused("missing pool name argument"));
     }
-    if args.has('p') && args.has('s') {
-        return Err(SCRUB.misused("-p and -s do not go together"));
+    if args.pause && args.stop {
+        return Err(ScrubArgs::misused("-p and -s do not go together"));
     }
-    for pool in pools {
-        let writable = open(call, &args, &pool)?;
+    for pool in &args.pools {
+        let writable = open(call, &args.places, pool)?;
         let served_pool = writable.served_pool().cloned();
         writable.with(async |engine| {
             let failed = |what: &str, why: PoolError| Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"));
-            match (args.has('p'), args.has('s')) {
+            match (args.pause, args.stop) {
                 (true, _) => return engine.scrub_pause().await.map_err(|e| failed("pause", e)),
                 (_, true) => return engine.scrub_stop().await.map_err(|e| failed("cancel", e)),
                 _ => engine.scrub_start().await.map_err(|e| failed("start", e))?,
             }
             let done = match served_pool {
-                None => engine.scrub_on(&ScanLimits::default(), &mut |progress| show(call, &pool, progress)).await,
+                None => engine.scrub_on(&ScanLimits::default(), &mut |progress| show(call, pool, progress)).await,
                 Some(served_pool) => {
                     served_pool.go_on_scrubbing();
-                    if !args.has('w') {
+                    if !args.wait {
                         return Ok(());
                     }
-                    follow(call, engine, &pool).await
+                    follow(call, engine, pool).await
                 }
             };
             if call.caller.terminal {
@@ -112,17 +136,15 @@ pub fn time(seconds: u64) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// Runs `zpool trim`: tells the devices of all free space, and what they took note of.
-pub fn trim(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = TRIM.parse(line)?;
-    let pools = words(&args);
-    if pools.is_empty() {
-        return Err(TRIM.misused("missing pool name argument"));
+/// Runs `zpool trim` and prints the number of bytes trimmed.
+pub fn trim(call: &Call, args: &TrimArgs) -> Result<u8, Failure> {
+    if args.pools.is_empty() {
+        return Err(TrimArgs::misused("missing pool name argument"));
     }
-    for pool in pools {
+    for pool in &args.pools {
         let failed = |why: String| Failure::failed(format!("cannot trim {pool}: {why}"));
-        let bytes =
-            open(call, &args, &pool)?.with(async |engine| engine.trim().await.map_err(|e| failed(e.to_string())))?;
+        let bytes = open(call, &args.places, pool)?
+            .with(async |engine| engine.trim().await.map_err(|e| failed(e.to_string())))?;
         outln!(call, "{pool}: {} trimmed", human_bytes(bytes));
     }
     Ok(0)

@@ -1,14 +1,15 @@
 //! `zpool set` and `zpool history`.
 
 use super::create::{comment, stored};
-use super::opened::{OpenedPools, words};
-use crate::args::Spec;
+use super::opened::OpenedPools;
+use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
+use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::writable::{WritablePool, WriteIntent};
 use crate::zdb::stamp;
-use std::ffi::OsString;
+use clap::Parser;
 use weir_dmu::zap::{self, NewZap};
 use weir_dsl::sync_tasks::DslSyncContext;
 use weir_engine::TxgSync;
@@ -18,10 +19,33 @@ use weir_format::{NvList, ObjectId, ObjectType, features};
 use weir_machine::Request;
 use weir_pool::PoolError;
 
-const SET: Spec =
-    Spec { command: "zpool set", letters: "d:", long: &[], usage: "zpool set [-d DIR]… PROPERTY=VALUE POOL" };
-const HISTORY: Spec =
-    Spec { command: "zpool history", letters: "ild:", long: &[], usage: "zpool history [-il] [-d DIR]… [POOL]…" };
+/// Set a property of a pool.
+#[derive(Debug, Parser)]
+#[command(name = "zpool set", override_usage = "zpool set [-d DIR]… PROPERTY=VALUE POOL")]
+pub struct SetArgs {
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Property with its value, and the pool
+    #[arg(value_name = "PROPERTY=VALUE POOL")]
+    words: Vec<String>,
+}
+
+/// Show the commands that changed pools.
+#[derive(Debug, Parser)]
+#[command(name = "zpool history", override_usage = "zpool history [-il] [-d DIR]… [POOL]…")]
+pub struct HistoryArgs {
+    /// Show also the pool's internal events
+    #[arg(short)]
+    internal: bool,
+    /// Show also user and host of each command
+    #[arg(short)]
+    long: bool,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pools; default: all
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
 
 /// Property to set.
 #[derive(Clone)]
@@ -32,15 +56,14 @@ enum PropertyChange {
 }
 
 /// Runs `zpool set`.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SET.parse(line)?;
+pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
     let [pair, pool]: [String; 2] =
-        words(&args).try_into().map_err(|_| SET.misused("missing property=value or pool argument"))?;
+        args.words.clone().try_into().map_err(|_| SetArgs::misused("missing property=value or pool argument"))?;
     let doing = format!("cannot set property for '{pool}'");
     let (property, value) =
-        pair.split_once('=').ok_or_else(|| SET.misused("missing value in property=value argument"))?;
+        pair.split_once('=').ok_or_else(|| SetArgs::misused("missing value in property=value argument"))?;
     let wanted = wanted(property, value).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-    let intent = WriteIntent { search: search(call, args.values('d'))?, pool, ..WriteIntent::default() };
+    let intent = WriteIntent { search: search(call, &args.places.dirs)?, pool, ..WriteIntent::default() };
     let command = call.line();
     let uid = call.caller.ids.0;
     WritablePool::of_call(call, &intent)?.with(async |engine| {
@@ -87,7 +110,7 @@ fn wanted(property: &str, value: &str) -> Result<PropertyChange, String> {
     }
 }
 
-/// Puts a number into the pool's properties, which are made if there are none yet.
+/// Stores a number in the ZAP of pool properties, and creates the ZAP if it is missing.
 async fn store(change: &DslSyncContext<'_>, name: &str, number: u64) -> Result<(), PoolError> {
     const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
     let DslSyncContext { rq, mos, tx, .. } = change;
@@ -103,15 +126,14 @@ async fn store(change: &DslSyncContext<'_>, name: &str, number: u64) -> Result<(
 }
 
 /// Runs `zpool history`.
-pub fn history(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = HISTORY.parse(line)?;
+pub fn history(call: &Call, args: &HistoryArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
-    let opened = OpenedPools::open(call, &args, &words(&args))?;
+    let opened = OpenedPools::open(call, &args.places, &args.pools)?;
     for pool in &opened.pools {
         outln!(call, "History for '{}':", pool.name());
         let records = machine.block_on(pool.dsl.history(&Request::internal("history"))).map_err(PoolError::from)?;
         for record in &records {
-            if let Some(text) = shown(record, args.has('i'), args.has('l')) {
+            if let Some(text) = shown(record, args.internal, args.long) {
                 outln!(call, "{text}");
             }
         }
@@ -120,7 +142,7 @@ pub fn history(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     Ok(opened.close(call))
 }
 
-/// A record: commands always, what the pool did by itself with `-i`, who it was with `-l`.
+/// Text of a record: commands always, internal events with `-i`, user and host with `-l`.
 fn shown(record: &NvList, internal: bool, long: bool) -> Option<String> {
     let seconds = record.get_u64("history time").unwrap_or(0);
     let time = stamp(seconds);

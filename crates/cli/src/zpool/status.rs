@@ -4,16 +4,16 @@
 //! devices that were taken offline, an old on-disk format, features that are not enabled. OpenZFS's message ids
 //! (`ZFS-8000-…`) are printed with Weir's own text.
 
-use super::get::{header, numbers};
-use super::opened::{OpenedPools, words};
+use super::get::header;
+use super::opened::OpenedPools;
 use super::vdevs::{self, Style};
 use super::{tree, tree::VdevRow};
-use crate::args::Spec;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
+use crate::options::{JsonOptions, PoolDirs};
+use clap::Parser;
 use serde_json::{Map, Value};
-use std::ffi::OsString;
 use weir_dsl::props::{human_size, human_time};
 use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
@@ -24,42 +24,55 @@ use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig};
 
-const SPEC: Spec = Spec {
-    command: "zpool status",
-    letters: "vxpjd:I",
-    long: &[("json", 'j'), ("json-int", 'I')],
-    usage: "zpool status [-vxp] [-j [--json-int]] [-d DIR]… [POOL]…",
-};
+/// Show health, vdevs, error counters and scans of pools.
+#[derive(Debug, Parser)]
+#[command(name = "zpool status", override_usage = "zpool status [-vxp] [-j [--json-int]] [-d DIR]… [POOL]…")]
+pub struct StatusArgs {
+    /// List the files with errors
+    #[arg(short)]
+    verbose: bool,
+    /// Show unhealthy pools only
+    #[arg(short = 'x')]
+    unhealthy: bool,
+    /// Print exact numbers
+    #[arg(short)]
+    parsable: bool,
+    #[command(flatten)]
+    json: JsonOptions,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pools; default: all
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
 const CLASSES: [(Class, &str); 3] = [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
 
 /// Runs the command.
-pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = SPEC.parse(line)?;
-    let style = Style { numbers: numbers(&args, &SPEC)?, parsable: args.has('p') };
+pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
+    let style = Style { numbers: args.json.numbers::<StatusArgs>()?, parsable: args.parsable };
     let machine = call.machine()?;
-    let named = words(&args);
-    let opened = OpenedPools::open(call, &args, &named)?;
+    let opened = OpenedPools::open(call, &args.places, &args.pools)?;
     let mut found = Map::new();
     let mut texts = Vec::new();
     for pool in &opened.pools {
         let report = machine.block_on(Report::gather(pool))?;
-        if args.has('x') && report.trouble.as_ref().is_none_or(|t| !t.unhealthy) {
-            if !named.is_empty() {
+        if args.unhealthy && report.trouble.as_ref().is_none_or(|t| !t.unhealthy) {
+            if !args.pools.is_empty() {
                 texts.push(format!("pool '{}' is healthy\n", pool.name()));
             }
             continue;
         }
         found.insert(pool.name().to_owned(), Value::Object(report.json(pool, style)));
-        texts.push(report.text(pool, args.has('v')));
+        texts.push(report.text(pool, args.verbose));
     }
-    if args.has('j') {
+    if args.json.json {
         let mut answer = json::frame("zpool status");
         answer.insert("pools".into(), Value::Object(found));
         json::print(call, answer);
     } else if !texts.is_empty() {
         call.print(format_args!("{}", texts.join("\n")));
     } else if opened.failures.is_empty() {
-        outln!(call, "{}", if args.has('x') { "all pools are healthy" } else { "no pools available" });
+        outln!(call, "{}", if args.unhealthy { "all pools are healthy" } else { "no pools available" });
     }
     Ok(opened.close(call))
 }
@@ -386,7 +399,7 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     }
 }
 
-/// How far a scrub is that this program runs: by what it did so far, in the time that it took.
+/// Progress of a scrub that this process runs, and its remaining time at the speed so far.
 fn running_text(s: &Scan) -> String {
     let part = crate::units::percent(s.examined, s.to_examine).min(100.0);
     let examined = human_size(s.examined);

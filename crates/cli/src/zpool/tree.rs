@@ -81,7 +81,7 @@ fn push(vdev: &VdevConfig, indent: usize, facts: &Facts<'_>, out: &mut Vec<VdevR
     }
 }
 
-/// The tree as text below a tab: name and state, and what `cells` adds for a vdev.
+/// The tree as text indented by a tab: name, state, and the columns that `cells` returns for a vdev.
 pub fn text(lines: &[VdevRow], headings: &[&str], cells: impl Fn(u64) -> Vec<String>) -> String {
     let width = lines.iter().map(|l| l.indent + l.name.chars().count()).max().unwrap_or(0).max(4);
     let mut out = format!("\t{:<width$}  {:<8}", "NAME", "STATE");

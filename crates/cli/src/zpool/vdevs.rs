@@ -1,4 +1,4 @@
-//! The vdev tree of `zpool status -j`: each vdev by its name, with what it has and what it lost.
+//! The vdev tree of `zpool status -j`: each vdev by its name, with its state, space and error counters.
 
 use crate::json::{self, Numbers};
 use serde_json::{Map, Value};
@@ -183,7 +183,7 @@ fn counters(out: &mut Map<String, Value>, style: Style, leaf: bool, counts: [u64
     }
 }
 
-/// A state in JSON: what cannot be opened has another word than for people.
+/// A state in JSON. The state of a vdev that cannot be opened has another name there than in the table.
 fn state_name(state: VdevState) -> String {
     match state {
         VdevState::Unavail => "CANT_OPEN".into(),

@@ -1,0 +1,60 @@
+//! Groups of options that several commands share.
+
+use crate::args::CommandLine;
+use crate::failure::Failure;
+use crate::json::Numbers;
+use clap::Args;
+use std::ffi::OsString;
+
+/// Help of the options that name places to look for pools.
+const DIRS: &str = "Directory, file or device to scan for pools; may be repeated [default: WEIR_POOL_DIRS, else the \
+                    pools that processes of this user have open]";
+
+/// Places to look for pools, of commands about pools.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PoolDirs {
+    #[arg(short = 'd', value_name = "DIR", help = DIRS)]
+    pub dirs: Vec<OsString>,
+}
+
+/// Places to look for pools, of commands about datasets.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DatasetDirs {
+    #[arg(long = "dir", value_name = "DIR", help = DIRS)]
+    pub dirs: Vec<OsString>,
+}
+
+/// Places to look for pools, and keys of encrypted datasets, of commands about datasets.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Places {
+    #[arg(long = "dir", value_name = "DIR", help = DIRS)]
+    pub dirs: Vec<OsString>,
+    /// Key of an encrypted dataset: DATASET=file://FILE, DATASET=HEX or DATASET=prompt; may be repeated
+    #[arg(long = "key", value_name = "DATASET=SOURCE")]
+    pub keys: Vec<OsString>,
+}
+
+/// Output as JSON.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct JsonOptions {
+    /// Print JSON
+    #[arg(short = 'j', long)]
+    pub json: bool,
+    /// With -j: print numbers as integers instead of strings
+    #[arg(long)]
+    pub json_int: bool,
+}
+
+impl JsonOptions {
+    /// Form of numbers in JSON.
+    ///
+    /// # Errors
+    /// Misuse of the command `C` if `--json-int` is given without `-j`.
+    pub fn numbers<C: CommandLine>(self) -> Result<Numbers, Failure> {
+        match (self.json, self.json_int) {
+            (false, true) => Err(C::misused("'--json-int' only works with '-j'")),
+            (_, true) => Ok(Numbers::Integers),
+            _ => Ok(Numbers::Text),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Another process that has a pool open, found by [`crate::admin`] and named by failures.
+
+use std::path::PathBuf;
+
+/// Another process that has a pool open and accepts commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteProcess {
+    /// Process id.
+    pub pid: u32,
+    /// Path of the process's socket.
+    pub socket: PathBuf,
+}

@@ -1,0 +1,168 @@
+//! Tree of all commands, and the texts that follow from it: completions for shells and manual pages.
+//!
+//! The completions are static: they complete commands, options, files and directories, not names of pools and datasets.
+
+use crate::args::{PROGRAMS, definition};
+use crate::demo::DemoArgs;
+use crate::failure::Failure;
+use crate::mount::MountArgs;
+use crate::serve::ServeArgs;
+use crate::zdb::ZdbArgs;
+use crate::zfs::ZfsArgs;
+use crate::zpool::ZpoolArgs;
+use crate::zstream::ZstreamArgs;
+use clap::builder::PossibleValuesParser;
+use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// Weir, a ZFS storage server in user space.
+///
+/// Linked under the names zpool, zfs, zdb or zstream, the program behaves as that command.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, override_usage = "weir COMMAND [OPTION]… [ARGUMENT]…")]
+pub struct CommandTree {
+    #[command(subcommand)]
+    pub program: Program,
+}
+
+/// Commands of `weir`.
+#[derive(Debug, Subcommand)]
+pub enum Program {
+    Zpool(ZpoolArgs),
+    Zfs(ZfsArgs),
+    Zdb(ZdbArgs),
+    Zstream(ZstreamArgs),
+    Serve(ServeArgs),
+    Mount(MountArgs),
+    Demo(DemoArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+    /// Show the version.
+    #[command(override_usage = "weir version")]
+    Version,
+}
+
+/// Print the completions for a shell.
+///
+/// They complete commands, options and files. For bash: weir completions bash > /etc/bash_completion.d/weir
+#[derive(Debug, Parser)]
+#[command(name = "weir completions", override_usage = "weir completions SHELL [PROGRAM]")]
+pub struct CompletionsArgs {
+    /// Shell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+    /// Name under which the program is linked
+    #[arg(value_name = "PROGRAM", default_value = "weir", value_parser = PossibleValuesParser::new(["weir"].into_iter().chain(PROGRAMS)))]
+    program: String,
+}
+
+/// Write the manual pages of all commands.
+#[derive(Debug, Parser)]
+#[command(name = "weir man", override_usage = "weir man DIR")]
+pub struct ManArgs {
+    /// Directory to write the pages to; it must exist
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Completions for a shell, as a script.
+pub fn completions(args: &CompletionsArgs) -> Vec<u8> {
+    let tree = definition::<CommandTree>();
+    let mut command = tree.find_subcommand(&args.program).cloned().unwrap_or(tree);
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, &args.program, &mut script);
+    script
+}
+
+/// Writes the manual pages of all commands: `weir.1`, `weir-zfs.1`, `weir-zfs-list.1` and so on.
+///
+/// # Errors
+/// If a page cannot be written.
+pub fn manual_pages(args: &ManArgs) -> Result<(), Failure> {
+    let written = clap_mangen::generate_to(definition::<CommandTree>(), &args.dir);
+    written.map_err(|error| Failure::failed(format!("weir man: {}: {error}", args.dir.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{CommandLine, Stop};
+    use clap::{ArgAction, Command};
+    use std::collections::BTreeMap;
+    use std::ffi::OsString;
+
+    /// Commands whose `-h` is an option of OpenZFS.
+    const SHORT_H_TAKEN: [&str; 2] = ["weir zdb", "weir zfs diff"];
+
+    /// Calls a function for each command with its path; the path of the tree itself is `weir`.
+    fn walk(command: &Command, path: &str, see: &mut impl FnMut(&str, &Command)) {
+        see(path, command);
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            walk(below, &format!("{path} {}", below.get_name()), see);
+        }
+    }
+
+    fn help_of(path: &str, option: &str) -> String {
+        let words: Vec<OsString> = path.split(' ').skip(1).chain([option]).map(OsString::from).collect();
+        match CommandTree::parse_line(&words) {
+            Err(Stop::Text(text)) => text,
+            other => panic!("{path} {option}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_command_has_help_of_its_own_that_names_all_its_options() {
+        let mut tree = definition::<CommandTree>();
+        tree.build();
+        let mut seen: BTreeMap<String, String> = BTreeMap::new();
+        walk(&tree, "weir", &mut |path, command| {
+            let text = help_of(path, "--help");
+            if !SHORT_H_TAKEN.contains(&path) {
+                assert!(!help_of(path, "-h").is_empty(), "{path}");
+            }
+            let about = command.get_about().unwrap_or_else(|| panic!("{path} has no description")).to_string();
+            assert!(text.starts_with(&about), "{path}: {text}");
+            if let Some(other) = seen.insert(about, path.to_owned()) {
+                panic!("{path} and {other} have the same description");
+            }
+            for option in command.get_arguments().filter(|arg| !arg.is_positional()) {
+                let letter = option.get_short().map(|letter| format!("-{letter}"));
+                let name = option.get_long().map(|name| format!("--{name}"));
+                let described = option.get_help().is_some_and(|help| !help.to_string().is_empty());
+                assert!(described, "{path}: {letter:?} {name:?} is not described");
+                for spelling in letter.into_iter().chain(name) {
+                    let is_named = text.lines().any(|line| {
+                        let words = line.split([' ', ',']).filter(|word| !word.is_empty());
+                        line.starts_with(' ') && words.take(2).any(|word| word.trim_end_matches("...") == spelling)
+                    });
+                    assert!(is_named, "{path}: the help does not name {spelling}:\n{text}");
+                }
+            }
+        });
+        assert!(seen.len() > 45, "{} commands", seen.len());
+    }
+
+    #[test]
+    fn each_usage_names_the_letters_of_its_command() {
+        let mut tree = definition::<CommandTree>();
+        tree.build();
+        walk(&tree, "weir", &mut |path, command| {
+            let usage = command.clone().render_usage().to_string();
+            let named: String = usage.split(['[', ' ', '|']).filter(|word| word.starts_with('-')).collect();
+            for option in
+                command.get_arguments().filter(|arg| !matches!(arg.get_action(), ArgAction::Help | ArgAction::Version))
+            {
+                let has_effect = option.get_help().is_some_and(|help| !help.to_string().contains("has no effect"));
+                if let Some(letter) = option.get_short().filter(|_| has_effect && option.get_long().is_none()) {
+                    assert!(named.contains(letter), "{path}: the usage does not name -{letter}: {usage}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        definition::<CommandTree>().debug_assert();
+    }
+}
