@@ -1,9 +1,10 @@
-//! Command lines, which each command defines once with clap; parsing, help, completions and manual pages follow from it.
+//! Command lines, which each command defines once with clap; parsing, help, completions and manual pages follow from
+//! it.
 //!
-//! Options keep OpenZFS's habits: letters cluster (`-Hpo name`), options may follow operands, `--` ends them, a flag may be
-//! repeated, and of a repeated option with one value the last counts. An option takes the next word as its value even if
-//! the word starts with `-`. An invalid command line ends with exit code 2, a message in OpenZFS's form, the nearest valid
-//! spelling if there is one, and the usage of the command.
+//! Options keep OpenZFS's habits: letters cluster (`-Hpo name`), options may follow operands, `--` ends them, a flag
+//! may be repeated, and of a repeated option with one value the last counts. An option takes the next word as its value
+//! even if the word starts with `-`. An invalid command line ends with exit code 2, a message in OpenZFS's form, the
+//! nearest valid spelling if there is one, and the usage of the command.
 
 use crate::failure::Failure;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -12,6 +13,9 @@ use std::ffi::OsString;
 
 /// Names of programs by which the binary may be called, besides its own.
 pub const PROGRAMS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
+
+/// Maximum width of help texts.
+const MAX_HELP_COLUMNS: usize = 100;
 
 /// A command line that names no command to run.
 #[derive(Debug)]
@@ -51,7 +55,7 @@ pub fn definition<T: Parser>() -> Command {
 
 /// Applies the rules of this module to a command and its subcommands.
 fn with_rules(command: Command) -> Command {
-    let command = command.args_override_self(true).mut_args(|arg| {
+    let command = command.args_override_self(true).max_term_width(MAX_HELP_COLUMNS).mut_args(|arg| {
         let takes_word = arg.get_action().takes_values() && !arg.is_positional();
         if takes_word { arg.allow_hyphen_values(true) } else { arg }
     });
@@ -66,7 +70,7 @@ fn usage(command: &mut Command) -> String {
 /// Turns clap's error into text for the caller.
 fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
     match error.kind() {
-        ErrorKind::DisplayHelp => return Stop::Text(error.render().to_string()),
+        ErrorKind::DisplayHelp => return Stop::Text(format!("{}\n", error.render().to_string().trim_end())),
         ErrorKind::DisplayVersion => return Stop::Text(format!("weir {}\n", env!("CARGO_PKG_VERSION"))),
         _ => {}
     }

@@ -312,8 +312,8 @@ fn secret(prompt: &str) -> Vec<u8> {
     line
 }
 
-/// A word of a command line, with `…` in place of a key in hexadecimal digits (`--key DATASET=HEX`): the history is stored
-/// unencrypted in the pool.
+/// A word of a command line, with `…` in place of a key in hexadecimal digits (`--key DATASET=HEX`): the history is
+/// stored unencrypted in the pool.
 fn without_key(word: &str) -> String {
     match word.rsplit_once('=') {
         Some((option, value)) if is_hex_key(value) => format!("{option}=…"),

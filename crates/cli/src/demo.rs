@@ -5,9 +5,9 @@
 //!   FOLDER/mnt             the pool's file systems, where /dev/fuse allows
 //! ```
 //!
-//! The first run creates the pool, and later runs use it with all changes made since. The command overwrites no file that it
-//! did not create, unless `-f` is given: it ends with an error instead. Rates are measured in this process through the file
-//! systems. A client's rates are lower by the cost of its protocol.
+//! The first run creates the pool, and later runs use it with all changes made since. The command overwrites no file
+//! that it did not create, unless `-f` is given: it ends with an error instead. Rates are measured in this process
+//! through the file systems. A client's rates are lower by the cost of its protocol.
 
 mod images;
 mod measure;
@@ -35,8 +35,8 @@ use weir_pool::Class;
 
 /// Create a pool on files, serve it and measure it.
 ///
-/// The pool is on sparse files in a directory. The command fills it with sample data, serves it over NFS and NBD, mounts it
-/// through FUSE if possible, and measures reads and writes. Ctrl-C ends it; the pool stays.
+/// The pool is on sparse files in a directory. The command fills it with sample data, serves it over NFS and NBD,
+/// mounts it through FUSE if possible, and measures reads and writes. Ctrl-C ends it; the pool stays.
 #[derive(Debug, Parser)]
 #[command(
     name = "weir demo",

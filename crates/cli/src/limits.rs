@@ -8,10 +8,11 @@
 //! The memory is that of the machine, or the smallest limit of the cgroups that this process is in, whichever is less
 //! ([`MemoryLimit`]). It is read once, at the start.
 //!
-//! The 128 MiB are for the rest of the process: buffers of requests and of devices, and freed memory between the blocks of the
-//! ARC. With 300 MiB the ARC has 86 MiB. Half is the default of OpenZFS on Linux up to 2.2 (`zfs_arc_max`). Since 2.3 it is all memory but 1 GiB, which suits a
-//! cache that the kernel can shrink: the kernel cannot shrink the memory of a process, so that default would have the process
-//! killed where others need memory. The dirty limit is that of OpenZFS (`zfs_dirty_data_max`, `zfs_dirty_data_max_max`).
+//! The 128 MiB are for the rest of the process: buffers of requests and of devices, and freed memory between the blocks
+//! of the ARC. With 300 MiB the ARC has 86 MiB. Half is the default of OpenZFS on Linux up to 2.2 (`zfs_arc_max`).
+//! Since 2.3 it is all memory but 1 GiB, which suits a cache that the kernel can shrink: the kernel cannot shrink the
+//! memory of a process, so that default would have the process killed where others need memory. The dirty limit is that
+//! of OpenZFS (`zfs_dirty_data_max`, `zfs_dirty_data_max_max`).
 
 use crate::args::CommandLine;
 use crate::failure::Failure;

@@ -1,8 +1,8 @@
 //! One process at a time writes a pool: each locks its devices (`flock`) for as long as it has it open.
 //!
-//! The lock is on the files, not in a file beside them, so it holds for every path, link and bind mount that leads to them,
-//! and the kernel releases it when the process ends. Readers take no lock: they see the last synced txg. The error of a
-//! command names the process that holds the lock.
+//! The lock is on the files, not in a file beside them, so it holds for every path, link and bind mount that leads to
+//! them, and the kernel releases it when the process ends. Readers take no lock: they see the last synced txg. The
+//! error of a command names the process that holds the lock.
 //!
 //! A loop device and the file behind it are the same storage, so both are locked:
 //!
@@ -14,8 +14,9 @@
 //!   loop device of a part of a file         that the device shows (an open file description lock)
 //! ```
 //!
-//! So two parts of one file may belong to two processes, and a part and the whole may not. The same device under two device
-//! nodes is kept to one writer by the kernel (`O_EXCL`). Source: Linux `Documentation/ABI/testing/sysfs-block-loop`, `fcntl(2)`.
+//! So two parts of one file may belong to two processes, and a part and the whole may not. The same device under two
+//! device nodes is kept to one writer by the kernel (`O_EXCL`). Source: Linux
+//! `Documentation/ABI/testing/sysfs-block-loop`, `fcntl(2)`.
 
 use crate::failure::Failure;
 use std::collections::BTreeSet;
@@ -176,7 +177,8 @@ fn in_the_way(path: &Path) -> String {
     format!("process {pid}{command} has it open for writing; stop that first")
 }
 
-/// The process that holds a lock on a file, as the kernel lists it: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+/// The process that holds a lock on a file, as the kernel lists it: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0
+/// EOF`.
 pub fn holder_of(path: &Path) -> Option<u32> {
     let wanted = Identity::of(path)?;
     locked().into_iter().find(|(_, identity)| *identity == wanted).map(|(pid, _)| pid)

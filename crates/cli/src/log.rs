@@ -1,7 +1,7 @@
 //! The log of a program that keeps a pool open (`serve`, `mount`, `demo`): lines with a time stamp on standard error.
 //!
-//! `WEIR_LOG` selects what is logged, in the syntax of `tracing_subscriber::EnvFilter`: a level (`error`, `warn`, `info`,
-//! `debug`, `trace`) or levels of single crates, such as `warn,weir_nfs=debug`. The default is `warn`.
+//! `WEIR_LOG` selects what is logged, in the syntax of `tracing_subscriber::EnvFilter`: a level (`error`, `warn`,
+//! `info`, `debug`, `trace`) or levels of single crates, such as `warn,weir_nfs=debug`. The default is `warn`.
 
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;

@@ -123,8 +123,8 @@ fn carry_out(call: &Call) -> u8 {
     }
 }
 
-/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open, that
-/// process runs the command.
+/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open,
+/// that process runs the command.
 fn administer(call: &Call, program: &Program) -> u8 {
     let done = match program {
         Program::Zfs(args) => zfs::run(call, args),

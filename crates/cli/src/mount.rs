@@ -6,7 +6,6 @@ use crate::args::CommandLine;
 use crate::failure::Failure;
 use crate::limits::{LimitOptions, Limits};
 use crate::locks::Locks;
-use crate::options::PoolDirs;
 use crate::pools::search_paths;
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::writable::{WritablePool, WriteIntent};
@@ -27,8 +26,9 @@ use weir_pool::{OpenOptions, Pool, Rewind};
 /// Options of the processes that open a pool and keep it open.
 #[derive(Args, Debug)]
 pub struct OpenPoolOptions {
-    #[command(flatten)]
-    pub places: PoolDirs,
+    /// Directory, file or device to scan for the pool; may be repeated [default: WEIR_POOL_DIRS]
+    #[arg(short = 'd', value_name = "DIR")]
+    pub dirs: Vec<OsString>,
     /// Key of an encrypted dataset; may be repeated
     #[arg(long = "key", value_name = "DATASET=file://FILE")]
     pub keys: Vec<OsString>,
@@ -57,7 +57,8 @@ pub struct OpenPoolOptions {
     override_usage = "weir mount [-l] [-o ro|rw[,OPTION]…] [-d DIR]… [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT"
 )]
 pub struct MountArgs {
-    /// Mount options, separated by commas: ro, rw, allow_other, nodev, nosuid, noatime; may be repeated. Default: writable if the pool can be written
+    /// Mount options, separated by commas: ro, rw, allow_other, nodev, nosuid, noatime; may be repeated. Default:
+    /// writable if the pool can be written
     #[arg(short, value_name = "OPTION,…")]
     options: Vec<String>,
     #[command(flatten)]
@@ -350,7 +351,7 @@ fn mount_options(given: &[String]) -> Result<(MountOptions, Access), Failure> {
 
 /// Parses the options that say where the pool is, in which txg to open it, and with which keys.
 pub fn open_options<C: CommandLine>(args: &OpenPoolOptions, pool: &str) -> Result<OpenOptions, Failure> {
-    let mut options = OpenOptions::new(search_paths(&args.places.dirs)?, pool.to_owned());
+    let mut options = OpenOptions::new(search_paths(&args.dirs)?, pool.to_owned());
     for value in &args.keys {
         let text = value.to_string_lossy();
         let parts = text.split_once('=').filter(|(dataset, place)| !dataset.is_empty() && !place.is_empty());

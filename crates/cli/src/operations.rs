@@ -1,4 +1,5 @@
-//! Changes of datasets that administrators request. The syncer runs each in one txg and records it in the pool's history.
+//! Changes of datasets that administrators request. The syncer runs each in one txg and records it in the pool's
+//! history.
 
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{NewDataset, Setting};

@@ -121,8 +121,8 @@ pub fn keys_of(call: &Call, search: &[PathBuf], given: &[OsString]) -> Result<Ve
     given.iter().map(one).collect()
 }
 
-/// Keys from `--key DATASET=SOURCE`: `file://PATH` (or just a path, relative to `folder`) of a file with the key, or the
-/// key itself in hexadecimal digits.
+/// Keys from `--key DATASET=SOURCE`: `file://PATH` (or just a path, relative to `folder`) of a file with the key, or
+/// the key itself in hexadecimal digits.
 pub fn keys(folder: &Path, given: &[OsString]) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     given.iter().map(|g| key(folder, &g.to_string_lossy())).collect()
 }

@@ -1,5 +1,5 @@
-//! Wrapping keys entered by users: at a prompt without echo, as a line of standard input if that is not a terminal, or in
-//! a file (OpenZFS `lib/libzfs/libzfs_crypto.c`).
+//! Wrapping keys entered by users: at a prompt without echo, as a line of standard input if that is not a terminal, or
+//! in a file (OpenZFS `lib/libzfs/libzfs_crypto.c`).
 
 use crate::call::{Call, Input, errln};
 use crate::failure::Failure;
@@ -81,8 +81,8 @@ impl KeyPrompt<'_> {
         }
     }
 
-    /// Reads the key of `dataset` from `location` (the property `keylocation`). A new key is confirmed by a second line, if
-    /// there is one.
+    /// Reads the key of `dataset` from `location` (the property `keylocation`). A new key is confirmed by a second
+    /// line, if there is one.
     pub fn read(self, format: KeyFormat, location: &str, dataset: &str, is_new: bool) -> Result<Secret, Failure> {
         if location != "prompt" {
             return self.file(location);

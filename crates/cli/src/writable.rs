@@ -187,8 +187,8 @@ impl WritablePool {
     }
 }
 
-/// Host name and host id of this machine for labels: OpenZFS's host id if it is set, else one derived from the persistent
-/// machine id.
+/// Host name and host id of this machine for labels: OpenZFS's host id if it is set, else one derived from the
+/// persistent machine id.
 pub fn host() -> Host {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     Host { id: host_id(), name }

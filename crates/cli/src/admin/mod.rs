@@ -7,13 +7,14 @@
 //!        └─────────────── output, prompts, exit code ◄───────────────────────────────────────┘ its open engine
 //! ```
 //!
-//! A command is the same function in both processes; only its [`crate::call::Call`] differs. The socket is accessible to
-//! its owner alone (mode 0600, in a folder of mode 0700). The kernel reports the peer's user (`SO_PEERCRED`), and the
-//! process accepts commands from the same user and from root only. [`weir_daemon::admin`] defines the frames and bounds.
+//! A command is the same function in both processes; only its [`crate::call::Call`] differs. The socket is accessible
+//! to its owner alone (mode 0600, in a folder of mode 0700). The kernel reports the peer's user (`SO_PEERCRED`), and
+//! the process accepts commands from the same user and from root only. [`weir_daemon::admin`] defines the frames and
+//! bounds.
 //!
 //! *Discovery.* A process that has a pool open has the pool's devices locked ([`crate::locks`]). The kernel reports the
-//! process id of a lock's holder, and the process id is the name of the socket. A socket that a dead process left behind
-//! is therefore never used.
+//! process id of a lock's holder, and the process id is the name of the socket. A socket that a dead process left
+//! behind is therefore never used.
 
 mod client;
 mod served_pool;

@@ -1,9 +1,9 @@
 //! Server of the administration socket, in the process that has the pool open.
 //!
-//! Bounds: [`MAX_COMMANDS`] commands run concurrently; further ones wait. [`MAX_IDLE`] connections may be idle, that is,
-//! have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed after
-//! [`CALL_TIMEOUT`]. A client has [`WRITE_TIMEOUT`] to accept a frame. A command whose client disconnected runs to its
-//! end, or until it checks [`Call::is_gone`].
+//! Bounds: [`MAX_COMMANDS`] commands run concurrently; further ones wait. [`MAX_IDLE`] connections may be idle, that
+//! is, have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed
+//! after [`CALL_TIMEOUT`]. A client has [`WRITE_TIMEOUT`] to accept a frame. A command whose client disconnected runs
+//! to its end, or until it checks [`Call::is_gone`].
 
 use super::{ServedPool, own_socket};
 use crate::call::{Call, Input, Line};
@@ -66,7 +66,8 @@ impl AdminSocket {
         Ok(AdminSocket { path, stop, commands })
     }
 
-    /// Stops accepting commands, and returns after the running ones have been answered, at most [`WRITE_TIMEOUT`] later.
+    /// Stops accepting commands, and returns after the running ones have been answered, at most [`WRITE_TIMEOUT`]
+    /// later.
     pub async fn close(self) {
         let _ = self.stop.send(true);
         // The timeout bounds the wait for a client that does not read.

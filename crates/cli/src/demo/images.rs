@@ -103,7 +103,8 @@ fn foreign(machine: &Machine, path: &Path) -> Result<Option<String>, Failure> {
     if !metadata.is_file() {
         return Ok(Some("is not a regular file".into()));
     }
-    // A file without data: an earlier run ended before it created its pool. A short file may have its bytes in its inode.
+    // A file without data: an earlier run ended before it created its pool. A short file may have its bytes in its
+    // inode.
     let is_all_hole = metadata.blocks() == 0 && [DISK_BYTES, LOG_BYTES].contains(&metadata.len());
     if metadata.len() == 0 || is_all_hole {
         return Ok(None);

@@ -95,7 +95,8 @@ async fn read(machine: &Machine, tree: &Tree, rq: &Request, node: Node) -> Resul
     let began = machine.clock.now();
     let mut bytes = 0u64;
     let mut operations = 0;
-    // A read from memory hands out references to cached blocks. Copying them, as for a client, makes the rate realistic.
+    // A read from memory hands out references to cached blocks. Copying them, as for a client, makes the rate
+    // realistic.
     let mut client = Vec::with_capacity(LARGE);
     while machine.clock.now().since(began) < EACH && size_bytes != 0 {
         let pieces = tree.read(rq, node, bytes % size_bytes, LARGE).await?;

@@ -1,4 +1,5 @@
-//! `zdb -b`, `-bc`, `-bcc`: walks all blocks of the pool, verifies their checksums, and compares them with the space maps.
+//! `zdb -b`, `-bc`, `-bcc`: walks all blocks of the pool, verifies their checksums, and compares them with the space
+//! maps.
 
 use super::ZdbArgs;
 use crate::failure::Failure;

@@ -1,4 +1,5 @@
-//! Options that show one part of the pool's state: metaslabs (`-m`), history (`-h`), devices (`-s`), intent logs (`-i`).
+//! Options that show one part of the pool's state: metaslabs (`-m`), history (`-h`), devices (`-s`), intent logs
+//! (`-i`).
 
 use super::select::Set;
 use super::text;

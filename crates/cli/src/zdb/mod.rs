@@ -23,8 +23,8 @@ use std::ffi::OsString;
 
 /// Examine and verify a pool without changing it.
 ///
-/// Exit code: 0 no error found, 1 failure, 2 invalid command line, or leaked blocks or violated invariants, 3 unreadable
-/// blocks.
+/// Exit code: 0 no error found, 1 failure, 2 invalid command line, or leaked blocks or violated invariants, 3
+/// unreadable blocks.
 #[derive(Debug, Parser)]
 #[command(
     name = "zdb",

@@ -66,8 +66,8 @@ pub fn run(call: &Call, args: &DiffArgs) -> Result<u8, Failure> {
     Ok(if whole { 0 } else { FAILED })
 }
 
-/// Names of the two states to compare: `fs@a fs@b`, `fs@a fs`, `fs@a @b`, `@a fs@b`, `@a fs`, and `fs@a` alone for the file
-/// system as it is now.
+/// Names of the two states to compare: `fs@a fs@b`, `fs@a fs`, `fs@a @b`, `@a fs@b`, `@a fs`, and `fs@a` alone for the
+/// file system as it is now.
 fn names(given: &[String]) -> Result<[String; 2], Failure> {
     let first = given.first().map_or("", String::as_str);
     let second = given.get(1).map_or("", String::as_str);
@@ -183,8 +183,8 @@ impl Printer {
         out.push(b'\n');
     }
 
-    /// A path below the mount point. A byte that is not printable ASCII, and the backslash, is written as a backslash and four
-    /// octal digits.
+    /// A path below the mount point. A byte that is not printable ASCII, and the backslash, is written as a backslash
+    /// and four octal digits.
     fn path(&self, out: &mut Vec<u8>, path: &[u8]) {
         for byte in self.mountpoint.bytes().chain(path.iter().copied()) {
             match self.plain || (byte.is_ascii_graphic() && byte != b'\\') {

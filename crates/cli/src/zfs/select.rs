@@ -53,7 +53,8 @@ pub struct SelectionOptions {
     /// Select also all datasets below
     #[arg(short)]
     recursive: bool,
-    /// Select also the datasets below up to this depth. A value that is no number is a place to look for pools, like --dir
+    /// Select also the datasets below up to this depth. A value that is no number is a place to look for pools, like
+    /// --dir
     #[arg(short = 'd', value_name = "DEPTH")]
     depth_or_dir: Vec<OsString>,
     /// Types: filesystem, volume, snapshot, bookmark, all

@@ -44,7 +44,7 @@ pub struct AccountOptions {
     words: Vec<String>,
 }
 
-/// Show space, objects and quotas of each user in a file system or snapshot.
+/// Show space, objects and quotas of the users in a file system or snapshot.
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs userspace",
@@ -55,7 +55,7 @@ pub struct UserspaceArgs {
     options: AccountOptions,
 }
 
-/// Show space, objects and quotas of every group of users in a file system or snapshot.
+/// Show space, objects and quotas of the groups in a file system or snapshot.
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs groupspace",
@@ -66,7 +66,7 @@ pub struct GroupspaceArgs {
     options: AccountOptions,
 }
 
-/// Show space, objects and quotas of each project in a file system or snapshot.
+/// Show space, objects and quotas of the projects in a file system or snapshot.
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs projectspace",

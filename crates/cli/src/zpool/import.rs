@@ -24,8 +24,8 @@ use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, s
 
 /// List the pools that can be imported, or import pools.
 ///
-/// Without a pool and without -a, the command lists the pools that it finds. An imported pool belongs to this host: other
-/// commands open it without -f, and other hosts do not.
+/// Without a pool and without -a, the command lists the pools that it finds. An imported pool belongs to this host:
+/// other commands open it without -f, and other hosts do not.
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool import",
@@ -185,9 +185,9 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     Ok(u8::from(!all_keys))
 }
 
-/// Replays the logs of the encrypted datasets whose keys are loaded, because no later command has the keys. With `all` also
-/// the logs of datasets that are not encrypted, because only this command discards log records that cannot be replayed
-/// (`-m`).
+/// Replays the logs of the encrypted datasets whose keys are loaded, because no later command has the keys. With `all`
+/// also the logs of datasets that are not encrypted, because only this command discards log records that cannot be
+/// replayed (`-m`).
 async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
     let rq = &Request::internal("import");
     let opened: Vec<(String, ObjsetKind)> = {

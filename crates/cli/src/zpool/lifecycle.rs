@@ -110,8 +110,8 @@ pub fn destroy(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Runs `zpool sync`: all changes are on stable storage when it returns. A pool that no process has open has no changes in
-/// memory; opening and closing it proves that.
+/// Runs `zpool sync`: all changes are on stable storage when it returns. A pool that no process has open has no changes
+/// in memory; opening and closing it proves that.
 pub fn sync(call: &Call, args: &SyncArgs) -> Result<u8, Failure> {
     let mut pools = args.pools.clone();
     if pools.is_empty() {

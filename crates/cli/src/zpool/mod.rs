@@ -1,7 +1,7 @@
 //! `weir zpool`: the state of pools, and changes to them as a whole.
 //!
-//! Every command scans the given directories and devices for its pools. If a process has a pool open, that process runs the
-//! command ([`crate::admin`]); otherwise the command opens the pool and closes it before it ends.
+//! Every command scans the given directories and devices for its pools. If a process has a pool open, that process runs
+//! the command ([`crate::admin`]); otherwise the command opens the pool and closes it before it ends.
 
 mod add;
 mod create;

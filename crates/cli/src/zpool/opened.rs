@@ -76,7 +76,8 @@ fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a Fou
     Ok(found)
 }
 
-/// The processes that have the pool of that name open, or any pool without a name. `why` ends the error if there is none.
+/// The processes that have the pool of that name open, or any pool without a name. `why` ends the error if there is
+/// none.
 pub fn holders(
     call: &Call,
     places: &PoolDirs,

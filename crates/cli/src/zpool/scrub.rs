@@ -55,9 +55,9 @@ fn open(call: &Call, places: &PoolDirs, pool: &str) -> Result<WritablePool, Fail
     WritablePool::of_call(call, &intent)
 }
 
-/// Runs `zpool scrub`: starts a scrub or resumes a paused or interrupted one. A process that has the pool open scrubs it in
-/// the background, and the command returns at once, or with `-w` when the scrub ends. If no process has the pool open, the
-/// command itself scrubs it. `-p` pauses a running scrub, `-s` stops it.
+/// Runs `zpool scrub`: starts a scrub or resumes a paused or interrupted one. A process that has the pool open scrubs
+/// it in the background, and the command returns at once, or with `-w` when the scrub ends. If no process has the pool
+/// open, the command itself scrubs it. `-p` pauses a running scrub, `-s` stops it.
 pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
     if args.pools.is_empty() {
         return Err(ScrubArgs::misused("missing pool name argument"));
