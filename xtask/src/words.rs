@@ -440,7 +440,8 @@ mod tests {
         assert!(found[2].contains(":3: 'by and by'") && found[3].contains(":3: 'so many'"), "{found:?}");
         let wrapped = "// Freed by\n// and by, later.\n";
         assert!(check(NAME, wrapped)[0].contains(":1: 'by and by'"));
-        assert!(check("docs/a.md", "A door.").is_empty(), "not converted");
+        assert!(check(EXEMPT[0], "// A door.\n").is_empty());
+        assert!(check(NAME, "let kind = \"Door\";\n").is_empty(), "a string of one word is a name");
         assert!(check("xtask/a.md", "A door.\n```\na door\n```\n")[0].contains("a.md:1:"));
     }
 
