@@ -11,7 +11,7 @@
 
 use super::counters::{Counters, Counts};
 use super::leaf_writes::{LeafWrites, WriteCounts};
-use super::queue::{Batch, Member, Queue};
+use super::queue::{Batch, Member, Queue, Reads};
 use super::{Dtl, Place, Vdev, VdevRead, Verify};
 use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, DeviceRange, Fault, FaultKind, FaultNotifier};
@@ -50,7 +50,7 @@ struct LeafReadQueue {
 
 #[derive(Default)]
 struct State {
-    queue: Queue<Waiter>,
+    queue: Queue<Waiter, Reads>,
     /// Class and length of completed operations after which the next read is not started yet.
     ended: Vec<(Priority, u64)>,
     /// A caller of [`LeafReadQueue::start_next`] is starting reads.

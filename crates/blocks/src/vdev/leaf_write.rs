@@ -13,7 +13,7 @@
 //! Writes of one batch ([`WritePlug`]) are all queued before any is submitted, so that adjacent blocks become one operation
 //! per disk.
 
-use super::write_queue::{Batch, Member, WriteQueue};
+use super::queue::{Batch, Member, Queue, Writes};
 use crate::write::reads::ReadHold;
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -38,9 +38,9 @@ impl Waiter {
 
 #[derive(Default)]
 struct State {
-    queue: WriteQueue<Waiter>,
-    /// Classes of completed operations after which the next write is not started yet.
-    ended: Vec<Priority>,
+    queue: Queue<Waiter, Writes>,
+    /// Class and length of completed operations after which the next write is not started yet.
+    ended: Vec<(Priority, u64)>,
     /// A caller of [`LeafWriteQueue::start_next`] is starting writes.
     is_starting: bool,
 }
@@ -60,11 +60,12 @@ struct QueueTicket {
     writers: LeafWriteQueue,
     disk: Arc<dyn Disk>,
     class: Priority,
+    len: u64,
 }
 
 impl Drop for QueueTicket {
     fn drop(&mut self) {
-        self.writers.start_next(&self.disk, self.class);
+        self.writers.start_next(&self.disk, self.class, self.len);
     }
 }
 
@@ -122,7 +123,7 @@ impl LeafWriteQueue {
         let token = Waiter { sender, data, _hold: hold };
         let starts = {
             let queue = &mut self.lock().queue;
-            if plug.is_none() && queue.try_start(class) {
+            if plug.is_none() && queue.try_start(class, len) {
                 Some(Member { offset, len, token })
             } else {
                 queue.wait(class, offset, len, token);
@@ -130,7 +131,7 @@ impl LeafWriteQueue {
             }
         };
         if let Some(member) = starts {
-            self.begin(disk, Batch { class, members: vec![member] }, here);
+            self.begin(disk, Batch { class, offset, len, members: vec![member] }, here);
         } else if let Some(plug) = plug {
             plug.hold(self, disk);
         }
@@ -148,10 +149,10 @@ impl LeafWriteQueue {
 
     /// Starts the next queued writes after an operation has ended. A disk may complete an operation within its submission,
     /// which calls this again; the outer call then starts the further writes, so that the recursion is bounded.
-    fn start_next(&self, disk: &Arc<dyn Disk>, class: Priority) {
+    fn start_next(&self, disk: &Arc<dyn Disk>, class: Priority, len: u64) {
         {
             let mut state = self.lock();
-            state.ended.push(class);
+            state.ended.push((class, len));
             if std::mem::replace(&mut state.is_starting, true) {
                 return;
             }
@@ -159,11 +160,11 @@ impl LeafWriteQueue {
         loop {
             let next = {
                 let mut state = self.lock();
-                let Some(class) = state.ended.pop() else {
+                let Some((class, len)) = state.ended.pop() else {
                     state.is_starting = false;
                     return;
                 };
-                state.queue.done(class)
+                state.queue.done(class, len)
             };
             if let Some(batch) = next {
                 self.begin(disk, batch, false);
@@ -173,7 +174,8 @@ impl LeafWriteQueue {
 
     /// Submits a batch that the queue has started.
     fn begin(&self, disk: &Arc<dyn Disk>, mut batch: Batch<Waiter>, here: bool) {
-        let ticket = Arc::new(QueueTicket { writers: self.clone(), disk: disk.clone(), class: batch.class });
+        let ticket = QueueTicket { writers: self.clone(), disk: disk.clone(), class: batch.class, len: batch.len };
+        let ticket = Arc::new(ticket);
         // Writes whose writers were dropped are discarded.
         batch.members.retain(|m| !m.token.sender.is_canceled());
         for run in runs(batch.members) {

@@ -31,7 +31,6 @@ mod raidz;
 mod single_leaf;
 mod spec;
 mod write;
-pub mod write_queue;
 
 pub use counters::{Counters, Counts};
 pub use dtl::Dtl;

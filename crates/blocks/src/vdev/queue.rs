@@ -1,48 +1,78 @@
-//! The read queue of a leaf: which reads are in progress, and which wait to be merged with their neighbours. Pure.
+//! The queues of a leaf: which reads or writes are in progress, and which wait to be merged with their neighbours. Pure.
 //!
 //! ```text
-//!   read ─► below the limits of its class? ─► start immediately
-//!              │ no
-//!              ▼
-//!   waiting, by class and offset ─► (a read is done) ─► next in ascending order, with its neighbours ─► start
+//!  operation ─► below the limits of its class? ─► start immediately
+//!             │ no
+//!             ▼
+//!  waiting, by class and offset ─► (an operation is done) ─► next in ascending order, with its neighbours ─► start
 //! ```
 //!
-//! While the disk keeps up, no read waits or is merged, so no latency is added. Otherwise waiting reads are sorted, and
-//! reads that are close together become one operation, each part directly into the buffer of its reader. So a prefetched
-//! stream becomes few long operations, whatever the size of its blocks, and so do the columns of RAID-Z. Narrow gaps are
-//! read and discarded, which costs less than another operation.
+//! While the disk keeps up, no operation waits or is merged, so no latency is added. Otherwise waiting operations are sorted,
+//! and those that are close together become one, each part directly in the buffer of its reader or writer.
 //!
-//! Each class has its own limits of reads and bytes in progress, so that prefetch and scrub do not delay synchronous reads.
-//! A class that has nothing in progress is served first, so that none starves. Source of the idea: OpenZFS
+//! *Reads* ([`Reads`]) are merged over narrow gaps, which are read and discarded, because that costs less than another
+//! operation. So a prefetched stream becomes few long operations, whatever the size of its blocks, and so do the columns of
+//! RAID-Z. *Writes* ([`Writes`]) are merged only if they are adjacent; most are, because the blocks of a txg are allocated
+//! side by side.
+//!
+//! Each class has its own limits, so that prefetch and scrub do not delay synchronous reads, and a txg sync does not delay
+//! the intent log. A class that has nothing in progress is served first, so that none starves. Source of the idea: OpenZFS
 //! `module/zfs/vdev_queue.c`.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use weir_machine::Priority;
 
-/// Maximum length of a merged read in bytes.
-const MAX_MERGED_BYTES: u64 = 1 << 20;
-/// Maximum number of merged reads, because a device accepts a limited number of buffers per operation.
-const MAX_MERGED_READS: usize = 64;
-/// Maximum gap between merged reads in bytes.
-const MAX_GAP_BYTES: u64 = 32 << 10;
-/// Maximum reads in progress of each class: Sync, Async, Scrub.
-const LIMITS: [usize; 3] = [32, 32, 32];
-/// Maximum bytes in progress of each class; one read may always start. Reads that wait because of this limit can be merged,
-/// and the limit is large enough to keep any disk busy.
-const LIMIT_BYTES: [u64; 3] = [16 << 20, 4 << 20, 4 << 20];
+/// Limits of a queue, by class: Sync, Async, Scrub.
+pub trait Rules {
+    /// Maximum operations in progress.
+    const LIMITS: [usize; 3];
+    /// Maximum bytes in progress; one operation may always start.
+    const LIMIT_BYTES: [u64; 3];
+    /// Maximum number of merged operations.
+    const MAX_MERGED: usize;
+    /// Maximum gap between merged operations in bytes, and whether they may overlap; `None`: they must be adjacent.
+    const MAX_GAP_BYTES: Option<u64>;
+}
 
-/// A read that waits or starts.
+/// Maximum length of a merged operation in bytes.
+const MAX_MERGED_BYTES: u64 = 1 << 20;
+
+/// Rules of reads. Reads that wait because of the limit of bytes can be merged, and that limit is large enough to keep any
+/// disk busy. A device accepts a limited number of buffers per operation.
+#[derive(Debug)]
+pub struct Reads;
+
+impl Rules for Reads {
+    const LIMITS: [usize; 3] = [32, 32, 32];
+    const LIMIT_BYTES: [u64; 3] = [16 << 20, 4 << 20, 4 << 20];
+    const MAX_MERGED: usize = 64;
+    const MAX_GAP_BYTES: Option<u64> = Some(32 << 10);
+}
+
+/// Rules of writes: the intent log before a txg sync, and that before repairs.
+#[derive(Debug)]
+pub struct Writes;
+
+impl Rules for Writes {
+    const LIMITS: [usize; 3] = [16, 10, 4];
+    const LIMIT_BYTES: [u64; 3] = [u64::MAX; 3];
+    const MAX_MERGED: usize = usize::MAX;
+    const MAX_GAP_BYTES: Option<u64> = None;
+}
+
+/// An operation that waits or starts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Member<T> {
     /// Offset in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Identifies the reader.
+    /// Identifies the reader or writer.
     pub token: T,
 }
 
-/// Reads that are merged into one operation.
+/// Operations that are merged into one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Batch<T> {
     /// Class, which the caller passes to [`Queue::done`] with the length.
@@ -55,28 +85,36 @@ pub struct Batch<T> {
     pub members: Vec<Member<T>>,
 }
 
-/// Reads in progress of a class.
-#[derive(Clone, Copy, Debug, Default)]
+/// Operations in progress of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct InProgress {
-    reads: usize,
+    operations: usize,
     bytes: u64,
 }
 
-/// The read queue of one leaf. `T` identifies a waiting reader.
+/// A queue of one leaf. `T` identifies a waiting reader or writer.
 #[derive(Debug)]
-pub struct Queue<T> {
+pub struct Queue<T, R> {
     waiting: [BTreeMap<(u64, u64), Member<T>>; 3],
     in_progress: [InProgress; 3],
-    /// End of the last started read or batch; the next one is the first above it.
+    /// End of the last started operation; the next one is the first above it.
     head: u64,
-    /// End of the last requested read.
+    /// End of the last requested operation.
     last_request_end: u64,
     count: u64,
+    rules: PhantomData<R>,
 }
 
-impl<T> Default for Queue<T> {
+impl<T, R> Default for Queue<T, R> {
     fn default() -> Self {
-        Queue { waiting: Default::default(), in_progress: Default::default(), head: 0, last_request_end: 0, count: 0 }
+        Queue {
+            waiting: Default::default(),
+            in_progress: Default::default(),
+            head: 0,
+            last_request_end: 0,
+            count: 0,
+            rules: PhantomData,
+        }
     }
 }
 
@@ -90,8 +128,8 @@ fn slot(class: Priority) -> usize {
 
 const CLASSES: [Priority; 3] = [Priority::Sync, Priority::Async, Priority::Scrub];
 
-impl<T> Queue<T> {
-    /// Whether a read of this class and length may start immediately; then it counts as in progress.
+impl<T, R: Rules> Queue<T, R> {
+    /// Whether an operation of this class and length may start immediately; then it counts as in progress.
     pub fn try_start(&mut self, class: Priority, len: u64) -> bool {
         let slot = slot(class);
         let free = self.is_below_limits(slot) && self.waiting[slot].is_empty();
@@ -102,36 +140,41 @@ impl<T> Queue<T> {
     }
 
     fn is_below_limits(&self, slot: usize) -> bool {
-        self.in_progress[slot].reads < LIMITS[slot] && self.in_progress[slot].bytes < LIMIT_BYTES[slot]
+        self.in_progress[slot].operations < R::LIMITS[slot] && self.in_progress[slot].bytes < R::LIMIT_BYTES[slot]
     }
 
     fn begin(&mut self, slot: usize, len: u64) {
-        self.in_progress[slot].reads += 1;
-        self.in_progress[slot].bytes += len;
+        self.in_progress[slot].operations += 1;
+        self.in_progress[slot].bytes = self.in_progress[slot].bytes.saturating_add(len);
     }
 
-    /// Puts a read in the queue, after [`Queue::try_start`] refused it.
+    /// Puts an operation in the queue, after [`Queue::try_start`] refused it.
     pub fn wait(&mut self, class: Priority, offset: u64, len: u64, token: T) {
         self.count += 1;
         self.waiting[slot(class)].insert((offset, self.count), Member { offset, len, token });
     }
 
-    /// Records the end of a requested read, whether it starts or waits.
+    /// Records the end of a requested operation, whether it starts or waits.
     pub fn record_request(&mut self, offset: u64, len: u64) {
         self.last_request_end = offset.saturating_add(len);
     }
 
-    /// Whether a read at `offset` continues the last requested one.
+    /// Whether an operation at `offset` continues the last requested one.
     pub fn is_sequential(&self, offset: u64) -> bool {
         self.last_request_end == offset
     }
 
-    /// Records the end of a read or batch of `len` bytes, and returns the batch to start next.
+    /// Records the end of an operation or batch of `len` bytes, and returns the batch to start next.
     pub fn done(&mut self, class: Priority, len: u64) -> Option<Batch<T>> {
         let ended = &mut self.in_progress[slot(class)];
-        ended.reads = ended.reads.saturating_sub(1);
+        ended.operations = ended.operations.saturating_sub(1);
         ended.bytes = ended.bytes.saturating_sub(len);
-        let idle = (0..3).find(|&s| self.in_progress[s].reads == 0 && !self.waiting[s].is_empty());
+        self.start_next()
+    }
+
+    /// Returns the next batch that the limits permit to start.
+    pub fn start_next(&mut self) -> Option<Batch<T>> {
+        let idle = (0..3).find(|&s| self.in_progress[s].operations == 0 && !self.waiting[s].is_empty());
         let open = (0..3).find(|&s| self.is_below_limits(s) && !self.waiting[s].is_empty());
         idle.or(open).and_then(|s| self.start(s))
     }
@@ -143,11 +186,13 @@ impl<T> Queue<T> {
         let offset = first.offset;
         let mut end = first.offset.saturating_add(first.len);
         let mut members = vec![first];
-        while let Some((&key, next)) = map.range(key..).next() {
-            let reach = end.saturating_add(MAX_GAP_BYTES);
+        loop {
+            let from = if R::MAX_GAP_BYTES.is_some() { key } else { (end, 0) };
+            let Some((&key, next)) = map.range(from..).next() else { break };
             let next_end = next.offset.saturating_add(next.len);
-            let long = next_end.saturating_sub(offset) > MAX_MERGED_BYTES || members.len() >= MAX_MERGED_READS;
-            if next.offset > reach || long {
+            let is_near = R::MAX_GAP_BYTES.map_or(next.offset == end, |gap| next.offset <= end.saturating_add(gap));
+            let is_long = next_end.saturating_sub(offset) > MAX_MERGED_BYTES || members.len() >= R::MAX_MERGED;
+            if !is_near || is_long {
                 break;
             }
             end = end.max(next_end);
@@ -158,9 +203,10 @@ impl<T> Queue<T> {
         Some(Batch { class: CLASSES[slot], offset, len: end - offset, members })
     }
 
-    /// Number of reads in progress and waiting.
+    /// Number of operations in progress and waiting.
     pub fn load(&self) -> usize {
-        self.in_progress.iter().map(|u| u.reads).sum::<usize>() + self.waiting.iter().map(BTreeMap::len).sum::<usize>()
+        self.in_progress.iter().map(|u| u.operations).sum::<usize>()
+            + self.waiting.iter().map(BTreeMap::len).sum::<usize>()
     }
 }
 
@@ -169,7 +215,7 @@ mod tests {
     use super::*;
     use Priority::{Async, Sync};
 
-    fn full() -> Queue<u32> {
+    fn full() -> Queue<u32, Reads> {
         let mut q = Queue::default();
         for _ in 0..32 {
             assert!(q.try_start(Sync, 4096));
@@ -191,7 +237,7 @@ mod tests {
         assert_eq!(batch.members.iter().map(|m| m.token).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!((batch.offset, batch.len), (1 << 20, 44 << 10));
         let alone =
-            |q: &mut Queue<u32>| q.done(Sync, 4096).unwrap().members.iter().map(|m| m.token).collect::<Vec<_>>();
+            |q: &mut Queue<u32, Reads>| q.done(Sync, 4096).unwrap().members.iter().map(|m| m.token).collect::<Vec<_>>();
         assert_eq!(alone(&mut q), [4, 5]);
         assert_eq!(alone(&mut q), [6]);
         assert_eq!(q.done(Sync, 4096), None);
@@ -237,16 +283,89 @@ mod tests {
 
     #[test]
     fn long_reads_wait_for_the_limit_of_bytes_and_are_merged() {
-        let mut q = Queue::default();
+        let mut q = Queue::<u32, Reads>::default();
         let block = 128 << 10;
         let started = (0..200u64).filter(|_| q.try_start(Async, block)).count();
-        assert_eq!(started as u64 * block, LIMIT_BYTES[1]);
+        assert_eq!(started as u64 * block, Reads::LIMIT_BYTES[1]);
         for i in 0..9u64 {
             q.wait(Async, i * block, block, i as u32);
         }
         let batch = q.done(Async, block).unwrap();
         assert_eq!((batch.len, batch.members.len()), (MAX_MERGED_BYTES, 8));
         assert_eq!(q.done(Async, block), None, "more bytes are in progress than before");
-        assert_eq!((q.in_progress[1].reads, q.load()), (31, 32));
+        assert_eq!((q.in_progress[1].operations, q.load()), (31, 32));
+    }
+}
+
+#[cfg(test)]
+mod write_tests {
+    use super::*;
+    use Priority::{Async, Scrub, Sync};
+
+    fn full() -> Queue<u32, Writes> {
+        let mut q = Queue::default();
+        for _ in 0..Writes::LIMITS[1] {
+            assert!(q.try_start(Async, 512));
+        }
+        assert!(!q.try_start(Async, 512) && q.try_start(Sync, 512));
+        q
+    }
+
+    fn tokens(batch: Option<Batch<u32>>) -> Vec<u32> {
+        batch.map_or_else(Vec::new, |b| b.members.iter().map(|m| m.token).collect())
+    }
+
+    #[test]
+    fn adjacent_writes_are_merged_and_gaps_are_not_written() {
+        let mut q = full();
+        q.wait(Async, 4096, 4096, 2);
+        q.wait(Async, 0, 4096, 1);
+        q.wait(Async, 8192, 512, 3);
+        q.wait(Async, 12288, 4096, 4);
+        assert_eq!(tokens(q.done(Async, 512)), [1, 2, 3]);
+        assert_eq!(tokens(q.done(Async, 512)), [4]);
+        assert_eq!(tokens(q.done(Async, 512)), [0; 0]);
+    }
+
+    #[test]
+    fn a_batch_has_a_limit_and_contains_an_offset_once() {
+        let mut q = full();
+        for i in 0..12u32 {
+            q.wait(Async, u64::from(i) << 17, 1 << 17, i);
+        }
+        q.wait(Async, 0, 1 << 17, 99);
+        assert_eq!(tokens(q.done(Async, 512)), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(tokens(q.done(Async, 512)), [8, 9, 10, 11]);
+        assert_eq!(tokens(q.done(Async, 512)), [99]);
+        let mut q = full();
+        q.wait(Async, 0, 16 << 20, 7);
+        q.wait(Async, 16 << 20, 512, 8);
+        assert_eq!(tokens(q.done(Async, 512)), [7]);
+    }
+
+    #[test]
+    fn writes_queued_together_are_merged() {
+        let mut q = Queue::<u32, Writes>::default();
+        for i in [2, 0, 1, 7] {
+            q.wait(Async, u64::from(i) << 15, 1 << 15, i);
+        }
+        assert_eq!(tokens(q.start_next()), [0, 1, 2]);
+        assert_eq!(tokens(q.start_next()), [7]);
+        assert_eq!(tokens(q.start_next()), [0; 0]);
+        assert_eq!(q.in_progress.map(|u| u.operations), [0, 2, 0]);
+    }
+
+    #[test]
+    fn the_log_is_served_before_others_and_none_starves() {
+        let mut q = full();
+        for _ in 1..Writes::LIMITS[0] {
+            assert!(q.try_start(Sync, 512));
+        }
+        q.wait(Async, 0, 512, 1);
+        q.wait(Sync, 1 << 20, 512, 2);
+        q.wait(Scrub, 2 << 20, 512, 3);
+        assert_eq!(tokens(q.done(Async, 512)), [3], "nothing of its class is in progress");
+        assert_eq!(tokens(q.done(Sync, 512)), [2]);
+        assert_eq!(tokens(q.done(Sync, 512)), [1]);
     }
 }
