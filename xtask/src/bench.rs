@@ -1,17 +1,18 @@
 //! `cargo xtask bench read` and `bench write`: Weir compared with others in the same run, as ratios. `bench compare`: this
 //! build compared with another build of Weir. `bench scan`: long directories and lists of snapshots. `bench kernels`:
-//! parity compared with OpenZFS.
+//! parity compared with OpenZFS. `bench accounting`: the cost of accounting requests.
 //!
 //! Results are comparable only if measured on the same files in the same minute, so each benchmark is one program
 //! (built in release mode) that alternates between Weir, fio and other file systems.
 
-use crate::process::Outcome;
+use crate::process::{self, Outcome, cargo, must};
 use crate::{bench_kernels, judge};
 
 /// Entry point of the task.
 pub fn run(arguments: &[String]) -> Outcome {
     match arguments.split_first() {
         Some((kind, [])) if kind == "kernels" => bench_kernels::run(),
+        Some((kind, [])) if kind == "accounting" => accounting(),
         Some((kind, rest)) if matches!(kind.as_str(), "read" | "scan" | "write" | "compare") => {
             let mut all = vec![format!("{kind}-bench")];
             all.extend_from_slice(rest);
@@ -22,7 +23,22 @@ pub fn run(arguments: &[String]) -> Outcome {
         }
         _ => Err("usage: `bench read [--prepare] [--only CASE]`, `bench scan [--prepare]`, \
                   `bench write [--rounds N] [--only ROW]`, `bench compare OTHER/target/release/weir-judge [--rounds N] \
-                  [--only TEXT]` or `bench kernels`"
+                  [--only TEXT]`, `bench accounting` or `bench kernels`"
             .to_string()),
+    }
+}
+
+/// Compares the processor time of requests that the ARC answers with that of a build without accounting, which may take
+/// at most 2 % less.
+fn accounting() -> Outcome {
+    let folder = process::target().join("no-accounting").display().to_string();
+    let flags = format!("{} --cfg weir_no_accounting", std::env::var("RUSTFLAGS").unwrap_or_default());
+    let mut build = cargo(&["build", "--release", "--target-dir", &folder, "-p", "weir", "-p", "weir-conformance"]);
+    must("build without accounting", build.env("RUSTFLAGS", flags.trim()))?;
+    let other = format!("{folder}/release/weir-judge");
+    let arguments = ["compare-bench", other.as_str(), "--only", "single requests", "--rounds", "20", "--processor", "2"];
+    match judge::start(&arguments.map(str::to_string), "release")? {
+        (_, true) => Ok(()),
+        _ => Err("bench accounting: accounting takes more than 2 % of the processor time".to_string()),
     }
 }

@@ -91,7 +91,7 @@ fn pointer_target(data: &[u8]) {
         top(4, VdevKind::Indirect, Vec::new()),
         top(5, VdevKind::Hole, Vec::new()),
     ];
-    let Ok(tree) = Tree::new(tops) else { return };
+    let Ok(tree) = Tree::new(tops, &Clock::new(Arc::new(FrozenClock))) else { return };
     let mut c = Cursor::new(contents, Endian::Little, "fuzz");
     let map = std::iter::from_fn(|| MappingEntry::decode(&mut c).ok()).take(64).collect();
     tree.set_mapping(4, map);

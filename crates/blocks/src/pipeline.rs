@@ -18,7 +18,8 @@ use weir_codec::checksum::verify_block;
 use weir_codec::crypt::{self, DatasetKey};
 use weir_codec::{CodecError, Salt, decompress_into};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjsetId};
-use weir_machine::{Buf, BufPool, Clock, Machine, Priority, Request, Source};
+use weir_machine::accounts::Redundancy;
+use weir_machine::{Buf, BufPool, Clock, Machine, Priority, Request};
 
 /// Number of repeated reads of an intent-log block from a device that returns an error. Without the block it is unknown
 /// whether the log ends there.
@@ -130,33 +131,25 @@ impl Blocks {
         }
         check_sizes(pointer)?;
         if pointer.is_embedded() {
-            return self.embedded(request, pointer, options);
+            return self.embedded(pointer, options);
         }
         if pointer.is_hole() {
             let len = pointer.lsize_bytes();
-            request.record(Source::Hole, len);
             return Ok(Bytes::from(vec![0; len as usize]));
         }
         // Blocks that are allocated now are not overwritten during this read.
         let _hold = self.hold();
         let way = ReadPath { depth: 0, prefetch: options.prefetch, origin: options.origin };
         let answer = match self.physical(request, pointer, way).await {
-            Ok(buf) => self.open(request, pointer, options, buf),
+            Ok(buf) => self.open(pointer, options, buf),
             Err(error) => Err(error),
         };
         answer.inspect_err(|error| self.report_lost(request, pointer, way, error))
     }
 
     /// Decrypts and decompresses verified physical bytes; with `options.raw`, returns them unchanged.
-    fn open(
-        &self,
-        request: &Request,
-        pointer: &BlockPointer,
-        options: &ReadOptions,
-        mut buf: Buf,
-    ) -> Result<Bytes, BlockError> {
+    fn open(&self, pointer: &BlockPointer, options: &ReadOptions, mut buf: Buf) -> Result<Bytes, BlockError> {
         if options.raw {
-            request.record(Source::Disk, buf.len() as u64);
             return Ok(freeze(buf));
         }
         if pointer.is_encrypted() && options.keys.as_ref().is_none_or(|keys| keys.is_revoked()) {
@@ -171,7 +164,6 @@ impl Blocks {
             crypt::verify_indirect(pointer, buf.as_ref()).map_err(corrupt)?;
         }
         self.inject(pointer, Stage::Logical, buf.as_mut());
-        request.record(Source::Disk, buf.len() as u64);
         Ok(freeze(buf))
     }
 
@@ -205,7 +197,6 @@ impl Blocks {
     pub async fn read_raw(&self, request: &Request, vdev: u32, offset: u64, len: u64) -> Result<Bytes, BlockError> {
         let job = self.job(request, weir_format::Txg(u64::MAX));
         let buf = self.tree.read(&job, Place::new(vdev, offset), len, &|_| Ok(())).await?;
-        request.record(Source::Disk, len);
         Ok(freeze(buf))
     }
 
@@ -260,10 +251,11 @@ impl Blocks {
     async fn heal(&self, repairs: &[(WriteJob<'_>, Place)], right: &[u8]) {
         let right = Bytes::copy_from_slice(right);
         // The leaf counts failed writes.
-        join_all(repairs.iter().map(|(job, place)| self.tree.write(job, *place, right.clone()))).await;
+        join_all(repairs.iter().map(|(job, place)| self.tree.write(job, Redundancy::First, *place, right.clone())))
+            .await;
     }
 
-    fn embedded(&self, request: &Request, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {
+    fn embedded(&self, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {
         let Some(embedded) = pointer.embedded() else { return Err(BlockError::Redacted) };
         let invalid = |field, value| BlockError::InvalidPointer { vdev: 0, offset: 0, field, value };
         if embedded.etype != 0 {
@@ -280,7 +272,6 @@ impl Blocks {
             self.inject(pointer, Stage::Logical, &mut block);
             Bytes::from(block)
         };
-        request.record(Source::Hole, bytes.len() as u64);
         Ok(bytes)
     }
 

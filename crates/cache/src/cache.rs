@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weir_blocks::{BlockError, Blocks, CacheClass, MAX_BLOCK_BYTES, ReadOptions};
 use weir_format::BlockPointer;
-use weir_machine::{FixedMap, Machine, Priority, Request, Source};
+use weir_machine::{Accounts, FixedMap, Machine, Priority, Request, Source, Stage};
 
 /// Maximum bytes of prefetch in flight; beyond it no prefetch is started.
 const PREFETCH_LIMIT_BYTES: u64 = 32 << 20;
@@ -123,6 +123,11 @@ impl Cache {
         &self.blocks
     }
 
+    /// The pool's accounts.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        self.blocks.tree().accounts()
+    }
+
     /// The machine that the pool runs on.
     pub fn machine(&self) -> &Machine {
         &self.machine
@@ -134,25 +139,43 @@ impl Cache {
     /// # Errors
     /// [`BlockError`] of the pipeline, also if another reader's read in flight fails.
     pub async fn read(&self, rq: &Request, bp: &BlockPointer, opts: &ReadOptions) -> Result<Bytes, BlockError> {
+        let (bytes, source) = self.read_from(rq, bp, opts).await?;
+        rq.support(source, bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// Reads like [`Cache::read`], and returns the source of the bytes, which the caller records: the part that it answers
+    /// with [`Request::answer`].
+    ///
+    /// # Errors
+    /// As [`Cache::read`].
+    pub async fn read_from(
+        &self,
+        rq: &Request,
+        bp: &BlockPointer,
+        opts: &ReadOptions,
+    ) -> Result<(Bytes, Source), BlockError> {
         let Some(key) = key_of(bp, opts) else {
-            return self.blocks.read(rq, bp, opts).await;
+            let source = if bp.is_embedded() || bp.is_hole() { Source::Hole } else { Source::Disk };
+            return Ok((self.blocks.read(rq, bp, opts).await?, source));
         };
         loop {
             match self.look_up(key, bp) {
                 ReadAction::Hit(bytes, source) => {
-                    rq.record(source, bytes.len() as u64);
-                    return Ok(bytes);
+                    return Ok((bytes, source));
                 }
                 ReadAction::Join(result, source) => {
                     // The leader was dropped: look up again, and possibly become the leader.
-                    let Ok(result) = result.await else { continue };
-                    let bytes = result?;
-                    rq.record(source, bytes.len() as u64);
-                    return Ok(bytes);
+                    let started = self.machine.clock.now();
+                    let result = result.await;
+                    rq.spent(Stage::Cache, self.machine.clock.now().ns_since(started));
+                    let Ok(result) = result else { continue };
+                    return Ok((result?, source));
                 }
                 ReadAction::Lead(cost) => {
                     self.counters.misses.fetch_add(1, Ordering::Relaxed);
-                    return self.lead(InFlightGuard { cache: self, key, cost }, rq, bp, opts, false).await;
+                    let bytes = self.lead(InFlightGuard { cache: self, key, cost }, rq, bp, opts, false).await?;
+                    return Ok((bytes, Source::Disk));
                 }
             }
         }

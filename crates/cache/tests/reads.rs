@@ -39,7 +39,7 @@ async fn cache(machine: &Machine, budget: u64) -> Arc<Cache> {
         disk.write(DATA_START + u64::from(n) * BLOCK_BYTES, buf).await.unwrap();
     }
     let leaf = VdevSpec::leaf(0, 1, "disk", Some(disk)).top(12, 1 << 20);
-    let blocks = Blocks::new(machine, Tree::new(vec![leaf]).unwrap(), Salt::none());
+    let blocks = Blocks::new(machine, Tree::new(vec![leaf], &machine.clock).unwrap(), Salt::none());
     Cache::new(machine.clone(), Arc::new(blocks), budget)
 }
 
@@ -66,12 +66,12 @@ fn concurrent_reads_of_a_block_cost_one_device_read_and_are_all_accounted() {
         let answers = join_all(requests.iter().map(|rq| cache.read(rq, &bp, &options))).await;
         assert!(answers.iter().all(|a| a.as_ref().unwrap().iter().all(|b| *b == 3)));
         assert_eq!(device_reads(&cache), 1);
-        let served = |source| requests.iter().map(|rq| rq.served_bytes(source)).sum::<u64>();
+        let served = |source| requests.iter().map(|rq| rq.read_bytes(source)).sum::<u64>();
         assert_eq!(served(Source::Disk), BLOCK_BYTES, "one reader read it from the disk");
         assert_eq!(served(Source::ArcDemand), 9 * BLOCK_BYTES, "nine readers were served from memory");
         let later = Request::internal("test");
         cache.read(&later, &bp, &options).await.unwrap();
-        assert_eq!(later.served_bytes(Source::ArcDemand), BLOCK_BYTES);
+        assert_eq!(later.read_bytes(Source::ArcDemand), BLOCK_BYTES);
         assert_eq!((cache.stats().misses, cache.stats().joined, cache.stats().demand_hits), (1, 9, 1));
     });
 }
@@ -108,8 +108,8 @@ fn prefetched_blocks_are_accounted_once() {
         let rq = Request::internal("test");
         cache.read(&rq, &bp, &options).await.unwrap();
         cache.read(&rq, &bp, &options).await.unwrap();
-        assert_eq!(rq.served_bytes(Source::ArcPrefetch), BLOCK_BYTES);
-        assert_eq!(rq.served_bytes(Source::ArcDemand), BLOCK_BYTES);
+        assert_eq!(rq.read_bytes(Source::ArcPrefetch), BLOCK_BYTES);
+        assert_eq!(rq.read_bytes(Source::ArcDemand), BLOCK_BYTES);
         assert_eq!((device_reads(&cache), cache.stats().prefetches), (1, 1));
     });
 }

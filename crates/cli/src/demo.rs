@@ -167,8 +167,8 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
         let joined = tokio::task::spawn_blocking(move || mounted.join()).await;
         joined.map_err(|error| Failure::failed(format!("weir demo: {error}")))??;
     }
-    for (protocol, served) in service.served().into_iter().filter(|(_, served)| served.requests() > 0) {
-        println!("{}", summary(protocol, served));
+    for (protocol, served) in service.served().into_iter().filter(|(_, served)| served.requests > 0) {
+        println!("{}", summary(protocol, &served));
     }
     measured
 }

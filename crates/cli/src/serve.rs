@@ -92,7 +92,7 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
         opened.until_stopped(&mut stop).await;
         service.stop().await;
         for (protocol, served) in service.served() {
-            eprintln!("{}", summary(protocol, served));
+            eprintln!("{}", summary(protocol, &served));
         }
         Ok(())
     });

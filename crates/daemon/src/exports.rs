@@ -8,7 +8,7 @@ use weir_dsl::props::{DatasetKind, Value};
 use weir_engine::{DslReadGuard, Engine};
 use weir_files::tree::{Export, FileFuture, Files, Opener, Tree};
 use weir_files::{FileError, FileSystem};
-use weir_machine::Request;
+use weir_machine::{Accounts, Request};
 use weir_nbd::device::{BlockExports, Device, DeviceFuture, Extent};
 use weir_nbd::{DeviceError, ExportInfo, ExportList};
 use weir_pool::datasets::{DatasetInfo, datasets_of};
@@ -38,6 +38,14 @@ impl OpenPool {
         match self {
             OpenPool::ReadOnly(pool) => pool.config.guid,
             OpenPool::Writable(engine) => engine.shown().config.guid,
+        }
+    }
+
+    /// Accounts of the pool.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        match self {
+            OpenPool::ReadOnly(pool) => pool.blocks.tree().accounts(),
+            OpenPool::Writable(engine) => engine.cache.accounts(),
         }
     }
 
@@ -155,7 +163,8 @@ impl Exports {
             OpenPool::ReadOnly(pool) => pool.machine.clock.clone(),
             OpenPool::Writable(engine) => engine.machine.clock.clone(),
         };
-        let tree = Arc::new(Tree::with_clock(Arc::new(PoolOpener(pool.clone())), tree_exports(&all), clock));
+        let tree = Tree::with_clock(Arc::new(PoolOpener(pool.clone())), tree_exports(&all), clock);
+        let tree = Arc::new(tree.with_accounts(pool.accounts()));
         let volumes = Arc::new(Volumes::default());
         volumes.renew(rq, pool, &all).await;
         Ok(Exports { pool: pool.clone(), tree, volumes })

@@ -86,7 +86,9 @@ impl Service {
         let nfs = Arc::new(weir_nfs::Server::new(exports.tree.clone(), pool.guid(), secrets, options.nfs));
         let hosts = Arc::new(options.writers.clone());
         let write_acl: weir_nfs::WriteAcl = Arc::new(move |address| hosts.has(address));
-        let nbd = Arc::new(weir_nbd::Server::new(exports.volumes.clone(), Arc::clone(&write_acl)));
+        let nbd = Arc::new(
+            weir_nbd::Server::new(exports.volumes.clone(), Arc::clone(&write_acl)).with_accounts(pool.accounts()),
+        );
         let (stop, stopped) = watch::channel(false);
         let tasks = &machine.tasks;
         let (listener, nfs_address) = listen(options.listen, options.nfs_port).await?;
@@ -129,7 +131,7 @@ impl Service {
     }
 
     /// Request totals of NFS and NBD.
-    pub fn served(&self) -> [(&'static str, &RequestTotals); 2] {
+    pub fn served(&self) -> [(&'static str, RequestTotals); 2] {
         [("nfs3", self.nfs.served()), ("nbd", self.nbd.served())]
     }
 
@@ -155,17 +157,20 @@ async fn handle_key(rq: &Request, pool: &OpenPool) -> Result<[u8; 32], PoolError
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// One line of statistics: number of requests, and bytes by source.
+/// One line of statistics: number of requests, bytes answered by source, bytes read beside them, bytes written.
 pub fn summary(protocol: &str, served: &RequestTotals) -> String {
-    let from = |sources: &[Source]| sources.iter().map(|source| served.bytes(*source)).sum::<u64>();
+    let from = |sources: &[Source]| sources.iter().map(|source| served.answered_bytes(*source)).sum::<u64>();
+    let support: u64 = Source::ALL.into_iter().map(|source| served.support_bytes(source)).sum();
     format!(
-        "{protocol}: {} requests; bytes from arc {} (prefetched {}), dirty data {}, disk {}, holes {}",
-        served.requests(),
+        "{protocol}: {} requests; bytes answered from arc {} (prefetched {}), dirty data {}, disk {}, holes {}; \
+         metadata {support}; written {}",
+        served.requests,
         from(&[Source::ArcDemand, Source::ArcPrefetch]),
         from(&[Source::ArcPrefetch]),
         from(&[Source::Dirty]),
         from(&[Source::Disk]),
         from(&[Source::Hole]),
+        served.written_bytes,
     )
 }
 

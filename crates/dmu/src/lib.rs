@@ -28,6 +28,7 @@ pub mod live;
 pub mod mos_plan;
 pub mod object;
 pub mod object_set;
+mod prefetch;
 pub mod read;
 pub mod sa;
 pub mod space_map;

@@ -15,11 +15,11 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use weir_blocks::ReadOptions;
 use weir_codec::decompress_into;
 use weir_format::{BlockPointer, Cursor, Endian, ObjectType};
-use weir_machine::{Priority, Request, Source};
+use weir_machine::{Request, Source, Target};
 
 /// Contents of all holes.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
@@ -106,6 +106,10 @@ impl ObjectSet {
         if offset >= end {
             return Ok(Segments::new());
         }
+        if is_contents(object) {
+            let size_bytes = end - offset;
+            rq.set_target(Target { dataset: self.id().0, object: object.id.0, offset_bytes: offset, size_bytes });
+        }
         let unsynced = self.view(rq, object, offset, end).await?;
         let (object, overlay) = unsynced.as_ref().map_or((object, None), |(object, seen)| (object, Some(seen)));
         self.prefetch_after(object, offset, end - offset, object.span_bytes());
@@ -157,17 +161,19 @@ impl ObjectSet {
         };
         if let Some(BlockLookup::Data(bytes)) = seen {
             let bytes = bytes.slice(within(bytes.len()));
-            rq.record(Source::Dirty, bytes.len() as u64);
+            self.account(rq, object, Source::Dirty, bytes.len() as u64);
             return Ok(SmallVec::from_iter([bytes]));
         }
         let Some(pointer) = pointer.filter(|_| seen.is_none()) else {
             let len = part.end.saturating_sub(part.start);
-            rq.record(Source::Hole, len);
+            self.account(rq, object, Source::Hole, len);
             return Ok(zeros(len));
         };
-        let bytes = self.read_pointer(rq, object, block, &pointer).await?;
-        // `read_pointer` returns exactly one block.
-        Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))]))
+        let (bytes, source) = self.read_pointer_from(rq, object, block, &pointer).await?;
+        // That is exactly one block.
+        let bytes = bytes.slice(within(bytes.len()));
+        self.account(rq, object, source, bytes.len() as u64);
+        Ok(SmallVec::from_iter([bytes]))
     }
 
     /// Reads a whole data block; `None` for a hole.
@@ -208,7 +214,7 @@ impl ObjectSet {
                 return Ok(Some((self.read_pointer(rq, &newest, block, &pointer).await?, pointer.endian())));
             }
             Some((_, BlockLookup::Data(bytes))) => {
-                rq.record(Source::Dirty, bytes.len() as u64);
+                rq.support(Source::Dirty, bytes.len() as u64);
                 return Ok(Some((bytes, Endian::Little)));
             }
             Some((_, BlockLookup::Hole)) => return Ok(None),
@@ -286,6 +292,15 @@ impl ObjectSet {
         Ok(Some((bytes.map_err(|e| ObjectError::block(place, e))?, pointer.endian())))
     }
 
+    /// Records bytes of a range that was read: contents of files and volumes are the answer of a request.
+    fn account(&self, rq: &Request, object: &Object, source: Source, bytes: u64) {
+        if is_contents(object) {
+            rq.answer(source, bytes);
+        } else {
+            rq.support(source, bytes);
+        }
+    }
+
     /// Reads the data block that `pointer` leads to.
     ///
     /// # Errors
@@ -297,18 +312,31 @@ impl ObjectSet {
         block: u64,
         pointer: &BlockPointer,
     ) -> Result<Bytes, ObjectError> {
+        let (bytes, source) = self.read_pointer_from(rq, object, block, pointer).await?;
+        rq.support(source, bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// Reads a data block, and returns the source of its bytes, which are not recorded yet.
+    async fn read_pointer_from(
+        &self,
+        rq: &Request,
+        object: &Object,
+        block: u64,
+        pointer: &BlockPointer,
+    ) -> Result<(Bytes, Source), ObjectError> {
         let place = self.place(object.id, 0, block);
         let sealed = self.is_locked() && pointer.is_encrypted() && pointer.object_type() == ObjectType::DNODE;
         let bytes = if sealed {
             self.read_sealed(rq, pointer, place).await
         } else {
-            self.cache().read(rq, pointer, &self.options_at(place)).await
+            self.cache().read_from(rq, pointer, &self.options_at(place)).await
         };
-        let bytes = bytes.map_err(|e| ObjectError::block(place, e))?;
+        let (bytes, source) = bytes.map_err(|e| ObjectError::block(place, e))?;
         if bytes.len() as u64 != object.block_bytes() {
             return Err(ObjectError::Corrupt { place, why: "block size differs from the object's" });
         }
-        Ok(bytes)
+        Ok((bytes, source))
     }
 
     /// Reads a block of dnodes without the key. The bonus areas stay encrypted. The rest is readable, and only the
@@ -318,15 +346,15 @@ impl ObjectSet {
         rq: &Request,
         pointer: &BlockPointer,
         place: ErrorLocation,
-    ) -> Result<Bytes, weir_blocks::BlockError> {
+    ) -> Result<(Bytes, Source), weir_blocks::BlockError> {
         let options = ReadOptions { raw: true, ..self.options_at(place) };
-        let stored = self.cache().read(rq, pointer, &options).await?;
+        let (stored, source) = self.cache().read_from(rq, pointer, &options).await?;
         let dva = pointer.dva(0);
         let corrupt = |fault| weir_blocks::BlockError::Corrupt { vdev: dva.vdev, offset: dva.offset_bytes, fault };
         let kind = pointer.compression().unwrap_or(weir_format::CompressionKind::Inherit);
         let mut clear = vec![0; pointer.lsize_bytes() as usize];
         decompress_into(kind, &stored, &mut clear).map_err(corrupt)?;
-        Ok(Bytes::from(clear))
+        Ok((Bytes::from(clear), source))
     }
 
     /// Returns the pointer to block `block` of level `level`; `None` in a hole.
@@ -360,7 +388,7 @@ impl ObjectSet {
 
     /// Returns the pointers of data blocks from `blocks.start` on: at least one, up to the end of the level-1 indirect
     /// block or of the range.
-    async fn pointers(
+    pub(crate) async fn pointers(
         &self,
         rq: &Request,
         object: &Object,
@@ -538,40 +566,11 @@ impl ObjectSet {
         };
         Ok(found.map(|block| block.saturating_mul(block_bytes).max(offset)).filter(|at| *at < end))
     }
+}
 
-    /// Reports a read to the object's prefetcher, and starts the prefetches that it requests.
-    pub(crate) fn prefetch_after(self: &Arc<Self>, object: &Arc<Object>, offset: u64, len: u64, end: u64) {
-        let ranges = {
-            let mut prefetcher = object.prefetcher.lock().unwrap_or_else(PoisonError::into_inner);
-            prefetcher.observe(offset, len, end)
-        };
-        for range in ranges {
-            let set = self.clone();
-            let object = object.clone();
-            let job = async move {
-                let rq = Request::internal("prefetch").with_priority(Priority::Async);
-                // The error is dropped here, because a demand read of the block returns it again.
-                let _ = set.prefetch_range(&rq, &object, range).await;
-            };
-            drop(self.cache().machine().tasks.spawn(job));
-        }
-    }
-
-    async fn prefetch_range(&self, rq: &Request, object: &Object, range: Range<u64>) -> Result<(), ObjectError> {
-        let block_bytes = object.block_bytes();
-        let mut at = range.start / block_bytes;
-        let end = range.end.div_ceil(block_bytes);
-        while at < end {
-            let pointers = self.pointers(rq, object, at..end).await?;
-            for (block, pointer) in (at..).zip(&pointers) {
-                let Some(pointer) = pointer else { continue };
-                let options = self.options_at(self.place(object.id, 0, block));
-                self.cache().prefetch(pointer, &ReadOptions { prefetch: true, ..options });
-            }
-            at = at.saturating_add(pointers.len().max(1) as u64);
-        }
-        Ok(())
-    }
+/// Whether an object is a file or a volume, the bytes of which are the answers of requests.
+fn is_contents(object: &Object) -> bool {
+    matches!(object.dnode.object_type, ObjectType::PLAIN_FILE_CONTENTS | ObjectType::ZVOL)
 }
 
 /// The pointer at `index` of an indirect block; `None` beyond its end.

@@ -21,6 +21,7 @@ use futures_channel::oneshot;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
+use weir_machine::Origin;
 
 type Waiters = Vec<oneshot::Sender<()>>;
 
@@ -49,6 +50,7 @@ pub struct Tx {
     txg: Txg,
     txgs: Option<Arc<TxgTracker>>,
     logged: bool,
+    writer: Origin,
 }
 
 impl Tx {
@@ -59,7 +61,18 @@ impl Tx {
 
     /// Transaction in the txg that is being synced: only for the syncer, which knows when it ends.
     pub fn of_syncing(txg: Txg) -> Tx {
-        Tx { txg, txgs: None, logged: true }
+        Tx { txg, txgs: None, logged: true, writer: Origin::POOL }
+    }
+
+    /// Sets the origin of the transaction's changes.
+    pub(crate) fn with_writer(mut self, writer: Origin) -> Tx {
+        self.writer = writer;
+        self
+    }
+
+    /// Origin of the transaction's changes.
+    pub fn writer(&self) -> Origin {
+        self.writer
     }
 
     /// Excludes this transaction from the intent log, because its changes are unreachable after a crash.
@@ -124,7 +137,7 @@ impl TxgTracker {
         }
         let open = state.open;
         *state.holds.entry(open).or_default() += 1;
-        Ok(Tx { txg: Txg(open), txgs: Some(self.clone()), logged: true })
+        Ok(Tx { txg: Txg(open), txgs: Some(self.clone()), logged: true, writer: Origin::POOL })
     }
 
     fn release(&self, txg: Txg) {

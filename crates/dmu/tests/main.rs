@@ -106,7 +106,7 @@ async fn open(world: SimWorld, image: Image, root: BlockPointer) -> Result<Arc<O
     let disk = machine.disks.open("/d".as_ref(), Access::ReadWrite).unwrap();
     disk.write(FRONT, Buf::copy_from(&image.0)).await.unwrap();
     let leaf = VdevSpec::leaf(0, 1, "d", Some(disk)).top(9, SPACE);
-    let blocks = Arc::new(Blocks::new(&machine, Tree::new(vec![leaf]).unwrap(), Salt::none()));
+    let blocks = Arc::new(Blocks::new(&machine, Tree::new(vec![leaf], &machine.clock).unwrap(), Salt::none()));
     let cache = Cache::new(machine, blocks, 4 << 20);
     ObjectSet::open(&Request::internal("test"), cache, root, Opening::default()).await
 }

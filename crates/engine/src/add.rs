@@ -217,7 +217,7 @@ async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
     let dtls = dtls::read_all(rq, &pool.mos, &pool.tree, pool.uberblock.txg).await;
     let facts = Facts { devices: &pool.devices, dtls: &dtls, uberblock: &pool.uberblock, writing: true };
     let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: pool.name().to_owned(), what: e.to_string() };
-    let tree = Tree::new(specs(&pool.tree, &facts)).map_err(bad)?;
+    let tree = Tree::new(specs(&pool.tree, &facts), &machine.clock).map_err(bad)?;
     indirect::load(rq, &pool.mos, &pool.tree, &tree).await?;
     let salt = pool.mos.named_bytes(rq, names::CHECKSUM_SALT).await?;
     let salt = salt.and_then(|b| <[u8; Salt::BYTES]>::try_from(b).ok()).map_or_else(Salt::none, Salt::new);

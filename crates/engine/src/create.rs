@@ -372,7 +372,8 @@ fn assemble(
     let devices: BTreeMap<u64, Device> = leaves.iter().map(|leaf| (leaf.guid, devices::blank(leaf))).collect();
     let facts = Facts { devices: &devices, dtls: &BTreeMap::new(), uberblock: &uberblock, writing: true };
     let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: config.name.clone(), what: e.to_string() };
-    let blocks = Arc::new(Blocks::new(machine, Tree::new(specs(tree, &facts)).map_err(bad)?, Salt::new(salt)));
+    let blocks =
+        Arc::new(Blocks::new(machine, Tree::new(specs(tree, &facts), &machine.clock).map_err(bad)?, Salt::new(salt)));
     allocation::set_empty(&blocks, tree)?;
     let has = |name: &str| options.features.iter().any(|f| f == name);
     let formats = WritableEncodings {

@@ -144,6 +144,7 @@ impl Engine {
                 set: set.id(),
             }),
             data: Arc::new(Arc::downgrade(&set)),
+            accounts: self.cache.accounts().clone(),
             policy: self.log_policy(rq, dsl, dataset).await?,
             header: set.root().header.zil.clone(),
         };

@@ -23,6 +23,7 @@ use weir_blocks::Tree;
 use weir_codec::checksum::Verifier;
 use weir_codec::checksum::embedded::seal_embedded;
 use weir_format::{ChecksumKind, Endian, NvList, Txg, Uberblock, label};
+use weir_machine::accounts::{Content, Redundancy, Shares};
 use weir_machine::{Buf, Disk, DiskError};
 use weir_pool::error::PoolError;
 
@@ -49,27 +50,40 @@ impl std::fmt::Debug for Leaf {
     }
 }
 
+/// Called with the number of bytes of each completed write.
+type Written<'a> = &'a (dyn Fn(u64) + Sync);
+
+/// Records label writes of a txg in the pool's accounts.
+fn account(tree: &Tree, txg: Txg) -> impl Fn(u64) {
+    move |bytes| {
+        let cost = tree.accounts().write_cost(Content::Label, txg.0, 0, Shares::new());
+        cost.wrote(Redundancy::First, bytes, 0);
+    }
+}
+
 impl Leaf {
     fn error(&self, source: DiskError) -> PoolError {
         PoolError::Disk { path: self.path.clone(), source }
     }
 
-    /// Writes `area` with its embedded checksum at byte `at` of label `index`.
-    async fn write(&self, index: usize, at: usize, mut area: Vec<u8>) -> Result<(), DiskError> {
+    /// Writes `area` with its embedded checksum at byte `at` of label `index`; `written` is called with its length.
+    async fn write(&self, index: usize, at: usize, mut area: Vec<u8>, written: Written<'_>) -> Result<(), DiskError> {
         let size = self.disk.geometry().size_bytes;
         let too_small = DiskError::Refused { op: weir_machine::Op::Write, why: "too small for four labels" };
         let offset = label::label_offset(index, size).ok_or(too_small.clone())? + at as u64;
         let verifier = Verifier::Label { offset_bytes: offset };
         seal_embedded(ChecksumKind::Label, Endian::Little, verifier, &mut area).map_err(|_| too_small)?;
-        self.disk.write(offset, Buf::copy_from(&area)).await.map(drop)
+        self.disk.write(offset, Buf::copy_from(&area)).await?;
+        written(area.len() as u64);
+        Ok(())
     }
 
     /// Writes the configuration into the labels of `indices`.
-    async fn write_config(&self, indices: [usize; 2], packed: &[u8]) -> Result<(), DiskError> {
+    async fn write_config(&self, indices: [usize; 2], packed: &[u8], written: Written<'_>) -> Result<(), DiskError> {
         let mut area = packed.to_vec();
         area.resize(label::CONFIG.len(), 0);
         for index in indices {
-            self.write(index, label::CONFIG.start, area.clone()).await?;
+            self.write(index, label::CONFIG.start, area.clone(), written).await?;
         }
         Ok(())
     }
@@ -79,7 +93,8 @@ impl Leaf {
         let Some(range) = label::uberblock_range(slot, self.ashift) else { return Ok(()) };
         let mut area = uberblock.encode();
         area.resize(range.len(), 0);
-        let writes = (0..label::LABELS).map(|index| self.write(index, range.start, area.clone()));
+        let written = account(tree, uberblock.txg);
+        let writes = (0..label::LABELS).map(|index| self.write(index, range.start, area.clone(), &written));
         for written in join_all(writes).await {
             written?;
         }
@@ -107,11 +122,11 @@ pub async fn initialize(leaf: &Leaf, list: &NvList) -> Result<(), PoolError> {
             if let Some(at) = label::label_offset(index, leaf.disk.geometry().size_bytes) {
                 leaf.disk.write(at, Buf::zeroed(label::BOOT_ENV.start)).await?;
             }
-            leaf.write(index, label::BOOT_ENV.start, vec![0; label::BOOT_ENV.len()]).await?;
-            leaf.write(index, label::RING.start, vec![0; label::RING.len()]).await?;
+            leaf.write(index, label::BOOT_ENV.start, vec![0; label::BOOT_ENV.len()], &|_| ()).await?;
+            leaf.write(index, label::RING.start, vec![0; label::RING.len()], &|_| ()).await?;
         }
-        leaf.write_config([0, 2], &packed).await?;
-        leaf.write_config([1, 3], &packed).await?;
+        leaf.write_config([0, 2], &packed, &|_| ()).await?;
+        leaf.write_config([1, 3], &packed, &|_| ()).await?;
         leaf.disk.flush().await
     };
     blank.await.map_err(|e| leaf.error(e))
@@ -198,7 +213,7 @@ async fn write_configs(
         async move {
             let Some(packed) = packed else { return Ok(()) };
             let packed = packed?;
-            leaf.write_config(indices, &packed).await.map_err(|e| leaf.error(e))?;
+            leaf.write_config(indices, &packed, &account(tree, txg)).await.map_err(|e| leaf.error(e))?;
             tree.flush_labels(leaf.guid).await.map_err(|e| leaf.error(e))
         }
     };

@@ -183,6 +183,7 @@ impl TxgSync<'_> {
             self.engine.events.post_history(&record);
         }
         let blocks = self.engine.cache.blocks();
+        blocks.tree().accounts().synced(self.txg().0);
         let freed = blocks.synced(self.txg());
         let core = &mut *self.core;
         if core.config_object.0 == 0 || core.ended {

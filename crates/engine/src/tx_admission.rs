@@ -34,7 +34,7 @@ use weir_dmu::live::{DedupWriter, SpaceReserve, TxAdmission};
 use weir_dmu::txg::{Tx, TxgTracker};
 use weir_dsl::sync_tasks::{LimitRefusal, Limits};
 use weir_format::{ObjsetId, Txg};
-use weir_machine::{Clock, Nanos, Request};
+use weir_machine::{Clock, Nanos, Request, Stage};
 
 /// Limits of dirty data and of frees per txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,15 +219,11 @@ impl PoolTxAdmission {
         self.dirty
     }
 
-    async fn enter(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
+    async fn enter(&self, rq: &Request, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
         let started = self.clock.now();
-        self.wait_for_space(set, bytes, purpose).await?;
-        while self.txgs.dirty_bytes() >= self.dirty.max_bytes {
-            self.txgs.request_sync();
-            self.txgs.wait_synced(Txg(self.txgs.last_synced().0 + 1)).await?;
-        }
-        self.delay(started).await;
-        let tx = self.hold(purpose).await?;
+        rq.timed(&self.clock, Stage::Admission, self.wait_for_space(set, bytes, purpose)).await?;
+        rq.timed(&self.clock, Stage::Throttle, self.throttle(started)).await?;
+        let tx = rq.timed(&self.clock, Stage::Admission, self.hold(purpose)).await?;
         if let Some(limits) = self.limits().as_mut() {
             limits.book(set, tx.txg(), bytes);
         }
@@ -235,6 +231,16 @@ impl PoolTxAdmission {
             self.txgs.request_sync();
         }
         Ok(tx)
+    }
+
+    /// Waits until there is less dirty data than the limit, and delays a transaction that began at `started`.
+    async fn throttle(&self, started: Nanos) -> Result<(), ObjectError> {
+        while self.txgs.dirty_bytes() >= self.dirty.max_bytes {
+            self.txgs.request_sync();
+            self.txgs.wait_synced(Txg(self.txgs.last_synced().0 + 1)).await?;
+        }
+        self.delay(started).await;
+        Ok(())
     }
 
     /// Holds the open txg; for a transaction that frees, waits for a txg below `freed_blocks`.
@@ -302,12 +308,12 @@ impl PoolTxAdmission {
 impl TxAdmission for PoolTxAdmission {
     fn assign_tx<'a>(
         &'a self,
-        _rq: &'a Request,
+        rq: &'a Request,
         set: ObjsetId,
         bytes: u64,
         purpose: SpaceReserve,
     ) -> BoxFuture<'a, Result<Tx, ObjectError>> {
-        Box::pin(self.enter(set, bytes, purpose))
+        Box::pin(self.enter(rq, set, bytes, purpose))
     }
 
     fn usage(&self, set: ObjsetId) -> Option<(u64, u64)> {

@@ -40,9 +40,9 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::UNIX_EPOCH;
-use synthetic_entries::Entries;
+use synthetic_entries::{Entries, synthetic};
 use weir_format::ObjectId;
-use weir_machine::{Clock, Request};
+use weir_machine::{Accounts, Clock, Request};
 
 /// A file or directory of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,6 +188,8 @@ pub struct Tree {
     namespace: RwLock<Arc<Namespace>>,
     /// Clock for the times of synthetic directories; without it they have the times of objects.
     clock: Option<Clock>,
+    /// Accounts of the requests.
+    accounts: Arc<Accounts>,
     /// Callbacks for changes of the exports.
     watchers: Mutex<Vec<Watcher>>,
 }
@@ -198,7 +200,8 @@ impl Tree {
     /// Builds a tree of `exports`, the first of which is the root; an export whose parent is missing is skipped.
     pub fn new(opener: Arc<dyn Opener>, exports: Vec<Export>) -> Self {
         let namespace = Namespace::after(&Namespace::default(), exports, 0);
-        Tree { opener, namespace: RwLock::new(Arc::new(namespace)), clock: None, watchers: Mutex::default() }
+        let namespace = RwLock::new(Arc::new(namespace));
+        Tree { opener, namespace, clock: None, accounts: Arc::default(), watchers: Mutex::default() }
     }
 
     /// Like [`Tree::new`], with a clock: the modification time of `.zfs/snapshot` is the last creation or destruction
@@ -207,6 +210,16 @@ impl Tree {
         let tree = Tree { clock: Some(clock), ..Tree::new(opener, Vec::new()) };
         tree.renew(exports);
         tree
+    }
+
+    /// Records requests in the pool's accounts instead of in accounts of the tree.
+    pub fn with_accounts(self, accounts: &Arc<Accounts>) -> Self {
+        Tree { accounts: accounts.clone(), ..self }
+    }
+
+    /// Accounts of the requests.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
     }
 
     fn now_ns(&self) -> i128 {
@@ -568,31 +581,6 @@ fn object_of(files: &dyn Files, node: Node) -> ObjectId {
 
 fn node_of(files: &dyn Files, branch: u32, object: ObjectId) -> Node {
     Node { branch, object: if object == files.root() { Node::ROOT } else { object.0 } }
-}
-
-/// Attributes of a synthetic directory: readable by all, with the times of its file system's root.
-fn synthetic(node: Node, root: Option<&Attributes>, inside: usize) -> Attributes {
-    let time = |pick: fn(&Attributes) -> i128| root.map(pick).unwrap_or(0);
-    Attributes {
-        object: ObjectId(node.object),
-        kind: FileKind::Directory,
-        mode: 0o555,
-        uid: 0,
-        gid: 0,
-        links: 2 + inside as u64,
-        size_bytes: 2 + inside as u64,
-        blocks512: 0,
-        block_bytes: 512,
-        device: None,
-        atime_ns: time(|a| a.atime_ns),
-        mtime_ns: time(|a| a.mtime_ns),
-        ctime_ns: time(|a| a.ctime_ns),
-        crtime_ns: time(|a| a.crtime_ns),
-        generation: 0,
-        flags: crate::FileFlags::default(),
-        parent: ObjectId(Node::ROOT),
-        project: None,
-    }
 }
 
 #[cfg(test)]

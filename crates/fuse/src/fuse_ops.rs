@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_files::{Cred, NewKind};
-use weir_machine::{Request, Tasks};
+use weir_machine::{Operation, Request, Tasks};
 
 /// Maximum number of the kernel's background requests (read-ahead), above its default of 16.
 const BACKGROUND: u16 = 64;
@@ -38,17 +38,18 @@ pub(crate) struct FuseOps {
 
 impl FuseOps {
     /// Runs one operation: on this thread until it first waits, then as a task.
-    fn run<F>(&self, from: &KernelRequest, operation: &'static str, work: impl FnOnce(Arc<Inner>, Arc<Request>) -> F)
+    fn run<F>(&self, from: &KernelRequest, operation: Operation, work: impl FnOnce(Arc<Inner>, Arc<Request>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let rq = Arc::new(Request::new(format!("uid {}", from.uid()), "fuse", operation));
+        let client = self.inner.client(from.uid());
+        let rq = Arc::new(self.inner.tree.accounts().begin(&client, operation).with_user(from.uid()));
         let inner = Arc::clone(&self.inner);
         let request = Arc::clone(&rq);
         let work = work(Arc::clone(&self.inner), rq);
         self.tasks.start(async move {
             work.await;
-            inner.served.record(&request);
+            inner.tree.accounts().record(&request);
         });
     }
 
@@ -56,7 +57,7 @@ impl FuseOps {
     fn run_empty<F>(
         &self,
         from: &KernelRequest,
-        operation: &'static str,
+        operation: Operation,
         reply: ReplyEmpty,
         work: impl FnOnce(Arc<Inner>, Arc<Request>, Cred) -> F,
     ) where
@@ -79,7 +80,7 @@ impl FuseOps {
     fn run_create(
         &self,
         from: &KernelRequest,
-        operation: &'static str,
+        operation: Operation,
         parent: INodeNo,
         name: &OsStr,
         kind: NewKind,
@@ -137,14 +138,14 @@ impl Filesystem for FuseOps {
 
     fn lookup(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.run(from, "lookup", |inner, rq| async move {
+        self.run(from, Operation::Lookup, |inner, rq| async move {
             let found = inner.entry(&rq, parent, &name).await;
             reply_entry(&inner, reply, found);
         });
     }
 
     fn getattr(&self, from: &KernelRequest, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.run(from, "getattr", |inner, rq| async move {
+        self.run(from, Operation::GetAttr, |inner, rq| async move {
             match inner.attributes(&rq, number).await {
                 Ok(attributes) => reply.attr(&inner.attr_ttl, &attributes),
                 Err(errno) => reply.error(errno),
@@ -153,7 +154,7 @@ impl Filesystem for FuseOps {
     }
 
     fn readlink(&self, from: &KernelRequest, number: INodeNo, reply: ReplyData) {
-        self.run(from, "readlink", |inner, rq| async move {
+        self.run(from, Operation::ReadLink, |inner, rq| async move {
             match inner.read_link(&rq, number).await {
                 Ok(target) => reply.data(&target),
                 Err(errno) => reply.error(errno),
@@ -166,7 +167,7 @@ impl Filesystem for FuseOps {
             return reply.error(Errno::ENOSYS);
         }
         let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
-        self.run(from, "open", move |inner, rq| async move {
+        self.run(from, Operation::Open, move |inner, rq| async move {
             match inner.open(&rq, number, writes).await {
                 Ok(()) => reply.opened(FileHandle(0), inner.open_flags(flags.0)),
                 Err(errno) => reply.error(errno),
@@ -178,7 +179,7 @@ impl Filesystem for FuseOps {
         if !self.inner.writable {
             return reply.error(Errno::ENOSYS);
         }
-        self.run(from, "opendir", move |inner, rq| async move {
+        self.run(from, Operation::Open, move |inner, rq| async move {
             match inner.open(&rq, number, false).await {
                 Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
                 Err(errno) => reply.error(errno),
@@ -196,11 +197,21 @@ impl Filesystem for FuseOps {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.run_empty(from, "release", reply, move |inner, rq, _| async move { inner.close(&rq, number).await });
+        self.run_empty(
+            from,
+            Operation::Release,
+            reply,
+            move |inner, rq, _| async move { inner.close(&rq, number).await },
+        );
     }
 
     fn releasedir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.run_empty(from, "releasedir", reply, move |inner, rq, _| async move { inner.close(&rq, number).await });
+        self.run_empty(
+            from,
+            Operation::Release,
+            reply,
+            move |inner, rq, _| async move { inner.close(&rq, number).await },
+        );
     }
 
     fn flush(&self, _: &KernelRequest, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -222,13 +233,13 @@ impl Filesystem for FuseOps {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.run(from, "read", |inner, rq| async move {
+        self.run(from, Operation::Read, |inner, rq| async move {
             inner.read(&rq, number, offset, size as usize, reply).await;
         });
     }
 
     fn readdir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.run(from, "readdir", |inner, rq| async move {
+        self.run(from, Operation::ReadDir, |inner, rq| async move {
             match inner.read_dir(&rq, number, offset, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
@@ -244,7 +255,7 @@ impl Filesystem for FuseOps {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.run(from, "readdirplus", |inner, rq| async move {
+        self.run(from, Operation::ReadDirPlus, |inner, rq| async move {
             match inner.read_dir_plus(&rq, number, offset, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
@@ -253,24 +264,24 @@ impl Filesystem for FuseOps {
     }
 
     fn statfs(&self, from: &KernelRequest, number: INodeNo, reply: ReplyStatfs) {
-        self.run(from, "statfs", |inner, rq| async move { inner.statfs(&rq, number, reply).await });
+        self.run(from, Operation::StatFs, |inner, rq| async move { inner.statfs(&rq, number, reply).await });
     }
 
     fn getxattr(&self, from: &KernelRequest, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let name = name.as_bytes().to_vec();
-        self.run(from, "getxattr", |inner, rq| async move {
+        self.run(from, Operation::GetXattr, |inner, rq| async move {
             reply_xattr(reply, size, inner.xattr(&rq, number, &name).await);
         });
     }
 
     fn listxattr(&self, from: &KernelRequest, number: INodeNo, size: u32, reply: ReplyXattr) {
-        self.run(from, "listxattr", |inner, rq| async move {
+        self.run(from, Operation::ListXattr, |inner, rq| async move {
             reply_xattr(reply, size, inner.xattr_names(&rq, number).await);
         });
     }
 
     fn lseek(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.run(from, "lseek", |inner, rq| async move {
+        self.run(from, Operation::Seek, |inner, rq| async move {
             match inner.seek(&rq, number, offset, whence).await {
                 Ok(offset) => reply.offset(offset),
                 Err(errno) => reply.error(errno),
@@ -298,7 +309,7 @@ impl Filesystem for FuseOps {
     ) {
         let set = convert::set_attributes(mode, uid, gid, size, atime, mtime);
         let cred = cred(from);
-        self.run(from, "setattr", move |inner, rq| async move {
+        self.run(from, Operation::SetAttr, move |inner, rq| async move {
             match inner.set_attributes(&rq, &cred, number, &set).await {
                 Ok(attributes) => reply.attr(&inner.attr_ttl, &attributes),
                 Err(errno) => reply.error(errno),
@@ -317,18 +328,18 @@ impl Filesystem for FuseOps {
         reply: ReplyEntry,
     ) {
         match convert::new_kind(mode, rdev) {
-            Some(kind) => self.run_create(from, "mknod", parent, name, kind, (mode, umask), reply),
+            Some(kind) => self.run_create(from, Operation::MkNod, parent, name, kind, (mode, umask), reply),
             None => reply.error(Errno::EINVAL),
         }
     }
 
     fn mkdir(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        self.run_create(from, "mkdir", parent, name, NewKind::Directory, (mode, umask), reply);
+        self.run_create(from, Operation::MkDir, parent, name, NewKind::Directory, (mode, umask), reply);
     }
 
     fn symlink(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let kind = NewKind::Symlink(target.as_os_str().as_bytes().to_vec());
-        self.run_create(from, "symlink", parent, name, kind, (0o777, 0), reply);
+        self.run_create(from, Operation::Symlink, parent, name, kind, (0o777, 0), reply);
     }
 
     fn create(
@@ -343,7 +354,7 @@ impl Filesystem for FuseOps {
     ) {
         let name = name.as_bytes().to_vec();
         let cred = cred(from);
-        self.run(from, "create", move |inner, rq| async move {
+        self.run(from, Operation::Create, move |inner, rq| async move {
             let create = Create { parent, name: &name, kind: NewKind::Regular, mode, umask };
             match inner.create_and_open(&rq, &cred, create, flags).await {
                 // The reply has a single TTL for name and attributes; the kernel updates attributes on its own
@@ -359,14 +370,14 @@ impl Filesystem for FuseOps {
 
     fn unlink(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.run_empty(from, "unlink", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::Remove, reply, move |inner, rq, cred| async move {
             inner.remove(&rq, &cred, parent, &name, false).await
         });
     }
 
     fn rmdir(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.run_empty(from, "rmdir", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::RmDir, reply, move |inner, rq, cred| async move {
             inner.remove(&rq, &cred, parent, &name, true).await
         });
     }
@@ -384,7 +395,7 @@ impl Filesystem for FuseOps {
         let Some(mode) = convert::rename_mode(flags) else { return reply.error(Errno::EINVAL) };
         let name = name.as_bytes().to_vec();
         let new_name = new_name.as_bytes().to_vec();
-        self.run_empty(from, "rename", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::Rename, reply, move |inner, rq, cred| async move {
             inner.rename(&rq, &cred, (parent, &name), (new_parent, &new_name), mode).await
         });
     }
@@ -392,7 +403,7 @@ impl Filesystem for FuseOps {
     fn link(&self, from: &KernelRequest, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
         let cred = cred(from);
-        self.run(from, "link", move |inner, rq| async move {
+        self.run(from, Operation::Link, move |inner, rq| async move {
             let linked = inner.link(&rq, &cred, number, parent, &name).await;
             reply_entry(&inner, reply, linked);
         });
@@ -413,7 +424,7 @@ impl Filesystem for FuseOps {
         let data = bytes::Bytes::copy_from_slice(data);
         let cred = cred(from);
         let args = convert::write_args(offset, flags.0, write_flags);
-        self.run(from, "write", move |inner, rq| async move {
+        self.run(from, Operation::Write, move |inner, rq| async move {
             let len = data.len() as u32;
             match inner.write(&rq, &cred, number, args, data).await {
                 Ok(()) => reply.written(len),
@@ -423,11 +434,11 @@ impl Filesystem for FuseOps {
     }
 
     fn fsync(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.run_empty(from, "fsync", reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
+        self.run_empty(from, Operation::Flush, reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
     }
 
     fn fsyncdir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.run_empty(from, "fsyncdir", reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
+        self.run_empty(from, Operation::Flush, reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
     }
 
     fn fallocate(
@@ -441,7 +452,7 @@ impl Filesystem for FuseOps {
         reply: ReplyEmpty,
     ) {
         let Some(space) = convert::space(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.run_empty(from, "fallocate", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::Allocate, reply, move |inner, rq, cred| async move {
             inner.allocate(&rq, &cred, number, (offset, length), space).await
         });
     }
@@ -460,7 +471,7 @@ impl Filesystem for FuseOps {
     ) {
         let Some(request) = flags::IoctlRequest::of(command, data) else { return reply.error(Errno::ENOTTY) };
         let cred = cred(from);
-        self.run(from, "ioctl", move |inner, rq| async move {
+        self.run(from, Operation::Ioctl, move |inner, rq| async move {
             match inner.flags(&rq, &cred, number, request).await {
                 Ok(mut answer) => {
                     answer.resize(out_bytes as usize, 0);
@@ -484,14 +495,14 @@ impl Filesystem for FuseOps {
         let Some(mode) = convert::xattr_mode(flags) else { return reply.error(Errno::EINVAL) };
         let name = name.as_bytes().to_vec();
         let value = value.to_vec();
-        self.run_empty(from, "setxattr", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::SetXattr, reply, move |inner, rq, cred| async move {
             inner.set_xattr(&rq, &cred, number, (&name, &value), mode).await
         });
     }
 
     fn removexattr(&self, from: &KernelRequest, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.run_empty(from, "removexattr", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::RemoveXattr, reply, move |inner, rq, cred| async move {
             inner.remove_xattr(&rq, &cred, number, &name).await
         });
     }
@@ -511,7 +522,7 @@ impl Filesystem for FuseOps {
         reply: ReplyWrite,
     ) {
         let cred = cred(from);
-        self.run(from, "copy_file_range", move |inner, rq| async move {
+        self.run(from, Operation::Copy, move |inner, rq| async move {
             match inner.copy_range(&rq, &cred, (source, source_at), (target, target_at), len).await {
                 Ok(copied) => reply.written(copied),
                 Err(errno) => reply.error(errno),

@@ -10,11 +10,11 @@ use fuser::{
 use futures_util::future::join_all;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use weir_files::tree::{Node, Tree, TreeEntry};
 use weir_files::{Attributes, FileError, FileKind, Seek};
-use weir_machine::{Request, RequestTotals};
+use weir_machine::{Client, Protocol, Request};
 
 /// Directory entries per step of `readdir` and of `readdirplus`.
 const PLAIN_ENTRIES: usize = 128;
@@ -28,7 +28,8 @@ const XATTR_BYTES: usize = 65_536;
 pub(crate) struct Inner {
     pub(crate) tree: Arc<Tree>,
     pub(crate) inodes: Inodes,
-    pub(crate) served: RequestTotals,
+    /// Clients by user; the last one, since most mounts have few users.
+    last_client: Mutex<Option<(u32, Client)>>,
     /// Whether the mount is writable.
     pub(crate) writable: bool,
     /// TTL of attributes.
@@ -63,12 +64,25 @@ impl Inner {
         Inner {
             tree,
             inodes: Inodes::new(),
-            served: RequestTotals::default(),
+            last_client: Mutex::default(),
             writable,
             attr_ttl,
             kernel,
             exclusive_mount,
             invalidates_page_cache: OnceLock::new(),
+        }
+    }
+
+    /// The client that a user is in the accounts.
+    pub(crate) fn client(&self, uid: u32) -> Client {
+        let mut last = self.last_client.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((of, client)) if *of == uid => client.clone(),
+            _ => {
+                let client = self.tree.accounts().client(Protocol::Fuse, &format!("uid {uid}"));
+                *last = Some((uid, client.clone()));
+                client
+            }
         }
     }
 
@@ -284,7 +298,7 @@ fn placeholder_attr(number: u64, kind: Option<FileKind>) -> FileAttr {
 /// Maps an error to an errno and logs corruption and I/O errors, because the caller sees only EIO.
 pub(crate) fn report(rq: &Request, error: &FileError) -> Errno {
     if matches!(error, FileError::Corrupt { .. } | FileError::Device { .. } | FileError::Unsupported { .. }) {
-        tracing::warn!(operation = rq.operation, %error, "operation failed");
+        tracing::warn!(operation = rq.operation.name(), %error, "operation failed");
     }
     convert::errno(error)
 }

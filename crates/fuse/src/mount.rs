@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 use weir_files::tree::Tree;
-use weir_machine::{RequestTotals, Tasks};
+use weir_machine::{Protocol, RequestTotals, Tasks};
 
 /// Error of mounting or of a mount's session.
 #[derive(Debug, Error)]
@@ -129,8 +129,8 @@ impl Mounted {
     }
 
     /// Totals of all requests so far.
-    pub fn served(&self) -> &RequestTotals {
-        &self.inner.served
+    pub fn served(&self) -> RequestTotals {
+        self.inner.tree.accounts().protocol(Protocol::Fuse)
     }
 
     /// Blocks until the mount is gone.

@@ -19,6 +19,7 @@
 //! Invariants: an [`Io`] owns its memory and its completion callback, so dropping the future that waits for it is
 //! safe; a successful read has filled its buffers; a disk opened [`Access::ReadOnly`] rejects changes.
 
+pub mod accounts;
 pub mod buf;
 pub mod byte_semaphore;
 pub mod compute;
@@ -31,6 +32,7 @@ mod slab;
 pub mod tasks;
 pub mod time;
 
+pub use accounts::{Accounts, Client, Origin, RequestTotals};
 pub use buf::{Buf, BufPool};
 pub use byte_semaphore::{BytePermit, ByteSemaphore, compact};
 pub use compute::{Compute, ComputeLost};
@@ -38,7 +40,7 @@ pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Op, Par
 pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
 pub use memory::Memory;
-pub use request::{Priority, Request, RequestTotals, Source};
+pub use request::{Operation, Priority, Protocol, Request, Source, Stage, Target};
 pub use tasks::{JoinHandle, TaskLost, Tasks};
 pub use time::{Clock, Nanos};
 

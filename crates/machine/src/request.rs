@@ -1,17 +1,40 @@
-//! The context of one client request, passed by reference to all layers. Each layer records the bytes that it served.
+//! The context of one client request, passed by reference to all layers. Each layer records the bytes and the time that
+//! it contributed.
+//!
+//! ```text
+//!   server: Request::new(client, operation) ─► files, volumes ─► dmu ─► cache ─► blocks ─► disk
+//!      │                                          │ target        │ bytes by source, time by stage
+//!      └── Accounts::record(&request, …) ◄────────┴───────────────┘
+//! ```
+//!
+//! *Answered and support bytes.* A read of a file or volume answers a range of bytes; [`Request::answer`] records each of
+//! them once, with its source. Everything else that is read for the request (indirect blocks, dnodes, directories, the
+//! rest of a block that is changed in part) is recorded with [`Request::support`], in whole blocks. So the answered
+//! bytes of all sources add up to the bytes of the answer.
+//!
+//! A request holds numbers only: a layer that records something writes to a fixed slot and allocates nothing. Compiled
+//! with `--cfg weir_no_accounting`, the slots stay zero; `cargo xtask bench accounting` compares the two.
 
+use crate::accounts::{Client, Origin};
+use crate::time::{Clock, Nanos};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
-/// The source of bytes served to a request.
+/// Whether requests are accounted. `--cfg weir_no_accounting` turns it off, to measure its cost.
+pub(crate) const IS_ACCOUNTED: bool = !cfg!(weir_no_accounting);
+
+/// The source of bytes that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The ARC, cached by an earlier demand read or a write.
     ArcDemand,
     /// The ARC, cached by prefetch.
     ArcPrefetch,
-    /// The second-level cache; not yet recorded.
+    /// The second-level cache. Always 0: no L2ARC is read.
     L2arc,
-    /// The intent log; not yet recorded.
+    /// The intent log: blocks read to claim and to replay it.
     Log,
     /// A disk.
     Disk,
@@ -27,6 +50,197 @@ impl Source {
         [Source::ArcDemand, Source::ArcPrefetch, Source::L2arc, Source::Log, Source::Disk, Source::Hole, Source::Dirty];
 }
 
+/// Part of the way of a request in which time passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Waiting for the open txg, for space that recent frees return, or for memory at the front end.
+    Admission,
+    /// Delayed by the write throttle.
+    Throttle,
+    /// Waiting for a lock that another request holds.
+    Locks,
+    /// Waiting for a block that another request is reading.
+    Cache,
+    /// In the queue of a device.
+    Queue,
+    /// At a device.
+    Device,
+    /// Waiting for checksums, compression or encryption of a large block.
+    Compute,
+    /// Waiting for the intent log to make changes stable.
+    LogCommit,
+    /// Waiting for a txg to sync.
+    TxgSync,
+}
+
+impl Stage {
+    /// All stages, in the order of their discriminants.
+    pub const ALL: [Stage; 9] = [
+        Stage::Admission,
+        Stage::Throttle,
+        Stage::Locks,
+        Stage::Cache,
+        Stage::Queue,
+        Stage::Device,
+        Stage::Compute,
+        Stage::LogCommit,
+        Stage::TxgSync,
+    ];
+
+    /// The stage's name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Admission => "admission",
+            Stage::Throttle => "throttle",
+            Stage::Locks => "locks",
+            Stage::Cache => "cache",
+            Stage::Queue => "queue",
+            Stage::Device => "device",
+            Stage::Compute => "compute",
+            Stage::LogCommit => "log commit",
+            Stage::TxgSync => "txg sync",
+        }
+    }
+}
+
+/// Protocol of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// Work of the pool itself, or of a command.
+    #[default]
+    Internal,
+    /// NFS version 3, with MOUNT.
+    Nfs3,
+    /// Network Block Device.
+    Nbd,
+    /// A FUSE mount.
+    Fuse,
+}
+
+impl Protocol {
+    /// All protocols, in the order of their discriminants.
+    pub const ALL: [Protocol; 4] = [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse];
+
+    /// The protocol's name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Internal => "internal",
+            Protocol::Nfs3 => "nfs3",
+            Protocol::Nbd => "nbd",
+            Protocol::Fuse => "fuse",
+        }
+    }
+}
+
+/// Defines [`Operation`]: its variants, their slots and their names.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// Operation of a request. Operations of different protocols that do the same have one variant.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Operation {
+            $($(#[$doc])* $variant,)*
+            /// Internal work, with its name.
+            Internal(&'static str),
+        }
+
+        impl Operation {
+            /// All operations of clients, in the order of their slots.
+            pub const OF_CLIENTS: &'static [Operation] = &[$(Operation::$variant,)*];
+
+            /// The operation's name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Operation::$variant => $name,)*
+                    Operation::Internal(name) => name,
+                }
+            }
+
+            /// The operation's slot in tables: below [`Operation::SLOTS`]. All internal work has one slot, the last.
+            pub fn slot(self) -> usize {
+                Operation::OF_CLIENTS.iter().position(|operation| *operation == self).unwrap_or(Operation::SLOTS - 1)
+            }
+
+            /// Number of slots.
+            pub const SLOTS: usize = Operation::OF_CLIENTS.len() + 1;
+        }
+    };
+}
+
+operations! {
+    /// An operation that the server does not know.
+    Unknown => "unknown",
+    /// No operation: a test of the connection.
+    Null => "null",
+    /// Read data.
+    Read => "read",
+    /// Write data.
+    Write => "write",
+    /// Make earlier writes stable: NFS COMMIT, NBD FLUSH, fsync.
+    Flush => "flush",
+    /// Look up a name.
+    Lookup => "lookup",
+    /// Read attributes.
+    GetAttr => "getattr",
+    /// Change attributes, including the size.
+    SetAttr => "setattr",
+    /// Test permissions.
+    Access => "access",
+    /// Read a symbolic link.
+    ReadLink => "readlink",
+    /// Create a file.
+    Create => "create",
+    /// Create a directory.
+    MkDir => "mkdir",
+    /// Create a symbolic link.
+    Symlink => "symlink",
+    /// Create a device, FIFO or socket.
+    MkNod => "mknod",
+    /// Remove a file.
+    Remove => "remove",
+    /// Remove a directory.
+    RmDir => "rmdir",
+    /// Rename.
+    Rename => "rename",
+    /// Create a hard link.
+    Link => "link",
+    /// List a directory.
+    ReadDir => "readdir",
+    /// List a directory with attributes.
+    ReadDirPlus => "readdirplus",
+    /// Statistics or limits of a file system.
+    StatFs => "statfs",
+    /// Open a file, a directory or a block device.
+    Open => "open",
+    /// Close a file or a directory.
+    Release => "release",
+    /// Read an extended attribute.
+    GetXattr => "getxattr",
+    /// List extended attributes.
+    ListXattr => "listxattr",
+    /// Set an extended attribute.
+    SetXattr => "setxattr",
+    /// Remove an extended attribute.
+    RemoveXattr => "removexattr",
+    /// Find data or a hole.
+    Seek => "lseek",
+    /// Allocate or punch a range of a file.
+    Allocate => "fallocate",
+    /// Copy a range between files.
+    Copy => "copy_file_range",
+    /// Read or set flags of a file.
+    Ioctl => "ioctl",
+    /// Free a range of a volume.
+    Trim => "trim",
+    /// Write zeros to a volume.
+    WriteZeroes => "write zeroes",
+    /// Read a range of a volume ahead.
+    Cache => "cache",
+    /// List the allocated ranges of a volume.
+    BlockStatus => "block status",
+    /// Mount, unmount or list exports.
+    Mount => "mount",
+}
+
 /// I/O priority class of reads, as in OpenZFS (`ZIO_PRIORITY_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
@@ -39,38 +253,92 @@ pub enum Priority {
     Scrub,
 }
 
-/// One client request or internal job, with the bytes served to it.
-#[derive(Debug, Default)]
+/// The range that a request reads or changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Number of the object set of the dataset; 0 until it is known.
+    pub dataset: u64,
+    /// Number of the object.
+    pub object: u64,
+    /// Offset of the first byte.
+    pub offset_bytes: u64,
+    /// Length.
+    pub size_bytes: u64,
+}
+
+/// One client request or internal job, with what was recorded for it.
+#[derive(Debug)]
 pub struct Request {
-    /// The client's address; empty for internal jobs.
-    pub client: String,
-    /// Protocol: `nfs3`, `nbd`, `fuse`, `internal`.
-    pub protocol: &'static str,
-    /// Operation, as named by the protocol.
-    pub operation: &'static str,
+    /// The client.
+    pub client: Client,
+    /// Number of the request, unique within its client.
+    pub id: u64,
+    /// User ID of the caller, if the protocol has one.
+    pub user: Option<u32>,
+    /// Operation.
+    pub operation: Operation,
     /// Priority of its reads.
     pub priority: Priority,
     /// The requesting thread is idle until its device operations complete ([`crate::Io::here`]).
     pub here: bool,
-    served_bytes: [AtomicU64; Source::ALL.len()],
+    /// Time at which the request began.
+    pub begun: Nanos,
+    target: [AtomicU64; 4],
+    answered_bytes: [AtomicU64; Source::ALL.len()],
+    support_bytes: [AtomicU64; Source::ALL.len()],
+    written_bytes: AtomicU64,
+    stage_ns: [AtomicU64; Stage::ALL.len()],
     device_ops: AtomicU64,
-    device_wait_ns: AtomicU64,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Request::internal("unnamed")
+    }
 }
 
 impl Request {
-    /// A new request context.
-    pub fn new(client: impl Into<String>, protocol: &'static str, operation: &'static str) -> Self {
-        Request { client: client.into(), protocol, operation, ..Request::default() }
+    /// A new request of `client`.
+    pub fn new(client: Client, operation: Operation) -> Self {
+        let id = client.next_id();
+        let zeros = || AtomicU64::new(0);
+        Request {
+            client,
+            id,
+            user: None,
+            operation,
+            priority: Priority::Sync,
+            here: false,
+            begun: Nanos::default(),
+            target: std::array::from_fn(|_| zeros()),
+            answered_bytes: std::array::from_fn(|_| zeros()),
+            support_bytes: std::array::from_fn(|_| zeros()),
+            written_bytes: zeros(),
+            stage_ns: std::array::from_fn(|_| zeros()),
+            device_ops: zeros(),
+        }
     }
 
     /// A context for internal work.
-    pub fn internal(operation: &'static str) -> Self {
-        Request::new("", "internal", operation)
+    pub fn internal(name: &'static str) -> Self {
+        Request::new(Client::INTERNAL, Operation::Internal(name))
     }
 
     /// Sets the priority.
     pub fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
+        self
+    }
+
+    /// Sets the time at which the request began.
+    pub fn begun(mut self, begun: Nanos) -> Self {
+        self.begun = begun;
+        self
+    }
+
+    /// Sets the user.
+    pub fn with_user(mut self, user: u32) -> Self {
+        self.user = Some(user);
         self
     }
 
@@ -80,51 +348,113 @@ impl Request {
         self
     }
 
-    /// Records `bytes` served by `source`.
-    pub fn record(&self, source: Source, bytes: u64) {
-        self.served_bytes[source as usize].fetch_add(bytes, Ordering::Relaxed);
+    /// The protocol of the client.
+    pub fn protocol(&self) -> Protocol {
+        self.client.protocol()
     }
 
-    /// Records one device operation and the time spent waiting for it, in nanoseconds.
-    pub fn record_device(&self, wait_ns: u64) {
-        self.device_ops.fetch_add(1, Ordering::Relaxed);
-        self.device_wait_ns.fetch_add(wait_ns, Ordering::Relaxed);
+    /// The origin of the data that this request writes.
+    pub fn origin(&self) -> Origin {
+        self.client.origin()
     }
 
-    /// Bytes served by `source` so far.
-    pub fn served_bytes(&self, source: Source) -> u64 {
-        self.served_bytes[source as usize].load(Ordering::Relaxed)
-    }
-
-    /// Number of device operations so far, and nanoseconds spent waiting for them.
-    pub fn device(&self) -> (u64, u64) {
-        (self.device_ops.load(Ordering::Relaxed), self.device_wait_ns.load(Ordering::Relaxed))
-    }
-}
-
-/// Totals over the requests of a server.
-#[derive(Debug, Default)]
-pub struct RequestTotals {
-    bytes: [AtomicU64; Source::ALL.len()],
-    requests: AtomicU64,
-}
-
-impl RequestTotals {
-    /// Adds the bytes served to a finished request.
-    pub fn record(&self, request: &Request) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        for (total, bytes) in self.bytes.iter().zip(&request.served_bytes) {
-            total.fetch_add(bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// Sets the range that the request reads or changes. Of several, the first is kept.
+    pub fn set_target(&self, target: Target) {
+        let Target { dataset, object, offset_bytes, size_bytes } = target;
+        if IS_ACCOUNTED && self.target[0].load(Ordering::Relaxed) == 0 {
+            let words = [dataset, object, offset_bytes, size_bytes];
+            self.target.iter().zip(words).for_each(|(slot, word)| slot.store(word, Ordering::Relaxed));
         }
     }
 
-    /// Number of requests so far.
-    pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+    /// The range that the request reads or changes.
+    pub fn target(&self) -> Target {
+        let [dataset, object, offset_bytes, size_bytes] =
+            std::array::from_fn(|n| self.target.get(n).map_or(0, |word| word.load(Ordering::Relaxed)));
+        Target { dataset, object, offset_bytes, size_bytes }
     }
 
-    /// Bytes served by `source` so far.
-    pub fn bytes(&self, source: Source) -> u64 {
-        self.bytes[source as usize].load(Ordering::Relaxed)
+    /// Records `bytes` of the answer, from `source`.
+    pub fn answer(&self, source: Source, bytes: u64) {
+        add(&self.answered_bytes[source as usize], bytes);
+    }
+
+    /// Records `bytes` that were read from `source` for the request but are not part of its answer.
+    pub fn support(&self, source: Source, bytes: u64) {
+        add(&self.support_bytes[source as usize], bytes);
+    }
+
+    /// Records `bytes` that the request wrote, before compression and redundancy.
+    pub fn wrote(&self, bytes: u64) {
+        add(&self.written_bytes, bytes);
+    }
+
+    /// Records time spent in a stage, in nanoseconds.
+    pub fn spent(&self, stage: Stage, ns: u64) {
+        add(&self.stage_ns[stage as usize], ns);
+    }
+
+    /// Waits for `work`, and records the time in `stage`. Work that need not wait costs no time stamp.
+    pub async fn timed<T>(&self, clock: &Clock, stage: Stage, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        if let Some(done) = poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await
+        {
+            return done;
+        }
+        let started = if IS_ACCOUNTED { clock.now() } else { Nanos::default() };
+        let done = work.await;
+        if IS_ACCOUNTED {
+            self.spent(stage, clock.now().ns_since(started));
+        }
+        done
+    }
+
+    /// Records one device operation, the time that it was queued and the time that the device took, in nanoseconds.
+    pub fn record_device(&self, queued_ns: u64, device_ns: u64) {
+        add(&self.device_ops, 1);
+        self.spent(Stage::Queue, queued_ns);
+        self.spent(Stage::Device, device_ns);
+    }
+
+    /// Bytes of the answer from `source` so far.
+    pub fn answered_bytes(&self, source: Source) -> u64 {
+        self.answered_bytes[source as usize].load(Ordering::Relaxed)
+    }
+
+    /// Bytes from `source` so far that are not part of the answer.
+    pub fn support_bytes(&self, source: Source) -> u64 {
+        self.support_bytes[source as usize].load(Ordering::Relaxed)
+    }
+
+    /// Bytes from `source` so far, answered or not.
+    pub fn read_bytes(&self, source: Source) -> u64 {
+        self.answered_bytes(source) + self.support_bytes(source)
+    }
+
+    /// Bytes written so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds spent in a stage so far. Stages of concurrent device operations add up, so the sum may exceed the
+    /// duration of the request.
+    pub fn stage_ns(&self, stage: Stage) -> u64 {
+        self.stage_ns[stage as usize].load(Ordering::Relaxed)
+    }
+
+    /// Number of device operations so far.
+    pub fn device_ops(&self) -> u64 {
+        self.device_ops.load(Ordering::Relaxed)
+    }
+}
+
+/// Adds to a slot, unless accounting is compiled out. Most slots of a request stay zero, so zero is not added.
+fn add(slot: &AtomicU64, n: u64) {
+    if IS_ACCOUNTED && n != 0 {
+        slot.fetch_add(n, Ordering::Relaxed);
     }
 }

@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use weir_machine::{BytePermit, ByteSemaphore, Request, RequestTotals, Tasks};
+use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Operation, Protocol, RequestTotals, Tasks};
 
 /// Maximum number of open connections; further ones wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 128;
@@ -60,7 +60,7 @@ pub type WriteAcl = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 pub struct Server {
     exports: Arc<dyn BlockExports>,
     write_acl: WriteAcl,
-    served: RequestTotals,
+    accounts: Arc<Accounts>,
     /// Memory budget for the data of all connections.
     memory: ByteSemaphore,
 }
@@ -68,12 +68,17 @@ pub struct Server {
 impl Server {
     /// Serves these exports, read-only for clients that `write_acl` rejects.
     pub fn new(exports: Arc<dyn BlockExports>, write_acl: WriteAcl) -> Self {
-        Server { exports, write_acl, served: RequestTotals::default(), memory: ByteSemaphore::new(MAX_TOTAL_BYTES) }
+        Server { exports, write_acl, accounts: Arc::default(), memory: ByteSemaphore::new(MAX_TOTAL_BYTES) }
+    }
+
+    /// Records requests in the pool's accounts instead of in accounts of the server.
+    pub fn with_accounts(self, accounts: &Arc<Accounts>) -> Self {
+        Server { accounts: accounts.clone(), ..self }
     }
 
     /// Totals of all requests so far.
-    pub fn served(&self) -> &RequestTotals {
-        &self.served
+    pub fn served(&self) -> RequestTotals {
+        self.accounts.protocol(Protocol::Nbd)
     }
 }
 
@@ -115,7 +120,7 @@ async fn connection(
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let client = peer.to_string();
+    let client = server.accounts.client(Protocol::Nbd, &peer.to_string());
     let may_write = (server.write_acl)(peer);
     let negotiation = handshake(&mut stream, &server, may_write);
     let negotiated = tokio::select! {
@@ -123,9 +128,9 @@ async fn connection(
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
     let Some(negotiated) = negotiated else { return Ok(()) };
-    let rq = Request::new(client.as_str(), "nbd", "open");
+    let rq = server.accounts.begin(&client, Operation::Open);
     let device = server.exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
-    server.served.record(&rq);
+    server.accounts.record(&rq);
     let (incoming, outgoing) = stream.into_split();
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
     let writer = tasks.spawn(write(outgoing, receiver, server.memory.clone()));
@@ -169,7 +174,7 @@ struct Session {
     server: Arc<Server>,
     device: Arc<dyn Device>,
     negotiated: Negotiated,
-    client: String,
+    client: Client,
 }
 
 async fn requests(
@@ -214,9 +219,9 @@ async fn requests(
         let session = Arc::clone(&session);
         let sender = sender.clone();
         drop(tasks.spawn(async move {
-            let rq = Request::new(session.client.as_str(), "nbd", name(header.command));
+            let rq = session.server.accounts.begin(&session.client, operation(header.command));
             let reply = transmission::answer(&*session.device, &rq, &session.negotiated, &header, plan, payload).await;
-            session.server.served.record(&rq);
+            session.server.accounts.record(&rq);
             // If the writer has ended, the connection is closed and the reply is dropped.
             let _ = sender.send((reply, held)).await;
         }));
@@ -235,17 +240,17 @@ async fn payload(incoming: &mut OwnedReadHalf, len: u32) -> io::Result<Bytes> {
     Ok(bytes.freeze())
 }
 
-/// Name of a command, for the request's context.
-fn name(command: u16) -> &'static str {
+/// Operation of a command, for the request's context.
+fn operation(command: u16) -> Operation {
     match command {
-        command::READ => "read",
-        command::WRITE => "write",
-        command::FLUSH => "flush",
-        command::TRIM => "trim",
-        command::CACHE => "cache",
-        command::WRITE_ZEROES => "write zeroes",
-        command::BLOCK_STATUS => "block status",
-        _ => "unknown",
+        command::READ => Operation::Read,
+        command::WRITE => Operation::Write,
+        command::FLUSH => Operation::Flush,
+        command::TRIM => Operation::Trim,
+        command::CACHE => Operation::Cache,
+        command::WRITE_ZEROES => Operation::WriteZeroes,
+        command::BLOCK_STATUS => Operation::BlockStatus,
+        _ => Operation::Unknown,
     }
 }
 

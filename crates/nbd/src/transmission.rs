@@ -202,7 +202,7 @@ fn report(rq: &Request, offset: u64, error: &DeviceError) -> Errno {
         DeviceError::Full(_) => Errno::Enospc,
         DeviceError::ReadOnly => Errno::Eperm,
         DeviceError::Failed(_) => {
-            tracing::warn!(client = %rq.client, operation = rq.operation, offset, %error, "request failed with EIO");
+            tracing::warn!(client = rq.client.name(), operation = rq.operation.name(), offset, %error, "request failed with EIO");
             Errno::Eio
         }
     }

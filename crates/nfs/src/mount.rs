@@ -31,18 +31,6 @@ pub(crate) enum Answer {
     ProcedureUnavailable,
 }
 
-/// The name of a procedure, for the request's context.
-pub(crate) fn procedure_name(procedure: u32) -> &'static str {
-    match procedure {
-        0 => "mount null",
-        1 => "mount",
-        2 => "mount dump",
-        3 | 4 => "unmount",
-        5 => "mount export",
-        _ => "mount unknown",
-    }
-}
-
 /// Maximum payload of the reply in bytes; 0 for procedures with short replies.
 pub(crate) fn reply_bytes(procedure: u32) -> usize {
     if procedure == 5 { MAX_EXPORTS * EXPORT_BYTES } else { 0 }

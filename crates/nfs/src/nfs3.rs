@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 use weir_files::permission::{AccessInfo, POSIX_ACCESS, granted, is_decided_by_mode};
 use weir_files::tree::{CallHold, Node, Tree};
 use weir_files::{Attributes, Cred, FileError, FileFlags, FileKind};
-use weir_machine::Request;
+use weir_machine::{Operation, Request};
 
 /// RPC program number.
 pub const PROGRAM: u32 = 100_003;
@@ -52,32 +52,32 @@ const MAX_LINK_TARGET_BYTES: u32 = 1 << 16;
 const FATTR3_BYTES: usize = 84;
 
 /// Name of a procedure, for the request's context.
-pub fn procedure_name(procedure: u32) -> Option<&'static str> {
-    const NAMES: [&str; 22] = [
-        "null",
-        "getattr",
-        "setattr",
-        "lookup",
-        "access",
-        "readlink",
-        "read",
-        "write",
-        "create",
-        "mkdir",
-        "symlink",
-        "mknod",
-        "remove",
-        "rmdir",
-        "rename",
-        "link",
-        "readdir",
-        "readdirplus",
-        "fsstat",
-        "fsinfo",
-        "pathconf",
-        "commit",
+pub fn operation(procedure: u32) -> Option<Operation> {
+    const OPERATIONS: [Operation; 22] = [
+        Operation::Null,
+        Operation::GetAttr,
+        Operation::SetAttr,
+        Operation::Lookup,
+        Operation::Access,
+        Operation::ReadLink,
+        Operation::Read,
+        Operation::Write,
+        Operation::Create,
+        Operation::MkDir,
+        Operation::Symlink,
+        Operation::MkNod,
+        Operation::Remove,
+        Operation::RmDir,
+        Operation::Rename,
+        Operation::Link,
+        Operation::ReadDir,
+        Operation::ReadDirPlus,
+        Operation::StatFs,
+        Operation::StatFs,
+        Operation::StatFs,
+        Operation::Flush,
     ];
-    NAMES.get(procedure as usize).copied()
+    OPERATIONS.get(procedure as usize).copied()
 }
 
 /// Whether a retransmitted call must not run again, because it could undo a later change.
@@ -233,7 +233,7 @@ impl Context<'_> {
     pub(crate) fn report(&self, error: &FileError) -> Status {
         let status = status(error);
         if matches!(status, Status::Io | Status::NotSupp) {
-            tracing::warn!(operation = self.rq.operation, client = %self.rq.client, %error, "call failed");
+            tracing::warn!(operation = self.rq.operation.name(), client = self.rq.client.name(), %error, "call failed");
         }
         status
     }

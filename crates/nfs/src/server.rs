@@ -9,10 +9,10 @@ use crate::nfs3::{self, WccTracker};
 use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use weir_files::tree::Tree;
-use weir_machine::{Request, RequestTotals};
+use weir_machine::{Client, Operation, Protocol, Request, RequestTotals};
 
 /// Secret key and boot verifier of a server.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub struct Secrets {
 }
 
 /// A client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     /// Address of the client, which identifies the client across connections.
     pub name: Arc<str>,
@@ -32,12 +32,14 @@ pub struct Peer {
     pub port: u16,
     /// Whether it may modify files.
     pub may_write: bool,
+    /// The client in the accounts, from its first call on.
+    client: OnceLock<Client>,
 }
 
 impl Peer {
     /// A client with this address; the port is 0.
     pub fn new(name: &str, may_write: bool) -> Self {
-        Peer { name: name.into(), port: 0, may_write }
+        Peer { name: name.into(), port: 0, may_write, client: OnceLock::new() }
     }
 
     /// Sets the source port.
@@ -64,7 +66,6 @@ pub struct Server {
     options: Options,
     wcc_tracker: WccTracker,
     drc: DuplicateRequestCache,
-    served: RequestTotals,
 }
 
 impl Server {
@@ -77,13 +78,12 @@ impl Server {
             options,
             wcc_tracker: WccTracker::default(),
             drc: DuplicateRequestCache::default(),
-            served: RequestTotals::default(),
         }
     }
 
     /// Totals of all calls so far.
-    pub fn served(&self) -> &RequestTotals {
-        &self.served
+    pub fn served(&self) -> RequestTotals {
+        self.tree.accounts().protocol(Protocol::Nfs3)
     }
 
     /// The exported tree.
@@ -113,12 +113,14 @@ impl Server {
 
     async fn answer_and_account(&self, peer: &Peer, call: &Call<'_>, message: &Bytes) -> Reply {
         let operation = match call.program {
-            nfs3::PROGRAM => nfs3::procedure_name(call.procedure).unwrap_or("unknown"),
-            _ => mount::procedure_name(call.procedure),
+            nfs3::PROGRAM => nfs3::operation(call.procedure).unwrap_or(Operation::Unknown),
+            _ => Operation::Mount,
         };
-        let rq = Request::new(&*peer.name, "nfs3", operation);
+        let accounts = self.tree.accounts();
+        let client = peer.client.get_or_init(|| accounts.client(Protocol::Nfs3, &peer.name));
+        let rq = accounts.begin(client, operation);
         let reply = self.dispatch(peer, call, message, &rq).await;
-        self.served.record(&rq);
+        self.tree.accounts().record(&rq);
         reply
     }
 
@@ -138,7 +140,7 @@ impl Server {
         };
         let out = rpc::accepted(xid, Accept::Success);
         match (call.program, call.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) if nfs3::procedure_name(call.procedure).is_none() => {
+            (nfs3::PROGRAM, nfs3::VERSION) if nfs3::operation(call.procedure).is_none() => {
                 refused(Accept::ProcedureUnavailable)
             }
             (nfs3::PROGRAM, nfs3::VERSION) => match nfs3::run(&context, call.procedure, call.arguments, out).await {

@@ -336,7 +336,7 @@ impl Candidate<'_> {
     fn tree(&self, config: &VdevConfig, dtls: &Dtls, uberblock: &Uberblock) -> Result<Arc<Tree>, PoolError> {
         let facts = Facts { devices: &self.found.devices, dtls, uberblock, writing: self.writing };
         let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name().to_owned(), what: e.to_string() };
-        Tree::new(specs(config, &facts)).map_err(bad)
+        Tree::new(specs(config, &facts), &self.machine.clock).map_err(bad)
     }
 
     /// Reads the MOS of an uberblock and the state in it.

@@ -35,6 +35,8 @@ pub struct Stats {
     pub read_bytes: u64,
     /// Writes.
     pub writes: u64,
+    /// Bytes of writes.
+    pub write_bytes: u64,
     /// Flushes.
     pub flushes: u64,
     /// Discards.
@@ -367,7 +369,10 @@ fn count(stats: &mut Stats, io: &Io) {
             stats.reads += 1;
             stats.read_bytes += io.len;
         }
-        Op::Write => stats.writes += 1,
+        Op::Write => {
+            stats.writes += 1;
+            stats.write_bytes += io.len;
+        }
         Op::Flush => stats.flushes += 1,
         Op::Discard => stats.discards += 1,
     }

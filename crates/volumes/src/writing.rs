@@ -15,7 +15,7 @@ use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dmu::{ErrorLocation, ObjectError, ObjectSet, zap};
 use weir_format::zil::{LogBody, LogRecord};
-use weir_machine::Request;
+use weir_machine::{Request, Stage};
 use weir_zil::{Replayer, Zil};
 
 /// Maximum number of bytes that one transaction writes.
@@ -93,7 +93,8 @@ impl Volume {
         let len = data.len() as u64;
         self.check(offset, len)?;
         {
-            let _lock = state.ranges.lock(offset..offset + len).await;
+            let clock = &self.objects.cache().machine().clock;
+            let _lock = rq.timed(clock, Stage::Locks, state.ranges.lock(offset..offset + len)).await;
             self.write_locked(rq, offset, data).await?;
         }
         self.commit_if(rq, stable).await
@@ -112,6 +113,7 @@ impl Volume {
                 .await
                 .map_err(self.change_error(at))?;
             self.write_blocks(rq, &tx, at, &piece).await.map_err(self.change_error(at))?;
+            self.objects.account_write(rq, &tx, DATA, at, piece.len() as u64);
             if let Some(zil) = self.zil() {
                 zil.log_write(&tx, DATA, at, &piece, self.block_bytes.into());
             }
@@ -158,7 +160,8 @@ impl Volume {
         let start = offset;
         let end = offset + len;
         if start < end {
-            let _lock = state.ranges.lock(start..end).await;
+            let clock = &self.objects.cache().machine().clock;
+            let _lock = rq.timed(clock, Stage::Locks, state.ranges.lock(start..end)).await;
             self.objects.free_long_range(rq, DATA, start..end).await.map_err(self.change_error(start))?;
             let tx =
                 self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await.map_err(self.change_error(start))?;

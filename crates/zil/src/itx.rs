@@ -12,6 +12,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_format::zil::{LogBody, NewRecord, WriteBody};
 use weir_format::{BlockPointer, Endian, ObjectId, Txg};
+use weir_machine::Origin;
 
 /// Byte order of everything that this program writes.
 pub(crate) const ENDIAN: Endian = Endian::Little;
@@ -36,6 +37,8 @@ pub(crate) enum LogPayload {
 #[derive(Clone, Debug)]
 pub(crate) struct Itx {
     pub txg: Txg,
+    /// Origin of the change.
+    pub writer: Origin,
     pub object: ObjectId,
     pub payload: LogPayload,
 }

@@ -11,7 +11,7 @@ use weir_dmu::error::ObjectError;
 use weir_dmu::txg::{Tx, TxgTracker};
 use weir_format::zil::{LogBody, NewRecord, TxType, ZilHeader};
 use weir_format::{BlockPointer, ObjectId, ObjsetId, Txg};
-use weir_machine::{Machine, Request};
+use weir_machine::{Accounts, Machine, Request, Stage};
 
 /// Maximum data of a write that is kept with its itx, in bytes; a commit reads longer data from the object.
 const MAX_KEPT_DATA_BYTES: usize = 32 << 10;
@@ -82,6 +82,9 @@ pub(super) struct State {
     pub joining: Vec<Waiter>,
     /// Commits that wait for a block, by its number.
     pub waiters: std::collections::BTreeMap<u64, Vec<Waiter>>,
+    /// Bytes of writes whose records end in a block, by its number: their txgs and lengths. They are stable when the block
+    /// is.
+    pub written: std::collections::BTreeMap<u64, Vec<(Txg, u64)>>,
     pub writing: bool,
     pub flushing: bool,
     /// Vdevs to which blocks were written since the last flush began; and whether data went to its final location,
@@ -110,6 +113,7 @@ pub struct Zil {
     pub(super) txgs: Arc<TxgTracker>,
     pub(super) store: Arc<dyn LogStore>,
     pub(super) data: Arc<dyn LogData>,
+    pub(super) accounts: Arc<Accounts>,
     state: Mutex<State>,
 }
 
@@ -125,6 +129,8 @@ pub struct LogOpening {
     pub store: Arc<dyn LogStore>,
     /// Current contents of the dataset's objects.
     pub data: Arc<dyn LogData>,
+    /// The pool's accounts.
+    pub accounts: Arc<Accounts>,
     /// Settings of the log.
     pub policy: Policy,
     /// Log header in the dataset's object set.
@@ -135,9 +141,9 @@ impl Zil {
     /// Opens a dataset's log. A claimed log that holds records must be replayed before anything is changed
     /// ([`super::replay`]); [`Zil::adopt`] reuses or frees an empty one.
     pub fn new(opening: LogOpening) -> Arc<Self> {
-        let LogOpening { machine, set, txgs, store, data, policy, header } = opening;
+        let LogOpening { machine, set, txgs, store, data, accounts, policy, header } = opening;
         let state = State { policy, chain: Chain::new(header), ..State::default() };
-        Arc::new(Zil { machine, set, txgs, store, data, state: Mutex::new(state) })
+        Arc::new(Zil { machine, set, txgs, store, data, accounts, state: Mutex::new(state) })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -197,7 +203,7 @@ impl Zil {
         if payload.len() as u64 > MAX_RECORD_BYTES || kind == TxType::SetSaXattr && !state.policy.sa_xattr {
             return state.lists.push_unlogged(txg, of_object.then_some(about));
         }
-        let itx = Itx { txg, object: about, payload: LogPayload::Record(payload) };
+        let itx = Itx { txg, writer: tx.writer(), object: about, payload: LogPayload::Record(payload) };
         if of_object {
             return state.lists.push_of_object(itx);
         }
@@ -224,7 +230,7 @@ impl Zil {
         let length = data.len() as u64;
         let in_place = Some(block_bytes).filter(|bytes| *bytes > 0 && state.policy.in_place.applies_to(length, *bytes));
         let payload = LogPayload::Write { offset, length, data: kept, in_place };
-        state.lists.push_of_object(Itx { txg, object, payload });
+        state.lists.push_of_object(Itx { txg, writer: tx.writer(), object, payload });
     }
 
     /// Records that a change made in `tx` has no log record: a change of one object, or (`None`) of any kind. Commits
@@ -252,13 +258,10 @@ impl Zil {
     /// # Errors
     /// [`ObjectError::Suspended`] if neither the log nor the pool can be written.
     pub async fn commit(self: &Arc<Self>, rq: &Request, object: Option<ObjectId>) -> Result<(), ObjectError> {
-        let begun = self.machine.clock.now();
-        let done = self.make_stable(object).await;
-        rq.record_device(self.machine.clock.now().ns_since(begun));
-        done
+        self.make_stable(rq, object).await
     }
 
-    async fn make_stable(self: &Arc<Self>, object: Option<ObjectId>) -> Result<(), ObjectError> {
+    async fn make_stable(self: &Arc<Self>, rq: &Request, object: Option<ObjectId>) -> Result<(), ObjectError> {
         let (unlogged, written, first) = {
             let mut state = self.state();
             if state.policy.sync == SyncMode::Disabled {
@@ -277,14 +280,16 @@ impl Zil {
             self.machine.tasks.start(self.clone().write_batches());
         }
         self.flush_in_background();
+        let clock = &self.machine.clock;
+        let mut unlogged = unlogged;
         if let Some(written) = written
-            && written.await != Ok(true)
+            && rq.timed(clock, Stage::LogCommit, written).await != Ok(true)
         {
             // The log failed or has no space: wait for the txg.
-            return self.txgs.wait_synced(self.txgs.open()).await;
+            unlogged = Some(self.txgs.open());
         }
         match unlogged {
-            Some(txg) => self.txgs.wait_synced(txg).await,
+            Some(txg) => rq.timed(clock, Stage::TxgSync, self.txgs.wait_synced(txg)).await,
             None => Ok(()),
         }
     }

@@ -78,7 +78,7 @@ impl Zil {
                 LogPayload::Write { offset: part.offset, length: part.length, data, in_place: None }
             }
         };
-        let of = |payload| Itx { txg: itx.txg, object: itx.object, payload };
+        let of = |payload| Itx { payload, ..itx.clone() };
         parts.iter().zip(pointers).map(payload).map(of).collect()
     }
 }

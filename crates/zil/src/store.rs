@@ -12,6 +12,7 @@ use weir_dmu::object_set::ObjectSet;
 use weir_dmu::txg::Tx;
 use weir_format::{BlockPointer, ObjectId, ObjsetId, Txg};
 use weir_machine::Request;
+use weir_machine::accounts::Shares;
 
 /// Allocation, writing and flushing of log blocks.
 pub trait LogStore: Send + Sync {
@@ -28,7 +29,7 @@ pub trait LogStore: Send + Sync {
     ) -> BoxFuture<'_, Result<BlockPointer, ObjectError>>;
 
     /// Seals a block with its embedded checksum and writes it. Its chain header holds the number of used bytes; `bytes`
-    /// has at least that length, a multiple of 4096. The block need not be stable until [`LogStore::flush`] returns.
+    /// has at least that length, a multiple of 4096. `writers` are the origins of its records. The block need not be stable until [`LogStore::flush`] returns.
     ///
     /// # Errors
     /// Errors of writing the block.
@@ -37,6 +38,7 @@ pub trait LogStore: Send + Sync {
         rq: &'a Request,
         pointer: &'a BlockPointer,
         bytes: Vec<u8>,
+        writers: Shares,
     ) -> BoxFuture<'a, Result<(), ObjectError>>;
 
     /// Makes stable all data that was written before the call to these top-level vdevs, or to all for `None`.
@@ -81,9 +83,10 @@ impl LogStore for BlockLog {
         rq: &'a Request,
         pointer: &'a BlockPointer,
         bytes: Vec<u8>,
+        writers: Shares,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
-            let written = self.blocks.write_log(rq, pointer, Bytes::from(bytes), self.keys.as_ref()).await;
+            let written = self.blocks.write_log(rq, pointer, Bytes::from(bytes), self.keys.as_ref(), writers).await;
             written.map_err(|e| self.error(e))
         })
     }

@@ -146,7 +146,12 @@ fn blocks_keep_their_numbers_while_stable_ones_are_freed() {
 /// Records after a change without a record are withheld until its txg has synced.
 #[test]
 fn a_change_without_a_record_withholds_later_records() {
-    let itx = |txg, object| Itx { txg: Txg(txg), object: ObjectId(object), payload: LogPayload::Record(Vec::new()) };
+    let itx = |txg, object| Itx {
+        txg: Txg(txg),
+        writer: weir_machine::Origin::POOL,
+        object: ObjectId(object),
+        payload: LogPayload::Record(Vec::new()),
+    };
     let taken = |lists: &mut ItxLists| lists.take().iter().map(|e| (e.txg.0, e.object.0)).collect::<Vec<_>>();
     let mut lists = ItxLists::default();
     lists.push_common(itx(5, 1));

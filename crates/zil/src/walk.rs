@@ -14,7 +14,7 @@ use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_dmu::object_set::ObjectSet;
 use weir_format::zil::{LogRecord, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, ChecksumKind, DecodeError, ObjectId};
-use weir_machine::Request;
+use weir_machine::{Request, Source};
 
 /// Index of the checksum word of a log pointer that holds the block's sequence number.
 const SEQUENCE_WORD: usize = 3;
@@ -105,7 +105,10 @@ impl LogWalk {
         let place = self.place(&pointer);
         let kind = pointer.checksum_kind().unwrap_or(ChecksumKind::Zilog2);
         let bytes = match self.blocks.read_zil(rq, &pointer, &self.options).await {
-            Ok(bytes) => bytes,
+            Ok(bytes) => {
+                rq.support(Source::Log, bytes.len() as u64);
+                bytes
+            }
             Err(BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::InvalidPointer { .. }) => {
                 return Ok(None);
             }

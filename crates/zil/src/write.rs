@@ -29,6 +29,7 @@ use weir_dmu::error::ObjectError;
 use weir_format::zil::{ZilChain, next_checksum, set_sequence};
 use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::Request;
+use weir_machine::accounts::Shares;
 
 /// Maximum number of batches whose last block is in flight.
 const MAX_IN_FLIGHT_BATCHES: usize = 2;
@@ -51,20 +52,27 @@ struct OpenBlock {
     /// Bytes of the block so far, with space for the chain header at the front.
     bytes: Vec<u8>,
     last_record: Txg,
+    /// Origins of the records, and the bytes of each.
+    writers: Shares,
 }
 
 impl OpenBlock {
     fn new(pointer: BlockPointer) -> Self {
-        OpenBlock { pointer, bytes: vec![0; ZilChain::SIZE], last_record: Txg(0) }
+        OpenBlock { pointer, bytes: vec![0; ZilChain::SIZE], last_record: Txg(0), writers: Shares::new() }
     }
 
     fn free_bytes(&self) -> u64 {
         self.pointer.lsize_bytes().saturating_sub(self.bytes.len() as u64)
     }
 
-    fn push(&mut self, record: &[u8], txg: Txg) {
+    fn push(&mut self, record: &[u8], itx: &Itx) {
         self.bytes.extend_from_slice(record);
-        self.last_record = self.last_record.max(txg);
+        self.last_record = self.last_record.max(itx.txg);
+        let bytes = record.len() as u64;
+        match self.writers.iter_mut().find(|(writer, _)| *writer == itx.writer) {
+            Some((_, sum)) => *sum += bytes,
+            None => self.writers.push((itx.writer, bytes)),
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -94,6 +102,19 @@ async fn yield_once() {
     .await;
 }
 
+/// Bytes of the writes among `itxs`, by txg.
+fn written_bytes(itxs: &[Itx]) -> Vec<(Txg, u64)> {
+    let mut written: Vec<(Txg, u64)> = Vec::new();
+    for itx in itxs {
+        let LogPayload::Write { length, .. } = itx.payload else { continue };
+        match written.last_mut().filter(|(txg, _)| *txg == itx.txg) {
+            Some((_, bytes)) => *bytes += length,
+            None => written.push((itx.txg, length)),
+        }
+    }
+    written
+}
+
 /// Batch of itxs being written.
 struct CommitBatch<'a> {
     zil: &'a Arc<Zil>,
@@ -109,6 +130,7 @@ impl Zil {
         let rq = request();
         let mut first = true;
         while let Some((itxs, joining, failures)) = self.next_batch().await {
+            let written = written_bytes(&itxs);
             let itxs = self.place_large(itxs).await;
             {
                 let mut state = self.state();
@@ -118,7 +140,7 @@ impl Zil {
             }
             let mut batch = CommitBatch { zil: &self, rq: &rq, open_block: None, issued: 0 };
             let stopped = batch.write(itxs).await.is_err();
-            self.end_batch(joining, stopped, failures);
+            self.end_batch(joining, written, stopped, failures);
             // The commit that started this writer may be complete: return its thread before serving others.
             if std::mem::take(&mut first) && self.state().has_work() {
                 yield_once().await;
@@ -153,7 +175,7 @@ impl Zil {
     /// Registers the batch's commits to wait for the last block in flight, and thereby for all before it. They wait for
     /// their txg if a block or a flush has failed since the batch was taken: its records may have been in the lost
     /// blocks.
-    fn end_batch(self: &Arc<Self>, joining: Vec<Waiter>, stopped: bool, failures: u64) {
+    fn end_batch(self: &Arc<Self>, joining: Vec<Waiter>, written: Vec<(Txg, u64)>, stopped: bool, failures: u64) {
         let mut state = self.state();
         state.sizes.done();
         if stopped {
@@ -164,10 +186,14 @@ impl Zil {
             return notify(joining, false);
         }
         match state.chain.last_in_flight() {
-            Some(number) => state.waiters.entry(number).or_default().extend(joining),
+            Some(number) => {
+                state.waiters.entry(number).or_default().extend(joining);
+                state.written.entry(number).or_default().extend(written);
+            }
             // Nothing has failed, so a block that is not in flight is stable, or its records have synced.
             None => {
                 drop(state);
+                self.account_stable(written);
                 return notify(joining, true);
             }
         }
@@ -224,6 +250,11 @@ impl Zil {
         }
     }
 
+    /// Records in the accounts that written bytes are stable.
+    fn account_stable(&self, written: impl IntoIterator<Item = (Txg, u64)>) {
+        written.into_iter().for_each(|(txg, bytes)| self.accounts.became_stable(txg.0, bytes));
+    }
+
     async fn flush_as_wanted(self: &Arc<Self>) {
         let rq = request().with_here(true);
         loop {
@@ -242,6 +273,9 @@ impl Zil {
                         let stable = state.chain.flushed(end);
                         let later = state.waiters.split_off(&stable);
                         let waiters = std::mem::replace(&mut state.waiters, later);
+                        let later = state.written.split_off(&stable);
+                        let written = std::mem::replace(&mut state.written, later);
+                        self.account_stable(written.into_values().flatten());
                         (waiters.into_values().flatten().collect(), true)
                     }
                     Err(error) => {
@@ -333,7 +367,7 @@ impl CommitBatch<'_> {
                 return Ok(());
             };
             if let Some(open_block) = &mut self.open_block {
-                open_block.push(&bytes, itx.txg);
+                open_block.push(&bytes, &itx);
             }
             let placed = if whole { record + now.next_multiple_of(8) } else { now };
             self.zil.state().sizes.placed(placed);
@@ -392,6 +426,7 @@ impl CommitBatch<'_> {
         let zil = self.zil;
         let pointer = open_block.pointer;
         let last_record = open_block.last_record;
+        let writers = open_block.writers.clone();
         let checksum = next_checksum(pointer.checksum());
         let (number, next, bytes) = {
             let tx = zil.txgs.hold()?;
@@ -409,7 +444,7 @@ impl CommitBatch<'_> {
         let here = last && self.issued == 0;
         self.issued += 1;
         zil.machine.tasks.start(async move {
-            let written = writer.store.write(&request().with_here(here), &pointer, bytes).await;
+            let written = writer.store.write(&request().with_here(here), &pointer, bytes, writers).await;
             writer.on_written(number, pointer, written).await;
         });
         if next.is_none() {
@@ -442,6 +477,7 @@ impl State {
         self.chain.fail(number);
         self.failures += 1;
         self.require_sync(open);
+        self.written.split_off(&number);
         self.waiters.split_off(&number).into_values().flatten().collect()
     }
 

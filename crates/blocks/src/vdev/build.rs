@@ -9,6 +9,7 @@ use crate::draid;
 use crate::fault_observer::FaultNotifier;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
+use weir_machine::{Accounts, Clock};
 
 /// Maximum depth of vdevs: raidz → spare → replacing → disk is four; an invalid configuration may have any depth.
 const MAX_DEPTH: u32 = 8;
@@ -25,7 +26,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeError`] for numbers that no pool has (sector sizes, parities, numbers of children, depth).
-    pub fn new(specs: Vec<VdevSpec>) -> Result<Arc<Tree>, TreeError> {
+    pub fn new(specs: Vec<VdevSpec>, clock: &Clock) -> Result<Arc<Tree>, TreeError> {
         let notifier = FaultNotifier::default();
         let tops = sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &notifier)?)));
         let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
@@ -35,6 +36,7 @@ impl Tree {
             writable: AtomicBool::new(false),
             in_progress: AtomicU64::new(0),
             notifier,
+            accounts: Arc::new(Accounts::new(clock)),
         }))
     }
 

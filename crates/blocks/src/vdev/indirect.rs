@@ -213,7 +213,8 @@ mod tests {
     fn a_range_is_followed_over_all_removals() {
         let disk = |id| VdevSpec::leaf(id, id + 10, "d", None).top(9, 1 << 20);
         let removed = |id| VdevSpec::inner(id, id + 10, "r", VdevKind::Indirect, Vec::new()).top(9, 1 << 20);
-        let tree = Tree::new(vec![disk(0), removed(1), removed(2)]).unwrap();
+        let tree =
+            Tree::new(vec![disk(0), removed(1), removed(2)], &weir_sim::SimWorld::new(1).machine().clock).unwrap();
         assert!(tree.set_mapping(1, vec![entry(0x1000, 0x1000, 2, 0x4000), entry(0x2000, 0x1000, 0, 0x9000)]));
         assert!(tree.set_mapping(2, vec![entry(0x4000, 0x2000, 0, 0x100)]));
         let remapped = tree.remap(1, 0x1800..0x2400).unwrap();

@@ -5,11 +5,13 @@
 //! one child and the reads are merged. If the bytes do not pass verification, the next child is read. A scrub reads all
 //! children. Children that returned wrong bytes or an error are repaired, if the pool is open for writing.
 
+use super::write::Portion;
 use super::{Place, Tree, Vdev, VdevRead, Verify, WriteJob};
 use crate::error::{BlockError, note};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use weir_machine::Buf;
+use weir_machine::accounts::Redundancy;
 
 /// The order in which `count` children are read: by read preference, then load. `rotation` decides between equal ones.
 fn order(count: usize, rotation: usize, rank: impl Fn(usize) -> (u8, usize)) -> Vec<usize> {
@@ -61,7 +63,8 @@ pub(super) async fn read(
 async fn heal(wrong: &[&Vdev], job: &WriteJob<'_>, place: Place, offset: u64, right: &[u8]) {
     let right = Bytes::copy_from_slice(right);
     // The leaf counts failed writes.
-    join_all(wrong.iter().map(|child| child.write(job, place, offset, right.clone()))).await;
+    let portion = Portion::new(Redundancy::First, 0);
+    join_all(wrong.iter().map(|child| child.write(job, portion, place, offset, right.clone()))).await;
 }
 
 #[cfg(test)]

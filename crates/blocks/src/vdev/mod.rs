@@ -54,7 +54,7 @@ use std::sync::{Arc, OnceLock};
 use weir_codec::CodecError;
 use weir_format::Txg;
 use weir_format::indirect::MappingEntry;
-use weir_machine::{Buf, BufPool, Clock, Priority, Request};
+use weir_machine::{Accounts, Buf, BufPool, Clock, Priority, Request};
 
 /// Maximum length of a read in bytes: the largest block of the format.
 pub const MAX_BLOCK_BYTES: u64 = 16 << 20;
@@ -197,12 +197,18 @@ pub struct Tree {
     /// Number of writes and discards in progress.
     in_progress: AtomicU64,
     notifier: FaultNotifier,
+    accounts: Arc<Accounts>,
 }
 
 impl Tree {
     /// Sets the observer of device faults, unless one is set already.
     pub fn set_fault_observer(&self, observer: Arc<dyn FaultObserver>) {
         self.notifier.set(observer);
+    }
+
+    /// Accounts of the pool's requests and of the bytes written to its devices.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
     }
 
     pub(crate) fn notifier(&self) -> &FaultNotifier {

@@ -32,6 +32,7 @@ use std::time::Duration;
 use weir_codec::parity;
 use weir_format::Txg;
 use weir_format::label::FRONT_BYTES;
+use weir_machine::accounts::{Content, Redundancy, Shares, WriteCost};
 use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Priority, Request};
 
 /// Parameters of a write to the tree.
@@ -51,24 +52,49 @@ pub(crate) struct WriteJob<'a> {
     pub about: BlockContext,
     /// Delays the reuse of the space until the disks have answered, even if the write is dropped before.
     pub hold: Option<Arc<ReadHold>>,
+    /// Account of the bytes that the devices write.
+    pub cost: WriteCost<'a>,
+}
+
+/// Reason for a part of a block's write, for its account.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Portion {
+    pub redundancy: Redundancy,
+    /// Number of bytes at the end that are zeros up to whole sectors or rows.
+    pub padding: u64,
+}
+
+impl Portion {
+    pub fn new(redundancy: Redundancy, padding: usize) -> Self {
+        Portion { redundancy, padding: padding as u64 }
+    }
 }
 
 impl<'a> WriteJob<'a> {
     /// The write that repairs wrong bytes that a read found at `place`; `None` if they must not be repaired.
-    pub fn repairing(job: &VdevRead<'a>, tree: &Tree, place: Place) -> Option<Self> {
+    pub fn repairing(job: &VdevRead<'a>, tree: &'a Tree, place: Place) -> Option<Self> {
         let VdevRead { request, clock, pool, birth: txg, about, .. } = *job;
         // The hold is taken before the check that the block is still allocated.
         let hold = Some(Arc::new(job.freshness?.hold()));
-        let repair = WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about, hold };
+        let cost = tree.accounts().write_cost(Content::Repair, txg.0, 0, Shares::new());
+        let repair = WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about, hold, cost };
         job.repairs(tree, place).then_some(repair)
     }
 }
 
 impl Tree {
-    /// Writes `data`, padded with zeros to whole sectors, at `place`, with the redundancy of its vdev.
-    pub(crate) async fn write(&self, job: &WriteJob<'_>, place: Place, data: Bytes) -> Result<(), BlockError> {
+    /// Writes `data`, padded with zeros to whole sectors, at `place`, with the redundancy of its vdev. `copy` is
+    /// [`Redundancy::First`] for the first DVA of a block.
+    pub(crate) async fn write(
+        &self,
+        job: &WriteJob<'_>,
+        copy: Redundancy,
+        place: Place,
+        data: Bytes,
+    ) -> Result<(), BlockError> {
         let _operation = self.begin()?;
         let (top, whole) = self.check(place, data.len() as u64)?;
+        let portion = Portion { redundancy: copy, padding: whole - data.len() as u64 };
         let data = if whole == data.len() as u64 {
             data
         } else {
@@ -76,7 +102,7 @@ impl Tree {
             padded.resize(whole as usize, 0);
             Bytes::from(padded)
         };
-        top.vdev.write(job, place, place.offset, data).await
+        top.vdev.write(job, portion, place, place.offset, data).await
     }
 
     /// Flushes all leaves that have completed writes since their last flush.
@@ -110,6 +136,9 @@ impl Tree {
         let len = buf.len() as u64;
         let answer = disk.write(offset, buf).await;
         leaf.writes().record(len, answer.is_ok(), None);
+        if answer.is_ok() {
+            self.accounts().write_cost(Content::Label, 0, 0, Shares::new()).wrote(Redundancy::First, len, 0);
+        }
         if let Err(error) = &answer {
             leaf.report(guid, FaultKind::Write(error), (offset, len), BlockContext::default(), Priority::Sync);
         }
@@ -193,21 +222,22 @@ impl Vdev {
     pub(crate) fn write<'a>(
         &'a self,
         job: &'a WriteJob<'a>,
+        portion: Portion,
         place: Place,
         offset: u64,
         data: Bytes,
     ) -> BoxFuture<'a, Result<(), BlockError>> {
         Box::pin(async move {
             match &self.body {
-                Body::Leaf(leaf) => leaf.write(self, job, place, offset, data).await,
-                Body::Mirror(children) => write_mirror(children, job, place, offset, data).await,
-                Body::Raidz(vdev) => vdev.write(job, place, offset, data).await,
+                Body::Leaf(leaf) => leaf.write(self, job, portion, place, offset, data).await,
+                Body::Mirror(children) => write_mirror(children, job, portion, place, offset, data).await,
+                Body::Raidz(vdev) => vdev.write(job, portion, place, offset, data).await,
                 Body::Draid { map, children } => {
                     let map = Map::of_draid(map, offset, data.len() as u64);
                     if map.len != data.len() {
                         return Err(refused(place, "an offset beyond its dRAID group"));
                     }
-                    write_rows(children, job, place, &map, &data, true).await
+                    write_rows(children, job, portion, place, &map, &data, true).await
                 }
                 Body::DraidSpare { .. } => Err(refused(place, "a distributed spare")),
                 Body::Indirect(_) => Err(refused(place, "a removed vdev")),
@@ -307,11 +337,17 @@ impl Vdev {
 async fn write_mirror(
     children: &[Vdev],
     job: &WriteJob<'_>,
+    portion: Portion,
     place: Place,
     offset: u64,
     data: Bytes,
 ) -> Result<(), BlockError> {
-    let answers = join_all(children.iter().map(|c| c.write(job, place, offset, data.clone()))).await;
+    let first = children.iter().position(Vdev::is_writable).unwrap_or(0);
+    let writes = children.iter().enumerate().map(|(n, child)| {
+        let redundancy = if n == first { portion.redundancy } else { Redundancy::Copy };
+        child.write(job, Portion { redundancy, ..portion }, place, offset, data.clone())
+    });
+    let answers = join_all(writes).await;
     let mut worst = None;
     let mut is_stored = false;
     for (child, answer) in children.iter().zip(answers) {
@@ -327,12 +363,19 @@ async fn write_mirror(
 }
 
 impl RaidzVdev {
-    async fn write(&self, job: &WriteJob<'_>, place: Place, offset: u64, data: Bytes) -> Result<(), BlockError> {
+    async fn write(
+        &self,
+        job: &WriteJob<'_>,
+        portion: Portion,
+        place: Place,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), BlockError> {
         if self.expansion.reflow.is_some() {
             return Err(refused(place, "a RAID-Z vdev that is being expanded"));
         }
         let target = self.target(offset, data.len() as u64, job.txg);
-        write_rows(&self.children, job, place, &target.map, &data, false).await
+        write_rows(&self.children, job, portion, place, &target.map, &data, false).await
     }
 
     /// The part of child `index` that holds its sectors of a range.
@@ -349,11 +392,13 @@ impl RaidzVdev {
 async fn write_rows(
     children: &[Vdev],
     job: &WriteJob<'_>,
+    portion: Portion,
     place: Place,
     map: &Map,
     data: &Bytes,
     padded: bool,
 ) -> Result<(), BlockError> {
+    let used = data.len() - (portion.padding as usize).min(data.len());
     let mut columns = Vec::new();
     for (number, row) in map.rows.iter().enumerate() {
         let longest = row.columns.iter().map(|c| c.size_bytes).max().unwrap_or(0);
@@ -376,14 +421,18 @@ async fn write_rows(
             let Place { vdev, offset, .. } = place;
             return Err(BlockError::Corrupt { vdev, offset, fault });
         }
-        let all = parities.into_iter().map(Buf::into_bytes).chain(pieces);
-        let nonempty = row.columns.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty());
-        columns.extend(nonempty.map(|(column, bytes)| (number, column, bytes)));
+        let parities = parities.into_iter().map(|buf| (Portion::new(Redundancy::Parity, 0), buf.into_bytes()));
+        let data = row.columns.iter().skip(map.nparity).zip(pieces).map(|(column, bytes)| {
+            let padding = bytes.len() - used.saturating_sub(column.at).min(column.size_bytes);
+            (Portion::new(portion.redundancy, padding), bytes)
+        });
+        let nonempty = row.columns.iter().zip(parities.chain(data)).filter(|(_, (_, bytes))| !bytes.is_empty());
+        columns.extend(nonempty.map(|(column, (portion, bytes))| (number, column, portion, bytes)));
     }
-    let writes = columns.into_iter().map(|(number, column, bytes)| async move {
+    let writes = columns.into_iter().map(|(number, column, portion, bytes)| async move {
         match children.get(column.child) {
             Some(child) => {
-                let answer = child.write(job, place, column.offset_bytes, bytes).await;
+                let answer = child.write(job, portion, place, column.offset_bytes, bytes).await;
                 (number, child.is_writable(), answer)
             }
             None => (number, false, Err(refused(place, "a child that is not there"))),
@@ -407,6 +456,7 @@ impl Leaf {
         &self,
         vdev: &Vdev,
         job: &WriteJob<'_>,
+        portion: Portion,
         place: Place,
         offset: u64,
         data: Bytes,
@@ -421,8 +471,11 @@ impl Leaf {
         let class = job.request.priority;
         let writers = &self.writes().writers;
         let answer = writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
-        job.request.record_device(job.clock.now().ns_since(started));
+        job.request.record_device(0, job.clock.now().ns_since(started));
         self.writes().record(len, answer.is_ok(), Some(job.txg));
+        if answer.is_ok() {
+            job.cost.wrote(portion.redundancy, len, portion.padding.min(len));
+        }
         if job.repair && answer.is_ok() {
             self.writes().repaired_bytes.fetch_add(len, Ordering::Relaxed);
         }

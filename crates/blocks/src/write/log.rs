@@ -21,6 +21,7 @@ use weir_codec::crypt::layout::set_log_mac;
 use weir_codec::crypt::{BlockCrypt, DatasetKey};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Dva, Endian, ObjectType, Txg};
 use weir_machine::Request;
+use weir_machine::accounts::{Content, Redundancy, Shares};
 
 /// Unit of the sizes of log blocks and of the written part of them, in bytes (`ZIL_MIN_BLKSZ`).
 const LOG_UNIT_BYTES: u64 = 4096;
@@ -81,7 +82,7 @@ impl Blocks {
     }
 
     /// Encrypts and checksums a log block and writes it. `bytes` begin with the chain header, its checksum empty, and hold
-    /// at least the number of bytes in use that the header names. Several blocks of a chain may be written concurrently.
+    /// at least the number of bytes in use that the header names. `writers` are the origins of its records. Several blocks of a chain may be written concurrently.
     /// They are on stable storage after [`Blocks::flush`].
     ///
     /// # Errors
@@ -93,6 +94,7 @@ impl Blocks {
         pointer: &BlockPointer,
         bytes: Bytes,
         keys: Option<&Arc<DatasetKey>>,
+        writers: Shares,
     ) -> Result<(), BlockError> {
         let writer = self.writer()?;
         // Parity covers the whole block, so all of the block has to be written.
@@ -102,6 +104,8 @@ impl Blocks {
         let log_pointer = *pointer;
         let sealed = writer.compute.run_sized(len, move || seal(&log_pointer, &bytes, keys.as_deref(), whole)).await;
         let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
+        // The checksum words of a log block identify its chain; the third is the object set.
+        let objset = pointer.checksum().get(2).copied().unwrap_or(0);
         let job = WriteJob {
             request,
             clock: self.clock(),
@@ -112,9 +116,10 @@ impl Blocks {
             here: request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev)),
             about: BlockContext::default(),
             hold: self.hold().map(Arc::new),
+            cost: self.tree().accounts().write_cost(Content::IntentLog, pointer.physical_birth().0, objset, writers),
         };
         let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
-        let copies = pointer.dvas().map(|d| self.tree().write(&job, place(d), sealed.clone()));
+        let copies = pointer.dvas().map(|d| self.tree().write(&job, Redundancy::First, place(d), sealed.clone()));
         let mut worst = None;
         let mut written = false;
         for answer in join_all(copies).await {

@@ -39,11 +39,13 @@ use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
 use futures_util::future::{join_all, poll_fn};
 use place::Placed;
+use smallvec::smallvec;
 use std::sync::{Arc, PoisonError};
 use weir_codec::compress::ZstdLevel;
 use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
-use weir_machine::Request;
+use weir_machine::accounts::{Content, Redundancy};
+use weir_machine::{Origin, Request};
 
 /// Options of writing a block.
 #[derive(Clone, Debug)]
@@ -80,6 +82,8 @@ pub struct WriteOptions {
     pub hole_birth: bool,
     /// Blocks of data (of dnodes: dnodes in use) below and including this one.
     pub fill: u64,
+    /// Origin of the block's bytes, for the accounts.
+    pub writer: Origin,
 }
 
 impl WriteOptions {
@@ -102,7 +106,13 @@ impl WriteOptions {
             embed: true,
             hole_birth: true,
             fill: 1,
+            writer: Origin::POOL,
         }
+    }
+
+    /// Contents of the block, for the accounts.
+    fn content(&self) -> Content {
+        if self.level > 0 || self.object_type.is_metadata() { Content::Metadata } else { Content::Data }
     }
 
     /// Maximum number of copies that the pointer has DVAs for.
@@ -289,7 +299,7 @@ impl Blocks {
         let psize_bytes = stored.bytes.len() as u64;
         let placed = self.place(self.writer()?, psize_bytes, options)?;
         let guard = AllocationGuard { blocks: self, placed: Some(placed), txg: options.txg };
-        let pointer = self.issue(request, guard.placed(), stored, options.txg, plug).await?;
+        let pointer = self.issue(request, guard.placed(), stored, options, plug).await?;
         guard.keep();
         Ok(pointer)
     }
@@ -329,7 +339,10 @@ impl Blocks {
         let writer = self.writer()?;
         match self.encode(writer, data, options, Some(reserved.psize_bytes)).await? {
             Encoded::Pointer(_) => Err(BlockError::BadSize { len_bytes: 0 }),
-            Encoded::Stored(stored) => self.issue(request, &reserved.placed, stored, reserved.txg, None).await,
+            Encoded::Stored(stored) => {
+                debug_assert_eq!(options.txg, reserved.txg, "a block is written in the txg that reserved its space");
+                self.issue(request, &reserved.placed, stored, options, None).await
+            }
         }
     }
 
@@ -405,7 +418,7 @@ impl Blocks {
         request: &Request,
         placed: &Placed,
         stored: encode::Stored,
-        txg: Txg,
+        options: &WriteOptions,
         plug: Option<&WritePlug>,
     ) -> Result<BlockPointer, BlockError> {
         let mut writes = Vec::new();
@@ -417,16 +430,25 @@ impl Blocks {
             request,
             clock: self.clock(),
             pool,
-            txg,
+            txg: options.txg,
             repair: false,
             plug,
             here: false,
             about: BlockContext::default(),
             hold: self.hold().map(Arc::new),
+            cost: self.tree().accounts().write_cost(
+                options.content(),
+                options.txg.0,
+                options.objset.0,
+                smallvec![(options.writer, 1)],
+            ),
         };
         let copies = writes.into_iter().map(|write| async move {
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);
-            let copies = write.dvas.iter().map(|d| self.tree().write(job, place(d), write.bytes.clone()));
+            let copies = write.dvas.iter().enumerate().map(|(n, dva)| {
+                let copy = if n == 0 { Redundancy::First } else { Redundancy::Copy };
+                self.tree().write(job, copy, place(dva), write.bytes.clone())
+            });
             let answers = join_all(copies).await;
             let mut worst = None;
             let mut written = false;

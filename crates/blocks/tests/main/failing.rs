@@ -134,6 +134,7 @@ fn each_row_of_draid_bears_a_missing_disk() {
         assert_eq!(pointer.dva(0).offset_bytes, group - (96 << 10));
         assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
         assert_eq!(bench.read(&build(&[missing]), &pointer).unwrap(), data, "without {missing}");
+        assert_accounts_add_up(&bench, &blocks, "dRAID");
     }
 }
 

@@ -50,7 +50,8 @@ fn chains_are_followed_on_every_vdev_sealed_or_not() {
             for (i, pointer) in pointers.iter().enumerate() {
                 let next = pointers.get(i + 1).copied().unwrap_or(BlockPointer::HOLE);
                 let body = block(next, [3000, 5000, 36_680][i]);
-                let written = blocks.write_log(&request, pointer, Bytes::from(body.clone()), keys.as_ref());
+                let written =
+                    blocks.write_log(&request, pointer, Bytes::from(body.clone()), keys.as_ref(), Default::default());
                 bench.world.run(written).unwrap().unwrap();
                 bodies.push(body);
             }
@@ -75,14 +76,16 @@ fn what_belongs_elsewhere_ends_a_chain() {
     let blocks = stripe_of(&bench, 12, 2);
     let request = Request::internal("test");
     let pointer = allocate(&bench, &blocks, 8192, FIRST, None);
-    let written = blocks.write_log(&request, &pointer, Bytes::from(block(BlockPointer::HOLE, 400)), None);
+    let written =
+        blocks.write_log(&request, &pointer, Bytes::from(block(BlockPointer::HOLE, 400)), None, Default::default());
     bench.world.run(written).unwrap().unwrap();
     assert!(bench.read(&blocks, &pointer).is_ok());
     let mut words = *pointer.words();
     words[15] += 1;
     assert!(bench.read(&blocks, &BlockPointer::from_words(words)).is_err());
     for bad in [block(BlockPointer::HOLE, 9000), vec![0; 100], vec![0; 4096]] {
-        let refused = bench.world.run(blocks.write_log(&request, &pointer, Bytes::from(bad), None)).unwrap();
+        let refused =
+            bench.world.run(blocks.write_log(&request, &pointer, Bytes::from(bad), None, Default::default())).unwrap();
         assert!(matches!(refused, Err(BlockError::Unencodable { .. })), "{refused:?}");
     }
 }

@@ -49,7 +49,7 @@ impl Bench {
     }
 
     pub fn blocks(&self, tops: Vec<VdevSpec>) -> Arc<Blocks> {
-        Arc::new(Blocks::new(&self.machine, Tree::new(tops).unwrap(), Salt::none()))
+        Arc::new(Blocks::new(&self.machine, Tree::new(tops, &self.machine.clock).unwrap(), Salt::none()))
     }
 
     pub fn write(&self, disk: usize, offset: u64, bytes: &[u8]) {
@@ -161,4 +161,11 @@ pub fn soft(len: usize, seed: u64) -> Vec<u8> {
 
 pub fn raidz(nparity: u8) -> VdevKind {
     VdevKind::Raidz { nparity }
+}
+
+/// Checks that the bytes written by cause add up to the bytes that the disks were given.
+pub fn assert_accounts_add_up(bench: &Bench, blocks: &Blocks, context: &str) {
+    let given: u64 = bench.disks.iter().map(|disk| disk.stats().write_bytes).sum();
+    let written = blocks.tree().accounts().device_bytes();
+    assert_eq!(written.total(), given, "{context}: {written:?}");
 }

@@ -40,6 +40,7 @@ fn every_vdev_sector_checksum_and_compression_reads_back() {
                     );
                 }
             }
+            assert_accounts_add_up(&bench, &blocks, &format!("{kind:?} ashift {ashift}"));
         }
     }
 }
@@ -221,6 +222,7 @@ fn gangs_are_read_back_and_freed_with_all_their_pieces() {
             assert!(freed.iter().all(|c| c.kind == SpaceKind::Free));
             blocks.synced(Txg(103));
             assert_eq!(blocks.space(Class::Normal).free_bytes, free);
+            assert_accounts_add_up(&bench, &blocks, "gangs");
         }
     }
 }

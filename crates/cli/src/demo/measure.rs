@@ -117,8 +117,7 @@ fn sources(rq: &Request) -> String {
         ("disks", Source::Disk),
         ("holes", Source::Hole),
     ];
-    let given =
-        parts.map(|(name, source)| (name, rq.served_bytes(source))).into_iter().filter(|(_, bytes)| *bytes != 0);
+    let given = parts.map(|(name, source)| (name, rq.read_bytes(source))).into_iter().filter(|(_, bytes)| *bytes != 0);
     let texts: Vec<String> = given.map(|(name, bytes)| format!("{} from {name}", human_bytes(bytes))).collect();
     if texts.is_empty() { "none".into() } else { texts.join(", ") }
 }

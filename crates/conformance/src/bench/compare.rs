@@ -13,6 +13,8 @@
 //!
 //! A row fails if it is shown to be slower by more than 5 %: its whole interval is below 0.95. If the interval is wider
 //! than ±5 %, the speed says little, and the processor time per unit of work decides: its whole interval is above 1.05.
+//! `--processor PERCENT` compares the processor time alone, with this tolerance: `cargo xtask bench accounting` compares
+//! a build that accounts requests with one that does not.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::path::{Path, PathBuf};
@@ -33,7 +35,7 @@ const TOLERANCE: f64 = 0.05;
 
 /// Pools that are read, with the measurements of each: sequential and random reads from disks, and from the ARC.
 const READS: &[(&str, &[&str])] = &[
-    ("b-single", &["sequential", "random", "hot"]),
+    ("b-single", &["sequential", "random", "hot", "requests"]),
     ("b-mirror", &["sequential", "random"]),
     ("b-stripe", &["sequential", "random"]),
     ("b-raidz2", &["sequential", "random"]),
@@ -92,7 +94,7 @@ impl Row {
     /// Whether the speed is given in operations per second; otherwise in MB/s.
     fn counts_operations(&self) -> bool {
         let (Row::Read { what, .. } | Row::Write { what, .. } | Row::Mounted { what }) = self else { return false };
-        ["random", "synced-1", "synced-32", "small", "small-once"].contains(what)
+        ["random", "requests", "synced-1", "synced-32", "small", "small-once"].contains(what)
     }
 
     fn speed(&self, measured: &Measured) -> f64 {
@@ -190,6 +192,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     let other = arguments.first().filter(|first| !first.starts_with("--"));
     let other = other.ok_or_else(|| JudgeError::Missing { what: "name the other build's weir-judge".to_string() })?;
     let own = std::env::current_exe().map_err(|source| JudgeError::Io { what: "own program".to_string(), source })?;
+    let tolerance = value("--processor").and_then(|n| n.parse::<f64>().ok()).map(|percent| percent / 100.0);
     let (this, other) = both(Build::with_judge(own), Build::with_judge(PathBuf::from(other)))?;
     mounted::remove_leftovers(&folder());
     write::prepare(&folder().join("write"))?;
@@ -209,7 +212,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     line("| | this | other | speed, 95 % | processor time, 95 % | |");
     line("|---|---|---|---|---|---|");
     for (row, pairs) in rows.iter().zip(&pairs) {
-        print(row, pairs, report);
+        print(row, pairs, tolerance, report);
     }
     Ok(())
 }
@@ -218,12 +221,16 @@ fn both<T>(first: Result<T, JudgeError>, second: Result<T, JudgeError>) -> Resul
     Ok((first?, second?))
 }
 
-fn print(row: &Row, pairs: &Pairs, report: &mut Report) {
+fn print(row: &Row, pairs: &Pairs, processor_tolerance: Option<f64>, report: &mut Report) {
     let speed = Interval::of(&ratios(pairs, |measured| row.speed(measured)));
     let cost = Interval::of(&ratios(pairs, |measured| row.cost(measured)));
     let mean = |all: &[Measured]| all.iter().map(|measured| row.speed(measured)).sum::<f64>() / all.len() as f64;
     let unit = if row.counts_operations() { "/s" } else { " MB/s" };
-    let verdict = verdict(&speed, &cost);
+    let verdict = match processor_tolerance {
+        Some(tolerance) if cost.low > 1.0 + tolerance => Verdict::Worse,
+        Some(_) => Verdict::NotWorse,
+        None => verdict(&speed, &cost),
+    };
     line(&format!(
         "| {} | {:.0}{unit} | {:.0}{unit} | {speed} | {cost} | {verdict} |",
         row.name(),

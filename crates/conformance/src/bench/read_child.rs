@@ -9,7 +9,7 @@ use std::time::Instant;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use weir_files::{FileError, FileSystem};
 use weir_format::ObjectId;
-use weir_machine::Request;
+use weir_machine::{Accounts, Operation, Protocol, Request};
 use weir_pool::OpenOptions;
 
 use super::{ARC_BYTES, Measured, SELF, cpu_seconds, peak_bytes};
@@ -29,6 +29,10 @@ const RANDOM_DEPTH: usize = 32;
 /// Bytes of the file that are in the cache, and number of passes over them.
 const HOT_BYTES: u64 = 96 << 20;
 const HOT_TURNS: u64 = 40;
+
+/// Size of the client requests that are answered from the cache, and their number.
+const REQUEST_BYTES: usize = 4 << 10;
+const REQUESTS: u64 = 2_000_000;
 
 /// Number of entries in one page of a listing.
 const LISTING: usize = 1024;
@@ -76,7 +80,7 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
         Ok::<_, FileError>(File { files: files.clone(), object, size_bytes })
     });
     let file = file.map_err(failed)?;
-    if what == "hot" {
+    if what == "hot" || what == "requests" {
         // Fills the cache before the measurement.
         machine.block_on(sequential(&request, &file, HOT_BYTES, 1)).map_err(failed)?;
     }
@@ -86,6 +90,7 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
         "sequential" => machine.block_on(sequential(&request, &file, file.size_bytes, AHEAD)),
         "random" => machine.block_on(random(&request, &file)),
         "hot" => machine.block_on(hot(&request, &file)),
+        "requests" => machine.block_on(requests(opened.pool().blocks.tree().accounts(), &file)),
         _ if directory.is_some() => machine.block_on(list(&request, &file)),
         other => return Err(failed(format!("no measurement is called {other}"))),
     }
@@ -134,6 +139,21 @@ async fn hot(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
             pieces.iter().for_each(|piece| buffer.extend_from_slice(piece));
             sum = add(sum, std::hint::black_box(&buffer).len());
         }
+    }
+    Ok(sum)
+}
+
+/// Answers small requests of one client from the cache, each in its own context that is recorded in the accounts: the
+/// measurement in which accounting has the largest share.
+async fn requests(accounts: &Accounts, file: &File) -> Result<(u64, u64), FileError> {
+    let client = accounts.client(Protocol::Nbd, "bench");
+    let mut sum = (0, 0);
+    for n in 0..REQUESTS {
+        let rq = accounts.begin(&client, Operation::Read);
+        let offset = n * REQUEST_BYTES as u64 * 33 % HOT_BYTES;
+        let pieces = file.files.read_segments(&rq, file.object, offset, REQUEST_BYTES).await?;
+        sum = add(sum, std::hint::black_box(&pieces).iter().map(|piece| piece.len()).sum());
+        accounts.record(&rq);
     }
     Ok(sum)
 }

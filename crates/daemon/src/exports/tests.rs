@@ -173,7 +173,7 @@ fn property_changes_apply_to_open_file_systems() {
             engine.sync().await.unwrap();
             let reading = Request::internal("test");
             assert_eq!(files.read(&reading, file, 0, 8192).await.unwrap(), bytes);
-            reading.served_bytes(Source::Disk) > 0
+            reading.read_bytes(Source::Disk) > 0
         };
         assert!(!from_disk("kept", 2).await && from_disk("passing", 1).await && !from_disk("kept again", 2).await);
 

@@ -1,6 +1,6 @@
 //! Changes of objects of a live object set by files, volumes, ZAPs and the pool, each within a [`Tx`].
 
-use super::dirty_object::{BlockLookup, DirtyObject, DirtyRecords, bonus_capacity, fresh};
+use super::dirty_object::{BlockLookup, DirtyBlock, DirtyObject, DirtyRecords, bonus_capacity, fresh};
 use super::overlay::{DirtyObjset, State};
 use super::policy::Policy;
 use super::tx_admission::{SpaceReserve, TxAdmission};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_cache::Cache;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
-use weir_machine::Request;
+use weir_machine::{Request, Target};
 
 /// Sets `bytes` at `offset` of a block; copies the block first if another task holds it.
 fn patched(block: Bytes, offset: usize, bytes: &[u8]) -> Bytes {
@@ -115,8 +115,17 @@ impl ObjectSet {
     /// [`ObjectError::Closed`] after [`ObjectSet::close`].
     pub async fn begin(&self, rq: &Request, bytes: u64, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
         let tx = self.must_be_live()?.admission.assign_tx(rq, self.id(), bytes, purpose).await?;
+        let tx = tx.with_writer(rq.origin());
         // Checked after the transaction has begun: no transaction of a closed object set begins after `close`.
         if self.is_closed() { Err(ObjectError::Closed { objset: self.id() }) } else { Ok(tx) }
+    }
+
+    /// Records bytes that a client writes to an object in `tx`. They are unstable until the intent log or the txg has
+    /// them.
+    pub fn account_write(&self, rq: &Request, tx: &Tx, object: ObjectId, offset: u64, len: u64) {
+        rq.set_target(Target { dataset: self.id().0, object: object.0, offset_bytes: offset, size_bytes: len });
+        rq.wrote(len);
+        self.cache().accounts().became_unstable(tx.txg().0, len);
     }
 
     /// Closes the object set for new transactions, or opens it again. Transactions that have begun are in the open txg
@@ -299,7 +308,8 @@ impl ObjectSet {
             if bytes.len() as u64 != object.block_bytes() {
                 return Err(ObjectError::Unsupported { what: "a block that is not as long as the object's" });
             }
-            self.put(node, tx.txg(), id, block, bytes.clone(), false);
+            let contents = DirtyBlock { bytes: bytes.clone(), writer: rq.origin() };
+            self.put(node, tx.txg(), id, block, contents, false);
             Ok(())
         })
         .await
@@ -337,7 +347,8 @@ impl ObjectSet {
                 node.set_image(id, tx.txg(), image);
             }
             for (block, bytes) in blocks {
-                self.put(node, tx.txg(), id, *block, bytes.clone(), false);
+                let contents = DirtyBlock { bytes: bytes.clone(), writer: rq.origin() };
+                self.put(node, tx.txg(), id, *block, contents, false);
             }
             Ok(())
         })
@@ -369,13 +380,13 @@ impl ObjectSet {
         .await
     }
 
-    /// Puts a whole block into the overlay; `is_counted`: its bytes are accounted already.
-    fn put(&self, node: &mut DirtyObject, txg: Txg, id: ObjectId, block: u64, bytes: Bytes, is_counted: bool) {
-        let len = bytes.len() as u64;
+    /// Puts a whole block into the overlay; `is_counted`: its bytes are counted as dirty already.
+    fn put(&self, node: &mut DirtyObject, txg: Txg, id: ObjectId, block: u64, contents: DirtyBlock, is_counted: bool) {
+        let len = contents.bytes.len() as u64;
         let changes = node.changes(txg);
         changes.displace(block..block.saturating_add(1));
         changes.shared.remove(&block);
-        let known = changes.blocks.insert(block, bytes).is_some() || is_counted;
+        let known = changes.blocks.insert(block, contents).is_some() || is_counted;
         if let (false, Some(live)) = (known, self.live()) {
             live.admission.txgs().add_dirty(txg, len);
         }
@@ -413,7 +424,8 @@ impl ObjectSet {
                             (BlockLookup::Synced | BlockLookup::Shared(_), _) => return Ok(false),
                         },
                     };
-                    self.put(node, tx.txg(), id, block, patched(whole, from, bytes), is_counted);
+                    let contents = DirtyBlock { bytes: patched(whole, from, bytes), writer: rq.origin() };
+                    self.put(node, tx.txg(), id, block, contents, is_counted);
                     Ok(true)
                 })
                 .await?;
@@ -529,7 +541,8 @@ impl ObjectSet {
                     if let Some(bytes) = bytes {
                         let mut whole = BytesMut::from(&bytes[..]);
                         whole.resize(block_bytes as usize, 0);
-                        self.put(node, tx.txg(), id, 0, whole.freeze(), false);
+                        let contents = DirtyBlock { bytes: whole.freeze(), writer: rq.origin() };
+                        self.put(node, tx.txg(), id, 0, contents, false);
                     }
                     Ok(true)
                 })

@@ -17,6 +17,21 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Txg};
+use weir_machine::Origin;
+
+/// A whole block, and the origin of its newest bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct DirtyBlock {
+    pub bytes: Bytes,
+    pub writer: Origin,
+}
+
+impl DirtyBlock {
+    /// A block that the pool itself writes.
+    pub fn of_pool(bytes: Bytes) -> Self {
+        DirtyBlock { bytes, writer: Origin::POOL }
+    }
+}
 
 /// Changes of one txg to one object.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +43,7 @@ pub(crate) struct DirtyRecords {
     /// Blocks freed, before `blocks` were written.
     pub freed: Spans,
     /// Blocks written, whole.
-    pub blocks: BTreeMap<u64, Bytes>,
+    pub blocks: BTreeMap<u64, DirtyBlock>,
     /// Blocks that refer to a block on disk instead of being written. None of them is in `blocks`.
     pub shared: BTreeMap<u64, BlockPointer>,
     /// Blocks of `blocks` that the intent log wrote to their final place.
@@ -97,14 +112,14 @@ impl DirtyObject {
 
     /// Takes block `n` out of the open txg's changes; the caller changes it and puts it back.
     pub fn take_open(&mut self, txg: Txg, n: u64) -> Option<Bytes> {
-        Arc::make_mut(self.txgs.get_mut(&txg.0)?).blocks.remove(&n)
+        Arc::make_mut(self.txgs.get_mut(&txg.0)?).blocks.remove(&n).map(|block| block.bytes)
     }
 
     /// Looks up data block `n`.
     pub fn lookup(&self, n: u64) -> BlockLookup {
         for changes in self.txgs.values().rev() {
-            if let Some(bytes) = changes.blocks.get(&n) {
-                return BlockLookup::Data(bytes.clone());
+            if let Some(block) = changes.blocks.get(&n) {
+                return BlockLookup::Data(block.bytes.clone());
             }
             if let Some(pointer) = changes.shared.get(&n) {
                 return BlockLookup::Shared(*pointer);

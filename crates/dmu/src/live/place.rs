@@ -10,7 +10,7 @@
 //! The caller holds a [`Tx`] of the txg, so it cannot close meanwhile. A block that was changed during its write is an
 //! orphan at once; it has the bytes that were to be logged nevertheless.
 
-use super::dirty_object::BlockLookup;
+use super::dirty_object::{BlockLookup, DirtyBlock};
 use super::tree::Writer;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::object_set::ObjectSet;
@@ -35,24 +35,25 @@ impl ObjectSet {
         block: u64,
     ) -> Result<Option<BlockPointer>, ObjectError> {
         let Some(live) = self.live().filter(|_| self.options().keys.is_none()) else { return Ok(None) };
-        let (bytes, kind, policy) = {
+        let (bytes, writer, kind, policy) = {
             let state = live.state();
             let Some(node) = state.nodes.get(&id) else { return Ok(None) };
             let Some(changes) = node.txgs.get(&tx.txg().0) else { return Ok(None) };
             if let Some(pointer) = changes.placed.get(&block) {
                 return Ok(Some(*pointer));
             }
-            let (Some(bytes), Some(object)) = (changes.blocks.get(&block).cloned(), node.current.clone()) else {
+            let (Some(DirtyBlock { bytes, writer }), Some(object)) =
+                (changes.blocks.get(&block).cloned(), node.current.clone())
+            else {
                 return Ok(None);
             };
             if state.policy.dedup.is_some() {
                 return Ok(None);
             }
-            (bytes, object.dnode.object_type, state.policy)
+            (bytes, writer, object.dnode.object_type, state.policy)
         };
-        let writer = Writer::new(self, rq, tx.txg(), policy);
-        let options = writer.options(id, kind, 0, block, bytes.len());
-        let options = WriteOptions { fill: 1, embed: false, ..options };
+        let options = Writer::new(self, rq, tx.txg(), policy).options(id, kind, 0, block, bytes.len());
+        let options = WriteOptions { fill: 1, embed: false, writer, ..options };
         let place = ErrorLocation { objset: self.id(), object: id, level: 0, block };
         let written = self.cache().blocks().write(rq, bytes.clone(), &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;

@@ -12,7 +12,7 @@ use weir_format::ObjsetId;
 pub fn scratch(machine: &weir_machine::Machine, kind: weir_format::ObjsetKind) -> Arc<ObjectSet> {
     use weir_blocks::{Blocks, Tree};
     use weir_cache::Cache;
-    let tree = Tree::new(Vec::new()).expect("an empty tree has nothing wrong with it");
+    let tree = Tree::new(Vec::new(), &machine.clock).expect("an empty tree has nothing wrong with it");
     let blocks = Arc::new(Blocks::new(machine, tree, weir_codec::Salt::none()));
     let cache = Cache::new(machine.clone(), blocks, 1 << 20);
     let admission = Arc::new(UnlimitedTxAdmission(TxgTracker::new(weir_format::Txg(3))));

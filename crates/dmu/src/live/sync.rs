@@ -7,7 +7,7 @@
 //! Until the end the overlay stays and the old root is current; then both change in one step. An error on the way
 //! changes nothing in memory, so the txg, and the pool on disk, are as before.
 
-use super::dirty_object::{DirtyRecords, fresh};
+use super::dirty_object::{DirtyBlock, DirtyRecords, fresh};
 use super::overlay::{DirtyObjset, State};
 use super::sync_result::{Killed, ObjsetSyncResult};
 use super::tree::Writer;
@@ -227,7 +227,8 @@ impl Writer<'_> {
         image.max_block_id = by_block.keys().next_back().copied().unwrap_or(0).max(image.max_block_id);
         let changes = DirtyRecords { image: Some(Box::new(image)), ..DirtyRecords::default() };
         let blocks = stream::iter(by_block).then(|(block, objects)| async move {
-            Ok((block, self.dnodes_changed(old, block, block_bytes, &objects).await?))
+            let bytes = self.dnodes_changed(old, block, block_bytes, &objects).await?;
+            Ok((block, DirtyBlock::of_pool(bytes)))
         });
         self.object_of(ObjectId(0), base, &changes, blocks, &|bytes| dnodes_in(bytes)).await
     }

@@ -62,7 +62,7 @@ async fn play(set: &Arc<ObjectSet>, txgs: &Arc<TxgTracker>, steps: &[Step]) -> R
         let object = set.object(rq, id).await?;
         let reading = &Request::internal("test");
         assert_eq!(set.read(reading, &object, 0, END as usize, END).await?, model);
-        let sources = [Source::Dirty, Source::Hole].map(|source| reading.served_bytes(source));
+        let sources = [Source::Dirty, Source::Hole].map(|source| reading.answered_bytes(source));
         assert_eq!(sources.iter().sum::<u64>(), END, "bytes by source: dirty, holes {sources:?}");
         let mut at = 0;
         while let Some(data) = set.seek(rq, &object, at, END, Seek::Data).await? {
@@ -137,7 +137,7 @@ fn on_disk(world: &SimWorld) -> OnDisk {
     let machine = world.machine();
     let disk = machine.disks.open("/d".as_ref(), weir_machine::Access::ReadWrite).unwrap();
     let top = VdevSpec { ashift: 9, ..VdevSpec::leaf(0, 1, "d", Some(disk)) };
-    let tree = Tree::new(vec![top]).unwrap();
+    let tree = Tree::new(vec![top], &machine.clock).unwrap();
     tree.set_writable(true);
     let blocks = Arc::new(Blocks::new(&machine, tree, weir_codec::Salt::none()));
     let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 22, metaslab_count: 8, non_allocating: false };

@@ -8,7 +8,7 @@
 //! Each block is written once per txg, and each block that it replaces is reported as killed, once. Subtrees without an
 //! edit are not read.
 
-use super::dirty_object::{DirtyRecords, bonus_capacity};
+use super::dirty_object::{DirtyBlock, DirtyRecords, bonus_capacity};
 use super::policy::{DedupPolicy, Policy};
 use super::spans::Spans;
 use super::sync_result::{Killed, ObjsetSyncResult};
@@ -97,8 +97,8 @@ impl Tree<'_> {
     }
 }
 
-/// A data block to write: its number and its bytes.
-pub(super) type Block = Result<(u64, Bytes), ObjectError>;
+/// A data block to write: its number and its contents.
+pub(super) type Block = Result<(u64, DirtyBlock), ObjectError>;
 
 /// Fill count of a data block: the number of its blocks (or dnodes).
 pub(super) type Fill<'a> = &'a (dyn Fn(&[u8]) -> u64 + Sync);
@@ -230,10 +230,10 @@ impl Writer<'_> {
             let mut batch_bytes = 0;
             while batch.len() < MAX_BATCH_BLOCKS && batch_bytes < MAX_BATCH_BYTES {
                 let Some(block) = blocks.next().await else { break };
-                let (n, bytes) = block?;
+                let (n, DirtyBlock { bytes, writer }) = block?;
                 batch_bytes += bytes.len();
                 let options = self.options(tree.id, tree.kind, 0, n, bytes.len());
-                let options = WriteOptions { fill: fill(&bytes), ..options };
+                let options = WriteOptions { fill: fill(&bytes), writer, ..options };
                 batch.push((bytes, options));
             }
             let Some((_, first)) = batch.first() else { break };
@@ -288,7 +288,7 @@ impl Writer<'_> {
         changes: &DirtyRecords,
     ) -> Result<Option<Dnode>, ObjectError> {
         let to_write = changes.blocks.iter().filter(|(n, _)| !changes.placed.contains_key(n));
-        let blocks = stream::iter(to_write.map(|(n, bytes)| Ok((*n, bytes.clone()))));
+        let blocks = stream::iter(to_write.map(|(n, block)| Ok((*n, block.clone()))));
         self.object_of(id, base, changes, blocks, &|_| 1).await
     }
 

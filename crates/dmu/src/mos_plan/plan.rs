@@ -155,7 +155,8 @@ impl MosPlan {
                 continue;
             }
             any = true;
-            let data = if level == 0 { changed.changes.blocks.get(&block).cloned() } else { None };
+            let dirty = changed.changes.blocks.get(&block).filter(|_| level == 0);
+            let data = dirty.map(|block| block.bytes.clone());
             let psize = match data {
                 Some(bytes) => self.data_psize(changed.id, image.object_type, block, &bytes).await?,
                 None => self.indirect_psize(rq, changed.id, tree, level, block).await?,

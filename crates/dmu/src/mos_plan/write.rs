@@ -89,7 +89,7 @@ impl MosPlan {
         changed: &ChangedObject,
         tree: &TreePlan,
     ) -> Result<(ObjectId, Written), ObjectError> {
-        let contents = |block: u64| changed.changes.blocks.get(&block).map(|bytes| (bytes.clone(), 1));
+        let contents = |block: u64| changed.changes.blocks.get(&block).map(|block| (block.bytes.clone(), 1));
         Ok((tree.id, self.write_tree(rq, tree, &contents).await?))
     }
 

@@ -45,7 +45,13 @@ impl LogStore for Nowhere {
     fn allocate(&self, _: u64, _: Txg, _: [u64; 4]) -> BoxFuture<'_, Result<BlockPointer, ObjectError>> {
         async { Err(ObjectError::NoSpace { bytes: 0 }) }.boxed()
     }
-    fn write<'a>(&'a self, _: &'a Request, _: &'a BlockPointer, _: Vec<u8>) -> BoxFuture<'a, Result<(), ObjectError>> {
+    fn write<'a>(
+        &'a self,
+        _: &'a Request,
+        _: &'a BlockPointer,
+        _: Vec<u8>,
+        _: weir_machine::accounts::Shares,
+    ) -> BoxFuture<'a, Result<(), ObjectError>> {
         async { Err(ObjectError::NoSpace { bytes: 0 }) }.boxed()
     }
     fn flush<'a>(&'a self, _: &'a Request, _: Option<&'a BTreeSet<u32>>) -> BoxFuture<'a, Result<(), ObjectError>> {
@@ -104,6 +110,7 @@ async fn log_of(pool: &Pool, machine: &Machine, set: &Arc<ObjectSet>, txgs: &Arc
     let claim = weir_zil::claim(&rq, set.cache().blocks(), set.options(), &header, first).await.unwrap();
     let header: ZilHeader = claim.map_or(header, |claim| claim.header);
     let zil = Zil::new(LogOpening {
+        accounts: Arc::default(),
         machine: machine.clone(),
         set: set.id(),
         txgs: txgs.clone(),

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests make files")]
 #![allow(clippy::unwrap_used, reason = "a failed setup step fails the test")]
 
+mod accounts;
 mod client;
 mod cuts;
 mod goldens;

@@ -30,7 +30,7 @@ async fn force(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
 async fn beat(machine: &Machine, leaf: &Leaf, uberblock: &mut Uberblock) {
     uberblock.timestamp_s += 1;
     let spec = VdevSpec::leaf(0, leaf.guid, "d0", Some(leaf.disk.clone())).top(leaf.ashift as u32, 0);
-    let tree = Tree::new(vec![spec]).unwrap();
+    let tree = Tree::new(vec![spec], &machine.clock).unwrap();
     commit(&tree, std::slice::from_ref(leaf), None, uberblock, Txg(uberblock.txg.0)).await.unwrap();
     machine.clock.sleep(Duration::from_secs(1)).await;
 }

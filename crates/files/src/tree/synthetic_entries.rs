@@ -3,9 +3,10 @@
 
 use super::cursor::{AFTER_CONTROL, AFTER_PARENT, AFTER_SELF, Position, number_of};
 use super::{MountedDataset, Node, Opened, Tree, TreeEntry};
-use crate::{FileError, FileKind, Snapdir};
+use crate::{Attributes, FileError, FileKind, Snapdir};
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use weir_format::ObjectId;
 use weir_machine::Request;
 
 /// Exports mounted in a directory, by the last component of their name and by their ID in cookies.
@@ -84,5 +85,30 @@ impl Tree {
             enter(name, Node { branch: index, object: Node::ROOT }, Position::Member(number));
         }
         Ok(())
+    }
+}
+
+/// Attributes of a synthetic directory: readable by all, with the times of its file system's root.
+pub(super) fn synthetic(node: Node, root: Option<&Attributes>, inside: usize) -> Attributes {
+    let time = |pick: fn(&Attributes) -> i128| root.map(pick).unwrap_or(0);
+    Attributes {
+        object: ObjectId(node.object),
+        kind: FileKind::Directory,
+        mode: 0o555,
+        uid: 0,
+        gid: 0,
+        links: 2 + inside as u64,
+        size_bytes: 2 + inside as u64,
+        blocks512: 0,
+        block_bytes: 512,
+        device: None,
+        atime_ns: time(|a| a.atime_ns),
+        mtime_ns: time(|a| a.mtime_ns),
+        ctime_ns: time(|a| a.ctime_ns),
+        crtime_ns: time(|a| a.crtime_ns),
+        generation: 0,
+        flags: crate::FileFlags::default(),
+        parent: ObjectId(Node::ROOT),
+        project: None,
     }
 }

@@ -106,7 +106,7 @@ impl FileSystem {
         let Some(writing) = &self.writing else { return Ok(()) };
         let noted: Vec<(ObjectId, Timestamp)> = lock(&writing.accessed).iter().map(|(id, time)| (*id, *time)).collect();
         for (object, time) in noted {
-            let _held = writing.locks.one(object).await;
+            let _held = writing.locks.one(rq, object).await;
             // Attributes show the recorded time until it is stored.
             let stored = self.store_access(rq, object, time).await;
             lock(&writing.accessed).retain(|id, now| *id != object || *now != time);

@@ -90,7 +90,7 @@ impl FileSystem {
             return Err(FileError::CrossDevice);
         }
         let _guard = from.pin_snapshot(source)?;
-        let _held = self.lock_both(from, source, target).await?;
+        let _held = self.lock_both(rq, from, source, target).await?;
         let (lender, source_bytes) = from.contents(rq, cred, source).await?;
         let mut node = self.node(rq, target).await?.require_file()?;
         access_checks::write(cred, &node, false)?;
@@ -118,22 +118,28 @@ impl FileSystem {
     }
 
     /// Locks both files. A read-only source needs no lock.
-    async fn lock_both(&self, from: &FileSystem, source: ObjectId, target: ObjectId) -> Result<ObjectLocks, FileError> {
+    async fn lock_both(
+        &self,
+        rq: &Request,
+        from: &FileSystem,
+        source: ObjectId,
+        target: ObjectId,
+    ) -> Result<ObjectLocks, FileError> {
         let writing = self.writing()?;
         let lender = match &from.writing {
             Some(_) if from.objects().id() == self.objects().id() => {
-                return Ok(writing.locks.all([source, target]).await);
+                return Ok(writing.locks.all(rq, [source, target]).await);
             }
             Some(lender) => lender,
-            None => return Ok(writing.locks.all([target]).await),
+            None => return Ok(writing.locks.all(rq, [target]).await),
         };
         let mut held = ObjectLocks::new();
         if from.objects().id() < self.objects().id() {
-            held.push(lender.locks.one(source).await);
-            held.push(writing.locks.one(target).await);
+            held.push(lender.locks.one(rq, source).await);
+            held.push(writing.locks.one(rq, target).await);
         } else {
-            held.push(writing.locks.one(target).await);
-            held.push(lender.locks.one(source).await);
+            held.push(writing.locks.one(rq, target).await);
+            held.push(lender.locks.one(rq, source).await);
         }
         Ok(held)
     }

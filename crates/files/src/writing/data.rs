@@ -58,13 +58,13 @@ impl FileSystem {
         data: Bytes,
     ) -> Result<(), FileError> {
         let writing = self.writing()?;
-        let mut _held = writing.locks.one(file).await;
+        let mut _held = writing.locks.one(rq, file).await;
         let mut node = self.node(rq, file).await?.require_file()?;
         access_checks::write(cred, &node, at == WriteAt::End)?;
         if self.has_capabilities(rq, &node).await? {
             drop(_held);
             self.clear_capabilities(rq, file).await?;
-            _held = writing.locks.one(file).await;
+            _held = writing.locks.one(rq, file).await;
             node = self.node(rq, file).await?.require_file()?;
         }
         let offset = if let WriteAt::Offset(offset) = at { offset } else { node.size_bytes() };
@@ -95,6 +95,7 @@ impl FileSystem {
         let tx = self.begin(rq, piece.len() as u64, SpaceReserve::Normal).await?;
         self.grow_block(rq, &tx, node, end).await?;
         self.write_piece(rq, &tx, node, at, piece).await?;
+        self.objects().account_write(rq, &tx, node.id, at, piece.len() as u64);
         node.set_word(index::SIZE, node.size_bytes().max(at + piece.len() as u64))?;
         node.touch_contents(self.writing()?.now())?;
         let cleared = self.clear_setid_on_write(cred, node)?;
@@ -227,7 +228,7 @@ impl FileSystem {
             return Err(FileError::Invalid { why: "empty range" });
         }
         Self::check_size(range.end)?;
-        let _held = writing.locks.one(file).await;
+        let _held = writing.locks.one(rq, file).await;
         let mut node = self.node(rq, file).await?.require_file()?;
         access_checks::write(cred, &node, false)?;
         let size_bytes = node.size_bytes();

@@ -72,7 +72,7 @@ impl FileSystem {
         let locks = &self.writing()?.locks;
         loop {
             let found = self.lookup(rq, dir, name).await?;
-            let held = locks.all([dir, found]).await;
+            let held = locks.all(rq, [dir, found]).await;
             let dir_node = self.dir_node(rq, dir).await?;
             if self.find(rq, dir, name).await? == Some(found) {
                 return Ok(LockedEntry { held, dir: dir_node, node: self.node(rq, found).await? });

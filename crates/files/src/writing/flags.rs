@@ -96,7 +96,7 @@ impl FileSystem {
         set: &SetFlags,
     ) -> Result<(), FileError> {
         let writing = self.writing()?;
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         let mut node = self.node(rq, object).await?;
         let changes: Vec<_> = flag_changes(set).filter(|(_, flag, to)| node.has_flag(*flag) != *to).collect();
         let project = set.project.map(u64::from);

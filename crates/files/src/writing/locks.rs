@@ -9,12 +9,17 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::ObjectId;
+use weir_machine::{Clock, Request, Stage};
 
 type Table = BTreeMap<ObjectId, Arc<AsyncMutex<()>>>;
 
 /// Object locks of a file system. Only locks in use take memory.
-#[derive(Clone, Default)]
-pub(crate) struct Locks(Arc<Mutex<Table>>);
+#[derive(Clone)]
+pub(crate) struct Locks {
+    table: Arc<Mutex<Table>>,
+    /// Clock for the time that requests wait.
+    clock: Clock,
+}
 
 /// A held lock.
 pub(crate) struct ObjectLock {
@@ -27,27 +32,32 @@ pub(crate) struct ObjectLock {
 pub(crate) type ObjectLocks = SmallVec<[ObjectLock; 4]>;
 
 impl Locks {
+    /// No locks.
+    pub fn new(clock: &Clock) -> Self {
+        Locks { table: Arc::default(), clock: clock.clone() }
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks one object.
-    pub async fn one(&self, id: ObjectId) -> ObjectLock {
+    pub async fn one(&self, rq: &Request, id: ObjectId) -> ObjectLock {
         let lock = self.table().entry(id).or_default().clone();
         // Created before the wait, so that a cancelled wait cleans up.
         let mut held = ObjectLock { locks: self.clone(), id, guard: None };
-        held.guard = Some(lock.lock_owned().await);
+        held.guard = Some(rq.timed(&self.clock, Stage::Locks, lock.lock_owned()).await);
         held
     }
 
     /// Locks several objects, each once.
-    pub async fn all(&self, ids: impl IntoIterator<Item = ObjectId>) -> ObjectLocks {
+    pub async fn all(&self, rq: &Request, ids: impl IntoIterator<Item = ObjectId>) -> ObjectLocks {
         let mut ids: SmallVec<[ObjectId; 4]> = ids.into_iter().collect();
         ids.sort_unstable();
         ids.dedup();
         let mut held = ObjectLocks::new();
         for id in ids {
-            held.push(self.one(id).await);
+            held.push(self.one(rq, id).await);
         }
         held
     }
@@ -75,7 +85,7 @@ mod tests {
         let world = SimWorld::new(7);
         let machine = world.machine();
         let run = world.run(async move {
-            let locks = Locks::default();
+            let locks = Locks::new(&machine.clock);
             let inside = Arc::new(Mutex::new((0, 0)));
             let tasks: Vec<_> = (0..8u64)
                 .map(|n| {
@@ -83,7 +93,8 @@ mod tests {
                     let inside = inside.clone();
                     let clock = machine.clock.clone();
                     machine.tasks.spawn(async move {
-                        let _held = locks.all([ObjectId(9), ObjectId(n % 3), ObjectId(9)]).await;
+                        let _held =
+                            locks.all(&Request::internal("test"), [ObjectId(9), ObjectId(n % 3), ObjectId(9)]).await;
                         {
                             let mut inside = inside.lock().unwrap();
                             inside.0 += 1;

@@ -98,7 +98,7 @@ impl FileSystem {
             Some(size_bytes) => Self::check_size(size_bytes)?,
             None => {}
         }
-        let _held = writing.locks.one(dir).await;
+        let _held = writing.locks.one(rq, dir).await;
         let parent = self.dir_node(rq, dir).await?;
         access_checks::pass(cred, &parent)?;
         self.check_name(name)?;
@@ -325,7 +325,7 @@ impl FileSystem {
         name: &[u8],
     ) -> Result<(), FileError> {
         let writing = self.writing()?;
-        let _held = writing.locks.all([file, dir]).await;
+        let _held = writing.locks.all(rq, [file, dir]).await;
         let mut parent = self.dir_node(rq, dir).await?;
         access_checks::pass(cred, &parent)?;
         self.check_name(name)?;

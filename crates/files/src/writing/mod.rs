@@ -169,11 +169,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Writing {
     pub fn new(opening: Opening, unlinked: ObjectId) -> Self {
         Writing {
+            locks: Locks::new(&opening.machine.clock),
             machine: opening.machine,
             own: OnceLock::new(),
             zil: opening.zil,
             settings: Mutex::new(opening.settings),
-            locks: Locks::default(),
             rename_lock: AsyncMutex::new(()),
             sa_registry_lock: AsyncMutex::new(()),
             delete_queue_lock: AsyncMutex::new(()),

@@ -127,7 +127,7 @@ impl FileSystem {
         let writing = self.writing()?;
         let master = ObjectId(master::OBJECT);
         let failed = |e| FileError::at(e, master, 0);
-        let _alone = writing.locks.one(master).await;
+        let _alone = writing.locks.one(rq, master).await;
         let set = self.objects();
         let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let Some(id) = id else {

@@ -83,7 +83,7 @@ impl FileSystem {
         loop {
             let source = self.lookup(rq, from.0, from.1).await?;
             let target = self.find(rq, to.0, to.1).await?;
-            let _held = writing.locks.all([from.0, to.0, source].into_iter().chain(target)).await;
+            let _held = writing.locks.all(rq, [from.0, to.0, source].into_iter().chain(target)).await;
             let dirs = Dirs {
                 from: self.dir_node(rq, from.0).await?,
                 to: if moves { Some(self.dir_node(rq, to.0).await?) } else { None },

@@ -167,7 +167,7 @@ impl FileSystem {
     async fn replay_create(&self, rq: &Request, body: &CreateBody<'_>, endian: Endian) -> Result<(), FileError> {
         check_ids(&[body.uid, body.gid])?;
         let writing = self.writing()?;
-        let _held = writing.locks.one(body.dir).await;
+        let _held = writing.locks.one(rq, body.dir).await;
         let mut parent = self.node(rq, body.dir).await?;
         let is_dir = matches!(body.kind, CreateKind::Directory | CreateKind::XattrDirectory);
         let from_parent = parent.has_flag(FileFlags::INHERIT_ACE) && !parent.is_xattr();
@@ -257,7 +257,7 @@ impl FileSystem {
             (None, None) => (body.offset, Bytes::from(vec![0; body.length as usize])),
         };
         let writing = self.writing()?;
-        let _held = writing.locks.one(body.object).await;
+        let _held = writing.locks.one(rq, body.object).await;
         let mut node = self.node(rq, body.object).await?.require_file()?;
         let tx = self.begin(rq, bytes.len() as u64, SpaceReserve::Normal).await?;
         self.grow_block(rq, &tx, &mut node, offset + bytes.len() as u64).await?;
@@ -281,7 +281,7 @@ impl FileSystem {
         let end = offset.checked_add(length).ok_or(FileError::TooLarge)?;
         Self::check_size(end)?;
         let writing = self.writing()?;
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         let mut node = self.node(rq, object).await?.require_file()?;
         let tx = self.begin(rq, length, SpaceReserve::Normal).await?;
         let fits = (512..=MAX_BLOCK_BYTES).contains(&block_bytes) && block_bytes.is_multiple_of(512);
@@ -300,7 +300,7 @@ impl FileSystem {
 
     async fn replay_end(&self, rq: &Request, object: ObjectId, end: u64) -> Result<(), FileError> {
         let writing = self.writing()?;
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         let mut node = self.node(rq, object).await?.require_file()?;
         if end <= node.size_bytes() {
             return Ok(());
@@ -317,7 +317,7 @@ impl FileSystem {
     /// grows to its end.
     async fn replay_truncate(&self, rq: &Request, object: ObjectId, offset: u64, length: u64) -> Result<(), FileError> {
         let writing = self.writing()?;
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         let mut node = self.node(rq, object).await?.require_file()?;
         let size_bytes = node.size_bytes();
         let end = offset.saturating_add(length);
@@ -357,7 +357,7 @@ impl FileSystem {
             mtime: has(mask::MTIME).then(|| nanoseconds(*mtime)),
         };
         let writing = self.writing()?;
-        let _held = writing.locks.one(*object).await;
+        let _held = writing.locks.one(rq, *object).await;
         let mut node = self.node(rq, *object).await?;
         if let Some(size_bytes) = set.size_bytes {
             node = node.require_file()?;
@@ -398,7 +398,7 @@ impl FileSystem {
         value: Option<&[u8]>,
     ) -> Result<(), FileError> {
         let writing = self.writing()?;
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         let mut node = self.node(rq, object).await?;
         let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         self.register_attribute(rq, &tx, index::DXATTR).await?;

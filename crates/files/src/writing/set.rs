@@ -76,7 +76,7 @@ impl FileSystem {
         if set.is_empty() {
             return Ok(());
         }
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         let mut node = self.node(rq, object).await?;
         if let Some(size_bytes) = set.size_bytes {
             node = node.require_file()?;

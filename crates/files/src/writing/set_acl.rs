@@ -58,7 +58,7 @@ impl FileSystem {
         if aces.len() > ENTRIES_MAX || aces.iter().any(|ace| ace.kind > ALARM) {
             return Err(FileError::Invalid { why: "invalid access control list" });
         }
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         let mut node = self.node(rq, object).await?;
         if !access_checks::is_owner(cred, &node) || node.has_flag(FileFlags::IMMUTABLE) {
             return Err(FileError::NotPermitted { object });

@@ -186,7 +186,7 @@ impl FileSystem {
     /// Frees an unlinked file if it has no holds.
     pub(super) async fn reap_unless_held(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         let Some(writing) = &self.writing else { return Ok(()) };
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         match self.node(rq, object).await {
             Ok(node) if node.links() == 0 && !self.stays_held(object) => self.reap(rq, &node).await,
             Ok(_) | Err(FileError::Stale { .. }) => Ok(()),

@@ -129,7 +129,7 @@ impl FileSystem {
         if !settings.xattrs || !SPACES.iter().any(|space| name.starts_with(space)) {
             return Err(FileError::Unsupported { what: "this extended attribute".into() });
         }
-        let _held = writing.locks.one(object).await;
+        let _held = writing.locks.one(rq, object).await;
         let mut node = self.node(rq, object).await?;
         access_checks::set_xattr(cred, &node, name)?;
         let places = self.places(rq, &node, name).await?;

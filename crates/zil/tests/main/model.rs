@@ -126,6 +126,7 @@ impl Pool {
 
     pub fn log(self: &Arc<Self>, header: ZilHeader) -> Arc<Zil> {
         Zil::new(LogOpening {
+            accounts: Arc::default(),
             machine: self.machine.clone(),
             set: OWNER,
             txgs: self.txgs.clone(),
@@ -246,6 +247,7 @@ impl LogStore for Store {
         _: &'a Request,
         pointer: &'a BlockPointer,
         mut bytes: Vec<u8>,
+        _: weir_machine::accounts::Shares,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
             self.0.known().writes += 1;
@@ -308,7 +310,7 @@ pub struct Found {
 
 fn blocks_on(machine: &Machine, disk: Arc<dyn Disk>) -> Arc<Blocks> {
     let leaf = VdevSpec::leaf(0, 1, "d", Some(disk)).top(12, DISK - BLOCKS_START - (1 << 20));
-    Arc::new(Blocks::new(machine, Tree::new(vec![leaf]).unwrap(), Salt::none()))
+    Arc::new(Blocks::new(machine, Tree::new(vec![leaf], &machine.clock).unwrap(), Salt::none()))
 }
 
 /// Object set that owns the log; it has no objects.

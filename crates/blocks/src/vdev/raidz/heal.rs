@@ -3,11 +3,13 @@
 use super::{ColumnRef, ColumnState, Read};
 use crate::raidz::Column;
 use crate::vdev::WriteJob;
+use crate::vdev::write::Portion;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use weir_codec::parity;
 use weir_machine::Buf;
+use weir_machine::accounts::Redundancy;
 
 impl Read<'_> {
     /// The columns, data or parity, that devices gave otherwise than the proven block says they should be (or, with
@@ -60,7 +62,8 @@ impl Read<'_> {
             let (column, child) = (*self.column(at), self.child(at)?);
             Some(async move {
                 // The device counts what it could not write.
-                let _ = child.write(job, self.place, column.offset_bytes, bytes).await;
+                let portion = Portion::new(Redundancy::First, 0);
+                let _ = child.write(job, portion, self.place, column.offset_bytes, bytes).await;
             })
         });
         join_all(writes).await;

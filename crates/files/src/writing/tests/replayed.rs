@@ -46,6 +46,7 @@ impl LogStore for Blocks {
         _: &'a Request,
         pointer: &'a BlockPointer,
         bytes: Vec<u8>,
+        _: weir_machine::accounts::Shares,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         lock(&self.written).insert(pointer.words()[1], bytes);
         async { Ok(()) }.boxed()
@@ -91,6 +92,7 @@ async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &
     let store = blocks.clone();
     let zil = |set: &Arc<ObjectSet>| {
         Some(Zil::new(LogOpening {
+            accounts: Arc::default(),
             machine: machine.clone(),
             set: set.id(),
             txgs: set.txgs().unwrap(),
