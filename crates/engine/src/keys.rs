@@ -214,8 +214,7 @@ async fn derive(
 
 impl Engine {
     /// Finds an encryption root by its name.
-    async fn encryption_root(&self, rq: &Request, name: &str) -> Result<Root, PoolError> {
-        let dsl = self.dsl_now(rq).await?;
+    async fn encryption_root(rq: &Request, dsl: Arc<Dsl>, name: &str) -> Result<Root, PoolError> {
         let dir = dsl.dir_named(name).ok_or_else(|| DslError::missing(name))?;
         let plain = || KeyError::NotEncrypted { name: name.to_owned() };
         let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
@@ -232,8 +231,7 @@ impl Engine {
     /// # Errors
     /// [`DslError::missing`] if no dataset has that name; errors of reading the MOS.
     pub async fn is_key_loaded(&self, rq: &Request, name: &str) -> Result<Option<bool>, PoolError> {
-        let _steady = self.mos_sync_lock.lock().await;
-        let dsl = self.dsl_now(rq).await?;
+        let dsl = self.dsl(rq).await?;
         let dir = dsl.dir_named(name).ok_or_else(|| DslError::missing(name))?;
         Ok(dir.crypto_key().map(|_| self.keys.of(Some(dir)).is_some()))
     }
@@ -253,14 +251,11 @@ impl Engine {
         name: &str,
         secret: Vec<u8>,
     ) -> Result<(ObjectId, Arc<WrappingKey>, Vec<(ObjectId, SetKey)>), PoolError> {
-        let spec = {
-            let _steady = self.mos_sync_lock.lock().await;
-            self.encryption_root(rq, name).await?.spec
-        };
+        let spec = Self::encryption_root(rq, self.synced_state(rq).await?.dsl.clone(), name).await?.spec;
         let format = spec.format.ok_or(ObjectError::Unsupported { what: "a key of unknown format" })?;
         let wrapping = derive(&self.machine, name, format, (spec.salt, spec.iterations), secret).await?;
-        let _steady = self.mos_sync_lock.lock().await;
-        let root = self.encryption_root(rq, name).await?;
+        let synced = self.synced_state(rq).await?;
+        let root = Self::encryption_root(rq, synced.dsl.clone(), name).await?;
         let keys = root.opened_by(rq, &wrapping).await.map_err(|error| match error {
             PoolError::Object(ObjectError::Key { error: CodecError::WrongKey, .. }) => {
                 KeyError::Wrong { name: name.to_owned() }.into()
@@ -302,11 +297,9 @@ impl Engine {
         if self.is_key_loaded(rq, name).await? == Some(false) {
             return Err(KeyError::Unloaded { name: name.to_owned() }.into());
         }
-        let members = {
-            let _steady = self.mos_sync_lock.lock().await;
-            let root = self.encryption_root(rq, name).await?;
-            root.members(rq).await?.into_iter().map(|dir| dir.name.clone()).collect::<Vec<String>>()
-        };
+        let synced = self.synced_state(rq).await?;
+        let root = Self::encryption_root(rq, synced.dsl.clone(), name).await?;
+        let members: Vec<String> = root.members(rq).await?.into_iter().map(|dir| dir.name.clone()).collect();
         let mut closings = Vec::new();
         for member in members {
             let closing = self.closing(&member).await;
@@ -360,7 +353,7 @@ async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError
     let rq = syncing.change.rq;
     let engine = syncing.engine;
     syncing.sync_sets().await?;
-    let root = engine.encryption_root(rq, &name).await?;
+    let root = Engine::encryption_root(rq, engine.dsl_now(rq).await?, &name).await?;
     let mut heads = Vec::new();
     let mut objects: BTreeSet<ObjectId> = BTreeSet::new();
     for dir in root.members(rq).await? {

@@ -36,6 +36,7 @@ pub mod read_guards;
 pub mod scrub;
 pub mod space;
 pub mod sync_task_api;
+pub mod synced_state;
 pub mod syncing;
 pub mod tasks;
 mod trim;
@@ -108,9 +109,10 @@ pub struct Engine {
     gives_up_logs: AtomicBool,
     /// Held while a dataset is opened, so that each is opened once.
     opening: AsyncMutex<()>,
-    /// Serializes the syncer's changes of the MOS with readers of dataset names and properties (`dp_config_rwlock`).
+    /// Serializes the syncer's changes of the MOS with the opening of datasets and with changes of their settings
+    /// (`dp_config_rwlock`). Readers of names, properties and status do not take it: they read [`synced_state`].
     ///
-    /// No reader sees a partial change. The holder awaits no other lock.
+    /// The holder awaits no other lock.
     pub(crate) mos_sync_lock: Arc<AsyncMutex<()>>,
     pub(crate) queue: Queue,
     /// The top-level vdevs, for space accounting.
@@ -120,6 +122,7 @@ pub struct Engine {
     /// Long holds on snapshots that are read.
     pub reading: LongHolds,
     txg_timeout_ns: AtomicU64,
+    synced_states: synced_state::SyncedStates,
     shown: Mutex<PoolStatus>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>>,
 }
@@ -165,6 +168,7 @@ impl Engine {
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),
             txg_timeout_ns: AtomicU64::new(TXG_TIMEOUT.as_nanos() as u64),
+            synced_states: Default::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });
@@ -207,6 +211,7 @@ impl Engine {
     pub(crate) fn show(&self, core: &SyncerState, faults: Vec<PoolError>) {
         let faults = faults.iter().map(ToString::to_string).collect();
         *self.locked_shown() = PoolStatus { config: core.config.clone(), uberblock: core.uberblock.clone(), faults };
+        self.synced_states.forget();
     }
 
     /// The pool's name.

@@ -1,10 +1,10 @@
 //! Consistent read access to a writable pool: its DSL, and the whole pool in the form of a read-only import.
 //!
-//! Both are guards that hold `mos_sync_lock`, so the syncer does not change the MOS in the meantime. Holders must be
-//! short and must not wait for a txg.
+//! Both are of the last synced txg ([`super::synced_state`]): the syncer goes on meanwhile, and delays only the reuse of the
+//! blocks that the txg refers to.
 
 use super::Engine;
-use futures_util::lock::OwnedMutexGuard;
+use super::synced_state::SyncedState;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use weir_pool::open::{OpenOptions, Pool, classes, load_keys};
 use weir_pool::scan::scan;
 use weir_pool::{capacity, space, status};
 
-/// Read guard of a pool's DSL; no txg of a writable pool syncs while it is held.
+/// A pool's DSL as of a synced txg. The blocks of that txg are not reused while it is held.
 pub struct DslReadGuard {
     dsl: Arc<Dsl>,
-    _steady: Option<OwnedMutexGuard<()>>,
+    _state: Option<Arc<SyncedState>>,
 }
 
 impl DslReadGuard {
-    /// The DSL of a read-only pool, without a lock.
+    /// The DSL of a read-only pool.
     pub fn fixed(dsl: Arc<Dsl>) -> Self {
-        DslReadGuard { dsl, _steady: None }
+        DslReadGuard { dsl, _state: None }
     }
 }
 
@@ -41,10 +41,10 @@ impl Deref for DslReadGuard {
     }
 }
 
-/// Read guard of a writable pool as of its last txg; no txg syncs while it is held.
+/// A writable pool as of a synced txg. The blocks of that txg are not reused while it is held.
 pub struct PoolSnapshotGuard {
     pool: Pool,
-    _steady: OwnedMutexGuard<()>,
+    _state: Arc<SyncedState>,
 }
 
 impl Deref for PoolSnapshotGuard {
@@ -61,8 +61,8 @@ impl Engine {
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
-        let mos_sync_lock = self.mos_sync_lock.clone().lock_owned().await;
-        Ok(DslReadGuard { dsl: self.dsl_now(rq).await?, _steady: Some(mos_sync_lock) })
+        let state = self.synced_state(rq).await?;
+        Ok(DslReadGuard { dsl: state.dsl.clone(), _state: Some(state) })
     }
 
     /// The pool as of its last txg, read through the engine's cache and devices.
@@ -78,9 +78,9 @@ impl Engine {
         let searched = options.search.clone();
         let missing = PoolError::NoSuchPool { wanted, searched, found: Vec::new() };
         let found = assembly.pools.remove(&guid).ok_or(missing)?;
-        let mos_sync_lock = self.mos_sync_lock.clone().lock_owned().await;
         let rq = &Request::internal("view");
-        let mos = Mos { set: self.mos.clone() };
+        let synced = self.synced_state(rq).await?;
+        let mos = Mos { set: synced.mos.clone() };
         let no_config = || PoolError::Config { pool: self.name(), what: "its MOS has no configuration".into() };
         let config = mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
         let what = || format!("pool '{}': configuration in the MOS", self.name());
@@ -93,12 +93,12 @@ impl Engine {
         // The engine uses a device that reappears only after the next import.
         let present = |guid: u64| found.devices.contains_key(&guid) && in_use.contains(&guid);
         let (state, states) = status::states(&tree, &present, &vdevs.dtls());
-        let dsl = self.dsl_now(rq).await?;
+        let dsl = synced.dsl.clone();
         let (wrapping, mut loaded) = load_keys(rq, &dsl, &options.keys).await?;
         loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.keys.of(Some(dir))?))));
         let space = space::load(rq, &mos, &tree).await?;
         let capacity = capacity::compute_space(rq, &mos, &tree, &space).await?;
-        let uberblock = self.shown().uberblock;
+        let uberblock = synced.uberblock.clone();
         let pool = Pool {
             machine: self.machine.clone(),
             config,
@@ -121,6 +121,6 @@ impl Engine {
             space,
             capacity,
         };
-        Ok(PoolSnapshotGuard { pool, _steady: mos_sync_lock })
+        Ok(PoolSnapshotGuard { pool, _state: synced })
     }
 }

@@ -133,21 +133,22 @@ impl Engine {
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn scrub(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
-        let _steady = self.mos_sync_lock.lock().await;
-        self.scrub_now(rq).await
+        let synced = self.synced_state(rq).await?;
+        scrub_in(rq, &Mos { set: synced.mos.clone() }).await
     }
+}
 
-    /// The last scrub, without locking; the caller is the syncer or holds `mos_sync_lock`.
-    async fn scrub_now(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
-        let mos = Mos { set: self.mos.clone() };
-        let Some(words) = mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
-        let Some(scan) = ScanPhys::from_words(&words) else { return Ok(None) };
-        let own = mos.named_words(rq, PLACE).await?.unwrap_or_default();
-        let word = |i: usize| own.get(i).copied().unwrap_or(0);
-        let place = Position { objset: ObjsetId(word(0)), object: word(1), block: word(3) };
-        Ok(Some(Progress { scan, place, active_s: word(2) }))
-    }
+/// The last scrub that a MOS records.
+async fn scrub_in(rq: &Request, mos: &Mos) -> Result<Option<Progress>, PoolError> {
+    let Some(words) = mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
+    let Some(scan) = ScanPhys::from_words(&words) else { return Ok(None) };
+    let own = mos.named_words(rq, PLACE).await?.unwrap_or_default();
+    let word = |i: usize| own.get(i).copied().unwrap_or(0);
+    let place = Position { objset: ObjsetId(word(0)), object: word(1), block: word(3) };
+    Ok(Some(Progress { scan, place, active_s: word(2) }))
+}
 
+impl Engine {
     /// Starts a scrub, or resumes a paused one. [`Engine::scrub_on`] does the work.
     ///
     /// # Errors
@@ -249,7 +250,6 @@ impl Engine {
     ) -> Result<Option<Position>, PoolError> {
         let blocks = self.cache.blocks().clone();
         let _hold = blocks.hold();
-        let mos = Mos { set: self.mos.clone() };
         let Position { objset: ObjsetId(place), .. } = progress.place;
         let again = place & RESCAN_BIT != 0;
         let from = ObjsetId(place & !RESCAN_BIT);
@@ -257,7 +257,7 @@ impl Engine {
         let start = progress.scan.max_txg;
         let late = |d: &DslDataset| d.is_snapshot() && d.creation_txg > start;
         let (mut roots, late) = {
-            let _steady = self.mos_sync_lock.lock().await;
+            let mos = Mos { set: self.synced_state(rq).await?.mos.clone() };
             let (late, _) = roots::datasets(rq, &mos, &late).await?;
             if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
         };
@@ -282,7 +282,7 @@ impl TxgSync<'_> {
     async fn start_scrub(&mut self) -> Result<(), PoolError> {
         let refused = |what: &str| PoolError::Refused { what: what.to_owned() };
         let rq = self.change.rq;
-        let last = self.engine.scrub_now(rq).await?;
+        let last = scrub_in(rq, &Mos { set: self.engine.mos.clone() }).await?;
         if let Some(mut open) = last.as_ref().filter(|p| p.is_open()).cloned() {
             if open.is_paused() {
                 self.engine.events.post("scrub_resume", |_| {});
@@ -319,7 +319,7 @@ impl TxgSync<'_> {
 
     async fn open_scrub(&self) -> Result<Progress, PoolError> {
         let none = PoolError::Refused { what: "there is no active scrub".into() };
-        self.engine.scrub_now(self.change.rq).await?.filter(Progress::is_open).ok_or(none)
+        scrub_in(self.change.rq, &Mos { set: self.engine.mos.clone() }).await?.filter(Progress::is_open).ok_or(none)
     }
 
     async fn put_scrub(&self, progress: &Progress) -> Result<(), PoolError> {

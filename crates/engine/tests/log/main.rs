@@ -12,6 +12,7 @@ mod lifecycle;
 mod missing_device;
 mod projects;
 mod promises;
+mod readers;
 mod unreadable;
 mod volumes;
 mod world;

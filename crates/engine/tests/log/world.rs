@@ -65,6 +65,15 @@ pub async fn make(files: &Arc<FileSystem>, name: &str) {
     files.sync(&rq, Some(made)).await.unwrap();
 }
 
+/// Creates a file that repeats its name 1000 times.
+pub async fn write(files: &Arc<FileSystem>, name: &str) {
+    let rq = Request::internal("test");
+    let root = Cred::root();
+    let new = New::of(NewKind::Regular, 0o600);
+    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    files.write(&rq, &root, made, WriteAt::Offset(0), Bytes::from(name.repeat(1000))).await.unwrap();
+}
+
 /// Creates the pool with one file system.
 pub async fn create(machine: &Machine, shape: Shape) -> Result<(Arc<Engine>, Arc<FileSystem>), PoolError> {
     let engine = Engine::create(machine, &options(shape)).await?;
