@@ -43,8 +43,20 @@ pub struct Target {
     pub access: Access,
     /// Whether the target is a block device.
     pub device: bool,
+    /// Whether a transfer may block the thread that submits it to io_uring.
+    ///
+    /// A file system that cannot start a transfer without waiting (FUSE, network file systems) would keep the ring of the
+    /// submitting thread locked, and with it the transfers of all other disks, as long as one disk hangs.
+    pub blocks_submission: bool,
     buffered: File,
     direct: Option<Direct>,
+}
+
+/// Whether a file is on a file system that starts transfers without waiting: ext4, XFS, Btrfs, F2FS, tmpfs
+/// (`statfs(2)`, f_type).
+fn starts_transfers_at_once(file: &File) -> bool {
+    const LOCAL: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+    rustix::fs::fstatfs(file).is_ok_and(|about| LOCAL.contains(&about.f_type))
 }
 
 impl Target {
@@ -78,7 +90,8 @@ impl Target {
             let (offset_align, memory_align) = direct_alignment(&file, u64::from(geometry.sector_bytes))?;
             Some(Direct { file, offset_align, memory_align, usable: AtomicBool::new(true) })
         });
-        Ok(Target { geometry, access, device, buffered, direct })
+        let blocks_submission = !device && !starts_transfers_at_once(&buffered);
+        Ok(Target { geometry, access, device, blocks_submission, buffered, direct })
     }
 
     /// The file for a transfer, and whether it is opened for direct I/O.

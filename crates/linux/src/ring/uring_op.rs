@@ -142,7 +142,9 @@ fn entry_for(op: &mut UringOp) -> (squeue::Entry, bool) {
         (many, true) => opcode::Readv::new(fd, many.as_ptr(), many.len() as u32).offset(at).build(),
         (many, false) => opcode::Writev::new(fd, many.as_ptr(), many.len() as u32).offset(at).build(),
     };
-    (entry, direct)
+    // A worker of the kernel waits instead of the submitting thread.
+    let flags = if target.blocks_submission { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
+    (entry.flags(flags), direct)
 }
 
 /// Completes an operation, or returns it if it must be submitted again. Drops the file before the callback runs, so
