@@ -36,7 +36,8 @@ fn accounting() -> Outcome {
     let mut build = cargo(&["build", "--release", "--target-dir", &folder, "-p", "weir", "-p", "weir-conformance"]);
     must("build without accounting", build.env("RUSTFLAGS", flags.trim()))?;
     let other = format!("{folder}/release/weir-judge");
-    let arguments = ["compare-bench", other.as_str(), "--only", "single requests", "--rounds", "20", "--processor", "2"];
+    let arguments =
+        ["compare-bench", other.as_str(), "--only", "single requests", "--rounds", "20", "--processor", "2"];
     match judge::start(&arguments.map(str::to_string), "release")? {
         (_, true) => Ok(()),
         _ => Err("bench accounting: accounting takes more than 2 % of the processor time".to_string()),

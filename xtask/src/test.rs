@@ -19,6 +19,7 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["old-pools"], Needs::Tools),
     (&["kill", "5"], Needs::Nothing),
     (&["kill-serve", "3"], Needs::Nothing),
+    (&["faults"], Needs::Nothing),
     (&["suites"], Needs::Nothing),
 ];
 

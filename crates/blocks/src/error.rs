@@ -147,6 +147,11 @@ pub enum BlockError {
 }
 
 impl BlockError {
+    /// Whether devices failed or are missing, so that the same operation may succeed later.
+    pub fn is_of_devices(&self) -> bool {
+        matches!(self, BlockError::Device { .. } | BlockError::Missing { .. })
+    }
+
     /// Rank of the error: of several copies' errors, the one of the highest rank is reported. A device error ranks above
     /// wrong bytes, because the bytes that the device did not return may be right.
     fn weight(&self) -> u8 {

@@ -30,6 +30,7 @@ pub mod fuzz;
 mod gang;
 pub mod pipeline;
 pub mod raidz;
+pub mod suspension;
 pub mod vdev;
 mod write;
 
@@ -37,5 +38,6 @@ pub use alloc::{Class, SpaceChange, SpaceFault, SpaceKind, SpaceSums};
 pub use error::BlockError;
 pub use fault_observer::{Bookmark, Fault, FaultObserver};
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
+pub use suspension::{FailMode, Suspension};
 pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
 pub use write::{NonMetaslabFrees, Prepared, ReadHold, Ready, Reserved, VdevGrid, WritableEncodings, WriteOptions};

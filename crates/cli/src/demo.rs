@@ -70,7 +70,7 @@ pub fn run(args: &DemoArgs) -> Result<u8, Failure> {
     let limits = Limits::of::<DemoArgs>(&args.limits)?;
     let machine = Production::from_env().build()?;
     let images = Images::of(&folder);
-    let opened = OpenedPool::writable(pool(&machine, &images, &limits, args.force)?);
+    let opened = OpenedPool::writable(pool(&machine, &images, &limits, args.force)?, &limits)?;
     limits.tell();
     let done = machine.block_on(show(&machine, &folder, &opened, args.once));
     let closed = opened.close();

@@ -1,9 +1,11 @@
-//! The memory limits of a process that serves a pool: the ARC, and dirty data.
+//! The limits of a process that serves a pool: memory of the ARC and of dirty data, and deadlines of devices.
 //!
 //! | limit | default | least | option | environment |
 //! |---|---|---|---|---|
 //! | ARC | half of the memory above 128 MiB | 32 MiB | `--arc-max` | `WEIR_ARC_MAX` |
 //! | dirty data | a tenth of the memory, at most 4 GiB | 16 MiB | `--dirty-max` | `WEIR_DIRTY_MAX` |
+//! | slow I/O | 30 s | 0.1 s | `--slow-io` | `WEIR_SLOW_IO` |
+//! | a device that hangs | 60 s | 0.1 s | `--deadman` | `WEIR_DEADMAN` |
 //!
 //! The memory is that of the machine, or the smallest limit of the cgroups that this process is in, whichever is less
 //! ([`MemoryLimit`]). It is read once, at the start.
@@ -20,6 +22,8 @@ use crate::size;
 use crate::units::human_bytes;
 use clap::Args;
 use std::fmt;
+use std::time::Duration;
+use weir_blocks::vdev::Deadlines;
 use weir_engine::DirtyLimits;
 use weir_linux::MemoryLimit;
 use weir_pool::OpenOptions;
@@ -33,6 +37,12 @@ pub struct LimitOptions {
     /// Maximum amount of dirty data [default: WEIR_DIRTY_MAX, else a share of the memory]
     #[arg(long, value_name = "SIZE")]
     dirty_max: Option<String>,
+    /// Seconds after which an operation of a device is slow [default: WEIR_SLOW_IO, else 30]
+    #[arg(long, value_name = "SECONDS")]
+    slow_io: Option<String>,
+    /// Seconds after which a device that does not answer is taken out of service [default: WEIR_DEADMAN, else 60]
+    #[arg(long, value_name = "SECONDS")]
+    deadman: Option<String>,
 }
 
 /// The ARC holds two blocks of the largest size (`arc_c_min`).
@@ -51,6 +61,8 @@ pub struct Limits {
     pub arc_bytes: u64,
     /// Data that waits for its txg to sync, in bytes.
     pub dirty_bytes: u64,
+    /// Deadlines of operations of devices.
+    pub deadlines: Deadlines,
     memory: MemoryLimit,
 }
 
@@ -59,7 +71,7 @@ impl Limits {
     fn of_memory(memory: MemoryLimit) -> Self {
         let arc_bytes = (memory.bytes.saturating_sub(RESERVED_BYTES) / 2).max(MIN_ARC_BYTES);
         let dirty_bytes = (memory.bytes / 10).clamp(MIN_DIRTY_BYTES, MAX_DIRTY_BYTES);
-        Limits { arc_bytes, dirty_bytes, memory }
+        Limits { arc_bytes, dirty_bytes, deadlines: Deadlines::default(), memory }
     }
 
     /// Those of a process that serves a pool: of its options, else of the environment, else the defaults.
@@ -79,6 +91,21 @@ impl Limits {
         limits.arc_bytes = of("--arc-max", &given.arc_max, "WEIR_ARC_MAX", MIN_ARC_BYTES)?.unwrap_or(limits.arc_bytes);
         limits.dirty_bytes =
             of("--dirty-max", &given.dirty_max, "WEIR_DIRTY_MAX", MIN_DIRTY_BYTES)?.unwrap_or(limits.dirty_bytes);
+        let of = |option: &str, given: &Option<String>, variable: &str, default: Duration| -> Result<_, Failure> {
+            let in_environment = std::env::var(variable).ok().filter(|text| !text.is_empty());
+            let (name, text) = match (given, in_environment) {
+                (Some(text), _) => (option, text.clone()),
+                (None, Some(text)) => (variable, text),
+                (None, None) => return Ok(default),
+            };
+            let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+            let seconds =
+                seconds.ok_or_else(|| C::misused(&format!("{name}: '{text}' is no number from 0.1 to 86400")))?;
+            Ok(Duration::from_secs_f64(seconds))
+        };
+        let Deadlines { slow, hang } = Deadlines::default();
+        limits.deadlines.slow = of("--slow-io", &given.slow_io, "WEIR_SLOW_IO", slow)?;
+        limits.deadlines.hang = of("--deadman", &given.deadman, "WEIR_DEADMAN", hang)?;
         Ok(limits)
     }
 

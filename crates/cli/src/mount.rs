@@ -104,6 +104,12 @@ struct Served {
     close_mode: Mutex<Option<CloseMode>>,
 }
 
+/// Ends the process at once (`failmode=panic`).
+fn abort(why: &str) {
+    eprintln!("failmode=panic: {why}");
+    std::process::abort();
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -121,7 +127,7 @@ impl OpenedPool {
                 ..WriteIntent::default()
             };
             match WritablePool::open(machine.clone(), &intent) {
-                Ok(writable) => return Ok(Self::writable(writable)),
+                Ok(writable) => return Self::writable(writable, limits),
                 Err(failure) if access == Access::Write => return Err(failure),
                 // The process that has the pool open may overwrite blocks that a read-only import would read.
                 Err(failure) if failure.is_busy() => return Err(failure),
@@ -134,7 +140,9 @@ impl OpenedPool {
     }
 
     /// Wraps a pool that is already open for writing.
-    pub fn writable(writable: WritablePool) -> Self {
+    pub fn writable(writable: WritablePool, limits: &Limits) -> Result<Self, Failure> {
+        let supervising = writable.engine.supervise(limits.deadlines, Arc::new(abort));
+        writable.machine.block_on(supervising)?;
         let (sender, close_requests) = mpsc::channel(1);
         let devices = writable.locks().map(Locks::identities).unwrap_or_default();
         let served_pool = ServedPool::new(writable.machine.clone(), writable.engine.clone(), devices, sender);
@@ -143,7 +151,8 @@ impl OpenedPool {
         let admin_socket = Mutex::default();
         let close_mode = Mutex::default();
         let close_requests = tokio::sync::Mutex::new(close_requests);
-        OpenedPool { shown, served: Some(Served { writable, served_pool, admin_socket, close_requests, close_mode }) }
+        let served = Served { writable, served_pool, admin_socket, close_requests, close_mode };
+        Ok(OpenedPool { shown, served: Some(served) })
     }
 
     /// Opens the exports for the front ends, and listens for administrators' commands if the pool is open for writing.

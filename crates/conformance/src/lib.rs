@@ -9,6 +9,8 @@ pub mod bench;
 pub mod cases;
 pub mod compare;
 pub mod engine;
+pub mod fault_fs;
+pub mod faults;
 pub mod fuzz;
 pub mod golden;
 pub mod hash;

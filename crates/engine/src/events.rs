@@ -299,6 +299,15 @@ impl Events {
         self.put(&mut state, list);
     }
 
+    /// Posts the change of a device's state (`resource.fs.zfs.statechange`); `state` is a `vdev_state_t`.
+    pub(crate) fn post_state_change(&self, leaf: u64, vdev_state: u64) {
+        let mut state = self.lock();
+        let mut list = state.pool.report("", Some(leaf));
+        list.set("class", "resource.fs.zfs.statechange");
+        list.set("vdev_state", vdev_state);
+        self.put(&mut state, list);
+    }
+
     /// Posts an error report of a label that could not be written.
     pub(crate) fn label_not_written(&self, leaf: u64, counts: Counts, error: &DiskError) {
         let spot = Some(DeviceRange { leaf, offset_bytes: 0, size_bytes: 0, counts });

@@ -161,6 +161,10 @@ pub async fn commit(
     uberblock: &Uberblock,
     txg: Txg,
 ) -> Result<Vec<PoolError>, PoolError> {
+    // Through the tree's disks, so that a device that hangs can be taken out of service.
+    let in_service = leaves.iter().filter(|leaf| tree.is_in_service(leaf.guid));
+    let watched = |leaf: &Leaf| Some(Leaf { disk: tree.disk(leaf.guid)?, ..leaf.clone() });
+    let leaves = &in_service.filter_map(watched).collect::<Vec<_>>();
     let mut faults = Vec::new();
     if let Some(config) = config {
         faults.extend(write_configs(tree, leaves, config, [0, 2], txg).await?);

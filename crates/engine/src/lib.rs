@@ -35,6 +35,7 @@ pub mod open_set;
 pub mod read_guards;
 pub mod scrub;
 pub mod space;
+pub mod supervision;
 pub mod sync_task_api;
 pub mod synced_state;
 pub mod syncing;
@@ -123,6 +124,10 @@ pub struct Engine {
     pub reading: LongHolds,
     txg_timeout_ns: AtomicU64,
     synced_states: synced_state::SyncedStates,
+    /// Whether failures suspend the pool instead of ending the engine ([`supervision`]).
+    is_supervised: AtomicBool,
+    /// The device that the pool waits for, if one hangs.
+    waits_for: Mutex<Option<Arc<str>>>,
     shown: Mutex<PoolStatus>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>>,
 }
@@ -150,6 +155,8 @@ impl Engine {
         let shown = PoolStatus { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
         let events = Events::new(machine.clock.clone(), &core.config);
         cache.blocks().tree().set_fault_observer(events.clone());
+        // Set once, here.
+        let _ = gate.suspension.set(cache.blocks().tree().clone());
         let opened = machine.clock.now();
         let engine = Arc::new(Engine {
             machine,
@@ -169,6 +176,8 @@ impl Engine {
             reading: LongHolds::default(),
             txg_timeout_ns: AtomicU64::new(TXG_TIMEOUT.as_nanos() as u64),
             synced_states: Default::default(),
+            is_supervised: AtomicBool::new(false),
+            waits_for: Mutex::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });
@@ -312,6 +321,10 @@ impl Engine {
     }
 
     async fn end_as(&self, state: Option<u64>) -> Result<(), PoolError> {
+        // A suspended pool is closed as of its last complete txg.
+        if self.cache.blocks().tree().suspension().reason().is_some() {
+            self.cache.blocks().tree().suspension().close();
+        }
         for files in self.readers() {
             self.store_of(&files).await;
         }

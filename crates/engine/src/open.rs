@@ -110,9 +110,9 @@ impl Engine {
                 return Err(refused(&pool, why));
             }
         }
-        // A leaf that is offline or faulted is not written to: its DTL grows.
+        // A leaf that is offline is not written to: its DTL grows. So does that of a faulted leaf, which is out of service.
         let tree = pool.tree.clone();
-        for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline || leaf.faulted) {
+        for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline) {
             pool.devices.remove(&leaf.guid);
         }
         let mut config = config_of(&pool, options)?;

@@ -105,6 +105,7 @@ impl Engine {
             label: found.config,
             tree,
             state,
+            suspended: self.suspended_because().map(|why| why.to_string()),
             states,
             newest_txg: uberblock.txg,
             uberblock,

@@ -189,6 +189,8 @@ impl TxgSync<'_> {
         if core.config_object.0 == 0 || core.ended {
             return Ok(());
         }
+        self.apply_fail_mode().await?;
+        let core = &mut *self.core;
         core.autotrim.record_freed(&self.change, &core.maps, freed, &self.engine.machine.tasks, blocks).await
     }
 
@@ -436,7 +438,14 @@ impl TxgSync<'_> {
             core.autotrim.end().await;
         }
         let config = core.config_dirty.then_some(&core.config);
-        let faults = labels::commit(blocks.tree(), &core.leaves, config, &uberblock, txg).await?;
+        let tree = blocks.tree();
+        let faults = loop {
+            match labels::commit(tree, &core.leaves, config, &uberblock, txg).await {
+                // Writing the same labels again changes nothing that was written.
+                Err(error @ PoolError::Disk { .. }) if tree.suspension().wait(&error).await => {}
+                answer => break answer?,
+            }
+        };
         for fault in &faults {
             tracing::warn!("label not written: {fault}");
             if let PoolError::Disk { path, source } = fault

@@ -26,8 +26,9 @@
 
 use futures_util::future::BoxFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use weir_blocks::Tree;
 use weir_dmu::ObjectError;
 use weir_dmu::dedup::Dedup;
 use weir_dmu::live::{DedupWriter, SpaceReserve, TxAdmission};
@@ -150,6 +151,8 @@ pub struct PoolTxAdmission {
     space: SpaceSource,
     /// The pool's dedup tables.
     pub(crate) dedup: Arc<Dedup>,
+    /// The devices, whose suspension new transactions respect.
+    pub(crate) suspension: OnceLock<Arc<Tree>>,
     /// The datasets' limits as of the last txg; `None` while they are not known.
     limits: Mutex<Option<Limits>>,
     /// Time at which the last delayed transaction begins.
@@ -175,6 +178,7 @@ impl PoolTxAdmission {
             dirty,
             space,
             dedup,
+            suspension: OnceLock::new(),
             limits: Mutex::default(),
             last_wakeup: Mutex::default(),
             saved_bytes: AtomicU64::new(0),
@@ -220,6 +224,12 @@ impl PoolTxAdmission {
     }
 
     async fn enter(&self, rq: &Request, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
+        if let Some(suspension) = self.suspension.get().map(|tree| tree.suspension()) {
+            if let Some(why) = suspension.refusal() {
+                return Err(ObjectError::Suspended { why: why.to_string() });
+            }
+            suspension.wait_for_resume().await;
+        }
         let started = self.clock.now();
         rq.timed(&self.clock, Stage::Admission, self.wait_for_space(set, bytes, purpose)).await?;
         rq.timed(&self.clock, Stage::Throttle, self.throttle(started)).await?;

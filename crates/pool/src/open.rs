@@ -103,6 +103,8 @@ pub struct Pool {
     pub tree: VdevConfig,
     /// State of the pool.
     pub state: VdevState,
+    /// Why writes of the pool are suspended, or wait for a device; `None` if neither, or if no process has it open.
+    pub suspended: Option<String>,
     /// States of the vdevs by GUID.
     pub states: States,
     /// The uberblock in use.
@@ -171,6 +173,11 @@ struct ImportedState {
 }
 
 impl Pool {
+    /// The pool's health, as `zpool list` shows it: its state, or `SUSPENDED`.
+    pub fn health(&self) -> String {
+        self.suspended.as_ref().map_or_else(|| self.state.to_string(), |_| "SUSPENDED".to_owned())
+    }
+
     /// Finds and opens a pool for reading.
     pub async fn open(machine: &Machine, options: &OpenOptions) -> Result<Pool, PoolError> {
         Self::open_in(machine, options, Access::ReadOnly).await
@@ -210,6 +217,7 @@ impl Pool {
             label,
             tree: opened.tree,
             state,
+            suspended: None,
             states,
             uberblock: opened.uberblock,
             newest_txg,

@@ -209,7 +209,7 @@ async fn reckoned(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
     let values = [
         ("size", Value::Size(capacity.size_bytes)),
         ("capacity", Value::Percent(percent.unwrap_or(0) as u64)),
-        ("health", Value::Text(pool.state.to_string())),
+        ("health", Value::Text(pool.health())),
         ("guid", Value::Number(pool.config.guid)),
         ("dedupratio", Value::Ratio(shared.dedup_ratio())),
         ("free", Value::Size(capacity.size_bytes.saturating_sub(capacity.allocated_bytes))),

@@ -74,10 +74,11 @@ fn visit(vdev: &VdevConfig, leaf: &impl Fn(&VdevConfig) -> VdevState, all: &mut 
 fn leaf_state(vdev: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) -> VdevState {
     if vdev.offline {
         VdevState::Offline
+    } else if vdev.faulted {
+        // Present or not: a faulted device is not opened (`vdev_open`).
+        VdevState::Faulted
     } else if !present(vdev.guid) {
         if vdev.removed { VdevState::Removed } else { VdevState::Unavail }
-    } else if vdev.faulted {
-        VdevState::Faulted
     } else if vdev.degraded || dtls.contains_key(&vdev.guid) {
         VdevState::Degraded
     } else {

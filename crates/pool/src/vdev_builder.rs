@@ -34,8 +34,10 @@ fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) ->
     out.distributed_spare = distributed_spare(vdev, root);
     if vdev.is_leaf() {
         let is_off = vdev.offline || vdev.faulted;
-        let device = facts.devices.get(&vdev.guid).filter(|_| !(facts.writing && is_off));
+        let device = facts.devices.get(&vdev.guid).filter(|_| !(facts.writing && vdev.offline));
         out.disk = device.map(|d| d.disk.clone());
+        // `zpool clear` puts a faulted leaf back into service.
+        out.faulted = facts.writing && vdev.faulted;
         out.dtl = facts.dtls.get(&vdev.guid).cloned().unwrap_or_default();
         if let Some(device) = device {
             out.name = device.name();

@@ -195,7 +195,13 @@ impl SimDisk {
             match io.check(&self.geometry, access) {
                 Ok(()) if uneven => Some(DiskError::Os { op, offset, len, errno: EINVAL }),
                 Ok(()) if state.faults.values().any(|laid| laid.fault == Fault::Gone) => Some(gone(op)),
-                Ok(()) => None,
+                Ok(()) => {
+                    let errno = state.faults.values().find_map(|laid| match laid.fault {
+                        Fault::FailWrites { errno } if op == Op::Write => Some(errno),
+                        _ => None,
+                    });
+                    errno.map(|errno| DiskError::Os { op, offset, len, errno })
+                }
                 Err(error) => Some(error),
             }
         };

@@ -45,6 +45,11 @@ pub enum Fault {
         /// The error number.
         errno: i32,
     },
+    /// Every write fails with `errno` and changes nothing.
+    FailWrites {
+        /// The error number.
+        errno: i32,
+    },
     /// Every operation takes `factor` times as long.
     Slow {
         /// Factor by which operations are slowed down.

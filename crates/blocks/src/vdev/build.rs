@@ -1,5 +1,6 @@
 //! Builds the vdev tree from its description, and checks every number in it.
 
+use super::deadline::WatchedDisk;
 use super::indirect::Indirect;
 use super::kind::VdevKind;
 use super::leaf::Leaf;
@@ -7,6 +8,7 @@ use super::spec::{DistributedSpare, Expansion, TreeError, VdevSpec};
 use super::{Body, RaidzVdev, Top, Tree, Vdev};
 use crate::draid;
 use crate::fault_observer::FaultNotifier;
+use crate::suspension::Suspension;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use weir_machine::{Accounts, Clock};
@@ -28,7 +30,7 @@ impl Tree {
     /// [`TreeError`] for numbers that no pool has (sector sizes, parities, numbers of children, depth).
     pub fn new(specs: Vec<VdevSpec>, clock: &Clock) -> Result<Arc<Tree>, TreeError> {
         let notifier = FaultNotifier::default();
-        let tops = sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &notifier)?)));
+        let tops = sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &notifier, clock)?)));
         let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
         tops.resize_with(tops.len() + MAX_ADDED_VDEVS, OnceLock::new);
         Ok(Arc::new(Tree {
@@ -37,6 +39,8 @@ impl Tree {
             in_progress: AtomicU64::new(0),
             notifier,
             accounts: Arc::new(Accounts::new(clock)),
+            clock: clock.clone(),
+            suspension: Suspension::default(),
         }))
     }
 
@@ -51,17 +55,17 @@ impl Tree {
         if value != self.len() as u64 {
             return Err(index());
         }
-        let top = Top::build(spec, &self.notifier)?;
+        let top = Top::build(spec, &self.notifier, &self.clock)?;
         let slot = self.tops.get(self.len()).ok_or_else(index)?;
         slot.set(top).map_err(|_| index())
     }
 }
 
 impl Top {
-    fn build(spec: VdevSpec, notifier: &FaultNotifier) -> Result<Top, TreeError> {
+    fn build(spec: VdevSpec, notifier: &FaultNotifier, clock: &Clock) -> Result<Top, TreeError> {
         let ashift = spec.ashift;
         let asize_bytes = spec.asize_bytes;
-        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0, notifier)? })
+        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0, notifier, clock)? })
     }
 }
 
@@ -87,8 +91,14 @@ fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeError> {
 }
 
 impl Vdev {
-    fn build(spec: VdevSpec, ashift: u32, depth: u32, notifier: &FaultNotifier) -> Result<Vdev, TreeError> {
-        let VdevSpec { guid, name, kind, expansion, distributed_spare, children, disk, dtl, .. } = spec;
+    fn build(
+        spec: VdevSpec,
+        ashift: u32,
+        depth: u32,
+        notifier: &FaultNotifier,
+        clock: &Clock,
+    ) -> Result<Vdev, TreeError> {
+        let VdevSpec { guid, name, kind, expansion, distributed_spare, children, disk, faulted, dtl, .. } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {
             return bad("depth", depth.into());
@@ -97,10 +107,14 @@ impl Vdev {
             return bad("number of children", children.len() as u64);
         }
         let count = children.len();
-        let children: Vec<Vdev> =
-            children.into_iter().map(|c| Vdev::build(c, ashift, depth + 1, notifier)).collect::<Result<_, _>>()?;
+        let children: Vec<Vdev> = children
+            .into_iter()
+            .map(|c| Vdev::build(c, ashift, depth + 1, notifier, clock))
+            .collect::<Result<_, _>>()?;
         let body = match kind {
-            VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, dtl, notifier)),
+            VdevKind::Disk | VdevKind::File => {
+                Body::Leaf(Leaf::new(disk.map(|disk| WatchedDisk::new(disk, clock)), faulted, dtl, notifier))
+            }
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if count == 0 => {
                 return bad("number of children", 0);
             }

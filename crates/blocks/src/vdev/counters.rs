@@ -30,6 +30,8 @@ pub struct Counts {
     pub write_errors: u64,
     /// Bytes written as repairs.
     pub repaired_bytes: u64,
+    /// Operations that took longer than the threshold of slow I/O.
+    pub slow: u64,
 }
 
 impl Counters {
@@ -42,6 +44,12 @@ impl Counters {
             checksum_errors: self.checksum_errors.load(Ordering::Relaxed),
             ..Counts::default()
         }
+    }
+
+    /// Sets the counters of errors to zero.
+    pub(super) fn clear_errors(&self) {
+        self.read_errors.store(0, Ordering::Relaxed);
+        self.checksum_errors.store(0, Ordering::Relaxed);
     }
 
     /// Counts a read that returned wrong bytes.

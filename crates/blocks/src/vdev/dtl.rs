@@ -158,6 +158,11 @@ impl LeafDtl {
         all
     }
 
+    /// Whether the leaf lacks nothing.
+    pub fn is_empty(&self) -> bool {
+        self.opened.is_empty() && self.failed.is_empty()
+    }
+
     pub fn contains(&self, txg: Txg) -> bool {
         self.opened.contains(txg) || self.failed.contains(txg)
     }

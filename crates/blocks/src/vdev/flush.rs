@@ -77,6 +77,27 @@ impl Flusher {
         self.state().failed.is_some()
     }
 
+    /// The device is out of service: it may have dropped the writes that no flush covers, whose txgs are passed to `lost`.
+    pub fn give_up(&self, error: DiskError, lost: impl Fn(TxgRange, Option<&DiskError>)) {
+        let unstable = {
+            let mut state = self.state();
+            state.failed.get_or_insert(error);
+            state.unstable.take()
+        };
+        unstable.into_iter().for_each(|txgs| lost(txgs, None));
+    }
+
+    /// The device is in service again. The writes that it may have dropped are in its DTL. A flush that the device itself
+    /// failed stays failed.
+    pub fn restart(&self) {
+        let mut state = self.state();
+        if !matches!(state.failed, Some(DiskError::Refused { .. })) {
+            return;
+        }
+        state.failed = None;
+        self.stable.store(self.completed.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
     /// Whether every completed write is stable.
     pub fn is_clean(&self) -> bool {
         self.stable.load(Ordering::SeqCst) >= self.completed.load(Ordering::SeqCst)

@@ -10,6 +10,7 @@
 //! for a task to be scheduled. If a reader is dropped, its submitted read runs to completion; a queued one is discarded.
 
 use super::counters::{Counters, Counts};
+use super::deadline::WatchedDisk;
 use super::leaf_writes::{LeafWrites, WriteCounts};
 use super::queue::{Batch, Member, Queue, Reads};
 use super::{Dtl, Place, Vdev, VdevRead, Verify};
@@ -58,6 +59,7 @@ struct State {
 }
 
 pub(crate) struct Leaf {
+    watched: Option<Arc<WatchedDisk>>,
     queue: Option<Arc<LeafReadQueue>>,
     counters: Counters,
     writes: LeafWrites,
@@ -65,13 +67,26 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    pub fn new(disk: Option<Arc<dyn Disk>>, dtl: Dtl, notifier: &FaultNotifier) -> Self {
-        let queue = disk.map(|disk| Arc::new(LeafReadQueue { disk, state: Mutex::default() }));
-        Leaf { queue, counters: Counters::default(), writes: LeafWrites::new(dtl), notifier: notifier.clone() }
+    /// A leaf over a disk, which is out of service if `faulted`.
+    pub fn new(watched: Option<Arc<WatchedDisk>>, faulted: bool, dtl: Dtl, notifier: &FaultNotifier) -> Self {
+        let queue = watched.clone().map(|disk| Arc::new(LeafReadQueue { disk, state: Mutex::default() }));
+        watched.iter().filter(|_| faulted).for_each(|watched| watched.take_out());
+        Leaf { watched, queue, counters: Counters::default(), writes: LeafWrites::new(dtl), notifier: notifier.clone() }
     }
 
+    /// Whether the leaf has a disk that is in service.
     pub fn present(&self) -> bool {
-        self.queue.is_some()
+        self.watched.as_ref().is_some_and(|watched| watched.is_in_service())
+    }
+
+    /// Whether the leaf has a disk that was taken out of service.
+    pub fn is_faulted(&self) -> bool {
+        self.watched.as_ref().is_some_and(|watched| !watched.is_in_service())
+    }
+
+    /// The watched disk, in service or not.
+    pub(super) fn watched(&self) -> Option<&Arc<WatchedDisk>> {
+        self.watched.as_ref()
     }
 
     pub fn counters(&self) -> &Counters {
@@ -81,7 +96,15 @@ impl Leaf {
     /// Values of all counters of the leaf.
     pub fn counts(&self) -> Counts {
         let WriteCounts { writes, write_bytes, write_errors, repaired_bytes } = self.writes.counts();
-        Counts { writes, write_bytes, write_errors, repaired_bytes, ..self.counters.counts() }
+        let slow = self.watched.as_ref().map_or(0, |watched| watched.slow());
+        Counts { writes, write_bytes, write_errors, repaired_bytes, slow, ..self.counters.counts() }
+    }
+
+    /// Sets the error counters and the counter of slow operations to zero.
+    pub fn clear_counts(&self) {
+        self.counters.clear_errors();
+        self.writes.write_errors.store(0, Ordering::Relaxed);
+        self.watched.iter().for_each(|watched| watched.clear_slow());
     }
 
     /// Reports a fault of a range of the device.
@@ -97,8 +120,9 @@ impl Leaf {
         self.notifier.notify(&Fault { what, spot, about, priority });
     }
 
+    /// The disk, if it is in service.
     pub fn disk(&self) -> Option<&Arc<dyn Disk>> {
-        self.queue.as_ref().map(|queue| &queue.disk)
+        self.queue.as_ref().filter(|_| self.present()).map(|queue| &queue.disk)
     }
 
     pub(super) fn writes(&self) -> &LeafWrites {
@@ -108,6 +132,11 @@ impl Leaf {
     /// Whether the DTL has no txg after `birth`; true for a missing leaf, which cannot return stale bytes.
     pub fn has_all_since(&self, birth: Txg) -> bool {
         !self.present() || !self.writes.dtl().reaches_beyond(birth)
+    }
+
+    /// Whether the leaf's DTL is empty.
+    pub fn has_everything(&self) -> bool {
+        self.writes.dtl().is_empty()
     }
 
     /// Whether the leaf is present and its DTL has `birth`.
@@ -124,7 +153,7 @@ impl Leaf {
     }
 
     pub fn read_preference(&self, birth: Txg) -> u8 {
-        if self.queue.is_none() { 2 } else { u8::from(self.is_stale(birth)) }
+        if self.present() { u8::from(self.is_stale(birth)) } else { 2 }
     }
 
     /// Reads `len` bytes at `offset` of the allocatable space.
@@ -154,7 +183,7 @@ impl Leaf {
         into: Option<Buf>,
     ) -> Result<Buf, BlockError> {
         let Place { vdev: top, offset: at, .. } = place;
-        let Some(queue) = &self.queue else {
+        let Some(queue) = self.queue.as_ref().filter(|_| self.present()) else {
             return Err(BlockError::Missing { vdev: top, offset: at, devices: vec![vdev.name.clone()] });
         };
         let started = job.clock.now();

@@ -18,6 +18,7 @@
 
 mod build;
 pub(crate) mod counters;
+mod deadline;
 mod dtl;
 mod flush;
 mod indirect;
@@ -28,23 +29,27 @@ mod leaf_writes;
 mod mirror;
 pub mod queue;
 mod raidz;
+mod service;
 mod single_leaf;
 mod spec;
 mod write;
 
 pub use counters::{Counters, Counts};
+pub use deadline::{Deadlines, LongestOperation};
 pub use dtl::Dtl;
 pub(crate) use indirect::Remapped;
 pub use kind::VdevKind;
 pub(crate) use leaf_write::WritePlug;
+pub use service::{OverdueLeaf, PutBackError};
 pub use spec::{DistributedSpare, Expansion, Reflow, TreeError, VdevSpec};
-pub(crate) use write::WriteJob;
+pub(crate) use write::{FailedLeaves, WriteJob};
 
 use crate::alloc::{AllocStatus, RaidzSizing, Sizing};
 use crate::draid;
 use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, FaultKind, FaultNotifier, FaultObserver};
 use crate::raidz::Map;
+use crate::suspension::Suspension;
 use crate::write::reads::ReadHold;
 use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
@@ -184,6 +189,8 @@ pub struct LeafHealth {
     pub name: String,
     /// Whether the leaf has a disk.
     pub present: bool,
+    /// Whether the leaf has a disk that was taken out of service.
+    pub faulted: bool,
     /// Counters since the pool was opened.
     pub counts: Counts,
 }
@@ -198,12 +205,19 @@ pub struct Tree {
     in_progress: AtomicU64,
     notifier: FaultNotifier,
     accounts: Arc<Accounts>,
+    clock: Clock,
+    suspension: Suspension,
 }
 
 impl Tree {
     /// Sets the observer of device faults, unless one is set already.
     pub fn set_fault_observer(&self, observer: Arc<dyn FaultObserver>) {
         self.notifier.set(observer);
+    }
+
+    /// Suspension of writes after failures that redundancy does not cover.
+    pub fn suspension(&self) -> &Suspension {
+        &self.suspension
     }
 
     /// Accounts of the pool's requests and of the bytes written to its devices.
@@ -534,7 +548,9 @@ impl Vdev {
     fn health(&self, out: &mut Vec<LeafHealth>) {
         if let Body::Leaf(leaf) = &self.body {
             let name = self.name.clone();
-            out.push(LeafHealth { guid: self.guid, name, present: leaf.present(), counts: leaf.counts() });
+            let present = leaf.present();
+            let faulted = leaf.is_faulted();
+            out.push(LeafHealth { guid: self.guid, name, present, faulted, counts: leaf.counts() });
         }
         for child in self.children() {
             child.health(out);

@@ -58,6 +58,8 @@ pub struct VdevSpec {
     pub children: Vec<VdevSpec>,
     /// The disk behind a leaf; `None` if it is missing or must not be used.
     pub disk: Option<Arc<dyn Disk>>,
+    /// Whether the disk is out of service until [`super::Tree::put_back`].
+    pub faulted: bool,
     /// The txgs whose writes the leaf lacks.
     pub dtl: Dtl,
 }
@@ -76,6 +78,7 @@ impl VdevSpec {
             asize_bytes: 0,
             children: Vec::new(),
             disk,
+            faulted: false,
             dtl: Dtl::default(),
         }
     }

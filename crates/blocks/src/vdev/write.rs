@@ -25,9 +25,10 @@ use crate::raidz::{Column, Map};
 use crate::write::reads::ReadHold;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
+use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weir_codec::parity;
 use weir_format::Txg;
@@ -52,8 +53,21 @@ pub(crate) struct WriteJob<'a> {
     pub about: BlockContext,
     /// Delays the reuse of the space until the disks have answered, even if the write is dropped before.
     pub hold: Option<Arc<ReadHold>>,
+    /// Leaves whose writes failed. They are recorded in the DTLs only if the block exists in the end: one that could not be
+    /// written anywhere is written again, or is no block of the pool. `None`: they are recorded at once.
+    pub failed: Option<FailedLeaves>,
     /// Account of the bytes that the devices write.
     pub cost: WriteCost<'a>,
+}
+
+/// Leaves that could not write a part of a block.
+#[derive(Default)]
+pub(crate) struct FailedLeaves(Mutex<SmallVec<[u64; 2]>>);
+
+impl FailedLeaves {
+    fn add(&self, guid: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(guid);
+    }
 }
 
 /// Reason for a part of a block's write, for its account.
@@ -77,7 +91,19 @@ impl<'a> WriteJob<'a> {
         // The hold is taken before the check that the block is still allocated.
         let hold = Some(Arc::new(job.freshness?.hold()));
         let cost = tree.accounts().write_cost(Content::Repair, txg.0, 0, Shares::new());
-        let repair = WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about, hold, cost };
+        let repair = WriteJob {
+            request,
+            clock,
+            pool,
+            txg,
+            repair: true,
+            plug: None,
+            here: false,
+            about,
+            hold,
+            failed: None,
+            cost,
+        };
         job.repairs(tree, place).then_some(repair)
     }
 }
@@ -103,6 +129,15 @@ impl Tree {
             Bytes::from(padded)
         };
         top.vdev.write(job, portion, place, place.offset, data).await
+    }
+
+    /// Records in the DTLs which leaves lack a part of a block that was written in `txg`.
+    pub(crate) fn record_failed(&self, failed: &FailedLeaves, txg: Txg) {
+        for guid in failed.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            if let Some((_, leaf)) = self.leaf(guid) {
+                leaf.writes().dtl().dirty(txg, txg, false);
+            }
+        }
     }
 
     /// Flushes all leaves that have completed writes since their last flush.
@@ -483,8 +518,10 @@ impl Leaf {
             // A scrub continues as after a repair, so the DTL has to record the failure; another reader detects the wrong
             // bytes again.
             let scrub = job.repair && class == Priority::Scrub;
-            if !job.repair || scrub {
-                self.writes().dtl().dirty(job.txg, job.txg, scrub);
+            match &job.failed {
+                Some(failed) => failed.add(vdev.guid),
+                None if !job.repair || scrub => self.writes().dtl().dirty(job.txg, job.txg, scrub),
+                None => {}
             }
             self.report(vdev.guid, FaultKind::Write(&error), (on_device(offset), len), job.about, class);
             device(place, vdev, error)

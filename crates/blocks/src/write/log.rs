@@ -11,7 +11,7 @@ use crate::alloc::{AllocRequest, Class};
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
-use crate::vdev::{MAX_BLOCK_BYTES, Place, WriteJob};
+use crate::vdev::{FailedLeaves, MAX_BLOCK_BYTES, Place, WriteJob};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -116,6 +116,7 @@ impl Blocks {
             here: request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev)),
             about: BlockContext::default(),
             hold: self.hold().map(Arc::new),
+            failed: Some(FailedLeaves::default()),
             cost: self.tree().accounts().write_cost(Content::IntentLog, pointer.physical_birth().0, objset, writers),
         };
         let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
@@ -128,7 +129,11 @@ impl Blocks {
                 Err(error) => note(&mut worst, error),
             }
         }
-        worst.filter(|_| !written).map_or(Ok(()), Err)
+        if written {
+            job.failed.iter().for_each(|failed| self.tree().record_failed(failed, job.txg));
+            return Ok(());
+        }
+        worst.map_or(Ok(()), Err)
     }
 }
 

@@ -33,7 +33,7 @@ use crate::alloc::Class;
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
-use crate::vdev::{Place, PointerFreshness, WriteJob, WritePlug};
+use crate::vdev::{FailedLeaves, Place, PointerFreshness, WriteJob, WritePlug};
 use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
@@ -299,7 +299,7 @@ impl Blocks {
         let psize_bytes = stored.bytes.len() as u64;
         let placed = self.place(self.writer()?, psize_bytes, options)?;
         let guard = AllocationGuard { blocks: self, placed: Some(placed), txg: options.txg };
-        let pointer = self.issue(request, guard.placed(), stored, options, plug).await?;
+        let pointer = self.issue(request, guard.placed(), &stored, options, plug).await?;
         guard.keep();
         Ok(pointer)
     }
@@ -341,7 +341,7 @@ impl Blocks {
             Encoded::Pointer(_) => Err(BlockError::BadSize { len_bytes: 0 }),
             Encoded::Stored(stored) => {
                 debug_assert_eq!(options.txg, reserved.txg, "a block is written in the txg that reserved its space");
-                self.issue(request, &reserved.placed, stored, options, None).await
+                self.issue(request, &reserved.placed, &stored, options, None).await
             }
         }
     }
@@ -412,12 +412,29 @@ impl Blocks {
         placed.ok_or(BlockError::NoSpace { psize_bytes })
     }
 
-    /// Writes all copies of all pieces of a block concurrently, and returns its pointer.
+    /// Writes a block, and again if the pool was suspended because its devices failed.
     async fn issue(
         &self,
         request: &Request,
         placed: &Placed,
-        stored: encode::Stored,
+        stored: &encode::Stored,
+        options: &WriteOptions,
+        plug: Option<&WritePlug>,
+    ) -> Result<BlockPointer, BlockError> {
+        loop {
+            match self.issue_once(request, placed, stored, options, plug).await {
+                Err(error) if error.is_of_devices() && self.tree().suspension().wait(&error).await => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Writes all copies of all pieces of a block concurrently, and returns its pointer.
+    async fn issue_once(
+        &self,
+        request: &Request,
+        placed: &Placed,
+        stored: &encode::Stored,
         options: &WriteOptions,
         plug: Option<&WritePlug>,
     ) -> Result<BlockPointer, BlockError> {
@@ -436,6 +453,7 @@ impl Blocks {
             here: false,
             about: BlockContext::default(),
             hold: self.hold().map(Arc::new),
+            failed: Some(FailedLeaves::default()),
             cost: self.tree().accounts().write_cost(
                 options.content(),
                 options.txg.0,
@@ -463,6 +481,7 @@ impl Blocks {
         for answer in join_all(copies).await {
             answer?;
         }
+        job.failed.iter().for_each(|failed| self.tree().record_failed(failed, options.txg));
         Ok(pointer)
     }
 }

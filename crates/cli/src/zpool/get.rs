@@ -129,7 +129,7 @@ pub fn header(pool: &Pool, typed: bool, numbers: Numbers) -> Map<String, Value> 
     if typed {
         out.insert("type".into(), "POOL".into());
     }
-    out.insert("state".into(), pool.state.to_string().into());
+    out.insert("state".into(), pool.health().into());
     for (name, n) in [
         ("pool_guid", pool.config.guid),
         ("txg", pool.uberblock.txg.0),

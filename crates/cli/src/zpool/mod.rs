@@ -4,6 +4,7 @@
 //! the command ([`crate::admin`]); otherwise the command opens the pool and closes it before it ends.
 
 mod add;
+mod clear;
 mod create;
 mod devices;
 mod events;
@@ -35,6 +36,7 @@ pub struct ZpoolArgs {
 #[derive(Debug, Subcommand)]
 enum ZpoolCommand {
     Add(add::AddArgs),
+    Clear(clear::ClearArgs),
     Create(create::CreateArgs),
     Destroy(lifecycle::DestroyArgs),
     Events(events::EventsArgs),
@@ -59,6 +61,7 @@ enum ZpoolCommand {
 pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
     match &args.command {
         ZpoolCommand::Add(args) => add::run(call, args),
+        ZpoolCommand::Clear(args) => clear::run(call, args),
         ZpoolCommand::Create(args) => create::run(call, args),
         ZpoolCommand::Destroy(args) => lifecycle::destroy(call, args),
         ZpoolCommand::Events(args) => events::run(call, args),

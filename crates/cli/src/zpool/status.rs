@@ -26,11 +26,14 @@ use weir_pool::{Class, Pool, VdevConfig};
 
 /// Show health, vdevs, error counters and scans of pools.
 #[derive(Debug, Parser)]
-#[command(name = "zpool status", override_usage = "zpool status [-vxp] [-j [--json-int]] [-d DIR]… [POOL]…")]
+#[command(name = "zpool status", override_usage = "zpool status [-svxp] [-j [--json-int]] [-d DIR]… [POOL]…")]
 pub struct StatusArgs {
     /// List the files with errors
     #[arg(short)]
     verbose: bool,
+    /// Show the number of slow I/Os
+    #[arg(short)]
+    slow: bool,
     /// Show unhealthy pools only
     #[arg(short = 'x')]
     unhealthy: bool,
@@ -63,7 +66,7 @@ pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
             continue;
         }
         found.insert(pool.name().to_owned(), Value::Object(report.json(pool, style)));
-        texts.push(report.text(pool, args.verbose));
+        texts.push(report.text(pool, args));
     }
     if args.json.json {
         let mut answer = json::frame("zpool status");
@@ -124,6 +127,9 @@ impl Report {
                 out.insert("msgid".into(), id.into());
                 out.insert("moreinfo".into(), more_about(id).into());
             }
+        }
+        if let Some(why) = &pool.suspended {
+            out.insert("suspended".into(), why.as_str().into());
         }
         let lost = pool.lost();
         if !lost.is_empty() {
@@ -220,23 +226,26 @@ impl Report {
         }
     }
 
-    fn text(&self, pool: &Pool, verbose: bool) -> String {
-        let mut out = format!("  pool: {}\n state: {}\n", pool.name(), pool.state);
+    fn text(&self, pool: &Pool, args: &StatusArgs) -> String {
+        let mut out = format!("  pool: {}\n state: {}\n", pool.name(), pool.health());
         if let Some(trouble) = &self.trouble {
             out.push_str(&format!("status: {}\naction: {}\n", trouble.status, trouble.action));
             if let Some(id) = trouble.id {
                 out.push_str(&format!("   see: {}\n", more_about(id)));
             }
         }
+        if let Some(why) = &pool.suspended {
+            out.push_str(&format!("   why: {why}\n"));
+        }
         pool.lost().iter().for_each(|line| out.push_str(&format!("  lost: {line}\n")));
         out.push_str(&self.activity_text());
         out.push_str("config:\n\n");
-        out.push_str(&self.tree_text(pool));
+        out.push_str(&self.tree_text(pool, args.slow));
         out.push('\n');
         if let Some(error) = &self.errors.lost {
             out.push_str(&format!("errors: Part of the list is unavailable: {error}\n"));
         }
-        match (self.errors.count, verbose) {
+        match (self.errors.count, args.verbose) {
             (0, _) if self.errors.lost.is_some() => {}
             (0, _) => out.push_str("errors: No known data errors\n"),
             (n, false) => out.push_str(&format!("errors: {n} data errors, use '-v' for a list\n")),
@@ -294,7 +303,7 @@ impl Report {
         out
     }
 
-    fn tree_text(&self, pool: &Pool) -> String {
+    fn tree_text(&self, pool: &Pool, slow: bool) -> String {
         let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &pool.states, &pool.dtls());
         let line = |v: &VdevConfig, state: &str| VdevRow { guid: v.guid, ..VdevRow::aux(v.name(), state) };
         if !self.caches.is_empty() {
@@ -309,9 +318,15 @@ impl Report {
         }
         lines.extend(self.spares.iter().map(|s| VdevRow::aux(s.name(), vdevs::spare_state(pool, s))));
         let health = vdevs::counts(pool);
-        tree::text(&lines, &["READ", "WRITE", "CKSUM"], |guid| match guid {
+        let headings = ["READ", "WRITE", "CKSUM", "SLOW"];
+        let columns = if slow { headings.len() } else { headings.len() - 1 };
+        tree::text(&lines, &headings[..columns], |guid| match guid {
             0 => Vec::new(),
-            guid => health.get(&guid).copied().unwrap_or_default().iter().map(u64::to_string).collect(),
+            guid => match health.get(&guid) {
+                Some(counts) => counts[..columns].iter().map(u64::to_string).collect(),
+                // A vdev that is no leaf has no slow operations of its own.
+                None => ["0", "0", "0", "-"][..columns].iter().map(ToString::to_string).collect(),
+            },
         })
     }
 }
@@ -341,7 +356,14 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     let misses = !pool.dtls().is_empty();
     let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
         && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
-    if errors.count > 0 {
+    if pool.suspended.is_some() {
+        found(
+            "One or more devices do not take the pool's writes: they wait.",
+            "Bring the devices back, or give them room, then run 'zpool clear'.",
+            Some("ZFS-8000-HC"),
+            true,
+        )
+    } else if errors.count > 0 {
         found(
             "Some files or metadata are damaged beyond repair.",
             "Restore what 'zpool status -v' lists from a backup.",
@@ -356,7 +378,12 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
             true,
         )
     } else if any(VdevState::Faulted) {
-        found("A device is faulted; the others stand in for it.", "Replace the device.", Some("ZFS-8000-K4"), true)
+        found(
+            "A device is faulted and not used; the others stand in for it.",
+            "Replace the device, or run 'zpool clear' if it works again.",
+            Some("ZFS-8000-K4"),
+            true,
+        )
     } else if any(VdevState::Unavail) {
         found(
             "A device is missing; the others stand in for it.",

@@ -49,7 +49,7 @@ pub fn root(pool: &Pool, style: Style) -> Map<String, Value> {
         style,
         &[("alloc_space", pool.capacity.allocated_bytes), ("total_space", total), ("def_space", deflated)],
     );
-    counters(&mut out, style, false, [0; 3]);
+    counters(&mut out, style, false, [0; 4]);
     out.insert("vdevs".into(), Value::Object(of_class(pool, Class::Normal, style)));
     Map::from_iter([(pool.name().to_owned(), Value::Object(out))])
 }
@@ -141,7 +141,7 @@ pub fn cache(pool: &Pool, cache: &VdevConfig, style: Style) -> (String, Map<Stri
     let device = device.unwrap_or(0);
     let total = sizes::of_cache(device, cache.ashift);
     sizes_of(&mut out, style, &[("total_space", total), ("rep_dev_size", device), ("phys_space", device)]);
-    counters(&mut out, style, true, [0; 3]);
+    counters(&mut out, style, true, [0; 4]);
     (cache.name(), out)
 }
 
@@ -166,20 +166,20 @@ fn sizes_of(out: &mut Map<String, Value>, style: Style, sizes: &[(&str, u64)]) {
 }
 
 /// Read, write and checksum errors of each leaf since the pool was opened.
-pub fn counts(pool: &Pool) -> BTreeMap<u64, [u64; 3]> {
+pub fn counts(pool: &Pool) -> BTreeMap<u64, [u64; 4]> {
     let health = pool.blocks.tree().health();
     health
         .into_iter()
-        .map(|h| (h.guid, [h.counts.read_errors, h.counts.write_errors, h.counts.checksum_errors]))
+        .map(|h| (h.guid, [h.counts.read_errors, h.counts.write_errors, h.counts.checksum_errors, h.counts.slow]))
         .collect()
 }
 
-fn counters(out: &mut Map<String, Value>, style: Style, leaf: bool, counts: [u64; 3]) {
+fn counters(out: &mut Map<String, Value>, style: Style, leaf: bool, counts: [u64; 4]) {
     for (name, count) in ["read_errors", "write_errors", "checksum_errors"].into_iter().zip(counts) {
         out.insert(name.into(), style.number(count));
     }
     if leaf {
-        out.insert("slow_ios".into(), style.number(0));
+        out.insert("slow_ios".into(), style.number(counts[3]));
     }
 }
 

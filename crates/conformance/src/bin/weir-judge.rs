@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
-    JudgeError, bench, golden, kill, kill_serve, old_pools, properties, readers, rewritten, streams, suites, zdb, ztest,
+    JudgeError, bench, faults, golden, kill, kill_serve, old_pools, properties, readers, rewritten, streams, suites,
+    zdb, ztest,
 };
 
 const USAGE: &str = "\
@@ -20,6 +21,7 @@ weir-judge JUDGE
   ztest [ROUNDS] [--keep]                   pools that OpenZFS's ztest made and was killed over: read, and written
   old-pools [POOL...]                       the pools of OpenZFS's test package
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
+  faults                                    devices that hang, fail or have no room, below a server
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
@@ -104,6 +106,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "bcc" => zdb::run(&folder()?, rest, report)?,
         "kill" => kill::run(rest, report)?,
         "kill-serve" => kill_serve::run(rest, report)?,
+        "faults" => faults::run(report)?,
         "read-bench" => bench::read::run(rest, report)?,
         "write-bench" => bench::write::run(rest, report)?,
         "compare-bench" => bench::compare::run(rest, report)?,

@@ -13,6 +13,7 @@ mod missing_device;
 mod projects;
 mod promises;
 mod readers;
+mod supervision;
 mod unreadable;
 mod volumes;
 mod world;

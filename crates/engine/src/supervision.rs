@@ -1,0 +1,257 @@
+//! Supervision of a pool's devices: slow operations are reported, a device that hangs is taken out of service while
+//! redundancy lasts, and failures beyond it suspend the pool instead of ending it.
+//!
+//! ```text
+//!   every second ─► operations older than the slow I/O threshold ─► ereport.fs.zfs.delay, counter of `zpool status -s`
+//!                └► a device with one older than the hang threshold ─► ereport.fs.zfs.deadman
+//!                     ├─ the pool has all blocks without it ─► out of service at once; `faulted` in the labels
+//!                     └─ it does not ─► failmode: wait for it, fail its operations, or end the process
+//! ```
+//!
+//! A suspended pool is resumed by [`Engine::clear`] (`zpool clear`), and its status says why it is suspended. An engine that
+//! is not supervised ends when a txg cannot be written, which is what tests of failures want.
+//!
+//! Source: OpenZFS `module/zfs/vdev.c` (`vdev_deadman`), `module/zfs/spa_misc.c` (`spa_deadman`), `module/zfs/zio.c`
+//! (`zio_suspend`); the `faulted` state with its `aux_state`: `module/zfs/vdev_label.c` (`vdev_config_generate`).
+
+use super::Engine;
+use super::config::visit;
+use super::syncing::TxgSync;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use weir_blocks::vdev::{Deadlines, OverdueLeaf, PutBackError};
+use weir_blocks::{FailMode, Suspension};
+use weir_dmu::zap;
+use weir_format::dsl::pool as names;
+use weir_format::{NvList, ObjectId};
+use weir_pool::error::PoolError;
+
+/// Interval at which devices are checked, at most; a quarter of the shortest threshold if that is less.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Names in a leaf's configuration (`ZPOOL_CONFIG_FAULTED`, `ZPOOL_CONFIG_AUX_STATE`). OpenZFS keeps a leaf faulted at
+/// import only if the reason is `external`.
+const FAULTED: &str = "faulted";
+const AUX_STATE: &str = "aux_state";
+const EXTERNAL: &str = "external";
+
+/// Called when `failmode=panic` demands that the process end, with the reason.
+pub type OnPanic = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A loop that checks a pool's devices.
+struct Supervisor {
+    engine: Weak<Engine>,
+    deadlines: Deadlines,
+    on_panic: OnPanic,
+    /// Devices that hang and could not be taken out of service.
+    hanging: BTreeSet<u64>,
+    /// Whether the suspension was reported.
+    is_suspended: bool,
+}
+
+impl Engine {
+    /// Starts to supervise the pool's devices: see the [module](self). `on_panic` ends the process.
+    ///
+    /// # Errors
+    /// Errors of reading the property `failmode`.
+    pub async fn supervise(self: &Arc<Self>, deadlines: Deadlines, on_panic: OnPanic) -> Result<(), PoolError> {
+        self.is_supervised.store(true, std::sync::atomic::Ordering::Release);
+        self.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.apply_fail_mode())).await?;
+        let interval = (deadlines.slow.min(deadlines.hang) / 4).min(INTERVAL);
+        let clock = self.machine.clock.clone();
+        let mut supervisor = Supervisor {
+            engine: Arc::downgrade(self),
+            deadlines,
+            on_panic,
+            hanging: BTreeSet::new(),
+            is_suspended: false,
+        };
+        drop(self.machine.tasks.spawn(async move {
+            loop {
+                clock.sleep(interval).await;
+                let Some(engine) = supervisor.engine.upgrade().filter(|engine| !engine.events.is_ended()) else {
+                    return;
+                };
+                supervisor.check(&engine);
+            }
+        }));
+        Ok(())
+    }
+
+    /// Why the pool's writes are suspended, or why they wait for a device; `None` if neither.
+    pub fn suspended_because(&self) -> Option<Arc<str>> {
+        let waits = self.waits_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        self.suspension().reason().or(self.txgs().failure()).or(waits)
+    }
+
+    fn suspension(&self) -> &Suspension {
+        self.cache.blocks().tree().suspension()
+    }
+
+    fn set_waits_for(&self, why: Option<String>) {
+        *self.waits_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = why.map(Into::into);
+    }
+
+    /// Clears the error counters of a leaf, or of all, puts those that were taken out of service back, and resumes the
+    /// pool's writes (`zpool clear`).
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if a device still has operations in progress from before it was taken out of service, or if
+    /// the pool cannot be resumed in this process.
+    pub async fn clear(&self, leaf: Option<u64>) -> Result<(), PoolError> {
+        let tree = self.cache.blocks().tree().clone();
+        let chosen: Vec<_> =
+            tree.health().into_iter().filter(|health| leaf.is_none_or(|guid| guid == health.guid)).collect();
+        for health in &chosen {
+            tree.clear_counts(health.guid);
+            if !health.faulted {
+                continue;
+            }
+            tree.put_back(health.guid).map_err(|error| PoolError::Refused {
+                what: match error {
+                    PutBackError::NoDisk => format!("{} cannot be opened", health.name),
+                    PutBackError::InProgress(count) => format!(
+                        "{}: {count} operations from before it was taken out of service have not ended; try again when the \
+                         device answers, or after the next import",
+                        health.name
+                    ),
+                },
+            })?;
+            tracing::info!(device = health.name, "put back into service");
+        }
+        if let Some(why) = self.txgs().failure() {
+            return Err(PoolError::Refused {
+                what: format!("a transaction group failed ({why}): export or stop the pool, and import it again"),
+            });
+        }
+        if self.suspension().resume() {
+            tracing::info!("pool '{}' is resumed", self.name());
+        }
+        let faulted: Vec<u64> = chosen.into_iter().filter(|health| health.faulted).map(|health| health.guid).collect();
+        if !faulted.is_empty() {
+            self.set_faulted(faulted, false).await?;
+        }
+        self.events.post("vdev_clear", |_| {});
+        Ok(())
+    }
+
+    /// Records in the configuration and the labels whether leaves are faulted.
+    async fn set_faulted(&self, leaves: Vec<u64>, faulted: bool) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut TxgSync<'_>| {
+            Box::pin(async move {
+                visit(&mut syncing.core.config.root, &mut |vdev| {
+                    if vdev.get_u64("guid").is_some_and(|guid| leaves.contains(&guid)) {
+                        mark(vdev, faulted);
+                    }
+                });
+                syncing.core.config_dirty = true;
+                Ok(())
+            })
+        })
+        .await
+    }
+}
+
+/// Marks a leaf's configuration as faulted, or not.
+fn mark(vdev: &mut NvList, faulted: bool) {
+    if faulted {
+        vdev.set(FAULTED, 1u64);
+        vdev.set(AUX_STATE, EXTERNAL);
+    } else {
+        vdev.remove(FAULTED);
+        vdev.remove(AUX_STATE);
+    }
+    debug_assert_eq!(vdev.get_u64(FAULTED) == Some(1), faulted);
+}
+
+impl TxgSync<'_> {
+    /// Applies the pool property `failmode`, if the engine is supervised.
+    pub(crate) async fn apply_fail_mode(&mut self) -> Result<(), PoolError> {
+        if !self.engine.is_supervised.load(std::sync::atomic::Ordering::Acquire) {
+            return Ok(());
+        }
+        let (rq, mos) = (self.change.rq, &self.change.mos);
+        let directory = ObjectId(names::DIRECTORY_OBJECT);
+        let value = match zap::lookup_word(rq, mos, directory, names::PROPS).await? {
+            Some(properties) => zap::lookup_word(rq, mos, ObjectId(properties), "failmode").await?,
+            None => None,
+        };
+        self.engine.suspension().set_mode(FailMode::of_property(value.unwrap_or(0)));
+        Ok(())
+    }
+}
+
+impl Supervisor {
+    fn check(&mut self, engine: &Arc<Engine>) {
+        let overdue = engine.cache.blocks().tree().check_deadlines(&self.deadlines);
+        for leaf in overdue.iter().filter(|leaf| leaf.newly_slow > 0) {
+            tracing::warn!(device = leaf.name, operations = leaf.newly_slow, "slow I/O");
+            engine.events.report("delay", Some(leaf.guid));
+        }
+        let hanging: Vec<&OverdueLeaf> = overdue.iter().filter(|leaf| leaf.hang.is_some()).collect();
+        self.hanging.retain(|guid| hanging.iter().any(|leaf| leaf.guid == *guid));
+        for leaf in &hanging {
+            self.on_hang(engine, leaf);
+        }
+        let waits = hanging.iter().find(|leaf| self.hanging.contains(&leaf.guid));
+        engine.set_waits_for(waits.map(|leaf| Hang(leaf).to_string()));
+        self.report_suspension(engine);
+    }
+
+    fn on_hang(&mut self, engine: &Arc<Engine>, leaf: &OverdueLeaf) {
+        let mode = engine.suspension().mode();
+        let is_new = self.hanging.insert(leaf.guid);
+        if is_new {
+            tracing::error!("pool '{}': {}", engine.name(), Hang(leaf));
+            engine.events.report("deadman", Some(leaf.guid));
+        }
+        if !leaf.is_dispensable && mode == FailMode::Wait {
+            return;
+        }
+        if !leaf.is_dispensable && mode == FailMode::Panic && is_new {
+            (self.on_panic)(&Hang(leaf).to_string());
+            return;
+        }
+        if engine.cache.blocks().tree().take_out(leaf.guid) {
+            self.hanging.remove(&leaf.guid);
+            tracing::error!(device = leaf.name, "taken out of service; 'zpool clear' puts it back");
+            engine.events.post_state_change(leaf.guid, VDEV_STATE_FAULTED);
+            let (engine, guid) = (engine.clone(), leaf.guid);
+            drop(engine.machine.tasks.clone().spawn(async move {
+                if let Err(error) = engine.set_faulted(vec![guid], true).await {
+                    tracing::warn!(%error, "the state of the device is not in the labels");
+                }
+            }));
+        }
+    }
+
+    fn report_suspension(&mut self, engine: &Engine) {
+        let why = engine.suspension().reason();
+        if let Some(why) = why.as_ref().filter(|_| !self.is_suspended) {
+            tracing::error!("pool '{}' is suspended: {why}; 'zpool clear' resumes it", engine.name());
+            engine.events.report("io_failure", None);
+        }
+        self.is_suspended = why.is_some();
+        let failed = engine.txgs().failure().filter(|_| engine.suspension().mode() == FailMode::Panic);
+        if let Some(why) = failed {
+            (self.on_panic)(&why);
+        }
+    }
+}
+
+/// `vdev_state_t` of a faulted vdev.
+const VDEV_STATE_FAULTED: u64 = 5;
+
+/// A device that hangs, for messages.
+struct Hang<'a>(&'a OverdueLeaf);
+
+impl fmt::Display for Hang<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OverdueLeaf { name, hang, .. } = self.0;
+        match hang {
+            Some(hang) => write!(f, "{name} does not answer: a {:?} has taken {} s", hang.op, hang.age.as_secs()),
+            None => write!(f, "{name} answers"),
+        }
+    }
+}

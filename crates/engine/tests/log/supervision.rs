@@ -1,0 +1,235 @@
+//! Supervised pools: a device that hangs is taken out of service while redundancy lasts, and a failure beyond redundancy
+//! suspends the pool until it is cleared.
+
+use crate::world::{self, Shape};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_blocks::vdev::Deadlines;
+use weir_engine::{Engine, Layout};
+use weir_files::FileSystem;
+use weir_format::Txg;
+use weir_machine::{Machine, Request};
+use weir_sim::{Fault, SimWorld};
+
+const DEADLINES: Deadlines = Deadlines { slow: Duration::from_secs(2), hang: Duration::from_secs(10) };
+const ENOSPC: i32 = 28;
+
+fn shape(layout: Layout, devices: usize) -> Shape {
+    Shape { layout, devices, log: false }
+}
+
+/// A supervised pool with one synced file.
+fn supervised(world: &SimWorld, shape: Shape) -> (Machine, Arc<Engine>, Arc<FileSystem>) {
+    let machine = world.machine();
+    let made = world.run({
+        let machine = machine.clone();
+        async move {
+            let (engine, files) = world::create(&machine, shape).await.unwrap();
+            world::write(&files, "before").await;
+            engine.supervise(DEADLINES, Arc::new(|why| panic!("{why}"))).await.unwrap();
+            engine.sync().await.unwrap();
+            (engine, files)
+        }
+    });
+    let (engine, files) = made.unwrap();
+    (machine, engine, files)
+}
+
+fn classes(engine: &Engine) -> Vec<String> {
+    engine.events.after(0).events.iter().map(|event| event.class.clone()).collect()
+}
+
+/// Number of devices whose labels say that a device is faulted, as a new import sees it.
+async fn faulted(machine: &Machine) -> usize {
+    let pool = world::open(machine).await;
+    pool.tree.leaves().iter().filter(|leaf| leaf.faulted).count()
+}
+
+#[test]
+fn b1_a_device_that_hangs_is_taken_out_of_service_and_writes_go_on() {
+    for (seed, layout, devices) in [(1, Layout::Mirror, 2), (2, Layout::Raidz(1), 3), (4, Layout::Raidz(2), 5)] {
+        let world = world::world(seed, shape(layout, devices));
+        let (machine, engine, files) = supervised(&world, shape(layout, devices));
+        let disk = world.disks().remove(1);
+        let hang = disk.lay(Fault::Hang);
+        let begun = world.now_ns();
+        let write = {
+            let (engine, files) = (engine.clone(), files.clone());
+            async move {
+                world::make(&files, "while one hangs").await;
+                engine.sync().await.unwrap();
+                engine.sync().await.unwrap();
+            }
+        };
+        world.run(write).unwrap();
+        let waited_s = (world.now_ns() - begun) / 1_000_000_000;
+        assert!((8..40).contains(&waited_s), "{layout:?}: the first write waited {waited_s} s");
+        let health = engine.cache.blocks().tree().health();
+        assert!(health[1].faulted && health[1].counts.slow > 0, "{layout:?}: {health:?}");
+        let seen = classes(&engine);
+        for class in ["ereport.fs.zfs.delay", "ereport.fs.zfs.deadman", "resource.fs.zfs.statechange"] {
+            assert!(seen.iter().any(|c| c == class), "{layout:?}: {class} is not among {seen:?}");
+        }
+        // From now on nothing waits.
+        let begun = world.now_ns();
+        let files_later = files.clone();
+        world.run(async move { world::make(&files_later, "later").await }).unwrap();
+        assert!(world.now_ns() - begun < 1_000_000_000, "{layout:?}");
+        assert_eq!(engine.suspended_because(), None, "{layout:?}");
+        let refused = world
+            .run({
+                let engine = engine.clone();
+                async move { engine.clear(None).await }
+            })
+            .unwrap();
+        assert!(refused.is_err(), "{layout:?}: operations of the device are still in progress");
+        disk.lift(hang);
+        world
+            .run({
+                let machine = machine.clone();
+                async move {
+                    machine.clock.sleep(Duration::from_secs(5)).await;
+                    assert_eq!(faulted(&machine).await, 1, "{layout:?}: the labels say so");
+                    engine.clear(None).await.unwrap();
+                    assert!(!engine.cache.blocks().tree().health()[1].faulted);
+                    engine.sync().await.unwrap();
+                    assert_eq!(faulted(&machine).await, 0, "{layout:?}");
+                    // What the device missed is in its DTL; a scrub repairs it.
+                    engine.scrub_start().await.unwrap();
+                    engine.scrub_on(&Default::default(), &mut |_| true).await.unwrap();
+                    assert!(engine.cache.blocks().tree().dtls().is_empty(), "{layout:?}");
+                    engine.export().await.unwrap();
+                    world::assert_pool_clean(&machine, "after the hang").await;
+                }
+            })
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_device_without_redundancy_that_hangs_is_waited_for() {
+    let world = world::world(7, shape(Layout::Single, 1));
+    let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
+    let disk = world.disks().remove(0);
+    let hang = disk.lay(Fault::Hang);
+    let write = {
+        let (engine, files) = (engine.clone(), files.clone());
+        async move {
+            world::write(&files, "late").await;
+            engine.sync().await.unwrap();
+        }
+    };
+    let write = machine.tasks.spawn(write);
+    let clock = machine.clock.clone();
+    let why = world
+        .run({
+            let engine = engine.clone();
+            async move {
+                clock.sleep(Duration::from_secs(30)).await;
+                engine.suspended_because()
+            }
+        })
+        .unwrap();
+    assert!(why.is_some_and(|why| why.contains("does not answer")), "the status says what the pool waits for");
+    assert!(classes(&engine).iter().any(|class| class == "ereport.fs.zfs.deadman"));
+    disk.lift(hang);
+    world
+        .run(async move {
+            write.await.unwrap();
+            machine.clock.sleep(Duration::from_secs(3)).await;
+            assert_eq!(engine.suspended_because(), None);
+            engine.export().await.unwrap();
+            world::assert_pool_clean(&machine, "after the wait").await;
+        })
+        .unwrap();
+}
+
+#[test]
+fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
+    for seed in 20..26 {
+        let world = world::world(seed, shape(Layout::Single, 1));
+        let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
+        let disk = world.disks().remove(0);
+        let full = Fault::FailWrites { errno: ENOSPC };
+        let full = disk.lay(full);
+        let write = {
+            let (engine, files) = (engine.clone(), files.clone());
+            async move {
+                world::write(&files, "no room").await;
+                engine.sync().await
+            }
+        };
+        let write = machine.tasks.spawn(write);
+        let why = world
+            .run({
+                let engine = engine.clone();
+                let clock = machine.clock.clone();
+                async move {
+                    clock.sleep(Duration::from_secs(8)).await;
+                    engine.suspended_because()
+                }
+            })
+            .unwrap();
+        assert!(why.as_deref().is_some_and(|why| why.contains("space")), "seed {seed}: {why:?}");
+        assert!(classes(&engine).iter().any(|class| class == "ereport.fs.zfs.io_failure"));
+        // Clearing without room suspends the pool again.
+        let again = world
+            .run({
+                let engine = engine.clone();
+                let clock = machine.clock.clone();
+                async move {
+                    engine.clear(None).await.unwrap();
+                    clock.sleep(Duration::from_secs(3)).await;
+                    engine.suspended_because().is_some()
+                }
+            })
+            .unwrap();
+        assert!(again, "seed {seed}");
+        disk.lift(full);
+        world
+            .run(async move {
+                engine.clear(None).await.unwrap();
+                write.await.unwrap().unwrap();
+                assert_eq!(engine.suspended_because(), None);
+                let last = engine.txgs().last_synced();
+                world::write(&files, "afterwards").await;
+                engine.sync().await.unwrap();
+                assert!(engine.txgs().last_synced() > Txg(last.0));
+                let rq = &Request::internal("test");
+                for name in ["before", "no room", "afterwards"] {
+                    files.lookup(rq, files.root(), name.as_bytes()).await.unwrap();
+                }
+                engine.export().await.unwrap();
+                world::assert_pool_clean(&machine, "after the room came back").await;
+            })
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_suspended_pool_can_be_closed_as_of_its_last_txg() {
+    let world = world::world(31, shape(Layout::Single, 1));
+    let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
+    let disk = world.disks().remove(0);
+    let full = disk.lay(Fault::FailWrites { errno: ENOSPC });
+    let write = machine.tasks.spawn({
+        let (engine, files) = (engine.clone(), files.clone());
+        async move {
+            world::write(&files, "lost").await;
+            engine.sync().await
+        }
+    });
+    let stopped = world
+        .run({
+            let machine = machine.clone();
+            async move {
+                machine.clock.sleep(Duration::from_secs(8)).await;
+                let stopped = engine.stop().await;
+                (stopped.is_err(), write.await.unwrap().is_err())
+            }
+        })
+        .unwrap();
+    assert_eq!(stopped, (true, true), "both say that the txg was not written");
+    disk.lift(full);
+    world.run(async move { world::assert_pool_clean(&machine, "closed while suspended").await }).unwrap();
+}
