@@ -198,6 +198,15 @@ impl Call {
         self.tell(Line::Err(text.to_string().into_bytes()));
     }
 
+    /// Writes to the caller's standard error, also while other output is buffered.
+    pub fn eprint_now(&self, text: std::fmt::Arguments<'_>) {
+        let line = Line::Err(text.to_string().into_bytes());
+        match &self.sink {
+            OutputSink::Own(_) => show(&line),
+            OutputSink::Client(..) => self.tell(line),
+        }
+    }
+
     /// Writes bytes to the caller's standard output.
     pub fn write(&self, bytes: Vec<u8>) {
         self.tell(Line::Out(bytes));
@@ -237,6 +246,15 @@ impl Call {
         if let OutputSink::Own(buffered) = &self.sink {
             let buffered = buffered.lock().unwrap_or_else(PoisonError::into_inner).take();
             buffered.into_iter().flatten().for_each(|line| show(&line));
+        }
+    }
+
+    /// Drops the buffered output of a command that has not begun to run in this process.
+    pub fn forget_output(&self) {
+        if let OutputSink::Own(buffered) = &self.sink
+            && let Some(lines) = &mut *buffered.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            lines.clear();
         }
     }
 

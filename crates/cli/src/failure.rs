@@ -16,23 +16,34 @@ pub struct Failure {
     /// Cause of the failure, and how to correct it.
     pub line: String,
     busy: bool,
+    wait_for: Option<String>,
     remote: Option<RemoteProcess>,
 }
 
 impl Failure {
     /// Failure because the command line is invalid.
     pub fn usage(line: impl Into<String>) -> Self {
-        Failure { code: MISUSED, line: line.into(), busy: false, remote: None }
+        Failure { code: MISUSED, line: line.into(), busy: false, wait_for: None, remote: None }
     }
 
     /// Failure of a valid command.
     pub fn failed(line: impl Into<String>) -> Self {
-        Failure { code: FAILED, line: line.into(), busy: false, remote: None }
+        Failure { code: FAILED, line: line.into(), busy: false, wait_for: None, remote: None }
     }
 
     /// Failure because another process has the devices locked.
     pub fn busy(line: impl Into<String>) -> Self {
         Failure { busy: true, ..Failure::failed(line) }
+    }
+
+    /// Failure because another command has the devices locked. The next attempt may succeed, after `holder` has ended.
+    pub fn not_yet(line: impl Into<String>, holder: impl Into<String>) -> Self {
+        Failure { wait_for: Some(holder.into()), ..Failure::busy(line) }
+    }
+
+    /// Description of the process to wait for before the next attempt, once; `None` if waiting does not help.
+    pub fn take_wait_for(&mut self) -> Option<String> {
+        self.wait_for.take()
     }
 
     /// Failure because another process has the pool open and accepts commands.

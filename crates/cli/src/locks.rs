@@ -18,6 +18,7 @@
 //! device nodes is kept to one writer by the kernel (`O_EXCL`). Source: Linux
 //! `Documentation/ABI/testing/sysfs-block-loop`, `fcntl(2)`.
 
+use crate::admin::remote_process;
 use crate::failure::Failure;
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
@@ -141,7 +142,7 @@ impl Locks {
         match locked {
             Ok(()) => self.files.push(file),
             Err(TryLockError::WouldBlock) => {
-                return Err(Failure::busy(format!("cannot open '{pool}': {}", in_the_way(path))));
+                return Err(in_the_way(pool, path));
             }
             Err(TryLockError::Error(error)) => {
                 return Err(Failure::failed(format!("cannot lock {}: {error}", path.display())));
@@ -167,14 +168,27 @@ impl Locks {
         }
     }
 }
-/// Describes the process that holds the lock of a device.
-fn in_the_way(path: &Path) -> String {
-    let Some(pid) = holder_of(path) else { return format!("another process is writing to {}", path.display()) };
+
+/// Failure that names the process that holds the lock of a device. A process that accepts commands keeps the lock; any
+/// other process is a command that soon ends.
+fn in_the_way(pool: &str, path: &Path) -> Failure {
+    let Some(pid) = holder_of(path) else {
+        let line = format!("cannot open '{pool}': another process is writing to {}", path.display());
+        return Failure::not_yet(line, "another process");
+    };
+    let holder = described(pid);
+    let line = format!("cannot open '{pool}': {holder} has it open for writing; stop that first");
+    let keeps = pid == std::process::id() || remote_process(pid).is_some();
+    if keeps { Failure::busy(line) } else { Failure::not_yet(line, holder) }
+}
+
+/// Process id and command line of a process.
+pub fn described(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).take(4).collect();
     let command = words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
     let command = if command.is_empty() { String::new() } else { format!(" ({command})") };
-    format!("process {pid}{command} has it open for writing; stop that first")
+    format!("process {pid}{command}")
 }
 
 /// The process that holds a lock on a file, as the kernel lists it: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0

@@ -23,6 +23,7 @@ mod serve;
 mod size;
 mod table;
 mod tree;
+mod turn;
 mod units;
 mod writable;
 mod zdb;
@@ -38,6 +39,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use tree::{CommandTree, Program};
+use turn::in_turn_of;
 
 /// Exits quietly when the reader of the output has closed the pipe (`weir … | head`), as other tools do.
 fn end_with_the_reader() {
@@ -123,24 +125,35 @@ fn carry_out(call: &Call) -> u8 {
     }
 }
 
-/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open,
-/// that process runs the command.
-fn administer(call: &Call, program: &Program) -> u8 {
+/// Runs a `zfs` or `zpool` command in this process or in the process that has the pool open. Output of an attempt that
+/// can be repeated is dropped.
+fn attempt(call: &Call, program: &Program) -> Result<u8, Failure> {
+    call.forget_output();
     let done = match program {
         Program::Zfs(args) => zfs::run(call, args),
         Program::Zpool(args) => zpool::run(call, args),
         _ => Err(Failure::usage(format!("'{}' is no command of zfs or zpool", call.caller.program))),
     };
-    let done = done.or_else(|mut failure| match failure.take_remote() {
-        Some(remote) => admin::ask(call, &remote),
+    done.or_else(|mut failure| match failure.take_remote() {
+        Some(remote) => {
+            call.forget_output();
+            admin::ask(call, &remote)
+        }
         None => {
-            call.begin();
+            if call.has_begun() {
+                // What the command did up to here must not happen twice.
+                failure.take_wait_for();
+            }
             Err(failure)
         }
-    });
-    if done.is_ok() {
-        call.begin();
-    }
+    })
+}
+
+/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open,
+/// that process runs the command.
+fn administer(call: &Call, program: &Program) -> u8 {
+    let done = in_turn_of(call, || attempt(call, program));
+    call.begin();
     done.unwrap_or_else(|failure| {
         errln!(call, "{failure}");
         failure.code

@@ -8,6 +8,7 @@ use crate::limits::{LimitOptions, Limits};
 use crate::locks::Locks;
 use crate::pools::search_paths;
 use crate::secrets::{KeyPrompt, ask_all};
+use crate::turn::in_turn;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::{Args, Parser};
 use std::ffi::OsString;
@@ -126,7 +127,8 @@ impl OpenedPool {
                 limits: Some(limits.clone()),
                 ..WriteIntent::default()
             };
-            match WritablePool::open(machine.clone(), &intent) {
+            let open = || WritablePool::open(machine.clone(), &intent);
+            match in_turn(machine, |line| eprintln!("{line}"), open) {
                 Ok(writable) => return Self::writable(writable, limits),
                 Err(failure) if access == Access::Write => return Err(failure),
                 // The process that has the pool open may overwrite blocks that a read-only import would read.
@@ -166,6 +168,38 @@ impl OpenedPool {
             }
         }
         Ok(front)
+    }
+
+    /// Runs `work` while commands of other processes are run on the pool. Ends early if an administrator requests that
+    /// the pool be closed; then returns `None`. Commands in progress end before this returns.
+    ///
+    /// # Errors
+    /// The error of `work`.
+    pub async fn serve_commands<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<Option<T>, Failure> {
+        let Some(served) = &self.served else { return work.await.map(Some) };
+        // Without a socket, other commands wait until the work is done.
+        let admin_socket = AdminSocket::open(&served.served_pool).ok();
+        let mut close_requests = served.close_requests.lock().await;
+        let done = tokio::select! {
+            done = work => done.map(Some),
+            Some(close_mode) = close_requests.recv() => {
+                *lock(&served.close_mode) = Some(close_mode);
+                *lock(&served.admin_socket) = admin_socket;
+                return Ok(None);
+            }
+        };
+        if let Some(admin_socket) = admin_socket {
+            admin_socket.close().await;
+        }
+        done
+    }
+
+    /// The pool as commands of other processes see it, if it is open for writing.
+    pub fn served_pool(&self) -> Option<&Arc<ServedPool>> {
+        self.served.as_ref().map(|served| &served.served_pool)
     }
 
     /// Waits until a signal or an administrator's request ends the process.

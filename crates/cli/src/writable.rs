@@ -9,6 +9,7 @@ use crate::call::{Call, PoolOwner};
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::locks::{Locks, lock};
+use crate::turn::in_turn_of;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_dsl::sync_tasks::DslError;
@@ -72,18 +73,26 @@ pub fn find<'a>(
     }
 }
 
+/// A pool as its labels describe it.
+struct Scanned {
+    devices: Vec<PathBuf>,
+    guid: u64,
+    state: u64,
+}
+
 impl WritablePool {
-    /// Uses the pool that this process has open, or opens it for the command.
+    /// Uses the pool that this process has open, or opens it for the command, after other commands that have it open
+    /// have ended.
     ///
     /// # Errors
     /// [`Failure::remote`] if another process has the pool open and accepts commands.
     pub fn of_call(call: &Call, intent: &WriteIntent) -> Result<Self, Failure> {
+        in_turn_of(call, || Self::attempt_of_call(call, intent))
+    }
+
+    fn attempt_of_call(call: &Call, intent: &WriteIntent) -> Result<Self, Failure> {
         let machine = call.machine()?;
-        let assembly = assemble(machine.block_on(scan(machine, &intent.search))?);
-        let owner =
-            find(assembly.pools.values(), &intent.pool, false).map_or(PoolOwner::Free, |found| call.owner_of(found));
-        drop(assembly);
-        match owner {
+        match Self::owner(call, intent)? {
             PoolOwner::Theirs(remote) => Err(Failure::remote(&intent.pool, remote)),
             PoolOwner::Ours(served_pool) => {
                 let machine = served_pool.machine.clone();
@@ -91,11 +100,24 @@ impl WritablePool {
                 Ok(WritablePool { machine, engine, hold: Hold::Process(served_pool) })
             }
             PoolOwner::Free => {
-                let writable = Self::open(machine.clone(), intent)?;
+                let opened = Self::open(machine.clone(), intent).or_else(|failure| match Self::owner(call, intent)? {
+                    // It began to accept commands after the first look.
+                    PoolOwner::Theirs(remote) if failure.is_busy() => Err(Failure::remote(&intent.pool, remote)),
+                    _ => Err(failure),
+                });
+                let writable = opened?;
                 call.begin();
                 Ok(writable)
             }
         }
+    }
+
+    /// Finds the process that has the pool open.
+    fn owner(call: &Call, intent: &WriteIntent) -> Result<PoolOwner, Failure> {
+        let machine = call.machine()?;
+        let assembly = assemble(machine.block_on(scan(machine, &intent.search))?);
+        let found = find(assembly.pools.values(), &intent.pool, false);
+        Ok(found.map_or(PoolOwner::Free, |found| call.owner_of(found)))
     }
 
     /// The served pool, if this process serves it.
@@ -116,17 +138,20 @@ impl WritablePool {
 
     /// Locks the devices of a pool and opens it.
     pub fn open(machine: Machine, intent: &WriteIntent) -> Result<Self, Failure> {
-        let assembly = assemble(machine.block_on(scan(&machine, &intent.search))?);
-        let destroyed = intent.force && find(assembly.pools.values(), &intent.pool, false).is_err();
-        let found = find(assembly.pools.values(), &intent.pool, destroyed)?;
-        let locks = lock(&intent.pool, found.leaves().map(|device| device.path.clone()).collect())?;
-        let exported_before = found.config.state == state::EXPORTED;
-        let mut open = OpenOptions::new(intent.search.clone(), found.config.guid.to_string());
+        let first = Self::scan(&machine, intent)?;
+        let locks = lock(&intent.pool, first.devices.clone())?;
+        // Another command may have changed the pool between the scan and the lock.
+        let locked = Self::scan(&machine, intent)?;
+        if locked.devices != first.devices || locked.guid != first.guid {
+            let line = format!("cannot open '{}': another command changed its devices at the same time", intent.pool);
+            return Err(Failure::not_yet(line, "another command"));
+        }
+        let exported_before = locked.state == state::EXPORTED;
+        let mut open = OpenOptions::new(intent.search.clone(), locked.guid.to_string());
         open.keys = intent.keys.clone();
         if intent.rewind {
             open.rewind = weir_pool::Rewind::Auto;
         }
-        drop(assembly);
         let limits = intent.limits.clone().unwrap_or_else(Limits::of_command);
         open.arc_bytes = limits.arc_bytes;
         let mut options = ImportOptions::new(open);
@@ -138,6 +163,15 @@ impl WritablePool {
         let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", intent.pool));
         let engine = machine.block_on(Engine::import(&machine, &options)).map_err(cannot)?;
         Ok(WritablePool { machine, engine, hold: Hold::Own { exported_before, locks } })
+    }
+
+    /// Finds the pool to open.
+    fn scan(machine: &Machine, intent: &WriteIntent) -> Result<Scanned, Failure> {
+        let assembly = assemble(machine.block_on(scan(machine, &intent.search))?);
+        let destroyed = intent.force && find(assembly.pools.values(), &intent.pool, false).is_err();
+        let found = find(assembly.pools.values(), &intent.pool, destroyed)?;
+        let devices = found.leaves().map(|device| device.path.clone()).collect();
+        Ok(Scanned { devices, guid: found.config.guid, state: found.config.state })
     }
 
     /// Wraps a new pool on locked devices.

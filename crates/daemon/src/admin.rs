@@ -4,7 +4,7 @@
 //!   kind u8 │ length u32, little-endian │ bytes        length at most MAX_BYTES, less for most kinds
 //!
 //!   client ─► Call (once, first) · Input
-//!   server ─► Out · Err · Ask · AskBytes · End (once, last)
+//!   server ─► Begun (once, first) · Out · Err · Ask · AskBytes · End (once, last)
 //! ```
 //!
 //! In a call, a string is a length (u32) and bytes.
@@ -23,7 +23,7 @@ pub const MAX_BYTES: usize = 64 << 10;
 /// Maximum number of arguments of a command.
 const MAX_WORDS: usize = 16_384;
 /// Protocol version at the start of a call.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Error of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -76,6 +76,8 @@ pub enum Frame {
     End(u8),
     /// Requests the rest of the client's standard input, at most this many bytes; not read from a terminal.
     AskBytes(u32),
+    /// The command has begun. A command of which this was not sent has had no effect, and can be sent again.
+    Begun,
 }
 
 /// Decodes the contents of a frame.
@@ -155,6 +157,7 @@ impl Frame {
             Frame::Ask(bytes) => (5, bytes.clone()),
             Frame::End(code) => (6, vec![*code]),
             Frame::AskBytes(max_bytes) => (7, max_bytes.to_le_bytes().to_vec()),
+            Frame::Begun => (8, Vec::new()),
         };
         let mut out = vec![kind];
         out.extend_from_slice(&(contents.len() as u32).to_le_bytes());
@@ -179,6 +182,7 @@ impl Frame {
             2..=5 => MAX_BYTES,
             6 => 1,
             7 => 4,
+            8 => 0,
             other => return Err(WireError::Kind(other)),
         };
         if length > max_bytes { Err(WireError::TooLong(length)) } else { Ok(length) }
@@ -200,6 +204,8 @@ impl Frame {
                 _ => return Err(WireError::Contents),
             },
             7 => Frame::AskBytes(u32::from_le_bytes(contents.try_into().map_err(|_| WireError::Contents)?)),
+            8 if contents.is_empty() => Frame::Begun,
+            8 => return Err(WireError::Contents),
             other => return Err(WireError::Kind(other)),
         })
     }
@@ -257,6 +263,7 @@ mod tests {
             Frame::Ask(b"Enter passphrase: ".to_vec()),
             Frame::End(2),
             Frame::AskBytes(33),
+            Frame::Begun,
         ] {
             assert_eq!(decode(&frame.encode()), Ok(frame));
         }
@@ -269,6 +276,7 @@ mod tests {
         assert_eq!(Frame::length([3, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
         assert_eq!(Frame::decode(6, &[]), Err(WireError::Contents));
         assert_eq!(Frame::decode(7, &[1, 0, 0]), Err(WireError::Contents));
+        assert_eq!(Frame::decode(8, &[0]), Err(WireError::Contents));
         let whole = call(&caller());
         assert_eq!(Frame::decode(1, &whole), Ok(Frame::Call(caller())));
         for len in 0..whole.len() {

@@ -3,22 +3,33 @@
 use super::server::{read_frame, write_frame};
 use crate::call::{Call, Input, Line, show};
 use crate::failure::Failure;
+use crate::locks::described;
 use crate::remote::RemoteProcess;
-use std::io;
+use std::io::{self, ErrorKind};
 use tokio::net::UnixStream;
 use weir_daemon::admin::Frame;
 
 /// Runs a command in another process and returns its exit code.
 ///
 /// # Errors
-/// If no process answers on the socket, or another process than `remote` does.
+/// If no process answers on the socket, or another process than `remote` does. A command that the process has not begun
+/// to run, because it is closing the pool, can be tried again.
 pub fn ask(call: &Call, remote: &RemoteProcess) -> Result<u8, Failure> {
     let pid = remote.pid;
     let socket = remote.socket.display();
-    let failed = |error: io::Error| {
-        Failure::failed(format!("process {pid} has the pool open and does not answer on {socket}: {error}"))
-    };
-    call.machine()?.block_on(converse(call, remote)).map_err(failed)
+    let mut begun = false;
+    call.machine()?.block_on(converse(call, remote, &mut begun)).map_err(|error| {
+        let line = format!("process {pid} has the pool open and does not answer on {socket}: {error}");
+        let closes = matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused
+                | ErrorKind::NotFound
+                | ErrorKind::ConnectionReset
+                | ErrorKind::BrokenPipe
+                | ErrorKind::UnexpectedEof
+        );
+        if closes && !begun { Failure::not_yet(line, described(pid)) } else { Failure::failed(line) }
+    })
 }
 
 /// Maximum number of bytes of standard input that are sent to the other process.
@@ -30,7 +41,7 @@ async fn answer(stream: &mut UnixStream, wanted: Input) -> io::Result<()> {
     write_frame(stream, &Frame::Input(read)).await
 }
 
-async fn converse(call: &Call, remote: &RemoteProcess) -> io::Result<u8> {
+async fn converse(call: &Call, remote: &RemoteProcess, begun: &mut bool) -> io::Result<u8> {
     let mut stream = UnixStream::connect(&remote.socket).await?;
     let peer = stream.peer_cred()?.pid();
     if peer != i32::try_from(remote.pid).ok() {
@@ -44,6 +55,7 @@ async fn converse(call: &Call, remote: &RemoteProcess) -> io::Result<u8> {
     write_frame(&mut stream, &Frame::Call(caller)).await?;
     loop {
         match read_frame(&mut stream).await? {
+            Frame::Begun => *begun = true,
             Frame::Out(bytes) => show(&Line::Out(bytes)),
             Frame::Err(bytes) => show(&Line::Err(bytes)),
             Frame::Ask(prompt) => {

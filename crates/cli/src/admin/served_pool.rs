@@ -39,6 +39,8 @@ pub struct ServedPool {
 struct Scrub {
     works: bool,
     again: bool,
+    /// Error that ended the last run of the task.
+    error: Option<String>,
 }
 
 impl ServedPool {
@@ -121,8 +123,9 @@ impl ServedPool {
     /// Continues a scrub that the pool records as running, in a task of its own. The task ends with the pool.
     pub fn go_on_scrubbing(self: &Arc<Self>) {
         {
-            let mut scrub = self.scrub.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut scrub = self.scrub_state();
             scrub.again = true;
+            scrub.error = None;
             if std::mem::replace(&mut scrub.works, true) {
                 return;
             }
@@ -133,13 +136,27 @@ impl ServedPool {
             while served_pool.wants_scrub() {
                 if let Err(error) = served_pool.engine.scrub_on(&ScanLimits::default(), &mut |_| true).await {
                     tracing::info!("the scrub of pool '{}' was interrupted: {error}", served_pool.engine.name());
+                    served_pool.scrub_state().error = Some(error.to_string());
                 }
             }
         }));
     }
 
+    /// Whether the scrub task runs.
+    ///
+    /// # Errors
+    /// The error that ended its last run.
+    pub fn is_scrubbing(&self) -> Result<bool, String> {
+        let scrub = self.scrub_state();
+        scrub.error.clone().map_or(Ok(scrub.works), Err)
+    }
+
+    fn scrub_state(&self) -> MutexGuard<'_, Scrub> {
+        self.scrub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wants_scrub(&self) -> bool {
-        let mut scrub = self.scrub.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scrub = self.scrub_state();
         scrub.works = std::mem::take(&mut scrub.again);
         scrub.works
     }

@@ -67,11 +67,12 @@ impl AdminSocket {
     }
 
     /// Stops accepting commands, and returns after the running ones have been answered, at most [`WRITE_TIMEOUT`]
-    /// later.
+    /// later. Commands that have not begun by then are not run: their clients send them again elsewhere.
     pub async fn close(self) {
         let _ = self.stop.send(true);
         // The timeout bounds the wait for a client that does not read.
-        let _ = timeout(WRITE_TIMEOUT, self.commands.acquire_many(MAX_COMMANDS as u32)).await;
+        let _ended = timeout(WRITE_TIMEOUT, self.commands.acquire_many(MAX_COMMANDS as u32)).await;
+        self.commands.close();
     }
 }
 
@@ -140,6 +141,7 @@ async fn connection(
     };
     // The permit is released when the command has been answered.
     let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
+    write_frame(&mut write, &Frame::Begun).await?;
     let gone = Arc::new(AtomicBool::new(false));
     let (to, mut from) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));

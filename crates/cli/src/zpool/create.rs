@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::locks::lock;
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
+use crate::turn::in_turn_of;
 use crate::writable::host;
 use crate::zfs::{When, file_system, is_usual_limit, parse_property};
 use clap::Parser;
@@ -77,7 +78,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         ));
         return Ok(0);
     }
-    let _locks = lock(name, vdevs.paths())?;
+    let _locks = in_turn_of(call, || lock(name, vdevs.paths()))?;
     call.begin();
     let machine = call.machine()?;
     let encryption = machine.block_on(wanted.encryption(KeyPrompt::Caller(call), machine, name));

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::secrets::{KeyPrompt, ask_all};
+use crate::turn::in_turn_of;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
 use weir_dsl::Dir;
@@ -178,7 +179,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let without_logs = args.without_logs;
     let keys = open.keys;
     let intent = WriteIntent { search, pool: guid, keys, force, rewind, without_logs, new_name, limits: None };
-    let writable = WritablePool::open(call.machine()?.clone(), &intent)?.stays();
+    let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
     writable.close()?;
     replayed?;

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::locks::lock;
 use crate::options::PoolDirs;
 use crate::pools::{names, search};
+use crate::turn::in_turn_of;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
 use std::io::{Seek, SeekFrom, Write};
@@ -147,7 +148,7 @@ pub fn labelclear(call: &Call, args: &LabelclearArgs) -> Result<u8, Failure> {
             )));
         }
     }
-    let _locks = lock(device, vec![path.clone()])?;
+    let _locks = in_turn_of(call, || lock(device, vec![path.clone()]))?;
     clear(&path).map_err(|error| failed(error.to_string()))?;
     Ok(0)
 }

@@ -1,19 +1,22 @@
 //! `zpool scrub`, `zpool trim`: passes over the whole pool.
 
+use crate::admin::ServedPool;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
+use crate::limits::Limits;
+use crate::mount::OpenedPool;
 use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::units::{human_bytes, percent};
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
+use std::fmt::Display;
 use std::time::Duration;
 use weir_dsl::props::human_size;
 use weir_engine::Engine;
-use weir_engine::scrub::{Progress, ScanLimits};
+use weir_engine::scrub::Progress;
 use weir_machine::Request;
-use weir_pool::PoolError;
 
 /// Start, resume, pause or stop a scrub.
 ///
@@ -37,8 +40,11 @@ pub struct ScrubArgs {
     pools: Vec<String>,
 }
 
-/// Interval at which the progress of a scrub is read.
-const LOOK: Duration = Duration::from_millis(500);
+/// First interval at which the progress of a scrub is read. Each further one is twice as long, up to [`MAX_PAUSE`].
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+/// Maximum interval at which the progress of a scrub is read.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
 /// Issue TRIM for all free space of pools.
 #[derive(Debug, Parser)]
 #[command(name = "zpool trim", override_usage = "zpool trim [-d DIR]… POOL…")]
@@ -67,53 +73,87 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
     }
     for pool in &args.pools {
         let writable = open(call, &args.places, pool)?;
-        let served_pool = writable.served_pool().cloned();
-        writable.with(async |engine| {
-            let failed = |what: &str, why: PoolError| Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"));
-            match (args.pause, args.stop) {
-                (true, _) => return engine.scrub_pause().await.map_err(|e| failed("pause", e)),
-                (_, true) => return engine.scrub_stop().await.map_err(|e| failed("cancel", e)),
-                _ => engine.scrub_start().await.map_err(|e| failed("start", e))?,
-            }
-            let done = match served_pool {
-                None => engine.scrub_on(&ScanLimits::default(), &mut |progress| show(call, pool, progress)).await,
-                Some(served_pool) => {
-                    served_pool.go_on_scrubbing();
-                    if !args.wait {
-                        return Ok(());
-                    }
-                    follow(call, engine, pool).await
-                }
-            };
-            if call.caller.terminal {
-                call.eprint(format_args!("\n"));
-            }
-            if let Some(progress) = done.map_err(|e| failed("go on", e))? {
-                outln!(call, "{pool}: {}", progress_line(&progress));
-            }
-            Ok(())
-        })?;
+        if args.pause || args.stop {
+            writable.with(async |engine| interrupt(engine, args, pool).await)?;
+        } else if let Some(served_pool) = writable.served_pool().cloned() {
+            writable.with(async |engine| {
+                start(engine, pool).await?;
+                served_pool.go_on_scrubbing();
+                if args.wait { show_to_end(call, &served_pool, pool).await } else { Ok(()) }
+            })?;
+        } else {
+            at_rest(call, writable, pool)?;
+        }
     }
     Ok(0)
 }
 
-/// Shows the progress if standard output is a terminal.
-fn show(call: &Call, pool: &str, progress: &Progress) -> bool {
+fn failed(what: &str, pool: &str, why: &dyn Display) -> Failure {
+    Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"))
+}
+
+async fn start(engine: &Engine, pool: &str) -> Result<(), Failure> {
+    engine.scrub_start().await.map_err(|error| failed("start", pool, &error))
+}
+
+/// Pauses or stops a scrub.
+async fn interrupt(engine: &Engine, args: &ScrubArgs, pool: &str) -> Result<(), Failure> {
+    match args.pause {
+        true => engine.scrub_pause().await.map_err(|error| failed("pause", pool, &error)),
+        false => engine.scrub_stop().await.map_err(|error| failed("cancel", pool, &error)),
+    }
+}
+
+/// Scrubs a pool that no process had open. This takes up to days, so this process runs the commands of other processes
+/// on the pool meanwhile.
+fn at_rest(call: &Call, writable: WritablePool, pool: &str) -> Result<(), Failure> {
+    let machine = writable.machine.clone();
+    let started = machine.block_on(start(&writable.engine, pool));
+    let opened = OpenedPool::writable(writable, &Limits::of_command())?;
+    let done = started.and_then(|()| {
+        let Some(served_pool) = opened.served_pool() else { return Ok(()) };
+        served_pool.go_on_scrubbing();
+        match machine.block_on(opened.serve_commands(show_to_end(call, served_pool, pool)))? {
+            Some(()) => Ok(()),
+            None => Err(Failure::failed(format!("cannot go on scrubbing {pool}: another command closed the pool"))),
+        }
+    });
+    let closed = opened.close();
+    done.and(closed)
+}
+
+/// Shows the progress of the scrub task of this process, and its result.
+async fn show_to_end(call: &Call, served_pool: &ServedPool, pool: &str) -> Result<(), Failure> {
+    let done = follow(call, served_pool, pool).await;
+    if call.caller.terminal {
+        call.eprint(format_args!("\n"));
+    }
+    if let Some(progress) = done? {
+        outln!(call, "{pool}: {}", progress_line(&progress));
+    }
+    Ok(())
+}
+
+/// Shows the progress if standard error is a terminal.
+fn show(call: &Call, pool: &str, progress: &Progress) {
     if call.caller.terminal {
         call.eprint(format_args!("\r\x1b[K{pool}: {}", progress_line(progress)));
     }
-    true
 }
 
-/// Looks on while another task scrubs, until that ends or the caller left.
-async fn follow(call: &Call, engine: &Engine, pool: &str) -> Result<Option<Progress>, PoolError> {
+/// Shows the progress until the scrub task ends or the caller disconnects. Returns the last progress.
+async fn follow(call: &Call, served_pool: &ServedPool, pool: &str) -> Result<Option<Progress>, Failure> {
+    let engine = &served_pool.engine;
+    let mut pause = MIN_PAUSE;
     loop {
-        let progress = engine.scrub(&Request::internal("scrub")).await?;
-        let Some(now) = progress.as_ref().filter(|p| p.is_open() && !p.is_paused() && !call.is_gone()) else {
-            return Ok(progress);
-        };
+        let works = served_pool.is_scrubbing().map_err(|error| failed("go on", pool, &error))?;
+        let progress = engine.scrub(&Request::internal("scrub")).await;
+        let progress = progress.map_err(|error| failed("go on", pool, &error))?;
+        let runs = |p: &&Progress| p.is_open() && !p.is_paused() && works && !call.is_gone();
+        let Some(now) = progress.as_ref().filter(runs) else { return Ok(progress) };
         show(call, pool, now);
-        engine.machine.clock.sleep(LOOK).await;
+        engine.machine.clock.sleep(pause).await;
+        pause = pause.saturating_mul(2).min(MAX_PAUSE);
     }
 }
 

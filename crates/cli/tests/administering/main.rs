@@ -333,3 +333,82 @@ fn events_of_a_pool_are_reported() {
     assert_eq!(classes(&followed).last(), Some(&"sysevent.fs.zfs.pool_export"));
     check(lab.0.path());
 }
+
+#[test]
+fn commands_started_at_once_on_a_pool_at_rest_take_turns() {
+    let lab = Lab::new();
+    let start = |i: u32| lab.weir(&format!("zfs create p/{i}")).stderr(Stdio::piped()).spawn().unwrap();
+    for child in (0..6).map(start).collect::<Vec<_>>() {
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    }
+    assert_eq!(lab.ok("zfs list -H -o name"), "p\np/0\np/1\np/2\np/3\np/4\np/5\n");
+    check(lab.0.path());
+}
+
+#[test]
+fn a_command_waits_for_a_bounded_time_and_names_the_process_it_waits_for() {
+    let lab = Lab::new();
+    let disk = std::fs::File::open(lab.path("d0")).unwrap();
+    disk.lock().unwrap();
+    let out = lab.weir("zfs create p/x").env("WEIR_WAIT", "3").output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    let process = format!("process {}", std::process::id());
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with(&format!("waiting for {process}")), "{said}");
+    assert!(lines[1].contains(&process) && lines[1].contains("stop that first"), "{said}");
+    let child = lab.weir("zfs create p/x").stderr(Stdio::null()).spawn().unwrap();
+    wait_ms(300);
+    drop(disk);
+    assert!(child.wait_with_output().unwrap().status.success());
+}
+
+/// Fills a volume with small blocks, which take seconds to scrub.
+fn fill(lab: &Lab) {
+    lab.ok("zfs create -s -V 64M -o volblocksize=512 -o compression=off p/v");
+    let machine = weir_linux::machine().unwrap();
+    let open = weir_pool::OpenOptions::new(vec![lab.0.path().to_owned()], "p");
+    let how = weir_engine::ImportOptions { force: true, ..weir_engine::ImportOptions::new(open) };
+    machine.block_on(async {
+        let rq = &weir_machine::Request::internal("test");
+        let engine = weir_engine::Engine::import(&machine, &how).await.unwrap();
+        let device = engine.volume(rq, "p/v").await.unwrap();
+        for at in 0..20 {
+            device.write(rq, at << 20, vec![at as u8; 1 << 20].into(), false).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        drop(device);
+        engine.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn a_scrub_at_rest_runs_the_commands_of_others() {
+    let lab = Lab::new();
+    fill(&lab);
+    let mut scrub = lab.weir("zpool scrub p").stdout(Stdio::piped()).spawn().unwrap();
+    let socket = lab.path(&format!("weir/{}.sock", scrub.id()));
+    while !socket.exists() {
+        assert!(scrub.try_wait().unwrap().is_none(), "the scrub ended before it accepted commands");
+        wait_ms(2);
+    }
+    lab.ok("zfs snapshot p/v@during");
+    assert!(lab.ok("zpool status p").contains("scrub in progress"));
+    lab.ok("zpool scrub -p p");
+    let out = scrub.wait_with_output().unwrap();
+    assert!(out.status.success() && String::from_utf8_lossy(&out.stdout).contains("p: "), "{out:?}");
+    assert!(lab.ok("zpool status p").contains("scrub paused"));
+    assert!(lab.ok("zfs list -H -t snapshot -o name").contains("p/v@during"));
+    // A command that closes the pool ends the scrub.
+    let scrub = lab.weir("zpool scrub p").stderr(Stdio::piped()).spawn().unwrap();
+    let socket = lab.path(&format!("weir/{}.sock", scrub.id()));
+    while !socket.exists() {
+        wait_ms(2);
+    }
+    lab.ok("zpool export p");
+    let out = scrub.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("another command closed the pool"), "{out:?}");
+    check(lab.0.path());
+}
