@@ -55,7 +55,8 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     let selection = Selection::new::<GetArgs>(call, &args.selection, names)?;
     let machine = call.machine()?;
     let mut lines = Vec::new();
-    for (pool, selected) in selection.open(call)? {
+    let opened = selection.open(call)?;
+    for (pool, selected) in opened.pools {
         let facts = selection.facts(&pool);
         for of in selected {
             let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), names.is_empty(), &facts));
@@ -73,7 +74,7 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     } else {
         print_table(call, &lines, &fields, args);
     }
-    Ok(0)
+    Ok(opened.code)
 }
 
 /// `None` for all.

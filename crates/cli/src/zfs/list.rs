@@ -52,7 +52,8 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
     let mut rows = Vec::new();
     let keys: Vec<String> = sort.iter().map(|(name, _)| name.clone()).collect();
-    for (pool, selected) in selection.open(call)? {
+    let opened = selection.open(call)?;
+    for (pool, selected) in opened.pools {
         let rq = Request::internal("list");
         let facts = selection.facts(&pool);
         for of in selected {
@@ -73,7 +74,7 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
     } else {
         print_table(call, &rows, &columns, args);
     }
-    Ok(0)
+    Ok(opened.code)
 }
 
 fn columns(args: &ListArgs) -> Result<Vec<String>, Failure> {

@@ -2,7 +2,7 @@
 
 use crate::args::CommandLine;
 use crate::call::{Call, errln};
-use crate::failure::Failure;
+use crate::failure::{FAILED, Failure};
 use crate::options::{JsonOptions, Places};
 use crate::pools::{self, PoolHandle};
 use clap::Args;
@@ -82,6 +82,14 @@ fn depth_and_dirs(args: &SelectionOptions) -> (Option<usize>, Vec<OsString>) {
     (depth, dirs)
 }
 
+/// Pools opened for a selection.
+pub struct OpenedSelection {
+    /// The pools, each with the datasets selected in it.
+    pub pools: Vec<(PoolHandle, Vec<Selected>)>,
+    /// Exit code: 1 if a pool could not be read.
+    pub code: u8,
+}
+
 impl Selection {
     /// Selection by the options of the command `C` and the names given to it.
     pub fn new<C: CommandLine>(call: &Call, args: &SelectionOptions, names: &[String]) -> Result<Self, Failure> {
@@ -125,9 +133,9 @@ impl Selection {
         PoolFacts { altroot: self.altroot.clone(), ..pool.facts() }
     }
 
-    /// Opens the pools and returns each with the datasets selected in it.
-    pub fn open(&self, call: &Call) -> Result<Vec<(PoolHandle, Vec<Selected>)>, Failure> {
-        let machine = call.machine()?;
+    /// Opens the pools and returns each with the datasets selected in it. Without names, prints one line on standard
+    /// error for each pool that cannot be read, and goes on with the others.
+    pub fn open(&self, call: &Call) -> Result<OpenedSelection, Failure> {
         let mut by_pool: Vec<(String, Vec<&str>)> = Vec::new();
         if self.names.is_empty() {
             by_pool = pools::names(call, &self.search)?.into_iter().map(|n| (n, Vec::new())).collect();
@@ -139,21 +147,32 @@ impl Selection {
                 None => by_pool.push((pool.to_owned(), vec![name])),
             }
         }
-        let mut out = Vec::new();
+        let mut out = OpenedSelection { pools: Vec::new(), code: 0 };
         for (pool, names) in by_pool {
-            let mut options = OpenOptions::new(self.search.clone(), pool.clone());
-            options.keys = self.keys.iter().filter(|(d, _)| d.split('/').next() == Some(&pool)).cloned().collect();
-            let opened = match pools::open(call, &options) {
-                Err(ref failure) if !names.is_empty() && !failure.is_busy() && self.is_absent(call, &pool)? => {
-                    let name = names.first().copied().unwrap_or_default();
-                    return Err(Failure::failed(format!("cannot open '{name}': dataset does not exist")));
+            match self.open_one(call, &pool, &names) {
+                Ok(opened) => out.pools.push(opened),
+                Err(failure) if names.is_empty() && !failure.is_busy() => {
+                    errln!(call, "cannot open '{pool}': {failure}");
+                    out.code = FAILED;
                 }
-                other => other?,
-            };
-            let selected = machine.block_on(self.select(call, &opened, &names))?;
-            out.push((opened, selected));
+                Err(failure) => return Err(failure),
+            }
         }
         Ok(out)
+    }
+
+    fn open_one(&self, call: &Call, pool: &str, names: &[&str]) -> Result<(PoolHandle, Vec<Selected>), Failure> {
+        let mut options = OpenOptions::new(self.search.clone(), pool);
+        options.keys = self.keys.iter().filter(|(d, _)| d.split('/').next() == Some(pool)).cloned().collect();
+        let opened = match pools::open(call, &options) {
+            Err(ref failure) if !names.is_empty() && !failure.is_busy() && self.is_absent(call, pool)? => {
+                let name = names.first().copied().unwrap_or_default();
+                return Err(Failure::failed(format!("cannot open '{name}': dataset does not exist")));
+            }
+            other => other?,
+        };
+        let selected = call.machine()?.block_on(self.select(call, &opened, names))?;
+        Ok((opened, selected))
     }
 
     fn is_absent(&self, call: &Call, pool: &str) -> Result<bool, Failure> {

@@ -52,12 +52,12 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
     let numbers = args.json.numbers::<ListArgs>()?;
     let columns = columns(&args.properties)?;
     let machine = call.machine()?;
-    let opened = OpenedPools::open(call, &args.places, &args.pools)?;
+    let mut opened = OpenedPools::open(call, &args.places, &args.pools)?;
     let parsable = args.parsable || args.json.json_int;
     let titles = columns.iter().map(|c| (title(c), align(c)));
     let mut table = Table::new(titles, args.scripted);
     let mut found = Map::new();
-    for pool in &opened.pools {
+    opened.each(|pool| {
         let all = machine.block_on(all(pool, args.altroot.as_deref()))?;
         let chosen: Vec<PoolProperty> =
             columns.iter().filter_map(|c| all.iter().find(|p| p.name == *c).cloned()).collect();
@@ -73,7 +73,8 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
         if args.verbose {
             vdev_rows(pool, &columns, parsable, &mut table);
         }
-    }
+        Ok(())
+    });
     if args.json.json {
         let mut answer = json::frame("zpool list");
         answer.insert("pools".into(), Value::Object(found));

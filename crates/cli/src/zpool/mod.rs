@@ -19,6 +19,7 @@ mod scrub;
 mod set;
 mod status;
 mod tree;
+mod unopened;
 mod vdevs;
 
 use crate::call::{Call, outln};

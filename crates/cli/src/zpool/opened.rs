@@ -1,12 +1,14 @@
 //! Pools that a command reads: all pools found, or those named, each opened read-only or as a snapshot of the pool that
 //! this process has open; and the processes that have pools open.
 
+use super::unopened::UnopenedPool;
 use crate::admin;
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::pools::{self, PoolHandle, search};
 use crate::remote::RemoteProcess;
+use std::path::PathBuf;
 use weir_pool::assemble::state;
 use weir_pool::{Assembly, FoundPool, OpenOptions, assemble, scan};
 
@@ -19,6 +21,10 @@ pub struct OpenedPools {
     pub pools: Vec<PoolHandle>,
     /// One line for each pool that could not be opened.
     pub failures: Vec<String>,
+    /// GUIDs of found pools that could not be opened, with the cause.
+    unopened: Vec<(u64, String)>,
+    /// Places in which the pools were found.
+    paths: Vec<PathBuf>,
 }
 
 impl OpenedPools {
@@ -41,6 +47,7 @@ impl OpenedPools {
         }
         drop(assembly);
         let mut pools = Vec::new();
+        let mut unopened = Vec::new();
         for (name, guid) in wanted {
             let mut options = OpenOptions::new(paths.clone(), guid.to_string());
             options.arc_bytes = ARC_BYTES;
@@ -48,11 +55,29 @@ impl OpenedPools {
                 Ok(pool) => pools.push(pool),
                 Err(mut failure) => match failure.take_remote() {
                     Some(remote) => return Err(Failure::remote(&name, remote)),
-                    None => failures.push(format!("cannot open '{name}': {failure}")),
+                    None => {
+                        failures.push(format!("cannot open '{name}': {failure}"));
+                        unopened.push((guid, failure.to_string()));
+                    }
                 },
             }
         }
-        Ok(OpenedPools { pools, failures })
+        Ok(OpenedPools { pools, failures, unopened, paths })
+    }
+
+    /// Describes the found pools that could not be opened.
+    pub fn unopened(&self, call: &Call) -> Result<Vec<UnopenedPool>, Failure> {
+        let described = |(guid, why): &(u64, String)| UnopenedPool::describe(call, &self.paths, *guid, why).transpose();
+        self.unopened.iter().filter_map(described).collect()
+    }
+
+    /// Runs `work` for each pool. An error is recorded as one of its pool, and hides no other pool.
+    pub fn each(&mut self, mut work: impl FnMut(&PoolHandle) -> Result<(), Failure>) {
+        for pool in &self.pools {
+            if let Err(failure) = work(pool) {
+                self.failures.push(format!("cannot read '{}': {failure}", pool.name()));
+            }
+        }
     }
 
     /// Prints on standard error which pools could not be opened, and returns the exit code.

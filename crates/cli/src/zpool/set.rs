@@ -128,8 +128,8 @@ async fn store(change: &DslSyncContext<'_>, name: &str, number: u64) -> Result<(
 /// Runs `zpool history`.
 pub fn history(call: &Call, args: &HistoryArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
-    let opened = OpenedPools::open(call, &args.places, &args.pools)?;
-    for pool in &opened.pools {
+    let mut opened = OpenedPools::open(call, &args.places, &args.pools)?;
+    opened.each(|pool| {
         outln!(call, "History for '{}':", pool.name());
         let records = machine.block_on(pool.dsl.history(&Request::internal("history"))).map_err(PoolError::from)?;
         for record in &records {
@@ -138,7 +138,8 @@ pub fn history(call: &Call, args: &HistoryArgs) -> Result<u8, Failure> {
             }
         }
         outln!(call);
-    }
+        Ok(())
+    });
     Ok(opened.close(call))
 }
 

@@ -54,19 +54,24 @@ const CLASSES: [(Class, &str); 3] = [(Class::Dedup, "dedup"), (Class::Special, "
 pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
     let style = Style { numbers: args.json.numbers::<StatusArgs>()?, parsable: args.parsable };
     let machine = call.machine()?;
-    let opened = OpenedPools::open(call, &args.places, &args.pools)?;
+    let mut opened = OpenedPools::open(call, &args.places, &args.pools)?;
     let mut found = Map::new();
     let mut texts = Vec::new();
-    for pool in &opened.pools {
+    opened.each(|pool| {
         let report = machine.block_on(Report::gather(pool))?;
         if args.unhealthy && report.trouble.as_ref().is_none_or(|t| !t.unhealthy) {
             if !args.pools.is_empty() {
                 texts.push(format!("pool '{}' is healthy\n", pool.name()));
             }
-            continue;
+            return Ok(());
         }
         found.insert(pool.name().to_owned(), Value::Object(report.json(pool, style)));
         texts.push(report.text(pool, args));
+        Ok(())
+    });
+    for pool in opened.unopened(call)? {
+        found.insert(pool.name.clone(), Value::Object(pool.json()));
+        texts.push(pool.text());
     }
     if args.json.json {
         let mut answer = json::frame("zpool status");
@@ -337,7 +342,8 @@ fn type_word(vdev: &VdevConfig) -> String {
     if vdev.is_leaf() { name } else { name.rsplit_once('-').map_or(name.clone(), |(word, _)| word.to_owned()) }
 }
 
-fn more_about(id: &str) -> String {
+/// Address of a page of OpenZFS about a message id.
+pub fn more_about(id: &str) -> String {
     format!("https://openzfs.github.io/openzfs-docs/msg/{id}")
 }
 

@@ -395,3 +395,43 @@ fn a_disk_that_was_away_has_a_dtl_until_a_scrub() {
         assert_eq!(readable(&lab, "p", "p/v"), Some(vec![true; 32]), "{layout} without the first disk");
     }
 }
+
+#[test]
+fn a_pool_that_cannot_be_opened_hides_no_other() {
+    use std::os::unix::fs::FileExt;
+    let lab = Lab::new(4);
+    lab.ok("zpool create a D0");
+    lab.ok("zpool create b D1 D2");
+    lab.ok("zpool create c D3");
+    // The devices of b are too few; of c, only the labels are left.
+    std::fs::remove_file(lab.dir.path().join("d2")).unwrap();
+    let file = std::fs::File::options().write(true).open(lab.dir.path().join("d3")).unwrap();
+    file.write_all_at(&vec![0xe7; 120 << 20], 4 << 20).unwrap();
+    let both = |line: &str| {
+        let out = lab.run(line);
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(1), "{line}: {said}");
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 2, "{line}: {said}");
+        assert!(lines[0].starts_with("cannot open 'b'") && lines[1].starts_with("cannot open 'c'"), "{line}: {said}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert_eq!(both("zfs list -H -o name"), "a\n");
+    assert_eq!(both("zfs get -H -o name,value type"), "a\tfilesystem\n");
+    assert_eq!(both("zpool list -H -o name"), "a\n");
+    assert!(both("zpool get -H -o name,value health").starts_with("a\tONLINE"));
+    let status = both("zpool status");
+    let parts: Vec<&str> = status.split("  pool: ").collect();
+    assert_eq!(parts.len(), 4, "{status}");
+    assert!(parts[1].contains(" state: ONLINE") && parts[1].contains("No known data errors"), "{status}");
+    for (part, state, id) in [(parts[2], "UNAVAIL", "ZFS-8000-3C"), (parts[3], "FAULTED", "ZFS-8000-72")] {
+        assert!(part.contains(&format!(" state: {state}\nstatus: ")) && part.contains("\naction: "), "{part}");
+        assert!(part.contains(&format!("msg/{id}\nconfig:\n\n\tNAME ")), "{part}");
+    }
+    assert!(parts[2].contains("/d1  ONLINE       0     0     0\n"), "{status}");
+    assert!(lab.run("zpool status c").stdout.starts_with(b"  pool: c\n state: FAULTED\n"));
+    assert!(both("zpool status -x").starts_with("  pool: b\n"));
+    let json: serde_json::Value = serde_json::from_str(&both("zpool status -j")).unwrap();
+    assert_eq!(json["pools"]["b"]["state"], "UNAVAIL");
+    assert_eq!(json["pools"]["a"]["state"], "ONLINE");
+}
