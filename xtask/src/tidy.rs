@@ -34,10 +34,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("volumes", &["format", "machine", "dmu", "zil", "dsl"]),
     ("pool", &["format", "codec", "machine", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes"]),
     ("engine", &["format", "codec", "machine", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes", "pool"]),
-    ("nfs", &["machine", "files"]),
-    ("nbd", &["machine", "volumes"]),
+    ("front", &["machine"]),
+    ("nfs", &["machine", "files", "front"]),
+    ("nbd", &["machine", "volumes", "front"]),
     ("fuse", &["machine", "linux", "files"]),
-    ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "nfs", "nbd", "fuse"]),
+    ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
     (
         "weir",
         &[

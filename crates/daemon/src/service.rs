@@ -6,8 +6,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
+use weir_machine::net::Listener;
 use weir_machine::{JoinHandle, Machine, Request, RequestTotals, Source};
 use weir_nbd::ExportList as _;
 use weir_nfs::Secrets;
@@ -72,7 +72,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts the servers. Call it inside a tokio runtime.
+    /// Starts the servers. In production, call it inside a tokio runtime.
     pub async fn start(
         machine: &Machine,
         exports: &Arc<Exports>,
@@ -83,7 +83,8 @@ impl Service {
         let mut verifier = [0; 8];
         machine.entropy.fill(&mut verifier);
         let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
-        let nfs = Arc::new(weir_nfs::Server::new(exports.tree.clone(), pool.guid(), secrets, options.nfs));
+        let nfs = weir_nfs::Server::new(exports.tree.clone(), pool.guid(), secrets, options.nfs);
+        let nfs = Arc::new(nfs.with_clock(&machine.clock));
         let hosts = Arc::new(options.writers.clone());
         let write_acl: weir_nfs::WriteAcl = Arc::new(move |address| hosts.has(address));
         let nbd = Arc::new(
@@ -91,19 +92,21 @@ impl Service {
         );
         let (stop, stopped) = watch::channel(false);
         let tasks = &machine.tasks;
-        let (listener, nfs_address) = listen(options.listen, options.nfs_port).await?;
+        let (listener, nfs_address) = listen(machine, options.listen, options.nfs_port).await?;
         let has_volumes = !exports.volumes.names().is_empty();
         let nbd_listener = match (has_volumes, pool.is_writable()) {
             (false, false) => None,
-            (true, _) => Some(listen(options.listen, options.nbd_port).await?),
+            (true, _) => Some(listen(machine, options.listen, options.nbd_port).await?),
             // Volumes may be created later.
-            (false, true) => listen(options.listen, options.nbd_port).await.inspect_err(|e| tracing::warn!("{e}")).ok(),
+            (false, true) => {
+                listen(machine, options.listen, options.nbd_port).await.inspect_err(|e| tracing::warn!("{e}")).ok()
+            }
         };
-        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), write_acl, tasks.clone(), stopped.clone());
+        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), write_acl, machine.clone(), stopped.clone());
         let mut running = vec![tasks.spawn(serving)];
         let nbd_address = nbd_listener.as_ref().map(|(_, address)| *address);
         if let Some((listener, _)) = nbd_listener {
-            running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), tasks.clone(), stopped)));
+            running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), machine.clone(), stopped)));
         }
         Ok(Service { nfs_address, nbd_address, exports: exports.clone(), nfs, nbd, stop, running })
     }
@@ -174,11 +177,14 @@ pub fn summary(protocol: &str, served: &RequestTotals) -> String {
     )
 }
 
-async fn listen(address: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), ServiceError> {
+async fn listen(
+    machine: &Machine,
+    address: IpAddr,
+    port: u16,
+) -> Result<(Arc<dyn Listener>, SocketAddr), ServiceError> {
     let address = SocketAddr::new(address, port);
-    let failed = |why| ServiceError::Listen { address, why };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
+    let listener = machine.net.listen(address).await.map_err(|why| ServiceError::Listen { address, why })?;
+    let bound = listener.address();
     Ok((listener, bound))
 }
 

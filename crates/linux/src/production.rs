@@ -12,6 +12,7 @@
 use crate::descriptors;
 use crate::disks::{Backend, RealDisks};
 use crate::heap_trim::{MallocTrimmer, configure_malloc};
+use crate::net::TcpNet;
 use crate::ring::thread_local_ring;
 use crate::submit_batch::Batched;
 use crate::thread_pool::ThreadPool;
@@ -150,6 +151,7 @@ impl Production {
         let runtime = Arc::new(runtime);
         let compute = Arc::new(ThreadPool::new("weir-compute", self.cores));
         Ok(Machine {
+            net: Arc::new(TcpNet),
             clock: Clock::new(Arc::new(SystemClock { start: Instant::now(), handle: runtime.handle.clone() })),
             tasks: Tasks::new(runtime),
             compute: Compute::new(compute.clone() as Arc<dyn ComputePool>),

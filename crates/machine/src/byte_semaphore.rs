@@ -3,8 +3,8 @@
 //!
 //! A server acquires a [`BytePermit`] of a [`ByteSemaphore`] before it allocates memory for a client, and stops
 //! reading from the client until then: so the semaphore bounds the memory whatever the number of clients. A stalled
-//! client could hold its permit forever. [`ByteSemaphore::with_contention_deadline`] therefore enforces a deadline,
-//! but only while another client is waiting for a permit.
+//! client could hold its permit forever: the server closes its connection while others wait
+//! ([`ByteSemaphore::has_waiters`]).
 //!
 //! The permit must cover the memory actually held: a small slice keeps its whole block allocated, so it is copied
 //! ([`compact`]).
@@ -12,12 +12,8 @@
 //! Invariant: a task that waits for a permit holds no permit of the same semaphore, since that could deadlock.
 
 use bytes::Bytes;
-use std::future::Future;
-use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Unit in which the semaphore counts, in bytes.
@@ -42,7 +38,18 @@ pub struct ByteSemaphore {
 /// Bytes acquired from a [`ByteSemaphore`]; released when dropped.
 #[derive(Debug)]
 pub struct BytePermit {
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl BytePermit {
+    /// Releases all but `bytes`, rounded up to 4 KiB.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if let Some(permit) = &mut self.permit {
+            let kept = permit.split(bytes.div_ceil(UNIT_BYTES).min(permit.num_permits()));
+            debug_assert!(kept.is_some(), "a permit has as many units as it says");
+            self.permit = kept;
+        }
+    }
 }
 
 /// Counts a waiter until dropped.
@@ -65,15 +72,15 @@ impl ByteSemaphore {
     pub async fn acquire(&self, bytes: usize) -> BytePermit {
         let units = bytes.div_ceil(UNIT_BYTES).min(self.units);
         let Some(units) = u32::try_from(units).ok().filter(|units| *units != 0) else {
-            return BytePermit { _permit: None };
+            return BytePermit { permit: None };
         };
         if let Ok(permit) = self.free.clone().try_acquire_many_owned(units) {
-            return BytePermit { _permit: Some(permit) };
+            return BytePermit { permit: Some(permit) };
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
         // The semaphore is never closed.
-        BytePermit { _permit: self.free.clone().acquire_many_owned(units).await.ok() }
+        BytePermit { permit: self.free.clone().acquire_many_owned(units).await.ok() }
     }
 
     /// Whether any task is waiting for a permit.
@@ -81,25 +88,9 @@ impl ByteSemaphore {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Runs `work`, which depends on a client that holds a permit of this semaphore, with a deadline that is enforced
-    /// only under contention.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if `work` takes longer than `limit` and another task is waiting for a permit;
-    /// errors of `work`.
-    pub async fn with_contention_deadline<T>(
-        &self,
-        limit: Duration,
-        work: impl Future<Output = io::Result<T>>,
-    ) -> io::Result<T> {
-        let mut work = pin!(work);
-        loop {
-            match tokio::time::timeout(limit, work.as_mut()).await {
-                Ok(done) => return done,
-                Err(_) if self.has_waiters() => return Err(io::ErrorKind::TimedOut.into()),
-                Err(_) => {}
-            }
-        }
+    /// Whether a permit is held, or a task waits for one.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.free) > 1
     }
 }
 
@@ -107,9 +98,6 @@ impl ByteSemaphore {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
-    use futures_util::future::pending;
-
-    const LIMIT: Duration = Duration::from_millis(20);
 
     #[test]
     fn permits_are_bounded_and_released() {
@@ -125,6 +113,10 @@ mod tests {
         let second = second.now_or_never().unwrap();
         drop((second, third.now_or_never().unwrap()));
         assert!(!semaphore.has_waiters());
+        let mut shrunk = semaphore.acquire(3 * UNIT_BYTES).now_or_never().unwrap();
+        shrunk.shrink_to(UNIT_BYTES - 1);
+        drop(semaphore.acquire(2 * UNIT_BYTES).now_or_never().unwrap());
+        drop(shrunk);
         let all = semaphore.acquire(usize::MAX).now_or_never().unwrap();
         assert!(Box::pin(semaphore.acquire(1)).as_mut().now_or_never().is_none());
         assert!(!semaphore.has_waiters(), "a dropped waiter is no longer counted");
@@ -137,24 +129,5 @@ mod tests {
         let compacted = |len: usize| compact(whole.slice(9..9 + len), whole.len());
         assert!(compacted(1023).is_unique() && !compacted(1024).is_unique());
         assert_eq!((compacted(1023), compacted(2000)), (whole.slice(..1023), whole.slice(..2000)));
-    }
-
-    #[test]
-    fn the_deadline_applies_only_under_contention() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
-            let semaphore = ByteSemaphore::new(UNIT_BYTES);
-            let permit = semaphore.acquire(1).await;
-            let slow =
-                tokio::time::timeout(LIMIT * 4, semaphore.with_contention_deadline(LIMIT, pending::<io::Result<()>>()));
-            assert!(slow.await.is_err(), "no deadline without waiters");
-            let mut other = Box::pin(semaphore.acquire(1));
-            assert!(other.as_mut().now_or_never().is_none());
-            let error = semaphore.with_contention_deadline(LIMIT, pending::<io::Result<()>>()).await.unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            assert_eq!(semaphore.with_contention_deadline(LIMIT, async { Ok(7) }).await.unwrap(), 7);
-            drop(permit);
-            other.await;
-        });
     }
 }

@@ -27,6 +27,7 @@ pub mod disk;
 pub mod entropy;
 pub mod map;
 pub mod memory;
+pub mod net;
 pub mod request;
 mod slab;
 pub mod tasks;
@@ -60,6 +61,8 @@ pub struct Machine {
     pub entropy: Entropy,
     /// Finds and opens disks.
     pub disks: Arc<dyn Disks>,
+    /// Opens listening sockets.
+    pub net: Arc<dyn net::Net>,
     /// Buffers for writes.
     pub write_buffers: BufPool,
     /// Buffers for reads.

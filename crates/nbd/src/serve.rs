@@ -5,11 +5,10 @@
 //!                           │ permits by data size, released after the reply is written
 //! ```
 //!
-//! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_REQUESTS`] requests and [`MAX_CONNECTION_BYTES`] of
-//! data between reading and the written reply, however slowly the client reads, and [`MAX_TOTAL_BYTES`] over all
-//! connections; [`HANDSHAKE_TIMEOUT_S`] for the whole handshake. A request is not started, and nothing behind it is
-//! read, until its data fit. While another request waits for memory, a client must send or read the data of each
-//! request within [`DATA_TIMEOUT_S`] or is disconnected.
+//! Bounds: those of [`LIMITS`] and of `weir_front`; per connection [`MAX_REQUESTS`] requests and [`MAX_CONNECTION_BYTES`] of
+//! data between reading and the written reply, however slowly the client reads; over all connections [`MAX_TOTAL_BYTES`], of
+//! which one host gets a quarter. A request is not started, and nothing behind it is read, until its data fit. The front end
+//! closes connections that do not negotiate, stall in the middle of a request, or do not read their replies.
 
 use crate::device::{BlockExports, Device};
 use crate::handshake::{Handshake, HandshakeStep, Negotiated, NextAction};
@@ -19,38 +18,28 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Operation, Protocol, RequestTotals, Tasks};
+use weir_front::{CallGuard, Connection, ConnectionHandle, FrontEnd, HostBudget, HostPermit, Limits, Reader, Writer};
+use weir_machine::net::Listener;
+use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Machine, Operation, Protocol, RequestTotals, Tasks};
 
-/// Maximum number of open connections; further ones wait to be accepted.
-pub const MAX_CONNECTIONS: usize = 128;
+/// Limits of connections.
+pub const LIMITS: Limits = Limits::new(128);
 /// Maximum number of concurrent requests of one connection.
 pub const MAX_REQUESTS: usize = 128;
 /// Maximum size of one connection's data, received or unsent, in bytes.
 pub const MAX_CONNECTION_BYTES: u32 = 2 * wire::MAX_TRANSFER_BYTES;
 /// Maximum size of the data of all connections, in bytes.
 pub const MAX_TOTAL_BYTES: usize = 256 << 20;
-/// Seconds in which a client must send or read the data of a request while another request waits for memory.
-pub const DATA_TIMEOUT_S: u64 = 60;
-/// Seconds for the whole handshake.
-pub const HANDSHAKE_TIMEOUT_S: u64 = 30;
-/// Shutdown waits at most this many seconds for clients that neither finish a request nor read their replies.
-pub const SHUTDOWN_TIMEOUT_S: u64 = 5;
-/// Delay before the next `accept` after one failed, most likely for lack of file descriptors.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-const DATA_TIMEOUT: Duration = Duration::from_secs(DATA_TIMEOUT_S);
-
 /// A reply and the permits that are released after it was written.
 type Outgoing = (Pieces, RequestPermits);
 
 /// Permits that a request holds until its reply is written.
 struct RequestPermits {
     _request: OwnedSemaphorePermit,
-    _data: (BytePermit, BytePermit),
+    _data: (BytePermit, HostPermit),
+    _guard: CallGuard,
 }
 
 /// Decides by address which clients may write.
@@ -62,13 +51,13 @@ pub struct Server {
     write_acl: WriteAcl,
     accounts: Arc<Accounts>,
     /// Memory budget for the data of all connections.
-    memory: ByteSemaphore,
+    memory: Arc<HostBudget>,
 }
 
 impl Server {
     /// Serves these exports, read-only for clients that `write_acl` rejects.
     pub fn new(exports: Arc<dyn BlockExports>, write_acl: WriteAcl) -> Self {
-        Server { exports, write_acl, accounts: Arc::default(), memory: ByteSemaphore::new(MAX_TOTAL_BYTES) }
+        Server { exports, write_acl, accounts: Arc::default(), memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)) }
     }
 
     /// Records requests in the pool's accounts instead of in accounts of the server.
@@ -82,78 +71,64 @@ impl Server {
     }
 }
 
-/// Accepts and serves connections until `stop` becomes true or its sender is dropped, then waits at most
-/// [`SHUTDOWN_TIMEOUT_S`] for requests in progress.
-pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut stop: watch::Receiver<bool>) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                drop(tokio::time::timeout(ACCEPT_RETRY_DELAY, stop.wait_for(|stop| *stop)).await);
-                continue;
-            }
-        };
-        let connection = connection(stream, peer.ip(), Arc::clone(&server), tasks.clone(), stop.clone());
-        drop(tasks.spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%peer, %error, "connection ended");
-            }
-            drop(permit);
-        }));
-    }
-    let ended = connections.acquire_many(MAX_CONNECTIONS as u32);
-    drop(tokio::time::timeout(Duration::from_secs(SHUTDOWN_TIMEOUT_S), ended).await);
+/// Accepts and serves connections until `stop` becomes true or its sender is dropped, then waits a few seconds for requests
+/// in progress.
+pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Machine, stop: watch::Receiver<bool>) {
+    let tasks = machine.tasks.clone();
+    let front = FrontEnd::new(machine.clock, tasks.clone(), LIMITS, vec![server.memory.clone()]);
+    let session =
+        |connection: Connection| serve_connection(connection, Arc::clone(&server), tasks.clone(), stop.clone());
+    weir_front::serve(front, listener, stop.clone(), session).await;
 }
 
-async fn connection(
-    mut stream: TcpStream,
-    peer: IpAddr,
+async fn serve_connection(
+    connection: Connection,
     server: Arc<Server>,
     tasks: Tasks,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+    let Connection { mut reader, mut writer, handle } = connection;
+    let peer = handle.peer().ip();
     let client = server.accounts.client(Protocol::Nbd, &peer.to_string());
     let may_write = (server.write_acl)(peer);
-    let negotiation = handshake(&mut stream, &server, may_write);
+    // A client that does not negotiate is closed like one that stops in the middle of a message.
+    handle.set_in_message(true);
     let negotiated = tokio::select! {
-        negotiated = tokio::time::timeout(Duration::from_secs(HANDSHAKE_TIMEOUT_S), negotiation) => negotiated??,
+        negotiated = handshake(&mut reader, &mut writer, &server, may_write) => negotiated?,
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
+    handle.set_in_message(false);
     let Some(negotiated) = negotiated else { return Ok(()) };
     let rq = server.accounts.begin(&client, Operation::Open);
     let device = server.exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
     server.accounts.record(&rq);
-    let (incoming, outgoing) = stream.into_split();
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
-    let writer = tasks.spawn(write(outgoing, receiver, server.memory.clone()));
-    let session = Arc::new(Session { server, device, negotiated, client });
-    let read = requests(incoming, session, &tasks, sender, stop).await;
-    let written = writer.await.unwrap_or(Ok(()));
+    let writing = tasks.spawn(write(writer, receiver));
+    let session = Arc::new(Session { server, device, negotiated, client, handle });
+    let read = requests(reader, session, &tasks, sender, stop).await;
+    let written = writing.await.unwrap_or(Ok(()));
     read.and(written)
 }
 
 /// Negotiates an export; `None` if the client disconnects without choosing one.
-async fn handshake(stream: &mut TcpStream, server: &Server, may_write: bool) -> io::Result<Option<Negotiated>> {
+async fn handshake(
+    reader: &mut Reader,
+    writer: &mut Writer,
+    server: &Server,
+    may_write: bool,
+) -> io::Result<Option<Negotiated>> {
     let (mut handshake, mut step) = Handshake::begin(may_write);
     loop {
         let HandshakeStep { send, next } = step;
-        stream.write_all(&send).await?;
+        writer.write_all(&send).await?;
         step = match next {
             NextAction::Read(len) => {
                 let mut bytes = vec![0; len];
-                stream.read_exact(&mut bytes).await?;
+                reader.read_exact(&mut bytes).await?;
                 handshake.receive(&*server.exports, &bytes)
             }
             NextAction::Skip(len) => {
-                skip(stream, len).await?;
+                skip(reader, len).await?;
                 handshake.receive(&*server.exports, &[])
             }
             NextAction::Serve(negotiated) => return Ok(Some(negotiated)),
@@ -175,10 +150,11 @@ struct Session {
     device: Arc<dyn Device>,
     negotiated: Negotiated,
     client: Client,
+    handle: ConnectionHandle,
 }
 
 async fn requests(
-    mut incoming: OwnedReadHalf,
+    mut incoming: Reader,
     session: Arc<Session>,
     tasks: &Tasks,
     sender: mpsc::Sender<Outgoing>,
@@ -208,14 +184,18 @@ async fn requests(
         let Ok(request) = Arc::clone(&requests).acquire_owned().await else { return Ok(()) };
         let bytes = transmission::memory_bytes(&plan, &header) as usize;
         let memory = &session.server.memory;
-        let held = RequestPermits { _request: request, _data: (own.acquire(bytes).await, memory.acquire(bytes).await) };
+        let host = session.handle.peer().ip();
+        let data = (own.acquire(bytes).await, memory.acquire(host, bytes).await);
         // The payload is read only after its memory is reserved; this bounds the memory.
         let payload = match plan {
             CommandPlan::Write { .. } => {
-                memory.with_contention_deadline(DATA_TIMEOUT, payload(&mut incoming, header.length)).await?
+                session.handle.set_in_message(true);
+                payload(&mut incoming, header.length).await?
             }
             _ => Bytes::new(),
         };
+        session.handle.set_in_message(false);
+        let held = RequestPermits { _request: request, _data: data, _guard: session.handle.begin_call() };
         let session = Arc::clone(&session);
         let sender = sender.clone();
         drop(tasks.spawn(async move {
@@ -229,7 +209,7 @@ async fn requests(
 }
 
 /// Reads the payload of a WRITE.
-async fn payload(incoming: &mut OwnedReadHalf, len: u32) -> io::Result<Bytes> {
+async fn payload(incoming: &mut Reader, len: u32) -> io::Result<Bytes> {
     let mut bytes = BytesMut::with_capacity(len as usize);
     let mut left = incoming.take(len.into());
     while bytes.len() < len as usize {
@@ -254,20 +234,16 @@ fn operation(command: u16) -> Operation {
     }
 }
 
-async fn write(
-    mut outgoing: OwnedWriteHalf,
-    mut receiver: mpsc::Receiver<Outgoing>,
-    memory: ByteSemaphore,
-) -> io::Result<()> {
+async fn write(mut outgoing: Writer, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
     while let Some((reply, held)) = receiver.recv().await {
-        memory.with_contention_deadline(DATA_TIMEOUT, write_pieces(&mut outgoing, reply)).await?;
+        write_pieces(&mut outgoing, reply).await?;
         drop(held);
     }
     outgoing.shutdown().await
 }
 
 /// Writes all pieces with vectored writes, without joining them.
-async fn write_pieces(outgoing: &mut OwnedWriteHalf, mut pieces: Pieces) -> io::Result<()> {
+async fn write_pieces(outgoing: &mut Writer, mut pieces: Pieces) -> io::Result<()> {
     let mut first = 0;
     while let Some(rest) = pieces.get_mut(first..).filter(|rest| !rest.is_empty()) {
         let mut written = {

@@ -1,7 +1,9 @@
 //! Third-party clients with devices in memory: libnbd and qemu where they are installed.
 
+#![allow(clippy::disallowed_methods, reason = "tests bound real time")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +26,9 @@ fn run(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
     }
 }
 
+/// Any free port of this machine.
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
 #[test]
 fn libnbd_and_qemu_read_devices() {
     let mut bytes = vec![0u8; 70 << 20];
@@ -38,11 +43,12 @@ fn libnbd_and_qemu_read_devices() {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|_| true)));
     let (port, serving) = machine.tasks.block_on({
+        let machine = machine.clone();
         let server = Arc::clone(&server);
         async move {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let port = listener.local_addr().unwrap().port();
-            (port, tasks.spawn(serve(listener, server, tasks.clone(), stopped)))
+            let listener = machine.net.listen(LOOPBACK).await.unwrap();
+            let port = listener.address().port();
+            (port, tasks.spawn(serve(listener, server, machine.clone(), stopped)))
         }
     });
     let uri = format!("nbd://127.0.0.1:{port}/p/vol");
@@ -89,10 +95,12 @@ fn libnbd_and_qemu_write_devices() {
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|peer| peer.is_loopback())));
+    let serving_machine = machine.clone();
     let (port, serving) = machine.tasks.block_on(async move {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        (port, tasks.spawn(serve(listener, server, tasks.clone(), stopped)))
+        let machine = serving_machine;
+        let listener = machine.net.listen(LOOPBACK).await.unwrap();
+        let port = listener.address().port();
+        (port, tasks.spawn(serve(listener, server, machine.clone(), stopped)))
     });
     let uri = format!("nbd://127.0.0.1:{port}/p/vol");
     if let Some((good, text)) = run("nbdinfo", &[&uri]) {
@@ -133,10 +141,12 @@ fn a_client_stalled_in_a_write_does_not_block_shutdown() {
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|_| true)));
+    let serving_machine = machine.clone();
     machine.tasks.block_on(async move {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let serving = tasks.spawn(serve(listener, server, tasks.clone(), stopped));
+        let machine = serving_machine;
+        let listener = machine.net.listen(LOOPBACK).await.unwrap();
+        let address = listener.address();
+        let serving = tasks.spawn(serve(listener, server, machine.clone(), stopped));
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
         client.read_exact(&mut [0; 18]).await.unwrap();
         // Fixed newstyle without zeroes, the export "v", and only the header of a 4 KiB WRITE.
@@ -145,7 +155,7 @@ fn a_client_stalled_in_a_write_does_not_block_shutdown() {
         client.write_all(b"\x25\x60\x95\x13\0\0\0\x01cookie..\0\0\0\0\0\0\0\0\0\0\x10\0").await.unwrap();
         tokio::time::timeout(Duration::from_millis(200), client.read_u8()).await.unwrap_err();
         stop.send(true).unwrap();
-        let limit = Duration::from_secs(weir_nbd::serve::SHUTDOWN_TIMEOUT_S + 20);
+        let limit = weir_nbd::serve::LIMITS.shutdown + Duration::from_secs(20);
         tokio::time::timeout(limit, serving).await.expect("the server must not wait for its client").unwrap();
         drop(client);
     });

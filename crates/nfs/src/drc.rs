@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use weir_machine::Nanos;
 
 /// Maximum number of entries.
 pub const MAX_ENTRIES: usize = 4096;
@@ -65,7 +65,7 @@ struct DrcTable {
 struct DrcEntry {
     answer: Answer,
     /// Expiry time; `None` while the call is running.
-    expires: Option<Instant>,
+    expires: Option<Nanos>,
 }
 
 /// How to handle a call.
@@ -90,7 +90,7 @@ impl DuplicateRequestCache {
     }
 
     /// Looks up a call that arrived at `now` and adds an entry if it is new.
-    pub(crate) fn begin(&self, key: Key, now: Instant) -> DrcDecision<'_> {
+    pub(crate) fn begin(&self, key: Key, now: Nanos) -> DrcDecision<'_> {
         let mut table = self.table();
         match table.answers.get(&key) {
             Some(entry) if entry.expires.is_none_or(|expires| now < expires) => {
@@ -135,7 +135,7 @@ impl DrcTable {
 
 impl DrcReservation<'_> {
     /// Stores the reply and starts the entry's lifetime at `now`.
-    pub(crate) fn complete(mut self, reply: &Reply, now: Instant) {
+    pub(crate) fn complete(mut self, reply: &Reply, now: Nanos) {
         if let Some((key, sender)) = self.pending.take() {
             if let Some(entry) = self.cache.table().answers.get_mut(&key) {
                 entry.expires = Some(now + Duration::from_secs(ENTRY_LIFETIME_SECONDS));
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_retransmitted_call_gets_the_first_reply() {
         let all = DuplicateRequestCache::default();
-        let now = Instant::now();
+        let now = Nanos(1_000_000_000);
         let DrcDecision::Execute(reservation) = all.begin(key(1), now) else { panic!("new") };
         let DrcDecision::Wait(answer) = all.begin(key(1), now) else { panic!("running") };
         let waiting = wait(answer);
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_call_without_a_reply_can_be_retried() {
         let all = DuplicateRequestCache::default();
-        let now = Instant::now();
+        let now = Nanos(1_000_000_000);
         let DrcDecision::Execute(reservation) = all.begin(key(1), now) else { panic!("new") };
         let DrcDecision::Wait(answer) = all.begin(key(1), now) else { panic!("running") };
         drop(reservation);
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn the_table_is_bounded_and_evicts_the_oldest_reply_first() {
         let all = DuplicateRequestCache::default();
-        let now = Instant::now();
+        let now = Nanos(1_000_000_000);
         let DrcDecision::Execute(running) = all.begin(key(0), now) else { panic!("new") };
         for n in 1..=MAX_ENTRIES as u64 + 9 {
             let DrcDecision::Execute(reservation) = all.begin(key(n), now) else { panic!("new") };
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_duplicate_has_the_same_bytes_and_port_and_is_recent() {
         let all = DuplicateRequestCache::default();
-        let now = Instant::now();
+        let now = Nanos(1_000_000_000);
         let client: Arc<str> = Arc::from("client");
         // Two WRITEs with the same xid may differ only in their last byte.
         let mut long = vec![7; 100_000];

@@ -10,9 +10,8 @@ use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
-use tokio::time::Instant;
 use weir_files::tree::Tree;
-use weir_machine::{Client, Operation, Protocol, Request, RequestTotals};
+use weir_machine::{Client, Clock, Nanos, Operation, Protocol, Request, RequestTotals};
 
 /// Secret key and boot verifier of a server.
 #[derive(Clone, Copy)]
@@ -66,6 +65,7 @@ pub struct Server {
     options: Options,
     wcc_tracker: WccTracker,
     drc: DuplicateRequestCache,
+    clock: Option<Clock>,
 }
 
 impl Server {
@@ -78,7 +78,17 @@ impl Server {
             options,
             wcc_tracker: WccTracker::default(),
             drc: DuplicateRequestCache::default(),
+            clock: None,
         }
+    }
+
+    /// Sets the clock by which the duplicate request cache forgets replies; without one it keeps them until it is full.
+    pub fn with_clock(self, clock: &Clock) -> Self {
+        Server { clock: Some(clock.clone()), ..self }
+    }
+
+    fn now(&self) -> Nanos {
+        self.clock.as_ref().map_or(Nanos::default(), Clock::now)
     }
 
     /// Totals of all calls so far.
@@ -101,11 +111,11 @@ impl Server {
         if call.program != nfs3::PROGRAM || !nfs3::is_non_idempotent(call.procedure) {
             return Some(self.answer_and_account(peer, &call, message).await);
         }
-        match self.drc.begin(Key::new(&peer.name, peer.port, message), Instant::now()) {
+        match self.drc.begin(Key::new(&peer.name, peer.port, message), self.now()) {
             DrcDecision::Wait(answer) => drc::wait(answer).await,
             DrcDecision::Execute(reservation) => {
                 let reply = self.answer_and_account(peer, &call, message).await;
-                reservation.complete(&reply, Instant::now());
+                reservation.complete(&reply, self.now());
                 Some(reply)
             }
         }

@@ -43,6 +43,7 @@ pub mod errors;
 pub mod fault;
 pub mod fuzz;
 pub mod medium;
+pub mod net;
 pub mod read_set;
 pub mod record;
 pub mod rng;

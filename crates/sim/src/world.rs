@@ -3,6 +3,7 @@
 use crate::disk::{SimDisk, SimDisks};
 use crate::errors::{ErrorCounts, ErrorPlan, Injector};
 use crate::medium::Medium;
+use crate::net::SimNet;
 use crate::read_set::ReadSet;
 use crate::rng::Rng;
 use crate::scheduler::{DiskEvent, MAIN, Shared, SimError, State, Step, Task, TaskWaker};
@@ -31,9 +32,15 @@ const BUFFER_POOL_BYTES: usize = 4 << 20;
 pub struct SimWorld {
     shared: Arc<Shared>,
     disks: Arc<SimDisks>,
+    net: SimNet,
 }
 
 impl SimWorld {
+    /// The network, on which clients connect to what the code under test listens on.
+    pub fn net(&self) -> &SimNet {
+        &self.net
+    }
+
     /// A world with seed `seed` and without disks.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -56,13 +63,14 @@ impl SimWorld {
             power_off: false,
             errors: None,
         };
-        SimWorld { shared: Arc::new(Shared(Mutex::new(state))), disks: Arc::default() }
+        SimWorld { shared: Arc::new(Shared(Mutex::new(state))), disks: Arc::default(), net: SimNet::default() }
     }
 
     /// The machine for the code under test.
     pub fn machine(&self) -> Machine {
         let platform = Arc::new(SimPlatform(self.clone()));
         Machine {
+            net: Arc::new(self.net.clone()),
             clock: Clock::new(platform.clone()),
             tasks: Tasks::new(platform.clone()),
             compute: Compute::new(platform.clone()),

@@ -4,6 +4,7 @@
 //! is, have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed
 //! after [`CALL_TIMEOUT`]. A client has [`WRITE_TIMEOUT`] to accept a frame. A command whose client disconnected runs
 //! to its end, or until it checks [`Call::is_gone`].
+#![allow(clippy::disallowed_methods, reason = "the socket of a real process, in real time")]
 
 use super::{ServedPool, own_socket};
 use crate::call::{Call, Input, Line};

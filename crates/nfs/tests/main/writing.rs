@@ -9,16 +9,16 @@ use weir_nfs::fuzz::{small_server, writable_server};
 use weir_nfs::wire::{Decoder, Encoder};
 use weir_nfs::{Options, Peer, Secrets, Server, Squash};
 
-const ALICE: u32 = 1000;
+pub const ALICE: u32 = 1000;
 
-fn open_server() -> (Server, Vec<u8>) {
+pub fn open_server() -> (Server, Vec<u8>) {
     let server = writable_server(Options { squash: Squash::None, ..Options::default() });
     let root = mount(&server, "/p").unwrap();
     (server, root)
 }
 
 /// `sattr3` with only mode and size.
-fn sattr(out: &mut Encoder, mode: Option<u32>, size: Option<u64>) {
+pub fn sattr(out: &mut Encoder, mode: Option<u32>, size: Option<u64>) {
     match mode {
         Some(mode) => drop(out.u32(1).u32(mode)),
         None => drop(out.u32(0)),

@@ -1,0 +1,212 @@
+//! One connection: its halves report progress, and can be closed from outside.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weir_machine::net::{Accepted, ReadHalf, WriteHalf};
+use weir_machine::{Clock, Nanos};
+
+/// Wakers of the tasks that wait for the halves.
+#[derive(Default)]
+struct Waiting {
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+struct Shared {
+    peer: SocketAddr,
+    clock: Clock,
+    /// Time of the last byte in either direction, or of the last call that ended.
+    progress_ns: AtomicU64,
+    /// Time at which the message began that is being received; 0 if none is.
+    message_ns: AtomicU64,
+    calls: AtomicUsize,
+    /// Whether the client does not take bytes that the server has for it.
+    is_write_blocked: AtomicBool,
+    is_closed: AtomicBool,
+    waiting: Mutex<Waiting>,
+}
+
+/// A reference to a connection.
+#[derive(Clone)]
+pub struct ConnectionHandle(Arc<Shared>);
+
+/// A call in progress, until dropped.
+pub struct CallGuard(ConnectionHandle);
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        let before = self.0.0.calls.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "more calls ended than began");
+        self.0.progressed();
+    }
+}
+
+impl ConnectionHandle {
+    /// Address of the client.
+    pub fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+
+    /// Counts a call in progress.
+    pub fn begin_call(&self) -> CallGuard {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        CallGuard(self.clone())
+    }
+
+    /// Sets whether a part of a message has been received, and the rest is awaited.
+    pub fn set_in_message(&self, is_in_message: bool) {
+        let ns = if is_in_message { self.0.clock.now().0.max(1) } else { 0 };
+        if !is_in_message || self.0.message_ns.load(Ordering::Relaxed) == 0 {
+            self.0.message_ns.store(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes the connection: its session gets [`io::ErrorKind::TimedOut`] from both halves.
+    pub fn close(&self) {
+        self.0.is_closed.store(true, Ordering::Release);
+        let Waiting { reader, writer } = std::mem::take(&mut *self.waiting());
+        reader.into_iter().chain(writer).for_each(Waker::wake);
+    }
+
+    /// Whether the connection was closed by [`ConnectionHandle::close`].
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Number of calls in progress.
+    pub(crate) fn calls(&self) -> usize {
+        self.0.calls.load(Ordering::Relaxed)
+    }
+
+    /// Time without a byte in either direction.
+    pub(crate) fn quiet(&self, now: Nanos) -> Duration {
+        now.since(Nanos(self.0.progress_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Time since the message that is being received began, if there is one.
+    pub(crate) fn in_message(&self, now: Nanos) -> Option<Duration> {
+        let begun = self.0.message_ns.load(Ordering::Relaxed);
+        (begun != 0).then(|| now.since(Nanos(begun)))
+    }
+
+    /// Whether the client does not take bytes that the server has for it.
+    pub(crate) fn is_write_blocked(&self) -> bool {
+        self.0.is_write_blocked.load(Ordering::Relaxed)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn progressed(&self) {
+        self.0.progress_ns.store(self.0.clock.now().0, Ordering::Relaxed);
+    }
+
+    fn closed(&self) -> Option<io::Error> {
+        self.is_closed().then(|| io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// An accepted connection, as its session uses it.
+pub struct Connection {
+    /// The half that is read.
+    pub reader: Reader,
+    /// The half that is written.
+    pub writer: Writer,
+    /// State of the connection.
+    pub handle: ConnectionHandle,
+}
+
+impl Connection {
+    pub(crate) fn new(accepted: Accepted, clock: &Clock) -> Self {
+        let Accepted { reader, writer, peer } = accepted;
+        let handle = ConnectionHandle(Arc::new(Shared {
+            peer,
+            clock: clock.clone(),
+            progress_ns: AtomicU64::new(clock.now().0),
+            message_ns: AtomicU64::new(0),
+            calls: AtomicUsize::new(0),
+            is_write_blocked: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        }));
+        let reader = Reader { half: reader, handle: handle.clone() };
+        let writer = Writer { half: writer, handle: handle.clone() };
+        Connection { reader, writer, handle }
+    }
+}
+
+/// The half that is read.
+pub struct Reader {
+    half: ReadHalf,
+    handle: ConnectionHandle,
+}
+
+impl AsyncRead for Reader {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let answer = Pin::new(&mut self.half).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.handle.progressed();
+        }
+        if answer.is_pending() {
+            self.handle.waiting().reader = Some(cx.waker().clone());
+        }
+        // Checked after the waker is stored: `close` either sees the waker or is seen here.
+        self.handle.closed().map_or(answer, |error| Poll::Ready(Err(error)))
+    }
+}
+
+/// The half that is written.
+pub struct Writer {
+    half: WriteHalf,
+    handle: ConnectionHandle,
+}
+
+impl Writer {
+    fn ended<T>(&self, cx: &Context<'_>, answer: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.handle.0.is_write_blocked.store(answer.is_pending(), Ordering::Relaxed);
+        if answer.is_pending() {
+            self.handle.waiting().writer = Some(cx.waker().clone());
+        } else {
+            self.handle.progressed();
+        }
+        self.handle.closed().map_or(answer, |error| Poll::Ready(Err(error)))
+    }
+}
+
+impl AsyncWrite for Writer {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let answer = Pin::new(&mut self.half).poll_write(cx, buf);
+        self.ended(cx, answer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let answer = Pin::new(&mut self.half).poll_flush(cx);
+        self.ended(cx, answer)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let answer = Pin::new(&mut self.half).poll_shutdown(cx);
+        self.ended(cx, answer)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let answer = Pin::new(&mut self.half).poll_write_vectored(cx, bufs);
+        self.ended(cx, answer)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.half.is_write_vectored()
+    }
+}

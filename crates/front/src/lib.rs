@@ -1,0 +1,24 @@
+//! What the front ends on the network share: the accept loop, limits in total and per host, deadlines that count bytes,
+//! memory budgets per host, and shutdown.
+//!
+//! ```text
+//!   listener ─► serve ─► limits: full? close the connection that was quiet longest ─► session (NFS, NBD)
+//!                 │                                                                     │ Reader, Writer: progress
+//!                 └─ every second: connections that are idle, or that stalled ◄─────────┘
+//! ```
+//!
+//! *No client keeps others out.* A new connection is always accepted: if there is no room, in total or for its host, the
+//! connection of the host with the most connections that was quiet longest is closed. NFS and NBD clients reconnect by
+//! themselves. A client that sends half of a message or does not read its replies holds memory, so it is closed after
+//! [`Limits::stalled`] without a byte, and after [`Limits::stalled_under_pressure`] while another client waits for memory.
+//! One host gets at most a quarter of a [`HostBudget`].
+//!
+//! A connection with calls in progress is neither idle nor stalled: it waits for the server.
+
+mod budget;
+mod connection;
+mod serve;
+
+pub use budget::{HostBudget, HostPermit};
+pub use connection::{CallGuard, Connection, ConnectionHandle, Reader, Writer};
+pub use serve::{FrontEnd, Limits, serve};
