@@ -7,6 +7,7 @@
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_add`).
 
 use super::config::Config;
+use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::syncing::TxgSync;
 use super::{Engine, allocation};
@@ -100,7 +101,7 @@ impl Engine {
             allocation::set_empty_top(&blocks, top)?;
         }
         self.tops.add(&joined.tops);
-        self.events.post("vdev_add", |_| {});
+        self.events.post(PoolEvent::VdevAdd, |_| {});
         let capacity_bytes = self.gate.space().capacity_bytes();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {

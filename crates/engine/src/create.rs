@@ -16,6 +16,7 @@ pub mod layout;
 
 pub use layout::{Layout, NewLeaf, NewTopLevelVdev};
 
+use super::events::PoolEvent;
 use crate::autotrim::AutoTrim;
 use crate::brt::BlockRefTable;
 use crate::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
@@ -271,7 +272,7 @@ impl Engine {
             engine.abandon().await;
             return Err(error);
         }
-        engine.events.post("pool_create", |_| {});
+        engine.events.post(PoolEvent::PoolCreate, |_| {});
         Ok(engine)
     }
 }

@@ -18,6 +18,10 @@
 //! Source: OpenZFS `module/zfs/fm.c` (`zfs_zevent_post`), `module/zfs/zfs_fm.c`, `include/sys/fm/fs/zfs.h`,
 //! `include/sys/sysevent/eventdefs.h`.
 
+mod class;
+
+pub use class::{ErrorReport, PoolEvent};
+
 use super::config::{Config, visit};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -128,7 +132,7 @@ impl PoolFacts {
             detector.set("vdev", guid);
         }
         let mut list = NvList::new();
-        list.set("class", format!("ereport.fs.zfs.{class}").as_str());
+        list.set("class", class);
         list.set("detector", detector);
         self.add_pool(&mut list);
         if let Some(guid) = leaf {
@@ -154,7 +158,7 @@ impl PoolFacts {
 }
 
 /// Key by which two faults are equal: class, error number, leaf, offset, size, priority, block.
-type FaultKey = (&'static str, i32, u64, u64, u64, u32, Option<Bookmark>);
+type FaultKey = (ErrorReport, i32, u64, u64, u64, u32, Option<Bookmark>);
 
 /// Recent faults, each once, for detection of duplicates.
 #[derive(Default)]
@@ -188,13 +192,13 @@ struct State {
     dropped: u64,
     recent: Recent,
     /// Start of the current second of the rate limit and the faults in it, by class and leaf.
-    seconds: BTreeMap<(&'static str, u64), (Nanos, u32)>,
+    seconds: BTreeMap<(ErrorReport, u64), (Nanos, u32)>,
     ended: bool,
 }
 
 impl State {
     /// Counts a fault; returns whether its class and device exceed the rate limit (`zfs_ratelimit`).
-    fn too_many(&mut self, class: &'static str, leaf: u64, now: Nanos) -> bool {
+    fn too_many(&mut self, class: ErrorReport, leaf: u64, now: Nanos) -> bool {
         let (start, count) = self.seconds.entry((class, leaf)).or_insert((now, 0));
         if now.since(*start) >= Duration::from_secs(1) {
             (*start, *count) = (now, 0);
@@ -251,21 +255,21 @@ impl Events {
         std::mem::take(&mut self.lock().ring).len()
     }
 
-    /// Posts a pool event of class `sysevent.fs.zfs.` and `name`; `more` adds values.
-    pub(crate) fn post(&self, name: &str, more: impl FnOnce(&mut NvList)) {
+    /// Posts a pool event; `more` adds values.
+    pub(crate) fn post(&self, event: PoolEvent, more: impl FnOnce(&mut NvList)) {
         let mut state = self.lock();
         let mut list = NvList::new();
         list.set("version", NvValue::Uint8(0));
-        list.set("class", format!("sysevent.fs.zfs.{name}").as_str());
+        list.set("class", format!("sysevent.fs.zfs.{}", event.name()).as_str());
         state.pool.add_pool(&mut list);
         more(&mut list);
         self.put(&mut state, list);
     }
 
-    /// Posts a device event of class `sysevent.fs.zfs.` and `name`.
-    pub(crate) fn post_vdev(&self, name: &str, guid: u64) {
+    /// Posts an event about a device.
+    pub(crate) fn post_vdev(&self, event: PoolEvent, guid: u64) {
         let path = self.lock().pool.vdevs.get(&guid).and_then(|vdev| vdev.path.clone());
-        self.post(name, |list| {
+        self.post(event, |list| {
             list.set("vdev_guid", guid);
             if let Some(path) = path {
                 list.set("vdev_path", path.as_str());
@@ -275,7 +279,7 @@ impl Events {
 
     /// Posts a record that was written to the pool's history (`spa_history_log_notify`).
     pub(crate) fn post_history(&self, record: &NvList) {
-        self.post("history_event", |list| {
+        self.post(PoolEvent::HistoryEvent, |list| {
             for (from, to) in HISTORY {
                 let value = record.pairs().iter().find(|pair| pair.name == from.as_bytes()).map(|pair| &pair.value);
                 value.into_iter().for_each(|value| list.set(to, value.clone()));
@@ -283,18 +287,18 @@ impl Events {
         });
     }
 
-    /// Posts an error report of class `ereport.fs.zfs.` and `class` about a device or the pool.
-    pub(crate) fn report(&self, class: &str, leaf: Option<u64>) {
+    /// Posts an error report about a device or the pool.
+    pub(crate) fn report(&self, class: ErrorReport, leaf: Option<u64>) {
         let mut state = self.lock();
-        let mut list = state.pool.report(class, leaf);
+        let mut list = state.pool.report(&ereport(class), leaf);
         leaf.into_iter().for_each(|leaf| state.pool.add_parent(leaf, &mut list));
         self.put(&mut state, list);
     }
 
-    /// Posts an error report of class `ereport.fs.zfs.` and `class` about a dataset; `more` adds values.
-    pub(crate) fn report_dataset(&self, class: &str, more: impl FnOnce(&mut NvList)) {
+    /// Posts an error report about a dataset; `more` adds values.
+    pub(crate) fn report_dataset(&self, class: ErrorReport, more: impl FnOnce(&mut NvList)) {
         let mut state = self.lock();
-        let mut list = state.pool.report(class, None);
+        let mut list = state.pool.report(&ereport(class), None);
         more(&mut list);
         self.put(&mut state, list);
     }
@@ -302,8 +306,7 @@ impl Events {
     /// Posts the change of a device's state (`resource.fs.zfs.statechange`); `state` is a `vdev_state_t`.
     pub(crate) fn post_state_change(&self, leaf: u64, vdev_state: u64) {
         let mut state = self.lock();
-        let mut list = state.pool.report("", Some(leaf));
-        list.set("class", "resource.fs.zfs.statechange");
+        let mut list = state.pool.report("resource.fs.zfs.statechange", Some(leaf));
         list.set("vdev_state", vdev_state);
         self.put(&mut state, list);
     }
@@ -366,7 +369,7 @@ impl FaultObserver for Events {
             state.dropped += 1;
             return;
         }
-        let mut list = state.pool.report(class, spot.map(|spot| spot.leaf));
+        let mut list = state.pool.report(&ereport(class), spot.map(|spot| spot.leaf));
         if let Some(spot) = spot {
             list.set("vdev_read_errors", spot.counts.read_errors);
             list.set("vdev_write_errors", spot.counts.write_errors);
@@ -404,12 +407,19 @@ fn add_block(fault: &Fault<'_>, list: &mut NvList) {
     }
 }
 
-fn class_of(what: &FaultKind<'_>) -> &'static str {
+/// The class of an error report.
+fn ereport(class: ErrorReport) -> String {
+    format!("ereport.fs.zfs.{}", class.name())
+}
+
+fn class_of(what: &FaultKind<'_>) -> ErrorReport {
     match what {
-        FaultKind::Checksum(_) => "checksum",
-        FaultKind::Read(_) | FaultKind::Write(_) | FaultKind::Flush(_) => "io",
-        FaultKind::Lost(BlockError::Corrupt { fault: CodecError::Authentication { .. }, .. }) => "authentication",
-        FaultKind::Lost(_) => "data",
+        FaultKind::Checksum(_) => ErrorReport::Checksum,
+        FaultKind::Read(_) | FaultKind::Write(_) | FaultKind::Flush(_) => ErrorReport::Io,
+        FaultKind::Lost(BlockError::Corrupt { fault: CodecError::Authentication { .. }, .. }) => {
+            ErrorReport::Authentication
+        }
+        FaultKind::Lost(_) => ErrorReport::Data,
     }
 }
 

@@ -56,6 +56,7 @@ pub use syncing::{SyncerState, TxgSync};
 pub use tasks::Task;
 pub use tx_admission::{DirtyLimits, PoolSpace, PoolTxAdmission};
 
+use events::{ErrorReport, PoolEvent};
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
@@ -312,8 +313,8 @@ impl Engine {
     async fn end(&self, state: Option<u64>) -> Result<(), PoolError> {
         let done = self.end_as(state).await;
         match state.filter(|_| done.is_ok()) {
-            Some(state::DESTROYED) => self.events.post("pool_destroy", |_| {}),
-            Some(_) => self.events.post("pool_export", |_| {}),
+            Some(state::DESTROYED) => self.events.post(PoolEvent::PoolDestroy, |_| {}),
+            Some(_) => self.events.post(PoolEvent::PoolExport, |_| {}),
             None => {}
         }
         self.events.end();
@@ -397,7 +398,7 @@ async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerState {
             }
             Err(why) => {
                 tracing::error!("pool '{}' is suspended: {why}", engine.name());
-                engine.events.report("io_failure", None);
+                engine.events.report(ErrorReport::IoFailure, None);
                 engine.txgs().fail(&why.to_string());
                 core.ended = true;
             }

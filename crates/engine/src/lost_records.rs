@@ -4,6 +4,7 @@
 //! added to the pool's error log, so that `zpool status -v` names the files that lost changes. The error log is on stable
 //! storage before the intent log is destroyed, so a crash between the two repeats the report and does not lose it.
 
+use super::events::ErrorReport;
 use crate::open_datasets::OpenSet;
 use crate::{Engine, TxgSync};
 use std::collections::BTreeMap;
@@ -45,7 +46,7 @@ impl Engine {
             Err(error) => {
                 if matches!(error, ObjectError::LogKept { .. }) {
                     tracing::error!(dataset, %error, "the dataset cannot be opened");
-                    self.events.report_dataset("log_replay", |list| {
+                    self.events.report_dataset(ErrorReport::LogReplay, |list| {
                         list.set("dataset", dataset);
                         list.set("reason", error.to_string().as_str());
                     });
@@ -69,7 +70,7 @@ impl Engine {
             objects = lost.objects.len(),
             "the intent log cannot be replayed to its end; changes that were stable are lost from {lost}"
         );
-        self.events.report_dataset("log_replay", |list| {
+        self.events.report_dataset(ErrorReport::LogReplay, |list| {
             list.set("dataset", dataset);
             list.set("zio_objset", set.id().0);
             if let Some(record) = &lost.record {

@@ -17,6 +17,7 @@ use super::brt::BlockRefTable;
 use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
 use super::dtls::LeafDtls;
+use super::events::{ErrorReport, PoolEvent};
 use super::keys::KeyStore;
 use super::labels::Leaf;
 use super::space::SpaceMaps;
@@ -120,7 +121,7 @@ impl Engine {
         let absent: Vec<u64> =
             tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
         let engine = assemble(machine, options, pool, config).await?;
-        absent.into_iter().for_each(|leaf| engine.events.report("vdev.open_failed", Some(leaf)));
+        absent.into_iter().for_each(|leaf| engine.events.report(ErrorReport::VdevOpenFailed, Some(leaf)));
         let without_logs = options.without_logs;
         engine.gives_up_logs.store(without_logs, Ordering::Relaxed);
         let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
@@ -137,7 +138,7 @@ impl Engine {
             engine.abandon().await;
             return Err(error);
         }
-        engine.events.post("pool_import", |_| {});
+        engine.events.post(PoolEvent::PoolImport, |_| {});
         Ok(engine)
     }
 }

@@ -20,6 +20,7 @@
 //!
 //! Source: OpenZFS `module/zfs/dsl_scan.c`, `spa_errlog.c`.
 
+use super::events::PoolEvent;
 use super::{Engine, TxgSync};
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -167,7 +168,7 @@ impl Engine {
                 let mut progress = syncing.open_scrub().await?;
                 progress.scan.flags |= PAUSED;
                 syncing.put_scrub(&progress).await?;
-                syncing.engine.events.post("scrub_paused", |_| {});
+                syncing.engine.events.post(PoolEvent::ScrubPaused, |_| {});
                 Ok(())
             })
         })
@@ -285,7 +286,7 @@ impl TxgSync<'_> {
         let last = scrub_in(rq, &Mos { set: self.engine.mos.clone() }).await?;
         if let Some(mut open) = last.as_ref().filter(|p| p.is_open()).cloned() {
             if open.is_paused() {
-                self.engine.events.post("scrub_resume", |_| {});
+                self.engine.events.post(PoolEvent::ScrubResume, |_| {});
             }
             open.scan.flags &= !PAUSED;
             return self.put_scrub(&open).await;
@@ -309,7 +310,7 @@ impl TxgSync<'_> {
         self.core.scrub_began = Some(scan.max_txg);
         self.engine.cache.blocks().tree().begin_scrub();
         self.put_scrub(&Progress { scan, place: Position::default(), active_s: 0 }).await?;
-        self.engine.events.post("scrub_start", |_| {});
+        self.engine.events.post(PoolEvent::ScrubStart, |_| {});
         Ok(())
     }
 
@@ -376,7 +377,7 @@ impl TxgSync<'_> {
         }
         self.rotate_errors().await?;
         self.put_scrub(&progress).await?;
-        let event = if state == FINISHED { "scrub_finish" } else { "scrub_abort" };
+        let event = if state == FINISHED { PoolEvent::ScrubFinish } else { PoolEvent::ScrubAbort };
         self.engine.events.post(event, |_| {});
         Ok(())
     }

@@ -16,6 +16,7 @@
 
 use super::Engine;
 use super::config::visit;
+use super::events::{ErrorReport, PoolEvent};
 use super::syncing::TxgSync;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -132,7 +133,7 @@ impl Engine {
         if !faulted.is_empty() {
             self.set_faulted(faulted, false).await?;
         }
-        self.events.post("vdev_clear", |_| {});
+        self.events.post(PoolEvent::VdevClear, |_| {});
         Ok(())
     }
 
@@ -187,7 +188,7 @@ impl Supervisor {
         let overdue = engine.cache.blocks().tree().check_deadlines(&self.deadlines);
         for leaf in overdue.iter().filter(|leaf| leaf.newly_slow > 0) {
             tracing::warn!(device = leaf.name, operations = leaf.newly_slow, "slow I/O");
-            engine.events.report("delay", Some(leaf.guid));
+            engine.events.report(ErrorReport::Delay, Some(leaf.guid));
         }
         let hanging: Vec<&OverdueLeaf> = overdue.iter().filter(|leaf| leaf.hang.is_some()).collect();
         self.hanging.retain(|guid| hanging.iter().any(|leaf| leaf.guid == *guid));
@@ -204,7 +205,7 @@ impl Supervisor {
         let is_new = self.hanging.insert(leaf.guid);
         if is_new {
             tracing::error!("pool '{}': {}", engine.name(), Hang(leaf));
-            engine.events.report("deadman", Some(leaf.guid));
+            engine.events.report(ErrorReport::Deadman, Some(leaf.guid));
         }
         if !leaf.is_dispensable && mode == FailMode::Wait {
             return;
@@ -230,7 +231,7 @@ impl Supervisor {
         let why = engine.suspension().reason();
         if let Some(why) = why.as_ref().filter(|_| !self.is_suspended) {
             tracing::error!("pool '{}' is suspended: {why}; 'zpool clear' resumes it", engine.name());
-            engine.events.report("io_failure", None);
+            engine.events.report(ErrorReport::IoFailure, None);
         }
         self.is_suspended = why.is_some();
         let failed = engine.txgs().failure().filter(|_| engine.suspension().mode() == FailMode::Panic);

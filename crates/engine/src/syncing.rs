@@ -18,6 +18,7 @@ use super::brt::BlockRefTable;
 use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
 use super::dtls::LeafDtls;
+use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::space::SpaceMaps;
 use std::collections::VecDeque;
@@ -458,7 +459,7 @@ impl TxgSync<'_> {
         core.uberblock = uberblock;
         if core.config_dirty {
             self.engine.events.know(&core.config);
-            self.engine.events.post("config_sync", |_| {});
+            self.engine.events.post(PoolEvent::ConfigSync, |_| {});
         }
         core.config_dirty = false;
         self.engine.show(core, faults);

@@ -4,6 +4,7 @@
 //! ([`weir_blocks::Blocks::trim`]).
 
 use super::Engine;
+use super::events::PoolEvent;
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 
@@ -19,16 +20,16 @@ impl Engine {
         let mut bytes = 0;
         for vdev in 0..blocks.tree().len() as u32 {
             let size = blocks.vdev_space(vdev).size_bytes;
-            self.post_trim(vdev, "trim_start");
+            self.post_trim(vdev, PoolEvent::TrimStart);
             let trimmed = blocks.trim(&[(vdev, 0..size)]).await;
-            self.post_trim(vdev, if trimmed.is_ok() { "trim_finish" } else { "trim_cancel" });
+            self.post_trim(vdev, if trimmed.is_ok() { PoolEvent::TrimFinish } else { PoolEvent::TrimCancel });
             bytes += trimmed.map_err(|error| PoolError::Refused { what: error.to_string() })?;
         }
         Ok(bytes)
     }
 
     /// Posts a trim event for each leaf of a top-level vdev.
-    fn post_trim(&self, vdev: u32, event: &str) {
+    fn post_trim(&self, vdev: u32, event: PoolEvent) {
         let config = self.shown().config;
         let top = config.tops().get(vdev as usize).map(VdevConfig::parse);
         for leaf in top.iter().flatten().flat_map(|top| top.leaves()) {

@@ -10,6 +10,7 @@
 
 use super::Engine;
 use super::datasets::policy_for;
+use super::events::ErrorReport;
 use super::syncing::TxgSync;
 use std::sync::Arc;
 use weir_blocks::{BlockError, ReadOptions};
@@ -110,7 +111,7 @@ fn is_lost(ended_by: Option<&ObjectError>) -> bool {
 /// Reports an unreadable intent log and returns the import's error; no log is claimed partially (`spa_check_logs`).
 fn kept(engine: &Engine, dataset: &str, error: &ObjectError) -> PoolError {
     tracing::error!(dataset, %error, "the intent log cannot be read");
-    engine.events.report("log_replay", None);
+    engine.events.report(ErrorReport::LogReplay, None);
     let what = format!(
         "the intent log of '{dataset}' cannot be read: {error}; bring the device back, or give up the changes in this log \
          with 'zpool import -m'"

@@ -111,7 +111,7 @@ fn faults_of_a_bad_disk_are_deduplicated_and_rate_limited() {
     assert_eq!(classes(&events).len(), 1, "an equal fault is reported once");
     (1..100).for_each(|n| wrong(&events, n << 12));
     assert_eq!(classes(&events).len(), PER_SECOND as usize);
-    events.post("scrub_finish", |_| {});
+    events.post(PoolEvent::ScrubFinish, |_| {});
     assert_eq!(events.after(u64::from(PER_SECOND)).events[0].dropped, 100 - u64::from(PER_SECOND));
     hand.0.fetch_add(1_000_000_000, Ordering::SeqCst);
     wrong(&events, 0);
@@ -129,7 +129,7 @@ fn faults_of_a_bad_disk_are_deduplicated_and_rate_limited() {
 #[test]
 fn recent_faults_are_bounded() {
     let mut recent = Recent::default();
-    let fault = |n: u64| ("io", EIO, 3, n, 512, 0, None);
+    let fault = |n: u64| (ErrorReport::Io, EIO, 3, n, 512, 0, None);
     assert!((0..2 * MAX_DEDUP_ENTRIES as u64).all(|n| recent.is_new(fault(n), Nanos(0))));
     assert_eq!((recent.sequence_of.len(), recent.order.len()), (MAX_DEDUP_ENTRIES, MAX_DEDUP_ENTRIES));
     assert!(!recent.is_new(fault(2 * MAX_DEDUP_ENTRIES as u64 - 1), Nanos(1)));
@@ -139,14 +139,14 @@ fn recent_faults_are_bounded() {
 #[test]
 fn the_ring_keeps_the_newest() {
     let (events, _) = events();
-    (0..MAX_EVENTS + 10).for_each(|_| events.post("config_sync", |_| {}));
+    (0..MAX_EVENTS + 10).for_each(|_| events.post(PoolEvent::ConfigSync, |_| {}));
     let news = events.after(0);
     assert_eq!((news.events.len(), news.events[0].eid, news.missed), (MAX_EVENTS, 11, 0));
     assert_eq!(events.after(5).missed, 5);
     let last = MAX_EVENTS as u64 + 10;
     assert!(events.after(last).events.is_empty() && events.after(last).missed == 0);
     assert_eq!(events.clear(), MAX_EVENTS);
-    events.post("pool_export", |_| {});
+    events.post(PoolEvent::PoolExport, |_| {});
     assert_eq!(events.after(0).events[0].eid, last + 1);
     assert!(events.after(u64::MAX).events.is_empty() && !events.is_ended());
     events.end();
@@ -167,7 +167,7 @@ fn history_events_use_openzfs_names() {
     record.set("history command", "x".repeat(MAX_EVENT_BYTES).as_str());
     events.post_history(&record);
     assert_eq!(classes(&events).len(), 1, "an oversized event is dropped");
-    events.post_vdev("trim_start", 3);
+    events.post_vdev(PoolEvent::TrimStart, 3);
     let last = events.after(1).events[0].clone();
     assert_eq!((last.dropped, last.list.get_str("vdev_path")), (1, Some("/disks/3")));
 }
