@@ -7,7 +7,7 @@ use crate::mount::{Access, OpenPoolOptions, OpenedPool, StopSignal, open_options
 use crate::secrets::{KeyPrompt, ask_all};
 use clap::Parser;
 use weir_daemon::nfs::{self, Squash};
-use weir_daemon::service::summary;
+use weir_daemon::service::{device_summary, summary};
 use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
 use weir_linux::Production;
 use weir_pool::Rewind;
@@ -94,6 +94,7 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
         for (protocol, served) in service.served() {
             eprintln!("{}", summary(protocol, &served));
         }
+        eprintln!("{}", device_summary(service.accounts()));
         Ok(())
     });
     let closed = opened.close();

@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
+use weir_machine::accounts::{Content, Redundancy};
 use weir_machine::net::Listener;
-use weir_machine::{JoinHandle, Machine, Request, RequestTotals, Source};
+use weir_machine::{Accounts, JoinHandle, Machine, Request, RequestTotals, Source};
 use weir_nbd::ExportList as _;
 use weir_nfs::Secrets;
 use weir_pool::PoolError;
@@ -133,6 +134,11 @@ impl Service {
         mounts.chain(volumes).collect()
     }
 
+    /// Accounts of the pool.
+    pub fn accounts(&self) -> &Accounts {
+        self.exports.pool.accounts()
+    }
+
     /// Request totals of NFS and NBD.
     pub fn served(&self) -> [(&'static str, RequestTotals); 2] {
         [("nfs3", self.nfs.served()), ("nbd", self.nbd.served())]
@@ -177,6 +183,17 @@ pub fn summary(protocol: &str, served: &RequestTotals) -> String {
     )
 }
 
+/// One line about the bytes written to the pool's devices since it was opened: by content, and what redundancy added.
+pub fn device_summary(accounts: &Accounts) -> String {
+    let written = accounts.device_bytes();
+    let contents = Content::ALL.map(|content| format!("{} {}", content.name(), written.of_content(content)));
+    let redundancy = Redundancy::ALL.map(|redundancy| {
+        let bytes: u64 = Content::ALL.iter().map(|content| written.of(*content, redundancy)).sum();
+        format!("{} {bytes}", redundancy.name())
+    });
+    format!("devices: {} bytes written: {}; of these {}", written.total(), contents.join(", "), redundancy.join(", "))
+}
+
 async fn listen(
     machine: &Machine,
     address: IpAddr,
@@ -217,6 +234,18 @@ mod tests {
         assert_eq!(shell_quoted("[::1]:/p"), "'[::1]:/p'");
         assert_eq!(shell_quoted("127.0.0.1:/p/a b"), "'127.0.0.1:/p/a b'");
         assert_eq!(shell_quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn the_summary_of_the_devices_names_every_cause() {
+        let accounts = Accounts::default();
+        accounts.write_cost(Content::Data, 1, 54, Default::default()).wrote(Redundancy::First, 4096, 96);
+        accounts.write_cost(Content::Metadata, 1, 54, Default::default()).wrote(Redundancy::Parity, 512, 0);
+        assert_eq!(
+            device_summary(&accounts),
+            "devices: 4608 bytes written: data 4096, metadata 512, intent log 0, labels 0, repair 0; \
+             of these first copy 4000, copies 0, parity 512, padding 96"
+        );
     }
 
     #[test]
