@@ -322,10 +322,8 @@ impl Engine {
     }
 
     async fn end_as(&self, state: Option<u64>) -> Result<(), PoolError> {
-        // A suspended pool is closed as of its last complete txg.
-        if self.cache.blocks().tree().suspension().reason().is_some() {
-            self.cache.blocks().tree().suspension().close();
-        }
+        // A pool that is suspended, or waits for a device, is closed as of its last complete txg.
+        self.give_up_waiting();
         for files in self.readers() {
             self.store_of(&files).await;
         }

@@ -137,6 +137,22 @@ impl Engine {
         Ok(())
     }
 
+    /// Ends the waits of a pool that is being closed: for `zpool clear`, and for devices that hang. Their writes fail.
+    pub(crate) fn give_up_waiting(&self) {
+        let tree = self.cache.blocks().tree();
+        let waits = self.waits_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some();
+        if !waits && self.suspension().reason().is_none() {
+            return;
+        }
+        self.suspension().close();
+        // The supervisor has found that they hang; what matters here is which.
+        let long = Deadlines { slow: Duration::MAX, hang: INTERVAL };
+        for leaf in tree.check_deadlines(&long).iter().filter(|leaf| waits && leaf.hang.is_some()) {
+            tracing::warn!(device = leaf.name, "does not answer; the pool is closed as of its last complete txg");
+            tree.take_out(leaf.guid);
+        }
+    }
+
     /// Records in the configuration and the labels whether leaves are faulted.
     async fn set_faulted(&self, leaves: Vec<u64>, faulted: bool) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {

@@ -207,6 +207,34 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
 }
 
 #[test]
+fn a_pool_that_waits_for_a_device_can_be_closed() {
+    let world = world::world(41, shape(Layout::Single, 1));
+    let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
+    let disk = world.disks().remove(0);
+    let hang = disk.lay(Fault::Hang);
+    let write = machine.tasks.spawn({
+        let (engine, files) = (engine.clone(), files.clone());
+        async move {
+            world::write(&files, "lost").await;
+            engine.sync().await
+        }
+    });
+    let stopped = world
+        .run({
+            let machine = machine.clone();
+            async move {
+                machine.clock.sleep(Duration::from_secs(30)).await;
+                let stopped = engine.stop().await;
+                (stopped.is_err(), write.await.unwrap().is_err())
+            }
+        })
+        .unwrap();
+    assert_eq!(stopped, (true, true), "both say that the txg was not written");
+    disk.lift(hang);
+    world.run(async move { world::assert_pool_clean(&machine, "closed while it waited").await }).unwrap();
+}
+
+#[test]
 fn a_suspended_pool_can_be_closed_as_of_its_last_txg() {
     let world = world::world(31, shape(Layout::Single, 1));
     let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
