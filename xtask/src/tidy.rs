@@ -37,13 +37,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("front", &["machine"]),
     ("nfs", &["machine", "files", "front"]),
     ("nbd", &["machine", "volumes", "front"]),
+    ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),
     ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
     (
         "weir",
         &[
             "format", "codec", "machine", "linux", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes", "pool",
-            "engine", "daemon",
+            "engine", "admin", "daemon",
         ],
     ),
     (

@@ -14,7 +14,6 @@ mod limits;
 mod locks;
 mod log;
 mod mount;
-mod operations;
 mod options;
 mod pools;
 mod remote;

@@ -3,11 +3,11 @@
 use super::target::{self, below, words};
 use crate::call::{Call, outln};
 use crate::failure::Failure;
-use crate::operations::Operation;
 use crate::options::Places;
 use crate::writable::dsl;
 use clap::Parser;
 use std::collections::BTreeSet;
+use weir_admin::Change;
 use weir_dsl::Dsl;
 use weir_engine::Engine;
 use weir_format::ObjectId;
@@ -64,7 +64,8 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         )));
     }
     if name.contains('#') {
-        return target::once(call, &args.places, &name, &doing, Operation::DestroyBookmarks(vec![name.clone()]));
+        let change = Change::DestroyBookmarks { bookmarks: vec![name.clone()] };
+        return target::once(call, &args.places, &name, &doing, change);
     }
     target::open(call, &args.places, &name)?.with(async |engine| {
         let rq = Request::internal("destroy");
@@ -104,10 +105,10 @@ async fn carry_out(call: &Call, engine: &Engine, plan: DestroyPlan, doing: &str,
     }
     for (snapshots, head) in plan.0 {
         if !snapshots.is_empty() {
-            target::run(call, engine, doing, Operation::DestroySnapshots(snapshots, defer)).await?;
+            target::run(call, engine, doing, Change::DestroySnapshots { snapshots, defer }).await?;
         }
         if let Some(head) = head {
-            target::run(call, engine, doing, Operation::Destroy(head)).await?;
+            target::run(call, engine, doing, Change::Destroy { name: head }).await?;
         }
     }
     Ok(())

@@ -4,11 +4,11 @@ use super::target::{self, below, words};
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::operations::Operation;
 use crate::options::Places;
 use crate::table::{Align, Table};
 use crate::writable::dsl;
 use clap::{Args, Parser};
+use weir_admin::{Change, HeldSnapshot};
 use weir_dmu::zap::Zap;
 use weir_dsl::Dsl;
 use weir_dsl::props::human_time;
@@ -68,19 +68,19 @@ const MAX_HOLDS: usize = 1 << 20;
 
 /// Runs `zfs hold`.
 pub fn hold(call: &Call, args: &HoldArgs) -> Result<u8, Failure> {
-    change::<HoldArgs>(call, &args.tagged, "cannot hold", Operation::Hold)
+    change::<HoldArgs>(call, &args.tagged, "cannot hold", |holds| Change::Hold { holds })
 }
 
 /// Runs `zfs release`.
 pub fn release(call: &Call, args: &ReleaseArgs) -> Result<u8, Failure> {
-    change::<ReleaseArgs>(call, &args.tagged, "cannot release hold from", Operation::Release)
+    change::<ReleaseArgs>(call, &args.tagged, "cannot release hold from", |holds| Change::Release { holds })
 }
 
 fn change<C: CommandLine>(
     call: &Call,
     args: &TaggedSnapshots,
     doing: &str,
-    operation: impl Fn(Vec<(String, String)>) -> Operation,
+    change: impl Fn(Vec<HeldSnapshot>) -> Change,
 ) -> Result<u8, Failure> {
     let words = words::<C>(&args.words, 2..=usize::MAX, "missing tag or snapshot argument")?;
     let Some((tag, names)) = words.split_first() else { return Err(C::misused("missing tag argument")) };
@@ -92,8 +92,8 @@ fn change<C: CommandLine>(
         target::open(call, &args.places, name)?.with(async |engine| {
             let rq = &Request::internal("hold");
             let snapshots = meant(rq, &*dsl(engine, rq).await?, name, args.recursive).await?;
-            let pairs = snapshots.into_iter().map(|snapshot| (snapshot, tag.clone())).collect();
-            target::run(call, engine, &doing, operation(pairs)).await
+            let held = snapshots.into_iter().map(|snapshot| HeldSnapshot { snapshot, tag: tag.clone() });
+            target::run(call, engine, &doing, change(held.collect())).await
         })?;
     }
     Ok(0)

@@ -1,16 +1,15 @@
 //! `zfs set` and `zfs inherit`: properties of datasets.
 
-use super::create::reservations;
 use super::identity::{self, Of};
 use super::target::{self, below, words};
 use super::values::{self, When};
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::operations::Operation;
 use crate::options::Places;
 use crate::writable::dsl;
 use clap::Parser;
+use weir_admin::Change;
 use weir_dsl::Dsl;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::Setting;
@@ -74,57 +73,33 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
     for pair in pairs {
         if let Some(quota) = quota(pair) {
             let (of, limit) = quota.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-            let operation = Operation::SetQuota(name.to_owned(), of.who, of.what, Some(of.id), limit);
-            target::run(call, engine, doing, operation).await?;
+            let id = Some(of.id);
+            let change = Change::SetQuota { name: name.to_owned(), principal: of.who, kind: of.what, id, limit };
+            target::run(call, engine, doing, change).await?;
             continue;
         }
         let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
         let as_kind = if user { DatasetKind::Filesystem } else { kind };
         let (property, value) =
             values::parse(pair, as_kind, When::Later).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-        if let (Some((who, what)), Value::Number(limit)) = (identity::usual(&property), &value) {
-            target::run(call, engine, doing, Operation::SetQuota(name.to_owned(), who, what, None, *limit)).await?;
+        if let (Some((principal, kind)), Value::Number(limit)) = (identity::usual(&property), &value) {
+            let change = Change::SetQuota { name: name.to_owned(), principal, kind, id: None, limit: *limit };
+            target::run(call, engine, doing, change).await?;
             continue;
         }
         settings.push((property, value));
     }
     let volsize = settings.iter().position(|(property, _)| property == "volsize").map(|at| settings.remove(at).1);
-    if let Some(Value::Number(bytes)) = volsize {
-        let own = settings.iter().any(|(property, _)| property == "refreservation");
-        let reserved = if own { None } else { reservations(engine, &rq, name, bytes).await? };
-        resize(call, engine, name, bytes, reserved, doing).await?;
+    if let Some(Value::Number(size_bytes)) = volsize {
+        let keep_reservation = settings.iter().any(|(property, _)| property == "refreservation");
+        let change = Change::Resize { name: name.to_owned(), size_bytes, keep_reservation };
+        target::run(call, engine, doing, change).await?;
     }
     if settings.is_empty() {
         return Ok(());
     }
     let settings = settings.into_iter().map(|(property, value)| (property, Setting::Set(value))).collect();
-    target::run(call, engine, doing, Operation::Set(name.to_owned(), settings)).await
-}
-
-/// Changes the size of a volume, and its reservation: `reserved` has the present and the new one.
-async fn resize(
-    call: &Call,
-    engine: &Engine,
-    name: &str,
-    bytes: u64,
-    reserved: Option<(u64, u64)>,
-    doing: &str,
-) -> Result<(), Failure> {
-    let reserve = |n: u64| {
-        let setting = ("refreservation".to_owned(), Setting::Set(Value::Number(n)));
-        target::run(call, engine, doing, Operation::Set(name.to_owned(), vec![setting]))
-    };
-    let (now, then) = reserved.unwrap_or_default();
-    if then > now {
-        // Without room for that it stays as it is.
-        reserve(then).await?;
-    }
-    let resized = target::run(call, engine, doing, Operation::Resize(name.to_owned(), bytes)).await;
-    match resized {
-        Ok(()) if then < now => reserve(then).await,
-        Err(failure) if then > now => reserve(now).await.and(Err(failure)),
-        other => other,
-    }
+    target::run(call, engine, doing, Change::Set { name: name.to_owned(), settings }).await
 }
 
 /// Parses the quota of a user, group or project; `None` if the property is not a quota that can be set.
@@ -169,7 +144,7 @@ pub fn inherit(call: &Call, args: &InheritArgs) -> Result<u8, Failure> {
             };
             for one in all {
                 let settings = vec![(property.clone(), setting.clone())];
-                target::run(call, engine, &doing, Operation::Set(one, settings)).await?;
+                target::run(call, engine, &doing, Change::Set { name: one, settings }).await?;
             }
             Ok(())
         })?;

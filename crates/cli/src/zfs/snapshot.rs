@@ -5,10 +5,10 @@ use super::values;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::operations::Operation;
 use crate::options::Places;
 use crate::writable::dsl;
 use clap::Parser;
+use weir_admin::{Change, RenamedSnapshot, SourcedBookmark};
 use weir_dsl::props::Value;
 use weir_machine::Request;
 
@@ -130,7 +130,7 @@ pub fn run(call: &Call, args: &SnapshotArgs) -> Result<u8, Failure> {
                 all.extend(below(&dsl, of).iter().map(|dir| format!("{}@{snapshot}", dir.name)));
             }
         }
-        target::run(call, engine, &doing, Operation::Snapshot(all, properties)).await
+        target::run(call, engine, &doing, Change::Snapshot { snapshots: all, properties }).await
     })?;
     Ok(0)
 }
@@ -185,12 +185,12 @@ pub fn rollback(call: &Call, args: &RollbackArgs) -> Result<u8, Failure> {
             return Err(Failure::failed(format!("{doing}: '{of}' is busy: clients use it")));
         }
         if !later.is_empty() {
-            target::run(call, engine, &doing, Operation::DestroyBookmarks(later)).await?;
+            target::run(call, engine, &doing, Change::DestroyBookmarks { bookmarks: later }).await?;
         }
         if !newer.is_empty() {
-            target::run(call, engine, &doing, Operation::DestroySnapshots(newer, false)).await?;
+            target::run(call, engine, &doing, Change::DestroySnapshots { snapshots: newer, defer: false }).await?;
         }
-        target::run(call, engine, &doing, Operation::Rollback(of.to_owned(), name.clone())).await
+        target::run(call, engine, &doing, Change::Rollback { name: of.to_owned(), snapshot: name.clone() }).await
     })?;
     Ok(0)
 }
@@ -198,7 +198,7 @@ pub fn rollback(call: &Call, args: &RollbackArgs) -> Result<u8, Failure> {
 /// Runs `zfs promote`.
 pub fn promote(call: &Call, args: &PromoteArgs) -> Result<u8, Failure> {
     let name = words::<PromoteArgs>(&args.words, 1..=1, "missing clone filesystem argument")?.remove(0);
-    once(call, &args.places, &name, &format!("cannot promote '{name}'"), Operation::Promote(name.clone()))
+    once(call, &args.places, &name, &format!("cannot promote '{name}'"), Change::Promote { name: name.clone() })
 }
 
 /// Runs `zfs rename`.
@@ -217,12 +217,15 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
     }
     match (from.split_once('@'), to.split_once('@')) {
         (None, None) if args.recursive => Err(RenameArgs::misused("-r renames snapshots")),
-        (None, None) => once(call, &args.places, from, &doing, Operation::Rename(from.clone(), to.clone())),
+        (None, None) => {
+            once(call, &args.places, from, &doing, Change::Rename { name: from.clone(), new_name: to.clone() })
+        }
         (Some((of, _)), Some((other, _))) if of != other => {
             Err(Failure::failed(format!("{doing}: snapshots must be part of same dataset")))
         }
         (Some(_), Some((_, new))) if !args.recursive => {
-            once(call, &args.places, from, &doing, Operation::RenameSnapshots(vec![(from.clone(), new.to_owned())]))
+            let snapshots = vec![RenamedSnapshot { snapshot: from.clone(), new_name: new.to_owned() }];
+            once(call, &args.places, from, &doing, Change::RenameSnapshots { snapshots })
         }
         (Some((of, old)), Some((_, new))) => {
             target::open(call, &args.places, of)?.with(async |engine| {
@@ -232,14 +235,15 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
                 let mut all = Vec::new();
                 for dir in below(&dsl, of) {
                     if target::snapshots(&dsl, &rq, dir).await?.iter().any(|s| s == old) {
-                        all.push((format!("{}@{old}", dir.name), new.to_owned()));
+                        let snapshot = format!("{}@{old}", dir.name);
+                        all.push(RenamedSnapshot { snapshot, new_name: new.to_owned() });
                     }
                 }
                 drop(dsl);
-                if !all.iter().any(|(name, _)| name == from) {
+                if !all.iter().any(|renamed| renamed.snapshot == *from) {
                     return Err(Failure::failed(format!("{doing}: dataset does not exist")));
                 }
-                target::run(call, engine, &doing, Operation::RenameSnapshots(all)).await
+                target::run(call, engine, &doing, Change::RenameSnapshots { snapshots: all }).await
             })?;
             Ok(0)
         }
@@ -260,5 +264,6 @@ pub fn bookmark(call: &Call, args: &BookmarkArgs) -> Result<u8, Failure> {
     };
     let name = whole(name);
     let doing = format!("cannot create bookmark '{name}'");
-    once(call, &args.places, &source, &doing, Operation::Bookmark(vec![(name.clone(), source.clone())]))
+    let bookmarks = vec![SourcedBookmark { bookmark: name, source: source.clone() }];
+    once(call, &args.places, &source, &doing, Change::Bookmark { bookmarks })
 }

@@ -3,13 +3,15 @@
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::operations::Operation;
 use crate::options::Places;
 use crate::pools::{keys_of, search};
 use crate::writable::{WritablePool, WriteIntent, refused};
+use weir_admin::{Author, Change};
 use weir_dsl::{Dir, Dsl};
 use weir_engine::Engine;
+use weir_format::znode::Timestamp;
 use weir_machine::Request;
+use weir_pool::PoolError;
 
 /// The pool's name in a dataset's, snapshot's or bookmark's.
 pub fn pool_of(name: &str) -> &str {
@@ -25,19 +27,35 @@ pub fn open(call: &Call, places: &Places, name: &str) -> Result<WritablePool, Fa
     WritablePool::of_call(call, &intent)
 }
 
-/// Opens the pool of a name, runs one operation and closes the pool.
-pub fn once(call: &Call, places: &Places, name: &str, doing: &str, operation: Operation) -> Result<u8, Failure> {
-    open(call, places, name)?.with(async |engine| run(call, engine, doing, operation).await)?;
+/// Opens the pool of a name, runs one change and closes the pool.
+pub fn once(call: &Call, places: &Places, name: &str, doing: &str, change: Change) -> Result<u8, Failure> {
+    open(call, places, name)?.with(async |engine| run(call, engine, doing, change).await)?;
     Ok(0)
 }
 
-/// Runs one operation. The first operation of a command records the command line in the pool's history.
-pub async fn run(call: &Call, engine: &Engine, doing: &str, operation: Operation) -> Result<(), Failure> {
-    let line = call.note();
-    let uid = call.caller.ids.0;
-    operation.run(engine, &line, uid).await.map_err(|error| refused(doing, error))?;
+/// Runs one change. The first change of a command records the command line in the pool's history.
+pub async fn run(call: &Call, engine: &Engine, doing: &str, change: Change) -> Result<(), Failure> {
+    run_as(call, doing, async |author| change.run(engine, author).await).await
+}
+
+/// Runs a change that its caller requests.
+pub async fn run_as(
+    call: &Call,
+    doing: &str,
+    change: impl AsyncFnOnce(&mut Author) -> Result<(), PoolError>,
+) -> Result<(), Failure> {
+    let (uid, gid) = call.caller.ids;
+    let mut author = Author { uid, gid, now: now(), command: call.note() };
+    change(&mut author).await.map_err(|error| refused(doing, error))?;
     call.noted();
     Ok(())
+}
+
+/// The time of day.
+#[allow(clippy::disallowed_methods, reason = "a command runs in the real world alone")]
+pub fn now() -> Timestamp {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
 }
 
 /// Checks the number of operands of the command `C`.

@@ -1,0 +1,220 @@
+//! Creation of file systems, volumes and clones.
+
+use crate::change::Author;
+use crate::properties::values;
+use crate::reservation::{raidz_of, reservation};
+use serde::{Deserialize, Serialize};
+use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
+use weir_engine::{Encryption, Engine};
+use weir_format::znode::Timestamp;
+use weir_machine::Request;
+use weir_pool::PoolError;
+use weir_pool::features::Features;
+use weir_pool::mos::Mos;
+
+/// Kind of a new dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NewKind {
+    /// A file system.
+    FileSystem,
+    /// A volume.
+    Volume {
+        /// Size in bytes. A size between two blocks is rounded up.
+        size_bytes: u64,
+        /// Block size in bytes.
+        block_bytes: u32,
+        /// Whether the volume gets no refreservation.
+        sparse: bool,
+    },
+}
+
+/// A new file system or volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateDataset {
+    /// Full name.
+    pub name: String,
+    /// File system or volume.
+    pub kind: NewKind,
+    /// Properties, among them those that are fixed at creation.
+    #[serde(with = "values")]
+    pub properties: Vec<(String, Value)>,
+    /// Whether missing parents are created. An existing dataset of that name is then no error.
+    pub parents: bool,
+}
+
+impl CreateDataset {
+    /// Creates the dataset with this encryption.
+    ///
+    /// # Errors
+    /// Errors of the checks, which each sync task makes before it changes anything.
+    pub async fn run(self, engine: &Engine, author: &mut Author, encryption: Encryption) -> Result<(), PoolError> {
+        let CreateDataset { name, kind, mut properties, parents } = self;
+        if parents {
+            if exists(engine, &name).await? {
+                return Ok(());
+            }
+            make_parents(engine, author, &name).await?;
+        }
+        let kind = match kind {
+            NewKind::FileSystem => file_system_kind(engine, author, &mut properties).await?,
+            NewKind::Volume { size_bytes, block_bytes, sparse } => {
+                let rounded = size_bytes.checked_next_multiple_of(u64::from(block_bytes).max(1));
+                let spec = VolumeSpec { size_bytes: rounded.unwrap_or(size_bytes), block_bytes };
+                if !sparse {
+                    add_reservation(engine, spec, &mut properties);
+                }
+                Kind::Volume(spec)
+            }
+        };
+        let quotas = take_default_quotas(&mut properties);
+        engine.create_encrypted(NewDataset { name: name.clone(), kind, properties }, encryption).await?;
+        author.record(engine).await?;
+        set_default_quotas(engine, &name, quotas).await
+    }
+}
+
+/// Creates a clone: `names` are the origin and the clone.
+pub async fn clone(
+    engine: &Engine,
+    author: &mut Author,
+    names: (String, String),
+    mut properties: Vec<(String, Value)>,
+    parents: bool,
+) -> Result<(), PoolError> {
+    let (origin, name) = names;
+    let quotas = take_default_quotas(&mut properties);
+    if parents {
+        make_parents(engine, author, &name).await?;
+    }
+    engine.clone_snapshot(origin, name.clone(), properties).await?;
+    author.record(engine).await?;
+    set_default_quotas(engine, &name, quotas).await
+}
+
+async fn exists(engine: &Engine, name: &str) -> Result<bool, PoolError> {
+    // The read guard is released before the next change: no txg syncs while it is held.
+    Ok(engine.dsl(&Request::internal("create")).await?.dir_named(name).is_some())
+}
+
+/// Creates the missing parents of a dataset.
+async fn make_parents(engine: &Engine, author: &mut Author, name: &str) -> Result<(), PoolError> {
+    for (at, _) in name.match_indices('/') {
+        let parent = name.get(..at).unwrap_or_default();
+        if exists(engine, parent).await? {
+            continue;
+        }
+        let kind = file_system_kind(engine, author, &mut Vec::new()).await?;
+        let new = NewDataset { name: parent.to_owned(), kind, properties: Vec::new() };
+        engine.create_encrypted(new, Encryption::default()).await?;
+        author.record(engine).await?;
+    }
+    Ok(())
+}
+
+/// Description of a file system whose files carry a project if the pool can count by projects.
+async fn file_system_kind(
+    engine: &Engine,
+    author: &Author,
+    properties: &mut Vec<(String, Value)>,
+) -> Result<Kind, PoolError> {
+    let mos = Mos { set: engine.mos.clone() };
+    let features = Features::read(&Request::internal("create"), &mos).await?;
+    let projects = features.count("org.zfsonlinux:project_quota").is_some();
+    let spec = file_system((author.uid, author.gid), author.now, properties);
+    Ok(Kind::FileSystem(FileSystemSpec { projects, ..spec }))
+}
+
+/// Adds the refreservation of a volume: the space of all its blocks, unless the properties reserve space.
+fn add_reservation(engine: &Engine, spec: VolumeSpec, properties: &mut Vec<(String, Value)>) {
+    if properties.iter().any(|(name, _)| name == "refreservation" || name == "reservation") {
+        return;
+    }
+    let copies = properties.iter().find_map(|(name, value)| match value {
+        Value::Number(n) if name == "copies" => Some(*n),
+        _ => None,
+    });
+    let bytes = reservation(spec.size_bytes, spec.block_bytes.into(), copies.unwrap_or(1), &raidz_of(engine));
+    properties.push(("refreservation".into(), Value::Number(bytes)));
+}
+
+/// Default quotas: limits of users, groups and projects without a quota of their own.
+type DefaultQuotas = Vec<(QuotaPrincipal, QuotaKind, u64)>;
+
+/// Removes the default quotas from the properties: they are stored in the file system, not among its properties.
+fn take_default_quotas(properties: &mut Vec<(String, Value)>) -> DefaultQuotas {
+    let all = || QuotaPrincipal::ALL.into_iter().flat_map(|who| QuotaKind::ALL.map(|what| (who, what)));
+    let mut quotas = DefaultQuotas::new();
+    properties.retain(|(name, value)| {
+        match (all().find(|(who, what)| who.default_name(*what) == name.as_str()), value) {
+            (Some((who, what)), Value::Number(limit)) => {
+                quotas.push((who, what, *limit));
+                false
+            }
+            _ => true,
+        }
+    });
+    quotas
+}
+
+async fn set_default_quotas(engine: &Engine, name: &str, quotas: DefaultQuotas) -> Result<(), PoolError> {
+    for (who, what, limit) in quotas {
+        engine.set_quota(name.to_owned(), who, what, None, limit).await?;
+    }
+    Ok(())
+}
+
+fn take(properties: &mut Vec<(String, Value)>, name: &str) -> Option<u64> {
+    let at = properties.iter().position(|(n, _)| n == name)?;
+    match properties.remove(at).1 {
+        Value::Number(n) => Some(n),
+        Value::Text(_) => None,
+    }
+}
+
+/// Removes the properties that are fixed at creation, and returns the description of a file system of that user and
+/// group.
+pub fn file_system((uid, gid): (u32, u32), now: Timestamp, properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
+    let normalization = take(properties, "normalization").unwrap_or(0);
+    let slots = match properties.iter().find(|(name, _)| name == "dnodesize") {
+        Some((_, Value::Number(bytes @ 1024..))) => (bytes / 512).min(32) as u8,
+        Some((_, Value::Number(1))) => 2,
+        _ => 0,
+    };
+    FileSystemSpec {
+        normalization,
+        // Names can only be normalized if they are UTF-8.
+        utf8only: take(properties, "utf8only").unwrap_or(0) != 0 || normalization != 0,
+        casesensitivity: take(properties, "casesensitivity").unwrap_or(0),
+        projects: false,
+        uid,
+        gid,
+        now,
+        slots,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_fixed_at_creation_are_removed() {
+        let number = |name: &str, n| (name.to_owned(), Value::Number(n));
+        let mut properties = vec![number("normalization", 0x10), number("dnodesize", 2048), number("atime", 0)];
+        let spec = file_system((1, 2), Timestamp { sec: 3, nsec: 4 }, &mut properties);
+        assert_eq!((spec.uid, spec.gid), (1, 2));
+        assert!(spec.utf8only && spec.normalization == 0x10 && spec.slots == 4);
+        assert_eq!(properties, [number("dnodesize", 2048), number("atime", 0)]);
+    }
+
+    #[test]
+    fn default_quotas_are_removed_from_the_properties() {
+        let number = |name: &str, n| (name.to_owned(), Value::Number(n));
+        let mut properties = vec![number("defaultuserquota", 7), number("quota", 8)];
+        assert_eq!(take_default_quotas(&mut properties), [(QuotaPrincipal::User, QuotaKind::ALL[0], 7)]);
+        assert_eq!(properties, [number("quota", 8)]);
+    }
+}

@@ -1,0 +1,125 @@
+//! Properties of datasets as JSON: an object of names and values.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::Setting;
+use weir_dsl::{QuotaKind, QuotaPrincipal};
+
+/// A value: a JSON number or string.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum JsonValue {
+    Number(u64),
+    Text(String),
+}
+
+impl From<&Value> for JsonValue {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::Number(number) => JsonValue::Number(*number),
+            Value::Text(text) => JsonValue::Text(text.clone()),
+        }
+    }
+}
+
+impl From<JsonValue> for Value {
+    fn from(value: JsonValue) -> Self {
+        match value {
+            JsonValue::Number(number) => Value::Number(number),
+            JsonValue::Text(text) => Value::Text(text),
+        }
+    }
+}
+
+/// A setting: `{"set": 1}`, `"inherit"` and so on.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum JsonSetting {
+    Set(JsonValue),
+    Inherit,
+    Revert,
+    Received(JsonValue),
+    Clear,
+    ClearAll,
+}
+
+impl From<&Setting> for JsonSetting {
+    fn from(setting: &Setting) -> Self {
+        match setting {
+            Setting::Set(value) => JsonSetting::Set(value.into()),
+            Setting::Inherit => JsonSetting::Inherit,
+            Setting::Revert => JsonSetting::Revert,
+            Setting::Received(value) => JsonSetting::Received(value.into()),
+            Setting::Clear => JsonSetting::Clear,
+            Setting::ClearAll => JsonSetting::ClearAll,
+        }
+    }
+}
+
+impl From<JsonSetting> for Setting {
+    fn from(setting: JsonSetting) -> Self {
+        match setting {
+            JsonSetting::Set(value) => Setting::Set(value.into()),
+            JsonSetting::Inherit => Setting::Inherit,
+            JsonSetting::Revert => Setting::Revert,
+            JsonSetting::Received(value) => Setting::Received(value.into()),
+            JsonSetting::Clear => Setting::Clear,
+            JsonSetting::ClearAll => Setting::ClearAll,
+        }
+    }
+}
+
+/// Principal of a quota.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "QuotaPrincipal", rename_all = "snake_case")]
+pub enum JsonPrincipal {
+    /// A user.
+    User,
+    /// A group.
+    Group,
+    /// A project.
+    Project,
+}
+
+/// Unit that a quota limits.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "QuotaKind", rename_all = "snake_case")]
+pub enum JsonQuotaKind {
+    /// Bytes.
+    Bytes,
+    /// Objects.
+    Objects,
+}
+
+/// Serialization of `Vec<(String, Value)>`.
+pub mod values {
+    use super::*;
+
+    /// Writes an object.
+    pub fn serialize<S: Serializer>(list: &[(String, Value)], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(list.iter().map(|(name, value)| (name, JsonValue::from(value))))
+    }
+
+    /// Reads an object.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<(String, Value)>, D::Error> {
+        let map = BTreeMap::<String, JsonValue>::deserialize(from)?;
+        Ok(map.into_iter().map(|(name, value)| (name, value.into())).collect())
+    }
+}
+
+/// Serialization of `Vec<(String, Setting)>`.
+pub mod settings {
+    use super::*;
+
+    /// Writes an object.
+    pub fn serialize<S: Serializer>(list: &[(String, Setting)], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(list.iter().map(|(name, setting)| (name, JsonSetting::from(setting))))
+    }
+
+    /// Reads an object.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<(String, Setting)>, D::Error> {
+        let map = BTreeMap::<String, JsonSetting>::deserialize(from)?;
+        Ok(map.into_iter().map(|(name, setting)| (name, setting.into())).collect())
+    }
+}

@@ -1,0 +1,110 @@
+//! Refreservation of volumes: the space that a volume can occupy at most.
+
+use crate::change::Author;
+use weir_blocks::alloc::Sizing;
+use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::Setting;
+use weir_engine::Engine;
+use weir_machine::Request;
+use weir_pool::{PoolError, VdevConfig};
+
+/// Sizings of the pool's top-level RAID-Z and dRAID vdevs.
+pub fn raidz_of(engine: &Engine) -> Vec<Sizing> {
+    let root = engine.shown().config.root;
+    let tops = root.get_list_array("children").unwrap_or_default();
+    let sizings = tops.iter().filter_map(|top| VdevConfig::parse(top).ok()).map(|top| top.sizing());
+    sizings.filter(|sizing| sizing.raidz.is_some()).collect()
+}
+
+/// Maximum space of a volume: its blocks, as wide as the widest RAID-Z makes them, its copies, and its tree of
+/// indirect blocks (OpenZFS `zvol_volsize_to_reservation`).
+pub fn reservation(size_bytes: u64, block_bytes: u64, copies: u64, raidz: &[Sizing]) -> u64 {
+    /// Pointers in an indirect block, as log2; bytes of one.
+    const POINTERS_SHIFT: u64 = 10;
+    const INDIRECT_BYTES: u64 = 1 << 17;
+    let mut blocks = size_bytes.div_ceil(block_bytes.max(1));
+    let stretched = |vdev: &Sizing| {
+        let own = vdev.asize_bytes(block_bytes, 0);
+        let usual = vdev.typical_asize_bytes();
+        // Space is counted as blocks of 128 KiB would take it.
+        u64::try_from(u128::from(blocks) * u128::from(own) * (1 << 17) / u128::from(usual.max(1))).unwrap_or(u64::MAX)
+    };
+    let data = raidz.iter().map(stretched).max().unwrap_or(0).max(size_bytes);
+    let mut metadata = 7;
+    while blocks > 1 {
+        blocks = (blocks + (1 << POINTERS_SHIFT) - 1) >> POINTERS_SHIFT;
+        metadata += blocks;
+    }
+    let of_metadata = metadata.saturating_mul((copies + 1).min(3)).saturating_mul(INDIRECT_BYTES);
+    data.saturating_mul(copies).saturating_add(of_metadata)
+}
+
+/// Changes the size of a volume, and its refreservation if that equals the volume's maximum size
+/// (`zfs_add_synthetic_resv`) and `keep` is not set.
+pub async fn resize(
+    engine: &Engine,
+    author: &mut Author,
+    name: &str,
+    size_bytes: u64,
+    keep: bool,
+) -> Result<(), PoolError> {
+    let reserved = if keep { None } else { reservations(engine, name, size_bytes).await? };
+    let (now, then) = reserved.unwrap_or_default();
+    if then > now {
+        // Without space for the larger reservation, the size is not changed.
+        reserve(engine, name, then).await?;
+        author.record(engine).await?;
+    }
+    match engine.set_volume_size(name.to_owned(), size_bytes).await {
+        Ok(()) => {
+            author.record(engine).await?;
+            if then < now { reserve(engine, name, then).await } else { Ok(()) }
+        }
+        Err(error) if then > now => reserve(engine, name, now).await.and(Err(error)),
+        Err(error) => Err(error),
+    }
+}
+
+async fn reserve(engine: &Engine, name: &str, bytes: u64) -> Result<(), PoolError> {
+    let setting = ("refreservation".to_owned(), Setting::Set(Value::Number(bytes)));
+    engine.set_properties(name.to_owned(), vec![setting]).await
+}
+
+/// Refreservation of a volume that reserves exactly its maximum size: the present one, and that for another size;
+/// `None` for other volumes.
+async fn reservations(engine: &Engine, name: &str, size_bytes: u64) -> Result<Option<(u64, u64)>, PoolError> {
+    let rq = &Request::internal("set");
+    let all = engine.dsl(rq).await?;
+    let facts = engine.facts();
+    let raidz = raidz_of(engine);
+    let volume = all.find(rq, name).await?;
+    let mut numbers = [0; 4];
+    for (number, property) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies", "refreservation"]) {
+        let found = all.property(rq, &volume, &facts, property).await?;
+        if let Some(Value::Number(n)) = found.map(|property| property.value) {
+            *number = n;
+        }
+    }
+    let [now_bytes, block_bytes, copies, reserved] = numbers;
+    let needs = |bytes| reservation(bytes, block_bytes, copies, &raidz);
+    Ok((needs(now_bytes) == reserved).then(|| (reserved, needs(size_bytes))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_blocks::alloc::RaidzSizing;
+
+    #[test]
+    fn reservations_equal_those_of_openzfs() {
+        // zfs create -V 64M on a single disk and the usual block size: 64 MiB of data in 4096 blocks, 7 + 4 + 1 blocks
+        // of metadata, twice each.
+        assert_eq!(reservation(64 << 20, 16 << 10, 1, &[]), (64 << 20) + 12 * 2 * (128 << 10));
+        // On a RAID-Z2 of six with sectors of 4 KiB, a block of 8 KiB takes 2 + 2 sectors, rounded to 6.
+        let raidz2 = RaidzSizing { nparity: 2, width: 6, expansion_txgs: Vec::new(), whole_rows: false };
+        let raidz2 = Sizing { ashift: 12, raidz: Some(raidz2) };
+        assert_eq!(raidz2.asize_bytes(8 << 10, 0), 6 << 12);
+        assert_eq!(raidz2.asize_bytes(128 << 10, 0), 48 << 12);
+        assert!(reservation(64 << 20, 8 << 10, 1, &[raidz2]) > 2 * (64 << 20));
+    }
+}
