@@ -1,5 +1,6 @@
 //! One connection: its halves report progress, and can be closed from outside.
 
+use crate::budget::{HostBudget, HostPermit};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -65,6 +66,17 @@ impl ConnectionHandle {
         if !is_in_message || self.0.message_ns.load(Ordering::Relaxed) == 0 {
             self.0.message_ns.store(ns, Ordering::Relaxed);
         }
+    }
+
+    /// Acquires memory for the client. While the server has none, the connection waits for the server: it is neither idle
+    /// nor in a message, and the time for the rest of the message begins afterwards.
+    pub async fn acquire(&self, budget: &HostBudget, bytes: usize) -> HostPermit {
+        let was_in_message = self.0.message_ns.swap(0, Ordering::Relaxed) != 0;
+        let waiting = self.begin_call();
+        let permit = budget.acquire(self.peer().ip(), bytes).await;
+        drop(waiting);
+        self.set_in_message(was_in_message);
+        permit
     }
 
     /// Closes the connection: its session gets [`io::ErrorKind::TimedOut`] from both halves.

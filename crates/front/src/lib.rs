@@ -13,7 +13,8 @@
 //! [`Limits::stalled`] without a byte, and after [`Limits::stalled_under_pressure`] while another client waits for memory.
 //! One host gets at most a quarter of a [`HostBudget`].
 //!
-//! A connection with calls in progress is neither idle nor stalled: it waits for the server.
+//! A client that waits for the server is neither idle nor stalled: its call is in progress, or the server has no memory for
+//! the rest of its message ([`ConnectionHandle::acquire`]).
 
 mod budget;
 mod connection;

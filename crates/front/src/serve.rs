@@ -49,7 +49,7 @@ impl Limits {
             per_host: connections / 2,
             idle: Duration::from_secs(360),
             stalled: Duration::from_secs(30),
-            stalled_under_pressure: Duration::from_secs(5),
+            stalled_under_pressure: Duration::from_secs(2),
             message: Duration::from_secs(60),
             shutdown: Duration::from_secs(5),
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::watch;
 use weir_front::{Connection, FrontEnd, HostBudget, Limits};
-use weir_machine::Machine;
+use weir_machine::{Clock, Machine};
 use weir_sim::SimWorld;
 
 /// The server of the test: a message is its length in four bytes and as many bytes; the answer is the same bytes.
@@ -25,16 +25,25 @@ fn address((ip, port): ([u8; 4], u16)) -> SocketAddr {
     SocketAddr::new(IpAddr::from(ip), port)
 }
 
-async fn echo(connection: Connection, budget: Arc<HostBudget>) -> io::Result<()> {
+/// First byte of messages that the server answers after [`SLOW_ANSWER`].
+const SLOW: u8 = 9;
+/// Longer than a client may stall.
+const SLOW_ANSWER: Duration = Duration::from_secs(12);
+
+async fn echo(connection: Connection, budget: Arc<HostBudget>, clock: Clock) -> io::Result<()> {
     let Connection { mut reader, mut writer, handle } = connection;
     loop {
         let Ok(len) = reader.read_u32().await else { return Ok(()) };
         handle.set_in_message(true);
-        let _memory = budget.acquire(handle.peer().ip(), len as usize).await;
+        let _memory = handle.acquire(&budget, len as usize).await;
         let mut message = vec![0; len as usize];
         reader.read_exact(&mut message).await?;
         handle.set_in_message(false);
-        drop(handle.begin_call());
+        let call = handle.begin_call();
+        if message.first() == Some(&SLOW) {
+            clock.sleep(SLOW_ANSWER).await;
+        }
+        drop(call);
         writer.write_all(&message).await?;
     }
 }
@@ -52,7 +61,8 @@ where
     let running = world.clone();
     let done = world.run(async move {
         let listener = machine.net.listen(address(SERVER)).await.unwrap();
-        let session = move |connection| echo(connection, budget.clone());
+        let clock = machine.clock.clone();
+        let session = move |connection| echo(connection, budget.clone(), clock.clone());
         let serving = machine.tasks.spawn(weir_front::serve(front.clone(), listener, stopped, session));
         clients(running, machine.clone()).await;
         let left = front.len();
@@ -73,18 +83,9 @@ async fn call(world: &SimWorld, machine: &Machine, from: [u8; 4], len: usize) ->
     let message = vec![7; len];
     for port in 1.. {
         let mut stream = connect(world, from, port);
-        let answered = async {
-            stream.write_u32(len as u32).await?;
-            let mut answer = vec![0; len];
-            let (mut reader, mut writer) = tokio::io::split(&mut stream);
-            let both = futures_util::future::join(writer.write_all(&message), reader.read_exact(&mut answer));
-            let (sent, read) = both.await;
-            sent?;
-            read?;
-            io::Result::Ok(answer == message)
-        };
-        if let Ok(is_right) = answered.await {
-            assert!(is_right);
+        if let Ok(answer) = exchange(&mut stream, &message).await {
+            assert_eq!(answer.len(), len);
+            assert!(answer == message);
             break;
         }
     }
@@ -146,6 +147,34 @@ fn b2_clients_that_do_not_read_keep_no_client_out() {
             assert!(call(&world, &machine, GOOD, MESSAGE_BYTES).await <= alone * 2, "seed {seed}: another host");
             let took = call(&world, &machine, EVIL, MESSAGE_BYTES).await;
             assert!(took <= Duration::from_secs(30), "seed {seed}: the same host waited {took:?}");
+        });
+    }
+}
+
+/// Sends a message, and reads its answer.
+async fn exchange(stream: &mut DuplexStream, message: &[u8]) -> io::Result<Vec<u8>> {
+    stream.write_u32(message.len() as u32).await?;
+    let mut answer = vec![0; message.len()];
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (sent, read) = futures_util::future::join(writer.write_all(message), reader.read_exact(&mut answer)).await;
+    sent?;
+    read?;
+    Ok(answer)
+}
+
+#[test]
+fn a_client_that_waits_for_memory_of_a_slow_server_keeps_its_connection() {
+    for seed in 1..20 {
+        with_server(seed, async |world, machine| {
+            let message = Arc::new(vec![SLOW; MESSAGE_BYTES]);
+            // Twice as many calls as their host's share of the memory.
+            let calls = (0..8).map(|port| {
+                let (message, mut stream) = (message.clone(), connect(&world, GOOD, port));
+                machine.tasks.spawn(async move { exchange(&mut stream, &message).await.map(|answer| answer == *message) })
+            });
+            for call in calls.collect::<Vec<_>>() {
+                assert!(call.await.unwrap().unwrap(), "seed {seed}");
+            }
         });
     }
 }

@@ -183,9 +183,7 @@ async fn requests(
         }
         let Ok(request) = Arc::clone(&requests).acquire_owned().await else { return Ok(()) };
         let bytes = transmission::memory_bytes(&plan, &header) as usize;
-        let memory = &session.server.memory;
-        let host = session.handle.peer().ip();
-        let data = (own.acquire(bytes).await, memory.acquire(host, bytes).await);
+        let data = (own.acquire(bytes).await, session.handle.acquire(&session.server.memory, bytes).await);
         // The payload is read only after its memory is reserved; this bounds the memory.
         let payload = match plan {
             CommandPlan::Write { .. } => {

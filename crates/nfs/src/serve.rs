@@ -111,7 +111,6 @@ async fn read(
     let mut stop = shared.stop.clone();
     let mut assembler = Assembler::default();
     let mut buffer = bytes::BytesMut::with_capacity(READ_BYTES);
-    let host = handle.peer().ip();
     let mut long_permit: Option<HostPermit> = None;
     loop {
         buffer.reserve(READ_BYTES);
@@ -133,7 +132,7 @@ async fn read(
             let is_long = message.as_ref().map_or(assembler.claimed_bytes(), Vec::len) > LONG_CALL_MIN_BYTES;
             if is_long && long_permit.is_none() {
                 // If each call reserved only what has arrived so far, growing calls could deadlock on each other.
-                long_permit = Some(shared.long.acquire(host, MAX_MESSAGE_BYTES).await);
+                long_permit = Some(handle.acquire(&shared.long, MAX_MESSAGE_BYTES).await);
             }
             let Some(message) = message else { break };
             handle.set_in_message(false);
@@ -141,7 +140,7 @@ async fn read(
             long.iter_mut().for_each(|permit| permit.shrink_to(message.len()));
             let Ok(call) = Arc::clone(&calls).acquire_owned().await else { return Ok(()) };
             let bytes = reply_bytes(&message);
-            let reply = (replies.acquire(bytes).await, shared.replies.acquire(host, bytes).await);
+            let reply = (replies.acquire(bytes).await, handle.acquire(&shared.replies, bytes).await);
             let held = CallPermits { _call: call, _reply: reply, _guard: handle.begin_call() };
             let server = Arc::clone(&shared.server);
             let client = client.clone();
