@@ -1,6 +1,8 @@
 //! One connection: its halves report progress, and can be closed from outside.
 
 use crate::budget::{HostBudget, HostPermit};
+use bytes::{Buf, Bytes};
+use smallvec::SmallVec;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -8,9 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use weir_machine::net::{Accepted, ReadHalf, WriteHalf};
 use weir_machine::{Clock, Nanos};
+
+/// Maximum number of pieces of one vectored write.
+const MAX_SLICES: usize = 64;
 
 /// Wakers of the tasks that wait for the halves.
 #[derive(Default)]
@@ -182,6 +187,34 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// Writes all pieces with vectored writes, without joining them. Leaves of them what was not written.
+    ///
+    /// # Errors
+    /// Errors of the connection.
+    pub async fn write_pieces(&mut self, pieces: &mut [Bytes]) -> io::Result<()> {
+        let mut first = 0;
+        while let Some(rest) = pieces.get_mut(first..).filter(|rest| !rest.is_empty()) {
+            let mut written = {
+                let slices: SmallVec<[io::IoSlice<'_>; 16]> =
+                    rest.iter().take(MAX_SLICES).map(|piece| io::IoSlice::new(piece)).collect();
+                let written = self.write_vectored(&slices).await?;
+                if written == 0 && slices.iter().any(|slice| !slice.is_empty()) {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                written
+            };
+            for piece in rest {
+                if written < piece.len() {
+                    piece.advance(written);
+                    break;
+                }
+                written -= piece.len();
+                first += 1;
+            }
+        }
+        Ok(())
+    }
+
     fn ended<T>(&self, cx: &Context<'_>, answer: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         self.handle.0.is_write_blocked.store(answer.is_pending(), Ordering::Relaxed);
         if answer.is_pending() {

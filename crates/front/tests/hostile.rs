@@ -170,7 +170,9 @@ fn a_client_that_waits_for_memory_of_a_slow_server_keeps_its_connection() {
             // Twice as many calls as their host's share of the memory.
             let calls = (0..8).map(|port| {
                 let (message, mut stream) = (message.clone(), connect(&world, GOOD, port));
-                machine.tasks.spawn(async move { exchange(&mut stream, &message).await.map(|answer| answer == *message) })
+                machine
+                    .tasks
+                    .spawn(async move { exchange(&mut stream, &message).await.map(|answer| answer == *message) })
             });
             for call in calls.collect::<Vec<_>>() {
                 assert!(call.await.unwrap().unwrap(), "seed {seed}");

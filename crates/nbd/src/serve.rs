@@ -14,8 +14,8 @@ use crate::device::{BlockExports, Device};
 use crate::handshake::{Handshake, HandshakeStep, Negotiated, NextAction};
 use crate::transmission::{self, CommandPlan, Pieces};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
-use bytes::{Buf, Bytes, BytesMut};
-use std::io::{self, IoSlice};
+use bytes::{Bytes, BytesMut};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -233,34 +233,9 @@ fn operation(command: u16) -> Operation {
 }
 
 async fn write(mut outgoing: Writer, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
-    while let Some((reply, held)) = receiver.recv().await {
-        write_pieces(&mut outgoing, reply).await?;
+    while let Some((mut reply, held)) = receiver.recv().await {
+        outgoing.write_pieces(&mut reply).await?;
         drop(held);
     }
     outgoing.shutdown().await
-}
-
-/// Writes all pieces with vectored writes, without joining them.
-async fn write_pieces(outgoing: &mut Writer, mut pieces: Pieces) -> io::Result<()> {
-    let mut first = 0;
-    while let Some(rest) = pieces.get_mut(first..).filter(|rest| !rest.is_empty()) {
-        let mut written = {
-            let slices: Vec<IoSlice<'_>> = rest.iter().take(64).map(|piece| IoSlice::new(piece)).collect();
-            let written = outgoing.write_vectored(&slices).await?;
-            if written == 0 && slices.iter().any(|slice| !slice.is_empty()) {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            written
-        };
-        for piece in rest {
-            let piece: &mut Bytes = piece;
-            if written < piece.len() {
-                piece.advance(written);
-                break;
-            }
-            written -= piece.len();
-            first += 1;
-        }
-    }
-    Ok(())
 }

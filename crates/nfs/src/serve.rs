@@ -20,8 +20,7 @@ use crate::record::{Assembler, MAX_MESSAGE_BYTES};
 use crate::reply::Reply;
 use crate::server::{Peer, Server, reply_bytes};
 use bytes::{Buf, Bytes};
-use smallvec::SmallVec;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -159,33 +158,9 @@ async fn read(
 }
 
 async fn write(mut outgoing: Writer, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
-    while let Some((reply, held)) = receiver.recv().await {
-        write_pieces(&mut outgoing, reply.pieces).await?;
+    while let Some((mut reply, held)) = receiver.recv().await {
+        outgoing.write_pieces(&mut reply.pieces).await?;
         drop(held);
     }
     outgoing.shutdown().await
-}
-
-/// Writes all pieces with vectored writes, without joining them.
-async fn write_pieces(outgoing: &mut Writer, mut pieces: SmallVec<[Bytes; 6]>) -> io::Result<()> {
-    let mut first = 0;
-    while let Some(rest) = pieces.get_mut(first..).filter(|rest| !rest.is_empty()) {
-        let mut written = {
-            let slices: SmallVec<[IoSlice<'_>; 16]> = rest.iter().take(64).map(|piece| IoSlice::new(piece)).collect();
-            let written = outgoing.write_vectored(&slices).await?;
-            if written == 0 && slices.iter().any(|slice| !slice.is_empty()) {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            written
-        };
-        for piece in rest {
-            if written < piece.len() {
-                piece.advance(written);
-                break;
-            }
-            written -= piece.len();
-            first += 1;
-        }
-    }
-    Ok(())
 }
