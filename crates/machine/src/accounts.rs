@@ -201,15 +201,12 @@ impl Accounts {
         let key = (dataset << 16 | u64::from(origin.0)) + 1;
         let first = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
         for row in (0..ROWS).filter_map(|step| rows.get((first + step) % ROWS)) {
-            let taken = row.key.load(Ordering::Acquire);
-            let free = taken == 0;
-            if taken == key
-                || free
-                    && row
-                        .key
-                        .compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire)
-                        .map_or_else(|now| now == key, |_| true)
-            {
+            let mut owner = row.key.load(Ordering::Acquire);
+            if owner == 0 {
+                let claimed = row.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire);
+                owner = claimed.map_or_else(|other| other, |_| key);
+            }
+            if owner == key {
                 return row;
             }
         }

@@ -53,7 +53,7 @@ impl Source {
 /// Part of the way of a request in which time passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Waiting for the open txg, for space that recent frees return, or for memory at the front end.
+    /// Waiting for a suspended pool, for the open txg, or for space that recent frees return.
     Admission,
     /// Delayed by the write throttle.
     Throttle,
@@ -61,11 +61,11 @@ pub enum Stage {
     Locks,
     /// Waiting for a block that another request is reading.
     Cache,
-    /// In the queue of a device.
+    /// In the queue of a device. Always 0: this time is not measured apart from [`Stage::Device`].
     Queue,
-    /// At a device.
+    /// At a device, and in its queue.
     Device,
-    /// Waiting for checksums, compression or encryption of a large block.
+    /// Waiting for checksums, compression or encryption of a large block. Always 0: it is not measured.
     Compute,
     /// Waiting for the intent log to make changes stable.
     LogCommit,
@@ -157,11 +157,20 @@ macro_rules! operations {
 
             /// The operation's slot in tables: below [`Operation::SLOTS`]. All internal work has one slot, the last.
             pub fn slot(self) -> usize {
-                Operation::OF_CLIENTS.iter().position(|operation| *operation == self).unwrap_or(Operation::SLOTS - 1)
+                match self {
+                    $(Operation::$variant => Slot::$variant as usize,)*
+                    Operation::Internal(_) => Slot::Internal as usize,
+                }
             }
 
             /// Number of slots.
-            pub const SLOTS: usize = Operation::OF_CLIENTS.len() + 1;
+            pub const SLOTS: usize = Slot::Internal as usize + 1;
+        }
+
+        /// The slots, in order.
+        enum Slot {
+            $($variant,)*
+            Internal,
         }
     };
 }
@@ -413,11 +422,10 @@ impl Request {
         done
     }
 
-    /// Records one device operation, the time that it was queued and the time that the device took, in nanoseconds.
-    pub fn record_device(&self, queued_ns: u64, device_ns: u64) {
+    /// Records one device operation, and the time in nanoseconds from its request to its answer.
+    pub fn record_device(&self, ns: u64) {
         add(&self.device_ops, 1);
-        self.spent(Stage::Queue, queued_ns);
-        self.spent(Stage::Device, device_ns);
+        self.spent(Stage::Device, ns);
     }
 
     /// Bytes of the answer from `source` so far.

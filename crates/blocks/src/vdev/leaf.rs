@@ -188,7 +188,7 @@ impl Leaf {
         };
         let started = job.clock.now();
         let answer = queue.read(job.request.priority, offset, len, into).await;
-        job.request.record_device(0, job.clock.now().ns_since(started));
+        job.request.record_device(job.clock.now().ns_since(started));
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         let range = (on_device(offset), len);
         let report = |what: FaultKind<'_>| self.report(vdev.guid, what, range, job.about, job.request.priority);

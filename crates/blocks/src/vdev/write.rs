@@ -506,7 +506,7 @@ impl Leaf {
         let class = job.request.priority;
         let writers = &self.writes().writers;
         let answer = writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
-        job.request.record_device(0, job.clock.now().ns_since(started));
+        job.request.record_device(job.clock.now().ns_since(started));
         self.writes().record(len, answer.is_ok(), Some(job.txg));
         if answer.is_ok() {
             job.cost.wrote(portion.redundancy, len, portion.padding.min(len));
