@@ -157,7 +157,7 @@ impl Engine {
         let events = Events::new(machine.clock.clone(), &core.config);
         cache.blocks().tree().set_fault_observer(events.clone());
         // Set once, here.
-        let _ = gate.suspension.set(cache.blocks().tree().clone());
+        let _ = gate.tree.set(cache.blocks().tree().clone());
         let opened = machine.clock.now();
         let engine = Arc::new(Engine {
             machine,

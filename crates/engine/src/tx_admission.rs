@@ -151,8 +151,8 @@ pub struct PoolTxAdmission {
     space: SpaceSource,
     /// The pool's dedup tables.
     pub(crate) dedup: Arc<Dedup>,
-    /// The devices, whose suspension new transactions respect.
-    pub(crate) suspension: OnceLock<Arc<Tree>>,
+    /// The vdev tree, whose suspension new transactions wait for.
+    pub(crate) tree: OnceLock<Arc<Tree>>,
     /// The datasets' limits as of the last txg; `None` while they are not known.
     limits: Mutex<Option<Limits>>,
     /// Time at which the last delayed transaction begins.
@@ -178,7 +178,7 @@ impl PoolTxAdmission {
             dirty,
             space,
             dedup,
-            suspension: OnceLock::new(),
+            tree: OnceLock::new(),
             limits: Mutex::default(),
             last_wakeup: Mutex::default(),
             saved_bytes: AtomicU64::new(0),
@@ -224,11 +224,11 @@ impl PoolTxAdmission {
     }
 
     async fn enter(&self, rq: &Request, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
-        if let Some(suspension) = self.suspension.get().map(|tree| tree.suspension()) {
+        if let Some(suspension) = self.tree.get().map(|tree| tree.suspension()) {
             if let Some(why) = suspension.refusal() {
                 return Err(ObjectError::Suspended { why: why.to_string() });
             }
-            suspension.wait_for_resume().await;
+            rq.timed(&self.clock, Stage::Admission, suspension.wait_for_resume()).await;
         }
         let started = self.clock.now();
         rq.timed(&self.clock, Stage::Admission, self.wait_for_space(set, bytes, purpose)).await?;
