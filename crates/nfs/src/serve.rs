@@ -83,12 +83,12 @@ pub async fn serve(
     let session = |connection: Connection| {
         let peer = connection.handle.peer();
         let client = Peer::new(&peer.ip().to_string(), write_acl(peer.ip())).from_port(peer.port());
-        serve_connection(connection, client, shared.clone())
+        serve_connection(connection, Arc::new(client), shared.clone())
     };
     weir_front::serve(front, listener, stop, session).await;
 }
 
-async fn serve_connection(connection: Connection, client: Peer, shared: ConnectionContext) -> io::Result<()> {
+async fn serve_connection(connection: Connection, client: Arc<Peer>, shared: ConnectionContext) -> io::Result<()> {
     let Connection { reader, writer, handle } = connection;
     let (sender, receiver) = mpsc::channel(MAX_CALLS);
     let writer = shared.tasks.spawn(write(writer, receiver));
@@ -101,7 +101,7 @@ async fn serve_connection(connection: Connection, client: Peer, shared: Connecti
 async fn read(
     mut incoming: Reader,
     handle: ConnectionHandle,
-    client: Peer,
+    client: Arc<Peer>,
     shared: ConnectionContext,
     sender: mpsc::Sender<Outgoing>,
 ) -> io::Result<()> {
@@ -142,7 +142,7 @@ async fn read(
             let reply = (replies.acquire(bytes).await, handle.acquire(&shared.replies, bytes).await);
             let held = CallPermits { _call: call, _reply: reply, _guard: handle.begin_call() };
             let server = Arc::clone(&shared.server);
-            let client = client.clone();
+            let client = Arc::clone(&client);
             let sender = sender.clone();
             drop(shared.tasks.spawn(async move {
                 let reply = server.answer(&client, &Bytes::from(message)).await;

@@ -31,7 +31,7 @@ pub struct Peer {
     pub port: u16,
     /// Whether it may modify files.
     pub may_write: bool,
-    /// The client in the accounts, from its first call on.
+    /// The client in the accounts, from its first call on. A clone that is made before looks it up again.
     client: OnceLock<Client>,
 }
 
@@ -130,7 +130,7 @@ impl Server {
         let client = peer.client.get_or_init(|| accounts.client(Protocol::Nfs3, &peer.name));
         let rq = accounts.begin(client, operation);
         let reply = self.dispatch(peer, call, message, &rq).await;
-        self.tree.accounts().record(&rq);
+        accounts.record(&rq);
         reply
     }
 
