@@ -80,32 +80,19 @@ impl Limits {
     /// [`Failure::usage`] for a size that is none, or too small.
     pub fn of<C: CommandLine>(given: &LimitOptions) -> Result<Self, Failure> {
         let mut limits = Self::of_memory(MemoryLimit::current());
-        let of = |option: &str, given: &Option<String>, variable: &str, least: u64| {
-            let in_environment = || std::env::var(variable).ok().filter(|text| !text.is_empty());
-            match (given, in_environment()) {
-                (Some(text), _) => bytes(option, text, least).map_err(|why| C::misused(&why)),
-                (None, Some(text)) => bytes(variable, &text, least).map_err(|why| C::misused(&why)),
-                (None, None) => Ok(None),
-            }
-        };
-        limits.arc_bytes = of("--arc-max", &given.arc_max, "WEIR_ARC_MAX", MIN_ARC_BYTES)?.unwrap_or(limits.arc_bytes);
-        limits.dirty_bytes =
-            of("--dirty-max", &given.dirty_max, "WEIR_DIRTY_MAX", MIN_DIRTY_BYTES)?.unwrap_or(limits.dirty_bytes);
-        let of = |option: &str, given: &Option<String>, variable: &str, default: Duration| -> Result<_, Failure> {
-            let in_environment = std::env::var(variable).ok().filter(|text| !text.is_empty());
-            let (name, text) = match (given, in_environment) {
-                (Some(text), _) => (option, text.clone()),
-                (None, Some(text)) => (variable, text),
-                (None, None) => return Ok(default),
-            };
-            let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
-            let seconds =
-                seconds.ok_or_else(|| C::misused(&format!("{name}: '{text}' is no number from 0.1 to 86400")))?;
-            Ok(Duration::from_secs_f64(seconds))
-        };
-        let Deadlines { slow, hang } = Deadlines::default();
-        limits.deadlines.slow = of("--slow-io", &given.slow_io, "WEIR_SLOW_IO", slow)?;
-        limits.deadlines.hang = of("--deadman", &given.deadman, "WEIR_DEADMAN", hang)?;
+        let size = |least| move |name: &str, text: &str| bytes(name, text, least);
+        limits.arc_bytes =
+            chosen::<C, _>("--arc-max", &given.arc_max, "WEIR_ARC_MAX", limits.arc_bytes, size(MIN_ARC_BYTES))?;
+        limits.dirty_bytes = chosen::<C, _>(
+            "--dirty-max",
+            &given.dirty_max,
+            "WEIR_DIRTY_MAX",
+            limits.dirty_bytes,
+            size(MIN_DIRTY_BYTES),
+        )?;
+        let Deadlines { slow, hang } = limits.deadlines;
+        limits.deadlines.slow = chosen::<C, _>("--slow-io", &given.slow_io, "WEIR_SLOW_IO", slow, seconds)?;
+        limits.deadlines.hang = chosen::<C, _>("--deadman", &given.deadman, "WEIR_DEADMAN", hang, seconds)?;
         Ok(limits)
     }
 
@@ -139,10 +126,35 @@ impl fmt::Display for Limits {
     }
 }
 
+/// A limit: that of the option, else that of the environment variable, else the default. `parse` gets the name of the
+/// option or variable, and the text.
+fn chosen<C: CommandLine, T>(
+    option: &str,
+    given: &Option<String>,
+    variable: &str,
+    default: T,
+    parse: impl Fn(&str, &str) -> Result<T, String>,
+) -> Result<T, Failure> {
+    let in_environment = || std::env::var(variable).ok().filter(|text| !text.is_empty());
+    let parsed = match (given, in_environment()) {
+        (Some(text), _) => parse(option, text),
+        (None, Some(text)) => parse(variable, &text),
+        (None, None) => return Ok(default),
+    };
+    parsed.map_err(|why| C::misused(&why))
+}
+
+/// A time that a user chose.
+fn seconds(name: &str, text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    let seconds = seconds.ok_or_else(|| format!("{name}: '{text}' is no number from 0.1 to 86400"))?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
 /// A size that a user chose.
-fn bytes(name: &str, text: &str, least: u64) -> Result<Option<u64>, String> {
+fn bytes(name: &str, text: &str, least: u64) -> Result<u64, String> {
     match size::parse(text) {
-        Some(bytes) if bytes >= least => Ok(Some(bytes)),
+        Some(bytes) if bytes >= least => Ok(bytes),
         _ => Err(format!("{name} takes a size of at least {}, such as 2G, not '{text}'", human_bytes(least))),
     }
 }

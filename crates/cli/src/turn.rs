@@ -26,33 +26,32 @@ fn max_wait() -> Duration {
     given.map_or(DEFAULT_WAIT, Duration::from_secs)
 }
 
-/// Repeats `attempt` while another command has the devices locked, up to the maximum wait. After 2 seconds `tell`
-/// receives one line that names the other command's process.
+/// Repeats `attempt` while another command has the devices locked, until the maximum wait is over. After 2 seconds
+/// `report` receives one line that names the other command's process.
 ///
 /// # Errors
 /// The error of the last attempt.
 pub fn in_turn<T>(
     machine: &Machine,
-    tell: impl Fn(&str),
+    report: impl Fn(&str),
     mut attempt: impl FnMut() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let wait = max_wait();
-    let mut waited = Duration::ZERO;
-    let mut told = false;
+    let max_wait = max_wait();
+    let begun = machine.clock.now();
+    let mut is_reported = false;
     let mut pause = MIN_PAUSE;
     loop {
         let mut failure = match attempt() {
             Ok(done) => return Ok(done),
             Err(failure) => failure,
         };
-        let Some(holder) = failure.take_wait_for().filter(|_| waited < wait) else { return Err(failure) };
-        if waited >= QUIET && !told {
-            told = true;
-            let left = wait.saturating_sub(waited).as_secs();
-            tell(&format!("waiting for {holder}, at most {left} s more"));
+        let waited = machine.clock.now().since(begun);
+        let Some(holder) = failure.take_wait_for().filter(|_| waited < max_wait) else { return Err(failure) };
+        if waited >= QUIET && !is_reported {
+            is_reported = true;
+            report(&format!("waiting for {holder}, at most {} s more", max_wait.saturating_sub(waited).as_secs()));
         }
         machine.block_on(machine.clock.sleep(pause));
-        waited = waited.saturating_add(pause);
         pause = pause.saturating_mul(3).checked_div(2).unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
     }
 }
@@ -69,25 +68,17 @@ mod tests {
     #[test]
     fn an_attempt_is_repeated_only_while_another_command_is_at_work() {
         let machine = weir_linux::machine().unwrap();
-        let mut attempts = 0;
-        let done = in_turn(
-            &machine,
-            |_| {},
-            || {
+        // Runs until the attempt `last`, which ends as `end` says; returns the outcome and the number of attempts.
+        let run = |last: u32, end: fn() -> Result<(), Failure>| {
+            let mut attempts = 0;
+            let attempt = || {
                 attempts += 1;
-                if attempts < 4 { Err(Failure::not_yet("busy", "process 1")) } else { Ok(attempts) }
-            },
-        );
-        assert_eq!(done.ok(), Some(4));
-        let mut attempts = 0;
-        let done = in_turn(
-            &machine,
-            |_| {},
-            || {
-                attempts += 1;
-                Err::<(), _>(Failure::busy("served"))
-            },
-        );
-        assert_eq!((done.unwrap_err().line.as_str(), attempts), ("served", 1));
+                if attempts < last { Err(Failure::not_yet("busy", "process 1")) } else { end() }
+            };
+            let done = in_turn(&machine, |_| {}, attempt);
+            (done.map_err(|failure| failure.line), attempts)
+        };
+        assert_eq!(run(4, || Ok(())), (Ok(()), 4));
+        assert_eq!(run(1, || Err(Failure::busy("served"))), (Err("served".into()), 1));
     }
 }

@@ -93,8 +93,8 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     target::open(call, &args.places, &name)?.with(async |engine| {
-        let exists = dsl(engine, &Request::internal("create")).await?.dir_named(&name).is_some();
-        if args.parents && exists {
+        // Checked here too, so that no key is asked for.
+        if args.parents && dsl(engine, &Request::internal("create")).await?.dir_named(&name).is_some() {
             return Ok(());
         }
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;

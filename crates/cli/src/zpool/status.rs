@@ -364,7 +364,7 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
         && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
     if pool.suspended.is_some() {
         found(
-            "One or more devices do not take the pool's writes: they wait.",
+            "Writes to one or more devices fail or are not answered; changes of the pool wait.",
             "Bring the devices back, or give them room, then run 'zpool clear'.",
             Some("ZFS-8000-HC"),
             true,
