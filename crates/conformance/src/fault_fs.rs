@@ -191,7 +191,8 @@ impl Filesystem for FaultOps {
 /// A mounted file system with faults.
 pub struct FaultFs {
     files: Arc<Vec<FaultFile>>,
-    session: Option<BackgroundSession>,
+    /// Unmounted before the folders are removed: fields are dropped in order.
+    _session: BackgroundSession,
     mountpoint: tempfile::TempDir,
     _backing: tempfile::TempDir,
 }
@@ -222,7 +223,7 @@ impl FaultFs {
         config.mount_options = vec![MountOption::RW, MountOption::FSName("weir-faults".into())];
         let session = Session::new(FaultOps { files: files.clone() }, mountpoint.path(), &config).map_err(failed)?;
         let session = session.spawn().map_err(failed)?;
-        Ok(FaultFs { files, session: Some(session), mountpoint, _backing: backing })
+        Ok(FaultFs { files, _session: session, mountpoint, _backing: backing })
     }
 
     /// Folder in which the files are.
@@ -256,9 +257,6 @@ impl Drop for FaultFs {
     fn drop(&mut self) {
         for n in 0..self.files.len() {
             self.lift(n);
-        }
-        if let Some(session) = self.session.take() {
-            drop(session);
         }
     }
 }

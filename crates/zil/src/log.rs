@@ -258,10 +258,6 @@ impl Zil {
     /// # Errors
     /// [`ObjectError::Suspended`] if neither the log nor the pool can be written.
     pub async fn commit(self: &Arc<Self>, rq: &Request, object: Option<ObjectId>) -> Result<(), ObjectError> {
-        self.make_stable(rq, object).await
-    }
-
-    async fn make_stable(self: &Arc<Self>, rq: &Request, object: Option<ObjectId>) -> Result<(), ObjectError> {
         let (unlogged, written, first) = {
             let mut state = self.state();
             if state.policy.sync == SyncMode::Disabled {

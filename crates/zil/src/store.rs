@@ -29,7 +29,8 @@ pub trait LogStore: Send + Sync {
     ) -> BoxFuture<'_, Result<BlockPointer, ObjectError>>;
 
     /// Seals a block with its embedded checksum and writes it. Its chain header holds the number of used bytes; `bytes`
-    /// has at least that length, a multiple of 4096. `writers` are the origins of its records. The block need not be stable until [`LogStore::flush`] returns.
+    /// has at least that length, a multiple of 4096. `writers` are the origins of its records. The block need not be
+    /// stable until [`LogStore::flush`] returns.
     ///
     /// # Errors
     /// Errors of writing the block.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use weir_blocks::vdev::Deadlines;
 use weir_engine::{Engine, Layout};
 use weir_files::FileSystem;
-use weir_format::Txg;
 use weir_machine::{Machine, Request};
 use weir_sim::{Fault, SimWorld};
 
@@ -150,8 +149,7 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
         let world = world::world(seed, shape(Layout::Single, 1));
         let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
         let disk = world.disks().remove(0);
-        let full = Fault::FailWrites { errno: ENOSPC };
-        let full = disk.lay(full);
+        let full = disk.lay(Fault::FailWrites { errno: ENOSPC });
         let write = {
             let (engine, files) = (engine.clone(), files.clone());
             async move {
@@ -194,7 +192,7 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
                 let last = engine.txgs().last_synced();
                 world::write(&files, "afterwards").await;
                 engine.sync().await.unwrap();
-                assert!(engine.txgs().last_synced() > Txg(last.0));
+                assert!(engine.txgs().last_synced() > last);
                 let rq = &Request::internal("test");
                 for name in ["before", "no room", "afterwards"] {
                     files.lookup(rq, files.root(), name.as_bytes()).await.unwrap();
@@ -206,12 +204,12 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
     }
 }
 
-#[test]
-fn a_pool_that_waits_for_a_device_can_be_closed() {
-    let world = world::world(41, shape(Layout::Single, 1));
+/// Closes a pool whose only disk has had `fault` for `wait`, while a txg is being written: the pool is as before that txg.
+fn close_during(seed: u64, fault: Fault, wait: Duration) {
+    let world = world::world(seed, shape(Layout::Single, 1));
     let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
     let disk = world.disks().remove(0);
-    let hang = disk.lay(Fault::Hang);
+    let laid = disk.lay(fault);
     let write = machine.tasks.spawn({
         let (engine, files) = (engine.clone(), files.clone());
         async move {
@@ -223,41 +221,23 @@ fn a_pool_that_waits_for_a_device_can_be_closed() {
         .run({
             let machine = machine.clone();
             async move {
-                machine.clock.sleep(Duration::from_secs(30)).await;
+                machine.clock.sleep(wait).await;
                 let stopped = engine.stop().await;
                 (stopped.is_err(), write.await.unwrap().is_err())
             }
         })
         .unwrap();
     assert_eq!(stopped, (true, true), "both say that the txg was not written");
-    disk.lift(hang);
-    world.run(async move { world::assert_pool_clean(&machine, "closed while it waited").await }).unwrap();
+    disk.lift(laid);
+    world.run(async move { world::assert_pool_clean(&machine, "closed during a fault").await }).unwrap();
+}
+
+#[test]
+fn a_pool_that_waits_for_a_device_can_be_closed() {
+    close_during(41, Fault::Hang, Duration::from_secs(30));
 }
 
 #[test]
 fn a_suspended_pool_can_be_closed_as_of_its_last_txg() {
-    let world = world::world(31, shape(Layout::Single, 1));
-    let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
-    let disk = world.disks().remove(0);
-    let full = disk.lay(Fault::FailWrites { errno: ENOSPC });
-    let write = machine.tasks.spawn({
-        let (engine, files) = (engine.clone(), files.clone());
-        async move {
-            world::write(&files, "lost").await;
-            engine.sync().await
-        }
-    });
-    let stopped = world
-        .run({
-            let machine = machine.clone();
-            async move {
-                machine.clock.sleep(Duration::from_secs(8)).await;
-                let stopped = engine.stop().await;
-                (stopped.is_err(), write.await.unwrap().is_err())
-            }
-        })
-        .unwrap();
-    assert_eq!(stopped, (true, true), "both say that the txg was not written");
-    disk.lift(full);
-    world.run(async move { world::assert_pool_clean(&machine, "closed while suspended").await }).unwrap();
+    close_during(31, Fault::FailWrites { errno: ENOSPC }, Duration::from_secs(8));
 }
