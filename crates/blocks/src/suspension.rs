@@ -29,7 +29,7 @@ pub enum FailMode {
 }
 
 impl FailMode {
-    /// The mode that the property's stored value means.
+    /// Decodes the value of the pool property `failmode` (`ZIO_FAILURE_MODE_*`); an unknown value is [`FailMode::Wait`].
     pub fn of_property(value: u64) -> Self {
         match value {
             1 => FailMode::Continue,

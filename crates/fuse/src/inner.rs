@@ -28,7 +28,7 @@ const XATTR_BYTES: usize = 65_536;
 pub(crate) struct Inner {
     pub(crate) tree: Arc<Tree>,
     pub(crate) inodes: Inodes,
-    /// Clients by user; the last one, since most mounts have few users.
+    /// The user of the last request and the client that it is in the accounts: most mounts have few users.
     last_client: Mutex<Option<(u32, Client)>>,
     /// Whether the mount is writable.
     pub(crate) writable: bool,

@@ -130,7 +130,8 @@ async fn read(
             let message = message.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let is_long = message.as_ref().map_or(assembler.claimed_bytes(), Vec::len) > LONG_CALL_MIN_BYTES;
             if is_long && long_permit.is_none() {
-                // If each call reserved only what has arrived so far, growing calls could deadlock on each other.
+                // Memory for the longest call. If each connection acquired only what its call needs so far, and later the
+                // rest, two connections could wait for each other's memory.
                 long_permit = Some(handle.acquire(&shared.long, MAX_MESSAGE_BYTES).await);
             }
             let Some(message) = message else { break };

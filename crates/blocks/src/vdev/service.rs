@@ -17,7 +17,7 @@ pub struct OverdueLeaf {
     pub newly_slow: u64,
     /// Longest operation in progress, if the device hangs.
     pub hang: Option<LongestOperation>,
-    /// Whether the pool has all its blocks without this leaf.
+    /// Whether all blocks can be read, and new ones written, without this leaf.
     pub is_dispensable: bool,
 }
 

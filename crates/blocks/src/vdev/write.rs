@@ -131,7 +131,7 @@ impl Tree {
         top.vdev.write(job, portion, place, place.offset, data).await
     }
 
-    /// Records in the DTLs which leaves lack a part of a block that was written in `txg`.
+    /// Adds `txg` to the DTLs of the leaves that failed to write their part of a block.
     pub(crate) fn record_failed(&self, failed: &FailedLeaves, txg: Txg) {
         for guid in failed.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if let Some((_, leaf)) = self.leaf(guid) {

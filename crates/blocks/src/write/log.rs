@@ -82,8 +82,8 @@ impl Blocks {
     }
 
     /// Encrypts and checksums a log block and writes it. `bytes` begin with the chain header, its checksum empty, and hold
-    /// at least the number of bytes in use that the header names. `writers` are the origins of its records. Several blocks of a chain may be written concurrently.
-    /// They are on stable storage after [`Blocks::flush`].
+    /// at least the number of bytes in use that the header names. `writers` are the origins of its records. Several blocks
+    /// of a chain may be written concurrently. They are on stable storage after [`Blocks::flush`].
     ///
     /// # Errors
     /// [`BlockError::Unencodable`] if the header is malformed or the key is missing, [`BlockError::Device`],
