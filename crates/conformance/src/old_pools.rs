@@ -109,8 +109,8 @@ fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf, JudgeError> {
 
 /// GUID and name of the pool that an image belongs to, by OpenZFS's reading of its labels, if they name one.
 fn identity(tools: &Tools, image: &Path) -> Result<Option<(String, String)>, JudgeError> {
-    let told = output(tools.program("sbin/zdb").arg("-l").arg(image))?;
-    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let printed = output(tools.program("sbin/zdb").arg("-l").arg(image))?;
+    let text = String::from_utf8_lossy(&printed.stdout).into_owned();
     let field = |label: &str| text.lines().find_map(|line| line.trim().strip_prefix(label)).map(str::trim);
     Ok(field("pool_guid:")
         .zip(field("name:"))

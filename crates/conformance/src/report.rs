@@ -61,7 +61,7 @@ impl Report {
 }
 
 /// Does `work` on each of `items`, concurrently on all processors, and calls `each` with each result as it comes.
-pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync, mut told: impl FnMut(&T, R)) {
+pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync, mut each: impl FnMut(&T, R)) {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let (sender, results) = mpsc::channel();
@@ -78,7 +78,7 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync
         }
         // The results end when the last of the workers does.
         drop(sender);
-        results.into_iter().for_each(|(item, result)| told(item, result));
+        results.into_iter().for_each(|(item, result)| each(item, result));
     });
 }
 

@@ -18,9 +18,9 @@ use crate::hash::hex_of;
 use crate::report::Report;
 use crate::zdb::{Tools, output};
 
-/// One stream as the golden's list tells it.
+/// One stream as listed with the golden pools.
 #[derive(Deserialize)]
-struct Told {
+struct GoldenStream {
     file: String,
     sha256: String,
     dump: String,
@@ -64,10 +64,10 @@ pub fn run(folder: &Path, report: &mut Report) -> Result<(), JudgeError> {
         let path = folder.join(list);
         let text =
             std::fs::read(&path).map_err(|source| JudgeError::Io { what: path.display().to_string(), source })?;
-        let streams: Vec<Told> = serde_json::from_slice(&text)
+        let streams: Vec<GoldenStream> = serde_json::from_slice(&text)
             .map_err(|source| JudgeError::Manifest { golden: list.to_string(), source })?;
-        for told in streams {
-            report.book(&told.file, golden(&folder, &told));
+        for stream in streams {
+            report.book(&stream.file, golden(&folder, &stream));
         }
     }
     match Tools::find() {
@@ -91,13 +91,13 @@ fn decompressed(program: &str, arguments: &[&str], file: &Path) -> Result<Vec<u8
     }
 }
 
-fn golden(folder: &Path, told: &Told) -> Result<Findings, JudgeError> {
-    let bytes = decompressed("zstd", &["-dqc"], &folder.join(format!("{}.zst", told.file)))?;
+fn golden(folder: &Path, stream: &GoldenStream) -> Result<Findings, JudgeError> {
+    let bytes = decompressed("zstd", &["-dqc"], &folder.join(format!("{}.zst", stream.file)))?;
     let mut findings = Findings::default();
-    if hex_of(&bytes) != told.sha256 {
+    if hex_of(&bytes) != stream.sha256 {
         findings.differs("the stream itself is not the one that was dumped".to_string());
     }
-    findings.absorb("", judge(&bytes, &told.dump));
+    findings.absorb("", judge(&bytes, &stream.dump));
     Ok(findings)
 }
 

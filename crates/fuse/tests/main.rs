@@ -293,11 +293,11 @@ fn names_are_cached_until_administration_invalidates_them() {
     let mut fewer = tree.exports();
     fewer.truncate(1);
     tree.renew(fewer);
-    let told = (0..500).any(|_| {
+    let is_refused = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         std::fs::metadata(at("d/g")).is_err()
     });
-    assert!(told, "taken back");
+    assert!(is_refused, "taken back");
     assert_eq!(std::fs::read(at("d/h")).unwrap(), b"f");
     mounted.unmounter().unmount().unwrap();
     mounted.join().unwrap();

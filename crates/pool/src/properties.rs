@@ -175,7 +175,7 @@ pub fn is_known(name: &str) -> bool {
 
 /// Returns all properties of a pool in order. `altroot` is the prefix of mount points.
 pub async fn properties(rq: &Request, pool: &Pool, altroot: Option<&str>) -> Result<Vec<PoolProperty>, PoolError> {
-    let mut found = reckoned(rq, pool).await?;
+    let mut found = computed(rq, pool).await?;
     let text = |value: Option<&str>, unset: &str| match value {
         Some(value) => (Value::Text(value.into()), Origin::Local),
         None => (Value::Text(unset.into()), Origin::Default),
@@ -197,7 +197,7 @@ pub async fn properties(rq: &Request, pool: &Pool, altroot: Option<&str>) -> Res
 
 type Found = BTreeMap<String, (Value, Origin)>;
 
-async fn reckoned(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
+async fn computed(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
     let capacity = &pool.capacity;
     let percent = (u128::from(capacity.allocated_bytes) * 100).checked_div(u128::from(capacity.size_bytes));
     let version = match pool.uberblock.version {

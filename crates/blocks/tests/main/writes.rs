@@ -368,8 +368,8 @@ fn flushes_go_where_something_was_written() {
     bench.world.run(blocks.flush_leaf(102)).unwrap().unwrap();
     assert_eq!(flushes()[2], expected[2] + 1);
     assert_eq!(bench.disks[2].peek(0, 4096), [9; 4096]);
-    let nobody = bench.world.run(blocks.write_leaf(7, 0, weir_machine::Buf::zeroed(512))).unwrap();
-    assert_eq!(nobody, Err(BlockError::NoSuchLeaf { guid: 7 }));
+    let no_leaf = bench.world.run(blocks.write_leaf(7, 0, weir_machine::Buf::zeroed(512))).unwrap();
+    assert_eq!(no_leaf, Err(BlockError::NoSuchLeaf { guid: 7 }));
 }
 
 /// An expanded vdev writes new blocks over all its children, whichever is missing later; during an expansion no block is

@@ -54,7 +54,7 @@ pub fn run(call: &Call, args: &DiffArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
     let rq = Request::internal("diff");
     let doing = format!("cannot diff '{older}' with '{newer}'");
-    let told = match (seen, call.served_pool()) {
+    let compared = match (seen, call.served_pool()) {
         (PoolHandle::Open(view), Some(served_pool)) => {
             // Dropping the view allows txgs to sync while files are compared.
             drop(view);
@@ -62,7 +62,7 @@ pub fn run(call: &Call, args: &DiffArgs) -> Result<u8, Failure> {
         }
         (seen, _) => machine.block_on(of_pool(call, args, &rq, &seen, [&older, &newer])),
     };
-    let whole = told.map_err(|error| crate::writable::refused(&doing, error))?;
+    let whole = compared.map_err(|error| crate::writable::refused(&doing, error))?;
     Ok(if whole { 0 } else { FAILED })
 }
 
@@ -93,9 +93,9 @@ async fn of_engine(
 ) -> Result<bool, PoolError> {
     let mut comparison = engine.compare(rq, older, newer).await?;
     let printer = Printer::new(args, &comparison.pair);
-    let told = printer.tell(call, rq, &mut comparison.diff).await;
+    let compared = printer.tell(call, rq, &mut comparison.diff).await;
     let ended = engine.end_comparison(comparison).await;
-    let whole = told?;
+    let whole = compared?;
     ended.map(|()| whole)
 }
 

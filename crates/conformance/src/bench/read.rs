@@ -111,11 +111,11 @@ fn fullest(folder: &Path, case: &Case) -> Result<Vec<String>, JudgeError> {
     if case.hidden == 0 {
         return Ok(Vec::new());
     }
-    let told = child(Images::lay_out(folder, case, &[])?.seen.path(), case.pool, "sequential")?;
-    let mut leaves: Vec<(u64, String)> = told
+    let printed = child(Images::lay_out(folder, case, &[])?.seen.path(), case.pool, "sequential")?;
+    let mut leaves: Vec<(u64, String)> = printed
         .lines()
-        .filter_map(|told| {
-            let (bytes, path) = told.strip_prefix("leaf ")?.split_once(' ')?;
+        .filter_map(|printed| {
+            let (bytes, path) = printed.strip_prefix("leaf ")?.split_once(' ')?;
             Some((bytes.parse().ok()?, Path::new(path).file_name()?.to_str()?.to_string()))
         })
         .collect();
@@ -213,9 +213,9 @@ fn sequential(case: &Case, images: &Images, report: &mut Report) -> Result<(), J
         return Ok(());
     }
     match zfs_fuse(&images.home, &["read", case.pool, "large"]) {
-        Ok(told) => {
+        Ok(printed) => {
             let mut words =
-                told.lines().last().unwrap_or_default().split(' ').filter_map(|word| word.parse::<f64>().ok());
+                printed.lines().last().unwrap_or_default().split(' ').filter_map(|word| word.parse::<f64>().ok());
             if let (Some(seconds), Some(bytes)) = (words.next(), words.next()) {
                 let theirs = bytes / 1e6 / seconds;
                 row(report, &name("sequential/zfs-fuse"), (mine.mb_per_second(), "MB/s"), theirs, Some(1.0));

@@ -80,6 +80,6 @@ fn snapshots(home: &Path, count: u64) -> Result<(u64, f64), JudgeError> {
     let mut command = Command::new(weir()?);
     command.args(["zfs", "list", "-H", "-t", "snapshot", "-r", "-d"]).arg(home).arg(format!("{POOL}/s{count}"));
     let begun = Instant::now();
-    let told = succeeded(&mut command)?;
-    Ok((told.lines().count() as u64, begun.elapsed().as_secs_f64()))
+    let printed = succeeded(&mut command)?;
+    Ok((printed.lines().count() as u64, begun.elapsed().as_secs_f64()))
 }

@@ -153,9 +153,9 @@ impl Bench<'_> {
 
     fn ours(&self, what: &str, disks: &Disks, mib: u64) -> Result<(Measured, String), JudgeError> {
         let folder = self.home.join(disks.name);
-        let told = measuring(&["write-bench-child", what, &path(&folder)?, disks.name, &mib.to_string()])?;
-        let measured = line_of(&told)?;
-        Ok((measured, told))
+        let printed = measuring(&["write-bench-child", what, &path(&folder)?, disks.name, &mib.to_string()])?;
+        let measured = line_of(&printed)?;
+        Ok((measured, printed))
     }
 
     fn sequential(&mut self, disks: &Disks) -> Result<(), JudgeError> {
@@ -209,9 +209,9 @@ impl Bench<'_> {
         for _ in 0..self.rounds {
             let arguments = ["--bs=8k", "--iodepth=32", "--offset=5m", &size, &time, "--time_based", "--norandommap"];
             raw.push(fio("randwrite", &images, arguments)?);
-            let (measured, told) = self.ours("random", &SINGLE, RANDOM_MIB)?;
+            let (measured, printed) = self.ours("random", &SINGLE, RANDOM_MIB)?;
             ours.push(measured);
-            groups.extend(told.lines().find_map(|line| line.strip_prefix("groups ")?.parse::<u64>().ok()));
+            groups.extend(printed.lines().find_map(|line| line.strip_prefix("groups ")?.parse::<u64>().ok()));
         }
         let per_second = Measured::per_second;
         self.row("random 8K overwrites / fio", "op/s", (&ours, per_second), (&raw, per_second), Some(0.3));

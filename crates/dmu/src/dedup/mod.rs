@@ -216,9 +216,9 @@ impl Dedup {
                 let mut state = self.state();
                 match state.busy.get_mut(&id) {
                     Some(waiters) => {
-                        let (tell, told) = oneshot::channel();
-                        waiters.push(tell);
-                        told
+                        let (sender, waiting) = oneshot::channel();
+                        waiters.push(sender);
+                        waiting
                     }
                     None => {
                         state.busy.insert(id, Vec::new());

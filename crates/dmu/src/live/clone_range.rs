@@ -94,17 +94,17 @@ impl ObjectSet {
         tx: &Tx,
         id: ObjectId,
         block: u64,
-        lent: BlockPointer,
+        pointer: BlockPointer,
     ) -> Result<(), ObjectError> {
         let object = self.object(rq, id).await?;
-        if lent.is_hole() {
+        if pointer.is_hole() {
             let block_bytes = object.block_bytes();
             return self.punch(rq, tx, id, block.saturating_mul(block_bytes), block_bytes).await;
         }
-        if lent.is_embedded() {
-            let bytes = self.read_pointer(rq, &object, block, &lent).await?;
+        if pointer.is_embedded() {
+            let bytes = self.read_pointer(rq, &object, block, &pointer).await?;
             return self.write_block(rq, tx, id, block, bytes).await;
         }
-        self.put_shared(rq, tx, id, block, lent).await
+        self.put_shared(rq, tx, id, block, pointer).await
     }
 }
