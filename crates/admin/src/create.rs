@@ -95,7 +95,6 @@ pub async fn clone(
 }
 
 async fn exists(engine: &Engine, name: &str) -> Result<bool, PoolError> {
-    // The read guard is released before the next change: no txg syncs while it is held.
     Ok(engine.dsl(&Request::internal("create")).await?.dir_named(name).is_some())
 }
 

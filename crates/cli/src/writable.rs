@@ -242,7 +242,8 @@ fn host_id() -> u64 {
     of_module.or_else(of_file).or_else(of_machine).unwrap_or(0)
 }
 
-/// Read guard of the datasets. No txg syncs while the guard is held: drop it before requesting changes.
+/// The datasets as of the last synced txg. Drop them before requesting changes: they do not show changes, and delay the
+/// reuse of freed blocks.
 pub async fn dsl(engine: &Engine, rq: &Request) -> Result<DslReadGuard, Failure> {
     Ok(engine.dsl(rq).await?)
 }

@@ -115,7 +115,7 @@ pub struct Engine {
     /// (`dp_config_rwlock`). Readers of names, properties and status do not take it: they read [`synced_state`].
     ///
     /// The holder awaits no other lock.
-    pub(crate) mos_sync_lock: Arc<AsyncMutex<()>>,
+    pub(crate) mos_sync_lock: AsyncMutex<()>,
     pub(crate) queue: Queue,
     /// The top-level vdevs, for space accounting.
     pub(crate) tops: allocation::Tops,
@@ -170,7 +170,7 @@ impl Engine {
             opened,
             gives_up_logs: AtomicBool::new(false),
             opening: AsyncMutex::new(()),
-            mos_sync_lock: Arc::default(),
+            mos_sync_lock: AsyncMutex::default(),
             queue: Queue::default(),
             tops,
             adding: AsyncMutex::new(()),

@@ -56,7 +56,7 @@ pub fn run(call: &Call, args: &DiffArgs) -> Result<u8, Failure> {
     let doing = format!("cannot diff '{older}' with '{newer}'");
     let compared = match (seen, call.served_pool()) {
         (PoolHandle::Open(view), Some(served_pool)) => {
-            // Dropping the view allows txgs to sync while files are compared.
+            // The comparison reads the engine; the view would only delay the reuse of freed blocks.
             drop(view);
             machine.block_on(of_engine(call, args, &rq, &served_pool.engine, [&older, &newer]))
         }
