@@ -82,10 +82,10 @@ impl Engine {
         let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name(), what: e.to_string() };
         let unreadable = |source| PoolError::Decode { what: "the vdevs".into(), source };
         let mut root = VdevConfig::parse(&config.root).map_err(unreadable)?;
-        root.children = joined.tops.clone();
-        for spec in specs(&root, &facts) {
-            blocks.tree().add(spec).map_err(bad)?;
-        }
+        root.children.truncate(first);
+        root.children.extend(joined.tops.iter().cloned());
+        // The operations in progress are on the present vdevs, which stay.
+        let _replaced = blocks.tree().replace(specs(&root, &facts)).map_err(bad)?;
         let new = config.tops().get(first..).unwrap_or_default().to_vec();
         let leaves = joined.leaves;
         self.sync_task(move |syncing: &mut TxgSync<'_>| {

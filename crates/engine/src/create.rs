@@ -20,7 +20,7 @@ use super::events::PoolEvent;
 use crate::autotrim::AutoTrim;
 use crate::brt::BlockRefTable;
 use crate::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
-use crate::dtls::LeafDtls;
+use crate::dtls::StoredDtls;
 use crate::keys::{Crypt, Encryption, KeyError, KeyStore};
 use crate::labels::{self, Leaf};
 use crate::space::SpaceMaps;
@@ -401,7 +401,7 @@ fn assemble(
         context,
         clones: BlockRefTable::default(),
         aside: CheckpointAndObsoleteMaps::default(),
-        dtls: LeafDtls::default(),
+        dtls: StoredDtls::default(),
         scrub_began: None,
         autotrim: AutoTrim::default(),
         limits: None,

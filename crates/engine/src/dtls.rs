@@ -1,15 +1,17 @@
 //! Writing of DTLs to the MOS: the txgs that each leaf lacks, so that the next import knows its stale blocks.
 //!
 //! ```text
-//!   devices' DTLs ([`weir_blocks::Tree::dtls`]) ─┐
-//!   absent leaves: the syncing txg ──────────────┼─► changes ─► space map of the leaf ─► `DTL` in its configuration
-//!   a finished scrub: excised txgs ──────────────┘
+//!   DTLs of the leaves ([`weir_blocks::Tree::dtls`]) ─┐
+//!                                                     ├─ differ? ─► space map of the leaf ─► `DTL` in its configuration
+//!   DTLs as the space maps have them ─────────────────┘
 //! ```
+//!
+//! The vdev tree owns the DTLs; this module compares them with what the MOS has.
 //!
 //! An absent leaf, or one that failed a write, lacks the txg's blocks. Its DTL is a space map in the MOS whose segments
 //! are txgs; the leaf's configuration refers to it. The same txg writes it, so that a committed uberblock leads to a MOS
 //! with that txg's DTLs. Writes that fail while the MOS is being written are recorded in the next txg. A leaf that failed
-//! a flush fails every later one, so each txg is recorded for it in advance.
+//! a flush fails every later one, so each txg is added to the DTL of these in advance.
 //!
 //! An error-free scrub that started in this process excises the txgs that it covered, except for mirror children below
 //! RAID-Z, because a scrub reads only one of those. It excises nothing if blocks may have moved behind its position: block
@@ -22,7 +24,6 @@
 use super::config::Config;
 use super::labels;
 use super::space::create_map;
-use std::collections::BTreeSet;
 use weir_blocks::{Dtl, Tree};
 use weir_dmu::space_map::{self, Style};
 use weir_dsl::sync_tasks::DslSyncContext;
@@ -37,79 +38,45 @@ const BLOCK_BYTES: u32 = 4 << 10;
 /// Name in a leaf's configuration (`ZPOOL_CONFIG_DTL`).
 const DTL: &str = "DTL";
 
-/// The DTL of each leaf as of the syncing txg.
+/// The DTLs as the space maps of the MOS have them at the end of the syncing txg.
 #[derive(Clone, Debug, Default)]
-pub struct LeafDtls {
-    by_leaf: Dtls,
-    /// Leaves whose space map must be rewritten.
-    dirty: BTreeSet<u64>,
-    /// Leaves that the import did not find.
-    absent: Vec<u64>,
+pub struct StoredDtls {
+    stored: Dtls,
+    /// The DTLs that the leaves had at the last comparison. A leaf whose DTL has grown since then fails now.
+    compared: Dtls,
 }
 
-impl LeafDtls {
-    /// The DTLs at import: `on_disk` from the space maps, `opened` with the txgs that the labels add.
-    pub fn new(on_disk: &Dtls, opened: Dtls, absent: Vec<u64>) -> Self {
-        let dirty = opened.iter().filter(|(guid, dtl)| on_disk.get(guid) != Some(dtl)).map(|(guid, _)| *guid).collect();
-        LeafDtls { by_leaf: opened, dirty, absent }
+impl StoredDtls {
+    /// The DTLs at import: `stored` from the space maps, `opened` with the txgs that the labels add.
+    pub fn new(stored: Dtls, opened: Dtls) -> Self {
+        StoredDtls { stored, compared: opened }
     }
 
-    /// Whether the devices lack txgs that are not recorded yet.
-    pub(super) fn is_behind(&self, devices: &Dtls) -> bool {
-        devices.iter().any(|(guid, dtl)| self.by_leaf.get(guid).is_none_or(|own| own.clone().add_all(dtl)))
+    /// Whether the leaves lack txgs that the MOS does not record yet.
+    pub(super) fn is_behind(&self, tree: &Tree) -> bool {
+        tree.dtls().iter().any(|(guid, dtl)| has_more(&self.stored, *guid, dtl))
     }
 
-    /// Adds the txgs that the devices lack at the end of `txg`.
+    /// Leaves whose DTL is not the one of the MOS, with their DTL at the end of `txg`.
     ///
-    /// A device whose DTL grew may fail again before the txg ends, so `txg` is added too. The same holds for absent
-    /// devices and those that failed a flush (`unflushed`).
-    fn grow(&mut self, devices: &Dtls, unflushed: &[u64], txg: Txg) {
-        for (guid, dtl) in devices {
-            let own = self.by_leaf.entry(*guid).or_default();
-            if own.add_all(dtl) {
-                own.add(txg, txg);
-                self.dirty.insert(*guid);
+    /// A leaf that lacks more than before may fail again before the txg ends, so `txg` is added to its DTL.
+    fn changed(&mut self, tree: &Tree, txg: Txg) -> Dtls {
+        tree.dirty_lost(txg);
+        for (guid, dtl) in tree.dtls() {
+            if has_more(&self.compared, guid, &dtl)
+                && let Ok(leaf) = tree.leaf(guid)
+            {
+                leaf.dirty_dtl(txg);
             }
         }
-        for guid in self.absent.iter().chain(unflushed) {
-            if self.by_leaf.entry(*guid).or_default().add(txg, txg) {
-                self.dirty.insert(*guid);
-            }
+        let mut now = tree.dtls();
+        self.compared = now.clone();
+        // The space map of a DTL that became empty is emptied.
+        for guid in self.stored.keys() {
+            now.entry(*guid).or_default();
         }
-        debug_assert!(!self.is_behind(devices));
-        debug_assert!(self.absent.iter().all(|guid| self.by_leaf[guid].contains(txg)));
-    }
-
-    /// The leaves that a scrub of all blocks born up to `scrubbed` may have repaired completely.
-    ///
-    /// These leaves are present and lack no later txg.
-    fn scrubbed(&self, scrubbed: Txg) -> Vec<u64> {
-        let ended = |dtl: &Dtl| dtl.max().is_some_and(|last| last <= scrubbed);
-        let all = self.by_leaf.iter().filter(|(guid, dtl)| ended(dtl) && !self.absent.contains(guid));
-        all.map(|(guid, _)| *guid).collect()
-    }
-
-    /// Replaces the DTL of a leaf.
-    fn replace(&mut self, guid: u64, dtl: Dtl) {
-        if self.by_leaf.get(&guid) != Some(&dtl) {
-            self.by_leaf.insert(guid, dtl);
-            self.dirty.insert(guid);
-        }
-    }
-
-    /// Excises txgs up to `scrubbed` from the DTLs of the leaves that were present.
-    ///
-    /// Precondition: a scrub that started in this process verified or repaired every copy of all blocks born up to
-    /// `scrubbed`.
-    pub(super) fn excise(&mut self, root: &NvList, tree: &Tree, scrubbed: Txg) -> Result<(), PoolError> {
-        let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
-        let kept = not_scrubbed(&VdevConfig::parse(root).map_err(bad)?);
-        for guid in self.scrubbed(scrubbed).into_iter().filter(|guid| !kept.contains(guid)) {
-            if let Some(rest) = tree.excise_dtl(guid, scrubbed) {
-                self.replace(guid, rest);
-            }
-        }
-        Ok(())
+        now.retain(|guid, dtl| self.stored.get(guid).map_or(!dtl.is_empty(), |stored| stored != dtl));
+        now
     }
 
     /// Writes the DTLs that changed up to the txg of `change`. Returns whether `config` refers to a new space map.
@@ -119,14 +86,12 @@ impl LeafDtls {
         tree: &Tree,
         config: &mut Config,
     ) -> Result<bool, PoolError> {
-        let txg = change.txg();
-        self.grow(&tree.dtls(), &tree.unflushed(), txg);
-        self.absent.iter().for_each(|guid| tree.dirty_dtl(*guid, txg));
         let mut config_changed = false;
-        for guid in self.dirty.clone() {
-            config_changed |= self.write_dtl(change, config, guid).await?;
-            self.dirty.remove(&guid);
+        for (guid, dtl) in self.changed(tree, change.txg()) {
+            config_changed |= self.write_dtl(change, config, guid, &dtl).await?;
+            self.stored.insert(guid, dtl);
         }
+        debug_assert!(!self.is_behind(tree));
         Ok(config_changed)
     }
 
@@ -136,6 +101,7 @@ impl LeafDtls {
         change: &mut DslSyncContext<'_>,
         config: &mut Config,
         guid: u64,
+        dtl: &Dtl,
     ) -> Result<bool, PoolError> {
         let Some(leaf) = labels::find(&config.root, guid) else { return Ok(false) };
         let known = leaf.get_u64(DTL).filter(|id| *id != 0).map(ObjectId);
@@ -149,20 +115,41 @@ impl LeafDtls {
         };
         let two_words = change.is_active("spacemap_v2").await?;
         let style = Style { shift: 0, two_words, pass: 1 };
-        space_map::rewrite(change.rq, &change.mos, change.tx, id, style, &self.segments(guid), None).await?;
+        space_map::rewrite(change.rq, &change.mos, change.tx, id, style, &segments(dtl), None).await?;
         Ok(known.is_none())
     }
+}
 
-    fn segments(&self, guid: u64) -> Vec<SpaceSegment> {
-        let one = |(first, last): &(Txg, Txg)| SpaceSegment {
-            kind: SpaceKind::Alloc,
-            vdev: None,
-            offset_bytes: first.0,
-            length_bytes: (last.0 - first.0).saturating_add(1),
-            words: 1,
-        };
-        self.by_leaf.get(&guid).map_or_else(Vec::new, |dtl| dtl.ranges().iter().map(one).collect())
+/// Excises the DTLs of the leaves that were present from txgs up to `scrubbed`.
+///
+/// Precondition: a scrub that started in this process verified or repaired every copy of all blocks born up to `scrubbed`.
+pub(super) fn excise(root: &NvList, tree: &Tree, scrubbed: Txg) -> Result<(), PoolError> {
+    let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
+    let kept = not_scrubbed(&VdevConfig::parse(root).map_err(bad)?);
+    for guid in tree.dtls().into_keys().filter(|guid| !kept.contains(guid)) {
+        if let Ok(leaf) = tree.leaf(guid) {
+            let rest = leaf.excise_dtl(scrubbed);
+            tracing::debug!(device = leaf.name(), ?rest, "the scrub covered the DTL");
+        }
     }
+    Ok(())
+}
+
+/// Whether a DTL has txgs that the one of `known` has not.
+fn has_more(known: &Dtls, guid: u64, dtl: &Dtl) -> bool {
+    known.get(&guid).cloned().unwrap_or_default().add_all(dtl)
+}
+
+/// The ranges of a DTL as segments of a space map.
+fn segments(dtl: &Dtl) -> Vec<SpaceSegment> {
+    let one = |(first, last): &(Txg, Txg)| SpaceSegment {
+        kind: SpaceKind::Alloc,
+        vdev: None,
+        offset_bytes: first.0,
+        length_bytes: (last.0 - first.0).saturating_add(1),
+        words: 1,
+    };
+    dtl.ranges().iter().map(one).collect()
 }
 
 /// Leaves that a scrub does not read completely: a disk and its spare or replacement below RAID-Z or dRAID.
@@ -175,38 +162,51 @@ fn not_scrubbed(root: &VdevConfig) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_blocks::VdevSpec;
 
-    fn dtl(first: u64, last: u64) -> Dtl {
-        vec![(Txg(first), Txg(last))].into()
+    fn dtl(ranges: &[(u64, u64)]) -> Dtl {
+        ranges.iter().map(|(first, last)| (Txg(*first), Txg(*last))).collect::<Vec<_>>().into()
     }
 
-    fn lengths(dtls: &LeafDtls, guid: u64) -> Vec<(u64, u64)> {
-        dtls.segments(guid).iter().map(|s| (s.offset_bytes, s.length_bytes)).collect()
+    /// A mirror of a present leaf 7, whose DTL is given, and a missing leaf 8.
+    fn tree(lacks: &[(u64, u64)]) -> std::sync::Arc<Tree> {
+        let world = weir_sim::SimWorld::new(1);
+        world.add_disk("/d", 1 << 26, 512, weir_sim::Timing::Nvme);
+        let machine = world.machine();
+        let disk = machine.disks.open("/d".as_ref(), weir_machine::Access::ReadWrite).unwrap();
+        let present = VdevSpec { dtl: dtl(lacks), ..VdevSpec::leaf(0, 7, "present", Some(disk)) };
+        let mirror =
+            VdevSpec::inner(0, 1, "mirror-0", VdevKind::Mirror, vec![present, VdevSpec::leaf(1, 8, "gone", None)]);
+        Tree::new(vec![mirror.top(12, 0)], &machine.clock).unwrap()
     }
 
     #[test]
     fn a_dtl_grows_while_a_leaf_fails_or_is_absent() {
-        let mut dtls = LeafDtls::new(&Dtls::from([(7, dtl(10, 12))]), Dtls::from([(7, dtl(10, 12))]), vec![8]);
-        assert!(dtls.dirty.is_empty());
-        dtls.grow(&Dtls::from([(7, dtl(10, 12))]), &[], Txg(20));
-        assert_eq!((lengths(&dtls, 7), lengths(&dtls, 8)), (vec![(10, 3)], vec![(20, 1)]));
-        assert!(dtls.is_behind(&Dtls::from([(7, dtl(10, 13))])));
-        dtls.grow(&Dtls::from([(7, dtl(10, 13))]), &[], Txg(21));
-        assert_eq!((lengths(&dtls, 7), lengths(&dtls, 8)), (vec![(10, 4), (21, 1)], vec![(20, 2)]));
-        dtls.grow(&Dtls::from([(7, dtl(10, 13))]), &[9], Txg(22));
-        assert_eq!(lengths(&dtls, 7), [(10, 4), (21, 1)], "the leaf did not fail again");
-        assert_eq!(lengths(&dtls, 9), [(22, 1)], "the leaf fails every flush");
-        assert_eq!(lengths(&dtls, 6), []);
-        assert_eq!(dtls.scrubbed(Txg(20)), [0u64; 0]);
-        assert_eq!(dtls.scrubbed(Txg(30)), [7, 9], "a scrub does not repair absent leaves");
-        dtls.replace(7, dtl(11, 11));
-        assert_eq!(lengths(&dtls, 7), [(11, 1)]);
+        let tree = tree(&[(10, 12)]);
+        let mut stored = StoredDtls::new(tree.dtls(), tree.dtls());
+        assert!(!stored.is_behind(&tree));
+        let changed = stored.changed(&tree, Txg(20));
+        assert_eq!(changed, Dtls::from([(8, dtl(&[(20, 20)]))]), "leaf 8 is absent");
+        stored.stored.extend(changed);
+        tree.leaf(7).unwrap().dirty_dtl(Txg(13));
+        assert!(stored.is_behind(&tree));
+        let changed = stored.changed(&tree, Txg(21));
+        let expected = Dtls::from([(7, dtl(&[(10, 13), (21, 21)])), (8, dtl(&[(20, 21)]))]);
+        assert_eq!(changed, expected, "leaf 7 may fail again in this txg");
+        stored.stored.extend(changed);
+        tree.leaf(7).unwrap().dirty_dtl(Txg(21));
+        assert!(!stored.is_behind(&tree), "it is recorded already");
+        assert!(tree.leaf(7).unwrap().excise_dtl(Txg(20)).is_none(), "it lacks later txgs");
+        assert_eq!(tree.leaf(7).unwrap().excise_dtl(Txg(30)), Some(Dtl::default()));
+        assert!(tree.leaf(8).unwrap().excise_dtl(Txg(30)).is_none(), "a scrub does not repair absent leaves");
+        assert_eq!(stored.changed(&tree, Txg(22)).get(&7), Some(&Dtl::default()));
     }
 
     #[test]
     fn a_dtl_that_the_labels_imply_is_written() {
-        let dtls = LeafDtls::new(&Dtls::new(), Dtls::from([(7, dtl(10, 12))]), Vec::new());
-        assert!(dtls.dirty.contains(&7));
+        let tree = tree(&[(10, 12)]);
+        let changed = StoredDtls::new(Dtls::new(), tree.dtls()).changed(&tree, Txg(20));
+        assert_eq!(changed.get(&7), Some(&dtl(&[(10, 12)])), "and it lacks nothing new");
     }
 
     #[test]

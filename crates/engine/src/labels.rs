@@ -24,7 +24,7 @@ use weir_codec::checksum::Verifier;
 use weir_codec::checksum::embedded::seal_embedded;
 use weir_format::{ChecksumKind, Endian, NvList, Txg, Uberblock, label};
 use weir_machine::accounts::{Content, Redundancy, Shares};
-use weir_machine::{Buf, Disk, DiskError};
+use weir_machine::{Buf, Disk, DiskError, Op};
 use weir_pool::error::PoolError;
 
 /// A device whose labels the pool writes.
@@ -98,8 +98,14 @@ impl Leaf {
         for written in join_all(writes).await {
             written?;
         }
-        tree.flush_labels(self.guid).await
+        flush(tree, self.guid).await
     }
+}
+
+/// Flushes the labels of the leaf `guid`.
+async fn flush(tree: &Tree, guid: u64) -> Result<(), DiskError> {
+    let absent = DiskError::Refused { op: Op::Flush, why: "the device is not a part of the pool" };
+    tree.leaf(guid).map_err(|_| absent)?.flush_labels().await
 }
 
 /// Encodes a configuration, which must fit into a label.
@@ -162,9 +168,11 @@ pub async fn commit(
     txg: Txg,
 ) -> Result<Vec<PoolError>, PoolError> {
     // Through the tree's disks, so that a device that hangs can be taken out of service.
-    let in_service = leaves.iter().filter(|leaf| tree.is_in_service(leaf.guid));
-    let watched = |leaf: &Leaf| Some(Leaf { disk: tree.disk(leaf.guid)?, ..leaf.clone() });
-    let leaves = &in_service.filter_map(watched).collect::<Vec<_>>();
+    let watched = |leaf: &Leaf| {
+        let handle = tree.leaf(leaf.guid).ok().filter(|handle| handle.is_in_service())?;
+        Some(Leaf { disk: handle.disk()?, ..leaf.clone() })
+    };
+    let leaves = &leaves.iter().filter_map(watched).collect::<Vec<_>>();
     let mut faults = Vec::new();
     if let Some(config) = config {
         faults.extend(write_configs(tree, leaves, config, [0, 2], txg).await?);
@@ -218,7 +226,7 @@ async fn write_configs(
             let Some(packed) = packed else { return Ok(()) };
             let packed = packed?;
             leaf.write_config(indices, &packed, &account(tree, txg)).await.map_err(|e| leaf.error(e))?;
-            tree.flush_labels(leaf.guid).await.map_err(|e| leaf.error(e))
+            flush(tree, leaf.guid).await.map_err(|e| leaf.error(e))
         }
     };
     let answers = join_all(leaves.iter().map(one)).await;

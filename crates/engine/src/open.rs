@@ -16,7 +16,7 @@ use super::autotrim::AutoTrim;
 use super::brt::BlockRefTable;
 use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
-use super::dtls::LeafDtls;
+use super::dtls::StoredDtls;
 use super::events::{ErrorReport, PoolEvent};
 use super::keys::KeyStore;
 use super::labels::Leaf;
@@ -396,7 +396,6 @@ async fn assemble(
     let gate = PoolTxAdmission::new(machine.clock.clone(), txgs, options.dirty, space, dedup);
     let no_config = || refused(&pool, "its MOS has no configuration");
     let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
-    let absent = pool.tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
     let on_disk = dtls::read_all(rq, &pool.mos, &pool.tree, pool.uberblock.txg).await;
     let fixed_endian = pool.features.count("com.truenas:block_cloning_endian").is_some_and(|n| n > 0);
     let clones = BlockRefTable::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?;
@@ -413,7 +412,7 @@ async fn assemble(
         context,
         clones,
         aside,
-        dtls: LeafDtls::new(&on_disk, blocks.tree().dtls(), absent),
+        dtls: StoredDtls::new(on_disk, blocks.tree().dtls()),
         scrub_began: None,
         autotrim: AutoTrim::default(),
         limits: None,

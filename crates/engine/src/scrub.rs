@@ -369,7 +369,7 @@ impl TxgSync<'_> {
         let whole = self.core.scrub_began == Some(progress.scan.max_txg) && progress.scan.errors == 0;
         if state == FINISHED && whole {
             let tree = self.engine.cache.blocks().tree();
-            self.core.dtls.excise(&self.core.config.root, tree, progress.scan.max_txg)?;
+            super::dtls::excise(&self.core.config.root, tree, progress.scan.max_txg)?;
         }
         if state == FINISHED {
             let txg = progress.scan.max_txg.0;

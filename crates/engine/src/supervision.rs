@@ -105,11 +105,12 @@ impl Engine {
         let chosen: Vec<_> =
             tree.health().into_iter().filter(|health| leaf.is_none_or(|guid| guid == health.guid)).collect();
         for health in &chosen {
-            tree.clear_counts(health.guid);
+            let Ok(leaf) = tree.leaf(health.guid) else { continue };
+            leaf.clear_counts();
             if !health.faulted {
                 continue;
             }
-            tree.put_back(health.guid).map_err(|error| PoolError::Refused {
+            leaf.put_back().map_err(|error| PoolError::Refused {
                 what: match error {
                     PutBackError::NoDisk => format!("{} cannot be opened", health.name),
                     PutBackError::InProgress(count) => format!(
@@ -149,7 +150,8 @@ impl Engine {
         let long = Deadlines { slow: Duration::MAX, hang: INTERVAL };
         for leaf in tree.check_deadlines(&long).iter().filter(|leaf| waits && leaf.hang.is_some()) {
             tracing::warn!(device = leaf.name, "does not answer; the pool is closed as of its last complete txg");
-            tree.take_out(leaf.guid);
+            // A leaf that was detached meanwhile has nothing to give up.
+            let _is_new = tree.leaf(leaf.guid).is_ok_and(|leaf| leaf.take_out());
         }
     }
 
@@ -230,7 +232,7 @@ impl Supervisor {
             (self.on_panic)(&Hang(leaf).to_string());
             return;
         }
-        if engine.cache.blocks().tree().take_out(leaf.guid) {
+        if engine.cache.blocks().tree().leaf(leaf.guid).is_ok_and(|leaf| leaf.take_out()) {
             self.hanging.remove(&leaf.guid);
             tracing::error!(device = leaf.name, "taken out of service; 'zpool clear' puts it back");
             engine.events.post_state_change(leaf.guid, VDEV_STATE_FAULTED);

@@ -17,7 +17,7 @@ use super::autotrim::AutoTrim;
 use super::brt::BlockRefTable;
 use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
-use super::dtls::LeafDtls;
+use super::dtls::StoredDtls;
 use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::space::SpaceMaps;
@@ -72,7 +72,7 @@ pub struct SyncerState {
     /// Space maps of frees that do not return to metaslabs: checkpoint and obsolete space maps.
     pub aside: CheckpointAndObsoleteMaps,
     /// The leaves' DTLs.
-    pub dtls: LeafDtls,
+    pub dtls: StoredDtls,
     /// The txg in which the running scrub began, while that scrub may still clear DTLs.
     ///
     /// `None` if the scrub began before this import, or if a block may have moved since from a part of the pool that the
@@ -164,7 +164,7 @@ impl TxgSync<'_> {
         self.write_checkpoint_and_obsolete_maps().await?;
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
-        let behind = self.core.dtls.is_behind(&self.engine.cache.blocks().tree().dtls());
+        let behind = self.core.dtls.is_behind(self.engine.cache.blocks().tree());
         if (anything || behind) && self.core.config_object.0 != 0 {
             let tree = self.engine.cache.blocks().tree();
             let core = &mut *self.core;

@@ -1,17 +1,16 @@
 //! Builds the vdev tree from its description, and checks every number in it.
 
-use super::deadline::WatchedDisk;
 use super::indirect::Indirect;
 use super::kind::VdevKind;
 use super::leaf::Leaf;
 use super::spec::{DistributedSpare, Expansion, TreeError, VdevSpec};
-use super::{Body, RaidzVdev, Top, Tree, Vdev};
+use super::tree::Top;
+use super::{Body, Dtl, RaidzVdev, Vdev};
 use crate::draid;
 use crate::fault_observer::FaultNotifier;
-use crate::suspension::Suspension;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
-use weir_machine::{Accounts, Clock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_machine::{Clock, Disk};
 
 /// Maximum depth of vdevs: raidz → spare → replacing → disk is four; an invalid configuration may have any depth.
 const MAX_DEPTH: u32 = 8;
@@ -20,53 +19,22 @@ const MAX_CHILDREN: usize = 255;
 /// Maximum number of top-level vdevs: holes fill gaps in the ids, so an invalid id must not determine their number.
 const MAX_TOPS: u64 = 1 << 16;
 
-/// Maximum number of top-level vdevs that can be added to a tree.
-const MAX_ADDED_VDEVS: usize = 64;
-
-impl Tree {
-    /// Builds the tree from the description of the pool's top-level vdevs; a vdev's `id` is its index.
-    ///
-    /// # Errors
-    /// [`TreeError`] for numbers that no pool has (sector sizes, parities, numbers of children, depth).
-    pub fn new(specs: Vec<VdevSpec>, clock: &Clock) -> Result<Arc<Tree>, TreeError> {
-        let notifier = FaultNotifier::default();
-        let tops = sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &notifier, clock)?)));
-        let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
-        tops.resize_with(tops.len() + MAX_ADDED_VDEVS, OnceLock::new);
-        Ok(Arc::new(Tree {
-            tops: tops.into(),
-            writable: AtomicBool::new(false),
-            in_progress: AtomicU64::new(0),
-            notifier,
-            accounts: Arc::new(Accounts::new(clock)),
-            clock: clock.clone(),
-            suspension: Suspension::default(),
-        }))
-    }
-
-    /// Adds a top-level vdev behind the last one. The vdev is not used before space is allocated on it.
-    ///
-    /// # Errors
-    /// [`TreeError`] as for a new tree; also if its index is not the next, or if 64 vdevs were added already.
-    pub fn add(&self, spec: VdevSpec) -> Result<(), TreeError> {
-        let vdev = spec.name.clone();
-        let value = spec.id;
-        let index = || TreeError::Field { vdev: vdev.clone(), field: "id", value };
-        if value != self.len() as u64 {
-            return Err(index());
-        }
-        let top = Top::build(spec, &self.notifier, &self.clock)?;
-        let slot = self.tops.get(self.len()).ok_or_else(index)?;
-        slot.set(top).map_err(|_| index())
-    }
+/// Parts of a present tree by GUID, which the next version shares.
+#[derive(Default)]
+pub(super) struct SharedParts {
+    pub leaves: BTreeMap<u64, Arc<Leaf>>,
+    pub removed: BTreeMap<u64, Arc<Indirect>>,
 }
 
-impl Top {
-    fn build(spec: VdevSpec, notifier: &FaultNotifier, clock: &Clock) -> Result<Top, TreeError> {
-        let ashift = spec.ashift;
-        let asize_bytes = spec.asize_bytes;
-        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0, notifier, clock)? })
-    }
+/// Builds top-level vdevs from their description, with the parts of `known`.
+pub(super) fn build(
+    specs: Vec<VdevSpec>,
+    known: &SharedParts,
+    notifier: &FaultNotifier,
+    clock: &Clock,
+) -> Result<Vec<Arc<Top>>, TreeError> {
+    let builder = Builder { known, notifier, clock };
+    sorted(specs)?.into_iter().map(|spec| builder.top(spec).map(Arc::new)).collect()
 }
 
 /// Sorts the top-level vdevs by id, and fills gaps with holes.
@@ -90,14 +58,32 @@ fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeError> {
     Ok(out)
 }
 
-impl Vdev {
-    fn build(
-        spec: VdevSpec,
-        ashift: u32,
-        depth: u32,
-        notifier: &FaultNotifier,
-        clock: &Clock,
-    ) -> Result<Vdev, TreeError> {
+struct Builder<'a> {
+    known: &'a SharedParts,
+    notifier: &'a FaultNotifier,
+    clock: &'a Clock,
+}
+
+impl Builder<'_> {
+    fn top(&self, spec: VdevSpec) -> Result<Top, TreeError> {
+        let ashift = spec.ashift;
+        let asize_bytes = spec.asize_bytes;
+        Ok(Top { ashift, asize_bytes, vdev: self.vdev(spec, ashift, 0)? })
+    }
+
+    fn leaf(&self, guid: u64, name: &str, disk: Option<Arc<dyn Disk>>, faulted: bool, dtl: Dtl) -> Arc<Leaf> {
+        if let Some(leaf) = self.known.leaves.get(&guid) {
+            return leaf.clone();
+        }
+        let leaf = Leaf::new(guid, name.to_owned(), dtl, self.notifier);
+        if let Some(disk) = disk {
+            let is_set = leaf.set_disk(disk, faulted, self.clock);
+            debug_assert!(is_set, "a new leaf has no disk yet");
+        }
+        Arc::new(leaf)
+    }
+
+    fn vdev(&self, spec: VdevSpec, ashift: u32, depth: u32) -> Result<Vdev, TreeError> {
         let VdevSpec { guid, name, kind, expansion, distributed_spare, children, disk, faulted, dtl, .. } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {
@@ -107,14 +93,10 @@ impl Vdev {
             return bad("number of children", children.len() as u64);
         }
         let count = children.len();
-        let children: Vec<Vdev> = children
-            .into_iter()
-            .map(|c| Vdev::build(c, ashift, depth + 1, notifier, clock))
-            .collect::<Result<_, _>>()?;
+        let children: Vec<Vdev> =
+            children.into_iter().map(|child| self.vdev(child, ashift, depth + 1)).collect::<Result<_, _>>()?;
         let body = match kind {
-            VdevKind::Disk | VdevKind::File => {
-                Body::Leaf(Leaf::new(disk.map(|disk| WatchedDisk::new(disk, clock)), faulted, dtl, notifier))
-            }
+            VdevKind::Disk | VdevKind::File => Body::Leaf(self.leaf(guid, &name, disk, faulted, dtl)),
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if count == 0 => {
                 return bad("number of children", 0);
             }
@@ -139,7 +121,7 @@ impl Vdev {
                 Some(DistributedSpare { top, spare }) => Body::DraidSpare { top, spare },
                 None => Body::Unsupported("a distributed spare of an unknown vdev"),
             },
-            VdevKind::Indirect => Body::Indirect(Indirect::default()),
+            VdevKind::Indirect => Body::Indirect(self.known.removed.get(&guid).cloned().unwrap_or_default()),
             VdevKind::Hole => Body::Unsupported("a hole among the vdevs"),
             VdevKind::Missing | VdevKind::Root => Body::Unsupported("a vdev that the configuration does not describe"),
         };

@@ -13,8 +13,6 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_reassess`, `vdev_dtl_should_excise`).
 
-use super::{Body, Tree, Vdev};
-use std::collections::BTreeMap;
 use std::fmt;
 use weir_format::Txg;
 
@@ -199,98 +197,6 @@ impl LeafDtl {
         self.opened = Dtl::default();
         self.failed = std::mem::take(&mut self.scrub);
         Some(self.failed.clone())
-    }
-}
-
-impl Tree {
-    /// DTLs that are not empty, by the GUID of the leaf.
-    pub fn dtls(&self) -> BTreeMap<u64, Dtl> {
-        let mut out = BTreeMap::new();
-        for top in self.tops() {
-            top.vdev.collect_dtls(&mut out);
-        }
-        out
-    }
-
-    /// GUIDs of the leaves that failed a flush; their later writes may be lost.
-    pub fn unflushed(&self) -> Vec<u64> {
-        let mut out = Vec::new();
-        self.tops().for_each(|top| top.vdev.collect_unflushed(&mut out));
-        out
-    }
-
-    /// Adds `txg` to the DTL of the leaf `guid`, if there is such a leaf.
-    pub fn dirty_dtl(&self, guid: u64, txg: Txg) {
-        let vdev = self.tops().find_map(|t| t.vdev.find_leaf(guid));
-        if let Some(Body::Leaf(leaf)) = vdev.map(|vdev| &vdev.body) {
-            leaf.writes().dtl().dirty(txg, txg, false);
-        }
-    }
-
-    /// Begins a scrub of all leaves: from here on their DTLs record its failed repairs.
-    pub fn begin_scrub(&self) {
-        self.tops().for_each(|top| top.vdev.begin_scrub());
-    }
-
-    /// Excises the DTL of the leaf `guid` after a scrub that verified or repaired all its blocks born up to `scrubbed`, and
-    /// returns the rest. `None`, without a change, if the leaf is missing, its DTL has later txgs, or it failed a flush:
-    /// reading the bytes afterwards does not prove that the device has stored them.
-    pub fn excise_dtl(&self, guid: u64, scrubbed: Txg) -> Option<Dtl> {
-        let (_, leaf, _) = self.disk_of(guid).ok()?;
-        if leaf.writes().flusher.has_failed() {
-            return None;
-        }
-        leaf.writes().dtl().excise(scrubbed)
-    }
-
-    /// Whether no DTL of a top-level vdev's leaves has a txg after `birth`.
-    pub(super) fn has_all_since(&self, vdev: u32, birth: Txg) -> bool {
-        self.top_at(vdev).is_some_and(|t| t.vdev.has_all_since(birth))
-    }
-}
-
-impl Vdev {
-    /// Whether no DTL below has a txg after `birth`.
-    fn has_all_since(&self, birth: Txg) -> bool {
-        match &self.body {
-            Body::Leaf(leaf) => leaf.has_all_since(birth),
-            Body::Mirror(_) | Body::Raidz(_) | Body::Draid { .. } => {
-                self.children().iter().all(|c| c.has_all_since(birth))
-            }
-            _ => false,
-        }
-    }
-
-    fn collect_dtls(&self, out: &mut BTreeMap<u64, Dtl>) {
-        if let Body::Leaf(leaf) = &self.body {
-            let dtl = leaf.writes().dtl().missing();
-            if !dtl.is_empty() {
-                out.insert(self.guid, dtl);
-            }
-        }
-        self.children().iter().for_each(|c| c.collect_dtls(out));
-    }
-
-    /// Collects the txgs of failed writes and flushes of the leaves below since the pool was opened.
-    pub(super) fn collect_failed(&self, out: &mut Dtl) {
-        if let Body::Leaf(leaf) = &self.body {
-            out.add_all(leaf.writes().dtl().failed());
-        }
-        self.children().iter().for_each(|c| c.collect_failed(out));
-    }
-
-    fn collect_unflushed(&self, out: &mut Vec<u64>) {
-        if let Body::Leaf(leaf) = &self.body {
-            out.extend(leaf.writes().flusher.has_failed().then_some(self.guid));
-        }
-        self.children().iter().for_each(|c| c.collect_unflushed(out));
-    }
-
-    fn begin_scrub(&self) {
-        if let Body::Leaf(leaf) = &self.body {
-            leaf.writes().dtl().begin_scrub();
-        }
-        self.children().iter().for_each(Vdev::begin_scrub);
     }
 }
 

@@ -13,14 +13,13 @@
 //! after the first one's error discarded the unwritten data. This includes labels ([`Flusher::flush_labels`]). Their flush
 //! is sent even after another has failed, because a label depends on its own flush only.
 
-use super::Tree;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
-use weir_machine::{Disk, DiskError, Op};
+use weir_machine::{Disk, DiskError};
 
 /// First and last txg of an inclusive range.
 pub(super) type TxgRange = (Txg, Txg);
@@ -181,19 +180,5 @@ impl Flusher {
                 txgs.into_iter().for_each(|txgs| lost(txgs, Some(error).filter(|_| is_first)));
             }
         }
-    }
-}
-
-impl Tree {
-    /// Flushes labels that were written to the disk of the leaf `guid` without this tree. No other flush of the disk is in
-    /// progress meanwhile, and a failure affects all blocks that the disk may have dropped. Works also when the tree is not
-    /// writable.
-    ///
-    /// # Errors
-    /// The disk's error; [`DiskError::Refused`] if there is no such leaf with a disk.
-    pub async fn flush_labels(&self, guid: u64) -> Result<(), DiskError> {
-        let absent = DiskError::Refused { op: Op::Flush, why: "the device is not a part of the pool" };
-        let (vdev, leaf, disk) = self.disk_of(guid).map_err(|_| absent)?;
-        leaf.writes().flusher.flush_labels(disk, leaf.lost(vdev.guid)).await
     }
 }

@@ -34,7 +34,8 @@ impl Tree {
     }
 
     fn remap_at(&self, place: Place, range: Range<u64>, out: &mut Remapped) -> Result<(), BlockError> {
-        let Body::Indirect(removed) = &self.top(place)?.vdev.body else {
+        let tops = self.version();
+        let Body::Indirect(removed) = &tops.at(place)?.vdev.body else {
             out.there.push((place.vdev, range));
             return Ok(());
         };

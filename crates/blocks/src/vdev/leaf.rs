@@ -13,16 +13,16 @@ use super::counters::{Counters, Counts};
 use super::deadline::WatchedDisk;
 use super::leaf_writes::{LeafWrites, WriteCounts};
 use super::queue::{Batch, Member, Queue, Reads};
-use super::{Dtl, Place, Vdev, VdevRead, Verify};
+use super::{Dtl, Place, VdevRead, Verify};
 use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, DeviceRange, Fault, FaultKind, FaultNotifier};
 use futures_channel::oneshot;
 use smallvec::smallvec;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_format::Txg;
 use weir_format::label::FRONT_BYTES;
-use weir_machine::{Buf, Bufs, Disk, DiskError, Io, Op, Parts, Priority};
+use weir_machine::{Buf, Bufs, Clock, Disk, DiskError, Io, Op, Parts, Priority};
 
 /// Device offset of an offset in the allocatable space. Wrapping, because a RAID-Z vdev that is being expanded has its
 /// scratch area in front of the allocatable space.
@@ -43,6 +43,12 @@ impl Waiter {
     }
 }
 
+/// The disk of a leaf, and the queue of its reads.
+struct LeafDisk {
+    watched: Arc<WatchedDisk>,
+    queue: Arc<LeafReadQueue>,
+}
+
 /// A disk and the reads that wait for it.
 struct LeafReadQueue {
     disk: Arc<dyn Disk>,
@@ -58,35 +64,54 @@ struct State {
     is_starting: bool,
 }
 
+/// A leaf. Successive vdev trees share it ([`super::Tree::replace`]), so its disk, queues, counters and DTL survive a change
+/// of the vdevs above.
 pub(crate) struct Leaf {
-    watched: Option<Arc<WatchedDisk>>,
-    queue: Option<Arc<LeafReadQueue>>,
+    pub guid: u64,
+    /// Name in the output of tools.
+    pub name: String,
+    /// The disk; set later for a leaf whose device was missing.
+    disk: OnceLock<LeafDisk>,
     counters: Counters,
     writes: LeafWrites,
     notifier: FaultNotifier,
 }
 
 impl Leaf {
-    /// A leaf over a disk, which is out of service if `faulted`.
-    pub fn new(watched: Option<Arc<WatchedDisk>>, faulted: bool, dtl: Dtl, notifier: &FaultNotifier) -> Self {
-        let queue = watched.clone().map(|disk| Arc::new(LeafReadQueue { disk, state: Mutex::default() }));
-        watched.iter().filter(|_| faulted).for_each(|watched| watched.take_out());
-        Leaf { watched, queue, counters: Counters::default(), writes: LeafWrites::new(dtl), notifier: notifier.clone() }
+    /// A leaf without a disk, that lacks the writes of the txgs in `dtl`.
+    pub fn new(guid: u64, name: String, dtl: Dtl, notifier: &FaultNotifier) -> Self {
+        let writes = LeafWrites::new(dtl);
+        Leaf { guid, name, disk: OnceLock::new(), counters: Counters::default(), writes, notifier: notifier.clone() }
+    }
+
+    /// Gives the leaf its disk, which is out of service if `faulted`. False, without a change, if the leaf has a disk.
+    pub fn set_disk(&self, disk: Arc<dyn Disk>, faulted: bool, clock: &Clock) -> bool {
+        let watched = WatchedDisk::new(disk, clock);
+        if faulted {
+            watched.take_out();
+        }
+        let queue = Arc::new(LeafReadQueue { disk: watched.clone(), state: Mutex::default() });
+        self.disk.set(LeafDisk { watched, queue }).is_ok()
     }
 
     /// Whether the leaf has a disk that is in service.
     pub fn present(&self) -> bool {
-        self.watched.as_ref().is_some_and(|watched| watched.is_in_service())
+        self.watched().is_some_and(|watched| watched.is_in_service())
     }
 
     /// Whether the leaf has a disk that was taken out of service.
     pub fn is_faulted(&self) -> bool {
-        self.watched.as_ref().is_some_and(|watched| !watched.is_in_service())
+        self.watched().is_some_and(|watched| !watched.is_in_service())
     }
 
     /// The watched disk, in service or not.
     pub(super) fn watched(&self) -> Option<&Arc<WatchedDisk>> {
-        self.watched.as_ref()
+        self.disk.get().map(|disk| &disk.watched)
+    }
+
+    /// The queue of reads, if the disk is in service.
+    fn queue(&self) -> Option<&Arc<LeafReadQueue>> {
+        self.disk.get().filter(|disk| disk.watched.is_in_service()).map(|disk| &disk.queue)
     }
 
     pub fn counters(&self) -> &Counters {
@@ -96,7 +121,7 @@ impl Leaf {
     /// Values of all counters of the leaf.
     pub fn counts(&self) -> Counts {
         let WriteCounts { writes, write_bytes, write_errors, repaired_bytes } = self.writes.counts();
-        let slow = self.watched.as_ref().map_or(0, |watched| watched.slow());
+        let slow = self.watched().map_or(0, |watched| watched.slow());
         Counts { writes, write_bytes, write_errors, repaired_bytes, slow, ..self.counters.counts() }
     }
 
@@ -104,25 +129,24 @@ impl Leaf {
     pub fn clear_counts(&self) {
         self.counters.clear_errors();
         self.writes.write_errors.store(0, Ordering::Relaxed);
-        self.watched.iter().for_each(|watched| watched.clear_slow());
+        self.watched().into_iter().for_each(|watched| watched.clear_slow());
     }
 
     /// Reports a fault of a range of the device.
     pub fn report(
         &self,
-        leaf: u64,
         what: FaultKind<'_>,
         (offset_bytes, size_bytes): (u64, u64),
         about: BlockContext,
         priority: Priority,
     ) {
-        let spot = Some(DeviceRange { leaf, offset_bytes, size_bytes, counts: self.counts() });
+        let spot = Some(DeviceRange { leaf: self.guid, offset_bytes, size_bytes, counts: self.counts() });
         self.notifier.notify(&Fault { what, spot, about, priority });
     }
 
     /// The disk, if it is in service.
     pub fn disk(&self) -> Option<&Arc<dyn Disk>> {
-        self.queue.as_ref().filter(|_| self.present()).map(|queue| &queue.disk)
+        self.queue().map(|queue| &queue.disk)
     }
 
     pub(super) fn writes(&self) -> &LeafWrites {
@@ -146,7 +170,7 @@ impl Leaf {
 
     /// Number of reads in progress and queued, and whether a read at `offset` continues the last one.
     pub fn load(&self, offset: u64) -> (usize, bool) {
-        self.queue.as_ref().map_or((0, false), |queue| {
+        self.queue().map_or((0, false), |queue| {
             let queue = &queue.lock().queue;
             (queue.load(), queue.is_sequential(offset))
         })
@@ -159,14 +183,13 @@ impl Leaf {
     /// Reads `len` bytes at `offset` of the allocatable space.
     pub async fn read(
         &self,
-        vdev: &Vdev,
         job: &VdevRead<'_>,
         place: Place,
         offset: u64,
         len: u64,
         verify: Option<Verify<'_>>,
     ) -> Result<Buf, BlockError> {
-        self.read_into(vdev, job, place, offset, len, verify, None).await
+        self.read_into(job, place, offset, len, verify, None).await
     }
 
     /// Reads into a buffer of `len` bytes, if one is given. The result may be another buffer, if the disk has larger sectors
@@ -174,7 +197,6 @@ impl Leaf {
     #[allow(clippy::too_many_arguments, reason = "the parameters of a read of any vdev, and the buffer")]
     pub async fn read_into(
         &self,
-        vdev: &Vdev,
         job: &VdevRead<'_>,
         place: Place,
         offset: u64,
@@ -183,19 +205,19 @@ impl Leaf {
         into: Option<Buf>,
     ) -> Result<Buf, BlockError> {
         let Place { vdev: top, offset: at, .. } = place;
-        let Some(queue) = self.queue.as_ref().filter(|_| self.present()) else {
-            return Err(BlockError::Missing { vdev: top, offset: at, devices: vec![vdev.name.clone()] });
+        let Some(queue) = self.queue() else {
+            return Err(BlockError::Missing { vdev: top, offset: at, devices: vec![self.name.clone()] });
         };
         let started = job.clock.now();
         let answer = queue.read(job.request.priority, offset, len, into).await;
         job.request.record_device(job.clock.now().ns_since(started));
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         let range = (on_device(offset), len);
-        let report = |what: FaultKind<'_>| self.report(vdev.guid, what, range, job.about, job.request.priority);
+        let report = |what: FaultKind<'_>| self.report(what, range, job.about, job.request.priority);
         let buf = answer.map_err(|error| {
             self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
             report(FaultKind::Read(&error));
-            BlockError::Device { vdev: top, offset: at, device: vdev.name.clone(), error }
+            BlockError::Device { vdev: top, offset: at, device: self.name.clone(), error }
         })?;
         self.counters.read_bytes.fetch_add(len, Ordering::Relaxed);
         match verify.map(|test| test(buf.as_ref())) {

@@ -24,14 +24,15 @@ mod flush;
 mod indirect;
 mod kind;
 mod leaf;
+mod leaf_handle;
 mod leaf_write;
 mod leaf_writes;
 mod mirror;
 pub mod queue;
 mod raidz;
-mod service;
 mod single_leaf;
 mod spec;
+mod tree;
 mod write;
 
 pub use counters::{Counters, Counts};
@@ -39,27 +40,25 @@ pub use deadline::{Deadlines, LongestOperation};
 pub use dtl::Dtl;
 pub(crate) use indirect::Remapped;
 pub use kind::VdevKind;
+pub use leaf_handle::{LeafHandle, OverdueLeaf, PutBackError};
 pub(crate) use leaf_write::WritePlug;
-pub use service::{OverdueLeaf, PutBackError};
 pub use spec::{DistributedSpare, Expansion, Reflow, TreeError, VdevSpec};
+pub use tree::{Replaced, Tree};
 pub(crate) use write::{FailedLeaves, WriteJob};
 
-use crate::alloc::{AllocStatus, RaidzSizing, Sizing};
+use crate::alloc::{AllocStatus, RaidzSizing};
 use crate::draid;
 use crate::error::BlockError;
-use crate::fault_observer::{BlockContext, FaultKind, FaultNotifier, FaultObserver};
+use crate::fault_observer::{BlockContext, FaultKind};
 use crate::raidz::Map;
-use crate::suspension::Suspension;
 use crate::write::reads::ReadHold;
 use futures_util::future::BoxFuture;
-use indirect::{Indirect, MAX_HOPS};
+use indirect::Indirect;
 use leaf::Leaf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use weir_codec::CodecError;
 use weir_format::Txg;
-use weir_format::indirect::MappingEntry;
-use weir_machine::{Accounts, Buf, BufPool, Clock, Priority, Request};
+use weir_machine::{Buf, BufPool, Clock, Priority, Request};
 
 /// Maximum length of a read in bytes: the largest block of the format.
 pub const MAX_BLOCK_BYTES: u64 = 16 << 20;
@@ -149,7 +148,7 @@ pub(crate) struct Vdev {
 }
 
 pub(crate) enum Body {
-    Leaf(Leaf),
+    Leaf(Arc<Leaf>),
     Mirror(Vec<Vdev>),
     Raidz(RaidzVdev),
     Draid {
@@ -161,7 +160,7 @@ pub(crate) enum Body {
         top: u32,
         spare: u64,
     },
-    Indirect(Indirect),
+    Indirect(Arc<Indirect>),
     Unsupported(&'static str),
 }
 
@@ -171,13 +170,6 @@ pub(crate) struct RaidzVdev {
     pub nparity: u64,
     pub expansion: Expansion,
     pub children: Vec<Vdev>,
-}
-
-/// A top-level vdev.
-struct Top {
-    ashift: u32,
-    asize_bytes: u64,
-    vdev: Vdev,
 }
 
 /// State and counters of a leaf.
@@ -193,203 +185,6 @@ pub struct LeafHealth {
     pub faulted: bool,
     /// Counters since the pool was opened.
     pub counts: Counts,
-}
-
-/// The pool's devices.
-pub struct Tree {
-    /// Top-level vdevs by index, followed by empty slots for vdevs that are added later.
-    tops: Box<[OnceLock<Top>]>,
-    /// Whether writing is allowed.
-    writable: AtomicBool,
-    /// Number of writes and discards in progress.
-    in_progress: AtomicU64,
-    notifier: FaultNotifier,
-    accounts: Arc<Accounts>,
-    clock: Clock,
-    suspension: Suspension,
-}
-
-impl Tree {
-    /// Sets the observer of device faults, unless one is set already.
-    pub fn set_fault_observer(&self, observer: Arc<dyn FaultObserver>) {
-        self.notifier.set(observer);
-    }
-
-    /// Suspension of writes after failures that redundancy does not cover.
-    pub fn suspension(&self) -> &Suspension {
-        &self.suspension
-    }
-
-    /// Accounts of the pool's requests and of the bytes written to its devices.
-    pub fn accounts(&self) -> &Arc<Accounts> {
-        &self.accounts
-    }
-
-    pub(crate) fn notifier(&self) -> &FaultNotifier {
-        &self.notifier
-    }
-
-    fn tops(&self) -> impl Iterator<Item = &Top> {
-        self.tops.iter().map_while(OnceLock::get)
-    }
-
-    fn top_at(&self, index: u32) -> Option<&Top> {
-        self.tops.get(index as usize)?.get()
-    }
-
-    /// Allows or forbids writing; a new tree forbids it. Disks that were opened read-only refuse in any case.
-    pub fn set_writable(&self, writable: bool) {
-        self.writable.store(writable, Ordering::SeqCst);
-    }
-
-    /// Whether writing is allowed.
-    pub fn is_writable(&self) -> bool {
-        self.writable.load(Ordering::SeqCst)
-    }
-
-    fn check_writable(&self) -> Result<(), BlockError> {
-        if self.is_writable() { Ok(()) } else { Err(BlockError::ReadOnly) }
-    }
-
-    /// Parameters of the allocated size of blocks on top-level vdev `vdev`.
-    ///
-    /// # Errors
-    /// [`BlockError::NotWritable`] if it is of a kind that this program does not write to.
-    pub fn sizing(&self, vdev: u32) -> Result<Sizing, BlockError> {
-        let top = self.top(Place::new(vdev, 0))?;
-        let raidz = top.vdev.striping().map_err(|what| BlockError::NotWritable { vdev, offset: 0, what })?;
-        Ok(Sizing { ashift: top.ashift, raidz })
-    }
-
-    /// Allocated bytes of a gang header on `vdev`; for a removed vdev, the size that the header had there.
-    ///
-    /// # Errors
-    /// As [`Tree::sizing`].
-    pub(crate) fn header_bytes(&self, vdev: u32, birth: u64) -> Result<u64, BlockError> {
-        let header = weir_format::gang::CLASSIC_BYTES as u64;
-        let top = self.top(Place::new(vdev, 0))?;
-        match &top.vdev.body {
-            Body::Indirect(_) => Ok(header.next_multiple_of(1 << top.ashift)),
-            _ => Ok(self.sizing(vdev)?.asize_bytes(header, birth)),
-        }
-    }
-
-    /// Bytes that 512 bytes of allocated space on `vdev` count as in a dataset's used space; `None` for kinds of vdevs that
-    /// are not written to.
-    pub fn deflate(&self, vdev: u32) -> Option<u64> {
-        if let Ok(sizing) = self.sizing(vdev) {
-            return Some(sizing.deflate());
-        }
-        None
-    }
-
-    /// Number of top-level vdevs.
-    pub fn len(&self) -> usize {
-        self.tops().count()
-    }
-
-    /// Whether there are no vdevs.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// State and counters of all leaves, in the order of the tree.
-    pub fn health(&self) -> Vec<LeafHealth> {
-        let mut out = Vec::new();
-        for top in self.tops() {
-            top.vdev.health(&mut out);
-        }
-        out
-    }
-
-    /// The child of dRAID vdev `top` that holds `offset` of its distributed spare.
-    fn spare_child(&self, top: u32, spare: u64, offset: u64, place: Place) -> Result<&Vdev, BlockError> {
-        let Place { vdev, offset: at, hops } = place;
-        let child = match self.top_at(top).map(|t| &t.vdev.body) {
-            Some(Body::Draid { map, children }) if hops < MAX_HOPS => {
-                map.spare_child(spare, offset).and_then(|i| children.get(i))
-            }
-            _ => None,
-        };
-        child.ok_or(BlockError::InvalidPointer { vdev, offset: at, field: "distributed spare", value: spare })
-    }
-
-    fn top(&self, place: Place) -> Result<&Top, BlockError> {
-        let Place { vdev, offset, .. } = place;
-        let invalid = BlockError::InvalidPointer { vdev, offset, field: "vdev", value: vdev.into() };
-        self.top_at(vdev).ok_or(invalid)
-    }
-
-    /// log2 of the sector size of top-level vdev `vdev`, if there is one.
-    pub fn ashift(&self, vdev: u32) -> Option<u32> {
-        self.top_at(vdev).map(|t| t.ashift)
-    }
-
-    /// Reads `len` bytes at `place`: reads whole sectors, and passes `len` bytes to `verify`.
-    pub(crate) async fn read(
-        &self,
-        job: &VdevRead<'_>,
-        place: Place,
-        len: u64,
-        verify: Verify<'_>,
-    ) -> Result<Buf, BlockError> {
-        let (top, whole) = self.check(place, len)?;
-        let exact = |bytes: &[u8]| verify(bytes.get(..len as usize).unwrap_or(bytes));
-        let mut buf = top.vdev.read(self, job, place, place.offset, whole, Some(&exact)).await?;
-        buf.truncate(len as usize);
-        Ok(buf)
-    }
-
-    /// All copies of a range that can be read, right or wrong.
-    pub(crate) fn copies<'a>(&'a self, job: &'a VdevRead<'a>, place: Place, len: u64) -> BoxFuture<'a, Vec<Buf>> {
-        Box::pin(async move {
-            let Ok((top, whole)) = self.check(place, len) else { return Vec::new() };
-            let mut out = Vec::new();
-            top.vdev.copies(self, job, place, place.offset, whole, &mut out).await;
-            for buf in &mut out {
-                buf.truncate(len as usize);
-            }
-            out
-        })
-    }
-
-    /// Sets the mapping of removed vdev `vdev`. False, without a change, if it has a mapping already or is not a removed
-    /// vdev.
-    pub fn set_mapping(&self, vdev: u32, map: Vec<MappingEntry>) -> bool {
-        match self.top_at(vdev).map(|t| &t.vdev.body) {
-            Some(Body::Indirect(indirect)) => indirect.set(map),
-            _ => false,
-        }
-    }
-
-    /// Maximum bytes of a gang header on `vdev`: the smallest allocation.
-    pub(crate) fn gang_header_bytes(&self, vdev: u32) -> Option<u64> {
-        let top = self.top_at(vdev)?;
-        Some(match &top.vdev.body {
-            Body::Draid { map, .. } => map.layout().ndata << top.ashift,
-            _ => 1 << top.ashift,
-        })
-    }
-
-    /// Checks a range; returns its vdev and its length in whole sectors.
-    fn check(&self, place: Place, len: u64) -> Result<(&Top, u64), BlockError> {
-        let Place { vdev, offset, .. } = place;
-        let top = self.top(place)?;
-        let invalid = |field, value| Err(BlockError::InvalidPointer { vdev, offset, field, value });
-        if len == 0 || len > MAX_BLOCK_BYTES {
-            return invalid("size", len);
-        }
-        let sector = 1u64 << top.ashift;
-        if offset % sector != 0 {
-            return invalid("offset (not a multiple of the sector size)", offset);
-        }
-        let whole = len.next_multiple_of(sector);
-        let end = offset.checked_add(whole).filter(|&end| top.asize_bytes == 0 || end <= top.asize_bytes);
-        if end.is_none() {
-            return invalid("offset (beyond the device)", offset);
-        }
-        Ok((top, whole))
-    }
 }
 
 impl Vdev {
@@ -438,7 +233,7 @@ impl Vdev {
     ) -> BoxFuture<'a, Result<Buf, BlockError>> {
         Box::pin(async move {
             match &self.body {
-                Body::Leaf(leaf) => leaf.read(self, job, place, offset, len, verify).await,
+                Body::Leaf(leaf) => leaf.read(job, place, offset, len, verify).await,
                 Body::Mirror(children) => mirror::read(children, tree, job, place, offset, len, verify).await,
                 Body::Raidz(vdev) => {
                     let target = vdev.target(offset, len, job.birth);
@@ -457,7 +252,8 @@ impl Vdev {
                     raidz::read::read(&target, tree, job, place, verify).await
                 }
                 Body::DraidSpare { top, spare } => {
-                    let child = tree.spare_child(*top, *spare, offset, place)?;
+                    let tops = tree.version();
+                    let child = tops.spare_child(*top, *spare, offset, place)?;
                     let place = Place { hops: place.hops + 1, ..place };
                     child.read(tree, job, place, offset, len, verify).await
                 }
@@ -538,22 +334,74 @@ impl Vdev {
                 leaf.counters().checksum_error();
                 let (offset, size_bytes) = range;
                 let range = (leaf::on_device(offset), size_bytes);
-                leaf.report(self.guid, FaultKind::Checksum(None), range, job.about, job.request.priority);
+                leaf.report(FaultKind::Checksum(None), range, job.about, job.request.priority);
                 true
             }
             _ => self.children().iter().any(|child| child.checksum_error(job, range)),
         }
     }
 
-    fn health(&self, out: &mut Vec<LeafHealth>) {
-        if let Body::Leaf(leaf) = &self.body {
-            let name = self.name.clone();
-            let present = leaf.present();
-            let faulted = leaf.is_faulted();
-            out.push(LeafHealth { guid: self.guid, name, present, faulted, counts: leaf.counts() });
+    /// Calls `visit` with each leaf below.
+    fn each_leaf(&self, visit: &mut dyn FnMut(&Arc<Leaf>)) {
+        match &self.body {
+            Body::Leaf(leaf) => visit(leaf),
+            _ => self.children().iter().for_each(|child| child.each_leaf(visit)),
         }
-        for child in self.children() {
-            child.health(out);
+    }
+
+    /// Whether all blocks can be read, and new ones written, without the leaf `guid` (`vdev_dtl_required`).
+    fn has_all_without(&self, guid: u64) -> bool {
+        let lacking = |children: &[Vdev]| children.iter().filter(|child| !child.has_all_without(guid)).count() as u64;
+        match &self.body {
+            Body::Leaf(leaf) => self.guid != guid && leaf.present() && leaf.has_everything(),
+            Body::Mirror(children) => lacking(children) < children.len() as u64,
+            Body::Raidz(vdev) => lacking(&vdev.children) <= vdev.nparity,
+            Body::Draid { map, children } => lacking(children) <= map.layout().nparity,
+            Body::Indirect(_) => true,
+            Body::DraidSpare { .. } | Body::Unsupported(_) => false,
         }
+    }
+
+    /// Whether no DTL below has a txg after `birth`.
+    fn has_all_since(&self, birth: Txg) -> bool {
+        match &self.body {
+            Body::Leaf(leaf) => leaf.has_all_since(birth),
+            Body::Mirror(_) | Body::Raidz(_) | Body::Draid { .. } => {
+                self.children().iter().all(|c| c.has_all_since(birth))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this vdev can return the blocks of `old`, which it replaces: it has the same layout of data, and shares a
+    /// leaf with it (RAID-Z and dRAID: each child does).
+    fn has_blocks_of(&self, old: &Vdev) -> bool {
+        let each_child = |new: &[Vdev], old: &[Vdev]| {
+            new.len() == old.len() && new.iter().zip(old).all(|(new, old)| new.has_blocks_of(old))
+        };
+        match (&self.body, &old.body) {
+            (Body::Raidz(new), Body::Raidz(old)) => {
+                new.nparity == old.nparity && new.expansion == old.expansion && each_child(&new.children, &old.children)
+            }
+            (Body::Draid { map: new_map, children: new }, Body::Draid { map: old_map, children: old }) => {
+                new_map.layout() == old_map.layout() && each_child(new, old)
+            }
+            (Body::Leaf(_) | Body::Mirror(_), Body::Leaf(_) | Body::Mirror(_)) => {
+                let mut shared = false;
+                self.each_leaf(&mut |new| old.each_leaf(&mut |old| shared |= Arc::ptr_eq(new, old)));
+                shared
+            }
+            (Body::DraidSpare { top: a, spare: b }, Body::DraidSpare { top, spare }) => a == top && b == spare,
+            (Body::Indirect(new), Body::Indirect(old)) => Arc::ptr_eq(new, old),
+            (Body::Unsupported(new), Body::Unsupported(old)) => new == old,
+            _ => false,
+        }
+    }
+
+    /// Collects the txgs of failed writes and flushes of the leaves below since the pool was opened.
+    fn collect_failed(&self, out: &mut Dtl) {
+        self.each_leaf(&mut |leaf| {
+            out.add_all(leaf.writes().dtl().failed());
+        });
     }
 }

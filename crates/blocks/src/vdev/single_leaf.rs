@@ -13,7 +13,7 @@
 
 use super::leaf::Leaf;
 use super::raidz::{ColumnRef, ColumnState, Read};
-use super::{Body, Vdev, Verify};
+use super::{Body, Verify};
 use crate::error::{BlockError, note};
 use crate::raidz::Column;
 use bytes::Bytes;
@@ -32,13 +32,13 @@ struct Piece {
 pub(super) async fn read(read: &mut Read<'_>, verify: Option<Verify<'_>>) -> Option<Buf> {
     let mut wants = read.wants();
     wants.sort_unstable();
-    let devices: Vec<(&Vdev, &Leaf)> = wants.iter().map(|&at| fresh_leaf(read, at)).collect::<Option<_>>()?;
+    let devices: Vec<&Leaf> = wants.iter().map(|&at| fresh_leaf(read, at)).collect::<Option<_>>()?;
     let mut pieces = cut(read, &wants)?;
     let (target, job, place) = (read.target, read.job, read.place);
     let asked = pieces.iter_mut().filter(|piece| piece.asked);
-    let reads = asked.zip(devices).map(|(piece, (vdev, leaf))| {
+    let reads = asked.zip(devices).map(|(piece, leaf)| {
         let Column { offset_bytes, size_bytes, .. } = target.map.rows[0].columns[piece.at.1];
-        leaf.read_into(vdev, job, place, offset_bytes, size_bytes as u64, None, piece.part.take())
+        leaf.read_into(job, place, offset_bytes, size_bytes as u64, None, piece.part.take())
     });
     let answers = join_all(reads).await;
     if answers.iter().any(Result::is_err) {
@@ -58,10 +58,10 @@ pub(super) async fn read(read: &mut Read<'_>, verify: Option<Verify<'_>>) -> Opt
 }
 
 /// The disk behind a column, if it is one that holds the block for sure.
-fn fresh_leaf<'a>(read: &Read<'a>, at: ColumnRef) -> Option<(&'a Vdev, &'a Leaf)> {
+fn fresh_leaf<'a>(read: &Read<'a>, at: ColumnRef) -> Option<&'a Leaf> {
     let vdev = read.target.children.get(read.column(at).child)?;
     match &vdev.body {
-        Body::Leaf(leaf) if leaf.read_preference(read.job.birth) == 0 => Some((vdev, leaf)),
+        Body::Leaf(leaf) if leaf.read_preference(read.job.birth) == 0 => Some(leaf),
         _ => None,
     }
 }

@@ -34,7 +34,7 @@ use weir_codec::parity;
 use weir_format::Txg;
 use weir_format::label::FRONT_BYTES;
 use weir_machine::accounts::{Content, Redundancy, Shares, WriteCost};
-use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Priority, Request};
+use weir_machine::{Buf, BufPool, Clock, DiskError, Priority, Request};
 
 /// Parameters of a write to the tree.
 pub(crate) struct WriteJob<'a> {
@@ -119,7 +119,8 @@ impl Tree {
         data: Bytes,
     ) -> Result<(), BlockError> {
         let _operation = self.begin()?;
-        let (top, whole) = self.check(place, data.len() as u64)?;
+        let tops = self.version();
+        let (top, whole) = tops.check(place, data.len() as u64)?;
         let portion = Portion { redundancy: copy, padding: whole - data.len() as u64 };
         let data = if whole == data.len() as u64 {
             data
@@ -134,8 +135,9 @@ impl Tree {
     /// Adds `txg` to the DTLs of the leaves that failed to write their part of a block.
     pub(crate) fn record_failed(&self, failed: &FailedLeaves, txg: Txg) {
         for guid in failed.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            if let Some((_, leaf)) = self.leaf(guid) {
-                leaf.writes().dtl().dirty(txg, txg, false);
+            // A leaf that was detached meanwhile has no DTL any more.
+            if let Ok(leaf) = self.leaf(guid) {
+                leaf.dirty_dtl(txg);
             }
         }
     }
@@ -152,73 +154,22 @@ impl Tree {
     pub(crate) async fn flush_if(&self, wanted: impl Fn(u32) -> bool, here: bool) -> Result<(), BlockError> {
         self.check_writable()?;
         let mut worst = None;
-        let tops: Vec<_> = self.tops().enumerate().filter(|(i, _)| wanted(*i as u32)).collect();
-        let here = here && tops.iter().map(|(_, top)| top.vdev.unstable_leaves()).sum::<usize>() <= 1;
-        let flushes = tops.into_iter().map(|(i, top)| top.vdev.flush(Place::new(i as u32, 0), here));
+        let tops = self.version();
+        let wanted: Vec<_> = tops.iter().enumerate().filter(|(i, _)| wanted(*i as u32)).collect();
+        let here = here && wanted.iter().map(|(_, top)| top.vdev.unstable_leaves()).sum::<usize>() <= 1;
+        let flushes = wanted.into_iter().map(|(i, top)| top.vdev.flush(Place::new(i as u32, 0), here));
         for error in join_all(flushes).await.into_iter().filter_map(Result::err) {
             note(&mut worst, error);
         }
         worst.map_or(Ok(()), Err)
     }
 
-    /// Writes a label: `buf` at `offset` bytes from the start of the leaf `guid`.
-    ///
-    /// # Errors
-    /// [`BlockError::NoSuchLeaf`] if there is none or it has no disk, [`BlockError::Device`], [`BlockError::ReadOnly`].
-    pub async fn write_leaf(&self, guid: u64, offset: u64, buf: Buf) -> Result<(), BlockError> {
-        self.check_writable()?;
-        let (vdev, leaf, disk) = self.disk_of(guid)?;
-        let len = buf.len() as u64;
-        let answer = disk.write(offset, buf).await;
-        leaf.writes().record(len, answer.is_ok(), None);
-        if answer.is_ok() {
-            self.accounts().write_cost(Content::Label, 0, 0, Shares::new()).wrote(Redundancy::First, len, 0);
-        }
-        if let Err(error) = &answer {
-            leaf.report(guid, FaultKind::Write(error), (offset, len), BlockContext::default(), Priority::Sync);
-        }
-        answer.map(drop).map_err(|error| device(Place::new(0, offset), vdev, error))
-    }
-
-    /// Flushes the leaf `guid`.
-    ///
-    /// # Errors
-    /// As [`Tree::write_leaf`].
-    pub async fn flush_leaf(&self, guid: u64) -> Result<(), BlockError> {
-        self.check_writable()?;
-        let (vdev, _, _) = self.disk_of(guid)?;
-        vdev.flush(Place::new(0, 0), false).await
-    }
-
-    pub(super) fn disk_of(&self, guid: u64) -> Result<(&Vdev, &Leaf, &Arc<dyn Disk>), BlockError> {
-        let vdev = self.tops().find_map(|t| t.vdev.find_leaf(guid));
-        let found = vdev.and_then(|vdev| match &vdev.body {
-            Body::Leaf(leaf) => leaf.disk().map(|disk| (vdev, leaf, disk)),
-            _ => None,
-        });
-        found.ok_or(BlockError::NoSuchLeaf { guid })
-    }
-
-    /// Whether a top-level vdev is one device.
-    pub(crate) fn is_one_device(&self, vdev: u32) -> bool {
-        self.top_at(vdev).is_some_and(|t| matches!(t.vdev.body, Body::Leaf(_)))
-    }
-
-    /// Whether a top-level vdev has enough present devices to store new writes.
-    pub fn can_keep(&self, vdev: u32) -> bool {
-        self.top_at(vdev).is_some_and(|t| t.vdev.can_keep())
-    }
-
-    /// Whether top-level vdev `vdev` is of a kind that supports discards.
-    pub(crate) fn discards(&self, vdev: u32) -> bool {
-        self.top_at(vdev).is_some_and(|t| matches!(t.vdev.body, Body::Leaf(_) | Body::Mirror(_) | Body::Raidz(_)))
-    }
-
     /// Discards a range of top-level vdev `vdev` on its disks, as far as it covers whole sectors. Returns the bytes that
     /// disks discarded. Errors are ignored, because a discard is a hint.
     pub(crate) async fn discard(&self, vdev: u32, range: Range<u64>) -> u64 {
-        match (self.top(Place::new(vdev, 0)), self.begin()) {
-            (Ok(top), Ok(_operation)) => top.vdev.discard(range).await,
+        let tops = self.version();
+        match (tops.get(vdev), self.begin()) {
+            (Some(top), Ok(_operation)) => top.vdev.discard(range).await,
             _ => 0,
         }
     }
@@ -248,7 +199,8 @@ struct OperationGuard<'a>(&'a Tree);
 
 impl Drop for OperationGuard<'_> {
     fn drop(&mut self) {
-        self.0.in_progress.fetch_sub(1, Ordering::SeqCst);
+        let before = self.0.in_progress.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "an operation ended twice");
     }
 }
 
@@ -264,7 +216,7 @@ impl Vdev {
     ) -> BoxFuture<'a, Result<(), BlockError>> {
         Box::pin(async move {
             match &self.body {
-                Body::Leaf(leaf) => leaf.write(self, job, portion, place, offset, data).await,
+                Body::Leaf(leaf) => leaf.write(job, portion, place, offset, data).await,
                 Body::Mirror(children) => write_mirror(children, job, portion, place, offset, data).await,
                 Body::Raidz(vdev) => vdev.write(job, portion, place, offset, data).await,
                 Body::Draid { map, children } => {
@@ -323,7 +275,7 @@ impl Vdev {
     fn flush(&self, place: Place, here: bool) -> BoxFuture<'_, Result<(), BlockError>> {
         Box::pin(async move {
             let (children, nparity) = match &self.body {
-                Body::Leaf(leaf) => return leaf.flush(self, place, here).await,
+                Body::Leaf(leaf) => return leaf.flush(place, here).await,
                 Body::Mirror(children) => (children, children.len().saturating_sub(1)),
                 Body::Raidz(vdev) => (&vdev.children, vdev.nparity as usize),
                 Body::Draid { map, children } => (children, map.layout().nparity as usize),
@@ -341,13 +293,6 @@ impl Vdev {
             let failing = children.len() - children.iter().zip(failed).filter(is_intact).count();
             worst.filter(|_| failing > nparity).map_or(Ok(()), Err)
         })
-    }
-
-    pub(super) fn find_leaf(&self, guid: u64) -> Option<&Vdev> {
-        match &self.body {
-            Body::Leaf(_) if self.guid == guid => Some(self),
-            _ => self.children().iter().find_map(|c| c.find_leaf(guid)),
-        }
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'_, u64> {
@@ -489,7 +434,6 @@ impl Leaf {
     /// Writes at `offset` of the allocatable space.
     async fn write(
         &self,
-        vdev: &Vdev,
         job: &WriteJob<'_>,
         portion: Portion,
         place: Place,
@@ -498,7 +442,7 @@ impl Leaf {
     ) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else {
             self.writes().dtl().dirty(job.txg, job.txg, false);
-            let devices = vec![vdev.name.clone()];
+            let devices = vec![self.name.clone()];
             return Err(BlockError::Missing { vdev: place.vdev, offset: place.offset, devices });
         };
         let len = data.len() as u64;
@@ -519,28 +463,32 @@ impl Leaf {
             // bytes again.
             let scrub = job.repair && class == Priority::Scrub;
             match &job.failed {
-                Some(failed) => failed.add(vdev.guid),
+                Some(failed) => failed.add(self.guid),
                 None if !job.repair || scrub => self.writes().dtl().dirty(job.txg, job.txg, scrub),
                 None => {}
             }
-            self.report(vdev.guid, FaultKind::Write(&error), (on_device(offset), len), job.about, class);
-            device(place, vdev, error)
+            self.report(FaultKind::Write(&error), (on_device(offset), len), job.about, class);
+            self.error(place, error)
         })
     }
 
-    async fn flush(&self, vdev: &Vdev, place: Place, here: bool) -> Result<(), BlockError> {
+    pub(super) async fn flush(&self, place: Place, here: bool) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else { return Ok(()) };
-        let flushed = self.writes().flusher.flush(disk, here, self.lost(vdev.guid)).await;
-        flushed.map_err(|error| device(place, vdev, error))
+        let flushed = self.writes().flusher.flush(disk, here, self.lost()).await;
+        flushed.map_err(|error| self.error(place, error))
+    }
+
+    pub(super) fn error(&self, place: Place, error: DiskError) -> BlockError {
+        BlockError::Device { vdev: place.vdev, offset: place.offset, device: self.name.clone(), error }
     }
 
     /// Adds the txgs whose writes the device may have dropped to the DTL, and reports the first failed flush.
-    pub(super) fn lost(&self, guid: u64) -> impl Fn(TxgRange, Option<&DiskError>) {
+    pub(super) fn lost(&self) -> impl Fn(TxgRange, Option<&DiskError>) {
         move |(first, last), first_error| {
             self.writes().dtl().dirty(first, last, false);
             if let Some(error) = first_error {
                 self.writes().write_errors.fetch_add(1, Ordering::Relaxed);
-                self.report(guid, FaultKind::Flush(error), (0, 0), BlockContext::default(), Priority::Sync);
+                self.report(FaultKind::Flush(error), (0, 0), BlockContext::default(), Priority::Sync);
             }
         }
     }
@@ -556,10 +504,6 @@ impl Leaf {
         }
         disk.discard(start, end - start).await.map_or(0, |()| end - start)
     }
-}
-
-fn device(place: Place, vdev: &Vdev, error: DiskError) -> BlockError {
-    BlockError::Device { vdev: place.vdev, offset: place.offset, device: vdev.name.clone(), error }
 }
 
 fn refused(place: Place, what: &'static str) -> BlockError {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use weir_format::{BlockPointer, Dva, Txg};
-use weir_machine::{Buf, Request};
+use weir_machine::Request;
 
 /// Division of a vdev's space into metaslabs, for [`Blocks::add_vdev`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,21 +269,5 @@ impl Blocks {
     /// As [`Blocks::flush`].
     pub async fn flush_vdevs(&self, request: &Request, vdevs: Option<&BTreeSet<u32>>) -> Result<(), BlockError> {
         self.tree().flush_if(|vdev| vdevs.is_none_or(|vdevs| vdevs.contains(&vdev)), request.here).await
-    }
-
-    /// Writes a label or uberblock to a leaf, `offset` bytes from the start of the device.
-    ///
-    /// # Errors
-    /// As [`crate::Tree::write_leaf`].
-    pub async fn write_leaf(&self, guid: u64, offset: u64, bytes: Buf) -> Result<(), BlockError> {
-        self.tree().write_leaf(guid, offset, bytes).await
-    }
-
-    /// Flushes a leaf.
-    ///
-    /// # Errors
-    /// As [`crate::Tree::flush_leaf`].
-    pub async fn flush_leaf(&self, guid: u64) -> Result<(), BlockError> {
-        self.tree().flush_leaf(guid).await
     }
 }

@@ -190,7 +190,7 @@ fn a_failed_flush_is_not_forgiven() {
         assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
         assert_eq!(blocks.tree().health()[0].counts.reads, u64::from(!bears), "asked last");
         assert_eq!(
-            blocks.tree().excise_dtl(100, weir_format::Txg(u64::MAX)),
+            blocks.tree().leaf(100).unwrap().excise_dtl(weir_format::Txg(u64::MAX)),
             None,
             "no scrub proves that it kept them"
         );

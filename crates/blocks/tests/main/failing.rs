@@ -74,13 +74,13 @@ fn a_device_whose_labels_were_not_flushed_is_not_believed() {
         let blocks = pool_of(&bench, VdevKind::Mirror, 12, disks, &[]);
         write(&bench, &blocks, &pattern(4096, 1), &options()).unwrap();
         fail(&bench, 0, 0);
-        assert!(bench.world.run(blocks.tree().flush_labels(100)).unwrap().is_err());
+        assert!(bench.world.run(async { blocks.tree().leaf(100).unwrap().flush_labels().await }).unwrap().is_err());
         assert_eq!(flush(&bench, &blocks), bears);
         assert_eq!(blocks.tree().dtls(), [(100, vec![(TXG, TXG)].into())].into());
         // Labels themselves are made stable by their own flush, also where nothing else may be written.
         blocks.tree().set_writable(false);
-        assert!(bench.world.run(blocks.tree().flush_labels(100)).unwrap().is_ok());
-        assert!(bench.world.run(blocks.tree().flush_labels(77)).unwrap().is_err());
+        assert!(bench.world.run(async { blocks.tree().leaf(100).unwrap().flush_labels().await }).unwrap().is_ok());
+        assert!(blocks.tree().leaf(77).is_err());
     }
 }
 
@@ -93,7 +93,10 @@ fn a_flush_of_blocks_does_not_pass_by_a_failing_flush_of_labels() {
         let blocks = pool_of(&bench, VdevKind::Mirror, 12, 1, &[]);
         write(&bench, &blocks, &pattern(4096, 1), &options()).unwrap();
         fail(&bench, 0, 0);
-        let (labels, flush) = bench.world.run(join(blocks.tree().flush_labels(100), blocks.flush())).unwrap();
+        let (labels, flush) = bench
+            .world
+            .run(join(async { blocks.tree().leaf(100).unwrap().flush_labels().await }, blocks.flush()))
+            .unwrap();
         assert!(labels.is_err() && flush.is_err(), "seed {seed}: {labels:?}, {flush:?}");
     }
 }
@@ -151,10 +154,14 @@ fn a_repair_that_fails_under_a_scrub_is_on_record() {
         fail(&bench, 1, 1);
         assert_eq!(scrub(&bench, &blocks, &pointer), data);
         assert_eq!(blocks.tree().dtls(), [(101, vec![(TXG, TXG)].into())].into(), "{kind:?}");
-        assert_eq!(blocks.tree().excise_dtl(101, TXG), Some(vec![(TXG, TXG)].into()), "this scrub did not repair it");
+        assert_eq!(
+            blocks.tree().leaf(101).unwrap().excise_dtl(TXG),
+            Some(vec![(TXG, TXG)].into()),
+            "this scrub did not repair it"
+        );
         blocks.tree().begin_scrub();
         assert_eq!(scrub(&bench, &blocks, &pointer), data);
-        assert_eq!(blocks.tree().excise_dtl(101, TXG), Some(Default::default()));
+        assert_eq!(blocks.tree().leaf(101).unwrap().excise_dtl(TXG), Some(Default::default()));
         assert_eq!(blocks.tree().health()[1].counts.repaired_bytes, if disks == 2 { 64 << 10 } else { 32 << 10 });
     }
 }

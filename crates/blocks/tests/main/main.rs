@@ -11,6 +11,7 @@ mod layouts;
 mod locked;
 mod log;
 mod queue;
+mod replacing;
 mod stale;
 mod store;
 mod watched;
