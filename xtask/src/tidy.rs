@@ -36,7 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("engine", &["format", "codec", "machine", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes", "pool"]),
     ("front", &["machine"]),
     ("nfs", &["machine", "files", "front"]),
-    ("nbd", &["machine", "volumes", "front"]),
+    ("nbd", &["machine", "front"]),
     ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),
     ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),

@@ -6,9 +6,8 @@ use crate::limits::Limits;
 use crate::mount::{Access, OpenPoolOptions, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
 use crate::secrets::{KeyPrompt, ask_all};
 use clap::Parser;
-use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::{device_summary, summary};
-use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
+use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, ServiceOptions, Squash};
 use weir_linux::Production;
 use weir_pool::Rewind;
 
@@ -102,7 +101,8 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
 }
 
 fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
-    let mut options = ServiceOptions { nfs: nfs_options(args)?, writers: writers(args)?, ..ServiceOptions::default() };
+    let rules = ExportRules { identity: identity(args)?, writers: writers(args)? };
+    let mut options = ServiceOptions { rules, ..ServiceOptions::default() };
     let port = |given: &Option<String>, name: &str, default| match given {
         None => Ok(default),
         Some(text) => text
@@ -118,8 +118,8 @@ fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
     Ok(options)
 }
 
-/// Options of the NFS server: mapping of users.
-fn nfs_options(args: &ServeArgs) -> Result<nfs::Options, Failure> {
+/// Mapping of users.
+fn identity(args: &ServeArgs) -> Result<IdentityMap, Failure> {
     let squash = match (args.no_root_squash, args.all_squash) {
         (true, true) => return Err(ServeArgs::misused("--no-root-squash and --all-squash exclude each other")),
         (true, false) => Squash::None,
@@ -130,10 +130,10 @@ fn nfs_options(args: &ServeArgs) -> Result<nfs::Options, Failure> {
         None => Ok(default),
         Some(text) => text.parse().map_err(|_| ServeArgs::misused(&format!("--{name} takes a number, not '{text}'"))),
     };
-    let usual = nfs::Options::default();
+    let usual = IdentityMap::default();
     let anon_uid = id(&args.anonuid, "anonuid", usual.anon_uid)?;
     let anon_gid = id(&args.anongid, "anongid", usual.anon_gid)?;
-    Ok(nfs::Options { squash, anon_uid, anon_gid })
+    Ok(IdentityMap { squash, anon_uid, anon_gid })
 }
 
 /// Hosts that may write: those named, or this machine by default.

@@ -1,19 +1,16 @@
 //! The exports of a pool: its file systems and snapshots as one tree, its volumes and their snapshots as devices.
 
-use bytes::Bytes;
+use crate::volumes::Volumes;
 use futures_util::FutureExt;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_engine::{DslReadGuard, Engine};
 use weir_files::tree::{Export, FileFuture, Files, Opener, Tree};
 use weir_files::{FileError, FileSystem};
 use weir_machine::{Accounts, Request};
-use weir_nbd::device::{BlockExports, Device, DeviceFuture, Extent};
-use weir_nbd::{DeviceError, ExportInfo, ExportList};
 use weir_pool::datasets::{DatasetInfo, datasets_of};
 use weir_pool::{Pool, PoolError};
-use weir_volumes::{Attachment, Volume};
+use weir_volumes::Volume;
 
 /// A pool that is open read-only or writable.
 #[derive(Clone, Debug)]
@@ -110,7 +107,7 @@ impl OpenPool {
         }
     }
 
-    async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
+    pub(crate) async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
         match self {
             OpenPool::ReadOnly(pool) => {
                 let objects = pool.object_set(rq, name).await?;
@@ -194,121 +191,6 @@ fn tree_exports(all: &[DatasetInfo]) -> Vec<Export> {
         _ => false,
     });
     exported.map(|dataset| Export { name: dataset.name.clone(), id: dataset.fsid }).collect()
-}
-
-/// An exported volume.
-#[derive(Clone)]
-struct ExportedVolume {
-    /// The dataset's `fsid_guid`.
-    id: u64,
-    volume: Arc<Volume>,
-}
-
-/// The volumes of a pool and their snapshots. They are opened in advance, because clients ask for sizes first.
-#[derive(Default)]
-pub struct Volumes(Mutex<BTreeMap<String, ExportedVolume>>);
-
-impl Volumes {
-    fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, ExportedVolume>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Exports the volumes among `all`. A volume that cannot be opened (its key is not loaded, or it is damaged) is
-    /// skipped and logged.
-    async fn renew(&self, rq: &Request, pool: &OpenPool, all: &[DatasetInfo]) {
-        let before = self.volumes().clone();
-        let mut opened = BTreeMap::new();
-        for dataset in all.iter().filter(|dataset| dataset.kind == DatasetKind::Volume || dataset.of_volume) {
-            let known = before.get(&dataset.name).filter(|l| l.id == dataset.fsid && !l.volume.is_closed());
-            let volume = match known {
-                Some(volumes) => Ok(volumes.volume.clone()),
-                None => pool.volume(rq, &dataset.name).await,
-            };
-            match volume {
-                Ok(volume) => drop(opened.insert(dataset.name.clone(), ExportedVolume { id: dataset.fsid, volume })),
-                Err(error) => tracing::warn!(name = dataset.name, %error, "volume is not exported"),
-            }
-        }
-        *self.volumes() = opened;
-    }
-
-    /// Finds a volume; the empty name selects the only volume, if there is exactly one.
-    fn named(&self, name: &str) -> Option<(String, Arc<Volume>)> {
-        let all = self.volumes();
-        let mut each = all.iter();
-        let found = match (name, each.next(), each.next()) {
-            ("", Some(only), None) => Some(only),
-            (name, ..) => all.get_key_value(name),
-        };
-        found.map(|(name, volumes)| (name.clone(), volumes.volume.clone()))
-    }
-}
-
-impl ExportList for Volumes {
-    fn names(&self) -> Vec<String> {
-        self.volumes().keys().cloned().collect()
-    }
-
-    fn find(&self, name: &str) -> Option<ExportInfo> {
-        self.named(name).map(|(name, volume)| ExportInfo {
-            name,
-            size_bytes: volume.size_bytes(),
-            block_bytes: volume.block_bytes(),
-            writable: volume.is_writable(),
-        })
-    }
-}
-
-impl BlockExports for Volumes {
-    fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> DeviceFuture<'a, Arc<dyn Device>> {
-        let attached = self.named(name).map(|(_, volume)| volume.attach());
-        let attached = attached.filter(|attached| !attached.volume().is_closed());
-        let found = attached.map(|attached| Arc::new(AttachedVolume(attached)) as Arc<dyn Device>);
-        Box::pin(std::future::ready(found.ok_or_else(|| DeviceError::failed("no such volume"))))
-    }
-}
-
-/// A volume with a connected client; the volume is busy meanwhile.
-struct AttachedVolume(Attachment);
-
-impl AttachedVolume {
-    fn device(&self) -> &dyn Device {
-        &**self.0.volume()
-    }
-}
-
-impl Device for AttachedVolume {
-    fn is_writable(&self) -> bool {
-        self.device().is_writable()
-    }
-
-    fn write<'a>(&'a self, rq: &'a Request, offset: u64, bytes: Bytes) -> DeviceFuture<'a, ()> {
-        self.device().write(rq, offset, bytes)
-    }
-
-    fn zero<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, ()> {
-        self.device().zero(rq, offset, len)
-    }
-
-    fn flush<'a>(&'a self, rq: &'a Request) -> DeviceFuture<'a, ()> {
-        self.device().flush(rq)
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.device().size_bytes()
-    }
-
-    fn block_bytes(&self) -> u32 {
-        self.device().block_bytes()
-    }
-
-    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, Bytes> {
-        self.device().read(rq, offset, len)
-    }
-
-    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> DeviceFuture<'a, Vec<Extent>> {
-        self.device().extents(rq, offset, len, max)
-    }
 }
 
 #[cfg(test)]

@@ -10,17 +10,12 @@
 
 pub mod admin;
 pub mod exports;
-pub mod hosts;
 pub mod service;
+pub mod volumes;
 
 pub use exports::{Exports, OpenPool};
-pub use hosts::Hosts;
 pub use service::{Service, ServiceError, ServiceOptions};
-
-/// Identity mapping of NFS clients.
-pub mod nfs {
-    pub use weir_nfs::{Options, Squash};
-}
+pub use weir_front::{ExportRules, Hosts, IdentityMap, Squash};
 
 /// The FUSE front end, for programs that mount.
 pub mod fuse {

@@ -1,16 +1,15 @@
 //! Starts and stops the servers of one pool, and describes how to connect to them.
 
 use crate::exports::{Exports, OpenPool};
-use crate::hosts::Hosts;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
+use weir_front::{BlockExports as _, ExportRules};
 use weir_machine::accounts::{Content, Redundancy};
 use weir_machine::net::Listener;
 use weir_machine::{Accounts, JoinHandle, Machine, Request, RequestTotals, Source};
-use weir_nbd::ExportList as _;
 use weir_nfs::Secrets;
 use weir_pool::PoolError;
 
@@ -44,18 +43,14 @@ pub struct ServiceOptions {
     pub nfs_port: u16,
     /// Port of NBD; 0 selects a free one.
     pub nbd_port: u16,
-    /// Identity mapping of NFS clients.
-    pub nfs: weir_nfs::Options,
-    /// Hosts that may write.
-    pub writers: Hosts,
+    /// Rules of the exports.
+    pub rules: ExportRules,
 }
 
 impl Default for ServiceOptions {
     fn default() -> Self {
         let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let nfs = weir_nfs::Options::default();
-        let writers = Hosts::loopback();
-        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, nfs, writers }
+        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, rules: ExportRules::default() }
     }
 }
 
@@ -84,13 +79,10 @@ impl Service {
         let mut verifier = [0; 8];
         machine.entropy.fill(&mut verifier);
         let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
-        let nfs = weir_nfs::Server::new(exports.tree.clone(), pool.guid(), secrets, options.nfs);
+        let nfs = weir_nfs::Server::new(exports.tree.clone(), pool.guid(), secrets, options.rules.clone());
         let nfs = Arc::new(nfs.with_clock(&machine.clock));
-        let hosts = Arc::new(options.writers.clone());
-        let write_acl: weir_nfs::WriteAcl = Arc::new(move |address| hosts.has(address));
-        let nbd = Arc::new(
-            weir_nbd::Server::new(exports.volumes.clone(), Arc::clone(&write_acl)).with_accounts(pool.accounts()),
-        );
+        let nbd = weir_nbd::Server::new(exports.volumes.clone(), Arc::new(options.rules.clone()));
+        let nbd = Arc::new(nbd.with_accounts(pool.accounts()));
         let (stop, stopped) = watch::channel(false);
         let tasks = &machine.tasks;
         let (listener, nfs_address) = listen(machine, options.listen, options.nfs_port).await?;
@@ -103,7 +95,7 @@ impl Service {
                 listen(machine, options.listen, options.nbd_port).await.inspect_err(|e| tracing::warn!("{e}")).ok()
             }
         };
-        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), write_acl, machine.clone(), stopped.clone());
+        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), machine.clone(), stopped.clone());
         let mut running = vec![tasks.spawn(serving)];
         let nbd_address = nbd_listener.as_ref().map(|(_, address)| *address);
         if let Some((listener, _)) = nbd_listener {

@@ -1,5 +1,6 @@
 //! What the front ends on the network share: the accept loop, limits in total and per host, deadlines that count bytes,
-//! memory budgets per host, and shutdown.
+//! memory budgets per host, and shutdown; which hosts and users the exports permit ([`ExportRules`]); and the interface to
+//! what is served ([`BlockDevice`]).
 //!
 //! ```text
 //!   listener ─► serve ─► limits: full? close the connection that was quiet longest ─► session (NFS, NBD)
@@ -16,10 +17,17 @@
 //! A client that waits for the server is neither idle nor stalled: its call is in progress, or the server has no memory for
 //! the rest of its message ([`ConnectionHandle::acquire`]).
 
+mod block;
 mod budget;
 mod connection;
+mod hosts;
+pub mod memory;
+mod rules;
 mod serve;
 
+pub use block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
 pub use budget::{HostBudget, HostPermit};
 pub use connection::{CallGuard, Connection, ConnectionHandle, Reader, Writer};
+pub use hosts::{Hosts, InvalidHost};
+pub use rules::{Caller, Credentials, ExportRules, IdentityMap, NOBODY, Squash};
 pub use serve::{FrontEnd, Limits, serve};

@@ -1,12 +1,12 @@
 //! Fuzz targets: each must return for any input, in time and memory bounded by the input's length.
 
-use crate::device::{MemoryDevice, MemoryExports};
 use crate::handshake::{Handshake, Negotiated, NextAction};
 use crate::transmission;
 use crate::wire::RequestHeader;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::sync::Arc;
+use weir_front::memory::{MemoryDevice, MemoryExports};
 use weir_machine::Request;
 
 /// Name and body of a fuzz target.

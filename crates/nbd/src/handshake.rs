@@ -11,6 +11,7 @@
 //! Memory is bounded by [`MAX_OPTION_BYTES`]; the number of options in one handshake by [`MAX_OPTIONS`].
 
 use crate::wire::{self, Reader, info, option, reply};
+use weir_front::{BlockExport, BlockExports};
 
 /// Maximum length of option data in bytes; longer data are skipped and rejected.
 pub const MAX_OPTION_BYTES: u32 = 64 << 10;
@@ -18,27 +19,6 @@ pub const MAX_OPTION_BYTES: u32 = 64 << 10;
 pub const MAX_OPTIONS: u32 = 1024;
 /// Maximum length in bytes of rejected option data that are skipped; longer data end the connection.
 const MAX_SKIP_BYTES: u32 = 32 << 20;
-
-/// Properties of an export.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportInfo {
-    /// Dataset name of the volume or snapshot.
-    pub name: String,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Preferred block size in bytes.
-    pub block_bytes: u32,
-    /// Whether the device can be written.
-    pub writable: bool,
-}
-
-/// Lookup of exports by name.
-pub trait ExportList {
-    /// The names of all exports.
-    fn names(&self) -> Vec<String>;
-    /// Properties of an export; the empty name selects the default export.
-    fn find(&self, name: &str) -> Option<ExportInfo>;
-}
 
 /// Result of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +96,7 @@ impl Handshake {
     }
 
     /// Processes the bytes that the last step requested.
-    pub fn receive(&mut self, exports: &dyn ExportList, bytes: &[u8]) -> HandshakeStep {
+    pub fn receive(&mut self, exports: &dyn BlockExports, bytes: &[u8]) -> HandshakeStep {
         match self.state {
             HandshakeState::ClientFlags => self.client_flags(bytes),
             HandshakeState::OptionHeader => self.option_header(exports, bytes).unwrap_or(close()),
@@ -138,7 +118,7 @@ impl Handshake {
         }
     }
 
-    fn option_header(&mut self, exports: &dyn ExportList, bytes: &[u8]) -> Option<HandshakeStep> {
+    fn option_header(&mut self, exports: &dyn BlockExports, bytes: &[u8]) -> Option<HandshakeStep> {
         let mut reader = Reader::new(bytes);
         if reader.u64()? != wire::OPTION_MAGIC {
             return None;
@@ -160,7 +140,7 @@ impl Handshake {
         Some(HandshakeStep { send: Vec::new(), next: NextAction::Read(length as usize) })
     }
 
-    fn option(&mut self, exports: &dyn ExportList, option: u32, data: &[u8]) -> HandshakeStep {
+    fn option(&mut self, exports: &dyn BlockExports, option: u32, data: &[u8]) -> HandshakeStep {
         match option {
             option::EXPORT_NAME => self.export_name(exports, data),
             option::ABORT => {
@@ -182,7 +162,7 @@ impl Handshake {
     }
 
     /// EXPORT_NAME has no error reply: an unknown name closes the connection.
-    fn export_name(&mut self, exports: &dyn ExportList, data: &[u8]) -> HandshakeStep {
+    fn export_name(&mut self, exports: &dyn BlockExports, data: &[u8]) -> HandshakeStep {
         let found = std::str::from_utf8(data).ok().filter(|n| n.len() <= wire::MAX_NAME_BYTES);
         let Some(export) = found.and_then(|name| exports.find(name)) else { return close() };
         let mut send = Vec::with_capacity(134);
@@ -194,7 +174,7 @@ impl Handshake {
         HandshakeStep { send, next: NextAction::Serve(self.negotiated(&export)) }
     }
 
-    fn list(&mut self, exports: &dyn ExportList, data: &[u8]) -> HandshakeStep {
+    fn list(&mut self, exports: &dyn BlockExports, data: &[u8]) -> HandshakeStep {
         if !data.is_empty() {
             return self.refuse(option::LIST, reply::ERR_INVALID, "no data expected");
         }
@@ -207,7 +187,7 @@ impl Handshake {
         self.acknowledge(option::LIST, send)
     }
 
-    fn info(&mut self, exports: &dyn ExportList, option: u32, data: &[u8]) -> HandshakeStep {
+    fn info(&mut self, exports: &dyn BlockExports, option: u32, data: &[u8]) -> HandshakeStep {
         let Some((name, wants)) = info_request(data) else {
             return self.refuse(option, reply::ERR_INVALID, "malformed request");
         };
@@ -243,7 +223,7 @@ impl Handshake {
         step
     }
 
-    fn meta_context(&mut self, exports: &dyn ExportList, option: u32, data: &[u8]) -> HandshakeStep {
+    fn meta_context(&mut self, exports: &dyn BlockExports, option: u32, data: &[u8]) -> HandshakeStep {
         let set = option == option::SET_META_CONTEXT;
         if set {
             // A new request replaces the earlier selection, even if it fails.
@@ -273,22 +253,22 @@ impl Handshake {
         self.acknowledge(option, send)
     }
 
-    fn negotiated(&self, export: &ExportInfo) -> Negotiated {
+    fn negotiated(&self, export: &BlockExport) -> Negotiated {
         let allocation = self.allocation_for.as_ref() == Some(&export.name);
         let writable = self.is_writable(export);
         Negotiated { export: export.name.clone(), structured: self.structured, allocation, writable }
     }
 
-    fn is_writable(&self, export: &ExportInfo) -> bool {
+    fn is_writable(&self, export: &BlockExport) -> bool {
         self.may_write && export.writable
     }
 
-    fn description(&self, export: &ExportInfo) -> String {
+    fn description(&self, export: &BlockExport) -> String {
         let how = if self.is_writable(export) { "" } else { ", read-only" };
         format!("ZFS volume {}{how}", export.name)
     }
 
-    fn transmission_flags(&self, export: &ExportInfo) -> u16 {
+    fn transmission_flags(&self, export: &BlockExport) -> u16 {
         let always = wire::FLAG_HAS_FLAGS | wire::FLAG_SEND_FLUSH | wire::FLAG_CAN_MULTI_CONN | wire::FLAG_SEND_CACHE;
         let writing = match self.is_writable(export) {
             true => {

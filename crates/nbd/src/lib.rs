@@ -22,13 +22,10 @@
 //! assert!(RequestHeader::decode(&bytes[1..]).is_none()); // no panic, whatever a client sends
 //! ```
 
-pub mod device;
 pub mod fuzz;
 pub mod handshake;
 pub mod serve;
 pub mod transmission;
 pub mod wire;
 
-pub use device::{BlockExports, Device, DeviceError, Extent};
-pub use handshake::{ExportInfo, ExportList};
-pub use serve::{Server, WriteAcl, serve};
+pub use serve::{Server, serve};

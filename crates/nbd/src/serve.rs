@@ -10,17 +10,18 @@
 //! which one host gets a quarter. A request is not started, and nothing behind it is read, until its data fit. The front end
 //! closes connections that do not negotiate, stall in the middle of a request, or do not read their replies.
 
-use crate::device::{BlockExports, Device};
 use crate::handshake::{Handshake, HandshakeStep, Negotiated, NextAction};
 use crate::transmission::{self, CommandPlan, Pieces};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
 use bytes::{Bytes, BytesMut};
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use weir_front::{CallGuard, Connection, ConnectionHandle, FrontEnd, HostBudget, HostPermit, Limits, Reader, Writer};
+use weir_front::{
+    BlockDevice, BlockExports, CallGuard, Connection, ConnectionHandle, ExportRules, FrontEnd, HostBudget, HostPermit,
+    Limits, Reader, Writer,
+};
 use weir_machine::net::Listener;
 use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Machine, Operation, Protocol, RequestTotals, Tasks};
 
@@ -42,22 +43,19 @@ struct RequestPermits {
     _guard: CallGuard,
 }
 
-/// Decides by address which clients may write.
-pub type WriteAcl = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
-
 /// State shared by all connections.
 pub struct Server {
     exports: Arc<dyn BlockExports>,
-    write_acl: WriteAcl,
+    rules: Arc<ExportRules>,
     accounts: Arc<Accounts>,
     /// Memory budget for the data of all connections.
     memory: Arc<HostBudget>,
 }
 
 impl Server {
-    /// Serves these exports, read-only for clients that `write_acl` rejects.
-    pub fn new(exports: Arc<dyn BlockExports>, write_acl: WriteAcl) -> Self {
-        Server { exports, write_acl, accounts: Arc::default(), memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)) }
+    /// Serves these exports by these rules, which concern hosts only.
+    pub fn new(exports: Arc<dyn BlockExports>, rules: Arc<ExportRules>) -> Self {
+        Server { exports, rules, accounts: Arc::default(), memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)) }
     }
 
     /// Records requests in the pool's accounts instead of in accounts of the server.
@@ -90,7 +88,7 @@ async fn serve_connection(
     let Connection { mut reader, mut writer, handle } = connection;
     let peer = handle.peer().ip();
     let client = server.accounts.client(Protocol::Nbd, &peer.to_string());
-    let may_write = (server.write_acl)(peer);
+    let may_write = server.rules.may_write(peer);
     // A client that does not negotiate is closed like one that stops in the middle of a message.
     handle.set_in_message(true);
     let negotiated = tokio::select! {
@@ -147,7 +145,7 @@ async fn skip(stream: &mut (impl AsyncRead + Unpin), len: u32) -> io::Result<()>
 /// State shared by the requests of one connection.
 struct Session {
     server: Arc<Server>,
-    device: Arc<dyn Device>,
+    device: Arc<dyn BlockDevice>,
     negotiated: Negotiated,
     client: Client,
     handle: ConnectionHandle,

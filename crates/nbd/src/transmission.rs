@@ -9,15 +9,15 @@
 //! A structured READ is answered by extents: holes as OFFSET_HOLE, data in pieces as the cache returns them, an
 //! unreadable block as an ERROR_OFFSET chunk for its piece only. A simple READ fails as a whole.
 //!
-//! **Stability.** A FLUSH and a request with FUA are answered after [`Device::flush`]. TRIM is rounded inwards to
-//! whole blocks, because it is only a hint; WRITE_ZEROES is exact. With NO_HOLE, zeros are written like data, which
-//! is not faster than a write: so NO_HOLE with FAST_ZERO fails with ENOTSUP immediately.
+//! **Stability.** A FLUSH and a request with FUA are answered when the device has made the data stable. TRIM frees whole
+//! blocks only, because it is a hint; WRITE_ZEROES is exact. With NO_HOLE, zeros are written like data, which is not
+//! faster than a write: so NO_HOLE with FAST_ZERO fails with ENOTSUP immediately.
 
-use crate::device::{Device, DeviceError};
 use crate::handshake::Negotiated;
 use crate::wire::{self, Errno, RequestHeader, chunk, command};
 use bytes::Bytes;
 use futures_util::future::join_all;
+use weir_front::{BlockDevice, BlockError};
 use weir_machine::{Request, compact};
 
 /// Size in bytes of the pieces of a READ, which are read concurrently.
@@ -151,7 +151,7 @@ pub type Pieces = Vec<Bytes>;
 
 /// Executes a planned request and encodes its reply. `payload` is the payload of a WRITE, else empty.
 pub async fn answer(
-    device: &dyn Device,
+    device: &dyn BlockDevice,
     rq: &Request,
     negotiated: &Negotiated,
     header: &RequestHeader,
@@ -159,7 +159,7 @@ pub async fn answer(
     payload: Bytes,
 ) -> Pieces {
     let reply = ReplyEncoder { structured: negotiated.structured, cookie: header.cookie };
-    let ended = |result: Result<(), DeviceError>| match result {
+    let ended = |result: Result<(), BlockError>| match result {
         Ok(()) => reply.done(),
         Err(error) => reply.error(report(rq, header.offset, &error)),
     };
@@ -174,70 +174,50 @@ pub async fn answer(
         CommandPlan::Cache => ended(cache(device, rq, header).await),
         CommandPlan::Status { one } => {
             let max = if one { 1 } else { MAX_EXTENTS };
-            match device.extents(rq, header.offset, header.length, max).await {
+            match device.extents(rq, header.offset, header.length.into(), max).await {
                 Ok(extents) => reply.status(&extents.iter().map(|e| (e.len_bytes, e.data)).collect::<Vec<_>>()),
                 Err(error) => reply.error(report(rq, header.offset, &error)),
             }
         }
         CommandPlan::Flush => ended(device.flush(rq).await),
-        CommandPlan::Write { fua } => {
-            let written = async {
-                if !payload.is_empty() {
-                    device.write(rq, header.offset, payload).await?;
-                }
-                flush_if(device, rq, fua).await
-            };
-            ended(written.await)
-        }
+        CommandPlan::Write { fua } if payload.is_empty() => ended(flush_if(device, rq, fua).await),
+        CommandPlan::Write { fua } => ended(device.write(rq, header.offset, payload, fua).await),
         CommandPlan::Zero { holes, fua } => ended(zero(device, rq, header, holes, fua).await),
-        CommandPlan::Trim { fua } => ended(trim(device, rq, header, fua).await),
+        CommandPlan::Trim { fua } => ended(device.unmap(rq, header.offset, header.length.into(), fua).await),
         CommandPlan::Refuse(errno) | CommandPlan::SkipAndRefuse(_, errno) => reply.error(errno),
         CommandPlan::Disconnect | CommandPlan::Close => Pieces::new(),
     }
 }
 
 /// Maps an error to the protocol's number and logs I/O errors, because the client sees only the number.
-fn report(rq: &Request, offset: u64, error: &DeviceError) -> Errno {
+fn report(rq: &Request, offset: u64, error: &BlockError) -> Errno {
     match error {
-        DeviceError::Full(_) => Errno::Enospc,
-        DeviceError::ReadOnly => Errno::Eperm,
-        DeviceError::Failed(_) => {
+        BlockError::Full(_) => Errno::Enospc,
+        BlockError::ReadOnly => Errno::Eperm,
+        BlockError::NotFound | BlockError::Io(_) => {
             tracing::warn!(client = rq.client.name(), operation = rq.operation.name(), offset, %error, "request failed with EIO");
             Errno::Eio
         }
     }
 }
 
-async fn flush_if(device: &dyn Device, rq: &Request, fua: bool) -> Result<(), DeviceError> {
+async fn flush_if(device: &dyn BlockDevice, rq: &Request, fua: bool) -> Result<(), BlockError> {
     if fua { device.flush(rq).await } else { Ok(()) }
 }
 
 async fn zero(
-    device: &dyn Device,
+    device: &dyn BlockDevice,
     rq: &Request,
     header: &RequestHeader,
     holes: bool,
     fua: bool,
-) -> Result<(), DeviceError> {
+) -> Result<(), BlockError> {
     if holes {
-        device.zero(rq, header.offset, header.length).await?;
-    } else {
-        let zeros = Bytes::from(vec![0; PIECE_BYTES.min(header.length) as usize]);
-        for (at, len) in pieces_of(header.offset, header.length) {
-            device.write(rq, at, zeros.slice(..len as usize)).await?;
-        }
+        return device.write_zeroes(rq, header.offset, header.length.into(), fua).await;
     }
-    flush_if(device, rq, fua).await
-}
-
-async fn trim(device: &dyn Device, rq: &Request, header: &RequestHeader, fua: bool) -> Result<(), DeviceError> {
-    let block = u64::from(device.block_bytes().max(1));
-    let end = header.offset + u64::from(header.length);
-    let start = header.offset.next_multiple_of(block);
-    // The last block of a device may be partial.
-    let end = if end == device.size_bytes() { end } else { end / block * block };
-    if let Some(len) = end.checked_sub(start).and_then(|len| u32::try_from(len).ok()).filter(|len| *len != 0) {
-        device.zero(rq, start, len).await?;
+    let zeros = Bytes::from(vec![0; PIECE_BYTES.min(header.length) as usize]);
+    for (at, len) in pieces_of(header.offset, header.length) {
+        device.write(rq, at, zeros.slice(..len as usize), false).await?;
     }
     flush_if(device, rq, fua).await
 }
@@ -247,22 +227,27 @@ fn pieces_of(offset: u64, length: u32) -> impl Iterator<Item = (u64, u32)> {
     (0..length).step_by(PIECE_BYTES as usize).map(move |at| (offset + u64::from(at), PIECE_BYTES.min(length - at)))
 }
 
-async fn read_whole(device: &dyn Device, rq: &Request, offset: u64, length: u32) -> Result<Pieces, DeviceError> {
+async fn read_whole(device: &dyn BlockDevice, rq: &Request, offset: u64, length: u32) -> Result<Pieces, BlockError> {
     let block_bytes = device.block_bytes() as usize;
-    let pieces = join_all(pieces_of(offset, length).map(|(at, len)| device.read(rq, at, len))).await;
+    let pieces = join_all(pieces_of(offset, length).map(|(at, len)| device.read(rq, at, len as usize))).await;
     pieces.into_iter().map(|piece| Ok(compact(piece?, block_bytes))).collect()
 }
 
-async fn cache(device: &dyn Device, rq: &Request, header: &RequestHeader) -> Result<(), DeviceError> {
+async fn cache(device: &dyn BlockDevice, rq: &Request, header: &RequestHeader) -> Result<(), BlockError> {
     for (at, len) in pieces_of(header.offset, header.length) {
-        device.read(rq, at, len).await?;
+        device.read(rq, at, len as usize).await?;
     }
     Ok(())
 }
 
-async fn read_by_extents(device: &dyn Device, rq: &Request, header: &RequestHeader, reply: ReplyEncoder) -> Pieces {
+async fn read_by_extents(
+    device: &dyn BlockDevice,
+    rq: &Request,
+    header: &RequestHeader,
+    reply: ReplyEncoder,
+) -> Pieces {
     // If the extents can't be read, treat the range as data; reads report their own errors.
-    let extents = device.extents(rq, header.offset, header.length, MAX_READ_EXTENTS).await.unwrap_or_default();
+    let extents = device.extents(rq, header.offset, header.length.into(), MAX_READ_EXTENTS).await.unwrap_or_default();
     let end = header.offset + u64::from(header.length);
     let mut at = header.offset;
     let mut holes = Vec::new();
@@ -277,7 +262,7 @@ async fn read_by_extents(device: &dyn Device, rq: &Request, header: &RequestHead
         at += u64::from(len);
     }
     data.extend(pieces_of(at, (end - at) as u32));
-    let read = join_all(data.iter().map(|(at, len)| device.read(rq, *at, *len))).await;
+    let read = join_all(data.iter().map(|(at, len)| device.read(rq, *at, *len as usize))).await;
     let mut out = Pieces::new();
     for (at, len) in holes {
         out.push(reply.hole(at, len));

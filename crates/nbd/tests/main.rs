@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use weir_nbd::device::{MemoryDevice, MemoryExports};
+use weir_front::memory::{MemoryDevice, MemoryExports};
 use weir_nbd::fuzz::TARGETS;
 use weir_nbd::{Server, serve};
 
@@ -41,7 +41,7 @@ fn libnbd_and_qemu_read_devices() {
     let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|_| true)));
+    let server = Arc::new(Server::new(Arc::new(exports), Arc::default()));
     let (port, serving) = machine.tasks.block_on({
         let machine = machine.clone();
         let server = Arc::clone(&server);
@@ -94,7 +94,7 @@ fn libnbd_and_qemu_write_devices() {
     let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|peer| peer.is_loopback())));
+    let server = Arc::new(Server::new(Arc::new(exports), Arc::default()));
     let serving_machine = machine.clone();
     let (port, serving) = machine.tasks.block_on(async move {
         let machine = serving_machine;
@@ -140,7 +140,7 @@ fn a_client_stalled_in_a_write_does_not_block_shutdown() {
     let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|_| true)));
+    let server = Arc::new(Server::new(Arc::new(exports), Arc::default()));
     let serving_machine = machine.clone();
     machine.tasks.block_on(async move {
         let machine = serving_machine;

@@ -1,6 +1,5 @@
 //! Fuzz targets: each must return for any input, in time and memory bounded by the input's length.
 
-use crate::access::{Options, Squash};
 use crate::record::Assembler;
 use crate::rpc;
 use crate::server::{Peer, Secrets, Server, reply_bytes};
@@ -10,6 +9,7 @@ use std::sync::Arc;
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Tree};
+use weir_front::{ExportRules, Hosts, IdentityMap, Squash};
 
 /// Name and body of a fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
@@ -36,16 +36,17 @@ fn rpc_target(data: &[u8]) {
 }
 
 /// A server of a small read-only tree in memory, for the fuzz targets and the tests.
-pub fn small_server(options: Options) -> Server {
-    server_of(options, false)
+pub fn small_server(identity: IdentityMap) -> Server {
+    server_of(identity, false)
 }
 
 /// A server of the same tree in which everything except the snapshot is writable.
-pub fn writable_server(options: Options) -> Server {
-    server_of(options, true)
+pub fn writable_server(identity: IdentityMap) -> Server {
+    server_of(identity, true)
 }
 
-fn server_of(options: Options, writable: bool) -> Server {
+fn server_of(identity: IdentityMap, writable: bool) -> Server {
+    let rules = ExportRules { writers: Hosts::all(), identity };
     let mut root = MemoryFiles::new(0x11);
     root.writable = writable;
     root.add(34, b"file", FileKind::Regular, 0o644, b"hello, weir");
@@ -65,13 +66,13 @@ fn server_of(options: Options, writable: bool) -> Server {
     let opener: BTreeMap<_, _> = all.into_iter().map(|(name, files)| (name.to_string(), Arc::new(files))).collect();
     let export = |name: &str, id| Export { name: name.into(), id };
     let exports = vec![export("p", 54), export("p/c", 60), export("p/c@s", 61)];
-    Server::new(Tree::new(Arc::new(MemoryOpener(opener)), exports), 0xabcd, SECRETS, options)
+    Server::new(Tree::new(Arc::new(MemoryOpener(opener)), exports), 0xabcd, SECRETS, rules)
 }
 
 /// The first byte selects the procedure, the second whether a valid handle precedes the rest of the input.
 fn call_target(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<2>() else { return };
-    let server = writable_server(Options { squash: Squash::None, ..Options::default() });
+    let server = writable_server(IdentityMap { squash: Squash::None, ..IdentityMap::default() });
     let mut call = crate::wire::Encoder::default();
     let (program, procedure) =
         if head[0] & 0x80 == 0 { (crate::nfs3::PROGRAM, head[0] % 23) } else { (crate::mount::PROGRAM, head[0] % 7) };

@@ -6,7 +6,7 @@
 //!   TCP ◀─ reply: a head of XDR and pieces of cached data, written without joining them
 //! ```
 //!
-//! **Layers.** [`wire`], [`record`], [`rpc`], [`handle`] and [`access`] are pure. [`server`] turns a call message
+//! **Layers.** [`wire`], [`record`], [`rpc`] and [`handle`] are pure. [`server`] turns a call message
 //! into a reply and awaits only file system operations. [`serve`] alone uses sockets, so the whole protocol is tested
 //! and fuzzed without them.
 //!
@@ -37,7 +37,6 @@
 //! assert_eq!(input.u32(), None); // nothing is left
 //! ```
 
-pub mod access;
 mod drc;
 pub mod fuzz;
 pub mod handle;
@@ -51,6 +50,5 @@ pub mod server;
 pub mod status;
 pub mod wire;
 
-pub use access::{Options, Squash};
-pub use serve::{WriteAcl, serve};
+pub use serve::serve;
 pub use server::{Peer, Secrets, Server};

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::wire::{Decoder, Encoder};
-use smallvec::SmallVec;
+use weir_front::Credentials;
 
 /// Maximum length of a credential or verifier in the protocol, in bytes.
 const MAX_AUTH_BYTES: usize = 400;
@@ -41,22 +41,6 @@ pub enum Accept {
     GarbageArguments = 4,
 }
 
-/// Credentials of the caller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Credential {
-    /// AUTH_NONE: an anonymous caller.
-    None,
-    /// AUTH_SYS: a user of the client's machine; the server cannot verify it.
-    System {
-        /// The user.
-        uid: u32,
-        /// The group.
-        gid: u32,
-        /// The supplementary groups.
-        groups: SmallVec<[u32; 16]>,
-    },
-}
-
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
@@ -68,8 +52,8 @@ pub struct Call<'a> {
     pub version: u32,
     /// Procedure number.
     pub procedure: u32,
-    /// Credentials of the caller.
-    pub credential: Credential,
+    /// The user of AUTH_SYS, which the server cannot verify; `None` for AUTH_NONE.
+    pub credentials: Option<Credentials>,
     /// The arguments, in XDR.
     pub arguments: &'a [u8],
 }
@@ -111,21 +95,21 @@ fn call(xid: u32, mut input: Decoder<'_>) -> Message<'_> {
     let (Some(flavor), Some(body)) = (input.u32(), input.opaque(MAX_AUTH_BYTES)) else {
         return refused(AUTH_BADCRED);
     };
-    let credential = match flavor {
-        AUTH_NONE => Credential::None,
+    let credentials = match flavor {
+        AUTH_NONE => None,
         AUTH_SYS => match system(body) {
-            Some(credential) => credential,
             None => return refused(AUTH_BADCRED),
+            credentials => credentials,
         },
         _ => return refused(AUTH_REJECTEDCRED),
     };
     if input.u32().is_none() || input.opaque(MAX_AUTH_BYTES).is_none() {
         return refused(AUTH_BADCRED);
     }
-    Message::Call(Call { xid, program, version, procedure, credential, arguments: input.rest() })
+    Message::Call(Call { xid, program, version, procedure, credentials, arguments: input.rest() })
 }
 
-fn system(body: &[u8]) -> Option<Credential> {
+fn system(body: &[u8]) -> Option<Credentials> {
     let mut input = Decoder::new(body);
     let _stamp = input.u32()?;
     let _machine = input.opaque(255)?;
@@ -133,7 +117,7 @@ fn system(body: &[u8]) -> Option<Credential> {
     let gid = input.u32()?;
     let count = input.u32().filter(|count| *count <= MAX_GROUPS)?;
     let groups = (0..count).map(|_| input.u32()).collect::<Option<_>>()?;
-    Some(Credential::System { uid, gid, groups })
+    Some(Credentials { uid, gid, groups })
 }
 
 fn denied(xid: u32, reason: u32) -> Encoder {

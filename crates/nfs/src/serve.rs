@@ -21,7 +21,6 @@ use crate::reply::Reply;
 use crate::server::{Peer, Server, reply_bytes};
 use bytes::{Buf, Bytes};
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -42,9 +41,6 @@ pub const MAX_CONNECTION_REPLY_BYTES: usize = 16 << 20;
 /// Maximum size of the replies of all connections that are in preparation or unsent, in bytes.
 pub const MAX_TOTAL_REPLY_BYTES: usize = 128 << 20;
 const READ_BYTES: usize = 64 << 10;
-
-/// Decides by address which clients may write.
-pub type WriteAcl = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// A reply and the permits that are released after it was written.
 type Outgoing = (Reply, CallPermits);
@@ -67,22 +63,16 @@ struct ConnectionContext {
 }
 
 /// Accepts and serves connections until `stop` becomes true or its sender is dropped, then waits a few seconds for calls in
-/// progress. Clients that `write_acl` rejects may only read.
-pub async fn serve(
-    listener: Arc<dyn Listener>,
-    server: Arc<Server>,
-    write_acl: WriteAcl,
-    machine: Machine,
-    stop: watch::Receiver<bool>,
-) {
+/// progress.
+pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Machine, stop: watch::Receiver<bool>) {
     let long = Arc::new(HostBudget::new(MAX_LONG_CALLS_BYTES));
     let replies = Arc::new(HostBudget::new(MAX_TOTAL_REPLY_BYTES));
     let tasks = machine.tasks.clone();
     let front = FrontEnd::new(machine.clock, tasks.clone(), LIMITS, vec![long.clone(), replies.clone()]);
-    let shared = ConnectionContext { server, tasks, long, replies, stop: stop.clone() };
+    let shared = ConnectionContext { server: server.clone(), tasks, long, replies, stop: stop.clone() };
     let session = |connection: Connection| {
         let peer = connection.handle.peer();
-        let client = Peer::new(&peer.ip().to_string(), write_acl(peer.ip())).from_port(peer.port());
+        let client = Peer::new(&peer.ip().to_string(), server.rules().may_write(peer.ip())).from_port(peer.port());
         serve_connection(connection, Arc::new(client), shared.clone())
     };
     weir_front::serve(front, listener, stop, session).await;

@@ -1,7 +1,6 @@
 //! The session: maps one call message to at most one reply. It uses no sockets and awaits only file system
 //! operations.
 
-use crate::access::{Options, caller};
 use crate::drc::{self, DrcDecision, DuplicateRequestCache, Key};
 use crate::handle::Handles;
 use crate::mount;
@@ -10,7 +9,9 @@ use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
+use weir_files::Cred;
 use weir_files::tree::Tree;
+use weir_front::{Credentials, ExportRules};
 use weir_machine::{Client, Clock, Nanos, Operation, Protocol, Request, RequestTotals};
 
 /// Secret key and boot verifier of a server.
@@ -62,20 +63,20 @@ pub struct Server {
     tree: Arc<Tree>,
     handles: Handles,
     verifier: [u8; 8],
-    options: Options,
+    rules: ExportRules,
     wcc_tracker: WccTracker,
     drc: DuplicateRequestCache,
     clock: Option<Clock>,
 }
 
 impl Server {
-    /// Creates a server for `tree`.
-    pub fn new(tree: impl Into<Arc<Tree>>, pool_guid: u64, secrets: Secrets, options: Options) -> Self {
+    /// Creates a server for `tree`, by these rules.
+    pub fn new(tree: impl Into<Arc<Tree>>, pool_guid: u64, secrets: Secrets, rules: ExportRules) -> Self {
         Server {
             tree: tree.into(),
             handles: Handles::new(pool_guid, secrets.handles),
             verifier: secrets.verifier,
-            options,
+            rules,
             wcc_tracker: WccTracker::default(),
             drc: DuplicateRequestCache::default(),
             clock: None,
@@ -85,6 +86,11 @@ impl Server {
     /// Sets the clock by which the duplicate request cache forgets replies; without one it keeps them until it is full.
     pub fn with_clock(self, clock: &Clock) -> Self {
         Server { clock: Some(clock.clone()), ..self }
+    }
+
+    /// Rules of the exports.
+    pub fn rules(&self) -> &ExportRules {
+        &self.rules
     }
 
     fn now(&self) -> Nanos {
@@ -141,7 +147,7 @@ impl Server {
         let context = nfs3::Context {
             tree: &self.tree,
             handles: &self.handles,
-            caller: caller(&call.credential, &self.options),
+            caller: cred(&self.rules.identity.map(call.credentials.as_ref())),
             rq,
             may_write: peer.may_write,
             wcc_tracker: &self.wcc_tracker,
@@ -169,4 +175,9 @@ impl Server {
             _ => refused(Accept::ProgramUnavailable),
         }
     }
+}
+
+/// The user as the file systems know it.
+fn cred(user: &Credentials) -> Cred {
+    Cred::new(user.uid, user.gid, &user.groups)
 }

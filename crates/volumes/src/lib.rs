@@ -17,8 +17,9 @@ pub use writing::WriteOptions;
 
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use thiserror::Error;
+use tokio::sync::watch;
 use weir_dmu::{Object, ObjectError, ObjectSet, Seek, zap};
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -91,7 +92,7 @@ pub struct Extent {
 pub struct Volume {
     objects: Arc<ObjectSet>,
     name: String,
-    size_bytes: AtomicU64,
+    size: watch::Sender<u64>,
     block_bytes: u32,
     read_only: AtomicBool,
     write_state: Option<WriteState>,
@@ -125,11 +126,11 @@ impl Volume {
         if objects.is_locked() {
             return Err(VolumeError::NoKey { name });
         }
-        let size_bytes = AtomicU64::new(Self::read_size(rq, &objects, &name).await?);
+        let size = watch::Sender::new(Self::read_size(rq, &objects, &name).await?);
         let failed = |source| VolumeError::Object { name: name.clone(), offset: 0, source: Box::new(source) };
         let block_bytes = objects.object(rq, DATA).await.map_err(failed)?.dnode.data_block_bytes;
         let read_only = AtomicBool::new(false);
-        Ok(Volume { objects, name, size_bytes, block_bytes, read_only, write_state: None, users: AtomicUsize::new(0) })
+        Ok(Volume { objects, name, size, block_bytes, read_only, write_state: None, users: AtomicUsize::new(0) })
     }
 
     async fn read_size(rq: &Request, objects: &Arc<ObjectSet>, name: &str) -> Result<u64, VolumeError> {
@@ -179,7 +180,14 @@ impl Volume {
 
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.size_bytes.load(Ordering::Acquire)
+        *self.size.borrow()
+    }
+
+    /// Waits until the size differs from `known_bytes`, and returns it.
+    pub async fn resized(&self, known_bytes: u64) -> u64 {
+        // The sender is this volume's: it is not dropped meanwhile.
+        let changed = self.size.subscribe().wait_for(|size| *size != known_bytes).await.map(|size| *size);
+        changed.unwrap_or(known_bytes)
     }
 
     /// Block size (`volblocksize`) in bytes.

@@ -208,7 +208,7 @@ impl Volume {
             // No log record describes a resize: a later flush waits for the txg sync.
             zil.log_barrier_until_synced(&tx, None);
         }
-        self.size_bytes.store(size_bytes, Ordering::Release);
+        self.size.send_replace(size_bytes);
         Ok(())
     }
 
@@ -218,7 +218,7 @@ impl Volume {
     /// [`VolumeError::NoSize`]; [`VolumeError::Object`].
     pub async fn refresh_size(&self, rq: &Request) -> Result<(), VolumeError> {
         let size_bytes = Self::read_size(rq, &self.objects, &self.name).await?;
-        self.size_bytes.store(size_bytes, Ordering::Release);
+        self.size.send_replace(size_bytes);
         Ok(())
     }
 

@@ -1,9 +1,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 use super::*;
+use bytes::Bytes;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
 use weir_engine::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, New, NewKind, Snapdir, WriteAt};
+use weir_front::BlockExports as _;
 use weir_machine::Source;
 use weir_pool::config::Class;
 use weir_sim::{SimWorld, Timing};

@@ -1,7 +1,7 @@
 use super::*;
-use crate::device::MemoryDevice;
 use crate::fuzz::small_exports;
 use std::sync::Arc;
+use weir_front::memory::MemoryDevice;
 
 fn header(option: u32, len: u32) -> Vec<u8> {
     [&wire::OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &len.to_be_bytes()].concat()

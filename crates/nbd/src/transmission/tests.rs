@@ -1,7 +1,7 @@
 use super::*;
-use crate::device::MemoryDevice;
 use crate::fuzz::small_exports;
 use futures_util::FutureExt;
+use weir_front::memory::MemoryDevice;
 
 fn header(command: u16, flags: u16, offset: u64, length: u32) -> RequestHeader {
     RequestHeader { flags, command, cookie: 0x1122, offset, length }

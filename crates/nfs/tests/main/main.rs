@@ -18,12 +18,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Tree};
+use weir_front::{ExportRules, IdentityMap, Squash};
 use weir_nfs::fuzz::{TARGETS, small_server};
 use weir_nfs::wire::{Decoder, Encoder};
-use weir_nfs::{Options, Peer, Secrets, Server, Squash};
+use weir_nfs::{Peer, Secrets, Server};
 
 fn server() -> (Server, Vec<u8>) {
-    let server = small_server(Options::default());
+    let server = small_server(IdentityMap::default());
     let root = mount(&server, "/p").unwrap();
     (server, root)
 }
@@ -143,7 +144,7 @@ fn reads_end_at_end_of_file() {
     let secret = lookup(&server, &root, b"secret").unwrap();
     assert_eq!(read(&server, &secret, 0, 100, 1000), Err(13));
     assert_eq!(read(&server, &secret, 0, 100, 0), Err(13), "root is squashed");
-    let trusting = small_server(Options { squash: Squash::None, ..Options::default() });
+    let trusting = small_server(IdentityMap { squash: Squash::None, ..IdentityMap::default() });
     assert!(read(&trusting, &secret, 0, 100, 0).is_ok());
 }
 
@@ -323,11 +324,10 @@ fn pipelined_calls_are_all_answered_over_tcp() {
         let listener = machine.net.listen(LOOPBACK).await.unwrap();
         let address = listener.address();
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let server = Arc::new(small_server(Options::default()));
+        let server = Arc::new(small_server(IdentityMap::default()));
         let root = mount(&server, "/p").unwrap();
         let file = lookup(&server, &root, b"file").unwrap();
-        let serving =
-            tasks.spawn(weir_nfs::serve(listener, Arc::clone(&server), Arc::new(|_| true), machine.clone(), stopped));
+        let serving = tasks.spawn(weir_nfs::serve(listener, Arc::clone(&server), machine.clone(), stopped));
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let mut sent = Vec::new();
         for xid in 0..500u32 {
@@ -369,7 +369,7 @@ fn short_replies_are_copied() {
     let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
     let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 1 }]);
     let secrets = Secrets { handles: [7; 32], verifier: [0; 8] };
-    let server = Server::new(tree, 1, secrets, Options::default());
+    let server = Server::new(tree, 1, secrets, ExportRules::default());
     let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();
     for (count, is_copy) in [(100, true), (1 << 16, false), (1 << 20, false)] {
         let message = Bytes::from(call(NFS, 3, 6, 1000, args(&file).u64(0).u32(count)));
@@ -393,13 +393,12 @@ fn unread_replies_are_bounded() {
         let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
         let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 1 }]);
         let secrets = Secrets { handles: [7; 32], verifier: [0; 8] };
-        let server = Arc::new(Server::new(tree, 1, secrets, Options::default()));
+        let server = Arc::new(Server::new(tree, 1, secrets, ExportRules::default()));
         let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();
         let listener = machine.net.listen(LOOPBACK).await.unwrap();
         let address = listener.address();
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let serving =
-            tasks.spawn(weir_nfs::serve(listener, Arc::clone(&server), Arc::new(|_| true), machine.clone(), stopped));
+        let serving = tasks.spawn(weir_nfs::serve(listener, Arc::clone(&server), machine.clone(), stopped));
         let read = |count| {
             let message = call(NFS, 3, 6, 1000, args(&file).u64(0).u32(count));
             [&(1 << 31 | message.len() as u32).to_be_bytes()[..], &message].concat()

@@ -135,7 +135,7 @@ fn no_call_is_executed_twice_with_another_outcome() {
             Client { clock: machine.clock.clone(), rng: Rng::new(seed), world: world.clone(), stream: None, cuts: 0 };
         let done = world.run(async move {
             let listener = machine.net.listen(SERVER).await.unwrap();
-            let serving = weir_nfs::serve(listener, server, Arc::new(|_| true), machine.clone(), stopped);
+            let serving = weir_nfs::serve(listener, server, machine.clone(), stopped);
             let serving = machine.tasks.spawn(serving);
             let mut client = client;
             for n in 0..STEPS {

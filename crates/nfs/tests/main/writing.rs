@@ -5,14 +5,15 @@ use std::sync::Arc;
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Tree};
+use weir_front::{ExportRules, IdentityMap, Squash};
 use weir_nfs::fuzz::{small_server, writable_server};
 use weir_nfs::wire::{Decoder, Encoder};
-use weir_nfs::{Options, Peer, Secrets, Server, Squash};
+use weir_nfs::{Peer, Secrets, Server};
 
 pub const ALICE: u32 = 1000;
 
 pub fn open_server() -> (Server, Vec<u8>) {
-    let server = writable_server(Options { squash: Squash::None, ..Options::default() });
+    let server = writable_server(IdentityMap { squash: Squash::None, ..IdentityMap::default() });
     let root = mount(&server, "/p").unwrap();
     (server, root)
 }
@@ -348,7 +349,7 @@ fn files_are_pinned_for_the_duration_of_a_call() {
     let opener = MemoryOpener([("p".to_owned(), Arc::clone(&files))].into());
     let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 54 }]);
     let secrets = Secrets { handles: [1; 32], verifier: *b"verifier" };
-    let server = Server::new(tree, 0xabcd, secrets, Options::default());
+    let server = Server::new(tree, 0xabcd, secrets, ExportRules::default());
     let root = mount(&server, "/p").unwrap();
     let file = lookup(&server, &root, b"file").unwrap();
     assert_eq!(write(&server, &file, ALICE, 0, 2, b"CON"), Ok((3, 2)));
@@ -361,7 +362,7 @@ fn files_are_pinned_for_the_duration_of_a_call() {
 #[test]
 fn writes_without_permission_fail_with_rofs() {
     let (writable, root) = open_server();
-    let read_only = small_server(Options::default());
+    let read_only = small_server(IdentityMap::default());
     let reader = Peer::new("reader", false);
     let writer = Peer::new("writer", true);
     let file = lookup(&writable, &root, b"file").unwrap();

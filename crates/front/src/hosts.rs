@@ -18,6 +18,11 @@ impl Hosts {
         Hosts(vec![(IpAddr::from([127, 0, 0, 0]), 8), (IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]), 128)])
     }
 
+    /// Every address.
+    pub fn all() -> Self {
+        Hosts(vec![(IpAddr::from([0, 0, 0, 0]), 0), (IpAddr::from([0u16; 8]), 0)])
+    }
+
     /// The empty set.
     pub fn none() -> Self {
         Hosts(Vec::new())
@@ -76,6 +81,7 @@ mod tests {
         assert!(!has("192.0.2.8") && !has("10.2.0.0") && !has("2001:db9::1") && !has("127.0.0.1"));
         let mut all = Hosts::none();
         all.add("0.0.0.0/0").unwrap();
+        assert!(Hosts::all().has("203.0.113.9".parse().unwrap()) && Hosts::all().has("::1".parse().unwrap()));
         assert!(all.has("203.0.113.9".parse().unwrap()) && !all.has("::1".parse().unwrap()));
         let loopback = Hosts::loopback();
         assert!(loopback.has("127.3.4.5".parse().unwrap()) && loopback.has("::1".parse().unwrap()));

@@ -1,0 +1,151 @@
+//! The volumes of a pool as block devices for the front ends.
+
+use crate::exports::OpenPool;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_dsl::props::DatasetKind;
+use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
+use weir_machine::Request;
+use weir_pool::datasets::DatasetInfo;
+use weir_volumes::{Attachment, Volume, VolumeError};
+
+/// An exported volume.
+#[derive(Clone)]
+struct ExportedVolume {
+    /// The dataset's `fsid_guid`.
+    id: u64,
+    volume: Arc<Volume>,
+}
+
+/// The volumes of a pool and their snapshots. They are opened in advance, because clients ask for sizes first.
+#[derive(Default)]
+pub struct Volumes(Mutex<BTreeMap<String, ExportedVolume>>);
+
+impl Volumes {
+    fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, ExportedVolume>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Exports the volumes among `all`. A volume that cannot be opened (its key is not loaded, or it is damaged) is
+    /// skipped and logged.
+    pub(crate) async fn renew(&self, rq: &Request, pool: &OpenPool, all: &[DatasetInfo]) {
+        let before = self.volumes().clone();
+        let mut opened = BTreeMap::new();
+        for dataset in all.iter().filter(|dataset| dataset.kind == DatasetKind::Volume || dataset.of_volume) {
+            let known = before.get(&dataset.name).filter(|l| l.id == dataset.fsid && !l.volume.is_closed());
+            let volume = match known {
+                Some(exported) => Ok(exported.volume.clone()),
+                None => pool.volume(rq, &dataset.name).await,
+            };
+            match volume {
+                Ok(volume) => drop(opened.insert(dataset.name.clone(), ExportedVolume { id: dataset.fsid, volume })),
+                Err(error) => tracing::warn!(name = dataset.name, %error, "volume is not exported"),
+            }
+        }
+        *self.volumes() = opened;
+    }
+
+    /// Finds a volume; the empty name selects the only volume, if there is exactly one.
+    fn named(&self, name: &str) -> Option<(String, ExportedVolume)> {
+        let all = self.volumes();
+        let mut each = all.iter();
+        let found = match (name, each.next(), each.next()) {
+            ("", Some(only), None) => Some(only),
+            (name, ..) => all.get_key_value(name),
+        };
+        found.map(|(name, exported)| (name.clone(), exported.clone()))
+    }
+}
+
+impl BlockExports for Volumes {
+    fn names(&self) -> Vec<String> {
+        self.volumes().keys().cloned().collect()
+    }
+
+    fn find(&self, name: &str) -> Option<BlockExport> {
+        self.named(name).map(|(name, ExportedVolume { volume, .. })| BlockExport {
+            name,
+            size_bytes: volume.size_bytes(),
+            block_bytes: volume.block_bytes(),
+            writable: volume.is_writable(),
+        })
+    }
+
+    fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> BlockFuture<'a, Arc<dyn BlockDevice>> {
+        let attached = self.named(name).map(|(_, ExportedVolume { id, volume })| (id, volume.attach()));
+        let attached = attached.filter(|(_, attached)| !attached.volume().is_closed());
+        let found = attached.map(|(id, attached)| Arc::new(AttachedVolume { id, attached }) as Arc<dyn BlockDevice>);
+        ready(found.ok_or(BlockError::NotFound)).boxed()
+    }
+}
+
+/// A volume with a connected client; the volume is busy meanwhile.
+struct AttachedVolume {
+    id: u64,
+    attached: Attachment,
+}
+
+impl AttachedVolume {
+    fn volume(&self) -> &Volume {
+        self.attached.volume()
+    }
+}
+
+fn block_error(error: VolumeError) -> BlockError {
+    match error {
+        VolumeError::ReadOnly { .. } => BlockError::ReadOnly,
+        VolumeError::NoSpace { .. } => BlockError::Full(error.into()),
+        _ => BlockError::io(error),
+    }
+}
+
+impl BlockDevice for AttachedVolume {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.volume().size_bytes()
+    }
+
+    fn resized(&self, known_bytes: u64) -> BoxFuture<'_, u64> {
+        self.volume().resized(known_bytes).boxed()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.volume().block_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.volume().is_writable()
+    }
+
+    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: usize) -> BlockFuture<'a, Bytes> {
+        Box::pin(async move { self.volume().read(rq, offset, len).await.map_err(block_error) })
+    }
+
+    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u64, max: usize) -> BlockFuture<'a, Vec<Extent>> {
+        Box::pin(async move {
+            let extents = self.volume().extents(rq, offset, len, max).await.map_err(block_error)?;
+            Ok(extents.into_iter().map(|e| Extent { len_bytes: e.len_bytes, data: e.data }).collect())
+        })
+    }
+
+    fn write<'a>(&'a self, rq: &'a Request, offset: u64, bytes: Bytes, fua: bool) -> BlockFuture<'a, ()> {
+        Box::pin(async move { self.volume().write(rq, offset, bytes, fua).await.map_err(block_error) })
+    }
+
+    fn write_zeroes<'a>(&'a self, rq: &'a Request, offset: u64, len: u64, fua: bool) -> BlockFuture<'a, ()> {
+        Box::pin(async move { self.volume().zero(rq, offset, len, true, fua).await.map_err(block_error) })
+    }
+
+    fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()> {
+        Box::pin(async move { self.volume().flush(rq).await.map_err(block_error) })
+    }
+}
+
+#[cfg(test)]
+mod tests;
