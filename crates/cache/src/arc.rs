@@ -119,6 +119,18 @@ pub struct ArcSizes {
     pub evictions: u64,
 }
 
+impl ArcSizes {
+    /// Adds the lists and counters of another part of the same cache; budget and target stay.
+    pub fn add(&mut self, other: &ArcSizes) {
+        let all = |to: &mut [u64], from: &[u64]| to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        all(&mut self.resident_bytes, &other.resident_bytes);
+        all(&mut self.ghost_bytes, &other.ghost_bytes);
+        all(&mut self.ghost_hits, &other.ghost_hits);
+        self.resident_count += other.resident_count;
+        self.evictions += other.evictions;
+    }
+}
+
 /// The ARC policy with the values of the resident blocks.
 pub struct ArcPolicy<K, V> {
     budget_bytes: u64,
@@ -223,6 +235,7 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
 
     /// Ends a reservation of [`ArcPolicy::reserve`]: before the block is inserted, or when its read failed.
     pub fn release(&mut self, cost_bytes: u64) {
+        debug_assert!(self.reserved_bytes >= cost_bytes, "more is released than was reserved");
         self.reserved_bytes = self.reserved_bytes.saturating_sub(cost_bytes);
     }
 
@@ -240,6 +253,16 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
     /// Resident bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.chains[..4].iter().map(|c| c.bytes).sum()
+    }
+
+    /// Resident and reserved bytes.
+    pub fn used_bytes(&self) -> u64 {
+        self.resident_bytes() + self.reserved_bytes
+    }
+
+    /// Target for resident metadata of a cache of `bytes`.
+    pub fn metadata_target_of(&self, bytes: u64) -> u64 {
+        share_of(self.metadata_share, bytes)
     }
 
     /// Sizes of the evicted blocks whose keys are in ghost lists, in bytes.

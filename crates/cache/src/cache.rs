@@ -7,21 +7,30 @@
 //!     └── else lead: pipeline ─▶ insert ─▶ wake the waiters
 //! ```
 //!
-//! One lock covers the policy and the table of reads in flight; it is never held across an await. If the leader of a
-//! read is dropped (its client disconnected), its waiters wake and one of them becomes the leader. The waiters
-//! receive the leader's error; errors are not cached, so the next read tries the disks again.
+//! If the leader of a read is dropped (its client disconnected), its waiters wake and one of them becomes the leader. The
+//! waiters receive the leader's error; errors are not cached, so the next read tries the disks again.
+//!
+//! *Shards.* Blocks are divided by a hash of their key. Each shard has a policy, a table of reads in flight and counters
+//! under a lock of its own, which is held for a few list operations and never across an await; two shards are never locked
+//! at once. The budget is common: a shard may use what the others leave, and when the cache is full, the largest
+//! shard evicts (OpenZFS divides its hash table and lists, and not its size, in the same way). A hit locks one shard and
+//! changes nothing that all shards share.
 
 use crate::arc::{ArcLookup, ArcPolicy, ArcSizes, ContentClass};
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::{BlockError, Blocks, CacheClass, MAX_BLOCK_BYTES, ReadOptions};
 use weir_format::BlockPointer;
-use weir_machine::{Accounts, FixedMap, Machine, Priority, Request, Source, Stage};
+use weir_machine::{Accounts, FixedMap, Machine, Nanos, Priority, Request, Source, Stage};
 
 /// Maximum bytes of prefetch in flight; beyond it no prefetch is started.
 const PREFETCH_LIMIT_BYTES: u64 = 32 << 20;
+/// Maximum number of shards of a cache.
+const MAX_SHARDS: u64 = 32;
+/// Minimum budget of a shard. In a smaller one, blocks that the hash divides unevenly would be evicted early.
+const MIN_SHARD_BYTES: u64 = 64 << 20;
 /// Memory cost of an entry in addition to its bytes: list node, index, allocation.
 const ENTRY_BYTES: u64 = 256;
 /// Buffers of at least a page are page-aligned, which costs up to one more page.
@@ -37,30 +46,49 @@ struct Key {
     raw: bool,
 }
 
+impl Key {
+    /// A hash whose low bits depend on the whole key.
+    fn hash(&self) -> u64 {
+        let mixed = (self.offset_bytes >> 9) ^ self.birth.rotate_left(32) ^ u64::from(self.vdev).rotate_left(48);
+        mixed.wrapping_add(u64::from(self.raw)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    }
+}
+
 /// A read in flight, with the readers that wait for its result.
 struct InFlightRead {
     waiters: Vec<oneshot::Sender<Result<Bytes, BlockError>>>,
     prefetch: bool,
 }
 
-struct State {
-    policy: ArcPolicy<Key, Bytes>,
-    in_flight: FixedMap<Key, InFlightRead>,
+/// A part of the cache, and the resident and reserved bytes that it had after its last change.
+struct ShardSlot {
+    shard: Mutex<Shard>,
+    used_bytes: AtomicU64,
 }
 
-impl State {
-    /// Registers a read in flight and reserves memory for its block. Returns the reserved bytes.
-    fn begin_read(&mut self, key: Key, bp: &BlockPointer, prefetch: bool) -> u64 {
-        let cost = cost_bytes(bp.lsize_bytes().min(MAX_BLOCK_BYTES));
-        self.policy.reserve(cost);
-        self.in_flight.insert(key, InFlightRead { waiters: Vec::new(), prefetch });
-        cost
+impl ShardSlot {
+    /// Locks the shard. No change under the lock panics half-way, so the state behind a poisoned lock is consistent.
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Shard {
+    policy: ArcPolicy<Key, Bytes>,
+    in_flight: FixedMap<Key, InFlightRead>,
+    counters: Counters,
+}
+
+impl Shard {
+    /// Registers a read in flight.
+    fn begin_read(&mut self, key: Key, prefetch: bool) {
+        let former = self.in_flight.insert(key, InFlightRead { waiters: Vec::new(), prefetch });
+        debug_assert!(former.is_none(), "a block is read twice at once");
     }
 
-    /// Removes a read in flight and its reservation; returns its waiters.
-    fn finish_read(&mut self, key: &Key, cost: u64) -> Vec<oneshot::Sender<Result<Bytes, BlockError>>> {
-        self.policy.release(cost);
-        self.in_flight.remove(key).map_or_else(Vec::new, |f| f.waiters)
+    /// Removes a read in flight; returns its waiters.
+    fn finish_read(&mut self, key: &Key) -> Vec<oneshot::Sender<Result<Bytes, BlockError>>> {
+        self.in_flight.remove(key).map_or_else(Vec::new, |read| read.waiters)
     }
 }
 
@@ -83,37 +111,46 @@ pub struct Stats {
 
 #[derive(Default)]
 struct Counters {
-    demand_hits: AtomicU64,
-    prefetch_hits: AtomicU64,
-    joined: AtomicU64,
-    misses: AtomicU64,
-    prefetches: AtomicU64,
+    demand_hits: u64,
+    prefetch_hits: u64,
+    joined: u64,
+    misses: u64,
+    prefetches: u64,
 }
 
 /// The cache of one pool's blocks.
 pub struct Cache {
     machine: Machine,
     blocks: Arc<Blocks>,
-    state: Mutex<State>,
-    counters: Counters,
+    shards: Box<[ShardSlot]>,
+    budget_bytes: AtomicU64,
+    /// Resident and reserved bytes of all shards.
+    used_bytes: AtomicU64,
     prefetching_bytes: AtomicU64,
 }
 
 enum ReadAction {
     Hit(Bytes, Source),
     Join(oneshot::Receiver<Result<Bytes, BlockError>>, Source),
-    /// The caller must read the block; the value is the reservation in bytes.
-    Lead(u64),
+    /// The caller must read the block.
+    Lead,
 }
 
 impl Cache {
     /// An empty cache of `budget_bytes` over `blocks`.
     pub fn new(machine: Machine, blocks: Arc<Blocks>, budget_bytes: u64) -> Arc<Self> {
+        let count = (budget_bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
+        let shard = |_| {
+            let policy = ArcPolicy::new(budget_bytes);
+            let shard = Shard { policy, in_flight: FixedMap::default(), counters: Counters::default() };
+            ShardSlot { shard: Mutex::new(shard), used_bytes: AtomicU64::new(0) }
+        };
         Arc::new(Cache {
             machine,
             blocks,
-            state: Mutex::new(State { policy: ArcPolicy::new(budget_bytes), in_flight: FixedMap::default() }),
-            counters: Counters::default(),
+            shards: (0..count).map(shard).collect(),
+            budget_bytes: AtomicU64::new(budget_bytes),
+            used_bytes: AtomicU64::new(0),
             prefetching_bytes: AtomicU64::new(0),
         })
     }
@@ -160,7 +197,7 @@ impl Cache {
             return Ok((self.blocks.read(rq, bp, opts).await?, source));
         };
         loop {
-            match self.look_up(key, bp) {
+            match self.look_up(rq, key) {
                 ReadAction::Hit(bytes, source) => {
                     return Ok((bytes, source));
                 }
@@ -172,8 +209,8 @@ impl Cache {
                     let Ok(result) = result else { continue };
                     return Ok((result?, source));
                 }
-                ReadAction::Lead(cost) => {
-                    self.counters.misses.fetch_add(1, Ordering::Relaxed);
+                ReadAction::Lead => {
+                    let cost = self.reserve(key, bp);
                     let bytes = self.lead(InFlightGuard { cache: self, key, cost }, rq, bp, opts, false).await?;
                     return Ok((bytes, Source::Disk));
                 }
@@ -186,18 +223,19 @@ impl Cache {
     pub fn prefetch(self: &Arc<Self>, bp: &BlockPointer, opts: &ReadOptions) {
         let Some(key) = key_of(bp, opts) else { return };
         let size = bp.lsize_bytes();
-        let cost = {
-            let mut state = self.lock();
-            if state.policy.contains(&key) || state.in_flight.contains_key(&key) {
+        {
+            let mut shard = self.slot(&key).lock();
+            if shard.policy.contains(&key) || shard.in_flight.contains_key(&key) {
                 return;
             }
             if self.prefetching_bytes.load(Ordering::Relaxed).saturating_add(size) > PREFETCH_LIMIT_BYTES {
                 return;
             }
-            state.begin_read(key, bp, true)
-        };
+            shard.counters.prefetches += 1;
+            shard.begin_read(key, true);
+        }
         self.prefetching_bytes.fetch_add(size, Ordering::Relaxed);
-        self.counters.prefetches.fetch_add(1, Ordering::Relaxed);
+        let cost = self.reserve(key, bp);
         let cache = self.clone();
         let bp = *bp;
         let opts = opts.clone();
@@ -216,64 +254,118 @@ impl Cache {
         let Some(key) = key_of(bp, opts) else { return };
         let now_ns = self.machine.clock.now().0;
         let cost = cost_bytes(bytes.len() as u64);
-        self.lock().policy.insert(key, bytes, cost, class_of(bp), false, now_ns);
+        self.change(&key, cost, |shard| shard.policy.insert(key, bytes, cost, class_of(bp), false, now_ns));
     }
 
     /// The counters and sizes.
     pub fn stats(&self) -> Stats {
-        let load = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        Stats {
-            demand_hits: load(&self.counters.demand_hits),
-            prefetch_hits: load(&self.counters.prefetch_hits),
-            joined: load(&self.counters.joined),
-            misses: load(&self.counters.misses),
-            prefetches: load(&self.counters.prefetches),
-            sizes: self.lock().policy.sizes(),
+        let mut stats = Stats::default();
+        let budget_bytes = self.budget_bytes.load(Ordering::Relaxed);
+        for slot in &self.shards {
+            let shard = slot.lock();
+            stats.demand_hits += shard.counters.demand_hits;
+            stats.prefetch_hits += shard.counters.prefetch_hits;
+            stats.joined += shard.counters.joined;
+            stats.misses += shard.counters.misses;
+            stats.prefetches += shard.counters.prefetches;
+            stats.sizes.add(&shard.policy.sizes());
+            stats.sizes.metadata_target_bytes +=
+                shard.policy.metadata_target_of(budget_bytes) / self.shards.len() as u64;
         }
+        stats.sizes.budget_bytes = budget_bytes;
+        stats
     }
 
     /// Removes all blocks, for example when the key of encrypted ones is unloaded.
     pub fn clear(&self) {
-        let mut state = self.lock();
-        let budget_bytes = state.policy.budget_bytes();
-        state.policy.set_budget(0);
-        state.policy.set_budget(budget_bytes);
+        for slot in &self.shards {
+            self.change_shard(slot, 0, |shard| {
+                let budget_bytes = shard.policy.budget_bytes();
+                shard.policy.set_budget(0);
+                shard.policy.set_budget(budget_bytes);
+            });
+        }
     }
 
     /// Sets the budget in bytes; a smaller one evicts blocks immediately.
     pub fn set_budget(&self, budget_bytes: u64) {
-        self.lock().policy.set_budget(budget_bytes);
+        self.budget_bytes.store(budget_bytes, Ordering::Relaxed);
+        self.evict_excess();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No change under the lock panics half-way, so the state behind a poisoned lock is consistent.
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn slot(&self, key: &Key) -> &ShardSlot {
+        &self.shards[key.hash() as usize % self.shards.len()]
     }
 
-    fn look_up(&self, key: Key, bp: &BlockPointer) -> ReadAction {
-        let now_ns = self.machine.clock.now().0;
-        let mut state = self.lock();
-        if let ArcLookup::Hit { value, prefetched } = state.policy.get(&key, now_ns) {
+    /// Changes the shard of a key, and evicts blocks as the common budget requires. At most `more_bytes` are added.
+    fn change<T>(&self, key: &Key, more_bytes: u64, change: impl FnOnce(&mut Shard) -> T) -> T {
+        let result = self.change_shard(self.slot(key), more_bytes, change);
+        self.evict_excess();
+        result
+    }
+
+    /// Changes a shard, whose budget is meanwhile what the others leave, or an equal part if that is more.
+    fn change_shard<T>(&self, slot: &ShardSlot, more_bytes: u64, change: impl FnOnce(&mut Shard) -> T) -> T {
+        let mut shard = slot.lock();
+        let budget_bytes = self.budget_bytes.load(Ordering::Relaxed);
+        let before = shard.policy.used_bytes();
+        // What is added is claimed first, so that shards that grow at the same time do not use the same memory.
+        let others = self.used_bytes.fetch_add(more_bytes, Ordering::Relaxed).saturating_sub(before);
+        shard.policy.set_budget(budget_bytes.saturating_sub(others).max(budget_bytes / self.shards.len() as u64));
+        let result = change(&mut shard);
+        let after = shard.policy.used_bytes();
+        debug_assert!(after <= before + more_bytes, "a shard grew by more than was claimed");
+        slot.used_bytes.store(after, Ordering::Relaxed);
+        self.used_bytes.fetch_sub(before + more_bytes - after, Ordering::Relaxed);
+        result
+    }
+
+    /// Evicts blocks of the largest shards until the common budget is kept, or only reservations exceed it.
+    fn evict_excess(&self) {
+        for _ in 0..self.shards.len() {
+            if self.used_bytes.load(Ordering::Relaxed) <= self.budget_bytes.load(Ordering::Relaxed) {
+                return;
+            }
+            let largest = self.shards.iter().max_by_key(|slot| slot.used_bytes.load(Ordering::Relaxed));
+            largest.into_iter().for_each(|slot| self.change_shard(slot, 0, |_| ()));
+        }
+    }
+
+    /// Reserves memory for a block that is about to be read. Returns the reserved bytes.
+    fn reserve(&self, key: Key, bp: &BlockPointer) -> u64 {
+        let cost = cost_bytes(bp.lsize_bytes().min(MAX_BLOCK_BYTES));
+        self.change(&key, cost, |shard| shard.policy.reserve(cost));
+        cost
+    }
+
+    fn look_up(&self, rq: &Request, key: Key) -> ReadAction {
+        // The begin of an accounted request is exact enough for the policy, and saves reading the clock.
+        let now_ns = if rq.begun == Nanos::default() { self.machine.clock.now().0 } else { rq.begun.0 };
+        let mut shard = self.slot(&key).lock();
+        let Shard { policy, in_flight, counters } = &mut *shard;
+        if let ArcLookup::Hit { value, prefetched } = policy.get(&key, now_ns) {
             let (counter, source) = if prefetched {
-                (&self.counters.prefetch_hits, Source::ArcPrefetch)
+                (&mut counters.prefetch_hits, Source::ArcPrefetch)
             } else {
-                (&self.counters.demand_hits, Source::ArcDemand)
+                (&mut counters.demand_hits, Source::ArcDemand)
             };
-            counter.fetch_add(1, Ordering::Relaxed);
+            *counter += 1;
             return ReadAction::Hit(value, source);
         }
-        if let Some(read) = state.in_flight.get_mut(&key) {
+        if let Some(read) = in_flight.get_mut(&key) {
             let (sender, result) = oneshot::channel();
             read.waiters.push(sender);
             let (counter, source) = if read.prefetch {
-                (&self.counters.prefetch_hits, Source::ArcPrefetch)
+                (&mut counters.prefetch_hits, Source::ArcPrefetch)
             } else {
-                (&self.counters.joined, Source::ArcDemand)
+                (&mut counters.joined, Source::ArcDemand)
             };
-            counter.fetch_add(1, Ordering::Relaxed);
+            *counter += 1;
             return ReadAction::Join(result, source);
         }
-        ReadAction::Lead(state.begin_read(key, bp, false))
+        shard.counters.misses += 1;
+        shard.begin_read(key, false);
+        ReadAction::Lead
     }
 
     async fn lead(
@@ -285,25 +377,20 @@ impl Cache {
         prefetch: bool,
     ) -> Result<Bytes, BlockError> {
         let result = self.blocks.read(rq, bp, opts).await;
-        let waiters = {
-            let now_ns = self.machine.clock.now().0;
-            let mut state = self.lock();
-            let key = guard.key;
-            let waiters = state.finish_read(&guard.key, guard.cost);
+        let now_ns = self.machine.clock.now().0;
+        let key = guard.key;
+        let waiters = self.change(&key, 0, |shard| {
+            shard.policy.release(guard.cost);
+            let waiters = shard.finish_read(&key);
             if let Ok(bytes) = &result {
                 // A waiter was the first demand read of a prefetched block.
                 let undemanded = prefetch && waiters.is_empty();
-                state.policy.insert(
-                    key,
-                    bytes.clone(),
-                    cost_bytes(bytes.len() as u64),
-                    class_of(bp),
-                    undemanded,
-                    now_ns,
-                );
+                // No more than was reserved: the logical size of the block.
+                let cost = cost_bytes(bytes.len() as u64).min(guard.cost);
+                shard.policy.insert(key, bytes.clone(), cost, class_of(bp), undemanded, now_ns);
             }
             waiters
-        };
+        });
         std::mem::forget(guard);
         for waiter in waiters {
             // The waiter may have been dropped.
@@ -322,7 +409,11 @@ struct InFlightGuard<'a> {
 
 impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        let waiters = self.cache.lock().finish_read(&self.key, self.cost);
+        let waiters = self.cache.change(&self.key, 0, |shard| {
+            shard.policy.release(self.cost);
+            shard.finish_read(&self.key)
+        });
+        // Dropping their senders wakes the waiters.
         drop(waiters);
     }
 }

@@ -153,3 +153,69 @@ fn a_small_budget_is_respected() {
         assert_eq!(cache.stats().sizes.resident_bytes, [0; 4]);
     });
 }
+
+/// A pointer to block `n` of 128 KiB; the block is only in the cache.
+fn large_pointer(n: u64) -> BlockPointer {
+    let mut words = [0; 16];
+    words[0] = 256;
+    words[1] = n * 256;
+    words[6] = 1 << 63 | 19 << 48 | 7 << 40 | 2 << 32 | 255 << 16 | 255;
+    words[10] = 5 + n % 3;
+    BlockPointer::from_words(words)
+}
+
+/// The shards of a large cache share one budget: it is used whole, never exceeded, and evicts what is oldest.
+#[test]
+fn shards_share_one_budget() {
+    const BUDGET: u64 = 256 << 20;
+    worlds(|machine| async move {
+        let cache = cache(&machine, BUDGET).await;
+        let options = ReadOptions::default();
+        let bytes = bytes::Bytes::from(vec![7; 128 << 10]);
+        let resident = |cache: &Cache| cache.stats().sizes.resident_bytes.iter().sum::<u64>();
+        for n in 0..6000 {
+            cache.insert(&large_pointer(n), &options, bytes.clone());
+            assert!(resident(&cache) <= BUDGET);
+        }
+        assert!(resident(&cache) > BUDGET - (256 << 10), "{}", resident(&cache));
+        let rq = Request::internal("test");
+        for n in 4400..6000 {
+            cache.read(&rq, &large_pointer(n), &options).await.unwrap();
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.demand_hits, stats.misses), (1600, 0), "the newest blocks are resident");
+        assert_eq!(stats.sizes.budget_bytes, BUDGET);
+        cache.set_budget(BUDGET / 4);
+        assert!(resident(&cache) <= BUDGET / 4 && resident(&cache) > BUDGET / 4 - (256 << 10));
+        cache.clear();
+        assert_eq!((resident(&cache), cache.stats().sizes.resident_count), (0, 0));
+        cache.insert(&large_pointer(1), &options, bytes.clone());
+        assert_eq!(cache.stats().sizes.resident_count, 1);
+    });
+}
+
+/// Threads that fill a cache at the same time exceed its budget by nothing that lasts.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the test is about threads")]
+fn threads_that_fill_the_cache_keep_its_budget() {
+    const BUDGET: u64 = 256 << 20;
+    let world = SimWorld::new(1);
+    world.add_disk("/sim/disk", 16 << 20, 4096, Timing::SataSsd);
+    let cache = world.run(cache(&world.machine(), BUDGET)).unwrap();
+    let bytes = bytes::Bytes::from(vec![7; 128 << 10]);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let cache = &cache;
+            let bytes = &bytes;
+            scope.spawn(move || {
+                for n in 0..4000 {
+                    cache.insert(&large_pointer(n * 8 + thread), &ReadOptions::default(), bytes.clone());
+                }
+            });
+        }
+    });
+    cache.insert(&large_pointer(1 << 20), &ReadOptions::default(), bytes);
+    let resident = cache.stats().sizes.resident_bytes.iter().sum::<u64>();
+    assert!((BUDGET - (256 << 10)..=BUDGET).contains(&resident), "{resident}");
+    assert_eq!(cache.stats().sizes.evictions, 32_001 - cache.stats().sizes.resident_count);
+}
