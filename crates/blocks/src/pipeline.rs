@@ -141,17 +141,30 @@ impl Blocks {
         let _hold = self.hold();
         let way = ReadPath { depth: 0, prefetch: options.prefetch, origin: options.origin };
         let answer = match self.physical(request, pointer, way).await {
-            Ok(buf) => self.open(pointer, options, buf),
+            Ok(buf) => self.open(request, pointer, options, buf),
             Err(error) => Err(error),
         };
         answer.inspect_err(|error| self.report_lost(request, pointer, way, error))
     }
 
     /// Decrypts and decompresses verified physical bytes; with `options.raw`, returns them unchanged.
-    fn open(&self, pointer: &BlockPointer, options: &ReadOptions, mut buf: Buf) -> Result<Bytes, BlockError> {
+    fn open(
+        &self,
+        request: &Request,
+        pointer: &BlockPointer,
+        options: &ReadOptions,
+        buf: Buf,
+    ) -> Result<Bytes, BlockError> {
         if options.raw {
             return Ok(freeze(buf));
         }
+        if options.keys.is_none() && pointer.compression() == Some(CompressionKind::Off) && pointer.level() == 0 {
+            return self.decode(pointer, options, buf);
+        }
+        request.compute(&self.clock, || self.decode(pointer, options, buf))
+    }
+
+    fn decode(&self, pointer: &BlockPointer, options: &ReadOptions, mut buf: Buf) -> Result<Bytes, BlockError> {
         if pointer.is_encrypted() && options.keys.as_ref().is_none_or(|keys| keys.is_revoked()) {
             return Err(BlockError::NoKey { objset: options.objset });
         }
@@ -292,8 +305,10 @@ impl Blocks {
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
         let job = VdevRead { speculative: log, ..self.healing_job(request, pointer, way) };
         let job = VdevRead { self_heals: job.self_heals && !log, ..job };
-        let verify =
-            |bytes: &[u8]| if self.verifies_checksums() { verify_block(pointer, &self.salt, bytes) } else { Ok(()) };
+        let verify = |bytes: &[u8]| match self.verifies_checksums() {
+            true => request.compute(&self.clock, || verify_block(pointer, &self.salt, bytes)),
+            false => Ok(()),
+        };
         let mut buf = self.any_copy(&job, pointer, pointer.psize_bytes(), &verify).await?;
         if !job.tests_every_copy() {
             self.inject(pointer, Stage::Physical, buf.as_mut());

@@ -61,11 +61,11 @@ pub enum Stage {
     Locks,
     /// Waiting for a block that another request is reading.
     Cache,
-    /// In the queue of a device. Always 0: this time is not measured apart from [`Stage::Device`].
+    /// In the queue of a device.
     Queue,
-    /// At a device, and in its queue.
+    /// At a device.
     Device,
-    /// Waiting for checksums, compression or encryption of a large block. Always 0: it is not measured.
+    /// Checksums, compression, encryption and parity of blocks, and waiting for a processor that computes them.
     Compute,
     /// Waiting for the intent log to make changes stable.
     LogCommit,
@@ -422,10 +422,35 @@ impl Request {
         done
     }
 
-    /// Records one device operation, and the time in nanoseconds from its request to its answer.
-    pub fn record_device(&self, ns: u64) {
+    /// Does `work` on this thread, and records the time as [`Stage::Compute`].
+    pub fn compute<T>(&self, clock: &Clock, work: impl FnOnce() -> T) -> T {
+        if !IS_ACCOUNTED {
+            return work();
+        }
+        let started = clock.now();
+        let done = work();
+        self.spent(Stage::Compute, clock.now().ns_since(started));
+        done
+    }
+
+    /// Waits for `work` of other threads or of this one, and records all of the time as [`Stage::Compute`].
+    pub async fn wait_computed<T>(&self, clock: &Clock, work: impl Future<Output = T>) -> T {
+        if !IS_ACCOUNTED {
+            return work.await;
+        }
+        let started = clock.now();
+        let done = work.await;
+        self.spent(Stage::Compute, clock.now().ns_since(started));
+        done
+    }
+
+    /// Records one device operation: the time in nanoseconds from its request to its answer, and how much of it was spent in
+    /// the queue.
+    pub fn record_device(&self, ns: u64, queued_ns: u64) {
+        debug_assert!(queued_ns <= ns, "in the queue for {queued_ns} of {ns} ns");
         add(&self.device_ops, 1);
-        self.spent(Stage::Device, ns);
+        self.spent(Stage::Queue, queued_ns);
+        self.spent(Stage::Device, ns.saturating_sub(queued_ns));
     }
 
     /// Bytes of the answer from `source` so far.

@@ -75,7 +75,7 @@ impl Builder<'_> {
         if let Some(leaf) = self.known.leaves.get(&guid) {
             return leaf.clone();
         }
-        let leaf = Leaf::new(guid, name.to_owned(), dtl, self.notifier);
+        let leaf = Leaf::new(guid, name.to_owned(), dtl, self.notifier, self.clock);
         if let Some(disk) = disk {
             let is_set = leaf.set_disk(disk, faulted, self.clock);
             debug_assert!(is_set, "a new leaf has no disk yet");

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_format::Txg;
 use weir_format::label::FRONT_BYTES;
-use weir_machine::{Buf, Bufs, Clock, Disk, DiskError, Io, Op, Parts, Priority};
+use weir_machine::{Buf, Bufs, Clock, Disk, DiskError, Io, Nanos, Op, Parts, Priority};
 
 /// Device offset of an offset in the allocatable space. Wrapping, because a RAID-Z vdev that is being expanded has its
 /// scratch area in front of the allocatable space.
@@ -32,14 +32,47 @@ pub(super) fn on_device(offset: u64) -> u64 {
 
 /// A waiting reader, with its buffer.
 struct Waiter {
-    sender: oneshot::Sender<Result<Buf, DiskError>>,
+    sender: oneshot::Sender<Answer>,
     buf: Buf,
+    waited: QueueTime,
+}
+
+/// Result of a read, and the nanoseconds that it was queued.
+type Answer = (Result<Buf, DiskError>, u64);
+
+/// Time in a queue of device operations.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum QueueTime {
+    /// Queued since then.
+    Since(Nanos),
+    /// Was queued for so long, in nanoseconds.
+    Ended(u64),
+}
+
+impl QueueTime {
+    /// Ends the time of the operations that are submitted now.
+    pub fn end<'a>(times: impl Iterator<Item = &'a mut QueueTime>, clock: &Clock) {
+        let mut now = None;
+        for time in times {
+            if let QueueTime::Since(since) = *time {
+                *time = QueueTime::Ended(now.get_or_insert_with(|| clock.now()).ns_since(since));
+            }
+        }
+    }
+
+    /// Nanoseconds in the queue, after they ended.
+    pub fn ns(self) -> u64 {
+        match self {
+            QueueTime::Ended(ns) => ns,
+            QueueTime::Since(_) => 0,
+        }
+    }
 }
 
 impl Waiter {
     /// Completes the read. The result is discarded if the reader was dropped.
     fn complete(self, answer: Result<Buf, DiskError>) {
-        drop(self.sender.send(answer));
+        drop(self.sender.send((answer, self.waited.ns())));
     }
 }
 
@@ -52,6 +85,7 @@ struct LeafDisk {
 /// A disk and the reads that wait for it.
 struct LeafReadQueue {
     disk: Arc<dyn Disk>,
+    clock: Clock,
     state: Mutex<State>,
 }
 
@@ -79,8 +113,8 @@ pub(crate) struct Leaf {
 
 impl Leaf {
     /// A leaf without a disk, that lacks the writes of the txgs in `dtl`.
-    pub fn new(guid: u64, name: String, dtl: Dtl, notifier: &FaultNotifier) -> Self {
-        let writes = LeafWrites::new(dtl);
+    pub fn new(guid: u64, name: String, dtl: Dtl, notifier: &FaultNotifier, clock: &Clock) -> Self {
+        let writes = LeafWrites::new(dtl, clock);
         Leaf { guid, name, disk: OnceLock::new(), counters: Counters::default(), writes, notifier: notifier.clone() }
     }
 
@@ -90,8 +124,8 @@ impl Leaf {
         if faulted {
             watched.take_out();
         }
-        let queue = Arc::new(LeafReadQueue { disk: watched.clone(), state: Mutex::default() });
-        self.disk.set(LeafDisk { watched, queue }).is_ok()
+        let queue = LeafReadQueue { disk: watched.clone(), clock: clock.clone(), state: Mutex::default() };
+        self.disk.set(LeafDisk { watched, queue: Arc::new(queue) }).is_ok()
     }
 
     /// Whether the leaf has a disk that is in service.
@@ -209,8 +243,8 @@ impl Leaf {
             return Err(BlockError::Missing { vdev: top, offset: at, devices: vec![self.name.clone()] });
         };
         let started = job.clock.now();
-        let answer = queue.read(job.request.priority, offset, len, into).await;
-        job.request.record_device(job.clock.now().ns_since(started));
+        let (answer, queued_ns) = queue.read(job.request.priority, offset, len, into).await;
+        job.request.record_device(job.clock.now().ns_since(started), queued_ns);
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         let range = (on_device(offset), len);
         let report = |what: FaultKind<'_>| self.report(what, range, job.about, job.request.priority);
@@ -279,21 +313,17 @@ impl LeafReadQueue {
     }
 
     /// Reads as soon as the limits permit, possibly merged with other reads.
-    async fn read(
-        self: &Arc<Self>,
-        class: Priority,
-        offset: u64,
-        len: u64,
-        into: Option<Buf>,
-    ) -> Result<Buf, DiskError> {
+    async fn read(self: &Arc<Self>, class: Priority, offset: u64, len: u64, into: Option<Buf>) -> Answer {
         let (sender, answer) = oneshot::channel();
-        let waiter = Waiter { sender, buf: into.unwrap_or_else(|| self.disk.buffer(len as usize)) };
+        let buf = into.unwrap_or_else(|| self.disk.buffer(len as usize));
+        let mut waiter = Waiter { sender, buf, waited: QueueTime::Ended(0) };
         let starts = {
             let queue = &mut self.lock().queue;
             queue.record_request(offset, len);
             if queue.try_start(class, len) {
                 Some(waiter)
             } else {
+                waiter.waited = QueueTime::Since(self.clock.now());
                 queue.wait(class, offset, len, waiter);
                 None
             }
@@ -301,12 +331,13 @@ impl LeafReadQueue {
         if let Some(waiter) = starts {
             self.read_one(offset, len, waiter, Some(QueueTicket { queue: self.clone(), class, len }));
         }
-        answer.await.unwrap_or(Err(dropped()))
+        answer.await.unwrap_or((Err(dropped()), 0))
     }
 
     /// Submits a batch that the queue has started.
     fn begin(self: &Arc<Self>, batch: Batch<Waiter>) {
         let Batch { class, offset, len, mut members } = batch;
+        QueueTime::end(members.iter_mut().map(|member| &mut member.token.waited), &self.clock);
         let ticket = QueueTicket { queue: self.clone(), class, len };
         match (members.len(), members.pop()) {
             (1, Some(one)) => self.read_one(one.offset, one.len, one.token, Some(ticket)),
@@ -383,7 +414,7 @@ impl LeafReadQueue {
         };
         let first = start / sector * sector;
         let last = end.next_multiple_of(sector);
-        let Waiter { sender, mut buf } = waiter;
+        let Waiter { sender, mut buf, waited } = waiter;
         if last - first != len {
             buf = self.disk.buffer((last - first) as usize);
         }
@@ -396,7 +427,7 @@ impl LeafReadQueue {
                 Ok(buf)
             });
             // The result is discarded if the reader was dropped.
-            drop(sender.send(answer));
+            drop(sender.send((answer, waited.ns())));
         });
         let len = last - first;
         let bufs = smallvec![buf];

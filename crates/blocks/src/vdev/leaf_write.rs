@@ -13,6 +13,7 @@
 //! Writes of one batch ([`WritePlug`]) are all queued before any is submitted, so that adjacent blocks become one operation
 //! per disk.
 
+use super::leaf::QueueTime;
 use super::queue::{Batch, Member, Queue, Writes};
 use crate::write::reads::ReadHold;
 use bytes::Bytes;
@@ -20,19 +21,23 @@ use futures_channel::oneshot;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::label::FRONT_BYTES;
-use weir_machine::{Bufs, Disk, DiskError, Io, Op, Priority};
+use weir_machine::{Bufs, Clock, Disk, DiskError, Io, Op, Priority};
 
 struct Waiter {
-    sender: oneshot::Sender<Result<(), DiskError>>,
+    sender: oneshot::Sender<Answer>,
     data: Bytes,
+    waited: QueueTime,
     /// Delays the reuse of the space until the disk has completed the write.
     _hold: Option<Arc<ReadHold>>,
 }
 
+/// Result of a write, and the nanoseconds that it was queued.
+type Answer = (Result<(), DiskError>, u64);
+
 impl Waiter {
     /// Completes the write. The result is discarded if the writer was dropped.
     fn complete(self, answer: Result<(), DiskError>) {
-        drop(self.sender.send(answer));
+        drop(self.sender.send((answer, self.waited.ns())));
     }
 }
 
@@ -46,8 +51,13 @@ struct State {
 }
 
 /// The queue of one leaf, shared by its writers.
-#[derive(Clone, Default)]
-pub(super) struct LeafWriteQueue(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub(super) struct LeafWriteQueue(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    state: Mutex<State>,
+}
 
 impl fmt::Debug for LeafWriteQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,9 +112,13 @@ impl Drop for WritePlug {
 }
 
 impl LeafWriteQueue {
+    pub fn new(clock: &Clock) -> Self {
+        LeafWriteQueue(Arc::new(Shared { clock: clock.clone(), state: Mutex::default() }))
+    }
+
     /// Locks the state; the lock is held for a few instructions, never across an await or a submission.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a range of the allocatable space as soon as the limits permit and the plug is released, possibly merged with
@@ -117,15 +131,16 @@ impl LeafWriteQueue {
         plug: Option<&WritePlug>,
         here: bool,
         hold: Option<Arc<ReadHold>>,
-    ) -> Result<(), DiskError> {
+    ) -> Answer {
         let (sender, answer) = oneshot::channel();
         let len = data.len() as u64;
-        let token = Waiter { sender, data, _hold: hold };
+        let mut token = Waiter { sender, data, waited: QueueTime::Ended(0), _hold: hold };
         let starts = {
             let queue = &mut self.lock().queue;
             if plug.is_none() && queue.try_start(class, len) {
                 Some(Member { offset, len, token })
             } else {
+                token.waited = QueueTime::Since(self.0.clock.now());
                 queue.wait(class, offset, len, token);
                 None
             }
@@ -135,7 +150,8 @@ impl LeafWriteQueue {
         } else if let Some(plug) = plug {
             plug.hold(self, disk);
         }
-        answer.await.unwrap_or(Err(DiskError::Refused { op: Op::Write, why: "the disk dropped the operation" }))
+        let dropped = DiskError::Refused { op: Op::Write, why: "the disk dropped the operation" };
+        answer.await.unwrap_or((Err(dropped), 0))
     }
 
     /// Submits queued writes up to the limits.
@@ -178,6 +194,7 @@ impl LeafWriteQueue {
         let ticket = Arc::new(ticket);
         // Writes whose writers were dropped are discarded.
         batch.members.retain(|m| !m.token.sender.is_canceled());
+        QueueTime::end(batch.members.iter_mut().map(|member| &mut member.token.waited), &self.0.clock);
         for run in runs(batch.members) {
             start(disk, run, Some(ticket.clone()), here);
         }
@@ -256,7 +273,7 @@ mod tests {
     #[test]
     fn adjacent_writes_are_merged_without_copying() {
         let holding = Arc::new(Holding::default());
-        let writers = LeafWriteQueue::default();
+        let writers = LeafWriteQueue::new(&weir_sim::SimWorld::new(1).machine().clock);
         let disk: Arc<dyn Disk> = holding.clone();
         let data: Vec<Bytes> = (0..200).map(|n| Bytes::from(vec![n as u8; BLOCK as usize])).collect();
         let write = |n: usize| {
@@ -279,13 +296,13 @@ mod tests {
             }
         }
         assert!(at == data.len() && joined > 100, "{joined}");
-        assert!(writes.iter_mut().all(|write| write.now_or_never() == Some(Ok(()))));
+        assert!(writes.iter_mut().all(|write| write.now_or_never().is_some_and(|answer| answer.0 == Ok(()))));
     }
 
     #[test]
     fn plugged_writes_are_one_operation_and_are_always_submitted() {
         let holding = Arc::new(Holding::default());
-        let writers = LeafWriteQueue::default();
+        let writers = LeafWriteQueue::new(&weir_sim::SimWorld::new(1).machine().clock);
         let disk: Arc<dyn Disk> = holding.clone();
         let class = Priority::Async;
         let write = |n: u64| (n * BLOCK, Bytes::from(vec![7; BLOCK as usize]));
@@ -300,8 +317,8 @@ mod tests {
         let submitted = holding.take(false);
         assert_eq!(submitted.iter().map(|io| io.len).collect::<Vec<_>>(), [8 * BLOCK, BLOCK]);
         submitted.into_iter().for_each(Io::succeed);
-        assert!(together.iter_mut().all(|write| write.now_or_never() == Some(Ok(()))));
-        assert_eq!(later.now_or_never(), Some(Ok(())));
+        assert!(together.iter_mut().all(|write| write.now_or_never().is_some_and(|answer| answer.0 == Ok(()))));
+        assert_eq!(later.now_or_never(), Some((Ok(()), 0)));
         // Dropping the plug submits the writes queued behind it.
         let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug), false, None));
         let mut later = Box::pin(writers.write(&disk, class, write(1), None, false, None));
@@ -311,13 +328,13 @@ mod tests {
         let submitted = holding.take(false);
         assert_eq!(submitted.iter().map(|io| io.offset).collect::<Vec<_>>(), [FRONT_BYTES + BLOCK]);
         submitted.into_iter().for_each(Io::succeed);
-        assert_eq!(later.now_or_never(), Some(Ok(())));
+        assert_eq!(later.now_or_never(), Some((Ok(()), 0)));
     }
 
     #[test]
     fn a_disk_that_fails_synchronously_fails_any_number_of_writes() {
         let holding = Arc::new(Holding::default());
-        let writers = LeafWriteQueue::default();
+        let writers = LeafWriteQueue::new(&weir_sim::SimWorld::new(1).machine().clock);
         let disk: Arc<dyn Disk> = holding.clone();
         let data = Bytes::from_static(&[7; 512]);
         let write =
@@ -325,13 +342,13 @@ mod tests {
         let mut writes: Vec<_> = (0..100_000).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         holding.take(true).into_iter().for_each(|io| io.fail_errno(5));
-        assert!(writes.iter_mut().all(|write| matches!(write.now_or_never(), Some(Err(_)))));
+        assert!(writes.iter_mut().all(|write| matches!(write.now_or_never(), Some((Err(_), _)))));
     }
 
     #[test]
     fn queued_writes_of_dropped_writers_are_discarded() {
         let holding = Arc::new(Holding::default());
-        let writers = LeafWriteQueue::default();
+        let writers = LeafWriteQueue::new(&weir_sim::SimWorld::new(1).machine().clock);
         let disk: Arc<dyn Disk> = holding.clone();
         let write = |n: u64| {
             Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, Bytes::from(vec![0; 4096])), None, false, None))
@@ -346,6 +363,6 @@ mod tests {
         let submitted = holding.take(false);
         assert_eq!(submitted.iter().map(|io| io.len).collect::<Vec<_>>(), [BLOCK]);
         submitted.into_iter().for_each(Io::succeed);
-        assert_eq!(last.now_or_never(), Some(Ok(())));
+        assert_eq!(last.now_or_never(), Some((Ok(()), 0)));
     }
 }

@@ -7,9 +7,10 @@ use super::leaf_write::LeafWriteQueue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
+use weir_machine::Clock;
 
 /// State of a leaf for writing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct LeafWrites {
     writes: AtomicU64,
     write_bytes: AtomicU64,
@@ -39,8 +40,16 @@ impl LeafWrites {
         }
     }
 
-    pub fn new(dtl: Dtl) -> Self {
-        LeafWrites { dtl: Mutex::new(LeafDtl::new(dtl)), ..LeafWrites::default() }
+    pub fn new(dtl: Dtl, clock: &Clock) -> Self {
+        LeafWrites {
+            writes: AtomicU64::default(),
+            write_bytes: AtomicU64::default(),
+            write_errors: AtomicU64::default(),
+            repaired_bytes: AtomicU64::default(),
+            flusher: Flusher::default(),
+            dtl: Mutex::new(LeafDtl::new(dtl)),
+            writers: LeafWriteQueue::new(clock),
+        }
     }
 
     /// Locks the DTL; the lock is held for a few instructions.

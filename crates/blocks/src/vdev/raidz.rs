@@ -253,7 +253,7 @@ impl Read<'_> {
             return Some(());
         }
         let parities: Vec<Option<&[u8]>> = (0..nparity).map(|c| self.bytes((r, c), left_out)).collect();
-        parity::reconstruct(&data, &parities, &mut gaps).ok()
+        self.job.request.compute(self.job.clock, || parity::reconstruct(&data, &parities, &mut gaps)).ok()
     }
 
     /// Leaves out one set of suspects after another until the checksum is right; then counts an error for each wrong

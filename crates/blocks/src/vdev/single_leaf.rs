@@ -155,7 +155,7 @@ fn rebuild(read: &Read<'_>, wants: &[ColumnRef], block: &mut [u8], parities: &[(
     }
     let by_number = |c| parities.iter().find(|(n, _)| *n == c).map(|(_, buf)| buf.as_ref());
     let parities: Vec<Option<&[u8]>> = (0..nparity).map(by_number).collect();
-    parity::reconstruct(&data, &parities, &mut gaps).ok()
+    read.job.request.compute(read.job.clock, || parity::reconstruct(&data, &parities, &mut gaps)).ok()
 }
 
 /// Keeps a block with a wrong checksum as the columns that were read, so that the complete read can find the wrong one.

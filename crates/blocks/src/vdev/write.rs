@@ -397,7 +397,7 @@ async fn write_rows(
         let mut memory = job.pool.take(sizes.clone().sum());
         let mut parities: Vec<Buf> = sizes.map(|size| memory.split_to(size)).collect();
         let mut outs: Vec<&mut [u8]> = parities.iter_mut().map(AsMut::as_mut).collect();
-        if let Err(fault) = parity::generate(&slices, &mut outs) {
+        if let Err(fault) = job.request.compute(job.clock, || parity::generate(&slices, &mut outs)) {
             let Place { vdev, offset, .. } = place;
             return Err(BlockError::Corrupt { vdev, offset, fault });
         }
@@ -449,8 +449,9 @@ impl Leaf {
         let started = job.clock.now();
         let class = job.request.priority;
         let writers = &self.writes().writers;
-        let answer = writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
-        job.request.record_device(job.clock.now().ns_since(started));
+        let (answer, queued_ns) =
+            writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
+        job.request.record_device(job.clock.now().ns_since(started), queued_ns);
         self.writes().record(len, answer.is_ok(), Some(job.txg));
         if answer.is_ok() {
             job.cost.wrote(portion.redundancy, len, portion.padding.min(len));

@@ -102,7 +102,8 @@ impl Blocks {
         let len = bytes.len();
         let keys = keys.cloned();
         let log_pointer = *pointer;
-        let sealed = writer.compute.run_sized(len, move || seal(&log_pointer, &bytes, keys.as_deref(), whole)).await;
+        let sealed = writer.compute.run_sized(len, move || seal(&log_pointer, &bytes, keys.as_deref(), whole));
+        let sealed = request.wait_computed(self.clock(), sealed).await;
         let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
         // The checksum words of a log block identify its chain; the third is the object set.
         let objset = pointer.checksum().get(2).copied().unwrap_or(0);

@@ -219,7 +219,7 @@ impl Blocks {
         data: Bytes,
         options: &WriteOptions,
     ) -> Result<BlockPointer, BlockError> {
-        match self.prepare(data, options).await? {
+        match request.wait_computed(self.clock(), self.prepare(data, options)).await? {
             Prepared::Pointer(pointer) => Ok(pointer),
             Prepared::Ready(ready) => self.store(request, ready, options).await,
         }
@@ -245,7 +245,8 @@ impl Blocks {
             .unzip();
         let cost_bytes = works.iter().map(|(cost_bytes, _)| cost_bytes).sum();
         let all = move || works.into_iter().map(|(_, work)| work()).collect::<Vec<_>>();
-        let encoded = writer.compute.run_sized(cost_bytes, all).await.map_err(|_| (0, BlockError::ComputeLost))?;
+        let encoded = request.wait_computed(self.clock(), writer.compute.run_sized(cost_bytes, all)).await;
+        let encoded = encoded.map_err(|_| (0, BlockError::ComputeLost))?;
         let plug = &WritePlug::default();
         let writes = encoded.into_iter().zip(&options).map(|(encoded, options)| async move {
             match encoded? {
@@ -337,7 +338,8 @@ impl Blocks {
         options: &WriteOptions,
     ) -> Result<BlockPointer, BlockError> {
         let writer = self.writer()?;
-        match self.encode(writer, data, options, Some(reserved.psize_bytes)).await? {
+        let encoded = self.encode(writer, data, options, Some(reserved.psize_bytes));
+        match request.wait_computed(self.clock(), encoded).await? {
             Encoded::Pointer(_) => Err(BlockError::BadSize { len_bytes: 0 }),
             Encoded::Stored(stored) => {
                 debug_assert_eq!(options.txg, reserved.txg, "a block is written in the txg that reserved its space");

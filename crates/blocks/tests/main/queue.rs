@@ -1,8 +1,9 @@
 use crate::store::*;
 use futures_util::future::{Either, join_all, select};
 use std::time::Duration;
-use weir_blocks::VdevKind;
-use weir_machine::{Priority, Request};
+use weir_blocks::{VdevKind, WriteOptions};
+use weir_format::CompressionKind;
+use weir_machine::{Priority, Request, Stage};
 use weir_sim::{Fault, Timing, run_twice};
 
 /// Hundreds of small concurrent reads on a slow disk are joined into few operations, each gets its own bytes, and
@@ -94,4 +95,30 @@ fn a_stream_goes_to_each_side_of_a_mirror_in_stretches() {
     bench.world.run(join_all(readers)).unwrap();
     let reads: Vec<u64> = bench.disks.iter().zip(before).map(|(disk, before)| disk.stats().reads - before).collect();
     assert!(reads.iter().all(|reads| (8..=90).contains(reads)), "{reads:?} operations for 256 reads");
+}
+
+/// The time of a request is divided between the queue of a device, the device, and computation.
+#[test]
+fn time_is_recorded_by_stage() {
+    let bench = Bench::new(3, 1, Timing::SataSsd);
+    let blocks = pool_of(&bench, VdevKind::Mirror, 12, 1, &[]);
+    let options = WriteOptions { compression: CompressionKind::Off, ..options() };
+    let ns = |request: &Request, stage| request.stage_ns(stage);
+    let alone = Request::internal("alone");
+    let data = bytes::Bytes::from(pattern(1 << 20, 1));
+    let first = bench.world.run(blocks.write(&alone, data, &options)).unwrap().unwrap();
+    assert_eq!(ns(&alone, Stage::Queue), 0, "the device was idle");
+    assert!(ns(&alone, Stage::Device) > 0 && ns(&alone, Stage::Compute) > 0);
+    let crowd = Request::internal("crowd");
+    let many = (0..200).map(|n| blocks.write(&crowd, pattern(32 << 10, n).into(), &options));
+    let pointers = bench.world.run(join_all(many)).unwrap();
+    assert!(ns(&crowd, Stage::Queue) > 0 && ns(&crowd, Stage::Device) > 0, "{crowd:?}");
+    let crowd = Request::internal("crowd");
+    let options = Default::default();
+    let reads = pointers.iter().map(|pointer| blocks.read(&crowd, pointer.as_ref().unwrap(), &options));
+    let read = bench.world.run(join_all(reads)).unwrap();
+    assert!(read.iter().all(Result::is_ok) && ns(&crowd, Stage::Queue) > 0 && crowd.device_ops() == 200, "{crowd:?}");
+    let alone = Request::internal("alone");
+    bench.world.run(blocks.read(&alone, &first, &options)).unwrap().unwrap();
+    assert_eq!(ns(&alone, Stage::Queue), 0);
 }

@@ -20,7 +20,7 @@ fn totals_are_the_sums_of_the_requests_of_all_threads() {
                     let rq = accounts.begin(&client, Operation::Read);
                     rq.answer(Source::Disk, 3);
                     rq.support(Source::ArcDemand, 5);
-                    rq.record_device(11);
+                    rq.record_device(11, 3);
                     accounts.record(&rq);
                 }
             });
@@ -28,7 +28,7 @@ fn totals_are_the_sums_of_the_requests_of_all_threads() {
     });
     let totals = accounts.operation(Protocol::Nbd, Operation::Read);
     assert_eq!((totals.requests, totals.answered_bytes(Source::Disk), totals.device_ops), (4000, 12_000, 4000));
-    assert_eq!(totals.stage_ns(Stage::Device), 44_000);
+    assert_eq!((totals.stage_ns(Stage::Queue), totals.stage_ns(Stage::Device)), (12_000, 32_000));
     assert_eq!((totals.latency[0], totals.support_bytes(Source::ArcDemand)), (4000, 20_000));
     assert_eq!(accounts.protocol(Protocol::Nbd), totals);
     assert_eq!(accounts.protocol(Protocol::Fuse), RequestTotals::default());
