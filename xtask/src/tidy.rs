@@ -35,7 +35,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("pool", &["format", "codec", "machine", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes"]),
     ("engine", &["format", "codec", "machine", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes", "pool"]),
     ("front", &["machine"]),
-    ("nfs", &["machine", "files", "front"]),
+    ("nfs", &["machine", "front"]),
     ("nbd", &["machine", "front"]),
     ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),

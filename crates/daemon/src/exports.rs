@@ -1,5 +1,6 @@
 //! The exports of a pool: its file systems and snapshots as one tree, its volumes and their snapshots as devices.
 
+use crate::files::TreeFiles;
 use crate::volumes::Volumes;
 use futures_util::FutureExt;
 use std::sync::Arc;
@@ -143,8 +144,10 @@ impl Opener for PoolOpener {
 pub struct Exports {
     /// The exported pool.
     pub pool: OpenPool,
-    /// File systems and their snapshots.
+    /// File systems and their snapshots, for mounts.
     pub tree: Arc<Tree>,
+    /// The same, for the front ends on the network.
+    pub files: Arc<TreeFiles>,
     /// Volumes and their snapshots.
     pub volumes: Arc<Volumes>,
 }
@@ -164,7 +167,8 @@ impl Exports {
         let tree = Arc::new(tree.with_accounts(pool.accounts()));
         let volumes = Arc::new(Volumes::default());
         volumes.renew(rq, pool, &all).await;
-        Ok(Exports { pool: pool.clone(), tree, volumes })
+        let files = Arc::new(TreeFiles::new(tree.clone()));
+        Ok(Exports { pool: pool.clone(), tree, files, volumes })
     }
 
     /// Rebuilds the exports from the current datasets.

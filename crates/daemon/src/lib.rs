@@ -10,6 +10,8 @@
 
 pub mod admin;
 pub mod exports;
+pub mod files;
+pub mod fuzz;
 pub mod service;
 pub mod volumes;
 

@@ -79,8 +79,8 @@ impl Service {
         let mut verifier = [0; 8];
         machine.entropy.fill(&mut verifier);
         let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
-        let nfs = weir_nfs::Server::new(exports.tree.clone(), pool.guid(), secrets, options.rules.clone());
-        let nfs = Arc::new(nfs.with_clock(&machine.clock));
+        let nfs = weir_nfs::Server::new(exports.files.clone(), pool.guid(), secrets, options.rules.clone());
+        let nfs = Arc::new(nfs.with_clock(&machine.clock).with_accounts(pool.accounts()));
         let nbd = weir_nbd::Server::new(exports.volumes.clone(), Arc::new(options.rules.clone()));
         let nbd = Arc::new(nbd.with_accounts(pool.accounts()));
         let (stop, stopped) = watch::channel(false);

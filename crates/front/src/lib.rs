@@ -1,6 +1,6 @@
 //! What the front ends on the network share: the accept loop, limits in total and per host, deadlines that count bytes,
 //! memory budgets per host, and shutdown; which hosts and users the exports permit ([`ExportRules`]); and the interface to
-//! what is served ([`BlockDevice`]).
+//! what is served ([`Files`], [`BlockDevice`]).
 //!
 //! ```text
 //!   listener ─► serve ─► limits: full? close the connection that was quiet longest ─► session (NFS, NBD)
@@ -20,6 +20,7 @@
 mod block;
 mod budget;
 mod connection;
+pub mod files;
 mod hosts;
 pub mod memory;
 mod rules;
@@ -28,6 +29,7 @@ mod serve;
 pub use block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
 pub use budget::{HostBudget, HostPermit};
 pub use connection::{CallGuard, Connection, ConnectionHandle, Reader, Writer};
+pub use files::Files;
 pub use hosts::{Hosts, InvalidHost};
 pub use rules::{Caller, Credentials, ExportRules, IdentityMap, NOBODY, Squash};
 pub use serve::{FrontEnd, Limits, serve};

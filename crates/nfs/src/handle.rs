@@ -10,23 +10,12 @@
 //! given, so it cannot reach files outside the export it mounted, nor objects that are in no directory. If the secret
 //! is the same at each start, handles survive a restart; if not, older handles are stale.
 
-use weir_files::tree::Node;
+use weir_front::files::FileId;
 
 /// Length of a handle in bytes; the protocol allows 64.
 pub const HANDLE_BYTES: usize = 52;
 const MAC_BYTES: usize = 16;
 const VERSION: u8 = 1;
-
-/// Contents of a handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    /// Dataset number of the file system or snapshot.
-    pub export: u64,
-    /// Object number, or one of [`Node`]'s constants.
-    pub object: u64,
-    /// The object's generation.
-    pub generation: u64,
-}
 
 /// Reason why a handle is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +84,6 @@ impl Handles {
             *place = *byte;
         }
         mac
-    }
-}
-
-impl FileId {
-    /// The node of the file in the tree, in this branch.
-    pub fn node(self, branch: u32) -> Node {
-        Node { branch, object: self.object }
     }
 }
 

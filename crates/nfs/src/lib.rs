@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   TCP ─▶ record ─▶ rpc ─▶ server ─▶ mount: path to handle
-//!                              └────▶ nfs3: handle to file ─▶ Tree ─▶ file systems, snapshots
+//!                              └────▶ nfs3: handle to file ─▶ weir_front::Files: file systems, snapshots
 //!   TCP ◀─ reply: a head of XDR and pieces of cached data, written without joining them
 //! ```
 //!
@@ -40,7 +40,7 @@
 mod drc;
 pub mod fuzz;
 pub mod handle;
-mod mount;
+pub mod mount;
 pub mod nfs3;
 pub mod record;
 pub mod reply;

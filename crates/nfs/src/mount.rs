@@ -5,11 +5,10 @@
 //! empty list and UMNT does nothing. In versions 1 and 2, which old `showmount` uses, MNT fails: their 32-byte
 //! handles are shorter than ours, and NFS version 2 is not supported.
 
-use crate::nfs3::{Context, ResolvedFile};
+use crate::nfs3::Context;
 use crate::reply::Results;
 use crate::status::Status;
 use crate::wire::{Decoder, Encoder};
-use weir_files::FileKind;
 
 /// RPC program number.
 pub const PROGRAM: u32 = 100_005;
@@ -64,37 +63,17 @@ pub(crate) async fn run(context: &Context<'_>, version: u32, procedure: u32, arg
 }
 
 async fn mount(context: &Context<'_>, path: &[u8], out: &mut Results) {
-    match walk(context, path).await {
-        Ok(found) => match context.handle(found.node, found.attributes.generation) {
-            Some(handle) => drop(out.status(Status::Ok).opaque(&handle).u32(2).u32(AUTH_SYS).u32(AUTH_NONE)),
-            None => drop(out.status(Status::NoEnt)),
-        },
-        Err(status) => drop(out.status(status)),
-    }
-}
-
-/// Resolves a path that begins with the pool's name. The administrator chose the exports, so no permissions are
-/// checked on the way.
-async fn walk(context: &Context<'_>, path: &[u8]) -> Result<ResolvedFile, Status> {
-    let tree = context.tree;
-    let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-    let pool = tree.export_of(tree.root()).map(|export| export.name.into_bytes());
-    if parts.next() != pool.as_deref() {
-        return Err(Status::NoEnt);
-    }
-    let mut node = tree.root();
-    for part in parts {
-        if part == b".." {
-            return Err(Status::Acces);
+    match context.files.open_path(context.rq, path).await {
+        Ok(found) => {
+            let handle = context.handles.make(found.id);
+            out.status(Status::Ok).opaque(&handle).u32(2).u32(AUTH_SYS).u32(AUTH_NONE);
         }
-        node = tree.lookup(context.rq, node, part).await.map_err(|e| context.report(&e))?;
+        Err(failure) => drop(out.status(context.report(&failure.error))),
     }
-    let found = context.at(node).await?;
-    if found.attributes.kind == FileKind::Directory { Ok(found) } else { Err(Status::NotDir) }
 }
 
 fn exports(context: &Context<'_>, out: &mut Encoder) {
-    let names = context.tree.exports().into_iter().map(|export| export.name).filter(|name| !name.contains('@'));
+    let names = context.files.file_systems().into_iter();
     for name in names.take(MAX_EXPORTS) {
         // One export: its path and an empty group list, which means everyone.
         out.bool(true).opaque(format!("/{name}").as_bytes()).bool(false);

@@ -5,10 +5,10 @@
 //! - `fs_info`: FSSTAT, FSINFO, PATHCONF
 //! - `changes`: SETATTR, WRITE, COMMIT
 //! - `names`: CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK
-//! - `arguments` decodes the arguments of modifying procedures, `wcc` builds weak cache consistency data
+//! - `arguments` decodes the arguments of modifying procedures
 //!
-//! Each procedure decodes its arguments (`None` is GARBAGE_ARGS), resolves the handle, checks permission and encodes
-//! its results. The results of an error must match the protocol's union for that procedure: the `post_op_attr` of the
+//! Each procedure decodes its arguments (`None` is GARBAGE_ARGS) and the handle, calls what is served
+//! ([`weir_front::Files`]), which checks permissions, and encodes its results. The results of an error must match the protocol's union for that procedure: the `post_op_attr` of the
 //! object if it is known, else "no attributes". Omitting that word would shift everything after it.
 
 mod arguments;
@@ -17,19 +17,14 @@ mod files;
 mod fs_info;
 mod listing;
 mod names;
-mod wcc;
 
-pub(crate) use wcc::WccTracker;
-
-use crate::handle::{FileId, HandleError, Handles};
+use crate::handle::{HandleError, Handles};
 use crate::reply::Results;
 use crate::status::{Status, status};
 use crate::wire::{Decoder, Encoder};
 use bytes::Bytes;
-use smallvec::SmallVec;
-use weir_files::permission::{AccessInfo, POSIX_ACCESS, granted, is_decided_by_mode};
-use weir_files::tree::{CallHold, Node, Tree};
-use weir_files::{Attributes, Cred, FileError, FileFlags, FileKind};
+use weir_front::files::{Attributes, BeforeAfter, Failure, FileError, FileId, FileKind};
+use weir_front::{Caller, Files};
 use weir_machine::{Operation, Request};
 
 /// RPC program number.
@@ -104,62 +99,27 @@ pub(crate) fn reply_bytes(procedure: u32, arguments: &[u8]) -> usize {
 
 /// Context of one procedure call.
 pub(crate) struct Context<'a> {
-    pub(crate) tree: &'a Tree,
+    pub(crate) files: &'a dyn Files,
     pub(crate) handles: &'a Handles,
-    pub(crate) caller: Cred,
+    pub(crate) caller: Caller,
     pub(crate) rq: &'a Request,
-    /// Whether this client may modify files.
-    pub(crate) may_write: bool,
-    /// Tracks concurrent changes per file for weak cache consistency.
-    pub(crate) wcc_tracker: &'a WccTracker,
     /// Boot verifier of unstable writes.
     pub(crate) verifier: [u8; 8],
     /// The whole call; the data of a WRITE are a slice of it.
     pub(crate) message: &'a Bytes,
 }
 
-/// A file resolved from a handle or a name.
-#[derive(Clone, Debug)]
-pub(crate) struct ResolvedFile {
-    pub(crate) node: Node,
-    pub(crate) attributes: Attributes,
-    pub(crate) fsid: u64,
+/// Error status and the attributes for its `post_op_attr`, if known.
+pub(crate) type Failed = (Status, Option<Attributes>);
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Self {
+        (status, None)
+    }
 }
 
-/// Error status and the file for its `post_op_attr`, if known.
-pub(crate) type Failed = (Status, Option<ResolvedFile>);
-
-/// The handles in a procedure's arguments; malformed ones are skipped.
-fn handles(procedure: u32, arguments: &[u8]) -> SmallVec<[&[u8]; 2]> {
-    let mut input = Decoder::new(arguments);
-    let first = if procedure == 0 { None } else { handle_argument(&mut input) };
-    let second = match procedure {
-        14 => name_argument(&mut input).and_then(|_| handle_argument(&mut input)),
-        15 => handle_argument(&mut input),
-        _ => None,
-    };
-    first.into_iter().chain(second).collect()
-}
-
-/// Runs a procedure; `None` if its arguments are malformed. Files named by the call's handles are pinned until the
-/// reply, so an object number cannot be reused between the check of a handle and a later write.
+/// Runs a procedure; `None` if its arguments are malformed.
 pub(crate) async fn run(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
-    let mut holds = SmallVec::<[CallHold; 2]>::new();
-    for handle in handles(procedure, arguments) {
-        let Ok((node, _)) = context.node(handle) else { continue };
-        // A handle that fails here also fails in the procedure, which returns the error.
-        holds.extend(context.tree.hold_for_call(context.rq, node).await.ok().flatten());
-    }
-    let results = dispatch(context, procedure, arguments, out).await;
-    for hold in holds {
-        if let Err(error) = hold.release(context.rq).await {
-            tracing::warn!(%error, "an unlinked file stays in the unlinked set until its file system is opened again");
-        }
-    }
-    results
-}
-
-async fn dispatch(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
     let input = Decoder::new(arguments);
     let mut out = Results::new(out);
     match procedure {
@@ -191,42 +151,12 @@ async fn dispatch(context: &Context<'_>, procedure: u32, arguments: &[u8], out: 
 }
 
 impl Context<'_> {
-    /// Decodes a handle into node and generation.
-    pub(crate) fn node(&self, handle: &[u8]) -> Result<(Node, u64), Status> {
-        let id = self.handles.read(handle).map_err(|error| match error {
+    /// The file of a handle.
+    pub(crate) fn id(&self, handle: &[u8]) -> Result<FileId, Status> {
+        self.handles.read(handle).map_err(|error| match error {
             HandleError::Bad => Status::BadHandle,
             HandleError::Stale => Status::Stale,
-        })?;
-        let branch = self.tree.branch_by_id(id.export).ok_or(Status::Stale)?;
-        Ok((id.node(branch), id.generation))
-    }
-
-    /// Resolves a handle to its file.
-    pub(crate) async fn resolve(&self, handle: &[u8]) -> Result<ResolvedFile, Status> {
-        let (node, generation) = self.node(handle)?;
-        self.resolve_node(node, generation).await
-    }
-
-    async fn resolve_node(&self, node: Node, generation: u64) -> Result<ResolvedFile, Status> {
-        let attributes = self.tree.by_file_id(self.rq, node, generation).await;
-        self.found(node, attributes).await
-    }
-
-    /// Reads the attributes of a node.
-    pub(crate) async fn at(&self, node: Node) -> Result<ResolvedFile, Status> {
-        self.found(node, self.tree.attributes(self.rq, node).await).await
-    }
-
-    async fn found(&self, node: Node, attributes: Result<Attributes, FileError>) -> Result<ResolvedFile, Status> {
-        let attributes = attributes.map_err(|e| self.report(&e))?;
-        let fsid = self.tree.fsid(self.rq, node).await.map_err(|e| self.report(&e))?;
-        Ok(ResolvedFile { node, attributes, fsid })
-    }
-
-    /// Makes the handle of a file.
-    pub(crate) fn handle(&self, node: Node, generation: u64) -> Option<[u8; crate::handle::HANDLE_BYTES]> {
-        let export = self.tree.export_of(node)?.id;
-        Some(self.handles.make(FileId { export, object: node.object, generation }))
+        })
     }
 
     /// Maps an error to an NFS status and logs I/O errors, because the client sees only a number.
@@ -238,37 +168,9 @@ impl Context<'_> {
         status
     }
 
-    /// Permissions of the caller on a file, as bits of read, write and execute.
-    pub(crate) async fn granted(&self, found: &ResolvedFile) -> Result<u32, Status> {
-        let attributes = &found.attributes;
-        let by_mode = AccessInfo::by_mode(attributes);
-        if is_decided_by_mode(&self.caller, attributes) || found.node.is_synthetic() {
-            return Ok(granted(&self.caller, &by_mode));
-        }
-        let posix = self.tree.xattr(self.rq, found.node, POSIX_ACCESS).await;
-        let posix = posix.map_err(|e| self.report(&e))?;
-        let acl = match attributes.flags.has(FileFlags::ACL_TRIVIAL) {
-            true => None,
-            false => self.tree.acl(self.rq, found.node).await.map_err(|e| self.report(&e))?,
-        };
-        Ok(granted(&self.caller, &AccessInfo { posix: posix.as_deref(), acl: acl.as_ref(), ..by_mode }))
-    }
-
-    /// Fails with NFS3ERR_ACCES unless the caller has at least one of these permissions.
-    pub(crate) async fn require(&self, found: &ResolvedFile, any_of: u32) -> Result<(), Status> {
-        if self.granted(found).await? & any_of != 0 { Ok(()) } else { Err(Status::Acces) }
-    }
-
-    /// Resolves a handle to a directory on which the caller has at least one of these permissions.
-    pub(crate) async fn directory(&self, handle: &[u8], any_of: u32) -> Result<ResolvedFile, Failed> {
-        let dir = self.resolve(handle).await.map_err(|status| (status, None))?;
-        if dir.attributes.kind != FileKind::Directory {
-            return Err((Status::NotDir, Some(dir)));
-        }
-        match self.require(&dir, any_of).await {
-            Ok(()) => Ok(dir),
-            Err(status) => Err((status, Some(dir))),
-        }
+    /// Maps a failure to status and `post_op_attr`.
+    pub(crate) fn failed(&self, failure: Failure) -> Failed {
+        (self.report(&failure.error), failure.file)
     }
 }
 
@@ -283,18 +185,28 @@ pub(crate) fn name_argument<'a>(input: &mut Decoder<'a>) -> Option<&'a [u8]> {
 }
 
 /// Encodes `post_op_attr`.
-pub(crate) fn post_op(out: &mut Encoder, found: Option<&ResolvedFile>) {
-    out.bool(found.is_some());
-    if let Some(found) = found {
-        attributes(out, found);
+pub(crate) fn post_op(out: &mut Encoder, file: Option<&Attributes>) {
+    out.bool(file.is_some());
+    if let Some(file) = file {
+        attributes(out, file);
     }
 }
 
+/// Encodes `wcc_data`.
+pub(crate) fn put_wcc(out: &mut Encoder, file: &BeforeAfter) {
+    out.bool(file.before.is_some());
+    if let Some(before) = &file.before {
+        out.u64(before.size_bytes);
+        time(out, before.mtime_ns);
+        time(out, before.ctime_ns);
+    }
+    post_op(out, file.after.as_ref());
+}
+
 /// Encodes `fattr3`.
-pub(crate) fn attributes(out: &mut Encoder, found: &ResolvedFile) {
-    let from = &found.attributes;
+pub(crate) fn attributes(out: &mut Encoder, from: &Attributes) {
     let kind = match from.kind {
-        FileKind::Regular | FileKind::Other => 1,
+        FileKind::Regular => 1,
         FileKind::Directory => 2,
         FileKind::BlockDevice => 3,
         FileKind::CharDevice => 4,
@@ -304,16 +216,16 @@ pub(crate) fn attributes(out: &mut Encoder, found: &ResolvedFile) {
     };
     let (major, minor) = from.device.unwrap_or((0, 0));
     out.u32(kind)
-        .u32(from.mode & 0o7777)
+        .u32(from.mode)
         .u32(u32::try_from(from.links).unwrap_or(u32::MAX))
         .u32(from.uid)
         .u32(from.gid)
         .u64(from.size_bytes)
-        .u64(from.blocks512.saturating_mul(512))
+        .u64(from.used_bytes)
         .u32(major)
         .u32(minor)
-        .u64(found.fsid)
-        .u64(from.object.0);
+        .u64(from.fsid)
+        .u64(from.file_number);
     time(out, from.atime_ns);
     time(out, from.mtime_ns);
     time(out, from.ctime_ns);

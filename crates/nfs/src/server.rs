@@ -4,15 +4,13 @@
 use crate::drc::{self, DrcDecision, DuplicateRequestCache, Key};
 use crate::handle::Handles;
 use crate::mount;
-use crate::nfs3::{self, WccTracker};
+use crate::nfs3;
 use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
-use weir_files::Cred;
-use weir_files::tree::Tree;
-use weir_front::{Credentials, ExportRules};
-use weir_machine::{Client, Clock, Nanos, Operation, Protocol, Request, RequestTotals};
+use weir_front::{Caller, ExportRules, Files};
+use weir_machine::{Accounts, Client, Clock, Nanos, Operation, Protocol, Request, RequestTotals};
 
 /// Secret key and boot verifier of a server.
 #[derive(Clone, Copy)]
@@ -60,27 +58,32 @@ pub fn reply_bytes(message: &[u8]) -> usize {
 
 /// Serves MOUNT and NFS calls for one pool.
 pub struct Server {
-    tree: Arc<Tree>,
+    files: Arc<dyn Files>,
     handles: Handles,
     verifier: [u8; 8],
     rules: ExportRules,
-    wcc_tracker: WccTracker,
+    accounts: Arc<Accounts>,
     drc: DuplicateRequestCache,
     clock: Option<Clock>,
 }
 
 impl Server {
-    /// Creates a server for `tree`, by these rules.
-    pub fn new(tree: impl Into<Arc<Tree>>, pool_guid: u64, secrets: Secrets, rules: ExportRules) -> Self {
+    /// Serves these files by these rules.
+    pub fn new(files: Arc<dyn Files>, pool_guid: u64, secrets: Secrets, rules: ExportRules) -> Self {
         Server {
-            tree: tree.into(),
+            files,
             handles: Handles::new(pool_guid, secrets.handles),
             verifier: secrets.verifier,
             rules,
-            wcc_tracker: WccTracker::default(),
+            accounts: Arc::default(),
             drc: DuplicateRequestCache::default(),
             clock: None,
         }
+    }
+
+    /// Records calls in the pool's accounts instead of in accounts of the server.
+    pub fn with_accounts(self, accounts: &Arc<Accounts>) -> Self {
+        Server { accounts: accounts.clone(), ..self }
     }
 
     /// Sets the clock by which the duplicate request cache forgets replies; without one it keeps them until it is full.
@@ -99,12 +102,7 @@ impl Server {
 
     /// Totals of all calls so far.
     pub fn served(&self) -> RequestTotals {
-        self.tree.accounts().protocol(Protocol::Nfs3)
-    }
-
-    /// The exported tree.
-    pub fn tree(&self) -> &Tree {
-        &self.tree
+        self.accounts.protocol(Protocol::Nfs3)
     }
 
     /// Answers one message of a client; `None` if the message is not an RPC call.
@@ -132,7 +130,7 @@ impl Server {
             nfs3::PROGRAM => nfs3::operation(call.procedure).unwrap_or(Operation::Unknown),
             _ => Operation::Mount,
         };
-        let accounts = self.tree.accounts();
+        let accounts = &self.accounts;
         let client = peer.client.get_or_init(|| accounts.client(Protocol::Nfs3, &peer.name));
         let rq = accounts.begin(client, operation);
         let reply = self.dispatch(peer, call, message, &rq).await;
@@ -144,16 +142,10 @@ impl Server {
         let xid = call.xid;
         let refused = |status| Reply::of(rpc::accepted(xid, status).bytes);
         let mismatch = |low, high| Reply::of(rpc::version_mismatch(xid, low, high).bytes);
-        let context = nfs3::Context {
-            tree: &self.tree,
-            handles: &self.handles,
-            caller: cred(&self.rules.identity.map(call.credentials.as_ref())),
-            rq,
-            may_write: peer.may_write,
-            wcc_tracker: &self.wcc_tracker,
-            verifier: self.verifier,
-            message,
-        };
+        let credentials = self.rules.identity.map(call.credentials.as_ref());
+        let caller = Caller { credentials, may_write: peer.may_write };
+        let context =
+            nfs3::Context { files: &*self.files, handles: &self.handles, caller, rq, verifier: self.verifier, message };
         let out = rpc::accepted(xid, Accept::Success);
         match (call.program, call.version) {
             (nfs3::PROGRAM, nfs3::VERSION) if nfs3::operation(call.procedure).is_none() => {
@@ -175,9 +167,4 @@ impl Server {
             _ => refused(Accept::ProgramUnavailable),
         }
     }
-}
-
-/// The user as the file systems know it.
-fn cred(user: &Credentials) -> Cred {
-    Cred::new(user.uid, user.gid, &user.groups)
 }

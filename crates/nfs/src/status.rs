@@ -1,6 +1,6 @@
 //! Statuses of NFS version 3 (`nfsstat3`), and the mapping of file errors to them.
 
-use weir_files::FileError;
+use weir_front::files::FileError;
 
 /// The `nfsstat3` values that this server returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,28 +38,24 @@ pub enum Status {
 pub fn status(error: &FileError) -> Status {
     match error {
         FileError::NotFound => Status::NoEnt,
-        FileError::NotDirectory { .. } => Status::NotDir,
-        FileError::IsDirectory { .. } => Status::IsDir,
-        FileError::NotSymlink { .. } => Status::Inval,
-        FileError::NameTooLong { .. } => Status::NameTooLong,
-        FileError::Corrupt { .. } | FileError::Device { .. } => Status::Io,
-        FileError::NoKey => Status::Acces,
-        FileError::Stale { .. } => Status::Stale,
+        FileError::NotDirectory => Status::NotDir,
+        FileError::IsDirectory => Status::IsDir,
+        FileError::NameTooLong => Status::NameTooLong,
+        FileError::Io { .. } => Status::Io,
+        FileError::Stale => Status::Stale,
         FileError::Unsupported { .. } => Status::NotSupp,
         FileError::ReadOnly => Status::Rofs,
-        FileError::NotPermitted { .. } | FileError::Busy => Status::Perm,
-        FileError::Denied { .. } => Status::Acces,
+        FileError::NotPermitted => Status::Perm,
+        FileError::Denied => Status::Acces,
         FileError::Exists => Status::Exist,
+        FileError::NotEmpty => Status::NotEmpty,
         FileError::CrossDevice => Status::XDev,
         FileError::TooLarge => Status::FBig,
         FileError::NoSpace => Status::NoSpc,
-        FileError::TooManyLinks { .. } => Status::MLink,
-        FileError::NotEmpty { .. } => Status::NotEmpty,
         FileError::Quota => Status::DQuot,
-        // No procedure of this protocol sets extended attributes.
-        FileError::Invalid { .. }
-        | FileError::BadName
-        | FileError::NoAttribute
-        | FileError::AttributeTooLarge { .. } => Status::Inval,
+        FileError::TooManyLinks => Status::MLink,
+        FileError::Invalid { .. } => Status::Inval,
+        FileError::Changed => Status::NotSync,
+        FileError::TryAgain => Status::JukeBox,
     }
 }

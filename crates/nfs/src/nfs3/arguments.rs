@@ -3,7 +3,7 @@
 //! Decoders are total: malformed input yields `None`, which becomes GARBAGE_ARGS.
 
 use crate::wire::Decoder;
-use weir_files::{SetAttributes, SetTime};
+use weir_front::files::{CreateMode, New, SetAttributes, SetTime, Stability};
 
 /// Maximum length of a symbolic link's target that is decoded, in bytes; the file system enforces its own limit.
 const MAX_TARGET_BYTES: usize = 4096;
@@ -30,70 +30,42 @@ impl StableHow {
             _ => None,
         }
     }
-}
 
-/// How CREATE treats an existing name (`createhow3`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CreateHow {
-    /// Use the existing file.
-    Unchecked(SetAttributes),
-    /// Fail.
-    Guarded(SetAttributes),
-    /// Fail, unless an earlier transmission of this call created the file.
-    Exclusive([u8; 8]),
-}
+    /// The stability to ask for.
+    pub(crate) fn stability(self) -> Stability {
+        if self == StableHow::Unstable { Stability::Unstable } else { Stability::Stable }
+    }
 
-impl CreateHow {
-    pub(crate) fn read(input: &mut Decoder<'_>) -> Option<Self> {
-        match input.u32()? {
-            0 => attributes(input).map(CreateHow::Unchecked),
-            1 => attributes(input).map(CreateHow::Guarded),
-            2 => input.fixed(8)?.try_into().ok().map(CreateHow::Exclusive),
-            _ => None,
-        }
+    /// The stability that was reached.
+    pub(crate) fn reached(stability: Stability) -> Self {
+        if stability == Stability::Unstable { StableHow::Unstable } else { StableHow::FileSync }
     }
 }
 
-/// Encodes an EXCLUSIVE create verifier as access and modification time in nanoseconds. The file keeps them until the
-/// client sets its attributes. Whole seconds below 2^31, which every client can represent.
-pub(crate) fn verifier_times(verifier: [u8; 8]) -> (i128, i128) {
-    let [a, b, c, d, e, f, g, h] = verifier;
-    let seconds = |word: [u8; 4]| i128::from(u32::from_be_bytes(word) & 0x7fff_ffff) * SECOND_NS;
-    (seconds([a, b, c, d]), seconds([e, f, g, h]))
+/// Decodes `createhow3`: the treatment of an existing name, and the attributes of a new file.
+pub(crate) fn create_how(input: &mut Decoder<'_>) -> Option<(CreateMode, SetAttributes)> {
+    match input.u32()? {
+        0 => Some((CreateMode::Unchecked, attributes(input)?)),
+        1 => Some((CreateMode::Guarded, attributes(input)?)),
+        2 => Some((CreateMode::Exclusive(input.fixed(8)?.try_into().ok()?), SetAttributes::default())),
+        _ => None,
+    }
 }
 
-/// File kinds of MKNOD (`mknoddata3`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SpecialFile {
-    Block {
-        major: u32,
-        minor: u32,
-    },
-    Char {
-        major: u32,
-        minor: u32,
-    },
-    Socket,
-    Fifo,
-    /// A kind that MKNOD cannot create.
-    Unsupported,
-}
-
-/// Decodes `mknoddata3`: kind and attributes.
-pub(crate) fn special(input: &mut Decoder<'_>) -> Option<(SpecialFile, SetAttributes)> {
+/// Decodes `mknoddata3`: kind and attributes. The kind is `None` if MKNOD cannot create it.
+pub(crate) fn special(input: &mut Decoder<'_>) -> Option<(Option<New>, SetAttributes)> {
     let kind = input.u32()?;
     match kind {
         3 | 4 => {
             let set = attributes(input)?;
             let major = input.u32()?;
             let minor = input.u32()?;
-            let special =
-                if kind == 3 { SpecialFile::Block { major, minor } } else { SpecialFile::Char { major, minor } };
-            Some((special, set))
+            let new = if kind == 3 { New::BlockDevice(major, minor) } else { New::CharDevice(major, minor) };
+            Some((Some(new), set))
         }
-        6 => Some((SpecialFile::Socket, attributes(input)?)),
-        7 => Some((SpecialFile::Fifo, attributes(input)?)),
-        _ => Some((SpecialFile::Unsupported, SetAttributes::default())),
+        6 => Some((Some(New::Socket), attributes(input)?)),
+        7 => Some((Some(New::Fifo), attributes(input)?)),
+        _ => Some((None, SetAttributes::default())),
     }
 }
 
@@ -178,10 +150,13 @@ mod tests {
             for word in words {
                 out.u32(*word);
             }
-            CreateHow::read(&mut Decoder::new(&out.bytes))
+            create_how(&mut Decoder::new(&out.bytes))
         };
-        assert_eq!(how(&[2, 0x0102_0304, 0x0506_0708]), Some(CreateHow::Exclusive([1, 2, 3, 4, 5, 6, 7, 8])));
-        assert_eq!(how(&[1, 0, 0, 0, 0, 0, 0]), Some(CreateHow::Guarded(SetAttributes::default())));
+        assert_eq!(
+            how(&[2, 0x0102_0304, 0x0506_0708]),
+            Some((CreateMode::Exclusive([1, 2, 3, 4, 5, 6, 7, 8]), SetAttributes::default()))
+        );
+        assert_eq!(how(&[1, 0, 0, 0, 0, 0, 0]), Some((CreateMode::Guarded, SetAttributes::default())));
         assert_eq!((how(&[3]), how(&[2, 1]), how(&[0])), (None, None, None));
         let kind = |words: &[u32]| {
             let mut out = Encoder::default();
@@ -190,15 +165,8 @@ mod tests {
             }
             special(&mut Decoder::new(&out.bytes)).map(|(special, _)| special)
         };
-        assert_eq!(kind(&[3, 0, 0, 0, 0, 0, 0, 8, 1]), Some(SpecialFile::Block { major: 8, minor: 1 }));
-        assert_eq!(kind(&[7, 0, 0, 0, 0, 0, 0]), Some(SpecialFile::Fifo));
-        assert_eq!((kind(&[1]), kind(&[4, 0, 0, 0, 0, 0, 0, 8])), (Some(SpecialFile::Unsupported), None));
-    }
-
-    #[test]
-    fn verifiers_map_to_distinct_times_below_2_to_the_31() {
-        let (atime, mtime) = verifier_times([0xff; 8]);
-        assert_eq!((atime, mtime), (0x7fff_ffff * SECOND_NS, 0x7fff_ffff * SECOND_NS));
-        assert_ne!(verifier_times([0, 0, 0, 1, 0, 0, 0, 0]), verifier_times([0, 0, 0, 0, 0, 0, 0, 1]));
+        assert_eq!(kind(&[3, 0, 0, 0, 0, 0, 0, 8, 1]), Some(Some(New::BlockDevice(8, 1))));
+        assert_eq!(kind(&[7, 0, 0, 0, 0, 0, 0]), Some(Some(New::Fifo)));
+        assert_eq!((kind(&[1]), kind(&[4, 0, 0, 0, 0, 0, 0, 8])), (Some(None), None));
     }
 }

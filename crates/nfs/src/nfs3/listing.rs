@@ -4,20 +4,15 @@
 //! end-of-list words, and `dircount` bounds names and cookies only. A limit too small for one entry returns
 //! NFS3ERR_TOOSMALL, never an empty page without end-of-list, on which clients would loop.
 //!
-//! Cookies are those of the tree: positions in the order of the names' hashes, which do not move when entries are
+//! Cookies are those of the files served: positions in the order of the names' hashes, which do not move when entries are
 //! added or removed. So a cookie stays valid indefinitely, but only for the same pool: the verifier is the pool's
 //! GUID.
 
-use super::{
-    Context, FATTR3_BYTES, Failed, LIST_MAX_BYTES, ResolvedFile, Status, attributes, handle_argument, post_op,
-};
+use super::{Context, FATTR3_BYTES, Failed, LIST_MAX_BYTES, Status, handle_argument, post_op};
 use crate::handle::HANDLE_BYTES;
 use crate::reply::Results;
 use crate::wire::{Decoder, Encoder, opaque_bytes};
-use futures_util::future::join_all;
-use weir_files::FileError;
-use weir_files::permission::READ;
-use weir_files::tree::TreeEntry;
+use weir_front::files::{Attributes, Entry, Listing};
 
 /// Number of entries read from the directory per step.
 const PAGE_ENTRIES: usize = 64;
@@ -92,64 +87,42 @@ impl Context<'_> {
         verifier: u64,
         mut limits: ByteLimits,
         plus: bool,
-    ) -> Result<(ResolvedFile, Page), Failed> {
-        let dir = self.directory(handle, READ).await?;
-        if cookie != 0 && verifier != self.handles.pool() {
-            return Err((Status::BadCookie, Some(dir)));
-        }
-        if !limits.take(0, FRAME_BYTES) {
-            return Err((Status::TooSmall, Some(dir)));
-        }
+    ) -> Result<(Attributes, Page), Failed> {
+        let id = self.id(handle)?;
         let mut page = Page { entries: Encoder::default(), count: 0, eof: false };
+        let mut first = true;
         loop {
-            let entries = self.tree.read_dir(self.rq, dir.node, cookie, PAGE_ENTRIES).await;
-            let entries = entries.map_err(|e: FileError| (self.report(&e), Some(dir.clone())))?;
-            let resolved = self.resolve_entries(&dir, &entries, plus).await;
-            for (entry, resolved) in entries.iter().zip(resolved) {
-                if !self.put(&dir, entry, resolved.as_ref(), plus, &mut limits, &mut page) {
+            let listing = self.files.read_dir(self.rq, &self.caller, id, cookie, PAGE_ENTRIES, plus).await;
+            let Listing { dir, entries, at_end } = listing.map_err(|failure| self.failed(failure))?;
+            if first && cookie != 0 && verifier != self.handles.pool() {
+                return Err((Status::BadCookie, Some(dir)));
+            }
+            if first && !limits.take(0, FRAME_BYTES) {
+                return Err((Status::TooSmall, Some(dir)));
+            }
+            first = false;
+            for entry in entries {
+                if !self.put(&entry, plus, &mut limits, &mut page) {
                     let too_small = page.count == 0;
                     return if too_small { Err((Status::TooSmall, Some(dir))) } else { Ok((dir, page)) };
                 }
                 cookie = entry.cookie;
             }
-            if entries.len() < PAGE_ENTRIES {
+            if at_end {
                 page.eof = true;
                 return Ok((dir, page));
             }
         }
     }
 
-    /// Attributes of entries, if requested and if the entry is in the same file system. Entries that are roots of
-    /// other file systems, or whose file can't be read, are sent without attributes and handle, as the protocol
-    /// allows; the client looks them up when needed. So listing ten thousand snapshots opens none of them.
-    async fn resolve_entries(
-        &self,
-        dir: &ResolvedFile,
-        entries: &[TreeEntry],
-        plus: bool,
-    ) -> Vec<Option<ResolvedFile>> {
-        join_all(entries.iter().map(|entry| async {
-            let same_branch = plus && entry.node.branch == dir.node.branch;
-            if same_branch { self.at(entry.node).await.ok() } else { None }
-        }))
-        .await
-    }
-
-    /// Encodes an entry; false if it does not fit.
-    fn put(
-        &self,
-        dir: &ResolvedFile,
-        entry: &TreeEntry,
-        resolved: Option<&ResolvedFile>,
-        plus: bool,
-        limits: &mut ByteLimits,
-        page: &mut Page,
-    ) -> bool {
+    /// Encodes an entry; false if it does not fit. An entry without its file is sent without attributes and handle, as the
+    /// protocol allows; the client looks it up when needed.
+    fn put(&self, entry: &Entry, plus: bool, limits: &mut ByteLimits, page: &mut Page) -> bool {
         let name_bytes = 8 + opaque_bytes(entry.name.len()) + 8;
         let mut total = ENTRY_BYTES + opaque_bytes(entry.name.len());
         if plus {
             total += 4 + 4;
-            if resolved.is_some() {
+            if entry.file.is_some() {
                 total += FATTR3_BYTES + opaque_bytes(HANDLE_BYTES);
             }
         }
@@ -158,32 +131,14 @@ impl Context<'_> {
         }
         page.count += 1;
         let out = &mut page.entries;
-        out.bool(true).u64(self.file_number(dir, entry, resolved)).opaque(&entry.name).u64(entry.cookie);
+        out.bool(true).u64(entry.file_number).opaque(&entry.name).u64(entry.cookie);
         if plus {
-            let handle = resolved.and_then(|found| self.handle(found.node, found.attributes.generation));
-            out.bool(resolved.is_some());
-            if let Some(found) = resolved {
-                attributes(out, found);
-            }
-            out.bool(handle.is_some());
-            if let Some(handle) = handle {
-                out.opaque(&handle);
+            post_op(out, entry.file.map(|file| file.attributes).as_ref());
+            out.bool(entry.file.is_some());
+            if let Some(file) = &entry.file {
+                out.opaque(&self.handles.make(file.id));
             }
         }
         true
-    }
-
-    /// File number of an entry: its object number; for the root of another file system, a number above all objects.
-    fn file_number(&self, dir: &ResolvedFile, entry: &TreeEntry, resolved: Option<&ResolvedFile>) -> u64 {
-        if let Some(found) = resolved {
-            return found.attributes.object.0;
-        }
-        if entry.node == dir.node {
-            return dir.attributes.object.0;
-        }
-        if entry.node.branch == dir.node.branch && entry.node.object != weir_files::tree::Node::ROOT {
-            return entry.node.object;
-        }
-        (1 << 48) | self.tree.export_of(entry.node).map(|export| export.id).unwrap_or(0)
     }
 }

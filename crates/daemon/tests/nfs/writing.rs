@@ -2,11 +2,11 @@
 
 use crate::harness::*;
 use std::sync::Arc;
+use weir_daemon::fuzz::{server_of, small_server, writable_server};
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Tree};
 use weir_front::{ExportRules, IdentityMap, Squash};
-use weir_nfs::fuzz::{small_server, writable_server};
 use weir_nfs::wire::{Decoder, Encoder};
 use weir_nfs::{Peer, Secrets, Server};
 
@@ -349,7 +349,7 @@ fn files_are_pinned_for_the_duration_of_a_call() {
     let opener = MemoryOpener([("p".to_owned(), Arc::clone(&files))].into());
     let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 54 }]);
     let secrets = Secrets { handles: [1; 32], verifier: *b"verifier" };
-    let server = Server::new(tree, 0xabcd, secrets, ExportRules::default());
+    let server = server_of(tree, secrets, ExportRules::default());
     let root = mount(&server, "/p").unwrap();
     let file = lookup(&server, &root, b"file").unwrap();
     assert_eq!(write(&server, &file, ALICE, 0, 2, b"CON"), Ok((3, 2)));

@@ -15,11 +15,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use weir_daemon::fuzz::{TARGETS, server_of, small_server};
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Tree};
 use weir_front::{ExportRules, IdentityMap, Squash};
-use weir_nfs::fuzz::{TARGETS, small_server};
 use weir_nfs::wire::{Decoder, Encoder};
 use weir_nfs::{Peer, Secrets, Server};
 
@@ -285,7 +285,7 @@ fn malformed_input_does_not_panic() {
         seed ^= seed << 17;
         seed
     };
-    for (_, target) in TARGETS {
+    for (_, target) in TARGETS.iter().chain(weir_nfs::fuzz::TARGETS) {
         for _ in 0..300 {
             let len = random() as usize % 300;
             let bytes: Vec<u8> = (0..len).map(|_| if random() % 3 == 0 { 0 } else { random() as u8 }).collect();
@@ -369,7 +369,7 @@ fn short_replies_are_copied() {
     let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
     let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 1 }]);
     let secrets = Secrets { handles: [7; 32], verifier: [0; 8] };
-    let server = Server::new(tree, 1, secrets, ExportRules::default());
+    let server = server_of(tree, secrets, ExportRules::default());
     let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();
     for (count, is_copy) in [(100, true), (1 << 16, false), (1 << 20, false)] {
         let message = Bytes::from(call(NFS, 3, 6, 1000, args(&file).u64(0).u32(count)));
@@ -393,7 +393,7 @@ fn unread_replies_are_bounded() {
         let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
         let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 1 }]);
         let secrets = Secrets { handles: [7; 32], verifier: [0; 8] };
-        let server = Arc::new(Server::new(tree, 1, secrets, ExportRules::default()));
+        let server = Arc::new(server_of(tree, secrets, ExportRules::default()));
         let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();
         let listener = machine.net.listen(LOOPBACK).await.unwrap();
         let address = listener.address();
