@@ -99,6 +99,12 @@ pub enum BlockError {
         /// Kind or state of the vdev.
         what: &'static str,
     },
+    /// An invariant of the engine was violated, so nothing is written any more ([`weir_machine::invariant`]).
+    #[error("nothing is written after an internal error ({what}): stop this process, and report the error")]
+    Invariant {
+        /// The violated invariant, and its place in the source.
+        what: &'static str,
+    },
     /// No leaf with this GUID has a disk.
     #[error("no device with the GUID {guid}")]
     NoSuchLeaf {

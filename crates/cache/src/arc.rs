@@ -21,7 +21,7 @@
 //! Source of the balance: OpenZFS `module/zfs/arc.c`, `arc_adapt`, `arc_evict`.
 
 use std::hash::Hash;
-use weir_machine::FixedMap;
+use weir_machine::{FixedMap, invariant};
 
 /// Minimum time between two hits of an MRU block to promote it to MFU, in nanoseconds (`ARC_MINTIME`, 62 ms): a
 /// sequence of small reads of one block is one use.
@@ -222,7 +222,8 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
                 self.nodes.len() - 1
             }
         };
-        self.index.insert(key, at);
+        let former = self.index.insert(key, at);
+        invariant!(former.is_none(), "a block is in two lists");
         self.link(at, list);
     }
 
@@ -235,7 +236,11 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
 
     /// Ends a reservation of [`ArcPolicy::reserve`]: before the block is inserted, or when its read failed.
     pub fn release(&mut self, cost_bytes: u64) {
-        debug_assert!(self.reserved_bytes >= cost_bytes, "more is released than was reserved");
+        invariant!(
+            self.reserved_bytes >= cost_bytes,
+            "{cost_bytes} of {} reserved bytes released",
+            self.reserved_bytes
+        );
         self.reserved_bytes = self.reserved_bytes.saturating_sub(cost_bytes);
     }
 
@@ -357,7 +362,8 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
 
     fn remove(&mut self, at: usize) {
         self.nodes[at].value = None;
-        self.index.remove(&self.nodes[at].key);
+        let known = self.index.remove(&self.nodes[at].key);
+        invariant!(known == Some(at), "the index leads to node {known:?} instead of {at}");
         self.free.push(at);
     }
 
@@ -374,8 +380,11 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
             NIL => self.chains[slot].oldest = newer,
             o => self.nodes[o].newer = newer,
         }
-        self.chains[slot].bytes -= cost;
-        self.chains[slot].count -= 1;
+        let chain = &mut self.chains[slot];
+        invariant!(chain.bytes >= cost && chain.count > 0, "a list of {} bytes loses {cost}", chain.bytes);
+        chain.bytes = chain.bytes.saturating_sub(cost);
+        chain.count = chain.count.saturating_sub(1);
+        invariant!((chain.count == 0) == (chain.newest == NIL), "a list of {} has no newest block", chain.count);
     }
 
     fn link(&mut self, at: usize, list: ArcState) {

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::{BlockError, Blocks, CacheClass, MAX_BLOCK_BYTES, ReadOptions};
 use weir_format::BlockPointer;
-use weir_machine::{Accounts, FixedMap, Machine, Nanos, Priority, Request, Source, Stage};
+use weir_machine::{Accounts, FixedMap, Machine, Nanos, Priority, Request, Source, Stage, invariant};
 
 /// Maximum bytes of prefetch in flight; beyond it no prefetch is started.
 const PREFETCH_LIMIT_BYTES: u64 = 32 << 20;
@@ -83,7 +83,7 @@ impl Shard {
     /// Registers a read in flight.
     fn begin_read(&mut self, key: Key, prefetch: bool) {
         let former = self.in_flight.insert(key, InFlightRead { waiters: Vec::new(), prefetch });
-        debug_assert!(former.is_none(), "a block is read twice at once");
+        invariant!(former.is_none(), "a block is read twice at once");
     }
 
     /// Removes a read in flight; returns its waiters.
@@ -314,7 +314,7 @@ impl Cache {
         shard.policy.set_budget(budget_bytes.saturating_sub(others).max(budget_bytes / self.shards.len() as u64));
         let result = change(&mut shard);
         let after = shard.policy.used_bytes();
-        debug_assert!(after <= before + more_bytes, "a shard grew by more than was claimed");
+        invariant!(after <= before + more_bytes, "a shard grew by more than was claimed");
         slot.used_bytes.store(after, Ordering::Relaxed);
         self.used_bytes.fetch_sub(before + more_bytes - after, Ordering::Relaxed);
         result

@@ -21,7 +21,7 @@ use futures_channel::oneshot;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
-use weir_machine::Origin;
+use weir_machine::{Origin, invariant};
 
 type Waiters = Vec<oneshot::Sender<()>>;
 
@@ -143,7 +143,9 @@ impl TxgTracker {
     fn release(&self, txg: Txg) {
         let waiters = {
             let mut state = self.state();
-            let left = state.holds.get_mut(&txg.0).map_or(0, |n| {
+            let holds = state.holds.get_mut(&txg.0);
+            invariant!(holds.as_ref().is_some_and(|n| **n > 0), "txg {} is released without a hold", txg.0);
+            let left = holds.map_or(0, |n| {
                 *n = n.saturating_sub(1);
                 *n
             });
@@ -162,6 +164,7 @@ impl TxgTracker {
         let (txg, opened) = {
             let mut state = self.state();
             state.open += 1;
+            invariant!(state.open > state.synced + 1, "txg {} opens after {} has synced", state.open, state.synced);
             let open = state.open;
             let later = state.opened.split_off(&(open + 1));
             (open - 1, std::mem::replace(&mut state.opened, later))
@@ -185,6 +188,8 @@ impl TxgTracker {
     pub fn synced(&self, txg: Txg) {
         let waiters = {
             let mut state = self.state();
+            invariant!(txg.0 > state.synced && txg.0 < state.open, "txg {} synced after {}", txg.0, state.synced);
+            invariant!(!state.holds.contains_key(&txg.0), "txg {} synced with transactions in it", txg.0);
             state.synced = txg.0;
             state.dirty_bytes.retain(|unsynced, _| *unsynced > txg.0);
             state.freed_blocks.retain(|unsynced, _| *unsynced > txg.0);

@@ -27,6 +27,7 @@ use weir_blocks::{FailMode, Suspension};
 use weir_dmu::zap;
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId};
+use weir_machine::invariant;
 use weir_pool::error::PoolError;
 
 /// Interval at which devices are checked, at most; a quarter of the shortest threshold if that is less.
@@ -49,6 +50,8 @@ struct Supervisor {
     hanging: BTreeSet<u64>,
     /// Whether the suspension was reported.
     is_suspended: bool,
+    /// Whether a violated invariant was reported.
+    is_violated: bool,
 }
 
 impl Engine {
@@ -67,6 +70,7 @@ impl Engine {
             on_panic,
             hanging: BTreeSet::new(),
             is_suspended: false,
+            is_violated: false,
         };
         drop(self.machine.tasks.spawn(async move {
             loop {
@@ -83,7 +87,8 @@ impl Engine {
     /// Why the pool's writes are suspended, or why they wait for a device; `None` if neither.
     pub fn suspended_because(&self) -> Option<Arc<str>> {
         let waits = self.waits_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        self.suspension().reason().or(self.txgs().failure()).or(waits)
+        let violation = invariant::violation().map(|what| format!("internal error: {what}").into());
+        violation.or(self.suspension().reason()).or(self.txgs().failure()).or(waits)
     }
 
     fn suspension(&self) -> &Suspension {
@@ -121,6 +126,11 @@ impl Engine {
                 },
             })?;
             tracing::info!(device = health.name, "put back into service");
+        }
+        if let Some(what) = invariant::violation() {
+            return Err(PoolError::Refused {
+                what: format!("internal error ({what}): stop this process and import the pool again"),
+            });
         }
         if let Some(why) = self.txgs().failure() {
             return Err(PoolError::Refused {
@@ -252,6 +262,11 @@ impl Supervisor {
             engine.events.report(ErrorReport::IoFailure, None);
         }
         self.is_suspended = why.is_some();
+        if let Some(what) = invariant::violation().filter(|_| !self.is_violated) {
+            tracing::error!("pool '{}' is suspended after an internal error: {what}", engine.name());
+            engine.events.report(ErrorReport::IoFailure, None);
+            self.is_violated = true;
+        }
         let failed = engine.txgs().failure().filter(|_| engine.suspension().mode() == FailMode::Panic);
         if let Some(why) = failed {
             (self.on_panic)(&why);

@@ -25,6 +25,7 @@ pub mod byte_semaphore;
 pub mod compute;
 pub mod disk;
 pub mod entropy;
+pub mod invariant;
 pub mod map;
 pub mod memory;
 pub mod net;

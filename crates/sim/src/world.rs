@@ -43,6 +43,7 @@ impl SimWorld {
 
     /// A world with seed `seed` and without disks.
     pub fn new(seed: u64) -> Self {
+        weir_machine::invariant::panic_on_violation();
         let mut rng = Rng::new(seed);
         let state = State {
             now_ns: 0,

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, VecDeque, vec_deque};
 use weir_format::zil::ZilHeader;
 use weir_format::{BlockPointer, Txg};
+use weir_machine::invariant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -113,6 +114,7 @@ impl Chain {
 
     /// Starts a chain with a block allocated in `txg`.
     pub fn begin(&mut self, pointer: BlockPointer, txg: Txg) {
+        invariant!(self.blocks.is_empty() && !self.ended, "a chain of {} blocks begins again", self.blocks.len());
         self.head_txg = txg;
         self.push(pointer, txg);
     }
@@ -134,6 +136,7 @@ impl Chain {
         let number = self.first + self.blocks.len().checked_sub(1)? as u64;
         let ended = self.ended;
         let last = self.blocks.back_mut().filter(|b| b.step == Step::Fresh)?;
+        invariant!(last.allocated <= issued, "the successor was allocated in txg {}, before its block", issued.0);
         (last.last_record, last.issued) = (last_record, issued);
         last.step = if ended { Step::Failed } else { Step::Issued };
         match successor {
@@ -183,7 +186,7 @@ impl Chain {
         let end = (end.saturating_sub(self.first) as usize).min(self.blocks.len());
         let flushed = self.blocks.range_mut(self.stable.min(end)..end);
         self.stable += flushed.take_while(|b| b.step == Step::Written).map(|b| b.step = Step::Stable).count();
-        debug_assert!(self.stable <= self.blocks.len());
+        invariant!(self.stable <= self.blocks.len(), "{} of {} blocks are stable", self.stable, self.blocks.len());
         self.first_unstable()
     }
 
@@ -238,6 +241,8 @@ impl Chain {
         }
         let had_blocks = !self.blocks.is_empty();
         let over = self.blocks.iter().take_while(|b| b.is_unneeded(txg, self.ended)).count();
+        let lost = self.blocks.iter().take(over).find(|b| b.last_record > txg);
+        invariant!(lost.is_none(), "a log block with records of a txg after {} is freed", txg.0);
         frees.extend(self.blocks.drain(..over).map(|b| b.pointer));
         self.first += over as u64;
         self.stable = self.stable.saturating_sub(over);

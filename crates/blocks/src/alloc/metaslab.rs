@@ -5,6 +5,7 @@ use super::{SpaceFault, SpaceKind};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use weir_format::Txg;
+use weir_machine::invariant;
 
 /// Number of txgs that must have synced after the txg of a free before the space is allocatable again; the pool can be
 /// rewound by this number of txgs (`TXG_DEFER_SIZE`).
@@ -127,8 +128,10 @@ impl Metaslab {
         let next = if is_best_fit { None } else { self.free.first_fit(*cursor, len, MAX_SEGMENTS_TRIED) };
         let at = next.or_else(|| self.free.best_fit(len))?;
         *cursor = at + len;
-        self.free.remove(at..at + len);
-        self.changes.entry(txg).or_default().allocated.add(at..at + len);
+        let was_free = self.free.remove(at..at + len);
+        invariant!(was_free, "the allocated range {at:#x}, {len:#x} bytes, was not free");
+        let is_new = self.changes.entry(txg).or_default().allocated.add(at..at + len);
+        invariant!(is_new, "range {at:#x}, {len:#x} bytes, is allocated twice in txg {}", txg.0);
         self.note_recent(at..at + len, txg);
         Some(at)
     }
@@ -152,7 +155,8 @@ impl Metaslab {
         if !self.free.remove(range.clone()) {
             return Err(SpaceFault::NotFree);
         }
-        self.changes.entry(txg).or_default().allocated.add(range.clone());
+        let is_new = self.changes.entry(txg).or_default().allocated.add(range.clone());
+        invariant!(is_new, "the claimed range {range:#x?} is allocated twice in txg {}", txg.0);
         self.note_recent(range, txg);
         Ok(())
     }
@@ -161,7 +165,8 @@ impl Metaslab {
         let recent = self.recent.entry(txg).or_default();
         // A part may have been allocated, handed out as a change, freed and reused in this same txg.
         recent.remove_common(&range);
-        recent.add(range);
+        let is_new = recent.add(range);
+        invariant!(is_new, "a part of the range remains among the recent allocations of txg {}", txg.0);
     }
 
     /// Status of the space at `range` for a pointer born in `birth`; `synced` is the last synced txg.
@@ -223,7 +228,8 @@ impl Metaslab {
             };
         }
         for range in &freed {
-            self.free.add(range.clone());
+            let was_allocated = self.free.add(range.clone());
+            invariant!(was_allocated, "the freed range {range:#x?} is free already");
         }
         DeferredFrees { freed, forgotten_bytes: 0 }
     }
@@ -239,8 +245,9 @@ impl Metaslab {
 
     /// Makes a range that [`Metaslab::disable_range`] returned allocatable again.
     pub fn enable_range(&mut self, range: Range<u64>) {
-        self.disabled.remove(range.clone());
-        self.free.add(range);
+        let was_disabled = self.disabled.remove(range.clone());
+        let is_new = self.free.add(range.clone());
+        invariant!(was_disabled && is_new, "range {range:#x?} was not set aside");
     }
 
     /// Number of free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, for each n: allocatable segments, and the frees of each txg up to

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use weir_machine::invariant;
 
 /// A set of byte ranges, indexed by offset and by size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,15 +43,17 @@ impl Segments {
     }
 
     fn insert(&mut self, start: u64, end: u64) {
-        self.by_offset.insert(start, end);
-        self.by_size.insert((end - start, start));
+        let former = self.by_offset.insert(start, end);
+        let is_new = self.by_size.insert((end - start, start));
+        invariant!(former.is_none() && is_new, "segment {start:#x} is in the set already");
         self.total_bytes += end - start;
         *self.count_of(end - start) += 1;
     }
 
     fn delete(&mut self, start: u64, end: u64) {
-        self.by_offset.remove(&start);
-        self.by_size.remove(&(end - start, start));
+        let known = self.by_offset.remove(&start);
+        let was_sized = self.by_size.remove(&(end - start, start));
+        invariant!(known == Some(end) && was_sized, "segment {start:#x} to {end:#x} is not in the set");
         self.total_bytes -= end - start;
         *self.count_of(end - start) -= 1;
     }

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_format::Txg;
 use weir_format::indirect::MappingEntry;
-use weir_machine::{Accounts, Buf, Clock};
+use weir_machine::{Accounts, Buf, Clock, invariant};
 
 /// A top-level vdev.
 pub(super) struct Top {
@@ -201,7 +201,7 @@ impl Tree {
             ranges.for_each(|(from, to)| leaf.iter().for_each(|leaf| leaf.writes().dtl().dirty(*from, *to, false)));
         }
         let (tops, next_unused) = Tops::new(new);
-        debug_assert!(tops.tops.len() >= old.tops.len(), "no top-level vdev disappears");
+        invariant!(tops.tops.len() >= old.tops.len(), "a top-level vdev disappears");
         self.tops.store(tops);
         Ok(Replaced(std::mem::replace(&mut unused, next_unused)))
     }
@@ -246,6 +246,9 @@ impl Tree {
     }
 
     pub(super) fn check_writable(&self) -> Result<(), BlockError> {
+        if let Some(what) = invariant::violation() {
+            return Err(BlockError::Invariant { what });
+        }
         if self.is_writable() { Ok(()) } else { Err(BlockError::ReadOnly) }
     }
 
