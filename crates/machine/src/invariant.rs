@@ -71,7 +71,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "invariant violated: 5 of 4 bytes")]
     fn a_violated_invariant_stops_a_test() {
-        let (used, budget) = (5, 4);
+        let used = 5;
+        let budget = 4;
         invariant!(used <= budget, "{used} of {budget} bytes");
     }
 }
