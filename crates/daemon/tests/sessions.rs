@@ -5,7 +5,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_daemon::exports::{Exports, OpenPool};
 use weir_daemon::{ExportRules, IdentityMap, Service, ServiceOptions, Squash};
 use weir_dsl::sync_tasks::{Kind, NewDataset, VolumeSpec};
@@ -14,7 +14,7 @@ use weir_machine::{Machine, Request};
 use weir_nfs::wire::{Decoder, Encoder};
 use weir_pool::OpenOptions;
 use weir_pool::config::Class;
-use weir_sim::{Rng, SimError, SimWorld, Timing};
+use weir_sim::{Rng, SimError, SimStream, SimWorld, Timing};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
@@ -87,7 +87,7 @@ impl Client {
         Client { world: world.clone(), rng: Rng::new(seed), model: model.clone(), next: 0 }
     }
 
-    fn connect(&self, to: SocketAddr, port: u16) -> io::Result<DuplexStream> {
+    fn connect(&self, to: SocketAddr, port: u16) -> io::Result<SimStream> {
         self.world.net().connect(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port), to)
     }
 
@@ -194,7 +194,7 @@ fn call(program: u32, procedure: u32, xid: u32, arguments: &Encoder) -> Vec<u8> 
     [&(1 << 31 | out.bytes.len() as u32).to_be_bytes()[..], &out.bytes].concat()
 }
 
-async fn exchange(stream: &mut DuplexStream, call: &[u8]) -> io::Result<Vec<u8>> {
+async fn exchange(stream: &mut SimStream, call: &[u8]) -> io::Result<Vec<u8>> {
     stream.write_all(call).await?;
     let mark = stream.read_u32().await? & !(1 << 31);
     let mut reply = vec![0; mark as usize];

@@ -6,11 +6,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use weir_front::{Connection, FrontEnd, HostBudget, Limits};
 use weir_machine::{Clock, Machine};
-use weir_sim::SimWorld;
+use weir_sim::{SimStream, SimWorld};
 
 /// The server of the test: a message is its length in four bytes and as many bytes; the answer is the same bytes.
 const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 2049);
@@ -73,7 +73,7 @@ where
     done.unwrap()
 }
 
-fn connect(world: &SimWorld, from: [u8; 4], port: u16) -> DuplexStream {
+fn connect(world: &SimWorld, from: [u8; 4], port: u16) -> SimStream {
     world.net().connect(address((from, port)), address(SERVER)).unwrap()
 }
 
@@ -152,7 +152,7 @@ fn b2_clients_that_do_not_read_keep_no_client_out() {
 }
 
 /// Sends a message, and reads its answer.
-async fn exchange(stream: &mut DuplexStream, message: &[u8]) -> io::Result<Vec<u8>> {
+async fn exchange(stream: &mut SimStream, message: &[u8]) -> io::Result<Vec<u8>> {
     stream.write_u32(message.len() as u32).await?;
     let mut answer = vec![0; message.len()];
     let (mut reader, mut writer) = tokio::io::split(stream);

@@ -18,7 +18,7 @@
 //! Invariants: a seed determines the whole history, which [`run_twice`] checks by running it twice and comparing the
 //! traces; the simulator reads no clock, starts no thread and iterates in no order that depends on addresses. Each
 //! run also checks the simulator itself with a [`canary`]: a minimal commit protocol that survives every power cut,
-//! and variants with one flush omitted, which must fail.
+//! and variants with one flush omitted, which must fail. [`net_canary`] is the same for the faults of the network.
 //!
 //! ```
 //! use weir_machine::{Access, Buf};
@@ -44,6 +44,7 @@ pub mod fault;
 pub mod fuzz;
 pub mod medium;
 pub mod net;
+pub mod net_canary;
 pub mod read_set;
 pub mod record;
 pub mod rng;
@@ -56,6 +57,7 @@ pub mod world;
 pub use disk::{SimDisk, Stats};
 pub use errors::{ErrorCounts, ErrorPlan};
 pub use fault::{Fault, FaultId};
+pub use net::{Direction, SimStream};
 pub use read_set::ReadSet;
 pub use record::{Cut, Moment, Recording, Replay, Start};
 pub use rng::Rng;

@@ -1,17 +1,27 @@
 //! The simulated network: pipes between a listening socket and the clients that a test makes.
 //!
-//! Bytes arrive in order and whole; which connection runs next is the world's choice. A client that is dropped is a
-//! connection that was cut: the server reads what had been sent, which may end in the middle of a message, and then the
-//! end, and its replies go nowhere.
+//! Bytes of a connection arrive in order; which connection runs next is the world's choice. A test lays faults over a
+//! connection, each of which the canary ([`crate::net_canary`]) must detect:
+//!
+//! - *cut*, in either direction after any number of bytes ([`SimStream::cut_after`]): the server reads what had been sent,
+//!   which may end in the middle of a message, and then the end; its replies go nowhere. A client that is dropped is a
+//!   connection that was cut as well;
+//! - *delays* ([`SimStream::delayed`]): messages arrive in parts and late, and those of several connections in another order
+//!   than they were sent.
 
+use crate::rng::Rng;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::io::DuplexStream;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use weir_machine::Clock;
 use weir_machine::net::{Accepted, Listener, Net};
 
 /// Bytes that are on their way in one direction, at most.
@@ -39,13 +49,148 @@ impl SimNet {
     ///
     /// # Errors
     /// [`io::ErrorKind::ConnectionRefused`] if no socket listens there.
-    pub fn connect(&self, from: SocketAddr, to: SocketAddr) -> io::Result<DuplexStream> {
+    pub fn connect(&self, from: SocketAddr, to: SocketAddr) -> io::Result<SimStream> {
         let (client, server) = tokio::io::duplex(PIPE_BYTES);
         let (reader, writer) = tokio::io::split(server);
         let accepted = Accepted { reader: Box::new(reader), writer: Box::new(writer), peer: from };
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         self.sockets().get(&to).ok_or_else(refused)?.send(accepted).map_err(|_| refused())?;
-        Ok(client)
+        Ok(SimStream { pipe: Some(client), cut: None, delays: None })
+    }
+}
+
+/// Direction of the bytes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+}
+
+/// Random delays of the parts of messages.
+struct Delays {
+    clock: Clock,
+    rng: Rng,
+    max: Duration,
+    /// The part of each direction that is on its way, by [`Direction`].
+    waiting: [Option<BoxFuture<'static, ()>>; 2],
+}
+
+impl Delays {
+    /// Waits until the next part arrives, and returns how long it may be at most.
+    fn poll_part(&mut self, direction: Direction, cx: &mut Context<'_>, len: usize) -> Poll<usize> {
+        let max_ns = u64::try_from(self.max.as_nanos()).unwrap_or(u64::MAX);
+        let waiting = &mut self.waiting[direction as usize];
+        let on_its_way = waiting.get_or_insert_with(|| {
+            let delay = Duration::from_nanos(self.rng.below(max_ns.saturating_add(1)));
+            let clock = self.clock.clone();
+            async move { clock.sleep(delay).await }.boxed()
+        });
+        ready!(on_its_way.poll_unpin(cx));
+        *waiting = None;
+        Poll::Ready(1 + self.rng.below(len.max(1) as u64) as usize)
+    }
+}
+
+/// The client's end of a connection.
+pub struct SimStream {
+    /// `None` once the connection is cut.
+    pipe: Option<DuplexStream>,
+    /// Direction, and number of bytes that still pass.
+    cut: Option<(Direction, u64)>,
+    delays: Option<Delays>,
+}
+
+impl SimStream {
+    /// Cuts the connection when `bytes` more bytes have passed in one direction. With 0 bytes to the client it is cut when
+    /// the server has sent something, none of which arrives.
+    pub fn cut_after(&mut self, direction: Direction, bytes: u64) {
+        self.cut = Some((direction, bytes));
+        if direction == Direction::ToServer && bytes == 0 {
+            self.pipe = None;
+        }
+    }
+
+    /// Whether the connection is cut.
+    pub fn is_cut(&self) -> bool {
+        self.pipe.is_none()
+    }
+
+    /// Splits the messages of both directions into parts, each of which is delayed by at most `max`, as `seed` chooses.
+    pub fn delayed(self, clock: &Clock, seed: u64, max: Duration) -> Self {
+        let delays = Delays { clock: clock.clone(), rng: Rng::new(seed), max, waiting: [None, None] };
+        SimStream { delays: Some(delays), ..self }
+    }
+
+    /// Number of bytes of `len` that may pass in a direction.
+    fn passing(&self, direction: Direction, len: usize) -> usize {
+        match self.cut {
+            Some((cut, left)) if cut == direction => usize::try_from(left).map_or(len, |left| left.min(len)),
+            _ => len,
+        }
+    }
+
+    /// Counts bytes that have passed, and cuts the connection after the last one.
+    fn passed(&mut self, direction: Direction, bytes: usize) {
+        if let Some((cut, left)) = &mut self.cut
+            && *cut == direction
+        {
+            *left = left.saturating_sub(bytes as u64);
+            if *left == 0 {
+                self.pipe = None;
+            }
+        }
+    }
+}
+
+fn reset() -> io::Error {
+    io::ErrorKind::ConnectionReset.into()
+}
+
+impl AsyncRead for SimStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let part = match &mut self.delays {
+            Some(delays) => ready!(delays.poll_part(Direction::ToClient, cx, buf.remaining())),
+            None => buf.remaining(),
+        };
+        let passing = self.passing(Direction::ToClient, part.min(buf.remaining()));
+        let Some(pipe) = &mut self.pipe else { return Poll::Ready(Err(reset())) };
+        // Of a reply of which nothing may pass, the first byte is read and lost.
+        let mut bytes = vec![0; passing.max(1)];
+        let mut read = ReadBuf::new(&mut bytes);
+        ready!(Pin::new(pipe).poll_read(cx, &mut read))?;
+        let arrived = read.filled().len().min(passing);
+        buf.put_slice(&read.filled()[..arrived]);
+        if !read.filled().is_empty() {
+            self.passed(Direction::ToClient, arrived);
+        }
+        if passing == 0 { Poll::Ready(Err(reset())) } else { Poll::Ready(Ok(())) }
+    }
+}
+
+impl AsyncWrite for SimStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let part = match &mut self.delays {
+            Some(delays) => ready!(delays.poll_part(Direction::ToServer, cx, buf.len())),
+            None => buf.len(),
+        };
+        let passing = self.passing(Direction::ToServer, part.min(buf.len()));
+        let Some(pipe) = &mut self.pipe else { return Poll::Ready(Err(reset())) };
+        let written = ready!(Pin::new(pipe).poll_write(cx, &buf[..passing]))?;
+        self.passed(Direction::ToServer, written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pipe.as_mut().map_or(Poll::Ready(Ok(())), |pipe| Pin::new(pipe).poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pipe.as_mut().map_or(Poll::Ready(Ok(())), |pipe| Pin::new(pipe).poll_shutdown(cx))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::canary::{Omit, survive_cuts, survive_failures};
 use crate::fault::Fault;
+use crate::net_canary::{NetBug, survive_delays, survive_net_cuts};
 use crate::scheduler::SimError;
 use crate::timing::Timing;
 use crate::world::SimWorld;
@@ -43,11 +44,11 @@ pub fn run_twice<T>(seed: u64, scenario: impl Fn(&SimWorld) -> T) -> Result<T, D
 /// Totals over runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Power cuts survived.
+    /// Cuts of the power and of connections survived.
     pub cuts: u64,
     /// Failed operations survived.
     pub failures: u64,
-    /// Planted bugs detected, of two per seed.
+    /// Planted bugs detected, of five per seed.
     pub caught: u64,
     /// Steps of the stress scenario.
     pub steps: u64,
@@ -61,6 +62,12 @@ pub fn seed(seed: u64, counts: &mut Counts) -> Result<(), String> {
     let context = |what: &str, point: u64, v: &dyn std::fmt::Display| format!("seed {seed}, {what} {point}: {v}");
     counts.cuts += survive_cuts(seed, COMMITS, Omit::Nothing).map_err(|(p, v)| context("power cut", p, &v))?;
     counts.failures += survive_failures(seed, COMMITS).map_err(|(p, v)| context("failed operation", p, &v))?;
+    counts.cuts += survive_net_cuts(seed, NetBug::Nothing).map_err(|v| context("cut of a connection", 0, &v))?;
+    survive_delays(seed, NetBug::Nothing).map_err(|v| context("delays", 0, &v))?;
+    for bug in [NetBug::ExecutesParts, NetBug::ForgetsReplies] {
+        counts.caught += u64::from(survive_net_cuts(seed, bug).is_err());
+    }
+    counts.caught += u64::from(survive_delays(seed, NetBug::TrustsArrival).is_err());
     for omit in [Omit::FlushBeforeRoot, Omit::FlushAfterRoot] {
         counts.caught += u64::from(survive_cuts(seed, COMMITS, omit).is_err());
     }

@@ -7,10 +7,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use weir_machine::Clock;
-use weir_sim::{Rng, SimWorld};
+use weir_sim::{Rng, SimStream, SimWorld};
 
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 2049);
 const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), 800);
@@ -34,7 +34,7 @@ struct Client {
     world: SimWorld,
     clock: Clock,
     rng: Rng,
-    stream: Option<DuplexStream>,
+    stream: Option<SimStream>,
     cuts: usize,
 }
 
@@ -66,7 +66,7 @@ impl Client {
     /// Sends a call and reads its reply; `None` if the caller has to cut the connection.
     async fn exchange(
         &mut self,
-        stream: &mut DuplexStream,
+        stream: &mut SimStream,
         framed: &[u8],
         cut: Option<CutPoint>,
     ) -> io::Result<Option<Vec<u8>>> {

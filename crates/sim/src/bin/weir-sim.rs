@@ -64,8 +64,8 @@ fn report(seeds: u64, counts: &Counts, begin: Instant) {
     let rate = counts.cuts as f64 / begin.elapsed().as_secs_f64().max(1e-9);
     let Counts { cuts, failures, caught, steps } = counts;
     println!(
-        "{seeds} seeds: {cuts} power cuts ({rate:.0}/s) and {failures} failed operations survived, \
+        "{seeds} seeds: {cuts} cuts ({rate:.0}/s) and {failures} failed operations survived, \
          {caught} of {} planted bugs caught, {steps} steps under faults, each seed twice",
-        2 * seeds
+        5 * seeds
     );
 }
