@@ -148,23 +148,23 @@ async fn make(files: &FileSystem, rq: &Request, client: u64, change: Change) -> 
     let (root, cred) = (files.root(), &Cred::root());
     let name = name_of(client, change.name);
     let Some(version) = change.version else {
-        return match files.remove(rq, cred, root, &name).await {
+        return match files.names().remove(rq, cred, root, &name).await {
             Err(FileError::NotFound) => Ok(()),
             done => done,
         };
     };
     let other_name = format!("client {client} new").into_bytes();
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
-    let file = files.create(rq, cred, root, &other_name, &new).await?.object;
+    let file = files.names().create(rq, cred, root, &other_name, &new).await?.object;
     // Truncates what an earlier round left there.
-    files.set_attributes(rq, cred, file, &SetAttributes::size(0)).await?;
+    files.attrs().set(rq, cred, file, &SetAttributes::size(0)).await?;
     let whole = content(version);
     let half = (whole.len() / 2).min(change.how as usize % LONGEST as usize);
-    files.write(rq, cred, file, WriteAt::Offset(half as u64), whole.slice(half..)).await?;
-    files.write(rq, cred, file, WriteAt::Offset(0), whole.slice(..half)).await?;
+    files.contents().write(rq, cred, file, WriteAt::Offset(half as u64), whole.slice(half..)).await?;
+    files.contents().write(rq, cred, file, WriteAt::Offset(0), whole.slice(..half)).await?;
     // Synced before the rename, so that the name never leads to data that is not stable, as careful programs do.
     files.sync(rq, Some(file)).await?;
-    files.rename(rq, cred, (root, &other_name), (root, &name), RenameMode::Replace).await
+    files.names().rename(rq, cred, (root, &other_name), (root, &name), RenameMode::Replace).await
 }
 
 /// State of each name: a version, or absent.
@@ -174,14 +174,15 @@ async fn found(files: &FileSystem, rq: &Request, differences: &mut Vec<String>) 
     let mut states = States::new();
     for client in 0..CLIENTS {
         for name in 0..NAMES {
-            let file = match files.lookup(rq, files.root(), &name_of(client, name)).await {
+            let file = match files.directories().lookup(rq, files.root(), &name_of(client, name)).await {
                 Err(FileError::NotFound) => {
                     states.insert((client, name), None);
                     continue;
                 }
                 file => file.map_err(|e| failed("lookup", e))?,
             };
-            let bytes = files.read(rq, file, 0, LONGEST as usize + 99).await.map_err(|e| failed("read", e))?;
+            let bytes =
+                files.contents().read(rq, file, 0, LONGEST as usize + 99).await.map_err(|e| failed("read", e))?;
             let version = bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
             if bytes != content(version) {
                 differences.push(format!("client {client} file {name}: no whole version ({} bytes)", bytes.len()));

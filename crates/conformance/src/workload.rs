@@ -162,65 +162,72 @@ fn attribute() -> Vec<u8> {
 /// Makes the folder with its files.
 async fn first(files: &FileSystem, rq: &Request) -> Result<(), Stop> {
     let root = &Cred::root();
-    let folder =
-        files.create(rq, root, files.root(), OURS.as_bytes(), &New::of(NewKind::Directory, 0o755)).await?.object;
+    let folder = files
+        .names()
+        .create(rq, root, files.root(), OURS.as_bytes(), &New::of(NewKind::Directory, 0o755))
+        .await?
+        .object;
     for n in 0..FILES {
         let name = format!("file {n}");
-        let file = files.create(rq, root, folder, name.as_bytes(), &New::of(NewKind::Regular, 0o644)).await?.object;
-        files.write(rq, root, file, WriteAt::Offset(0), content(n + 1)).await?;
+        let file =
+            files.names().create(rq, root, folder, name.as_bytes(), &New::of(NewKind::Regular, 0o644)).await?.object;
+        files.contents().write(rq, root, file, WriteAt::Offset(0), content(n + 1)).await?;
         if n % 4 == 0 {
             files.sync(rq, Some(file)).await?;
         }
         if n == LINKED {
-            files.link(rq, root, file, folder, b"second name").await?;
-            match files.set_xattr(rq, root, file, XATTR, &attribute(), XattrMode::Any).await {
+            files.names().link(rq, root, file, folder, b"second name").await?;
+            match files.xattrs().set(rq, root, file, XATTR, &attribute(), XattrMode::Any).await {
                 // This file is checked later.
                 Err(FileError::Unsupported { .. }) => {
-                    files.create(rq, root, folder, NO_XATTRS, &New::of(NewKind::Regular, 0o644)).await?;
+                    files.names().create(rq, root, folder, NO_XATTRS, &New::of(NewKind::Regular, 0o644)).await?;
                 }
                 set => set?,
             }
         }
     }
-    files.create(rq, root, folder, b"link", &New::of(NewKind::Symlink(b"../elsewhere".to_vec()), 0o777)).await?;
+    files
+        .names()
+        .create(rq, root, folder, b"link", &New::of(NewKind::Symlink(b"../elsewhere".to_vec()), 0o777))
+        .await?;
     Ok(files.sync(rq, None).await?)
 }
 
 /// Overwrites, removes, renames, punches and copies. A copy is written where blocks may not be shared.
 async fn second(files: &FileSystem, rq: &Request, shares: bool) -> Result<(), Stop> {
     let root = &Cred::root();
-    let folder = files.lookup(rq, files.root(), OURS.as_bytes()).await?;
+    let folder = files.directories().lookup(rq, files.root(), OURS.as_bytes()).await?;
     for n in 0..FILES {
         let name = format!("file {n}");
         match version(Generation::Second, n) {
-            None => files.remove(rq, root, folder, name.as_bytes()).await?,
+            None => files.names().remove(rq, root, folder, name.as_bytes()).await?,
             Some(version) if version != n + 1 => {
-                let file = files.lookup(rq, folder, name.as_bytes()).await?;
-                files.set_attributes(rq, root, file, &SetAttributes::size(0)).await?;
-                files.write(rq, root, file, WriteAt::Offset(0), content(version)).await?;
+                let file = files.directories().lookup(rq, folder, name.as_bytes()).await?;
+                files.attrs().set(rq, root, file, &SetAttributes::size(0)).await?;
+                files.contents().write(rq, root, file, WriteAt::Offset(0), content(version)).await?;
             }
             Some(_) => {}
         }
     }
-    files.rename(rq, root, (folder, b"link"), (folder, b"renamed"), RenameMode::NoReplace).await?;
-    let punched = files.lookup(rq, folder, format!("file {PUNCHED}").as_bytes()).await?;
-    files.allocate(rq, root, punched, HOLE, Space::Punch).await?;
-    let copied = files.lookup(rq, folder, format!("file {COPIED}").as_bytes()).await?;
-    let copy = files.create(rq, root, folder, b"copy", &New::of(NewKind::Regular, 0o600)).await?.object;
+    files.names().rename(rq, root, (folder, b"link"), (folder, b"renamed"), RenameMode::NoReplace).await?;
+    let punched = files.directories().lookup(rq, folder, format!("file {PUNCHED}").as_bytes()).await?;
+    files.contents().allocate(rq, root, punched, HOLE, Space::Punch).await?;
+    let copied = files.directories().lookup(rq, folder, format!("file {COPIED}").as_bytes()).await?;
+    let copy = files.names().create(rq, root, folder, b"copy", &New::of(NewKind::Regular, 0o600)).await?.object;
     let (mut done, len) = (0, content(COPIED + 1).len() as u64);
     while done < len {
         if !shares {
-            files.write(rq, root, copy, WriteAt::Offset(0), content(COPIED + 1)).await?;
+            files.contents().write(rq, root, copy, WriteAt::Offset(0), content(COPIED + 1)).await?;
             break;
         }
-        done += files.copy_range(rq, root, (files, copied, done), (copy, done), len - done).await?.max(1);
+        done += files.contents().copy_range(rq, root, (files, copied, done), (copy, done), len - done).await?.max(1);
     }
     Ok(files.sync(rq, None).await?)
 }
 
 /// Returns how the folder differs from its generation.
 pub async fn differences(files: &FileSystem, rq: &Request, generation: Generation) -> Vec<String> {
-    let folder = match files.lookup(rq, files.root(), OURS.as_bytes()).await {
+    let folder = match files.directories().lookup(rq, files.root(), OURS.as_bytes()).await {
         Ok(folder) => folder,
         Err(error) => return vec![format!("{OURS}: {error}")],
     };
@@ -231,8 +238,8 @@ pub async fn differences(files: &FileSystem, rq: &Request, generation: Generatio
         }
     }
     let link = if generation == Generation::First { "link" } else { "renamed" };
-    let target = match files.lookup(rq, folder, link.as_bytes()).await {
-        Ok(object) => files.read_link(rq, object).await,
+    let target = match files.directories().lookup(rq, folder, link.as_bytes()).await {
+        Ok(object) => files.contents().read_link(rq, object).await,
         Err(error) => Err(error),
     };
     if !target.as_ref().is_ok_and(|target| target[..] == b"../elsewhere"[..]) {
@@ -248,20 +255,20 @@ async fn file_is(
     wanted: Option<&[u8]>,
 ) -> Result<(), String> {
     let said = |error: FileError| error.to_string();
-    let object = match (files.lookup(rq, folder, name.as_bytes()).await, wanted) {
+    let object = match (files.directories().lookup(rq, folder, name.as_bytes()).await, wanted) {
         (Err(FileError::NotFound), None) => return Ok(()),
         (Ok(_), None) => return Err("is there".into()),
         (object, Some(_)) => object.map_err(said)?,
         (Err(error), None) => return Err(error.to_string()),
     };
     let wanted = wanted.unwrap_or_default();
-    let found = files.read(rq, object, 0, wanted.len() + 1).await.map_err(said)?;
+    let found = files.contents().read(rq, object, 0, wanted.len() + 1).await.map_err(said)?;
     if found[..] != *wanted {
         return Err(format!("{} bytes, other than the {} written", found.len(), wanted.len()));
     }
     if name == format!("file {LINKED}") {
-        let takes_none = files.lookup(rq, folder, NO_XATTRS).await.is_ok();
-        let value = files.xattr(rq, object, XATTR).await.map_err(said)?;
+        let takes_none = files.directories().lookup(rq, folder, NO_XATTRS).await.is_ok();
+        let value = files.xattrs().get(rq, object, XATTR).await.map_err(said)?;
         if value.map(|value| value.to_vec()) != (!takes_none).then(attribute) {
             return Err("another attribute".into());
         }
@@ -454,8 +461,8 @@ async fn thin_folder(files: &FileSystem, rq: &Request, top: ObjectId) -> Result<
     while let Some(folder) = folders.pop()
         && plain.len() < 2 * MAX_REMOVED
     {
-        for entry in files.read_dir(rq, folder, 0, 2 * MAX_REMOVED).await? {
-            match files.attributes(rq, entry.object).await?.kind {
+        for entry in files.directories().read_dir(rq, folder, 0, 2 * MAX_REMOVED).await? {
+            match files.attrs().get(rq, entry.object).await?.kind {
                 weir_files::FileKind::Directory if entry.name[..] != *OURS.as_bytes() => folders.push(entry.object),
                 weir_files::FileKind::Regular => plain.push((folder, entry.name)),
                 _ => {}
@@ -463,7 +470,7 @@ async fn thin_folder(files: &FileSystem, rq: &Request, top: ObjectId) -> Result<
         }
     }
     for (folder, name) in plain.into_iter().step_by(2).take(MAX_REMOVED) {
-        match files.remove(rq, &Cred::root(), folder, &name).await {
+        match files.names().remove(rq, &Cred::root(), folder, &name).await {
             // Some have flags that forbid it.
             Ok(()) | Err(FileError::NotPermitted { .. }) => {}
             Err(error) => return Err(Stop::from(error)),

@@ -282,8 +282,8 @@ fn nothing_acknowledged_as_stable_is_lost_when_connections_and_the_power_are_cut
             let bytes = BLOCKS as usize * BLOCK;
             let of_volume = volume.read(rq, 0, bytes).await.unwrap().to_vec();
             let files = engine.file_system(rq, "tank").await.unwrap();
-            let file = files.lookup(rq, files.root(), b"file").await.unwrap();
-            let mut of_file = files.read(rq, file, 0, bytes).await.unwrap().to_vec();
+            let file = files.directories().lookup(rq, files.root(), b"file").await.unwrap();
+            let mut of_file = files.contents().read(rq, file, 0, bytes).await.unwrap().to_vec();
             // What was never written reads as zeros, beyond the end of the file as well.
             of_file.resize(bytes, 0);
             engine.stop().await.unwrap();

@@ -80,11 +80,11 @@ impl Engine {
         let replaying = Settings { read_only: false, ..settings };
         let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings: replaying };
         let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
-        self.replay(rq, name, &open, &*files).await?;
+        self.replay(rq, name, &open, &files.replay()).await?;
         files.set_settings(settings);
         // An unreadable delete queue only leaks the space of its files (`zfs_unlinked_drain`).
         let large = files.is_writable()
-            && files.empty_delete_queue_of_small(rq).await.unwrap_or_else(|error| {
+            && files.delete_queue().empty_of_small(rq).await.unwrap_or_else(|error| {
                 tracing::warn!(name, %error, "the delete queue cannot be read: its files stay queued");
                 false
             });
@@ -93,7 +93,7 @@ impl Engine {
             let files = files.clone();
             self.machine.tasks.spawn(async move {
                 let rq = Request::internal("delete queue");
-                if let Err(error) = files.empty_delete_queue(&rq).await {
+                if let Err(error) = files.delete_queue().empty(&rq).await {
                     tracing::warn!(name = files.name(), %error, "the delete queue is not emptied");
                 }
             });

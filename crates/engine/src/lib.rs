@@ -347,7 +347,7 @@ impl Engine {
     /// File systems with access times that are not stored yet.
     fn readers(&self) -> Vec<Arc<FileSystem>> {
         let files = |open: OpenSet| match open.door {
-            Some(OpenDataset::Files(files)) if files.has_access_times() => Some(files),
+            Some(OpenDataset::Files(files)) if files.atimes().is_pending() => Some(files),
             _ => None,
         };
         self.sets.all().into_iter().filter_map(files).collect()
@@ -359,7 +359,7 @@ impl Engine {
     }
 
     async fn store_of(&self, files: &FileSystem) {
-        if let Err(error) = files.store_access_times(&Request::internal("access times")).await {
+        if let Err(error) = files.atimes().store(&Request::internal("access times")).await {
             tracing::debug!(name = files.name(), %error, "access times are not stored");
         }
     }

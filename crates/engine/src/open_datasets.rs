@@ -21,7 +21,7 @@ impl OpenDataset {
     /// Whether clients use the dataset: they have files open or are attached.
     pub fn is_used(&self) -> bool {
         match self {
-            OpenDataset::Files(files) => files.held_count() > 0,
+            OpenDataset::Files(files) => files.holds().held_count() > 0,
             OpenDataset::Volume(volume) => volume.users() > 0,
         }
     }
@@ -31,7 +31,7 @@ impl OpenDataset {
     /// `syncing` is the txg that destroys it.
     pub fn close_unless_used(&self, syncing: Txg) -> bool {
         match self {
-            OpenDataset::Files(files) => files.close_unless_used(syncing),
+            OpenDataset::Files(files) => files.holds().close_unless_used(syncing),
             OpenDataset::Volume(volume) => volume.close_unless_used(),
         }
     }

@@ -249,7 +249,7 @@ impl Engine {
         let rq = &Request::internal("set");
         let files = self.file_system(rq, &name).await?;
         let failed = |source| PoolError::File { name: name.clone(), source: Box::new(source) };
-        files.set_quota(rq, who, what, id, limit).await.map_err(failed)?;
+        files.quotas().set(rq, who, what, id, limit).await.map_err(failed)?;
         self.sync().await
     }
 

@@ -40,7 +40,10 @@ fn a_violated_invariant_suspends_the_pool_and_nothing_more_is_written() {
         let refused = engine.clear(None).await.unwrap_err().to_string();
         assert!(refused.contains("import the pool again"), "{refused}");
         let root = files.root();
-        assert!(files.lookup(&Request::internal("test"), root, b"before").await.is_ok(), "reading goes on");
+        assert!(
+            files.directories().lookup(&Request::internal("test"), root, b"before").await.is_ok(),
+            "reading goes on"
+        );
         // Closing reports that the last changes are lost, and writes nothing either.
         assert!(engine.stop().await.is_err());
         (txg, written)

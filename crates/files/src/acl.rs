@@ -3,10 +3,11 @@
 //! ZFS stores NFSv4 ACLs: in a system attribute, before ZPL version 5 in the znode, or (if long) in an object that
 //! the znode references. If a file has no ACL or a *trivial* one, its mode determines access, and an equivalent ACL
 //! is computed from the mode. POSIX ACLs (`acltype=posix`) are extended attributes instead: see
-//! [`crate::FileSystem::xattr`].
+//! [`Xattrs::get`](crate::Xattrs::get).
 
 use crate::error::FileError;
-use crate::metadata::{Metadata, StoredAcl, corrupt};
+use crate::handles::Acls;
+use crate::metadata::{Metadata, MetadataScope, StoredAcl, corrupt};
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_format::ObjectId;
@@ -149,6 +150,14 @@ impl Ace {
         // The flags that encode the principal are not NFSv4 flags, except for the group flag.
         let flags = stored.flags & !(StoredAce::OWNER | StoredAce::GROUP | StoredAce::EVERYONE);
         Ace { kind: stored.kind, flags, mask: stored.mask, who }
+    }
+}
+
+impl Acls<'_> {
+    /// The ACL: the stored one, or one computed from the mode.
+    pub async fn get(self, rq: &Request, object: ObjectId) -> Result<Acl, FileError> {
+        let (_, metadata) = self.files.load(rq, object, MetadataScope::All).await?;
+        Acl::load(rq, self.files.objects(), object, &metadata).await
     }
 }
 

@@ -1,7 +1,12 @@
 //! Attributes of a file as reported by `stat`.
 
+use crate::error::FileError;
+use crate::file_system::Snapdir;
+use crate::handles::Attrs;
+use crate::metadata::MetadataScope;
 use weir_format::ObjectId;
 use weir_format::znode::FileFlags;
+use weir_machine::Request;
 
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,4 +102,34 @@ pub struct Attributes {
     pub parent: ObjectId,
     /// Project, if the file has one.
     pub project: Option<u64>,
+}
+
+impl Attrs<'_> {
+    /// Attributes of an object.
+    pub async fn get(self, rq: &Request, object: ObjectId) -> Result<Attributes, FileError> {
+        let (object, metadata) = self.files.load(rq, object, MetadataScope::Basics).await?;
+        let mut attributes = metadata.attributes(&object);
+        if object.id == self.files.root() && self.files.snapdir() == Snapdir::Visible {
+            attributes.links = attributes.links.saturating_add(1);
+        }
+        self.files.atimes().show(&mut attributes);
+        Ok(attributes)
+    }
+
+    /// Attributes of an object if it still has this generation; for file handles.
+    ///
+    /// # Errors
+    /// [`FileError::Stale`] if the object is free, is not a file, or has another generation.
+    pub async fn by_file_id(self, rq: &Request, object: ObjectId, generation: u64) -> Result<Attributes, FileError> {
+        match self.get(rq, object).await {
+            Ok(attributes) if attributes.generation == generation => Ok(attributes),
+            Ok(_) | Err(FileError::NotFound) => Err(FileError::Stale { object }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Directory that contains (or last contained) the object; the root is its own parent.
+    pub async fn parent(self, rq: &Request, object: ObjectId) -> Result<ObjectId, FileError> {
+        Ok(self.get(rq, object).await?.parent)
+    }
 }

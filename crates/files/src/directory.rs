@@ -2,9 +2,15 @@
 
 use crate::attributes::FileKind;
 use crate::error::FileError;
+use crate::file_system::LONG_NAME_MAX;
+use crate::handles::Directories;
+use crate::metadata::MetadataScope;
+use weir_dmu::zap::Zap;
 use weir_dmu::zap::{Entry, Key};
 use weir_format::ObjectId;
+use weir_format::ObjectType;
 use weir_format::znode::DirEntry as StoredEntry;
+use weir_machine::Request;
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,4 +32,48 @@ pub(crate) fn entry(dir: ObjectId, entry: Entry) -> Result<DirEntry, FileError> 
     let stored = StoredEntry::from_word(entry.value.first().ok_or_else(|| corrupt("directory entry without a value"))?);
     let kind = (stored.kind != 0).then(|| FileKind::from_dirent(stored.kind));
     Ok(DirEntry { name, object: stored.object, kind, cookie: entry.cookie })
+}
+
+impl Directories<'_> {
+    /// Looks up `name` in directory `dir`, with the file system's case sensitivity and normalization. `.` and `..`
+    /// are not handled here.
+    pub async fn lookup(self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<ObjectId, FileError> {
+        // Long names may exist although the property is off now.
+        if name.len() > LONG_NAME_MAX {
+            return Err(FileError::NameTooLong { len: name.len() });
+        }
+        let zap = self.zap(rq, dir).await?;
+        let found = zap.lookup(rq, name, self.files.matching()).await.map_err(|e| FileError::at(e, dir, 0))?;
+        match found.and_then(|v| v.first()) {
+            Some(word) => Ok(StoredEntry::from_word(word).object),
+            None if name.len() > self.files.name_max() => Err(FileError::NameTooLong { len: name.len() }),
+            None => Err(FileError::NotFound),
+        }
+    }
+
+    /// Reads up to `max` entries of directory `dir` after `cookie` (0: from the start), without `.` and `..`. Fewer
+    /// than `max` entries mean the end. The order is that of the names' hashes, which is stable.
+    pub async fn read_dir(
+        self,
+        rq: &Request,
+        dir: ObjectId,
+        cookie: u64,
+        max: usize,
+    ) -> Result<Vec<DirEntry>, FileError> {
+        let zap = self.zap(rq, dir).await?;
+        if cookie == 0 && self.files.writing.is_some() {
+            let (_, metadata) = self.files.load(rq, dir, MetadataScope::Basics).await?;
+            self.files.atimes().note(dir, &metadata);
+        }
+        let entries = zap.entries(rq, cookie, max).await.map_err(|e| FileError::at(e, dir, 0))?;
+        entries.into_iter().map(|stored| entry(dir, stored)).collect()
+    }
+
+    async fn zap(self, rq: &Request, id: ObjectId) -> Result<Zap, FileError> {
+        let object = self.files.object(rq, id).await?;
+        if object.dnode.object_type != ObjectType::DIRECTORY_CONTENTS {
+            return Err(FileError::NotDirectory { object: id });
+        }
+        Zap::of(rq, self.files.objects(), object).await.map_err(|e| FileError::at(e, id, 0))
+    }
 }

@@ -11,7 +11,20 @@
 //!                  └ DELETE_QUEUE, SHARES
 //! ```
 //!
-//! Reading is implemented in the modules here, modification in [`writing`]. Invariants: nothing read from disk is
+//! [`FileSystem`] holds what all operations share: the object set, the properties, the state for modification. The
+//! operations are methods of *handles*, one per concept, which are references that are copied freely:
+//!
+//! ```text
+//!  files.contents()     read, seek, write, allocate, copy      files.directories()   look up, list
+//!  files.names()        create, link, rename, remove           files.attrs()         attributes and flags
+//!  files.xattrs()       extended attributes                    files.acls()          access control lists
+//!  files.quotas()       space usage, quotas                    files.atimes()        access times not stored yet
+//!  files.holds()        open files                             files.delete_queue()  unlinked files
+//!  files.replay()       replay of the intent log
+//! ```
+//!
+//! Within the crate, `nodes()` loads and stores objects with their system attributes, and `log()` records changes in
+//! the intent log. Reading is implemented in the modules here, modification in [`writing`]. Invariants: nothing read from disk is
 //! trusted (a name, a size, an object number may be arbitrary); a corrupt object is an error for that object only; no
 //! lock is held across an await.
 //!
@@ -30,14 +43,17 @@
 mod acl;
 mod attributes;
 mod change;
+mod contents;
 pub mod diff;
 mod directory;
 mod error;
 mod file_system;
 pub mod fuzz;
+mod handles;
 mod metadata;
 pub mod permission;
 pub mod tree;
+mod usage;
 pub mod writing;
 mod xattr;
 
@@ -47,4 +63,5 @@ pub use change::{Cred, New, NewKind, RenameMode, SetAttributes, SetFlags, SetTim
 pub use directory::DirEntry;
 pub use error::FileError;
 pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Snapdir, Usage};
+pub use handles::{Acls, Atimes, Attrs, Contents, DeleteQueue, Directories, Holds, Names, Quotas, Replay, Xattrs};
 pub use weir_format::znode::FileFlags;

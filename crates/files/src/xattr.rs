@@ -9,15 +9,14 @@
 //! systems' namespaces (`freebsd:…`) and of illumos (`SUNWattr_ro`, `SUNWattr_rw`) are not listed.
 
 use crate::error::FileError;
-use crate::metadata::{Metadata, corrupt};
+use crate::handles::Xattrs;
+use crate::metadata::{Metadata, MetadataScope, corrupt};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use weir_dmu::zap::{Match, Zap};
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_format::{NvList, NvValue, ObjectId};
 use weir_machine::Request;
-
-use crate::file_system::FileSystem;
 
 const USER: &[u8] = b"user.";
 /// Namespaces that are used unchanged on Linux.
@@ -56,9 +55,21 @@ pub(crate) fn value_of(value: &NvValue) -> Option<Bytes> {
     }
 }
 
-impl FileSystem {
-    pub(crate) async fn list_xattrs(
-        &self,
+impl Xattrs<'_> {
+    /// Names of all extended attributes as on Linux (`user.x`, `security.selinux`, …), sorted.
+    pub async fn names(self, rq: &Request, object: ObjectId) -> Result<Vec<Vec<u8>>, FileError> {
+        let (_, metadata) = self.files.load(rq, object, MetadataScope::All).await?;
+        self.list(rq, object, &metadata).await
+    }
+
+    /// Value of an extended attribute by its Linux name; `None` if it does not exist.
+    pub async fn get(self, rq: &Request, object: ObjectId, name: &[u8]) -> Result<Option<Bytes>, FileError> {
+        let (_, metadata) = self.files.load(rq, object, MetadataScope::All).await?;
+        self.find(rq, object, &metadata, name).await
+    }
+
+    pub(crate) async fn list(
+        self,
         rq: &Request,
         object: ObjectId,
         metadata: &Metadata,
@@ -69,7 +80,7 @@ impl FileSystem {
         }
         if metadata.xattr_dir.0 != 0 {
             let failed = |e| FileError::at(e, object, 0);
-            let zap = Zap::open(rq, self.objects(), metadata.xattr_dir).await.map_err(failed)?;
+            let zap = Zap::open(rq, self.files.objects(), metadata.xattr_dir).await.map_err(failed)?;
             for entry in zap.all(rq, MAX_LISTED).await.map_err(failed)? {
                 names.extend(entry.key.name().and_then(linux_name));
             }
@@ -77,8 +88,8 @@ impl FileSystem {
         Ok(names.into_iter().collect())
     }
 
-    pub(crate) async fn find_xattr(
-        &self,
+    pub(crate) async fn find(
+        self,
         rq: &Request,
         object: ObjectId,
         metadata: &Metadata,
@@ -87,9 +98,11 @@ impl FileSystem {
         let list = list_of(object, metadata)?;
         let dir = match metadata.xattr_dir.0 {
             0 => None,
-            _ => {
-                Some(Zap::open(rq, self.objects(), metadata.xattr_dir).await.map_err(|e| FileError::at(e, object, 0))?)
-            }
+            _ => Some(
+                Zap::open(rq, self.files.objects(), metadata.xattr_dir)
+                    .await
+                    .map_err(|e| FileError::at(e, object, 0))?,
+            ),
         };
         for stored in stored_names(name) {
             if let Some(value) = list.as_ref().and_then(|list| list.get_bytes_name(stored)).and_then(value_of) {
@@ -99,7 +112,7 @@ impl FileSystem {
             let found = dir.lookup(rq, stored, Match::Exact).await.map_err(|e| FileError::at(e, object, 0))?;
             if let Some(word) = found.and_then(|v| v.first()) {
                 let file = StoredEntry::from_word(word).object;
-                return self.read_whole(rq, file, MAX_VALUE_BYTES).await.map(Some);
+                return self.files.contents().read_whole(rq, file, MAX_VALUE_BYTES).await.map(Some);
             }
         }
         Ok(None)

@@ -121,7 +121,7 @@ pub async fn path_of(rq: &Request, files: &FileSystem, object: ObjectId) -> Opti
     let mut at = object;
     let mut parts = Vec::new();
     while at != files.root() {
-        let parent = files.parent(rq, at).await.ok()?;
+        let parent = files.attrs().parent(rq, at).await.ok()?;
         if parts.len() >= MAX_DEPTH || parent == at {
             return None;
         }
@@ -135,7 +135,7 @@ pub async fn path_of(rq: &Request, files: &FileSystem, object: ObjectId) -> Opti
 async fn name_in(rq: &Request, files: &FileSystem, dir: ObjectId, object: ObjectId) -> Option<String> {
     let mut cookie = 0;
     loop {
-        let entries = files.read_dir(rq, dir, cookie, MAX_CONCURRENT_READS).await.ok()?;
+        let entries = files.directories().read_dir(rq, dir, cookie, MAX_CONCURRENT_READS).await.ok()?;
         let found = entries.iter().find(|e| e.object == object);
         if let Some(found) = found {
             return Some(String::from_utf8_lossy(&found.name).into_owned());

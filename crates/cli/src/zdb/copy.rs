@@ -15,12 +15,12 @@ pub fn run(machine: &Machine, pool: &Pool, dataset: &str, path: &str, dest: &str
     let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("{dataset}: {path}: {e}"));
     let fs = machine.block_on(pool.file_system(&rq, dataset))?;
     let object = machine.block_on(walk(&rq, &fs, path)).map_err(|e| failed(&e))?;
-    let size = machine.block_on(fs.attributes(&rq, object)).map_err(|e| failed(&e))?.size_bytes;
+    let size = machine.block_on(fs.attrs().get(&rq, object)).map_err(|e| failed(&e))?.size_bytes;
     let mut out = std::fs::File::create(dest).map_err(|e| Failure::failed(format!("{dest}: {e}")))?;
     println!("Copying {size} bytes of {dataset}/{} to {dest}", path.trim_start_matches('/'));
     let mut at = 0;
     while at < size {
-        let bytes = machine.block_on(fs.read(&rq, object, at, PIECE)).map_err(|e| failed(&e))?;
+        let bytes = machine.block_on(fs.contents().read(&rq, object, at, PIECE)).map_err(|e| failed(&e))?;
         if bytes.is_empty() {
             return Err(failed(&format!("the file ends at {at} instead of {size}")));
         }

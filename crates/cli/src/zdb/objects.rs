@@ -122,7 +122,7 @@ async fn details(
         print!("{}", dnode_text(&object.dnode));
         if let Some(fs) = &set.files
             && is_file(&object.dnode)
-            && let Ok(a) = fs.attributes(rq, object.id).await
+            && let Ok(a) = fs.attrs().get(rq, object.id).await
         {
             print!("{}", attributes(&a));
         }

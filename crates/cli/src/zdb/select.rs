@@ -12,7 +12,7 @@ use weir_pool::Pool;
 pub async fn walk(rq: &Request, fs: &FileSystem, path: &str) -> Result<ObjectId, FileError> {
     let mut at = fs.root();
     for part in path.split('/').filter(|p| !p.is_empty() && *p != ".") {
-        at = fs.lookup(rq, at, part.as_bytes()).await?;
+        at = fs.directories().lookup(rq, at, part.as_bytes()).await?;
     }
     Ok(at)
 }

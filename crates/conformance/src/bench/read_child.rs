@@ -75,8 +75,8 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
     let machine = opened.machine().clone();
     let request = Request::internal("bench");
     let file = machine.block_on(async {
-        let object = files.lookup(&request, files.root(), name.as_bytes()).await?;
-        let size_bytes = files.attributes(&request, object).await?.size_bytes;
+        let object = files.directories().lookup(&request, files.root(), name.as_bytes()).await?;
+        let size_bytes = files.attrs().get(&request, object).await?.size_bytes;
         Ok::<_, FileError>(File { files: files.clone(), object, size_bytes })
     });
     let file = file.map_err(failed)?;
@@ -106,7 +106,7 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
 async fn sequential(rq: &Request, file: &File, bytes: u64, ahead: usize) -> Result<(u64, u64), FileError> {
     let offsets = (0..bytes.div_ceil(PIECE_BYTES)).map(|piece| piece * PIECE_BYTES);
     let reads = stream::iter(offsets)
-        .map(|offset| file.files.read_segments(rq, file.object, offset, PIECE_BYTES as usize))
+        .map(|offset| file.files.contents().read_segments(rq, file.object, offset, PIECE_BYTES as usize))
         .buffered(ahead);
     reads
         .try_fold((0, 0), |sum, pieces| async move { Ok(add(sum, pieces.iter().map(|piece| piece.len()).sum())) })
@@ -121,7 +121,7 @@ async fn random(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
         order.swap(last, chance.below(last + 1));
     }
     let reads = stream::iter(order)
-        .map(|block| file.files.read_segments(rq, file.object, block * RANDOM_BYTES as u64, RANDOM_BYTES))
+        .map(|block| file.files.contents().read_segments(rq, file.object, block * RANDOM_BYTES as u64, RANDOM_BYTES))
         .buffer_unordered(RANDOM_DEPTH);
     reads
         .try_fold((0, 0), |sum, pieces| async move { Ok(add(sum, pieces.iter().map(|piece| piece.len()).sum())) })
@@ -134,7 +134,7 @@ async fn hot(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
     let mut buffer = Vec::with_capacity(PIECE_BYTES as usize);
     for _ in 0..HOT_TURNS {
         for offset in (0..HOT_BYTES).step_by(PIECE_BYTES as usize) {
-            let pieces = file.files.read_segments(rq, file.object, offset, PIECE_BYTES as usize).await?;
+            let pieces = file.files.contents().read_segments(rq, file.object, offset, PIECE_BYTES as usize).await?;
             buffer.clear();
             pieces.iter().for_each(|piece| buffer.extend_from_slice(piece));
             sum = add(sum, std::hint::black_box(&buffer).len());
@@ -151,7 +151,7 @@ async fn requests(accounts: &Accounts, file: &File) -> Result<(u64, u64), FileEr
     for n in 0..REQUESTS {
         let rq = accounts.begin(&client, Operation::Read);
         let offset = n * REQUEST_BYTES as u64 * 33 % HOT_BYTES;
-        let pieces = file.files.read_segments(&rq, file.object, offset, REQUEST_BYTES).await?;
+        let pieces = file.files.contents().read_segments(&rq, file.object, offset, REQUEST_BYTES).await?;
         sum = add(sum, std::hint::black_box(&pieces).iter().map(|piece| piece.len()).sum());
         accounts.record(&rq);
     }
@@ -163,7 +163,7 @@ async fn list(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
     let mut sum = (0, 0);
     let mut cookie = 0;
     loop {
-        let page = file.files.read_dir(rq, file.object, cookie, LISTING).await?;
+        let page = file.files.directories().read_dir(rq, file.object, cookie, LISTING).await?;
         let Some(last) = page.last() else { return Ok(sum) };
         cookie = last.cookie;
         sum = page.iter().fold(sum, |sum, entry| add(sum, entry.name.len()));

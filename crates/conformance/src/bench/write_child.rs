@@ -160,7 +160,7 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
 /// Returns the file with this name, which is created if it does not exist.
 async fn file(files: &FileSystem, rq: &Request, name: &str) -> Result<ObjectId, JudgeError> {
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
-    let made = files.create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.map_err(failed)?;
+    let made = files.names().create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.map_err(failed)?;
     Ok(made.object)
 }
 
@@ -173,7 +173,7 @@ impl Target {
         for (number, piece) in (0..pieces).zip(data.chunks_exact(PIECE_BYTES).cycle()) {
             let at = WriteAt::Offset(number * PIECE_BYTES as u64);
             let piece = Bytes::copy_from_slice(piece);
-            self.files.write(rq, &Cred::root(), file, at, piece).await.map_err(failed)?;
+            self.files.contents().write(rq, &Cred::root(), file, at, piece).await.map_err(failed)?;
         }
         self.files.sync(rq, Some(file)).await.map_err(failed)?;
         Ok((pieces * PIECE_BYTES as u64, pieces))
@@ -195,7 +195,7 @@ impl Target {
                 let from = place as usize * RANDOM_BYTES % PIECE_BYTES;
                 let piece = Bytes::copy_from_slice(data.get(from..from + RANDOM_BYTES).unwrap_or_default());
                 let at = WriteAt::Offset(place * RANDOM_BYTES as u64);
-                async move { self.files.write(rq, &Cred::root(), file, at, piece).await.map_err(failed) }
+                async move { self.files.contents().write(rq, &Cred::root(), file, at, piece).await.map_err(failed) }
             })
             .buffer_unordered(RANDOM_DEPTH);
         let operations = writes.try_fold(0, |sum, _| async move { Ok(sum + 1) }).await?;
@@ -266,7 +266,7 @@ async fn synced_writer(files: &FileSystem, writer: u64, data: &[u8]) -> Result<u
     let mut operations = 0;
     while begun.elapsed() < SYNCED_TIME {
         let at = WriteAt::Offset(operations * SYNCED_BYTES as u64);
-        files.write(rq, &Cred::root(), file, at, Bytes::copy_from_slice(data)).await.map_err(failed)?;
+        files.contents().write(rq, &Cred::root(), file, at, Bytes::copy_from_slice(data)).await.map_err(failed)?;
         files.sync(rq, Some(file)).await.map_err(failed)?;
         operations += 1;
     }
@@ -282,14 +282,15 @@ async fn make_small(files: &FileSystem, client: u64, data: &[u8], each: bool) ->
     let mut dirs = Vec::new();
     let begun = Instant::now();
     for (dir, mut names) in small_names(client) {
-        let made = files.create(rq, cred, files.root(), dir.as_bytes(), &New::of(NewKind::Directory, 0o755)).await;
+        let made =
+            files.names().create(rq, cred, files.root(), dir.as_bytes(), &New::of(NewKind::Directory, 0o755)).await;
         let made = made.map_err(failed)?.object;
         names.truncate(if begun.elapsed() < SMALL_TIME { names.len() } else { 0 });
         for name in &names {
-            let file = files.create(rq, cred, made, name.as_bytes(), &New::of(NewKind::Regular, 0o644)).await;
+            let file = files.names().create(rq, cred, made, name.as_bytes(), &New::of(NewKind::Regular, 0o644)).await;
             let file = file.map_err(failed)?.object;
             let data = Bytes::copy_from_slice(data);
-            files.write(rq, cred, file, WriteAt::Offset(0), data).await.map_err(failed)?;
+            files.contents().write(rq, cred, file, WriteAt::Offset(0), data).await.map_err(failed)?;
             if each {
                 files.sync(rq, Some(file)).await.map_err(failed)?;
             }
@@ -306,7 +307,7 @@ async fn remove_small(files: &FileSystem, made: Made, each: bool) -> Result<u64,
     for (dir, names) in made {
         gone += names.len() as u64;
         for name in names {
-            files.remove(rq, cred, dir, name.as_bytes()).await.map_err(failed)?;
+            files.names().remove(rq, cred, dir, name.as_bytes()).await.map_err(failed)?;
         }
         if each {
             files.sync(rq, Some(dir)).await.map_err(failed)?;

@@ -62,7 +62,7 @@ impl Tree for EngineTree {
     }
 
     fn attributes(&mut self, object: &ObjectId) -> Result<Attributes, TreeError> {
-        let found = self.machine.block_on(self.files.attributes(&self.request, *object)).map_err(failure)?;
+        let found = self.machine.block_on(self.files.attrs().get(&self.request, *object)).map_err(failure)?;
         let (major, minor) = found.device.unwrap_or_default();
         Ok(Attributes {
             kind: kind(found.kind)?,
@@ -86,13 +86,13 @@ impl Tree for EngineTree {
         let mut listing = Vec::new();
         let mut cookie = 0;
         loop {
-            let page = self.files.read_dir(&self.request, *object, cookie, LISTING);
+            let page = self.files.directories().read_dir(&self.request, *object, cookie, LISTING);
             let page = self.machine.block_on(page).map_err(failure)?;
             let last = page.len() < LISTING;
             for entry in page {
                 cookie = entry.cookie;
                 // A listed name must also be found by a look-up.
-                let found = self.files.lookup(&self.request, *object, &entry.name);
+                let found = self.files.directories().lookup(&self.request, *object, &entry.name);
                 let found = self.machine.block_on(found).map_err(failure)?;
                 if found != entry.object {
                     let name = String::from_utf8_lossy(&entry.name).into_owned();
@@ -107,19 +107,20 @@ impl Tree for EngineTree {
     }
 
     fn read(&mut self, object: &ObjectId, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
-        let bytes = self.files.read(&self.request, *object, offset, length);
+        let bytes = self.files.contents().read(&self.request, *object, offset, length);
         Ok(self.machine.block_on(bytes).map_err(failure)?.to_vec())
     }
 
     fn read_link(&mut self, object: &ObjectId) -> Result<Vec<u8>, TreeError> {
-        Ok(self.machine.block_on(self.files.read_link(&self.request, *object)).map_err(failure)?.to_vec())
+        Ok(self.machine.block_on(self.files.contents().read_link(&self.request, *object)).map_err(failure)?.to_vec())
     }
 
     fn xattrs(&mut self, object: &ObjectId) -> Result<Vec<(String, Vec<u8>)>, TreeError> {
-        let names = self.machine.block_on(self.files.xattr_names(&self.request, *object)).map_err(failure)?;
+        let names = self.machine.block_on(self.files.xattrs().names(&self.request, *object)).map_err(failure)?;
         let mut all = Vec::new();
         for name in names {
-            let value = self.machine.block_on(self.files.xattr(&self.request, *object, &name)).map_err(failure)?;
+            let value =
+                self.machine.block_on(self.files.xattrs().get(&self.request, *object, &name)).map_err(failure)?;
             let name = String::from_utf8_lossy(&name).into_owned();
             match value {
                 Some(value) => all.push((name, value.to_vec())),
@@ -133,9 +134,9 @@ impl Tree for EngineTree {
         let mut runs = Vec::new();
         let mut at = 0;
         while at < size {
-            let data = self.files.seek(&self.request, *object, at, Seek::Data);
+            let data = self.files.contents().seek(&self.request, *object, at, Seek::Data);
             let Some(start) = self.machine.block_on(data).map_err(failure)? else { break };
-            let hole = self.files.seek(&self.request, *object, start, Seek::Hole);
+            let hole = self.files.contents().seek(&self.request, *object, start, Seek::Hole);
             let end = self.machine.block_on(hole).map_err(failure)?.unwrap_or(size);
             if end <= start || start < at {
                 return Err(TreeError::Other(format!("data at {start}, hole at {end}, sought from {at}")));

@@ -130,7 +130,7 @@ fn snapshots_with_open_files_are_busy() {
         assert!(matches!(read().await, Err(FileError::Stale { .. })));
         assert!(matches!(snapshot.read(rq, file, 0, 4).await, Err(FileError::Stale { .. })));
         let source = (&*snapshot, file, 0);
-        let copied = files.copy_range(rq, &cred, source, (copy, 0), 256 << 10).await;
+        let copied = files.contents().copy_range(rq, &cred, source, (copy, 0), 256 << 10).await;
         assert!(matches!(copied, Err(FileError::Stale { .. })), "the snapshot was destroyed");
         exports.renew(rq).await.unwrap();
         assert!(matches!(read().await, Err(FileError::Stale { .. })));
@@ -174,7 +174,7 @@ fn property_changes_apply_to_open_file_systems() {
             files.write(rq, &Cred::root(), file, WriteAt::Offset(0), bytes.clone()).await.unwrap();
             engine.sync().await.unwrap();
             let reading = Request::internal("test");
-            assert_eq!(files.read(&reading, file, 0, 8192).await.unwrap(), bytes);
+            assert_eq!(files.contents().read(&reading, file, 0, 8192).await.unwrap(), bytes);
             reading.read_bytes(Source::Disk) > 0
         };
         assert!(!from_disk("kept", 2).await && from_disk("passing", 1).await && !from_disk("kept again", 2).await);

@@ -230,9 +230,9 @@ impl Protocol for Nfs {
             let mut out = String::new();
             let mut dirs = vec![(String::new(), files.root())];
             while let Some((path, dir)) = dirs.pop() {
-                for entry in files.read_dir(rq, dir, 0, 100).await.unwrap() {
+                for entry in files.directories().read_dir(rq, dir, 0, 100).await.unwrap() {
                     let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
-                    let about = files.attributes(rq, entry.object).await.unwrap();
+                    let about = files.attrs().get(rq, entry.object).await.unwrap();
                     describe(rq, &files, &path, &about, &mut out).await;
                     if about.kind == FileKind::Directory {
                         dirs.push((path, entry.object));
@@ -253,12 +253,12 @@ async fn describe(rq: &Request, files: &FileSystem, path: &str, about: &Attribut
     write!(out, "{path} {kind:?} {mode:o} {}:{} links {links} size {size}", about.uid, about.gid).unwrap();
     match kind {
         FileKind::Regular => {
-            let bytes = files.read(rq, about.object, 0, size as usize).await.unwrap();
+            let bytes = files.contents().read(rq, about.object, 0, size as usize).await.unwrap();
             for run in bytes.chunk_by(|one, other| one == other) {
                 write!(out, " {}x{}", run[0], run.len()).unwrap();
             }
         }
-        FileKind::Symlink => write!(out, " {:?}", files.read_link(rq, about.object).await.unwrap()).unwrap(),
+        FileKind::Symlink => write!(out, " {:?}", files.contents().read_link(rq, about.object).await.unwrap()).unwrap(),
         _ => {}
     }
     out.push('\n');

@@ -130,9 +130,9 @@ impl Client {
         let rq = Request::internal("client");
         let files = self.engine.file_system(&rq, &name).await.unwrap();
         let new = New::of(NewKind::Regular, 0o644);
-        let made = files.create(&rq, &Cred::root(), files.root(), b"file", &new).await.unwrap();
+        let made = files.names().create(&rq, &Cred::root(), files.root(), b"file", &new).await.unwrap();
         let data = bytes::Bytes::from(vec![n as u8; 30_000]);
-        files.write(&rq, &Cred::root(), made.object, WriteAt::Offset(0), data).await.unwrap();
+        files.contents().write(&rq, &Cred::root(), made.object, WriteAt::Offset(0), data).await.unwrap();
     }
 
     async fn snapshot(&mut self, mut names: Names, name: String) {

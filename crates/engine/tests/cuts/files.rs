@@ -265,24 +265,28 @@ impl Client {
                     k.rename(began, |names| _ = names.entries.insert(name.clone(), Some(file)));
                 });
                 let new = New::of(NewKind::Regular, 0o644);
-                let made = files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
+                let made = files.names().create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
                 self.objects.push(made.object);
                 self.counter.did("create");
             }
             (4, Some(_)) => {
                 self.know(|k| k.rename(began, |names| _ = names.entries.insert(name.clone(), None)));
-                files.create(rq, &root, dir, name.as_bytes(), &New::of(NewKind::Directory, 0o755)).await.unwrap();
+                files
+                    .names()
+                    .create(rq, &root, dir, name.as_bytes(), &New::of(NewKind::Directory, 0o755))
+                    .await
+                    .unwrap();
                 self.counter.did("mkdir");
             }
             (5 | 6, Some((old, _))) => {
                 self.know(|k| k.rename(began, |names| _ = names.entries.remove(&old)));
-                files.remove(rq, &root, dir, old.as_bytes()).await.unwrap();
+                files.names().remove(rq, &root, dir, old.as_bytes()).await.unwrap();
                 self.counter.did("remove");
             }
             (7 | 20 | 21, Some(old)) => self.rename(rq, files, old, name).await,
             (8 | 9, Some((_, file))) => {
                 self.know(|k| k.rename(began, |names| _ = names.entries.insert(name.clone(), Some(file))));
-                files.link(rq, &root, self.objects[file], dir, name.as_bytes()).await.unwrap();
+                files.names().link(rq, &root, self.objects[file], dir, name.as_bytes()).await.unwrap();
                 self.counter.did("link");
             }
             (10 | 11, Some((_, file))) => self.set_attributes(rq, files, file).await,
@@ -313,7 +317,7 @@ impl Client {
         });
         let from = (dir, old.as_bytes());
         let to = (dir, target.as_bytes());
-        files.rename(rq, &root, from, to, mode).await.unwrap();
+        files.names().rename(rq, &root, from, to, mode).await.unwrap();
         self.counter.did(if mode == RenameMode::Exchange { "exchange" } else { "rename" });
     }
 
@@ -330,7 +334,7 @@ impl Client {
             file.mode = set.mode.unwrap_or(file.mode);
             file.uid = set.uid.unwrap_or(file.uid);
         });
-        files.set_attributes(rq, &Cred::root(), self.objects[file], &set).await.unwrap();
+        files.attrs().set(rq, &Cred::root(), self.objects[file], &set).await.unwrap();
         self.counter.did(["truncate", "mode", "owner"][what]);
     }
 
@@ -342,13 +346,13 @@ impl Client {
         let exists = self.know(|k| k.files[file].last().contents.xattrs.contains_key(&name));
         if exists && self.rng.chance(1, 2) {
             self.contents(began, file, |file| _ = file.xattrs.remove(&name));
-            files.remove_xattr(rq, &root, object, &name).await.unwrap();
+            files.xattrs().remove(rq, &root, object, &name).await.unwrap();
             return self.counter.did("xattr-remove");
         }
         let mut value = vec![0; 1 + self.rng.below(600) as usize];
         self.rng.fill(&mut value);
         self.contents(began, file, |file| _ = file.xattrs.insert(name.clone(), value.clone()));
-        files.set_xattr(rq, &root, object, &name, &value, XattrMode::Any).await.unwrap();
+        files.xattrs().set(rq, &root, object, &name, &value, XattrMode::Any).await.unwrap();
         self.counter.did("xattr-set");
     }
 
@@ -366,7 +370,7 @@ impl Client {
             let end = end.min(bytes.len());
             bytes[(at as usize).min(end)..end].fill(0);
         });
-        files.allocate(rq, &Cred::root(), self.objects[file], at..at + len, space).await.unwrap();
+        files.contents().allocate(rq, &Cred::root(), self.objects[file], at..at + len, space).await.unwrap();
         self.counter.did(if space == Space::Punch { "punch" } else { "zero" });
     }
 
@@ -391,7 +395,7 @@ impl Client {
         let target_object = self.objects[to];
         while left > 0 {
             let target = (target_object, target_at);
-            let done = files.copy_range(rq, &root, (files, source_object, at), target, left).await.unwrap();
+            let done = files.contents().copy_range(rq, &root, (files, source_object, at), target, left).await.unwrap();
             assert!(done > 0 && done <= left);
             at += done;
             target_at += done;
@@ -407,7 +411,7 @@ impl Client {
         self.rng.fill(&mut data);
         self.written(file, at, &data);
         let place = WriteAt::Offset(at as u64);
-        files.write(rq, &Cred::root(), self.objects[file], place, Bytes::from(data)).await.unwrap();
+        files.contents().write(rq, &Cred::root(), self.objects[file], place, Bytes::from(data)).await.unwrap();
         self.counter.did("write");
     }
 

@@ -102,7 +102,7 @@ impl Files {
     async fn find(&self, mine: &mut Vec<Mine>) {
         let rq = Request::internal("client");
         for (n, name) in ["old-0", "old-1", "logged"].into_iter().enumerate() {
-            let found = self.files.lookup(&rq, self.files.root(), name.as_bytes()).await;
+            let found = self.files.directories().lookup(&rq, self.files.root(), name.as_bytes()).await;
             if let Some(object) = self.client.answered(found, |_| ()) {
                 mine.push(Mine { name: name.to_owned(), file: n, object });
             }
@@ -141,7 +141,7 @@ impl Files {
         let root = self.files.root();
         let from = (root, old.as_bytes());
         let to = (root, new.as_bytes());
-        let done = self.files.rename(&rq, &Cred::root(), from, to, RenameMode::Replace).await;
+        let done = self.files.names().rename(&rq, &Cred::root(), from, to, RenameMode::Replace).await;
         let done = self.client.answered(done, |k| {
             [&old, &new].into_iter().for_each(|name| k.names.get_mut(name).unwrap().acknowledge());
         });
@@ -160,14 +160,15 @@ impl Files {
         let Mine { name, .. } = mine.remove(at);
         self.client.know(|k| k.names.get_mut(&name).unwrap().begin(None));
         let rq = Request::internal("client");
-        let done = self.files.remove(&rq, &Cred::root(), self.files.root(), name.as_bytes()).await;
+        let done = self.files.names().remove(&rq, &Cred::root(), self.files.root(), name.as_bytes()).await;
         self.client.answered(done, |k| k.names.get_mut(&name).unwrap().acknowledge());
     }
 
     async fn read(&mut self, mine: &[Mine]) {
         let at = self.client.rng.below(mine.len() as u64) as usize;
         let Some(one) = mine.get(at) else { return };
-        let read = self.files.read(&Request::internal("client"), one.object, 0, FILE_UNITS as usize * UNIT).await;
+        let read =
+            self.files.contents().read(&Request::internal("client"), one.object, 0, FILE_UNITS as usize * UNIT).await;
         self.client.answered(read, |_| ());
     }
 
@@ -188,7 +189,7 @@ impl Files {
         let data: Vec<u8> = range.clone().flat_map(|unit| bytes_of(version, unit)).collect();
         let rq = Request::internal("client");
         let place = WriteAt::Offset(first * UNIT as u64);
-        let done = self.files.write(&rq, &Cred::root(), one.object, place, Bytes::from(data)).await;
+        let done = self.files.contents().write(&rq, &Cred::root(), one.object, place, Bytes::from(data)).await;
         self.client.answered(done, |k| k.files[one.file][range].iter_mut().for_each(Slot::acknowledge));
     }
 

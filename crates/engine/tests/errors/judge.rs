@@ -26,7 +26,8 @@ pub async fn judge(machine: &Machine, known: &Known) -> Result<(), String> {
 
 async fn judge_names(files: &FileSystem, known: &Known) -> Result<(), String> {
     let rq = Request::internal("judge");
-    let entries = files.read_dir(&rq, files.root(), 0, 10_000).await.map_err(|e| format!("{FILES}: {e}"))?;
+    let entries =
+        files.directories().read_dir(&rq, files.root(), 0, 10_000).await.map_err(|e| format!("{FILES}: {e}"))?;
     let mut found = std::collections::BTreeMap::new();
     for entry in entries {
         found.insert(String::from_utf8_lossy(&entry.name).into_owned(), entry.object);
@@ -51,7 +52,8 @@ async fn judge_file(
     slot: &Slot<Option<usize>>,
     known: &Known,
 ) -> Result<(), String> {
-    let bytes = files.read(&Request::internal("judge"), object, 0, 1 << 20).await.map_err(|e| e.to_string())?;
+    let bytes =
+        files.contents().read(&Request::internal("judge"), object, 0, 1 << 20).await.map_err(|e| e.to_string())?;
     let mut why = "the name should not exist".to_owned();
     for file in slot.allowed().iter().flatten() {
         match explain(&bytes, &known.files[*file]) {

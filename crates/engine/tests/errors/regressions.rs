@@ -30,7 +30,7 @@ async fn make_stable(files: &FileSystem, known: &mut Known, name: &str, units: u
     let version = 50 + known.files.len() as u64;
     let file = make_file(files, name).await.unwrap();
     let data: Vec<u8> = (0..units).flat_map(|unit| bytes_of(version, unit)).collect();
-    files.write(&rq, &Cred::root(), file, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
+    files.contents().write(&rq, &Cred::root(), file, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
     files.sync(&rq, Some(file)).await.unwrap();
     known.names.insert(name.into(), Slot::new(Some(known.files.len())));
     known.files.push(vec![Slot::new(version); units]);

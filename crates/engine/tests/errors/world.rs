@@ -99,7 +99,7 @@ pub async fn import(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
 pub async fn make_file(files: &FileSystem, name: &str) -> Result<weir_format::ObjectId, weir_files::FileError> {
     let rq = Request::internal("client");
     let new = New::of(NewKind::Regular, 0o644);
-    Ok(files.create(&rq, &Cred::root(), files.root(), name.as_bytes(), &new).await?.object)
+    Ok(files.names().create(&rq, &Cred::root(), files.root(), name.as_bytes(), &new).await?.object)
 }
 
 /// Creates a pool that was in use until the power failed. Returns its disks and its acknowledged state.
@@ -123,7 +123,7 @@ pub fn prepare(shape: Shape) -> (SimWorld, Known) {
             let name = format!("old-{n}");
             let file = make_file(&files, &name).await.unwrap();
             let data: Vec<u8> = (0..8).flat_map(|unit| bytes_of(n as u64 + 1, unit)).collect();
-            files.write(&rq, &Cred::root(), file, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
+            files.contents().write(&rq, &Cred::root(), file, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
             known.names.insert(name, Slot::new(Some(n)));
             known.files.push(vec![Slot::new(n as u64 + 1); 8]);
         }
@@ -133,7 +133,7 @@ pub fn prepare(shape: Shape) -> (SimWorld, Known) {
         // A log that the import must claim and replay.
         let file = make_file(&files, "logged").await.unwrap();
         let data: Vec<u8> = (0..4).flat_map(|unit| bytes_of(3, unit)).collect();
-        files.write(&rq, &Cred::root(), file, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
+        files.contents().write(&rq, &Cred::root(), file, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
         files.sync(&rq, None).await.unwrap();
         known.names.insert("logged".into(), Slot::new(Some(2)));
         known.files.push(vec![Slot::new(3); 4]);

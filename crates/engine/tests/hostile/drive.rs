@@ -138,22 +138,22 @@ async fn objects(rq: &Request, set: &Arc<ObjectSet>, counters: &mut AnswerCounte
 }
 
 async fn tree(rq: &Request, files: &Arc<FileSystem>, counters: &mut AnswerCounters) {
-    counters.note(files.usage(rq, files.root()).await);
+    counters.note(files.quotas().usage(rq, files.root()).await);
     let mut seen = BTreeSet::new();
     let mut stack = vec![files.root()];
     while let Some(id) = stack.pop() {
         if !seen.insert(id) || seen.len() > OBJECTS {
             continue;
         }
-        let kind = counters.note(files.attributes(rq, id).await).map(|a| (a.kind, a.size_bytes));
-        for name in counters.note(files.xattr_names(rq, id).await).unwrap_or_default() {
-            counters.note(files.xattr(rq, id, &name).await);
+        let kind = counters.note(files.attrs().get(rq, id).await).map(|a| (a.kind, a.size_bytes));
+        for name in counters.note(files.xattrs().names(rq, id).await).unwrap_or_default() {
+            counters.note(files.xattrs().get(rq, id, &name).await);
         }
-        counters.note(files.acl(rq, id).await);
-        counters.note(files.parent(rq, id).await);
+        counters.note(files.acls().get(rq, id).await);
+        counters.note(files.attrs().parent(rq, id).await);
         match kind {
             Some((FileKind::Directory, _)) => stack.extend(listing(rq, files, id, counters).await),
-            Some((FileKind::Symlink, _)) => drop(counters.note(files.read_link(rq, id).await)),
+            Some((FileKind::Symlink, _)) => drop(counters.note(files.contents().read_link(rq, id).await)),
             Some((FileKind::Regular, size)) => contents(rq, files, id, size, counters).await,
             _ => {}
         }
@@ -164,11 +164,11 @@ async fn listing(rq: &Request, files: &Arc<FileSystem>, dir: ObjectId, counters:
     let mut out = Vec::new();
     let mut cookie = 0;
     for _ in 0..PAGES {
-        let Some(page) = counters.note(files.read_dir(rq, dir, cookie, 100).await) else { break };
+        let Some(page) = counters.note(files.directories().read_dir(rq, dir, cookie, 100).await) else { break };
         for (index, entry) in page.iter().enumerate() {
             cookie = entry.cookie;
             if index < 10 {
-                counters.note(files.lookup(rq, dir, &entry.name).await);
+                counters.note(files.directories().lookup(rq, dir, &entry.name).await);
             }
             out.push(entry.object);
         }
@@ -181,12 +181,12 @@ async fn listing(rq: &Request, files: &Arc<FileSystem>, dir: ObjectId, counters:
 
 async fn contents(rq: &Request, files: &Arc<FileSystem>, id: ObjectId, size: u64, counters: &mut AnswerCounters) {
     for offset in [0, size / 2, size.saturating_sub(5000), u64::MAX - 5] {
-        if let Some(bytes) = counters.note(files.read(rq, id, offset, 1 << 17).await) {
+        if let Some(bytes) = counters.note(files.contents().read(rq, id, offset, 1 << 17).await) {
             assert!(bytes.len() <= 1 << 17, "no more than requested");
         }
     }
     for (offset, target) in [(0, Seek::Data), (0, Seek::Hole), (size / 2, Seek::Data), (size / 2, Seek::Hole)] {
-        counters.note(files.seek(rq, id, offset, target).await);
+        counters.note(files.contents().seek(rq, id, offset, target).await);
     }
 }
 

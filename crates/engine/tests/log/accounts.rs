@@ -54,7 +54,8 @@ impl ClientOf<'_> {
     async fn create(&self, name: &str) -> ObjectId {
         let rq = self.accounts.begin(&self.client, Operation::Create);
         let new = New::of(NewKind::Regular, 0o600);
-        let made = self.files.create(&rq, &Cred::root(), self.files.root(), name.as_bytes(), &new).await.unwrap();
+        let made =
+            self.files.names().create(&rq, &Cred::root(), self.files.root(), name.as_bytes(), &new).await.unwrap();
         self.accounts.record(&rq);
         made.object
     }
@@ -62,7 +63,7 @@ impl ClientOf<'_> {
     async fn write(&self, file: ObjectId, offset: u64, data: Bytes) {
         let rq = self.accounts.begin(&self.client, Operation::Write);
         let len = data.len() as u64;
-        self.files.write(&rq, &Cred::root(), file, WriteAt::Offset(offset), data).await.unwrap();
+        self.files.contents().write(&rq, &Cred::root(), file, WriteAt::Offset(offset), data).await.unwrap();
         assert_eq!(rq.written_bytes(), len);
         assert_eq!((rq.target().dataset, rq.target().object), (self.files.objects().id().0, file.0));
         self.accounts.record(&rq);
@@ -77,7 +78,7 @@ impl ClientOf<'_> {
     /// Reads, and returns the bytes by source.
     async fn read(&self, file: ObjectId, offset: u64, len: usize) -> [u64; Source::ALL.len()] {
         let rq = self.accounts.begin(&self.client, Operation::Read);
-        let bytes = self.files.read(&rq, file, offset, len).await.unwrap();
+        let bytes = self.files.contents().read(&rq, file, offset, len).await.unwrap();
         let sources = Source::ALL.map(|source| rq.answered_bytes(source));
         let answered = bytes.len() as u64;
         assert_eq!(sources.iter().sum::<u64>(), answered, "at {offset}, {len} bytes: {sources:?}");

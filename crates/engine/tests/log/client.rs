@@ -74,7 +74,7 @@ impl Client {
         let root = Cred::root();
         let name = directory(self.number);
         let new = New::of(NewKind::Directory, 0o755);
-        let dir = self.files.create(&rq, &root, self.files.root(), name.as_bytes(), &new).await.unwrap().object;
+        let dir = self.files.names().create(&rq, &root, self.files.root(), name.as_bytes(), &new).await.unwrap().object;
         self.know(|k| k.names.push(Names::new()));
         self.files.sync(&rq, None).await.unwrap();
         self.know(|k| k.begun = true);
@@ -125,7 +125,7 @@ impl Client {
         match (self.rng.below(15), picked) {
             (0..3, _) | (_, None) => {
                 let new = New::of(NewKind::Regular, 0o644);
-                let made = self.files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
+                let made = self.files.names().create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
                 let file = objects.len();
                 objects.push(made.object);
                 self.know(|k| {
@@ -135,11 +135,11 @@ impl Client {
             }
             (3, Some(_)) => {
                 let new = New::of(NewKind::Directory, 0o755);
-                self.files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
+                self.files.names().create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
                 self.know(|k| k.named(|names| _ = names.insert(name, None)));
             }
             (4, Some((old, _))) => {
-                self.files.remove(rq, &root, dir, old.as_bytes()).await.unwrap();
+                self.files.names().remove(rq, &root, dir, old.as_bytes()).await.unwrap();
                 self.know(|k| k.named(|names| _ = names.remove(&old)));
             }
             (5, Some((old, file))) => {
@@ -147,7 +147,7 @@ impl Client {
                 let target = self.pick().filter(|(target, _)| *target != old).map_or(name, |(target, _)| target);
                 let from = (dir, old.as_bytes());
                 let to = (dir, target.as_bytes());
-                self.files.rename(rq, &root, from, to, RenameMode::Replace).await.unwrap();
+                self.files.names().rename(rq, &root, from, to, RenameMode::Replace).await.unwrap();
                 self.know(|k| {
                     k.named(|names| {
                         names.remove(&old);
@@ -158,7 +158,7 @@ impl Client {
             (7 | 8, Some((_, file))) => self.copy(rq, objects, file).await,
             (6, Some((_, file))) => {
                 let size = self.rng.below(90_000);
-                self.files.set_attributes(rq, &root, objects[file], &SetAttributes::size(size)).await.unwrap();
+                self.files.attrs().set(rq, &root, objects[file], &SetAttributes::size(size)).await.unwrap();
                 self.contents(file, |bytes| bytes.resize(size as usize, 0));
             }
             (_, Some((_, file))) => {
@@ -168,7 +168,7 @@ impl Client {
                 self.rng.fill(&mut data);
                 let data = Bytes::from(data);
                 let place = WriteAt::Offset(at as u64);
-                self.files.write(rq, &root, objects[file], place, data.clone()).await.unwrap();
+                self.files.contents().write(rq, &root, objects[file], place, data.clone()).await.unwrap();
                 self.contents(file, |bytes| {
                     bytes.resize(bytes.len().max(at + len), 0);
                     bytes[at..at + len].copy_from_slice(&data);
@@ -191,8 +191,10 @@ impl Client {
         let at = if whole { 0 } else { self.rng.below(60_000) };
         let source_object = objects[file];
         let files = &self.files;
-        let copied =
-            files.copy_range(rq, &Cred::root(), (files, source_object, from), (objects[target], at), 60_000).await;
+        let copied = files
+            .contents()
+            .copy_range(rq, &Cred::root(), (files, source_object, from), (objects[target], at), 60_000)
+            .await;
         let data = &source[from as usize..][..copied.unwrap() as usize];
         if !data.is_empty() {
             self.contents(target, |bytes| {
@@ -215,12 +217,12 @@ impl Client {
 /// the power failure may be there or not: `known` has states only of completed changes.
 pub async fn judge(files: &FileSystem, number: u64, known: &Known, place: &str) {
     let rq = Request::internal("judge");
-    let dir = match files.lookup(&rq, files.root(), directory(number).as_bytes()).await {
+    let dir = match files.directories().lookup(&rq, files.root(), directory(number).as_bytes()).await {
         Ok(dir) => dir,
         Err(error) => return assert!(!known.begun, "{place}: directory of client {number}: {error}"),
     };
     let mut found = BTreeMap::new();
-    for entry in files.read_dir(&rq, dir, 0, 10_000).await.unwrap() {
+    for entry in files.directories().read_dir(&rq, dir, 0, 10_000).await.unwrap() {
         found.insert(String::from_utf8(entry.name).unwrap(), entry.object);
     }
     if !known.begun {
@@ -238,7 +240,7 @@ pub async fn judge(files: &FileSystem, number: u64, known: &Known, place: &str) 
     for (name, object) in &found {
         let leads_to = since.iter().rev().find_map(|state| state.get(name).copied().flatten());
         let Some(file) = leads_to else { continue };
-        let bytes = files.read(&rq, *object, 0, 1 << 20).await.unwrap();
+        let bytes = files.contents().read(&rq, *object, 0, 1 << 20).await.unwrap();
         // A name that was reused may refer to any of its files.
         let mut of: Vec<usize> = since.iter().filter_map(|state| state.get(name).copied().flatten()).collect();
         if last_change_was_cut {

@@ -76,7 +76,7 @@ impl Replayer for Copying {
         async move {
             *self.kinds.lock().unwrap().entry(record.tx_type.name()).or_default() += 1;
             let LogBody::CloneRange { object, offset, length, pointers, .. } = body else {
-                return self.files.replay(rq, record, body, data).await;
+                return self.files.replay().replay(rq, record, body, data).await;
             };
             let set = self.files.objects();
             let mut bytes = Vec::new();
@@ -85,7 +85,11 @@ impl Replayer for Copying {
             }
             bytes.truncate(*length as usize);
             let root = Cred::root();
-            self.files.write(rq, &root, *object, WriteAt::Offset(*offset), Bytes::from(bytes)).await.unwrap();
+            self.files
+                .contents()
+                .write(rq, &root, *object, WriteAt::Offset(*offset), Bytes::from(bytes))
+                .await
+                .unwrap();
             Ok(())
         }
         .boxed()
@@ -144,9 +148,9 @@ async fn compare(files: &FileSystem, expected: &[serde_json::Value], place: &str
     let mut found: BTreeMap<String, ObjectId> = BTreeMap::from([("/".to_owned(), files.root())]);
     let mut todo = vec![(String::new(), files.root())];
     while let Some((path, dir)) = todo.pop() {
-        for entry in files.read_dir(&rq, dir, 0, 100_000).await.unwrap() {
+        for entry in files.directories().read_dir(&rq, dir, 0, 100_000).await.unwrap() {
             let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
-            let kind = files.attributes(&rq, entry.object).await.unwrap().kind;
+            let kind = files.attrs().get(&rq, entry.object).await.unwrap().kind;
             if kind == weir_files::FileKind::Directory {
                 todo.push((path.clone(), entry.object));
             }
@@ -174,13 +178,13 @@ async fn compare(files: &FileSystem, expected: &[serde_json::Value], place: &str
             wrong.push(format!("{path} is missing"));
             continue;
         };
-        let attributes = files.attributes(&rq, object).await.unwrap();
+        let attributes = files.attrs().get(&rq, object).await.unwrap();
         let size = file["size"].as_u64().unwrap();
         if object.0 != file["ino"].as_u64().unwrap() || attributes.size_bytes != size {
             wrong.push(format!("{path}: object {object}, {} bytes; should be {file}", attributes.size_bytes));
         }
         if let Some(hash) = file["sha256"].as_str().filter(|_| size < 64 << 20) {
-            let bytes = files.read(&rq, object, 0, size as usize).await.unwrap();
+            let bytes = files.contents().read(&rq, object, 0, size as usize).await.unwrap();
             let hex: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
             if hex != hash {
                 wrong.push(format!("{path}: other contents"));

@@ -52,15 +52,16 @@ async fn make(engine: &Engine, set: &str, name: &str) {
     let root = Cred::root();
     let files = engine.file_system(&rq, set).await.unwrap();
     let new = New::of(NewKind::Regular, 0o600);
-    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
-    files.write(&rq, &root, made, WriteAt::Offset(0), Bytes::from(name.repeat(9000))).await.unwrap();
+    let made = files.names().create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    files.contents().write(&rq, &root, made, WriteAt::Offset(0), Bytes::from(name.repeat(9000))).await.unwrap();
     files.sync(&rq, Some(made)).await.unwrap();
 }
 
 async fn assert_file(files: &Arc<FileSystem>, name: &str) {
     let rq = Request::internal("test");
-    let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-    assert_eq!(files.read(&rq, file, 0, 1 << 20).await.unwrap(), name.repeat(9000), "{name}");
+    let file =
+        files.directories().lookup(&rq, files.root(), name.as_bytes()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(files.contents().read(&rq, file, 0, 1 << 20).await.unwrap(), name.repeat(9000), "{name}");
 }
 
 async fn write_volume(engine: &Engine, n: u8) {
@@ -196,11 +197,11 @@ fn keys_are_unloaded_and_loaded_again() {
             }
             write_volume(&engine, n).await;
             let files = engine.file_system(rq, HOME).await.unwrap();
-            files.hold(files.root());
+            files.holds().hold(files.root());
             let busy = engine.unload_key(rq, HOME).await.unwrap_err();
             assert!(matches!(busy, PoolError::Key(KeyError::Busy { .. })), "{busy}");
             make(&engine, HOME, &format!("busy-{n}")).await;
-            files.release(rq, files.root()).await.unwrap();
+            files.holds().release(rq, files.root()).await.unwrap();
             let snapshot = format!("{HOME}@{n}");
             engine.snapshot(vec![snapshot.clone()], Vec::new()).await.unwrap();
             let old = engine.file_system(rq, &snapshot).await.unwrap();
@@ -211,7 +212,7 @@ fn keys_are_unloaded_and_loaded_again() {
             assert_locked(&engine).await;
             for files in [&files, &old] {
                 assert!(files.is_closed());
-                assert!(files.read_dir(rq, files.root(), 0, 10).await.is_err(), "the key is unloaded");
+                assert!(files.directories().read_dir(rq, files.root(), 0, 10).await.is_err(), "the key is unloaded");
             }
             let rootless = engine.create_dataset(new("tank/e/x", Kind::FileSystem(FileSystemSpec::default()))).await;
             assert!(matches!(rootless, Err(PoolError::Key(KeyError::RootNotLoaded))), "{rootless:?}");
@@ -254,14 +255,14 @@ fn clones_wait_for_the_key() {
         make(&engine, HOME, &name).await;
         engine.sync().await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
-        let source = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+        let source = files.directories().lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
         let synced = engine.txgs().last_synced();
         let new = New::of(NewKind::Regular, 0o600);
-        let copy = files.create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
+        let copy = files.names().create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
         let len = (name.len() * 9000) as u64;
-        assert_eq!(files.copy_range(&rq, &root, (&files, source, 0), (copy, 0), len).await.unwrap(), len);
+        assert_eq!(files.contents().copy_range(&rq, &root, (&files, source, 0), (copy, 0), len).await.unwrap(), len);
         // After the removal of the source only the log refers to the blocks.
-        files.remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
+        files.names().remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
         files.sync(&rq, None).await.unwrap();
         assert_eq!(engine.txgs().last_synced(), synced, "the log alone makes it stable");
     });
@@ -278,9 +279,9 @@ fn clones_wait_for_the_key() {
         assert_pool_clean(&machine, "claimed").await;
         let engine = import(&machine, true).await;
         let files = engine.file_system(&rq, HOME).await.unwrap();
-        let copy = files.lookup(&rq, files.root(), b"copy").await.unwrap();
-        assert!(files.read(&rq, copy, 0, 1 << 20).await.unwrap() == name.repeat(9000));
-        assert!(files.lookup(&rq, files.root(), name.as_bytes()).await.is_err());
+        let copy = files.directories().lookup(&rq, files.root(), b"copy").await.unwrap();
+        assert!(files.contents().read(&rq, copy, 0, 1 << 20).await.unwrap() == name.repeat(9000));
+        assert!(files.directories().lookup(&rq, files.root(), name.as_bytes()).await.is_err());
         engine.export().await.unwrap();
         assert_pool_clean(&machine, "replayed").await;
     });

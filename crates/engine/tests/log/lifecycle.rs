@@ -15,8 +15,9 @@ const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
 
 async fn assert_file(files: &Arc<FileSystem>, name: &str) {
     let rq = Request::internal("test");
-    let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-    assert_eq!(files.read(&rq, file, 0, 1 << 20).await.unwrap(), name.repeat(1000), "{name}");
+    let file =
+        files.directories().lookup(&rq, files.root(), name.as_bytes()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(files.contents().read(&rq, file, 0, 1 << 20).await.unwrap(), name.repeat(1000), "{name}");
 }
 
 /// A log without records is reused: its one block begins the next chain, and the first commit waits for no txg.
@@ -110,13 +111,13 @@ fn copies_are_replayed() {
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         make(&files, "begun").await;
         let new = New::of(NewKind::Regular, 0o600);
-        let source = files.create(&rq, &root, files.root(), b"source", &new).await.unwrap().object;
-        files.write(&rq, &root, source, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
+        let source = files.names().create(&rq, &root, files.root(), b"source", &new).await.unwrap().object;
+        files.contents().write(&rq, &root, source, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
         engine.sync().await.unwrap();
         let synced = engine.txgs().last_synced();
-        let copy = files.create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
-        files.copy_range(&rq, &root, (&files, source, 0), (copy, 0), 1 << 30).await.unwrap();
-        files.remove(&rq, &root, files.root(), b"source").await.unwrap();
+        let copy = files.names().create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
+        files.contents().copy_range(&rq, &root, (&files, source, 0), (copy, 0), 1 << 30).await.unwrap();
+        files.names().remove(&rq, &root, files.root(), b"source").await.unwrap();
         files.sync(&rq, Some(copy)).await.unwrap();
         assert_eq!(engine.txgs().last_synced(), synced, "the log alone makes it stable");
     });
@@ -130,9 +131,9 @@ fn copies_are_replayed() {
         assert!(engine.gate.space().saved_bytes >= 3 * (128 << 10), "claimed");
         engine.sync().await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
-        let copy = files.lookup(&rq, files.root(), b"copy").await.unwrap();
-        assert!(files.read(&rq, copy, 0, 1 << 20).await.unwrap() == wanted);
-        assert!(files.lookup(&rq, files.root(), b"source").await.is_err());
+        let copy = files.directories().lookup(&rq, files.root(), b"copy").await.unwrap();
+        assert!(files.contents().read(&rq, copy, 0, 1 << 20).await.unwrap() == wanted);
+        assert!(files.directories().lookup(&rq, files.root(), b"source").await.is_err());
         engine.sync().await.unwrap();
         assert_eq!(engine.gate.space().saved_bytes, 0, "only the copy refers to the blocks");
         engine.export().await.unwrap();
@@ -154,13 +155,13 @@ fn blocks_in_the_grown_part_of_a_vdev_are_cloned() {
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         let new = New::of(NewKind::Regular, 0o600);
         let make = async |files: &FileSystem, name: &str| {
-            files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object
+            files.names().create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object
         };
         let small = make(&files, "small").await;
-        files.write(&rq, &root, small, WriteAt::Offset(0), data.slice(..128 << 10)).await.unwrap();
+        files.contents().write(&rq, &root, small, WriteAt::Offset(0), data.slice(..128 << 10)).await.unwrap();
         engine.sync().await.unwrap();
         let copy = make(&files, "copy").await;
-        files.copy_range(&rq, &root, (&files, small, 0), (copy, 0), 128 << 10).await.unwrap();
+        files.contents().copy_range(&rq, &root, (&files, small, 0), (copy, 0), 128 << 10).await.unwrap();
         engine.sync().await.unwrap();
         let shrunk = engine.sync_task(|syncing: &mut weir_engine::TxgSync<'_>| {
             Box::pin(async move {
@@ -183,21 +184,21 @@ fn blocks_in_the_grown_part_of_a_vdev_are_cloned() {
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
         let large = make(&files, "large").await;
-        files.write(&rq, &root, large, WriteAt::Offset(0), data.clone()).await.unwrap();
+        files.contents().write(&rq, &root, large, WriteAt::Offset(0), data.clone()).await.unwrap();
         engine.sync().await.unwrap();
         let copy = make(&files, "copy of large").await;
-        let copied = files.copy_range(&rq, &root, (&files, large, 0), (copy, 0), data.len() as u64).await;
+        let copied = files.contents().copy_range(&rq, &root, (&files, large, 0), (copy, 0), data.len() as u64).await;
         assert_eq!(copied, Ok(data.len() as u64));
         engine.sync().await.unwrap();
         assert!(engine.gate.space().saved_bytes >= data.len() as u64);
-        files.remove(&rq, &root, files.root(), b"large").await.unwrap();
+        files.names().remove(&rq, &root, files.root(), b"large").await.unwrap();
         engine.sync().await.unwrap();
         engine.export().await.unwrap();
         assert_pool_clean(&machine, "shared").await;
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
-        assert!(files.read(&rq, copy, 0, data.len()).await.unwrap() == data);
-        files.remove(&rq, &root, files.root(), b"copy of large").await.unwrap();
+        assert!(files.contents().read(&rq, copy, 0, data.len()).await.unwrap() == data);
+        files.names().remove(&rq, &root, files.root(), b"copy of large").await.unwrap();
         engine.export().await.unwrap();
         assert_pool_clean(&machine, "removed").await;
     });
@@ -213,8 +214,8 @@ fn access_times_last() {
         let rq = Request::internal("test");
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         let atime = async |files: &Arc<FileSystem>, name: &str| {
-            let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
-            files.attributes(&rq, file).await.unwrap().atime_ns
+            let file = files.directories().lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+            files.attrs().get(&rq, file).await.unwrap().atime_ns
         };
         make(&files, "one").await;
         make(&files, "two").await;
@@ -223,7 +224,7 @@ fn access_times_last() {
         assert_file(&files, "one").await;
         assert_eq!(engine.txgs().last_synced(), synced, "no txg of its own");
         machine.clock.sleep(std::time::Duration::from_secs(20)).await;
-        assert!(!files.has_access_times(), "stored with the regular txgs");
+        assert!(!files.atimes().is_pending(), "stored with the regular txgs");
         assert_file(&files, "two").await;
         let read = (atime(&files, "one").await, atime(&files, "two").await);
         engine.export().await.unwrap();
@@ -247,7 +248,7 @@ async fn assert_counted(files: &Arc<FileSystem>) {
     let mut groups = BTreeMap::<Fuid, (u64, u64)>::new();
     while let Some(next) = set.next_object(&rq, weir_format::ObjectId(id.0 + 1)).await.unwrap() {
         id = next;
-        let Ok(found) = files.attributes(&rq, id).await else { continue };
+        let Ok(found) = files.attrs().get(&rq, id).await else { continue };
         let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
         for (counts, owner) in [(&mut users, found.uid), (&mut groups, found.gid)] {
             let sum = counts.entry(Fuid(owner.into())).or_default();
@@ -276,44 +277,44 @@ fn quotas_are_enforced() {
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         let alice = Cred::new(1000, 100, &[]);
         let bob = Cred::new(1001, 100, &[]);
-        files.set_attributes(&rq, &root, files.root(), &SetAttributes::mode(0o777)).await.unwrap();
+        files.attrs().set(&rq, &root, files.root(), &SetAttributes::mode(0o777)).await.unwrap();
         let set = async |principal, kind, id, limit| {
             engine.set_quota(HOME.into(), principal, kind, Some(id), limit).await.unwrap();
         };
         set(QuotaPrincipal::User, QuotaKind::Bytes, 1000, 2 << 20).await;
         set(QuotaPrincipal::Group, QuotaKind::Objects, 100, 6).await;
         let new = New::of(NewKind::Regular, 0o600);
-        let file = files.create(&rq, &alice, files.root(), b"alice", &new).await.unwrap().object;
+        let file = files.names().create(&rq, &alice, files.root(), b"alice", &new).await.unwrap().object;
         for n in 0..2 {
-            files.write(&rq, &alice, file, WriteAt::Offset(n << 20), data.clone()).await.unwrap();
+            files.contents().write(&rq, &alice, file, WriteAt::Offset(n << 20), data.clone()).await.unwrap();
             engine.sync().await.unwrap();
         }
         let over = |done: Result<_, FileError>| assert_eq!(done.map(drop).unwrap_err(), FileError::Quota);
-        over(files.write(&rq, &alice, file, WriteAt::End, data.clone()).await);
-        over(files.write(&rq, &root, file, WriteAt::End, data.clone()).await);
-        over(files.create(&rq, &alice, files.root(), b"more", &new).await);
-        let other = files.create(&rq, &bob, files.root(), b"bob", &new).await.unwrap().object;
-        files.write(&rq, &bob, other, WriteAt::End, data.clone()).await.unwrap();
+        over(files.contents().write(&rq, &alice, file, WriteAt::End, data.clone()).await);
+        over(files.contents().write(&rq, &root, file, WriteAt::End, data.clone()).await);
+        over(files.names().create(&rq, &alice, files.root(), b"more", &new).await);
+        let other = files.names().create(&rq, &bob, files.root(), b"bob", &new).await.unwrap().object;
+        files.contents().write(&rq, &bob, other, WriteAt::End, data.clone()).await.unwrap();
         let give = SetAttributes { uid: Some(1000), ..SetAttributes::default() };
-        over(files.set_attributes(&rq, &root, other, &give).await);
-        let copied = files.copy_range(&rq, &root, (&files, other, 0), (file, 4 << 20), 1 << 20).await;
+        over(files.attrs().set(&rq, &root, other, &give).await);
+        let copied = files.contents().copy_range(&rq, &root, (&files, other, 0), (file, 4 << 20), 1 << 20).await;
         assert_eq!(copied, Err(FileError::Quota));
         for n in 0..4 {
-            files.create(&rq, &bob, files.root(), format!("bob-{n}").as_bytes(), &new).await.unwrap();
+            files.names().create(&rq, &bob, files.root(), format!("bob-{n}").as_bytes(), &new).await.unwrap();
         }
         engine.sync().await.unwrap();
-        over(files.create(&rq, &bob, files.root(), b"seventh", &new).await);
+        over(files.names().create(&rq, &bob, files.root(), b"seventh", &new).await);
         set(QuotaPrincipal::Group, QuotaKind::Objects, 100, 0).await;
-        files.create(&rq, &bob, files.root(), b"seventh", &new).await.unwrap();
+        files.names().create(&rq, &bob, files.root(), b"seventh", &new).await.unwrap();
         set(QuotaPrincipal::User, QuotaKind::Bytes, 1000, 3 << 20).await;
-        files.write(&rq, &alice, file, WriteAt::End, data.clone()).await.unwrap();
+        files.contents().write(&rq, &alice, file, WriteAt::End, data.clone()).await.unwrap();
         assert_counted_after(&engine, &files).await;
         // For the replay: files of others grow, shrink, change hands and go.
-        files.set_attributes(&rq, &root, other, &SetAttributes { uid: Some(7), gid: Some(8), ..give }).await.unwrap();
-        files.write(&rq, &root, other, WriteAt::End, data.slice(..100_000)).await.unwrap();
-        files.set_attributes(&rq, &root, file, &SetAttributes::size(100)).await.unwrap();
-        files.remove(&rq, &root, files.root(), b"bob-1").await.unwrap();
-        files.create(&rq, &bob, files.root(), b"eighth", &new).await.unwrap();
+        files.attrs().set(&rq, &root, other, &SetAttributes { uid: Some(7), gid: Some(8), ..give }).await.unwrap();
+        files.contents().write(&rq, &root, other, WriteAt::End, data.slice(..100_000)).await.unwrap();
+        files.attrs().set(&rq, &root, file, &SetAttributes::size(100)).await.unwrap();
+        files.names().remove(&rq, &root, files.root(), b"bob-1").await.unwrap();
+        files.names().create(&rq, &bob, files.root(), b"eighth", &new).await.unwrap();
         files.sync(&rq, None).await.unwrap();
     });
     first.unwrap();
@@ -349,12 +350,12 @@ fn attributes_are_replayed() {
         let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         make(&files, "begun").await;
-        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
-        files.set_xattr(&rq, &root, file, b"user.old", b"gone", XattrMode::Any).await.unwrap();
+        let file = files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
+        files.xattrs().set(&rq, &root, file, b"user.old", b"gone", XattrMode::Any).await.unwrap();
         engine.sync().await.unwrap();
         let synced = engine.txgs().last_synced();
-        files.set_xattr(&rq, &root, file, b"user.new", &[7; 300], XattrMode::Any).await.unwrap();
-        files.remove_xattr(&rq, &root, file, b"user.old").await.unwrap();
+        files.xattrs().set(&rq, &root, file, b"user.new", &[7; 300], XattrMode::Any).await.unwrap();
+        files.xattrs().remove(&rq, &root, file, b"user.old").await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
         assert_eq!(engine.txgs().last_synced(), synced, "the log alone makes it stable");
     });
@@ -368,9 +369,9 @@ fn attributes_are_replayed() {
         assert_eq!(pool.features.count("org.openzfs:zilsaxattr"), Some(1));
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
-        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
-        assert_eq!(files.xattr_names(&rq, file).await.unwrap(), [b"user.new".to_vec()]);
-        assert_eq!(files.xattr(&rq, file, b"user.new").await.unwrap().unwrap(), vec![7; 300]);
+        let file = files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
+        assert_eq!(files.xattrs().names(&rq, file).await.unwrap(), [b"user.new".to_vec()]);
+        assert_eq!(files.xattrs().get(&rq, file, b"user.new").await.unwrap().unwrap(), vec![7; 300]);
         engine.export().await.unwrap();
         assert_pool_clean(&machine, "after replay").await;
     });
@@ -392,13 +393,13 @@ fn attributes_fit_large_dnodes() {
             for n in 0..20 {
                 let name = format!("file-{size}-{n}");
                 make(&files, &name).await;
-                let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
-                files.set_xattr(&rq, &root, file, b"user.note", &[n; 300], XattrMode::Any).await.unwrap();
+                let file = files.directories().lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+                files.xattrs().set(&rq, &root, file, b"user.note", &[n; 300], XattrMode::Any).await.unwrap();
                 engine.sync().await.unwrap();
                 let dnode = files.objects().object(&rq, file).await.unwrap().dnode.clone();
                 assert_eq!((dnode.slots(), dnode.spill.is_some()), (slots, slots == 1));
                 if n % 3 == 0 {
-                    files.remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
+                    files.names().remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
                 }
             }
         }
@@ -414,8 +415,8 @@ fn attributes_fit_large_dnodes() {
         for (size, n) in [(0, 1), (1, 2), (4096, 4), (16384, 19)] {
             let name = format!("file-{size}-{n}");
             assert_file(&files, &name).await;
-            let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
-            assert_eq!(files.xattr(&rq, file, b"user.note").await.unwrap().unwrap(), vec![n; 300]);
+            let file = files.directories().lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+            assert_eq!(files.xattrs().get(&rq, file, b"user.note").await.unwrap().unwrap(), vec![n; 300]);
         }
         assert_counted_after(&engine, &files).await;
         engine.export().await.unwrap();
@@ -439,12 +440,12 @@ fn object_numbers_of_large_dnodes_are_reused() {
         let new = New::of(NewKind::Regular, 0o600);
         let mut first = None;
         for n in 0..40 {
-            let made = files.create(&rq, &root, files.root(), b"made", &new).await.unwrap().object;
+            let made = files.names().create(&rq, &root, files.root(), b"made", &new).await.unwrap().object;
             assert_eq!(*first.get_or_insert(made), made, "round {n}");
             if n % 4 == 0 {
                 engine.sync().await.unwrap();
             }
-            files.remove(&rq, &root, files.root(), b"made").await.unwrap();
+            files.names().remove(&rq, &root, files.root(), b"made").await.unwrap();
             engine.sync().await.unwrap();
         }
         engine.export().await.unwrap();
@@ -492,10 +493,10 @@ fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
         let new = New::of(NewKind::Regular, 0o600);
         let mut made = Vec::new();
         for name in ["long", "small", "gone", "cut"] {
-            made.push(files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object);
+            made.push(files.names().create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object);
         }
         let write = async |file, at, data: &Bytes| {
-            files.write(&rq, &root, file, WriteAt::Offset(at), data.clone()).await.unwrap();
+            files.contents().write(&rq, &root, file, WriteAt::Offset(at), data.clone()).await.unwrap();
             files.sync(&rq, Some(file)).await.unwrap();
         };
         // Repeated writes of the whole file and of parts.
@@ -504,8 +505,8 @@ fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
         write(made[1], 0, &small).await;
         write(made[2], 0, &long).await;
         write(made[3], 0, &long).await;
-        files.set_attributes(&rq, &root, made[3], &SetAttributes::size(200_000)).await.unwrap();
-        files.remove(&rq, &root, files.root(), b"gone").await.unwrap();
+        files.attrs().set(&rq, &root, made[3], &SetAttributes::size(200_000)).await.unwrap();
+        files.names().remove(&rq, &root, files.root(), b"gone").await.unwrap();
         files.sync(&rq, None).await.unwrap();
     });
     first.unwrap();
@@ -519,13 +520,17 @@ fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
             let engine = import(&machine).await.unwrap();
             let files = engine.file_system(&rq, HOME).await.unwrap();
             for (name, data) in [("long", &wanted), ("small", &small), ("cut", &wanted.slice(..200_000))] {
-                let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
-                assert!(files.read(&rq, file, 0, 2 << 20).await.unwrap() == data, "{name} {round}");
+                let file = files.directories().lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+                assert!(files.contents().read(&rq, file, 0, 2 << 20).await.unwrap() == data, "{name} {round}");
             }
             // Placed, changed again, and synced.
-            let file = files.lookup(&rq, files.root(), b"long").await.unwrap();
+            let file = files.directories().lookup(&rq, files.root(), b"long").await.unwrap();
             for _ in 0..3 {
-                files.write(&rq, &Cred::root(), file, WriteAt::Offset(0), wanted.slice(..300_000)).await.unwrap();
+                files
+                    .contents()
+                    .write(&rq, &Cred::root(), file, WriteAt::Offset(0), wanted.slice(..300_000))
+                    .await
+                    .unwrap();
                 files.sync(&rq, Some(file)).await.unwrap();
             }
             engine.export().await.unwrap();

@@ -13,8 +13,8 @@ const LATE: usize = 9;
 
 async fn has(files: &Arc<FileSystem>, name: &str) -> bool {
     let rq = Request::internal("test");
-    match files.lookup(&rq, files.root(), name.as_bytes()).await {
-        Ok(file) => files.read(&rq, file, 0, 1 << 20).await.unwrap() == name.repeat(1000),
+    match files.directories().lookup(&rq, files.root(), name.as_bytes()).await {
+        Ok(file) => files.contents().read(&rq, file, 0, 1 << 20).await.unwrap() == name.repeat(1000),
         Err(error) => {
             assert_eq!(error, FileError::NotFound);
             false

@@ -19,17 +19,17 @@ fn rq() -> Request {
 
 async fn make(files: &FileSystem, dir: ObjectId, name: &str, kind: NewKind) -> ObjectId {
     let new = New::of(kind, 0o755);
-    files.create(&rq(), &Cred::root(), dir, name.as_bytes(), &new).await.unwrap().object
+    files.names().create(&rq(), &Cred::root(), dir, name.as_bytes(), &new).await.unwrap().object
 }
 
 async fn set(files: &FileSystem, file: ObjectId, project: u32, inherit: bool) -> Result<(), FileError> {
     let set = SetFlags { project: Some(project), inherit_project: Some(inherit), ..SetFlags::default() };
-    files.set_flags(&rq(), &Cred::root(), file, &set).await.map(drop)
+    files.attrs().set_flags(&rq(), &Cred::root(), file, &set).await.map(drop)
 }
 
 /// Project of a file, and whether new files inherit it.
 async fn project(files: &FileSystem, file: ObjectId) -> (Option<u64>, bool) {
-    let found = files.attributes(&rq(), file).await.unwrap();
+    let found = files.attrs().get(&rq(), file).await.unwrap();
     (found.project, found.flags.has(FileFlags::PROJINHERIT))
 }
 
@@ -42,7 +42,7 @@ async fn assert_counted(engine: &Engine, files: &Arc<FileSystem>) -> BTreeMap<Fu
     let mut counted = BTreeMap::<Fuid, (u64, u64)>::new();
     while let Some(next) = set.next_object(&rq, ObjectId(id.0 + 1)).await.unwrap() {
         id = next;
-        let Ok(found) = files.attributes(&rq, id).await else { continue };
+        let Ok(found) = files.attrs().get(&rq, id).await else { continue };
         let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
         let sum = counted.entry(Fuid(found.project.unwrap_or(0))).or_default();
         *sum = (sum.0 + bytes, sum.1 + 1);
@@ -59,19 +59,19 @@ async fn assert_usage(engine: &Engine, files: &Arc<FileSystem>, [top, b, a, inne
     let limit = async |kind, limit| {
         engine.set_quota(HOME.into(), QuotaPrincipal::Project, kind, Some(7), limit).await.unwrap();
     };
-    let left = files.usage(&rq, inner).await.unwrap();
+    let left = files.quotas().usage(&rq, inner).await.unwrap();
     assert_eq!((left.referenced_bytes, left.available_bytes), (MIB, 0), "the quota is exceeded");
-    let above = files.usage(&rq, b).await.unwrap();
-    let unbound = files.usage(&rq, top).await.unwrap();
+    let above = files.quotas().usage(&rq, b).await.unwrap();
+    let unbound = files.quotas().usage(&rq, top).await.unwrap();
     assert!(above == unbound && above.available_bytes > MIB, "{above:?}");
     assert_eq!(left.objects_available, above.objects_available, "objects have no limit");
     limit(QuotaKind::Bytes, 3 * MIB).await;
     limit(QuotaKind::Objects, 100).await;
-    let left = files.usage(&rq, a).await.unwrap();
+    let left = files.quotas().usage(&rq, a).await.unwrap();
     let used = assert_counted(engine, files).await[&Fuid(7)];
     assert_eq!((left.referenced_bytes, left.available_bytes), (used.0, 3 * MIB - used.0));
     assert_eq!((left.objects_used, left.objects_available), (used.1, 100 - used.1));
-    assert_eq!(files.usage(&rq, file).await.unwrap(), left, "files have the flag as well");
+    assert_eq!(files.quotas().usage(&rq, file).await.unwrap(), left, "files have the flag as well");
     limit(QuotaKind::Objects, 0).await;
     limit(QuotaKind::Bytes, MIB).await;
 }
@@ -93,28 +93,28 @@ async fn exercise(engine: &Engine, files: &Arc<FileSystem>) {
     let link = make(files, inner, "link", NewKind::Symlink(b"file".to_vec())).await;
     assert_eq!(project(files, file).await, (Some(7), true));
     assert_eq!(project(files, link).await, (Some(7), false), "a symlink inherits the project without the flag");
-    files.set_xattr(&rq, &root, file, b"user.x", &[3; 40_000], XattrMode::Any).await.unwrap();
-    files.write(&rq, &root, file, WriteAt::Offset(0), noise(MIB as usize, 5)).await.unwrap();
+    files.xattrs().set(&rq, &root, file, b"user.x", &[3; 40_000], XattrMode::Any).await.unwrap();
+    files.contents().write(&rq, &root, file, WriteAt::Offset(0), noise(MIB as usize, 5)).await.unwrap();
     let counted = assert_counted(engine, files).await;
     assert!(counted[&Fuid(7)].0 > MIB && counted[&Fuid(7)].1 >= 4, "{counted:?}");
     // Links and renames between project trees are refused.
     let b = make(files, top, "b", NewKind::Directory).await;
     let other = make(files, b, "other", NewKind::Regular).await;
-    assert_eq!(files.link(&rq, &root, other, a, b"more").await, Err(FileError::CrossDevice));
-    let moved = files.rename(&rq, &root, (b, b"other"), (a, b"other"), RenameMode::Replace).await;
+    assert_eq!(files.names().link(&rq, &root, other, a, b"more").await, Err(FileError::CrossDevice));
+    let moved = files.names().rename(&rq, &root, (b, b"other"), (a, b"other"), RenameMode::Replace).await;
     assert_eq!(moved, Err(FileError::CrossDevice));
-    files.rename(&rq, &root, (inner, b"file"), (inner, b"renamed"), RenameMode::Replace).await.unwrap();
+    files.names().rename(&rq, &root, (inner, b"file"), (inner, b"renamed"), RenameMode::Replace).await.unwrap();
     set(files, other, 7, false).await.unwrap();
-    files.rename(&rq, &root, (b, b"other"), (a, b"other"), RenameMode::Replace).await.unwrap();
+    files.names().rename(&rq, &root, (b, b"other"), (a, b"other"), RenameMode::Replace).await.unwrap();
     assert_eq!(project(files, other).await, (Some(7), true), "the renamed file has the flag");
     // Limits.
     let limit = async |kind, limit| {
         engine.set_quota(HOME.into(), QuotaPrincipal::Project, kind, Some(7), limit).await.unwrap();
     };
     limit(QuotaKind::Bytes, MIB).await;
-    let wrote = files.write(&rq, &root, file, WriteAt::End, noise(1000, 5)).await;
+    let wrote = files.contents().write(&rq, &root, file, WriteAt::End, noise(1000, 5)).await;
     assert_eq!(wrote.map(drop), Err(FileError::Quota));
-    let made = files.create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
+    let made = files.names().create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
     assert_eq!(made.map(drop), Err(FileError::Quota));
     let lone = make(files, b, "lone", NewKind::Regular).await;
     assert_eq!(set(files, lone, 7, false).await, Err(FileError::Quota));
@@ -126,8 +126,8 @@ async fn exercise(engine: &Engine, files: &Arc<FileSystem>) {
     set(files, lone, 7, false).await.unwrap();
     // The default quota of projects without their own quota.
     engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, None, 2).await.unwrap();
-    assert_eq!(files.usage(&rq, inner).await.unwrap().objects_available, 0);
-    let made = files.create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
+    assert_eq!(files.quotas().usage(&rq, inner).await.unwrap().objects_available, 0);
+    let made = files.names().create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
     assert_eq!(made.map(drop), Err(FileError::Quota));
     engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, Some(7), 1000).await.unwrap();
     make(files, inner, "new", NewKind::Regular).await;
@@ -138,7 +138,7 @@ async fn exercise(engine: &Engine, files: &Arc<FileSystem>) {
     assert!(matches!(set(files, link, 8, false).await, Err(FileError::Unsupported { .. })));
     let stranger = Cred::new(1000, 1000, &[]);
     let flags = SetFlags { project: Some(1), ..SetFlags::default() };
-    let done = files.set_flags(&rq, &stranger, lone, &flags).await;
+    let done = files.attrs().set_flags(&rq, &stranger, lone, &flags).await;
     assert!(matches!(done, Err(FileError::NotPermitted { .. })));
 }
 
@@ -155,10 +155,14 @@ fn project_quotas_are_enforced_and_replayed() {
         engine.sync().await.unwrap();
         // Changes that only the log holds.
         let synced = engine.txgs().last_synced();
-        let lone = files.lookup(&rq(), files.lookup(&rq(), files.root(), b"b").await.unwrap(), b"lone").await.unwrap();
+        let lone = files
+            .directories()
+            .lookup(&rq(), files.directories().lookup(&rq(), files.root(), b"b").await.unwrap(), b"lone")
+            .await
+            .unwrap();
         set(&files, lone, 4_000_000_000, true).await.unwrap();
         let flags = SetFlags { append_only: Some(true), no_dump: Some(true), ..SetFlags::default() };
-        files.set_flags(&rq(), &Cred::root(), files.root(), &flags).await.unwrap();
+        files.attrs().set_flags(&rq(), &Cred::root(), files.root(), &flags).await.unwrap();
         set(&files, files.root(), 11, true).await.unwrap();
         make(&files, files.root(), "inheriting", NewKind::Directory).await;
         files.sync(&rq(), None).await.unwrap();
@@ -170,14 +174,14 @@ fn project_quotas_are_enforced_and_replayed() {
     let second = world.run(async {
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq(), HOME).await.unwrap();
-        let b = files.lookup(&rq(), files.root(), b"b").await.unwrap();
-        let lone = files.lookup(&rq(), b, b"lone").await.unwrap();
+        let b = files.directories().lookup(&rq(), files.root(), b"b").await.unwrap();
+        let lone = files.directories().lookup(&rq(), b, b"lone").await.unwrap();
         assert_eq!(project(&files, lone).await, (Some(4_000_000_000), true));
-        let inheriting = files.lookup(&rq(), files.root(), b"inheriting").await.unwrap();
+        let inheriting = files.directories().lookup(&rq(), files.root(), b"inheriting").await.unwrap();
         assert_eq!(project(&files, inheriting).await, (Some(11), true));
-        let root = files.attributes(&rq(), files.root()).await.unwrap();
+        let root = files.attrs().get(&rq(), files.root()).await.unwrap();
         assert!(root.flags.has(FileFlags::APPENDONLY | FileFlags::NODUMP | FileFlags::PROJID));
-        let gone = files.remove_dir(&rq(), &Cred::root(), files.root(), b"inheriting").await;
+        let gone = files.names().remove_dir(&rq(), &Cred::root(), files.root(), b"inheriting").await;
         assert!(matches!(gone, Err(FileError::NotPermitted { .. })), "append-only directory: {gone:?}");
         assert_counted(&engine, &files).await;
         engine.export().await.unwrap();

@@ -20,7 +20,7 @@ fn before_failure(seed: u64, life: impl AsyncFnOnce(&Arc<Engine>, &Arc<FileSyste
         let rq = Request::internal("test");
         let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
-        files.create(&rq, &root, files.root(), b"begun", &New::of(NewKind::Regular, 0)).await.unwrap();
+        files.names().create(&rq, &root, files.root(), b"begun", &New::of(NewKind::Regular, 0)).await.unwrap();
         files.sync(&rq, None).await.unwrap();
         engine.sync().await.unwrap();
         let synced = engine.txgs().last_synced();
@@ -56,13 +56,13 @@ fn a_new_file_is_stable_with_its_initial_attributes() {
         let rq = Request::internal("test");
         let root = Cred::root();
         let new = New { set: attributes, ..New::of(NewKind::Regular, 0o640) };
-        files.create(&rq, &root, files.root(), b"made", &new).await.unwrap();
+        files.names().create(&rq, &root, files.root(), b"made", &new).await.unwrap();
         files.sync(&rq, Some(files.root())).await.unwrap();
     });
     after_replay(&world, async |files| {
         let rq = Request::internal("test");
-        let file = files.lookup(&rq, files.root(), b"made").await.unwrap();
-        let found = files.attributes(&rq, file).await.unwrap();
+        let file = files.directories().lookup(&rq, files.root(), b"made").await.unwrap();
+        let found = files.attrs().get(&rq, file).await.unwrap();
         assert_eq!((found.uid, found.gid, found.mode & 0o7777), (7, 8, 0o640));
         assert_eq!((found.atime_ns, found.mtime_ns), (7_000_000_000, 9_000_000_000));
     });
@@ -75,14 +75,14 @@ fn attribute_files_are_stable_with_their_file() {
     let world = before_failure(21, async |_, files| {
         let rq = Request::internal("test");
         let root = Cred::root();
-        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
-        files.set_xattr(&rq, &root, file, b"user.large", &value, XattrMode::Any).await.unwrap();
+        let file = files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
+        files.xattrs().set(&rq, &root, file, b"user.large", &value, XattrMode::Any).await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
     });
     after_replay(&world, async |files| {
         let rq = Request::internal("test");
-        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
-        let found = files.xattr(&rq, file, b"user.large").await.unwrap().unwrap();
+        let file = files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
+        let found = files.xattrs().get(&rq, file, b"user.large").await.unwrap().unwrap();
         assert!(found == value, "{} bytes", found.len());
     });
 }
@@ -94,15 +94,15 @@ fn gangs_in_their_final_place_are_replayed() {
     let world = before_failure(22, async |engine, files| {
         let rq = Request::internal("test");
         let root = Cred::root();
-        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        let file = files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
         engine.cache.blocks().force_gangs_above(Some(16 << 10)).unwrap();
-        files.write(&rq, &root, file, WriteAt::Offset(0), data.clone()).await.unwrap();
+        files.contents().write(&rq, &root, file, WriteAt::Offset(0), data.clone()).await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
     });
     after_replay(&world, async |files| {
         let rq = Request::internal("test");
-        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
-        assert!(files.read(&rq, file, 0, 1 << 20).await.unwrap() == data);
+        let file = files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
+        assert!(files.contents().read(&rq, file, 0, 1 << 20).await.unwrap() == data);
     });
 }
 
@@ -112,7 +112,7 @@ fn a_log_is_replayed_into_a_dataset_that_became_read_only() {
     let world = before_failure(24, async |_, files| {
         let rq = Request::internal("test");
         let root = Cred::root();
-        files.create(&rq, &root, files.root(), b"late", &New::of(NewKind::Regular, 0o600)).await.unwrap();
+        files.names().create(&rq, &root, files.root(), b"late", &New::of(NewKind::Regular, 0o600)).await.unwrap();
         files.sync(&rq, None).await.unwrap();
     });
     let machine = world.machine();
@@ -127,9 +127,9 @@ fn a_log_is_replayed_into_a_dataset_that_became_read_only() {
     after_replay(&world, async |files| {
         let rq = Request::internal("test");
         let root = Cred::root();
-        files.lookup(&rq, files.root(), b"late").await.unwrap();
+        files.directories().lookup(&rq, files.root(), b"late").await.unwrap();
         let new = New::of(NewKind::Regular, 0o600);
-        let refused = files.create(&rq, &root, files.root(), b"later", &new).await;
+        let refused = files.names().create(&rq, &root, files.root(), b"later", &new).await;
         assert_eq!(refused.unwrap_err(), FileError::ReadOnly);
     });
 }
@@ -141,8 +141,8 @@ fn a_log_is_replayed_past_a_quota() {
     let world = before_failure(25, async |_, files| {
         let rq = Request::internal("test");
         let root = Cred::root();
-        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
-        files.write(&rq, &root, file, WriteAt::Offset(0), data.clone()).await.unwrap();
+        let file = files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
+        files.contents().write(&rq, &root, file, WriteAt::Offset(0), data.clone()).await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
     });
     let machine = world.machine();
@@ -159,9 +159,9 @@ fn a_log_is_replayed_past_a_quota() {
     after_replay(&world, async |files| {
         let rq = Request::internal("test");
         let root = Cred::root();
-        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
-        assert!(files.read(&rq, file, 0, 8 << 20).await.unwrap() == data);
-        let refused = files.write(&rq, &root, file, WriteAt::End, data.slice(..512)).await;
+        let file = files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
+        assert!(files.contents().read(&rq, file, 0, 8 << 20).await.unwrap() == data);
+        let refused = files.contents().write(&rq, &root, file, WriteAt::End, data.slice(..512)).await;
         assert_eq!(refused.map(drop), Err(FileError::Quota));
     });
 }
@@ -178,15 +178,16 @@ fn records_wait_for_unlogged_changes() {
             let root = Cred::root();
             let (engine, files) = create(&machine, SHAPE).await.unwrap();
             let new = |kind| New::of(kind, 0o755);
-            files.create(&rq, &root, files.root(), b"begun", &new(NewKind::Regular)).await.unwrap();
+            files.names().create(&rq, &root, files.root(), b"begun", &new(NewKind::Regular)).await.unwrap();
             files.sync(&rq, None).await.unwrap();
             engine.sync().await.unwrap();
             let zil = engine.sets.get(files.objects().id()).unwrap().zil.unwrap();
             let policy = zil.policy();
             zil.set_policy(Policy { sync: SyncMode::Disabled, ..policy });
-            let dir = files.create(&rq, &root, files.root(), b"dir", &new(NewKind::Directory)).await.unwrap().object;
+            let dir =
+                files.names().create(&rq, &root, files.root(), b"dir", &new(NewKind::Directory)).await.unwrap().object;
             zil.set_policy(policy);
-            files.create(&rq, &root, dir, b"inside", &new(NewKind::Regular)).await.unwrap();
+            files.names().create(&rq, &root, dir, b"inside", &new(NewKind::Regular)).await.unwrap();
             let commit = files.sync(&rq, None);
             let cut = machine.clock.sleep(std::time::Duration::from_micros(cut_us));
             futures_util::pin_mut!(commit, cut);
@@ -197,8 +198,8 @@ fn records_wait_for_unlogged_changes() {
         world.power_failure();
         after_replay(&world, async |files| {
             let rq = Request::internal("test");
-            files.lookup(&rq, files.root(), b"begun").await.unwrap();
-            let dir = files.lookup(&rq, files.root(), b"dir").await;
+            files.directories().lookup(&rq, files.root(), b"begun").await.unwrap();
+            let dir = files.directories().lookup(&rq, files.root(), b"dir").await;
             assert!(dir.is_ok() || !stable, "after {cut_us} us");
         });
     }

@@ -195,7 +195,7 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
                 assert!(engine.txgs().last_synced() > last);
                 let rq = &Request::internal("test");
                 for name in ["before", "no room", "afterwards"] {
-                    files.lookup(rq, files.root(), name.as_bytes()).await.unwrap();
+                    files.directories().lookup(rq, files.root(), name.as_bytes()).await.unwrap();
                 }
                 engine.export().await.unwrap();
                 world::assert_pool_clean(&machine, "after the room came back").await;

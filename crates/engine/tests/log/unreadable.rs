@@ -48,16 +48,20 @@ fn damage(disk: &SimDisk, places: &[(u64, u64)], rot: bool) {
 /// Creates a file with one synced block.
 async fn synced_file(engine: &Engine, files: &Arc<FileSystem>) -> ObjectId {
     let new = New::of(NewKind::Regular, 0o600);
-    let file = files.create(&rq(), &Cred::root(), files.root(), b"f", &new).await.unwrap().object;
+    let file = files.names().create(&rq(), &Cred::root(), files.root(), b"f", &new).await.unwrap().object;
     let data = noise(FILE_BYTES, 1);
-    files.write(&rq(), &Cred::root(), file, WriteAt::Offset(0), data).await.unwrap();
+    files.contents().write(&rq(), &Cred::root(), file, WriteAt::Offset(0), data).await.unwrap();
     engine.sync().await.unwrap();
     file
 }
 
 /// Writes to a part of that block and then creates another file; both changes are only in the log.
 async fn log_changes(files: &Arc<FileSystem>, file: ObjectId) {
-    files.write(&rq(), &Cred::root(), file, WriteAt::Offset(7), Bytes::from_static(b"changed")).await.unwrap();
+    files
+        .contents()
+        .write(&rq(), &Cred::root(), file, WriteAt::Offset(7), Bytes::from_static(b"changed"))
+        .await
+        .unwrap();
     files.sync(&rq(), Some(file)).await.unwrap();
     make(files, "behind").await;
 }
@@ -79,8 +83,8 @@ fn cut(seed: u64, shape: Shape) -> (SimWorld, Vec<(u64, u64)>) {
 }
 
 async fn has(files: &Arc<FileSystem>, name: &str) -> bool {
-    match files.lookup(&rq(), files.root(), name.as_bytes()).await {
-        Ok(file) => files.read(&rq(), file, 0, 1 << 20).await.unwrap() == name.repeat(1000),
+    match files.directories().lookup(&rq(), files.root(), name.as_bytes()).await {
+        Ok(file) => files.contents().read(&rq(), file, 0, 1 << 20).await.unwrap() == name.repeat(1000),
         Err(error) => {
             assert_eq!(error, FileError::NotFound);
             false
@@ -116,8 +120,8 @@ fn an_unreadable_block_loses_the_rest_of_the_log_but_not_the_file_system() {
             let engine = import(&machine).await.unwrap();
             let files = engine.file_system(&rq(), HOME).await.unwrap();
             assert!(has(&files, "early").await && !has(&files, "behind").await);
-            let file = files.lookup(&rq(), files.root(), b"f").await.unwrap();
-            assert!(files.read(&rq(), file, 0, 10).await.is_err());
+            let file = files.directories().lookup(&rq(), files.root(), b"f").await.unwrap();
+            assert!(files.contents().read(&rq(), file, 0, 10).await.is_err());
             let [report] = &reports(&engine)[..] else { panic!("{:?}", reports(&engine)) };
             assert_eq!((report.list.get_str("dataset"), report.list.get_u64("zio_object")), (Some(HOME), Some(file.0)));
             assert_eq!(report.list.get_str("log_record_type"), Some("TX_WRITE"));
@@ -223,8 +227,8 @@ fn a_log_waits_for_a_device_that_may_have_the_unreadable_block() {
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq(), HOME).await.unwrap();
         assert!(has(&files, "behind").await);
-        let file = files.lookup(&rq(), files.root(), b"f").await.unwrap();
-        assert_eq!(files.read(&rq(), file, 7, 7).await.unwrap(), "changed");
+        let file = files.directories().lookup(&rq(), files.root(), b"f").await.unwrap();
+        assert_eq!(files.contents().read(&rq(), file, 7, 7).await.unwrap(), "changed");
         assert!(reports(&engine).is_empty());
         engine.export().await.unwrap();
         assert!(listed(&machine).await.is_empty());
@@ -320,9 +324,10 @@ fn an_unreadable_delete_queue_is_not_changed() {
         let new = New::of(NewKind::Regular, 0o600);
         for n in 0..200 {
             let name = format!("open-{n}");
-            let file = files.create(&rq(), &Cred::root(), files.root(), name.as_bytes(), &new).await.unwrap().object;
-            files.hold(file);
-            files.remove(&rq(), &Cred::root(), files.root(), name.as_bytes()).await.unwrap();
+            let file =
+                files.names().create(&rq(), &Cred::root(), files.root(), name.as_bytes(), &new).await.unwrap().object;
+            files.holds().hold(file);
+            files.names().remove(&rq(), &Cred::root(), files.root(), name.as_bytes()).await.unwrap();
         }
         make(&files, "early").await;
         engine.sync().await.unwrap();

@@ -59,9 +59,9 @@ pub async fn make(files: &Arc<FileSystem>, name: &str) {
     let rq = Request::internal("test");
     let root = Cred::root();
     let new = New::of(NewKind::Regular, 0o600);
-    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    let made = files.names().create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
     let data = Bytes::from(name.repeat(1000));
-    files.write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
+    files.contents().write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
     files.sync(&rq, Some(made)).await.unwrap();
 }
 
@@ -70,8 +70,8 @@ pub async fn write(files: &Arc<FileSystem>, name: &str) {
     let rq = Request::internal("test");
     let root = Cred::root();
     let new = New::of(NewKind::Regular, 0o600);
-    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
-    files.write(&rq, &root, made, WriteAt::Offset(0), Bytes::from(name.repeat(1000))).await.unwrap();
+    let made = files.names().create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    files.contents().write(&rq, &root, made, WriteAt::Offset(0), Bytes::from(name.repeat(1000))).await.unwrap();
 }
 
 /// Creates the pool with one file system.

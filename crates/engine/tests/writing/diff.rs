@@ -152,7 +152,7 @@ async fn look(rq: &Request, files: &FileSystem) -> BTreeMap<u64, Found> {
     let mut out: BTreeMap<u64, Found> = BTreeMap::new();
     let mut to_look = vec![(files.root(), String::new())];
     while let Some((id, path)) = to_look.pop() {
-        let a = files.attributes(rq, id).await.unwrap();
+        let a = files.attrs().get(rq, id).await.unwrap();
         let found = Found {
             paths: BTreeSet::new(),
             generation: a.generation,
@@ -163,7 +163,7 @@ async fn look(rq: &Request, files: &FileSystem) -> BTreeMap<u64, Found> {
         let shown = if path.is_empty() { "/".to_owned() } else { path.clone() };
         out.entry(id.0).or_insert(found).paths.insert(shown);
         if a.kind == FileKind::Directory {
-            for entry in files.read_dir(rq, id, 0, usize::MAX).await.unwrap() {
+            for entry in files.directories().read_dir(rq, id, 0, usize::MAX).await.unwrap() {
                 to_look.push((entry.object, format!("{path}/{}", String::from_utf8(entry.name).unwrap())));
             }
         }
@@ -249,41 +249,43 @@ async fn change(
         match dice.roll(weight) {
             0 => {
                 let new = New::of(NewKind::Directory, 0o755);
-                files.create(rq, &root, dir, name.as_bytes(), &new).await.map(drop).unwrap();
+                files.names().create(rq, &root, dir, name.as_bytes(), &new).await.map(drop).unwrap();
             }
             1 => {
                 let Some((id, _)) = pick(dice, false) else { continue };
                 linked.insert(*id);
-                let _to_special_files = files.link(rq, &root, ObjectId(*id), dir, name.as_bytes()).await;
+                let _to_special_files = files.names().link(rq, &root, ObjectId(*id), dir, name.as_bytes()).await;
             }
             2 => {
                 let dirs = dice.roll(3) == 0;
                 let Some((_, found)) = pick(dice, dirs).filter(|(_, f)| !f.paths.contains("/")) else { continue };
                 let (above, old) = stands(found);
                 // A directory does not go below itself.
-                let _refused =
-                    files.rename(rq, &root, (above, old.as_bytes()), (dir, name.as_bytes()), RenameMode::Replace).await;
+                let _refused = files
+                    .names()
+                    .rename(rq, &root, (above, old.as_bytes()), (dir, name.as_bytes()), RenameMode::Replace)
+                    .await;
             }
             3 | 4 => {
                 let Some((_, found)) = pick(dice, false) else { continue };
                 let (above, old) = stands(found);
-                files.remove(rq, &root, above, old.as_bytes()).await.unwrap();
+                files.names().remove(rq, &root, above, old.as_bytes()).await.unwrap();
             }
             5 => {
                 let Some((id, _)) = pick(dice, false) else { continue };
                 let id = ObjectId(*id);
-                files.set_attributes(rq, &root, id, &SetAttributes::mode(0o600)).await.unwrap();
+                files.attrs().set(rq, &root, id, &SetAttributes::mode(0o600)).await.unwrap();
             }
             6 => {
                 let Some((id, found)) = pick(dice, false) else { continue };
                 if found.kind == FileKind::Regular {
                     let data = Bytes::from(vec![step as u8; 3000]);
-                    files.write(rq, &root, ObjectId(*id), WriteAt::End, data).await.unwrap();
+                    files.contents().write(rq, &root, ObjectId(*id), WriteAt::End, data).await.unwrap();
                 }
             }
             _ => {
                 let kind = if dice.roll(8) == 0 { NewKind::Symlink(b"x".to_vec()) } else { NewKind::Regular };
-                files.create(rq, &root, dir, name.as_bytes(), &New::of(kind, 0o644)).await.map(drop).unwrap();
+                files.names().create(rq, &root, dir, name.as_bytes(), &New::of(kind, 0o644)).await.map(drop).unwrap();
             }
         }
     }
@@ -320,9 +322,9 @@ fn random_histories() {
                                 let (above, name) = path.rsplit_once('/').unwrap();
                                 let mut at = files.root();
                                 for part in above.split('/').filter(|part| !part.is_empty()) {
-                                    at = files.lookup(rq, at, part.as_bytes()).await.unwrap();
+                                    at = files.directories().lookup(rq, at, part.as_bytes()).await.unwrap();
                                 }
-                                files.remove(rq, &Cred::root(), at, name.as_bytes()).await.unwrap();
+                                files.names().remove(rq, &Cred::root(), at, name.as_bytes()).await.unwrap();
                             }
                         }
                     }
@@ -379,24 +381,24 @@ fn snapshots_that_are_compared_stay() {
         let root = Cred::root();
         let make = async |name: &str| {
             let new = New::of(NewKind::Regular, 0o644);
-            files.create(rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object
+            files.names().create(rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object
         };
         let snapshot = async |name: &str| engine.snapshot(vec![format!("tank/home@{name}")], Vec::new()).await.unwrap();
         let twice = make("twice").await;
         let new = New::of(NewKind::Directory, 0o755);
-        let inner = files.create(rq, &root, files.root(), b"dir", &new).await.unwrap().object;
+        let inner = files.names().create(rq, &root, files.root(), b"dir", &new).await.unwrap().object;
         snapshot("one").await;
         // Linked, and the link taken away again: its parent then is a directory that does not have it.
-        files.link(rq, &root, twice, inner, b"link").await.unwrap();
-        files.remove(rq, &root, inner, b"link").await.unwrap();
+        files.names().link(rq, &root, twice, inner, b"link").await.unwrap();
+        files.names().remove(rq, &root, inner, b"link").await.unwrap();
         let mut comparison = engine.compare(rq, "tank/home@one", "tank/home").await.unwrap();
         let lines: Vec<String> = all(rq, &mut comparison.diff).await.iter().map(line).collect();
         assert_eq!(lines, ["M /twice", "M /dir"]);
         engine.end_comparison(comparison).await.unwrap();
         let open = make("open").await;
         snapshot("two").await;
-        files.hold(open);
-        files.remove(rq, &root, files.root(), b"open").await.unwrap();
+        files.holds().hold(open);
+        files.names().remove(rq, &root, files.root(), b"open").await.unwrap();
         let mut comparison = engine.compare(rq, "tank/home@two", "tank/home").await.unwrap();
         for defer in [false, true] {
             let destroyed = engine.destroy_snapshots(vec!["tank/home@two".into()], defer).await;
@@ -413,7 +415,7 @@ fn snapshots_that_are_compared_stay() {
         for (a, b) in [("tank/home@two", "tank/home"), ("tank/home", "tank/home")] {
             assert!(engine.compare(rq, a, b).await.is_err(), "{a} {b}");
         }
-        files.release(rq, open).await.unwrap();
+        files.holds().release(rq, open).await.unwrap();
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
     });

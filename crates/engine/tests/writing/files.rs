@@ -25,17 +25,18 @@ pub fn body(n: u64) -> Bytes {
 
 pub async fn fill(files: &FileSystem, rq: &Request, generation: u64) {
     let root = Cred::root();
-    let dir = match files.lookup(rq, files.root(), b"dir").await {
+    let dir = match files.directories().lookup(rq, files.root(), b"dir").await {
         Ok(dir) => dir,
         Err(_) => {
             let new = New::of(NewKind::Directory, 0o755);
-            files.create(rq, &root, files.root(), b"dir", &new).await.unwrap().object
+            files.names().create(rq, &root, files.root(), b"dir", &new).await.unwrap().object
         }
     };
     for n in 0..FILES {
         let name = format!("file-{generation}-{n}");
-        let made = files.create(rq, &root, dir, name.as_bytes(), &New::of(NewKind::Regular, 0o644)).await.unwrap();
-        files.write(rq, &root, made.object, WriteAt::Offset(0), body(n + generation)).await.unwrap();
+        let made =
+            files.names().create(rq, &root, dir, name.as_bytes(), &New::of(NewKind::Regular, 0o644)).await.unwrap();
+        files.contents().write(rq, &root, made.object, WriteAt::Offset(0), body(n + generation)).await.unwrap();
         if n % 8 == 0 {
             files.sync(rq, Some(made.object)).await.unwrap();
         }
@@ -43,11 +44,12 @@ pub async fn fill(files: &FileSystem, rq: &Request, generation: u64) {
 }
 
 pub async fn check(files: &FileSystem, rq: &Request, generation: u64) {
-    let dir = files.lookup(rq, files.root(), b"dir").await.unwrap();
+    let dir = files.directories().lookup(rq, files.root(), b"dir").await.unwrap();
     for n in 0..FILES {
-        let file: ObjectId = files.lookup(rq, dir, format!("file-{generation}-{n}").as_bytes()).await.unwrap();
+        let file: ObjectId =
+            files.directories().lookup(rq, dir, format!("file-{generation}-{n}").as_bytes()).await.unwrap();
         let wanted = body(n + generation);
-        let found = files.read(rq, file, 0, wanted.len() + 1).await.unwrap();
+        let found = files.contents().read(rq, file, 0, wanted.len() + 1).await.unwrap();
         assert!(found == wanted, "file-{generation}-{n}");
     }
 }
@@ -73,10 +75,10 @@ fn judge(name: &str, layout: Layout, count: usize) {
         engine.clone_snapshot("tank/home@one".into(), "tank/clone".into(), Vec::new()).await.unwrap();
         let clone = engine.file_system(rq, "tank/clone").await.unwrap();
         fill(&clone, rq, 3).await;
-        clone.hold(clone.root());
+        clone.holds().hold(clone.root());
         assert!(engine.destroy_dataset("tank/clone".into()).await.is_err(), "a client has a file open");
         fill(&clone, rq, 4).await;
-        clone.release(rq, clone.root()).await.unwrap();
+        clone.holds().release(rq, clone.root()).await.unwrap();
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
     });
@@ -90,9 +92,9 @@ fn judge(name: &str, layout: Layout, count: usize) {
         check(&old, rq, 1).await;
         assert!(!old.is_writable());
         let root = Cred::root();
-        let dir_of = files.lookup(rq, files.root(), b"dir").await.unwrap();
+        let dir_of = files.directories().lookup(rq, files.root(), b"dir").await.unwrap();
         for n in 0..FILES {
-            files.remove(rq, &root, dir_of, format!("file-1-{n}").as_bytes()).await.unwrap();
+            files.names().remove(rq, &root, dir_of, format!("file-1-{n}").as_bytes()).await.unwrap();
         }
         engine.destroy_dataset("tank/clone".into()).await.unwrap();
         engine.destroy_snapshots(vec!["tank/home@one".into()], false).await.unwrap();
@@ -129,15 +131,15 @@ async fn make(files: &FileSystem, name: &str, data: Bytes) -> ObjectId {
     let rq = Request::internal("test");
     let root = Cred::root();
     let new = New::of(NewKind::Regular, 0o644);
-    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
-    files.write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
+    let made = files.names().create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    files.contents().write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
     made
 }
 
 async fn demand(files: &FileSystem, name: &str, wanted: &[u8]) {
     let rq = Request::internal("test");
-    let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
-    let found = files.read(&rq, file, 0, wanted.len() + 1).await.unwrap();
+    let file = files.directories().lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+    let found = files.contents().read(&rq, file, 0, wanted.len() + 1).await.unwrap();
     assert!(found == wanted, "{name}");
 }
 
@@ -149,7 +151,7 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
     let a = engine.file_system(rq, "tank").await.unwrap();
     let b = engine.file_system(rq, "tank/b").await.unwrap();
     let source = make(&a, "source", data.clone()).await;
-    a.allocate(rq, &root, source, 1 << 20..2 << 20, Space::Punch).await.unwrap();
+    a.contents().allocate(rq, &root, source, 1 << 20..2 << 20, Space::Punch).await.unwrap();
     let mut holed = data.to_vec();
     holed[1 << 20..2 << 20].fill(0);
     engine.snapshot(vec!["tank@one".into()], Vec::new()).await.unwrap();
@@ -158,7 +160,7 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
     for (files, name, from) in [(&a, "same", &a), (&b, "other", &a), (&b, "snapshot", &old)] {
         let before = engine.gate.space().saved_bytes;
         let copy = make(files, name, Bytes::new()).await;
-        let copied = files.copy_range(rq, &root, (from, source, 0), (copy, 0), u64::MAX >> 1).await.unwrap();
+        let copied = files.contents().copy_range(rq, &root, (from, source, 0), (copy, 0), u64::MAX >> 1).await.unwrap();
         assert_eq!(copied, len, "{name}");
         demand(files, name, &holed).await;
         engine.sync().await.unwrap();
@@ -166,13 +168,13 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
         let saved = engine.gate.space().saved_bytes - before;
         assert!(saved >= len - (1 << 20), "{name} saves {saved}");
         // A block that is changed is the changer's own.
-        files.write(rq, &root, copy, WriteAt::Offset(9), Bytes::from_static(b"mine")).await.unwrap();
+        files.contents().write(rq, &root, copy, WriteAt::Offset(9), Bytes::from_static(b"mine")).await.unwrap();
         engine.sync().await.unwrap();
     }
     demand(&a, "source", &holed).await;
     // Not at blocks' starts, and over something: bytes.
     let odd = make(&b, "odd", noise(500_000, 77)).await;
-    b.copy_range(rq, &root, (&a, source, 1000), (odd, 5000), 400_000).await.unwrap();
+    b.contents().copy_range(rq, &root, (&a, source, 1000), (odd, 5000), 400_000).await.unwrap();
     let mut wanted = noise(500_000, 77).to_vec();
     wanted[5000..405_000].copy_from_slice(&holed[1000..401_000]);
     demand(&b, "odd", &wanted).await;
@@ -181,16 +183,16 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
     for (name, from, to, bytes) in [("middle", 0, 0, 300_000), ("end", (5 << 20) - block, block, block as u64 + 777)] {
         let target = make(&b, name, noise(900_000, 5)).await;
         engine.sync().await.unwrap();
-        b.copy_range(rq, &root, (&a, source, from as u64), (target, to as u64), bytes).await.unwrap();
+        b.contents().copy_range(rq, &root, (&a, source, from as u64), (target, to as u64), bytes).await.unwrap();
         let mut wanted = noise(900_000, 5).to_vec();
         wanted[to..to + bytes as usize].copy_from_slice(&holed[from..from + bytes as usize]);
         demand(&b, name, &wanted).await;
-        b.remove(rq, &root, b.root(), name.as_bytes()).await.unwrap();
+        b.names().remove(rq, &root, b.root(), name.as_bytes()).await.unwrap();
     }
     // Ranges of one file.
-    let overlap = a.copy_range(rq, &root, (&a, source, 0), (source, 4096), 8192).await;
+    let overlap = a.contents().copy_range(rq, &root, (&a, source, 0), (source, 4096), 8192).await;
     assert!(matches!(overlap, Err(FileError::Invalid { .. })), "{overlap:?}");
-    a.copy_range(rq, &root, (&a, source, 0), (source, 1 << 20), 512 << 10).await.unwrap();
+    a.contents().copy_range(rq, &root, (&a, source, 0), (source, 1 << 20), 512 << 10).await.unwrap();
     holed.copy_within(0..512 << 10, 1 << 20);
     demand(&a, "source", &holed).await;
     holed
@@ -230,7 +232,7 @@ fn copies_share_blocks() {
         assert!(engine.gate.space().saved_bytes > 8 << 20);
         let root = Cred::root();
         for (files, name) in [(&a, "source"), (&b, "other"), (&b, "snapshot"), (&b, "odd")] {
-            files.remove(rq, &root, files.root(), name.as_bytes()).await.unwrap();
+            files.names().remove(rq, &root, files.root(), name.as_bytes()).await.unwrap();
         }
         engine.destroy_snapshots(vec!["tank@one".into()], false).await.unwrap();
         engine.sync().await.unwrap();
@@ -270,7 +272,7 @@ async fn random_copies(engine: &Engine, seed: u64) {
         match below(10) {
             0 => engine.sync().await.unwrap(),
             1 => {
-                files.set_attributes(rq, &root, ids[to], &SetAttributes::size(target as u64)).await.unwrap();
+                files.attrs().set(rq, &root, ids[to], &SetAttributes::size(target as u64)).await.unwrap();
                 models[to].resize(target, 0);
             }
             2..5 => {
@@ -278,7 +280,7 @@ async fn random_copies(engine: &Engine, seed: u64) {
                 let end = models[to].len().max(target + len);
                 models[to].resize(end, 0);
                 models[to][target..target + len].copy_from_slice(&data);
-                files.write(rq, &root, ids[to], WriteAt::Offset(target as u64), data).await.unwrap();
+                files.contents().write(rq, &root, ids[to], WriteAt::Offset(target as u64), data).await.unwrap();
             }
             _ => {
                 let len = len.min(models[from].len().saturating_sub(source));
@@ -287,7 +289,7 @@ async fn random_copies(engine: &Engine, seed: u64) {
                 }
                 let at = (&*files, ids[from], source as u64);
                 let into = (ids[to], target as u64);
-                let copied = files.copy_range(rq, &root, at, into, len as u64).await.unwrap();
+                let copied = files.contents().copy_range(rq, &root, at, into, len as u64).await.unwrap();
                 assert_eq!(copied, len as u64, "seed {seed}, step {step}");
                 let data = models[from][source..source + len].to_vec();
                 let end = models[to].len().max(target + len);
@@ -337,7 +339,7 @@ fn long_names_are_a_feature_in_use() {
         let files = engine.file_system(rq, "tank/home").await.unwrap();
         for (len, count) in [(255, 0), (256, 1), (1023, 1)] {
             let new = New::of(NewKind::Regular, 0o644);
-            files.create(rq, &Cred::root(), files.root(), &vec![b'n'; len], &new).await.unwrap();
+            files.names().create(rq, &Cred::root(), files.root(), &vec![b'n'; len], &new).await.unwrap();
             engine.sync().await.unwrap();
             let features = Features::read(rq, &Mos { set: engine.mos.clone() }).await.unwrap();
             assert_eq!(features.count("org.zfsonlinux:longname"), Some(count), "a name of {len} bytes");

@@ -61,12 +61,12 @@ async fn make(engine: &Engine, name: &str) -> (Arc<FileSystem>, ObjectId) {
     let root = Cred::root();
     let files = engine.file_system(rq, "tank/home").await.unwrap();
     let new = New::of(NewKind::Regular, 0o644);
-    let file = files.create(rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    let file = files.names().create(rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
     let half = BLOCKS * BLOCK_BYTES / 2;
     for (part, at) in [(0, 0), (1, half + (1 << 40))] {
         let noise = (0..half >> 14).flat_map(|n| work::contents(7 + part, n * 2)).chain(work::contents(9, 0));
         let data = Bytes::from_iter(noise.take(half as usize));
-        files.write(rq, &root, file, WriteAt::Offset(at), data).await.unwrap();
+        files.contents().write(rq, &root, file, WriteAt::Offset(at), data).await.unwrap();
     }
     engine.sync().await.unwrap();
     (files, file)
@@ -131,7 +131,7 @@ fn a_large_file_goes_over_many_groups() {
         let at = engine.txgs().clone();
         let unlink = async move {
             let before = at.open();
-            on.remove(&Request::internal("test"), &root, on.root(), b"large").await.unwrap();
+            on.names().remove(&Request::internal("test"), &root, on.root(), b"large").await.unwrap();
             assert_eq!(at.open(), before, "no transaction waits for its blocks");
         };
         let txgs = assert_bounded_frees(&engine, (&files, file), unlink).await;
@@ -154,7 +154,7 @@ fn cutting_and_punching_spread_as_well() {
         let on = files.clone();
         let punch = async move {
             let range = BLOCK_BYTES * 100 + 9..half - 9;
-            on.allocate(&Request::internal("test"), &Cred::root(), file, range, Space::Punch).await.unwrap();
+            on.contents().allocate(&Request::internal("test"), &Cred::root(), file, range, Space::Punch).await.unwrap();
         };
         assert!(assert_bounded_frees(&engine, (&files, file), punch).await > 5);
         engine.sync().await.unwrap();
@@ -163,14 +163,14 @@ fn cutting_and_punching_spread_as_well() {
         let on = files.clone();
         let cut = async move {
             let set = SetAttributes { size_bytes: Some(BLOCK_BYTES * 10 + 1), ..SetAttributes::default() };
-            on.set_attributes(&Request::internal("test"), &Cred::root(), file, &set).await.unwrap();
+            on.attrs().set(&Request::internal("test"), &Cred::root(), file, &set).await.unwrap();
         };
         assert!(assert_bounded_frees(&engine, (&files, file), cut).await > 5);
         engine.sync().await.unwrap();
         let rq = &Request::internal("test");
-        assert_eq!(files.attributes(rq, file).await.unwrap().size_bytes, BLOCK_BYTES * 10 + 1);
+        assert_eq!(files.attrs().get(rq, file).await.unwrap().size_bytes, BLOCK_BYTES * 10 + 1);
         assert_eq!(stored(&files, file).await, 11);
-        let found = files.read(rq, file, 0, 1 << 20).await.unwrap();
+        let found = files.contents().read(rq, file, 0, 1 << 20).await.unwrap();
         assert!(found[..5120] == work::contents(7, 0)[..5120] && found.len() == 5121);
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
@@ -189,9 +189,9 @@ fn a_crash_in_between_leaves_the_rest_for_later() {
             let (files, file) = make(&engine, "large").await;
             let on = files.clone();
             let clock = machine.clock.clone();
-            machine
-                .tasks
-                .spawn(async move { on.remove(&Request::internal("test"), &Cred::root(), on.root(), b"large").await });
+            machine.tasks.spawn(async move {
+                on.names().remove(&Request::internal("test"), &Cred::root(), on.root(), b"large").await
+            });
             let most = BLOCKS - seed * 150;
             while stored(&files, file).await > most {
                 clock.sleep(Duration::from_micros(100)).await;
@@ -208,7 +208,7 @@ fn a_crash_in_between_leaves_the_rest_for_later() {
             let engine = import(&machine, dir).await;
             let files = engine.file_system(&Request::internal("test"), "tank/home").await.unwrap();
             let rq = &Request::internal("test");
-            assert!(files.read_dir(rq, files.root(), 0, 9).await.unwrap().is_empty());
+            assert!(files.directories().read_dir(rq, files.root(), 0, 9).await.unwrap().is_empty());
             // It goes while others work.
             let used = || engine.gate.space().used_bytes;
             while used() >= BLOCKS * BLOCK_BYTES / 4 {
@@ -238,10 +238,11 @@ fn a_group_frees_no_longer_than_it_may() {
         let dir = Path::new(SEARCH);
         let engine = create(&machine).await;
         let files = engine.file_system(rq, "tank/home").await.unwrap();
-        let file = files.create(rq, &root, files.root(), b"file", &New::of(NewKind::Regular, 0o644)).await.unwrap();
+        let file =
+            files.names().create(rq, &root, files.root(), b"file", &New::of(NewKind::Regular, 0o644)).await.unwrap();
         for part in 0..MANY / 1000 {
             let data = Bytes::from_iter((0..40).flat_map(|n| work::contents(part + 1, n * 2)).take(512_000));
-            files.write(rq, &root, file.object, WriteAt::Offset(part * 512_000), data).await.unwrap();
+            files.contents().write(rq, &root, file.object, WriteAt::Offset(part * 512_000), data).await.unwrap();
         }
         drop(files);
         engine.export().await.unwrap();
@@ -290,9 +291,9 @@ fn what_is_half_freed_is_clean_for_zdb() {
         engine.create_dataset(small_blocks()).await.unwrap();
         let (files, file) = make(&engine, "large").await;
         let on = files.clone();
-        let going = machine
-            .tasks
-            .spawn(async move { on.remove(&Request::internal("test"), &Cred::root(), on.root(), b"large").await });
+        let going = machine.tasks.spawn(async move {
+            on.names().remove(&Request::internal("test"), &Cred::root(), on.root(), b"large").await
+        });
         while stored(&files, file).await == BLOCKS {
             machine.clock.sleep(Duration::from_millis(1)).await;
         }

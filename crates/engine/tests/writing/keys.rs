@@ -227,11 +227,11 @@ fn copies_of_encrypted_files_share_blocks() {
         let make = async |name: &str, file: &str| {
             let files = engine.file_system(rq, name).await.unwrap();
             let new = New::of(NewKind::Regular, 0o644);
-            let made = files.create(rq, &root, files.root(), file.as_bytes(), &new).await.unwrap().object;
+            let made = files.names().create(rq, &root, files.root(), file.as_bytes(), &new).await.unwrap().object;
             (files, made)
         };
         let (e, source) = make("tank/e", "source").await;
-        e.write(rq, &root, source, WriteAt::Offset(0), data.clone()).await.unwrap();
+        e.contents().write(rq, &root, source, WriteAt::Offset(0), data.clone()).await.unwrap();
         engine.snapshot(vec!["tank/e@s".into()], Vec::new()).await.unwrap();
         engine.clone_snapshot("tank/e@s".into(), "tank/k".into(), Vec::new()).await.unwrap();
         let old = engine.file_system(rq, "tank/e@s").await.unwrap();
@@ -242,11 +242,12 @@ fn copies_of_encrypted_files_share_blocks() {
             let saved = engine.gate.space().saved_bytes;
             let file = if std::ptr::eq(from, &old) { "of-snapshot" } else { "copy" };
             let (files, copy) = make(name, file).await;
-            let copied = files.copy_range(rq, &root, (from, source, 0), (copy, 0), u64::MAX >> 1).await.unwrap();
+            let copied =
+                files.contents().copy_range(rq, &root, (from, source, 0), (copy, 0), u64::MAX >> 1).await.unwrap();
             assert_eq!(copied, data.len() as u64, "{name}");
-            assert!(files.read(rq, copy, 0, 1 << 20).await.unwrap() == data[..], "{name}");
+            assert!(files.contents().read(rq, copy, 0, 1 << 20).await.unwrap() == data[..], "{name}");
             engine.sync().await.unwrap();
-            assert!(files.read(rq, copy, 0, 1 << 20).await.unwrap() == data[..], "{name}");
+            assert!(files.contents().read(rq, copy, 0, 1 << 20).await.unwrap() == data[..], "{name}");
             assert_eq!(engine.gate.space().saved_bytes - saved > 900_000, shares, "{name}");
         }
         engine.export().await.unwrap();
@@ -261,14 +262,14 @@ fn copies_of_encrypted_files_share_blocks() {
         let engine = import(&machine, &dir, &[("tank/e", OLD), ("tank/f", OLD)]).await;
         let e = engine.file_system(rq, "tank/e").await.unwrap();
         for file in ["source", "of-snapshot"] {
-            e.remove(rq, &root, e.root(), file.as_bytes()).await.unwrap();
+            e.names().remove(rq, &root, e.root(), file.as_bytes()).await.unwrap();
         }
         engine.destroy_dataset("tank/k".into()).await.unwrap();
         engine.destroy_snapshots(vec!["tank/e@s".into()], false).await.unwrap();
         engine.sync().await.unwrap();
         assert_eq!(engine.gate.space().saved_bytes, 0, "one holder is left");
-        let copy = e.lookup(rq, e.root(), b"copy").await.unwrap();
-        assert!(e.read(rq, copy, 0, 1 << 20).await.unwrap() == data[..]);
+        let copy = e.directories().lookup(rq, e.root(), b"copy").await.unwrap();
+        assert!(e.contents().read(rq, copy, 0, 1 << 20).await.unwrap() == data[..]);
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
     });

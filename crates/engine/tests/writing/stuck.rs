@@ -46,16 +46,16 @@ pub async fn make(engine: &Engine, name: &str) -> (Arc<FileSystem>, ObjectId) {
     for n in 0..90 {
         let file = format!("f{n}");
         let new = New::of(NewKind::Regular, 0o644);
-        last = files.create(rq, &root, files.root(), file.as_bytes(), &new).await.unwrap().object;
+        last = files.names().create(rq, &root, files.root(), file.as_bytes(), &new).await.unwrap().object;
     }
     for (at, len) in [(0, HOLE.start), (HOLE.end, BLOCKS - HOLE.end)] {
         let noise = (0..).flat_map(|n| work::contents(at + 1, n * 2)).take((len * BLOCK_BYTES) as usize);
         let data = Bytes::from_iter(noise);
-        files.write(rq, &root, last, WriteAt::Offset(at * BLOCK_BYTES), data).await.unwrap();
+        files.contents().write(rq, &root, last, WriteAt::Offset(at * BLOCK_BYTES), data).await.unwrap();
     }
     // The first slots of the last block of dnodes are free.
     for n in 50..85 {
-        files.remove(rq, &root, files.root(), format!("f{n}").as_bytes()).await.unwrap();
+        files.names().remove(rq, &root, files.root(), format!("f{n}").as_bytes()).await.unwrap();
     }
     engine.sync().await.unwrap();
     (files, last)
@@ -202,16 +202,16 @@ async fn damaged(machine: &Machine, dir: &Path) {
     let files = engine.file_system(rq, "tank/first").await.unwrap();
     let write = async |block: u64| {
         let data = Bytes::from(vec![1; BLOCK_BYTES as usize]);
-        files.write(rq, &root, file, WriteAt::Offset(block * BLOCK_BYTES), data).await
+        files.contents().write(rq, &root, file, WriteAt::Offset(block * BLOCK_BYTES), data).await
     };
     assert!(matches!(write(1500).await, Err(FileError::Corrupt { .. })));
     engine.sync().await.expect("a write that was refused");
     write(500).await.unwrap();
     let cut = SetAttributes::size(800 * BLOCK_BYTES);
-    assert!(matches!(files.set_attributes(rq, &root, file, &cut).await, Err(FileError::Corrupt { .. })));
+    assert!(matches!(files.attrs().set(rq, &root, file, &cut).await, Err(FileError::Corrupt { .. })));
     engine.sync().await.expect("a truncation that was refused");
-    let _told = files.remove(rq, &root, files.root(), b"f89").await;
-    assert_eq!(files.lookup(rq, files.root(), b"f89").await, Err(FileError::NotFound));
+    let _told = files.names().remove(rq, &root, files.root(), b"f89").await;
+    assert_eq!(files.directories().lookup(rq, files.root(), b"f89").await, Err(FileError::NotFound));
     engine.sync().await.expect("a removal that waits");
     drop(make(&engine, "tank/second").await);
     engine.export().await.unwrap();
@@ -222,7 +222,7 @@ async fn damaged(machine: &Machine, dir: &Path) {
     let engine = import(machine, dir).await.unwrap();
     let files = engine.file_system(rq, "tank/first").await.unwrap();
     engine.sync().await.unwrap();
-    assert!(files.attributes(rq, file).await.is_err(), "it is gone now");
+    assert!(files.attrs().get(rq, file).await.is_err(), "it is gone now");
     engine.export().await.unwrap();
     work::assert_pool_clean(machine, dir, "tank").await;
     zdb::assert_clean(dir, "tank");
@@ -253,7 +253,7 @@ async fn rootless(machine: &Machine, dir: &Path) {
     spoil(dir, &pointer);
     let engine = import(machine, dir).await.unwrap();
     let files = engine.file_system(rq, "tank/first").await.unwrap();
-    assert!(files.attributes(rq, file).await.is_ok());
+    assert!(files.attrs().get(rq, file).await.is_ok());
     engine.export().await.unwrap();
     work::assert_pool_clean(machine, dir, "tank").await;
 }

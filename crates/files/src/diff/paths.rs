@@ -130,7 +130,7 @@ impl<'a> Paths<'a> {
         }
         let mut cookie = 0;
         while !wanted.is_empty() {
-            let entries = match self.files.read_dir(rq, parent, cookie, ENTRIES).await {
+            let entries = match self.files.directories().read_dir(rq, parent, cookie, ENTRIES).await {
                 Ok(entries) => entries,
                 Err(why) => return self.known.extend(wanted.into_iter().map(|id| (id, Known::Failed(why.clone())))),
             };

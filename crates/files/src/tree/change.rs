@@ -65,7 +65,7 @@ impl Tree {
         Ok(matches!(self.open(rq, node.branch).await?, Opened::Files(files) if files.is_writable()))
     }
 
-    /// Creates a file of any kind in directory `dir`; see [`crate::FileSystem::create`].
+    /// Creates a file of any kind in directory `dir`; see [`Names::create`](crate::Names::create).
     pub async fn create(
         &self,
         rq: &Request,
@@ -80,7 +80,7 @@ impl Tree {
         Ok((node_of(&*files, dir.branch, made.object), made))
     }
 
-    /// Creates a hard link; see [`crate::FileSystem::link`].
+    /// Creates a hard link; see [`Names::link`](crate::Names::link).
     pub async fn link(
         &self,
         rq: &Request,
@@ -98,7 +98,7 @@ impl Tree {
         files.link(rq, cred, object_of(&*files, file), object_of(&*files, dir), name).await
     }
 
-    /// Removes a link of a file that is not a directory; see [`crate::FileSystem::remove`].
+    /// Removes a link of a file that is not a directory; see [`Names::remove`](crate::Names::remove).
     pub async fn remove(&self, rq: &Request, cred: &Cred, dir: Node, name: &[u8]) -> Result<(), FileError> {
         let files = self.file_system_to_modify(rq, dir).await?;
         if self.is_synthetic_entry(dir, name)? {
@@ -107,14 +107,14 @@ impl Tree {
         files.remove(rq, cred, object_of(&*files, dir), name).await
     }
 
-    /// Removes an empty directory; see [`crate::FileSystem::remove_dir`].
+    /// Removes an empty directory; see [`Names::remove_dir`](crate::Names::remove_dir).
     pub async fn remove_dir(&self, rq: &Request, cred: &Cred, dir: Node, name: &[u8]) -> Result<(), FileError> {
         let files = self.file_system_to_modify(rq, dir).await?;
         self.require_stored_entry(dir, name)?;
         files.remove_dir(rq, cred, object_of(&*files, dir), name).await
     }
 
-    /// Renames within one file system; see [`crate::FileSystem::rename`].
+    /// Renames within one file system; see [`Names::rename`](crate::Names::rename).
     pub async fn rename(
         &self,
         rq: &Request,
@@ -140,7 +140,7 @@ impl Tree {
         files.rename(rq, cred, from, to, mode).await
     }
 
-    /// Writes to a file; see [`crate::FileSystem::write`].
+    /// Writes to a file; see [`Contents::write`](crate::Contents::write).
     pub async fn write(
         &self,
         rq: &Request,
@@ -154,7 +154,7 @@ impl Tree {
     }
 
     /// Copies a range between files, also from another file system or a snapshot, and returns the number of bytes;
-    /// see [`crate::FileSystem::copy_range`].
+    /// see [`Contents::copy_range`](crate::Contents::copy_range).
     ///
     /// # Errors
     /// [`FileError::CrossDevice`] if either is not a file of a pool; the caller then copies by read and write.
@@ -175,10 +175,10 @@ impl Tree {
             return Err(FileError::CrossDevice);
         };
         let source = (lender, object_of(&*from, source), source_at);
-        files.copy_range(rq, cred, source, (object_of(&*to, target), target_at), len).await
+        files.contents().copy_range(rq, cred, source, (object_of(&*to, target), target_at), len).await
     }
 
-    /// Sets attributes, including the size; see [`crate::FileSystem::set_attributes`].
+    /// Sets attributes, including the size; see [`Attrs::set`](crate::Attrs::set).
     pub async fn set_attributes(
         &self,
         rq: &Request,
@@ -190,7 +190,7 @@ impl Tree {
         files.set_attributes(rq, cred, object_of(&*files, node), set).await
     }
 
-    /// Sets flags and project of a file; see [`crate::FileSystem::set_flags`].
+    /// Sets flags and project of a file; see [`Attrs::set_flags`](crate::Attrs::set_flags).
     pub async fn set_flags(
         &self,
         rq: &Request,
@@ -202,7 +202,7 @@ impl Tree {
         files.set_flags(rq, cred, object_of(&*files, node), set).await
     }
 
-    /// Reserves, zeroes or punches a range; see [`crate::FileSystem::allocate`].
+    /// Reserves, zeroes or punches a range; see [`Contents::allocate`](crate::Contents::allocate).
     pub async fn allocate(
         &self,
         rq: &Request,
@@ -215,7 +215,7 @@ impl Tree {
         files.allocate(rq, cred, object_of(&*files, file), range, space).await
     }
 
-    /// Sets an extended attribute; see [`crate::FileSystem::set_xattr`].
+    /// Sets an extended attribute; see [`Xattrs::set`](crate::Xattrs::set).
     pub async fn set_xattr(
         &self,
         rq: &Request,
@@ -229,13 +229,13 @@ impl Tree {
         files.set_xattr(rq, cred, object_of(&*files, node), name, value, mode).await
     }
 
-    /// Removes an extended attribute; see [`crate::FileSystem::remove_xattr`].
+    /// Removes an extended attribute; see [`Xattrs::remove`](crate::Xattrs::remove).
     pub async fn remove_xattr(&self, rq: &Request, cred: &Cred, node: Node, name: &[u8]) -> Result<(), FileError> {
         let files = self.file_system_to_modify(rq, node).await?;
         files.remove_xattr(rq, cred, object_of(&*files, node), name).await
     }
 
-    /// Sets the ACL; see [`crate::FileSystem::set_acl`].
+    /// Sets the ACL; see [`Acls::set`](crate::Acls::set).
     pub async fn set_acl(&self, rq: &Request, cred: &Cred, node: Node, acl: &Acl) -> Result<(), FileError> {
         let files = self.file_system_to_modify(rq, node).await?;
         files.set_acl(rq, cred, object_of(&*files, node), acl).await

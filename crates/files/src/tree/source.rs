@@ -231,19 +231,19 @@ impl Files for FileSystem {
     }
 
     fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Attributes> {
-        FileSystem::attributes(self, rq, object).boxed()
+        self.attrs().get(rq, object).boxed()
     }
 
     fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> FileFuture<'a, Attributes> {
-        FileSystem::by_file_id(self, rq, object, generation).boxed()
+        self.attrs().by_file_id(rq, object, generation).boxed()
     }
 
     fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ObjectId> {
-        FileSystem::parent(self, rq, object).boxed()
+        self.attrs().parent(rq, object).boxed()
     }
 
     fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ObjectId> {
-        FileSystem::lookup(self, rq, dir, name).boxed()
+        self.directories().lookup(rq, dir, name).boxed()
     }
 
     fn read_dir<'a>(
@@ -253,7 +253,7 @@ impl Files for FileSystem {
         cookie: u64,
         max: usize,
     ) -> FileFuture<'a, Vec<DirEntry>> {
-        FileSystem::read_dir(self, rq, dir, cookie, max).boxed()
+        self.directories().read_dir(rq, dir, cookie, max).boxed()
     }
 
     fn read<'a>(
@@ -263,31 +263,31 @@ impl Files for FileSystem {
         offset: u64,
         len: usize,
     ) -> FileFuture<'a, SmallVec<[Bytes; 4]>> {
-        FileSystem::read_segments(self, rq, object, offset, len).boxed()
+        self.contents().read_segments(rq, object, offset, len).boxed()
     }
 
     fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> FileFuture<'a, Option<u64>> {
-        FileSystem::seek(self, rq, object, offset, what).boxed()
+        self.contents().seek(rq, object, offset, what).boxed()
     }
 
     fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Bytes> {
-        FileSystem::read_link(self, rq, object).boxed()
+        self.contents().read_link(rq, object).boxed()
     }
 
     fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Vec<Vec<u8>>> {
-        FileSystem::xattr_names(self, rq, object).boxed()
+        self.xattrs().names(rq, object).boxed()
     }
 
     fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> FileFuture<'a, Option<Bytes>> {
-        FileSystem::xattr(self, rq, object, name).boxed()
+        self.xattrs().get(rq, object, name).boxed()
     }
 
     fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Acl> {
-        FileSystem::acl(self, rq, object).boxed()
+        self.acls().get(rq, object).boxed()
     }
 
     fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Usage> {
-        FileSystem::usage(self, rq, object).boxed()
+        self.quotas().usage(rq, object).boxed()
     }
 
     fn is_writable(&self) -> bool {
@@ -302,7 +302,7 @@ impl Files for FileSystem {
         name: &'a [u8],
         new: &'a New,
     ) -> FileFuture<'a, Attributes> {
-        FileSystem::create(self, rq, cred, dir, name, new).boxed()
+        self.names().create(rq, cred, dir, name, new).boxed()
     }
 
     fn link<'a>(
@@ -313,15 +313,15 @@ impl Files for FileSystem {
         dir: ObjectId,
         name: &'a [u8],
     ) -> FileFuture<'a, Attributes> {
-        FileSystem::link(self, rq, cred, file, dir, name).boxed()
+        self.names().link(rq, cred, file, dir, name).boxed()
     }
 
     fn remove<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
-        FileSystem::remove(self, rq, cred, dir, name).boxed()
+        self.names().remove(rq, cred, dir, name).boxed()
     }
 
     fn remove_dir<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
-        FileSystem::remove_dir(self, rq, cred, dir, name).boxed()
+        self.names().remove_dir(rq, cred, dir, name).boxed()
     }
 
     fn rename<'a>(
@@ -332,7 +332,7 @@ impl Files for FileSystem {
         to: (ObjectId, &'a [u8]),
         mode: RenameMode,
     ) -> FileFuture<'a, ()> {
-        FileSystem::rename(self, rq, cred, from, to, mode).boxed()
+        self.names().rename(rq, cred, from, to, mode).boxed()
     }
 
     fn write<'a>(
@@ -343,7 +343,7 @@ impl Files for FileSystem {
         at: WriteAt,
         data: Bytes,
     ) -> FileFuture<'a, Attributes> {
-        FileSystem::write(self, rq, cred, file, at, data).boxed()
+        self.contents().write(rq, cred, file, at, data).boxed()
     }
 
     fn file_system(&self) -> Option<&FileSystem> {
@@ -357,7 +357,7 @@ impl Files for FileSystem {
         object: ObjectId,
         set: &'a SetAttributes,
     ) -> FileFuture<'a, Attributes> {
-        FileSystem::set_attributes(self, rq, cred, object, set).boxed()
+        self.attrs().set(rq, cred, object, set).boxed()
     }
 
     fn set_flags<'a>(
@@ -367,7 +367,7 @@ impl Files for FileSystem {
         object: ObjectId,
         set: &'a SetFlags,
     ) -> FileFuture<'a, Attributes> {
-        FileSystem::set_flags(self, rq, cred, object, set).boxed()
+        self.attrs().set_flags(rq, cred, object, set).boxed()
     }
 
     fn allocate<'a>(
@@ -378,7 +378,7 @@ impl Files for FileSystem {
         range: Range<u64>,
         space: Space,
     ) -> FileFuture<'a, Attributes> {
-        FileSystem::allocate(self, rq, cred, file, range, space).boxed()
+        self.contents().allocate(rq, cred, file, range, space).boxed()
     }
 
     fn set_xattr<'a>(
@@ -390,7 +390,7 @@ impl Files for FileSystem {
         value: &'a [u8],
         mode: XattrMode,
     ) -> FileFuture<'a, ()> {
-        FileSystem::set_xattr(self, rq, cred, object, name, value, mode).boxed()
+        self.xattrs().set(rq, cred, object, name, value, mode).boxed()
     }
 
     fn remove_xattr<'a>(
@@ -400,11 +400,11 @@ impl Files for FileSystem {
         object: ObjectId,
         name: &'a [u8],
     ) -> FileFuture<'a, ()> {
-        FileSystem::remove_xattr(self, rq, cred, object, name).boxed()
+        self.xattrs().remove(rq, cred, object, name).boxed()
     }
 
     fn set_acl<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, acl: &'a Acl) -> FileFuture<'a, ()> {
-        FileSystem::set_acl(self, rq, cred, object, acl).boxed()
+        self.acls().set(rq, cred, object, acl).boxed()
     }
 
     fn sync<'a>(&'a self, rq: &'a Request, object: Option<ObjectId>) -> FileFuture<'a, ()> {
@@ -412,18 +412,18 @@ impl Files for FileSystem {
     }
 
     fn hold(&self, object: ObjectId) {
-        FileSystem::hold(self, object);
+        self.holds().hold(object);
     }
 
     fn release<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
-        FileSystem::release(self, rq, object).boxed()
+        self.holds().release(rq, object).boxed()
     }
 
     fn hold_for_call(&self, object: ObjectId) {
-        FileSystem::hold_for_call(self, object);
+        self.holds().hold_for_call(object);
     }
 
     fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
-        FileSystem::end_call(self, rq, object).boxed()
+        self.holds().end_call(rq, object).boxed()
     }
 }

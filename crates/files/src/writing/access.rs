@@ -2,7 +2,7 @@
 //!
 //! A read must not cost a write. So a read only records the time in memory, and attributes show it from there; the
 //! owner of the file system stores the recorded times periodically in low-priority transactions
-//! ([`FileSystem::store_access_times`]). A crash may lose recorded times; the intent log does not contain them.
+//! ([`Atimes::store`](crate::Atimes::store)). A crash may lose recorded times; the intent log does not contain them.
 //!
 //! Source: OpenZFS `zfs_relatime_need_update` in `module/os/linux/zfs/zfs_vnops_os.c`, `zfs_inactive`.
 
@@ -10,7 +10,7 @@ use super::lock;
 use super::make::NAME_BYTES;
 use crate::attributes::Attributes;
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Atimes;
 use crate::metadata::{Metadata, index};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -59,10 +59,10 @@ impl AccessTimes {
     }
 }
 
-impl FileSystem {
+impl Atimes<'_> {
     /// Records a read of a file.
-    pub(crate) fn note_access(&self, object: ObjectId, metadata: &Metadata) {
-        let Ok(writing) = self.writing() else { return };
+    pub(crate) fn note(self, object: ObjectId, metadata: &Metadata) {
+        let Ok(writing) = self.files.writing() else { return };
         let rule = writing.settings().access_times;
         if rule == AccessTimes::Off || metadata.flags.0 & FileFlags::XATTR != 0 {
             return;
@@ -78,8 +78,8 @@ impl FileSystem {
     }
 
     /// Adds a recorded time to attributes.
-    pub(crate) fn show_access(&self, attributes: &mut Attributes) {
-        let Some(writing) = &self.writing else { return };
+    pub(crate) fn show(self, attributes: &mut Attributes) {
+        let Some(writing) = &self.files.writing else { return };
         if let Some(time) = lock(&writing.accessed).get(&attributes.object) {
             let ns = i128::from(time.sec) * NS_PER_S + i128::from(time.nsec);
             attributes.atime_ns = attributes.atime_ns.max(ns);
@@ -87,28 +87,28 @@ impl FileSystem {
     }
 
     /// Drops a recorded time: the time is set explicitly, or the file is freed.
-    pub(super) fn forget_access(&self, object: ObjectId) {
-        if let Some(writing) = &self.writing {
+    pub(super) fn forget(self, object: ObjectId) {
+        if let Some(writing) = &self.files.writing {
             lock(&writing.accessed).remove(&object);
         }
     }
 
     /// Whether there are recorded times.
-    pub fn has_access_times(&self) -> bool {
-        self.writing.as_ref().is_some_and(|writing| !lock(&writing.accessed).is_empty())
+    pub fn is_pending(self) -> bool {
+        self.files.writing.as_ref().is_some_and(|writing| !lock(&writing.accessed).is_empty())
     }
 
     /// Stores the recorded times. They are stable with their txg.
     ///
     /// # Errors
     /// If the pool is not writable; times that were not stored are lost.
-    pub async fn store_access_times(&self, rq: &Request) -> Result<(), FileError> {
-        let Some(writing) = &self.writing else { return Ok(()) };
+    pub async fn store(self, rq: &Request) -> Result<(), FileError> {
+        let Some(writing) = &self.files.writing else { return Ok(()) };
         let noted: Vec<(ObjectId, Timestamp)> = lock(&writing.accessed).iter().map(|(id, time)| (*id, *time)).collect();
         for (object, time) in noted {
             let _held = writing.locks.one(rq, object).await;
             // Attributes show the recorded time until it is stored.
-            let stored = self.store_access(rq, object, time).await;
+            let stored = self.store_one(rq, object, time).await;
             lock(&writing.accessed).retain(|id, now| *id != object || *now != time);
             match stored {
                 Ok(()) | Err(FileError::Stale { .. } | FileError::Corrupt { .. }) => {}
@@ -121,16 +121,16 @@ impl FileSystem {
         Ok(())
     }
 
-    async fn store_access(&self, rq: &Request, object: ObjectId, time: Timestamp) -> Result<(), FileError> {
-        let mut node = self.node(rq, object).await?;
+    async fn store_one(self, rq: &Request, object: ObjectId, time: Timestamp) -> Result<(), FileError> {
+        let mut node = self.files.nodes().load(rq, object).await?;
         let stored = node.time(index::ATIME);
         // The object number may have been reused by a file newer than the recorded time.
         if node.links() == 0 || stored.is_some_and(|stored| in_order(stored) >= in_order(time)) {
             return Ok(());
         }
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         node.set_time(index::ATIME, time)?;
-        self.store(rq, &tx, &node).await
+        self.files.nodes().store(rq, &tx, &node).await
     }
 }
 

@@ -18,6 +18,7 @@ use super::quota::owners;
 use crate::change::Cred;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
+use crate::handles::Contents;
 use crate::metadata::index;
 use std::sync::Arc;
 use weir_dmu::live::{CloneSource, SpaceReserve};
@@ -55,16 +56,16 @@ enum CloneResult {
     Never,
 }
 
-impl FileSystem {
+impl Contents<'_> {
     /// Copies up to `len` bytes from a regular file of `from`, a file system or snapshot of the same pool, to one of
     /// this file system, and returns the number of bytes: fewer at the source's end, or if the range is very long.
     /// Blocks are cloned where possible.
     ///
     /// # Errors
     /// [`FileError::CrossDevice`] for a file of another pool; [`FileError::Invalid`] for overlapping ranges of one
-    /// file, and for files of other kinds; else as [`FileSystem::write`].
+    /// file, and for files of other kinds; else as [`Contents::write`](crate::Contents::write).
     pub async fn copy_range(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         (from, source, source_at): (&FileSystem, ObjectId, u64),
@@ -73,30 +74,30 @@ impl FileSystem {
     ) -> Result<u64, FileError> {
         let done = self.copy_locked(rq, cred, (from, source, source_at), (target, target_at), len).await?;
         if done > 0 {
-            self.commit_if_sync_always(rq, Some(target)).await?;
+            self.files.commit_if_sync_always(rq, Some(target)).await?;
         }
         Ok(done)
     }
 
     async fn copy_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         (from, source, source_at): (&FileSystem, ObjectId, u64),
         (target, target_at): (ObjectId, u64),
         len: u64,
     ) -> Result<u64, FileError> {
-        if !Arc::ptr_eq(from.objects().cache(), self.objects().cache()) {
+        if !Arc::ptr_eq(from.objects().cache(), self.files.objects().cache()) {
             return Err(FileError::CrossDevice);
         }
-        let _guard = from.pin_snapshot(source)?;
+        let _guard = from.holds().pin_snapshot(source)?;
         let _held = self.lock_both(rq, from, source, target).await?;
-        let (lender, source_bytes) = from.contents(rq, cred, source).await?;
-        let mut node = self.node(rq, target).await?.require_file()?;
+        let (lender, source_bytes) = from.contents().source_size(rq, cred, source).await?;
+        let mut node = self.files.nodes().load(rq, target).await?.require_file()?;
         access_checks::write(cred, &node, false)?;
         let left = len.min(source_bytes.saturating_sub(source_at)).min(MAX_COPY_BYTES);
         Self::check_size(target_at.saturating_add(left))?;
-        let same = source == target && from.objects().id() == self.objects().id();
+        let same = source == target && from.objects().id() == self.files.objects().id();
         if same && source_at.abs_diff(target_at) < left {
             return Err(FileError::Invalid { why: "overlapping ranges" });
         }
@@ -119,22 +120,22 @@ impl FileSystem {
 
     /// Locks both files. A read-only source needs no lock.
     async fn lock_both(
-        &self,
+        self,
         rq: &Request,
         from: &FileSystem,
         source: ObjectId,
         target: ObjectId,
     ) -> Result<ObjectLocks, FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let lender = match &from.writing {
-            Some(_) if from.objects().id() == self.objects().id() => {
+            Some(_) if from.objects().id() == self.files.objects().id() => {
                 return Ok(writing.locks.all(rq, [source, target]).await);
             }
             Some(lender) => lender,
             None => return Ok(writing.locks.all(rq, [target]).await),
         };
         let mut held = ObjectLocks::new();
-        if from.objects().id() < self.objects().id() {
+        if from.objects().id() < self.files.objects().id() {
             held.push(lender.locks.one(rq, source).await);
             held.push(writing.locks.one(rq, target).await);
         } else {
@@ -145,28 +146,28 @@ impl FileSystem {
     }
 
     /// Block size and size of a regular file that will be read.
-    async fn contents(&self, rq: &Request, cred: &Cred, file: ObjectId) -> Result<(u64, u64), FileError> {
-        let node = self.node(rq, file).await?.require_file()?;
+    async fn source_size(self, rq: &Request, cred: &Cred, file: ObjectId) -> Result<(u64, u64), FileError> {
+        let node = self.files.nodes().load(rq, file).await?.require_file()?;
         access_checks::read(cred, &node)?;
         Ok((node.object.block_bytes(), node.size_bytes()))
     }
 
     /// Clones or copies as much as one transaction takes; returns the number of bytes.
     async fn copy_some(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         node: &mut Node,
         copying: &mut Copying<'_>,
     ) -> Result<u64, FileError> {
-        let record_bytes = u64::from(self.writing()?.settings().record_bytes);
+        let record_bytes = u64::from(self.files.writing()?.settings().record_bytes);
         if copying.can_clone(node, record_bytes) {
             loop {
                 match self.clone_some(rq, cred, node, copying).await? {
                     CloneResult::Bytes(bytes) => return Ok(bytes),
                     CloneResult::NotYet if !copying.waited => {
                         copying.waited = true;
-                        let txgs = self.objects().txgs().ok_or(FileError::ReadOnly)?;
+                        let txgs = self.files.objects().txgs().ok_or(FileError::ReadOnly)?;
                         txgs.wait_synced(txgs.open()).await.map_err(FileError::opening)?;
                     }
                     CloneResult::NotYet | CloneResult::Never => break,
@@ -178,7 +179,7 @@ impl FileSystem {
         let to_block = copying.block_bytes - from % copying.block_bytes;
         // Copy one block at a time: later blocks may be cloneable again.
         let length = copying.left.min(to_boundary).min(to_block);
-        let bytes = copying.files.read(rq, copying.source, from, length as usize).await?;
+        let bytes = copying.files.contents().read(rq, copying.source, from, length as usize).await?;
         let end = to + copying.left;
         self.write_in_transaction(rq, cred, node, (to, end), &bytes).await?;
         Ok(bytes.len() as u64)
@@ -186,7 +187,7 @@ impl FileSystem {
 
     /// Clones as many blocks as one transaction takes.
     async fn clone_some(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         node: &mut Node,
@@ -196,15 +197,16 @@ impl FileSystem {
         let block_bytes = copying.block_bytes;
         let blocks = copying.blocks(node);
         let most = copying.left.min(blocks * block_bytes);
-        self.may_grow(rq, &owners(node)).await?;
-        let tx = self.begin(rq, most, SpaceReserve::Normal).await?;
-        copying.files.note_cloned(tx.txg());
+        self.files.quotas().may_grow(rq, &owners(node)).await?;
+        let tx = self.files.begin(rq, most, SpaceReserve::Normal).await?;
+        copying.files.holds().note_cloned(tx.txg());
         let failed = |e| FileError::at(e, copying.source, from);
         let mut pointers = Vec::new();
         let mut why = CloneResult::Never;
         for block in 0..blocks {
             let block = from / block_bytes + block;
-            let cloned_txg = self.objects().block_to_clone(rq, &tx, copying.files.objects(), copying.source, block);
+            let cloned_txg =
+                self.files.objects().block_to_clone(rq, &tx, copying.files.objects(), copying.source, block);
             match cloned_txg.await.map_err(failed)? {
                 CloneSource::Block(pointer) => pointers.push(pointer),
                 CloneSource::NotSynced => {
@@ -220,27 +222,27 @@ impl FileSystem {
         }
         self.put_cloned(rq, &tx, node, to, &pointers).await?;
         node.set_word(index::SIZE, node.size_bytes().max(to + bytes))?;
-        node.touch_contents(self.writing()?.now())?;
+        node.touch_contents(self.files.writing()?.now())?;
         let cleared = self.clear_setid_on_write(cred, node)?;
-        self.store(rq, &tx, node).await?;
-        self.log_clone(&tx, node, (to, bytes), pointers);
+        self.files.nodes().store(rq, &tx, node).await?;
+        self.files.log().clone_blocks(&tx, node, (to, bytes), pointers);
         if cleared {
-            self.log_mode(&tx, node);
+            self.files.log().mode(&tx, node);
         }
         Ok(CloneResult::Bytes(bytes))
     }
 
     /// Changes the block size of a single-block file; false if impossible.
     pub(super) async fn fit_block(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         node: &mut Node,
         block_bytes: u64,
     ) -> Result<bool, FileError> {
         if node.object.block_bytes() != block_bytes {
-            match self.objects().set_block_bytes(rq, tx, node.id, block_bytes as u32).await {
-                Ok(()) => node.object = self.object(rq, node.id).await?,
+            match self.files.objects().set_block_bytes(rq, tx, node.id, block_bytes as u32).await {
+                Ok(()) => node.object = self.files.object(rq, node.id).await?,
                 Err(weir_dmu::ObjectError::Unsupported { .. }) => return Ok(false),
                 Err(error) => return Err(FileError::of(error, &node.object)),
             }
@@ -250,7 +252,7 @@ impl FileSystem {
 
     /// Replaces the blocks from `offset` on by these block pointers.
     pub(super) async fn put_cloned(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         node: &mut Node,
@@ -259,10 +261,10 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let first = offset / node.object.block_bytes();
         for (block, pointer) in (first..).zip(pointers) {
-            let shared = self.objects().clone_block(rq, tx, node.id, block, *pointer).await;
+            let shared = self.files.objects().clone_block(rq, tx, node.id, block, *pointer).await;
             shared.map_err(|e| FileError::of(e, &node.object))?;
         }
-        node.object = self.object(rq, node.id).await?;
+        node.object = self.files.object(rq, node.id).await?;
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use super::quota::owners;
 use crate::attributes::Attributes;
 use crate::change::{Cred, Space, WriteAt};
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::{Contents, Names};
 use crate::metadata::index;
 use bytes::Bytes;
 use std::ops::Range;
@@ -27,8 +27,8 @@ const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 const SET_IDS: u64 = 0o6000;
 const EXECUTABLE: u64 = 0o111;
 
-impl FileSystem {
-    /// Writes to a regular file and returns its attributes. The data are stable after [`FileSystem::sync`], or on
+impl Contents<'_> {
+    /// Writes to a regular file and returns its attributes. The data are stable after [`FileSystem::sync`](crate::FileSystem::sync), or on
     /// return if `sync=always`.
     ///
     /// A large write takes several transactions: after a crash a prefix of it may exist unless it was synced.
@@ -37,7 +37,7 @@ impl FileSystem {
     /// [`FileError::IsDirectory`], [`FileError::Invalid`] for files without contents; [`FileError::TooLarge`];
     /// [`FileError::NoSpace`]; permission errors.
     pub async fn write(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         file: ObjectId,
@@ -45,27 +45,27 @@ impl FileSystem {
         data: Bytes,
     ) -> Result<Attributes, FileError> {
         self.write_locked(rq, cred, file, at, data).await?;
-        self.commit_if_sync_always(rq, Some(file)).await?;
-        self.attributes(rq, file).await
+        self.files.commit_if_sync_always(rq, Some(file)).await?;
+        self.files.attrs().get(rq, file).await
     }
 
     pub(super) async fn write_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         file: ObjectId,
         at: WriteAt,
         data: Bytes,
     ) -> Result<(), FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let mut _held = writing.locks.one(rq, file).await;
-        let mut node = self.node(rq, file).await?.require_file()?;
+        let mut node = self.files.nodes().load(rq, file).await?.require_file()?;
         access_checks::write(cred, &node, at == WriteAt::End)?;
-        if self.has_capabilities(rq, &node).await? {
+        if self.files.xattrs().has_capabilities(rq, &node).await? {
             drop(_held);
-            self.clear_capabilities(rq, file).await?;
+            self.files.xattrs().clear_capabilities(rq, file).await?;
             _held = writing.locks.one(rq, file).await;
-            node = self.node(rq, file).await?.require_file()?;
+            node = self.files.nodes().load(rq, file).await?.require_file()?;
         }
         let offset = if let WriteAt::Offset(offset) = at { offset } else { node.size_bytes() };
         let end =
@@ -84,49 +84,49 @@ impl FileSystem {
 
     /// Writes a piece at `at` in its own transaction; `end` is the end of the whole write.
     pub(super) async fn write_in_transaction(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         node: &mut Node,
         (at, end): (u64, u64),
         piece: &Bytes,
     ) -> Result<(), FileError> {
-        self.may_grow(rq, &owners(node)).await?;
-        let tx = self.begin(rq, piece.len() as u64, SpaceReserve::Normal).await?;
+        self.files.quotas().may_grow(rq, &owners(node)).await?;
+        let tx = self.files.begin(rq, piece.len() as u64, SpaceReserve::Normal).await?;
         self.grow_block(rq, &tx, node, end).await?;
         self.write_piece(rq, &tx, node, at, piece).await?;
-        self.objects().account_write(rq, &tx, node.id, at, piece.len() as u64);
+        self.files.objects().account_write(rq, &tx, node.id, at, piece.len() as u64);
         node.set_word(index::SIZE, node.size_bytes().max(at + piece.len() as u64))?;
-        node.touch_contents(self.writing()?.now())?;
+        node.touch_contents(self.files.writing()?.now())?;
         let cleared = self.clear_setid_on_write(cred, node)?;
-        self.store(rq, &tx, node).await?;
-        self.log_write(&tx, node, at, piece);
+        self.files.nodes().store(rq, &tx, node).await?;
+        self.files.log().write(&tx, node, at, piece);
         if cleared {
-            self.log_mode(&tx, node);
+            self.files.log().mode(&tx, node);
         }
         Ok(())
     }
 
     /// Clears the set-user-id and set-group-id bits of an executable on a write by another user.
-    pub(super) fn clear_setid_on_write(&self, cred: &Cred, node: &mut Node) -> Result<bool, FileError> {
+    pub(super) fn clear_setid_on_write(self, cred: &Cred, node: &mut Node) -> Result<bool, FileError> {
         let mode = node.mode();
         if cred.uid == 0 || mode & SET_IDS == 0 || mode & EXECUTABLE == 0 {
             return Ok(false);
         }
-        node.set_word(index::MODE, Self::clear_setid_bits(mode))?;
+        node.set_word(index::MODE, Names::clear_setid_bits(mode))?;
         Ok(true)
     }
 
     /// Writes bytes into blocks; whole blocks without a copy.
     pub(super) async fn write_piece(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         node: &Node,
         offset: u64,
         piece: &Bytes,
     ) -> Result<(), FileError> {
-        let set = self.objects();
+        let set = self.files.objects();
         let id = node.id;
         let failed = |e| FileError::of(e, &node.object);
         let block_bytes = node.object.block_bytes();
@@ -148,45 +148,39 @@ impl FileSystem {
     }
 
     /// Grows the single block of a file for a write that ends at `end`.
-    pub(super) async fn grow_block(&self, rq: &Request, tx: &Tx, node: &mut Node, end: u64) -> Result<(), FileError> {
+    pub(super) async fn grow_block(self, rq: &Request, tx: &Tx, node: &mut Node, end: u64) -> Result<(), FileError> {
         let block_bytes = node.object.block_bytes();
-        let record_bytes = u64::from(self.writing()?.settings().record_bytes);
+        let record_bytes = u64::from(self.files.writing()?.settings().record_bytes);
         let may_grow = !block_bytes.is_power_of_two() || block_bytes < record_bytes;
         if end <= block_bytes || !may_grow || node.size_bytes() > block_bytes {
             return Ok(());
         }
         let most = if block_bytes > record_bytes { block_bytes.next_power_of_two() } else { record_bytes };
         let wanted = end.min(most).next_multiple_of(512);
-        let grown = self.objects().set_block_bytes(rq, tx, node.id, wanted as u32).await;
+        let grown = self.files.objects().set_block_bytes(rq, tx, node.id, wanted as u32).await;
         match grown {
             // There are blocks beyond the file's end: the block size is fixed.
             Ok(()) | Err(ObjectError::Unsupported { .. }) => {}
             Err(error) => return Err(FileError::of(error, &node.object)),
         }
-        node.object = self.object(rq, node.id).await?;
+        node.object = self.files.object(rq, node.id).await?;
         Ok(())
     }
 
     /// Frees most of a range in separate transactions if it is too large for one, before the caller's own
     /// transaction.
-    pub(super) async fn free_long_range(&self, rq: &Request, node: &Node, range: Range<u64>) -> Result<(), FileError> {
-        let freed = self.objects().free_long_range(rq, node.id, range).await;
+    pub(super) async fn free_long_range(self, rq: &Request, node: &Node, range: Range<u64>) -> Result<(), FileError> {
+        let freed = self.files.objects().free_long_range(rq, node.id, range).await;
         freed.map_err(|e| FileError::of(e, &node.object))
     }
 
     /// Resizes a regular file. The caller stores the node.
-    pub(super) async fn resize(
-        &self,
-        rq: &Request,
-        tx: &Tx,
-        node: &mut Node,
-        size_bytes: u64,
-    ) -> Result<(), FileError> {
+    pub(super) async fn resize(self, rq: &Request, tx: &Tx, node: &mut Node, size_bytes: u64) -> Result<(), FileError> {
         let old = node.size_bytes();
         if size_bytes < old {
-            let cut = self.objects().punch(rq, tx, node.id, size_bytes, u64::MAX).await;
+            let cut = self.files.objects().punch(rq, tx, node.id, size_bytes, u64::MAX).await;
             cut.map_err(|e| FileError::of(e, &node.object))?;
-            node.object = self.object(rq, node.id).await?;
+            node.object = self.files.object(rq, node.id).await?;
         } else if size_bytes > old {
             self.grow_block(rq, tx, node, size_bytes).await?;
         }
@@ -201,9 +195,9 @@ impl FileSystem {
     /// Reserves, zeroes or punches a range of a regular file and returns its attributes.
     ///
     /// # Errors
-    /// [`FileError::Invalid`] for an empty range; else as [`FileSystem::write`].
+    /// [`FileError::Invalid`] for an empty range; else as [`Contents::write`](crate::Contents::write).
     pub async fn allocate(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         file: ObjectId,
@@ -211,25 +205,25 @@ impl FileSystem {
         space: Space,
     ) -> Result<Attributes, FileError> {
         self.allocate_locked(rq, cred, file, range, space).await?;
-        self.commit_if_sync_always(rq, Some(file)).await?;
-        self.attributes(rq, file).await
+        self.files.commit_if_sync_always(rq, Some(file)).await?;
+        self.files.attrs().get(rq, file).await
     }
 
     async fn allocate_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         file: ObjectId,
         range: Range<u64>,
         space: Space,
     ) -> Result<(), FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         if range.is_empty() {
             return Err(FileError::Invalid { why: "empty range" });
         }
         Self::check_size(range.end)?;
         let _held = writing.locks.one(rq, file).await;
-        let mut node = self.node(rq, file).await?.require_file()?;
+        let mut node = self.files.nodes().load(rq, file).await?.require_file()?;
         access_checks::write(cred, &node, false)?;
         let size_bytes = node.size_bytes();
         let (punches, keeps_size) = match space {
@@ -248,27 +242,27 @@ impl FileSystem {
             self.free_long_range(rq, &node, inside.clone()).await?;
         }
         let purpose = if grows { SpaceReserve::Normal } else { SpaceReserve::NetFree };
-        let tx = self.begin(rq, NAME_BYTES, purpose).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, purpose).await?;
         if punches {
             let len = inside.end - inside.start;
-            let punched = self.objects().punch(rq, &tx, file, inside.start, len).await;
+            let punched = self.files.objects().punch(rq, &tx, file, inside.start, len).await;
             punched.map_err(|e| FileError::of(e, &node.object))?;
-            node.object = self.object(rq, file).await?;
+            node.object = self.files.object(rq, file).await?;
         }
         if grows {
             self.resize(rq, &tx, &mut node, range.end).await?;
         }
         node.touch_contents(writing.now())?;
         let cleared = self.clear_setid_on_write(cred, &mut node)?;
-        self.store(rq, &tx, &node).await?;
+        self.files.nodes().store(rq, &tx, &node).await?;
         if punches {
-            self.log_truncate(&tx, &node, inside.start, inside.end - inside.start);
+            self.files.log().truncate(&tx, &node, inside.start, inside.end - inside.start);
         }
         if grows {
-            self.log_truncate(&tx, &node, range.end, 0);
+            self.files.log().truncate(&tx, &node, range.end, 0);
         }
         if cleared {
-            self.log_mode(&tx, &node);
+            self.files.log().mode(&tx, &node);
         }
         Ok(())
     }

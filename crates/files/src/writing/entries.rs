@@ -7,7 +7,7 @@ use super::locks::ObjectLocks;
 use super::node::Node;
 use crate::attributes::FileKind;
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Directories;
 use crate::metadata::index;
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::{self, Key, Match, Value};
@@ -26,10 +26,10 @@ fn kind_bits(kind: FileKind) -> u8 {
     (kind.mode_bits() >> 12) as u8
 }
 
-impl FileSystem {
+impl Directories<'_> {
     /// Checks whether a file may have this name.
-    pub(super) fn check_name(&self, name: &[u8]) -> Result<(), FileError> {
-        if name.len() > self.name_max() {
+    pub(super) fn check_name(self, name: &[u8]) -> Result<(), FileError> {
+        if name.len() > self.files.name_max() {
             return Err(FileError::NameTooLong { len: name.len() });
         }
         match name {
@@ -41,7 +41,7 @@ impl FileSystem {
             _ => {}
         }
         // Names that are normalized must be UTF-8.
-        let must_be_text = self.utf8_only() || self.normalization() != 0;
+        let must_be_text = self.files.utf8_only() || self.files.normalization() != 0;
         if must_be_text && std::str::from_utf8(name).is_err() {
             return Err(FileError::BadName);
         }
@@ -49,7 +49,7 @@ impl FileSystem {
     }
 
     /// Object of a name, if it exists.
-    pub(super) async fn find(&self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<Option<ObjectId>, FileError> {
+    pub(super) async fn find(self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<Option<ObjectId>, FileError> {
         match self.lookup(rq, dir, name).await {
             Ok(found) => Ok(Some(found)),
             Err(FileError::NotFound) => Ok(None),
@@ -58,8 +58,8 @@ impl FileSystem {
     }
 
     /// Loads a directory to which a name will be added; under its lock.
-    pub(super) async fn dir_node(&self, rq: &Request, dir: ObjectId) -> Result<Node, FileError> {
-        let node = self.node(rq, dir).await?.require_dir()?;
+    pub(super) async fn dir_node(self, rq: &Request, dir: ObjectId) -> Result<Node, FileError> {
+        let node = self.files.nodes().load(rq, dir).await?.require_dir()?;
         // A removed directory that is still open accepts no new names.
         if node.links() == 0 { Err(FileError::NotFound) } else { Ok(node) }
     }
@@ -68,21 +68,21 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FileError::NotFound`] if the name does not exist.
-    pub(super) async fn lock_name(&self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<LockedEntry, FileError> {
-        let locks = &self.writing()?.locks;
+    pub(super) async fn lock_name(self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<LockedEntry, FileError> {
+        let locks = &self.files.writing()?.locks;
         loop {
             let found = self.lookup(rq, dir, name).await?;
             let held = locks.all(rq, [dir, found]).await;
             let dir_node = self.dir_node(rq, dir).await?;
             if self.find(rq, dir, name).await? == Some(found) {
-                return Ok(LockedEntry { held, dir: dir_node, node: self.node(rq, found).await? });
+                return Ok(LockedEntry { held, dir: dir_node, node: self.files.nodes().load(rq, found).await? });
             }
         }
     }
 
     /// Adds a name to a directory. The caller stores both nodes.
     pub(super) async fn insert_name(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         dir: &mut Node,
@@ -92,7 +92,7 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let word = StoredEntry { object: node.id, kind: kind_bits(node.kind()) }.to_word();
         let key = Key::Name(name.to_vec());
-        let entered = zap::insert(rq, self.objects(), tx, dir.id, &key, &Value::word(word)).await;
+        let entered = zap::insert(rq, self.files.objects(), tx, dir.id, &key, &Value::word(word)).await;
         entered.map_err(|e| FileError::at(e, dir.id, 0))?;
         node.set_word(index::PARENT, dir.id.0)?;
         dir.set_word(index::SIZE, dir.size_bytes().saturating_add(1))?;
@@ -104,7 +104,7 @@ impl FileSystem {
 
     /// Removes a name from a directory. The caller stores both nodes.
     pub(super) async fn remove_name(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         dir: &mut Node,
@@ -112,8 +112,8 @@ impl FileSystem {
         is_dir: bool,
         now: Timestamp,
     ) -> Result<(), FileError> {
-        let how = self.matching();
-        let left = zap::remove_match(rq, self.objects(), tx, dir.id, name, how).await;
+        let how = self.files.matching();
+        let left = zap::remove_match(rq, self.files.objects(), tx, dir.id, name, how).await;
         if !left.map_err(|e| FileError::at(e, dir.id, 0))? {
             return Err(FileError::NotFound);
         }
@@ -125,14 +125,15 @@ impl FileSystem {
     }
 
     /// Whether a directory is empty, by its size and by its ZAP.
-    pub(super) async fn is_empty_dir(&self, rq: &Request, dir: &Node) -> Result<bool, FileError> {
+    pub(super) async fn is_empty_dir(self, rq: &Request, dir: &Node) -> Result<bool, FileError> {
         Ok(dir.size_bytes() <= 2 && self.read_dir(rq, dir.id, 0, 1).await?.is_empty())
     }
 
     /// Whether names are case-insensitive; otherwise the log contains the caller's spelling and matches are
     /// [`Match::Exact`].
-    pub(super) fn ignores_case(&self) -> bool {
-        self.matching() == Match::Normalized && self.case_sensitivity() == crate::CaseSensitivity::Insensitive
+    pub(super) fn ignores_case(self) -> bool {
+        self.files.matching() == Match::Normalized
+            && self.files.case_sensitivity() == crate::CaseSensitivity::Insensitive
     }
 }
 

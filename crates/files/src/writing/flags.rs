@@ -14,7 +14,7 @@ use super::node::Node;
 use crate::attributes::{Attributes, FileKind};
 use crate::change::{Cred, SetFlags};
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Attrs;
 use crate::metadata::index;
 use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
@@ -69,7 +69,7 @@ fn flag_changes(set: &SetFlags) -> impl Iterator<Item = (u32, u64, bool)> {
     all.into_iter().filter_map(|(bit, flag, to)| Some((bit, flag, to?)))
 }
 
-impl FileSystem {
+impl Attrs<'_> {
     /// Sets flags and project of a file and returns the resulting attributes. From the next txg on, its space is
     /// accounted to the new project; its extended attributes get the project too.
     ///
@@ -77,27 +77,27 @@ impl FileSystem {
     /// [`FileError::Unsupported`] for projects in a pool without project accounting, and for files of other kinds;
     /// [`FileError::Quota`]; [`FileError::NotPermitted`] if only the owner or the superuser may.
     pub async fn set_flags(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         object: ObjectId,
         set: &SetFlags,
     ) -> Result<Attributes, FileError> {
         self.set_flags_locked(rq, cred, object, set).await?;
-        self.commit_if_sync_always(rq, Some(object)).await?;
-        self.attributes(rq, object).await
+        self.files.commit_if_sync_always(rq, Some(object)).await?;
+        self.get(rq, object).await
     }
 
     async fn set_flags_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         object: ObjectId,
         set: &SetFlags,
     ) -> Result<(), FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let _held = writing.locks.one(rq, object).await;
-        let mut node = self.node(rq, object).await?;
+        let mut node = self.files.nodes().load(rq, object).await?;
         let changes: Vec<_> = flag_changes(set).filter(|(_, flag, to)| node.has_flag(*flag) != *to).collect();
         let project = set.project.map(u64::from);
         let inherits = changes.iter().any(|(bit, _, _)| *bit == INHERIT);
@@ -111,9 +111,9 @@ impl FileSystem {
         let guarded = changes.iter().any(|(bit, _, _)| matches!(*bit, IMMUTABLE | APPEND_ONLY));
         access_checks::set_flags(cred, &node, guarded)?;
         if let Some(project) = project {
-            self.may_own(rq, &[(QuotaPrincipal::Project, project)]).await?;
+            self.files.quotas().may_own(rq, &[(QuotaPrincipal::Project, project)]).await?;
         }
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         for (_, flag, to) in &changes {
             let flags = if *to { node.flags() | flag } else { node.flags() & !flag };
             node.set_word(index::FLAGS, flags)?;
@@ -122,8 +122,8 @@ impl FileSystem {
             self.put_project(rq, &tx, &mut node, project).await?;
         }
         node.touch(writing.now())?;
-        self.store(rq, &tx, &node).await?;
-        self.log_optional(&tx, &node, &record(&changes, project));
+        self.files.nodes().store(rq, &tx, &node).await?;
+        self.files.log().optional(&tx, &node, &record(&changes, project));
         drop(tx);
         match project {
             Some(project) => self.put_projects_of_xattrs(rq, &node, project).await,
@@ -132,8 +132,8 @@ impl FileSystem {
     }
 
     /// Checks whether a file can have a project.
-    fn may_have_project(&self, node: &Node) -> Result<(), FileError> {
-        let counted = self.writing()?.settings().projects && self.objects().counts_projects();
+    fn may_have_project(self, node: &Node) -> Result<(), FileError> {
+        let counted = self.files.writing()?.settings().projects && self.files.objects().counts_projects();
         if counted && matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
             return Ok(());
         }
@@ -142,14 +142,14 @@ impl FileSystem {
 
     /// Sets the project of a file. The caller stores the node.
     pub(super) async fn put_project(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         node: &mut Node,
         project: u64,
     ) -> Result<(), FileError> {
-        self.register_attribute(rq, tx, index::PROJID).await?;
-        node.numbers = self.numbers();
+        self.files.nodes().register_attribute(rq, tx, index::PROJID).await?;
+        node.numbers = self.files.numbers();
         node.set_word(index::PROJID, project)?;
         if !node.has_flag(FileFlags::PROJID) {
             node.set_word(index::FLAGS, node.flags() | FileFlags::PROJID)?;
@@ -159,14 +159,14 @@ impl FileSystem {
     }
 
     /// Sets the project of a file's extended attribute directory and all files in it, each in its own transaction.
-    async fn put_projects_of_xattrs(&self, rq: &Request, node: &Node, project: u64) -> Result<(), FileError> {
+    async fn put_projects_of_xattrs(self, rq: &Request, node: &Node, project: u64) -> Result<(), FileError> {
         let dir = ObjectId(node.word(index::XATTR));
         if dir.0 == 0 {
             return Ok(());
         }
         self.put_project_of(rq, dir, project).await?;
         let failed = |e| FileError::at(e, dir, 0);
-        let opened = Zap::open(rq, self.objects(), dir).await.map_err(failed)?;
+        let opened = Zap::open(rq, self.files.objects(), dir).await.map_err(failed)?;
         let mut cookie = 0;
         loop {
             let entries = opened.entries(rq, cookie, BATCH).await.map_err(failed)?;
@@ -178,14 +178,14 @@ impl FileSystem {
         }
     }
 
-    async fn put_project_of(&self, rq: &Request, object: ObjectId, project: u64) -> Result<(), FileError> {
-        let mut node = self.node(rq, object).await?;
+    async fn put_project_of(self, rq: &Request, object: ObjectId, project: u64) -> Result<(), FileError> {
+        let mut node = self.files.nodes().load(rq, object).await?;
         if node.has_flag(FileFlags::PROJID) && project_of(&node) == project {
             return Ok(());
         }
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         self.put_project(rq, &tx, &mut node, project).await?;
-        self.store(rq, &tx, &node).await
+        self.files.nodes().store(rq, &tx, &node).await
     }
 }
 

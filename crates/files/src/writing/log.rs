@@ -8,7 +8,7 @@ use super::node::Node;
 use super::{posix_acl, xattrs};
 use crate::attributes::FileKind;
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::ChangeLog;
 use crate::metadata::index;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -45,19 +45,19 @@ pub(super) struct LoggedAttributes {
     pub mtime: Option<Timestamp>,
 }
 
-impl FileSystem {
-    fn zil(&self) -> Option<&Arc<Zil>> {
-        self.writing.as_ref()?.zil.as_ref()
+impl<'a> ChangeLog<'a> {
+    fn zil(self) -> Option<&'a Arc<Zil>> {
+        self.files.writing.as_ref()?.zil.as_ref()
     }
 
     /// Logs a change of object `about`.
-    fn log(&self, tx: &Tx, about: ObjectId, body: &LogBody<'_>) {
+    fn record(self, tx: &Tx, about: ObjectId, body: &LogBody<'_>) {
         if let Some(zil) = self.zil() {
-            zil.log_name(tx, about, body, self.ignores_case());
+            zil.log_name(tx, about, body, self.files.directories().ignores_case());
         }
     }
 
-    fn log_of(&self, tx: &Tx, node: &Node, body: &LogBody<'_>) {
+    fn record_of(self, tx: &Tx, node: &Node, body: &LogBody<'_>) {
         if node.links() > 0
             && let Some(zil) = self.zil()
         {
@@ -66,13 +66,13 @@ impl FileSystem {
     }
 
     /// Drops pending records of an object that is about to be unlinked.
-    pub(super) fn forget_in_log(&self, object: ObjectId) {
+    pub(super) fn forget(self, object: ObjectId) {
         if let Some(zil) = self.zil() {
             zil.forget(object);
         }
     }
 
-    pub(super) fn log_create(&self, tx: &Tx, dir: &Node, node: &Node, name: &[u8], new_node_attrs: &NewNodeAttrs) {
+    pub(super) fn create(self, tx: &Tx, dir: &Node, node: &Node, name: &[u8], new_node_attrs: &NewNodeAttrs) {
         let kind = match new_node_attrs.kind() {
             FileKind::Directory if new_node_attrs.xattr_dir => CreateKind::XattrDirectory,
             FileKind::Directory => CreateKind::Directory,
@@ -96,41 +96,41 @@ impl FileSystem {
             name,
             link: new_node_attrs.target.as_deref(),
         }));
-        self.log(tx, node.id, &body);
+        self.record(tx, node.id, &body);
     }
 
     /// Logs the inherited ACL of a new file, which no create record contains.
-    pub(super) fn log_inherited(&self, tx: &Tx, node: &Node) -> Result<(), FileError> {
+    pub(super) fn inherited(self, tx: &Tx, node: &Node) -> Result<(), FileError> {
         if !node.has_flag(FileFlags::ACL_TRIVIAL) {
-            self.log_acl(tx, node)?;
+            self.acl(tx, node)?;
         }
         for name in [posix_acl::ACCESS, posix_acl::DEFAULT] {
             if let Some(value) = xattrs::nvlist_value(node, name)? {
-                self.log_xattr(tx, node, name, Some(&value));
+                self.xattr(tx, node, name, Some(&value));
             }
         }
-        self.settle_in_log(node.id);
+        self.settle(node.id);
         Ok(())
     }
 
     /// Makes pending records of an object commit with the log's synchronous records: for changes that are part of its
     /// creation.
-    pub(super) fn settle_in_log(&self, object: ObjectId) {
+    pub(super) fn settle(self, object: ObjectId) {
         if let Some(zil) = self.zil() {
             zil.settle(object);
         }
     }
 
-    pub(super) fn log_link(&self, tx: &Tx, dir: &Node, node: &Node, name: &[u8]) {
-        self.log(tx, node.id, &LogBody::Link { dir: dir.id, object: node.id, name });
+    pub(super) fn link(self, tx: &Tx, dir: &Node, node: &Node, name: &[u8]) {
+        self.record(tx, node.id, &LogBody::Link { dir: dir.id, object: node.id, name });
     }
 
-    pub(super) fn log_remove(&self, tx: &Tx, dir: &Node, object: ObjectId, name: &[u8], directory: bool) {
-        self.log(tx, object, &LogBody::Remove { directory, dir: dir.id, name });
+    pub(super) fn remove(self, tx: &Tx, dir: &Node, object: ObjectId, name: &[u8], directory: bool) {
+        self.record(tx, object, &LogBody::Remove { directory, dir: dir.id, name });
     }
 
-    pub(super) fn log_rename(
-        &self,
+    pub(super) fn rename(
+        self,
         tx: &Tx,
         (from, source): (&Node, &[u8]),
         (to, target): (&Node, &[u8]),
@@ -138,10 +138,10 @@ impl FileSystem {
         exchange: bool,
     ) {
         let how = if exchange { RenameKind::Exchange } else { RenameKind::Replace };
-        self.log(tx, object, &LogBody::Rename { source_dir: from.id, target_dir: to.id, how, source, target });
+        self.record(tx, object, &LogBody::Rename { source_dir: from.id, target_dir: to.id, how, source, target });
     }
 
-    pub(super) fn log_write(&self, tx: &Tx, node: &Node, offset: u64, data: &Bytes) {
+    pub(super) fn write(self, tx: &Tx, node: &Node, offset: u64, data: &Bytes) {
         if node.links() > 0
             && let Some(zil) = self.zil()
         {
@@ -150,21 +150,21 @@ impl FileSystem {
     }
 
     /// Logs that a range, from `offset` on, was cloned from these blocks.
-    pub(super) fn log_clone(&self, tx: &Tx, node: &Node, (offset, length): (u64, u64), pointers: Vec<BlockPointer>) {
+    pub(super) fn clone_blocks(self, tx: &Tx, node: &Node, (offset, length): (u64, u64), pointers: Vec<BlockPointer>) {
         let block_bytes = node.object.block_bytes();
-        self.log_of(tx, node, &LogBody::CloneRange { object: node.id, offset, length, block_bytes, pointers });
+        self.record_of(tx, node, &LogBody::CloneRange { object: node.id, offset, length, block_bytes, pointers });
     }
 
     /// Logs that a range was zeroed, or with a length of 0 that the file was truncated at `offset`.
-    pub(super) fn log_truncate(&self, tx: &Tx, node: &Node, offset: u64, length: u64) {
-        self.log_of(tx, node, &LogBody::Truncate { object: node.id, offset, length });
+    pub(super) fn truncate(self, tx: &Tx, node: &Node, offset: u64, length: u64) {
+        self.record_of(tx, node, &LogBody::Truncate { object: node.id, offset, length });
     }
 
-    pub(super) fn log_mode(&self, tx: &Tx, node: &Node) {
-        self.log_set(tx, node, &LoggedAttributes { mode: Some(node.mode()), ..LoggedAttributes::default() });
+    pub(super) fn mode(self, tx: &Tx, node: &Node) {
+        self.set(tx, node, &LoggedAttributes { mode: Some(node.mode()), ..LoggedAttributes::default() });
     }
 
-    pub(super) fn log_set(&self, tx: &Tx, node: &Node, set: &LoggedAttributes) {
+    pub(super) fn set(self, tx: &Tx, node: &Node, set: &LoggedAttributes) {
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
         let words = |time: Option<Timestamp>| time.unwrap_or_default().to_words();
         let body = LogBody::SetAttr {
@@ -183,11 +183,11 @@ impl FileSystem {
             mtime: words(set.mtime),
             extra: &[],
         };
-        self.log_of(tx, node, &body);
+        self.record_of(tx, node, &body);
     }
 
     /// Logs a change of flags or of the project.
-    pub(super) fn log_optional(&self, tx: &Tx, node: &Node, optional: &Xvattr) {
+    pub(super) fn optional(self, tx: &Tx, node: &Node, optional: &Xvattr) {
         let mut extra = Encoder::new(Endian::Little);
         optional.encode(&mut extra);
         let none = [0; 2];
@@ -202,11 +202,11 @@ impl FileSystem {
             mtime: none,
             extra: &extra.finish(),
         };
-        self.log_of(tx, node, &body);
-        self.settle_in_log(node.id);
+        self.record_of(tx, node, &body);
+        self.settle(node.id);
     }
 
-    pub(super) fn log_xattr(&self, tx: &Tx, node: &Node, name: &[u8], value: Option<&[u8]>) {
+    pub(super) fn xattr(self, tx: &Tx, node: &Node, name: &[u8], value: Option<&[u8]>) {
         // In the log, an empty value means removal.
         if value.is_some_and(<[u8]>::is_empty) {
             if let Some(zil) = self.zil() {
@@ -214,11 +214,11 @@ impl FileSystem {
             }
             return;
         }
-        self.log_of(tx, node, &LogBody::SetSaXattr { object: node.id, name, value: value.unwrap_or_default() });
+        self.record_of(tx, node, &LogBody::SetSaXattr { object: node.id, name, value: value.unwrap_or_default() });
     }
 
     /// Logs the file's current ACL in the encoding of OpenZFS's callers.
-    pub(super) fn log_acl(&self, tx: &Tx, node: &Node) -> Result<(), FileError> {
+    pub(super) fn acl(self, tx: &Tx, node: &Node) -> Result<(), FileError> {
         let aces = node.aces()?;
         let mut bytes = Encoder::new(Endian::Little);
         for ace in &aces {
@@ -238,7 +238,7 @@ impl FileSystem {
             fuids: Vec::new(),
             domains: Vec::new(),
         };
-        self.log_of(tx, node, &LogBody::Acl { object: node.id, acl });
+        self.record_of(tx, node, &LogBody::Acl { object: node.id, acl });
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use super::{access_checks, flags, posix_acl};
 use crate::attributes::{Attributes, FileKind};
 use crate::change::{Cred, New, NewKind};
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::{Contents, Names};
 use crate::metadata::index;
 use weir_dmu::live::{NewObject, SpaceReserve};
 use weir_dmu::txg::Tx;
@@ -60,7 +60,7 @@ fn rdev(kind: &NewKind) -> u64 {
     }
 }
 
-impl FileSystem {
+impl Names<'_> {
     /// Creates a file in directory `dir` and returns its attributes.
     ///
     /// The owner is the caller; the group is that of the caller, or of the directory if it has the set-group-id bit.
@@ -70,7 +70,7 @@ impl FileSystem {
     /// [`FileError::Exists`] if the name exists (unless [`New::exclusive`] is false and it is a regular file),
     /// [`FileError::NotFound`] if the directory was removed, and errors of permissions, names and space.
     pub async fn create(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         dir: ObjectId,
@@ -78,62 +78,62 @@ impl FileSystem {
         new: &New,
     ) -> Result<Attributes, FileError> {
         let made = self.create_locked(rq, cred, dir, name, new).await?;
-        self.commit_if_sync_always(rq, Some(made)).await?;
-        self.attributes(rq, made).await
+        self.files.commit_if_sync_always(rq, Some(made)).await?;
+        self.files.attrs().get(rq, made).await
     }
 
     async fn create_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         dir: ObjectId,
         name: &[u8],
         new: &New,
     ) -> Result<ObjectId, FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         match new.set.size_bytes {
             Some(_) if new.kind != NewKind::Regular => {
                 return Err(FileError::Invalid { why: "size of a file without contents" });
             }
-            Some(size_bytes) => Self::check_size(size_bytes)?,
+            Some(size_bytes) => Contents::check_size(size_bytes)?,
             None => {}
         }
         let _held = writing.locks.one(rq, dir).await;
-        let parent = self.dir_node(rq, dir).await?;
+        let parent = self.files.directories().dir_node(rq, dir).await?;
         access_checks::pass(cred, &parent)?;
-        self.check_name(name)?;
-        if let Some(found) = self.find(rq, dir, name).await? {
+        self.files.directories().check_name(name)?;
+        if let Some(found) = self.files.directories().find(rq, dir, name).await? {
             let given = !new.exclusive
                 && new.kind == NewKind::Regular
-                && self.attributes(rq, found).await?.kind == FileKind::Regular;
+                && self.files.attrs().get(rq, found).await?.kind == FileKind::Regular;
             return if given { Ok(found) } else { Err(FileError::Exists) };
         }
         access_checks::add(cred, &parent)?;
         let new_node_attrs = self.new_node_attrs(rq, cred, &parent, new).await?;
         let project = self.project_of_new(&parent)?.unwrap_or(0);
-        self.may_own(rq, &owners_of(new_node_attrs.uid, new_node_attrs.gid, project)).await?;
+        self.files.quotas().may_own(rq, &owners_of(new_node_attrs.uid, new_node_attrs.gid, project)).await?;
         let inherited_acl = self.inherited_acl(&parent, new, &new_node_attrs)?;
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let node = self.create_in(rq, &tx, parent, name, new_node_attrs, |node| inherited_acl.apply(node)).await?;
         let mut made = node;
         if !new.set.is_empty() {
             let set = crate::SetAttributes { mode: None, ..new.set };
-            self.apply(rq, &tx, &Cred::root(), &mut made, &set, writing.now()).await?;
-            self.store(rq, &tx, &made).await?;
-            self.settle_in_log(made.id);
+            self.files.attrs().apply(rq, &tx, &Cred::root(), &mut made, &set, writing.now()).await?;
+            self.files.nodes().store(rq, &tx, &made).await?;
+            self.files.log().settle(made.id);
         }
         Ok(made.id)
     }
 
     /// Determines the attributes of the new file.
     async fn new_node_attrs(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         parent: &Node,
         new: &New,
     ) -> Result<NewNodeAttrs, FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let settings = writing.settings();
         let target = match &new.kind {
             NewKind::Symlink(target) if target.is_empty() => return Err(FileError::NotFound),
@@ -175,17 +175,17 @@ impl FileSystem {
     }
 
     /// Default POSIX ACL of a directory.
-    async fn default_list(&self, rq: &Request, parent: &Node) -> Result<Option<posix_acl::List>, FileError> {
-        if self.writing()?.settings().acl_type != super::AclType::Posix {
+    async fn default_list(self, rq: &Request, parent: &Node) -> Result<Option<posix_acl::List>, FileError> {
+        if self.files.writing()?.settings().acl_type != super::AclType::Posix {
             return Ok(None);
         }
-        let value = self.xattr(rq, parent.id, posix_acl::DEFAULT).await?;
+        let value = self.files.xattrs().get(rq, parent.id, posix_acl::DEFAULT).await?;
         Ok(value.and_then(|value| posix_acl::List::decode(&value)))
     }
 
     /// Creates a file, adds its name and logs both; `finish` sets further attributes in the same transaction.
     pub(super) async fn create_in(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         mut parent: Node,
@@ -197,34 +197,34 @@ impl FileSystem {
         let mut node = self.create_node(rq, tx, &parent, &new_node_attrs).await?;
         let done = async {
             finish(&mut node)?;
-            self.insert_name(rq, tx, &mut parent, name, &mut node, now).await?;
-            self.store(rq, tx, &node).await?;
-            self.store(rq, tx, &parent).await
+            self.files.directories().insert_name(rq, tx, &mut parent, name, &mut node, now).await?;
+            self.files.nodes().store(rq, tx, &node).await?;
+            self.files.nodes().store(rq, tx, &parent).await
         };
         if let Err(error) = done.await {
             // The file has no name yet, so removing it is safe.
-            let _ = self.objects().remove(rq, tx, node.id).await;
+            let _ = self.files.objects().remove(rq, tx, node.id).await;
             return Err(error);
         }
-        self.log_create(tx, &parent, &node, name, &new_node_attrs);
-        self.log_inherited(tx, &node)?;
+        self.files.log().create(tx, &parent, &node, name, &new_node_attrs);
+        self.files.log().inherited(tx, &node)?;
         Ok(node)
     }
 
     /// Creates a file without a name; the caller stores it.
     pub(super) async fn create_node(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         parent: &Node,
         new_node_attrs: &NewNodeAttrs,
     ) -> Result<Node, FileError> {
-        let set = self.objects();
+        let set = self.files.objects();
         let failed = |e| FileError::opening(e);
         let is_dir = new_node_attrs.kind() == FileKind::Directory;
         let id = if is_dir {
             let mut new = NewZap::new(ObjectType::DIRECTORY_CONTENTS).bonus(ObjectType::SA, Vec::new());
-            new.norm = self.norm_flags();
+            new.norm = self.files.norm_flags();
             new.slots = new_node_attrs.slots;
             match new_node_attrs.id {
                 Some(id) => zap::create_at(rq, set, tx, id, &new).await.map(|()| id).map_err(failed)?,
@@ -238,20 +238,20 @@ impl FileSystem {
                 None => set.create(rq, tx, &new).await.map_err(failed)?,
             }
         };
-        let mut node = self.new_node(self.object(rq, id).await?);
+        let mut node = self.files.nodes().of(self.files.object(rq, id).await?);
         self.init_attributes(rq, tx, &mut node, parent, new_node_attrs).await?;
         Ok(node)
     }
 
     /// Project of a new file in a directory; `None` if the pool does not account by project.
-    fn project_of_new(&self, parent: &Node) -> Result<Option<u64>, FileError> {
+    fn project_of_new(self, parent: &Node) -> Result<Option<u64>, FileError> {
         let project = if parent.has_flag(FileFlags::PROJINHERIT) { flags::project_of(parent) } else { 0 };
-        Ok(self.writing()?.settings().projects.then_some(project))
+        Ok(self.files.writing()?.settings().projects.then_some(project))
     }
 
     /// Sets the attributes of a new file, in the order of `zfs_mknode`.
     pub(super) async fn init_attributes(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         node: &mut Node,
@@ -270,8 +270,8 @@ impl FileSystem {
         }
         if project.is_some() {
             bits |= FileFlags::PROJID;
-            self.register_attribute(rq, tx, index::PROJID).await?;
-            node.numbers = self.numbers();
+            self.files.nodes().register_attribute(rq, tx, index::PROJID).await?;
+            node.numbers = self.files.numbers();
         }
         node.set_word(index::MODE, new_node_attrs.acl.mode)?;
         node.set_word(index::SIZE, if is_dir { 2 } else { 0 })?;
@@ -304,7 +304,7 @@ impl FileSystem {
     /// [`FileError::Exists`]; [`FileError::NotPermitted`] for directories; [`FileError::NotFound`] if the file is
     /// unlinked or the directory was removed.
     pub async fn link(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         file: ObjectId,
@@ -312,25 +312,25 @@ impl FileSystem {
         name: &[u8],
     ) -> Result<Attributes, FileError> {
         self.link_locked(rq, cred, file, dir, name).await?;
-        self.commit_if_sync_always(rq, Some(file)).await?;
-        self.attributes(rq, file).await
+        self.files.commit_if_sync_always(rq, Some(file)).await?;
+        self.files.attrs().get(rq, file).await
     }
 
     async fn link_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         file: ObjectId,
         dir: ObjectId,
         name: &[u8],
     ) -> Result<(), FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let _held = writing.locks.all(rq, [file, dir]).await;
-        let mut parent = self.dir_node(rq, dir).await?;
+        let mut parent = self.files.directories().dir_node(rq, dir).await?;
         access_checks::pass(cred, &parent)?;
-        self.check_name(name)?;
-        let mut node = self.node(rq, file).await?;
-        if self.find(rq, dir, name).await?.is_some() {
+        self.files.directories().check_name(name)?;
+        let mut node = self.files.nodes().load(rq, file).await?;
+        if self.files.directories().find(rq, dir, name).await?.is_some() {
             return Err(FileError::Exists);
         }
         if node.links() == 0 || node.is_xattr() != parent.is_xattr() {
@@ -340,25 +340,20 @@ impl FileSystem {
         flags::enters(&node, &parent)?;
         access_checks::add(cred, &parent)?;
         let now = writing.now();
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         // The parent of a file with several links is the directory of the newest one.
-        self.insert_name(rq, &tx, &mut parent, name, &mut node, now).await?;
+        self.files.directories().insert_name(rq, &tx, &mut parent, name, &mut node, now).await?;
         node.set_word(index::LINKS, node.links().saturating_add(1))?;
         node.touch(now)?;
-        self.store(rq, &tx, &node).await?;
-        self.store(rq, &tx, &parent).await?;
-        self.log_link(&tx, &parent, &node, name);
+        self.files.nodes().store(rq, &tx, &node).await?;
+        self.files.nodes().store(rq, &tx, &parent).await?;
+        self.files.log().link(&tx, &parent, &node, name);
         Ok(())
     }
 
     /// ACLs that a new file inherits from its directory's default POSIX ACL, and the resulting mode.
-    fn inherited_acl(
-        &self,
-        parent: &Node,
-        new: &New,
-        new_node_attrs: &NewNodeAttrs,
-    ) -> Result<InheritedAcl, FileError> {
-        if self.writing()?.settings().acl_type != super::AclType::Posix || new_node_attrs.target.is_some() {
+    fn inherited_acl(self, parent: &Node, new: &New, new_node_attrs: &NewNodeAttrs) -> Result<InheritedAcl, FileError> {
+        if self.files.writing()?.settings().acl_type != super::AclType::Posix || new_node_attrs.target.is_some() {
             return Ok(InheritedAcl::default());
         }
         let Some(list) =

@@ -159,7 +159,7 @@ pub(crate) struct Writing {
     /// Access times that are not stored yet.
     accessed: access::PendingAtimes,
     /// Cached quotas of users, groups and projects.
-    quotas: Mutex<Option<Arc<quota::Quotas>>>,
+    quotas: Mutex<Option<Arc<quota::Limits>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

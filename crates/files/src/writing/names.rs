@@ -5,18 +5,18 @@ use super::entries::{LockedEntry, unlink};
 use super::make::NAME_BYTES;
 use crate::change::Cred;
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Names;
 use weir_dmu::live::SpaceReserve;
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-impl FileSystem {
+impl Names<'_> {
     /// Removes a link of a file that is not a directory. A file without links is freed, if it is open by its last
     /// release.
     ///
     /// # Errors
     /// [`FileError::IsDirectory`]; [`FileError::NotFound`]; permission errors.
-    pub async fn remove(&self, rq: &Request, cred: &Cred, dir: ObjectId, name: &[u8]) -> Result<(), FileError> {
+    pub async fn remove(self, rq: &Request, cred: &Cred, dir: ObjectId, name: &[u8]) -> Result<(), FileError> {
         let gone = self.remove_locked(rq, cred, dir, name, false).await?;
         self.after_removal(rq, gone).await
     }
@@ -25,7 +25,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FileError::NotDirectory`]; [`FileError::NotEmpty`]; [`FileError::NotFound`]; permission errors.
-    pub async fn remove_dir(&self, rq: &Request, cred: &Cred, dir: ObjectId, name: &[u8]) -> Result<(), FileError> {
+    pub async fn remove_dir(self, rq: &Request, cred: &Cred, dir: ObjectId, name: &[u8]) -> Result<(), FileError> {
         match name {
             b"." => return Err(FileError::Invalid { why: "'.' cannot be removed" }),
             b".." => return Err(FileError::NotEmpty { object: dir }),
@@ -36,25 +36,25 @@ impl FileSystem {
     }
 
     /// Frees an unlinked file without holds, a large one asynchronously.
-    pub(super) async fn after_removal(&self, rq: &Request, gone: Option<ObjectId>) -> Result<(), FileError> {
-        self.commit_if_sync_always(rq, None).await?;
+    pub(super) async fn after_removal(self, rq: &Request, gone: Option<ObjectId>) -> Result<(), FileError> {
+        self.files.commit_if_sync_always(rq, None).await?;
         match gone {
-            Some(id) => self.reap_soon(rq, id).await,
+            Some(id) => self.files.delete_queue().reap_soon(rq, id).await,
             None => Ok(()),
         }
     }
 
     /// Returns the object if it was its last link and it must be freed.
     pub(super) async fn remove_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         dir: ObjectId,
         name: &[u8],
         is_dir: bool,
     ) -> Result<Option<ObjectId>, FileError> {
-        let writing = self.writing()?;
-        let LockedEntry { held: _held, mut dir, mut node } = self.lock_name(rq, dir, name).await?;
+        let writing = self.files.writing()?;
+        let LockedEntry { held: _held, mut dir, mut node } = self.files.directories().lock_name(rq, dir, name).await?;
         let object = node.id;
         match (is_dir, node.is_dir()) {
             (true, false) => return Err(FileError::NotDirectory { object }),
@@ -62,27 +62,27 @@ impl FileSystem {
             _ => {}
         }
         access_checks::remove(cred, &dir, &node)?;
-        if is_dir && !self.is_empty_dir(rq, &node).await? {
+        if is_dir && !self.files.directories().is_empty_dir(rq, &node).await? {
             return Err(FileError::NotEmpty { object });
         }
         let now = writing.now();
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
-        self.remove_name(rq, &tx, &mut dir, name, is_dir, now).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
+        self.files.directories().remove_name(rq, &tx, &mut dir, name, is_dir, now).await?;
         let last = unlink(&mut node, now)?;
-        let at_once = last && self.can_free_in_transaction(rq, &node).await;
+        let at_once = last && self.files.delete_queue().can_free_in_transaction(rq, &node).await;
         if last {
-            self.forget_in_log(object);
+            self.files.log().forget(object);
         }
         if at_once {
-            self.objects().remove(rq, &tx, object).await.map_err(|e| FileError::at(e, object, 0))?;
+            self.files.objects().remove(rq, &tx, object).await.map_err(|e| FileError::at(e, object, 0))?;
         } else {
-            self.store(rq, &tx, &node).await?;
+            self.files.nodes().store(rq, &tx, &node).await?;
             if last {
-                self.queue_unlinked(rq, &tx, object).await?;
+                self.files.delete_queue().add(rq, &tx, object).await?;
             }
         }
-        self.store(rq, &tx, &dir).await?;
-        self.log_remove(&tx, &dir, object, name, is_dir);
+        self.files.nodes().store(rq, &tx, &dir).await?;
+        self.files.log().remove(&tx, &dir, object, name, is_dir);
         Ok((last && !at_once).then_some(object))
     }
 }

@@ -3,7 +3,7 @@
 use super::sa_attrs::{self, AttrRegistry, SaAttrs};
 use crate::attributes::FileKind;
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Nodes;
 use crate::metadata::{AttrIds, corrupt, index};
 use std::sync::Arc;
 use weir_dmu::Object;
@@ -145,14 +145,14 @@ fn room(dnode: &Dnode) -> usize {
     dnode.bonus.len() + if dnode.spill.is_some() { weir_format::BlockPointer::SIZE } else { 0 }
 }
 
-impl FileSystem {
+impl Nodes<'_> {
     /// Loads a file for modification; under its lock.
     ///
     /// # Errors
     /// [`FileError::Stale`] if it was freed.
-    pub(super) async fn node(&self, rq: &Request, id: ObjectId) -> Result<Node, FileError> {
-        let object = self.object(rq, id).await.map_err(|e| stale_if_missing(e, id))?;
-        let numbers = self.numbers();
+    pub(super) async fn load(self, rq: &Request, id: ObjectId) -> Result<Node, FileError> {
+        let object = self.files.object(rq, id).await.map_err(|e| stale_if_missing(e, id))?;
+        let numbers = self.files.numbers();
         let dnode = &object.dnode;
         let wrong = |e: DecodeError| corrupt(id, e);
         let mut row = SaAttrs::default();
@@ -161,7 +161,8 @@ impl FileSystem {
             ObjectType::SA => {
                 let pieces = numbers.table().row(dnode.bonus(), dnode.endian).map_err(wrong)?;
                 row.take(&*numbers, &pieces, dnode.endian).map_err(wrong)?;
-                let spill = self.objects().read_spill(rq, &object).await.map_err(|e| FileError::of(e, &object))?;
+                let spill =
+                    self.files.objects().read_spill(rq, &object).await.map_err(|e| FileError::of(e, &object))?;
                 if let Some((bytes, endian)) = spill {
                     let pieces = numbers.table().row(&bytes, endian).map_err(wrong)?;
                     let mut rest = SaAttrs::default();
@@ -186,20 +187,20 @@ impl FileSystem {
     }
 
     /// A new file without attributes.
-    pub(super) fn new_node(&self, object: Arc<Object>) -> Node {
+    pub(super) fn of(self, object: Arc<Object>) -> Node {
         Node {
             id: object.id,
             object,
             row: SaAttrs::with_default_capacity(),
-            numbers: self.numbers(),
+            numbers: self.files.numbers(),
             spilled: Vec::new(),
         }
     }
 
     /// Stores the attributes of a file.
-    pub(super) async fn store(&self, rq: &Request, tx: &Tx, node: &Node) -> Result<(), FileError> {
+    pub(super) async fn store(self, rq: &Request, tx: &Tx, node: &Node) -> Result<(), FileError> {
         let failed = |e| FileError::of(e, &node.object);
-        let set = self.objects();
+        let set = self.files.objects();
         let endian = node.object.dnode.endian;
         let parts = node.row.parts(&*node.numbers, room(&node.object.dnode)).ok_or(FileError::NoSpace)?;
         let wrong = |e: DecodeError| corrupt(node.id, e);
@@ -219,28 +220,28 @@ impl FileSystem {
     }
 
     /// Number of a layout, which is registered if necessary.
-    async fn layout(&self, rq: &Request, tx: &Tx, attributes: Vec<u16>) -> Result<u16, FileError> {
-        if let Some(number) = self.numbers().layout(&attributes) {
+    async fn layout(self, rq: &Request, tx: &Tx, attributes: Vec<u16>) -> Result<u16, FileError> {
+        if let Some(number) = self.files.numbers().layout(&attributes) {
             return Ok(number);
         }
-        let _alone = self.writing()?.sa_registry_lock.lock().await;
-        let mut table = self.numbers().table().clone();
+        let _alone = self.files.writing()?.sa_registry_lock.lock().await;
+        let mut table = self.files.numbers().table().clone();
         let failed = |e| FileError::at(e, ObjectId(weir_format::znode::master::OBJECT), 0);
-        let number = table.register_layout(rq, self.objects(), tx, &attributes).await.map_err(failed)?;
-        self.set_attr_ids(AttrIds::new(table));
+        let number = table.register_layout(rq, self.files.objects(), tx, &attributes).await.map_err(failed)?;
+        self.files.set_attr_ids(AttrIds::new(table));
         Ok(number)
     }
 
     /// Registers the known attribute with this index if necessary.
-    pub(super) async fn register_attribute(&self, rq: &Request, tx: &Tx, index: usize) -> Result<(), FileError> {
-        if self.numbers().number(index).is_some() {
+    pub(super) async fn register_attribute(self, rq: &Request, tx: &Tx, index: usize) -> Result<(), FileError> {
+        if self.files.numbers().number(index).is_some() {
             return Ok(());
         }
-        let _alone = self.writing()?.sa_registry_lock.lock().await;
-        let mut table: SaTable = self.numbers().table().clone();
+        let _alone = self.files.writing()?.sa_registry_lock.lock().await;
+        let mut table: SaTable = self.files.numbers().table().clone();
         let failed = |e| FileError::at(e, ObjectId(weir_format::znode::master::OBJECT), 0);
-        table.register_known(rq, self.objects(), tx).await.map_err(failed)?;
-        self.set_attr_ids(AttrIds::new(table));
+        table.register_known(rq, self.files.objects(), tx).await.map_err(failed)?;
+        self.files.set_attr_ids(AttrIds::new(table));
         Ok(())
     }
 }

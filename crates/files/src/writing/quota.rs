@@ -11,7 +11,7 @@ use super::lock;
 use super::make::NAME_BYTES;
 use super::node::Node;
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Quotas;
 use crate::metadata::index;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Kind {
 
 /// All limits of a file system. Kinds without limits are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Quotas(BTreeMap<(QuotaPrincipal, QuotaKind), Kind>);
+pub(super) struct Limits(BTreeMap<(QuotaPrincipal, QuotaKind), Kind>);
 
 /// Owners of a file by kind.
 pub(super) type Owners = [(QuotaPrincipal, u64); 3];
@@ -47,18 +47,19 @@ pub(super) fn owners_of(user: u64, group: u64, project: u64) -> Owners {
     [(QuotaPrincipal::User, user), (QuotaPrincipal::Group, group), (QuotaPrincipal::Project, project)]
 }
 
-impl FileSystem {
-    async fn quotas(&self, rq: &Request) -> Result<Arc<Quotas>, FileError> {
-        let writing = self.writing()?;
+impl Quotas<'_> {
+    async fn limits(self, rq: &Request) -> Result<Arc<Limits>, FileError> {
+        let writing = self.files.writing()?;
         if let Some(quotas) = lock(&writing.quotas).clone() {
             return Ok(quotas);
         }
         let failed = |e| FileError::at(e, ObjectId(master::OBJECT), 0);
-        let mut read = Quotas::default();
+        let mut read = Limits::default();
         for (who, what) in QuotaPrincipal::ALL.into_iter().flat_map(|who| QuotaKind::ALL.map(|what| (who, what))) {
             let name = who.default_name(what);
-            let usual = zap::lookup_word(rq, self.objects(), ObjectId(master::OBJECT), name).await.map_err(failed)?;
-            let own = self.objects().limits_of(rq, who, what).await.map_err(failed)?;
+            let usual =
+                zap::lookup_word(rq, self.files.objects(), ObjectId(master::OBJECT), name).await.map_err(failed)?;
+            let own = self.files.objects().limits_of(rq, who, what).await.map_err(failed)?;
             let kind = Kind { usual: usual.unwrap_or(0), own };
             if kind != Kind::default() {
                 read.0.insert((who, what), kind);
@@ -70,12 +71,12 @@ impl FileSystem {
     }
 
     async fn check(
-        &self,
+        self,
         rq: &Request,
         owners: &[(QuotaPrincipal, u64)],
         counted: &[QuotaKind],
     ) -> Result<(), FileError> {
-        let quotas = self.quotas(rq).await?;
+        let quotas = self.limits(rq).await?;
         if quotas.0.is_empty() {
             return Ok(());
         }
@@ -86,7 +87,7 @@ impl FileSystem {
                 if most == 0 {
                     continue;
                 }
-                let used = self.objects().used_by(rq, who, *what, id).await;
+                let used = self.files.objects().used_by(rq, who, *what, id).await;
                 if used.map_err(|e| FileError::at(e, ObjectId(master::OBJECT), 0))? >= most {
                     return Err(FileError::Quota);
                 }
@@ -99,7 +100,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FileError::Quota`].
-    pub(super) async fn may_grow(&self, rq: &Request, owners: &[(QuotaPrincipal, u64)]) -> Result<(), FileError> {
+    pub(super) async fn may_grow(self, rq: &Request, owners: &[(QuotaPrincipal, u64)]) -> Result<(), FileError> {
         self.check(rq, owners, &[QuotaKind::Bytes]).await
     }
 
@@ -107,7 +108,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FileError::Quota`].
-    pub(super) async fn may_own(&self, rq: &Request, owners: &[(QuotaPrincipal, u64)]) -> Result<(), FileError> {
+    pub(super) async fn may_own(self, rq: &Request, owners: &[(QuotaPrincipal, u64)]) -> Result<(), FileError> {
         self.check(rq, owners, &QuotaKind::ALL).await
     }
 
@@ -116,20 +117,20 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FileError::ReadOnly`]; [`FileError::NoSpace`]; errors of reading the master node.
-    pub async fn set_quota(
-        &self,
+    pub async fn set(
+        self,
         rq: &Request,
         who: QuotaPrincipal,
         what: QuotaKind,
         id: Option<u64>,
         limit: u64,
     ) -> Result<(), FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let master = ObjectId(master::OBJECT);
         let failed = |e| FileError::at(e, master, 0);
         let _alone = writing.locks.one(rq, master).await;
-        let set = self.objects();
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        let set = self.files.objects();
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let Some(id) = id else {
             let name = who.default_name(what);
             match limit {

@@ -9,7 +9,7 @@ use super::node::Node;
 use super::{access_checks, flags};
 use crate::change::{Cred, RenameMode};
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Names;
 use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::Match;
@@ -49,7 +49,7 @@ struct RenamePlan {
     target: Option<Node>,
 }
 
-impl FileSystem {
+impl Names<'_> {
     /// Renames a file within or between directories; `mode` determines the treatment of an existing target.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl FileSystem {
     /// [`FileError::NotEmpty`] if the existing target cannot be replaced; [`FileError::CrossDevice`] into a directory
     /// that inherits another project; permission errors.
     pub async fn rename(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         from: NameRef<'_>,
@@ -70,42 +70,45 @@ impl FileSystem {
     }
 
     pub(super) async fn rename_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         from: NameRef<'_>,
         to: NameRef<'_>,
         mode: RenameMode,
     ) -> Result<Option<ObjectId>, FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let moves = from.0 != to.0;
         let _alone = if moves { Some(writing.rename_lock.lock().await) } else { None };
         loop {
-            let source = self.lookup(rq, from.0, from.1).await?;
-            let target = self.find(rq, to.0, to.1).await?;
+            let source = self.files.directories().lookup(rq, from.0, from.1).await?;
+            let target = self.files.directories().find(rq, to.0, to.1).await?;
             let _held = writing.locks.all(rq, [from.0, to.0, source].into_iter().chain(target)).await;
             let dirs = Dirs {
-                from: self.dir_node(rq, from.0).await?,
-                to: if moves { Some(self.dir_node(rq, to.0).await?) } else { None },
+                from: self.files.directories().dir_node(rq, from.0).await?,
+                to: if moves { Some(self.files.directories().dir_node(rq, to.0).await?) } else { None },
             };
-            let again = (self.find(rq, from.0, from.1).await?, self.find(rq, to.0, to.1).await?);
+            let again = (
+                self.files.directories().find(rq, from.0, from.1).await?,
+                self.files.directories().find(rq, to.0, to.1).await?,
+            );
             if again != (Some(source), target) {
                 continue;
             }
-            self.check_name(to.1)?;
+            self.files.directories().check_name(to.1)?;
             let same = target == Some(source);
             // Two links of the same file stay as they are; the same entry in another spelling gets the new spelling.
             if same && (moves || from.1 == to.1 || !self.folds(from.1, to.1)) {
                 return if mode == RenameMode::NoReplace { Err(FileError::Exists) } else { Ok(None) };
             }
             let target = match target.filter(|_| !same) {
-                Some(id) => Some(self.node(rq, id).await?),
+                Some(id) => Some(self.files.nodes().load(rq, id).await?),
                 None => None,
             };
-            let plan = RenamePlan { dirs, node: self.node(rq, source).await?, target };
+            let plan = RenamePlan { dirs, node: self.files.nodes().load(rq, source).await?, target };
             self.may_rename(rq, cred, &plan, mode).await?;
             let now = writing.now();
-            let tx = self.begin(rq, 2 * NAME_BYTES, SpaceReserve::Half).await?;
+            let tx = self.files.begin(rq, 2 * NAME_BYTES, SpaceReserve::Half).await?;
             return match mode {
                 RenameMode::Exchange => self.exchange(rq, &tx, plan, from.1, to.1, now).await.map(|()| None),
                 _ => self.replace(rq, &tx, plan, from.1, to.1, now).await,
@@ -114,22 +117,16 @@ impl FileSystem {
     }
 
     /// Whether two names are equal in this file system. With mixed case sensitivity both exist.
-    fn folds(&self, a: &[u8], b: &[u8]) -> bool {
-        let norm = match self.matching() {
+    fn folds(self, a: &[u8], b: &[u8]) -> bool {
+        let norm = match self.files.matching() {
             Match::Exact => return false,
-            Match::Normalized => self.norm_flags(),
-            Match::NormalizedCase => NormFlags(self.normalization()),
+            Match::Normalized => self.files.norm_flags(),
+            Match::NormalizedCase => NormFlags(self.files.normalization()),
         };
         norm.any() && normalize(a, norm) == normalize(b, norm)
     }
 
-    async fn may_rename(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        plan: &RenamePlan,
-        mode: RenameMode,
-    ) -> Result<(), FileError> {
+    async fn may_rename(self, rq: &Request, cred: &Cred, plan: &RenamePlan, mode: RenameMode) -> Result<(), FileError> {
         let RenamePlan { dirs, node, target } = plan;
         let moves = dirs.to.is_some();
         access_checks::remove(cred, &dirs.from, node)?;
@@ -161,28 +158,30 @@ impl FileSystem {
         match (node.is_dir(), target.is_dir()) {
             (true, false) => Err(FileError::NotDirectory { object: target.id }),
             (false, true) => Err(FileError::IsDirectory { object: target.id }),
-            (true, true) if !self.is_empty_dir(rq, target).await? => Err(FileError::NotEmpty { object: target.id }),
+            (true, true) if !self.files.directories().is_empty_dir(rq, target).await? => {
+                Err(FileError::NotEmpty { object: target.id })
+            }
             _ => Ok(()),
         }
     }
 
     /// Fails if the directory `below` is `above` or a descendant of it.
-    async fn must_not_be_below(&self, rq: &Request, below: ObjectId, above: ObjectId) -> Result<(), FileError> {
+    async fn must_not_be_below(self, rq: &Request, below: ObjectId, above: ObjectId) -> Result<(), FileError> {
         let mut at = below;
         for _ in 0..DEPTH_MAX {
             if at == above {
                 return Err(FileError::Invalid { why: "a directory cannot move into itself" });
             }
-            if at == self.root() {
+            if at == self.files.root() {
                 return Ok(());
             }
-            at = self.parent(rq, at).await?;
+            at = self.files.attrs().parent(rq, at).await?;
         }
         Err(FileError::Corrupt { object: below, offset: 0, why: "cycle of directories".into() })
     }
 
     async fn replace(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         plan: RenamePlan,
@@ -195,32 +194,32 @@ impl FileSystem {
         let mut gone = None;
         if let Some(mut target) = target {
             let id = target.id;
-            self.remove_name(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
+            self.files.directories().remove_name(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
             let last = unlink(&mut target, now)?;
             if last {
-                self.forget_in_log(id);
+                self.files.log().forget(id);
             }
-            if last && self.can_free_in_transaction(rq, &target).await {
-                self.objects().remove(rq, tx, id).await.map_err(|e| FileError::at(e, id, 0))?;
+            if last && self.files.delete_queue().can_free_in_transaction(rq, &target).await {
+                self.files.objects().remove(rq, tx, id).await.map_err(|e| FileError::at(e, id, 0))?;
             } else {
-                self.store(rq, tx, &target).await?;
+                self.files.nodes().store(rq, tx, &target).await?;
                 if last {
-                    self.queue_unlinked(rq, tx, id).await?;
+                    self.files.delete_queue().add(rq, tx, id).await?;
                     gone = Some(id);
                 }
             }
         }
-        self.remove_name(rq, tx, &mut dirs.from, name, is_dir, now).await?;
-        self.insert_name(rq, tx, dirs.to(), new_name, &mut node, now).await?;
+        self.files.directories().remove_name(rq, tx, &mut dirs.from, name, is_dir, now).await?;
+        self.files.directories().insert_name(rq, tx, dirs.to(), new_name, &mut node, now).await?;
         flags::inherit(&mut node, dirs.to_ref())?;
         node.touch(now)?;
         self.store_moved(rq, tx, &dirs, &[&node]).await?;
-        self.log_rename(tx, (&dirs.from, name), (dirs.to_ref(), new_name), node.id, false);
+        self.files.log().rename(tx, (&dirs.from, name), (dirs.to_ref(), new_name), node.id, false);
         Ok(gone)
     }
 
     async fn exchange(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         plan: RenamePlan,
@@ -230,26 +229,26 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let RenamePlan { mut dirs, mut node, target } = plan;
         let Some(mut target) = target else { return Ok(()) };
-        self.remove_name(rq, tx, &mut dirs.from, name, node.is_dir(), now).await?;
-        self.remove_name(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
-        self.insert_name(rq, tx, &mut dirs.from, name, &mut target, now).await?;
-        self.insert_name(rq, tx, dirs.to(), new_name, &mut node, now).await?;
+        self.files.directories().remove_name(rq, tx, &mut dirs.from, name, node.is_dir(), now).await?;
+        self.files.directories().remove_name(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
+        self.files.directories().insert_name(rq, tx, &mut dirs.from, name, &mut target, now).await?;
+        self.files.directories().insert_name(rq, tx, dirs.to(), new_name, &mut node, now).await?;
         flags::inherit(&mut node, dirs.to_ref())?;
         flags::inherit(&mut target, &dirs.from)?;
         node.touch(now)?;
         target.touch(now)?;
         self.store_moved(rq, tx, &dirs, &[&node, &target]).await?;
-        self.log_rename(tx, (&dirs.from, name), (dirs.to_ref(), new_name), node.id, true);
+        self.files.log().rename(tx, (&dirs.from, name), (dirs.to_ref(), new_name), node.id, true);
         Ok(())
     }
 
-    async fn store_moved(&self, rq: &Request, tx: &Tx, dirs: &Dirs, nodes: &[&Node]) -> Result<(), FileError> {
+    async fn store_moved(self, rq: &Request, tx: &Tx, dirs: &Dirs, nodes: &[&Node]) -> Result<(), FileError> {
         for node in nodes {
-            self.store(rq, tx, node).await?;
+            self.files.nodes().store(rq, tx, node).await?;
         }
-        self.store(rq, tx, &dirs.from).await?;
+        self.files.nodes().store(rq, tx, &dirs.from).await?;
         match &dirs.to {
-            Some(to) => self.store(rq, tx, to).await,
+            Some(to) => self.files.nodes().store(rq, tx, to).await,
             None => Ok(()),
         }
     }

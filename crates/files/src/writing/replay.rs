@@ -9,7 +9,7 @@ use super::make::{NAME_BYTES, NewNodeAttrs};
 use super::{acls, flags, xattrs};
 use crate::change::{Cred, RenameMode, SetAttributes, SetTime};
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::{Contents, Replay};
 use crate::metadata::{corrupt, index};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -78,7 +78,7 @@ fn aces_of(object: ObjectId, bytes: &[u8], count: u64, endian: Endian) -> Result
     Ok(aces)
 }
 
-impl Replayer for FileSystem {
+impl Replayer for Replay<'_> {
     fn replay<'a>(
         &'a self,
         rq: &'a Request,
@@ -87,19 +87,19 @@ impl Replayer for FileSystem {
         data: Option<Bytes>,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         async move {
-            match self.replay_body(rq, body, data, record.endian).await {
+            match self.record(rq, body, data, record.endian).await {
                 Ok(()) => Ok(()),
-                Err(error) => Err(self.replay_error(rq, body, error).await),
+                Err(error) => Err(self.error(rq, body, error).await),
             }
         }
         .boxed()
     }
 }
 
-impl FileSystem {
+impl Replay<'_> {
     /// The error of a record, by which the log is kept or given up.
-    async fn replay_error(&self, rq: &Request, body: &LogBody<'_>, error: FileError) -> ObjectError {
-        let objset = self.objects().id();
+    async fn error(self, rq: &Request, body: &LogBody<'_>, error: FileError) -> ObjectError {
+        let objset = self.files.objects().id();
         let why = error.to_string();
         let (object, offset, unreadable) = match error {
             FileError::Corrupt { object, offset, .. } | FileError::Device { object, offset, .. } => {
@@ -112,7 +112,7 @@ impl FileSystem {
             FileError::Unsupported { .. } => return ObjectError::Unsupported { what: "replay of this record" },
             _ => (weir_zil::object_of(body).unwrap_or_default(), 0, false),
         };
-        let block_bytes = match self.object(rq, object).await {
+        let block_bytes = match self.files.object(rq, object).await {
             Ok(found) => found.block_bytes(),
             Err(_) => 0,
         };
@@ -120,8 +120,8 @@ impl FileSystem {
         ObjectError::Replay { place: ErrorLocation { objset, object, level: 0, block }, unreadable, why }
     }
 
-    async fn replay_body(
-        &self,
+    async fn record(
+        self,
         rq: &Request,
         body: &LogBody<'_>,
         data: Option<Bytes>,
@@ -132,10 +132,10 @@ impl FileSystem {
             LogBody::Create(create) => self.replay_create(rq, create, endian).await,
             LogBody::Remove { directory, dir, name } => self.replay_remove(rq, *dir, name, *directory).await,
             LogBody::Link { dir, object, name } => {
-                if self.find(rq, *dir, name).await? == Some(*object) {
+                if self.files.directories().find(rq, *dir, name).await? == Some(*object) {
                     return Ok(());
                 }
-                self.link(rq, &root(), *object, *dir, name).await.map(drop)
+                self.files.names().link(rq, &root(), *object, *dir, name).await.map(drop)
             }
             LogBody::Rename { source_dir, target_dir, how, source, target } => {
                 self.replay_rename(rq, (*source_dir, source), (*target_dir, target), how).await
@@ -151,7 +151,7 @@ impl FileSystem {
             LogBody::SetAttr { .. } => ignore_missing(self.replay_set(rq, body, endian).await),
             LogBody::AclV0 { object, count, aces } => {
                 let aces = aces_of(*object, aces, *count, endian)?;
-                ignore_missing(self.set_acl_locked(rq, &root(), *object, aces, None).await)
+                ignore_missing(self.files.acls().set_locked(rq, &root(), *object, aces, None).await)
             }
             LogBody::Acl { object, acl } => ignore_missing(self.replay_acl(rq, *object, acl, endian).await),
             LogBody::SetSaXattr { object, name, value } => {
@@ -164,11 +164,11 @@ impl FileSystem {
         }
     }
 
-    async fn replay_create(&self, rq: &Request, body: &CreateBody<'_>, endian: Endian) -> Result<(), FileError> {
+    async fn replay_create(self, rq: &Request, body: &CreateBody<'_>, endian: Endian) -> Result<(), FileError> {
         check_ids(&[body.uid, body.gid])?;
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let _held = writing.locks.one(rq, body.dir).await;
-        let mut parent = self.node(rq, body.dir).await?;
+        let mut parent = self.files.nodes().load(rq, body.dir).await?;
         let is_dir = matches!(body.kind, CreateKind::Directory | CreateKind::XattrDirectory);
         let from_parent = parent.has_flag(FileFlags::INHERIT_ACE) && !parent.is_xattr();
         let aces = if from_parent { Some(parent.aces()?) } else { None };
@@ -189,18 +189,18 @@ impl FileSystem {
             if parent.word(index::XATTR) == body.object.0 {
                 return Ok(());
             }
-            let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
-            self.make_xattr_dir(rq, &tx, &mut parent, Some(new_node_attrs)).await?;
-            return self.store(rq, &tx, &parent).await;
+            let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+            self.files.xattrs().make_xattr_dir(rq, &tx, &mut parent, Some(new_node_attrs)).await?;
+            return self.files.nodes().store(rq, &tx, &parent).await;
         }
-        if self.find(rq, body.dir, body.name).await? == Some(body.object) {
+        if self.files.directories().find(rq, body.dir, body.name).await? == Some(body.object) {
             return Ok(());
         }
         let list = match &body.acl {
             Some(acl) => Some(aces_of(body.object, acl.aces, acl.count, endian)?),
             None => None,
         };
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let finish = |node: &mut super::node::Node| {
             if let Some(aces) = list {
                 let acl = acls::set(aces, node.mode(), is_dir, 0, body.uid, body.gid);
@@ -211,19 +211,19 @@ impl FileSystem {
                 None => Ok(()),
             }
         };
-        self.create_in(rq, &tx, parent, body.name, new_node_attrs, finish).await.map(drop)
+        self.files.names().create_in(rq, &tx, parent, body.name, new_node_attrs, finish).await.map(drop)
     }
 
-    async fn replay_remove(&self, rq: &Request, dir: ObjectId, name: &[u8], is_dir: bool) -> Result<(), FileError> {
-        match self.remove_locked(rq, &root(), dir, name, is_dir).await {
-            Ok(gone) => self.after_removal(rq, gone).await,
+    async fn replay_remove(self, rq: &Request, dir: ObjectId, name: &[u8], is_dir: bool) -> Result<(), FileError> {
+        match self.files.names().remove_locked(rq, &root(), dir, name, is_dir).await {
+            Ok(gone) => self.files.names().after_removal(rq, gone).await,
             Err(FileError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     async fn replay_rename(
-        &self,
+        self,
         rq: &Request,
         from: (ObjectId, &[u8]),
         to: (ObjectId, &[u8]),
@@ -236,17 +236,17 @@ impl FileSystem {
                 return Err(FileError::Unsupported { what: "replay of a rename with a whiteout".into() });
             }
         };
-        let gone = match self.rename_locked(rq, &root(), from, to, mode).await {
+        let gone = match self.files.names().rename_locked(rq, &root(), from, to, mode).await {
             Ok(gone) => gone,
             // Already replayed: the old name is missing and the new one exists.
-            Err(FileError::NotFound) if self.find(rq, to.0, to.1).await?.is_some() => None,
+            Err(FileError::NotFound) if self.files.directories().find(rq, to.0, to.1).await?.is_some() => None,
             Err(error) => return Err(error),
         };
-        self.after_removal(rq, gone).await
+        self.files.names().after_removal(rq, gone).await
     }
 
     /// A record with a block pointer references the whole block, including data beyond the file's end at that time.
-    async fn replay_write(&self, rq: &Request, body: &WriteBody<'_>, block: Option<Bytes>) -> Result<(), FileError> {
+    async fn replay_write(self, rq: &Request, body: &WriteBody<'_>, block: Option<Bytes>) -> Result<(), FileError> {
         let end = body.offset.checked_add(body.length).ok_or(FileError::TooLarge)?;
         let (offset, bytes) = match (body.data, block) {
             (Some(data), _) => (body.offset, Bytes::copy_from_slice(data)),
@@ -256,22 +256,22 @@ impl FileSystem {
             (None, Some(block)) => (body.offset, block.slice(..(body.length as usize).min(block.len()))),
             (None, None) => (body.offset, Bytes::from(vec![0; body.length as usize])),
         };
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let _held = writing.locks.one(rq, body.object).await;
-        let mut node = self.node(rq, body.object).await?.require_file()?;
-        let tx = self.begin(rq, bytes.len() as u64, SpaceReserve::Normal).await?;
-        self.grow_block(rq, &tx, &mut node, offset + bytes.len() as u64).await?;
-        self.write_piece(rq, &tx, &node, offset, &bytes).await?;
+        let mut node = self.files.nodes().load(rq, body.object).await?.require_file()?;
+        let tx = self.files.begin(rq, bytes.len() as u64, SpaceReserve::Normal).await?;
+        self.files.contents().grow_block(rq, &tx, &mut node, offset + bytes.len() as u64).await?;
+        self.files.contents().write_piece(rq, &tx, &node, offset, &bytes).await?;
         node.set_word(index::SIZE, node.size_bytes().max(end))?;
         node.touch_contents(writing.now())?;
-        self.store(rq, &tx, &node).await?;
-        self.log_write(&tx, &node, offset, &bytes);
+        self.files.nodes().store(rq, &tx, &node).await?;
+        self.files.log().write(&tx, &node, offset, &bytes);
         Ok(())
     }
 
     /// The blocks that the log references were claimed with it.
     async fn replay_clone(
-        &self,
+        self,
         rq: &Request,
         object: ObjectId,
         (offset, length): (u64, u64),
@@ -279,70 +279,73 @@ impl FileSystem {
         pointers: &[BlockPointer],
     ) -> Result<(), FileError> {
         let end = offset.checked_add(length).ok_or(FileError::TooLarge)?;
-        Self::check_size(end)?;
-        let writing = self.writing()?;
+        Contents::check_size(end)?;
+        let writing = self.files.writing()?;
         let _held = writing.locks.one(rq, object).await;
-        let mut node = self.node(rq, object).await?.require_file()?;
-        let tx = self.begin(rq, length, SpaceReserve::Normal).await?;
+        let mut node = self.files.nodes().load(rq, object).await?.require_file()?;
+        let tx = self.files.begin(rq, length, SpaceReserve::Normal).await?;
         let fits = (512..=MAX_BLOCK_BYTES).contains(&block_bytes) && block_bytes.is_multiple_of(512);
-        if !fits || !offset.is_multiple_of(block_bytes) || !self.fit_block(rq, &tx, &mut node, block_bytes).await? {
+        if !fits
+            || !offset.is_multiple_of(block_bytes)
+            || !self.files.contents().fit_block(rq, &tx, &mut node, block_bytes).await?
+        {
             return Err(FileError::Unsupported {
                 what: "replay of cloned blocks of another size than the file's".into(),
             });
         }
-        self.put_cloned(rq, &tx, &mut node, offset, pointers).await?;
+        self.files.contents().put_cloned(rq, &tx, &mut node, offset, pointers).await?;
         node.set_word(index::SIZE, node.size_bytes().max(end))?;
         node.touch_contents(writing.now())?;
-        self.store(rq, &tx, &node).await?;
-        self.log_clone(&tx, &node, (offset, length), pointers.to_vec());
+        self.files.nodes().store(rq, &tx, &node).await?;
+        self.files.log().clone_blocks(&tx, &node, (offset, length), pointers.to_vec());
         Ok(())
     }
 
-    async fn replay_end(&self, rq: &Request, object: ObjectId, end: u64) -> Result<(), FileError> {
-        let writing = self.writing()?;
+    async fn replay_end(self, rq: &Request, object: ObjectId, end: u64) -> Result<(), FileError> {
+        let writing = self.files.writing()?;
         let _held = writing.locks.one(rq, object).await;
-        let mut node = self.node(rq, object).await?.require_file()?;
+        let mut node = self.files.nodes().load(rq, object).await?.require_file()?;
         if end <= node.size_bytes() {
             return Ok(());
         }
-        Self::check_size(end)?;
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Normal).await?;
+        Contents::check_size(end)?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Normal).await?;
         node.set_word(index::SIZE, end)?;
-        self.store(rq, &tx, &node).await?;
-        self.log_truncate(&tx, &node, end, 0);
+        self.files.nodes().store(rq, &tx, &node).await?;
+        self.files.log().truncate(&tx, &node, end, 0);
         Ok(())
     }
 
     /// As `zfs_freesp`: with length 0 the file is truncated at `offset`; else the range is zeroed, and a shorter file
     /// grows to its end.
-    async fn replay_truncate(&self, rq: &Request, object: ObjectId, offset: u64, length: u64) -> Result<(), FileError> {
-        let writing = self.writing()?;
+    async fn replay_truncate(self, rq: &Request, object: ObjectId, offset: u64, length: u64) -> Result<(), FileError> {
+        let writing = self.files.writing()?;
         let _held = writing.locks.one(rq, object).await;
-        let mut node = self.node(rq, object).await?.require_file()?;
+        let mut node = self.files.nodes().load(rq, object).await?.require_file()?;
         let size_bytes = node.size_bytes();
         let end = offset.saturating_add(length);
-        Self::check_size(end)?;
-        self.free_long_range(rq, &node, offset..if length == 0 { u64::MAX } else { end }).await?;
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
+        Contents::check_size(end)?;
+        self.files.contents().free_long_range(rq, &node, offset..if length == 0 { u64::MAX } else { end }).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
         if length == 0 {
-            self.resize(rq, &tx, &mut node, offset).await?;
+            self.files.contents().resize(rq, &tx, &mut node, offset).await?;
         } else {
             if offset < size_bytes {
-                let punched = self.objects().punch(rq, &tx, object, offset, end.min(size_bytes) - offset).await;
+                let punched = self.files.objects().punch(rq, &tx, object, offset, end.min(size_bytes) - offset).await;
                 punched.map_err(|e| FileError::of(e, &node.object))?;
-                node.object = self.object(rq, object).await?;
+                node.object = self.files.object(rq, object).await?;
             }
             if end > size_bytes {
-                self.resize(rq, &tx, &mut node, end).await?;
+                self.files.contents().resize(rq, &tx, &mut node, end).await?;
             }
         }
         node.touch_contents(writing.now())?;
-        self.store(rq, &tx, &node).await?;
-        self.log_truncate(&tx, &node, offset, length);
+        self.files.nodes().store(rq, &tx, &node).await?;
+        self.files.log().truncate(&tx, &node, offset, length);
         Ok(())
     }
 
-    async fn replay_set(&self, rq: &Request, body: &LogBody<'_>, endian: Endian) -> Result<(), FileError> {
+    async fn replay_set(self, rq: &Request, body: &LogBody<'_>, endian: Endian) -> Result<(), FileError> {
         let LogBody::SetAttr { object, mask, mode, uid, gid, size, atime, mtime, extra } = body else { return Ok(()) };
         let has = |bit: u64| mask & bit != 0;
         let uid = has(mask::UID).then_some(*uid);
@@ -356,29 +359,29 @@ impl FileSystem {
             atime: has(mask::ATIME).then(|| nanoseconds(*atime)),
             mtime: has(mask::MTIME).then(|| nanoseconds(*mtime)),
         };
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let _held = writing.locks.one(rq, *object).await;
-        let mut node = self.node(rq, *object).await?;
+        let mut node = self.files.nodes().load(rq, *object).await?;
         if let Some(size_bytes) = set.size_bytes {
             node = node.require_file()?;
-            Self::check_size(size_bytes)?;
-            self.free_long_range(rq, &node, size_bytes..u64::MAX).await?;
+            Contents::check_size(size_bytes)?;
+            self.files.contents().free_long_range(rq, &node, size_bytes..u64::MAX).await?;
         }
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
-        self.apply(rq, &tx, &root(), &mut node, &set, writing.now()).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
+        self.files.attrs().apply(rq, &tx, &root(), &mut node, &set, writing.now()).await?;
         if has(mask::XVATTR) {
             let optional = Xvattr::decode(&mut Cursor::new(extra, endian, "intent log"));
             let optional = optional.map_err(|e| corrupt(*object, e))?;
             set_optional_flags(&mut node, &optional)?;
             if let Some(project) = flags::project_in(&optional, endian) {
-                self.put_project(rq, &tx, &mut node, project).await?;
+                self.files.attrs().put_project(rq, &tx, &mut node, project).await?;
             }
         }
-        self.store(rq, &tx, &node).await
+        self.files.nodes().store(rq, &tx, &node).await
     }
 
     async fn replay_acl(
-        &self,
+        self,
         rq: &Request,
         object: ObjectId,
         acl: &AclBody<'_>,
@@ -387,26 +390,26 @@ impl FileSystem {
         check_ids(&acl.fuids)?;
         let flags = LIST_FLAGS.iter().filter(|(_, bit)| acl.flags & bit != 0).map(|(flag, _)| flag).sum();
         let aces = aces_of(object, acl.aces, acl.count, endian)?;
-        self.set_acl_locked(rq, &root(), object, aces, Some(flags)).await
+        self.files.acls().set_locked(rq, &root(), object, aces, Some(flags)).await
     }
 
     async fn replay_xattr(
-        &self,
+        self,
         rq: &Request,
         object: ObjectId,
         name: &[u8],
         value: Option<&[u8]>,
     ) -> Result<(), FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let _held = writing.locks.one(rq, object).await;
-        let mut node = self.node(rq, object).await?;
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
-        self.register_attribute(rq, &tx, index::DXATTR).await?;
-        node.numbers = self.numbers();
+        let mut node = self.files.nodes().load(rq, object).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        self.files.nodes().register_attribute(rq, &tx, index::DXATTR).await?;
+        node.numbers = self.files.numbers();
         xattrs::put_in_nvlist(&mut node, name, value)?;
         node.touch(writing.now())?;
-        self.store(rq, &tx, &node).await?;
-        self.log_xattr(&tx, &node, name, value);
+        self.files.nodes().store(rq, &tx, &node).await?;
+        self.files.log().xattr(&tx, &node, name, value);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::{access_checks, posix_acl, xattrs};
 use crate::attributes::Attributes;
 use crate::change::{Cred, SetAttributes, SetTime};
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::{Attrs, Contents, Names};
 use crate::metadata::index;
 use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
@@ -44,7 +44,7 @@ fn timestamp(ns: i128) -> Timestamp {
     Timestamp { sec, nsec: ns.rem_euclid(NS_PER_S) as u32 }
 }
 
-impl FileSystem {
+impl Attrs<'_> {
     /// Sets attributes and returns the resulting ones.
     ///
     /// A change of owner or group clears the set-user-id and set-group-id bits, as does a change of size by another
@@ -53,34 +53,34 @@ impl FileSystem {
     /// # Errors
     /// [`FileError::NotPermitted`] if only the owner or the superuser may; [`FileError::IsDirectory`] and
     /// [`FileError::Invalid`] for the size of a file without contents; [`FileError::TooLarge`].
-    pub async fn set_attributes(
-        &self,
+    pub async fn set(
+        self,
         rq: &Request,
         cred: &Cred,
         object: ObjectId,
         set: &SetAttributes,
     ) -> Result<Attributes, FileError> {
         self.set_locked(rq, cred, object, set).await?;
-        self.commit_if_sync_always(rq, Some(object)).await?;
-        self.attributes(rq, object).await
+        self.files.commit_if_sync_always(rq, Some(object)).await?;
+        self.get(rq, object).await
     }
 
     pub(super) async fn set_locked(
-        &self,
+        self,
         rq: &Request,
         cred: &Cred,
         object: ObjectId,
         set: &SetAttributes,
     ) -> Result<(), FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         if set.is_empty() {
             return Ok(());
         }
         let _held = writing.locks.one(rq, object).await;
-        let mut node = self.node(rq, object).await?;
+        let mut node = self.files.nodes().load(rq, object).await?;
         if let Some(size_bytes) = set.size_bytes {
             node = node.require_file()?;
-            Self::check_size(size_bytes)?;
+            Contents::check_size(size_bytes)?;
         }
         access_checks::set(cred, &node, set)?;
         let mut gainers = Vec::new();
@@ -92,23 +92,23 @@ impl FileSystem {
             };
             gainers.extend(new.map(u64::from).filter(|new| *new != now).map(|new| (who, new)));
         }
-        self.may_own(rq, &gainers).await?;
+        self.files.quotas().may_own(rq, &gainers).await?;
         if Self::mode_after(cred, &node, set).is_some() {
             self.may_chmod(&node)?;
         }
         if let Some(size_bytes) = set.size_bytes.filter(|size| *size < node.size_bytes()) {
-            self.free_long_range(rq, &node, size_bytes..u64::MAX).await?;
+            self.files.contents().free_long_range(rq, &node, size_bytes..u64::MAX).await?;
         }
         let shrinks = set.size_bytes.is_some_and(|size| size <= node.size_bytes());
         let purpose = if shrinks { SpaceReserve::NetFree } else { SpaceReserve::Half };
-        let tx = self.begin(rq, NAME_BYTES, purpose).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, purpose).await?;
         self.apply(rq, &tx, cred, &mut node, set, writing.now()).await?;
-        self.store(rq, &tx, &node).await
+        self.files.nodes().store(rq, &tx, &node).await
     }
 
     /// Sets attributes of a loaded file within a transaction and logs them; the caller stores the node.
     pub(super) async fn apply(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         cred: &Cred,
@@ -119,7 +119,7 @@ impl FileSystem {
         let mut applied = LoggedAttributes::default();
         let mode = Self::mode_after(cred, node, set);
         if let Some(size_bytes) = set.size_bytes {
-            self.resize(rq, tx, node, size_bytes).await?;
+            self.files.contents().resize(rq, tx, node, size_bytes).await?;
             node.touch_contents(now)?;
             applied.size = Some(size_bytes);
             applied.mtime = Some(now);
@@ -141,14 +141,14 @@ impl FileSystem {
                 Some(SetTime::At(ns)) => timestamp(ns),
             };
             if index == index::ATIME {
-                self.forget_access(node.id);
+                self.files.atimes().forget(node.id);
             }
             node.set_time(index, time)?;
             let applied = if index == index::ATIME { &mut applied.atime } else { &mut applied.mtime };
             *applied = Some(time);
         }
         node.touch(now)?;
-        self.log_set(tx, node, &applied);
+        self.files.log().set(tx, node, &applied);
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl FileSystem {
     fn mode_after(cred: &Cred, node: &Node, set: &SetAttributes) -> Option<u64> {
         let mut mode = set.mode.map(|mode| u64::from(mode) & 0o7777 | node.mode() & !0o7777);
         if set.size_bytes.is_some() && cred.uid != 0 && node.mode() & 0o111 != 0 {
-            mode = Some(Self::clear_setid_bits(mode.unwrap_or(node.mode())));
+            mode = Some(Names::clear_setid_bits(mode.unwrap_or(node.mode())));
         }
         if (set.uid.is_some() || set.gid.is_some()) && !node.is_dir() && !cred.checked {
             let old = mode.unwrap_or(node.mode());
@@ -170,16 +170,16 @@ impl FileSystem {
     }
 
     /// Checks whether the mode may be changed.
-    fn may_chmod(&self, node: &Node) -> Result<(), FileError> {
-        let restricted = self.writing()?.settings().acl_mode == acls::AclMode::Restricted;
+    fn may_chmod(self, node: &Node) -> Result<(), FileError> {
+        let restricted = self.files.writing()?.settings().acl_mode == acls::AclMode::Restricted;
         let refused = restricted && !node.has_flag(FileFlags::ACL_TRIVIAL);
         if refused { Err(FileError::NotPermitted { object: node.id }) } else { Ok(()) }
     }
 
     /// Sets the mode (with kind bits) and updates the ACLs accordingly.
-    pub(super) fn chmod(&self, node: &mut Node, mode: u64) -> Result<(), FileError> {
+    pub(super) fn chmod(self, node: &mut Node, mode: u64) -> Result<(), FileError> {
         self.may_chmod(node)?;
-        let settings = self.writing()?.settings();
+        let settings = self.files.writing()?.settings();
         let acl = acls::chmod(&node.aces()?, mode, node.is_dir(), node.flags(), settings.acl_mode);
         put_acl(node, acl)?;
         if let Some(list) = xattrs::nvlist_value(node, posix_acl::ACCESS)?

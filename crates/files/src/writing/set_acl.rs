@@ -7,7 +7,7 @@ use super::set::put_acl;
 use crate::acl::{Ace, AceWho, Acl};
 use crate::change::Cred;
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Acls;
 use crate::metadata::index;
 use weir_dmu::live::SpaceReserve;
 use weir_format::ObjectId;
@@ -30,23 +30,23 @@ fn stored(ace: &Ace) -> StoredAce {
     StoredAce { kind: ace.kind, flags, mask: ace.mask, who, object: None }
 }
 
-impl FileSystem {
+impl Acls<'_> {
     /// Sets the ACL of a file, and the mode that follows from it. An empty ACL is replaced by that of the mode.
     ///
     /// # Errors
     /// [`FileError::NotPermitted`] if the caller is not the owner; [`FileError::Invalid`] for an ACL that is too long
     /// or has entries of unknown types; [`FileError::Unsupported`] if the file system uses POSIX ACLs.
-    pub async fn set_acl(&self, rq: &Request, cred: &Cred, object: ObjectId, acl: &Acl) -> Result<(), FileError> {
+    pub async fn set(self, rq: &Request, cred: &Cred, object: ObjectId, acl: &Acl) -> Result<(), FileError> {
         let aces: Vec<StoredAce> = acl.entries.iter().map(stored).collect();
-        if self.writing()?.settings().acl_type == super::AclType::Posix {
+        if self.files.writing()?.settings().acl_type == super::AclType::Posix {
             return Err(FileError::Unsupported { what: "an NFSv4 ACL with acltype=posix".into() });
         }
-        self.set_acl_locked(rq, cred, object, aces, None).await?;
-        self.commit_if_sync_always(rq, Some(object)).await
+        self.set_locked(rq, cred, object, aces, None).await?;
+        self.files.commit_if_sync_always(rq, Some(object)).await
     }
 
-    pub(super) async fn set_acl_locked(
-        &self,
+    pub(super) async fn set_locked(
+        self,
         rq: &Request,
         cred: &Cred,
         object: ObjectId,
@@ -54,16 +54,16 @@ impl FileSystem {
         flags: Option<u64>,
     ) -> Result<(), FileError> {
         const ALARM: u16 = 3;
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         if aces.len() > ENTRIES_MAX || aces.iter().any(|ace| ace.kind > ALARM) {
             return Err(FileError::Invalid { why: "invalid access control list" });
         }
         let _held = writing.locks.one(rq, object).await;
-        let mut node = self.node(rq, object).await?;
+        let mut node = self.files.nodes().load(rq, object).await?;
         if !access_checks::is_owner(cred, &node) || node.has_flag(FileFlags::IMMUTABLE) {
             return Err(FileError::NotPermitted { object });
         }
-        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
+        let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let mode = node.mode();
         let is_dir = node.is_dir();
         // ACL flags that are not given keep their value.
@@ -75,7 +75,7 @@ impl FileSystem {
         };
         put_acl(&mut node, acl)?;
         node.touch(writing.now())?;
-        self.store(rq, &tx, &node).await?;
-        self.log_acl(&tx, &node)
+        self.files.nodes().store(rq, &tx, &node).await?;
+        self.files.log().acl(&tx, &node)
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::change::{New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
 use crate::file_system::Identity;
 use crate::metadata::index;
-use crate::tree::Files;
+use crate::tree;
 use crate::tree::memory::MemoryFiles;
 use crate::{Attributes, Cred, FileKind};
 use bytes::Bytes;
@@ -61,7 +61,7 @@ async fn logged(
     let opening = Opening { machine: machine.clone(), zil: zil(&set), settings };
     let fs = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
     let tx = fs.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
-    let mut root = fs.new_node(fs.object(rq, ROOT).await.unwrap());
+    let mut root = fs.nodes().of(fs.object(rq, ROOT).await.unwrap());
     let birth = make::NewNodeAttrs {
         id: None,
         acl: acls::of_new(0o040_777, true, None, AclInherit::default(), AclMode::default()),
@@ -75,8 +75,8 @@ async fn logged(
         xattr_dir: false,
     };
     let parent = root.clone();
-    fs.init_attributes(rq, &tx, &mut root, &parent, &birth).await.unwrap();
-    fs.store(rq, &tx, &root).await.unwrap();
+    fs.names().init_attributes(rq, &tx, &mut root, &parent, &birth).await.unwrap();
+    fs.nodes().store(rq, &tx, &root).await.unwrap();
     drop(tx);
     fs
 }
@@ -175,13 +175,13 @@ impl Play<'_> {
         let rq = self.rq;
         let fs = self.fs.clone();
         let cred = &Cred::root();
-        let model: &dyn Files = &self.model;
+        let model: &dyn tree::Files = &self.model;
         match step {
             Step::Create(dir, name, kind) => {
                 let dir = self.pair(*dir);
                 let name = name_of(*name);
                 let new = New::of(kind_of(*kind), 0o640);
-                let real = fs.create(rq, cred, dir.0, &name, &new).await;
+                let real = fs.names().create(rq, cred, dir.0, &name, &new).await;
                 let other = model.create(rq, cred, dir.1, &name, &new).await;
                 if same(step, &real, &other) {
                     self.pairs.push((real.unwrap().object, other.unwrap().object));
@@ -191,19 +191,19 @@ impl Play<'_> {
                 let file = self.pair(*file);
                 let dir = self.pair(*dir);
                 let name = name_of(*name);
-                let real = fs.link(rq, cred, file.0, dir.0, &name).await;
+                let real = fs.names().link(rq, cred, file.0, dir.0, &name).await;
                 same(step, &real, &model.link(rq, cred, file.1, dir.1, &name).await);
             }
             Step::Remove(dir, name, true) => {
                 let dir = self.pair(*dir);
                 let name = name_of(*name);
-                let real = fs.remove_dir(rq, cred, dir.0, &name).await;
+                let real = fs.names().remove_dir(rq, cred, dir.0, &name).await;
                 same(step, &real, &model.remove_dir(rq, cred, dir.1, &name).await);
             }
             Step::Remove(dir, name, false) => {
                 let dir = self.pair(*dir);
                 let name = name_of(*name);
-                let real = fs.remove(rq, cred, dir.0, &name).await;
+                let real = fs.names().remove(rq, cred, dir.0, &name).await;
                 same(step, &real, &model.remove(rq, cred, dir.1, &name).await);
             }
             Step::Rename(from, name, to, new, mode) => {
@@ -212,7 +212,7 @@ impl Play<'_> {
                 let name = name_of(*name);
                 let new = name_of(*new);
                 let mode = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange][usize::from(*mode)];
-                let real = fs.rename(rq, cred, (from.0, &name), (to.0, &new), mode).await;
+                let real = fs.names().rename(rq, cred, (from.0, &name), (to.0, &new), mode).await;
                 same(step, &real, &model.rename(rq, cred, (from.1, &name), (to.1, &new), mode).await);
             }
             _ => self.step_of_file(step).await,
@@ -223,9 +223,9 @@ impl Play<'_> {
         let rq = self.rq;
         let fs = self.fs.clone();
         let cred = &Cred::root();
-        let model: &dyn Files = &self.model;
+        let model: &dyn tree::Files = &self.model;
         let write = async |file: Pair, at, data: Bytes| {
-            let real = fs.write(rq, cred, file.0, at, data.clone()).await;
+            let real = fs.contents().write(rq, cred, file.0, at, data.clone()).await;
             same(step, &real.map(drop), &model.write(rq, cred, file.1, at, data).await.map(drop));
         };
         match step {
@@ -237,13 +237,13 @@ impl Play<'_> {
             Step::Size(file, size) => {
                 let file = self.pair(*file);
                 let set = SetAttributes::size(*size);
-                let real = fs.set_attributes(rq, cred, file.0, &set).await;
+                let real = fs.attrs().set(rq, cred, file.0, &set).await;
                 same(step, &real, &model.set_attributes(rq, cred, file.1, &set).await);
             }
             Step::Mode(file, mode) => {
                 let file = self.pair(*file);
                 let set = SetAttributes::mode(*mode);
-                let real = fs.set_attributes(rq, cred, file.0, &set).await;
+                let real = fs.attrs().set(rq, cred, file.0, &set).await;
                 same(step, &real, &model.set_attributes(rq, cred, file.1, &set).await);
             }
             Step::Allocate(file, at, len, how) => {
@@ -255,32 +255,32 @@ impl Play<'_> {
                     2 | 3 => Space::Zero { keep_size },
                     _ => Space::Punch,
                 };
-                let real = fs.allocate(rq, cred, file.0, range.clone(), space).await;
+                let real = fs.contents().allocate(rq, cred, file.0, range.clone(), space).await;
                 same(step, &real, &model.allocate(rq, cred, file.1, range, space).await);
             }
             Step::SetXattr(file, name, len) => {
                 let file = self.pair(*file);
                 let value = vec![*name; *len];
                 let name = format!("trusted.{name}");
-                let real = fs.set_xattr(rq, cred, file.0, name.as_bytes(), &value, XattrMode::Any).await;
+                let real = fs.xattrs().set(rq, cred, file.0, name.as_bytes(), &value, XattrMode::Any).await;
                 let other = model.set_xattr(rq, cred, file.1, name.as_bytes(), &value, XattrMode::Any).await;
                 same(step, &real, &other);
             }
             Step::RemoveXattr(file, name) => {
                 let file = self.pair(*file);
                 let name = format!("trusted.{name}");
-                let real = fs.remove_xattr(rq, cred, file.0, name.as_bytes()).await;
+                let real = fs.xattrs().remove(rq, cred, file.0, name.as_bytes()).await;
                 same(step, &real, &model.remove_xattr(rq, cred, file.1, name.as_bytes()).await);
             }
             Step::Hold(n) => {
                 let pair = self.pair(*n);
-                fs.hold(pair.0);
+                fs.holds().hold(pair.0);
                 model.hold(pair.1);
                 self.held.push(pair);
             }
             Step::Release(n) if !self.held.is_empty() => {
                 let pair = self.held.remove(n % self.held.len());
-                fs.release(rq, pair.0).await.unwrap();
+                fs.holds().release(rq, pair.0).await.unwrap();
                 model.release(rq, pair.1).await.unwrap();
             }
             Step::Close => {
@@ -295,8 +295,8 @@ impl Play<'_> {
     async fn compare(&mut self, step: &Step) {
         let mut alive = Vec::new();
         for pair in std::mem::take(&mut self.pairs) {
-            let real = self.fs.attributes(self.rq, pair.0).await;
-            let Ok(model) = Files::attributes(&self.model, self.rq, pair.1).await else {
+            let real = self.fs.attrs().get(self.rq, pair.0).await;
+            let Ok(model) = tree::Files::attributes(&self.model, self.rq, pair.1).await else {
                 assert!(real.is_err(), "{step:?}: {pair:?} should be gone: {real:?}");
                 continue;
             };
@@ -307,29 +307,29 @@ impl Play<'_> {
             match real.kind {
                 FileKind::Directory => self.compare_dir(step, pair).await,
                 FileKind::Regular => {
-                    let bytes = self.fs.read(self.rq, pair.0, 0, 1 << 20).await.unwrap();
-                    let other = Files::read(&self.model, self.rq, pair.1, 0, 1 << 20).await.unwrap().concat();
+                    let bytes = self.fs.contents().read(self.rq, pair.0, 0, 1 << 20).await.unwrap();
+                    let other = tree::Files::read(&self.model, self.rq, pair.1, 0, 1 << 20).await.unwrap().concat();
                     assert!(bytes == other, "{step:?}: contents of {pair:?}");
                 }
                 FileKind::Symlink => {
-                    let target = self.fs.read_link(self.rq, pair.0).await.unwrap();
-                    assert_eq!(target, Files::read_link(&self.model, self.rq, pair.1).await.unwrap());
+                    let target = self.fs.contents().read_link(self.rq, pair.0).await.unwrap();
+                    assert_eq!(target, tree::Files::read_link(&self.model, self.rq, pair.1).await.unwrap());
                 }
                 _ => {}
             }
-            let names = self.fs.xattr_names(self.rq, pair.0).await.unwrap();
-            assert_eq!(names, Files::xattr_names(&self.model, self.rq, pair.1).await.unwrap(), "{step:?}");
+            let names = self.fs.xattrs().names(self.rq, pair.0).await.unwrap();
+            assert_eq!(names, tree::Files::xattr_names(&self.model, self.rq, pair.1).await.unwrap(), "{step:?}");
             for name in names {
-                let value = self.fs.xattr(self.rq, pair.0, &name).await.unwrap();
-                assert_eq!(value, Files::xattr(&self.model, self.rq, pair.1, &name).await.unwrap(), "{step:?}");
+                let value = self.fs.xattrs().get(self.rq, pair.0, &name).await.unwrap();
+                assert_eq!(value, tree::Files::xattr(&self.model, self.rq, pair.1, &name).await.unwrap(), "{step:?}");
             }
         }
         self.pairs = alive;
     }
 
     async fn compare_dir(&self, step: &Step, pair: Pair) {
-        let mut real = self.fs.read_dir(self.rq, pair.0, 0, 1000).await.unwrap();
-        let model = Files::read_dir(&self.model, self.rq, pair.1, 0, 1000).await.unwrap();
+        let mut real = self.fs.directories().read_dir(self.rq, pair.0, 0, 1000).await.unwrap();
+        let model = tree::Files::read_dir(&self.model, self.rq, pair.1, 0, 1000).await.unwrap();
         real.sort_by(|a, b| a.name.cmp(&b.name));
         let names = |list: &[crate::DirEntry]| list.iter().map(|e| (e.name.clone(), e.kind)).collect::<Vec<_>>();
         assert_eq!(names(&real), names(&model), "{step:?}: {pair:?}");
@@ -360,14 +360,14 @@ async fn play(rq: &Request, machine: &Machine, settings: Settings, steps: &[Step
         play.compare(step).await;
     }
     for pair in std::mem::take(&mut play.held) {
-        play.fs.release(rq, pair.0).await.unwrap();
-        Files::release(&play.model, rq, pair.1).await.unwrap();
+        play.fs.holds().release(rq, pair.0).await.unwrap();
+        tree::Files::release(&play.model, rq, pair.1).await.unwrap();
     }
     play.compare(&Step::Close).await;
     // No leaked objects: each is a file of the model or contains attributes of one.
     let mut known: Vec<ObjectId> = play.pairs.iter().map(|pair| pair.0).collect();
     for pair in &play.pairs {
-        let node = play.fs.node(rq, pair.0).await.unwrap();
+        let node = play.fs.nodes().load(rq, pair.0).await.unwrap();
         let dir = ObjectId(node.word(index::XATTR));
         if dir.0 != 0 {
             let all = Zap::open(rq, play.fs.objects(), dir).await.unwrap().all(rq, 100).await.unwrap();

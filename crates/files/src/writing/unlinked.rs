@@ -15,6 +15,7 @@ use super::lock;
 use super::node::Node;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
+use crate::handles::{DeleteQueue, Holds};
 use crate::metadata::index;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -32,7 +33,7 @@ const BATCH: usize = 256;
 const REAP_BYTES: u64 = 8 << 10;
 
 /// The open files.
-pub(crate) type Holds = Mutex<BTreeMap<ObjectId, OpenCount>>;
+pub(crate) type HoldCounts = Mutex<BTreeMap<ObjectId, OpenCount>>;
 
 /// Number of holds of a file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,66 +54,66 @@ pub(super) struct OpenGuard<'a> {
 impl Drop for OpenGuard<'_> {
     fn drop(&mut self) {
         // Files of a snapshot are never unlinked.
-        self.files.end_hold(self.object);
+        self.files.holds().end_hold(self.object);
     }
 }
 
-impl FileSystem {
+impl<'a> Holds<'a> {
     /// Holds an open file, so that it survives the removal of its last link. Also pins a snapshot, unless it is
-    /// closed already; the caller checks that afterwards. Each hold needs one [`FileSystem::release`].
-    pub fn hold(&self, object: ObjectId) {
-        lock(&self.holds).entry(object).or_default().count += 1;
+    /// closed already; the caller checks that afterwards. Each hold needs one [`Holds::release`](crate::Holds::release).
+    pub fn hold(self, object: ObjectId) {
+        lock(&self.files.holds).entry(object).or_default().count += 1;
     }
 
     /// Holds a file for the duration of a call; the file system does not count as busy. Each needs one
-    /// [`FileSystem::end_call`].
-    pub fn hold_for_call(&self, object: ObjectId) {
-        let mut holds = lock(&self.holds);
+    /// [`Holds::end_call`](crate::Holds::end_call).
+    pub fn hold_for_call(self, object: ObjectId) {
+        let mut holds = lock(&self.files.holds);
         let held = holds.entry(object).or_default();
         (held.count, held.calls) = (held.count + 1, held.calls + 1);
     }
 
-    /// Releases the hold of a call, like [`FileSystem::release`].
+    /// Releases the hold of a call, like [`Holds::release`](crate::Holds::release).
     ///
     /// # Errors
-    /// Those of [`FileSystem::release`].
-    pub async fn end_call(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
-        lock(&self.holds).entry(object).and_modify(|held| held.calls = held.calls.saturating_sub(1));
+    /// Those of [`Holds::release`](crate::Holds::release).
+    pub async fn end_call(self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        lock(&self.files.holds).entry(object).and_modify(|held| held.calls = held.calls.saturating_sub(1));
         self.release(rq, object).await
     }
 
     /// Closes the file system permanently, unless files of it are held, or blocks of it were cloned in a txg after
     /// `syncing`, whose references are not synced yet. Returns whether it is closed.
-    pub fn close_unless_used(&self, syncing: Txg) -> bool {
-        let holds = lock(&self.holds);
-        let unused = holds.is_empty() && self.cloned_txg.load(Ordering::SeqCst) <= syncing.0;
+    pub fn close_unless_used(self, syncing: Txg) -> bool {
+        let holds = lock(&self.files.holds);
+        let unused = holds.is_empty() && self.files.cloned_txg.load(Ordering::SeqCst) <= syncing.0;
         if unused {
-            self.objects().close(true);
+            self.files.objects().close(true);
         }
         unused
     }
 
     /// Records that blocks of it are cloned in a txg. Call it while the file is held.
-    pub(super) fn note_cloned(&self, txg: Txg) {
-        self.cloned_txg.fetch_max(txg.0, Ordering::SeqCst);
+    pub(super) fn note_cloned(self, txg: Txg) {
+        self.files.cloned_txg.fetch_max(txg.0, Ordering::SeqCst);
     }
 
     /// Pins a snapshot while blocks of a file are cloned; `None` if this is not a snapshot.
     ///
     /// # Errors
     /// [`FileError::Stale`] if it was destroyed.
-    pub(super) fn pin_snapshot(&self, object: ObjectId) -> Result<Option<OpenGuard<'_>>, FileError> {
-        if !self.is_snapshot() {
+    pub(super) fn pin_snapshot(self, object: ObjectId) -> Result<Option<OpenGuard<'a>>, FileError> {
+        if !self.files.is_snapshot() {
             return Ok(None);
         }
         self.hold(object);
-        let kept = OpenGuard { files: self, object };
-        if self.is_closed() { Err(FileError::Stale { object }) } else { Ok(Some(kept)) }
+        let kept = OpenGuard { files: self.files, object };
+        if self.files.is_closed() { Err(FileError::Stale { object }) } else { Ok(Some(kept)) }
     }
 
     /// Releases a hold; returns the entry if it was the last one.
-    fn end_hold(&self, object: ObjectId) -> Option<OpenCount> {
-        let mut holds = lock(&self.holds);
+    fn end_hold(self, object: ObjectId) -> Option<OpenCount> {
+        let mut holds = lock(&self.files.holds);
         let last = holds.get_mut(&object).is_some_and(|hold| {
             hold.count -= 1;
             hold.count == 0
@@ -124,41 +125,38 @@ impl FileSystem {
     ///
     /// # Errors
     /// If the file cannot be freed; it stays in the delete queue.
-    pub async fn release(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+    pub async fn release(self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         match self.end_hold(object) {
-            Some(OpenCount { nameless: true, .. }) => self.reap_soon(rq, object).await,
+            Some(OpenCount { nameless: true, .. }) => self.files.delete_queue().reap_soon(rq, object).await,
             _ => Ok(()),
         }
     }
 
     /// Number of open files, without those held for a call.
-    pub fn held_count(&self) -> usize {
-        lock(&self.holds).values().filter(|held| held.count > held.calls).count()
-    }
-
-    /// Whether it was closed permanently.
-    pub fn is_closed(&self) -> bool {
-        self.objects().is_closed()
+    pub fn held_count(self) -> usize {
+        lock(&self.files.holds).values().filter(|held| held.count > held.calls).count()
     }
 
     /// Whether an unlinked file is held; it is then freed by the last release.
-    fn stays_held(&self, object: ObjectId) -> bool {
-        lock(&self.holds).get_mut(&object).map(|hold| hold.nameless = true).is_some()
+    fn stays_held(self, object: ObjectId) -> bool {
+        lock(&self.files.holds).get_mut(&object).map(|hold| hold.nameless = true).is_some()
     }
+}
 
+impl DeleteQueue<'_> {
     /// Whether a file that was just unlinked can be freed in the same transaction. A file that cannot be read for
     /// that is queued.
-    pub(super) async fn can_free_in_transaction(&self, rq: &Request, node: &Node) -> bool {
-        !self.stays_held(node.id)
+    pub(super) async fn can_free_in_transaction(self, rq: &Request, node: &Node) -> bool {
+        !self.files.holds().stays_held(node.id)
             && node.word(index::XATTR) == 0
-            && (node.is_dir() || self.objects().is_small(&node.object))
-            && self.objects().read_indirects_ahead(rq, node.id, 0..u64::MAX).await.is_ok()
+            && (node.is_dir() || self.files.objects().is_small(&node.object))
+            && self.files.objects().read_indirects_ahead(rq, node.id, 0..u64::MAX).await.is_ok()
     }
 
     /// Adds a file to the delete queue.
-    pub(super) async fn queue_unlinked(&self, rq: &Request, tx: &Tx, object: ObjectId) -> Result<(), FileError> {
-        let queue = self.writing()?.unlinked;
-        let entered = zap::put_int(rq, self.objects(), tx, queue, object.0, object.0).await;
+    pub(super) async fn add(self, rq: &Request, tx: &Tx, object: ObjectId) -> Result<(), FileError> {
+        let queue = self.files.writing()?.unlinked;
+        let entered = zap::put_int(rq, self.files.objects(), tx, queue, object.0, object.0).await;
         entered.map_err(|e| FileError::at(e, queue, 0))
     }
 
@@ -167,57 +165,57 @@ impl FileSystem {
     ///
     /// # Errors
     /// If a small file cannot be freed.
-    pub(super) async fn reap_soon(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
-        let Some(writing) = &self.writing else { return Ok(()) };
+    pub(super) async fn reap_soon(self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        let Some(writing) = &self.files.writing else { return Ok(()) };
         let replaying = writing.zil.as_ref().is_some_and(|zil| zil.is_replaying());
-        let found = self.objects().object(rq, object).await;
-        let large = !replaying && found.is_ok_and(|found| !self.objects().is_small(&found));
+        let found = self.files.objects().object(rq, object).await;
+        let large = !replaying && found.is_ok_and(|found| !self.files.objects().is_small(&found));
         let own = writing.own.get().filter(|_| large).and_then(Weak::upgrade);
         let Some(files) = own else { return self.reap_unless_held(rq, object).await };
         writing.machine.tasks.spawn(async move {
             // One file at a time, because all share the space that can be freed per txg.
             let Some(writing) = &files.writing else { return };
             let _turn = writing.delete_queue_lock.lock().await;
-            files.reap_or_log(&Request::internal("delete queue"), object).await;
+            files.delete_queue().reap_or_log(&Request::internal("delete queue"), object).await;
         });
         Ok(())
     }
 
     /// Frees an unlinked file if it has no holds.
-    pub(super) async fn reap_unless_held(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
-        let Some(writing) = &self.writing else { return Ok(()) };
+    pub(super) async fn reap_unless_held(self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        let Some(writing) = &self.files.writing else { return Ok(()) };
         let _held = writing.locks.one(rq, object).await;
-        match self.node(rq, object).await {
-            Ok(node) if node.links() == 0 && !self.stays_held(object) => self.reap(rq, &node).await,
+        match self.files.nodes().load(rq, object).await {
+            Ok(node) if node.links() == 0 && !self.files.holds().stays_held(object) => self.reap(rq, &node).await,
             Ok(_) | Err(FileError::Stale { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     /// Frees a file and its extended attributes. Under its lock.
-    async fn reap(&self, rq: &Request, node: &Node) -> Result<(), FileError> {
+    async fn reap(self, rq: &Request, node: &Node) -> Result<(), FileError> {
         let failed = |e| FileError::of(e, &node.object);
         if !node.is_dir() {
-            self.objects().free_long_range(rq, node.id, 0..u64::MAX).await.map_err(failed)?;
+            self.files.objects().free_long_range(rq, node.id, 0..u64::MAX).await.map_err(failed)?;
         }
         let xattrs = ObjectId(node.word(index::XATTR));
         let has_xattrs = xattrs.0 != 0 && self.empty_xattrs(rq, xattrs).await?;
-        let queue = self.writing()?.unlinked;
-        let tx = self.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
+        let queue = self.files.writing()?.unlinked;
+        let tx = self.files.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
         if has_xattrs {
-            self.objects().remove(rq, &tx, xattrs).await.map_err(failed)?;
+            self.files.objects().remove(rq, &tx, xattrs).await.map_err(failed)?;
         }
-        self.objects().remove(rq, &tx, node.id).await.map_err(failed)?;
-        let left = zap::remove_int(rq, self.objects(), &tx, queue, node.id.0).await;
+        self.files.objects().remove(rq, &tx, node.id).await.map_err(failed)?;
+        let left = zap::remove_int(rq, self.files.objects(), &tx, queue, node.id.0).await;
         left.map(drop).map_err(|e| FileError::at(e, queue, 0))
     }
 
     /// Frees all files in the directory of an unlinked file's extended attributes, each together with its name,
     /// because a free object number may be reused. Returns whether there is a directory.
-    async fn empty_xattrs(&self, rq: &Request, dir: ObjectId) -> Result<bool, FileError> {
+    async fn empty_xattrs(self, rq: &Request, dir: ObjectId) -> Result<bool, FileError> {
         let failed = |e| FileError::at(e, dir, 0);
         loop {
-            let opened = match Zap::open(rq, self.objects(), dir).await {
+            let opened = match Zap::open(rq, self.files.objects(), dir).await {
                 Err(error) if error.is_absent() => return Ok(false),
                 opened => opened.map_err(failed)?,
             };
@@ -228,15 +226,15 @@ impl FileSystem {
             for entry in &entries {
                 let file = entry.value.first().map(|word| StoredEntry::from_word(word).object);
                 if let Some(file) = file {
-                    match self.objects().free_long_range(rq, file, 0..u64::MAX).await {
+                    match self.files.objects().free_long_range(rq, file, 0..u64::MAX).await {
                         Err(error) if !error.is_absent() => return Err(failed(error)),
                         _ => {}
                     }
                 }
-                let tx = self.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
-                zap::remove(rq, self.objects(), &tx, dir, &entry.key).await.map_err(failed)?;
+                let tx = self.files.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
+                zap::remove(rq, self.files.objects(), &tx, dir, &entry.key).await.map_err(failed)?;
                 let Some(file) = file else { continue };
-                match self.objects().remove(rq, &tx, file).await {
+                match self.files.objects().remove(rq, &tx, file).await {
                     Err(error) if !error.is_absent() => return Err(failed(error)),
                     _ => {}
                 }
@@ -249,24 +247,24 @@ impl FileSystem {
     ///
     /// # Errors
     /// If the queue cannot be read. A file that cannot be freed stays in it and is logged.
-    pub async fn empty_delete_queue(&self, rq: &Request) -> Result<u64, FileError> {
+    pub async fn empty(self, rq: &Request) -> Result<u64, FileError> {
         let mut gone = 0;
-        for object in self.delete_queue(rq).await? {
+        for object in self.list(rq).await? {
             gone += self.reap_or_log(rq, object).await;
         }
         Ok(gone)
     }
 
     /// Frees the files in the delete queue that fit into one transaction. Returns whether others, which may need many
-    /// txgs, are left for [`FileSystem::empty_delete_queue`] while the file system is in use.
+    /// txgs, are left for [`DeleteQueue::empty`](crate::DeleteQueue::empty) while the file system is in use.
     ///
     /// # Errors
     /// If the queue cannot be read.
-    pub async fn empty_delete_queue_of_small(&self, rq: &Request) -> Result<bool, FileError> {
+    pub async fn empty_of_small(self, rq: &Request) -> Result<bool, FileError> {
         let mut large = false;
-        for object in self.delete_queue(rq).await? {
-            match self.objects().object(rq, object).await {
-                Ok(found) if !self.objects().is_small(&found) => large = true,
+        for object in self.list(rq).await? {
+            match self.files.objects().object(rq, object).await {
+                Ok(found) if !self.files.objects().is_small(&found) => large = true,
                 _ => _ = self.reap_or_log(rq, object).await,
             }
         }
@@ -274,11 +272,11 @@ impl FileSystem {
     }
 
     /// Objects in the delete queue.
-    async fn delete_queue(&self, rq: &Request) -> Result<Vec<ObjectId>, FileError> {
-        let queue = self.writing()?.unlinked;
+    async fn list(self, rq: &Request) -> Result<Vec<ObjectId>, FileError> {
+        let queue = self.files.writing()?.unlinked;
         let failed = |e| FileError::at(e, queue, 0);
         let mut waiting = Vec::new();
-        let opened = Zap::open(rq, self.objects(), queue).await.map_err(failed)?;
+        let opened = Zap::open(rq, self.files.objects(), queue).await.map_err(failed)?;
         let mut cookie = 0;
         loop {
             let entries = opened.entries(rq, cookie, BATCH).await.map_err(failed)?;
@@ -290,24 +288,24 @@ impl FileSystem {
     }
 
     /// Returns the number of freed files: one or none.
-    async fn reap_or_log(&self, rq: &Request, object: ObjectId) -> u64 {
+    async fn reap_or_log(self, rq: &Request, object: ObjectId) -> u64 {
         match self.reap_queued(rq, object).await {
             Ok(()) => 1,
             Err(error) => {
-                tracing::warn!(name = self.name(), %object, %error, "an unlinked file stays queued");
+                tracing::warn!(name = self.files.name(), %object, %error, "an unlinked file stays queued");
                 0
             }
         }
     }
 
-    async fn reap_queued(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
-        match self.objects().object(rq, object).await {
+    async fn reap_queued(self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        match self.files.objects().object(rq, object).await {
             Ok(_) => self.reap_unless_held(rq, object).await,
             // The file was freed already; remove its entry.
             Err(error) if error.is_absent() => {
-                let queue = self.writing()?.unlinked;
-                let tx = self.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
-                let left = zap::remove_int(rq, self.objects(), &tx, queue, object.0).await;
+                let queue = self.files.writing()?.unlinked;
+                let tx = self.files.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
+                let left = zap::remove_int(rq, self.files.objects(), &tx, queue, object.0).await;
                 left.map(drop).map_err(|e| FileError::at(e, queue, 0))
             }
             Err(error) => Err(FileError::at(error, object, 0)),

@@ -12,7 +12,7 @@ use super::set::put_acl;
 use super::{access_checks, acls, posix_acl};
 use crate::change::{Cred, XattrMode};
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::handles::Xattrs;
 use crate::metadata::{corrupt, index};
 use crate::xattr::{stored_names, value_of};
 use bytes::Bytes;
@@ -71,15 +71,15 @@ struct Places {
     file: Option<(ObjectId, Vec<u8>)>,
 }
 
-impl FileSystem {
+impl Xattrs<'_> {
     /// Sets an extended attribute by its Linux name, including POSIX ACLs (`system.posix_acl_access` and
     /// `…_default`), which also change the file's mode.
     ///
     /// # Errors
     /// [`FileError::Exists`] and [`FileError::NoAttribute`] according to the mode; [`FileError::Unsupported`] if
     /// extended attributes are off or the namespace is unknown; [`FileError::AttributeTooLarge`]; permission errors.
-    pub async fn set_xattr(
-        &self,
+    pub async fn set(
+        self,
         rq: &Request,
         cred: &Cred,
         object: ObjectId,
@@ -96,27 +96,21 @@ impl FileSystem {
         if name.contains(&0) || SPACES.contains(&name) {
             return Err(FileError::Invalid { why: "invalid attribute name" });
         }
-        self.change_xattr(rq, cred, object, name, Some(value), mode).await?;
-        self.commit_if_sync_always(rq, Some(object)).await
+        self.change(rq, cred, object, name, Some(value), mode).await?;
+        self.files.commit_if_sync_always(rq, Some(object)).await
     }
 
     /// Removes an extended attribute.
     ///
     /// # Errors
     /// [`FileError::NoAttribute`]; permission errors.
-    pub async fn remove_xattr(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        object: ObjectId,
-        name: &[u8],
-    ) -> Result<(), FileError> {
-        self.change_xattr(rq, cred, object, name, None, XattrMode::Replace).await?;
-        self.commit_if_sync_always(rq, Some(object)).await
+    pub async fn remove(self, rq: &Request, cred: &Cred, object: ObjectId, name: &[u8]) -> Result<(), FileError> {
+        self.change(rq, cred, object, name, None, XattrMode::Replace).await?;
+        self.files.commit_if_sync_always(rq, Some(object)).await
     }
 
-    pub(super) async fn change_xattr(
-        &self,
+    pub(super) async fn change(
+        self,
         rq: &Request,
         cred: &Cred,
         object: ObjectId,
@@ -124,13 +118,13 @@ impl FileSystem {
         value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), FileError> {
-        let writing = self.writing()?;
+        let writing = self.files.writing()?;
         let settings = writing.settings();
         if !settings.xattrs || !SPACES.iter().any(|space| name.starts_with(space)) {
             return Err(FileError::Unsupported { what: "this extended attribute".into() });
         }
         let _held = writing.locks.one(rq, object).await;
-        let mut node = self.node(rq, object).await?;
+        let mut node = self.files.nodes().load(rq, object).await?;
         access_checks::set_xattr(cred, &node, name)?;
         let places = self.places(rq, &node, name).await?;
         match (places.nvlist_value || places.file.is_some(), mode) {
@@ -141,16 +135,16 @@ impl FileSystem {
         let changed_list = self.list_of_posix(cred, &node, name, value)?;
         // An ACL equivalent to the mode is not stored.
         let value = value.filter(|_| !changed_list.as_ref().is_some_and(|(_, is_mode)| *is_mode));
-        let mut tx = self.begin(rq, NAME_BYTES + value.map_or(0, <[u8]>::len) as u64, SpaceReserve::Half).await?;
+        let mut tx = self.files.begin(rq, NAME_BYTES + value.map_or(0, <[u8]>::len) as u64, SpaceReserve::Half).await?;
         if node.links() == 0 {
             // Replay has already removed the file, and with it the directory of its attributes.
             tx.mark_unlogged();
         }
-        self.register_attribute(rq, &tx, index::DXATTR).await?;
-        node.numbers = self.numbers();
+        self.files.nodes().register_attribute(rq, &tx, index::DXATTR).await?;
+        node.numbers = self.files.numbers();
         if let Some((nvlist_value, _)) = changed_list {
             put_acl(&mut node, nvlist_value)?;
-            self.log_mode(&tx, &node);
+            self.files.log().mode(&tx, &node);
         }
         node.touch(writing.now())?;
         let fits = settings.xattr_in_sa && self.put_if_fits(&mut node, name, value)?;
@@ -159,7 +153,7 @@ impl FileSystem {
                 self.put_in_xattr_dir(rq, &tx, &mut node, &places, name, value).await?;
                 if places.nvlist_value {
                     put_in_nvlist(&mut node, name, None)?;
-                    self.log_xattr(&tx, &node, name, None);
+                    self.files.log().xattr(&tx, &node, name, None);
                 }
             }
             value => {
@@ -168,16 +162,17 @@ impl FileSystem {
                 }
                 self.remove_from_xattr_dir(rq, &tx, &node, &places).await?;
                 if places.nvlist_value || value.is_some() {
-                    self.log_xattr(&tx, &node, name, value);
+                    self.files.log().xattr(&tx, &node, name, value);
                 }
             }
         }
-        self.store(rq, &tx, &node).await
+        self.files.nodes().store(rq, &tx, &node).await
     }
 
     /// Whether a loaded file has capabilities.
-    pub(super) async fn has_capabilities(&self, rq: &Request, node: &Node) -> Result<bool, FileError> {
-        if node.get(index::DXATTR).is_none() && node.word(index::XATTR) == 0 || !self.writing()?.settings().xattrs {
+    pub(super) async fn has_capabilities(self, rq: &Request, node: &Node) -> Result<bool, FileError> {
+        if node.get(index::DXATTR).is_none() && node.word(index::XATTR) == 0 || !self.files.writing()?.settings().xattrs
+        {
             return Ok(false);
         }
         let places = self.places(rq, node, CAPABILITIES).await?;
@@ -186,15 +181,15 @@ impl FileSystem {
 
     /// Removes a file's capabilities before a write, as Linux does: a user who may write to a program must not gain
     /// its capabilities.
-    pub(super) async fn clear_capabilities(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
-        match self.change_xattr(rq, &Cred::root(), object, CAPABILITIES, None, XattrMode::Replace).await {
+    pub(super) async fn clear_capabilities(self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        match self.change(rq, &Cred::root(), object, CAPABILITIES, None, XattrMode::Replace).await {
             Err(FileError::NoAttribute) => Ok(()),
             done => done,
         }
     }
 
     /// Stores an attribute in the nvlist if the file's system attributes still fit afterwards.
-    fn put_if_fits(&self, node: &mut Node, name: &[u8], value: Option<&[u8]>) -> Result<bool, FileError> {
+    fn put_if_fits(self, node: &mut Node, name: &[u8], value: Option<&[u8]>) -> Result<bool, FileError> {
         if value.is_some_and(|value| value.len() > LISTED_MAX_BYTES) {
             return Ok(false);
         }
@@ -207,14 +202,14 @@ impl FileSystem {
         Ok(true)
     }
 
-    async fn find_exact(&self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<Option<ObjectId>, FileError> {
+    async fn find_exact(self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<Option<ObjectId>, FileError> {
         let failed = |e| FileError::at(e, dir, 0);
-        let zap = Zap::open(rq, self.objects(), dir).await.map_err(failed)?;
+        let zap = Zap::open(rq, self.files.objects(), dir).await.map_err(failed)?;
         let found = zap.lookup(rq, name, Match::Exact).await.map_err(failed)?;
         Ok(found.and_then(|value| value.first()).map(|word| StoredEntry::from_word(word).object))
     }
 
-    async fn places(&self, rq: &Request, node: &Node, name: &[u8]) -> Result<Places, FileError> {
+    async fn places(self, rq: &Request, node: &Node, name: &[u8]) -> Result<Places, FileError> {
         let mut places = Places { nvlist_value: nvlist_value(node, name)?.is_some(), file: None };
         let dir = ObjectId(node.word(index::XATTR));
         if dir.0 != 0 {
@@ -231,7 +226,7 @@ impl FileSystem {
     /// The ACL and mode that follow from a POSIX ACL, and whether it is equivalent to the mode; `None` for other
     /// attributes and for default ACLs.
     fn list_of_posix(
-        &self,
+        self,
         cred: &Cred,
         node: &Node,
         name: &[u8],
@@ -240,7 +235,7 @@ impl FileSystem {
         if name != posix_acl::ACCESS && name != posix_acl::DEFAULT {
             return Ok(None);
         }
-        if self.writing()?.settings().acl_type != super::AclType::Posix {
+        if self.files.writing()?.settings().acl_type != super::AclType::Posix {
             return Err(FileError::Unsupported { what: "a POSIX ACL with acltype other than posix".into() });
         }
         let Some(value) = value else { return Ok(None) };
@@ -253,14 +248,14 @@ impl FileSystem {
         if !cred.checked && cred.uid != 0 && !cred.in_group(node.owner().1) {
             mode &= !SET_GID;
         }
-        let acl_mode = self.writing()?.settings().acl_mode;
+        let acl_mode = self.files.writing()?.settings().acl_mode;
         let nvlist_value = acls::chmod(&node.aces()?, mode, node.is_dir(), node.flags(), acl_mode);
         Ok(Some((nvlist_value, list.is_mode())))
     }
 
     /// Stores an attribute in the hidden directory, which is created if necessary.
     async fn put_in_xattr_dir(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         node: &mut Node,
@@ -270,31 +265,31 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let dir = match node.word(index::XATTR) {
             0 => self.make_xattr_dir(rq, tx, node, None).await?,
-            dir => self.node(rq, ObjectId(dir)).await?,
+            dir => self.files.nodes().load(rq, ObjectId(dir)).await?,
         };
         let mut file = match &places.file {
-            Some((file, _)) => self.node(rq, *file).await?,
+            Some((file, _)) => self.files.nodes().load(rq, *file).await?,
             None => {
                 let birth = self.new_xattr_attrs(node, 0o100_644)?;
-                self.create_in(rq, tx, dir, name, birth, |_| Ok(())).await?
+                self.files.names().create_in(rq, tx, dir, name, birth, |_| Ok(())).await?
             }
         };
-        self.resize(rq, tx, &mut file, 0).await?;
-        self.log_truncate(tx, &file, 0, 0);
+        self.files.contents().resize(rq, tx, &mut file, 0).await?;
+        self.files.log().truncate(tx, &file, 0, 0);
         let bytes = Bytes::copy_from_slice(value);
-        self.grow_block(rq, tx, &mut file, value.len() as u64).await?;
-        self.write_piece(rq, tx, &file, 0, &bytes).await?;
+        self.files.contents().grow_block(rq, tx, &mut file, value.len() as u64).await?;
+        self.files.contents().write_piece(rq, tx, &file, 0, &bytes).await?;
         file.set_word(index::SIZE, value.len() as u64)?;
-        file.touch_contents(self.writing()?.now())?;
-        self.store(rq, tx, &file).await?;
-        self.log_write(tx, &file, 0, &bytes);
+        file.touch_contents(self.files.writing()?.now())?;
+        self.files.nodes().store(rq, tx, &file).await?;
+        self.files.log().write(tx, &file, 0, &bytes);
         // A sync of the file does not cover the attribute's own object.
-        self.settle_in_log(file.id);
+        self.files.log().settle(file.id);
         Ok(())
     }
 
-    fn new_xattr_attrs(&self, node: &Node, mode: u64) -> Result<NewNodeAttrs, FileError> {
-        let writing = self.writing()?;
+    fn new_xattr_attrs(self, node: &Node, mode: u64) -> Result<NewNodeAttrs, FileError> {
+        let writing = self.files.writing()?;
         let settings = writing.settings();
         let is_dir = mode & 0o040_000 != 0;
         Ok(NewNodeAttrs {
@@ -313,7 +308,7 @@ impl FileSystem {
 
     /// Creates the hidden directory of a file; the caller stores the file.
     pub(super) async fn make_xattr_dir(
-        &self,
+        self,
         rq: &Request,
         tx: &Tx,
         node: &mut Node,
@@ -324,27 +319,21 @@ impl FileSystem {
             Some(birth) => birth,
             None => self.new_xattr_attrs(node, STICKY_FOR_ALL)?,
         };
-        let dir = self.create_node(rq, tx, node, &birth).await?;
-        self.store(rq, tx, &dir).await?;
+        let dir = self.files.names().create_node(rq, tx, node, &birth).await?;
+        self.files.nodes().store(rq, tx, &dir).await?;
         node.set_word(index::XATTR, dir.id.0)?;
-        self.log_create(tx, node, &dir, b"", &birth);
+        self.files.log().create(tx, node, &dir, b"", &birth);
         Ok(dir)
     }
 
-    async fn remove_from_xattr_dir(
-        &self,
-        rq: &Request,
-        tx: &Tx,
-        node: &Node,
-        places: &Places,
-    ) -> Result<(), FileError> {
+    async fn remove_from_xattr_dir(self, rq: &Request, tx: &Tx, node: &Node, places: &Places) -> Result<(), FileError> {
         let Some((file, stored)) = &places.file else { return Ok(()) };
-        let mut dir = self.node(rq, ObjectId(node.word(index::XATTR))).await?;
-        self.remove_name(rq, tx, &mut dir, stored, false, self.writing()?.now()).await?;
-        self.forget_in_log(*file);
-        self.objects().remove(rq, tx, *file).await.map_err(|e| FileError::at(e, *file, 0))?;
-        self.store(rq, tx, &dir).await?;
-        self.log_remove(tx, &dir, *file, stored, false);
+        let mut dir = self.files.nodes().load(rq, ObjectId(node.word(index::XATTR))).await?;
+        self.files.directories().remove_name(rq, tx, &mut dir, stored, false, self.files.writing()?.now()).await?;
+        self.files.log().forget(*file);
+        self.files.objects().remove(rq, tx, *file).await.map_err(|e| FileError::at(e, *file, 0))?;
+        self.files.nodes().store(rq, tx, &dir).await?;
+        self.files.log().remove(tx, &dir, *file, stored, false);
         Ok(())
     }
 }

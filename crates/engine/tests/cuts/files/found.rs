@@ -56,7 +56,7 @@ async fn holds(files: &FileSystem) -> Result<Holds, String> {
         files.objects().limits_of(rq, QuotaPrincipal::User, QuotaKind::Bytes).await.map_err(|e| e.to_string())?;
     let quota_bytes = limits.get(&LIMITED).copied().unwrap_or(0);
     let mut holds = Holds { entries: BTreeMap::new(), quota_bytes };
-    for entry in files.read_dir(rq, files.root(), 0, 10_000).await.map_err(|e| e.to_string())? {
+    for entry in files.directories().read_dir(rq, files.root(), 0, 10_000).await.map_err(|e| e.to_string())? {
         let file = match entry.kind {
             Some(FileKind::Directory) => None,
             _ => Some(file(rq, files, entry.object).await.map_err(|e| e.to_string())?),
@@ -67,14 +67,14 @@ async fn holds(files: &FileSystem) -> Result<Holds, String> {
 }
 
 async fn file(rq: &Request, files: &FileSystem, object: ObjectId) -> Result<FoundFile, FileError> {
-    let attributes = files.attributes(rq, object).await?;
+    let attributes = files.attrs().get(rq, object).await?;
     let mode = attributes.mode;
     let uid = attributes.uid;
     let links = attributes.links;
-    let bytes = files.read(rq, object, 0, 1 << 20).await?.to_vec();
+    let bytes = files.contents().read(rq, object, 0, 1 << 20).await?.to_vec();
     let mut xattrs = BTreeMap::new();
-    for name in files.xattr_names(rq, object).await? {
-        if let Some(value) = files.xattr(rq, object, &name).await? {
+    for name in files.xattrs().names(rq, object).await? {
+        if let Some(value) = files.xattrs().get(rq, object, &name).await? {
             xattrs.insert(name, value.to_vec());
         }
     }

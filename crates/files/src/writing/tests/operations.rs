@@ -22,30 +22,30 @@ fn directory(mode: u32) -> New {
 fn an_unlinked_open_file_survives_until_released_or_crashed() {
     in_world(Settings::default(), async |rq, machine, fs| {
         let root = &Cred::root();
-        let held = fs.create(rq, root, ROOT, b"held", &file(0o600)).await.unwrap().object;
-        let crashed = fs.create(rq, root, ROOT, b"crashed", &file(0o600)).await.unwrap().object;
-        fs.set_xattr(rq, root, crashed, b"trusted.big", &[1; 50_000], XattrMode::Any).await.unwrap();
-        fs.hold(held);
-        fs.hold(held);
-        fs.hold(crashed);
+        let held = fs.names().create(rq, root, ROOT, b"held", &file(0o600)).await.unwrap().object;
+        let crashed = fs.names().create(rq, root, ROOT, b"crashed", &file(0o600)).await.unwrap().object;
+        fs.xattrs().set(rq, root, crashed, b"trusted.big", &[1; 50_000], XattrMode::Any).await.unwrap();
+        fs.holds().hold(held);
+        fs.holds().hold(held);
+        fs.holds().hold(crashed);
         for name in [&b"held"[..], b"crashed"] {
-            fs.remove(rq, root, ROOT, name).await.unwrap();
+            fs.names().remove(rq, root, ROOT, name).await.unwrap();
         }
-        fs.write(rq, root, held, WriteAt::Offset(0), Bytes::from_static(b"still here")).await.unwrap();
-        assert_eq!(fs.attributes(rq, held).await.unwrap().links, 0);
-        assert_eq!(fs.link(rq, root, held, ROOT, b"again").await, Err(FileError::NotFound));
-        fs.release(rq, held).await.unwrap();
-        assert_eq!(&fs.read(rq, held, 0, 99).await.unwrap()[..], b"still here");
-        fs.release(rq, held).await.unwrap();
-        assert!(fs.attributes(rq, held).await.is_err());
+        fs.contents().write(rq, root, held, WriteAt::Offset(0), Bytes::from_static(b"still here")).await.unwrap();
+        assert_eq!(fs.attrs().get(rq, held).await.unwrap().links, 0);
+        assert_eq!(fs.names().link(rq, root, held, ROOT, b"again").await, Err(FileError::NotFound));
+        fs.holds().release(rq, held).await.unwrap();
+        assert_eq!(&fs.contents().read(rq, held, 0, 99).await.unwrap()[..], b"still here");
+        fs.holds().release(rq, held).await.unwrap();
+        assert!(fs.attrs().get(rq, held).await.is_err());
         // A new instance has no holds.
         let opening = Opening { machine: machine.clone(), zil: None, settings: Settings::default() };
         let set = fs.objects().clone();
         let again = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
-        assert!(again.attributes(rq, crashed).await.is_ok());
-        assert_eq!(again.empty_delete_queue(rq).await, Ok(1));
+        assert!(again.attrs().get(rq, crashed).await.is_ok());
+        assert_eq!(again.delete_queue().empty(rq).await, Ok(1));
         assert_eq!(objects(rq, &again).await, []);
-        assert_eq!(again.empty_delete_queue(rq).await, Ok(0));
+        assert_eq!(again.delete_queue().empty(rq).await, Ok(0));
     });
 }
 
@@ -53,26 +53,26 @@ fn an_unlinked_open_file_survives_until_released_or_crashed() {
 fn call_holds_do_not_make_a_file_system_busy() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
-        let id = fs.create(rq, root, ROOT, b"file", &file(0o600)).await.unwrap().object;
-        fs.hold_for_call(id);
-        assert_eq!((fs.held_count(), fs.close_unless_used(Txg(u64::MAX))), (0, false));
-        fs.hold(id);
-        assert_eq!(fs.held_count(), 1);
-        fs.release(rq, id).await.unwrap();
-        fs.remove(rq, root, ROOT, b"file").await.unwrap();
-        assert_eq!((fs.held_count(), fs.attributes(rq, id).await.map(|a| a.links)), (0, Ok(0)));
-        fs.end_call(rq, id).await.unwrap();
-        assert!(fs.attributes(rq, id).await.is_err());
+        let id = fs.names().create(rq, root, ROOT, b"file", &file(0o600)).await.unwrap().object;
+        fs.holds().hold_for_call(id);
+        assert_eq!((fs.holds().held_count(), fs.holds().close_unless_used(Txg(u64::MAX))), (0, false));
+        fs.holds().hold(id);
+        assert_eq!(fs.holds().held_count(), 1);
+        fs.holds().release(rq, id).await.unwrap();
+        fs.names().remove(rq, root, ROOT, b"file").await.unwrap();
+        assert_eq!((fs.holds().held_count(), fs.attrs().get(rq, id).await.map(|a| a.links)), (0, Ok(0)));
+        fs.holds().end_call(rq, id).await.unwrap();
+        assert!(fs.attrs().get(rq, id).await.is_err());
     });
 }
 
 #[test]
 fn a_clone_source_stays_open_until_references_are_synced() {
     in_world(Settings::default(), async |_, _, fs| {
-        fs.note_cloned(Txg(8));
-        fs.note_cloned(Txg(7));
-        assert_eq!((fs.close_unless_used(Txg(7)), fs.is_closed()), (false, false));
-        assert_eq!((fs.close_unless_used(Txg(8)), fs.is_closed()), (true, true));
+        fs.holds().note_cloned(Txg(8));
+        fs.holds().note_cloned(Txg(7));
+        assert_eq!((fs.holds().close_unless_used(Txg(7)), fs.is_closed()), (false, false));
+        assert_eq!((fs.holds().close_unless_used(Txg(8)), fs.is_closed()), (true, true));
     });
 }
 
@@ -83,22 +83,28 @@ fn a_directory_cannot_move_into_itself() {
         let mut dir = ROOT;
         let mut all = vec![ROOT];
         for _ in 0..4 {
-            dir = fs.create(rq, root, dir, b"d", &directory(0o755)).await.unwrap().object;
+            dir = fs.names().create(rq, root, dir, b"d", &directory(0o755)).await.unwrap().object;
             all.push(dir);
         }
-        fs.create(rq, root, all[4], b"leaf", &directory(0o755)).await.unwrap();
+        fs.names().create(rq, root, all[4], b"leaf", &directory(0o755)).await.unwrap();
         let into_itself = Err(FileError::Invalid { why: "a directory cannot move into itself" });
         for mode in [RenameMode::Replace, RenameMode::NoReplace] {
-            assert_eq!(fs.rename(rq, root, (all[1], b"d"), (all[4], b"x"), mode).await, into_itself);
+            assert_eq!(fs.names().rename(rq, root, (all[1], b"d"), (all[4], b"x"), mode).await, into_itself);
         }
-        assert_eq!(fs.rename(rq, root, (all[1], b"d"), (all[4], b"leaf"), RenameMode::Exchange).await, into_itself);
-        assert_eq!(fs.rename(rq, root, (all[4], b"leaf"), (all[1], b"d"), RenameMode::Exchange).await, into_itself);
-        fs.rename(rq, root, (all[3], b"d"), (ROOT, b"up"), RenameMode::NoReplace).await.unwrap();
-        assert_eq!(fs.parent(rq, all[4]).await, Ok(ROOT));
-        let links = async |id| fs.attributes(rq, id).await.unwrap().links;
+        assert_eq!(
+            fs.names().rename(rq, root, (all[1], b"d"), (all[4], b"leaf"), RenameMode::Exchange).await,
+            into_itself
+        );
+        assert_eq!(
+            fs.names().rename(rq, root, (all[4], b"leaf"), (all[1], b"d"), RenameMode::Exchange).await,
+            into_itself
+        );
+        fs.names().rename(rq, root, (all[3], b"d"), (ROOT, b"up"), RenameMode::NoReplace).await.unwrap();
+        assert_eq!(fs.attrs().parent(rq, all[4]).await, Ok(ROOT));
+        let links = async |id| fs.attrs().get(rq, id).await.unwrap().links;
         assert_eq!((links(ROOT).await, links(all[3]).await, links(all[4]).await), (4, 2, 3));
-        fs.rename(rq, root, (ROOT, b"up"), (all[2], b"d"), RenameMode::Exchange).await.unwrap();
-        assert_eq!((fs.parent(rq, all[4]).await, fs.parent(rq, all[3]).await), (Ok(all[2]), Ok(ROOT)));
+        fs.names().rename(rq, root, (ROOT, b"up"), (all[2], b"d"), RenameMode::Exchange).await.unwrap();
+        assert_eq!((fs.attrs().parent(rq, all[4]).await, fs.attrs().parent(rq, all[3]).await), (Ok(all[2]), Ok(ROOT)));
     });
 }
 
@@ -107,45 +113,45 @@ fn reading_sets_access_times() {
     in_world(Settings::default(), async |rq, machine, fs| {
         let root = &Cred::root();
         let tick = async || machine.clock.sleep(std::time::Duration::from_secs(10)).await;
-        let atime = async |id| fs.attributes(rq, id).await.unwrap().atime_ns;
-        let made = fs.create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap();
-        fs.write(rq, root, made.object, WriteAt::End, Bytes::from_static(b"x")).await.unwrap();
+        let atime = async |id| fs.attrs().get(rq, id).await.unwrap().atime_ns;
+        let made = fs.names().create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap();
+        fs.contents().write(rq, root, made.object, WriteAt::End, Bytes::from_static(b"x")).await.unwrap();
         tick().await;
-        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.contents().read(rq, made.object, 0, 1).await.unwrap();
         let first = made.atime_ns + 10_000_000_000;
         assert_eq!(atime(made.object).await, first, "noted");
-        fs.store_access_times(rq).await.unwrap();
-        assert!(!fs.has_access_times());
+        fs.atimes().store(rq).await.unwrap();
+        assert!(!fs.atimes().is_pending());
         assert_eq!(atime(made.object).await, first, "stored");
         tick().await;
-        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.contents().read(rq, made.object, 0, 1).await.unwrap();
         assert_eq!(atime(made.object).await, first, "relatime: already read after the last change");
-        fs.write(rq, root, made.object, WriteAt::End, Bytes::from_static(b"y")).await.unwrap();
-        fs.read(rq, made.object, 0, 1).await.unwrap();
-        fs.read_dir(rq, ROOT, 0, 10).await.unwrap();
+        fs.contents().write(rq, root, made.object, WriteAt::End, Bytes::from_static(b"y")).await.unwrap();
+        fs.contents().read(rq, made.object, 0, 1).await.unwrap();
+        fs.directories().read_dir(rq, ROOT, 0, 10).await.unwrap();
         assert_eq!(atime(made.object).await, first + 10_000_000_000);
         assert_eq!(atime(ROOT).await, first + 10_000_000_000);
         let set = SetAttributes { atime: Some(SetTime::At(7)), ..Default::default() };
         assert_eq!(
-            fs.set_attributes(rq, root, made.object, &set).await.unwrap().atime_ns,
+            fs.attrs().set(rq, root, made.object, &set).await.unwrap().atime_ns,
             7,
             "an explicitly set time is kept"
         );
-        fs.store_access_times(rq).await.unwrap();
+        fs.atimes().store(rq).await.unwrap();
         assert_eq!(atime(made.object).await, 7);
         fs.set_settings(Settings { read_only: true, ..Settings::default() });
         tick().await;
-        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.contents().read(rq, made.object, 0, 1).await.unwrap();
         fs.set_settings(Settings { access_times: AccessTimes::Off, ..Settings::default() });
-        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.contents().read(rq, made.object, 0, 1).await.unwrap();
         assert_eq!(atime(made.object).await, 7, "unchanged in a read-only file system and with atime=off");
-        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.contents().read(rq, made.object, 0, 1).await.unwrap();
         fs.set_settings(Settings { access_times: AccessTimes::On, ..Settings::default() });
         tick().await;
-        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.contents().read(rq, made.object, 0, 1).await.unwrap();
         assert_eq!(atime(made.object).await, first + 30_000_000_000);
-        fs.remove(rq, root, ROOT, b"f").await.unwrap();
-        fs.store_access_times(rq).await.unwrap();
+        fs.names().remove(rq, root, ROOT, b"f").await.unwrap();
+        fs.atimes().store(rq).await.unwrap();
     });
 }
 
@@ -154,20 +160,20 @@ fn operations_update_times() {
     in_world(Settings::default(), async |rq, machine, fs| {
         let root = &Cred::root();
         let tick = async || machine.clock.sleep(std::time::Duration::from_secs(10)).await;
-        let made = fs.create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap();
+        let made = fs.names().create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap();
         assert_eq!([made.atime_ns, made.mtime_ns, made.ctime_ns], [made.crtime_ns; 3]);
-        assert_eq!(fs.attributes(rq, ROOT).await.unwrap().mtime_ns, made.mtime_ns);
+        assert_eq!(fs.attrs().get(rq, ROOT).await.unwrap().mtime_ns, made.mtime_ns);
         assert_eq!(made.generation, 4, "the txg of its creation");
         tick().await;
-        let linked = fs.link(rq, root, made.object, ROOT, b"g").await.unwrap();
+        let linked = fs.names().link(rq, root, made.object, ROOT, b"g").await.unwrap();
         assert_eq!((linked.mtime_ns, linked.ctime_ns), (made.mtime_ns, made.ctime_ns + 10_000_000_000));
         tick().await;
         let data = Bytes::from_static(b"x");
-        let written = fs.write(rq, root, made.object, WriteAt::End, data).await.unwrap();
+        let written = fs.contents().write(rq, root, made.object, WriteAt::End, data).await.unwrap();
         assert_eq!((written.mtime_ns, written.ctime_ns), (written.mtime_ns, made.ctime_ns + 20_000_000_000));
         let set = SetAttributes { atime: Some(SetTime::At(-1)), mtime: Some(SetTime::Now), ..Default::default() };
         tick().await;
-        let set = fs.set_attributes(rq, root, made.object, &set).await.unwrap();
+        let set = fs.attrs().set(rq, root, made.object, &set).await.unwrap();
         assert_eq!((set.atime_ns, set.mtime_ns), (-1, made.mtime_ns + 30_000_000_000));
     });
 }
@@ -177,27 +183,27 @@ fn blocks_grow_with_the_file_up_to_the_record_size() {
     let settings = Settings { record_bytes: 4096, ..Settings::default() };
     in_world(settings, async |rq, _, fs| {
         let root = &Cred::root();
-        let id = fs.create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap().object;
+        let id = fs.names().create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap().object;
         let write = async |at, len| {
             let data = Bytes::from(vec![at as u8 | 1; len]);
-            fs.write(rq, root, id, WriteAt::Offset(at), data).await.unwrap().block_bytes
+            fs.contents().write(rq, root, id, WriteAt::Offset(at), data).await.unwrap().block_bytes
         };
         assert_eq!([write(0, 100).await, write(500, 13).await, write(1500, 100).await], [512, 1024, 2048]);
         assert_eq!([write(3000, 1).await, write(100_000, 10).await], [3072, 4096]);
-        assert_eq!(fs.seek(rq, id, 4096, crate::Seek::Data).await.unwrap(), Some(98_304));
-        assert_eq!(fs.read(rq, id, 3000, 1).await.unwrap()[..], [3000u64 as u8 | 1]);
-        let cut = fs.set_attributes(rq, root, id, &SetAttributes::size(200)).await.unwrap();
+        assert_eq!(fs.contents().seek(rq, id, 4096, crate::Seek::Data).await.unwrap(), Some(98_304));
+        assert_eq!(fs.contents().read(rq, id, 3000, 1).await.unwrap()[..], [3000u64 as u8 | 1]);
+        let cut = fs.attrs().set(rq, root, id, &SetAttributes::size(200)).await.unwrap();
         assert_eq!((cut.size_bytes, cut.block_bytes), (200, 4096));
         // Setting the size also grows the block.
-        let id = fs.create(rq, root, ROOT, b"g", &file(0o644)).await.unwrap().object;
-        let sized = fs.set_attributes(rq, root, id, &SetAttributes::size(1 << 40)).await.unwrap();
+        let id = fs.names().create(rq, root, ROOT, b"g", &file(0o644)).await.unwrap().object;
+        let sized = fs.attrs().set(rq, root, id, &SetAttributes::size(1 << 40)).await.unwrap();
         assert_eq!((sized.size_bytes, sized.block_bytes), (1 << 40, 4096));
-        let too_large = fs.set_attributes(rq, root, id, &SetAttributes::size(1 << 63)).await;
+        let too_large = fs.attrs().set(rq, root, id, &SetAttributes::size(1 << 63)).await;
         assert_eq!(too_large, Err(FileError::TooLarge));
         // Invalid sizes are rejected, and files of other kinds are unchanged.
         let born = async |name: &[u8], kind, size| {
             let new = New { set: SetAttributes::size(size), ..New::of(kind, 0o700) };
-            fs.create(rq, root, ROOT, name, &new).await.map(|made| made.size_bytes)
+            fs.names().create(rq, root, ROOT, name, &new).await.map(|made| made.size_bytes)
         };
         assert_eq!(born(b"h", NewKind::Regular, 1 << 63).await, Err(FileError::TooLarge));
         assert_eq!(born(b"h", NewKind::Regular, 77).await, Ok(77));
@@ -210,25 +216,25 @@ fn blocks_grow_with_the_file_up_to_the_record_size() {
 fn large_directories_grow_and_shrink() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
-        let dir = fs.create(rq, root, ROOT, b"d", &directory(0o755)).await.unwrap().object;
+        let dir = fs.names().create(rq, root, ROOT, b"d", &directory(0o755)).await.unwrap().object;
         for n in 0..3000 {
-            fs.create(rq, root, dir, format!("file number {n}").as_bytes(), &file(0o600)).await.unwrap();
+            fs.names().create(rq, root, dir, format!("file number {n}").as_bytes(), &file(0o600)).await.unwrap();
         }
-        assert_eq!(fs.attributes(rq, dir).await.unwrap().size_bytes, 3002);
-        assert_eq!(fs.remove_dir(rq, root, ROOT, b"d").await, Err(FileError::NotEmpty { object: dir }));
+        assert_eq!(fs.attrs().get(rq, dir).await.unwrap().size_bytes, 3002);
+        assert_eq!(fs.names().remove_dir(rq, root, ROOT, b"d").await, Err(FileError::NotEmpty { object: dir }));
         let mut cookie = 0;
         let mut seen = 0;
         loop {
-            let page = fs.read_dir(rq, dir, cookie, 100).await.unwrap();
+            let page = fs.directories().read_dir(rq, dir, cookie, 100).await.unwrap();
             let Some(last) = page.last() else { break };
             cookie = last.cookie;
             seen += page.len();
             for entry in &page {
-                fs.remove(rq, root, dir, &entry.name).await.unwrap();
+                fs.names().remove(rq, root, dir, &entry.name).await.unwrap();
             }
         }
         assert_eq!(seen, 3000, "cookies stay valid while entries are removed");
-        fs.remove_dir(rq, root, ROOT, b"d").await.unwrap();
+        fs.names().remove_dir(rq, root, ROOT, b"d").await.unwrap();
         assert_eq!(objects(rq, &fs).await, []);
     });
 }
@@ -239,16 +245,19 @@ fn permissions_are_checked() {
         let root = &Cred::root();
         let owner = &user(USER);
         let other = &user(2000);
-        let sticky = fs.create(rq, root, ROOT, b"tmp", &directory(0o1777)).await.unwrap().object;
-        let closed = fs.create(rq, root, ROOT, b"closed", &directory(0o755)).await.unwrap().object;
-        let mine = fs.create(rq, owner, sticky, b"mine", &file(0o4711)).await.unwrap();
+        let sticky = fs.names().create(rq, root, ROOT, b"tmp", &directory(0o1777)).await.unwrap().object;
+        let closed = fs.names().create(rq, root, ROOT, b"closed", &directory(0o755)).await.unwrap().object;
+        let mine = fs.names().create(rq, owner, sticky, b"mine", &file(0o4711)).await.unwrap();
         assert_eq!((mine.uid, mine.gid, mine.mode), (USER, USER, 0o4711));
         let id = mine.object;
-        assert_eq!(fs.create(rq, owner, closed, b"x", &file(0o644)).await, Err(FileError::Denied { object: closed }));
+        assert_eq!(
+            fs.names().create(rq, owner, closed, b"x", &file(0o644)).await,
+            Err(FileError::Denied { object: closed })
+        );
         let refused = Err(FileError::NotPermitted { object: id });
-        assert_eq!(fs.remove(rq, other, sticky, b"mine").await, refused);
-        assert_eq!(fs.rename(rq, other, (sticky, b"mine"), (sticky, b"x"), RenameMode::Replace).await, refused);
-        let set = async |cred: &Cred, set: SetAttributes| fs.set_attributes(rq, cred, id, &set).await;
+        assert_eq!(fs.names().remove(rq, other, sticky, b"mine").await, refused);
+        assert_eq!(fs.names().rename(rq, other, (sticky, b"mine"), (sticky, b"x"), RenameMode::Replace).await, refused);
+        let set = async |cred: &Cred, set: SetAttributes| fs.attrs().set(rq, cred, id, &set).await;
         let not_permitted = Err(FileError::NotPermitted { object: id });
         assert_eq!(set(other, SetAttributes::mode(0o777)).await, not_permitted);
         assert_eq!(set(owner, SetAttributes { uid: Some(2000), ..Default::default() }).await, not_permitted);
@@ -262,10 +271,10 @@ fn permissions_are_checked() {
         // A write by another user clears the set-user-id bit.
         set(root, SetAttributes::mode(0o4777)).await.unwrap();
         let data = Bytes::from_static(b"x");
-        assert_eq!(fs.write(rq, other, id, WriteAt::End, data).await.unwrap().mode, 0o777);
+        assert_eq!(fs.contents().write(rq, other, id, WriteAt::End, data).await.unwrap().mode, 0o777);
         let given = set(root, SetAttributes { uid: Some(5), mode: Some(0o4755), ..Default::default() }).await.unwrap();
         assert_eq!((given.uid, given.mode), (5, 0o755));
-        fs.remove(rq, root, sticky, b"mine").await.unwrap();
+        fs.names().remove(rq, root, sticky, b"mine").await.unwrap();
     });
 }
 
@@ -274,13 +283,16 @@ fn writing_clears_capabilities() {
     for xattr_in_sa in [true, false] {
         in_world(Settings { xattr_in_sa, ..Settings::default() }, async |rq, _, fs| {
             let root = &Cred::root();
-            let id = fs.create(rq, root, ROOT, b"program", &file(0o755)).await.unwrap().object;
+            let id = fs.names().create(rq, root, ROOT, b"program", &file(0o755)).await.unwrap().object;
             for name in [&b"security.capability"[..], b"security.other"] {
-                fs.set_xattr(rq, root, id, name, b"value", XattrMode::Any).await.unwrap();
+                fs.xattrs().set(rq, root, id, name, b"value", XattrMode::Any).await.unwrap();
             }
-            fs.write(rq, root, id, WriteAt::End, Bytes::from_static(b"x")).await.unwrap();
-            assert_eq!(fs.xattr_names(rq, id).await.unwrap(), [b"security.other"]);
-            assert_eq!(fs.write(rq, root, id, WriteAt::End, Bytes::from_static(b"y")).await.unwrap().size_bytes, 2);
+            fs.contents().write(rq, root, id, WriteAt::End, Bytes::from_static(b"x")).await.unwrap();
+            assert_eq!(fs.xattrs().names(rq, id).await.unwrap(), [b"security.other"]);
+            assert_eq!(
+                fs.contents().write(rq, root, id, WriteAt::End, Bytes::from_static(b"y")).await.unwrap().size_bytes,
+                2
+            );
         });
     }
 }
@@ -290,12 +302,12 @@ fn setgid_directories_determine_the_group() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
         let owner = &user(USER);
-        let dir = fs.create(rq, root, ROOT, b"d", &directory(0o777)).await.unwrap().object;
+        let dir = fs.names().create(rq, root, ROOT, b"d", &directory(0o777)).await.unwrap().object;
         let set = SetAttributes { gid: Some(50), mode: Some(0o2777), ..Default::default() };
-        fs.set_attributes(rq, root, dir, &set).await.unwrap();
-        let made = fs.create(rq, owner, dir, b"f", &file(0o2755)).await.unwrap();
+        fs.attrs().set(rq, root, dir, &set).await.unwrap();
+        let made = fs.names().create(rq, owner, dir, b"f", &file(0o2755)).await.unwrap();
         assert_eq!((made.gid, made.mode), (50, 0o755), "no member: no set-group-id");
-        let below = fs.create(rq, owner, dir, b"below", &directory(0o755)).await.unwrap();
+        let below = fs.names().create(rq, owner, dir, b"below", &directory(0o755)).await.unwrap();
         assert_eq!((below.gid, below.mode), (50, 0o2755));
     });
 }
@@ -311,32 +323,32 @@ fn posix_acls_are_inherited_and_follow_the_mode() {
             let entries = [entry(1, 7, u32::MAX), entry(2, 7, USER), entry(4, 5, u32::MAX), entry(16, mask, u32::MAX)];
             [&2u32.to_le_bytes()[..], &entries.concat(), &entry(32, 0, u32::MAX)].concat()
         };
-        let dir = fs.create(rq, root, ROOT, b"d", &directory(0o755)).await.unwrap().object;
-        fs.set_xattr(rq, root, dir, posix_acl::DEFAULT, &list(7), XattrMode::Any).await.unwrap();
+        let dir = fs.names().create(rq, root, ROOT, b"d", &directory(0o755)).await.unwrap().object;
+        fs.xattrs().set(rq, root, dir, posix_acl::DEFAULT, &list(7), XattrMode::Any).await.unwrap();
         let new = New { umask: 0o077, ..file(0o664) };
-        let made = fs.create(rq, root, dir, b"f", &new).await.unwrap();
+        let made = fs.names().create(rq, root, dir, b"f", &new).await.unwrap();
         assert_eq!(made.mode, 0o660, "the default ACL applies instead of the umask");
-        let access = async |id| fs.xattr(rq, id, posix_acl::ACCESS).await.unwrap();
+        let access = async |id| fs.xattrs().get(rq, id, posix_acl::ACCESS).await.unwrap();
         let expected = [
             &2u32.to_le_bytes()[..],
             &[entry(1, 6, u32::MAX), entry(2, 7, USER), entry(4, 5, u32::MAX), entry(16, 6, u32::MAX)].concat(),
             &entry(32, 0, u32::MAX),
         ];
         assert_eq!(access(made.object).await.unwrap()[..], expected.concat());
-        let below = fs.create(rq, root, dir, b"below", &directory(0o777)).await.unwrap().object;
-        assert_eq!(fs.xattr(rq, below, posix_acl::DEFAULT).await.unwrap().unwrap()[..], list(7));
+        let below = fs.names().create(rq, root, dir, b"below", &directory(0o777)).await.unwrap().object;
+        assert_eq!(fs.xattrs().get(rq, below, posix_acl::DEFAULT).await.unwrap().unwrap()[..], list(7));
         // The named user may write only if the mask permits it.
         let data = Bytes::from_static(b"x");
-        fs.write(rq, &user(USER), made.object, WriteAt::End, data.clone()).await.unwrap();
-        fs.set_attributes(rq, root, made.object, &SetAttributes::mode(0o640)).await.unwrap();
-        let denied = fs.write(rq, &user(USER), made.object, WriteAt::End, data).await;
+        fs.contents().write(rq, &user(USER), made.object, WriteAt::End, data.clone()).await.unwrap();
+        fs.attrs().set(rq, root, made.object, &SetAttributes::mode(0o640)).await.unwrap();
+        let denied = fs.contents().write(rq, &user(USER), made.object, WriteAt::End, data).await;
         assert_eq!(denied, Err(FileError::Denied { object: made.object }));
         // An ACL equivalent to a mode is not stored.
         let plain = [&2u32.to_le_bytes()[..], &entry(1, 6, 0), &entry(4, 4, 0), &entry(32, 4, 0)].concat();
-        fs.set_xattr(rq, root, made.object, posix_acl::ACCESS, &plain, XattrMode::Any).await.unwrap();
+        fs.xattrs().set(rq, root, made.object, posix_acl::ACCESS, &plain, XattrMode::Any).await.unwrap();
         assert_eq!(access(made.object).await, None);
-        assert_eq!(fs.attributes(rq, made.object).await.unwrap().mode, 0o644);
-        let bad = fs.set_xattr(rq, root, made.object, posix_acl::ACCESS, b"malformed", XattrMode::Any).await;
+        assert_eq!(fs.attrs().get(rq, made.object).await.unwrap().mode, 0o644);
+        let bad = fs.xattrs().set(rq, root, made.object, posix_acl::ACCESS, b"malformed", XattrMode::Any).await;
         assert!(matches!(bad, Err(FileError::Invalid { .. })));
     });
 }
@@ -346,19 +358,19 @@ fn nfsv4_acls_are_stored_and_determine_the_mode() {
     let settings = Settings { acl_type: AclType::Nfsv4, ..Settings::default() };
     in_world(settings, async |rq, _, fs| {
         let root = &Cred::root();
-        let id = fs.create(rq, root, ROOT, b"f", &file(0o640)).await.unwrap().object;
-        let mut acl = fs.acl(rq, id).await.unwrap();
+        let id = fs.names().create(rq, root, ROOT, b"f", &file(0o640)).await.unwrap().object;
+        let mut acl = fs.acls().get(rq, id).await.unwrap();
         assert!(acl.trivial);
         acl.entries.insert(0, crate::Ace { kind: 0, flags: 0, mask: 0x2, who: AceWho::User(USER.into()) });
-        fs.set_acl(rq, root, id, &acl).await.unwrap();
-        let stored = fs.acl(rq, id).await.unwrap();
+        fs.acls().set(rq, root, id, &acl).await.unwrap();
+        let stored = fs.acls().get(rq, id).await.unwrap();
         assert_eq!((&stored.entries, stored.trivial), (&acl.entries, false));
         let data = Bytes::from_static(b"x");
-        fs.write(rq, &user(USER), id, WriteAt::End, data.clone()).await.unwrap();
-        assert!(fs.write(rq, &user(7), id, WriteAt::End, data).await.is_err());
-        fs.set_acl(rq, root, id, &Acl::default()).await.unwrap();
-        assert_eq!(fs.acl(rq, id).await.unwrap().entries.len(), 3);
-        assert_eq!(fs.attributes(rq, id).await.unwrap().mode, 0o640);
+        fs.contents().write(rq, &user(USER), id, WriteAt::End, data.clone()).await.unwrap();
+        assert!(fs.contents().write(rq, &user(7), id, WriteAt::End, data).await.is_err());
+        fs.acls().set(rq, root, id, &Acl::default()).await.unwrap();
+        assert_eq!(fs.acls().get(rq, id).await.unwrap().entries.len(), 3);
+        assert_eq!(fs.attrs().get(rq, id).await.unwrap().mode, 0o640);
     });
 }
 
@@ -368,20 +380,20 @@ fn a_rejected_chmod_keeps_the_contents() {
     let settings = Settings { acl_type: AclType::Nfsv4, acl_mode: AclMode::Restricted, ..Settings::default() };
     in_world(settings, async |rq, _, fs| {
         let root = &Cred::root();
-        let id = fs.create(rq, root, ROOT, b"f", &file(0o6777)).await.unwrap().object;
+        let id = fs.names().create(rq, root, ROOT, b"f", &file(0o6777)).await.unwrap().object;
         let data = Bytes::from(vec![7; 300_000]);
-        fs.write(rq, root, id, WriteAt::Offset(0), data.clone()).await.unwrap();
-        let mut acl = fs.acl(rq, id).await.unwrap();
+        fs.contents().write(rq, root, id, WriteAt::Offset(0), data.clone()).await.unwrap();
+        let mut acl = fs.acls().get(rq, id).await.unwrap();
         acl.entries.insert(0, crate::Ace { kind: 0, flags: 0, mask: 0x3, who: AceWho::User(USER.into()) });
-        fs.set_acl(rq, root, id, &acl).await.unwrap();
-        let before = fs.attributes(rq, id).await.unwrap();
+        fs.acls().set(rq, root, id, &acl).await.unwrap();
+        let before = fs.attrs().get(rq, id).await.unwrap();
         let cut = SetAttributes { mode: Some(0o600), ..SetAttributes::size(10) };
-        assert_eq!(fs.set_attributes(rq, root, id, &cut).await, Err(FileError::NotPermitted { object: id }));
+        assert_eq!(fs.attrs().set(rq, root, id, &cut).await, Err(FileError::NotPermitted { object: id }));
         // Truncating another user's program clears its set-user-id bit.
-        let done = fs.set_attributes(rq, &user(USER), id, &SetAttributes::size(10)).await;
+        let done = fs.attrs().set(rq, &user(USER), id, &SetAttributes::size(10)).await;
         assert_eq!(done, Err(FileError::NotPermitted { object: id }));
-        assert_eq!(fs.attributes(rq, id).await.unwrap(), before);
-        assert!(fs.read(rq, id, 0, 1 << 20).await.unwrap() == data);
+        assert_eq!(fs.attrs().get(rq, id).await.unwrap(), before);
+        assert!(fs.contents().read(rq, id, 0, 1 << 20).await.unwrap() == data);
     });
 }
 
@@ -391,7 +403,7 @@ fn a_read_only_file_system_rejects_changes() {
         fs.set_settings(Settings { read_only: true, ..Settings::default() });
         assert!(!fs.is_writable());
         let root = &Cred::root();
-        assert_eq!(fs.create(rq, root, ROOT, b"f", &file(0o644)).await, Err(FileError::ReadOnly));
+        assert_eq!(fs.names().create(rq, root, ROOT, b"f", &file(0o644)).await, Err(FileError::ReadOnly));
     });
 }
 
@@ -399,7 +411,8 @@ fn a_read_only_file_system_rejects_changes() {
 fn invalid_names_are_rejected() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
-        let made = async |name: &[u8]| fs.create(rq, root, ROOT, name, &file(0o644)).await.map_err(|e| e.errno());
+        let made =
+            async |name: &[u8]| fs.names().create(rq, root, ROOT, name, &file(0o644)).await.map_err(|e| e.errno());
         assert_eq!(made(&[b'x'; 256]).await.unwrap_err(), 36);
         assert_eq!(made(b"a/b").await.unwrap_err(), 22);
         assert_eq!(made(b"").await.unwrap_err(), 2);
@@ -407,11 +420,11 @@ fn invalid_names_are_rejected() {
         let longest = made(&[b'x'; 255]).await.unwrap();
         assert_eq!(made(&[b'x'; 255]).await.unwrap_err(), 17);
         let given = New { exclusive: false, ..file(0o600) };
-        assert_eq!(fs.create(rq, root, ROOT, &[b'x'; 255], &given).await.unwrap(), longest);
+        assert_eq!(fs.names().create(rq, root, ROOT, &[b'x'; 255], &given).await.unwrap(), longest);
         let target = vec![b't'; 4000];
         let link = New::of(NewKind::Symlink(target.clone()), 0);
-        let link = fs.create(rq, root, ROOT, b"link", &link).await.unwrap().object;
-        assert_eq!(fs.read_link(rq, link).await.unwrap()[..], target);
+        let link = fs.names().create(rq, root, ROOT, b"link", &link).await.unwrap().object;
+        assert_eq!(fs.contents().read_link(rq, link).await.unwrap()[..], target);
     });
 }
 
@@ -419,14 +432,14 @@ fn invalid_names_are_rejected() {
 fn the_owner_is_in_the_bonus_buffer() {
     for projects in [false, true] {
         in_world(Settings { projects, ..Settings::default() }, async |rq, _, fs| {
-            let id = fs.create(rq, &user(USER), ROOT, b"f", &file(0o644)).await.unwrap().object;
+            let id = fs.names().create(rq, &user(USER), ROOT, b"f", &file(0o644)).await.unwrap().object;
             let object = fs.object(rq, id).await.unwrap();
             let dnode = &object.dnode;
             let owner = owner_of(dnode.bonus_type, dnode.bonus(), dnode.endian).unwrap();
             assert_eq!(owner, Some(Owner { uid: USER.into(), gid: USER.into(), project: 0 }));
             assert_eq!(owner_of(ObjectType::NONE, &[], dnode.endian), Ok(None));
             // Size in OpenZFS for a file of mode 644: 168 bytes, with a project 176.
-            let has_project = fs.attributes(rq, id).await.unwrap().project.is_some();
+            let has_project = fs.attrs().get(rq, id).await.unwrap().project.is_some();
             assert_eq!(dnode.bonus_len, if has_project { 176 } else { 168 });
         });
     }
@@ -440,12 +453,13 @@ async fn with_case(rq: &Request, machine: &Machine, fs: &FileSystem, case: u64) 
     drop(tx);
     let opening = Opening { machine: machine.clone(), zil: None, settings: Settings::default() };
     let fs = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
-    let dir = fs.create(rq, &Cred::root(), ROOT, b"d", &directory(0o755)).await.unwrap().object;
+    let dir = fs.names().create(rq, &Cred::root(), ROOT, b"d", &directory(0o755)).await.unwrap().object;
     (fs, dir)
 }
 
 async fn names(rq: &Request, fs: &FileSystem, dir: ObjectId) -> Vec<Vec<u8>> {
-    let mut names: Vec<_> = fs.read_dir(rq, dir, 0, 99).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    let mut names: Vec<_> =
+        fs.directories().read_dir(rq, dir, 0, 99).await.unwrap().into_iter().map(|entry| entry.name).collect();
     names.sort();
     names
 }
@@ -456,24 +470,24 @@ fn case_sensitivity_of_names() {
         let root = &Cred::root();
         // Mixed: both names may be links of one file and stay separate.
         let (mixed, dir) = with_case(rq, machine, &fs, 2).await;
-        let id = mixed.create(rq, root, dir, b"name", &file(0o600)).await.unwrap().object;
-        mixed.link(rq, root, id, dir, b"NAME").await.unwrap();
-        mixed.rename(rq, root, (dir, b"name"), (dir, b"NAME"), RenameMode::Replace).await.unwrap();
+        let id = mixed.names().create(rq, root, dir, b"name", &file(0o600)).await.unwrap().object;
+        mixed.names().link(rq, root, id, dir, b"NAME").await.unwrap();
+        mixed.names().rename(rq, root, (dir, b"name"), (dir, b"NAME"), RenameMode::Replace).await.unwrap();
         assert_eq!(names(rq, &mixed, dir).await, [b"NAME", b"name"]);
         for name in [b"name", b"NAME"] {
-            mixed.remove(rq, root, dir, name).await.unwrap();
+            mixed.names().remove(rq, root, dir, name).await.unwrap();
         }
-        mixed.remove_dir(rq, root, ROOT, b"d").await.unwrap();
+        mixed.names().remove_dir(rq, root, ROOT, b"d").await.unwrap();
         // Insensitive: the names are equal, and a rename changes the spelling, also of names that are not UTF-8.
         let (folded, dir) = with_case(rq, machine, &fs, 1).await;
         for (name, other) in [(&b"name"[..], &b"NaMe"[..]), (b"caf\xe9", b"CAF\xe9")] {
-            folded.create(rq, root, dir, name, &file(0o600)).await.unwrap();
-            let again = folded.create(rq, root, dir, other, &New { exclusive: true, ..file(0o600) }).await;
+            folded.names().create(rq, root, dir, name, &file(0o600)).await.unwrap();
+            let again = folded.names().create(rq, root, dir, other, &New { exclusive: true, ..file(0o600) }).await;
             assert_eq!(again.map(drop), Err(FileError::Exists));
-            folded.rename(rq, root, (dir, name), (dir, other), RenameMode::Replace).await.unwrap();
+            folded.names().rename(rq, root, (dir, name), (dir, other), RenameMode::Replace).await.unwrap();
             assert_eq!(names(rq, &folded, dir).await, [other]);
-            folded.remove(rq, root, dir, name).await.unwrap();
+            folded.names().remove(rq, root, dir, name).await.unwrap();
         }
-        folded.remove_dir(rq, root, ROOT, b"d").await.unwrap();
+        folded.names().remove_dir(rq, root, ROOT, b"d").await.unwrap();
     });
 }

@@ -62,23 +62,23 @@ async fn seen(rq: &Request, fs: &FileSystem) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut todo = vec![(String::new(), ROOT)];
     while let Some((path, id)) = todo.pop() {
-        let a = fs.attributes(rq, id).await.unwrap();
+        let a = fs.attrs().get(rq, id).await.unwrap();
         let mut what = format!(
             "{:?} {:o} {}:{} links {} size {} object {} of {} made {} device {:?}",
             a.kind, a.mode, a.uid, a.gid, a.links, a.size_bytes, a.object, a.generation, a.crtime_ns, a.device
         );
         match a.kind {
             FileKind::Directory => {
-                for entry in fs.read_dir(rq, id, 0, 1000).await.unwrap() {
+                for entry in fs.directories().read_dir(rq, id, 0, 1000).await.unwrap() {
                     todo.push((format!("{path}/{}", String::from_utf8_lossy(&entry.name)), entry.object));
                 }
             }
-            FileKind::Regular => what += &format!(" {:?}", fs.read(rq, id, 0, 1 << 20).await.unwrap()),
-            FileKind::Symlink => what += &format!(" {:?}", fs.read_link(rq, id).await.unwrap()),
+            FileKind::Regular => what += &format!(" {:?}", fs.contents().read(rq, id, 0, 1 << 20).await.unwrap()),
+            FileKind::Symlink => what += &format!(" {:?}", fs.contents().read_link(rq, id).await.unwrap()),
             _ => {}
         }
-        for name in fs.xattr_names(rq, id).await.unwrap() {
-            what += &format!(" {name:?}={:?}", fs.xattr(rq, id, &name).await.unwrap());
+        for name in fs.xattrs().names(rq, id).await.unwrap() {
+            what += &format!(" {name:?}={:?}", fs.xattrs().get(rq, id, &name).await.unwrap());
         }
         out.insert(path, what);
     }
@@ -103,7 +103,7 @@ async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &
         }))
     };
     let fs = logged(rq, machine, settings, zil).await;
-    fs.create(rq, &Cred::root(), ROOT, b"first", &New::of(NewKind::Regular, 0)).await.unwrap();
+    fs.names().create(rq, &Cred::root(), ROOT, b"first", &New::of(NewKind::Regular, 0)).await.unwrap();
     let groups = fs.objects().txgs().unwrap();
     let zil = fs.writing().unwrap().zil.clone().unwrap();
     let commit = fs.sync(rq, None);
@@ -140,7 +140,7 @@ async fn replayed(rq: &Request, machine: &Machine, settings: Settings, steps: &[
         for record in block.records() {
             let record = record.unwrap();
             let body = record.body().unwrap();
-            again.replay(rq, &record, &body, None).await.unwrap_or_else(|e| panic!("{body:?}: {e}"));
+            again.replay().replay(rq, &record, &body, None).await.unwrap_or_else(|e| panic!("{body:?}: {e}"));
         }
     }
     let is = seen(rq, &again).await;
