@@ -14,7 +14,8 @@
 //! Source: OpenZFS `module/zfs/zio.c` (`zio_suspend`, `zio_resume`).
 
 use futures_channel::oneshot;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 
 /// Reaction to a failure that redundancy does not cover (pool property `failmode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,12 +50,12 @@ struct State {
 
 /// Whether a pool's writes are suspended, and who waits. A new one has [`FailMode::Panic`].
 #[derive(Default)]
-pub struct Suspension(Mutex<State>);
+pub struct Suspension(Mutex<State, { order::SUSPENSION }>);
 
 impl Suspension {
     /// Locks the state; the lock is held for a few instructions, never across an await.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The mode.

@@ -19,10 +19,11 @@
 use crate::arc::{ArcLookup, ArcPolicy, ArcSizes, ContentClass};
 use bytes::Bytes;
 use futures_channel::oneshot;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::{BlockError, Blocks, CacheClass, MAX_BLOCK_BYTES, ReadOptions};
 use weir_format::BlockPointer;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Accounts, FixedMap, Machine, Nanos, Priority, Request, Source, Stage, invariant};
 
 /// Maximum bytes of prefetch in flight; beyond it no prefetch is started.
@@ -62,14 +63,14 @@ struct InFlightRead {
 
 /// A part of the cache, and the resident and reserved bytes that it had after its last change.
 struct ShardSlot {
-    shard: Mutex<Shard>,
+    shard: Mutex<Shard, { order::ARC }>,
     used_bytes: AtomicU64,
 }
 
 impl ShardSlot {
     /// Locks the shard. No change under the lock panics half-way, so the state behind a poisoned lock is consistent.
     fn lock(&self) -> MutexGuard<'_, Shard> {
-        self.shard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shard.lock()
     }
 }
 

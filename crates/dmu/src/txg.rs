@@ -19,8 +19,9 @@
 use crate::error::ObjectError;
 use futures_channel::oneshot;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_format::Txg;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Origin, invariant};
 
 type Waiters = Vec<oneshot::Sender<()>>;
@@ -43,7 +44,7 @@ struct State {
 }
 
 /// Transaction groups of one pool.
-pub struct TxgTracker(Mutex<State>);
+pub struct TxgTracker(Mutex<State, { order::TXGS }>);
 
 /// A hold on a txg.
 pub struct Tx {
@@ -113,7 +114,7 @@ impl TxgTracker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns the open txg.

@@ -2,10 +2,11 @@
 
 use super::config::Config;
 use super::tx_admission::{PoolSpace, SpaceSource};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_blocks::{BlockError, Blocks, VdevGrid};
 use weir_dsl::sync_tasks::PoolContext;
 use weir_machine::Machine;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_pool::capacity;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
@@ -89,7 +90,7 @@ pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -
 
 /// The top-level vdevs of the normal class, whose space datasets account.
 #[derive(Clone, Default)]
-pub(crate) struct Tops(Arc<Mutex<Vec<VdevConfig>>>);
+pub(crate) struct Tops(Arc<Mutex<Vec<VdevConfig>, { order::TOP_LEVEL_VDEVS }>>);
 
 impl Tops {
     /// The vdevs of a pool.
@@ -106,7 +107,7 @@ impl Tops {
     }
 
     fn locked(&self) -> MutexGuard<'_, Vec<VdevConfig>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

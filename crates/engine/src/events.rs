@@ -24,7 +24,7 @@ pub use class::{ErrorReport, PoolEvent};
 
 use super::config::{Config, visit};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::BlockError;
 use weir_blocks::fault_observer::{BlockContext, Bookmark, DeviceRange, Fault, FaultKind, FaultObserver};
@@ -32,6 +32,7 @@ use weir_blocks::vdev::Counts;
 use weir_codec::CodecError;
 use weir_format::nvlist::NvValue;
 use weir_format::{Endian, NvList};
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Clock, DiskError, Nanos, Priority};
 
 /// Maximum events in the ring (`zfs_zevent_len_max`).
@@ -211,7 +212,7 @@ impl State {
 /// The events of a pool.
 pub struct Events {
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<State, { order::EVENTS }>,
 }
 
 impl Events {
@@ -222,7 +223,7 @@ impl Events {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Updates the facts about the pool after a change of its configuration.

@@ -22,13 +22,14 @@ use super::closing::{clear_log, close};
 use super::syncing::TxgSync;
 use super::{Engine, PoolError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_codec::CodecError;
 use weir_codec::crypt::{DatasetKey, Suite, WrappingKey};
 use weir_dmu::ObjectError;
 use weir_dsl::sync_tasks::{Created, DslError, KeySource, NewKey};
 use weir_dsl::{Dir, Dsl, KeyFormat, KeySpec, SetKey};
 use weir_format::ObjectId;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Machine, Request};
 pub use weir_pool::error::KeyError;
 use weir_zil as zil;
@@ -109,7 +110,7 @@ pub(crate) struct KeyPlan {
 
 /// The loaded keys of a pool (`spa_keystore_t`).
 #[derive(Default)]
-pub struct KeyStore(Mutex<Loaded>);
+pub struct KeyStore(Mutex<Loaded, { order::KEYS }>);
 
 #[derive(Default)]
 struct Loaded {
@@ -132,7 +133,7 @@ impl KeyStore {
     }
 
     fn loaded(&self) -> MutexGuard<'_, Loaded> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The key of a directory's datasets, if they are encrypted and the key is loaded.

@@ -61,8 +61,8 @@ use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tasks::Queue;
 use weir_cache::Cache;
@@ -72,6 +72,7 @@ use weir_dmu::txg::TxgTracker;
 use weir_dsl::Dsl;
 use weir_files::FileSystem;
 use weir_format::{Txg, Uberblock};
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{JoinHandle, Machine, Nanos, Request};
 use weir_pool::assemble::state;
 use weir_pool::error::PoolError;
@@ -128,9 +129,9 @@ pub struct Engine {
     /// Whether failures suspend the pool instead of ending the engine ([`supervision`]).
     is_supervised: AtomicBool,
     /// The device that the pool waits for, if one hangs.
-    waits_for: Mutex<Option<Arc<str>>>,
-    shown: Mutex<PoolStatus>,
-    syncer: Mutex<Option<JoinHandle<SyncerState>>>,
+    waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
+    shown: Mutex<PoolStatus, { order::SHOWN }>,
+    syncer: Mutex<Option<JoinHandle<SyncerState>>, { order::SYNCER }>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -183,7 +184,7 @@ impl Engine {
             syncer: Mutex::default(),
         });
         let syncer = engine.machine.tasks.spawn(run(engine.clone(), core));
-        *engine.syncer.lock().unwrap_or_else(PoisonError::into_inner) = Some(syncer);
+        *engine.syncer.lock() = Some(syncer);
         engine
     }
 
@@ -215,7 +216,7 @@ impl Engine {
     }
 
     fn locked_shown(&self) -> MutexGuard<'_, PoolStatus> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shown.lock()
     }
 
     pub(crate) fn show(&self, core: &SyncerState, faults: Vec<PoolError>) {
@@ -303,7 +304,7 @@ impl Engine {
 
     /// Waits for the syncer to end.
     async fn wait_ended(&self) {
-        let syncer = self.syncer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let syncer = self.syncer.lock().take();
         if let Some(syncer) = syncer {
             // If the syncer's task was lost, its waiters have already got the error.
             let _ended = syncer.await;

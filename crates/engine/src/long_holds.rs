@@ -12,12 +12,13 @@
 use super::open_datasets::OpenDataset;
 use super::{Engine, TxgSync};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use weir_dsl::sync_tasks::{DslError, IsHeld};
 use weir_files::FileSystem;
 use weir_files::diff::Diff;
 use weir_format::{ObjectId, ObjsetId, Txg};
 use weir_machine::Request;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_pool::diff::Pair;
 use weir_pool::error::PoolError;
 use weir_volumes::Volume;
@@ -29,7 +30,7 @@ const MAX_NAMES: u32 = 1000;
 
 /// The pool's long holds on snapshots.
 #[derive(Clone, Default)]
-pub struct LongHolds(Arc<Mutex<Readers>>);
+pub struct LongHolds(Arc<Mutex<Readers, { order::LONG_HOLDS }>>);
 
 #[derive(Default)]
 struct Readers {
@@ -56,7 +57,7 @@ impl WeakOpenDataset {
 
 impl LongHolds {
     fn all_of(&self) -> MutexGuard<'_, Readers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Whether a snapshot has readers; closes it if not. `syncing` is the syncing txg.

@@ -1,10 +1,11 @@
 //! The table of datasets that are open for writing; the syncer writes the changes of each.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_files::FileSystem;
 use weir_format::{ObjsetId, Txg};
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_volumes::Volume;
 use weir_zil::Zil;
 
@@ -50,11 +51,11 @@ pub struct OpenSet {
 
 /// The open datasets by object set number.
 #[derive(Default)]
-pub struct OpenDatasets(Mutex<BTreeMap<ObjsetId, OpenSet>>);
+pub struct OpenDatasets(Mutex<BTreeMap<ObjsetId, OpenSet>, { order::OPEN_DATASETS }>);
 
 impl OpenDatasets {
     fn all_of(&self) -> MutexGuard<'_, BTreeMap<ObjsetId, OpenSet>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Adds an object set; returns the one already present if there is one.

@@ -86,7 +86,7 @@ impl Engine {
 
     /// Why the pool's writes are suspended, or why they wait for a device; `None` if neither.
     pub fn suspended_because(&self) -> Option<Arc<str>> {
-        let waits = self.waits_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let waits = self.waits_for.lock().clone();
         let violation = invariant::violation().map(|what| format!("internal error: {what}").into());
         violation.or(self.suspension().reason()).or(self.txgs().failure()).or(waits)
     }
@@ -96,7 +96,7 @@ impl Engine {
     }
 
     fn set_waits_for(&self, why: Option<String>) {
-        *self.waits_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = why.map(Into::into);
+        *self.waits_for.lock() = why.map(Into::into);
     }
 
     /// Clears the error counters of a leaf, or of all, puts those that were taken out of service back, and resumes the
@@ -151,7 +151,7 @@ impl Engine {
     /// Ends the waits of a pool that is being closed: for `zpool clear`, and for devices that hang. Their writes fail.
     pub(crate) fn give_up_waiting(&self) {
         let tree = self.cache.blocks().tree();
-        let waits = self.waits_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some();
+        let waits = self.waits_for.lock().is_some();
         if !waits && self.suspension().reason().is_none() {
             return;
         }

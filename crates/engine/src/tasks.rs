@@ -13,9 +13,9 @@ use super::syncing::{Answer, TxgSync};
 use futures_channel::oneshot;
 use futures_util::future::BoxFuture;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_dsl::sync_tasks::DslError;
 use weir_format::Txg;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_pool::error::PoolError;
 
 /// A queued task. Returns the completion to call when the txg is stable, or `None` if the submitter has its result.
@@ -44,7 +44,7 @@ fn is_fault(error: &PoolError) -> bool {
 /// Tasks that wait for their txg to sync.
 #[derive(Default)]
 pub(crate) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<State, { order::SYNC_TASKS }>,
 }
 
 #[derive(Default)]
@@ -55,7 +55,7 @@ struct State {
 
 impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Queues a task for the open txg `open` or a later one; `None` if the queue is closed.

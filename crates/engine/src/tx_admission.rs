@@ -26,7 +26,7 @@
 
 use futures_util::future::BoxFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weir_blocks::Tree;
 use weir_dmu::ObjectError;
@@ -35,6 +35,7 @@ use weir_dmu::live::{DedupWriter, SpaceReserve, TxAdmission};
 use weir_dmu::txg::{Tx, TxgTracker};
 use weir_dsl::sync_tasks::{LimitRefusal, Limits};
 use weir_format::{ObjsetId, Txg};
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Clock, Nanos, Request, Stage};
 
 /// Limits of dirty data and of frees per txg.
@@ -154,9 +155,9 @@ pub struct PoolTxAdmission {
     /// The vdev tree, whose suspension new transactions wait for.
     pub(crate) tree: OnceLock<Arc<Tree>>,
     /// The datasets' limits as of the last txg; `None` while they are not known.
-    limits: Mutex<Option<Limits>>,
+    limits: Mutex<Option<Limits>, { order::ADMISSION_LIMITS }>,
     /// Time at which the last delayed transaction begins.
-    last_wakeup: Mutex<Nanos>,
+    last_wakeup: Mutex<Nanos, { order::ADMISSION_WAKEUP }>,
     /// Space saved by dedup and block cloning as of the last txg, in bytes.
     saved_bytes: AtomicU64,
     /// Space that only the checkpoint refers to as of the last txg, in bytes.
@@ -187,7 +188,7 @@ impl PoolTxAdmission {
     }
 
     fn limits(&self) -> MutexGuard<'_, Option<Limits>> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.limits.lock()
     }
 
     /// Replaces the usage and limits by those of the txg that is being synced.
@@ -307,7 +308,7 @@ impl PoolTxAdmission {
             return;
         }
         let until = {
-            let mut last = self.last_wakeup.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.last_wakeup.lock();
             *last = (started + delay).max(*last + delay);
             *last
         };

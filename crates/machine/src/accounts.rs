@@ -23,13 +23,14 @@ pub use client::{Client, Origin};
 pub use device_bytes::{Content, DeviceBytes, Redundancy, Shares, WriteCost};
 pub use totals::{LATENCY_CLASSES, RequestTotals};
 
+use crate::lock::{Mutex, order};
 use crate::request::{IS_ACCOUNTED, Operation, Protocol, Request, Source, Stage};
 use crate::time::{Clock, Nanos};
 use client::ClientIdentity;
 use device_bytes::DeviceRegisters;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use totals::OperationRegisters;
 
 /// Maximum number of clients with an origin of their own.
@@ -90,7 +91,7 @@ pub struct Accounts {
     device: DeviceRegisters,
     txgs: [TxgRegisters; TXGS],
     last_synced: AtomicU64,
-    clients: Mutex<Vec<Client>>,
+    clients: Mutex<Vec<Client>, { order::CLIENTS }>,
 }
 
 impl Default for Accounts {
@@ -124,7 +125,7 @@ impl Accounts {
 
     /// The client of a protocol with this address or user. The same name gives the same client.
     pub fn client(&self, protocol: Protocol, name: &str) -> Client {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         if let Some(known) = clients.iter().find(|c| c.protocol() == protocol && c.name() == name) {
             return known.clone();
         }
@@ -217,7 +218,7 @@ impl Accounts {
     /// Totals by dataset and client.
     pub fn datasets(&self) -> Vec<DatasetTotals> {
         let get = |register: &AtomicU64| register.load(Ordering::Relaxed);
-        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let clients = self.clients.lock().clone();
         let rows = self.rows.get().map_or(&[][..], |rows| rows);
         let used =
             rows.iter().enumerate().filter(|(n, row)| get(&row.key) != 0 || *n == ROWS && get(&row.requests) > 0);

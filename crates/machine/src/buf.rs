@@ -24,6 +24,7 @@
 #![allow(unsafe_code, reason = "aligned allocation, which the standard library's safe containers do not support")]
 
 use crate::compute::ComputePool;
+use crate::lock::{Mutex, order};
 use crate::slab::{self, Region};
 use bytes::Bytes;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -31,8 +32,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 const CLASSES: usize = 48;
@@ -102,8 +103,8 @@ struct PoolShared {
     kept_bytes: AtomicUsize,
     fresh: AtomicU64,
     reused: AtomicU64,
-    by_class: [Mutex<Vec<Block>>; CLASSES],
-    region_table: Mutex<RegionTable>,
+    by_class: [Mutex<Vec<Block>, { order::BUFFERS }>; CLASSES],
+    region_table: Mutex<RegionTable, { order::BUFFER_REGIONS }>,
     /// Thread that prefaults regions.
     prefaulter: Option<Arc<dyn ComputePool>>,
 }
@@ -157,15 +158,11 @@ impl PoolShared {
             self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if block.piece {
                 slab::release_pages(block.start, bytes);
-                self.region_table().free.entry(class).or_default().pieces.push(block);
+                self.region_table.lock().free.entry(class).or_default().pieces.push(block);
             }
             return;
         }
-        self.by_class[class].lock().unwrap_or_else(PoisonError::into_inner).push(block);
-    }
-
-    fn region_table(&self) -> MutexGuard<'_, RegionTable> {
-        self.region_table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_class[class].lock().push(block);
     }
 
     /// A new block of a size class.
@@ -175,7 +172,7 @@ impl PoolShared {
         if !supported {
             return Block::zeroed(bytes);
         }
-        let mut region_table = self.region_table();
+        let mut region_table = self.region_table.lock();
         if region_table.free.get(&class).is_none_or(|free| free.pieces.is_empty()) {
             let region = if self.contiguous { Region::map_contiguous() } else { Region::map() };
             let Some(region) = region else { return Block::zeroed(bytes) };
@@ -196,7 +193,7 @@ impl PoolShared {
         prefaulter.run(Box::new(move || {
             let region = Region::map().inspect(|region| region.populate(bytes));
             let Some(pool) = pool.upgrade() else { return };
-            let mut region_table = pool.region_table();
+            let mut region_table = pool.region_table.lock();
             region_table.free.entry(class).or_default().prefault_pending = false;
             region.into_iter().for_each(|region| region_table.add(class, bytes, region));
         }));
@@ -204,7 +201,7 @@ impl PoolShared {
     }
 
     fn get(&self, class: usize) -> Option<Block> {
-        let block = self.by_class[class].lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        let block = self.by_class[class].lock().pop()?;
         self.kept_bytes.fetch_sub(block.bytes, Ordering::Relaxed);
         Some(block)
     }

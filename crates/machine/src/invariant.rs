@@ -51,8 +51,13 @@ macro_rules! invariant {
 pub fn violated(message: fmt::Arguments<'_>, place: (&str, u32)) {
     let (file, line) = place;
     let message = format!("{message} ({file}, line {line})");
-    assert!(!cfg!(debug_assertions) && !PANICS.load(Ordering::Relaxed), "invariant violated: {message}");
+    assert!(!is_checked(), "invariant violated: {message}");
     record(message);
+}
+
+/// Whether checks that cost time are made: in debug builds and in the simulator.
+pub(crate) fn is_checked() -> bool {
+    cfg!(debug_assertions) || PANICS.load(Ordering::Relaxed)
 }
 
 /// Records a violation: from here on no pool of this process is written. Of several, the first is kept.

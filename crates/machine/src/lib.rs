@@ -26,6 +26,7 @@ pub mod compute;
 pub mod disk;
 pub mod entropy;
 pub mod invariant;
+pub mod lock;
 pub mod map;
 pub mod memory;
 pub mod net;

@@ -6,11 +6,12 @@ use super::pack::{MAX_RECORD_BYTES, Sizes};
 use super::store::{LogData, LogStore};
 use bytes::Bytes;
 use futures_channel::oneshot;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_dmu::error::ObjectError;
 use weir_dmu::txg::{Tx, TxgTracker};
 use weir_format::zil::{LogBody, NewRecord, TxType, ZilHeader};
 use weir_format::{BlockPointer, ObjectId, ObjsetId, Txg};
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Accounts, Machine, Request, Stage};
 
 /// Maximum data of a write that is kept with its itx, in bytes; a commit reads longer data from the object.
@@ -114,7 +115,7 @@ pub struct Zil {
     pub(super) store: Arc<dyn LogStore>,
     pub(super) data: Arc<dyn LogData>,
     pub(super) accounts: Arc<Accounts>,
-    state: Mutex<State>,
+    state: Mutex<State, { order::INTENT_LOG }>,
 }
 
 /// Parameters for opening a log.
@@ -147,7 +148,7 @@ impl Zil {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Object set that owns the log.

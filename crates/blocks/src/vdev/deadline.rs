@@ -15,9 +15,10 @@
 //! was written after the device came back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Buf, Bufs, Clock, Disk, DiskError, Done, Geometry, Io, Nanos, Op};
 
 /// Thresholds of a pool's operations.
@@ -57,7 +58,7 @@ struct Shared {
     slow_ns: AtomicU64,
     is_out_of_service: AtomicBool,
     slow: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<State, { order::DEVICE_OPERATIONS }>,
 }
 
 /// A disk whose operations in progress are known.
@@ -78,7 +79,7 @@ pub struct LongestOperation {
 impl Shared {
     /// Locks the operations; the lock is held for a few instructions.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn complete(&self, id: u64, answer: Result<Bufs, DiskError>) {
@@ -215,7 +216,7 @@ mod tests {
 
     /// A disk that answers when the test says so.
     #[derive(Default)]
-    struct Holding(Mutex<Vec<Io>>);
+    struct Holding(std::sync::Mutex<Vec<Io>>);
 
     impl Disk for Holding {
         fn geometry(&self) -> Geometry {

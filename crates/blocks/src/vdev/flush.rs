@@ -16,9 +16,10 @@
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Disk, DiskError};
 
 /// First and last txg of an inclusive range.
@@ -46,7 +47,7 @@ struct State {
 pub(super) struct Flusher {
     completed: AtomicU64,
     stable: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<State, { order::FLUSHER }>,
 }
 
 impl fmt::Debug for Flusher {
@@ -58,7 +59,7 @@ impl fmt::Debug for Flusher {
 impl Flusher {
     /// Locks the state; the lock is held for a few instructions, never across an await.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Records a completed or failed write of a block of `txg`, or of a label.

@@ -19,9 +19,10 @@ use crate::fault_observer::{BlockContext, DeviceRange, Fault, FaultKind, FaultNo
 use futures_channel::oneshot;
 use smallvec::smallvec;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use weir_format::Txg;
 use weir_format::label::FRONT_BYTES;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Buf, Bufs, Clock, Disk, DiskError, Io, Nanos, Op, Parts, Priority};
 
 /// Device offset of an offset in the allocatable space. Wrapping, because a RAID-Z vdev that is being expanded has its
@@ -86,7 +87,7 @@ struct LeafDisk {
 struct LeafReadQueue {
     disk: Arc<dyn Disk>,
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<State, { order::LEAF_QUEUE }>,
 }
 
 #[derive(Default)]
@@ -284,7 +285,7 @@ impl Drop for QueueTicket {
 impl LeafReadQueue {
     /// Locks the state; the lock is held for a few instructions, never across an await or a submission.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Starts the next queued read after an operation has ended. A disk may complete an operation within its submission,

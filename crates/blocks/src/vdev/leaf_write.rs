@@ -19,8 +19,9 @@ use crate::write::reads::ReadHold;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_format::label::FRONT_BYTES;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Bufs, Clock, Disk, DiskError, Io, Op, Priority};
 
 struct Waiter {
@@ -56,7 +57,7 @@ pub(super) struct LeafWriteQueue(Arc<Shared>);
 
 struct Shared {
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<State, { order::LEAF_QUEUE }>,
 }
 
 impl fmt::Debug for LeafWriteQueue {
@@ -81,11 +82,11 @@ impl Drop for QueueTicket {
 
 /// Delays the submission of a batch of writes until all of them are queued.
 #[derive(Default)]
-pub(crate) struct WritePlug(Mutex<Vec<(LeafWriteQueue, Arc<dyn Disk>)>>);
+pub(crate) struct WritePlug(Mutex<Vec<(LeafWriteQueue, Arc<dyn Disk>)>, { order::WRITE_PLUG }>);
 
 impl WritePlug {
     fn held(&self) -> MutexGuard<'_, Vec<(LeafWriteQueue, Arc<dyn Disk>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn hold(&self, writers: &LeafWriteQueue, disk: &Arc<dyn Disk>) {
@@ -118,7 +119,7 @@ impl LeafWriteQueue {
 
     /// Locks the state; the lock is held for a few instructions, never across an await or a submission.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Writes a range of the allocatable space as soon as the limits permit and the plug is released, possibly merged with
@@ -242,7 +243,7 @@ mod tests {
 
     /// A disk that delays operations, or fails later ones if so configured.
     #[derive(Default)]
-    struct Holding(Mutex<(Vec<Io>, bool)>);
+    struct Holding(std::sync::Mutex<(Vec<Io>, bool)>);
 
     impl Holding {
         fn take(&self, refuses: bool) -> Vec<Io> {

@@ -5,9 +5,9 @@ use super::dtl::LeafDtl;
 use super::flush::Flusher;
 use super::leaf_write::LeafWriteQueue;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
 use weir_machine::Clock;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 
 /// State of a leaf for writing.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct LeafWrites {
     pub write_errors: AtomicU64,
     pub repaired_bytes: AtomicU64,
     pub flusher: Flusher,
-    dtl: Mutex<LeafDtl>,
+    dtl: Mutex<LeafDtl, { order::DTL }>,
     pub writers: LeafWriteQueue,
 }
 
@@ -54,7 +54,7 @@ impl LeafWrites {
 
     /// Locks the DTL; the lock is held for a few instructions.
     pub fn dtl(&self) -> MutexGuard<'_, LeafDtl> {
-        self.dtl.lock().unwrap_or_else(PoisonError::into_inner)
+        self.dtl.lock()
     }
 
     /// Counts a completed or failed write of a block of `txg`, or of a label.

@@ -28,10 +28,11 @@ use futures_channel::oneshot;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use weir_format::Txg;
 use weir_format::indirect::MappingEntry;
+use weir_machine::lock::{Mutex, order};
 use weir_machine::{Accounts, Buf, Clock, invariant};
 
 /// A top-level vdev.
@@ -138,7 +139,7 @@ impl fmt::Debug for Replaced {
 pub struct Tree {
     tops: ArcSwap<Tops>,
     /// Ends when nothing uses `tops` any more. Its lock makes replacements exclusive.
-    unused: Mutex<oneshot::Receiver<()>>,
+    unused: Mutex<oneshot::Receiver<()>, { order::VDEV_TREE }>,
     /// Whether writing is allowed.
     writable: AtomicBool,
     /// Number of writes and discards in progress.
@@ -178,7 +179,7 @@ impl Tree {
     /// [`TreeError`] as for a new tree, and for vdevs that could not return the blocks of the present ones. Nothing is
     /// changed then.
     pub fn replace(&self, specs: Vec<VdevSpec>) -> Result<Replaced, TreeError> {
-        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unused = self.unused.lock();
         let old = self.version();
         let known = old.shared_parts();
         let mut dtls = Vec::new();

@@ -27,13 +27,14 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use smallvec::SmallVec;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weir_codec::parity;
 use weir_format::Txg;
 use weir_format::label::FRONT_BYTES;
 use weir_machine::accounts::{Content, Redundancy, Shares, WriteCost};
+use weir_machine::lock::{Mutex, order};
 use weir_machine::{Buf, BufPool, Clock, DiskError, Priority, Request};
 
 /// Parameters of a write to the tree.
@@ -62,11 +63,11 @@ pub(crate) struct WriteJob<'a> {
 
 /// Leaves that could not write a part of a block.
 #[derive(Default)]
-pub(crate) struct FailedLeaves(Mutex<SmallVec<[u64; 2]>>);
+pub(crate) struct FailedLeaves(Mutex<SmallVec<[u64; 2]>, { order::FAILED_LEAVES }>);
 
 impl FailedLeaves {
     fn add(&self, guid: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(guid);
+        self.0.lock().push(guid);
     }
 }
 
@@ -134,7 +135,7 @@ impl Tree {
 
     /// Adds `txg` to the DTLs of the leaves that failed to write their part of a block.
     pub(crate) fn record_failed(&self, failed: &FailedLeaves, txg: Txg) {
-        for guid in failed.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for guid in failed.0.lock().drain(..) {
             // A leaf that was detached meanwhile has no DTL any more.
             if let Ok(leaf) = self.leaf(guid) {
                 leaf.dirty_dtl(txg);

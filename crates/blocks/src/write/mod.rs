@@ -40,7 +40,7 @@ use futures_util::FutureExt;
 use futures_util::future::{join_all, poll_fn};
 use place::Placed;
 use smallvec::smallvec;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use weir_codec::compress::ZstdLevel;
 use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
@@ -198,13 +198,13 @@ impl Blocks {
     /// # Errors
     /// [`BlockError::ReadOnly`].
     pub fn set_formats(&self, formats: WritableEncodings) -> Result<(), BlockError> {
-        *self.writer()?.formats.lock().unwrap_or_else(PoisonError::into_inner) = formats;
+        *self.writer()?.formats.lock() = formats;
         Ok(())
     }
 
     /// Encodings that writes may use.
     pub fn formats(&self) -> WritableEncodings {
-        let set = |w: &Writer| *w.formats.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = |w: &Writer| *w.formats.lock();
         self.writer().map_or(WritableEncodings::ALL, set)
     }
 

@@ -14,8 +14,9 @@
 //! because a pointer may be older than the read; see [`crate::alloc::Allocator::alloc_status`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_format::Txg;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 
 #[derive(Debug, Default)]
 struct State {
@@ -27,7 +28,7 @@ struct State {
 
 /// The reads in progress.
 #[derive(Debug, Default)]
-pub(crate) struct Reads(Mutex<State>);
+pub(crate) struct Reads(Mutex<State, { order::READ_HOLDS }>);
 
 /// Delays the reuse of all blocks that are allocated when it is created, until it is dropped. A traversal of a pool that is
 /// open for writing holds one from before it looks up pointers until it has read their blocks.
@@ -53,7 +54,7 @@ impl Drop for ReadHold {
 impl Reads {
     /// Locks the state; the lock is held for a few instructions.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub fn begin(self: &Arc<Self>) -> ReadHold {

@@ -4,10 +4,11 @@ use super::reads::{ReadHold, Reads};
 use crate::alloc::{AllocStatus, Allocator};
 use crate::vdev::{Place, PointerFreshness};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::crypt::{DatasetKey, IV_BYTES, SALT_BYTES};
 use weir_format::Txg;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{BufPool, Compute, Entropy, FixedMap, Machine};
 
 /// Number of blocks that are encrypted with one salt.
@@ -44,14 +45,14 @@ pub(crate) struct Writer {
     pub(super) entropy: Entropy,
     /// Buffers for encoded blocks.
     pub(super) buffers: BufPool,
-    pub(super) space: Mutex<Allocator>,
+    pub(super) space: Mutex<Allocator, { order::ALLOCATOR }>,
     pub(super) reads: Arc<Reads>,
-    pub(super) formats: Mutex<WritableEncodings>,
+    pub(super) formats: Mutex<WritableEncodings, { order::ENCODINGS }>,
     /// Txg of the pool's checkpoint; 0 if it has none.
     pub(super) checkpoint_txg: AtomicU64,
-    pub(super) non_metaslab_frees: Mutex<NonMetaslabFrees>,
+    pub(super) non_metaslab_frees: Mutex<NonMetaslabFrees, { order::OTHER_FREES }>,
     /// Present salt and number of its uses, by the GUID of the key.
-    salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>>,
+    salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>, { order::SALTS }>,
 }
 
 impl Writer {
@@ -71,19 +72,19 @@ impl Writer {
 
     /// Locks the allocator. The lock is held for a few instructions, never across an await.
     pub(super) fn space(&self) -> MutexGuard<'_, Allocator> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+        self.space.lock()
     }
 
     /// Locks the frees outside of metaslabs; held like [`Writer::space`].
     pub(super) fn non_metaslab_frees(&self) -> MutexGuard<'_, NonMetaslabFrees> {
-        self.non_metaslab_frees.lock().unwrap_or_else(PoisonError::into_inner)
+        self.non_metaslab_frees.lock()
     }
 
     /// Salt and IV for one block; the pair repeats an earlier one with a probability of 2⁻⁹⁶.
     pub(super) fn salt_and_iv(&self, keys: &DatasetKey) -> ([u8; SALT_BYTES], [u8; IV_BYTES]) {
         let mut iv = [0; IV_BYTES];
         self.entropy.fill(&mut iv);
-        let mut salts = self.salts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut salts = self.salts.lock();
         let entry = salts.entry(keys.guid()).or_insert(([0; SALT_BYTES], MAX_SALT_USES));
         if entry.1 >= MAX_SALT_USES {
             self.entropy.fill(&mut entry.0);
