@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(pool.counts().kept_bytes, 128 << 10);
         let again: Vec<Buf> = (0..31).map(|_| pool.take(128 << 10)).collect();
         assert_eq!(pool.counts(), PoolCounts { fresh: 50, reused: 1, kept_bytes: 0 });
-        assert_eq!(pool.0.region_table().regions.len(), 2, "released pieces are used again");
+        assert_eq!(pool.0.region_table.lock().regions.len(), 2, "released pieces are used again");
         drop((again, pool));
         assert!(last.iter().all(|b| *b == 19), "a piece keeps its region mapped");
     }
@@ -533,10 +533,10 @@ mod tests {
             held.iter_mut().enumerate().for_each(|(n, buf)| buf.as_mut().fill(n as u8));
             assert!(held.iter().enumerate().all(|(n, buf)| buf.as_ref().iter().all(|b| *b == n as u8)), "{len}");
         }
-        while pool.0.region_table().free.values().any(|free| free.prefault_pending) {
+        while pool.0.region_table.lock().free.values().any(|free| free.prefault_pending) {
             std::thread::yield_now();
         }
-        let regions = pool.0.region_table().regions.len();
+        let regions = pool.0.region_table.lock().regions.len();
         assert!((19..=24).contains(&regions), "six of each size are used, one or two are prefaulted: {regions}");
         let made = pool.take(8192);
         assert_eq!(pool.counts().reused, 0);
