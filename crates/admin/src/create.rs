@@ -95,7 +95,7 @@ pub async fn clone(
 }
 
 async fn exists(engine: &Engine, name: &str) -> Result<bool, PoolError> {
-    Ok(engine.dsl(&Request::internal("create")).await?.dir_named(name).is_some())
+    Ok(engine.dsl_of(&Request::internal("create"), name).await?.dir_named(name).is_some())
 }
 
 /// Creates the missing parents of a dataset.

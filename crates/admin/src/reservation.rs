@@ -74,13 +74,13 @@ async fn reserve(engine: &Engine, name: &str, bytes: u64) -> Result<(), PoolErro
 /// `None` for other volumes.
 async fn reservations(engine: &Engine, name: &str, size_bytes: u64) -> Result<Option<(u64, u64)>, PoolError> {
     let rq = &Request::internal("set");
-    let all = engine.dsl(rq).await?;
+    let datasets = engine.dsl_of(rq, name).await?;
     let facts = engine.facts();
     let raidz = raidz_of(engine);
-    let volume = all.find(rq, name).await?;
+    let volume = datasets.find(rq, name).await?;
     let mut numbers = [0; 4];
     for (number, property) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies", "refreservation"]) {
-        let found = all.property(rq, &volume, &facts, property).await?;
+        let found = datasets.property(rq, &volume, &facts, property).await?;
         if let Some(Value::Number(n)) = found.map(|property| property.value) {
             *number = n;
         }

@@ -7,7 +7,8 @@
 //!                                  Dataset pool ─ names ─►     Dataset pool/a ─ snapshot names ─► Dataset pool/a@s
 //! ```
 //!
-//! [`Dsl::open`] reads the tree of directories once: a [`Dsl`] reads one state of the pool, which does not change.
+//! [`Dsl::open`] reads the tree of directories once: a [`Dsl`] reads one state of the pool, which does not change. A caller
+//! that needs one dataset reads its directory and the ancestors alone ([`Scope::Path`]).
 //! Snapshots and property ZAPs are read at the first call, all of a directory together, and remembered.
 //!
 //! Invariants: every directory is visited once (a cycle is an error of the branch that contains it); names come from the
@@ -20,6 +21,7 @@ mod bookmarks;
 pub mod bpobj;
 pub mod deadlist;
 pub mod dedup_sync;
+mod directories;
 pub mod fuzz;
 mod history;
 mod keys;
@@ -31,21 +33,23 @@ mod space;
 pub mod sync_tasks;
 
 pub use bookmarks::NamedBookmark;
+pub use directories::Scope;
 pub use history::HistoryRecord;
 pub use keys::{KeyFormat, KeySpec, SetKey};
 pub use properties::PoolFacts;
 pub use snapshots::SnapshotList;
 pub use weir_dmu::accounting::{Account, Accounts, Domains, QuotaKind, QuotaPrincipal};
 
+use crate::directories::Directories;
 use crate::props::Stored;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::CacheClass;
 use weir_codec::crypt::DatasetKey;
 use weir_dmu::error::ObjectError;
 use weir_dmu::object_set::{ObjectSet, Opening};
 use weir_dmu::zap::{self, Zap};
-use weir_format::dsl::{dir_field, pool};
+use weir_format::dsl::dir_field;
 use weir_format::{DslDataset, DslDir, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 
@@ -75,7 +79,7 @@ pub struct Dir {
     pub name: String,
     /// Contents of the directory's bonus area.
     pub phys: DslDir,
-    /// Child directories, sorted by name.
+    /// Child directories that were read, sorted by name.
     pub children: Vec<ObjectId>,
     /// Further fields, if the object is a ZAP as well: counts, encryption key, and so on.
     pub fields: BTreeMap<String, u64>,
@@ -130,48 +134,31 @@ struct DatasetMemo {
 /// The datasets of a pool.
 pub struct Dsl {
     mos: Arc<ObjectSet>,
-    root: ObjectId,
-    dirs: BTreeMap<ObjectId, Dir>,
-    names: BTreeMap<String, ObjectId>,
-    damaged: Vec<(String, ObjectError)>,
+    directories: Directories,
     remembered: Mutex<DatasetMemo>,
 }
 
 impl Dsl {
-    /// Reads the tree of directories from a pool's MOS.
+    /// Reads all directories from a pool's MOS.
+    ///
+    /// # Errors
+    /// Errors of finding and reading the root directory.
     pub async fn open(rq: &Request, mos: Arc<ObjectSet>, pool_name: &str) -> Result<Arc<Self>, ObjectError> {
-        let root = zap::lookup_word(rq, &mos, ObjectId(pool::DIRECTORY_OBJECT), pool::ROOT_DATASET).await?;
-        let missing = ObjectError::NoName { what: "MOS directory entry", name: pool::ROOT_DATASET.into() };
-        let root = ObjectId(root.ok_or(missing)?);
-        let mut dirs = BTreeMap::new();
-        let mut names = BTreeMap::new();
-        let mut damaged = Vec::new();
-        let mut seen = BTreeSet::from([root]);
-        let mut to_read = vec![(root, pool_name.to_owned())];
-        while let Some((id, name)) = to_read.pop() {
-            match read_dir(rq, &mos, id, &name).await {
-                Ok((mut dir, children)) => {
-                    for (child, below) in children {
-                        let why = match (seen.insert(child), name.len() + 1 + below.len() <= MAX_NAME_LEN) {
-                            (true, true) => {
-                                dir.children.push(child);
-                                to_read.push((child, format!("{name}/{below}")));
-                                continue;
-                            }
-                            (false, _) => "the directory is in the tree twice",
-                            (true, false) => "the directory's name is too long",
-                        };
-                        let place = mos.place(child, 0, 0);
-                        damaged.push((format!("{name}/{below}"), ObjectError::Corrupt { place, why }));
-                    }
-                    names.insert(name, id);
-                    dirs.insert(id, dir);
-                }
-                Err(error) if id == root => return Err(error),
-                Err(error) => damaged.push((name, error)),
-            }
-        }
-        Ok(Arc::new(Dsl { mos, root, dirs, names, damaged, remembered: Mutex::default() }))
+        Self::read(rq, mos, pool_name, Scope::All).await
+    }
+
+    /// Reads the directories in `scope`. The others are missing from all lists and look-ups.
+    ///
+    /// # Errors
+    /// Errors of finding and reading the root directory.
+    pub async fn read(
+        rq: &Request,
+        mos: Arc<ObjectSet>,
+        pool_name: &str,
+        scope: Scope<'_>,
+    ) -> Result<Arc<Self>, ObjectError> {
+        let directories = Directories::read(rq, &mos, pool_name, scope).await?;
+        Ok(Arc::new(Dsl { mos, directories, remembered: Mutex::default() }))
     }
 
     /// The MOS.
@@ -181,25 +168,25 @@ impl Dsl {
 
     /// The root directory.
     pub fn root(&self) -> Option<&Dir> {
-        self.dirs.get(&self.root)
+        self.dir(self.directories.root)
     }
 
     /// A directory by its object.
     pub fn dir(&self, id: ObjectId) -> Option<&Dir> {
-        self.dirs.get(&id)
+        self.directories.dirs.get(&id)
     }
 
     /// A directory by its full name.
     pub fn dir_named(&self, name: &str) -> Option<&Dir> {
-        self.dirs.get(self.names.get(name)?)
+        self.dir(*self.directories.names.get(name)?)
     }
 
-    /// All directories, a parent before its children, children by name.
+    /// All directories that were read, a parent before its children, children by name.
     pub fn dirs(&self) -> Vec<&Dir> {
-        let mut out = Vec::with_capacity(self.dirs.len());
-        let mut to_list = vec![self.root];
-        while let Some(dir) = to_list.pop().and_then(|id| self.dirs.get(&id)) {
-            to_list.extend(dir.children.iter().rev().filter(|id| self.dirs.contains_key(id)));
+        let mut out = Vec::with_capacity(self.directories.dirs.len());
+        let mut to_list = vec![self.directories.root];
+        while let Some(dir) = to_list.pop().and_then(|id| self.dir(id)) {
+            to_list.extend(dir.children.iter().rev().filter(|id| self.directories.dirs.contains_key(id)));
             out.push(dir);
         }
         out
@@ -207,7 +194,7 @@ impl Dsl {
 
     /// Directories that could not be read, with the reason.
     pub fn damaged(&self) -> &[(String, ObjectError)] {
-        &self.damaged
+        &self.directories.damaged
     }
 
     fn remembered(&self) -> MutexGuard<'_, DatasetMemo> {
@@ -286,37 +273,4 @@ impl Dsl {
         self.remembered().kinds.insert(dir.id, set.kind());
         Ok(set.kind())
     }
-}
-
-/// Reads a directory, and the object numbers and names of its children.
-async fn read_dir(
-    rq: &Request,
-    mos: &Arc<ObjectSet>,
-    id: ObjectId,
-    name: &str,
-) -> Result<(Dir, Vec<(ObjectId, String)>), ObjectError> {
-    let object = mos.object(rq, id).await?;
-    let place = mos.place(id, 0, 0);
-    if object.dnode.bonus_type != ObjectType::DSL_DIR {
-        return Err(ObjectError::Corrupt { place, why: "not a directory of datasets" });
-    }
-    let phys = DslDir::decode(object.dnode.bonus(), object.dnode.endian).map_err(|e| ObjectError::decode(place, e))?;
-    let mut fields = BTreeMap::new();
-    if object.dnode.object_type.is_zap() {
-        for entry in Zap::of(rq, mos, object).await?.all(rq, MAX_ENTRIES).await? {
-            fields.insert(entry.key.text(), entry.value.first().unwrap_or(0));
-        }
-    }
-    let mut children = Vec::new();
-    if phys.children.0 != 0 {
-        for entry in Zap::open(rq, mos, phys.children).await?.all(rq, MAX_ENTRIES).await? {
-            let below = entry.key.text();
-            // Names that begin with `$` are internal: $MOS, $FREE, $ORIGIN, $LEAK.
-            if let Some(child) = entry.value.first().filter(|_| !below.starts_with('$')) {
-                children.push((ObjectId(child), below));
-            }
-        }
-        children.sort_unstable_by(|a, b| a.1.cmp(&b.1));
-    }
-    Ok((Dir { id, name: name.to_owned(), phys, children: Vec::new(), fields }, children))
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use weir_blocks::{Blocks, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
+use weir_dsl::Scope;
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId, Txg};
 use weir_machine::{Machine, Request};
@@ -112,7 +113,7 @@ impl Engine {
         })
         .await?;
         // The policy of intent logs depends on whether the pool has log devices.
-        self.renew_settings(&Request::internal("add")).await
+        self.renew_settings(&Request::internal("add"), Scope::All).await
     }
 }
 

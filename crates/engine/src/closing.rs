@@ -11,6 +11,7 @@ use std::sync::Arc;
 use weir_blocks::ReadOptions;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
+use weir_dsl::Scope;
 use weir_dsl::sync_tasks::DslError;
 use weir_format::zil::ZilHeader;
 use weir_format::{ObjectId, ObjsetId};
@@ -46,7 +47,7 @@ impl Engine {
     /// # Errors
     /// Errors of finding the dataset.
     pub async fn is_used(&self, rq: &Request, name: &str) -> Result<bool, PoolError> {
-        let id = self.dsl(rq).await?.find(rq, name).await?.objset();
+        let id = self.dsl_of(rq, name).await?.find(rq, name).await?.objset();
         Ok(self.sets.get(id).and_then(|open| open.door).is_some_and(|door| door.is_used()))
     }
 
@@ -57,7 +58,7 @@ impl Engine {
         let _one_at_a_time = self.opening.lock().await;
         let id = {
             let rq = Request::internal("close");
-            let found = self.dsl(&rq).await?.find(&rq, name).await;
+            let found = self.dsl_of(&rq, name).await?.find(&rq, name).await;
             // The sync task reports a missing dataset.
             let Ok(dataset) = found else { return Ok(Closing(None)) };
             dataset.objset()
@@ -80,7 +81,7 @@ impl Engine {
 /// The caller is in syncing context.
 pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<ObjectId, PoolError> {
     let rq = syncing.change.rq;
-    let dsl = syncing.engine.dsl_now(rq).await?;
+    let dsl = syncing.engine.live_dsl(rq, Scope::Path(name)).await?;
     let dataset = dsl.find(rq, name).await?;
     if syncing.engine.sets.get(dataset.objset()).is_some_and(|open| !open.set.is_closed()) {
         return Err(DslError::Busy { name: name.to_owned(), why: "clients have just opened it" }.into());
@@ -102,13 +103,15 @@ pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<Objec
 }
 
 /// Clears the intent log header of an object set that was copied from a snapshot, because the log is the origin's.
-pub(crate) async fn clear_log(syncing: &mut TxgSync<'_>, dataset: ObjectId) -> Result<(), PoolError> {
+///
+/// `name` is the dataset's name.
+pub(crate) async fn clear_log(syncing: &mut TxgSync<'_>, dataset: ObjectId, name: &str) -> Result<(), PoolError> {
     let engine = syncing.engine;
     let phys = syncing.change.dataset(dataset).await?;
     let pointer = phys.pointer;
     let key = match engine.keys.is_empty() {
         true => None,
-        false => engine.keys.of(engine.dsl_now(syncing.change.rq).await?.dir(phys.dir)),
+        false => engine.keys.of(engine.live_dsl(syncing.change.rq, Scope::Path(name)).await?.dir(phys.dir)),
     };
     let opening = Opening { id: ObjsetId(dataset.0), key, ..Opening::default() };
     let gate: Arc<dyn TxAdmission> = engine.gate.clone();

@@ -11,14 +11,16 @@ use super::Engine;
 use super::open_datasets::{OpenDataset, OpenSet};
 use std::sync::Arc;
 use weir_dmu::live::Policy;
-use weir_dsl::props::Value;
-use weir_dsl::{Dataset, Dsl, PoolFacts};
+use weir_dsl::props::{Property, Value};
+use weir_dsl::{Dataset, Dsl, PoolFacts, Scope};
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
 use weir_files::{FileSystem, Identity, Snapdir};
-use weir_format::{Dnode, ObjsetKind};
+use weir_format::{Dnode, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
+use weir_pool::features::Features;
+use weir_pool::mos::Mos;
 use weir_volumes::{Volume, WriteOptions};
 use weir_zil::{BlockLog, LogOpening, Policy as LogPolicy, SyncMode, WriteKind, Zil};
 
@@ -61,9 +63,10 @@ impl Engine {
         let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
         let mos_sync_lock = self.mos_sync_lock.lock().await;
-        let dsl = self.dsl_now(rq).await?;
+        let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
-        let identity = self.identity(rq, &dsl, &dataset).await?;
+        let values = self.values(rq, &dsl, &dataset).await?;
+        let identity = values.identity(&dataset);
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             let files = FileSystem::open(rq, set, identity).await.map_err(failed)?;
@@ -73,8 +76,8 @@ impl Engine {
         if let Some(OpenDataset::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
             return Ok(files);
         }
-        let open = self.open_with_log(rq, &dsl, &dataset).await?;
-        let settings = self.settings(rq, &dsl, &dataset).await?;
+        let open = self.open_with_log(rq, &dsl, &dataset, &values).await?;
+        let settings = values.settings();
         drop(mos_sync_lock);
         // The log's records were acknowledged before the dataset became read-only, so replay may write.
         let replaying = Settings { read_only: false, ..settings };
@@ -99,6 +102,8 @@ impl Engine {
             });
         }
         self.sets.update(dataset.objset(), |open| open.door = Some(OpenDataset::Files(files.clone())));
+        // Its properties may have changed during the replay.
+        self.renew_settings(rq, Scope::Path(name)).await?;
         Ok(files)
     }
 
@@ -110,7 +115,7 @@ impl Engine {
         let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
         let mos_sync_lock = self.mos_sync_lock.lock().await;
-        let dsl = self.dsl_now(rq).await?;
+        let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
@@ -121,19 +126,28 @@ impl Engine {
         if let Some(OpenDataset::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
             return Ok(volume);
         }
-        let open = self.open_with_log(rq, &dsl, &dataset).await?;
-        let read_only = self.number(rq, &dsl, &dataset, "readonly").await? != 0;
+        let values = self.values(rq, &dsl, &dataset).await?;
+        let open = self.open_with_log(rq, &dsl, &dataset, &values).await?;
+        let read_only = values.is_set("readonly");
         drop(mos_sync_lock);
         let opening = WriteOptions { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
         self.replay(rq, name, &open, &*volume).await?;
         self.sets.update(dataset.objset(), |open| open.door = Some(OpenDataset::Volume(volume.clone())));
+        // Its properties may have changed during the replay.
+        self.renew_settings(rq, Scope::Path(name)).await?;
         Ok(volume)
     }
 
     /// Opens an object set for writing, with its intent log.
-    async fn open_with_log(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<OpenSet, PoolError> {
-        let set = self.open_set(rq, &dataset.name, None).await?;
+    async fn open_with_log(
+        &self,
+        rq: &Request,
+        dsl: &Dsl,
+        dataset: &Dataset,
+        values: &Values,
+    ) -> Result<OpenSet, PoolError> {
+        let set = self.open_set_of(rq, dsl, dataset, None).await?;
         let opening = LogOpening {
             machine: self.machine.clone(),
             set: set.id(),
@@ -145,7 +159,7 @@ impl Engine {
             }),
             data: Arc::new(Arc::downgrade(&set)),
             accounts: self.cache.accounts().clone(),
-            policy: self.log_policy(rq, dsl, dataset).await?,
+            policy: self.log_policy(values),
             header: set.root().header.zil.clone(),
         };
         let zil = Zil::new(opening);
@@ -153,26 +167,28 @@ impl Engine {
         Ok(OpenSet { set, zil: Some(zil), door: None })
     }
 
-    /// Applies changed properties to open datasets.
+    /// Applies the properties of the last synced txg to the open datasets among `of`.
     ///
     /// # Errors
     /// Errors of reading the properties.
-    pub async fn renew_settings(&self, rq: &Request) -> Result<(), PoolError> {
-        let _steady = self.mos_sync_lock.lock().await;
-        let dsl = self.dsl_now(rq).await?;
-        for dir in dsl.dirs() {
+    pub async fn renew_settings(&self, rq: &Request, of: Scope<'_>) -> Result<(), PoolError> {
+        // The state is read under the lock, so that no older state is applied after a newer one.
+        let _one_at_a_time = self.renewing.lock().await;
+        let dsl = self.dsl_in(rq, of).await?;
+        for dir in dsl.dirs().into_iter().filter(|dir| of.contains(&dir.name)) {
+            let Some(open) = self.sets.get(ObjsetId(dir.phys.head_dataset.0)) else { continue };
             let dataset = dsl.head(rq, dir).await?;
-            let Some(open) = self.sets.get(dataset.objset()) else { continue };
-            self.renew_policy(rq, &dataset.name).await?;
+            self.renew_policy(rq, &dsl, dir, &open.set).await?;
+            let values = self.values(rq, &dsl, &dataset).await?;
             if let Some(zil) = &open.zil {
-                zil.set_policy(self.log_policy(rq, &dsl, &dataset).await?);
+                zil.set_policy(self.log_policy(&values));
             }
             match &open.door {
-                Some(OpenDataset::Files(files)) => files.set_settings(self.settings(rq, &dsl, &dataset).await?),
+                Some(OpenDataset::Files(files)) => files.set_settings(values.settings()),
                 Some(OpenDataset::Volume(volume)) => {
                     let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
                     volume.refresh_size(rq).await.map_err(failed)?;
-                    volume.set_read_only(self.number(rq, &dsl, &dataset, "readonly").await? != 0);
+                    volume.set_read_only(values.is_set("readonly"));
                 }
                 None => {}
             }
@@ -180,63 +196,30 @@ impl Engine {
         Ok(())
     }
 
-    async fn number(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<u64, PoolError> {
-        let found = dsl.property(rq, dataset, &self.facts(), name).await?;
-        Ok(match found.map(|p| p.value) {
-            Some(Value::Number(n)) => n,
-            _ => 0,
-        })
+    /// Reads the values that the settings of a dataset depend on.
+    async fn values(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Values, PoolError> {
+        let properties = dsl.properties(rq, dataset, &self.facts()).await?;
+        let features = Features::read(rq, &Mos { set: dsl.mos().clone() }).await?;
+        Ok(Values { properties, features })
     }
 
-    async fn log_policy(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<LogPolicy, PoolError> {
+    fn log_policy(&self, values: &Values) -> LogPolicy {
         // The property's values: standard 0, always 1, disabled 2.
-        let sync = match self.number(rq, dsl, dataset, "sync").await? {
+        let sync = match values.number("sync") {
             1 => SyncMode::Always,
             2 => SyncMode::Disabled,
             _ => SyncMode::Standard,
         };
-        let sa_xattr = self.feature_count(rq, "org.openzfs:zilsaxattr").await?.is_some();
+        let sa_xattr = values.features.count("org.openzfs:zilsaxattr").is_some();
         // `logbias`: latency 0, throughput 1.
-        let in_place = match (self.number(rq, dsl, dataset, "logbias").await?, self.has_class(Class::Log)) {
+        let in_place = match (values.number("logbias"), self.has_class(Class::Log)) {
             (1, _) => WriteKind::Always,
             (_, true) => WriteKind::Never,
             // The special class holds log blocks too, so log blocks are as fast as the data.
             (_, false) if self.has_class(Class::Special) => WriteKind::Never,
             (_, false) => WriteKind::Large,
         };
-        Ok(LogPolicy { sync, sa_xattr, in_place })
-    }
-
-    async fn settings(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Settings, PoolError> {
-        let number = async |name: &str| self.number(rq, dsl, dataset, name).await;
-        // `xattr`: off 0, dir 1, sa 2. `acltype`: off 0, posix 1, nfsv4 2. `dnodesize`: legacy 0, auto 1, else bytes.
-        let xattr = number("xattr").await?;
-        let access_times = match (number("atime").await? != 0, number("relatime").await? != 0) {
-            (false, _) => AccessTimes::Off,
-            (true, true) => AccessTimes::Relative,
-            (true, false) => AccessTimes::On,
-        };
-        let record_bytes = number("recordsize").await?;
-        let projects = self.feature_count(rq, "org.zfsonlinux:project_quota").await?.is_some_and(|count| count > 0);
-        let large_dnodes = self.feature_count(rq, "org.zfsonlinux:large_dnode").await?.is_some();
-        Ok(Settings {
-            read_only: number("readonly").await? != 0,
-            record_bytes: u32::try_from(record_bytes).ok().filter(|n| n.is_power_of_two()).unwrap_or(128 << 10),
-            dnode_slots: if large_dnodes { dnode_slots(number("dnodesize").await?) } else { 1 },
-            xattr_in_sa: xattr == 2,
-            xattrs: xattr != 0,
-            acl_type: match number("acltype").await? {
-                1 => AclType::Posix,
-                2 => AclType::Nfsv4,
-                _ => AclType::Off,
-            },
-            acl_mode: AclMode::from_number(number("aclmode").await?).unwrap_or_default(),
-            acl_inherit: AclInherit::from_number(number("aclinherit").await?).unwrap_or_default(),
-            access_times,
-            projects,
-            long_names: self.long_names(rq, dsl, dataset).await?,
-            snapdir: Snapdir::from_number(number("snapdir").await?),
-        })
+        LogPolicy { sync, sa_xattr, in_place }
     }
 
     /// Whether the pool has a top-level vdev of this class.
@@ -244,27 +227,71 @@ impl Engine {
         let tree = VdevConfig::parse(&self.shown().config.root);
         tree.is_ok_and(|tree| tree.children.iter().any(|top| top.is_concrete() && top.class == class))
     }
+}
 
-    /// The reference count of a feature; `None` if it is not enabled.
-    async fn feature_count(&self, rq: &Request, guid: &str) -> Result<Option<u64>, PoolError> {
-        let mos = weir_pool::mos::Mos { set: self.mos.clone() };
-        Ok(weir_pool::features::Features::read(rq, &mos).await?.count(guid))
+/// The properties of a dataset and the features of its pool, as of one txg.
+struct Values {
+    properties: Vec<Property>,
+    features: Features,
+}
+
+impl Values {
+    /// The number of a property; 0 if the dataset does not have it or it is a text.
+    fn number(&self, name: &str) -> u64 {
+        let found = self.properties.iter().find(|property| property.name == name);
+        match found.map(|property| &property.value) {
+            Some(Value::Number(n)) => *n,
+            _ => 0,
+        }
     }
 
-    async fn long_names(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<bool, PoolError> {
-        Ok(self.number(rq, dsl, dataset, "longname").await? != 0
-            && self.feature_count(rq, "org.zfsonlinux:longname").await?.is_some())
+    fn is_set(&self, name: &str) -> bool {
+        self.number(name) != 0
     }
 
-    async fn identity(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Identity, PoolError> {
-        Ok(Identity {
+    fn long_names(&self) -> bool {
+        self.is_set("longname") && self.features.count("org.zfsonlinux:longname").is_some()
+    }
+
+    fn settings(&self) -> Settings {
+        // `xattr`: off 0, dir 1, sa 2. `acltype`: off 0, posix 1, nfsv4 2. `dnodesize`: legacy 0, auto 1, else bytes.
+        let xattr = self.number("xattr");
+        let access_times = match (self.is_set("atime"), self.is_set("relatime")) {
+            (false, _) => AccessTimes::Off,
+            (true, true) => AccessTimes::Relative,
+            (true, false) => AccessTimes::On,
+        };
+        let record_bytes = u32::try_from(self.number("recordsize")).ok().filter(|n| n.is_power_of_two());
+        let large_dnodes = self.features.count("org.zfsonlinux:large_dnode").is_some();
+        Settings {
+            read_only: self.is_set("readonly"),
+            record_bytes: record_bytes.unwrap_or(128 << 10),
+            dnode_slots: if large_dnodes { dnode_slots(self.number("dnodesize")) } else { 1 },
+            xattr_in_sa: xattr == 2,
+            xattrs: xattr != 0,
+            acl_type: match self.number("acltype") {
+                1 => AclType::Posix,
+                2 => AclType::Nfsv4,
+                _ => AclType::Off,
+            },
+            acl_mode: AclMode::from_number(self.number("aclmode")).unwrap_or_default(),
+            acl_inherit: AclInherit::from_number(self.number("aclinherit")).unwrap_or_default(),
+            access_times,
+            projects: self.features.count("org.zfsonlinux:project_quota").is_some_and(|count| count > 0),
+            long_names: self.long_names(),
+            snapdir: Snapdir::from_number(self.number("snapdir")),
+        }
+    }
+
+    fn identity(&self, dataset: &Dataset) -> Identity {
+        Identity {
             name: dataset.name.clone(),
             fsid: dataset.phys.fsid_guid,
             is_snapshot: dataset.is_snapshot(),
             referenced_bytes: dataset.phys.referenced_bytes,
-            available_bytes: self.number(rq, dsl, dataset, "available").await?,
-            long_names: self.long_names(rq, dsl, dataset).await?,
-            snapdir: Snapdir::from_number(self.number(rq, dsl, dataset, "snapdir").await?),
-        })
+            available_bytes: self.number("available"),
+            long_names: self.long_names(),
+            snapdir: Snapdir::from_number(self.number("snapdir")),
+        }
     }
 }

@@ -27,7 +27,7 @@ use weir_codec::CodecError;
 use weir_codec::crypt::{DatasetKey, Suite, WrappingKey};
 use weir_dmu::ObjectError;
 use weir_dsl::sync_tasks::{Created, DslError, KeySource, NewKey};
-use weir_dsl::{Dir, Dsl, KeyFormat, KeySpec, SetKey};
+use weir_dsl::{Dir, Dsl, KeyFormat, KeySpec, Scope, SetKey};
 use weir_format::ObjectId;
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Machine, Request};
@@ -232,7 +232,7 @@ impl Engine {
     /// # Errors
     /// [`DslError::missing`] if no dataset has that name; errors of reading the MOS.
     pub async fn is_key_loaded(&self, rq: &Request, name: &str) -> Result<Option<bool>, PoolError> {
-        let dsl = self.dsl(rq).await?;
+        let dsl = self.dsl_of(rq, name).await?;
         let dir = dsl.dir_named(name).ok_or_else(|| DslError::missing(name))?;
         Ok(dir.crypto_key().map(|_| self.keys.of(Some(dir)).is_some()))
     }
@@ -252,11 +252,11 @@ impl Engine {
         name: &str,
         secret: Vec<u8>,
     ) -> Result<(ObjectId, Arc<WrappingKey>, Vec<(ObjectId, SetKey)>), PoolError> {
-        let spec = Self::encryption_root(rq, self.synced_state(rq).await?.dsl.clone(), name).await?.spec;
+        let spec = Self::encryption_root(rq, self.synced_state(rq).await?.dsl(rq).await?, name).await?.spec;
         let format = spec.format.ok_or(ObjectError::Unsupported { what: "a key of unknown format" })?;
         let wrapping = derive(&self.machine, name, format, (spec.salt, spec.iterations), secret).await?;
         let synced = self.synced_state(rq).await?;
-        let root = Self::encryption_root(rq, synced.dsl.clone(), name).await?;
+        let root = Self::encryption_root(rq, synced.dsl(rq).await?, name).await?;
         let keys = root.opened_by(rq, &wrapping).await.map_err(|error| match error {
             PoolError::Object(ObjectError::Key { error: CodecError::WrongKey, .. }) => {
                 KeyError::Wrong { name: name.to_owned() }.into()
@@ -299,7 +299,7 @@ impl Engine {
             return Err(KeyError::Unloaded { name: name.to_owned() }.into());
         }
         let synced = self.synced_state(rq).await?;
-        let root = Self::encryption_root(rq, synced.dsl.clone(), name).await?;
+        let root = Self::encryption_root(rq, synced.dsl(rq).await?, name).await?;
         let members: Vec<String> = root.members(rq).await?.into_iter().map(|dir| dir.name.clone()).collect();
         let mut closings = Vec::new();
         for member in members {
@@ -354,7 +354,7 @@ async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError
     let rq = syncing.change.rq;
     let engine = syncing.engine;
     syncing.sync_sets().await?;
-    let root = Engine::encryption_root(rq, engine.dsl_now(rq).await?, &name).await?;
+    let root = Engine::encryption_root(rq, engine.live_dsl(rq, Scope::All).await?, &name).await?;
     let mut heads = Vec::new();
     let mut objects: BTreeSet<ObjectId> = BTreeSet::new();
     for dir in root.members(rq).await? {
@@ -371,7 +371,7 @@ async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError
         // A log that was not replayed stays until the key is loaded again.
         if *has_log {
             close(syncing, &head.name).await?;
-            clear_log(syncing, head.id).await?;
+            clear_log(syncing, head.id, &head.name).await?;
         }
     }
     syncing.sync_sets().await?;
@@ -387,7 +387,7 @@ async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError
 async fn change_key(syncing: &mut TxgSync<'_>, name: String, change: KeyChange) -> Result<(), PoolError> {
     let rq = syncing.change.rq;
     let engine = syncing.engine;
-    let dsl = engine.dsl_now(rq).await?;
+    let dsl = engine.live_dsl(rq, Scope::All).await?;
     let dir = dsl.dir_named(&name).ok_or_else(|| DslError::missing(&name))?;
     let plain = || KeyError::NotEncrypted { name: name.clone() };
     let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
@@ -413,7 +413,7 @@ async fn change_key(syncing: &mut TxgSync<'_>, name: String, change: KeyChange) 
         }
     };
     engine.keys.insert(new_root, wrapping, []);
-    engine.keys.drop_orphaned_roots(rq, &*engine.dsl_now(rq).await?).await
+    engine.keys.drop_orphaned_roots(rq, &*engine.live_dsl(rq, Scope::All).await?).await
 }
 
 /// Checks the requested encryption of a new dataset, in syncing context; `None` if it is not encrypted.
@@ -427,7 +427,7 @@ pub(crate) async fn plan(
     let above = match name.rsplit_once('/') {
         None => None,
         Some((above, _)) => {
-            let dsl = engine.dsl_now(rq).await?;
+            let dsl = engine.live_dsl(rq, Scope::Path(above)).await?;
             let dir = dsl.dir_named(above).ok_or_else(|| DslError::NoParent { name: name.to_owned() })?;
             dsl.key_spec(rq, dir).await?
         }

@@ -69,7 +69,7 @@ use weir_cache::Cache;
 use weir_dmu::ObjectSet;
 use weir_dmu::live::TxAdmission;
 use weir_dmu::txg::TxgTracker;
-use weir_dsl::Dsl;
+use weir_dsl::{Dsl, Scope};
 use weir_files::FileSystem;
 use weir_format::{Txg, Uberblock};
 use weir_machine::lock::{Mutex, MutexGuard, order};
@@ -112,8 +112,9 @@ pub struct Engine {
     gives_up_logs: AtomicBool,
     /// Held while a dataset is opened, so that each is opened once.
     opening: AsyncMutex<()>,
-    /// Serializes the syncer's changes of the MOS with the opening of datasets and with changes of their settings
-    /// (`dp_config_rwlock`). Readers of names, properties and status do not take it: they read [`synced_state`].
+    /// Held while changed properties are applied to open datasets.
+    renewing: AsyncMutex<()>,
+    /// Serializes the syncer's changes of the MOS with the opening of datasets (`dp_config_rwlock`). Readers of names, properties and status do not take it: they read [`synced_state`].
     ///
     /// The holder awaits no other lock.
     pub(crate) mos_sync_lock: AsyncMutex<()>,
@@ -171,6 +172,7 @@ impl Engine {
             opened,
             gives_up_logs: AtomicBool::new(false),
             opening: AsyncMutex::new(()),
+            renewing: AsyncMutex::new(()),
             mos_sync_lock: AsyncMutex::default(),
             queue: Queue::default(),
             tops,
@@ -234,9 +236,9 @@ impl Engine {
         PoolError::Suspended { pool: self.name(), why: why.to_string() }
     }
 
-    /// Reads the DSL directory tree. The caller is the syncer or holds `mos_sync_lock`.
-    pub(crate) async fn dsl_now(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
-        Ok(Dsl::open(rq, self.mos.clone(), &self.name()).await?)
+    /// Reads DSL directories of the open txg. The caller is the syncer or holds `mos_sync_lock`.
+    pub(crate) async fn live_dsl(&self, rq: &Request, scope: Scope<'_>) -> Result<Arc<Dsl>, PoolError> {
+        Ok(Dsl::read(rq, self.mos.clone(), &self.name(), scope).await?)
     }
 
     /// Waits until all changes made so far are on stable storage.

@@ -12,10 +12,12 @@ use weir_dmu::dedup::DedupPolicy;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::props::{self, Stored, Value};
-use weir_dsl::{Dir, Dsl, SetKey};
-use weir_format::{ChecksumKind, CompressionKind, ObjsetId, ObjsetKind};
+use weir_dsl::{Dataset, Dir, Dsl, Scope, SetKey};
+use weir_format::{ChecksumKind, CompressionKind, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::error::PoolError;
+use weir_pool::features::Features;
+use weir_pool::mos::Mos;
 
 /// The feature for block cloning.
 const CLONING: &str = "com.fudosecurity:block_cloning";
@@ -36,58 +38,66 @@ impl Engine {
     /// # Errors
     /// Errors of finding or reading the dataset.
     pub async fn open_set(&self, rq: &Request, name: &str, key: Option<SetKey>) -> Result<Arc<ObjectSet>, PoolError> {
-        let dsl = self.dsl_now(rq).await?;
+        let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
-        let key = key.or_else(|| self.keys.of(dsl.dir(dataset.dir)));
+        self.open_set_of(rq, &dsl, &dataset, key).await
+    }
+
+    /// Opens the object set of a dataset: see [`Engine::open_set`]. `dsl` contains its directory and the ancestors.
+    pub(crate) async fn open_set_of(
+        &self,
+        rq: &Request,
+        dsl: &Dsl,
+        dataset: &Dataset,
+        key: Option<SetKey>,
+    ) -> Result<Arc<ObjectSet>, PoolError> {
+        let dir = dsl.dir(dataset.dir);
+        let key = key.or_else(|| self.keys.of(dir));
         if dataset.is_snapshot() {
-            return Ok(dsl.open_set(rq, &dataset, key).await?);
+            return Ok(dsl.open_set(rq, dataset, key).await?);
         }
-        let id = ObjsetId(dataset.id.0);
+        let id = dataset.objset();
         if let Some(open) = self.sets.get(id) {
+            // A sync task that created it did not know its properties.
+            if let Some(dir) = dir {
+                self.renew_policy(rq, dsl, dir, &open.set).await?;
+            }
             return Ok(open.set);
         }
-        let policy = self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?;
-        let kind = match dsl.dir(dataset.dir) {
-            Some(dir) => dsl.kind(rq, dir).await?,
-            None => ObjsetKind::None,
-        };
-        let policy = policy_for(kind, policy);
-        let cache = match dsl.dir(dataset.dir) {
-            Some(dir) => dsl.cache_class(rq, dir).await?,
-            None => CacheClass::All,
+        let (policy, kind, cache) = match dir {
+            Some(dir) => (policy(rq, dsl, dir).await?, dsl.kind(rq, dir).await?, dsl.cache_class(rq, dir).await?),
+            None => (Policy::default(), ObjsetKind::None, CacheClass::All),
         };
         let opening = Opening { id, key, cache };
         let gate: Arc<dyn TxAdmission> = self.gate.clone();
         let pointer = dataset.phys.pointer;
+        let policy = policy_for(kind, policy);
         let set = ObjectSet::open_live(rq, self.cache.clone(), pointer, opening, gate, policy).await?;
         Ok(self.sets.insert(set))
     }
 
-    /// Applies the properties of a dataset to its open object set.
+    /// Applies the properties of a directory's head dataset to its open object set.
     ///
     /// # Errors
     /// Errors of reading the properties.
-    pub async fn renew_policy(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
-        let dsl = self.dsl_now(rq).await?;
-        let dataset = dsl.find(rq, name).await?;
-        if let Some(open) = self.sets.get(ObjsetId(dataset.id.0)) {
-            let policy = self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?;
-            open.set.set_policy(policy_for(open.set.kind(), policy));
-            if let Some(dir) = dsl.dir(dataset.dir) {
-                open.set.set_cache_class(dsl.cache_class(rq, dir).await?);
-            }
-        }
+    pub(crate) async fn renew_policy(
+        &self,
+        rq: &Request,
+        dsl: &Dsl,
+        dir: &Dir,
+        set: &ObjectSet,
+    ) -> Result<(), PoolError> {
+        set.set_policy(policy_for(set.kind(), policy(rq, dsl, dir).await?));
+        set.set_cache_class(dsl.cache_class(rq, dir).await?);
         Ok(())
     }
+}
 
-    /// The write policy of a directory's head dataset.
-    async fn policy(&self, rq: &Request, dsl: &Dsl, dir: Option<&Dir>) -> Result<Policy, PoolError> {
-        let Some(dir) = dir else { return Ok(Policy::default()) };
-        let chain = dsl.stored_chain(rq, dir).await?;
-        let mos = weir_pool::mos::Mos { set: self.mos.clone() };
-        let features = weir_pool::features::Features::read(rq, &mos).await?;
-        Ok(Policy { share_blocks: features.count(CLONING).is_some(), ..policy_of(&chain) })
-    }
+/// The write policy of a directory's head dataset.
+async fn policy(rq: &Request, dsl: &Dsl, dir: &Dir) -> Result<Policy, PoolError> {
+    let chain = dsl.stored_chain(rq, dir).await?;
+    let features = Features::read(rq, &Mos { set: dsl.mos().clone() }).await?;
+    Ok(Policy { share_blocks: features.count(CLONING).is_some(), ..policy_of(&chain) })
 }
 
 /// The effective number of a property: the nearest value that was set or received.

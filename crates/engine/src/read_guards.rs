@@ -8,7 +8,7 @@ use super::synced_state::SyncedState;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
-use weir_dsl::Dsl;
+use weir_dsl::{Dsl, Scope};
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
 use weir_pool::assemble::assemble;
@@ -56,13 +56,34 @@ impl Deref for PoolSnapshotGuard {
 }
 
 impl Engine {
-    /// The DSL as of the last txg.
+    /// The DSL as of the last txg, with all its directories.
     ///
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
         let state = self.synced_state(rq).await?;
-        Ok(DslReadGuard { dsl: state.dsl.clone(), _state: Some(state) })
+        Ok(DslReadGuard { dsl: state.dsl(rq).await?, _state: Some(state) })
+    }
+
+    /// The DSL as of the last txg, with the directory of the dataset `name` and its ancestors alone ([`Scope::Path`]).
+    ///
+    /// # Errors
+    /// Errors of reading the MOS.
+    pub async fn dsl_of(&self, rq: &Request, name: &str) -> Result<DslReadGuard, PoolError> {
+        self.dsl_in(rq, Scope::Path(name)).await
+    }
+
+    /// The DSL as of the last txg, with the directories in `scope` alone.
+    ///
+    /// # Errors
+    /// Errors of reading the MOS.
+    pub async fn dsl_in(&self, rq: &Request, scope: Scope<'_>) -> Result<DslReadGuard, PoolError> {
+        if scope == Scope::All {
+            return self.dsl(rq).await;
+        }
+        let state = self.synced_state(rq).await?;
+        let dsl = Dsl::read(rq, state.mos.clone(), &self.name(), scope).await?;
+        Ok(DslReadGuard { dsl, _state: Some(state) })
     }
 
     /// The pool as of its last txg, read through the engine's cache and devices.
@@ -93,7 +114,7 @@ impl Engine {
         // The engine uses a device that reappears only after the next import.
         let present = |guid: u64| found.devices.contains_key(&guid) && in_use.contains(&guid);
         let (state, states) = status::states(&tree, &present, &vdevs.dtls());
-        let dsl = synced.dsl.clone();
+        let dsl = synced.dsl(rq).await?;
         let (wrapping, mut loaded) = load_keys(rq, &dsl, &options.keys).await?;
         loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.keys.of(Some(dir))?))));
         let space = space::load(rq, &mos, &tree).await?;

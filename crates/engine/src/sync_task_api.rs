@@ -13,7 +13,7 @@ use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{DslSyncContext, Kind, NewDataset, Setting, VolumeSpec};
-use weir_dsl::{QuotaKind, QuotaPrincipal};
+use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
 use weir_format::ObjsetId;
 use weir_machine::Request;
 use weir_pool::error::PoolError;
@@ -37,6 +37,7 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::create`]; [`super::KeyError`] if it cannot be encrypted as requested.
     pub async fn create_encrypted(&self, new: NewDataset, encryption: Encryption) -> Result<(), PoolError> {
+        let name = new.name.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 syncing.change.check_create(&new).await?;
@@ -61,7 +62,7 @@ impl Engine {
             })
         })
         .await?;
-        self.renew_settings(&Request::internal("create")).await
+        self.renew_settings(&Request::internal("create"), Scope::Path(&name)).await
     }
 
     /// Creates a clone of a snapshot.
@@ -69,14 +70,15 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::clone_snapshot`].
     pub async fn clone_snapshot(&self, origin: String, name: String, properties: Values) -> Result<(), PoolError> {
+        let clone = name.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let created = syncing.change.clone_snapshot(&origin, &name, &properties).await?;
-                clear_log(syncing, created.dataset).await
+                clear_log(syncing, created.dataset, &name).await
             })
         })
         .await?;
-        self.renew_settings(&Request::internal("clone")).await
+        self.renew_settings(&Request::internal("clone"), Scope::Path(&clone)).await
     }
 
     /// Creates snapshots atomically, all of the same txg.
@@ -126,16 +128,17 @@ impl Engine {
     /// Errors of [`DslSyncContext::rollback`]; busy while clients use it.
     pub async fn rollback(&self, name: String, to: Option<String>) -> Result<(), PoolError> {
         let closing = self.closing(&name).await?;
+        let rolled_back = name.clone();
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 syncing.change.check_rollback(&name, to.as_deref()).await?;
                 let id = close(syncing, &name).await?;
                 syncing.change.rollback(&name, to.as_deref()).await?;
-                clear_log(syncing, id).await
+                clear_log(syncing, id, &name).await
             })
         });
         closing.end(done.await)?;
-        self.renew_settings(&Request::internal("rollback")).await
+        self.renew_settings(&Request::internal("rollback"), Scope::Path(&rolled_back)).await
     }
 
     /// Promotes a clone, so that its origin depends on it.
@@ -157,12 +160,13 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::rename`].
     pub async fn rename(&self, from: String, to: String) -> Result<(), PoolError> {
+        let renamed = to.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.rename(&from, &to).await?) })
         })
         .await?;
-        // The dataset inherits from its new ancestors now.
-        self.renew_settings(&Request::internal("rename")).await
+        // The dataset and its descendants inherit from new ancestors now.
+        self.renew_settings(&Request::internal("rename"), Scope::Subtree(&renamed)).await
     }
 
     /// Renames snapshots atomically: pairs of a snapshot and its new name after the `@`.
@@ -225,11 +229,12 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::set_properties`].
     pub async fn set_properties(&self, name: String, settings: Vec<(String, Setting)>) -> Result<(), PoolError> {
+        let top = name.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.set_properties(&name, &settings).await?) })
         })
         .await?;
-        self.renew_settings(&Request::internal("set")).await
+        self.renew_settings(&Request::internal("set"), Scope::Subtree(&top)).await
     }
 
     /// Sets the quota of a user, group or project in a file system, in bytes or objects; 0 removes it.
@@ -285,5 +290,5 @@ async fn drop_orphaned_keys(syncing: &TxgSync<'_>) -> Result<(), PoolError> {
     if engine.keys.is_empty() {
         return Ok(());
     }
-    engine.keys.drop_orphaned_roots(syncing.change.rq, &*engine.dsl_now(syncing.change.rq).await?).await
+    engine.keys.drop_orphaned_roots(syncing.change.rq, &*engine.live_dsl(syncing.change.rq, Scope::All).await?).await
 }

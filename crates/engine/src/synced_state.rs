@@ -22,21 +22,22 @@ use weir_format::Uberblock;
 use weir_machine::Request;
 use weir_pool::error::PoolError;
 
-/// The MOS and the DSL directory tree of a synced txg.
+/// The MOS of a synced txg, and its DSL.
 pub struct SyncedState {
     /// The uberblock of the txg.
     pub uberblock: Uberblock,
     /// The MOS.
     pub mos: Arc<ObjectSet>,
-    /// The directories.
-    pub dsl: Arc<Dsl>,
+    pool_name: String,
+    /// All directories, once a reader has asked for them.
+    dsl: AsyncMutex<Option<Arc<Dsl>>>,
     /// Keeps the blocks of the MOS; `None` if the pool is closed, and nothing is reused any more.
     _hold: Option<ReadHold>,
 }
 
 /// The state of the last synced txg, if a reader has asked for it.
 ///
-/// The lock is held while the state is read from the MOS, so that concurrent readers read it once. The syncer does not take
+/// The lock is held while the MOS is opened, so that concurrent readers open it once. The syncer does not take
 /// it: it clears the state with [`SyncedStates::forget`], which does nothing while a reader is reading it.
 #[derive(Default)]
 pub(crate) struct SyncedStates(AsyncMutex<Option<Arc<SyncedState>>>);
@@ -50,8 +51,23 @@ impl SyncedStates {
     }
 }
 
+impl SyncedState {
+    /// The DSL with all its directories, which are read at the first call.
+    ///
+    /// # Errors
+    /// Errors of reading the root directory.
+    pub async fn dsl(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
+        let mut known = self.dsl.lock().await;
+        let dsl = match &*known {
+            Some(dsl) => dsl.clone(),
+            None => Dsl::open(rq, self.mos.clone(), &self.pool_name).await?,
+        };
+        Ok(known.insert(dsl).clone())
+    }
+}
+
 impl Engine {
-    /// The MOS and the directories as of the last synced txg.
+    /// The pool as of the last synced txg.
     ///
     /// # Errors
     /// Errors of reading the MOS.
@@ -63,8 +79,8 @@ impl Engine {
             return Ok(state.clone());
         }
         let mos = ObjectSet::open(rq, self.cache.clone(), uberblock.root, Opening::default()).await?;
-        let dsl = Dsl::open(rq, mos.clone(), &self.name()).await?;
-        let state = Arc::new(SyncedState { uberblock, mos, dsl, _hold: hold });
+        let dsl = AsyncMutex::default();
+        let state = Arc::new(SyncedState { uberblock, mos, pool_name: self.name(), dsl, _hold: hold });
         // If a later txg has synced meanwhile, the state is of no use to the next reader.
         *known = (self.shown().uberblock.txg == state.uberblock.txg).then(|| state.clone());
         Ok(state)

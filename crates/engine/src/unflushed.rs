@@ -16,7 +16,7 @@ use std::sync::Arc;
 use weir_blocks::{BlockError, ReadOptions};
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ErrorLocation, ObjectError, ObjectSet, Opening};
-use weir_dsl::bpobj;
+use weir_dsl::{Scope, bpobj};
 use weir_format::Txg;
 use weir_format::dsl::pool as names;
 use weir_pool::error::PoolError;
@@ -37,7 +37,7 @@ pub(super) async fn first_txg_after_import(syncing: &mut TxgSync<'_>, without_lo
 
 /// Removes all livelists; destroying a clone then traverses its block tree.
 async fn drop_livelists(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
-    let dsl = syncing.engine.dsl_now(syncing.change.rq).await?;
+    let dsl = syncing.engine.live_dsl(syncing.change.rq, Scope::All).await?;
     for dir in dsl.dirs() {
         syncing.change.drop_livelist(dir.id).await?;
     }
@@ -52,7 +52,7 @@ async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(),
     // The space maps do not contain allocations from this txg on.
     let unknown = Txg(syncing.core.uberblock.txg.0 + 1);
     let blocks = engine.cache.blocks().clone();
-    let dsl = engine.dsl_now(rq).await?;
+    let dsl = engine.live_dsl(rq, Scope::All).await?;
     for dir in dsl.dirs() {
         let head = dsl.head(rq, dir).await?;
         let opening = || Opening { id: head.objset(), key: engine.keys.of(Some(dir)), ..Opening::default() };

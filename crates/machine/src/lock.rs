@@ -19,7 +19,8 @@ use std::sync::PoisonError;
 ///
 /// Locks that are held across awaits, from the first to the last that a request takes:
 ///
-/// 1. `Engine::adding` (`zpool add`), `Engine::opening` (opening a dataset), the syncer's state
+/// 1. `Engine::adding` (`zpool add`), `Engine::opening` (opening a dataset), `Engine::renewing` (applying changed properties),
+///    the syncer's state
 /// 2. `files`: the rename lock of a file system, then the locks of objects in ascending number, then the registry of system
 ///    attributes, then the delete queue
 /// 3. `volumes`: ranges of a volume in ascending offset

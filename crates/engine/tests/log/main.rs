@@ -13,6 +13,7 @@ mod missing_device;
 mod projects;
 mod promises;
 mod readers;
+mod scopes;
 mod supervision;
 mod unreadable;
 mod volumes;

@@ -8,7 +8,7 @@ use weir_dmu::live::{Policy, SpaceReserve, TxAdmission};
 use weir_dmu::{ObjectError, ObjectSet, zap};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{DslError, DslSyncContext, FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
-use weir_dsl::{Dsl, bpobj};
+use weir_dsl::{Dsl, Scope, bpobj};
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_engine::{DslReadGuard, ImportOptions, TxgSync};
 use weir_format::{DslDataset, Endian, ObjectId, ObjectType, ObjsetId, ObjsetKind};
@@ -124,7 +124,7 @@ impl History {
                 continue;
             }
             self.engine.open_set(&self.rq, &name, None).await.unwrap();
-            self.engine.renew_policy(&self.rq, &name).await.unwrap();
+            self.engine.renew_settings(&self.rq, Scope::Path(&name)).await.unwrap();
             match work::write_object(&self.engine, &name, blocks, seed).await {
                 Ok(id) => self.objects.push((name, id)),
                 // Quotas of the pool that the history began with.

@@ -3,6 +3,7 @@
 use crate::{work, zdb};
 use std::path::{Path, PathBuf};
 use weir_dmu::live::{CloneSource, NewObject, SpaceReserve};
+use weir_dsl::Scope;
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{ImportOptions, VdevAddRequest};
 use weir_format::{ObjectId, ObjectType};
@@ -211,8 +212,8 @@ async fn share(engine: &Engine) {
     work::make_dataset(engine, "tank/b").await.unwrap();
     let first = work::write_object(engine, "tank", 20, 5).await.unwrap();
     engine.sync().await.unwrap();
-    engine.renew_policy(rq, "tank").await.unwrap();
-    engine.renew_policy(rq, "tank/b").await.unwrap();
+    engine.renew_settings(rq, Scope::Path("tank")).await.unwrap();
+    engine.renew_settings(rq, Scope::Path("tank/b")).await.unwrap();
     let from = engine.open_set(rq, "tank", None).await.unwrap();
     let mut sharers = Vec::new();
     for name in ["tank", "tank/b"] {
