@@ -14,8 +14,8 @@
 //! only this arrangement guarantees that no two collide and all are reachable.
 //!
 //! Invariants. An export keeps its index for the lifetime of the tree, even if it is renamed; the index of a removed
-//! export is not reused, and its nodes are stale. The set of exports is replaced atomically ([`Tree::renew`]): each
-//! step sees either the old or the new one. A node has one representation: the root directory of an export is always
+//! export is not reused, and its nodes are stale. Exports are replaced atomically ([`Tree::renew`], [`Tree::renew_below`]): each
+//! step sees either the old or the new ones. A node has one representation: the root directory of an export is always
 //! [`Node::ROOT`], never its object number. File systems are opened on first access and kept open; ten thousand
 //! unused snapshots cost two names each. A file system whose key is not loaded appears as an empty directory with its
 //! children, like the mount point of an unmounted file system in ZFS; any other open failure is returned by each
@@ -27,6 +27,7 @@
 mod change;
 mod cursor;
 pub mod memory;
+mod namespace;
 mod source;
 mod synthetic_entries;
 
@@ -36,11 +37,11 @@ pub use source::{FileFuture, Files, Opener};
 use crate::{Acl, Attributes, FileError, FileKind, Seek, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
+use namespace::{Extent, MountedDataset, Namespace};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::UNIX_EPOCH;
-use synthetic_entries::{Entries, synthetic};
+use synthetic_entries::synthetic;
 use weir_format::ObjectId;
 use weir_machine::{Accounts, Clock, Request};
 
@@ -104,84 +105,6 @@ impl Opened {
     }
 }
 
-/// A file system or snapshot with its position in the tree.
-struct MountedDataset {
-    export: Export,
-    parent: Option<u32>,
-    is_snapshot: bool,
-    children: Entries,
-    snapshots: Entries,
-    /// Time of the last creation or destruction of a snapshot, in nanoseconds since 1970; initially the time the tree
-    /// was created.
-    snapshots_changed_ns: i128,
-    /// The opened file system, kept over renames.
-    opened: Arc<Mutex<Option<Opened>>>,
-}
-
-/// An immutable set of exports.
-#[derive(Default)]
-struct Namespace {
-    /// Exports by index; `None` for removed ones.
-    branches: Vec<Option<Arc<MountedDataset>>>,
-    by_id: BTreeMap<u64, u32>,
-}
-
-impl Namespace {
-    /// Builds the successor of `before`; see [`Tree::new`] for the order of the exports.
-    fn after(before: &Namespace, mut exports: Vec<Export>, now_ns: i128) -> Namespace {
-        if let Some(rest) = exports.get_mut(1..) {
-            // Parents before children: `a` < `a/b`, and a snapshot after its file system.
-            rest.sort_by(|a, b| a.name.cmp(&b.name));
-        }
-        let mut next = before.branches.len();
-        let mut branches: BTreeMap<u32, MountedDataset> = BTreeMap::new();
-        let mut by_name: BTreeMap<String, u32> = BTreeMap::new();
-        for (place, export) in exports.into_iter().enumerate() {
-            let (parent, leaf, is_snapshot) = split(&export.name);
-            let parent = parent.and_then(|name| by_name.get(name)).copied();
-            let known = before.by_id.get(&export.id).copied();
-            let index = known.unwrap_or(next as u32);
-            match parent.and_then(|p| branches.get_mut(&p)) {
-                Some(parent) if is_snapshot => parent.snapshots.insert(leaf, export.id, index),
-                Some(parent) => parent.children.insert(leaf, export.id, index),
-                None if place == 0 => {}
-                None => continue,
-            }
-            next += usize::from(known.is_none());
-            let opened = before.branch(index).map(|branch| branch.opened.clone()).unwrap_or_default();
-            let children = Entries::default();
-            let snapshots = Entries::default();
-            by_name.insert(export.name.clone(), index);
-            let snapshots_changed_ns = now_ns;
-            let branch =
-                MountedDataset { export, parent, is_snapshot, children, snapshots, snapshots_changed_ns, opened };
-            branches.insert(index, branch);
-        }
-        for (index, branch) in &mut branches {
-            let unchanged = |old: &&Arc<MountedDataset>| old.snapshots.by_name == branch.snapshots.by_name;
-            if let Some(old) = before.branch(*index).filter(unchanged) {
-                branch.snapshots_changed_ns = old.snapshots_changed_ns;
-            }
-        }
-        let by_id = branches.iter().map(|(index, branch)| (branch.export.id, *index)).collect();
-        let mut slots = vec![None; next];
-        for (index, branch) in branches {
-            if let Some(slot) = slots.get_mut(index as usize) {
-                *slot = Some(Arc::new(branch));
-            }
-        }
-        Namespace { branches: slots, by_id }
-    }
-
-    fn branch(&self, index: u32) -> Option<&Arc<MountedDataset>> {
-        self.branches.get(index as usize).and_then(Option::as_ref)
-    }
-
-    fn exports(&self) -> impl Iterator<Item = &Export> {
-        self.branches.iter().flatten().map(|branch| &branch.export)
-    }
-}
-
 /// Tree of all exports of a pool.
 pub struct Tree {
     opener: Arc<dyn Opener>,
@@ -199,7 +122,8 @@ type Watcher = Box<dyn Fn() + Send + Sync>;
 impl Tree {
     /// Builds a tree of `exports`, the first of which is the root; an export whose parent is missing is skipped.
     pub fn new(opener: Arc<dyn Opener>, exports: Vec<Export>) -> Self {
-        let namespace = Namespace::after(&Namespace::default(), exports, 0);
+        let mut namespace = Namespace::default();
+        namespace.replace(Extent::All, exports, 0);
         let namespace = RwLock::new(Arc::new(namespace));
         Tree { opener, namespace, clock: None, accounts: Arc::default(), watchers: Mutex::default() }
     }
@@ -236,16 +160,27 @@ impl Tree {
     /// Replaces the exports, in the same order as in [`Tree::new`] and with the same root. File systems that were
     /// locked are opened again.
     pub fn renew(&self, exports: Vec<Export>) {
+        self.replace(Extent::All, exports);
+    }
+
+    /// Replaces the exports of the file systems `tops`, their snapshots and descendants by `exports`. The cost does not
+    /// depend on the number of the other exports.
+    pub fn renew_below(&self, tops: &[String], exports: Vec<Export>) {
+        self.replace(Extent::Below(tops), exports);
+    }
+
+    fn replace(&self, extent: Extent<'_>, exports: Vec<Export>) {
         let changed = {
             let mut namespace = self.namespace.write().unwrap_or_else(PoisonError::into_inner);
-            let next = Namespace::after(&namespace, exports, self.now_ns());
-            let mut changed = !next.exports().eq(namespace.exports());
-            for branch in next.branches.iter().flatten() {
+            let now_ns = self.now_ns();
+            let namespace = Arc::make_mut(&mut namespace);
+            let replaced = namespace.replace(extent, exports, now_ns);
+            let mut changed = replaced.changed;
+            for branch in replaced.placed.iter().filter_map(|index| namespace.branch(*index)) {
                 let mut opened = branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
                 changed |= opened.as_ref().is_some_and(Opened::is_closed);
                 changed |= opened.take_if(|opened| matches!(opened, Opened::Locked)).is_some();
             }
-            *namespace = Arc::new(next);
             changed
         };
         if changed {
@@ -278,7 +213,7 @@ impl Tree {
 
     /// Index of the export with this ID.
     pub fn branch_by_id(&self, id: u64) -> Option<u32> {
-        self.namespace().by_id.get(&id).copied()
+        self.namespace().index_of(id)
     }
 
     /// Device number of a node's export for `stat`.
@@ -561,17 +496,6 @@ impl Tree {
             Opened::Files(files) if !node.is_synthetic() => Ok(files),
             _ => Err(FileError::IsDirectory { object: ObjectId(node.object) }),
         }
-    }
-}
-
-/// Splits a name into parent, last component and whether it is a snapshot: `pool/a@s` is (`pool/a`, `s`, true).
-fn split(name: &str) -> (Option<&str>, &[u8], bool) {
-    if let Some((parent, leaf)) = name.split_once('@') {
-        return (Some(parent), leaf.as_bytes(), true);
-    }
-    match name.rsplit_once('/') {
-        Some((parent, leaf)) => (Some(parent), leaf.as_bytes(), false),
-        None => (None, name.as_bytes(), false),
     }
 }
 

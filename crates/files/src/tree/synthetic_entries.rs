@@ -2,7 +2,8 @@
 //! stable order (see [`super::cursor`]).
 
 use super::cursor::{AFTER_CONTROL, AFTER_PARENT, AFTER_SELF, Position, number_of};
-use super::{MountedDataset, Node, Opened, Tree, TreeEntry};
+use super::namespace::MountedDataset;
+use super::{Node, Opened, Tree, TreeEntry};
 use crate::{Attributes, FileError, FileKind, Snapdir};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +11,7 @@ use weir_format::ObjectId;
 use weir_machine::Request;
 
 /// Exports mounted in a directory, by the last component of their name and by their ID in cookies.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Entries {
     pub by_name: BTreeMap<Vec<u8>, u32>,
     in_order: BTreeMap<u64, (Vec<u8>, u32)>,
@@ -20,6 +21,17 @@ impl Entries {
     pub fn insert(&mut self, name: &[u8], id: u64, index: u32) {
         self.by_name.insert(name.to_vec(), index);
         self.in_order.insert(number_of(id), (name.to_vec(), index));
+    }
+
+    pub fn remove(&mut self, name: &[u8], id: u64) {
+        self.by_name.remove(name);
+        self.in_order.remove(&number_of(id));
+    }
+
+    /// All names, in listing order and by name.
+    #[cfg(test)]
+    pub fn names(&self) -> [Vec<Vec<u8>>; 2] {
+        [self.in_order.values().map(|(name, _)| name.clone()).collect(), self.by_name.keys().cloned().collect()]
     }
 
     pub fn get(&self, name: &[u8]) -> Option<u32> {

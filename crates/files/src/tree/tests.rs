@@ -1,7 +1,9 @@
 use super::memory::{MemoryFiles, MemoryOpener};
+use super::synthetic_entries::Entries;
 use super::*;
 use crate::Snapdir;
 use futures_util::FutureExt;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn export(name: &str, id: u64) -> Export {
@@ -193,6 +195,61 @@ fn remaining_exports_keep_their_nodes() {
     let again = walk(&tree, "b").unwrap();
     assert!(again.branch != a.branch && again.branch != new.branch);
     assert_eq!((tree.exports().len(), seen.load(Ordering::Relaxed)), (2, 2));
+}
+
+/// Random changes below some file systems leave the same tree as replacing all exports.
+#[test]
+fn changes_below_file_systems_equal_replacing_all() {
+    let opener = || Arc::new(MemoryOpener::default());
+    let mut dice = weir_sim::Rng::new(5);
+    let mut steps = 0;
+    for _ in 0..20 {
+        let mut all = BTreeMap::from([("p".to_owned(), 1)]);
+        let listed = |all: &BTreeMap<String, u64>| all.iter().map(|(name, id)| export(name, *id)).collect::<Vec<_>>();
+        let tree = Tree::new(opener(), listed(&all));
+        for next_id in 2..62 {
+            let heads: Vec<String> = all.keys().filter(|name| !name.contains('@')).cloned().collect();
+            let top = heads[dice.below(heads.len() as u64) as usize].clone();
+            let is_below = |name: &str, top: &str| {
+                name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+            };
+            let mut tops = vec![top.clone()];
+            match dice.below(4) {
+                0 => drop(all.insert(format!("{top}@s{}", dice.below(4)), next_id)),
+                1 if top != "p" => all.retain(|name, _| !is_below(name, &top)),
+                2 if top != "p" => {
+                    let to = format!("p/r{next_id}");
+                    let moved: Vec<_> = all.extract_if(.., |name, _| is_below(name, &top)).collect();
+                    all.extend(moved.into_iter().map(|(name, id)| (format!("{to}{}", &name[top.len()..]), id)));
+                    tops.push(to);
+                }
+                _ => {
+                    let name = format!("{top}/c{}", dice.below(5));
+                    all.entry(name.clone()).or_insert(next_id);
+                    tops = vec![name];
+                }
+            }
+            let inside = |name: &str| tops.iter().any(|top| is_below(name, top));
+            tree.renew_below(&tops, listed(&all).into_iter().filter(|export| inside(&export.name)).collect());
+            let mut found = tree.exports();
+            found.sort_by(|a, b| a.name.cmp(&b.name));
+            assert_eq!(found, listed(&all), "after a change below {tops:?}");
+            let fresh = Tree::new(opener(), listed(&all));
+            for (name, id) in &all {
+                let branch_of = |tree: &Tree| {
+                    let namespace = tree.namespace();
+                    namespace.branch(namespace.index_of(*id).unwrap()).unwrap().clone()
+                };
+                let here = branch_of(&tree);
+                let there = branch_of(&fresh);
+                let lists = |branch: &MountedDataset| [&branch.children, &branch.snapshots].map(Entries::names);
+                assert_eq!(lists(&here), lists(&there), "{name}");
+                assert_eq!(here.parent.is_some(), there.parent.is_some());
+                steps += 1;
+            }
+        }
+    }
+    assert!(steps > 5000, "{steps} exports compared");
 }
 
 /// Snapshots are created and destroyed during a listing: each that exists throughout is listed exactly once.
