@@ -3,13 +3,16 @@
 use crate::files::TreeFiles;
 use crate::volumes::Volumes;
 use futures_util::FutureExt;
+use futures_util::lock::Mutex as AsyncMutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_dsl::Scope;
 use weir_dsl::props::{DatasetKind, Value};
-use weir_engine::{DslReadGuard, Engine};
+use weir_engine::{Changed, DslReadGuard, Engine};
 use weir_files::tree::{Export, FileFuture, Files, Opener, Tree};
 use weir_files::{FileError, FileSystem};
 use weir_machine::{Accounts, Request};
-use weir_pool::datasets::{DatasetInfo, datasets_of};
+use weir_pool::datasets::{DatasetInfo, datasets_in, datasets_of};
 use weir_pool::{Pool, PoolError};
 use weir_volumes::Volume;
 
@@ -150,6 +153,8 @@ pub struct Exports {
     pub files: Arc<TreeFiles>,
     /// Volumes and their snapshots.
     pub volumes: Arc<Volumes>,
+    /// Held while the exports are brought up to date.
+    renewing: AsyncMutex<()>,
 }
 
 impl Exports {
@@ -158,6 +163,10 @@ impl Exports {
     /// # Errors
     /// If the datasets cannot be read.
     pub async fn open(rq: &Request, pool: &OpenPool) -> Result<Exports, PoolError> {
+        if let OpenPool::Writable(engine) = pool {
+            // What changed before is in the lists that are read now.
+            engine.changed.take();
+        }
         let all = datasets(rq, pool).await?;
         let clock = match pool {
             OpenPool::ReadOnly(pool) => pool.machine.clock.clone(),
@@ -168,17 +177,46 @@ impl Exports {
         let volumes = Arc::new(Volumes::default());
         volumes.renew(rq, pool, &all).await;
         let files = Arc::new(TreeFiles::new(tree.clone()));
-        Ok(Exports { pool: pool.clone(), tree, files, volumes })
+        Ok(Exports { pool: pool.clone(), tree, files, volumes, renewing: AsyncMutex::default() })
     }
 
-    /// Rebuilds the exports from the current datasets.
+    /// Brings the exports up to date with the datasets that have changed since the last call.
     ///
     /// # Errors
-    /// If the datasets cannot be read.
+    /// If the datasets cannot be read; the next call tries again.
     pub async fn renew(&self, rq: &Request) -> Result<(), PoolError> {
+        let OpenPool::Writable(engine) = &self.pool else { return Ok(()) };
+        // One at a time: an older state must not replace a newer one.
+        let _one_at_a_time = self.renewing.lock().await;
+        let done = match engine.changed.take() {
+            Changed::All => self.renew_all(rq).await,
+            Changed::Below(tops) => self.renew_below(rq, engine, tops.into_iter().collect()).await,
+        };
+        if done.is_err() {
+            engine.changed.note_all();
+        }
+        done
+    }
+
+    async fn renew_all(&self, rq: &Request) -> Result<(), PoolError> {
         let all = datasets(rq, &self.pool).await?;
         self.tree.renew(tree_exports(&all));
         self.volumes.renew(rq, &self.pool, &all).await;
+        Ok(())
+    }
+
+    async fn renew_below(&self, rq: &Request, engine: &Engine, tops: Vec<String>) -> Result<(), PoolError> {
+        // By name, so that no dataset is listed twice.
+        let mut found = BTreeMap::new();
+        for top in &tops {
+            let scope = Scope::Subtree(top);
+            let dsl = engine.dsl_in(rq, scope).await?;
+            let below = datasets_in(rq, &dsl, scope, true).await;
+            found.extend(below.into_iter().map(|dataset| (dataset.name.clone(), dataset)));
+        }
+        let found: Vec<DatasetInfo> = found.into_values().collect();
+        self.tree.renew_below(&tops, tree_exports(&found));
+        self.volumes.renew_below(rq, &self.pool, &tops, &found).await;
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
 use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
 use weir_machine::Request;
@@ -32,20 +33,37 @@ impl Volumes {
     /// Exports the volumes among `all`. A volume that cannot be opened (its key is not loaded, or it is damaged) is
     /// skipped and logged.
     pub(crate) async fn renew(&self, rq: &Request, pool: &OpenPool, all: &[DatasetInfo]) {
-        let before = self.volumes().clone();
-        let mut opened = BTreeMap::new();
-        for dataset in all.iter().filter(|dataset| dataset.kind == DatasetKind::Volume || dataset.of_volume) {
-            let known = before.get(&dataset.name).filter(|l| l.id == dataset.fsid && !l.volume.is_closed());
-            let volume = match known {
-                Some(exported) => Ok(exported.volume.clone()),
+        let opened = self.opened(rq, pool, all).await;
+        *self.volumes() = opened;
+    }
+
+    /// Exports the volumes among `found`, which are the datasets below `tops`, instead of those that were there before.
+    pub(crate) async fn renew_below(&self, rq: &Request, pool: &OpenPool, tops: &[String], found: &[DatasetInfo]) {
+        let opened = self.opened(rq, pool, found).await;
+        let is_below = |name: &str| {
+            let of = name.split('@').next().unwrap_or(name);
+            tops.iter().any(|top| Scope::Subtree(top).contains(of))
+        };
+        let mut volumes = self.volumes();
+        volumes.retain(|name, _| !is_below(name));
+        volumes.extend(opened);
+    }
+
+    /// Opens the volumes in a list, except those that are open already.
+    async fn opened(&self, rq: &Request, pool: &OpenPool, list: &[DatasetInfo]) -> BTreeMap<String, ExportedVolume> {
+        let mut out = BTreeMap::new();
+        for dataset in list.iter().filter(|dataset| dataset.kind == DatasetKind::Volume || dataset.of_volume) {
+            let known = self.volumes().get(&dataset.name).cloned();
+            let volume = match known.filter(|known| known.id == dataset.fsid && !known.volume.is_closed()) {
+                Some(exported) => Ok(exported.volume),
                 None => pool.volume(rq, &dataset.name).await,
             };
             match volume {
-                Ok(volume) => drop(opened.insert(dataset.name.clone(), ExportedVolume { id: dataset.fsid, volume })),
+                Ok(volume) => drop(out.insert(dataset.name.clone(), ExportedVolume { id: dataset.fsid, volume })),
                 Err(error) => tracing::warn!(name = dataset.name, %error, "volume is not exported"),
             }
         }
-        *self.volumes() = opened;
+        out
     }
 
     /// Finds a volume; the empty name selects the only volume, if there is exactly one.

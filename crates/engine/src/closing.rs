@@ -11,8 +11,8 @@ use std::sync::Arc;
 use weir_blocks::ReadOptions;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
-use weir_dsl::Scope;
 use weir_dsl::sync_tasks::DslError;
+use weir_dsl::{Dataset, Scope};
 use weir_format::zil::ZilHeader;
 use weir_format::{ObjectId, ObjsetId};
 use weir_machine::Request;
@@ -76,10 +76,10 @@ impl Engine {
     }
 }
 
-/// Removes a closed or unopened dataset from the open sets and frees its intent log; returns its object number.
+/// Removes a closed or unopened dataset from the open sets and frees its intent log; returns the dataset.
 ///
 /// The caller is in syncing context.
-pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<ObjectId, PoolError> {
+pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<Dataset, PoolError> {
     let rq = syncing.change.rq;
     let dsl = syncing.engine.live_dsl(rq, Scope::Path(name)).await?;
     let dataset = dsl.find(rq, name).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<Objec
     }
     blocks.into_iter().for_each(|block| syncing.change.free_log_block(block));
     engine.sets.remove(dataset.objset());
-    Ok(dataset.id)
+    Ok(dataset)
 }
 
 /// Clears the intent log header of an object set that was copied from a snapshot, because the log is the origin's.

@@ -287,7 +287,9 @@ impl Engine {
                 Ok(())
             })
         })
-        .await
+        .await?;
+        self.changed.note_all();
+        Ok(())
     }
 
     /// Unloads the key of an encryption root and wipes it.
@@ -309,6 +311,7 @@ impl Engine {
         let name = name.to_owned();
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(unload(syncing, name))).await;
         let is_done = done.is_ok();
+        self.changed.note_all();
         for closing in closings {
             // After a failed unload, the datasets can be opened again.
             let _ = closing.end(if is_done { Ok(()) } else { Err(PoolError::from(KeyError::NotLoaded)) });

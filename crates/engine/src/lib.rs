@@ -18,6 +18,7 @@ pub mod add;
 pub(crate) mod allocation;
 pub mod autotrim;
 pub mod brt;
+pub mod changed_datasets;
 pub mod checkpoint_obsolete_maps;
 pub(crate) mod closing;
 pub mod config;
@@ -45,6 +46,7 @@ pub mod tx_admission;
 mod unflushed;
 
 pub use add::VdevAddRequest;
+pub use changed_datasets::{Changed, ChangedDatasets};
 pub use config::{Config, Host};
 pub use create::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
 pub use events::{Event, Events};
@@ -103,6 +105,8 @@ pub struct Engine {
     pub gate: Arc<PoolTxAdmission>,
     /// The object sets that are open for writing.
     pub sets: OpenDatasets,
+    /// Datasets that were created, destroyed or renamed, for front ends.
+    pub changed: ChangedDatasets,
     /// The loaded keys of encrypted datasets.
     pub keys: KeyStore,
     /// The pool's events.
@@ -167,6 +171,7 @@ impl Engine {
             mos,
             gate,
             sets: OpenDatasets::default(),
+            changed: ChangedDatasets::default(),
             keys,
             events,
             opened,

@@ -62,6 +62,7 @@ impl Engine {
             })
         })
         .await?;
+        self.changed.note(&name);
         self.renew_settings(&Request::internal("create"), Scope::Path(&name)).await
     }
 
@@ -78,6 +79,7 @@ impl Engine {
             })
         })
         .await?;
+        self.changed.note(&clone);
         self.renew_settings(&Request::internal("clone"), Scope::Path(&clone)).await
     }
 
@@ -86,10 +88,13 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::snapshot`].
     pub async fn snapshot(&self, names: Vec<String>, properties: Values) -> Result<(), PoolError> {
+        let made = names.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.snapshot(&names, &properties).await.map(drop)?) })
         })
-        .await
+        .await?;
+        made.iter().for_each(|name| self.changed.note(name));
+        Ok(())
     }
 
     /// Destroys snapshots; with `defer`, those in use are destroyed when their last user is gone.
@@ -97,10 +102,13 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::destroy_snapshots`].
     pub async fn destroy_snapshots(&self, names: Vec<String>, defer: bool) -> Result<(), PoolError> {
+        let destroyed = names.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.destroy_snapshots(&names, defer).await?) })
         })
-        .await
+        .await?;
+        destroyed.iter().for_each(|name| self.changed.note(name));
+        Ok(())
     }
 
     /// Destroys a file system or volume that has neither snapshots nor children.
@@ -109,17 +117,23 @@ impl Engine {
     /// Errors of [`DslSyncContext::destroy`]; busy while clients use it.
     pub async fn destroy_dataset(&self, name: String) -> Result<(), PoolError> {
         let closing = self.closing(&name).await?;
+        let destroyed = name.clone();
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 syncing.change.check_destroy(&name).await?;
-                let id = close(syncing, &name).await?;
-                let done = syncing.change.destroy(&name).await;
-                tracing::debug!("object set {id} destroyed");
-                done?;
-                drop_orphaned_keys(syncing).await
+                let dataset = close(syncing, &name).await?;
+                let is_clone = syncing.change.is_clone(dataset.dir).await?;
+                syncing.change.destroy(&name).await?;
+                tracing::debug!("object set {} destroyed", dataset.id);
+                drop_orphaned_keys(syncing).await.map(|()| is_clone)
             })
         });
-        closing.end(done.await)
+        match closing.end(done.await)? {
+            // The snapshot that it was cloned from may have been destroyed with it (`zfs destroy -d`).
+            true => self.changed.note_all(),
+            false => self.changed.note(&destroyed),
+        }
+        Ok(())
     }
 
     /// Rolls a dataset back to its last snapshot, which must be `to` if that is given.
@@ -132,12 +146,13 @@ impl Engine {
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 syncing.change.check_rollback(&name, to.as_deref()).await?;
-                let id = close(syncing, &name).await?;
+                let id = close(syncing, &name).await?.id;
                 syncing.change.rollback(&name, to.as_deref()).await?;
                 clear_log(syncing, id, &name).await
             })
         });
         closing.end(done.await)?;
+        self.changed.note(&rolled_back);
         self.renew_settings(&Request::internal("rollback"), Scope::Path(&rolled_back)).await
     }
 
@@ -152,7 +167,10 @@ impl Engine {
                 drop_orphaned_keys(syncing).await
             })
         })
-        .await
+        .await?;
+        // Snapshots move between this dataset and its origin.
+        self.changed.note_all();
+        Ok(())
     }
 
     /// Renames a file system or volume.
@@ -160,11 +178,14 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::rename`].
     pub async fn rename(&self, from: String, to: String) -> Result<(), PoolError> {
+        let before = from.clone();
         let renamed = to.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.rename(&from, &to).await?) })
         })
         .await?;
+        self.changed.note(&before);
+        self.changed.note(&renamed);
         // The dataset and its descendants inherit from new ancestors now.
         self.renew_settings(&Request::internal("rename"), Scope::Subtree(&renamed)).await
     }
@@ -174,10 +195,13 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::rename_snapshots`].
     pub async fn rename_snapshots(&self, names: Pairs) -> Result<(), PoolError> {
+        let renamed: Vec<String> = names.iter().map(|(snapshot, _)| snapshot.clone()).collect();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.rename_snapshots(&names).await?) })
         })
-        .await
+        .await?;
+        renamed.iter().for_each(|name| self.changed.note(name));
+        Ok(())
     }
 
     /// Holds snapshots: pairs of snapshot and tag.
@@ -196,10 +220,14 @@ impl Engine {
     /// # Errors
     /// Errors of [`DslSyncContext::release`].
     pub async fn release(&self, holds: Pairs) -> Result<(), PoolError> {
+        let released: Vec<String> = holds.iter().map(|(snapshot, _)| snapshot.clone()).collect();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.release(&holds).await?) })
         })
-        .await
+        .await?;
+        // The release may have destroyed the snapshot (`zfs destroy -d`).
+        released.iter().for_each(|name| self.changed.note(name));
+        Ok(())
     }
 
     /// Creates bookmarks: pairs of a bookmark and its source snapshot or bookmark.

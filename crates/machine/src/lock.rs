@@ -54,6 +54,8 @@ pub mod order {
         WAITS_FOR,
         /// Table of open datasets.
         OPEN_DATASETS,
+        /// Changes of datasets that no front end has taken yet.
+        CHANGED_DATASETS,
         /// Loaded keys.
         KEYS,
         /// Readers with long holds.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dsl::props::{DatasetKind, Value};
-use weir_dsl::{Dataset, Dir, Dsl, PoolFacts};
+use weir_dsl::{Dataset, Dir, Dsl, PoolFacts, Scope};
 use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::{ObjsetId, ObjsetKind};
 use weir_machine::Request;
@@ -29,8 +29,13 @@ pub struct DatasetInfo {
 /// Lists all file systems, volumes and, if requested, snapshots: each after its parent, snapshots after their dataset
 /// from the oldest on. Datasets that cannot be read are logged and left out.
 pub async fn datasets_of(rq: &Request, dsl: &Dsl, snapshots: bool) -> Vec<DatasetInfo> {
+    datasets_in(rq, dsl, Scope::All, snapshots).await
+}
+
+/// Lists the datasets in `scope`, as [`datasets_of`] does.
+pub async fn datasets_in(rq: &Request, dsl: &Dsl, scope: Scope<'_>, snapshots: bool) -> Vec<DatasetInfo> {
     let mut out = Vec::new();
-    for dir in dsl.dirs() {
+    for dir in dsl.dirs().into_iter().filter(|dir| scope.contains(&dir.name)) {
         let info = dataset_infos(rq, dsl, dir, snapshots).await;
         match info {
             Ok(infos) => out.extend(infos),

@@ -192,3 +192,72 @@ fn property_changes_apply_to_open_file_systems() {
     });
     run.unwrap();
 }
+
+/// Every kind of change of datasets leaves the exports that a fresh list gives.
+#[test]
+fn exports_follow_every_kind_of_change() {
+    let world = SimWorld::new(3);
+    world.add_disk("/sim/d0", 64 << 20, 512, Timing::SataSsd);
+    let run = world.run(async {
+        let rq = &Request::internal("test");
+        let engine = pool_of(&world).await;
+        let pool = OpenPool::Writable(engine.clone());
+        let exports = Exports::open(rq, &pool).await.unwrap();
+        let mut steps = 0;
+        let mut check = async |what: &str| {
+            exports.renew(rq).await.unwrap();
+            let all = datasets(rq, &pool).await.unwrap();
+            let mut wanted = tree_exports(&all);
+            wanted.sort_by(|a, b| a.name.cmp(&b.name));
+            let mut found = exports.tree.exports();
+            found.sort_by(|a, b| a.name.cmp(&b.name));
+            assert_eq!(found, wanted, "after {what}");
+            let volumes = all.iter().filter(|dataset| dataset.kind == DatasetKind::Volume || dataset.of_volume);
+            let mut volumes: Vec<&str> = volumes.map(|dataset| dataset.name.as_str()).collect();
+            volumes.sort_unstable();
+            assert_eq!(exports.volumes.names(), volumes, "after {what}");
+            assert_eq!(engine.changed.take(), Changed::default(), "changes are taken");
+            steps += 1;
+        };
+        let make = async |name: &str, kind| {
+            let new = NewDataset { name: name.into(), kind, properties: Vec::new() };
+            engine.create_dataset(new).await.unwrap();
+        };
+        let files = || Kind::FileSystem(FileSystemSpec::default());
+        let pair = |a: &str, b: &str| vec![(a.to_owned(), b.to_owned())];
+        make("tank/a", files()).await;
+        make("tank/a/b", files()).await;
+        make("tank/ab", files()).await;
+        make("tank/a/vol", Kind::Volume(VolumeSpec { size_bytes: 1 << 20, block_bytes: 4096 })).await;
+        check("create").await;
+        engine.snapshot(vec!["tank/a@1".into(), "tank/a/b@1".into(), "tank/a/vol@1".into()], Vec::new()).await.unwrap();
+        check("snapshot").await;
+        engine.clone_snapshot("tank/a/b@1".into(), "tank/clone".into(), Vec::new()).await.unwrap();
+        check("clone").await;
+        engine.rename("tank/a".into(), "tank/moved".into()).await.unwrap();
+        check("rename").await;
+        engine.rename_snapshots(pair("tank/moved/vol@1", "2")).await.unwrap();
+        check("rename of a snapshot").await;
+        engine.promote("tank/clone".into()).await.unwrap();
+        check("promote").await;
+        engine.rollback("tank/clone".into(), Some("tank/clone@1".into())).await.unwrap();
+        check("rollback").await;
+        engine.hold(pair("tank/moved@1", "tag")).await.unwrap();
+        engine.destroy_snapshots(vec!["tank/moved@1".into()], true).await.unwrap();
+        check("deferred destroy").await;
+        engine.release(pair("tank/moved@1", "tag")).await.unwrap();
+        check("release").await;
+        engine.destroy_snapshots(vec!["tank/clone@1".into()], true).await.unwrap();
+        check("deferred destroy of a clone's origin").await;
+        engine.destroy_dataset("tank/moved/b".into()).await.unwrap();
+        check("destroy of the last clone").await;
+        engine.destroy_snapshots(vec!["tank/moved/vol@2".into()], false).await.unwrap();
+        engine.destroy_dataset("tank/moved/vol".into()).await.unwrap();
+        engine.destroy_dataset("tank/moved".into()).await.unwrap();
+        check("destroy").await;
+        assert_eq!(exports.tree.exports().len(), 3, "the pool, ab and the clone");
+        assert_eq!(steps, 12);
+        engine.export().await.unwrap();
+    });
+    run.unwrap();
+}
