@@ -1,5 +1,6 @@
 //! `cargo xtask bench read` and `bench write`: Weir compared with others in the same run, as ratios. `bench compare`: this
-//! build compared with another build of Weir. `bench scan`: long directories and lists of snapshots. `bench kernels`:
+//! build compared with another build of Weir. `bench scan`: long directories and lists of snapshots, commands with many
+//! datasets. `bench kernels`:
 //! parity compared with OpenZFS. `bench accounting`: the cost of accounting requests.
 //!
 //! Results are comparable only if measured on the same files in the same minute, so each benchmark is one program
@@ -21,7 +22,7 @@ pub fn run(arguments: &[String]) -> Outcome {
                 _ => Err(format!("bench {kind}: failed or below a target")),
             }
         }
-        _ => Err("usage: `bench read [--prepare] [--only CASE]`, `bench scan [--prepare]`, \
+        _ => Err("usage: `bench read [--prepare] [--only CASE]`, `bench scan [--prepare] [--only lists|commands]`, \
                   `bench write [--rounds N] [--only ROW]`, `bench compare OTHER/target/release/weir-judge [--rounds N] \
                   [--only TEXT]`, `bench accounting` or `bench kernels`"
             .to_string()),

@@ -8,10 +8,12 @@
 //!   read, scan ──► read_child                  the engine opens a pool that zfs-fuse made
 //!   write ───────► write_child                 the engine makes a pool on files that were written before
 //!         ───────► mounted                     the same files under any file system that can be mounted
+//!   scan ────────► administration              commands of an administrator on a pool that a server has open
 //!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
+pub mod administration;
 pub mod compare;
 pub mod mounted;
 pub mod read;

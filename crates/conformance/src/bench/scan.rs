@@ -1,5 +1,5 @@
-//! Benchmark of long lists: directories of up to a million entries, up to ten thousand snapshots. Ten times the entries
-//! must take about ten times as long.
+//! Benchmark of long lists: directories of up to a million entries, up to ten thousand snapshots, and commands with up to ten
+//! thousand datasets. Ten times the entries must take about ten times as long.
 //!
 //! The pool is made by zfs-fuse (`xtask/scripts/zfs-fuse.sh make-scan`). Each list is read cold by a process of its
 //! own: a directory through the engine, page by page like a server; snapshots by `weir zfs list` with its default
@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use super::administration;
 use super::read::child;
 use super::{folder, line_of, succeeded, zfs_fuse};
 use crate::JudgeError;
@@ -24,11 +25,23 @@ const TURNS: usize = 3;
 /// Maximum cost of an entry of the longest list, relative to that in the list before.
 const GROWTH: f64 = 1.5;
 
-/// Runs the benchmark. `--prepare` makes the pool if it does not exist.
+/// Runs the benchmark: all of it, or `--only lists` or `--only commands`. `--prepare` makes the pool of the lists if it does
+/// not exist.
 ///
 /// # Errors
 /// Errors if the pool or the tools are missing, or a list has a wrong number of entries.
 pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> {
+    let wanted = |part: &str| match arguments.iter().position(|argument| argument == "--only") {
+        Some(at) => arguments.get(at + 1).is_some_and(|only| only == part),
+        None => true,
+    };
+    if wanted("commands") {
+        administration::run(report)?;
+    }
+    if wanted("lists") { lists(arguments, report) } else { Ok(()) }
+}
+
+fn lists(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let folder = folder();
     if arguments.iter().any(|argument| argument == "--prepare") {
         zfs_fuse(&folder, &["make-scan"])?.lines().for_each(line);
