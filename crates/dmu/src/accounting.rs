@@ -8,10 +8,9 @@
 //! The upper half of a FUID is the index of a domain (a Windows SID) in the file system's FUID table; 0 is POSIX.
 
 use crate::error::ObjectError;
-use crate::object_set::ObjectSet;
+use crate::handles::Accounting;
 use crate::zap::{self, Match, Zap};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use weir_format::znode::{Fuid, decode_fuid_table, master};
 use weir_format::{ObjectId, Objset};
 use weir_machine::Request;
@@ -105,13 +104,13 @@ pub type Accounts = BTreeMap<Fuid, Account>;
 /// Names of domains by index.
 pub type Domains = BTreeMap<u64, String>;
 
-impl ObjectSet {
+impl Accounting<'_> {
     /// Returns the usage and the own limits of each user, group or project of a file system.
-    pub async fn accounts(self: &Arc<Self>, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
+    pub async fn accounts(self, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
         let mut out = Accounts::new();
-        match self.object(rq, ObjectId(who.object())).await {
+        match self.set.object(rq, ObjectId(who.object())).await {
             Ok(object) => {
-                for entry in Zap::of(rq, self, object).await?.all(rq, MAX_IDENTITIES).await? {
+                for entry in Zap::of(rq, self.set, object).await?.all(rq, MAX_IDENTITIES).await? {
                     let (key, value) = (entry.key.text(), entry.value.first().unwrap_or(0));
                     match key.strip_prefix("obj-") {
                         Some(key) => account(&mut out, key, |a| a.used_objects = value),
@@ -137,10 +136,11 @@ impl ObjectSet {
     ///
     /// # Errors
     /// Errors of reading the accounts.
-    pub async fn bound_accounts(self: &Arc<Self>, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
+    pub async fn bound_accounts(self, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
         let mut out = self.accounts(rq, who).await?;
         for what in QuotaKind::ALL {
-            let default_quota = zap::lookup_word(rq, self, ObjectId(master::OBJECT), who.default_name(what)).await?;
+            let default_quota =
+                zap::lookup_word(rq, self.set, ObjectId(master::OBJECT), who.default_name(what)).await?;
             for account in out.values_mut() {
                 let limit = match what {
                     QuotaKind::Bytes => &mut account.quota_bytes,
@@ -153,13 +153,13 @@ impl ObjectSet {
     }
 
     /// Whether objects are accounted; file systems that older software made account only bytes.
-    pub fn counts_objects(&self) -> bool {
-        self.root().header.flags & Objset::OBJECT_ACCOUNTING != 0
+    pub fn counts_objects(self) -> bool {
+        self.set.root().header.flags & Objset::OBJECT_ACCOUNTING != 0
     }
 
     /// Whether projects are accounted; file systems that older software made do not.
-    pub fn counts_projects(&self) -> bool {
-        self.root().header.flags & Objset::PROJECT_ACCOUNTING != 0
+    pub fn counts_projects(self) -> bool {
+        self.set.root().header.flags & Objset::PROJECT_ACCOUNTING != 0
     }
 
     /// Returns the usage of one user, group or project, as of the last synced txg.
@@ -167,7 +167,7 @@ impl ObjectSet {
     /// # Errors
     /// Errors of reading the accounting objects.
     pub async fn used_by(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         who: QuotaPrincipal,
         what: QuotaKind,
@@ -177,7 +177,7 @@ impl ObjectSet {
             QuotaKind::Bytes => format!("{id:x}"),
             QuotaKind::Objects => format!("obj-{id:x}"),
         };
-        match zap::lookup_word(rq, self, ObjectId(who.object()), &name).await {
+        match zap::lookup_word(rq, self.set, ObjectId(who.object()), &name).await {
             Ok(found) => Ok(found.unwrap_or(0)),
             Err(error) if error.is_absent() => Ok(0),
             Err(error) => Err(error),
@@ -189,7 +189,7 @@ impl ObjectSet {
     /// # Errors
     /// Errors of reading the limits.
     pub async fn limits_of(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         who: QuotaPrincipal,
         what: QuotaKind,
@@ -203,37 +203,39 @@ impl ObjectSet {
     /// # Errors
     /// Errors of reading the limits.
     pub async fn limit_of(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         who: QuotaPrincipal,
         what: QuotaKind,
         id: u64,
     ) -> Result<Option<u64>, ObjectError> {
         let master = ObjectId(master::OBJECT);
-        let own = match zap::lookup_word(rq, self, master, who.quota_name(what)).await? {
-            Some(zap) => zap::lookup_word(rq, self, ObjectId(zap), &format!("{id:x}")).await?,
+        let own = match zap::lookup_word(rq, self.set, master, who.quota_name(what)).await? {
+            Some(zap) => zap::lookup_word(rq, self.set, ObjectId(zap), &format!("{id:x}")).await?,
             None => None,
         };
         let limit = match own {
             Some(own) => Some(own),
-            None => zap::lookup_word(rq, self, master, who.default_name(what)).await?,
+            None => zap::lookup_word(rq, self.set, master, who.default_name(what)).await?,
         };
         Ok(limit.filter(|limit| *limit != 0))
     }
 
-    async fn quotas(self: &Arc<Self>, rq: &Request, name: &str) -> Result<Vec<(String, u64)>, ObjectError> {
-        let Some(id) = zap::lookup_word(rq, self, ObjectId(master::OBJECT), name).await? else { return Ok(Vec::new()) };
-        let entries = Zap::open(rq, self, ObjectId(id)).await?.all(rq, MAX_IDENTITIES).await?;
+    async fn quotas(self, rq: &Request, name: &str) -> Result<Vec<(String, u64)>, ObjectError> {
+        let Some(id) = zap::lookup_word(rq, self.set, ObjectId(master::OBJECT), name).await? else {
+            return Ok(Vec::new());
+        };
+        let entries = Zap::open(rq, self.set, ObjectId(id)).await?.all(rq, MAX_IDENTITIES).await?;
         Ok(entries.into_iter().map(|e| (e.key.text(), e.value.first().unwrap_or(0))).collect())
     }
 
     /// The domains of a file system's FUIDs.
-    pub async fn domains(self: &Arc<Self>, rq: &Request) -> Result<Domains, ObjectError> {
-        let master = Zap::open(rq, self, ObjectId(master::OBJECT)).await?;
+    pub async fn domains(self, rq: &Request) -> Result<Domains, ObjectError> {
+        let master = Zap::open(rq, self.set, ObjectId(master::OBJECT)).await?;
         let id = master.lookup(rq, master::FUID_TABLES.as_bytes(), Match::Exact).await?.and_then(|v| v.first());
         let Some(id) = id.filter(|id| *id != 0) else { return Ok(Domains::new()) };
-        let object = self.object(rq, ObjectId(id)).await?;
-        let place = self.place(object.id, 0, 0);
+        let object = self.set.object(rq, ObjectId(id)).await?;
+        let place = self.set.place(object.id, 0, 0);
         // The bonus buffer holds the table's packed length.
         let bonus = object.dnode.bonus();
         let len = weir_format::Cursor::new(bonus, object.dnode.endian, "FUID table").u64();
@@ -241,7 +243,7 @@ impl ObjectSet {
         if len > TABLE_BYTES {
             return Err(ObjectError::Corrupt { place, why: "FUID table is too long" });
         }
-        let bytes = self.read(rq, &object, 0, len as usize, len).await?;
+        let bytes = self.set.reader().read(rq, &object, 0, len as usize, len).await?;
         let table = decode_fuid_table(&bytes).map_err(|e| ObjectError::decode(place, e))?;
         Ok(table.into_iter().collect())
     }

@@ -46,7 +46,7 @@ impl DataBlocks {
             self.entered = VisitedIndirects::default();
         }
         let entered = Some(&mut self.entered);
-        let found = self.set.next_block(rq, &self.object, self.next, Seek::Data, entered).await?;
+        let found = self.set.pointers().next_block(rq, &self.object, self.next, Seek::Data, entered).await?;
         self.next = found.map_or(u64::MAX, |found| found.saturating_add(1));
         Ok(found)
     }
@@ -75,7 +75,7 @@ impl Objects {
         while self.found.is_empty() {
             let Some(blocks) = &mut self.blocks else { return Ok(None) };
             let Some(block) = blocks.next(rq).await? else { return Ok(None) };
-            self.found = self.set.dnodes_in_block(rq, block).await?.into();
+            self.found = self.set.dnodes().in_block(rq, block).await?.into();
         }
         Ok(self.found.pop_front())
     }

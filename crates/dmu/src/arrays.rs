@@ -32,7 +32,7 @@ pub async fn write_words(
             convert_byte_order(rq, set, tx, id, block).await?;
         }
         let bytes: Vec<u8> = piece.iter().flat_map(|w| w.to_le_bytes()).collect();
-        set.write(rq, tx, id, at.saturating_mul(8), &bytes).await?;
+        set.writes().write(rq, tx, id, at.saturating_mul(8), &bytes).await?;
         at += piece.len() as u64;
         rest = after;
     }
@@ -48,10 +48,10 @@ async fn convert_byte_order(
     block: u64,
 ) -> Result<(), ObjectError> {
     let object = set.object(rq, id).await?;
-    if let Some((bytes, Endian::Big)) = set.read_ordered_block(rq, &object, block).await? {
+    if let Some((bytes, Endian::Big)) = set.reader().read_ordered_block(rq, &object, block).await? {
         let mut bytes = bytes.to_vec();
         bytes.chunks_exact_mut(8).for_each(<[u8]>::reverse);
-        set.write_block(rq, tx, id, block, Bytes::from(bytes)).await?;
+        set.writes().write_block(rq, tx, id, block, Bytes::from(bytes)).await?;
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ pub async fn dedup_log(
     let mut live = BTreeMap::new();
     let bytes = header.length_bytes.min(object.span_bytes()).min(MAX_LOG_BYTES);
     for block in 0..bytes.div_ceil(object.block_bytes().max(1)) {
-        let Some(bytes) = mos.read_block(rq, &object, block).await? else { continue };
+        let Some(bytes) = mos.reader().read_block(rq, &object, block).await? else { continue };
         for entry in ddt::log_entries(&bytes, object.dnode.endian).map_err(bad)? {
             if flushed.is_none_or(|flushed| entry.key > flushed) {
                 live.insert(entry.key, entry);

@@ -6,8 +6,8 @@
 //! set.
 
 use crate::error::ObjectError;
+use crate::handles::Dnodes;
 use crate::object::Object;
-use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ enum Step {
     SkipTo(u64),
 }
 
-impl ObjectSet {
+impl Dnodes<'_> {
     /// Returns the first object numbers, from `from` on, whose dnodes are in blocks written after txg `after`, or in
     /// holes; `None` after the last. Nothing is read below pointers that are older.
     ///
     /// # Errors
     /// Errors of reading indirect blocks.
     pub async fn next_changed(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         from: ObjectId,
         after: Txg,
@@ -40,7 +40,7 @@ impl ObjectSet {
         if from.0 >= END {
             return Ok(None);
         }
-        let Some(meta) = self.meta() else { return Ok(Some(from..ObjectId(END))) };
+        let Some(meta) = self.set.meta() else { return Ok(Some(from..ObjectId(END))) };
         let per_block = (meta.block_bytes() / Dnode::SLOT as u64).max(1);
         let mut at = from.0 / per_block;
         loop {
@@ -59,13 +59,7 @@ impl ObjectSet {
     }
 
     /// Descends from the dnode to block `at`.
-    async fn changed_step(
-        self: &Arc<Self>,
-        rq: &Request,
-        meta: &Arc<Object>,
-        at: u64,
-        after: Txg,
-    ) -> Result<Step, ObjectError> {
+    async fn changed_step(self, rq: &Request, meta: &Arc<Object>, at: u64, after: Txg) -> Result<Step, ObjectError> {
         let is_old = |p: &BlockPointer| !p.is_hole() && p.birth() <= after;
         let tree = meta.tree();
         let mut level = meta.top_level();
@@ -76,8 +70,8 @@ impl ObjectSet {
             return Ok(Step::SkipTo(tree.block_after(level, at)));
         }
         while level > 0 && !pointer.is_hole() {
-            self.check_level(meta, &pointer, level, at)?;
-            let bytes = self.read_indirect(rq, meta, &pointer, level, at).await?;
+            self.set.pointers().check_level(meta, &pointer, level, at)?;
+            let bytes = self.set.pointers().read_indirect(rq, meta, &pointer, level, at).await?;
             let start = tree.index_in(level, at);
             let below = |i: usize| pointer_in(&bytes, &pointer, i).filter(|_| i < tree.fan_out() as usize);
             level -= 1;
@@ -97,7 +91,7 @@ impl ObjectSet {
             pointer = first;
         }
         if !pointer.is_hole() {
-            self.check_level(meta, &pointer, level, at)?;
+            self.set.pointers().check_level(meta, &pointer, level, at)?;
         }
         Ok(Step::Changed(covered(level, at)))
     }
@@ -108,17 +102,17 @@ impl ObjectSet {
     /// # Errors
     /// Errors of reading blocks.
     pub async fn objects_in(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         range: Range<ObjectId>,
     ) -> Result<Option<(Vec<ObjectId>, ObjectId)>, ObjectError> {
-        let Some(meta) = self.meta() else { return Ok(None) };
+        let Some(meta) = self.set.meta() else { return Ok(None) };
         let per_block = (meta.block_bytes() / Dnode::SLOT as u64).max(1);
         let mut from = range.start;
         while from < range.end {
-            let found = self.next_data_block(rq, &meta, from.0 / per_block).await?;
+            let found = self.set.pointers().next_data_block(rq, &meta, from.0 / per_block).await?;
             let Some(block) = found.filter(|block| block.saturating_mul(per_block) < range.end.0) else { break };
-            let dnodes = self.dnodes_in_block(rq, block).await?;
+            let dnodes = self.in_block(rq, block).await?;
             from = ObjectId(block.saturating_add(1).saturating_mul(per_block));
             let ids: Vec<ObjectId> = dnodes.into_iter().map(|(id, _)| id).filter(|id| range.contains(id)).collect();
             if !ids.is_empty() {

@@ -3,57 +3,18 @@
 //! A dnode block that cannot be read is an error for its 32 dnodes only.
 
 use crate::error::ObjectError;
-use crate::live::overlay::DirtyObjset;
+use crate::handles::Dnodes;
 use crate::object::Object;
-use crate::object_set::ObjectSet;
 use crate::read::{SEEK_DESCENTS, Seek};
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_format::{Dnode, Endian, ObjectId, Objset};
 use weir_machine::Request;
 
-impl ObjectSet {
-    /// Returns an object by its number. The accounting objects have the numbers [`Objset::USERUSED_OBJECT`] and so on.
-    ///
-    /// # Errors
-    /// [`ObjectError::NoObject`] if the number is free, or inside another object's dnode.
-    pub async fn object(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
-        loop {
-            let version = self.version();
-            match self.object_once(rq, id).await {
-                Err(error) if self.raced_with_sync(&error, version) => {}
-                answer => return answer,
-            }
-        }
-    }
-
-    async fn object_once(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
-        let version = match self.live() {
-            None => 0,
-            Some(live) => {
-                let state = live.state();
-                if let Some(node) = state.nodes.get(&id) {
-                    return node.current.clone().ok_or(ObjectError::NoObject { objset: self.id(), object: id });
-                }
-                state.version
-            }
-        };
-        if let Some(object) = self.dnode_cache().get(id) {
-            return Ok(object);
-        }
-        let dnode = self.dnode(rq, id).await?;
-        let object = Arc::new(Object::new(id, dnode));
-        // A dnode that was read before a sync must not be cached after it.
-        let state = self.live().map(DirtyObjset::state);
-        if state.is_none_or(|state| state.version == version) {
-            self.dnode_cache().insert(object.clone());
-        }
-        Ok(object)
-    }
-
-    async fn dnode(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Dnode, ObjectError> {
-        let absent = ObjectError::NoObject { objset: self.id(), object: id };
-        let root = self.root();
+impl Dnodes<'_> {
+    pub(crate) async fn dnode(self, rq: &Request, id: ObjectId) -> Result<Dnode, ObjectError> {
+        let absent = ObjectError::NoObject { objset: self.set.id(), object: id };
+        let root = self.set.root();
         let special = match id.0 {
             0 => Some(&root.header.meta_dnode),
             Objset::USERUSED_OBJECT => Some(&root.header.user_used),
@@ -74,7 +35,7 @@ impl ObjectSet {
         }
         let at = slot * Dnode::SLOT;
         let decoded = Dnode::decode(bytes.get(at..).unwrap_or_default(), endian);
-        decoded.map_err(|e| ObjectError::decode(self.place(id, 0, block), e))?.ok_or(absent)
+        decoded.map_err(|e| ObjectError::decode(self.set.place(id, 0, block), e))?.ok_or(absent)
     }
 
     /// The numbers and dnodes of all objects in data block `block` of the meta dnode, in order; `None` for a hole.
@@ -82,12 +43,12 @@ impl ObjectSet {
     ///
     /// # Errors
     /// Errors of reading the block.
-    pub async fn dnodes_in_block(
-        self: &Arc<Self>,
+    pub async fn in_block(
+        self,
         rq: &Request,
         block: u64,
     ) -> Result<Vec<(ObjectId, Result<Dnode, ObjectError>)>, ObjectError> {
-        let Some(meta) = self.meta() else { return Ok(Vec::new()) };
+        let Some(meta) = self.set.meta() else { return Ok(Vec::new()) };
         let Some((bytes, endian)) = self.dnode_block(rq, &meta, block).await? else { return Ok(Vec::new()) };
         let slots = bytes.len() / Dnode::SLOT;
         let mut out = Vec::new();
@@ -104,7 +65,7 @@ impl ObjectSet {
                 }
                 Err(e) => {
                     slot += 1;
-                    out.push((id, Err(ObjectError::decode(self.place(id, 0, block), e))));
+                    out.push((id, Err(ObjectError::decode(self.set.place(id, 0, block), e))));
                 }
             }
         }
@@ -116,34 +77,39 @@ impl ObjectSet {
     ///
     /// # Errors
     /// Errors of reading dnodes; [`ObjectError::Corrupt`] if fill counts exceed the number of objects.
-    pub async fn next_object(self: &Arc<Self>, rq: &Request, from: ObjectId) -> Result<Option<ObjectId>, ObjectError> {
-        let Some(meta) = self.meta() else { return Ok(None) };
+    pub async fn next_object(self, rq: &Request, from: ObjectId) -> Result<Option<ObjectId>, ObjectError> {
+        let Some(meta) = self.set.meta() else { return Ok(None) };
         let per_block = meta.block_bytes() / Dnode::SLOT as u64;
         let mut block = from.0 / per_block;
         // All objects of the first block may be before `from`. Later blocks have objects if their fill counts are
         // right.
         for _ in 0..SEEK_DESCENTS {
-            let found = self.next_block(rq, &meta, block, Seek::Dnodes, None).await?;
+            let found = self.set.pointers().next_block(rq, &meta, block, Seek::Dnodes, None).await?;
             let Some(found) = found else { return Ok(None) };
-            let dnodes = self.dnodes_in_block(rq, found).await?;
+            let dnodes = self.in_block(rq, found).await?;
             if let Some((id, _)) = dnodes.into_iter().find(|(id, _)| *id >= from) {
                 return Ok(Some(id));
             }
             block = found.saturating_add(1);
         }
-        Err(ObjectError::Corrupt { place: self.place(ObjectId(0), 0, block), why: "wrong fill counts" })
+        Err(ObjectError::Corrupt { place: self.set.place(ObjectId(0), 0, block), why: "wrong fill counts" })
     }
 
     /// Reads a block of dnodes. In a locked set its bonus areas are still encrypted.
     async fn dnode_block(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         meta: &Arc<Object>,
         block: u64,
     ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
-        self.prefetch_after(meta, block.saturating_mul(meta.block_bytes()), meta.block_bytes(), meta.span_bytes());
-        let Some(pointer) = self.pointer_at(rq, meta, 0, block).await? else { return Ok(None) };
-        Ok(Some((self.read_pointer(rq, meta, block, &pointer).await?, pointer.endian())))
+        self.set.reader().prefetch_after(
+            meta,
+            block.saturating_mul(meta.block_bytes()),
+            meta.block_bytes(),
+            meta.span_bytes(),
+        );
+        let Some(pointer) = self.set.pointers().at(rq, meta, 0, block).await? else { return Ok(None) };
+        Ok(Some((self.set.pointers().read(rq, meta, block, &pointer).await?, pointer.endian())))
     }
 }
 

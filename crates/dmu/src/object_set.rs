@@ -194,6 +194,44 @@ impl ObjectSet {
         ErrorLocation { objset: self.id(), object, level, block }
     }
 
+    /// Returns an object by its number. The accounting objects have the numbers [`Objset::USERUSED_OBJECT`] and so on.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`] if the number is free, or inside another object's dnode.
+    pub async fn object(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
+        loop {
+            let version = self.version();
+            match self.object_once(rq, id).await {
+                Err(error) if self.raced_with_sync(&error, version) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn object_once(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
+        let version = match self.live() {
+            None => 0,
+            Some(live) => {
+                let state = live.state();
+                if let Some(node) = state.nodes.get(&id) {
+                    return node.current.clone().ok_or(ObjectError::NoObject { objset: self.id(), object: id });
+                }
+                state.version
+            }
+        };
+        if let Some(object) = self.dnode_cache().get(id) {
+            return Ok(object);
+        }
+        let dnode = self.dnodes().dnode(rq, id).await?;
+        let object = Arc::new(Object::new(id, dnode));
+        // A dnode that was read before a sync must not be cached after it.
+        let state = self.live().map(DirtyObjset::state);
+        if state.is_none_or(|state| state.version == version) {
+            self.dnode_cache().insert(object.clone());
+        }
+        Ok(object)
+    }
+
     /// Locks the cache of dnodes.
     pub(crate) fn dnode_cache(&self) -> MutexGuard<'_, DnodeCache> {
         self.dnode_cache.lock().unwrap_or_else(PoisonError::into_inner)

@@ -215,7 +215,7 @@ impl SaTable {
             let row = self.row(&bonus, object.dnode.endian).map_err(wrong(0))?;
             out.extend(row.into_iter().map(|(n, part)| (n, bonus.slice_ref(part), object.dnode.endian)));
         }
-        if let Some((spill, endian)) = set.read_spill(rq, object).await? {
+        if let Some((spill, endian)) = set.reader().read_spill(rq, object).await? {
             let row = self.row(&spill, endian).map_err(wrong(crate::ErrorLocation::SPILL))?;
             out.extend(row.into_iter().map(|(n, part)| (n, spill.slice_ref(part), endian)));
         }

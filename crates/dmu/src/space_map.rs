@@ -67,7 +67,7 @@ pub async fn create(
     let mut new = NewObject::new(ObjectType::SPACE_MAP, block_bytes);
     new.indirect_shift = INDIRECT_SHIFT;
     let new = new.bonus(ObjectType::SPACE_MAP_HEADER, header.encode(Endian::Little));
-    let id = set.create(rq, tx, &new).await?;
+    let id = set.changes().create(rq, tx, &new).await?;
     let object = set.object(rq, id).await?;
     store(rq, set, tx, &object, &SpaceMapHeader { object: id.0, ..header }).await?;
     Ok(id)
@@ -91,7 +91,7 @@ async fn store(
     header: &SpaceMapHeader,
 ) -> Result<(), ObjectError> {
     let bonus = header.encode(object.dnode.endian);
-    set.set_bonus(rq, tx, object.id, ObjectType::SPACE_MAP_HEADER, &bonus).await
+    set.changes().set_bonus(rq, tx, object.id, ObjectType::SPACE_MAP_HEADER, &bonus).await
 }
 
 /// Reads the header of a space map.
@@ -150,7 +150,7 @@ pub async fn rewrite(
     histogram: Option<&[u64; 32]>,
 ) -> Result<(), ObjectError> {
     let (object, header) = load(rq, set, id).await?;
-    set.punch(rq, tx, id, 0, u64::MAX).await?;
+    set.frees().punch(rq, tx, id, 0, u64::MAX).await?;
     let histogram_bins = header.histogram.map(|_| [0; 32]);
     let empty = SpaceMapHeader { object: id.0, length_bytes: 0, allocated_bytes: 0, histogram: histogram_bins };
     store(rq, set, tx, &object, &empty).await?;

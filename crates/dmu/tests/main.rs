@@ -130,7 +130,7 @@ fn bytes_come_through_levels_and_holes_are_zeros() {
     with_sample(|set, rq| async move {
         let file = set.object(&rq, ObjectId(1)).await.unwrap();
         let end = 64 * 512 - 100;
-        let all = set.read(&rq, &file, 0, 1 << 20, end).await.unwrap();
+        let all = set.reader().read(&rq, &file, 0, 1 << 20, end).await.unwrap();
         assert_eq!(all.len() as u64, end, "clipped at the end that the reader knows");
         let byte = |at: usize| match at / 512 {
             0 => 1,
@@ -139,10 +139,10 @@ fn bytes_come_through_levels_and_holes_are_zeros() {
             _ => 0,
         };
         assert!(all.iter().enumerate().all(|(at, b)| *b == byte(at)));
-        let part = set.read(&rq, &file, 9 * 512 - 3, 7, end).await.unwrap();
+        let part = set.reader().read(&rq, &file, 9 * 512 - 3, 7, end).await.unwrap();
         assert_eq!(&part[..], [0, 0, 0, 2, 2, 2, 2]);
-        assert!(set.read(&rq, &file, end, 10, end).await.unwrap().is_empty());
-        let words = set.read_words(&rq, &file, 63, 2).await.unwrap();
+        assert!(set.reader().read(&rq, &file, end, 10, end).await.unwrap().is_empty());
+        let words = set.reader().read_words(&rq, &file, 63, 2).await.unwrap();
         assert_eq!(words, [0x0101_0101_0101_0101, 0]);
     });
 }
@@ -161,7 +161,7 @@ fn seeks_are_exact_to_the_block() {
             (10 * 512, Seek::Data),
             (63 * 512, Seek::Hole),
         ] {
-            found.push(set.seek(&rq, &file, from, end, what).await.unwrap());
+            found.push(set.reader().seek(&rq, &file, from, end, what).await.unwrap());
         }
         let block = |n: u64| Some(n * 512);
         assert_eq!(found, [block(0), block(1), block(9), Some(9 * 512 + 7), block(63), None]);
@@ -172,9 +172,9 @@ fn seeks_are_exact_to_the_block() {
 fn a_pointer_of_another_level_is_found_out() {
     with_sample(|set, rq| async move {
         let file = set.object(&rq, ObjectId(3)).await.unwrap();
-        let read = set.read(&rq, &file, 0, 512, 512).await;
+        let read = set.reader().read(&rq, &file, 0, 512, 512).await;
         assert!(matches!(&read, Err(e) if e.is_corrupt()), "{read:?}");
-        assert!(set.seek(&rq, &file, 0, 1 << 15, Seek::Data).await.is_err());
+        assert!(set.reader().seek(&rq, &file, 0, 1 << 15, Seek::Data).await.is_err());
     });
 }
 
@@ -207,7 +207,7 @@ fn free_numbers_are_no_objects_and_the_rest_is_found_in_order() {
         }
         let mut all = Vec::new();
         let mut next = ObjectId(0);
-        while let Some(id) = set.next_object(&rq, next).await.unwrap() {
+        while let Some(id) = set.dnodes().next_object(&rq, next).await.unwrap() {
             all.push(id.0);
             next = ObjectId(id.0 + 1);
         }
@@ -219,19 +219,19 @@ fn free_numbers_are_no_objects_and_the_rest_is_found_in_order() {
 async fn read_everything(set: &Arc<ObjectSet>, rq: &Request) {
     for id in 0..5 {
         let Ok(object) = set.object(rq, ObjectId(id)).await else { continue };
-        let _ = set.read(rq, &object, 0, 1 << 16, u64::MAX).await;
-        let _ = set.read(rq, &object, object.span_bytes().saturating_sub(5), 1 << 12, u64::MAX).await;
+        let _ = set.reader().read(rq, &object, 0, 1 << 16, u64::MAX).await;
+        let _ = set.reader().read(rq, &object, object.span_bytes().saturating_sub(5), 1 << 12, u64::MAX).await;
         for what in [Seek::Data, Seek::Hole] {
-            let _ = set.seek(rq, &object, 600, u64::MAX, what).await;
+            let _ = set.reader().seek(rq, &object, 600, u64::MAX, what).await;
         }
-        let _ = set.read_spill(rq, &object).await;
+        let _ = set.reader().read_spill(rq, &object).await;
         if let Ok(zap) = Zap::of(rq, set, object).await {
             let _ = zap.lookup(rq, b"name3", Match::Normalized).await;
             let _ = zap.lookup_words(rq, &[1, 2]).await;
             let _ = zap.all(rq, 1000).await;
         }
     }
-    let _ = set.next_object(rq, ObjectId(2)).await;
+    let _ = set.dnodes().next_object(rq, ObjectId(2)).await;
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl EmptyList {
         if let Some(id) = self.object.take() {
             let directory = ObjectId(pool::DIRECTORY_OBJECT);
             weir_dmu::zap::remove_name(rq, mos, tx, directory, pool::EMPTY_BPOBJ).await?;
-            mos.remove(rq, tx, id).await?;
+            mos.frees().remove(rq, tx, id).await?;
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ pub async fn create(rq: &Request, mos: &Arc<ObjectSet>, tx: &Tx, counts_frees: b
     };
     let new = NewObject::new(ObjectType::BPOBJ, BLOCK_BYTES);
     let new = new.bonus(ObjectType::BPOBJ_HDR, header.encode(weir_format::Endian::Little));
-    mos.create(rq, tx, &new).await
+    mos.changes().create(rq, tx, &new).await
 }
 
 async fn load(rq: &Request, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(Arc<Object>, Bpobj), ObjectError> {
@@ -186,7 +186,7 @@ async fn store(
     object: &Object,
     header: &Bpobj,
 ) -> Result<(), ObjectError> {
-    mos.set_bonus(rq, tx, object.id, ObjectType::BPOBJ_HDR, &header.encode(object.dnode.endian)).await
+    mos.changes().set_bonus(rq, tx, object.id, ObjectType::BPOBJ_HDR, &header.encode(object.dnode.endian)).await
 }
 
 /// Encodes a pointer in the form in which lists store it.
@@ -291,26 +291,26 @@ pub async fn add_sub(
     if let Some((list, count)) = sub_header.sub_objects.filter(|(list, _)| list.0 != 0) {
         let list_object = mos.object(rq, list).await?;
         if is_short(&list_object) {
-            let below = mos.read_words(rq, &list_object, 0, count).await?;
+            let below = mos.reader().read_words(rq, &list_object, 0, count).await?;
             push_subs(rq, mos, tx, &mut header, &below).await?;
             for moved in below {
                 space(rq, mos, ObjectId(moved)).await?.negated().add_to(&mut sub_header);
             }
             sub_header.sub_objects = Some((ObjectId(0), 0));
             store(rq, mos, tx, &sub_object, &sub_header).await?;
-            mos.remove(rq, tx, list).await?;
+            mos.frees().remove(rq, tx, list).await?;
         } else {
             short = false;
         }
     }
     if short {
-        let words = mos.read_words(rq, &sub_object, 0, sub_header.pointers.saturating_mul(WORDS)).await?;
+        let words = mos.reader().read_words(rq, &sub_object, 0, sub_header.pointers.saturating_mul(WORDS)).await?;
         write_words(rq, mos, tx, id, header.pointers.saturating_mul(WORDS), &words).await?;
         header.pointers = header.pointers.saturating_add(words.len() as u64 / WORDS);
         if let (Some(freed), Some(more)) = (&mut header.freed, sub_header.freed) {
             *freed = freed.saturating_add(more);
         }
-        mos.remove(rq, tx, sub).await?;
+        mos.frees().remove(rq, tx, sub).await?;
     } else {
         push_subs(rq, mos, tx, &mut header, &[sub.0]).await?;
     }
@@ -334,7 +334,7 @@ async fn push_subs(
     let old = ObjectError::Unsupported { what: "a list of block pointers older than pool version 26" };
     let (list, count) = header.sub_objects.filter(|_| header.sizes.is_some()).ok_or(old)?;
     let list = match list {
-        ObjectId(0) => mos.create(rq, tx, &NewObject::new(ObjectType::BPOBJ_SUBOBJ, BLOCK_BYTES)).await?,
+        ObjectId(0) => mos.changes().create(rq, tx, &NewObject::new(ObjectType::BPOBJ_SUBOBJ, BLOCK_BYTES)).await?,
         list => list,
     };
     write_words(rq, mos, tx, list, count, subs).await?;
@@ -372,7 +372,7 @@ pub async fn take(
         }
         if let Some((list, count)) = header.sub_objects.filter(|(list, count)| list.0 != 0 && *count > 0) {
             let list = mos.object(rq, list).await?;
-            let below = mos.read_words(rq, &list, count - 1, 1).await?.first().map(|n| ObjectId(*n));
+            let below = mos.reader().read_words(rq, &list, count - 1, 1).await?.first().map(|n| ObjectId(*n));
             match below.filter(|below| !path.contains(below) && path.len() < MAX_DEPTH) {
                 Some(below) => path.push(below),
                 None => {
@@ -400,13 +400,13 @@ async fn drop_last_sub(
     header: &Bpobj,
 ) -> Result<(), ObjectError> {
     if let Some((list, _)) = header.sub_objects.filter(|(list, _)| list.0 != 0) {
-        mos.remove(rq, tx, list).await?;
+        mos.frees().remove(rq, tx, list).await?;
     }
-    mos.remove(rq, tx, sub).await?;
+    mos.frees().remove(rq, tx, sub).await?;
     let (object, mut header) = load(rq, mos, parent).await?;
     if let Some((list, count)) = &mut header.sub_objects {
         *count = count.saturating_sub(1);
-        mos.punch(rq, tx, *list, count.saturating_mul(8), 8).await?;
+        mos.frees().punch(rq, tx, *list, count.saturating_mul(8), 8).await?;
     }
     store(rq, mos, tx, &object, &header).await
 }
@@ -423,7 +423,7 @@ async fn take_own(
     // No more than one read returns.
     let count = header.pointers.min(max).min(POINTERS_PER_READ);
     let first = header.pointers - count;
-    let words = mos.read_words(rq, object, first.saturating_mul(WORDS), count * WORDS).await?;
+    let words = mos.reader().read_words(rq, object, first.saturating_mul(WORDS), count * WORDS).await?;
     let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
     if pointers.len() as u64 != count {
         let place = mos.place(object.id, 0, 0);
@@ -434,7 +434,7 @@ async fn take_own(
     header.pointers = first;
     let frees = out.iter().filter(|p| p.is_free_marked()).count() as u64;
     header.freed = header.freed.map(|freed| freed.saturating_sub(frees));
-    mos.punch(rq, tx, object.id, first.saturating_mul(WORDS * 8), u64::MAX).await?;
+    mos.frees().punch(rq, tx, object.id, first.saturating_mul(WORDS * 8), u64::MAX).await?;
     store(rq, mos, tx, object, &header).await?;
     Ok(out)
 }
@@ -480,7 +480,7 @@ impl Walk {
             }
             let (object, header) = load(rq, mos, id).await?;
             let count = header.pointers.saturating_sub(self.at).min(POINTERS_PER_READ);
-            let words = mos.read_words(rq, &object, self.at.saturating_mul(WORDS), count * WORDS).await?;
+            let words = mos.reader().read_words(rq, &object, self.at.saturating_mul(WORDS), count * WORDS).await?;
             let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
             if !pointers.is_empty() {
                 self.at += pointers.len() as u64;
@@ -508,7 +508,7 @@ async fn subs_of(rq: &Request, mos: &Arc<ObjectSet>, header: &Bpobj) -> Result<V
         return Ok(Vec::new());
     };
     let list = mos.object(rq, list).await?;
-    Ok(mos.read_words(rq, &list, 0, count).await?.into_iter().map(ObjectId).collect())
+    Ok(mos.reader().read_words(rq, &list, 0, count).await?.into_iter().map(ObjectId).collect())
 }
 
 /// Removes a list with all its sub-lists. The blocks of its pointers stay. A reference to the shared empty list is
@@ -529,9 +529,9 @@ pub async fn destroy(
         let (_, header) = load(rq, mos, id).await?;
         lists.extend(subs_of(rq, mos, &header).await?);
         if let Some((list, _)) = header.sub_objects.filter(|(list, _)| list.0 != 0) {
-            mos.remove(rq, tx, list).await?;
+            mos.frees().remove(rq, tx, list).await?;
         }
-        mos.remove(rq, tx, id).await?;
+        mos.frees().remove(rq, tx, id).await?;
     }
     Ok(())
 }

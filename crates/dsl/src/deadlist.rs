@@ -62,7 +62,7 @@ async fn account(rq: &Request, mos: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, sums
         compressed_bytes: old.compressed_bytes.wrapping_add(sums.compressed_bytes),
         uncompressed_bytes: old.uncompressed_bytes.wrapping_add(sums.uncompressed_bytes),
     };
-    mos.set_bonus(rq, tx, id, ObjectType::DEADLIST_HDR, &header.encode(object.dnode.endian)).await
+    mos.changes().set_bonus(rq, tx, id, ObjectType::DEADLIST_HDR, &header.encode(object.dnode.endian)).await
 }
 
 /// The lists by their keys.
@@ -292,7 +292,7 @@ pub async fn merge(
     }
     let (object, _) = load(rq, mos, other).await?;
     let cleared = Deadlist::default().encode(object.dnode.endian);
-    mos.set_bonus(rq, tx, other, ObjectType::DEADLIST_HDR, &cleared).await
+    mos.changes().set_bonus(rq, tx, other, ObjectType::DEADLIST_HDR, &cleared).await
 }
 
 /// Moves the blocks that were born after the key `after` to the list `to`, from which they are freed; their keys are
@@ -330,5 +330,5 @@ pub async fn destroy(
     for list in lists(rq, mos, id).await?.into_values() {
         bpobj::destroy(rq, mos, tx, list, empty).await?;
     }
-    mos.remove(rq, tx, id).await
+    mos.frees().remove(rq, tx, id).await
 }

@@ -152,11 +152,11 @@ impl Sync<'_, '_> {
         let tx = self.change.tx;
         let mos = self.change.mos.clone();
         for (id, header) in std::mem::take(&mut self.table.logs) {
-            mos.punch(rq, tx, id, 0, u64::MAX).await?;
+            mos.frees().punch(rq, tx, id, 0, u64::MAX).await?;
             let flags = header.flags & !DdtLogHeader::CHECKPOINT;
             let empty = DdtLogHeader { flags, length_bytes: 0, checkpoint: DdtKey::default(), ..header };
             let kind = mos.object(rq, id).await?.dnode.bonus_type;
-            mos.set_bonus(rq, tx, id, kind, &empty.encode(Endian::Little)).await?;
+            mos.changes().set_bonus(rq, tx, id, kind, &empty.encode(Endian::Little)).await?;
         }
         let statistics = self.statistics().await?;
         let mut entries = 0;
@@ -173,7 +173,7 @@ impl Sync<'_, '_> {
                 zap::put_words(rq, &mos, tx, statistics, &name, &words).await?;
                 continue;
             }
-            mos.remove(rq, tx, id).await?;
+            mos.frees().remove(rq, tx, id).await?;
             zap::remove_name(rq, &mos, tx, statistics, &name).await?;
             if let Some(directory) = self.table.directory {
                 zap::remove_name(rq, &mos, tx, directory, &name).await?;
@@ -194,10 +194,10 @@ impl Sync<'_, '_> {
         for n in 0..2 {
             let log = zap::lookup_word(rq, &mos, directory, &ddt::log_name(self.checksum, n)).await?;
             if let Some(log) = log {
-                mos.remove(rq, tx, ObjectId(log)).await?;
+                mos.frees().remove(rq, tx, ObjectId(log)).await?;
             }
         }
-        mos.remove(rq, tx, directory).await?;
+        mos.frees().remove(rq, tx, directory).await?;
         zap::remove_name(rq, &mos, tx, DIRECTORY, &ddt::directory_name(self.checksum)).await?;
         self.change.count_feature(table::FEATURE, -1).await
     }

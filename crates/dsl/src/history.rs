@@ -38,7 +38,7 @@ impl Dsl {
                 let Some(physical) = header.physical(at) else { break };
                 let until_wrap = header.size_bytes.saturating_sub(physical);
                 let take = (start + len - at).min(until_wrap).min(1 << 20);
-                let part = self.mos.read(rq, &object, physical, take as usize, header.size_bytes).await?;
+                let part = self.mos.reader().read(rq, &object, physical, take as usize, header.size_bytes).await?;
                 if part.is_empty() {
                     break;
                 }

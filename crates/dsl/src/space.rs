@@ -155,7 +155,7 @@ impl Dsl {
     ) -> Result<Vec<BlockPointer>, ObjectError> {
         const WORDS: u64 = 16;
         let count = header.pointers.saturating_sub(from).min(POINTERS_PER_READ);
-        let words = self.mos.read_words(rq, object, from.saturating_mul(WORDS), count * WORDS).await?;
+        let words = self.mos.reader().read_words(rq, object, from.saturating_mul(WORDS), count * WORDS).await?;
         let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
         bpobj::without_holes(&self.mos, object.id, pointers)
     }
@@ -166,6 +166,6 @@ impl Dsl {
             return Ok(Vec::new());
         };
         let object = self.mos.object(rq, id).await?;
-        Ok(self.mos.read_words(rq, &object, 0, count).await?.into_iter().map(ObjectId).collect())
+        Ok(self.mos.reader().read_words(rq, &object, 0, count).await?.into_iter().map(ObjectId).collect())
     }
 }

@@ -198,7 +198,7 @@ impl Table {
         };
         let new =
             NewObject::new(UINT64_METADATA, ARRAY_BLOCK_BYTES).bonus(UINT64_METADATA, header.encode(Endian::Little));
-        let object = mos.create(rq, tx, &new).await?;
+        let object = mos.changes().create(rq, tx, &new).await?;
         let directory = ObjectId(names::DIRECTORY_OBJECT);
         zap::put_word(rq, &mos, tx, directory, &brt::table_name(top.id), object.0).await?;
         let fixed = if first { change.is_enabled(FIXED_ENDIAN).await? } else { change.is_active(FIXED_ENDIAN).await? };
@@ -259,19 +259,19 @@ impl Table {
         }
         for region in std::mem::take(&mut self.touched) {
             if let Some(count) = self.regions.get(region) {
-                mos.write(rq, tx, self.object, region as u64 * 2, &count.to_le_bytes()).await?;
+                mos.writes().write(rq, tx, self.object, region as u64 * 2, &count.to_le_bytes()).await?;
             }
         }
         let bonus = self.header.encode(Endian::Little);
-        Ok(mos.set_bonus(rq, tx, self.object, UINT64_METADATA, &bonus).await?)
+        Ok(mos.changes().set_bonus(rq, tx, self.object, UINT64_METADATA, &bonus).await?)
     }
 
     async fn destroy(self, change: &mut DslSyncContext<'_>, vdev: u32) -> Result<(), PoolError> {
         let rq = change.rq;
         let tx = change.tx;
         let mos = change.mos.clone();
-        mos.remove(rq, tx, self.header.entries).await?;
-        mos.remove(rq, tx, self.object).await?;
+        mos.frees().remove(rq, tx, self.header.entries).await?;
+        mos.frees().remove(rq, tx, self.object).await?;
         let directory = ObjectId(names::DIRECTORY_OBJECT);
         zap::remove_name(rq, &mos, tx, directory, &brt::table_name(vdev.into())).await?;
         change.count_feature(FEATURE, -1).await?;

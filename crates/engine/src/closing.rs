@@ -118,7 +118,7 @@ pub(crate) async fn clear_log(syncing: &mut TxgSync<'_>, dataset: ObjectId, name
     let rq = syncing.change.rq;
     let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, Policy::default()).await?;
     set.set_policy(policy_for(set.kind(), Policy::default()));
-    set.set_zil_header(ZilHeader::default());
+    set.syncing().set_zil_header(ZilHeader::default());
     syncing.add_set(set);
     Ok(())
 }

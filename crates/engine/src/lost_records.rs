@@ -125,7 +125,7 @@ async fn birth_of(rq: &Request, set: &Arc<ObjectSet>, object: ObjectId, level: u
     let Ok(found) = set.object(rq, object).await else { return Txg(0) };
     let pointer = match block {
         SPILL => found.dnode.spill,
-        block => set.pointer_at(rq, &found, level, block).await.ok().flatten(),
+        block => set.pointers().at(rq, &found, level, block).await.ok().flatten(),
     };
     pointer.map_or(Txg(0), |pointer| pointer.logical_birth())
 }

@@ -312,7 +312,7 @@ async fn check_dead_lists(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
     }
     let set = &pool.mos.set;
     let mut from = ObjectId(1);
-    while let Some(id) = set.next_object(rq, from).await? {
+    while let Some(id) = set.dnodes().next_object(rq, from).await? {
         from = ObjectId(id.0 + 1);
         let object = set.object(rq, id).await?;
         if object.dnode.bonus_type != ObjectType::DSL_DATASET {

@@ -133,7 +133,7 @@ impl SpaceMaps {
         let count = MetaslabGeometry::of(top).count();
         let block_bytes = (count * 8).next_power_of_two().clamp(512, MAX_ARRAY_BLOCK_BYTES) as u32;
         let new = NewObject::new(ObjectType::OBJECT_ARRAY, block_bytes);
-        let array = change.mos.create(change.rq, change.tx, &new).await?;
+        let array = change.mos.changes().create(change.rq, change.tx, &new).await?;
         let maps = vec![ObjectId(0); count as usize];
         self.tops.insert(top.id as u32, Self::maps(top, array, maps));
         Ok(array)
@@ -245,7 +245,8 @@ impl SpaceMaps {
         let array = match self.log.arrays.get(&id.0) {
             Some(array) => *array,
             None => {
-                let array = mos.create(rq, tx, &NewObject::new(UINT64_METADATA, LOG_INCARNATION_BLOCK_BYTES)).await?;
+                let array =
+                    mos.changes().create(rq, tx, &NewObject::new(UINT64_METADATA, LOG_INCARNATION_BLOCK_BYTES)).await?;
                 zap::put_word(rq, mos, tx, maps.zap, UNFLUSHED_TXGS, array.0).await?;
                 self.log.arrays.insert(id.0, array);
                 array
@@ -394,7 +395,7 @@ pub(crate) async fn create_map(change: &mut DslSyncContext<'_>, block_bytes: u32
 /// Removes a space map from the MOS and drops its reference to the histogram feature (`space_map_free_obj`).
 async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<(), PoolError> {
     let header = space_map::header(change.rq, &change.mos, map).await?;
-    change.mos.remove(change.rq, change.tx, map).await?;
+    change.mos.frees().remove(change.rq, change.tx, map).await?;
     if header.histogram.is_some() && change.is_enabled(HISTOGRAM).await? {
         change.count_feature(HISTOGRAM, -1).await?;
     }

@@ -163,7 +163,7 @@ impl TxgSync<'_> {
         self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
         self.write_checkpoint_and_obsolete_maps().await?;
         let early = self.engine.cache.blocks().take_changes(self.txg());
-        let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
+        let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.syncing().is_dirty(self.txg());
         let behind = self.core.dtls.is_behind(self.engine.cache.blocks().tree());
         if (anything || behind) && self.core.config_object.0 != 0 {
             let tree = self.engine.cache.blocks().tree();
@@ -207,7 +207,7 @@ impl TxgSync<'_> {
             if log.changed {
                 let set = open.set.id();
                 let has_blocks = !log.header.log.is_hole();
-                open.set.set_zil_header(log.header);
+                open.set.syncing().set_zil_header(log.header);
                 if has_blocks && open.set.kind() == ObjsetKind::Zfs && self.change.is_enabled("zilsaxattr").await? {
                     self.change.activate(ObjectId(set.0), "zilsaxattr").await?;
                 }
@@ -226,7 +226,7 @@ impl TxgSync<'_> {
     }
 
     async fn sync_set(&mut self, set: &Arc<ObjectSet>) -> Result<(), PoolError> {
-        if let Some(outcome) = set.sync(self.change.rq, self.txg()).await? {
+        if let Some(outcome) = set.syncing().sync(self.change.rq, self.txg()).await? {
             let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
             let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
             self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
@@ -366,9 +366,9 @@ impl TxgSync<'_> {
         let len = bytes.len() as u64;
         bytes.resize(bytes.len().next_multiple_of(CONFIG_BLOCK_BYTES), 0);
         let DslSyncContext { rq, mos, tx, .. } = &self.change;
-        mos.write(rq, tx, id, 0, &bytes).await?;
+        mos.writes().write(rq, tx, id, 0, &bytes).await?;
         let kind = weir_format::ObjectType::PACKED_NVLIST_SIZE;
-        mos.set_bonus(rq, tx, id, kind, &len.to_le_bytes()).await?;
+        mos.changes().set_bonus(rq, tx, id, kind, &len.to_le_bytes()).await?;
         Ok(())
     }
 

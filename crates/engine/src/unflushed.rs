@@ -97,7 +97,7 @@ async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(),
         let gate: Arc<dyn TxAdmission> = engine.gate.clone();
         let live = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening(), gate, Policy::default()).await?;
         live.set_policy(policy_for(live.kind(), Policy::default()));
-        live.set_zil_header(claim.header);
+        live.syncing().set_zil_header(claim.header);
         syncing.add_set(live);
     }
     Ok(())

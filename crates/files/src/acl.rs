@@ -112,10 +112,11 @@ impl Acl {
             StoredAcl::Znode(acl, _) => {
                 let external = set.object(rq, acl.external).await.map_err(|e| FileError::at(e, object, 0))?;
                 // Each block has the byte order of the machine that wrote it.
-                let first = set.read_ordered_block(rq, &external, 0).await.map_err(|e| FileError::of(e, &external))?;
+                let first =
+                    set.reader().read_ordered_block(rq, &external, 0).await.map_err(|e| FileError::of(e, &external))?;
                 let endian = first.map_or(external.dnode.endian, |(_, endian)| endian);
                 let len = acl.size_bytes.min(MAX_STORED_BYTES);
-                let bytes = set.read(rq, &external, 0, len as usize, len).await;
+                let bytes = set.reader().read(rq, &external, 0, len as usize, len).await;
                 let bytes = bytes.map_err(|e| FileError::of(e, &external))?;
                 decode(object, &bytes, endian, acl.count, acl.version != 0)?
             }

@@ -20,7 +20,7 @@ impl Contents<'_> {
     pub async fn read(self, rq: &Request, object: ObjectId, offset: u64, len: usize) -> Result<Bytes, FileError> {
         let (object, metadata) = self.file(rq, object).await?;
         self.files.atimes().note(object.id, &metadata);
-        let bytes = self.files.objects().read(rq, &object, offset, len, metadata.size_bytes).await;
+        let bytes = self.files.objects().reader().read(rq, &object, offset, len, metadata.size_bytes).await;
         self.require_open_snapshot(object.id)?;
         bytes.map_err(|e| FileError::of(e, &object))
     }
@@ -40,7 +40,7 @@ impl Contents<'_> {
     ) -> Result<SmallVec<[Bytes; 4]>, FileError> {
         let (object, metadata) = self.file(rq, object).await?;
         self.files.atimes().note(object.id, &metadata);
-        let segments = self.files.objects().read_segments(rq, &object, offset, len, metadata.size_bytes).await;
+        let segments = self.files.objects().reader().read_segments(rq, &object, offset, len, metadata.size_bytes).await;
         self.require_open_snapshot(object.id)?;
         segments.map_err(|e| FileError::of(e, &object))
     }
@@ -62,7 +62,7 @@ impl Contents<'_> {
             let why = format!("{size_bytes} bytes exceed the limit of {max_bytes}");
             return Err(FileError::Corrupt { object: id, offset: 0, why });
         }
-        let bytes = self.files.objects().read(rq, &object, 0, size_bytes as usize, size_bytes).await;
+        let bytes = self.files.objects().reader().read(rq, &object, 0, size_bytes as usize, size_bytes).await;
         bytes.map_err(|e| FileError::of(e, &object))
     }
 
@@ -78,7 +78,7 @@ impl Contents<'_> {
             Seek::Data => weir_dmu::Seek::Data,
             Seek::Hole => weir_dmu::Seek::Hole,
         };
-        let found = self.files.objects().seek(rq, &object, offset, size_bytes, in_blocks).await;
+        let found = self.files.objects().reader().seek(rq, &object, offset, size_bytes, in_blocks).await;
         let found = found.map_err(|e| FileError::of(e, &object))?;
         // The end of a file counts as a hole.
         Ok(found.or((what == Seek::Hole).then_some(size_bytes)))

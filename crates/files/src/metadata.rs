@@ -156,7 +156,7 @@ impl Metadata {
                 metadata.add_attributes(numbers, bonus, dnode.endian, None).map_err(|e| corrupt(object.id, e))?;
                 // A spill block that is not synced yet has no block pointer.
                 if extent == MetadataScope::All || metadata.lacks_basics() {
-                    let spill = set.read_spill(rq, object).await.map_err(|e| FileError::of(e, object))?;
+                    let spill = set.reader().read_spill(rq, object).await.map_err(|e| FileError::of(e, object))?;
                     if let Some((bytes, endian)) = spill {
                         metadata
                             .add_attributes(numbers, &bytes, endian, Some(&bytes))

@@ -22,14 +22,26 @@ impl Quotas<'_> {
         let mut usage = self.whole_usage();
         let Attributes { flags, project, .. } = self.files.attrs().get(rq, object).await?;
         let heir = project.filter(|project| *project != 0 && flags.has(FileFlags::PROJINHERIT));
-        let Some(project) = heir.filter(|_| self.files.objects().counts_projects()) else { return Ok(usage) };
+        let Some(project) = heir.filter(|_| self.files.objects().accounting().counts_projects()) else {
+            return Ok(usage);
+        };
         for what in QuotaKind::ALL {
             let failed = |e| FileError::at(e, ObjectId(master::OBJECT), 0);
-            let limit =
-                self.files.objects().limit_of(rq, QuotaPrincipal::Project, what, project).await.map_err(failed)?;
+            let limit = self
+                .files
+                .objects()
+                .accounting()
+                .limit_of(rq, QuotaPrincipal::Project, what, project)
+                .await
+                .map_err(failed)?;
             let Some(limit) = limit else { continue };
-            let used =
-                self.files.objects().used_by(rq, QuotaPrincipal::Project, what, project).await.map_err(failed)?;
+            let used = self
+                .files
+                .objects()
+                .accounting()
+                .used_by(rq, QuotaPrincipal::Project, what, project)
+                .await
+                .map_err(failed)?;
             let left = limit.saturating_sub(used);
             match what {
                 QuotaKind::Bytes => (usage.referenced_bytes, usage.available_bytes) = (limit - left, left),

@@ -52,7 +52,7 @@ impl Mos {
         let mut out = Vec::new();
         while (out.len() as u64) < len {
             let at = out.len() as u64;
-            let part = self.set.read(rq, object, at, (len - at).min(1 << 20) as usize, len).await?;
+            let part = self.set.reader().read(rq, object, at, (len - at).min(1 << 20) as usize, len).await?;
             if part.is_empty() {
                 break;
             }
@@ -75,8 +75,8 @@ impl Mos {
                 break;
             }
             let start = out.len();
-            if let Some(pointer) = self.set.pointer_at(rq, &object, 0, block).await?
-                && let Some(bytes) = self.set.read_block(rq, &object, block).await?
+            if let Some(pointer) = self.set.pointers().at(rq, &object, 0, block).await?
+                && let Some(bytes) = self.set.reader().read_block(rq, &object, block).await?
             {
                 let mut c = Cursor::new(&bytes, pointer.endian(), "array");
                 out.extend(std::iter::from_fn(|| c.u64().ok()));

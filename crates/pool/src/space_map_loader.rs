@@ -157,8 +157,8 @@ pub async fn each_segment(
     let blocks = header.length_bytes.min(object.span_bytes()).div_ceil(size);
     for block in 0..blocks {
         let place = ErrorLocation { block, ..place };
-        let Some(pointer) = mos.set.pointer_at(rq, &object, 0, block).await? else { continue };
-        let Some(bytes) = mos.set.read_block(rq, &object, block).await? else { continue };
+        let Some(pointer) = mos.set.pointers().at(rq, &object, 0, block).await? else { continue };
+        let Some(bytes) = mos.set.reader().read_block(rq, &object, block).await? else { continue };
         let used = header.length_bytes.saturating_sub(block * size).min(bytes.len() as u64) as usize;
         for entry in SpaceEntries::new(bytes.get(..used).unwrap_or(&bytes), pointer.endian(), shift) {
             if let SpaceEntry::Segment(segment) = entry.map_err(bad(place))? {

@@ -358,7 +358,8 @@ async fn pointers(
     let mut blocks = DataBlocks::of(&mos.set, &object);
     while let Some(block) = blocks.next(rq).await? {
         let left = header.pointers.saturating_sub(block.saturating_mul(per_block)).min(per_block);
-        let Some((bytes, endian)) = mos.set.read_ordered_block(rq, &object, block).await?.filter(|_| left > 0) else {
+        let Some((bytes, endian)) = mos.set.reader().read_ordered_block(rq, &object, block).await?.filter(|_| left > 0)
+        else {
             break;
         };
         let mut cursor = Cursor::new(&bytes, endian, "list of block pointers");

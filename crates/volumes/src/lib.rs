@@ -203,7 +203,7 @@ impl Volume {
     pub async fn read(&self, rq: &Request, offset: u64, len: usize) -> Result<Bytes, VolumeError> {
         self.check(offset, len as u64)?;
         let data = self.data(rq, offset).await?;
-        let bytes = self.objects.read(rq, &data, offset, len, self.size_bytes()).await;
+        let bytes = self.objects.reader().read(rq, &data, offset, len, self.size_bytes()).await;
         bytes.map_err(|source| self.failed(offset, source))
     }
 
@@ -233,7 +233,7 @@ impl Volume {
 
     async fn seek(&self, rq: &Request, at: u64, what: Seek) -> Result<Option<u64>, VolumeError> {
         let data = self.data(rq, at).await?;
-        let found = self.objects.seek(rq, &data, at, self.size_bytes(), what).await;
+        let found = self.objects.reader().seek(rq, &data, at, self.size_bytes(), what).await;
         found.map_err(|source| self.failed(at, source))
     }
 

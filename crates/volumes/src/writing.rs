@@ -131,11 +131,11 @@ impl Volume {
             let to_boundary = block_bytes - at % block_bytes;
             if to_boundary < block_bytes || (rest.len() as u64) < block_bytes {
                 let part = rest.split_to(rest.len().min(to_boundary as usize));
-                self.objects.write(rq, tx, DATA, at, &part).await?;
+                self.objects.writes().write(rq, tx, DATA, at, &part).await?;
                 at += part.len() as u64;
             } else {
                 let part = rest.split_to(block_bytes as usize);
-                self.objects.write_block(rq, tx, DATA, at / block_bytes, part).await?;
+                self.objects.writes().write_block(rq, tx, DATA, at / block_bytes, part).await?;
                 at += block_bytes;
             }
         }
@@ -162,10 +162,10 @@ impl Volume {
         if start < end {
             let clock = &self.objects.cache().machine().clock;
             let _lock = rq.timed(clock, Stage::Locks, state.ranges.lock(start..end)).await;
-            self.objects.free_long_range(rq, DATA, start..end).await.map_err(self.change_error(start))?;
+            self.objects.frees().free_long_range(rq, DATA, start..end).await.map_err(self.change_error(start))?;
             let tx =
                 self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await.map_err(self.change_error(start))?;
-            let punched = self.objects.punch(rq, &tx, DATA, start, end - start).await;
+            let punched = self.objects.frees().punch(rq, &tx, DATA, start, end - start).await;
             punched.map_err(self.change_error(start))?;
             if let Some(zil) = self.zil() {
                 let body = LogBody::Truncate { object: DATA, offset: start, length: end - start };
@@ -200,10 +200,10 @@ impl Volume {
         let state = self.write_state()?;
         let _lock = state.ranges.lock(0..u64::MAX).await;
         let failed = self.change_error(size_bytes);
-        self.objects.free_long_range(rq, DATA, size_bytes..u64::MAX).await.map_err(&failed)?;
+        self.objects.frees().free_long_range(rq, DATA, size_bytes..u64::MAX).await.map_err(&failed)?;
         let tx = self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await.map_err(&failed)?;
         zap::put_word(rq, &self.objects, &tx, PROPERTIES, SIZE, size_bytes).await.map_err(&failed)?;
-        self.objects.punch(rq, &tx, DATA, size_bytes, u64::MAX).await.map_err(&failed)?;
+        self.objects.frees().punch(rq, &tx, DATA, size_bytes, u64::MAX).await.map_err(&failed)?;
         if let Some(zil) = self.zil() {
             // No log record describes a resize: a later flush waits for the txg sync.
             zil.log_barrier_until_synced(&tx, None);
@@ -255,9 +255,9 @@ impl Volume {
                 Ok(())
             }
             LogBody::Truncate { offset, length, .. } => {
-                self.objects.free_long_range(rq, DATA, *offset..offset.saturating_add(*length)).await?;
+                self.objects.frees().free_long_range(rq, DATA, *offset..offset.saturating_add(*length)).await?;
                 let tx = self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await?;
-                self.objects.punch(rq, &tx, DATA, *offset, *length).await?;
+                self.objects.frees().punch(rq, &tx, DATA, *offset, *length).await?;
                 if let Some(zil) = self.zil() {
                     zil.log(&tx, DATA, body);
                 }

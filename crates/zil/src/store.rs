@@ -148,7 +148,7 @@ impl LogData for Weak<ObjectSet> {
                 Err(error) => return Err(error),
             };
             let end = offset.saturating_add(length);
-            Ok(Some(set.read(rq, &object, offset, length as usize, end).await?))
+            Ok(Some(set.reader().read(rq, &object, offset, length as usize, end).await?))
         })
     }
 
@@ -161,7 +161,7 @@ impl LogData for Weak<ObjectSet> {
     ) -> BoxFuture<'a, Result<Option<BlockPointer>, ObjectError>> {
         Box::pin(async move {
             let Some(set) = self.upgrade() else { return Ok(None) };
-            set.place_block(rq, tx, object, block).await
+            set.writes().place_block(rq, tx, object, block).await
         })
     }
 }

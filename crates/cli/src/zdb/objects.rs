@@ -246,7 +246,7 @@ async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Res
     }
     let mut blocks = DataBlocks::of(&set.objects, object);
     while let Some(block) = blocks.next(rq).await? {
-        if let Some(bp) = set.objects.pointer_at(rq, object, 0, block).await? {
+        if let Some(bp) = set.objects.pointers().at(rq, object, 0, block).await? {
             println!("{:>16x} L0 {}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
         }
     }

@@ -103,7 +103,7 @@ pub fn names(who: QuotaPrincipal) -> String {
 /// # Errors
 /// Errors of reading the accounts.
 pub async fn value(rq: &Request, set: &Arc<ObjectSet>, property: &str, of: Of) -> Result<Property, ObjectError> {
-    let account = set.accounts(rq, of.who).await?.remove(&Fuid(of.id)).unwrap_or_default();
+    let account = set.accounting().accounts(rq, of.who).await?.remove(&Fuid(of.id)).unwrap_or_default();
     let number = match (of.what, of.is_quota) {
         (QuotaKind::Bytes, false) => account.used_bytes,
         (QuotaKind::Bytes, true) => account.quota_bytes,

@@ -112,8 +112,8 @@ fn run<C: CommandLine>(call: &Call, who: QuotaPrincipal, args: &AccountOptions) 
     let found = machine.block_on(async {
         let rq = Request::internal("userspace");
         let files = pool.file_system(&rq, of).await?;
-        let accounts = files.objects().bound_accounts(&rq, who).await.map_err(PoolError::from)?;
-        Ok::<_, PoolError>((accounts, files.objects().counts_objects()))
+        let accounts = files.objects().accounting().bound_accounts(&rq, who).await.map_err(PoolError::from)?;
+        Ok::<_, PoolError>((accounts, files.objects().accounting().counts_objects()))
     });
     let (found, counts_objects) =
         found.map_err(|why| Failure::failed(format!("cannot get used/quota for {of}: {why}")))?;

@@ -97,7 +97,7 @@ fn accounts(
     let counts = |row: &[String; 5]| !changed || row.first().is_none_or(|id| id != "0");
     findings.facts += expected.len() as u64;
     let found = opened.objects(&dataset.name).and_then(|set| {
-        let found = opened.machine.block_on(set.bound_accounts(&opened.request, who));
+        let found = opened.machine.block_on(set.accounting().bound_accounts(&opened.request, who));
         found.map_err(|error| error.to_string())
     });
     let found = match found {

@@ -1,6 +1,6 @@
 //! Block cloning: blocks that several files share (`feature@block_cloning`).
 //!
-//! [`ObjectSet::block_to_clone`] returns the pointer to a block of one object, [`ObjectSet::clone_block`] puts it into
+//! [`Writes::block_to_clone`](crate::Writes::block_to_clone) returns the pointer to a block of one object, [`Writes::clone_block`](crate::Writes::clone_block) puts it into
 //! another. At the next sync the second tree refers to the same block, and the pool adds one reference
 //! ([`super::ObjsetSyncResult::cloned`]). Until then the overlay holds the pointer: nothing is read or kept in memory.
 //!
@@ -16,6 +16,7 @@
 
 use super::dirty_object::BlockLookup;
 use crate::error::ObjectError;
+use crate::handles::Writes;
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
 use std::sync::Arc;
@@ -34,26 +35,26 @@ pub enum CloneSource {
     Unsupported,
 }
 
-impl ObjectSet {
+impl Writes<'_> {
     /// Returns the pointer of a block of an object of `from`, so that an object of this object set shares it in this
     /// transaction; `from` is this object set or another one of the same pool.
     ///
     /// # Errors
     /// [`ObjectError::ReadOnly`] if this object set cannot be changed; errors of reading.
     pub async fn block_to_clone(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         _tx: &Tx,
         from: &Arc<ObjectSet>,
         id: ObjectId,
         block: u64,
     ) -> Result<CloneSource, ObjectError> {
-        let txgs = self.txgs().ok_or(ObjectError::ReadOnly { objset: self.id() })?;
+        let txgs = self.set.txgs().ok_or(ObjectError::ReadOnly { objset: self.set.id() })?;
         // The same key decrypts a block in any place, because salt, initialization vector and MAC are in the pointer.
-        let own = &self.options().keys;
+        let own = &self.set.options().keys;
         let theirs = &from.options().keys;
         let guid = |key: &Option<Arc<DatasetKey>>| key.as_ref().map(|key| key.guid());
-        if guid(own) != guid(theirs) || !self.policy().is_some_and(|policy| policy.share_blocks) {
+        if guid(own) != guid(theirs) || !self.set.policy().is_some_and(|policy| policy.share_blocks) {
             return Ok(CloneSource::Unsupported);
         }
         let encrypted = own.is_some();
@@ -66,7 +67,7 @@ impl ObjectSet {
                 Some(BlockLookup::Synced) | None => {}
             }
             let object = from.object(rq, id).await?;
-            let found = from.pointer_at(rq, &object, 0, block).await;
+            let found = from.pointers().at(rq, &object, 0, block).await;
             if from.version() == version {
                 break found?.unwrap_or(BlockPointer::HOLE);
             }
@@ -82,27 +83,27 @@ impl ObjectSet {
         Ok(if is_stable { CloneSource::Block(pointer) } else { CloneSource::NotSynced })
     }
 
-    /// Makes a block refer to the block of a pointer from [`ObjectSet::block_to_clone`] or from a record of the intent
+    /// Makes a block refer to the block of a pointer from [`Writes::block_to_clone`](crate::Writes::block_to_clone) or from a record of the intent
     /// log.
     ///
     /// # Errors
     /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the object has another block size; errors of reading
     /// indirect blocks.
     pub async fn clone_block(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         tx: &Tx,
         id: ObjectId,
         block: u64,
         pointer: BlockPointer,
     ) -> Result<(), ObjectError> {
-        let object = self.object(rq, id).await?;
+        let object = self.set.object(rq, id).await?;
         if pointer.is_hole() {
             let block_bytes = object.block_bytes();
-            return self.punch(rq, tx, id, block.saturating_mul(block_bytes), block_bytes).await;
+            return self.set.frees().punch(rq, tx, id, block.saturating_mul(block_bytes), block_bytes).await;
         }
         if pointer.is_embedded() {
-            let bytes = self.read_pointer(rq, &object, block, &pointer).await?;
+            let bytes = self.set.pointers().read(rq, &object, block, &pointer).await?;
             return self.write_block(rq, tx, id, block, bytes).await;
         }
         self.put_shared(rq, tx, id, block, pointer).await

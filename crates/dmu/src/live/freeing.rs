@@ -22,8 +22,8 @@
 use super::dirty_object::DirtyObject;
 use super::tx_admission::SpaceReserve;
 use crate::error::ObjectError;
+use crate::handles::Frees;
 use crate::object::Object;
-use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
 use crate::txg::Tx;
 use futures_util::future::BoxFuture;
@@ -66,21 +66,23 @@ impl DirtyObject {
     }
 }
 
-impl ObjectSet {
+impl<'a> Frees<'a> {
     /// Removes an object with all its blocks.
     ///
     /// # Errors
     /// [`ObjectError::NoObject`] if it does not exist.
-    pub async fn remove(self: &Arc<Self>, rq: &Request, tx: &Tx, id: ObjectId) -> Result<(), ObjectError> {
+    pub async fn remove(self, rq: &Request, tx: &Tx, id: ObjectId) -> Result<(), ObjectError> {
         self.count_freed(rq, tx, id, 0..u64::MAX).await?;
-        self.change(rq, id, |node| {
-            if node.current.is_none() {
-                return Err(self.no_object(id));
-            }
-            node.remove(tx.txg());
-            Ok(())
-        })
-        .await
+        self.set
+            .changes()
+            .change_node(rq, id, |node| {
+                if node.current.is_none() {
+                    return Err(self.set.no_object(id));
+                }
+                node.remove(tx.txg());
+                Ok(())
+            })
+            .await
     }
 
     /// Makes `len` bytes from `offset` on zeros: frees whole blocks, overwrites parts of blocks. `u64::MAX` means the
@@ -88,15 +90,8 @@ impl ObjectSet {
     ///
     /// # Errors
     /// [`ObjectError::NoObject`]; errors of reading.
-    pub async fn punch(
-        self: &Arc<Self>,
-        rq: &Request,
-        tx: &Tx,
-        id: ObjectId,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), ObjectError> {
-        let block_bytes = self.object(rq, id).await?.block_bytes();
+    pub async fn punch(self, rq: &Request, tx: &Tx, id: ObjectId, offset: u64, len: u64) -> Result<(), ObjectError> {
+        let block_bytes = self.set.object(rq, id).await?.block_bytes();
         let end = offset.saturating_add(len);
         let first = offset.div_ceil(block_bytes);
         let last = end / block_bytes;
@@ -116,17 +111,11 @@ impl ObjectSet {
     }
 
     /// Counts blocks that are about to be freed towards the txg's limit. The syncer's own frees are not counted.
-    async fn count_freed(
-        self: &Arc<Self>,
-        rq: &Request,
-        tx: &Tx,
-        id: ObjectId,
-        range: Range<u64>,
-    ) -> Result<(), ObjectError> {
+    async fn count_freed(self, rq: &Request, tx: &Tx, id: ObjectId, range: Range<u64>) -> Result<(), ObjectError> {
         if tx.is_syncing() {
             return Ok(());
         }
-        let last = self.object(rq, id).await?.dnode.max_block_id;
+        let last = self.set.object(rq, id).await?.dnode.max_block_id;
         let range = range.start..range.end.min(last.saturating_add(1));
         if !range.is_empty() {
             self.read_indirects_ahead(rq, id, range.clone()).await?;
@@ -138,29 +127,31 @@ impl ObjectSet {
 
     /// Makes blocks holes.
     async fn free_blocks(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         tx: &Tx,
         id: ObjectId,
         Range { start: first, end: last }: Range<u64>,
     ) -> Result<(), ObjectError> {
-        self.change_image(rq, tx, id, |image, changes| {
-            let keep = changes.blocks.split_off(&first);
-            changes.blocks.extend(keep.into_iter().filter(|(n, _)| *n >= last));
-            changes.displace(first..last);
-            changes.shared.retain(|n, _| !(first..last).contains(n));
-            changes.freed.add(first..last);
-            if last > image.max_block_id {
-                image.max_block_id = image.max_block_id.min(first.saturating_sub(1));
-            }
-            Ok(())
-        })
-        .await
+        self.set
+            .changes()
+            .change_image(rq, tx, id, |image, changes| {
+                let keep = changes.blocks.split_off(&first);
+                changes.blocks.extend(keep.into_iter().filter(|(n, _)| *n >= last));
+                changes.displace(first..last);
+                changes.shared.retain(|n, _| !(first..last).contains(n));
+                changes.freed.add(first..last);
+                if last > image.max_block_id {
+                    image.max_block_id = image.max_block_id.min(first.saturating_sub(1));
+                }
+                Ok(())
+            })
+            .await
     }
 
     /// Overwrites a part of one block with zeros, unless it is a hole.
     async fn zero(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         tx: &Tx,
         id: ObjectId,
@@ -168,25 +159,25 @@ impl ObjectSet {
         len: u64,
         block_bytes: u64,
     ) -> Result<(), ObjectError> {
-        let object = self.object(rq, id).await?;
+        let object = self.set.object(rq, id).await?;
         let block = offset / block_bytes;
-        if self.read_block(rq, &object, block).await?.is_none() {
+        if self.set.reader().read_block(rq, &object, block).await?.is_none() {
             return Ok(());
         }
-        self.patch(rq, tx, id, block, (offset % block_bytes) as usize, &vec![0; len as usize]).await
+        self.set.writes().patch(rq, tx, id, block, (offset % block_bytes) as usize, &vec![0; len as usize]).await
     }
 
     /// Maximum number of blocks that one transaction frees.
-    fn max_chunk_blocks(&self) -> u64 {
-        self.live().map_or(u64::MAX, |live| (live.admission.max_frees_per_txg() / CHUNKS_PER_TXG).max(1))
+    fn max_chunk_blocks(self) -> u64 {
+        self.set.live().map_or(u64::MAX, |live| (live.admission.max_frees_per_txg() / CHUNKS_PER_TXG).max(1))
     }
 
     /// Whether one transaction may free all blocks of the object. Reads nothing.
-    pub fn is_small(&self, object: &Object) -> bool {
+    pub fn is_small(self, object: &Object) -> bool {
         let top = object.top_level();
         let synced =
             object.dnode.block_pointers.iter().map(|pointer| stored(pointer, top)).fold(0, u64::saturating_add);
-        let unsynced = self.live().map_or(0, |live| {
+        let unsynced = self.set.live().map_or(0, |live| {
             let state = live.state();
             state.nodes.get(&object.id).map_or(0, |node| node.unsynced(&(0..u64::MAX)).count() as u64)
         });
@@ -198,14 +189,9 @@ impl ObjectSet {
     /// keeps other tasks from changing the range.
     ///
     /// # Errors
-    /// As [`ObjectSet::begin`]; [`ObjectError::NoObject`]; errors of reading.
-    pub async fn free_long_range(
-        self: &Arc<Self>,
-        rq: &Request,
-        id: ObjectId,
-        range: Range<u64>,
-    ) -> Result<(), ObjectError> {
-        let object = self.object(rq, id).await?;
+    /// As [`ObjectSet::begin`](crate::ObjectSet::begin); [`ObjectError::NoObject`]; errors of reading.
+    pub async fn free_long_range(self, rq: &Request, id: ObjectId, range: Range<u64>) -> Result<(), ObjectError> {
+        let object = self.set.object(rq, id).await?;
         let (block_bytes, blocks) = (object.block_bytes(), object.dnode.max_block_id.saturating_add(1));
         let first = range.start.div_ceil(block_bytes);
         let mut end = if range.end == u64::MAX { blocks } else { blocks.min(range.end / block_bytes) };
@@ -215,7 +201,7 @@ impl ObjectSet {
             if chunk.from <= first {
                 break;
             }
-            let tx = self.begin(rq, CHUNK_TX_BYTES, SpaceReserve::NetFree).await?;
+            let tx = self.set.begin(rq, CHUNK_TX_BYTES, SpaceReserve::NetFree).await?;
             self.add_freed(&tx, chunk.blocks);
             self.free_blocks(rq, &tx, id, chunk.from..end).await?;
             end = chunk.from;
@@ -223,8 +209,8 @@ impl ObjectSet {
         Ok(())
     }
 
-    fn add_freed(&self, tx: &Tx, blocks: u64) {
-        if let Some(live) = self.live() {
+    fn add_freed(self, tx: &Tx, blocks: u64) {
+        if let Some(live) = self.set.live() {
             live.admission.txgs().add_freed(tx.txg(), blocks);
         }
     }
@@ -232,14 +218,14 @@ impl ObjectSet {
     /// Returns the longest end of a range of blocks that has at most `most` stored blocks (and at most `most` unsynced
     /// ones).
     async fn next_free_chunk(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         id: ObjectId,
         range: Range<u64>,
         most: u64,
     ) -> Result<Chunk, ObjectError> {
         let (base, unsynced) = {
-            let state = self.must_be_live()?.state();
+            let state = self.set.must_be_live()?.state();
             let node = state.nodes.get(&id);
             let mut unsynced: Vec<u64> = node.map(|node| node.unsynced(&range).collect()).unwrap_or_default();
             unsynced.sort_unstable_by(|a, b| b.cmp(a));
@@ -247,7 +233,7 @@ impl ObjectSet {
         };
         let base = match base {
             Some(base) => base,
-            None => Some(self.object(rq, id).await?),
+            None => Some(self.set.object(rq, id).await?),
         };
         // The first block beyond the limit ends the chunk.
         let over = usize::try_from(most).ok().and_then(|most| unsynced.get(most));
@@ -270,8 +256,8 @@ impl ObjectSet {
     }
 
     /// Adds the blocks below a pointer (with its level and number) that are in the range to the chunk, from the end on.
-    fn collect_frees<'a>(
-        &'a self,
+    fn collect_frees(
+        self,
         rq: &'a Request,
         object: &'a Arc<Object>,
         (pointer, level, number): (&'a BlockPointer, u8, u64),
@@ -295,7 +281,7 @@ impl ObjectSet {
                 chunk.is_full = true;
                 return Ok(());
             }
-            let bytes = self.read_indirect(rq, object, pointer, level, start).await?;
+            let bytes = self.set.pointers().read_indirect(rq, object, pointer, level, start).await?;
             // Pointers beyond the range are skipped, because an indirect block of a long object has many.
             let first = tree.first_child(number);
             for index in tree.children_above(level, number, range, bytes.len() / BlockPointer::SIZE).rev() {

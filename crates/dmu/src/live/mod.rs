@@ -31,6 +31,7 @@ mod clone_range;
 pub(crate) mod dirty_object;
 mod freeing;
 mod object_allocator;
+mod open;
 pub(crate) mod overlay;
 mod place;
 pub(crate) mod policy;
@@ -45,6 +46,7 @@ mod tests;
 mod tree;
 mod tx_admission;
 mod usage;
+mod write;
 
 pub use crate::object::NewObject;
 pub use clone_range::CloneSource;

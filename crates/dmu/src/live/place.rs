@@ -13,28 +13,27 @@
 use super::dirty_object::{BlockLookup, DirtyBlock};
 use super::tree::Writer;
 use crate::error::{ErrorLocation, ObjectError};
-use crate::object_set::ObjectSet;
+use crate::handles::Writes;
 use crate::txg::Tx;
 use bytes::Bytes;
-use std::sync::Arc;
 use weir_blocks::WriteOptions;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-impl ObjectSet {
+impl Writes<'_> {
     /// Writes a data block that `tx`'s txg changed to its final place and returns its pointer; `None` if this is not
     /// possible: the txg did not change it, or it may be deduplicated, or it is encrypted.
     ///
     /// # Errors
     /// Errors of writing the block.
     pub async fn place_block(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         tx: &Tx,
         id: ObjectId,
         block: u64,
     ) -> Result<Option<BlockPointer>, ObjectError> {
-        let Some(live) = self.live().filter(|_| self.options().keys.is_none()) else { return Ok(None) };
+        let Some(live) = self.set.live().filter(|_| self.set.options().keys.is_none()) else { return Ok(None) };
         let (bytes, writer, kind, policy) = {
             let state = live.state();
             let Some(node) = state.nodes.get(&id) else { return Ok(None) };
@@ -52,10 +51,10 @@ impl ObjectSet {
             }
             (bytes, writer, object.dnode.object_type, state.policy)
         };
-        let options = Writer::new(self, rq, tx.txg(), policy).options(id, kind, 0, block, bytes.len());
+        let options = Writer::new(self.set, rq, tx.txg(), policy).options(id, kind, 0, block, bytes.len());
         let options = WriteOptions { fill: 1, embed: false, writer, ..options };
-        let place = ErrorLocation { objset: self.id(), object: id, level: 0, block };
-        let written = self.cache().blocks().write(rq, bytes.clone(), &options).await;
+        let place = ErrorLocation { objset: self.set.id(), object: id, level: 0, block };
+        let written = self.set.cache().blocks().write(rq, bytes.clone(), &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;
         if pointer.is_hole() || pointer.is_embedded() {
             return Ok(None);
@@ -72,7 +71,7 @@ impl ObjectSet {
                 changes.orphans.push(first);
             }
             drop(state);
-            self.cache().insert(&pointer, &self.options_now(), bytes);
+            self.set.cache().insert(&pointer, &self.set.options_now(), bytes);
         } else {
             changes.orphans.push(pointer);
         }
@@ -80,7 +79,7 @@ impl ObjectSet {
     }
 
     /// A node with changes of a txg that cannot close must exist.
-    fn lost<T>(&self, place: ErrorLocation) -> Result<T, ObjectError> {
+    fn lost<T>(self, place: ErrorLocation) -> Result<T, ObjectError> {
         Err(ObjectError::Corrupt { place, why: "an object's changes went while one of its blocks was written" })
     }
 }

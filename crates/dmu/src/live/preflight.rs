@@ -7,8 +7,8 @@
 //! Source: OpenZFS `module/zfs/dmu_tx.c` (`dmu_tx_check_ioerr`).
 
 use crate::error::ObjectError;
+use crate::handles::Frees;
 use crate::object::Object;
-use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
 use futures_util::future::BoxFuture;
 use std::ops::Range;
@@ -16,34 +16,29 @@ use std::sync::Arc;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-impl ObjectSet {
+impl<'a> Frees<'a> {
     /// Reads all indirect blocks that lead to a range of an object's blocks.
     ///
     /// # Errors
     /// Errors of reading them.
-    pub async fn read_indirects_ahead(
-        self: &Arc<Self>,
-        rq: &Request,
-        id: ObjectId,
-        blocks: Range<u64>,
-    ) -> Result<(), ObjectError> {
+    pub async fn read_indirects_ahead(self, rq: &Request, id: ObjectId, blocks: Range<u64>) -> Result<(), ObjectError> {
         loop {
-            let version = self.version();
-            let object = self.object(rq, id).await?;
+            let version = self.set.version();
+            let object = self.set.object(rq, id).await?;
             match self.read_indirects(rq, &object, &blocks).await {
-                Err(error) if self.raced_with_sync(&error, version) => {}
+                Err(error) if self.set.raced_with_sync(&error, version) => {}
                 done => return done,
             }
         }
     }
 
-    async fn read_indirects(&self, rq: &Request, object: &Arc<Object>, blocks: &Range<u64>) -> Result<(), ObjectError> {
+    async fn read_indirects(self, rq: &Request, object: &Arc<Object>, blocks: &Range<u64>) -> Result<(), ObjectError> {
         let top = object.top_level();
         if top == 0 || blocks.is_empty() {
             return Ok(());
         }
         if blocks.end - blocks.start == 1 {
-            return self.pointer_at(rq, object, 0, blocks.start).await.map(drop);
+            return self.set.pointers().at(rq, object, 0, blocks.start).await.map(drop);
         }
         for (number, pointer) in object.dnode.block_pointers.iter().enumerate() {
             self.read_indirects_below(rq, object, (pointer, top, number as u64), blocks).await?;
@@ -52,8 +47,8 @@ impl ObjectSet {
     }
 
     /// Reads the indirect blocks below a pointer (with its level and number) and above the blocks.
-    fn read_indirects_below<'a>(
-        &'a self,
+    fn read_indirects_below(
+        self,
         rq: &'a Request,
         object: &'a Arc<Object>,
         (pointer, level, number): (&'a BlockPointer, u8, u64),
@@ -65,7 +60,7 @@ impl ObjectSet {
             if level == 0 || pointer.is_hole() || start >= blocks.end || end <= blocks.start {
                 return Ok(());
             }
-            let bytes = self.read_indirect(rq, object, pointer, level, start).await?;
+            let bytes = self.set.pointers().read_indirect(rq, object, pointer, level, start).await?;
             if level == 1 {
                 return Ok(());
             }

@@ -2,8 +2,8 @@
 
 use super::dirty_object::{BlockLookup, DirtyObject};
 use crate::error::ObjectError;
+use crate::handles::Reader;
 use crate::object::Object;
-use crate::object_set::ObjectSet;
 use crate::read::Seek;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -14,25 +14,25 @@ use weir_machine::Request;
 /// Newest state of an object, and the overlay's content for some of its blocks.
 pub(crate) type View = (Arc<Object>, BTreeMap<u64, BlockLookup>);
 
-impl ObjectSet {
+impl Reader<'_> {
     /// Returns the object's node under the lock, or the object if it has no node.
     async fn node_or_object<T>(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         id: ObjectId,
         look: impl Fn(&DirtyObject, Arc<Object>) -> T,
     ) -> Result<Option<Result<T, Arc<Object>>>, ObjectError> {
-        let Some(live) = self.live() else { return Ok(None) };
+        let Some(live) = self.set.live() else { return Ok(None) };
         loop {
             let version = {
                 let state = live.state();
                 if let Some(node) = state.nodes.get(&id) {
-                    let gone = ObjectError::NoObject { objset: self.id(), object: id };
+                    let gone = ObjectError::NoObject { objset: self.set.id(), object: id };
                     return Ok(Some(Ok(look(node, node.current.clone().ok_or(gone)?))));
                 }
                 state.version
             };
-            let object = self.object(rq, id).await?;
+            let object = self.set.object(rq, id).await?;
             let state = live.state();
             if state.version == version && !state.nodes.contains_key(&id) {
                 return Ok(Some(Err(object)));
@@ -43,7 +43,7 @@ impl ObjectSet {
     /// Returns the newest state of `object`, and the blocks of the byte range that are in the overlay; `None` if the
     /// object set is read-only.
     pub(crate) async fn view(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         object: &Arc<Object>,
         offset: u64,
@@ -65,7 +65,7 @@ impl ObjectSet {
     /// Returns the newest state of `object`, and the overlay's content for block `n`; `None` if the object set is
     /// read-only.
     pub(crate) async fn view_block(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         object: &Arc<Object>,
         n: u64,
@@ -80,7 +80,7 @@ impl ObjectSet {
     /// Returns the newest state of `object`, and its spill block if that is unsynced; `None` if the object set is
     /// read-only.
     pub(crate) async fn view_spill(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         object: &Arc<Object>,
     ) -> Result<Option<(Arc<Object>, Option<Option<Bytes>>)>, ObjectError> {
@@ -91,7 +91,7 @@ impl ObjectSet {
     /// Returns the first block from `from` on and before `end` that is data, or a hole. Goes from one change to the
     /// next, and descends the synced tree in between.
     pub(crate) async fn next_block_live(
-        self: &Arc<Self>,
+        self,
         rq: &Request,
         id: ObjectId,
         from: u64,
@@ -114,7 +114,7 @@ impl ObjectSet {
                     return Ok(Some(at));
                 }
                 (BlockLookup::Data(_) | BlockLookup::Shared(_) | BlockLookup::Hole, _) => at = run_end,
-                (BlockLookup::Synced, _) => match self.next_block(rq, &object, at, what, None).await? {
+                (BlockLookup::Synced, _) => match self.set.pointers().next_block(rq, &object, at, what, None).await? {
                     Some(found) if found < run_end => return Ok(Some(found)),
                     _ => at = run_end,
                 },

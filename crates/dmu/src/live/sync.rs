@@ -13,8 +13,9 @@ use super::sync_result::{Killed, ObjsetSyncResult};
 use super::tree::Writer;
 use super::usage::Usage;
 use crate::error::ObjectError;
+use crate::handles::Syncing;
 use crate::object::{NewObject, Object};
-use crate::object_set::{ObjectSet, Root, empty_header};
+use crate::object_set::{Root, empty_header};
 use crate::tree_geometry::TreeGeometry;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
@@ -44,34 +45,34 @@ struct Dirty {
 /// An object as it was written; `None` if it was removed.
 pub(crate) type Adopted = (ObjectId, Option<Arc<Object>>);
 
-impl ObjectSet {
+impl<'a> Syncing<'a> {
     /// Whether `txg` changed the object set.
-    pub fn is_dirty(&self, txg: Txg) -> bool {
-        self.live().is_some_and(|live| {
+    pub fn is_dirty(self, txg: Txg) -> bool {
+        self.set.live().is_some_and(|live| {
             let state = live.state();
             state.zil.is_some() || state.nodes.values().any(|node| node.txgs.contains_key(&txg.0))
         })
     }
 
     /// Sets the header of the intent log for the next sync.
-    pub fn set_zil_header(&self, header: ZilHeader) {
-        if let Some(live) = self.live() {
+    pub fn set_zil_header(self, header: ZilHeader) {
+        if let Some(live) = self.set.live() {
             live.state().zil = Some(header);
         }
     }
 
     /// Records that a directory got a name of more than 255 bytes, for the next sync.
-    pub(crate) fn note_long_name(&self) {
-        if let Some(live) = self.live() {
+    pub(crate) fn note_long_name(self) {
+        if let Some(live) = self.set.live() {
             live.state().long_names = true;
         }
     }
 
     /// Makes the next sync write the root even if nothing changed.
-    pub fn touch(&self) {
-        if let Some(live) = self.live() {
+    pub fn touch(self) {
+        if let Some(live) = self.set.live() {
             let mut state = live.state();
-            let zil = state.zil.take().unwrap_or_else(|| self.root().header.zil.clone());
+            let zil = state.zil.take().unwrap_or_else(|| self.set.root().header.zil.clone());
             state.zil = Some(zil);
         }
     }
@@ -80,19 +81,19 @@ impl ObjectSet {
     ///
     /// # Errors
     /// Errors of reading the old trees and writing the new ones. The object set is then as before.
-    pub async fn sync(self: &Arc<Self>, rq: &Request, txg: Txg) -> Result<Option<ObjsetSyncResult>, ObjectError> {
-        let Some(live) = self.live() else { return Ok(None) };
+    pub async fn sync(self, rq: &Request, txg: Txg) -> Result<Option<ObjsetSyncResult>, ObjectError> {
+        let Some(live) = self.set.live() else { return Ok(None) };
         if !self.is_dirty(txg) {
             return Ok(None);
         }
-        if self.pointer().endian() == Endian::Big && !self.pointer().is_hole() {
+        if self.set.pointer().endian() == Endian::Big && !self.set.pointer().is_hole() {
             return Err(ObjectError::Unsupported { what: "writing to a set of the other byte order" });
         }
-        if self.is_locked() && !live.dirty(txg).is_empty() {
-            return Err(ObjectError::NoKey { objset: self.id() });
+        if self.set.is_locked() && !live.dirty(txg).is_empty() {
+            return Err(ObjectError::NoKey { objset: self.set.id() });
         }
         let policy = live.state().policy;
-        let writer = Writer::new(self, rq, txg, policy);
+        let writer = Writer::new(self.set, rq, txg, policy);
         let mut synced: Vec<Adopted> = Vec::new();
         let mut usage = Usage::default();
         let objects = live.dirty(txg).into_iter().filter(|d| !is_accounting(d.id));
@@ -104,7 +105,7 @@ impl ObjectSet {
             synced.push(written(dirty.id, dnode));
         }
         drop(trees);
-        usage.apply(self, rq, txg).await?;
+        usage.apply(self.set, rq, txg).await?;
         for dirty in live.dirty(txg).into_iter().filter(|d| is_accounting(d.id)) {
             synced.push(written(dirty.id, writer.sync_object(&dirty).await?));
         }
@@ -119,13 +120,13 @@ impl ObjectSet {
     }
 
     /// Makes the new root current, and drops the overlay of `txg`.
-    pub(crate) fn adopt(&self, live: &DirtyObjset, txg: Txg, root: Arc<Root>, synced: Vec<Adopted>) {
+    pub(crate) fn adopt(self, live: &DirtyObjset, txg: Txg, root: Arc<Root>, synced: Vec<Adopted>) {
         let per_block = root.meta.as_ref().map_or(32, |m| m.block_bytes() / Dnode::SLOT as u64).max(1);
         let mut state = live.state();
         state.version += 1;
         state.zil = None;
-        self.set_root(root);
-        self.forget(synced.iter().map(|(id, _)| *id));
+        self.set.set_root(root);
+        self.set.forget(synced.iter().map(|(id, _)| *id));
         for (id, base) in synced {
             let State { nodes, allocator, .. } = &mut *state;
             let Some(node) = nodes.get_mut(&id) else { continue };
@@ -243,7 +244,7 @@ impl Writer<'_> {
     ) -> Result<Bytes, ObjectError> {
         let place = self.set.place(ObjectId(0), 0, number);
         let pointer = match old.meta.as_ref() {
-            Some(meta) => self.set.pointer_at(self.rq, meta, 0, number).await?,
+            Some(meta) => self.set.pointers().at(self.rq, meta, 0, number).await?,
             None => None,
         };
         let mut bytes = match pointer {

@@ -35,22 +35,22 @@ async fn play(set: &Arc<ObjectSet>, txgs: &Arc<TxgTracker>, steps: &[Step]) -> R
     const END: u64 = 8192;
     let rq = &Request::internal("test");
     let tx = set.begin(rq, 0, SpaceReserve::Normal).await?;
-    let id = set.create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512)).await?;
+    let id = set.changes().create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512)).await?;
     drop(tx);
     let mut model = vec![0u8; END as usize];
     for step in steps {
         let tx = set.begin(rq, 0, SpaceReserve::Normal).await?;
         match step {
             Step::Write(at, bytes) => {
-                set.write(rq, &tx, id, *at, bytes).await?;
+                set.writes().write(rq, &tx, id, *at, bytes).await?;
                 model[*at as usize..*at as usize + bytes.len()].copy_from_slice(bytes);
             }
             Step::Punch(at, len) => {
-                set.punch(rq, &tx, id, *at, *len).await?;
+                set.frees().punch(rq, &tx, id, *at, *len).await?;
                 model[*at as usize..(*at + *len).min(END) as usize].fill(0);
             }
             Step::Truncate(at) => {
-                set.punch(rq, &tx, id, *at, u64::MAX).await?;
+                set.frees().punch(rq, &tx, id, *at, u64::MAX).await?;
                 model[*at as usize..].fill(0);
             }
             Step::Close => {
@@ -61,13 +61,13 @@ async fn play(set: &Arc<ObjectSet>, txgs: &Arc<TxgTracker>, steps: &[Step]) -> R
         }
         let object = set.object(rq, id).await?;
         let reading = &Request::internal("test");
-        assert_eq!(set.read(reading, &object, 0, END as usize, END).await?, model);
+        assert_eq!(set.reader().read(reading, &object, 0, END as usize, END).await?, model);
         let sources = [Source::Dirty, Source::Hole].map(|source| reading.answered_bytes(source));
         assert_eq!(sources.iter().sum::<u64>(), END, "bytes by source: dirty, holes {sources:?}");
         let mut at = 0;
-        while let Some(data) = set.seek(rq, &object, at, END, Seek::Data).await? {
+        while let Some(data) = set.reader().seek(rq, &object, at, END, Seek::Data).await? {
             assert!(model[at as usize..data as usize].iter().all(|b| *b == 0), "data before {data}");
-            at = set.seek(rq, &object, data, END, Seek::Hole).await?.unwrap_or(END);
+            at = set.reader().seek(rq, &object, data, END, Seek::Hole).await?.unwrap_or(END);
         }
         assert!(model[at as usize..].iter().all(|b| *b == 0), "data after {at}");
     }
@@ -96,28 +96,28 @@ fn objects_come_and_go() {
         let tx = set.begin(rq, 0, SpaceReserve::Half).await.unwrap();
         assert_eq!(tx.txg(), Txg(4));
         let new = NewObject::new(ObjectType::MASTER_NODE, 512);
-        set.create_at(rq, &tx, ObjectId(1), &new).await.unwrap();
-        assert!(matches!(set.create_at(rq, &tx, ObjectId(1), &new).await, Err(ObjectError::Exists { .. })));
+        set.changes().create_at(rq, &tx, ObjectId(1), &new).await.unwrap();
+        assert!(matches!(set.changes().create_at(rq, &tx, ObjectId(1), &new).await, Err(ObjectError::Exists { .. })));
         let large = NewObject { slots: 2, ..new.clone() }.bonus(ObjectType::SA, vec![7; 700]);
-        let a = set.create(rq, &tx, &large).await.unwrap();
-        let b = set.create(rq, &tx, &new).await.unwrap();
+        let a = set.changes().create(rq, &tx, &large).await.unwrap();
+        let b = set.changes().create(rq, &tx, &new).await.unwrap();
         assert_eq!((a, b), (ObjectId(2), ObjectId(4)));
         let object = set.object(rq, a).await.unwrap();
         assert_eq!((object.dnode.bonus().len(), object.dnode.block_pointers.len()), (700, 1));
-        set.set_bonus(rq, &tx, a, ObjectType::SA, &[1, 2]).await.unwrap();
+        set.changes().set_bonus(rq, &tx, a, ObjectType::SA, &[1, 2]).await.unwrap();
         assert_eq!(set.object(rq, a).await.unwrap().dnode.bonus(), [1, 2]);
-        set.set_spill(rq, &tx, a, Some(vec![5; 512].into())).await.unwrap();
+        set.changes().set_spill(rq, &tx, a, Some(vec![5; 512].into())).await.unwrap();
         let object = set.object(rq, a).await.unwrap();
-        assert_eq!(set.read_spill(rq, &object).await.unwrap().unwrap().0[..], [5; 512]);
-        set.remove(rq, &tx, b).await.unwrap();
+        assert_eq!(set.reader().read_spill(rq, &object).await.unwrap().unwrap().0[..], [5; 512]);
+        set.frees().remove(rq, &tx, b).await.unwrap();
         assert!(set.object(rq, b).await.is_err_and(|e| e.is_absent()));
-        assert!(set.remove(rq, &tx, b).await.is_err());
-        set.write(rq, &tx, a, 0, b"ab").await.unwrap();
-        set.set_block_bytes(rq, &tx, a, 1024).await.unwrap();
+        assert!(set.frees().remove(rq, &tx, b).await.is_err());
+        set.writes().write(rq, &tx, a, 0, b"ab").await.unwrap();
+        set.changes().set_block_bytes(rq, &tx, a, 1024).await.unwrap();
         let object = set.object(rq, a).await.unwrap();
-        assert_eq!(set.read(rq, &object, 0, 4096, 3).await.unwrap()[..], *b"ab\0");
-        set.write(rq, &tx, a, 1024, b"c").await.unwrap();
-        assert!(set.set_block_bytes(rq, &tx, a, 2048).await.is_err(), "two blocks");
+        assert_eq!(set.reader().read(rq, &object, 0, 4096, 3).await.unwrap()[..], *b"ab\0");
+        set.writes().write(rq, &tx, a, 1024, b"c").await.unwrap();
+        assert!(set.changes().set_block_bytes(rq, &tx, a, 2048).await.is_err(), "two blocks");
     });
     run.unwrap();
 }
@@ -157,7 +157,7 @@ impl OnDisk {
     async fn sync(&mut self, rq: &Request) -> Arc<ObjectSet> {
         let txg = self.txgs.quiesce().await;
         let blocks = self.cache.blocks().clone();
-        if let Some(outcome) = self.set.sync(rq, txg).await.unwrap() {
+        if let Some(outcome) = self.set.syncing().sync(rq, txg).await.unwrap() {
             // Two embedded blocks may be equal to the last bit.
             for killed in outcome.killed.iter().filter(|k| !k.pointer.is_embedded()) {
                 assert!(self.alive.remove(killed.pointer.words()), "{killed:?} was not alive");
@@ -170,7 +170,7 @@ impl OnDisk {
         blocks.take_changes(txg);
         blocks.synced(txg);
         self.txgs.synced(txg);
-        assert!(!self.set.is_dirty(txg));
+        assert!(!self.set.syncing().is_dirty(txg));
         let cache = weir_cache::Cache::new(self.cache.machine().clone(), blocks, 1 << 20);
         let opening = crate::Opening { id: ObjsetId(54), ..crate::Opening::default() };
         ObjectSet::open(rq, cache, self.set.pointer(), opening).await.unwrap()
@@ -204,7 +204,7 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
                 let small =
                     NewObject { indirect_shift: 10, ..NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 1 << shift) };
                 let small = small.bonus(ObjectType::SA, vec![1; 100]);
-                files.insert(pool.set.create(rq, &tx, &small).await.unwrap(), vec![0; END as usize]);
+                files.insert(pool.set.changes().create(rq, &tx, &small).await.unwrap(), vec![0; END as usize]);
             }
             let nth = rng.below(files.len() as u64) as usize;
             let (id, model) = files.iter_mut().nth(nth).unwrap();
@@ -212,25 +212,25 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
             let len = rng.below(9000);
             match rng.below(8) {
                 0 => {
-                    pool.set.remove(rq, &tx, id).await.unwrap();
+                    pool.set.frees().remove(rq, &tx, id).await.unwrap();
                     files.remove(&id);
                 }
                 1 => {
-                    pool.set.punch(rq, &tx, id, at, u64::MAX).await.unwrap();
+                    pool.set.frees().punch(rq, &tx, id, at, u64::MAX).await.unwrap();
                     model[at as usize..].fill(0);
                 }
                 2 => {
-                    pool.set.punch(rq, &tx, id, at, len * 9).await.unwrap();
+                    pool.set.frees().punch(rq, &tx, id, at, len * 9).await.unwrap();
                     model[at as usize..(at + len * 9).min(END) as usize].fill(0);
                 }
                 3 => {
                     let spill = (rng.below(2) == 0).then(|| vec![3; 512].into());
-                    pool.set.set_spill(rq, &tx, id, spill).await.unwrap();
+                    pool.set.changes().set_spill(rq, &tx, id, spill).await.unwrap();
                 }
                 _ => {
                     let at = if rng.below(2) == 0 { at / 32 } else { at };
                     let bytes: Vec<u8> = (0..len).map(|_| rng.below(255) as u8 + 1).collect();
-                    pool.set.write(rq, &tx, id, at, &bytes).await.unwrap();
+                    pool.set.writes().write(rq, &tx, id, at, &bytes).await.unwrap();
                     model[at as usize..(at + len) as usize].copy_from_slice(&bytes);
                 }
             }
@@ -240,7 +240,11 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
         for set in [&pool.set, &synced] {
             for (id, model) in &files {
                 let object = set.object(rq, *id).await.unwrap();
-                assert_eq!(set.read(rq, &object, 0, END as usize, END).await.unwrap()[..], model[..], "object {id}");
+                assert_eq!(
+                    set.reader().read(rq, &object, 0, END as usize, END).await.unwrap()[..],
+                    model[..],
+                    "object {id}"
+                );
             }
         }
         for id in files.keys() {
@@ -253,7 +257,7 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
     }
     let tx = pool.set.begin(rq, 0, SpaceReserve::NetFree).await.unwrap();
     for id in files.keys() {
-        pool.set.remove(rq, &tx, *id).await.unwrap();
+        pool.set.frees().remove(rq, &tx, *id).await.unwrap();
     }
     drop(tx);
     pool.sync(rq).await;
@@ -292,17 +296,17 @@ fn a_tree_of_holes_grows_without_holes_of_a_lower_level() {
         let rq = &Request::internal("test");
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         let new = NewObject { indirect_shift: 17, ..NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 8192) };
-        let id = pool.set.create(rq, &tx, &new).await.unwrap();
-        pool.set.write(rq, &tx, id, 0, &[1; 8192]).await.unwrap();
+        let id = pool.set.changes().create(rq, &tx, &new).await.unwrap();
+        pool.set.writes().write(rq, &tx, id, 0, &[1; 8192]).await.unwrap();
         drop(tx);
         pool.sync(rq).await;
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
-        pool.set.punch(rq, &tx, id, 0, u64::MAX).await.unwrap();
+        pool.set.frees().punch(rq, &tx, id, 0, u64::MAX).await.unwrap();
         drop(tx);
         pool.sync(rq).await;
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
-        pool.set.write(rq, &tx, id, 418_508, &[2; 28_021]).await.unwrap();
-        pool.set.punch(rq, &tx, id, 81_610, u64::MAX).await.unwrap();
+        pool.set.writes().write(rq, &tx, id, 418_508, &[2; 28_021]).await.unwrap();
+        pool.set.frees().punch(rq, &tx, id, 81_610, u64::MAX).await.unwrap();
         let txg = tx.txg();
         drop(tx);
         let synced = pool.sync(rq).await;
@@ -313,7 +317,7 @@ fn a_tree_of_holes_grows_without_holes_of_a_lower_level() {
         assert_eq!((top.is_hole(), top.logical_birth()), (true, txg), "the hole keeps a birth");
         // A part of the hole that an indirect block replaces keeps the birth, too.
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
-        pool.set.write(rq, &tx, id, 3 * 8192, &[3; 8192]).await.unwrap();
+        pool.set.writes().write(rq, &tx, id, 3 * 8192, &[3; 8192]).await.unwrap();
         drop(tx);
         let synced = pool.sync(rq).await;
         let object = synced.object(rq, id).await.unwrap();
@@ -335,16 +339,16 @@ fn a_bonus_area_grows_into_the_place_of_a_spill_block() {
         let rq = &Request::internal("test");
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512).bonus(ObjectType::SA, vec![1; 150]);
-        let id = pool.set.create(rq, &tx, &new).await.unwrap();
-        pool.set.set_spill(rq, &tx, id, Some(vec![5; 512].into())).await.unwrap();
-        assert!(pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[2; 192]).await.is_ok());
+        let id = pool.set.changes().create(rq, &tx, &new).await.unwrap();
+        pool.set.changes().set_spill(rq, &tx, id, Some(vec![5; 512].into())).await.unwrap();
+        assert!(pool.set.changes().set_bonus(rq, &tx, id, ObjectType::SA, &[2; 192]).await.is_ok());
         drop(tx);
         pool.sync(rq).await;
         for close in [false, true] {
             let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
-            assert!(pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[3; 193]).await.is_err());
-            pool.set.set_spill(rq, &tx, id, None).await.unwrap();
-            pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[4; 320]).await.unwrap();
+            assert!(pool.set.changes().set_bonus(rq, &tx, id, ObjectType::SA, &[3; 193]).await.is_err());
+            pool.set.changes().set_spill(rq, &tx, id, None).await.unwrap();
+            pool.set.changes().set_bonus(rq, &tx, id, ObjectType::SA, &[4; 320]).await.unwrap();
             drop(tx);
             if close {
                 let synced = pool.sync(rq).await;
@@ -352,13 +356,13 @@ fn a_bonus_area_grows_into_the_place_of_a_spill_block() {
             }
             assert_eq!(pool.set.object(rq, id).await.unwrap().dnode.bonus(), [4; 320]);
             let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
-            pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[2; 192]).await.unwrap();
-            pool.set.set_spill(rq, &tx, id, Some(vec![6; 512].into())).await.unwrap();
+            pool.set.changes().set_bonus(rq, &tx, id, ObjectType::SA, &[2; 192]).await.unwrap();
+            pool.set.changes().set_spill(rq, &tx, id, Some(vec![6; 512].into())).await.unwrap();
         }
         let synced = pool.sync(rq).await;
         let object = synced.object(rq, id).await.unwrap();
         assert_eq!(object.dnode.bonus(), [2; 192]);
-        assert_eq!(synced.read_spill(rq, &object).await.unwrap().unwrap().0[..], [6; 512]);
+        assert_eq!(synced.reader().read_spill(rq, &object).await.unwrap().unwrap().0[..], [6; 512]);
     });
     run.unwrap();
 }

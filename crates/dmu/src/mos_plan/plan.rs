@@ -342,7 +342,7 @@ impl MosPlan {
         block: u64,
     ) -> Result<Option<BlockPointer>, ObjectError> {
         match &tree.base {
-            Some(base) if level < base.dnode.levels => self.set.pointer_at(rq, base, level, block).await,
+            Some(base) if level < base.dnode.levels => self.set.pointers().at(rq, base, level, block).await,
             _ => Ok(None),
         }
     }
@@ -376,8 +376,10 @@ impl MosPlan {
         let end = range.end.min(base.dnode.max_block_id.saturating_add(1));
         let mut block = range.start;
         while block < end {
-            let Some(found) = self.set.next_data_block(rq, base, block).await?.filter(|n| *n < end) else { break };
-            if let Some(pointer) = self.set.pointer_at(rq, base, 0, found).await? {
+            let Some(found) = self.set.pointers().next_data_block(rq, base, block).await?.filter(|n| *n < end) else {
+                break;
+            };
+            if let Some(pointer) = self.set.pointers().at(rq, base, 0, found).await? {
                 out.push(((0, found), pointer));
             }
             block = found + 1;
@@ -386,7 +388,7 @@ impl MosPlan {
             for level in 1..base.dnode.levels {
                 let count = base.tree().number_at(level, base.dnode.max_block_id) + 1;
                 for block in 0..count {
-                    if let Some(pointer) = self.set.pointer_at(rq, base, level, block).await? {
+                    if let Some(pointer) = self.set.pointers().at(rq, base, level, block).await? {
                         out.push(((level, block), pointer));
                     }
                 }

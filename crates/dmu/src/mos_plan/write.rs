@@ -278,7 +278,7 @@ impl MosPlan {
     pub fn finish(self, root: &MosRoot) {
         if let Some(live) = self.set.live() {
             let objects = root.objects.iter().cloned();
-            self.set.adopt(live, self.txg, Root::new(root.pointer, root.header.clone()), objects.collect());
+            self.set.syncing().adopt(live, self.txg, Root::new(root.pointer, root.header.clone()), objects.collect());
         }
     }
 }

@@ -10,7 +10,7 @@ use weir_sim::SimWorld;
 async fn entries(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId, shift: u32) -> Vec<(u64, SpaceEntry)> {
     let object = set.object(rq, id).await.unwrap();
     let length = header(rq, set, id).await.unwrap().length_bytes;
-    let words = set.read_words(rq, &object, 0, length / 8).await.unwrap();
+    let words = set.reader().read_words(rq, &object, 0, length / 8).await.unwrap();
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     assert_eq!(bytes.len() as u64, length);
     let mut all = SpaceEntries::new(&bytes, Endian::Little, shift);

@@ -48,7 +48,7 @@ impl Zap {
     }
 
     async fn block(&self, rq: &Request, block: u64) -> Result<(Bytes, Endian), ObjectError> {
-        let found = self.set.read_ordered_block(rq, &self.object, block).await?;
+        let found = self.set.reader().read_ordered_block(rq, &self.object, block).await?;
         found.ok_or(ObjectError::Corrupt { place: self.place(block), why: "a block of a ZAP is a hole" })
     }
 
@@ -203,7 +203,7 @@ impl Zap {
             if before.replace(number) == Some(number) {
                 continue;
             }
-            if let Ok(Some(pointer)) = self.set.pointer_at(rq, &self.object, 0, number).await {
+            if let Ok(Some(pointer)) = self.set.pointers().at(rq, &self.object, 0, number).await {
                 self.set.cache().prefetch(&pointer, self.set.options());
             }
         }

@@ -44,7 +44,7 @@ impl Zap {
     /// Opens an object as a ZAP.
     pub async fn of(rq: &Request, set: &Arc<ObjectSet>, object: Arc<Object>) -> Result<Self, ObjectError> {
         let place = set.place(object.id, 0, 0);
-        let (first, endian) = match set.read_ordered_block(rq, &object, 0).await? {
+        let (first, endian) = match set.reader().read_ordered_block(rq, &object, 0).await? {
             Some(found) => found,
             None => return Err(ObjectError::Corrupt { place, why: "a ZAP without its first block" }),
         };

@@ -79,7 +79,7 @@ impl World {
     async fn objects(&self) -> Vec<ObjectId> {
         let mut out = Vec::new();
         let mut from = ObjectId(0);
-        while let Some(id) = self.mos.next_object(&self.rq, from).await.unwrap() {
+        while let Some(id) = self.mos.dnodes().next_object(&self.rq, from).await.unwrap() {
             out.push(id);
             from = ObjectId(id.0 + 1);
         }

@@ -114,7 +114,7 @@ impl FileSystemSpec {
         };
         let id = zap::create(rq, set, tx, &new).await?;
         // The root directory is its own parent, so its row needs its number.
-        set.set_bonus(rq, tx, id, ObjectType::SA, &bonus(id)).await?;
+        set.changes().set_bonus(rq, tx, id, ObjectType::SA, &bonus(id)).await?;
         Ok(id)
     }
 

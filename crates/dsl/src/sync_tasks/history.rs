@@ -30,7 +30,7 @@ impl DslSyncContext<'_> {
         let size_bytes = (pool_bytes / 1000).clamp(128 << 10, 1 << 30);
         let bonus = encode(&HistoryHeader { size_bytes, ..HistoryHeader::default() });
         let new = NewObject::new(ObjectType::SPA_HISTORY, BLOCK_BYTES).bonus(ObjectType::SPA_HISTORY_OFFSETS, bonus);
-        let id = self.mos.create(self.rq, self.tx, &new).await?;
+        let id = self.mos.changes().create(self.rq, self.tx, &new).await?;
         self.insert_word(super::DIRECTORY, pool::HISTORY, id.0).await?;
         Ok(id)
     }
@@ -79,7 +79,7 @@ impl DslSyncContext<'_> {
             (header.create_len, header.begin) = (header.end, header.end);
         }
         let bonus = encode(&header);
-        self.mos.set_bonus(self.rq, self.tx, id, ObjectType::SPA_HISTORY_OFFSETS, &bonus).await?;
+        self.mos.changes().set_bonus(self.rq, self.tx, id, ObjectType::SPA_HISTORY_OFFSETS, &bonus).await?;
         self.records.push(record);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl DslSyncContext<'_> {
         let mut length = [0u8; LENGTH_BYTES as usize];
         for (at, byte) in (header.begin..).zip(length.iter_mut()) {
             let physical = header.physical(at).ok_or_else(|| wrong.clone())?;
-            let read = self.mos.read(self.rq, &object, physical, 1, header.size_bytes).await?;
+            let read = self.mos.reader().read(self.rq, &object, physical, 1, header.size_bytes).await?;
             *byte = read.first().copied().unwrap_or(0);
         }
         let length = u64::from_le_bytes(length);
@@ -106,9 +106,9 @@ impl DslSyncContext<'_> {
         let at = header.physical(header.end).ok_or(wrong)?;
         let until_wrap = usize::try_from(header.size_bytes - at).unwrap_or(usize::MAX).min(bytes.len());
         let (first, rest) = bytes.split_at(until_wrap);
-        self.mos.write(self.rq, self.tx, id, at, first).await?;
+        self.mos.writes().write(self.rq, self.tx, id, at, first).await?;
         if !rest.is_empty() {
-            self.mos.write(self.rq, self.tx, id, header.create_len, rest).await?;
+            self.mos.writes().write(self.rq, self.tx, id, header.create_len, rest).await?;
         }
         Ok(())
     }

@@ -218,11 +218,11 @@ impl<'a> DslSyncContext<'a> {
     /// Creates an object of the MOS without data.
     async fn object(&self, kind: ObjectType, bonus_type: ObjectType, bonus: Vec<u8>) -> Result<ObjectId, DslError> {
         let new = NewObject::new(kind, 512).bonus(bonus_type, bonus);
-        Ok(self.mos.create(self.rq, self.tx, &new).await?)
+        Ok(self.mos.changes().create(self.rq, self.tx, &new).await?)
     }
 
     async fn remove(&self, id: ObjectId) -> Result<(), DslError> {
-        Ok(self.mos.remove(self.rq, self.tx, id).await?)
+        Ok(self.mos.frees().remove(self.rq, self.tx, id).await?)
     }
 
     /// Removes an object of the MOS that is no longer used. If its blocks cannot be found, the object is left in place,
@@ -269,8 +269,8 @@ impl<'a> DslSyncContext<'a> {
         let mut e = Encoder::new(Endian::Little);
         e.words(&[BlockKind::MICRO, self.guid() | 1]);
         e.pad_to(block_bytes);
-        self.mos.write_block(self.rq, self.tx, id, 0, e.finish().into()).await?;
-        Ok(self.mos.set_kind(self.rq, self.tx, id, ZAP_METADATA).await?)
+        self.mos.writes().write_block(self.rq, self.tx, id, 0, e.finish().into()).await?;
+        Ok(self.mos.changes().set_kind(self.rq, self.tx, id, ZAP_METADATA).await?)
     }
 
     /// The integer under a name.
@@ -330,7 +330,7 @@ impl<'a> DslSyncContext<'a> {
     async fn put_dir(&mut self, id: ObjectId, dir: &DslDir) -> Result<(), DslError> {
         self.touched.insert(id);
         let endian = self.mos.object(self.rq, id).await?.dnode.endian;
-        Ok(self.mos.set_bonus(self.rq, self.tx, id, ObjectType::DSL_DIR, &dir.encode(endian)).await?)
+        Ok(self.mos.changes().set_bonus(self.rq, self.tx, id, ObjectType::DSL_DIR, &dir.encode(endian)).await?)
     }
 
     /// A dataset's fields.
@@ -347,6 +347,6 @@ impl<'a> DslSyncContext<'a> {
     async fn put_dataset(&mut self, id: ObjectId, dataset: &DslDataset) -> Result<(), DslError> {
         self.touched.insert(dataset.dir);
         let endian = self.mos.object(self.rq, id).await?.dnode.endian;
-        Ok(self.mos.set_bonus(self.rq, self.tx, id, ObjectType::DSL_DATASET, &dataset.encode(endian)).await?)
+        Ok(self.mos.changes().set_bonus(self.rq, self.tx, id, ObjectType::DSL_DATASET, &dataset.encode(endian)).await?)
     }
 }

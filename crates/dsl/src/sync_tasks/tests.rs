@@ -259,8 +259,8 @@ fn history_is_a_ring() {
         let mut bonus = Encoder::new(Endian::Little);
         bonus.words(&[40, 1 << 20, 40, u64::MAX - 3, 0]);
         let kind = ObjectType::SPA_HISTORY_OFFSETS;
-        lab.mos.set_bonus(&lab.rq, &tx, id, kind, &bonus.finish()).await.unwrap();
-        lab.mos.punch(&lab.rq, &tx, id, 0, u64::MAX).await.unwrap();
+        lab.mos.changes().set_bonus(&lab.rq, &tx, id, kind, &bonus.finish()).await.unwrap();
+        lab.mos.frees().punch(&lab.rq, &tx, id, 0, u64::MAX).await.unwrap();
         change.create(&file_system("tank/a")).await.unwrap();
         assert!(change.find_head("tank/a").await.is_ok());
     });

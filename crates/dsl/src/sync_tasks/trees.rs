@@ -101,7 +101,7 @@ pub async fn waiting_trees(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<Bpt
     let mut trees = Vec::new();
     for number in header.begin..header.end {
         let first = number.saturating_mul(ENTRY_BYTES / 8);
-        let words = mos.read_words(rq, &object, first, ENTRY_BYTES / 8).await?;
+        let words = mos.reader().read_words(rq, &object, first, ENTRY_BYTES / 8).await?;
         trees.push(BptreeEntry::of_words(&words).ok_or(wrong("a malformed entry"))?);
     }
     Ok(trees)
@@ -214,7 +214,7 @@ impl DslSyncContext<'_> {
     }
 
     async fn put_trees_header(&self, id: ObjectId, header: &Header) -> Result<(), DslError> {
-        Ok(self.mos.set_bonus(self.rq, self.tx, id, WORDS_METADATA, &header.encode()).await?)
+        Ok(self.mos.changes().set_bonus(self.rq, self.tx, id, WORDS_METADATA, &header.encode()).await?)
     }
 
     /// Checks that a dataset can be freed. A pool without `async_destroy` frees it in this txg, so all of it must be
@@ -243,14 +243,14 @@ impl DslSyncContext<'_> {
             Some(id) => ObjectId(id),
             None => {
                 let new = NewObject::new(WORDS_METADATA, BLOCK_BYTES).bonus(WORDS_METADATA, Header::default().encode());
-                let id = self.mos.create(self.rq, self.tx, &new).await?;
+                let id = self.mos.changes().create(self.rq, self.tx, &new).await?;
                 self.insert_word(super::DIRECTORY, pool::BPTREE_OBJ, id.0).await?;
                 self.count_feature(FEATURE, 1).await?;
                 id
             }
         };
         let mut header = self.trees_header(id).await?;
-        self.mos.write(self.rq, self.tx, id, header.end * ENTRY_BYTES, &tree.bytes()).await?;
+        self.mos.writes().write(self.rq, self.tx, id, header.end * ENTRY_BYTES, &tree.bytes()).await?;
         header.end += 1;
         header.add(size);
         self.put_trees_header(id, &header).await?;
@@ -315,7 +315,7 @@ impl DslSyncContext<'_> {
         while number < header.end && freed.blocks < most {
             let object = self.mos.object(self.rq, id).await?;
             let at = number * ENTRY_BYTES;
-            let words = self.mos.read_words(self.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
+            let words = self.mos.reader().read_words(self.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
             let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "a malformed entry" };
             let tree = BptreeEntry::of_words(&words).ok_or(wrong)?;
             let part = self.free_some(&mut header, tree.clone(), most - freed.blocks, true).await?;
@@ -324,16 +324,16 @@ impl DslSyncContext<'_> {
             freed.stuck = freed.stuck.take().or(part.stuck);
             match part.rest {
                 Some(rest) if rest == tree => {}
-                Some(rest) => self.mos.write(self.rq, self.tx, id, at, &rest.bytes()).await?,
+                Some(rest) => self.mos.writes().write(self.rq, self.tx, id, at, &rest.bytes()).await?,
                 // Behind a stuck tree.
                 None if number > header.begin && tree.is_done() => {}
                 None if number > header.begin => {
                     let done = BptreeEntry { after: Txg(u64::MAX), mark: None, ..tree };
-                    self.mos.write(self.rq, self.tx, id, at, &done.bytes()).await?;
+                    self.mos.writes().write(self.rq, self.tx, id, at, &done.bytes()).await?;
                 }
                 None => {
                     header.begin += 1;
-                    self.mos.punch(self.rq, self.tx, id, at, ENTRY_BYTES).await?;
+                    self.mos.frees().punch(self.rq, self.tx, id, at, ENTRY_BYTES).await?;
                 }
             }
             if part.blocks > 0 || header.begin > number {
@@ -525,7 +525,7 @@ impl AsyncDestroyer {
 
     async fn below(&mut self, rq: &Request, object: &Arc<Object>, level: u8, block: u64, pointer: &BlockPointer) {
         let data_block = object.tree().first_block(level, block);
-        let bytes = match self.set.read_indirect(rq, object, pointer, level, data_block).await {
+        let bytes = match self.set.pointers().read_indirect(rq, object, pointer, level, data_block).await {
             Ok(bytes) => bytes,
             Err(error) => return self.get_stuck(Self::first_below(object, level, block), error),
         };
@@ -547,7 +547,7 @@ impl AsyncDestroyer {
     }
 
     async fn dnodes(&mut self, rq: &Request, meta: &Arc<Object>, block: u64, pointer: &BlockPointer) {
-        let bytes = match self.set.read_pointer(rq, meta, block, pointer).await {
+        let bytes = match self.set.pointers().read(rq, meta, block, pointer).await {
             Ok(bytes) => bytes,
             Err(error) => return self.get_stuck(Self::first_below(meta, 0, block), error),
         };

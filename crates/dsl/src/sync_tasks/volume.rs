@@ -44,7 +44,7 @@ impl VolumeSpec {
 
     /// Creates the objects of a volume in an empty set.
     pub async fn create(&self, rq: &Request, set: &Arc<ObjectSet>, tx: &Tx) -> Result<(), DslError> {
-        set.create_at(rq, tx, DATA, &NewObject::new(ObjectType::ZVOL, self.block_bytes)).await?;
+        set.changes().create_at(rq, tx, DATA, &NewObject::new(ObjectType::ZVOL, self.block_bytes)).await?;
         zap::create_at(rq, set, tx, PROPERTIES, &NewZap::new(ObjectType::ZVOL_PROP)).await?;
         set_volume_size(rq, set, tx, self.size_bytes).await
     }

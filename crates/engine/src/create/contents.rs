@@ -226,7 +226,7 @@ fn move_before_children(vdev: &mut NvList) {
 async fn list_object(change: &DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
     let new = NewObject::new(ObjectType::PACKED_NVLIST, CONFIG_BLOCK_BYTES as u32)
         .bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
-    Ok(change.mos.create(change.rq, change.tx, &new).await?)
+    Ok(change.mos.changes().create(change.rq, change.tx, &new).await?)
 }
 
 /// Creates an object for a packed nvlist, and a ZAP entry that refers to it.

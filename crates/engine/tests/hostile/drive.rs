@@ -122,16 +122,16 @@ async fn objects(rq: &Request, set: &Arc<ObjectSet>, counters: &mut AnswerCounte
         }
     }
     for principal in [QuotaPrincipal::User, QuotaPrincipal::Group, QuotaPrincipal::Project] {
-        counters.note(set.accounts(rq, principal).await);
+        counters.note(set.accounting().accounts(rq, principal).await);
     }
-    counters.note(set.domains(rq).await);
+    counters.note(set.accounting().domains(rq).await);
     let mut next = ObjectId(1);
     for _ in 0..OBJECTS {
-        let Some(Some(id)) = counters.note(set.next_object(rq, next).await) else { break };
+        let Some(Some(id)) = counters.note(set.dnodes().next_object(rq, next).await) else { break };
         assert!(id >= next, "objects are listed in ascending order");
         if let Some(object) = counters.note(set.object(rq, id).await) {
-            counters.note(set.read(rq, &object, 0, 1 << 16, u64::MAX).await);
-            counters.note(set.read_spill(rq, &object).await);
+            counters.note(set.reader().read(rq, &object, 0, 1 << 16, u64::MAX).await);
+            counters.note(set.reader().read_spill(rq, &object).await);
         }
         next = ObjectId(id.0.saturating_add(1));
     }

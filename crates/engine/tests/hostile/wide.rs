@@ -136,7 +136,7 @@ fn with_crafted_trees(objects: bool, ask: impl AsyncFnOnce(&Request, &Pool)) {
 fn false_fill_counts_are_not_followed_endlessly() {
     with_crafted_trees(false, async |rq, pool| {
         let set = pool.object_set(rq, "g-single-a9/child").await.unwrap();
-        let error = set.next_object(rq, ObjectId(1)).await.unwrap_err();
+        let error = set.dnodes().next_object(rq, ObjectId(1)).await.unwrap_err();
         assert!(error.to_string().contains("wrong fill counts"), "{error}");
         let error = Objects::of(&set).next(rq).await.unwrap_err();
         assert_two_places(&error, ObjectId(0));
@@ -147,7 +147,7 @@ fn false_fill_counts_are_not_followed_endlessly() {
 fn a_tree_wider_than_the_pool_is_listed_once() {
     with_crafted_trees(true, async |rq, pool| {
         let set = pool.object_set(rq, "g-single-a9/child").await.unwrap();
-        assert_eq!(set.next_object(rq, ObjectId(1)).await.unwrap(), Some(ObjectId(1)));
+        assert_eq!(set.dnodes().next_object(rq, ObjectId(1)).await.unwrap(), Some(ObjectId(1)));
         let mut objects = Objects::of(&set);
         let mut found = 0;
         let error = loop {

@@ -26,7 +26,7 @@ async fn write(set: &std::sync::Arc<ObjectSet>, id: weir_format::ObjectId, block
     let tx = set.begin(rq, (blocks.end - blocks.start) * BLOCK_BYTES, SpaceReserve::Normal).await.unwrap();
     for block in blocks {
         let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|i| byte.wrapping_add((i * block % 251) as u8) | 1).collect();
-        set.write(rq, &tx, id, block * BLOCK_BYTES, &bytes).await.unwrap();
+        set.writes().write(rq, &tx, id, block * BLOCK_BYTES, &bytes).await.unwrap();
     }
 }
 
@@ -44,7 +44,7 @@ fn pool(machine: &Machine) -> PathBuf {
         let rq = &Request::internal("test");
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         let tx = set.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
-        let file = set.create(rq, &tx, &NewObject::new(FILE, BLOCK_BYTES as u32)).await.unwrap();
+        let file = set.changes().create(rq, &tx, &NewObject::new(FILE, BLOCK_BYTES as u32)).await.unwrap();
         let names = zap::create(rq, &set, &tx, &zap::NewZap::new(ObjectType::DIRECTORY_CONTENTS)).await.unwrap();
         for n in 0..NAMES {
             zap::put_word(rq, &set, &tx, names, &format!("name {n}"), n).await.unwrap();

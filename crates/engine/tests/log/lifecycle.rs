@@ -174,7 +174,7 @@ fn blocks_in_the_grown_part_of_a_vdev_are_cloned() {
                 let dnode = mos.object(rq, table).await?.dnode.clone();
                 let header = BrtVdev::decode(dnode.bonus(), dnode.endian).unwrap();
                 let bonus = BrtVdev { regions: 0, ..header }.encode(dnode.endian);
-                mos.set_bonus(rq, tx, table, dnode.bonus_type, &bonus).await?;
+                mos.changes().set_bonus(rq, tx, table, dnode.bonus_type, &bonus).await?;
                 Ok(header.regions)
             })
         });
@@ -246,7 +246,7 @@ async fn assert_counted(files: &Arc<FileSystem>) {
     let mut id = weir_format::ObjectId(0);
     let mut users = BTreeMap::<Fuid, (u64, u64)>::new();
     let mut groups = BTreeMap::<Fuid, (u64, u64)>::new();
-    while let Some(next) = set.next_object(&rq, weir_format::ObjectId(id.0 + 1)).await.unwrap() {
+    while let Some(next) = set.dnodes().next_object(&rq, weir_format::ObjectId(id.0 + 1)).await.unwrap() {
         id = next;
         let Ok(found) = files.attrs().get(&rq, id).await else { continue };
         let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
@@ -256,7 +256,7 @@ async fn assert_counted(files: &Arc<FileSystem>) {
         }
     }
     for (principal, counted) in [(QuotaPrincipal::User, users), (QuotaPrincipal::Group, groups)] {
-        let accounts = set.accounts(&rq, principal).await.unwrap().into_iter();
+        let accounts = set.accounting().accounts(&rq, principal).await.unwrap().into_iter();
         let accounts: BTreeMap<_, _> = accounts.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).collect();
         let accounts: BTreeMap<_, _> = accounts.into_iter().filter(|(_, sums)| *sums != (0, 0)).collect();
         assert_eq!(accounts, counted, "{principal:?}");
@@ -325,9 +325,9 @@ fn quotas_are_enforced() {
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
         assert_counted_after(&engine, &files).await;
-        let limits = files.objects().limits_of(&rq, QuotaPrincipal::User, QuotaKind::Bytes).await.unwrap();
+        let limits = files.objects().accounting().limits_of(&rq, QuotaPrincipal::User, QuotaKind::Bytes).await.unwrap();
         assert_eq!(limits.into_iter().collect::<Vec<_>>(), [(1000, 3 << 20)]);
-        let owner = files.objects().accounts(&rq, QuotaPrincipal::User).await.unwrap();
+        let owner = files.objects().accounting().accounts(&rq, QuotaPrincipal::User).await.unwrap();
         assert_eq!(owner[&weir_format::znode::Fuid(7)].used_objects, 1);
         engine.export().await.unwrap();
         assert_pool_clean(&machine, "after replay").await;

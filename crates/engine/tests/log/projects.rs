@@ -40,14 +40,14 @@ async fn assert_counted(engine: &Engine, files: &Arc<FileSystem>) -> BTreeMap<Fu
     let mut id = ObjectId(0);
     let rq = rq();
     let mut counted = BTreeMap::<Fuid, (u64, u64)>::new();
-    while let Some(next) = set.next_object(&rq, ObjectId(id.0 + 1)).await.unwrap() {
+    while let Some(next) = set.dnodes().next_object(&rq, ObjectId(id.0 + 1)).await.unwrap() {
         id = next;
         let Ok(found) = files.attrs().get(&rq, id).await else { continue };
         let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
         let sum = counted.entry(Fuid(found.project.unwrap_or(0))).or_default();
         *sum = (sum.0 + bytes, sum.1 + 1);
     }
-    let accounts = set.accounts(&rq, QuotaPrincipal::Project).await.unwrap().into_iter();
+    let accounts = set.accounting().accounts(&rq, QuotaPrincipal::Project).await.unwrap().into_iter();
     let accounts = accounts.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).filter(|(_, sums)| *sums != (0, 0));
     assert_eq!(accounts.collect::<BTreeMap<_, _>>(), counted);
     counted
@@ -132,7 +132,7 @@ async fn exercise(engine: &Engine, files: &Arc<FileSystem>) {
     engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, Some(7), 1000).await.unwrap();
     make(files, inner, "new", NewKind::Regular).await;
     engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, None, 0).await.unwrap();
-    let bound = files.objects().bound_accounts(&rq, QuotaPrincipal::Project).await.unwrap();
+    let bound = files.objects().accounting().bound_accounts(&rq, QuotaPrincipal::Project).await.unwrap();
     assert_eq!((bound[&Fuid(9)].quota_objects, bound[&Fuid(7)].quota_objects), (0, 1000));
     // Projects can be set only on files and directories, and only by the owner.
     assert!(matches!(set(files, link, 8, false).await, Err(FileError::Unsupported { .. })));

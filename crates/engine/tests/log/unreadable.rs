@@ -32,7 +32,7 @@ fn copies(pointer: &BlockPointer) -> Vec<(u64, u64)> {
 
 async fn first_block(set: &Arc<ObjectSet>, object: ObjectId) -> Vec<(u64, u64)> {
     let found = set.object(&rq(), object).await.unwrap();
-    copies(&set.pointer_at(&rq(), &found, 0, 0).await.unwrap().unwrap())
+    copies(&set.pointers().at(&rq(), &found, 0, 0).await.unwrap().unwrap())
 }
 
 fn disk(world: &SimWorld, name: &str) -> Arc<SimDisk> {

@@ -86,7 +86,7 @@ fn nothing_is_trimmed_after_the_pool_is_exported() {
             let set = engine.open_set(rq, "tank", None).await.unwrap();
             for id in ids {
                 let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await.unwrap();
-                set.remove(rq, &tx, ObjectId(id)).await.unwrap();
+                set.frees().remove(rq, &tx, ObjectId(id)).await.unwrap();
             }
             engine.sync().await.unwrap();
             for n in 0..more {
@@ -247,7 +247,7 @@ fn a_tree_that_is_none_is_not_written() {
                 let phys = DslDir { parent: ids[1], ..change.dir(ids[0]).await? };
                 let kind = ObjectType::DSL_DIR;
                 let bonus = phys.encode(Endian::Little);
-                Ok(change.mos.set_bonus(change.rq, change.tx, ids[0], kind, &bonus).await?)
+                Ok(change.mos.changes().set_bonus(change.rq, change.tx, ids[0], kind, &bonus).await?)
             })
         });
         forged.await.unwrap();

@@ -138,7 +138,7 @@ impl History {
             let Ok(set) = self.engine.open_set(&self.rq, &name, None).await else { return };
             let tx = set.begin(&self.rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
             // Rolled back or promoted since: the object may be gone.
-            let _gone = set.remove(&self.rq, &tx, ObjectId(id)).await;
+            let _gone = set.frees().remove(&self.rq, &tx, ObjectId(id)).await;
         }
     }
 
@@ -421,7 +421,7 @@ fn dead_lists_of_old_programs_are_left_alone() {
                 let head = Dsl::open(rq, mos.clone(), "tank").await?.find(rq, "tank").await?;
                 let deadlist = bpobj::create(rq, mos, tx, false).await?;
                 let bytes = DslDataset { deadlist, ..head.phys.clone() }.encode(Endian::Little);
-                mos.set_bonus(rq, tx, head.id, ObjectType::DSL_DATASET, &bytes).await?;
+                mos.changes().set_bonus(rq, tx, head.id, ObjectType::DSL_DATASET, &bytes).await?;
                 Ok(zap::put_word(rq, mos, tx, ObjectId(1), "creation_version", 15).await?)
             })
         });

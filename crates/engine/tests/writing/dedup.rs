@@ -26,11 +26,11 @@ async fn pointers(engine: &Arc<Engine>, id: u64) -> Vec<BlockPointer> {
     let mut out = Vec::new();
     for block in 0..BLOCKS {
         assert_eq!(
-            set.read_block(rq, &object, block).await.unwrap().unwrap(),
+            set.reader().read_block(rq, &object, block).await.unwrap().unwrap(),
             work::contents(1, block),
             "block {block}"
         );
-        out.extend(set.pointer_at(rq, &object, 0, block).await.unwrap());
+        out.extend(set.pointers().at(rq, &object, 0, block).await.unwrap());
     }
     out
 }
@@ -39,7 +39,7 @@ async fn remove(engine: &Engine, id: u64) {
     let rq = &Request::internal("test");
     let set = engine.open_set(rq, "tank", None).await.unwrap();
     let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
-    set.remove(rq, &tx, ObjectId(id)).await.unwrap();
+    set.frees().remove(rq, &tx, ObjectId(id)).await.unwrap();
     drop(tx);
     engine.sync().await.unwrap();
 }

@@ -53,9 +53,9 @@ async fn write(engine: &Engine, name: &str, key: SetKey, seed: u64) -> u64 {
     let set = engine.open_set(rq, name, Some(key)).await.unwrap();
     let tx = set.begin(rq, BLOCKS << 14, SpaceReserve::Normal).await.unwrap();
     let new = NewObject::new(weir_format::ObjectType::PLAIN_FILE_CONTENTS, 16 << 10);
-    let id = set.create(rq, &tx, &new).await.unwrap();
+    let id = set.changes().create(rq, &tx, &new).await.unwrap();
     for block in 0..BLOCKS {
-        set.write(rq, &tx, id, block << 14, &work::contents(seed, block)).await.unwrap();
+        set.writes().write(rq, &tx, id, block << 14, &work::contents(seed, block)).await.unwrap();
     }
     id.0
 }
@@ -72,7 +72,7 @@ async fn assert_readable(machine: &Machine, dir: &Path, name: &str, (root, n): (
     let set = pool.dsl.open_set(rq, &dataset, key).await.unwrap();
     let found = set.object(rq, ObjectId(object)).await.unwrap();
     for block in 0..BLOCKS {
-        let bytes = set.read_block(rq, &found, block).await.unwrap().unwrap();
+        let bytes = set.reader().read_block(rq, &found, block).await.unwrap().unwrap();
         assert!(bytes[..] == work::contents(seed, block)[..], "{name} object {object} block {block}");
     }
 }

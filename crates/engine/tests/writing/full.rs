@@ -55,7 +55,7 @@ async fn empty_set(engine: &Engine, name: &str, ids: &[u64]) {
     let set = engine.open_set(rq, name, None).await.unwrap();
     for id in ids {
         let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await.unwrap();
-        set.remove(rq, &tx, ObjectId(*id)).await.unwrap();
+        set.frees().remove(rq, &tx, ObjectId(*id)).await.unwrap();
     }
 }
 

@@ -36,7 +36,7 @@ fn judge(name: &str, ashift: u64, most: u64, tops: impl FnOnce(&Path) -> Vec<New
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         {
             let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
-            set.remove(rq, &tx, weir_format::ObjectId(freed)).await.unwrap();
+            set.frees().remove(rq, &tx, weir_format::ObjectId(freed)).await.unwrap();
         }
         engine.sync().await.unwrap();
         engine.export().await.unwrap();
@@ -159,13 +159,13 @@ fn a_gang_without_its_header_stops_no_sync() {
         let engine = import(&machine, &dir).await.unwrap();
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         let object = set.object(rq, id).await.unwrap();
-        let pointer = set.pointer_at(rq, &object, 0, 0).await.unwrap().unwrap();
+        let pointer = set.pointers().at(rq, &object, 0, 0).await.unwrap().unwrap();
         assert!(pointer.is_gang());
         let disk = std::fs::File::options().write(true).open(dir.join("a0")).unwrap();
         pointer.dvas().for_each(|dva| disk.write_all_at(&[0xe7; 512], (4 << 20) + dva.offset_bytes).unwrap());
         {
             let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
-            set.remove(rq, &tx, id).await.unwrap();
+            set.frees().remove(rq, &tx, id).await.unwrap();
         }
         engine.sync().await.unwrap();
         work::write_object(&engine, "tank", 8, 10).await.unwrap();

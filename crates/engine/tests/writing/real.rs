@@ -219,29 +219,30 @@ async fn share(engine: &Engine) {
     for name in ["tank", "tank/b"] {
         let to = engine.open_set(rq, name, None).await.unwrap();
         let tx = to.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
-        let id = to.create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10)).await.unwrap();
+        let id =
+            to.changes().create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10)).await.unwrap();
         for block in 0..20 {
-            let answer = to.block_to_clone(rq, &tx, &from, ObjectId(first), block).await.unwrap();
+            let answer = to.writes().block_to_clone(rq, &tx, &from, ObjectId(first), block).await.unwrap();
             let CloneSource::Block(pointer) = answer else { panic!("{answer:?}") };
             assert_eq!(pointer.is_embedded(), !u64::is_multiple_of(block, 2));
-            to.clone_block(rq, &tx, id, block, pointer).await.unwrap();
+            to.writes().clone_block(rq, &tx, id, block, pointer).await.unwrap();
         }
         sharers.push((to, id));
     }
     engine.sync().await.unwrap();
     let tx = from.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
-    from.write(rq, &tx, ObjectId(first), 0, &[9; 16 << 10]).await.unwrap();
+    from.writes().write(rq, &tx, ObjectId(first), 0, &[9; 16 << 10]).await.unwrap();
     drop(tx);
     engine.sync().await.unwrap();
     let tx = from.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
-    from.remove(rq, &tx, ObjectId(first)).await.unwrap();
-    from.remove(rq, &tx, sharers[0].1).await.unwrap();
+    from.frees().remove(rq, &tx, ObjectId(first)).await.unwrap();
+    from.frees().remove(rq, &tx, sharers[0].1).await.unwrap();
     drop(tx);
     engine.sync().await.unwrap();
     let (set, id) = &sharers[1];
     let object = set.object(rq, *id).await.unwrap();
     for block in 0..20 {
-        let bytes = set.read_block(rq, &object, block).await.unwrap().unwrap();
+        let bytes = set.reader().read_block(rq, &object, block).await.unwrap().unwrap();
         assert_eq!(bytes, work::contents(5, block), "block {block}");
     }
 }

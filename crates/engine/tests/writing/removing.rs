@@ -45,11 +45,11 @@ async fn copy_a_part(syncing: &mut TxgSync<'_>, pieces: usize) -> Result<ObjectI
     let mos = &syncing.change.mos;
     let tx = syncing.change.tx;
     let new = NewObject::new(UINT64_METADATA, 128 << 10).bonus(UINT64_METADATA, header);
-    let id = mos.create(rq, tx, &new).await?;
+    let id = mos.changes().create(rq, tx, &new).await?;
     let mut e = Encoder::new(Endian::Little);
     entries.iter().for_each(|entry| entry.encode(&mut e));
     assert_eq!(bytes, entries.len() as u64 * MappingEntry::SIZE as u64);
-    mos.write(rq, tx, id, 0, &e.finish()).await?;
+    mos.writes().write(rq, tx, id, 0, &e.finish()).await?;
     Ok(id)
 }
 

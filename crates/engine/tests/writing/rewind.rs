@@ -20,7 +20,7 @@ async fn newest_log(pool: &Pool) -> (Txg, Vec<u64>) {
     logs.sort_unstable();
     for (txg, id) in logs.into_iter().rev() {
         let object = pool.mos.set.object(rq, ObjectId(id)).await.unwrap();
-        if let Some(pointer) = pool.mos.set.pointer_at(rq, &object, 0, 0).await.unwrap().filter(|p| !p.is_hole()) {
+        if let Some(pointer) = pool.mos.set.pointers().at(rq, &object, 0, 0).await.unwrap().filter(|p| !p.is_hole()) {
             return (Txg(txg), pointer.dvas().map(|dva| (4 << 20) + dva.offset_bytes).collect());
         }
     }

@@ -262,7 +262,7 @@ fn a_lost_block_is_reported_until_it_is_gone() {
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         {
             let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
-            set.remove(rq, &tx, weir_format::ObjectId(object)).await.unwrap();
+            set.frees().remove(rq, &tx, weir_format::ObjectId(object)).await.unwrap();
         }
         engine.sync().await.unwrap();
         engine.scrub_start().await.unwrap();

@@ -35,7 +35,7 @@ async fn touch(engine: &Engine, ids: &[u64], group: u64) {
         let at = (group * 8 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let id = ids[(at % ids.len() as u64) as usize];
         let block = at / 64 % 64;
-        set.write(rq, &tx, ObjectId(id), block << 14, &work::contents(group, block * 2)).await.unwrap();
+        set.writes().write(rq, &tx, ObjectId(id), block << 14, &work::contents(group, block * 2)).await.unwrap();
     }
 }
 

@@ -38,7 +38,7 @@ fn discards(autotrim: bool) -> (u64, u64) {
             let set = engine.open_set(rq, "tank", None).await.unwrap();
             for id in ids.iter().step_by(2) {
                 let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await.unwrap();
-                set.remove(rq, &tx, ObjectId(*id)).await.unwrap();
+                set.frees().remove(rq, &tx, ObjectId(*id)).await.unwrap();
             }
             engine.sync().await.unwrap();
             let soon = seen();

@@ -130,7 +130,7 @@ fn live_lists_of_destroyed_clones_are_no_leak() {
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         {
             let tx = set.begin(rq, 1 << 20, weir_dmu::live::SpaceReserve::NetFree).await.unwrap();
-            set.remove(rq, &tx, ObjectId(id)).await.unwrap();
+            set.frees().remove(rq, &tx, ObjectId(id)).await.unwrap();
         }
         engine.sync().await.unwrap();
         free_per_group(&engine, 0).await;

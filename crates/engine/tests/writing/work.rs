@@ -47,9 +47,9 @@ pub async fn write_object(engine: &Engine, name: &str, blocks: u64, seed: u64) -
     let set = engine.open_set(rq, name, None).await?;
     let tx = set.begin(rq, blocks << 14, SpaceReserve::Normal).await?;
     let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10);
-    let id = set.create(rq, &tx, &new).await?;
+    let id = set.changes().create(rq, &tx, &new).await?;
     for block in 0..blocks {
-        set.write(rq, &tx, id, block << 14, &contents(seed, block)).await?;
+        set.writes().write(rq, &tx, id, block << 14, &contents(seed, block)).await?;
     }
     Ok(id.0)
 }
@@ -79,7 +79,7 @@ pub async fn history(engine: &Engine, on_synced: &(dyn Fn(&Engine) + Sync)) -> R
     let set = engine.open_set(rq, &root, None).await?;
     {
         let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await?;
-        set.remove(rq, &tx, weir_format::ObjectId(first)).await?;
+        set.frees().remove(rq, &tx, weir_format::ObjectId(first)).await?;
     }
     engine.sync().await?;
     on_synced(engine);
@@ -99,12 +99,12 @@ pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
         let set = engine.open_set(rq, &name, None).await?;
         let mut at = 8;
         let mut odd = false;
-        while let Some(id) = set.next_object(rq, weir_format::ObjectId(at)).await? {
+        while let Some(id) = set.dnodes().next_object(rq, weir_format::ObjectId(at)).await? {
             at = id.0 + 1;
             odd = !odd;
             if odd && set.object(rq, id).await?.dnode.object_type == ObjectType::PLAIN_FILE_CONTENTS {
                 let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await?;
-                set.remove(rq, &tx, id).await?;
+                set.frees().remove(rq, &tx, id).await?;
             }
         }
     }

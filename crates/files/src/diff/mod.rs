@@ -128,7 +128,7 @@ impl Cursor {
 
     async fn peek(&mut self, rq: &Request) -> Result<Option<ObjectId>, FileError> {
         if self.found.is_empty() {
-            let found = self.files.objects().objects_in(rq, self.rest.clone()).await;
+            let found = self.files.objects().dnodes().objects_in(rq, self.rest.clone()).await;
             let found = found.map_err(|e| FileError::at(e, self.rest.start, 0))?;
             let (ids, next) = found.unwrap_or_else(|| (Vec::new(), self.rest.end));
             self.found.extend(ids);
@@ -240,7 +240,7 @@ impl Diff {
                     return Ok(Some((id, newer.pass(id))));
                 }
             }
-            let found = self.newer.objects().next_changed(rq, self.next, self.after).await;
+            let found = self.newer.objects().dnodes().next_changed(rq, self.next, self.after).await;
             let Some(range) = found.map_err(|e| FileError::at(e, self.next, 0))? else { return Ok(None) };
             self.next = range.end;
             self.range = Some((Cursor::new(&self.older, range.clone()), Cursor::new(&self.newer, range)));

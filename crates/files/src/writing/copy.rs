@@ -206,7 +206,7 @@ impl Contents<'_> {
         for block in 0..blocks {
             let block = from / block_bytes + block;
             let cloned_txg =
-                self.files.objects().block_to_clone(rq, &tx, copying.files.objects(), copying.source, block);
+                self.files.objects().writes().block_to_clone(rq, &tx, copying.files.objects(), copying.source, block);
             match cloned_txg.await.map_err(failed)? {
                 CloneSource::Block(pointer) => pointers.push(pointer),
                 CloneSource::NotSynced => {
@@ -241,7 +241,7 @@ impl Contents<'_> {
         block_bytes: u64,
     ) -> Result<bool, FileError> {
         if node.object.block_bytes() != block_bytes {
-            match self.files.objects().set_block_bytes(rq, tx, node.id, block_bytes as u32).await {
+            match self.files.objects().changes().set_block_bytes(rq, tx, node.id, block_bytes as u32).await {
                 Ok(()) => node.object = self.files.object(rq, node.id).await?,
                 Err(weir_dmu::ObjectError::Unsupported { .. }) => return Ok(false),
                 Err(error) => return Err(FileError::of(error, &node.object)),
@@ -261,7 +261,7 @@ impl Contents<'_> {
     ) -> Result<(), FileError> {
         let first = offset / node.object.block_bytes();
         for (block, pointer) in (first..).zip(pointers) {
-            let shared = self.files.objects().clone_block(rq, tx, node.id, block, *pointer).await;
+            let shared = self.files.objects().writes().clone_block(rq, tx, node.id, block, *pointer).await;
             shared.map_err(|e| FileError::of(e, &node.object))?;
         }
         node.object = self.files.object(rq, node.id).await?;

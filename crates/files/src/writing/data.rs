@@ -136,11 +136,11 @@ impl Contents<'_> {
             let to_boundary = block_bytes - at % block_bytes;
             if to_boundary < block_bytes || (rest.len() as u64) < block_bytes {
                 let part = rest.split_to(rest.len().min(to_boundary as usize));
-                set.write(rq, tx, id, at, &part).await.map_err(failed)?;
+                set.writes().write(rq, tx, id, at, &part).await.map_err(failed)?;
                 at += part.len() as u64;
             } else {
                 let part = rest.split_to(block_bytes as usize);
-                set.write_block(rq, tx, id, at / block_bytes, part).await.map_err(failed)?;
+                set.writes().write_block(rq, tx, id, at / block_bytes, part).await.map_err(failed)?;
                 at += block_bytes;
             }
         }
@@ -157,7 +157,7 @@ impl Contents<'_> {
         }
         let most = if block_bytes > record_bytes { block_bytes.next_power_of_two() } else { record_bytes };
         let wanted = end.min(most).next_multiple_of(512);
-        let grown = self.files.objects().set_block_bytes(rq, tx, node.id, wanted as u32).await;
+        let grown = self.files.objects().changes().set_block_bytes(rq, tx, node.id, wanted as u32).await;
         match grown {
             // There are blocks beyond the file's end: the block size is fixed.
             Ok(()) | Err(ObjectError::Unsupported { .. }) => {}
@@ -170,7 +170,7 @@ impl Contents<'_> {
     /// Frees most of a range in separate transactions if it is too large for one, before the caller's own
     /// transaction.
     pub(super) async fn free_long_range(self, rq: &Request, node: &Node, range: Range<u64>) -> Result<(), FileError> {
-        let freed = self.files.objects().free_long_range(rq, node.id, range).await;
+        let freed = self.files.objects().frees().free_long_range(rq, node.id, range).await;
         freed.map_err(|e| FileError::of(e, &node.object))
     }
 
@@ -178,7 +178,7 @@ impl Contents<'_> {
     pub(super) async fn resize(self, rq: &Request, tx: &Tx, node: &mut Node, size_bytes: u64) -> Result<(), FileError> {
         let old = node.size_bytes();
         if size_bytes < old {
-            let cut = self.files.objects().punch(rq, tx, node.id, size_bytes, u64::MAX).await;
+            let cut = self.files.objects().frees().punch(rq, tx, node.id, size_bytes, u64::MAX).await;
             cut.map_err(|e| FileError::of(e, &node.object))?;
             node.object = self.files.object(rq, node.id).await?;
         } else if size_bytes > old {
@@ -245,7 +245,7 @@ impl Contents<'_> {
         let tx = self.files.begin(rq, NAME_BYTES, purpose).await?;
         if punches {
             let len = inside.end - inside.start;
-            let punched = self.files.objects().punch(rq, &tx, file, inside.start, len).await;
+            let punched = self.files.objects().frees().punch(rq, &tx, file, inside.start, len).await;
             punched.map_err(|e| FileError::of(e, &node.object))?;
             node.object = self.files.object(rq, file).await?;
         }

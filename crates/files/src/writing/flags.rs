@@ -133,7 +133,7 @@ impl Attrs<'_> {
 
     /// Checks whether a file can have a project.
     fn may_have_project(self, node: &Node) -> Result<(), FileError> {
-        let counted = self.files.writing()?.settings().projects && self.files.objects().counts_projects();
+        let counted = self.files.writing()?.settings().projects && self.files.objects().accounting().counts_projects();
         if counted && matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
             return Ok(());
         }

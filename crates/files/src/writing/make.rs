@@ -203,7 +203,7 @@ impl Names<'_> {
         };
         if let Err(error) = done.await {
             // The file has no name yet, so removing it is safe.
-            let _ = self.files.objects().remove(rq, tx, node.id).await;
+            let _ = self.files.objects().frees().remove(rq, tx, node.id).await;
             return Err(error);
         }
         self.files.log().create(tx, &parent, &node, name, &new_node_attrs);
@@ -234,8 +234,8 @@ impl Names<'_> {
             let mut new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512).bonus(ObjectType::SA, Vec::new());
             new.slots = new_node_attrs.slots;
             match new_node_attrs.id {
-                Some(id) => set.create_at(rq, tx, id, &new).await.map(|()| id).map_err(failed)?,
-                None => set.create(rq, tx, &new).await.map_err(failed)?,
+                Some(id) => set.changes().create_at(rq, tx, id, &new).await.map(|()| id).map_err(failed)?,
+                None => set.changes().create(rq, tx, &new).await.map_err(failed)?,
             }
         };
         let mut node = self.files.nodes().of(self.files.object(rq, id).await?);

@@ -74,7 +74,7 @@ impl Names<'_> {
             self.files.log().forget(object);
         }
         if at_once {
-            self.files.objects().remove(rq, &tx, object).await.map_err(|e| FileError::at(e, object, 0))?;
+            self.files.objects().frees().remove(rq, &tx, object).await.map_err(|e| FileError::at(e, object, 0))?;
         } else {
             self.files.nodes().store(rq, &tx, &node).await?;
             if last {

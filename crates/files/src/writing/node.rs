@@ -161,8 +161,13 @@ impl Nodes<'_> {
             ObjectType::SA => {
                 let pieces = numbers.table().row(dnode.bonus(), dnode.endian).map_err(wrong)?;
                 row.take(&*numbers, &pieces, dnode.endian).map_err(wrong)?;
-                let spill =
-                    self.files.objects().read_spill(rq, &object).await.map_err(|e| FileError::of(e, &object))?;
+                let spill = self
+                    .files
+                    .objects()
+                    .reader()
+                    .read_spill(rq, &object)
+                    .await
+                    .map_err(|e| FileError::of(e, &object))?;
                 if let Some((bytes, endian)) = spill {
                     let pieces = numbers.table().row(&bytes, endian).map_err(wrong)?;
                     let mut rest = SaAttrs::default();
@@ -207,14 +212,14 @@ impl Nodes<'_> {
         let bonus_layout = self.layout(rq, tx, sa_attrs::layout(parts.bonus)).await?;
         let bonus = sa_attrs::encode(&*node.numbers, parts.bonus, bonus_layout, endian).map_err(wrong)?;
         if parts.spill.is_empty() && !node.spilled.is_empty() {
-            set.set_spill(rq, tx, node.id, None).await.map_err(failed)?;
+            set.changes().set_spill(rq, tx, node.id, None).await.map_err(failed)?;
         }
-        set.set_bonus(rq, tx, node.id, ObjectType::SA, &bonus).await.map_err(failed)?;
+        set.changes().set_bonus(rq, tx, node.id, ObjectType::SA, &bonus).await.map_err(failed)?;
         if !parts.spill.is_empty() && parts.spill != node.spilled {
             let layout = self.layout(rq, tx, sa_attrs::layout(parts.spill)).await?;
             // The block is written in the byte order given here.
             let bytes = sa_attrs::encode(&*node.numbers, parts.spill, layout, Endian::Little).map_err(wrong)?;
-            set.set_spill(rq, tx, node.id, Some(sa_attrs::spill_block(bytes))).await.map_err(failed)?;
+            set.changes().set_spill(rq, tx, node.id, Some(sa_attrs::spill_block(bytes))).await.map_err(failed)?;
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ impl Quotas<'_> {
             let name = who.default_name(what);
             let usual =
                 zap::lookup_word(rq, self.files.objects(), ObjectId(master::OBJECT), name).await.map_err(failed)?;
-            let own = self.files.objects().limits_of(rq, who, what).await.map_err(failed)?;
+            let own = self.files.objects().accounting().limits_of(rq, who, what).await.map_err(failed)?;
             let kind = Kind { usual: usual.unwrap_or(0), own };
             if kind != Kind::default() {
                 read.0.insert((who, what), kind);
@@ -87,7 +87,7 @@ impl Quotas<'_> {
                 if most == 0 {
                     continue;
                 }
-                let used = self.files.objects().used_by(rq, who, *what, id).await;
+                let used = self.files.objects().accounting().used_by(rq, who, *what, id).await;
                 if used.map_err(|e| FileError::at(e, ObjectId(master::OBJECT), 0))? >= most {
                     return Err(FileError::Quota);
                 }

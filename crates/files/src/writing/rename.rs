@@ -200,7 +200,7 @@ impl Names<'_> {
                 self.files.log().forget(id);
             }
             if last && self.files.delete_queue().can_free_in_transaction(rq, &target).await {
-                self.files.objects().remove(rq, tx, id).await.map_err(|e| FileError::at(e, id, 0))?;
+                self.files.objects().frees().remove(rq, tx, id).await.map_err(|e| FileError::at(e, id, 0))?;
             } else {
                 self.files.nodes().store(rq, tx, &target).await?;
                 if last {

@@ -331,7 +331,8 @@ impl Replay<'_> {
             self.files.contents().resize(rq, &tx, &mut node, offset).await?;
         } else {
             if offset < size_bytes {
-                let punched = self.files.objects().punch(rq, &tx, object, offset, end.min(size_bytes) - offset).await;
+                let punched =
+                    self.files.objects().frees().punch(rq, &tx, object, offset, end.min(size_bytes) - offset).await;
                 punched.map_err(|e| FileError::of(e, &node.object))?;
                 node.object = self.files.object(rq, object).await?;
             }

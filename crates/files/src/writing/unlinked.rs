@@ -4,7 +4,7 @@
 //! queue* (the unlinked set), a ZAP that the master node references (OpenZFS `module/os/linux/zfs/zfs_dir.c`,
 //! `zfs_unlinked_add`, `zfs_rmnode`). After a crash the queue is emptied when the file system is next opened for
 //! writing, so no space leaks. A large file is freed from its end, in pieces, over as many txgs as necessary
-//! ([`ObjectSet::free_long_range`]), while the removal returns immediately; the last piece, the object and its queue entry
+//! ([`Frees::free_long_range`](weir_dmu::Frees::free_long_range)), while the removal returns immediately; the last piece, the object and its queue entry
 //! are removed in one transaction.
 //!
 //! A snapshot is never modified, but it can be destroyed: open files of it prevent that.
@@ -149,8 +149,8 @@ impl DeleteQueue<'_> {
     pub(super) async fn can_free_in_transaction(self, rq: &Request, node: &Node) -> bool {
         !self.files.holds().stays_held(node.id)
             && node.word(index::XATTR) == 0
-            && (node.is_dir() || self.files.objects().is_small(&node.object))
-            && self.files.objects().read_indirects_ahead(rq, node.id, 0..u64::MAX).await.is_ok()
+            && (node.is_dir() || self.files.objects().frees().is_small(&node.object))
+            && self.files.objects().frees().read_indirects_ahead(rq, node.id, 0..u64::MAX).await.is_ok()
     }
 
     /// Adds a file to the delete queue.
@@ -169,7 +169,7 @@ impl DeleteQueue<'_> {
         let Some(writing) = &self.files.writing else { return Ok(()) };
         let replaying = writing.zil.as_ref().is_some_and(|zil| zil.is_replaying());
         let found = self.files.objects().object(rq, object).await;
-        let large = !replaying && found.is_ok_and(|found| !self.files.objects().is_small(&found));
+        let large = !replaying && found.is_ok_and(|found| !self.files.objects().frees().is_small(&found));
         let own = writing.own.get().filter(|_| large).and_then(Weak::upgrade);
         let Some(files) = own else { return self.reap_unless_held(rq, object).await };
         writing.machine.tasks.spawn(async move {
@@ -196,16 +196,16 @@ impl DeleteQueue<'_> {
     async fn reap(self, rq: &Request, node: &Node) -> Result<(), FileError> {
         let failed = |e| FileError::of(e, &node.object);
         if !node.is_dir() {
-            self.files.objects().free_long_range(rq, node.id, 0..u64::MAX).await.map_err(failed)?;
+            self.files.objects().frees().free_long_range(rq, node.id, 0..u64::MAX).await.map_err(failed)?;
         }
         let xattrs = ObjectId(node.word(index::XATTR));
         let has_xattrs = xattrs.0 != 0 && self.empty_xattrs(rq, xattrs).await?;
         let queue = self.files.writing()?.unlinked;
         let tx = self.files.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
         if has_xattrs {
-            self.files.objects().remove(rq, &tx, xattrs).await.map_err(failed)?;
+            self.files.objects().frees().remove(rq, &tx, xattrs).await.map_err(failed)?;
         }
-        self.files.objects().remove(rq, &tx, node.id).await.map_err(failed)?;
+        self.files.objects().frees().remove(rq, &tx, node.id).await.map_err(failed)?;
         let left = zap::remove_int(rq, self.files.objects(), &tx, queue, node.id.0).await;
         left.map(drop).map_err(|e| FileError::at(e, queue, 0))
     }
@@ -226,7 +226,7 @@ impl DeleteQueue<'_> {
             for entry in &entries {
                 let file = entry.value.first().map(|word| StoredEntry::from_word(word).object);
                 if let Some(file) = file {
-                    match self.files.objects().free_long_range(rq, file, 0..u64::MAX).await {
+                    match self.files.objects().frees().free_long_range(rq, file, 0..u64::MAX).await {
                         Err(error) if !error.is_absent() => return Err(failed(error)),
                         _ => {}
                     }
@@ -234,7 +234,7 @@ impl DeleteQueue<'_> {
                 let tx = self.files.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
                 zap::remove(rq, self.files.objects(), &tx, dir, &entry.key).await.map_err(failed)?;
                 let Some(file) = file else { continue };
-                match self.files.objects().remove(rq, &tx, file).await {
+                match self.files.objects().frees().remove(rq, &tx, file).await {
                     Err(error) if !error.is_absent() => return Err(failed(error)),
                     _ => {}
                 }
@@ -264,7 +264,7 @@ impl DeleteQueue<'_> {
         let mut large = false;
         for object in self.list(rq).await? {
             match self.files.objects().object(rq, object).await {
-                Ok(found) if !self.files.objects().is_small(&found) => large = true,
+                Ok(found) if !self.files.objects().frees().is_small(&found) => large = true,
                 _ => _ = self.reap_or_log(rq, object).await,
             }
         }

@@ -331,7 +331,7 @@ impl Xattrs<'_> {
         let mut dir = self.files.nodes().load(rq, ObjectId(node.word(index::XATTR))).await?;
         self.files.directories().remove_name(rq, tx, &mut dir, stored, false, self.files.writing()?.now()).await?;
         self.files.log().forget(*file);
-        self.files.objects().remove(rq, tx, *file).await.map_err(|e| FileError::at(e, *file, 0))?;
+        self.files.objects().frees().remove(rq, tx, *file).await.map_err(|e| FileError::at(e, *file, 0))?;
         self.files.nodes().store(rq, tx, &dir).await?;
         self.files.log().remove(tx, &dir, *file, stored, false);
         Ok(())

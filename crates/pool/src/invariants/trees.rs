@@ -152,7 +152,7 @@ impl Set<'_> {
         let mut born = Tree::of(self, &meta).walk(rq, report, &mut each).await;
         check_dnode(self, ObjectId(0), &meta.dnode, report);
         for (number, pointer) in blocks {
-            let read = self.set.dnodes_in_block(rq, number).await;
+            let read = self.set.dnodes().in_block(rq, number).await;
             let Some(dnodes) = report.readable(Part::Dnode, self.place(ObjectId(0)), read) else {
                 born.sums = None;
                 continue;

@@ -24,7 +24,7 @@ const MAX_TABLE_SHIFT: u32 = 24;
 /// Checks one ZAP.
 pub(super) async fn check(rq: &Request, set: &Arc<ObjectSet>, object: &Arc<Object>, report: &mut Report) {
     let place = format!("object set {} object {}", set.id(), object.id.0.cast_signed());
-    let read = set.read_ordered_block(rq, object, 0).await;
+    let read = set.reader().read_ordered_block(rq, object, 0).await;
     let Some(first) = report.readable(Part::Zap, &place, read) else { return };
     let Some((bytes, endian)) = first else {
         // A ZAP that was created and never written.
@@ -116,7 +116,7 @@ impl Zap<'_> {
         }
         let mut out = Vec::new();
         for block in header.table.first_block..header.table.first_block + header.table.blocks {
-            let read = self.set.read_ordered_block(self.rq, self.object, block).await;
+            let read = self.set.reader().read_ordered_block(self.rq, self.object, block).await;
             let (bytes, endian) = self.report.readable(Part::Zap, &self.place, read)??;
             let mut cursor = Cursor::new(&bytes, endian, "ZAP pointer table");
             out.extend(std::iter::from_fn(|| cursor.u64().ok()));
@@ -134,7 +134,7 @@ impl Zap<'_> {
         counted: &mut Counted,
     ) -> bool {
         let place = format!("{} leaf in block {number}", self.place);
-        let read = self.set.read_ordered_block(self.rq, self.object, number).await;
+        let read = self.set.reader().read_ordered_block(self.rq, self.object, number).await;
         let Some(found) = self.report.readable(Part::Zap, &place, read) else { return false };
         let Some((bytes, endian)) = found else {
             self.report.add(Part::Zap, place, "a hole");

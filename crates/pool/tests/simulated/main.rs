@@ -110,7 +110,7 @@ async fn hash_file(rq: &Request, dsl: &Dsl, dataset: &str, id: ObjectId, size: u
     let mut sha = Sha256::new();
     let mut offset = 0;
     while offset < size {
-        let bytes = set.read(rq, &object, offset, 1 << 20, size).await.map_err(text)?;
+        let bytes = set.reader().read(rq, &object, offset, 1 << 20, size).await.map_err(text)?;
         assert!(!bytes.is_empty(), "a read before the end gives bytes");
         offset += bytes.len() as u64;
         sha.update(&bytes);

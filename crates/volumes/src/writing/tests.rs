@@ -11,7 +11,7 @@ const SIZE_BYTES: u64 = 64 << 10;
 async fn empty(rq: &Request, machine: &weir_machine::Machine, options: WriteOptions) -> Arc<Volume> {
     let set = scratch(machine, ObjsetKind::Zvol);
     let tx = set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
-    set.create_at(rq, &tx, DATA, &NewObject::new(ObjectType::ZVOL, BLOCK)).await.unwrap();
+    set.changes().create_at(rq, &tx, DATA, &NewObject::new(ObjectType::ZVOL, BLOCK)).await.unwrap();
     zap::create_at(rq, &set, &tx, PROPERTIES, &NewZap::new(ObjectType::ZVOL_PROP)).await.unwrap();
     zap::put_word(rq, &set, &tx, PROPERTIES, SIZE, SIZE_BYTES).await.unwrap();
     drop(tx);

@@ -103,16 +103,16 @@ impl<'a> Fat<'a> {
             place.ok_or(ObjectError::Corrupt { place: self.writer.place(0), why: TABLE })?.copy_from_slice(&head);
             blocks.push((0, Bytes::from(std::mem::take(&mut self.first))));
             let block_bytes = Some(1u32 << self.header.block_shift);
-            set.write_blocks(rq, tx, id, block_bytes, &blocks).await?;
+            set.writes().write_blocks(rq, tx, id, block_bytes, &blocks).await?;
         } else {
             // If one leaf got or lost an entry, only the count in the header has changed.
-            set.write_blocks(rq, tx, id, None, &blocks).await?;
+            set.writes().write_blocks(rq, tx, id, None, &blocks).await?;
             head.truncate(FIELDS_BYTES);
-            set.write(rq, tx, id, 0, &head).await?;
+            set.writes().write(rq, tx, id, 0, &head).await?;
         }
         for (block, count) in std::mem::take(&mut self.freed) {
             let shift = self.header.block_shift;
-            set.punch(rq, tx, id, block << shift, count << shift).await?;
+            set.frees().punch(rq, tx, id, block << shift, count << shift).await?;
         }
         Ok(())
     }
@@ -179,7 +179,7 @@ impl<'a> Fat<'a> {
             (Some(bytes), _) => Ok((Bytes::copy_from_slice(bytes), LITTLE)),
             (None, Some(object)) => {
                 let Writer { rq, set, .. } = self.writer;
-                set.read_ordered_block(rq, object, block).await?.ok_or_else(hole)
+                set.reader().read_ordered_block(rq, object, block).await?.ok_or_else(hole)
             }
             (None, None) => Err(hole()),
         }

@@ -124,7 +124,7 @@ enum Change<'a> {
 
 /// Creates a ZAP.
 pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap) -> Result<ObjectId, ObjectError> {
-    let id = set.create(rq, tx, &new.object()).await?;
+    let id = set.changes().create(rq, tx, &new.object()).await?;
     Writer { rq, set, tx, id }.start(new).await?;
     Ok(id)
 }
@@ -137,7 +137,7 @@ pub async fn create_at(
     id: ObjectId,
     new: &NewZap,
 ) -> Result<(), ObjectError> {
-    set.create_at(rq, tx, id, &new.object()).await?;
+    set.changes().create_at(rq, tx, id, &new.object()).await?;
     Writer { rq, set, tx, id }.start(new).await
 }
 
@@ -353,12 +353,12 @@ impl<'a> Writer<'a> {
     }
 
     async fn store(&self, block: u64, bytes: Vec<u8>) -> Result<(), ObjectError> {
-        self.set.write_block(self.rq, self.tx, self.id, block, Bytes::from(bytes)).await
+        self.set.writes().write_block(self.rq, self.tx, self.id, block, Bytes::from(bytes)).await
     }
 
     /// Returns a block in this machine's byte order; `None` for a hole.
     async fn load(&self, object: &Arc<Object>, block: u64) -> Result<Option<Vec<u8>>, ObjectError> {
-        let Some((bytes, endian)) = self.set.read_ordered_block(self.rq, object, block).await? else {
+        let Some((bytes, endian)) = self.set.reader().read_ordered_block(self.rq, object, block).await? else {
             return Ok(None);
         };
         byteswapped(&bytes, endian, Endian::Little).map(Some).map_err(|e| ObjectError::decode(self.place(block), e))
@@ -383,11 +383,11 @@ impl<'a> Writer<'a> {
         if let Change::Insert(value) | Change::Put(value) = change {
             check(&object, key, value)?;
             if matches!(key, Key::Name(name) if name.len() >= NAME_MAX_BYTES) {
-                self.set.note_long_name();
+                self.set.syncing().note_long_name();
             }
         }
         let place = self.place(0);
-        let Some((bytes, endian)) = self.set.read_ordered_block(self.rq, &object, 0).await? else {
+        let Some((bytes, endian)) = self.set.reader().read_ordered_block(self.rq, &object, 0).await? else {
             return Err(ObjectError::Corrupt { place, why: "a ZAP without its first block" });
         };
         let wrong = |e| ObjectError::decode(place, e);
@@ -464,7 +464,7 @@ impl<'a> Writer<'a> {
         if endian == Endian::Little && at < bytes.len() {
             // If no other task holds the block, it is changed in place.
             drop(bytes);
-            return set.write(rq, tx, id, at as u64, &slot).await;
+            return set.writes().write(rq, tx, id, at as u64, &slot).await;
         }
         let mut block =
             byteswapped(&bytes, endian, Endian::Little).map_err(|e| ObjectError::decode(self.place(0), e))?;
@@ -473,7 +473,7 @@ impl<'a> Writer<'a> {
             part.copy_from_slice(&slot);
         }
         let block_bytes = Some(block.len() as u32);
-        set.write_blocks(rq, tx, id, block_bytes, &[(0, Bytes::from(block))]).await
+        set.writes().write_blocks(rq, tx, id, block_bytes, &[(0, Bytes::from(block))]).await
     }
 
     fn exists(&self, key: &Key) -> ObjectError {

@@ -92,7 +92,7 @@ async fn check(set: &Arc<ObjectSet>, id: ObjectId, model: &Model) {
 async fn check_fat(set: &Arc<ObjectSet>, id: ObjectId, header: &FatHeader) {
     let rq = &Request::default();
     let object = set.object(rq, id).await.unwrap();
-    let first = set.read_block(rq, &object, 0).await.unwrap().unwrap();
+    let first = set.reader().read_block(rq, &object, 0).await.unwrap().unwrap();
     let mut used: BTreeSet<u64> = (header.table.first_block..header.table.first_block + header.table.blocks).collect();
     let mut index = 0;
     let mut leaves = 0;
@@ -100,7 +100,7 @@ async fn check_fat(set: &Arc<ObjectSet>, id: ObjectId, header: &FatHeader) {
     while index < header.table_len() {
         let mut seen = BTreeSet::new();
         let number = pointer(set, &object, &first, header, index).await;
-        let block = set.read_block(rq, &object, number).await.unwrap().unwrap();
+        let block = set.reader().read_block(rq, &object, number).await.unwrap().unwrap();
         let leaf = Leaf::decode(&block, Endian::Little).unwrap();
         let count = 1 << (header.table.shift - u32::from(leaf.header.prefix_len));
         assert_eq!(index / count, leaf.header.prefix);
@@ -123,7 +123,7 @@ async fn pointer(set: &Arc<ObjectSet>, object: &Arc<Object>, first: &[u8], heade
         return header.embedded_pointer(first, Endian::Little, index).unwrap();
     }
     let (block, at) = header.external_pointer(index);
-    let bytes = set.read_block(&Request::default(), object, block).await.unwrap().unwrap();
+    let bytes = set.reader().read_block(&Request::default(), object, block).await.unwrap().unwrap();
     let mut cursor = Cursor::new(&bytes, Endian::Little, "table");
     cursor.skip(at).unwrap();
     cursor.u64().unwrap()

@@ -91,7 +91,7 @@ fn snapshots_and_clones_that_descend_from_themselves() {
 /// Writes the header of a list.
 async fn put_list(lab: &Lab, tx: &Tx, id: ObjectId, header: &Bpobj) {
     let bonus = header.encode(Endian::Little);
-    lab.mos.set_bonus(&lab.rq, tx, id, ObjectType::BPOBJ_HDR, &bonus).await.unwrap();
+    lab.mos.changes().set_bonus(&lab.rq, tx, id, ObjectType::BPOBJ_HDR, &bonus).await.unwrap();
 }
 
 fn block(n: u64) -> BlockPointer {
@@ -108,7 +108,7 @@ fn lists_that_contain_themselves() {
         let mos = &lab.mos;
         let tx = &lab.tx();
         let list = bpobj::create(rq, mos, tx, false).await.unwrap();
-        let subs = mos.create(rq, tx, &NewObject::new(ObjectType::BPOBJ_SUBOBJ, 512)).await.unwrap();
+        let subs = mos.changes().create(rq, tx, &NewObject::new(ObjectType::BPOBJ_SUBOBJ, 512)).await.unwrap();
         weir_dmu::write_words(rq, mos, tx, subs, 0, &[list.0, list.0]).await.unwrap();
         bpobj::push(rq, mos, tx, list, &[block(1)], false, &super::size).await.unwrap();
         let header = Bpobj { pointers: 1, sizes: Some((0, 0)), sub_objects: Some((subs, 2)), ..Bpobj::default() };
@@ -129,7 +129,7 @@ fn lists_of_extreme_length() {
         let mos = &lab.mos;
         let tx = &lab.tx();
         let list = bpobj::create(rq, mos, tx, false).await.unwrap();
-        mos.write(rq, tx, list, 1 << 50, &[1; 128]).await.unwrap();
+        mos.writes().write(rq, tx, list, 1 << 50, &[1; 128]).await.unwrap();
         put_list(&lab, tx, list, &Bpobj { pointers: 1 << 43, sizes: Some((0, 0)), ..Bpobj::default() }).await;
         let walked = bpobj::Walk::new(list).next(rq, mos).await;
         assert!(matches!(walked, Err(ObjectError::Corrupt { .. })), "{walked:?}");

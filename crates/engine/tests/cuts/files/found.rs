@@ -52,8 +52,12 @@ pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Found, String> 
 
 async fn holds(files: &FileSystem) -> Result<Holds, String> {
     let rq = &Request::internal("judge");
-    let limits =
-        files.objects().limits_of(rq, QuotaPrincipal::User, QuotaKind::Bytes).await.map_err(|e| e.to_string())?;
+    let limits = files
+        .objects()
+        .accounting()
+        .limits_of(rq, QuotaPrincipal::User, QuotaKind::Bytes)
+        .await
+        .map_err(|e| e.to_string())?;
     let quota_bytes = limits.get(&LIMITED).copied().unwrap_or(0);
     let mut holds = Holds { entries: BTreeMap::new(), quota_bytes };
     for entry in files.directories().read_dir(rq, files.root(), 0, 10_000).await.map_err(|e| e.to_string())? {
