@@ -34,11 +34,10 @@ mod synthetic_entries;
 pub use change::CallHold;
 pub use source::{FileFuture, Files, Opener};
 
-use crate::{Acl, Attributes, FileError, FileKind, Seek, Snapdir, Usage};
+use crate::{Acl, Attributes, FileError, FileKind, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
 use namespace::{Extent, MountedDataset, Namespace};
-use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::UNIX_EPOCH;
 use synthetic_entries::synthetic;
@@ -402,30 +401,6 @@ impl Tree {
             FileKind::Directory => Ok(()),
             _ => Err(FileError::NotDirectory { object: ObjectId(node.object) }),
         }
-    }
-
-    /// Reads up to `len` bytes of a file at `offset`, limited by its end, as slices of cached blocks.
-    pub async fn read(
-        &self,
-        rq: &Request,
-        node: Node,
-        offset: u64,
-        len: usize,
-    ) -> Result<SmallVec<[Bytes; 4]>, FileError> {
-        let files = self.files(rq, node).await?;
-        files.read(rq, object_of(&*files, node), offset, len).await
-    }
-
-    /// Next data or hole at or after `offset`; `None` if there is none.
-    pub async fn seek(&self, rq: &Request, node: Node, offset: u64, what: Seek) -> Result<Option<u64>, FileError> {
-        let files = self.files(rq, node).await?;
-        files.seek(rq, object_of(&*files, node), offset, what).await
-    }
-
-    /// The target of a symbolic link.
-    pub async fn read_link(&self, rq: &Request, node: Node) -> Result<Bytes, FileError> {
-        let files = self.files(rq, node).await?;
-        files.read_link(rq, object_of(&*files, node)).await
     }
 
     /// Names of all extended attributes.

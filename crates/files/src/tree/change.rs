@@ -5,9 +5,7 @@
 //! mounts.
 
 use super::{Files, Node, Opened, Tree, node_of, object_of};
-use crate::{Acl, Attributes, Cred, FileError, New, RenameMode, SetAttributes, SetFlags, Space, WriteAt, XattrMode};
-use bytes::Bytes;
-use std::ops::Range;
+use crate::{Attributes, Cred, FileError, New, RenameMode};
 use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -30,7 +28,7 @@ impl CallHold {
 
 impl Tree {
     /// File system of a node, for modification.
-    async fn file_system_to_modify(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
+    pub(super) async fn file_system_to_modify(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Locked => Err(FileError::NoKey),
             Opened::Files(_) if node.is_synthetic() => Err(FileError::NotPermitted { object: ObjectId(node.object) }),
@@ -140,19 +138,6 @@ impl Tree {
         files.rename(rq, cred, from, to, mode).await
     }
 
-    /// Writes to a file; see [`Contents::write`](crate::Contents::write).
-    pub async fn write(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        file: Node,
-        at: WriteAt,
-        data: Bytes,
-    ) -> Result<Attributes, FileError> {
-        let files = self.file_system_to_modify(rq, file).await?;
-        files.write(rq, cred, object_of(&*files, file), at, data).await
-    }
-
     /// Copies a range between files, also from another file system or a snapshot, and returns the number of bytes;
     /// see [`Contents::copy_range`](crate::Contents::copy_range).
     ///
@@ -176,69 +161,6 @@ impl Tree {
         };
         let source = (lender, object_of(&*from, source), source_at);
         files.contents().copy_range(rq, cred, source, (object_of(&*to, target), target_at), len).await
-    }
-
-    /// Sets attributes, including the size; see [`Attrs::set`](crate::Attrs::set).
-    pub async fn set_attributes(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        node: Node,
-        set: &SetAttributes,
-    ) -> Result<Attributes, FileError> {
-        let files = self.file_system_to_modify(rq, node).await?;
-        files.set_attributes(rq, cred, object_of(&*files, node), set).await
-    }
-
-    /// Sets flags and project of a file; see [`Attrs::set_flags`](crate::Attrs::set_flags).
-    pub async fn set_flags(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        node: Node,
-        set: &SetFlags,
-    ) -> Result<Attributes, FileError> {
-        let files = self.file_system_to_modify(rq, node).await?;
-        files.set_flags(rq, cred, object_of(&*files, node), set).await
-    }
-
-    /// Reserves, zeroes or punches a range; see [`Contents::allocate`](crate::Contents::allocate).
-    pub async fn allocate(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        file: Node,
-        range: Range<u64>,
-        space: Space,
-    ) -> Result<Attributes, FileError> {
-        let files = self.file_system_to_modify(rq, file).await?;
-        files.allocate(rq, cred, object_of(&*files, file), range, space).await
-    }
-
-    /// Sets an extended attribute; see [`Xattrs::set`](crate::Xattrs::set).
-    pub async fn set_xattr(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        node: Node,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<(), FileError> {
-        let files = self.file_system_to_modify(rq, node).await?;
-        files.set_xattr(rq, cred, object_of(&*files, node), name, value, mode).await
-    }
-
-    /// Removes an extended attribute; see [`Xattrs::remove`](crate::Xattrs::remove).
-    pub async fn remove_xattr(&self, rq: &Request, cred: &Cred, node: Node, name: &[u8]) -> Result<(), FileError> {
-        let files = self.file_system_to_modify(rq, node).await?;
-        files.remove_xattr(rq, cred, object_of(&*files, node), name).await
-    }
-
-    /// Sets the ACL; see [`Acls::set`](crate::Acls::set).
-    pub async fn set_acl(&self, rq: &Request, cred: &Cred, node: Node, acl: &Acl) -> Result<(), FileError> {
-        let files = self.file_system_to_modify(rq, node).await?;
-        files.set_acl(rq, cred, object_of(&*files, node), acl).await
     }
 
     /// Waits until all earlier changes of the node's file system are on stable storage.

@@ -1,7 +1,12 @@
 //! The tree's interface to file systems, as traits: implemented by the pool's file systems, and by an in-memory file
 //! system for tests of the front ends.
+//!
+//! An operation has two places: its implementation, a method of a handle ([`crate::Contents`], [`crate::Names`], …),
+//! and one line of the table at the end. The line generates the method of [`Files`], its implementation for
+//! [`FileSystem`], and, in the sections `nodes`, the method of [`Tree`], which finds the file system of a node. The other
+//! methods of [`Tree`] treat synthetic nodes and names in their own way, and are written by hand.
 
-use super::Export;
+use super::{Export, Node, Tree, object_of};
 use crate::{
     Acl, Attributes, CaseSensitivity, Cred, DirEntry, FileError, FileSystem, New, RenameMode, Seek, SetAttributes,
     SetFlags, Snapdir, Space, Usage, WriteAt, XattrMode,
@@ -29,401 +34,248 @@ pub trait Opener: Send + Sync {
     fn open<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, Arc<dyn Files>>;
 }
 
-/// One file system: the operations of [`FileSystem`], see there.
-#[allow(missing_docs)]
-pub trait Files: Send + Sync {
-    fn root(&self) -> ObjectId;
-    fn fsid(&self) -> u64;
-    fn name_max(&self) -> usize;
-    fn is_case_insensitive(&self) -> bool;
-    /// Whether each name has exactly one spelling.
-    fn has_exact_names(&self) -> bool {
-        !self.is_case_insensitive()
-    }
-    fn snapdir(&self) -> Snapdir;
-    /// Whether it was closed permanently: every other operation then fails.
-    fn is_closed(&self) -> bool {
-        false
-    }
-    fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Attributes>;
-    fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> FileFuture<'a, Attributes>;
-    fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ObjectId>;
-    fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ObjectId>;
-    fn read_dir<'a>(&'a self, rq: &'a Request, dir: ObjectId, cookie: u64, max: usize)
-    -> FileFuture<'a, Vec<DirEntry>>;
-    fn read<'a>(
-        &'a self,
-        rq: &'a Request,
-        object: ObjectId,
-        offset: u64,
-        len: usize,
-    ) -> FileFuture<'a, SmallVec<[Bytes; 4]>>;
-    fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> FileFuture<'a, Option<u64>>;
-    fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Bytes>;
-    fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Vec<Vec<u8>>>;
-    fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> FileFuture<'a, Option<Bytes>>;
-    fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Acl>;
-    fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Usage>;
-    /// Whether it is writable; if not, the modifying operations fail with [`FileError::ReadOnly`].
-    fn is_writable(&self) -> bool {
-        false
-    }
-    fn create<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _dir: ObjectId,
-        _name: &'a [u8],
-        _new: &'a New,
-    ) -> FileFuture<'a, Attributes> {
-        refused()
-    }
-    fn link<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _file: ObjectId,
-        _dir: ObjectId,
-        _name: &'a [u8],
-    ) -> FileFuture<'a, Attributes> {
-        refused()
-    }
-    fn remove<'a>(&'a self, _rq: &'a Request, _cred: &'a Cred, _dir: ObjectId, _name: &'a [u8]) -> FileFuture<'a, ()> {
-        refused()
-    }
-    fn remove_dir<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _dir: ObjectId,
-        _name: &'a [u8],
-    ) -> FileFuture<'a, ()> {
-        refused()
-    }
-    fn rename<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _from: (ObjectId, &'a [u8]),
-        _to: (ObjectId, &'a [u8]),
-        _mode: RenameMode,
-    ) -> FileFuture<'a, ()> {
-        refused()
-    }
-    fn write<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _file: ObjectId,
-        _at: WriteAt,
-        _data: Bytes,
-    ) -> FileFuture<'a, Attributes> {
-        refused()
-    }
-    /// The underlying file system, if it belongs to a pool: two of the same pool can clone blocks.
-    fn file_system(&self) -> Option<&FileSystem> {
-        None
-    }
-    fn set_attributes<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _object: ObjectId,
-        _set: &'a SetAttributes,
-    ) -> FileFuture<'a, Attributes> {
-        refused()
-    }
-    fn set_flags<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _object: ObjectId,
-        _set: &'a SetFlags,
-    ) -> FileFuture<'a, Attributes> {
-        refused()
-    }
-    fn allocate<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _file: ObjectId,
-        _range: Range<u64>,
-        _space: Space,
-    ) -> FileFuture<'a, Attributes> {
-        refused()
-    }
-    fn set_xattr<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _object: ObjectId,
-        _name: &'a [u8],
-        _value: &'a [u8],
-        _mode: XattrMode,
-    ) -> FileFuture<'a, ()> {
-        refused()
-    }
-    fn remove_xattr<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _object: ObjectId,
-        _name: &'a [u8],
-    ) -> FileFuture<'a, ()> {
-        refused()
-    }
-    fn set_acl<'a>(
-        &'a self,
-        _rq: &'a Request,
-        _cred: &'a Cred,
-        _object: ObjectId,
-        _acl: &'a Acl,
-    ) -> FileFuture<'a, ()> {
-        refused()
-    }
-    fn sync<'a>(&'a self, _rq: &'a Request, _object: Option<ObjectId>) -> FileFuture<'a, ()> {
-        ready(Ok(())).boxed()
-    }
-    fn hold(&self, _object: ObjectId) {}
-    fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId) -> FileFuture<'a, ()> {
-        ready(Ok(())).boxed()
-    }
-    /// Pins a file for the duration of a call.
-    fn hold_for_call(&self, object: ObjectId) {
-        self.hold(object);
-    }
-    fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
-        self.release(rq, object)
-    }
-}
-
 fn refused<'a, T: Send + 'a>() -> FileFuture<'a, T> {
     ready(Err(FileError::ReadOnly)).boxed()
 }
 
-impl Files for FileSystem {
-    fn root(&self) -> ObjectId {
-        FileSystem::root(self)
-    }
+/// Declares [`Files`]. `properties` are the methods of the trait that are no operations, and `by_file_system` their
+/// implementation. In the other sections, a line `name = handle.method(arguments) -> result` is an operation; changes
+/// also take the credentials of the caller. In the sections `nodes`, the first argument is a file or directory.
+macro_rules! files {
+    (
+        properties { $($properties:tt)* }
+        by_file_system { $($by_file_system:tt)* }
+        reads { $($(#[$read_doc:meta])* $read:ident = $read_handle:ident.$read_method:ident
+            ($($read_arg:ident: $read_type:ty),*) -> $read_result:ty;)* }
+        reads_of_nodes { $($(#[$see_doc:meta])* $see:ident = $see_handle:ident.$see_method:ident
+            ($($see_arg:ident: $see_type:ty),*) -> $see_result:ty;)* }
+        changes { $($(#[$change_doc:meta])* $change:ident = $change_handle:ident.$change_method:ident
+            ($($change_arg:ident: $change_type:ty),*) -> $change_result:ty;)* }
+        changes_of_nodes { $($(#[$set_doc:meta])* $set:ident = $set_handle:ident.$set_method:ident
+            ($($set_arg:ident: $set_type:ty),*) -> $set_result:ty;)* }
+    ) => {
+        /// One file system. Changes fail with [`FileError::ReadOnly`] unless they are implemented.
+        #[allow(unused_variables, reason = "the default implementations of changes fail")]
+        pub trait Files: Send + Sync {
+            $($properties)*
+            $($(#[$read_doc])*
+            fn $read<'a>(&'a self, rq: &'a Request, $($read_arg: $read_type),*) -> FileFuture<'a, $read_result>;)*
+            $($(#[$see_doc])*
+            fn $see<'a>(&'a self, rq: &'a Request, object: ObjectId, $($see_arg: $see_type),*)
+                -> FileFuture<'a, $see_result>;)*
+            $($(#[$change_doc])*
+            fn $change<'a>(&'a self, rq: &'a Request, cred: &'a Cred, $($change_arg: $change_type),*)
+                -> FileFuture<'a, $change_result>
+            {
+                refused()
+            })*
+            $($(#[$set_doc])*
+            fn $set<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, $($set_arg: $set_type),*)
+                -> FileFuture<'a, $set_result>
+            {
+                refused()
+            })*
+        }
 
-    fn fsid(&self) -> u64 {
-        FileSystem::fsid(self)
-    }
+        impl Files for FileSystem {
+            $($by_file_system)*
+            $(fn $read<'a>(&'a self, rq: &'a Request, $($read_arg: $read_type),*) -> FileFuture<'a, $read_result> {
+                self.$read_handle().$read_method(rq, $($read_arg),*).boxed()
+            })*
+            $(fn $see<'a>(&'a self, rq: &'a Request, object: ObjectId, $($see_arg: $see_type),*)
+                -> FileFuture<'a, $see_result>
+            {
+                self.$see_handle().$see_method(rq, object, $($see_arg),*).boxed()
+            })*
+            $(fn $change<'a>(&'a self, rq: &'a Request, cred: &'a Cred, $($change_arg: $change_type),*)
+                -> FileFuture<'a, $change_result>
+            {
+                self.$change_handle().$change_method(rq, cred, $($change_arg),*).boxed()
+            })*
+            $(fn $set<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, $($set_arg: $set_type),*)
+                -> FileFuture<'a, $set_result>
+            {
+                self.$set_handle().$set_method(rq, cred, object, $($set_arg),*).boxed()
+            })*
+        }
 
-    fn name_max(&self) -> usize {
-        FileSystem::name_max(self)
-    }
+        impl Tree {
+            $($(#[$see_doc])*
+            pub async fn $see<'a>(&'a self, rq: &'a Request, node: Node, $($see_arg: $see_type),*)
+                -> Result<$see_result, FileError>
+            {
+                let files = self.files(rq, node).await?;
+                files.$see(rq, object_of(&*files, node), $($see_arg),*).await
+            })*
+            $($(#[$set_doc])*
+            pub async fn $set<'a>(&'a self, rq: &'a Request, cred: &'a Cred, node: Node, $($set_arg: $set_type),*)
+                -> Result<$set_result, FileError>
+            {
+                let files = self.file_system_to_modify(rq, node).await?;
+                files.$set(rq, cred, object_of(&*files, node), $($set_arg),*).await
+            })*
+        }
+    };
+}
 
-    fn snapdir(&self) -> Snapdir {
-        FileSystem::snapdir(self)
+files! {
+    properties {
+        /// The root directory.
+        fn root(&self) -> ObjectId;
+        /// ID of the file system, stable over renames.
+        fn fsid(&self) -> u64;
+        /// Maximum length of a name in bytes.
+        fn name_max(&self) -> usize;
+        /// Whether names that differ only in case are equal.
+        fn is_case_insensitive(&self) -> bool;
+        /// Whether each name has exactly one spelling.
+        fn has_exact_names(&self) -> bool {
+            !self.is_case_insensitive()
+        }
+        /// Visibility of `.zfs`.
+        fn snapdir(&self) -> Snapdir;
+        /// Whether it was closed permanently: every other operation then fails.
+        fn is_closed(&self) -> bool {
+            false
+        }
+        /// Whether it is writable; if not, changes fail with [`FileError::ReadOnly`].
+        fn is_writable(&self) -> bool {
+            false
+        }
+        /// The underlying file system, if it belongs to a pool: two of the same pool can clone blocks.
+        fn file_system(&self) -> Option<&FileSystem> {
+            None
+        }
+        /// Waits until earlier changes, of one object or of all, are on stable storage.
+        fn sync<'a>(&'a self, _rq: &'a Request, _object: Option<ObjectId>) -> FileFuture<'a, ()> {
+            ready(Ok(())).boxed()
+        }
+        /// Holds an open file, so that it survives the removal of its last link.
+        fn hold(&self, _object: ObjectId) {}
+        /// Releases a hold; an unlinked file without holds is freed.
+        fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId) -> FileFuture<'a, ()> {
+            ready(Ok(())).boxed()
+        }
+        /// Pins a file for the duration of a call.
+        fn hold_for_call(&self, object: ObjectId) {
+            self.hold(object);
+        }
+        /// Releases the pin of a call.
+        fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
+            self.release(rq, object)
+        }
     }
+    by_file_system {
+        fn root(&self) -> ObjectId {
+            FileSystem::root(self)
+        }
 
-    fn is_closed(&self) -> bool {
-        FileSystem::is_closed(self)
+        fn fsid(&self) -> u64 {
+            FileSystem::fsid(self)
+        }
+
+        fn name_max(&self) -> usize {
+            FileSystem::name_max(self)
+        }
+
+        fn is_case_insensitive(&self) -> bool {
+            self.case_sensitivity() == CaseSensitivity::Insensitive
+        }
+
+        fn has_exact_names(&self) -> bool {
+            self.matching() == Match::Exact
+        }
+
+        fn snapdir(&self) -> Snapdir {
+            FileSystem::snapdir(self)
+        }
+
+        fn is_closed(&self) -> bool {
+            FileSystem::is_closed(self)
+        }
+
+        fn is_writable(&self) -> bool {
+            FileSystem::is_writable(self)
+        }
+
+        fn file_system(&self) -> Option<&FileSystem> {
+            Some(self)
+        }
+
+        fn sync<'a>(&'a self, rq: &'a Request, object: Option<ObjectId>) -> FileFuture<'a, ()> {
+            FileSystem::sync(self, rq, object).boxed()
+        }
+
+        fn hold(&self, object: ObjectId) {
+            self.holds().hold(object);
+        }
+
+        fn release<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
+            self.holds().release(rq, object).boxed()
+        }
+
+        fn hold_for_call(&self, object: ObjectId) {
+            self.holds().hold_for_call(object);
+        }
+
+        fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
+            self.holds().end_call(rq, object).boxed()
+        }
     }
-
-    fn is_case_insensitive(&self) -> bool {
-        self.case_sensitivity() == CaseSensitivity::Insensitive
+    reads {
+        /// Attributes of an object.
+        attributes = attrs.get(object: ObjectId) -> Attributes;
+        /// Attributes of an object if it still has this generation.
+        by_file_id = attrs.by_file_id(object: ObjectId, generation: u64) -> Attributes;
+        /// Directory that contains the object.
+        parent = attrs.parent(object: ObjectId) -> ObjectId;
+        /// Looks up `name` in directory `dir`; not `.` and `..`.
+        lookup = directories.lookup(dir: ObjectId, name: &'a [u8]) -> ObjectId;
+        /// Up to `max` entries of a directory after `cookie`.
+        read_dir = directories.read_dir(dir: ObjectId, cookie: u64, max: usize) -> Vec<DirEntry>;
+        /// Names of all extended attributes.
+        xattr_names = xattrs.names(object: ObjectId) -> Vec<Vec<u8>>;
+        /// Value of an extended attribute, if it exists.
+        xattr = xattrs.get(object: ObjectId, name: &'a [u8]) -> Option<Bytes>;
+        /// The ACL.
+        acl = acls.get(object: ObjectId) -> Acl;
+        /// Space usage for `statvfs` of a file or directory.
+        usage = quotas.usage(object: ObjectId) -> Usage;
     }
-
-    fn has_exact_names(&self) -> bool {
-        self.matching() == Match::Exact
+    reads_of_nodes {
+        /// Reads up to `len` bytes of a file at `offset`, limited by its end, as slices of cached blocks.
+        read = contents.read_segments(offset: u64, len: usize) -> SmallVec<[Bytes; 4]>;
+        /// Next data or hole at or after `offset`; `None` if there is none.
+        seek = contents.seek(offset: u64, what: Seek) -> Option<u64>;
+        /// The target of a symbolic link.
+        read_link = contents.read_link() -> Bytes;
     }
-
-    fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Attributes> {
-        self.attrs().get(rq, object).boxed()
+    changes {
+        /// Creates a file of any kind in directory `dir`; see [`Names::create`](crate::Names::create).
+        create = names.create(dir: ObjectId, name: &'a [u8], new: &'a New) -> Attributes;
+        /// Creates a hard link; see [`Names::link`](crate::Names::link).
+        link = names.link(file: ObjectId, dir: ObjectId, name: &'a [u8]) -> Attributes;
+        /// Removes a link of a file that is not a directory; see [`Names::remove`](crate::Names::remove).
+        remove = names.remove(dir: ObjectId, name: &'a [u8]) -> ();
+        /// Removes an empty directory; see [`Names::remove_dir`](crate::Names::remove_dir).
+        remove_dir = names.remove_dir(dir: ObjectId, name: &'a [u8]) -> ();
+        /// Renames; see [`Names::rename`](crate::Names::rename).
+        rename = names.rename(from: (ObjectId, &'a [u8]), to: (ObjectId, &'a [u8]), mode: RenameMode) -> ();
     }
-
-    fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> FileFuture<'a, Attributes> {
-        self.attrs().by_file_id(rq, object, generation).boxed()
-    }
-
-    fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ObjectId> {
-        self.attrs().parent(rq, object).boxed()
-    }
-
-    fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ObjectId> {
-        self.directories().lookup(rq, dir, name).boxed()
-    }
-
-    fn read_dir<'a>(
-        &'a self,
-        rq: &'a Request,
-        dir: ObjectId,
-        cookie: u64,
-        max: usize,
-    ) -> FileFuture<'a, Vec<DirEntry>> {
-        self.directories().read_dir(rq, dir, cookie, max).boxed()
-    }
-
-    fn read<'a>(
-        &'a self,
-        rq: &'a Request,
-        object: ObjectId,
-        offset: u64,
-        len: usize,
-    ) -> FileFuture<'a, SmallVec<[Bytes; 4]>> {
-        self.contents().read_segments(rq, object, offset, len).boxed()
-    }
-
-    fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> FileFuture<'a, Option<u64>> {
-        self.contents().seek(rq, object, offset, what).boxed()
-    }
-
-    fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Bytes> {
-        self.contents().read_link(rq, object).boxed()
-    }
-
-    fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Vec<Vec<u8>>> {
-        self.xattrs().names(rq, object).boxed()
-    }
-
-    fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> FileFuture<'a, Option<Bytes>> {
-        self.xattrs().get(rq, object, name).boxed()
-    }
-
-    fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Acl> {
-        self.acls().get(rq, object).boxed()
-    }
-
-    fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Usage> {
-        self.quotas().usage(rq, object).boxed()
-    }
-
-    fn is_writable(&self) -> bool {
-        FileSystem::is_writable(self)
-    }
-
-    fn create<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        dir: ObjectId,
-        name: &'a [u8],
-        new: &'a New,
-    ) -> FileFuture<'a, Attributes> {
-        self.names().create(rq, cred, dir, name, new).boxed()
-    }
-
-    fn link<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        file: ObjectId,
-        dir: ObjectId,
-        name: &'a [u8],
-    ) -> FileFuture<'a, Attributes> {
-        self.names().link(rq, cred, file, dir, name).boxed()
-    }
-
-    fn remove<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
-        self.names().remove(rq, cred, dir, name).boxed()
-    }
-
-    fn remove_dir<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
-        self.names().remove_dir(rq, cred, dir, name).boxed()
-    }
-
-    fn rename<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        from: (ObjectId, &'a [u8]),
-        to: (ObjectId, &'a [u8]),
-        mode: RenameMode,
-    ) -> FileFuture<'a, ()> {
-        self.names().rename(rq, cred, from, to, mode).boxed()
-    }
-
-    fn write<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        file: ObjectId,
-        at: WriteAt,
-        data: Bytes,
-    ) -> FileFuture<'a, Attributes> {
-        self.contents().write(rq, cred, file, at, data).boxed()
-    }
-
-    fn file_system(&self) -> Option<&FileSystem> {
-        Some(self)
-    }
-
-    fn set_attributes<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        object: ObjectId,
-        set: &'a SetAttributes,
-    ) -> FileFuture<'a, Attributes> {
-        self.attrs().set(rq, cred, object, set).boxed()
-    }
-
-    fn set_flags<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        object: ObjectId,
-        set: &'a SetFlags,
-    ) -> FileFuture<'a, Attributes> {
-        self.attrs().set_flags(rq, cred, object, set).boxed()
-    }
-
-    fn allocate<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        file: ObjectId,
-        range: Range<u64>,
-        space: Space,
-    ) -> FileFuture<'a, Attributes> {
-        self.contents().allocate(rq, cred, file, range, space).boxed()
-    }
-
-    fn set_xattr<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        object: ObjectId,
-        name: &'a [u8],
-        value: &'a [u8],
-        mode: XattrMode,
-    ) -> FileFuture<'a, ()> {
-        self.xattrs().set(rq, cred, object, name, value, mode).boxed()
-    }
-
-    fn remove_xattr<'a>(
-        &'a self,
-        rq: &'a Request,
-        cred: &'a Cred,
-        object: ObjectId,
-        name: &'a [u8],
-    ) -> FileFuture<'a, ()> {
-        self.xattrs().remove(rq, cred, object, name).boxed()
-    }
-
-    fn set_acl<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, acl: &'a Acl) -> FileFuture<'a, ()> {
-        self.acls().set(rq, cred, object, acl).boxed()
-    }
-
-    fn sync<'a>(&'a self, rq: &'a Request, object: Option<ObjectId>) -> FileFuture<'a, ()> {
-        FileSystem::sync(self, rq, object).boxed()
-    }
-
-    fn hold(&self, object: ObjectId) {
-        self.holds().hold(object);
-    }
-
-    fn release<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
-        self.holds().release(rq, object).boxed()
-    }
-
-    fn hold_for_call(&self, object: ObjectId) {
-        self.holds().hold_for_call(object);
-    }
-
-    fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
-        self.holds().end_call(rq, object).boxed()
+    changes_of_nodes {
+        /// Writes to a file; see [`Contents::write`](crate::Contents::write).
+        write = contents.write(at: WriteAt, data: Bytes) -> Attributes;
+        /// Reserves, zeroes or punches a range; see [`Contents::allocate`](crate::Contents::allocate).
+        allocate = contents.allocate(range: Range<u64>, space: Space) -> Attributes;
+        /// Sets attributes, including the size; see [`Attrs::set`](crate::Attrs::set).
+        set_attributes = attrs.set(set: &'a SetAttributes) -> Attributes;
+        /// Sets flags and project of a file; see [`Attrs::set_flags`](crate::Attrs::set_flags).
+        set_flags = attrs.set_flags(set: &'a SetFlags) -> Attributes;
+        /// Sets an extended attribute; see [`Xattrs::set`](crate::Xattrs::set).
+        set_xattr = xattrs.set(name: &'a [u8], value: &'a [u8], mode: XattrMode) -> ();
+        /// Removes an extended attribute; see [`Xattrs::remove`](crate::Xattrs::remove).
+        remove_xattr = xattrs.remove(name: &'a [u8]) -> ();
+        /// Sets the ACL; see [`Acls::set`](crate::Acls::set).
+        set_acl = acls.set(acl: &'a Acl) -> ();
     }
 }
