@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use weir_files::DirName;
 
 use bytes::Bytes;
 use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
@@ -164,7 +165,16 @@ async fn make(files: &FileSystem, rq: &Request, client: u64, change: Change) -> 
     files.contents().write(rq, cred, file, WriteAt::Offset(0), whole.slice(..half)).await?;
     // Synced before the rename, so that the name never leads to data that is not stable, as careful programs do.
     files.sync(rq, Some(file)).await?;
-    files.names().rename(rq, cred, (root, &other_name), (root, &name), RenameMode::Replace).await
+    files
+        .names()
+        .rename(
+            rq,
+            cred,
+            DirName { dir: root, name: &other_name },
+            DirName { dir: root, name: &name },
+            RenameMode::Replace,
+        )
+        .await
 }
 
 /// State of each name: a version, or absent.

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_files::{DirName, FilePosition};
 
 use bytes::Bytes;
 use weir_dmu::ObjectError;
@@ -209,7 +210,16 @@ async fn second(files: &FileSystem, rq: &Request, shares: bool) -> Result<(), St
             Some(_) => {}
         }
     }
-    files.names().rename(rq, root, (folder, b"link"), (folder, b"renamed"), RenameMode::NoReplace).await?;
+    files
+        .names()
+        .rename(
+            rq,
+            root,
+            DirName { dir: folder, name: b"link" },
+            DirName { dir: folder, name: b"renamed" },
+            RenameMode::NoReplace,
+        )
+        .await?;
     let punched = files.directories().lookup(rq, folder, format!("file {PUNCHED}").as_bytes()).await?;
     files.contents().allocate(rq, root, punched, HOLE, Space::Punch).await?;
     let copied = files.directories().lookup(rq, folder, format!("file {COPIED}").as_bytes()).await?;
@@ -220,7 +230,18 @@ async fn second(files: &FileSystem, rq: &Request, shares: bool) -> Result<(), St
             files.contents().write(rq, root, copy, WriteAt::Offset(0), content(COPIED + 1)).await?;
             break;
         }
-        done += files.contents().copy_range(rq, root, (files, copied, done), (copy, done), len - done).await?.max(1);
+        done += files
+            .contents()
+            .copy_range(
+                rq,
+                root,
+                files,
+                FilePosition { file: copied, offset: done },
+                FilePosition { file: copy, offset: done },
+                len - done,
+            )
+            .await?
+            .max(1);
     }
     Ok(files.sync(rq, None).await?)
 }

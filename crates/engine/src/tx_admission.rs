@@ -31,7 +31,7 @@ use std::time::Duration;
 use weir_blocks::Tree;
 use weir_dmu::ObjectError;
 use weir_dmu::dedup::Dedup;
-use weir_dmu::live::{DedupWriter, SpaceReserve, TxAdmission};
+use weir_dmu::live::{DedupWriter, SpaceReserve, SpaceUsage, TxAdmission};
 use weir_dmu::txg::{Tx, TxgTracker};
 use weir_dsl::sync_tasks::{LimitRefusal, Limits};
 use weir_format::{ObjsetId, Txg};
@@ -327,7 +327,7 @@ impl TxAdmission for PoolTxAdmission {
         Box::pin(self.enter(rq, set, bytes, purpose))
     }
 
-    fn usage(&self, set: ObjsetId) -> Option<(u64, u64)> {
+    fn usage(&self, set: ObjsetId) -> Option<SpaceUsage> {
         self.limits().as_ref()?.usage(set)
     }
 

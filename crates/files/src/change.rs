@@ -3,6 +3,24 @@
 use crate::attributes::FileKind;
 use smallvec::SmallVec;
 
+/// A name in a directory: an object of a file system, or a node of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirName<'a, D> {
+    /// The directory.
+    pub dir: D,
+    /// The name, without slashes.
+    pub name: &'a [u8],
+}
+
+/// A position in a file: an object of a file system, or a node of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilePosition<F> {
+    /// The file.
+    pub file: F,
+    /// Offset in bytes.
+    pub offset: u64,
+}
+
 /// Credentials of the caller. New files belong to this user; [`crate::FileSystem`] checks permissions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cred {

@@ -59,7 +59,9 @@ mod xattr;
 
 pub use acl::{Ace, AceWho, Acl};
 pub use attributes::{Attributes, FileKind};
-pub use change::{Cred, New, NewKind, RenameMode, SetAttributes, SetFlags, SetTime, Space, WriteAt, XattrMode};
+pub use change::{
+    Cred, DirName, FilePosition, New, NewKind, RenameMode, SetAttributes, SetFlags, SetTime, Space, WriteAt, XattrMode,
+};
 pub use directory::DirEntry;
 pub use error::FileError;
 pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Snapdir, Usage};

@@ -4,6 +4,7 @@ use crate::attributes::Attributes;
 use crate::error::FileError;
 use crate::file_system::Usage;
 use crate::handles::Quotas;
+use weir_dmu::live::SpaceUsage;
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_format::ObjectId;
 use weir_format::znode::{FileFlags, master};
@@ -52,8 +53,10 @@ impl Quotas<'_> {
     }
 
     fn whole_usage(self) -> Usage {
-        let at_opening = (self.files.identity().referenced_bytes, self.files.identity().available_bytes);
-        let (referenced_bytes, available_bytes) = self.files.objects().usage().unwrap_or(at_opening);
+        let identity = self.files.identity();
+        let at_opening =
+            SpaceUsage { referenced_bytes: identity.referenced_bytes, available_bytes: identity.available_bytes };
+        let SpaceUsage { referenced_bytes, available_bytes } = self.files.objects().usage().unwrap_or(at_opening);
         let objects_used = self.files.objects().pointer().fill();
         Usage {
             referenced_bytes,

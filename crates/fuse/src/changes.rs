@@ -6,6 +6,7 @@ use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
 use weir_files::tree::Node;
 use weir_files::{Attributes, Cred, New, NewKind, RenameMode, SetAttributes, Space, XattrMode};
+use weir_files::{DirName, FilePosition};
 use weir_machine::Request;
 
 /// Arguments of a create.
@@ -111,12 +112,12 @@ impl Inner {
         &self,
         rq: &Request,
         cred: &Cred,
-        from: (INodeNo, &[u8]),
-        to: (INodeNo, &[u8]),
+        from: DirName<'_, INodeNo>,
+        to: DirName<'_, INodeNo>,
         mode: RenameMode,
     ) -> Result<(), Errno> {
-        let from = (self.node(from.0)?, from.1);
-        let to = (self.node(to.0)?, to.1);
+        let from = DirName { dir: self.node(from.dir)?, name: from.name };
+        let to = DirName { dir: self.node(to.dir)?, name: to.name };
         self.tree.rename(rq, cred, from, to, mode).await.map_err(|e| report(rq, &e))
     }
 
@@ -183,13 +184,13 @@ impl Inner {
         &self,
         rq: &Request,
         cred: &Cred,
-        (source, source_at): (INodeNo, u64),
-        (target, target_at): (INodeNo, u64),
+        source: FilePosition<INodeNo>,
+        target: FilePosition<INodeNo>,
         len: u64,
     ) -> Result<u32, Errno> {
         const MAX_COPY_BYTES: u64 = 1 << 31;
-        let source = (self.node(source)?, source_at);
-        let target = (self.node(target)?, target_at);
+        let source = FilePosition { file: self.node(source.file)?, offset: source.offset };
+        let target = FilePosition { file: self.node(target.file)?, offset: target.offset };
         let copied = self.tree.copy_range(rq, cred, source, target, len.min(MAX_COPY_BYTES)).await;
         copied.map(|bytes| bytes as u32).map_err(|e| report(rq, &e))
     }

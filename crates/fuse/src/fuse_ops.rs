@@ -25,6 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_files::{Cred, NewKind};
+use weir_files::{DirName, FilePosition};
 use weir_machine::{Operation, Request, Tasks};
 
 /// Maximum number of the kernel's background requests (read-ahead), above its default of 16.
@@ -396,7 +397,15 @@ impl Filesystem for FuseOps {
         let name = name.as_bytes().to_vec();
         let new_name = new_name.as_bytes().to_vec();
         self.run_empty(from, Operation::Rename, reply, move |inner, rq, cred| async move {
-            inner.rename(&rq, &cred, (parent, &name), (new_parent, &new_name), mode).await
+            inner
+                .rename(
+                    &rq,
+                    &cred,
+                    DirName { dir: parent, name: &name },
+                    DirName { dir: new_parent, name: &new_name },
+                    mode,
+                )
+                .await
         });
     }
 
@@ -523,7 +532,16 @@ impl Filesystem for FuseOps {
     ) {
         let cred = cred(from);
         self.run(from, Operation::Copy, move |inner, rq| async move {
-            match inner.copy_range(&rq, &cred, (source, source_at), (target, target_at), len).await {
+            match inner
+                .copy_range(
+                    &rq,
+                    &cred,
+                    FilePosition { file: source, offset: source_at },
+                    FilePosition { file: target, offset: target_at },
+                    len,
+                )
+                .await
+            {
                 Ok(copied) => reply.written(copied),
                 Err(errno) => reply.error(errno),
             }

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_files::DirName;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Tree};
 use weir_files::{Cred, FileKind, RenameMode};
@@ -283,7 +284,9 @@ fn names_are_cached_until_administration_invalidates_them() {
     let cred = Cred::root();
     machine.block_on(async {
         let d = tree.lookup(&rq, tree.root(), b"d").await.unwrap();
-        tree.rename(&rq, &cred, (d, b"g"), (d, b"h"), RenameMode::Replace).await.unwrap();
+        tree.rename(&rq, &cred, DirName { dir: d, name: b"g" }, DirName { dir: d, name: b"h" }, RenameMode::Replace)
+            .await
+            .unwrap();
     });
     std::thread::sleep(Duration::from_millis(1200));
     assert!(std::fs::metadata(at("d/g")).is_ok(), "believed for good");

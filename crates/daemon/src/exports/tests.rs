@@ -4,6 +4,7 @@ use super::*;
 use bytes::Bytes;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
 use weir_engine::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
+use weir_files::FilePosition;
 use weir_files::{Cred, New, NewKind, Snapdir, WriteAt};
 use weir_front::BlockExports as _;
 use weir_machine::Source;
@@ -129,8 +130,11 @@ fn snapshots_with_open_files_are_busy() {
         engine.snapshot(vec!["tank@s".into()], Vec::new()).await.unwrap();
         assert!(matches!(read().await, Err(FileError::Stale { .. })));
         assert!(matches!(snapshot.read(rq, file, 0, 4).await, Err(FileError::Stale { .. })));
-        let source = (&*snapshot, file, 0);
-        let copied = files.contents().copy_range(rq, &cred, source, (copy, 0), 256 << 10).await;
+        let source = FilePosition { file, offset: 0 };
+        let copied = files
+            .contents()
+            .copy_range(rq, &cred, &snapshot, source, FilePosition { file: copy, offset: 0 }, 256 << 10)
+            .await;
         assert!(matches!(copied, Err(FileError::Stale { .. })), "the snapshot was destroyed");
         exports.renew(rq).await.unwrap();
         assert!(matches!(read().await, Err(FileError::Stale { .. })));

@@ -6,6 +6,7 @@
 use super::changing::stored;
 use super::tracker::TrackedChange;
 use super::{Call, ResolvedFile, shown};
+use weir_files::DirName;
 use weir_files::{FileKind, NewKind, RenameMode};
 use weir_front::files::{
     BeforeAfter, Change, CreateMode, Failure, File, FileError, FileId, Link, New, Rename, SetAttributes, SetTime,
@@ -184,8 +185,8 @@ impl Call<'_> {
                 return Rename { result: Err(error), from, to: BeforeAfter::unchanged(file) };
             }
         };
-        let old = (dir.node, from.1);
-        let new = (other.node, to.1);
+        let old = DirName { dir: dir.node, name: from.1 };
+        let new = DirName { dir: other.node, name: to.1 };
         let done = self.tree.rename(self.rq, &self.cred, old, new, RenameMode::Replace).await;
         let result = match done {
             Ok(()) => self.make_stable(&dir).await,

@@ -54,4 +54,4 @@ pub use policy::{OwnerOf, Policy};
 #[doc(hidden)]
 pub use scratch::scratch;
 pub use sync_result::{Killed, ObjsetSyncResult};
-pub use tx_admission::{DedupWriter, SpaceReserve, TxAdmission, UnlimitedTxAdmission};
+pub use tx_admission::{DedupWriter, SpaceReserve, SpaceUsage, TxAdmission, UnlimitedTxAdmission};

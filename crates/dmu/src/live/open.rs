@@ -2,7 +2,7 @@
 
 use super::overlay::DirtyObjset;
 use super::policy::Policy;
-use super::tx_admission::{SpaceReserve, TxAdmission};
+use super::tx_admission::{SpaceReserve, SpaceUsage, TxAdmission};
 use crate::error::ObjectError;
 use crate::object_set::{ObjectSet, Opening};
 use crate::txg::{Tx, TxgTracker};
@@ -83,7 +83,7 @@ impl ObjectSet {
     }
 
     /// Returns the referenced bytes and the bytes that dirty data may still add; `None` if the object set is read-only.
-    pub fn usage(&self) -> Option<(u64, u64)> {
+    pub fn usage(&self) -> Option<SpaceUsage> {
         self.live()?.admission.usage(self.id())
     }
 

@@ -24,6 +24,15 @@ pub enum SpaceReserve {
     NetFree,
 }
 
+/// Space of one object set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceUsage {
+    /// Bytes that the object set references, with its dirty data.
+    pub referenced_bytes: u64,
+    /// Bytes that may still be added.
+    pub available_bytes: u64,
+}
+
 /// Admits transactions: the pool, which knows free space, quotas and the amount of dirty data.
 pub trait TxAdmission: Send + Sync {
     /// Begins a transaction that changes up to `bytes` of `set`. Waits while the pool has too much dirty data.
@@ -49,7 +58,7 @@ pub trait TxAdmission: Send + Sync {
     }
 
     /// Returns the referenced bytes of an object set and the bytes that may still be added; `None` if unknown.
-    fn usage(&self, _set: ObjsetId) -> Option<(u64, u64)> {
+    fn usage(&self, _set: ObjsetId) -> Option<SpaceUsage> {
         None
     }
 }

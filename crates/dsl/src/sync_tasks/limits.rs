@@ -17,7 +17,7 @@ use super::space::{available, available_without, charged};
 use super::{DslError, DslSyncContext};
 use std::collections::BTreeMap;
 use weir_dmu::cycle_guard::CycleGuard;
-use weir_dmu::live::SpaceReserve;
+use weir_dmu::live::{SpaceReserve, SpaceUsage};
 use weir_format::dsl::dir_field;
 use weir_format::{DslDir, ObjectId, ObjectType, ObjsetId, Txg};
 
@@ -199,7 +199,7 @@ impl Limits {
     }
 
     /// Referenced and available bytes of a set, where dirty data in memory counts as written.
-    pub fn usage(&self, set: ObjsetId) -> Option<(u64, u64)> {
+    pub fn usage(&self, set: ObjsetId) -> Option<SpaceUsage> {
         let of = self.sets.get(&set)?;
         let waiting = self.waiting_of(set);
         let mut path = Vec::new();
@@ -210,13 +210,13 @@ impl Limits {
             at = dir.parent;
         }
         path.reverse();
-        let referenced = of.referenced_bytes.saturating_add(waiting);
+        let referenced_bytes = of.referenced_bytes.saturating_add(waiting);
         let held = of.ref_reservation_bytes.saturating_sub(of.unique_bytes.saturating_add(waiting));
-        let mut left = available(&path, self.capacity_bytes).saturating_add(held);
+        let mut available_bytes = available(&path, self.capacity_bytes).saturating_add(held);
         if of.ref_quota_bytes != 0 {
-            left = left.min(of.ref_quota_bytes.saturating_sub(referenced));
+            available_bytes = available_bytes.min(of.ref_quota_bytes.saturating_sub(referenced_bytes));
         }
-        Some((referenced, left))
+        Some(SpaceUsage { referenced_bytes, available_bytes })
     }
 
     /// Adds the upper bound of the bytes that a transaction of `txg` changes.
@@ -360,9 +360,9 @@ mod tests {
     fn usage_counts_dirty_data() {
         let of = SetLimits { referenced_bytes: 50, ..SetLimits::default() };
         let mut limits = limits(300, 200, of);
-        assert_eq!(limits.usage(SET), Some((50, 100)));
+        assert_eq!(limits.usage(SET), Some(SpaceUsage { referenced_bytes: 50, available_bytes: 100 }));
         limits.book(SET, TXG, 30);
-        assert_eq!(limits.usage(SET), Some((80, 70)));
+        assert_eq!(limits.usage(SET), Some(SpaceUsage { referenced_bytes: 80, available_bytes: 70 }));
         assert_eq!(limits.usage(ObjsetId(1)), None);
     }
 

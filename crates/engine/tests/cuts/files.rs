@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::Engine;
+use weir_files::DirName;
+use weir_files::FilePosition;
 use weir_files::{Cred, FileSystem, New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
 use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
@@ -315,8 +317,8 @@ impl Client {
                 }
             });
         });
-        let from = (dir, old.as_bytes());
-        let to = (dir, target.as_bytes());
+        let from = DirName { dir, name: old.as_bytes() };
+        let to = DirName { dir, name: target.as_bytes() };
         files.names().rename(rq, &root, from, to, mode).await.unwrap();
         self.counter.did(if mode == RenameMode::Exchange { "exchange" } else { "rename" });
     }
@@ -394,8 +396,12 @@ impl Client {
         let source_object = self.objects[from];
         let target_object = self.objects[to];
         while left > 0 {
-            let target = (target_object, target_at);
-            let done = files.contents().copy_range(rq, &root, (files, source_object, at), target, left).await.unwrap();
+            let target = FilePosition { file: target_object, offset: target_at };
+            let done = files
+                .contents()
+                .copy_range(rq, &root, files, FilePosition { file: source_object, offset: at }, target, left)
+                .await
+                .unwrap();
             assert!(done > 0 && done <= left);
             at += done;
             target_at += done;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::Engine;
+use weir_files::DirName;
 use weir_files::{Cred, FileSystem, RenameMode, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
@@ -139,8 +140,8 @@ impl Files {
         });
         let rq = Request::internal("client");
         let root = self.files.root();
-        let from = (root, old.as_bytes());
-        let to = (root, new.as_bytes());
+        let from = DirName { dir: root, name: old.as_bytes() };
+        let to = DirName { dir: root, name: new.as_bytes() };
         let done = self.files.names().rename(&rq, &Cred::root(), from, to, RenameMode::Replace).await;
         let done = self.client.answered(done, |k| {
             [&old, &new].into_iter().for_each(|name| k.names.get_mut(name).unwrap().acknowledge());

@@ -5,6 +5,8 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use weir_files::DirName;
+use weir_files::FilePosition;
 use weir_files::{Cred, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
@@ -145,8 +147,8 @@ impl Client {
             (5, Some((old, file))) => {
                 // Some renames replace a file.
                 let target = self.pick().filter(|(target, _)| *target != old).map_or(name, |(target, _)| target);
-                let from = (dir, old.as_bytes());
-                let to = (dir, target.as_bytes());
+                let from = DirName { dir, name: old.as_bytes() };
+                let to = DirName { dir, name: target.as_bytes() };
                 self.files.names().rename(rq, &root, from, to, RenameMode::Replace).await.unwrap();
                 self.know(|k| {
                     k.named(|names| {
@@ -193,7 +195,14 @@ impl Client {
         let files = &self.files;
         let copied = files
             .contents()
-            .copy_range(rq, &Cred::root(), (files, source_object, from), (objects[target], at), 60_000)
+            .copy_range(
+                rq,
+                &Cred::root(),
+                files,
+                FilePosition { file: source_object, offset: from },
+                FilePosition { file: objects[target], offset: at },
+                60_000,
+            )
             .await;
         let data = &source[from as usize..][..copied.unwrap() as usize];
         if !data.is_empty() {

@@ -8,6 +8,7 @@ use weir_dsl::KeyFormat;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_engine::{Crypt, Encryption, ImportOptions, KeyError, NewRoot};
 use weir_engine::{Engine, Layout};
+use weir_files::FilePosition;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, PoolError};
@@ -260,7 +261,21 @@ fn clones_wait_for_the_key() {
         let new = New::of(NewKind::Regular, 0o600);
         let copy = files.names().create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
         let len = (name.len() * 9000) as u64;
-        assert_eq!(files.contents().copy_range(&rq, &root, (&files, source, 0), (copy, 0), len).await.unwrap(), len);
+        assert_eq!(
+            files
+                .contents()
+                .copy_range(
+                    &rq,
+                    &root,
+                    &files,
+                    FilePosition { file: source, offset: 0 },
+                    FilePosition { file: copy, offset: 0 },
+                    len
+                )
+                .await
+                .unwrap(),
+            len
+        );
         // After the removal of the source only the log refers to the blocks.
         files.names().remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
         files.sync(&rq, None).await.unwrap();

@@ -7,9 +7,15 @@ use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::Setting;
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::Layout;
+use weir_files::FilePosition;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt, XattrMode};
 use weir_machine::Request;
 use weir_zil::needs_replay;
+
+/// A position in a file.
+fn at(file: weir_format::ObjectId, offset: u64) -> FilePosition<weir_format::ObjectId> {
+    FilePosition { file, offset }
+}
 
 const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
 
@@ -116,7 +122,7 @@ fn copies_are_replayed() {
         engine.sync().await.unwrap();
         let synced = engine.txgs().last_synced();
         let copy = files.names().create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
-        files.contents().copy_range(&rq, &root, (&files, source, 0), (copy, 0), 1 << 30).await.unwrap();
+        files.contents().copy_range(&rq, &root, &files, at(source, 0), at(copy, 0), 1 << 30).await.unwrap();
         files.names().remove(&rq, &root, files.root(), b"source").await.unwrap();
         files.sync(&rq, Some(copy)).await.unwrap();
         assert_eq!(engine.txgs().last_synced(), synced, "the log alone makes it stable");
@@ -161,7 +167,7 @@ fn blocks_in_the_grown_part_of_a_vdev_are_cloned() {
         files.contents().write(&rq, &root, small, WriteAt::Offset(0), data.slice(..128 << 10)).await.unwrap();
         engine.sync().await.unwrap();
         let copy = make(&files, "copy").await;
-        files.contents().copy_range(&rq, &root, (&files, small, 0), (copy, 0), 128 << 10).await.unwrap();
+        files.contents().copy_range(&rq, &root, &files, at(small, 0), at(copy, 0), 128 << 10).await.unwrap();
         engine.sync().await.unwrap();
         let shrunk = engine.sync_task(|syncing: &mut weir_engine::TxgSync<'_>| {
             Box::pin(async move {
@@ -187,7 +193,8 @@ fn blocks_in_the_grown_part_of_a_vdev_are_cloned() {
         files.contents().write(&rq, &root, large, WriteAt::Offset(0), data.clone()).await.unwrap();
         engine.sync().await.unwrap();
         let copy = make(&files, "copy of large").await;
-        let copied = files.contents().copy_range(&rq, &root, (&files, large, 0), (copy, 0), data.len() as u64).await;
+        let copied =
+            files.contents().copy_range(&rq, &root, &files, at(large, 0), at(copy, 0), data.len() as u64).await;
         assert_eq!(copied, Ok(data.len() as u64));
         engine.sync().await.unwrap();
         assert!(engine.gate.space().saved_bytes >= data.len() as u64);
@@ -297,7 +304,7 @@ fn quotas_are_enforced() {
         files.contents().write(&rq, &bob, other, WriteAt::End, data.clone()).await.unwrap();
         let give = SetAttributes { uid: Some(1000), ..SetAttributes::default() };
         over(files.attrs().set(&rq, &root, other, &give).await);
-        let copied = files.contents().copy_range(&rq, &root, (&files, other, 0), (file, 4 << 20), 1 << 20).await;
+        let copied = files.contents().copy_range(&rq, &root, &files, at(other, 0), at(file, 4 << 20), 1 << 20).await;
         assert_eq!(copied, Err(FileError::Quota));
         for n in 0..4 {
             files.names().create(&rq, &bob, files.root(), format!("bob-{n}").as_bytes(), &new).await.unwrap();

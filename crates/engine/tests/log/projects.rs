@@ -5,10 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::{Engine, Layout};
+use weir_files::DirName;
 use weir_files::{Cred, FileError, FileFlags, FileSystem, New, NewKind, RenameMode, SetFlags, WriteAt, XattrMode};
 use weir_format::ObjectId;
 use weir_format::znode::Fuid;
 use weir_machine::Request;
+
+/// A name in a directory.
+fn entry(dir: ObjectId, name: &[u8]) -> DirName<'_, ObjectId> {
+    DirName { dir, name }
+}
 
 const SHAPE: Shape = Shape { layout: Layout::Single, devices: 1, log: false };
 const MIB: u64 = 1 << 20;
@@ -101,11 +107,15 @@ async fn exercise(engine: &Engine, files: &Arc<FileSystem>) {
     let b = make(files, top, "b", NewKind::Directory).await;
     let other = make(files, b, "other", NewKind::Regular).await;
     assert_eq!(files.names().link(&rq, &root, other, a, b"more").await, Err(FileError::CrossDevice));
-    let moved = files.names().rename(&rq, &root, (b, b"other"), (a, b"other"), RenameMode::Replace).await;
+    let moved = files.names().rename(&rq, &root, entry(b, b"other"), entry(a, b"other"), RenameMode::Replace).await;
     assert_eq!(moved, Err(FileError::CrossDevice));
-    files.names().rename(&rq, &root, (inner, b"file"), (inner, b"renamed"), RenameMode::Replace).await.unwrap();
+    files
+        .names()
+        .rename(&rq, &root, entry(inner, b"file"), entry(inner, b"renamed"), RenameMode::Replace)
+        .await
+        .unwrap();
     set(files, other, 7, false).await.unwrap();
-    files.names().rename(&rq, &root, (b, b"other"), (a, b"other"), RenameMode::Replace).await.unwrap();
+    files.names().rename(&rq, &root, entry(b, b"other"), entry(a, b"other"), RenameMode::Replace).await.unwrap();
     assert_eq!(project(files, other).await, (Some(7), true), "the renamed file has the flag");
     // Limits.
     let limit = async |kind, limit| {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::{Engine, Layout};
+use weir_files::DirName;
 use weir_files::diff::{Change, Diff, Difference};
 use weir_files::{Cred, FileKind, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
 use weir_format::ObjectId;
@@ -263,7 +264,13 @@ async fn change(
                 // A directory does not go below itself.
                 let _refused = files
                     .names()
-                    .rename(rq, &root, (above, old.as_bytes()), (dir, name.as_bytes()), RenameMode::Replace)
+                    .rename(
+                        rq,
+                        &root,
+                        DirName { dir: above, name: old.as_bytes() },
+                        DirName { dir, name: name.as_bytes() },
+                        RenameMode::Replace,
+                    )
                     .await;
             }
             3 | 4 => {

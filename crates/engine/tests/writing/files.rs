@@ -8,12 +8,18 @@ use std::sync::Arc;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::{Engine, ImportOptions, Layout};
+use weir_files::FilePosition;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, Space, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
 use weir_pool::{OpenOptions, Pool};
+
+/// A position in a file.
+fn at(file: ObjectId, offset: u64) -> FilePosition<ObjectId> {
+    FilePosition { file, offset }
+}
 
 const FILES: u64 = 40;
 
@@ -160,7 +166,8 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
     for (files, name, from) in [(&a, "same", &a), (&b, "other", &a), (&b, "snapshot", &old)] {
         let before = engine.gate.space().saved_bytes;
         let copy = make(files, name, Bytes::new()).await;
-        let copied = files.contents().copy_range(rq, &root, (from, source, 0), (copy, 0), u64::MAX >> 1).await.unwrap();
+        let copied =
+            files.contents().copy_range(rq, &root, from, at(source, 0), at(copy, 0), u64::MAX >> 1).await.unwrap();
         assert_eq!(copied, len, "{name}");
         demand(files, name, &holed).await;
         engine.sync().await.unwrap();
@@ -174,7 +181,7 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
     demand(&a, "source", &holed).await;
     // Not at blocks' starts, and over something: bytes.
     let odd = make(&b, "odd", noise(500_000, 77)).await;
-    b.contents().copy_range(rq, &root, (&a, source, 1000), (odd, 5000), 400_000).await.unwrap();
+    b.contents().copy_range(rq, &root, &a, at(source, 1000), at(odd, 5000), 400_000).await.unwrap();
     let mut wanted = noise(500_000, 77).to_vec();
     wanted[5000..405_000].copy_from_slice(&holed[1000..401_000]);
     demand(&b, "odd", &wanted).await;
@@ -183,16 +190,16 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
     for (name, from, to, bytes) in [("middle", 0, 0, 300_000), ("end", (5 << 20) - block, block, block as u64 + 777)] {
         let target = make(&b, name, noise(900_000, 5)).await;
         engine.sync().await.unwrap();
-        b.contents().copy_range(rq, &root, (&a, source, from as u64), (target, to as u64), bytes).await.unwrap();
+        b.contents().copy_range(rq, &root, &a, at(source, from as u64), at(target, to as u64), bytes).await.unwrap();
         let mut wanted = noise(900_000, 5).to_vec();
         wanted[to..to + bytes as usize].copy_from_slice(&holed[from..from + bytes as usize]);
         demand(&b, name, &wanted).await;
         b.names().remove(rq, &root, b.root(), name.as_bytes()).await.unwrap();
     }
     // Ranges of one file.
-    let overlap = a.contents().copy_range(rq, &root, (&a, source, 0), (source, 4096), 8192).await;
+    let overlap = a.contents().copy_range(rq, &root, &a, at(source, 0), at(source, 4096), 8192).await;
     assert!(matches!(overlap, Err(FileError::Invalid { .. })), "{overlap:?}");
-    a.contents().copy_range(rq, &root, (&a, source, 0), (source, 1 << 20), 512 << 10).await.unwrap();
+    a.contents().copy_range(rq, &root, &a, at(source, 0), at(source, 1 << 20), 512 << 10).await.unwrap();
     holed.copy_within(0..512 << 10, 1 << 20);
     demand(&a, "source", &holed).await;
     holed
@@ -287,9 +294,9 @@ async fn random_copies(engine: &Engine, seed: u64) {
                 if len == 0 || to == from && source.abs_diff(target) < len {
                     continue;
                 }
-                let at = (&*files, ids[from], source as u64);
-                let into = (ids[to], target as u64);
-                let copied = files.contents().copy_range(rq, &root, at, into, len as u64).await.unwrap();
+                let out_of = at(ids[from], source as u64);
+                let into = at(ids[to], target as u64);
+                let copied = files.contents().copy_range(rq, &root, &files, out_of, into, len as u64).await.unwrap();
                 assert_eq!(copied, len as u64, "seed {seed}, step {step}");
                 let data = models[from][source..source + len].to_vec();
                 let end = models[to].len().max(target + len);

@@ -11,6 +11,7 @@ use weir_dsl::KeyFormat;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_engine::{Crypt, Encryption, ImportOptions, KeyChange, KeyError, NewRoot};
+use weir_files::FilePosition;
 use weir_files::{Cred, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
@@ -242,8 +243,18 @@ fn copies_of_encrypted_files_share_blocks() {
             let saved = engine.gate.space().saved_bytes;
             let file = if std::ptr::eq(from, &old) { "of-snapshot" } else { "copy" };
             let (files, copy) = make(name, file).await;
-            let copied =
-                files.contents().copy_range(rq, &root, (from, source, 0), (copy, 0), u64::MAX >> 1).await.unwrap();
+            let copied = files
+                .contents()
+                .copy_range(
+                    rq,
+                    &root,
+                    from,
+                    FilePosition { file: source, offset: 0 },
+                    FilePosition { file: copy, offset: 0 },
+                    u64::MAX >> 1,
+                )
+                .await
+                .unwrap();
             assert_eq!(copied, data.len() as u64, "{name}");
             assert!(files.contents().read(rq, copy, 0, 1 << 20).await.unwrap() == data[..], "{name}");
             engine.sync().await.unwrap();

@@ -5,7 +5,7 @@
 //! mounts.
 
 use super::{Files, Node, Opened, Tree, node_of, object_of};
-use crate::{Attributes, Cred, FileError, New, RenameMode};
+use crate::{Attributes, Cred, DirName, FileError, FilePosition, New, RenameMode};
 use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -117,24 +117,24 @@ impl Tree {
         &self,
         rq: &Request,
         cred: &Cred,
-        from: (Node, &[u8]),
-        to: (Node, &[u8]),
+        from: DirName<'_, Node>,
+        to: DirName<'_, Node>,
         mode: RenameMode,
     ) -> Result<(), FileError> {
-        let files = self.file_system_to_modify(rq, from.0).await?;
-        self.file_system_to_modify(rq, to.0).await?;
-        for (dir, name) in [from, to] {
+        let files = self.file_system_to_modify(rq, from.dir).await?;
+        self.file_system_to_modify(rq, to.dir).await?;
+        for DirName { dir, name } in [from, to] {
             if name != b".." {
                 self.require_stored_entry(dir, name)?;
             } else {
                 return Err(FileError::Busy);
             }
         }
-        if from.0.branch != to.0.branch {
+        if from.dir.branch != to.dir.branch {
             return Err(FileError::CrossDevice);
         }
-        let from = (object_of(&*files, from.0), from.1);
-        let to = (object_of(&*files, to.0), to.1);
+        let from = DirName { dir: object_of(&*files, from.dir), name: from.name };
+        let to = DirName { dir: object_of(&*files, to.dir), name: to.name };
         files.rename(rq, cred, from, to, mode).await
     }
 
@@ -147,20 +147,21 @@ impl Tree {
         &self,
         rq: &Request,
         cred: &Cred,
-        (source, source_at): (Node, u64),
-        (target, target_at): (Node, u64),
+        source: FilePosition<Node>,
+        target: FilePosition<Node>,
         len: u64,
     ) -> Result<u64, FileError> {
-        let to = self.file_system_to_modify(rq, target).await?;
-        let from = match self.open(rq, source.branch).await? {
-            Opened::Files(files) if !source.is_synthetic() => files,
+        let to = self.file_system_to_modify(rq, target.file).await?;
+        let from = match self.open(rq, source.file.branch).await? {
+            Opened::Files(files) if !source.file.is_synthetic() => files,
             _ => return Err(FileError::CrossDevice),
         };
         let (Some(lender), Some(files)) = (from.file_system(), to.file_system()) else {
             return Err(FileError::CrossDevice);
         };
-        let source = (lender, object_of(&*from, source), source_at);
-        files.contents().copy_range(rq, cred, source, (object_of(&*to, target), target_at), len).await
+        let source = FilePosition { file: object_of(&*from, source.file), offset: source.offset };
+        let target = FilePosition { file: object_of(&*to, target.file), offset: target.offset };
+        files.contents().copy_range(rq, cred, lender, source, target, len).await
     }
 
     /// Waits until all earlier changes of the node's file system are on stable storage.

@@ -5,6 +5,7 @@ mod changes;
 
 use super::Export;
 use super::source::{FileFuture, Files, Opener};
+use crate::DirName;
 use crate::{
     Acl, Attributes, Cred, DirEntry, FileError, FileFlags, FileKind, New, RenameMode, Seek, SetAttributes, Snapdir,
     Space, Usage, WriteAt, XattrMode,
@@ -320,8 +321,8 @@ impl Files for MemoryFiles {
         &'a self,
         _: &'a Request,
         _: &'a Cred,
-        from: (ObjectId, &'a [u8]),
-        to: (ObjectId, &'a [u8]),
+        from: DirName<'a, ObjectId>,
+        to: DirName<'a, ObjectId>,
         mode: RenameMode,
     ) -> FileFuture<'a, ()> {
         now(self.changing(|state| state.rename(from, to, mode)))

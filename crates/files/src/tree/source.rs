@@ -8,8 +8,8 @@
 
 use super::{Export, Node, Tree, object_of};
 use crate::{
-    Acl, Attributes, CaseSensitivity, Cred, DirEntry, FileError, FileSystem, New, RenameMode, Seek, SetAttributes,
-    SetFlags, Snapdir, Space, Usage, WriteAt, XattrMode,
+    Acl, Attributes, CaseSensitivity, Cred, DirEntry, DirName, FileError, FileSystem, New, RenameMode, Seek,
+    SetAttributes, SetFlags, Snapdir, Space, Usage, WriteAt, XattrMode,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -260,7 +260,7 @@ files! {
         /// Removes an empty directory; see [`Names::remove_dir`](crate::Names::remove_dir).
         remove_dir = names.remove_dir(dir: ObjectId, name: &'a [u8]) -> ();
         /// Renames; see [`Names::rename`](crate::Names::rename).
-        rename = names.rename(from: (ObjectId, &'a [u8]), to: (ObjectId, &'a [u8]), mode: RenameMode) -> ();
+        rename = names.rename(from: DirName<'a, ObjectId>, to: DirName<'a, ObjectId>, mode: RenameMode) -> ();
     }
     changes_of_nodes {
         /// Writes to a file; see [`Contents::write`](crate::Contents::write).

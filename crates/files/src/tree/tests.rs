@@ -2,6 +2,7 @@ use super::memory::{MemoryFiles, MemoryOpener};
 use super::synthetic_entries::Entries;
 use super::*;
 use crate::Snapdir;
+use crate::change::DirName;
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -143,13 +144,36 @@ fn changes_stay_in_the_file_system_of_the_node() {
     assert_eq!(cut.size_bytes, 5);
     assert_eq!(&wait(tree.read(&rq, node, 0, 9)).unwrap()[0][..], b"\0\0\0ab");
     assert_eq!(
-        wait(tree.rename(&rq, &cred, (root, b"f"), (child, b"f"), RenameMode::Replace)),
+        wait(tree.rename(
+            &rq,
+            &cred,
+            DirName { dir: root, name: b"f" },
+            DirName { dir: child, name: b"f" },
+            RenameMode::Replace
+        )),
         Err(FileError::CrossDevice)
     );
     let (inside, _) = wait(tree.create(&rq, &cred, root, b"d", &dir)).unwrap();
-    wait(tree.rename(&rq, &cred, (root, b"f"), (inside, b"g"), RenameMode::NoReplace)).unwrap();
+    wait(tree.rename(
+        &rq,
+        &cred,
+        DirName { dir: root, name: b"f" },
+        DirName { dir: inside, name: b"g" },
+        RenameMode::NoReplace,
+    ))
+    .unwrap();
     assert_eq!(wait(tree.remove_dir(&rq, &cred, root, b"d")).unwrap_err().errno(), 39);
-    assert!(wait(tree.rename(&rq, &cred, (root, b"d"), (inside, b"d"), RenameMode::Replace)).is_err(), "a cycle");
+    assert!(
+        wait(tree.rename(
+            &rq,
+            &cred,
+            DirName { dir: root, name: b"d" },
+            DirName { dir: inside, name: b"d" },
+            RenameMode::Replace
+        ))
+        .is_err(),
+        "a cycle"
+    );
     assert_eq!(wait(tree.link(&rq, &cred, node, root, b"h")).unwrap().links, 2);
     wait(tree.hold(&rq, node)).unwrap();
     wait(tree.remove(&rq, &cred, root, b"h")).unwrap();

@@ -16,6 +16,7 @@ use super::locks::ObjectLocks;
 use super::node::Node;
 use super::quota::owners;
 use crate::change::Cred;
+use crate::change::FilePosition;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::handles::Contents;
@@ -37,8 +38,10 @@ const MIN_WAIT_BYTES: u64 = 1 << 20;
 struct Copying<'a> {
     files: &'a FileSystem,
     source: ObjectId,
-    /// Source and target offset in bytes.
-    at: (u64, u64),
+    /// Next offset in the source, in bytes.
+    source_at: u64,
+    /// Next offset in the target, in bytes.
+    target_at: u64,
     left: u64,
     /// Block size of the source in bytes.
     block_bytes: u64,
@@ -68,13 +71,14 @@ impl Contents<'_> {
         self,
         rq: &Request,
         cred: &Cred,
-        (from, source, source_at): (&FileSystem, ObjectId, u64),
-        (target, target_at): (ObjectId, u64),
+        from: &FileSystem,
+        source: FilePosition<ObjectId>,
+        target: FilePosition<ObjectId>,
         len: u64,
     ) -> Result<u64, FileError> {
-        let done = self.copy_locked(rq, cred, (from, source, source_at), (target, target_at), len).await?;
+        let done = self.copy_locked(rq, cred, from, source, target, len).await?;
         if done > 0 {
-            self.files.commit_if_sync_always(rq, Some(target)).await?;
+            self.files.commit_if_sync_always(rq, Some(target.file)).await?;
         }
         Ok(done)
     }
@@ -83,10 +87,13 @@ impl Contents<'_> {
         self,
         rq: &Request,
         cred: &Cred,
-        (from, source, source_at): (&FileSystem, ObjectId, u64),
-        (target, target_at): (ObjectId, u64),
+        from: &FileSystem,
+        source: FilePosition<ObjectId>,
+        target: FilePosition<ObjectId>,
         len: u64,
     ) -> Result<u64, FileError> {
+        let FilePosition { file: source, offset: source_at } = source;
+        let FilePosition { file: target, offset: target_at } = target;
         if !Arc::ptr_eq(from.objects().cache(), self.files.objects().cache()) {
             return Err(FileError::CrossDevice);
         }
@@ -101,9 +108,16 @@ impl Contents<'_> {
         if same && source_at.abs_diff(target_at) < left {
             return Err(FileError::Invalid { why: "overlapping ranges" });
         }
-        let at = (source_at, target_at);
-        let mut copying =
-            Copying { files: from, source, at, left, block_bytes: lender, source_bytes, waited: left < MIN_WAIT_BYTES };
+        let mut copying = Copying {
+            files: from,
+            source,
+            source_at,
+            target_at,
+            left,
+            block_bytes: lender,
+            source_bytes,
+            waited: left < MIN_WAIT_BYTES,
+        };
         while copying.left > 0 {
             let done = self.copy_some(rq, cred, &mut node, &mut copying).await;
             let bytes = match done {
@@ -112,7 +126,8 @@ impl Contents<'_> {
                 Err(_) if copying.left < left => break,
                 Err(error) => return Err(error),
             };
-            copying.at = (copying.at.0 + bytes, copying.at.1 + bytes);
+            copying.source_at += bytes;
+            copying.target_at += bytes;
             copying.left -= bytes;
         }
         Ok(left - copying.left)
@@ -174,7 +189,7 @@ impl Contents<'_> {
                 }
             }
         }
-        let (from, to) = copying.at;
+        let Copying { source_at: from, target_at: to, .. } = *copying;
         let to_boundary = PIECE_BYTES as u64 - to % PIECE_BYTES as u64;
         let to_block = copying.block_bytes - from % copying.block_bytes;
         // Copy one block at a time: later blocks may be cloneable again.
@@ -193,7 +208,7 @@ impl Contents<'_> {
         node: &mut Node,
         copying: &Copying<'_>,
     ) -> Result<CloneResult, FileError> {
-        let (from, to) = copying.at;
+        let Copying { source_at: from, target_at: to, .. } = *copying;
         let block_bytes = copying.block_bytes;
         let blocks = copying.blocks(node);
         let most = copying.left.min(blocks * block_bytes);
@@ -273,7 +288,7 @@ impl Copying<'_> {
     /// Number of blocks that can be cloned from here in one transaction: whole ones, and a partial one if it is the
     /// last of both files.
     fn blocks(&self, target: &Node) -> u64 {
-        let (from, to) = self.at;
+        let Copying { source_at: from, target_at: to, .. } = *self;
         let ends = self.left == self.source_bytes - from && to.saturating_add(self.left) >= target.size_bytes();
         let blocks = if ends { self.left.div_ceil(self.block_bytes) } else { self.left / self.block_bytes };
         blocks.min(MAX_CLONED_BLOCKS)
@@ -281,7 +296,7 @@ impl Copying<'_> {
 
     /// Whether sizes and offsets permit cloning the next blocks.
     fn can_clone(&self, target: &Node, record_bytes: u64) -> bool {
-        let (from, to) = self.at;
+        let Copying { source_at: from, target_at: to, .. } = *self;
         let block_bytes = self.block_bytes;
         let size_bytes = target.size_bytes();
         let present_bytes = target.object.block_bytes();

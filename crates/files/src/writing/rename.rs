@@ -7,6 +7,7 @@ use super::entries::unlink;
 use super::make::NAME_BYTES;
 use super::node::Node;
 use super::{access_checks, flags};
+use crate::change::DirName;
 use crate::change::{Cred, RenameMode};
 use crate::error::FileError;
 use crate::handles::Names;
@@ -22,9 +23,6 @@ use weir_machine::Request;
 /// Maximum depth of the ancestor check; twice the number of components in `PATH_MAX`, because a client need not use
 /// paths.
 const DEPTH_MAX: usize = 1 << 16;
-
-/// A directory and a name in it.
-type NameRef<'a> = (ObjectId, &'a [u8]);
 
 /// Both directories of a rename, which may be the same.
 struct Dirs {
@@ -61,8 +59,8 @@ impl Names<'_> {
         self,
         rq: &Request,
         cred: &Cred,
-        from: NameRef<'_>,
-        to: NameRef<'_>,
+        from: DirName<'_, ObjectId>,
+        to: DirName<'_, ObjectId>,
         mode: RenameMode,
     ) -> Result<(), FileError> {
         let gone = self.rename_locked(rq, cred, from, to, mode).await?;
@@ -73,32 +71,32 @@ impl Names<'_> {
         self,
         rq: &Request,
         cred: &Cred,
-        from: NameRef<'_>,
-        to: NameRef<'_>,
+        from: DirName<'_, ObjectId>,
+        to: DirName<'_, ObjectId>,
         mode: RenameMode,
     ) -> Result<Option<ObjectId>, FileError> {
         let writing = self.files.writing()?;
-        let moves = from.0 != to.0;
+        let moves = from.dir != to.dir;
         let _alone = if moves { Some(writing.rename_lock.lock().await) } else { None };
         loop {
-            let source = self.files.directories().lookup(rq, from.0, from.1).await?;
-            let target = self.files.directories().find(rq, to.0, to.1).await?;
-            let _held = writing.locks.all(rq, [from.0, to.0, source].into_iter().chain(target)).await;
+            let source = self.files.directories().lookup(rq, from.dir, from.name).await?;
+            let target = self.files.directories().find(rq, to.dir, to.name).await?;
+            let _held = writing.locks.all(rq, [from.dir, to.dir, source].into_iter().chain(target)).await;
             let dirs = Dirs {
-                from: self.files.directories().dir_node(rq, from.0).await?,
-                to: if moves { Some(self.files.directories().dir_node(rq, to.0).await?) } else { None },
+                from: self.files.directories().dir_node(rq, from.dir).await?,
+                to: if moves { Some(self.files.directories().dir_node(rq, to.dir).await?) } else { None },
             };
             let again = (
-                self.files.directories().find(rq, from.0, from.1).await?,
-                self.files.directories().find(rq, to.0, to.1).await?,
+                self.files.directories().find(rq, from.dir, from.name).await?,
+                self.files.directories().find(rq, to.dir, to.name).await?,
             );
             if again != (Some(source), target) {
                 continue;
             }
-            self.files.directories().check_name(to.1)?;
+            self.files.directories().check_name(to.name)?;
             let same = target == Some(source);
             // Two links of the same file stay as they are; the same entry in another spelling gets the new spelling.
-            if same && (moves || from.1 == to.1 || !self.folds(from.1, to.1)) {
+            if same && (moves || from.name == to.name || !self.folds(from.name, to.name)) {
                 return if mode == RenameMode::NoReplace { Err(FileError::Exists) } else { Ok(None) };
             }
             let target = match target.filter(|_| !same) {
@@ -110,8 +108,8 @@ impl Names<'_> {
             let now = writing.now();
             let tx = self.files.begin(rq, 2 * NAME_BYTES, SpaceReserve::Half).await?;
             return match mode {
-                RenameMode::Exchange => self.exchange(rq, &tx, plan, from.1, to.1, now).await.map(|()| None),
-                _ => self.replace(rq, &tx, plan, from.1, to.1, now).await,
+                RenameMode::Exchange => self.exchange(rq, &tx, plan, from.name, to.name, now).await.map(|()| None),
+                _ => self.replace(rq, &tx, plan, from.name, to.name, now).await,
             };
         }
     }

@@ -7,6 +7,7 @@
 use super::log::{LIST_FLAGS, mask};
 use super::make::{NAME_BYTES, NewNodeAttrs};
 use super::{acls, flags, xattrs};
+use crate::change::DirName;
 use crate::change::{Cred, RenameMode, SetAttributes, SetTime};
 use crate::error::FileError;
 use crate::handles::{Contents, Replay};
@@ -138,7 +139,13 @@ impl Replay<'_> {
                 self.files.names().link(rq, &root(), *object, *dir, name).await.map(drop)
             }
             LogBody::Rename { source_dir, target_dir, how, source, target } => {
-                self.replay_rename(rq, (*source_dir, source), (*target_dir, target), how).await
+                self.replay_rename(
+                    rq,
+                    DirName { dir: *source_dir, name: source },
+                    DirName { dir: *target_dir, name: target },
+                    how,
+                )
+                .await
             }
             LogBody::Write(write) => ignore_missing(self.replay_write(rq, write, data).await),
             LogBody::Write2(write) => {
@@ -225,8 +232,8 @@ impl Replay<'_> {
     async fn replay_rename(
         self,
         rq: &Request,
-        from: (ObjectId, &[u8]),
-        to: (ObjectId, &[u8]),
+        from: DirName<'_, ObjectId>,
+        to: DirName<'_, ObjectId>,
         how: &RenameKind,
     ) -> Result<(), FileError> {
         let mode = match how {
@@ -239,7 +246,7 @@ impl Replay<'_> {
         let gone = match self.files.names().rename_locked(rq, &root(), from, to, mode).await {
             Ok(gone) => gone,
             // Already replayed: the old name is missing and the new one exists.
-            Err(FileError::NotFound) if self.files.directories().find(rq, to.0, to.1).await?.is_some() => None,
+            Err(FileError::NotFound) if self.files.directories().find(rq, to.dir, to.name).await?.is_some() => None,
             Err(error) => return Err(error),
         };
         self.files.names().after_removal(rq, gone).await

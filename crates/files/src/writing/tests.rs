@@ -4,6 +4,7 @@ mod operations;
 mod replayed;
 
 use super::*;
+use crate::change::DirName;
 use crate::change::{New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
 use crate::file_system::Identity;
 use crate::metadata::index;
@@ -212,8 +213,17 @@ impl Play<'_> {
                 let name = name_of(*name);
                 let new = name_of(*new);
                 let mode = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange][usize::from(*mode)];
-                let real = fs.names().rename(rq, cred, (from.0, &name), (to.0, &new), mode).await;
-                same(step, &real, &model.rename(rq, cred, (from.1, &name), (to.1, &new), mode).await);
+                let real = fs
+                    .names()
+                    .rename(rq, cred, DirName { dir: from.0, name: &name }, DirName { dir: to.0, name: &new }, mode)
+                    .await;
+                same(
+                    step,
+                    &real,
+                    &model
+                        .rename(rq, cred, DirName { dir: from.1, name: &name }, DirName { dir: to.1, name: &new }, mode)
+                        .await,
+                );
             }
             _ => self.step_of_file(step).await,
         }

@@ -1,6 +1,7 @@
 //! Modification of files in memory: the semantics of each operation without permission checks.
 
 use super::{EPOCH_NS, Entry, MemoryFiles, ROOT, State};
+use crate::change::DirName;
 use crate::change::{NewKind, SetTime};
 use crate::{Attributes, Cred, FileError, FileKind, New, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
 use bytes::Bytes;
@@ -179,8 +180,8 @@ impl State {
 
     pub(super) fn rename(
         &mut self,
-        (from, name): (ObjectId, &[u8]),
-        (to, new_name): (ObjectId, &[u8]),
+        DirName { dir: from, name }: DirName<'_, ObjectId>,
+        DirName { dir: to, name: new_name }: DirName<'_, ObjectId>,
         mode: RenameMode,
     ) -> Result<(), FileError> {
         let object = self.find(from, name)?.ok_or(FileError::NotFound)?;

@@ -1,6 +1,7 @@
 //! Single operations and their results.
 
 use super::*;
+use crate::change::DirName;
 use crate::change::SetTime;
 use crate::{AceWho, Acl};
 
@@ -89,21 +90,60 @@ fn a_directory_cannot_move_into_itself() {
         fs.names().create(rq, root, all[4], b"leaf", &directory(0o755)).await.unwrap();
         let into_itself = Err(FileError::Invalid { why: "a directory cannot move into itself" });
         for mode in [RenameMode::Replace, RenameMode::NoReplace] {
-            assert_eq!(fs.names().rename(rq, root, (all[1], b"d"), (all[4], b"x"), mode).await, into_itself);
+            assert_eq!(
+                fs.names()
+                    .rename(rq, root, DirName { dir: all[1], name: b"d" }, DirName { dir: all[4], name: b"x" }, mode)
+                    .await,
+                into_itself
+            );
         }
         assert_eq!(
-            fs.names().rename(rq, root, (all[1], b"d"), (all[4], b"leaf"), RenameMode::Exchange).await,
+            fs.names()
+                .rename(
+                    rq,
+                    root,
+                    DirName { dir: all[1], name: b"d" },
+                    DirName { dir: all[4], name: b"leaf" },
+                    RenameMode::Exchange
+                )
+                .await,
             into_itself
         );
         assert_eq!(
-            fs.names().rename(rq, root, (all[4], b"leaf"), (all[1], b"d"), RenameMode::Exchange).await,
+            fs.names()
+                .rename(
+                    rq,
+                    root,
+                    DirName { dir: all[4], name: b"leaf" },
+                    DirName { dir: all[1], name: b"d" },
+                    RenameMode::Exchange
+                )
+                .await,
             into_itself
         );
-        fs.names().rename(rq, root, (all[3], b"d"), (ROOT, b"up"), RenameMode::NoReplace).await.unwrap();
+        fs.names()
+            .rename(
+                rq,
+                root,
+                DirName { dir: all[3], name: b"d" },
+                DirName { dir: ROOT, name: b"up" },
+                RenameMode::NoReplace,
+            )
+            .await
+            .unwrap();
         assert_eq!(fs.attrs().parent(rq, all[4]).await, Ok(ROOT));
         let links = async |id| fs.attrs().get(rq, id).await.unwrap().links;
         assert_eq!((links(ROOT).await, links(all[3]).await, links(all[4]).await), (4, 2, 3));
-        fs.names().rename(rq, root, (ROOT, b"up"), (all[2], b"d"), RenameMode::Exchange).await.unwrap();
+        fs.names()
+            .rename(
+                rq,
+                root,
+                DirName { dir: ROOT, name: b"up" },
+                DirName { dir: all[2], name: b"d" },
+                RenameMode::Exchange,
+            )
+            .await
+            .unwrap();
         assert_eq!((fs.attrs().parent(rq, all[4]).await, fs.attrs().parent(rq, all[3]).await), (Ok(all[2]), Ok(ROOT)));
     });
 }
@@ -256,7 +296,18 @@ fn permissions_are_checked() {
         );
         let refused = Err(FileError::NotPermitted { object: id });
         assert_eq!(fs.names().remove(rq, other, sticky, b"mine").await, refused);
-        assert_eq!(fs.names().rename(rq, other, (sticky, b"mine"), (sticky, b"x"), RenameMode::Replace).await, refused);
+        assert_eq!(
+            fs.names()
+                .rename(
+                    rq,
+                    other,
+                    DirName { dir: sticky, name: b"mine" },
+                    DirName { dir: sticky, name: b"x" },
+                    RenameMode::Replace
+                )
+                .await,
+            refused
+        );
         let set = async |cred: &Cred, set: SetAttributes| fs.attrs().set(rq, cred, id, &set).await;
         let not_permitted = Err(FileError::NotPermitted { object: id });
         assert_eq!(set(other, SetAttributes::mode(0o777)).await, not_permitted);
@@ -472,7 +523,11 @@ fn case_sensitivity_of_names() {
         let (mixed, dir) = with_case(rq, machine, &fs, 2).await;
         let id = mixed.names().create(rq, root, dir, b"name", &file(0o600)).await.unwrap().object;
         mixed.names().link(rq, root, id, dir, b"NAME").await.unwrap();
-        mixed.names().rename(rq, root, (dir, b"name"), (dir, b"NAME"), RenameMode::Replace).await.unwrap();
+        mixed
+            .names()
+            .rename(rq, root, DirName { dir, name: b"name" }, DirName { dir, name: b"NAME" }, RenameMode::Replace)
+            .await
+            .unwrap();
         assert_eq!(names(rq, &mixed, dir).await, [b"NAME", b"name"]);
         for name in [b"name", b"NAME"] {
             mixed.names().remove(rq, root, dir, name).await.unwrap();
@@ -484,7 +539,11 @@ fn case_sensitivity_of_names() {
             folded.names().create(rq, root, dir, name, &file(0o600)).await.unwrap();
             let again = folded.names().create(rq, root, dir, other, &New { exclusive: true, ..file(0o600) }).await;
             assert_eq!(again.map(drop), Err(FileError::Exists));
-            folded.names().rename(rq, root, (dir, name), (dir, other), RenameMode::Replace).await.unwrap();
+            folded
+                .names()
+                .rename(rq, root, DirName { dir, name }, DirName { dir, name: other }, RenameMode::Replace)
+                .await
+                .unwrap();
             assert_eq!(names(rq, &folded, dir).await, [other]);
             folded.names().remove(rq, root, dir, name).await.unwrap();
         }
