@@ -12,7 +12,8 @@
 //! connection of the host with the most connections that was quiet longest is closed. NFS and NBD clients reconnect by
 //! themselves. A client that sends half of a message or does not read its replies holds memory, so it is closed after
 //! [`Limits::stalled`] without a byte, and after [`Limits::stalled_under_pressure`] while another client waits for memory.
-//! One host gets at most a quarter of a [`HostBudget`].
+//! One host gets at most a quarter of what the others leave of a [`HostBudget`], so that a few hosts together leave memory
+//! to the next.
 //!
 //! A client that waits for the server is neither idle nor stalled: its call is in progress, or the server has no memory for
 //! the rest of its message ([`ConnectionHandle::acquire`]).

@@ -179,9 +179,19 @@ async fn requests(
             CommandPlan::SkipAndRefuse(len, _) => skip(&mut incoming, len).await?,
             _ => {}
         }
-        let Ok(request) = Arc::clone(&requests).acquire_owned().await else { return Ok(()) };
         let bytes = transmission::memory_bytes(&plan, &header) as usize;
-        let data = (own.acquire(bytes).await, session.handle.acquire(&session.server.memory, bytes).await);
+        let permits = async {
+            let request = Arc::clone(&requests).acquire_owned().await;
+            let data = (own.acquire(bytes).await, session.handle.acquire(&session.server.memory, bytes).await);
+            request.map(|request| (request, data))
+        };
+        // Requests that wait are not executed for a client that is gone: no client would read their replies.
+        let permits = tokio::select! {
+            biased;
+            _ = sender.closed() => return Ok(()),
+            permits = permits => permits,
+        };
+        let Ok((request, data)) = permits else { return Ok(()) };
         // The payload is read only after its memory is reserved; this bounds the memory.
         let payload = match plan {
             CommandPlan::Write { .. } => {

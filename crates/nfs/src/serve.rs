@@ -122,16 +122,28 @@ async fn read(
             if is_long && long_permit.is_none() {
                 // Memory for the longest call. If each connection acquired only what its call needs so far, and later the
                 // rest, two connections could wait for each other's memory.
-                long_permit = Some(handle.acquire(&shared.long, MAX_MESSAGE_BYTES).await);
+                long_permit = tokio::select! {
+                    permit = handle.acquire(&shared.long, MAX_MESSAGE_BYTES) => Some(permit),
+                    _ = sender.closed() => return Ok(()),
+                };
             }
             let Some(message) = message else { break };
             handle.set_in_message(false);
             let mut long = long_permit.take();
             long.iter_mut().for_each(|permit| permit.shrink_to(message.len()));
-            let Ok(call) = Arc::clone(&calls).acquire_owned().await else { return Ok(()) };
             let bytes = reply_bytes(&message);
-            let reply = (replies.acquire(bytes).await, handle.acquire(&shared.replies, bytes).await);
-            let held = CallPermits { _call: call, _reply: reply, _guard: handle.begin_call() };
+            let permits = async {
+                let call = Arc::clone(&calls).acquire_owned().await;
+                let reply = (replies.acquire(bytes).await, handle.acquire(&shared.replies, bytes).await);
+                call.map(|call| CallPermits { _call: call, _reply: reply, _guard: handle.begin_call() })
+            };
+            // Calls that wait are not executed for a client that is gone: no client would read their replies.
+            let held = tokio::select! {
+                biased;
+                _ = sender.closed() => return Ok(()),
+                held = permits => held,
+            };
+            let Ok(held) = held else { return Ok(()) };
             let server = Arc::clone(&shared.server);
             let client = Arc::clone(&client);
             let sender = sender.clone();
