@@ -20,6 +20,7 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["kill", "5"], Needs::Nothing),
     (&["kill-serve", "3"], Needs::Nothing),
     (&["faults"], Needs::Nothing),
+    (&["hostile-clients"], Needs::Nothing),
     (&["suites"], Needs::Nothing),
 ];
 

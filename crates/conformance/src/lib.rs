@@ -14,6 +14,8 @@ pub mod faults;
 pub mod fuzz;
 pub mod golden;
 pub mod hash;
+pub mod hostile;
+pub mod hostile_clients;
 pub mod kill;
 pub mod kill_serve;
 pub mod manifest;

@@ -1,0 +1,279 @@
+//! Hostile clients of `weir serve` on loopback: idle ones, half-sending ones and never-reading ones, from one host and from
+//! several. A good client on a host of its own is never refused, and its 99th percentile stays within twice that without
+//! them.
+//!
+//! ```text
+//!   good client (127.0.0.1)      ─► READ, WRITE of 64 KiB; WRITE of 1 MiB ─┐
+//!   300 connections (127.0.0.66, or 127.0.1.1 to 127.0.1.8) ───────────────┴─► weir serve: NFS, NBD
+//! ```
+//!
+//! Rounds with and without hostile clients alternate, so that other load of the machine is in both. The good client begins
+//! each round with a new connection. A difference of less than [`FLOOR`] does not count: that is the noise of a busy
+//! machine, while a client that waits for memory or for a connection waits for seconds. For the same reason, percentiles that
+//! are too high are measured once more, and count if they are too high again; a refused client counts at once.
+#![allow(clippy::disallowed_methods, reason = "a judge measures real time")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::JudgeError;
+use crate::hostile_clients::{Behaviour, CONNECTIONS, HostileClients, Script};
+use crate::nbd::NbdDevice;
+use crate::nfs::{Handle, NfsTree};
+use crate::process::{Serving, weir};
+use crate::report::Report;
+use crate::rpc::Writer;
+use crate::tree::{BlockDevice as _, Tree as _, TreeError};
+
+const POOL: &str = "hostile";
+const VOLUME: &str = "hostile/vol";
+const DEVICE_BYTES: u64 = 512 << 20;
+const VOLUME_BYTES: &str = "16M";
+/// Differences of percentiles below this do not count.
+const FLOOR: Duration = Duration::from_millis(10);
+/// Rounds of each kind.
+const ROUNDS: usize = 4;
+/// READs and WRITEs of one round, each.
+const CALLS: usize = 150;
+/// One WRITE of [`LARGE_BYTES`] follows this number of small ones.
+const SMALL_PER_LARGE: usize = 8;
+const SMALL_BYTES: usize = 64 << 10;
+const LARGE_BYTES: usize = 1 << 20;
+/// Time in which the hostile clients connect and take what they can get, and in which the server forgets them.
+const SETTLES_WITHIN: Duration = Duration::from_millis(700);
+/// Calls of a client that does not read.
+const UNREAD_CALLS: usize = 64;
+
+/// A good client.
+enum Good {
+    Nfs(NfsTree, Handle),
+    Nbd(NbdDevice),
+}
+
+impl Good {
+    fn connect(serving: &Serving, is_nfs: bool) -> Result<Good, TreeError> {
+        if !is_nfs {
+            let address = serving.nbd.ok_or_else(|| TreeError::Other("no NBD server".to_string()))?;
+            return NbdDevice::open(address, VOLUME).map(Good::Nbd);
+        }
+        let mut tree = NfsTree::mount(serving.nfs, serving.mount, &format!("/{POOL}"))?;
+        let file = tree.made(b"file")?;
+        Ok(Good::Nfs(tree, file))
+    }
+
+    fn read(&mut self, len: usize) -> Result<(), TreeError> {
+        let bytes = match self {
+            Good::Nfs(tree, file) => tree.read(file, 0, len)?,
+            Good::Nbd(device) => device.read(0, len)?,
+        };
+        if bytes.len() == len { Ok(()) } else { Err(TreeError::Other(format!("{} of {len} bytes", bytes.len()))) }
+    }
+
+    fn write(&mut self, data: &[u8]) -> Result<(), TreeError> {
+        match self {
+            Good::Nfs(tree, file) => tree.write(file, 0, data, false).map(|_| ()),
+            Good::Nbd(device) => device.write(0, data, false),
+        }
+    }
+}
+
+/// Durations of calls.
+#[derive(Default)]
+struct Latencies {
+    small: Vec<Duration>,
+    large: Vec<Duration>,
+}
+
+impl Latencies {
+    /// One round of a new client.
+    fn round(&mut self, serving: &Serving, is_nfs: bool) -> Result<(), TreeError> {
+        let mut client = Good::connect(serving, is_nfs)?;
+        let small = vec![1; SMALL_BYTES];
+        let large = vec![2; LARGE_BYTES];
+        let timed = |into: &mut Vec<Duration>, done: &mut dyn FnMut() -> Result<(), TreeError>| {
+            let begun = Instant::now();
+            done()?;
+            into.push(begun.elapsed());
+            Ok(())
+        };
+        for call in 0..CALLS {
+            timed(&mut self.small, &mut || client.write(&small))?;
+            timed(&mut self.small, &mut || client.read(SMALL_BYTES))?;
+            if call % SMALL_PER_LARGE == 0 {
+                timed(&mut self.large, &mut || client.write(&large))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The 99th percentile: at most one call in a hundred took longer.
+fn p99(durations: &mut [Duration]) -> Duration {
+    durations.sort_unstable();
+    durations.get((durations.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
+}
+
+/// Runs all cases.
+///
+/// # Errors
+/// If a program is missing, or the server cannot be started.
+pub fn run(report: &mut Report) -> Result<(), JudgeError> {
+    let folder = tempfile::tempdir().map_err(|source| JudgeError::Io { what: "folder".to_string(), source })?;
+    create(folder.path())?;
+    let serving = Serving::writable(folder.path(), POOL)?;
+    let hosts = |network: u8, count: u8| -> Vec<IpAddr> {
+        (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(127, 0, network, n))).collect()
+    };
+    for is_nfs in [true, false] {
+        let script = Arc::new(script(&serving, is_nfs).map_err(|error| failed(&error))?);
+        for behaviour in [Behaviour::Idle, Behaviour::HalfSending, Behaviour::NeverReading] {
+            for hosts in [hosts(66, 1), hosts(1, 8)] {
+                let protocol = if is_nfs { "NFS" } else { "NBD" };
+                let name = format!("{protocol}, {CONNECTIONS} {behaviour:?} on {} hosts", hosts.len());
+                let mut found = case(&serving, &script, is_nfs, behaviour, &hosts)?;
+                if found.refused.is_empty() && !found.slower.is_empty() {
+                    found = case(&serving, &script, is_nfs, behaviour, &hosts)?;
+                }
+                let differences = [found.refused, found.slower].concat();
+                match differences.is_empty() {
+                    true => report.pass(&name, &found.as_fast.join("; ")),
+                    false => report.fail(&name, &differences),
+                }
+            }
+        }
+    }
+    serving.stop()
+}
+
+fn failed(error: &TreeError) -> JudgeError {
+    JudgeError::Process { command: "weir serve".to_string(), why: format!("{error:?}") }
+}
+
+/// The result of one case.
+#[derive(Default)]
+struct CaseResult {
+    /// Errors that the good client got.
+    refused: Vec<String>,
+    /// Percentiles that are too high.
+    slower: Vec<String>,
+    /// The other percentiles.
+    as_fast: Vec<String>,
+}
+
+fn case(
+    serving: &Serving,
+    script: &Arc<Script>,
+    is_nfs: bool,
+    behaviour: Behaviour,
+    hosts: &[IpAddr],
+) -> Result<CaseResult, JudgeError> {
+    let mut out = CaseResult::default();
+    let mut quiet = Latencies::default();
+    let mut pressed = Latencies::default();
+    for _ in 0..ROUNDS {
+        if let Err(error) = quiet.round(serving, is_nfs) {
+            out.refused.push(format!("without hostile clients: {error:?}"));
+        }
+        let clients = HostileClients::start(script, behaviour, hosts)?;
+        std::thread::sleep(SETTLES_WITHIN);
+        if let Err(error) = pressed.round(serving, is_nfs) {
+            out.refused.push(format!("the good client was refused: {error:?}"));
+        }
+        drop(clients);
+        // The server notices that they are gone.
+        std::thread::sleep(SETTLES_WITHIN);
+    }
+    let sizes = [("64 KiB", quiet.small, pressed.small), ("1 MiB", quiet.large, pressed.large)];
+    for (size, mut quiet, mut pressed) in sizes {
+        let quiet = p99(&mut quiet);
+        let pressed = p99(&mut pressed);
+        let line = format!("{size}: p99 {:.1} ms, without {:.1} ms", ms(pressed), ms(quiet));
+        if pressed > quiet * 2 && pressed > quiet + FLOOR {
+            out.slower.push(line);
+        } else {
+            out.as_fast.push(line);
+        }
+    }
+    Ok(out)
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+/// Makes a pool with a volume.
+fn create(folder: &Path) -> Result<(), JudgeError> {
+    let device = folder.join("d0");
+    let made = std::fs::File::create(&device).and_then(|file| file.set_len(DEVICE_BYTES));
+    made.map_err(|source| JudgeError::Io { what: device.display().to_string(), source })?;
+    let device = device.display().to_string();
+    for arguments in [&["zpool", "create", POOL, &device][..], &["zfs", "create", "-V", VOLUME_BYTES, VOLUME]] {
+        let mut command = Command::new(weir()?);
+        command.env("WEIR_POOL_DIRS", folder).args(arguments);
+        let output = command.output().map_err(|source| JudgeError::Io { what: format!("{command:?}"), source })?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(JudgeError::Process { command: format!("{command:?}"), why });
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of hostile clients. NFS: a WRITE of which the first half arrives, READs of 1 MiB. NBD: the same after the handshake.
+fn script(serving: &Serving, is_nfs: bool) -> Result<Script, TreeError> {
+    let mut client = Good::connect(serving, is_nfs)?;
+    client.write(&vec![3; LARGE_BYTES])?;
+    let half = vec![0; LARGE_BYTES / 2];
+    match client {
+        Good::Nfs(_, file) => {
+            let mark = (1 << 31 | LARGE_BYTES as u32).to_be_bytes();
+            let part = [&mark[..], &half].concat();
+            let calls = (0..UNREAD_CALLS as u32).flat_map(|id| read_call(id, &file)).collect();
+            Ok(Script { server: serving.nfs, begin: (Vec::new(), 0), part, calls })
+        }
+        Good::Nbd(_) => {
+            let server: SocketAddr = serving.nbd.ok_or_else(|| TreeError::Other("no NBD server".to_string()))?;
+            let mut begin = b"\0\0\0\x03IHAVEOPT\0\0\0\x01".to_vec();
+            begin.extend((VOLUME.len() as u32).to_be_bytes());
+            begin.extend(VOLUME.as_bytes());
+            let request = |kind: u16| {
+                let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+                request.extend(u32::from(kind).to_be_bytes());
+                request.extend([0; 16]);
+                request.extend((LARGE_BYTES as u32).to_be_bytes());
+                request
+            };
+            let part = [request(1), half].concat();
+            // The greeting and the answer to EXPORT_NAME without zeros.
+            Ok(Script { server, begin: (begin, 18 + 10), part, calls: request(0).repeat(UNREAD_CALLS) })
+        }
+    }
+}
+
+/// A READ of 1 MiB with its record mark, from user 0.
+fn read_call(id: u32, file: &Handle) -> Vec<u8> {
+    let mut call = Writer::default();
+    for word in [id, 0, 2, 100_003, 3, 6] {
+        call.u32(word);
+    }
+    let mut credential = Writer::default();
+    credential.u32(0).opaque(b"hostile").u32(0).u32(0).u32(0);
+    call.u32(1).opaque(&credential.0).u32(0).u32(0);
+    call.opaque(file).u64(0).u32(LARGE_BYTES as u32);
+    [&(1 << 31 | call.0.len() as u32).to_be_bytes()[..], &call.0].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_call_in_a_hundred_may_take_longer() {
+        let mut durations: Vec<Duration> = (1..=200).map(Duration::from_millis).rev().collect();
+        assert_eq!(p99(&mut durations), Duration::from_millis(198));
+        assert_eq!((p99(&mut [Duration::from_secs(1)]), p99(&mut [])), (Duration::from_secs(1), Duration::ZERO));
+    }
+}
