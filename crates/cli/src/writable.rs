@@ -12,6 +12,7 @@ use crate::locks::{Locks, lock};
 use crate::turn::in_turn_of;
 use std::path::PathBuf;
 use std::sync::Arc;
+use weir_dsl::Scope;
 use weir_dsl::sync_tasks::DslError;
 use weir_engine::{DirtyLimits, DslReadGuard, Engine, Host, ImportOptions};
 use weir_machine::{Machine, Request};
@@ -242,10 +243,10 @@ fn host_id() -> u64 {
     of_module.or_else(of_file).or_else(of_machine).unwrap_or(0)
 }
 
-/// The datasets as of the last synced txg. Drop them before requesting changes: they do not show changes, and delay the
-/// reuse of freed blocks.
-pub async fn dsl(engine: &Engine, rq: &Request) -> Result<DslReadGuard, Failure> {
-    Ok(engine.dsl(rq).await?)
+/// The datasets in `scope` as of the last synced txg. Drop them before requesting changes: they do not show changes, and
+/// delay the reuse of freed blocks.
+pub async fn dsl(engine: &Engine, rq: &Request, scope: Scope<'_>) -> Result<DslReadGuard, Failure> {
+    Ok(engine.dsl_in(rq, scope).await?)
 }
 
 /// Error message for a refused change: `cannot destroy 'p/x': dataset is busy`.

@@ -11,6 +11,7 @@ use crate::size;
 use crate::writable::dsl;
 use clap::Parser;
 use weir_admin::{Change, CreateDataset, NewKind};
+use weir_dsl::Scope;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::{FileSystemSpec, VolumeSpec};
 use weir_machine::Request;
@@ -94,7 +95,9 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     }
     target::open(call, &args.places, &name)?.with(async |engine| {
         // Checked here too, so that no key is asked for.
-        if args.parents && dsl(engine, &Request::internal("create")).await?.dir_named(&name).is_some() {
+        if args.parents
+            && dsl(engine, &Request::internal("create"), Scope::Path(&name)).await?.dir_named(&name).is_some()
+        {
             return Ok(());
         }
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;

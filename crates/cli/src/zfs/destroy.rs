@@ -8,7 +8,7 @@ use crate::writable::dsl;
 use clap::Parser;
 use std::collections::BTreeSet;
 use weir_admin::Change;
-use weir_dsl::Dsl;
+use weir_dsl::{Dsl, Scope};
 use weir_engine::Engine;
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -70,10 +70,19 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
     target::open(call, &args.places, &name)?.with(async |engine| {
         let rq = Request::internal("destroy");
         let plan = {
-            let dsl = dsl(engine, &rq).await?;
             match name.split_once('@') {
-                Some((of, list)) => named_snapshots(&rq, &dsl, (of, list), args.recursive || args.dependents).await?,
-                None => tree(&rq, &dsl, &name, args, &doing).await?,
+                Some((of, list)) => {
+                    let dsl = dsl(engine, &rq, Scope::Subtree(of)).await?;
+                    named_snapshots(&rq, &dsl, (of, list), args.recursive || args.dependents).await?
+                }
+                None => {
+                    let mut datasets = dsl(engine, &rq, Scope::Subtree(&name)).await?;
+                    if has_clones(&rq, &datasets, &name).await? {
+                        // The clones may be anywhere.
+                        datasets = dsl(engine, &rq, Scope::All).await?;
+                    }
+                    tree(&rq, &datasets, &name, args, &doing).await?
+                }
             }
         };
         show(call, &plan, args);
@@ -191,6 +200,18 @@ async fn tree(rq: &Request, dsl: &Dsl, name: &str, args: &DestroyArgs, doing: &s
     }
     in_order(heads)
         .ok_or_else(|| Failure::failed(format!("{doing}: a parent is a clone of its own child; promote it first")))
+}
+
+/// Whether a snapshot of a dataset or its descendants has clones.
+async fn has_clones(rq: &Request, dsl: &Dsl, top: &str) -> Result<bool, Failure> {
+    for dir in below(dsl, top) {
+        let list = dsl.snapshots(rq, dir).await.map_err(PoolError::from)?;
+        // The first child is the next snapshot or the head.
+        if list.snapshots.iter().any(|snapshot| snapshot.phys.children > 1) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Sorts datasets so that children precede their parents and clones their origins; `None` if there is no such order.

@@ -10,8 +10,8 @@ use crate::writable::dsl;
 use clap::{Args, Parser};
 use weir_admin::{Change, HeldSnapshot};
 use weir_dmu::zap::Zap;
-use weir_dsl::Dsl;
 use weir_dsl::props::human_time;
+use weir_dsl::{Dsl, Scope};
 use weir_machine::Request;
 use weir_pool::{OpenOptions, PoolError};
 
@@ -91,7 +91,7 @@ fn change<C: CommandLine>(
         let doing = format!("{doing} snapshot '{name}'");
         target::open(call, &args.places, name)?.with(async |engine| {
             let rq = &Request::internal("hold");
-            let snapshots = meant(rq, &*dsl(engine, rq).await?, name, args.recursive).await?;
+            let snapshots = meant(rq, &*dsl(engine, rq, Scope::Subtree(name)).await?, name, args.recursive).await?;
             let held = snapshots.into_iter().map(|snapshot| HeldSnapshot { snapshot, tag: tag.clone() });
             target::run(call, engine, &doing, change(held.collect())).await
         })?;

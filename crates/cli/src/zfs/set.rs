@@ -10,9 +10,9 @@ use crate::options::Places;
 use crate::writable::dsl;
 use clap::Parser;
 use weir_admin::Change;
-use weir_dsl::Dsl;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::Setting;
+use weir_dsl::{Dsl, Scope};
 use weir_engine::Engine;
 use weir_format::ObjsetKind;
 use weir_machine::Request;
@@ -68,7 +68,7 @@ pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
 
 async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: &str) -> Result<(), Failure> {
     let rq = Request::internal("set");
-    let kind = kind_of(&rq, &*dsl(engine, &rq).await?, name).await?;
+    let kind = kind_of(&rq, &*dsl(engine, &rq, Scope::Path(name)).await?, name).await?;
     let mut settings = Vec::new();
     for pair in pairs {
         if let Some(quota) = quota(pair) {
@@ -139,7 +139,10 @@ pub fn inherit(call: &Call, args: &InheritArgs) -> Result<u8, Failure> {
         target::open(call, &args.places, name)?.with(async |engine| {
             let rq = Request::internal("inherit");
             let all: Vec<String> = match args.recursive {
-                true => below(&*dsl(engine, &rq).await?, name).iter().map(|dir| dir.name.clone()).collect(),
+                true => below(&*dsl(engine, &rq, Scope::Subtree(name)).await?, name)
+                    .iter()
+                    .map(|dir| dir.name.clone())
+                    .collect(),
                 false => vec![name.clone()],
             };
             for one in all {

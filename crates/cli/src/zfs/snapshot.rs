@@ -9,6 +9,7 @@ use crate::options::Places;
 use crate::writable::dsl;
 use clap::Parser;
 use weir_admin::{Change, RenamedSnapshot, SourcedBookmark};
+use weir_dsl::Scope;
 use weir_dsl::props::Value;
 use weir_machine::Request;
 
@@ -122,10 +123,10 @@ pub fn run(call: &Call, args: &SnapshotArgs) -> Result<u8, Failure> {
     target::open(call, &args.places, &pool)?.with(async |engine| {
         let mut all = names.clone();
         if args.recursive {
-            let dsl = dsl(engine, &Request::internal("snapshot")).await?;
             all.clear();
             for name in &names {
                 let (of, snapshot) = name.split_once('@').unwrap_or((name, ""));
+                let dsl = dsl(engine, &Request::internal("snapshot"), Scope::Subtree(of)).await?;
                 must_exist(&dsl, &doing, of).await?;
                 all.extend(below(&dsl, of).iter().map(|dir| format!("{}@{snapshot}", dir.name)));
             }
@@ -159,7 +160,7 @@ pub fn rollback(call: &Call, args: &RollbackArgs) -> Result<u8, Failure> {
     };
     target::open(call, &args.places, of)?.with(async |engine| {
         let rq = Request::internal("rollback");
-        let dsl = dsl(engine, &rq).await?;
+        let dsl = dsl(engine, &rq, Scope::Path(of)).await?;
         let absent = || Failure::failed(format!("{doing}: dataset does not exist"));
         let dir = dsl.dir_named(of).ok_or_else(absent)?;
         let there = target::snapshots(&dsl, &rq, dir).await?;
@@ -230,7 +231,7 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
         (Some((of, old)), Some((_, new))) => {
             target::open(call, &args.places, of)?.with(async |engine| {
                 let rq = Request::internal("rename");
-                let dsl = dsl(engine, &rq).await?;
+                let dsl = dsl(engine, &rq, Scope::Subtree(of)).await?;
                 must_exist(&dsl, &doing, of).await?;
                 let mut all = Vec::new();
                 for dir in below(&dsl, of) {
