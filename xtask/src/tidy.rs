@@ -51,7 +51,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "conformance",
         &[
             "format", "codec", "machine", "linux", "sim", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes",
-            "pool", "engine", "nfs", "nbd", "daemon",
+            "pool", "engine", "nfs", "nbd", "admin", "daemon",
         ],
     ),
     ("xtask", &[]),

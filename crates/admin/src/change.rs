@@ -1,14 +1,18 @@
 //! Changes of datasets, and who requests them.
 
 use crate::create::CreateDataset;
+use crate::destroy::Destruction;
 use crate::properties::{JsonPrincipal, JsonQuotaKind, settings, values};
-use crate::reservation;
+use crate::refusal::Refusal;
+use crate::selection::{below, named_below};
+use crate::{reservation, rollback};
 use serde::{Deserialize, Serialize};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::Setting;
-use weir_dsl::{QuotaKind, QuotaPrincipal};
+use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
 use weir_engine::{Encryption, Engine};
 use weir_format::znode::Timestamp;
+use weir_machine::Request;
 use weir_pool::PoolError;
 
 /// User who requests a change, and the command line for the pool's history.
@@ -36,6 +40,7 @@ impl Author {
 
 /// A snapshot and the tag of a hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HeldSnapshot {
     /// Full name of the snapshot.
     pub snapshot: String,
@@ -43,17 +48,9 @@ pub struct HeldSnapshot {
     pub tag: String,
 }
 
-/// A snapshot and its new name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RenamedSnapshot {
-    /// Full name of the snapshot.
-    pub snapshot: String,
-    /// New name after the `@`.
-    pub new_name: String,
-}
-
 /// A new bookmark and its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SourcedBookmark {
     /// Full name of the bookmark.
     pub bookmark: String,
@@ -63,7 +60,7 @@ pub struct SourcedBookmark {
 
 /// A change of datasets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "snake_case")]
+#[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Change {
     /// Creates a file system or volume that has no key of its own.
     Create(CreateDataset),
@@ -74,6 +71,8 @@ pub enum Change {
         /// User properties.
         #[serde(with = "values")]
         properties: Vec<(String, Value)>,
+        /// Whether snapshots of the same names are created of the descendants.
+        recursive: bool,
     },
     /// Creates a clone.
     Clone {
@@ -87,29 +86,22 @@ pub enum Change {
         /// Whether missing parents are created.
         parents: bool,
     },
-    /// Destroys a file system or volume.
+    /// Destroys datasets or snapshots.
     Destroy {
-        /// Full name.
-        name: String,
-    },
-    /// Destroys snapshots, all in the same txg.
-    DestroySnapshots {
-        /// Full names.
-        snapshots: Vec<String>,
-        /// Whether the destruction of held and cloned ones is deferred.
-        defer: bool,
+        /// Which ones.
+        what: Destruction,
     },
     /// Destroys bookmarks.
     DestroyBookmarks {
         /// Full names.
         bookmarks: Vec<String>,
     },
-    /// Rolls a dataset back to its last snapshot.
+    /// Rolls a dataset back to a snapshot.
     Rollback {
-        /// Full name of the dataset.
-        name: String,
         /// Full name of the snapshot.
         snapshot: String,
+        /// Whether later snapshots and bookmarks are destroyed.
+        destroy_later: bool,
     },
     /// Promotes a clone.
     Promote {
@@ -123,20 +115,28 @@ pub enum Change {
         /// New full name.
         new_name: String,
     },
-    /// Renames snapshots, all or none.
-    RenameSnapshots {
-        /// Snapshots with their new names.
-        snapshots: Vec<RenamedSnapshot>,
+    /// Renames a snapshot.
+    RenameSnapshot {
+        /// Full name of the snapshot.
+        snapshot: String,
+        /// New name after the `@`.
+        new_name: String,
+        /// Whether the snapshots of the same name of the descendants are renamed with it, all or none.
+        recursive: bool,
     },
     /// Holds snapshots.
     Hold {
         /// Snapshots and tags.
         holds: Vec<HeldSnapshot>,
+        /// Whether the snapshots of the same names of the descendants are held with them.
+        recursive: bool,
     },
     /// Releases holds.
     Release {
         /// Snapshots and tags.
         holds: Vec<HeldSnapshot>,
+        /// Whether the holds of the snapshots of the same names of the descendants are released with them.
+        recursive: bool,
     },
     /// Creates bookmarks.
     Bookmark {
@@ -150,6 +150,8 @@ pub enum Change {
         /// Settings by property.
         #[serde(with = "settings")]
         settings: Vec<(String, Setting)>,
+        /// Whether they are set on the descendants, too, each by itself.
+        recursive: bool,
     },
     /// Sets a quota in a file system.
     SetQuota {
@@ -182,44 +184,88 @@ impl Change {
     /// storage.
     ///
     /// # Errors
-    /// Errors of the checks, which each sync task makes before it changes anything.
-    pub async fn run(self, engine: &Engine, author: &mut Author) -> Result<(), PoolError> {
+    /// Refusals of the checks, which each sync task makes before it changes anything.
+    pub async fn run(self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
         match self {
-            Change::Create(new) => return new.run(engine, author, Encryption::default()).await,
+            Change::Create(new) => return Ok(new.run(engine, author, Encryption::default()).await?),
             Change::Clone { origin, name, properties, parents } => {
-                return crate::create::clone(engine, author, (origin, name), properties, parents).await;
+                return Ok(crate::create::clone(engine, author, (origin, name), properties, parents).await?);
             }
             Change::Resize { name, size_bytes, keep_reservation } => {
-                return reservation::resize(engine, author, &name, size_bytes, keep_reservation).await;
+                return Ok(reservation::resize(engine, author, &name, size_bytes, keep_reservation).await?);
             }
-            Change::Snapshot { snapshots, properties } => engine.snapshot(snapshots, properties).await?,
-            Change::Destroy { name } => engine.destroy_dataset(name).await?,
-            Change::DestroySnapshots { snapshots, defer } => engine.destroy_snapshots(snapshots, defer).await?,
+            Change::Destroy { what } => return what.run(engine, author).await,
+            Change::Rollback { snapshot, destroy_later } => {
+                rollback::prepare(engine, author, &snapshot, destroy_later).await?;
+                let name = snapshot.split('@').next().unwrap_or_default().to_owned();
+                engine.rollback(name, Some(snapshot)).await?;
+            }
+            Change::Snapshot { snapshots, properties, recursive } => {
+                let snapshots = if recursive { every_below(engine, &snapshots).await? } else { snapshots };
+                engine.snapshot(snapshots, properties).await?;
+            }
+            Change::RenameSnapshot { snapshot, new_name, recursive } => {
+                let snapshots = if recursive { same_below(engine, &snapshot).await? } else { vec![snapshot] };
+                engine.rename_snapshots(snapshots.into_iter().map(|old| (old, new_name.clone())).collect()).await?;
+            }
             Change::DestroyBookmarks { bookmarks } => engine.destroy_bookmarks(bookmarks).await?,
-            Change::Rollback { name, snapshot } => engine.rollback(name, Some(snapshot)).await?,
             Change::Promote { name } => engine.promote(name).await?,
             Change::Rename { name, new_name } => engine.rename(name, new_name).await?,
-            Change::RenameSnapshots { snapshots } => {
-                let renamed = snapshots.into_iter().map(|renamed| (renamed.snapshot, renamed.new_name));
-                engine.rename_snapshots(renamed.collect()).await?;
-            }
-            Change::Hold { holds } => engine.hold(pairs(holds)).await?,
-            Change::Release { holds } => engine.release(pairs(holds)).await?,
+            Change::Hold { holds, recursive } => engine.hold(held(engine, holds, recursive).await?).await?,
+            Change::Release { holds, recursive } => engine.release(held(engine, holds, recursive).await?).await?,
             Change::Bookmark { bookmarks } => {
                 let sourced = bookmarks.into_iter().map(|sourced| (sourced.bookmark, sourced.source));
                 engine.bookmark(sourced.collect()).await?;
             }
-            Change::Set { name, settings } => engine.set_properties(name, settings).await?,
+            Change::Set { name, settings, recursive } => {
+                let names = if recursive { datasets_below(engine, &name).await? } else { vec![name] };
+                for name in names {
+                    engine.set_properties(name, settings.clone()).await?;
+                    author.record(engine).await?;
+                }
+            }
             Change::SetQuota { name, principal, kind, id, limit } => {
                 engine.set_quota(name, principal, kind, id, limit).await?;
             }
         }
-        author.record(engine).await
+        Ok(author.record(engine).await?)
     }
 }
 
-fn pairs(holds: Vec<HeldSnapshot>) -> Vec<(String, String)> {
-    holds.into_iter().map(|held| (held.snapshot, held.tag)).collect()
+/// Names of a dataset and its descendants.
+async fn datasets_below(engine: &Engine, top: &str) -> Result<Vec<String>, Refusal> {
+    let rq = &Request::internal("select");
+    let dsl = engine.dsl_in(rq, Scope::Subtree(top)).await?;
+    let found: Vec<String> = below(&dsl, top).iter().map(|dir| dir.name.clone()).collect();
+    if found.is_empty() { Err(Refusal::missing()) } else { Ok(found) }
+}
+
+/// Snapshots of these names of their datasets and all descendants, to be created.
+async fn every_below(engine: &Engine, snapshots: &[String]) -> Result<Vec<String>, Refusal> {
+    let mut out = Vec::new();
+    for name in snapshots {
+        let (of, snapshot) = name.split_once('@').unwrap_or((name, ""));
+        out.extend(datasets_below(engine, of).await?.into_iter().map(|dataset| format!("{dataset}@{snapshot}")));
+    }
+    Ok(out)
+}
+
+/// The snapshots of the same name of a dataset, which must have it, and of its descendants.
+async fn same_below(engine: &Engine, snapshot: &str) -> Result<Vec<String>, Refusal> {
+    let rq = &Request::internal("select");
+    let (of, name) = snapshot.split_once('@').unwrap_or((snapshot, ""));
+    let dsl = engine.dsl_in(rq, Scope::Subtree(of)).await?;
+    let found = named_below(rq, &dsl, of, name).await?;
+    if found.iter().any(|found| found == snapshot) { Ok(found) } else { Err(Refusal::missing()) }
+}
+
+async fn held(engine: &Engine, holds: Vec<HeldSnapshot>, recursive: bool) -> Result<Vec<(String, String)>, Refusal> {
+    let mut out = Vec::new();
+    for HeldSnapshot { snapshot, tag } in holds {
+        let snapshots = if recursive { same_below(engine, &snapshot).await? } else { vec![snapshot] };
+        out.extend(snapshots.into_iter().map(|snapshot| (snapshot, tag.clone())));
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -245,8 +291,8 @@ mod tests {
         let settings = vec![("atime".into(), Setting::Inherit), ("quota".into(), Setting::Set(Value::Number(1 << 40)))];
         for change in [
             Change::Create(create),
-            Change::Snapshot { snapshots: vec!["p@a".into()], properties: Vec::new() },
-            Change::Set { name: "p".into(), settings },
+            Change::Snapshot { snapshots: vec!["p@a".into()], properties: Vec::new(), recursive: true },
+            Change::Set { name: "p".into(), settings, recursive: false },
             Change::SetQuota {
                 name: "p".into(),
                 principal: QuotaPrincipal::Group,

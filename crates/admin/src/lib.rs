@@ -1,22 +1,32 @@
-//! Administrators' changes of datasets as types, and their execution by the process that has the pool open.
+//! Administrators' commands on datasets as types, and their execution by the process that has the pool open.
 //!
 //! ```text
-//!   command line ── cli parses ─► Change ── run ─► Engine: sync tasks, each in one txg
-//!                                   │
-//!                                   └─ policy: missing parents, default quotas, refreservation of volumes
+//!   command line ── cli parses ─► Command ── JSON ─► process that has the pool open ── run ─► Engine: sync tasks
+//!                                   │                                                          │
+//!   text and exit code ◄── cli ── Answer ◄── JSON ─────────────────────────────────────────────┘
 //! ```
 //!
-//! A [`Change`] is plain data with named fields and converts to and from JSON. It contains no key: a dataset with a key
-//! of its own is created by [`CreateDataset::run`], which receives the key separately.
+//! A [`Command`] is plain data with named fields and converts to and from JSON. It contains no key: a dataset with a key
+//! of its own is created by [`CreateDataset::run`], which receives the key separately. Policy is here: missing parents,
+//! default quotas, refreservation of volumes, what a recursive command means, what `destroy` destroys and in which order.
 //!
 //! A change can consist of several sync tasks, for example one per missing parent. Each is atomic; a change that fails
 //! in the middle leaves the earlier ones in place. The first successful sync task of a command records the command line
 //! in the pool's history.
 
 mod change;
+mod command;
 mod create;
+mod destroy;
 mod properties;
+mod refusal;
 mod reservation;
+mod rollback;
+mod selection;
 
-pub use change::{Author, Change, HeldSnapshot, RenamedSnapshot, SourcedBookmark};
+pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
+pub use command::{Action, Answer, Command, Outcome, TARGETS};
 pub use create::{CreateDataset, NewKind, file_system};
+pub use destroy::Destruction;
+pub use refusal::{Refusal, RefusalKind};
+pub use selection::{below, named_below, snapshots};

@@ -82,6 +82,7 @@ pub struct Call {
     served_pool: Option<Arc<ServedPool>>,
     gone: Arc<AtomicBool>,
     noted: AtomicBool,
+    sent: AtomicBool,
 }
 
 /// Prints a line on the caller's standard output.
@@ -125,6 +126,7 @@ impl Call {
             served_pool: None,
             gone: Arc::default(),
             noted: AtomicBool::new(false),
+            sent: AtomicBool::new(false),
         }
     }
 
@@ -145,6 +147,7 @@ impl Call {
             served_pool: Some(served_pool),
             gone,
             noted: AtomicBool::new(false),
+            sent: AtomicBool::new(false),
         }
     }
 
@@ -165,6 +168,16 @@ impl Call {
     /// Whether the client disconnected. Commands that run until they are interrupted end then.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Records that another process has begun to carry out a part of the command.
+    pub fn set_sent(&self) {
+        self.sent.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a part of the command has been carried out, so that the command cannot be tried again from its beginning.
+    pub fn has_effect(&self) -> bool {
+        self.has_begun() || self.sent.load(Ordering::Relaxed)
     }
 
     /// Command line for the pool's history; empty after [`Call::noted`].

@@ -139,7 +139,7 @@ fn attempt(call: &Call, program: &Program) -> Result<u8, Failure> {
             admin::ask(call, &remote)
         }
         None => {
-            if call.has_begun() {
+            if call.has_effect() {
                 // What the command did up to here must not happen twice.
                 failure.take_wait_for();
             }

@@ -12,10 +12,9 @@ use crate::locks::{Locks, lock};
 use crate::turn::in_turn_of;
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_dsl::Scope;
-use weir_dsl::sync_tasks::DslError;
-use weir_engine::{DirtyLimits, DslReadGuard, Engine, Host, ImportOptions};
-use weir_machine::{Machine, Request};
+use weir_admin::Refusal;
+use weir_engine::{DirtyLimits, Engine, Host, ImportOptions};
+use weir_machine::Machine;
 use weir_pool::assemble::state;
 use weir_pool::{FoundPool, OpenOptions, PoolError, assemble, scan};
 
@@ -243,34 +242,9 @@ fn host_id() -> u64 {
     of_module.or_else(of_file).or_else(of_machine).unwrap_or(0)
 }
 
-/// The datasets in `scope` as of the last synced txg. Drop them before requesting changes: they do not show changes, and
-/// delay the reuse of freed blocks.
-pub async fn dsl(engine: &Engine, rq: &Request, scope: Scope<'_>) -> Result<DslReadGuard, Failure> {
-    Ok(engine.dsl_in(rq, scope).await?)
-}
-
 /// Error message for a refused change: `cannot destroy 'p/x': dataset is busy`.
-pub fn refused(doing: &str, error: PoolError) -> Failure {
-    let why = match &error {
-        PoolError::Dsl(change) => reason(change),
-        other => other.to_string(),
-    };
-    Failure::failed(format!("{doing}: {why}"))
-}
-
-fn reason(error: &DslError) -> String {
-    match error {
-        DslError::Object(error) => error.to_string(),
-        DslError::Missing { .. } => "dataset does not exist".into(),
-        DslError::Exists { .. } => "dataset already exists".into(),
-        DslError::NoParent { .. } => "parent does not exist".into(),
-        DslError::Name { why, .. } => format!("invalid name: {why}"),
-        DslError::Kind { why, .. } | DslError::Space { why, .. } | DslError::Key { why, .. } => (*why).to_owned(),
-        DslError::Busy { why, .. } => format!("dataset is busy: {why}"),
-        DslError::HasDependents { what, dependents, .. } => format!("{what} exist\n{}", dependents.join("\n")),
-        DslError::Property { property, why, .. } => format!("'{property}' {why}"),
-        DslError::Feature { feature, .. } => {
-            format!("pool must be upgraded: feature@{feature} is not enabled")
-        }
-    }
+pub fn refused(doing: &str, refusal: impl Into<Refusal>) -> Failure {
+    let Refusal { why, names, .. } = refusal.into();
+    let names = names.iter().map(|name| format!("\n{name}")).collect::<String>();
+    Failure::failed(format!("{doing}: {why}{names}"))
 }

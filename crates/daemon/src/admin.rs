@@ -3,11 +3,15 @@
 //! ```text
 //!   kind u8 │ length u32, little-endian │ bytes        length at most MAX_BYTES, less for most kinds
 //!
+//!   client ─► Command (once, alone)
+//!   server ─► Begun · Answer
+//!
 //!   client ─► Call (once, first) · Input
 //!   server ─► Begun (once, first) · Out · Err · Ask · AskBytes · End (once, last)
 //! ```
 //!
-//! In a call, a string is a length (u32) and bytes.
+//! A command and its answer are JSON ([`weir_admin::Command`], [`weir_admin::Answer`]). A call is a command line, for commands
+//! that have no such form yet; in a call, a string is a length (u32) and bytes. Both begin with the protocol's version (u32).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,10 +24,12 @@ pub const HEADER_BYTES: usize = 5;
 pub const MAX_CALL_BYTES: usize = 1 << 20;
 /// Maximum size of the contents of any other frame in bytes.
 pub const MAX_BYTES: usize = 64 << 10;
+/// Maximum size of an answer in bytes: the names of some hundred thousand snapshots.
+pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Maximum number of arguments of a command.
 const MAX_WORDS: usize = 16_384;
-/// Protocol version at the start of a call.
-const VERSION: u32 = 3;
+/// Protocol version at the start of a command or call.
+const VERSION: u32 = 4;
 
 /// Error of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -76,6 +82,10 @@ pub enum Frame {
     End(u8),
     /// Requests the rest of the client's standard input, at most this many bytes; not read from a terminal.
     AskBytes(u32),
+    /// A command as JSON.
+    Command(Vec<u8>),
+    /// The answer to a command as JSON.
+    Answer(Vec<u8>),
     /// The command has begun. A command of which this was not sent has had no effect, and can be sent again.
     Begun,
 }
@@ -118,12 +128,22 @@ fn call(caller: &Caller) -> Vec<u8> {
     out
 }
 
+fn check_version(reader: &mut Reader<'_>) -> Result<(), WireError> {
+    match reader.u32()? {
+        VERSION => Ok(()),
+        other => Err(WireError::Version(other)),
+    }
+}
+
+fn read_command(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
+    let mut reader = Reader(bytes);
+    check_version(&mut reader)?;
+    Ok(reader.0.to_vec())
+}
+
 fn read_call(bytes: &[u8]) -> Result<Caller, WireError> {
     let mut reader = Reader(bytes);
-    match reader.u32()? {
-        VERSION => {}
-        other => return Err(WireError::Version(other)),
-    }
+    check_version(&mut reader)?;
     let flag = |byte: &[u8]| match byte {
         [0] => Ok(false),
         [1] => Ok(true),
@@ -158,6 +178,8 @@ impl Frame {
             Frame::End(code) => (6, vec![*code]),
             Frame::AskBytes(max_bytes) => (7, max_bytes.to_le_bytes().to_vec()),
             Frame::Begun => (8, Vec::new()),
+            Frame::Command(json) => (9, [&VERSION.to_le_bytes()[..], json].concat()),
+            Frame::Answer(json) => (10, json.clone()),
         };
         let mut out = vec![kind];
         out.extend_from_slice(&(contents.len() as u32).to_le_bytes());
@@ -183,6 +205,8 @@ impl Frame {
             6 => 1,
             7 => 4,
             8 => 0,
+            9 => MAX_CALL_BYTES,
+            10 => MAX_ANSWER_BYTES,
             other => return Err(WireError::Kind(other)),
         };
         if length > max_bytes { Err(WireError::TooLong(length)) } else { Ok(length) }
@@ -206,6 +230,8 @@ impl Frame {
             7 => Frame::AskBytes(u32::from_le_bytes(contents.try_into().map_err(|_| WireError::Contents)?)),
             8 if contents.is_empty() => Frame::Begun,
             8 => return Err(WireError::Contents),
+            9 => Frame::Command(read_command(contents)?),
+            10 => Frame::Answer(contents.to_vec()),
             other => return Err(WireError::Kind(other)),
         })
     }
@@ -220,7 +246,7 @@ pub const TARGETS: &[Target] = &[("admin_frame", frame_target)];
 fn frame_target(data: &[u8]) {
     let Some((header, rest)) = data.split_first_chunk::<HEADER_BYTES>() else { return };
     let Ok(length) = Frame::length(*header) else { return };
-    assert!(length <= MAX_CALL_BYTES);
+    assert!(length <= MAX_ANSWER_BYTES);
     let [kind, ..] = *header;
     let contents = rest.get(..length).unwrap_or(rest);
     if let Ok(frame) = Frame::decode(kind, contents) {
@@ -264,6 +290,8 @@ mod tests {
             Frame::End(2),
             Frame::AskBytes(33),
             Frame::Begun,
+            Frame::Command(b"{}".to_vec()),
+            Frame::Answer(vec![b' '; MAX_BYTES + 1]),
         ] {
             assert_eq!(decode(&frame.encode()), Ok(frame));
         }
@@ -272,7 +300,7 @@ mod tests {
 
     #[test]
     fn malformed_frames_are_rejected() {
-        assert_eq!(Frame::length([9, 0, 0, 0, 0]), Err(WireError::Kind(9)));
+        assert_eq!(Frame::length([11, 0, 0, 0, 0]), Err(WireError::Kind(11)));
         assert_eq!(Frame::length([3, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
         assert_eq!(Frame::decode(6, &[]), Err(WireError::Contents));
         assert_eq!(Frame::decode(7, &[1, 0, 0]), Err(WireError::Contents));
@@ -285,6 +313,8 @@ mod tests {
         let mut other = whole.clone();
         other[0] = 9;
         assert_eq!(Frame::decode(1, &other), Err(WireError::Version(9)));
+        assert_eq!(Frame::decode(9, &[3, 0, 0, 0, b'{']), Err(WireError::Version(3)));
+        assert_eq!(Frame::decode(9, &[4, 0, 0]), Err(WireError::Contents));
         let longer = [&whole[..], b"x"].concat();
         assert_eq!(Frame::decode(1, &longer), Err(WireError::Contents));
     }

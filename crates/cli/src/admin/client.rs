@@ -7,6 +7,7 @@ use crate::locks::described;
 use crate::remote::RemoteProcess;
 use std::io::{self, ErrorKind};
 use tokio::net::UnixStream;
+use weir_admin::{Answer, Command, Outcome, Refusal};
 use weir_daemon::admin::Frame;
 
 /// Runs a command in another process and returns its exit code.
@@ -15,21 +16,60 @@ use weir_daemon::admin::Frame;
 /// If no process answers on the socket, or another process than `remote` does. A command that the process has not begun
 /// to run, because it is closing the pool, can be tried again.
 pub fn ask(call: &Call, remote: &RemoteProcess) -> Result<u8, Failure> {
+    let mut begun = false;
+    call.machine()?.block_on(converse(call, remote, &mut begun)).map_err(|error| unanswered(remote, begun, &error))
+}
+
+/// Sends a command to another process, which carries it out.
+///
+/// # Errors
+/// As [`ask`]. A command that was carried out and refused is not an error here.
+pub fn send(call: &Call, remote: &RemoteProcess, command: &Command) -> Result<Result<Outcome, Refusal>, Failure> {
+    let mut begun = false;
+    let exchange = async {
+        let mut stream = connect(remote).await?;
+        let json = command.to_json().map_err(io::Error::other)?;
+        write_frame(&mut stream, &Frame::Command(json)).await?;
+        loop {
+            match read_frame(&mut stream).await? {
+                Frame::Begun => begun = true,
+                Frame::Answer(json) => return Answer::from_json(&json).map_err(io::Error::other),
+                // A process that does not know the message says so.
+                Frame::Err(line) => return Err(io::Error::other(String::from_utf8_lossy(&line).trim().to_owned())),
+                _ => return Err(io::Error::from(ErrorKind::InvalidData)),
+            }
+        }
+    };
+    let answer = call.machine()?.block_on(exchange).map_err(|error| (begun, error));
+    if begun {
+        call.set_sent();
+    }
+    answer.map(Answer::into).map_err(|(begun, error)| unanswered(remote, begun, &error))
+}
+
+/// The failure of a conversation. A command that has not begun can be tried again if the process is closing the pool.
+fn unanswered(remote: &RemoteProcess, begun: bool, error: &io::Error) -> Failure {
     let pid = remote.pid;
     let socket = remote.socket.display();
-    let mut begun = false;
-    call.machine()?.block_on(converse(call, remote, &mut begun)).map_err(|error| {
-        let line = format!("process {pid} has the pool open and does not answer on {socket}: {error}");
-        let closes = matches!(
-            error.kind(),
-            ErrorKind::ConnectionRefused
-                | ErrorKind::NotFound
-                | ErrorKind::ConnectionReset
-                | ErrorKind::BrokenPipe
-                | ErrorKind::UnexpectedEof
-        );
-        if closes && !begun { Failure::not_yet(line, described(pid)) } else { Failure::failed(line) }
-    })
+    let line = format!("process {pid} has the pool open and does not answer on {socket}: {error}");
+    let closes = matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused
+            | ErrorKind::NotFound
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
+    );
+    if closes && !begun { Failure::not_yet(line, described(pid)) } else { Failure::failed(line) }
+}
+
+/// Connects to the process.
+async fn connect(remote: &RemoteProcess) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(&remote.socket).await?;
+    match stream.peer_cred()?.pid() {
+        peer if peer == i32::try_from(remote.pid).ok() => Ok(stream),
+        _ => Err(io::Error::other("another process listens there")),
+    }
 }
 
 /// Maximum number of bytes of standard input that are sent to the other process.
@@ -42,11 +82,7 @@ async fn answer(stream: &mut UnixStream, wanted: Input) -> io::Result<()> {
 }
 
 async fn converse(call: &Call, remote: &RemoteProcess, begun: &mut bool) -> io::Result<u8> {
-    let mut stream = UnixStream::connect(&remote.socket).await?;
-    let peer = stream.peer_cred()?.pid();
-    if peer != i32::try_from(remote.pid).ok() {
-        return Err(io::Error::other("another process listens there"));
-    }
+    let mut stream = connect(remote).await?;
     let mut caller = call.caller.clone();
     if caller.dirs.is_none() {
         // The devices of the pools that other processes have open, among them the pool of this command.

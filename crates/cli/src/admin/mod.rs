@@ -3,11 +3,15 @@
 //!
 //! ```text
 //!   weir zfs create p/x ─► finds p's devices locked by process 71 ─► /run/weir/71.sock ─► weir serve (71)
-//!        ▲                                                                                   │ the same command, on
-//!        └─────────────── output, prompts, exit code ◄───────────────────────────────────────┘ its open engine
+//!        ▲                              Command (JSON)                                       │ on its open engine
+//!        └─────────────── Answer (JSON) ◄────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A command is the same function in both processes; only its [`crate::call::Call`] differs. The socket is accessible
+//! Changes of datasets are [`weir_admin::Command`]s: this process parses the command line and prints the answer, the other
+//! one carries the command out. Of the other commands, the whole command line is sent, and output, prompts and the exit code
+//! come back: the command is the same function in both processes; only its [`crate::call::Call`] differs.
+//!
+//!  The socket is accessible
 //! to its owner alone (mode 0600, in a folder of mode 0700). The kernel reports the peer's user (`SO_PEERCRED`), and
 //! the process accepts commands from the same user and from root only. [`weir_daemon::admin`] defines the frames and
 //! bounds.
@@ -20,7 +24,7 @@ mod client;
 mod served_pool;
 mod server;
 
-pub use client::ask;
+pub use client::{ask, send};
 pub use served_pool::{CloseMode, ServedPool};
 pub use server::AdminSocket;
 

@@ -9,6 +9,7 @@
 use super::{ServedPool, own_socket};
 use crate::call::{Call, Input, Line};
 use crate::failure::Failure;
+use crate::zfs::target::now;
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
-use weir_daemon::admin::{Caller, Frame, HEADER_BYTES};
+use weir_admin::{Answer, Author, Command, Refusal, RefusalKind};
+use weir_daemon::admin::{Caller, Frame, HEADER_BYTES, MAX_ANSWER_BYTES};
 
 /// Maximum number of concurrent commands; further ones wait for one of them to end.
 const MAX_COMMANDS: usize = 64;
@@ -133,6 +135,16 @@ async fn connection(
     };
     drop(closed);
     let caller = match first {
+        Ok(Frame::Command(json)) => {
+            let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
+            write_frame(&mut write, &Frame::Begun).await?;
+            let answer = carry_out(&served_pool, &json, (peer.uid(), peer.gid())).await;
+            let answer = answer.to_json().map_err(io::Error::other)?;
+            if answer.len() > MAX_ANSWER_BYTES {
+                return Err(io::Error::other("an answer that is too long"));
+            }
+            return write_frame(&mut write, &Frame::Answer(answer)).await;
+        }
         Ok(Frame::Call(caller)) => Caller { ids: (peer.uid(), peer.gid()), ..caller },
         Ok(_) => return Err(io::Error::from(io::ErrorKind::InvalidData)),
         Err(error) => {
@@ -156,6 +168,24 @@ async fn connection(
     let code = done.await.unwrap_or(1);
     sent_all?;
     write_frame(&mut write, &Frame::End(code)).await
+}
+
+/// Carries out a command of a user, and brings the exports up to date.
+async fn carry_out(served_pool: &ServedPool, json: &[u8], ids: (u32, u32)) -> Answer {
+    let command = match Command::from_json(json) {
+        Ok(command) => command,
+        Err(error) => {
+            return Answer::Refused(Refusal::new(RefusalKind::Name, format!("not a command of this version: {error}")));
+        }
+    };
+    let (uid, gid) = ids;
+    let mut author = Author { uid, gid, now: now(), command: command.line.clone() };
+    let done = command.run(&served_pool.engine, &mut author).await;
+    // A command that failed may have changed something before.
+    if let Err(failure) = served_pool.renew().await {
+        tracing::warn!("the exports are not up to date: {failure}");
+    }
+    done.into()
 }
 
 /// Sends the command's output to the client until the command ends.

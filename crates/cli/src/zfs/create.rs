@@ -8,10 +8,8 @@ use crate::failure::Failure;
 use crate::options::Places;
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
-use crate::writable::dsl;
 use clap::Parser;
 use weir_admin::{Change, CreateDataset, NewKind};
-use weir_dsl::Scope;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::{FileSystemSpec, VolumeSpec};
 use weir_machine::Request;
@@ -93,21 +91,36 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         outln!(call, "{says}{name}");
         return Ok(0);
     }
-    target::open(call, &args.places, &name)?.with(async |engine| {
-        // Checked here too, so that no key is asked for.
-        if args.parents
-            && dsl(engine, &Request::internal("create"), Scope::Path(&name)).await?.dir_named(&name).is_some()
-        {
-            return Ok(());
-        }
-        let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
-        let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
-        target::run_as(call, &doing, async |author| new.run(engine, author, encryption).await).await
-    })?;
+    if wanted == EncryptionArgs::default() {
+        target::once(call, &args.places, &name, &doing, Change::Create(new))?;
+    } else {
+        create_encrypted(call, args, &doing, new, &wanted)?;
+    }
     if args.verbose || args.parsable {
         outln!(call, "{}{name}", if args.parsable { "create\t" } else { "create " });
     }
     Ok(0)
+}
+
+/// Creates a dataset with a key of its own, which the user is asked for.
+fn create_encrypted(
+    call: &Call,
+    args: &CreateArgs,
+    doing: &str,
+    new: CreateDataset,
+    wanted: &EncryptionArgs,
+) -> Result<(), Failure> {
+    let name = new.name.clone();
+    target::open(call, &args.places, &name)?.with(async |engine| {
+        // Checked here too, so that no key is asked for.
+        let rq = &Request::internal("create");
+        if args.parents && engine.dsl_of(rq, &name).await?.dir_named(&name).is_some() {
+            return Ok(());
+        }
+        let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
+        let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
+        target::run_as(call, doing, async |author| new.run(engine, author, encryption).await).await
+    })
 }
 
 /// Parses the description of the new dataset.

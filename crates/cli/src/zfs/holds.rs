@@ -1,17 +1,16 @@
 //! `zfs hold`, `release`, `holds`: snapshots that must not go.
 
-use super::target::{self, below, words};
+use super::target::{self, words};
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::Places;
 use crate::table::{Align, Table};
-use crate::writable::dsl;
 use clap::{Args, Parser};
 use weir_admin::{Change, HeldSnapshot};
 use weir_dmu::zap::Zap;
+use weir_dsl::Dsl;
 use weir_dsl::props::human_time;
-use weir_dsl::{Dsl, Scope};
 use weir_machine::Request;
 use weir_pool::{OpenOptions, PoolError};
 
@@ -68,19 +67,22 @@ const MAX_HOLDS: usize = 1 << 20;
 
 /// Runs `zfs hold`.
 pub fn hold(call: &Call, args: &HoldArgs) -> Result<u8, Failure> {
-    change::<HoldArgs>(call, &args.tagged, "cannot hold", |holds| Change::Hold { holds })
+    change::<HoldArgs>(call, &args.tagged, "cannot hold", |holds, recursive| Change::Hold { holds, recursive })
 }
 
 /// Runs `zfs release`.
 pub fn release(call: &Call, args: &ReleaseArgs) -> Result<u8, Failure> {
-    change::<ReleaseArgs>(call, &args.tagged, "cannot release hold from", |holds| Change::Release { holds })
+    change::<ReleaseArgs>(call, &args.tagged, "cannot release hold from", |holds, recursive| Change::Release {
+        holds,
+        recursive,
+    })
 }
 
 fn change<C: CommandLine>(
     call: &Call,
     args: &TaggedSnapshots,
     doing: &str,
-    change: impl Fn(Vec<HeldSnapshot>) -> Change,
+    change: impl Fn(Vec<HeldSnapshot>, bool) -> Change,
 ) -> Result<u8, Failure> {
     let words = words::<C>(&args.words, 2..=usize::MAX, "missing tag or snapshot argument")?;
     let Some((tag, names)) = words.split_first() else { return Err(C::misused("missing tag argument")) };
@@ -89,12 +91,8 @@ fn change<C: CommandLine>(
             return Err(Failure::failed(format!("'{name}' is not a snapshot")));
         }
         let doing = format!("{doing} snapshot '{name}'");
-        target::open(call, &args.places, name)?.with(async |engine| {
-            let rq = &Request::internal("hold");
-            let snapshots = meant(rq, &*dsl(engine, rq, Scope::Subtree(name)).await?, name, args.recursive).await?;
-            let held = snapshots.into_iter().map(|snapshot| HeldSnapshot { snapshot, tag: tag.clone() });
-            target::run(call, engine, &doing, change(held.collect())).await
-        })?;
+        let held = vec![HeldSnapshot { snapshot: name.clone(), tag: tag.clone() }];
+        target::once(call, &args.places, name, &doing, change(held, args.recursive))?;
     }
     Ok(0)
 }
@@ -105,13 +103,7 @@ async fn meant(rq: &Request, dsl: &Dsl, name: &str, recursive: bool) -> Result<V
     if !recursive {
         return Ok(vec![name.to_owned()]);
     }
-    let mut out = Vec::new();
-    for dir in below(dsl, of) {
-        if target::snapshots(dsl, rq, dir).await?.iter().any(|s| s == snapshot) {
-            out.push(format!("{}@{snapshot}", dir.name));
-        }
-    }
-    Ok(out)
+    Ok(weir_admin::named_below(rq, dsl, of, snapshot).await?)
 }
 
 /// Runs `zfs holds`.

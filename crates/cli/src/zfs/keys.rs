@@ -3,7 +3,7 @@
 //! A key stays loaded in the process that has the pool open (`weir serve`, `weir mount`), which then executes these
 //! commands. Without such a process a key is only verified, because no process would keep it.
 
-use super::target::{self, below, words};
+use super::target::{self, words};
 use super::values::{self, When};
 use crate::args::CommandLine;
 use crate::call::{Call, errln, outln};
@@ -13,6 +13,7 @@ use crate::pools::{self, PoolHandle, keys_of, search};
 use crate::secrets::{EncryptionArgs, KeyPrompt, Root, roots, verified_key};
 use crate::writable::{WritablePool, WriteIntent};
 use clap::{Args, Parser};
+use weir_admin::below;
 use weir_dsl::Dsl;
 use weir_dsl::props::DatasetKind;
 use weir_engine::{Engine, KeyChange, KeyError};

@@ -13,7 +13,7 @@ mod select;
 mod set;
 mod snapshot;
 mod sort;
-mod target;
+pub(crate) mod target;
 mod userspace;
 mod values;
 

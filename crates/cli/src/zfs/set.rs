@@ -1,22 +1,17 @@
 //! `zfs set` and `zfs inherit`: properties of datasets.
 
 use super::identity::{self, Of};
-use super::target::{self, below, words};
+use super::target::{self, CommandTarget, words};
 use super::values::{self, When};
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::Places;
-use crate::writable::dsl;
+use crate::writable::refused;
 use clap::Parser;
-use weir_admin::Change;
+use weir_admin::{Action, Change, Outcome};
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::Setting;
-use weir_dsl::{Dsl, Scope};
-use weir_engine::Engine;
-use weir_format::ObjsetKind;
-use weir_machine::Request;
-use weir_pool::PoolError;
 
 /// Set properties of datasets.
 #[derive(Debug, Parser)]
@@ -61,21 +56,20 @@ pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
     }
     for name in names {
         let doing = format!("cannot set property for '{name}'");
-        target::open(call, &args.places, &name)?.with(async |engine| set(call, engine, &name, &pairs, &doing).await)?;
+        target::with(call, &args.places, &name, |target| set(target, &name, &pairs, &doing))?;
     }
     Ok(0)
 }
 
-async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: &str) -> Result<(), Failure> {
-    let rq = Request::internal("set");
-    let kind = kind_of(&rq, &*dsl(engine, &rq, Scope::Path(name)).await?, name).await?;
+fn set(target: &CommandTarget<'_>, name: &str, pairs: &[String], doing: &str) -> Result<(), Failure> {
+    let kind = kind_of(target, name)?;
     let mut settings = Vec::new();
     for pair in pairs {
         if let Some(quota) = quota(pair) {
             let (of, limit) = quota.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
             let id = Some(of.id);
             let change = Change::SetQuota { name: name.to_owned(), principal: of.who, kind: of.what, id, limit };
-            target::run(call, engine, doing, change).await?;
+            target.change(doing, change)?;
             continue;
         }
         let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
@@ -84,7 +78,7 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
             values::parse(pair, as_kind, When::Later).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
         if let (Some((principal, kind)), Value::Number(limit)) = (identity::usual(&property), &value) {
             let change = Change::SetQuota { name: name.to_owned(), principal, kind, id: None, limit: *limit };
-            target::run(call, engine, doing, change).await?;
+            target.change(doing, change)?;
             continue;
         }
         settings.push((property, value));
@@ -93,13 +87,13 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
     if let Some(Value::Number(size_bytes)) = volsize {
         let keep_reservation = settings.iter().any(|(property, _)| property == "refreservation");
         let change = Change::Resize { name: name.to_owned(), size_bytes, keep_reservation };
-        target::run(call, engine, doing, change).await?;
+        target.change(doing, change)?;
     }
     if settings.is_empty() {
         return Ok(());
     }
     let settings = settings.into_iter().map(|(property, value)| (property, Setting::Set(value))).collect();
-    target::run(call, engine, doing, Change::Set { name: name.to_owned(), settings }).await
+    target.change(doing, Change::Set { name: name.to_owned(), settings, recursive: false })
 }
 
 /// Parses the quota of a user, group or project; `None` if the property is not a quota that can be set.
@@ -113,16 +107,11 @@ fn quota(pair: &str) -> Option<Result<(Of, u64), String>> {
 }
 
 /// Returns the kind of a dataset.
-async fn kind_of(rq: &Request, dsl: &Dsl, name: &str) -> Result<DatasetKind, Failure> {
-    let absent = || Failure::failed(format!("cannot open '{name}': dataset does not exist"));
-    let of = name.split('@').next().unwrap_or(name);
-    let dir = dsl.dir_named(of).ok_or_else(absent)?;
-    if name.contains('@') {
-        return dsl.find(rq, name).await.map(|_| DatasetKind::Snapshot).map_err(|_| absent());
-    }
-    match dsl.kind(rq, dir).await.map_err(PoolError::from)? {
-        ObjsetKind::Zvol => Ok(DatasetKind::Volume),
-        _ => Ok(DatasetKind::Filesystem),
+fn kind_of(target: &CommandTarget<'_>, name: &str) -> Result<DatasetKind, Failure> {
+    match target.attempt(Action::Kind { name: name.to_owned() })? {
+        Ok(Outcome::Kind(kind)) => Ok(kind),
+        Ok(_) => Err(Failure::failed(format!("cannot open '{name}': the answer is not a kind of dataset"))),
+        Err(refusal) => Err(refused(&format!("cannot open '{name}'"), refusal)),
     }
 }
 
@@ -136,21 +125,12 @@ pub fn inherit(call: &Call, args: &InheritArgs) -> Result<u8, Failure> {
     let setting = if args.received { Setting::Revert } else { Setting::Inherit };
     for name in names {
         let doing = format!("cannot inherit {property} for '{name}'");
-        target::open(call, &args.places, name)?.with(async |engine| {
-            let rq = Request::internal("inherit");
-            let all: Vec<String> = match args.recursive {
-                true => below(&*dsl(engine, &rq, Scope::Subtree(name)).await?, name)
-                    .iter()
-                    .map(|dir| dir.name.clone())
-                    .collect(),
-                false => vec![name.clone()],
-            };
-            for one in all {
-                let settings = vec![(property.clone(), setting.clone())];
-                target::run(call, engine, &doing, Change::Set { name: one, settings }).await?;
-            }
-            Ok(())
-        })?;
+        let change = Change::Set {
+            name: name.clone(),
+            settings: vec![(property.clone(), setting.clone())],
+            recursive: args.recursive,
+        };
+        target::once(call, &args.places, name, &doing, change)?;
     }
     Ok(0)
 }

@@ -1,17 +1,15 @@
 //! `zfs snapshot`, `rollback`, `promote`, `rename`, `bookmark`: moments of datasets, and their names.
 
-use super::target::{self, below, must_exist, once, words};
+use super::target::{self, once, words};
 use super::values;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::Places;
-use crate::writable::dsl;
+use crate::writable::refused;
 use clap::Parser;
-use weir_admin::{Change, RenamedSnapshot, SourcedBookmark};
-use weir_dsl::Scope;
+use weir_admin::{Action, Change, RefusalKind, SourcedBookmark};
 use weir_dsl::props::Value;
-use weir_machine::Request;
 
 /// Create snapshots.
 #[derive(Debug, Parser)]
@@ -120,20 +118,8 @@ pub fn run(call: &Call, args: &SnapshotArgs) -> Result<u8, Failure> {
         [one] => format!("cannot create snapshot '{one}'"),
         _ => "cannot create snapshots".to_owned(),
     };
-    target::open(call, &args.places, &pool)?.with(async |engine| {
-        let mut all = names.clone();
-        if args.recursive {
-            all.clear();
-            for name in &names {
-                let (of, snapshot) = name.split_once('@').unwrap_or((name, ""));
-                let dsl = dsl(engine, &Request::internal("snapshot"), Scope::Subtree(of)).await?;
-                must_exist(&dsl, &doing, of).await?;
-                all.extend(below(&dsl, of).iter().map(|dir| format!("{}@{snapshot}", dir.name)));
-            }
-        }
-        target::run(call, engine, &doing, Change::Snapshot { snapshots: all, properties }).await
-    })?;
-    Ok(0)
+    let change = Change::Snapshot { snapshots: names, properties, recursive: args.recursive };
+    once(call, &args.places, &pool, &doing, change)
 }
 
 /// Parses the properties of snapshots, which can be user properties only.
@@ -155,43 +141,20 @@ fn user_properties(given: &[String]) -> Result<Vec<(String, Value)>, Failure> {
 pub fn rollback(call: &Call, args: &RollbackArgs) -> Result<u8, Failure> {
     let name = words::<RollbackArgs>(&args.words, 1..=1, "missing dataset argument")?.remove(0);
     let doing = format!("cannot rollback to '{name}'");
-    let Some((of, snapshot)) = name.split_once('@') else {
+    let Some((of, _)) = name.split_once('@') else {
         return Err(Failure::failed(format!("{doing}: not a snapshot")));
     };
-    target::open(call, &args.places, of)?.with(async |engine| {
-        let rq = Request::internal("rollback");
-        let dsl = dsl(engine, &rq, Scope::Path(of)).await?;
-        let absent = || Failure::failed(format!("{doing}: dataset does not exist"));
-        let dir = dsl.dir_named(of).ok_or_else(absent)?;
-        let there = target::snapshots(&dsl, &rq, dir).await?;
-        let at = there.iter().position(|s| s == snapshot).ok_or_else(absent)?;
-        let newer: Vec<String> = there.iter().skip(at + 1).map(|s| format!("{of}@{s}")).collect();
-        let head = dsl.head(&rq, dir).await.map_err(weir_pool::PoolError::from)?;
-        let bookmarks = dsl.bookmarks(&rq, &head).await.map_err(weir_pool::PoolError::from)?;
-        let moment = dsl.find(&rq, &name).await.map_err(weir_pool::PoolError::from)?.phys.creation_txg;
-        let later = bookmarks.into_iter().filter(|b| b.bookmark.creation_txg > moment).map(|b| b.name);
-        let later: Vec<String> = later.collect();
-        let forced = args.recursive || args.dependents;
-        if !forced && (!newer.is_empty() || !later.is_empty()) {
-            let all = newer.iter().chain(&later).cloned().collect::<Vec<_>>().join("\n");
-            return Err(Failure::failed(format!(
-                "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots \
-                 and bookmarks:\n{all}"
-            )));
-        }
-        // Changes of snapshots wait for the next txg.
-        drop(dsl);
-        if engine.is_used(&rq, of).await? {
-            // Checked before anything is destroyed.
-            return Err(Failure::failed(format!("{doing}: '{of}' is busy: clients use it")));
-        }
-        if !later.is_empty() {
-            target::run(call, engine, &doing, Change::DestroyBookmarks { bookmarks: later }).await?;
-        }
-        if !newer.is_empty() {
-            target::run(call, engine, &doing, Change::DestroySnapshots { snapshots: newer, defer: false }).await?;
-        }
-        target::run(call, engine, &doing, Change::Rollback { name: of.to_owned(), snapshot: name.clone() }).await
+    let destroy_later = args.recursive || args.dependents;
+    let action = Action::Change(Change::Rollback { snapshot: name.clone(), destroy_later });
+    target::with(call, &args.places, of, |target| {
+        target.attempt(action)?.map_err(|refusal| match refusal.kind {
+            RefusalKind::HasLater => Failure::failed(format!(
+                "{doing}: {}\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}",
+                refusal.why,
+                refusal.names.join("\n")
+            )),
+            _ => refused(&doing, refusal),
+        })
     })?;
     Ok(0)
 }
@@ -224,29 +187,10 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
         (Some((of, _)), Some((other, _))) if of != other => {
             Err(Failure::failed(format!("{doing}: snapshots must be part of same dataset")))
         }
-        (Some(_), Some((_, new))) if !args.recursive => {
-            let snapshots = vec![RenamedSnapshot { snapshot: from.clone(), new_name: new.to_owned() }];
-            once(call, &args.places, from, &doing, Change::RenameSnapshots { snapshots })
-        }
-        (Some((of, old)), Some((_, new))) => {
-            target::open(call, &args.places, of)?.with(async |engine| {
-                let rq = Request::internal("rename");
-                let dsl = dsl(engine, &rq, Scope::Subtree(of)).await?;
-                must_exist(&dsl, &doing, of).await?;
-                let mut all = Vec::new();
-                for dir in below(&dsl, of) {
-                    if target::snapshots(&dsl, &rq, dir).await?.iter().any(|s| s == old) {
-                        let snapshot = format!("{}@{old}", dir.name);
-                        all.push(RenamedSnapshot { snapshot, new_name: new.to_owned() });
-                    }
-                }
-                drop(dsl);
-                if !all.iter().any(|renamed| renamed.snapshot == *from) {
-                    return Err(Failure::failed(format!("{doing}: dataset does not exist")));
-                }
-                target::run(call, engine, &doing, Change::RenameSnapshots { snapshots: all }).await
-            })?;
-            Ok(0)
+        (Some(_), Some((_, new))) => {
+            let change =
+                Change::RenameSnapshot { snapshot: from.clone(), new_name: new.to_owned(), recursive: args.recursive };
+            once(call, &args.places, from, &doing, change)
         }
         _ => Err(Failure::failed(format!("{doing}: a snapshot stays a snapshot, and a dataset a dataset"))),
     }

@@ -1,16 +1,15 @@
 //! The pool that a command changes: where it is, and the names in it.
 
+use crate::admin;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::Places;
 use crate::pools::{keys_of, search};
+use crate::remote::RemoteProcess;
 use crate::writable::{WritablePool, WriteIntent, refused};
-use weir_admin::{Author, Change};
-use weir_dsl::{Dir, Dsl};
-use weir_engine::Engine;
+use weir_admin::{Action, Author, Change, Command, Outcome, Refusal};
 use weir_format::znode::Timestamp;
-use weir_machine::Request;
 use weir_pool::PoolError;
 
 /// The pool's name in a dataset's, snapshot's or bookmark's.
@@ -27,15 +26,72 @@ pub fn open(call: &Call, places: &Places, name: &str) -> Result<WritablePool, Fa
     WritablePool::of_call(call, &intent)
 }
 
-/// Opens the pool of a name, runs one change and closes the pool.
-pub fn once(call: &Call, places: &Places, name: &str, doing: &str, change: Change) -> Result<u8, Failure> {
-    open(call, places, name)?.with(async |engine| run(call, engine, doing, change).await)?;
-    Ok(0)
+/// A pool for the commands of a user: open in this process, or in another process that carries commands out.
+pub struct CommandTarget<'a> {
+    call: &'a Call,
+    pool: String,
+    place: Place,
 }
 
-/// Runs one change. The first change of a command records the command line in the pool's history.
-pub async fn run(call: &Call, engine: &Engine, doing: &str, change: Change) -> Result<(), Failure> {
-    run_as(call, doing, async |author| change.run(engine, author).await).await
+enum Place {
+    Here(WritablePool),
+    There(RemoteProcess),
+}
+
+impl CommandTarget<'_> {
+    /// Carries out an action. The first change of a command line records it in the pool's history.
+    ///
+    /// # Errors
+    /// If the pool cannot be reached. A refusal is not an error here.
+    pub fn attempt(&self, action: Action) -> Result<Result<Outcome, Refusal>, Failure> {
+        let changes = matches!(action, Action::Change(_));
+        let line = if changes { self.call.note() } else { String::new() };
+        let done = match &self.place {
+            Place::Here(pool) => {
+                let (uid, gid) = self.call.caller.ids;
+                let mut author = Author { uid, gid, now: now(), command: line };
+                pool.machine.block_on(action.run(&pool.engine, &mut author))
+            }
+            Place::There(remote) => admin::send(self.call, remote, &Command { pool: self.pool.clone(), line, action })?,
+        };
+        if changes && done.is_ok() {
+            self.call.noted();
+        }
+        Ok(done)
+    }
+
+    /// Carries out a change that must succeed: `doing` begins the message of a refusal.
+    pub fn change(&self, doing: &str, change: Change) -> Result<(), Failure> {
+        self.attempt(Action::Change(change))?.map(drop).map_err(|refusal| refused(doing, refusal))
+    }
+}
+
+/// Opens the pool of a name for a user's commands, runs `work` and closes the pool. Returns the first error.
+pub fn with<T>(
+    call: &Call,
+    places: &Places,
+    name: &str,
+    work: impl FnOnce(&CommandTarget<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let pool = pool_of(name).to_owned();
+    let place = match open(call, places, name) {
+        Ok(opened) => Place::Here(opened),
+        Err(mut failure) => Place::There(failure.take_remote().ok_or(failure)?),
+    };
+    let target = CommandTarget { call, pool, place };
+    let done = work(&target);
+    let closed = match target.place {
+        Place::Here(pool) => pool.close(),
+        Place::There(_) => Ok(()),
+    };
+    let value = done?;
+    closed.map(|()| value)
+}
+
+/// Opens the pool of a name, carries out one change and closes the pool.
+pub fn once(call: &Call, places: &Places, name: &str, doing: &str, change: Change) -> Result<u8, Failure> {
+    with(call, places, name, |target| target.change(doing, change))?;
+    Ok(0)
 }
 
 /// Runs a change that its caller requests.
@@ -69,24 +125,4 @@ pub fn words<C: CommandLine>(
         n if n > *count.end() => Err(C::misused("too many arguments")),
         _ => Ok(words.to_vec()),
     }
-}
-
-/// Directories at and below a name, a parent before its children.
-pub fn below<'a>(dsl: &'a Dsl, top: &str) -> Vec<&'a Dir> {
-    let inside = |name: &str| name == top || name.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
-    dsl.dirs().into_iter().filter(|dir| inside(&dir.name)).collect()
-}
-
-/// Fails unless a file system or volume of that name exists.
-pub async fn must_exist(dsl: &Dsl, doing: &str, name: &str) -> Result<(), Failure> {
-    match dsl.dir_named(name) {
-        Some(_) => Ok(()),
-        None => Err(Failure::failed(format!("{doing}: dataset does not exist"))),
-    }
-}
-
-/// The snapshots of a directory: names after the `@`, oldest first.
-pub async fn snapshots(dsl: &Dsl, rq: &Request, dir: &Dir) -> Result<Vec<String>, Failure> {
-    let list = dsl.snapshots(rq, dir).await.map_err(weir_pool::PoolError::from)?;
-    Ok(list.snapshots.iter().filter_map(|s| s.snapshot_name().map(str::to_owned)).collect())
 }

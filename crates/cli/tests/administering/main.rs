@@ -189,6 +189,59 @@ fn a_server_does_what_administrators_ask() {
     assert_eq!(lab.ok("zfs list -H -o name -t all"), names);
 }
 
+/// The messages themselves: a command and its answer are JSON, and what is not a command changes nothing.
+#[test]
+fn commands_are_typed_messages() {
+    use std::io::{Read, Write};
+    let lab = Lab::new();
+    let mut server = lab.serve();
+    let socket = lab.path(&format!("weir/{}.sock", server.id()));
+    // Sends one command of a version; returns the kind and the contents of each frame.
+    let exchange = |version: u32, json: &str| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let contents = [&version.to_le_bytes()[..], json.as_bytes()].concat();
+        let length = (contents.len() as u32).to_le_bytes();
+        stream.write_all(&[&[9][..], &length, &contents].concat()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let mut frames = Vec::new();
+        let mut rest = &answer[..];
+        while let Some((header, after)) = rest.split_first_chunk::<5>() {
+            let length = u32::from_le_bytes([header[1], header[2], header[3], header[4]]) as usize;
+            frames.push((header[0], String::from_utf8(after[..length].to_vec()).unwrap()));
+            rest = &after[length..];
+        }
+        frames
+    };
+    let answered = |json: &str| {
+        let frames = exchange(4, json);
+        assert_eq!((frames.len(), frames[0].0, frames[1].0), (2, 8, 10), "begun and an answer: {frames:?}");
+        frames[1].1.clone()
+    };
+    let create = r#"{"pool":"p","line":"made by hand","action":{"change":{"change":"create","name":"p/a","kind":"file_system","properties":{"compression":16},"parents":false}}}"#;
+    assert_eq!(answered(create), r#"{"done":"changed"}"#);
+    assert_eq!(answered(create), r#"{"refused":{"kind":"exists","why":"dataset already exists"}}"#);
+    assert!(lab.ok("zpool history p").contains("made by hand"));
+    let kind = r#"{"pool":"p","line":"","action":{"kind":{"name":"p/a"}}}"#;
+    assert_eq!(answered(kind), r#"{"done":{"kind":"filesystem"}}"#);
+    lab.ok("zfs snapshot -r p@s");
+    let what = r#"{"dataset":{"name":"p/a","recursive":true,"dependents":false,"defer":false}}"#;
+    let plan = format!(r#"{{"pool":"p","line":"","action":{{"plan":{what}}}}}"#);
+    assert_eq!(answered(&plan), r#"{"done":{"destroys":["p/a@s","p/a"]}}"#);
+    let bare = plan.replace("\"recursive\":true", "\"recursive\":false");
+    let refused = r#"{"refused":{"kind":"has_children","why":"filesystem has children","names":["p/a@s"]}}"#;
+    assert_eq!(answered(&bare), refused);
+    assert!(answered(&plan.replace("\"p\"", "\"q\"")).contains("other_pool"));
+    for wrong in ["", "{}", r#"{"pool":"p","line":"","action":{"kind":{"name":"p/a"}},"force":true}"#] {
+        assert!(answered(wrong).contains("not a command of this version"), "{wrong}");
+    }
+    let frames = exchange(3, kind);
+    assert!(frames[0].1.contains("version 3, this program 4: use the same version of weir"), "{frames:?}");
+    assert_eq!(lab.ok("zfs list -H -o name -r p/a"), "p/a\n", "nothing was destroyed");
+    lab.ok("zpool export p");
+    assert!(server.wait().unwrap().success());
+}
+
 #[test]
 fn the_process_with_the_pool_reports_its_devices() {
     let lab = Lab::new();

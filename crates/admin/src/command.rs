@@ -1,0 +1,244 @@
+//! Commands and their results as messages between the process that a user called and the one that has the pool open.
+//!
+//! ```text
+//!   {"pool":"tank","line":"zfs promote tank/b","action":{"change":{"change":"promote","name":"tank/b"}}}
+//!   {"done":"changed"}
+//!   {"refused":{"kind":"missing","why":"dataset does not exist"}}
+//! ```
+//!
+//! Messages are decoded strictly: an unknown field or variant is an error, so that no part of a command is ignored.
+
+use crate::change::{Author, Change};
+use crate::destroy::Destruction;
+use crate::refusal::{Refusal, RefusalKind};
+use serde::{Deserialize, Serialize};
+use weir_dsl::Scope;
+use weir_dsl::props::DatasetKind;
+use weir_engine::Engine;
+use weir_format::ObjsetKind;
+use weir_machine::Request;
+use weir_pool::PoolError;
+
+/// A command on a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// Name of the pool.
+    pub pool: String,
+    /// The user's command line for the pool's history; empty if it is there already.
+    pub line: String,
+    /// The work.
+    pub action: Action,
+}
+
+/// The work of a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Changes datasets.
+    Change(Change),
+    /// Finds what a destruction would destroy.
+    Plan(Destruction),
+    /// Finds the kind of a dataset or snapshot.
+    Kind {
+        /// Full name.
+        name: String,
+    },
+}
+
+/// The result of a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The change is on stable storage.
+    Changed,
+    /// Full names of datasets and snapshots, in the order in which they would be destroyed.
+    Destroys(Vec<String>),
+    /// The kind of a dataset.
+    #[serde(with = "JsonKind")]
+    Kind(DatasetKind),
+}
+
+/// Kind of a dataset.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "DatasetKind", rename_all = "snake_case")]
+enum JsonKind {
+    /// A file system.
+    Filesystem,
+    /// A volume.
+    Volume,
+    /// A snapshot.
+    Snapshot,
+    /// A bookmark.
+    Bookmark,
+}
+
+/// The answer to a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The command was carried out.
+    Done(Outcome),
+    /// The command was refused or failed.
+    Refused(Refusal),
+}
+
+impl From<Result<Outcome, Refusal>> for Answer {
+    fn from(result: Result<Outcome, Refusal>) -> Self {
+        match result {
+            Ok(outcome) => Answer::Done(outcome),
+            Err(refusal) => Answer::Refused(refusal),
+        }
+    }
+}
+
+impl From<Answer> for Result<Outcome, Refusal> {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Done(outcome) => Ok(outcome),
+            Answer::Refused(refusal) => Err(refusal),
+        }
+    }
+}
+
+impl Command {
+    /// Decodes a command.
+    ///
+    /// # Errors
+    /// The reason why the text is no command.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+
+    /// Encodes the command.
+    ///
+    /// # Errors
+    /// If a value cannot be written as JSON; those of commands can.
+    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    /// Carries the command out on the pool that it names. `author` has the command line.
+    ///
+    /// # Errors
+    /// The reason why it is refused or failed.
+    pub async fn run(self, engine: &Engine, author: &mut Author) -> Result<Outcome, Refusal> {
+        let name = engine.name();
+        if self.pool != name && self.pool != engine.shown().config.guid.to_string() {
+            return Err(Refusal::new(RefusalKind::OtherPool, format!("this process has pool '{name}' open")));
+        }
+        self.action.run(engine, author).await
+    }
+}
+
+impl Answer {
+    /// Decodes an answer.
+    ///
+    /// # Errors
+    /// The reason why the text is no answer.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+
+    /// Encodes the answer.
+    ///
+    /// # Errors
+    /// If a value cannot be written as JSON; those of answers can.
+    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+}
+
+impl Action {
+    /// Carries the action out on an open pool.
+    ///
+    /// # Errors
+    /// The reason why it is refused or failed.
+    pub async fn run(self, engine: &Engine, author: &mut Author) -> Result<Outcome, Refusal> {
+        match self {
+            Action::Change(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
+            Action::Plan(destruction) => {
+                let plan = destruction.plan(engine).await?;
+                Ok(Outcome::Destroys(
+                    plan.into_iter().flat_map(|step| step.snapshots.into_iter().chain(step.head)).collect(),
+                ))
+            }
+            Action::Kind { name } => kind_of(engine, &name).await.map(Outcome::Kind),
+        }
+    }
+}
+
+async fn kind_of(engine: &Engine, name: &str) -> Result<DatasetKind, Refusal> {
+    let rq = &Request::internal("kind");
+    let dsl = engine.dsl_in(rq, Scope::Path(name)).await?;
+    let of = name.split('@').next().unwrap_or(name);
+    let dir = dsl.dir_named(of).ok_or_else(Refusal::missing)?;
+    if name.contains('@') {
+        return dsl.find(rq, name).await.map(|_| DatasetKind::Snapshot).map_err(|_| Refusal::missing());
+    }
+    match dsl.kind(rq, dir).await.map_err(PoolError::from)? {
+        ObjsetKind::Zvol => Ok(DatasetKind::Volume),
+        _ => Ok(DatasetKind::Filesystem),
+    }
+}
+
+/// Name and body of a fuzz target.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Fuzz targets of this crate: each must return for any input, in time and memory bounded by the input's length.
+pub const TARGETS: &[Target] = &[("admin_command", command_target), ("admin_answer", answer_target)];
+
+fn command_target(data: &[u8]) {
+    if let Ok(command) = Command::from_json(data) {
+        let again = command.to_json().and_then(|bytes| Command::from_json(&bytes));
+        assert_eq!(again.ok(), Some(command));
+    }
+}
+
+fn answer_target(data: &[u8]) {
+    if let Ok(answer) = Answer::from_json(data) {
+        let again = answer.to_json().and_then(|bytes| Answer::from_json(&bytes));
+        assert_eq!(again.ok(), Some(answer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_and_answers_convert_to_json_and_back() {
+        let command = Command {
+            pool: "tank".into(),
+            line: "zfs promote tank/b".into(),
+            action: Action::Change(Change::Promote { name: "tank/b".into() }),
+        };
+        let json = concat!(
+            r#"{"pool":"tank","line":"zfs promote tank/b","#,
+            r#""action":{"change":{"change":"promote","name":"tank/b"}}}"#
+        );
+        assert_eq!(String::from_utf8(command.to_json().unwrap()).unwrap(), json);
+        assert_eq!(Command::from_json(json.as_bytes()).unwrap(), command);
+        let refused = Answer::Refused(Refusal::missing());
+        let json = r#"{"refused":{"kind":"missing","why":"dataset does not exist"}}"#;
+        assert_eq!(String::from_utf8(refused.to_json().unwrap()).unwrap(), json);
+        for answer in [refused, Answer::Done(Outcome::Changed), Answer::Done(Outcome::Kind(DatasetKind::Volume))] {
+            assert_eq!(Answer::from_json(&answer.to_json().unwrap()).unwrap(), answer);
+        }
+    }
+
+    #[test]
+    fn unknown_parts_are_errors() {
+        for json in [
+            r#"{"pool":"p","line":"","action":{"change":{"change":"promote","name":"p/a","force":true}}}"#,
+            r#"{"pool":"p","line":"","action":{"change":{"change":"destroy_everything"}}}"#,
+            r#"{"pool":"p","line":"","more":1,"action":{"kind":{"name":"p"}}}"#,
+            r#"{"pool":"p","action":{"kind":{"name":"p"}}}"#,
+            "",
+            "[[[[[[[[",
+        ] {
+            assert!(Command::from_json(json.as_bytes()).is_err(), "{json}");
+        }
+        assert!(Command::from_json("[".repeat(1 << 20).as_bytes()).is_err(), "deep nesting is bounded");
+    }
+}

@@ -1,0 +1,258 @@
+//! `zfs destroy` of datasets and snapshots: what goes, in which order, and what prevents it.
+
+use crate::change::Author;
+use crate::refusal::{Refusal, RefusalKind};
+use crate::selection::{below, snapshots};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use weir_dsl::{Dsl, Scope};
+use weir_engine::Engine;
+use weir_format::ObjectId;
+use weir_machine::Request;
+use weir_pool::PoolError;
+
+/// Datasets or snapshots to destroy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Destruction {
+    /// A file system or volume.
+    Dataset {
+        /// Full name.
+        name: String,
+        /// Whether its snapshots and descendants go with it.
+        recursive: bool,
+        /// Whether also the clones of their snapshots go.
+        dependents: bool,
+        /// Whether snapshots that are held or cloned are destroyed later.
+        defer: bool,
+    },
+    /// Snapshots of a dataset.
+    Snapshots {
+        /// Full name of the dataset.
+        name: String,
+        /// Names and ranges of snapshots: `a,b%d,%f,g%`.
+        snapshots: String,
+        /// Whether those of the same names of the descendants go with them.
+        recursive: bool,
+        /// Whether those that are held or cloned are destroyed later.
+        defer: bool,
+    },
+}
+
+/// Snapshots that go together, and then their file system or volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DestroyStep {
+    /// Full names of the snapshots.
+    pub snapshots: Vec<String>,
+    /// Full name of the dataset.
+    pub head: Option<String>,
+}
+
+impl Destruction {
+    /// Everything that is destroyed, in order.
+    ///
+    /// # Errors
+    /// Refusals because of clones, children or missing names; errors of reading the pool.
+    pub async fn plan(&self, engine: &Engine) -> Result<Vec<DestroyStep>, Refusal> {
+        let rq = &Request::internal("destroy");
+        match self {
+            Destruction::Snapshots { name, snapshots, recursive, .. } => {
+                let dsl = engine.dsl_in(rq, Scope::Subtree(name)).await?;
+                named_snapshots(rq, &dsl, name, snapshots, *recursive).await
+            }
+            Destruction::Dataset { name, recursive, dependents, .. } => {
+                let mut dsl = engine.dsl_in(rq, Scope::Subtree(name)).await?;
+                if has_clones(rq, &dsl, name).await? {
+                    // The clones may be anywhere.
+                    dsl = engine.dsl_in(rq, Scope::All).await?;
+                }
+                tree(rq, &dsl, name, *recursive, *dependents).await
+            }
+        }
+    }
+
+    /// Destroys everything that the plan contains.
+    ///
+    /// # Errors
+    /// Errors of [`Destruction::plan`], and of the checks that each sync task makes before it changes anything.
+    pub(crate) async fn run(&self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
+        let plan = self.plan(engine).await?;
+        let rq = &Request::internal("destroy");
+        for head in plan.iter().filter_map(|step| step.head.as_ref()) {
+            // Before anything of it is gone.
+            if engine.is_used(rq, head).await? {
+                return Err(Refusal::new(RefusalKind::Busy, format!("'{head}' is busy: clients use it")));
+            }
+        }
+        let (Destruction::Dataset { defer, .. } | Destruction::Snapshots { defer, .. }) = self;
+        for step in plan {
+            if !step.snapshots.is_empty() {
+                engine.destroy_snapshots(step.snapshots, *defer).await?;
+                author.record(engine).await?;
+            }
+            if let Some(head) = step.head {
+                engine.destroy_dataset(head).await?;
+                author.record(engine).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a snapshot of a dataset or its descendants has clones.
+async fn has_clones(rq: &Request, dsl: &Dsl, top: &str) -> Result<bool, PoolError> {
+    for dir in below(dsl, top) {
+        // The first child is the next snapshot or the head.
+        if dsl.snapshots(rq, dir).await?.snapshots.iter().any(|snapshot| snapshot.phys.children > 1) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The snapshots that a list of names and ranges means; with `recursive` those of the same names below as well.
+async fn named_snapshots(
+    rq: &Request,
+    dsl: &Dsl,
+    of: &str,
+    list: &str,
+    recursive: bool,
+) -> Result<Vec<DestroyStep>, Refusal> {
+    let mut found = Vec::new();
+    for dir in below(dsl, of).into_iter().filter(|dir| recursive || dir.name == of) {
+        let there = snapshots(rq, dsl, dir).await?;
+        found.extend(chosen(&there, list).into_iter().map(|s| format!("{}@{s}", dir.name)));
+    }
+    if found.is_empty() {
+        let why = "could not find any snapshots to destroy; check snapshot names.";
+        return Err(Refusal::new(RefusalKind::NoSnapshots, why));
+    }
+    Ok(vec![DestroyStep { snapshots: found, head: None }])
+}
+
+/// Those of the snapshots (oldest first) that a list of names and ranges means: `a,b%d,%f,g%`.
+fn chosen<'a>(there: &'a [String], list: &str) -> Vec<&'a str> {
+    let at = |name: &str| there.iter().position(|s| s == name);
+    let mut out = BTreeSet::new();
+    for part in list.split(',') {
+        match part.split_once('%') {
+            None => out.extend(at(part)),
+            Some((first, last)) => {
+                let first = if first.is_empty() { Some(0) } else { at(first) };
+                let last = if last.is_empty() { there.len().checked_sub(1) } else { at(last) };
+                if let (Some(first), Some(last)) = (first, last) {
+                    out.extend(first..=last);
+                }
+            }
+        }
+    }
+    out.into_iter().filter_map(|i| there.get(i)).map(String::as_str).collect()
+}
+
+/// A file system or volume to destroy.
+struct Head {
+    name: String,
+    snapshots: Vec<String>,
+    /// The objects of its snapshots.
+    ids: BTreeSet<ObjectId>,
+    /// The snapshot that it is a clone of.
+    origin: ObjectId,
+}
+
+/// A dataset and its dependents, as far as `recursive` and `dependents` include them.
+async fn tree(
+    rq: &Request,
+    dsl: &Dsl,
+    name: &str,
+    recursive: bool,
+    dependents: bool,
+) -> Result<Vec<DestroyStep>, Refusal> {
+    if dsl.dir_named(name).is_none() {
+        return Err(Refusal::missing());
+    }
+    let mut tops = vec![name.to_owned()];
+    let mut heads: Vec<Head> = Vec::new();
+    while let Some(top) = tops.pop() {
+        for dir in below(dsl, &top) {
+            if heads.iter().any(|head| head.name == dir.name) {
+                continue;
+            }
+            let list = dsl.snapshots(rq, dir).await.map_err(PoolError::from)?;
+            let ids: BTreeSet<ObjectId> = list.snapshots.iter().map(|s| s.id).collect();
+            tops.extend(clones(dsl, &ids).filter(|_| dependents).map(str::to_owned));
+            let snapshots = list.snapshots.iter().map(|s| s.name.clone()).collect();
+            heads.push(Head { name: dir.name.clone(), snapshots, ids, origin: dir.phys.origin });
+        }
+    }
+    let all: BTreeSet<ObjectId> = heads.iter().flat_map(|head| &head.ids).copied().collect();
+    let goes = |name: &str| heads.iter().any(|head| head.name == name);
+    let others: Vec<String> = clones(dsl, &all).filter(|clone| !goes(clone)).map(str::to_owned).collect();
+    if !others.is_empty() {
+        return Err(Refusal::because_of(RefusalKind::HasClones, "filesystem has dependent clones", others));
+    }
+    let snapshots = heads.iter().flat_map(|head| &head.snapshots);
+    let more: Vec<String> = heads.iter().skip(1).map(|head| &head.name).chain(snapshots).cloned().collect();
+    if !recursive && !dependents && !more.is_empty() {
+        return Err(Refusal::because_of(RefusalKind::HasChildren, "filesystem has children", more));
+    }
+    let circle = "a parent is a clone of its own child; promote it first";
+    in_order(heads).ok_or_else(|| Refusal::new(RefusalKind::HasClones, circle))
+}
+
+/// Sorts datasets so that children precede their parents and clones their origins; `None` if there is no such order.
+fn in_order(mut heads: Vec<Head>) -> Option<Vec<DestroyStep>> {
+    let mut out = Vec::new();
+    while !heads.is_empty() {
+        let is_needed = |one: &Head| {
+            let child = |other: &Head| other.name.strip_prefix(&one.name).is_some_and(|rest| rest.starts_with('/'));
+            heads.iter().any(|other| child(other) || one.ids.contains(&other.origin))
+        };
+        let next = heads.iter().rposition(|head| !is_needed(head))?;
+        let head = heads.remove(next);
+        out.push(DestroyStep { snapshots: head.snapshots, head: Some(head.name) });
+    }
+    Some(out)
+}
+
+/// The datasets whose origin is one of these snapshots.
+fn clones<'a>(dsl: &'a Dsl, snapshots: &'a BTreeSet<ObjectId>) -> impl Iterator<Item = &'a str> {
+    dsl.dirs().into_iter().filter(|dir| snapshots.contains(&dir.phys.origin)).map(|dir| dir.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(name: &str, snapshot: u64, origin: u64) -> Head {
+        let (snapshots, ids) = match snapshot {
+            0 => Default::default(),
+            id => (vec![format!("{name}@{id}")], BTreeSet::from([ObjectId(id)])),
+        };
+        Head { name: name.into(), snapshots, ids, origin: ObjectId(origin) }
+    }
+
+    #[test]
+    fn children_and_clones_go_first() {
+        let order = |heads| in_order(heads).map(|d| d.into_iter().filter_map(|step| step.head).collect::<Vec<_>>());
+        let heads = vec![head("p/a", 5, 0), head("p/a/b", 6, 0), head("p/a/c", 0, 6), head("p/x", 0, 5)];
+        assert_eq!(order(heads).unwrap(), ["p/x", "p/a/c", "p/a/b", "p/a"]);
+        assert_eq!(order(vec![head("p/a", 0, 6), head("p/a/b", 6, 0)]), None);
+    }
+
+    #[test]
+    fn lists_and_ranges_of_snapshots() {
+        let there: Vec<String> = ["a", "b", "c", "d", "e"].map(String::from).to_vec();
+        for (list, wanted) in [
+            ("c", &["c"][..]),
+            ("e,a,x", &["a", "e"]),
+            ("b%d", &["b", "c", "d"]),
+            ("%b", &["a", "b"]),
+            ("d%,a", &["a", "d", "e"]),
+            ("%", &["a", "b", "c", "d", "e"]),
+            ("d%b", &[]),
+            ("x%d", &[]),
+        ] {
+            assert_eq!(chosen(&there, list), wanted, "{list}");
+        }
+    }
+}
