@@ -228,6 +228,20 @@ mod tests {
     }
 
     #[test]
+    fn the_seeds_of_fuzzing_are_messages() {
+        let seeds = |target: &str| {
+            let folder = format!("{}/../../fuzz/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
+            let files = std::fs::read_dir(folder).unwrap();
+            files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect::<Vec<_>>()
+        };
+        let commands = seeds("admin_command");
+        let answers = seeds("admin_answer");
+        assert!(commands.len() >= 9 && answers.len() >= 4);
+        commands.iter().for_each(|json| drop(Command::from_json(json).unwrap()));
+        answers.iter().for_each(|json| drop(Answer::from_json(json).unwrap()));
+    }
+
+    #[test]
     fn unknown_parts_are_errors() {
         for json in [
             r#"{"pool":"p","line":"","action":{"change":{"change":"promote","name":"p/a","force":true}}}"#,
