@@ -10,6 +10,7 @@
 
 use crate::change::{Author, Change};
 use crate::destroy::Destruction;
+use crate::pool::{self, Host, PoolChange, ProcessChange, ScrubProgress};
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
 use weir_dsl::Scope;
@@ -37,6 +38,14 @@ pub struct Command {
 pub enum Action {
     /// Changes datasets.
     Change(Change),
+    /// Changes the pool.
+    Pool(PoolChange),
+    /// Changes what the process that has the pool open does.
+    Process(ProcessChange),
+    /// Issues TRIM for all free space.
+    Trim,
+    /// Finds the last scrub.
+    Scrub,
     /// Finds what a destruction would destroy.
     Plan(Destruction),
     /// Finds the kind of a dataset or snapshot.
@@ -52,6 +61,13 @@ pub enum Action {
 pub enum Outcome {
     /// The change is on stable storage.
     Changed,
+    /// Bytes trimmed, over all devices.
+    Trimmed {
+        /// The number.
+        bytes: u64,
+    },
+    /// The last scrub, if there was one.
+    Scrub(Option<ScrubProgress>),
     /// Full names of datasets and snapshots, in the order in which they would be destroyed.
     Destroys(Vec<String>),
     /// The kind of a dataset.
@@ -122,12 +138,12 @@ impl Command {
     ///
     /// # Errors
     /// The reason why it is refused or failed.
-    pub async fn run(self, engine: &Engine, author: &mut Author) -> Result<Outcome, Refusal> {
-        let name = engine.name();
-        if self.pool != name && self.pool != engine.shown().config.guid.to_string() {
+    pub async fn run(self, host: &impl Host, author: &mut Author) -> Result<Outcome, Refusal> {
+        let name = host.engine().name();
+        if self.pool != name && self.pool != host.engine().shown().config.guid.to_string() {
             return Err(Refusal::new(RefusalKind::OtherPool, format!("this process has pool '{name}' open")));
         }
-        self.action.run(engine, author).await
+        self.action.run(host, author).await
     }
 }
 
@@ -154,8 +170,13 @@ impl Action {
     ///
     /// # Errors
     /// The reason why it is refused or failed.
-    pub async fn run(self, engine: &Engine, author: &mut Author) -> Result<Outcome, Refusal> {
+    pub async fn run(self, host: &impl Host, author: &mut Author) -> Result<Outcome, Refusal> {
+        let engine = host.engine();
         match self {
+            Action::Pool(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
+            Action::Process(change) => change.run(host).await.map(|()| Outcome::Changed),
+            Action::Trim => Ok(Outcome::Trimmed { bytes: engine.trim().await? }),
+            Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Change(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
             Action::Plan(destruction) => {
                 let plan = destruction.plan(engine).await?;

@@ -1,4 +1,4 @@
-//! Administrators' commands on datasets as types, and their execution by the process that has the pool open.
+//! Administrators' commands as types, and their execution by the process that has the pool open.
 //!
 //! ```text
 //!   command line ── cli parses ─► Command ── JSON ─► process that has the pool open ── run ─► Engine: sync tasks
@@ -18,6 +18,7 @@ mod change;
 mod command;
 mod create;
 mod destroy;
+mod pool;
 mod properties;
 mod refusal;
 mod reservation;
@@ -28,5 +29,6 @@ pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
 pub use command::{Action, Answer, Command, Outcome, TARGETS};
 pub use create::{CreateDataset, NewKind, file_system};
 pub use destroy::Destruction;
+pub use pool::{Host, PoolChange, ProcessChange, ScrubProgress};
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

@@ -7,6 +7,7 @@
 mod admin;
 mod args;
 mod call;
+mod command_target;
 mod demo;
 mod failure;
 mod json;

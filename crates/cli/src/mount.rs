@@ -220,7 +220,7 @@ impl OpenedPool {
         let done = match lock(&served.close_mode).take() {
             None => served.writable.close(),
             Some(close_mode) => {
-                let done = served.writable.end(close_mode.destroyed, true);
+                let done = served.writable.end(close_mode.destroyed);
                 served.served_pool.let_go();
                 // Sending fails if the administrator's command was interrupted, which is ignored.
                 let _ = close_mode.done.send(done.clone());

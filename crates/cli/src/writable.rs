@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::locks::{Locks, lock};
 use crate::turn::in_turn_of;
+use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_admin::Refusal;
@@ -198,18 +199,8 @@ impl WritablePool {
     }
 
     /// Exports or destroys the pool. If this process serves the pool, the process exits.
-    pub fn end(self, destroyed: bool, force: bool) -> Result<(), String> {
-        if let Hold::Process(served_pool) = &self.hold {
-            if !force && served_pool.is_used() {
-                return Err("pool is busy: clients use it (-f ends that)".into());
-            }
-            return self.machine.block_on(served_pool.end(destroyed));
-        }
-        let done = match destroyed {
-            true => self.machine.block_on(self.engine.destroy()),
-            false => self.machine.block_on(self.engine.export()),
-        };
-        done.map_err(|error| error.to_string())
+    pub fn end(self, destroyed: bool) -> Result<(), String> {
+        self.machine.block_on(weir_admin::Host::close(&self, destroyed))
     }
 
     /// Leaves the pool in use by this machine when it is closed, even if it was exported before.
@@ -218,6 +209,37 @@ impl WritablePool {
             *exported_before = false;
         }
         self
+    }
+}
+
+/// A pool that this command has opened: nothing runs in the background, and no client uses it.
+impl weir_admin::Host for WritablePool {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn go_on_scrubbing(&self) {
+        if let Some(served_pool) = self.served_pool() {
+            served_pool.go_on_scrubbing();
+        }
+    }
+
+    fn is_scrubbing(&self) -> Result<bool, String> {
+        self.served_pool().map_or(Ok(false), |served_pool| served_pool.is_scrubbing())
+    }
+
+    fn is_used(&self) -> bool {
+        self.served_pool().is_some_and(|served_pool| served_pool.is_used())
+    }
+
+    fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            match (&self.hold, destroyed) {
+                (Hold::Process(served_pool), _) => served_pool.end(destroyed).await,
+                (Hold::Own { .. }, true) => self.engine.destroy().await.map_err(|error| error.to_string()),
+                (Hold::Own { .. }, false) => self.engine.export().await.map_err(|error| error.to_string()),
+            }
+        })
     }
 }
 

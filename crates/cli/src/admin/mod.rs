@@ -7,7 +7,7 @@
 //!        └─────────────── Answer (JSON) ◄────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Changes of datasets are [`weir_admin::Command`]s: this process parses the command line and prints the answer, the other
+//! Changes of datasets and pools are [`weir_admin::Command`]s: this process parses the command line and prints the answer, the other
 //! one carries the command out. Of the other commands, the whole command line is sent, and output, prompts and the exit code
 //! come back: the command is the same function in both processes; only its [`crate::call::Call`] differs.
 //!
@@ -25,7 +25,7 @@ mod served_pool;
 mod server;
 
 pub use client::{ask, send};
-pub use served_pool::{CloseMode, ServedPool};
+pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::AdminSocket;
 
 use crate::locks::{self, Identity};

@@ -2,10 +2,12 @@
 
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks};
+use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{mpsc, oneshot};
+use weir_admin::Host;
 use weir_daemon::Exports;
 use weir_engine::Engine;
 use weir_engine::scrub::ScanLimits;
@@ -32,6 +34,31 @@ pub struct ServedPool {
     front: OnceLock<Arc<Exports>>,
     close_requests: mpsc::Sender<CloseMode>,
     scrub: Mutex<Scrub>,
+}
+
+/// This process, for commands on the pool that it has open.
+pub struct ServingHost(pub Arc<ServedPool>);
+
+impl Host for ServingHost {
+    fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    fn go_on_scrubbing(&self) {
+        self.0.go_on_scrubbing();
+    }
+
+    fn is_scrubbing(&self) -> Result<bool, String> {
+        self.0.is_scrubbing()
+    }
+
+    fn is_used(&self) -> bool {
+        self.0.is_used()
+    }
+
+    fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.0.end(destroyed))
+    }
 }
 
 /// State of the scrub task: whether it runs, and whether a scrub was begun since the task last checked.

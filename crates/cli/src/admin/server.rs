@@ -6,10 +6,10 @@
 //! to its end, or until it checks [`Call::is_gone`].
 #![allow(clippy::disallowed_methods, reason = "the socket of a real process, in real time")]
 
-use super::{ServedPool, own_socket};
+use super::{ServedPool, ServingHost, own_socket};
 use crate::call::{Call, Input, Line};
+use crate::command_target::now;
 use crate::failure::Failure;
-use crate::zfs::target::now;
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -171,7 +171,7 @@ async fn connection(
 }
 
 /// Carries out a command of a user, and brings the exports up to date.
-async fn carry_out(served_pool: &ServedPool, json: &[u8], ids: (u32, u32)) -> Answer {
+async fn carry_out(served_pool: &Arc<ServedPool>, json: &[u8], ids: (u32, u32)) -> Answer {
     let command = match Command::from_json(json) {
         Ok(command) => command,
         Err(error) => {
@@ -180,7 +180,7 @@ async fn carry_out(served_pool: &ServedPool, json: &[u8], ids: (u32, u32)) -> An
     };
     let (uid, gid) = ids;
     let mut author = Author { uid, gid, now: now(), command: command.line.clone() };
-    let done = command.run(&served_pool.engine, &mut author).await;
+    let done = command.run(&ServingHost(served_pool.clone()), &mut author).await;
     // A command that failed may have changed something before.
     if let Err(failure) = served_pool.renew().await {
         tracing::warn!("the exports are not up to date: {failure}");

@@ -4,6 +4,7 @@ use super::target::{self, words};
 use super::values::{self, When};
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
+use crate::command_target::now;
 use crate::failure::Failure;
 use crate::options::Places;
 use crate::secrets::{EncryptionArgs, KeyPrompt};
@@ -162,7 +163,7 @@ fn take(properties: &mut Vec<(String, Value)>, name: &str) -> Option<u64> {
 /// Removes the properties that are fixed at creation, and returns the description of a file system that this user and
 /// group create now.
 pub fn file_system(owner: (u32, u32), properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
-    weir_admin::file_system(owner, target::now(), properties)
+    weir_admin::file_system(owner, now(), properties)
 }
 
 /// Runs `zfs clone`.

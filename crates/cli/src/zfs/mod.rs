@@ -13,7 +13,7 @@ mod select;
 mod set;
 mod snapshot;
 mod sort;
-pub(crate) mod target;
+mod target;
 mod userspace;
 mod values;
 

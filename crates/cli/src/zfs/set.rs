@@ -1,10 +1,11 @@
 //! `zfs set` and `zfs inherit`: properties of datasets.
 
 use super::identity::{self, Of};
-use super::target::{self, CommandTarget, words};
+use super::target::{self, words};
 use super::values::{self, When};
 use crate::args::CommandLine;
 use crate::call::Call;
+use crate::command_target::CommandTarget;
 use crate::failure::Failure;
 use crate::options::Places;
 use crate::writable::refused;

@@ -2,14 +2,12 @@
 
 use crate::args::CommandLine;
 use crate::call::Call;
+use crate::command_target::CommandTarget;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
-use crate::pools::search;
-use crate::writable::{WritablePool, WriteIntent};
+use crate::writable::refused;
 use clap::Parser;
-use std::path::Path;
-use weir_blocks::vdev::LeafHealth;
-use weir_pool::PoolError;
+use weir_admin::{Action, PoolChange, RefusalKind};
 
 /// Clear the errors of a pool or of its devices, and resume a suspended pool.
 #[derive(Debug, Parser)]
@@ -25,31 +23,14 @@ pub struct ClearArgs {
 /// Runs the command.
 pub fn run(call: &Call, args: &ClearArgs) -> Result<u8, Failure> {
     let [pool, devices @ ..] = args.words.as_slice() else { return Err(ClearArgs::misused("missing pool name")) };
-    let intent = WriteIntent { search: search(call, &args.places.dirs)?, pool: pool.clone(), ..WriteIntent::default() };
-    WritablePool::of_call(call, &intent)?.with(async |engine| {
-        let health = engine.cache.blocks().tree().health();
-        let mut chosen = Vec::new();
-        for device in devices {
-            let found = health.iter().find(|leaf| is_called(leaf, device));
-            let none = || Failure::failed(format!("cannot clear errors for {device}: no such device in pool"));
-            chosen.push(Some(found.ok_or_else(none)?.guid));
-        }
-        if chosen.is_empty() {
-            chosen.push(None);
-        }
-        for leaf in chosen {
-            engine.clear(leaf).await.map_err(|error| match error {
-                PoolError::Refused { what } => Failure::failed(format!("cannot clear errors for {pool}: {what}")),
-                other => other.into(),
-            })?;
-        }
-        Ok(())
+    let change = PoolChange::Clear { devices: devices.to_vec() };
+    CommandTarget::of_pool(call, &args.places, pool)?.with(|target| {
+        target.attempt(Action::Pool(change))?.map_err(|refusal| match (refusal.kind, refusal.names.as_slice()) {
+            (RefusalKind::Missing, [device]) => {
+                Failure::failed(format!("cannot clear errors for {device}: {}", refusal.why))
+            }
+            _ => refused(&format!("cannot clear errors for {pool}"), refusal),
+        })
     })?;
     Ok(0)
-}
-
-/// Whether a leaf has that GUID, name or path, or its path ends in that name.
-fn is_called(leaf: &LeafHealth, device: &str) -> bool {
-    let file_name = |path: &str| Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
-    leaf.guid.to_string() == device || leaf.name == device || file_name(&leaf.name).as_deref() == Some(device)
 }

@@ -2,15 +2,17 @@
 
 use crate::args::CommandLine;
 use crate::call::Call;
+use crate::command_target::CommandTarget;
 use crate::failure::Failure;
 use crate::locks::lock;
 use crate::options::PoolDirs;
 use crate::pools::{names, search};
 use crate::turn::in_turn_of;
-use crate::writable::{WritablePool, WriteIntent};
+use crate::writable::refused;
 use clap::Parser;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
+use weir_admin::{Action, PoolChange, ProcessChange};
 use weir_pool::assemble::state;
 
 /// Close pools and mark them as exported.
@@ -77,10 +79,15 @@ pub struct LabelclearArgs {
 /// Bytes of a label; two labels are at the start of a device and two at its end.
 const LABEL_BYTES: u64 = 256 << 10;
 
-/// Opens a pool for changes.
-fn open(call: &Call, places: &PoolDirs, pool: &str) -> Result<WritablePool, Failure> {
-    let intent = WriteIntent { search: search(call, &places.dirs)?, pool: pool.to_owned(), ..WriteIntent::default() };
-    WritablePool::of_call(call, &intent)
+/// Closes a pool for good. A process that has it open ends.
+fn close(call: &Call, places: &PoolDirs, pool: &str, doing: &str, change: ProcessChange) -> Result<(), Failure> {
+    let target = CommandTarget::of_pool(call, places, pool)?;
+    let done = target.attempt(Action::Process(change))?;
+    if done.is_err() {
+        // A pool that this command has opened stays as it was.
+        target.with(|_| Ok(()))?;
+    }
+    done.map(drop).map_err(|refusal| refused(doing, refusal))
 }
 
 /// Runs `zpool export`.
@@ -95,9 +102,8 @@ pub fn export(call: &Call, args: &ExportArgs) -> Result<u8, Failure> {
         return Err(ExportArgs::misused("missing pool argument"));
     }
     for pool in pools {
-        let writable = open(call, &args.places, &pool)?;
-        let done = writable.end(false, args.force);
-        done.map_err(|why| Failure::failed(format!("cannot export '{pool}': {why}")))?;
+        let change = ProcessChange::Close { destroyed: false, force: args.force };
+        close(call, &args.places, &pool, &format!("cannot export '{pool}'"), change)?;
     }
     Ok(0)
 }
@@ -105,9 +111,8 @@ pub fn export(call: &Call, args: &ExportArgs) -> Result<u8, Failure> {
 /// Runs `zpool destroy`.
 pub fn destroy(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
     let [pool] = args.pools.as_slice() else { return Err(DestroyArgs::misused("missing pool argument")) };
-    let writable = open(call, &args.places, pool)?;
-    let done = writable.end(true, args.force);
-    done.map_err(|why| Failure::failed(format!("cannot destroy '{pool}': {why}")))?;
+    let change = ProcessChange::Close { destroyed: true, force: args.force };
+    close(call, &args.places, pool, &format!("cannot destroy '{pool}'"), change)?;
     Ok(0)
 }
 
@@ -119,7 +124,11 @@ pub fn sync(call: &Call, args: &SyncArgs) -> Result<u8, Failure> {
         pools = names(call, &search(call, &args.places.dirs)?)?;
     }
     for pool in pools {
-        open(call, &args.places, &pool)?.with(async |engine| Ok(engine.sync().await?))?;
+        let target = CommandTarget::of_pool(call, &args.places, &pool)?;
+        target.with(|target| {
+            let done = target.attempt(Action::Pool(PoolChange::Sync))?;
+            done.map_err(|refusal| refused(&format!("cannot sync '{pool}'"), refusal))
+        })?;
     }
     Ok(0)
 }

@@ -1,22 +1,21 @@
 //! `zpool scrub`, `zpool trim`: passes over the whole pool.
 
-use crate::admin::ServedPool;
+use crate::admin::{ServedPool, ServingHost};
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
+use crate::command_target::{CommandTarget, Place, now};
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::mount::OpenedPool;
 use crate::options::PoolDirs;
-use crate::pools::search;
 use crate::units::{human_bytes, percent};
-use crate::writable::{WritablePool, WriteIntent};
+use crate::writable::{WritablePool, refused};
 use clap::Parser;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
+use weir_admin::{Action, Author, Outcome, PoolChange, ProcessChange, Refusal, ScrubProgress};
 use weir_dsl::props::human_size;
-use weir_engine::Engine;
-use weir_engine::scrub::Progress;
-use weir_machine::Request;
 
 /// Start, resume, pause or stop a scrub.
 ///
@@ -56,11 +55,6 @@ pub struct TrimArgs {
     pools: Vec<String>,
 }
 
-fn open(call: &Call, places: &PoolDirs, pool: &str) -> Result<WritablePool, Failure> {
-    let intent = WriteIntent { search: search(call, &places.dirs)?, pool: pool.to_owned(), ..WriteIntent::default() };
-    WritablePool::of_call(call, &intent)
-}
-
 /// Runs `zpool scrub`: starts a scrub or resumes a paused or interrupted one. A process that has the pool open scrubs
 /// it in the background, and the command returns at once, or with `-w` when the scrub ends. If no process has the pool
 /// open, the command itself scrubs it. `-p` pauses a running scrub, `-s` stops it.
@@ -72,17 +66,24 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
         return Err(ScrubArgs::misused("-p and -s do not go together"));
     }
     for pool in &args.pools {
-        let writable = open(call, &args.places, pool)?;
+        let target = CommandTarget::of_pool(call, &args.places, pool)?;
         if args.pause || args.stop {
-            writable.with(async |engine| interrupt(engine, args, pool).await)?;
-        } else if let Some(served_pool) = writable.served_pool().cloned() {
-            writable.with(async |engine| {
-                start(engine, pool).await?;
-                served_pool.go_on_scrubbing();
-                if args.wait { show_to_end(call, &served_pool, pool).await } else { Ok(()) }
-            })?;
-        } else {
-            at_rest(call, writable, pool)?;
+            target.with(|target| interrupt(target, args, pool))?;
+            continue;
+        }
+        match target.place() {
+            Place::There(_) => {
+                let started = target.attempt(Action::Process(ProcessChange::StartScrub))?;
+                started.map_err(|refusal| failed("start", pool, &refusal.why))?;
+                if args.wait {
+                    follow_there(call, &target, pool)?;
+                }
+            }
+            Place::Here(_) => {
+                if let Place::Here(writable) = target.into_place() {
+                    at_rest(call, writable, pool)?;
+                }
+            }
         }
     }
     Ok(0)
@@ -92,28 +93,26 @@ fn failed(what: &str, pool: &str, why: &dyn Display) -> Failure {
     Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"))
 }
 
-async fn start(engine: &Engine, pool: &str) -> Result<(), Failure> {
-    engine.scrub_start().await.map_err(|error| failed("start", pool, &error))
-}
-
 /// Pauses or stops a scrub.
-async fn interrupt(engine: &Engine, args: &ScrubArgs, pool: &str) -> Result<(), Failure> {
-    match args.pause {
-        true => engine.scrub_pause().await.map_err(|error| failed("pause", pool, &error)),
-        false => engine.scrub_stop().await.map_err(|error| failed("cancel", pool, &error)),
-    }
+fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result<(), Failure> {
+    let (what, change) = match args.pause {
+        true => ("pause", PoolChange::PauseScrub),
+        false => ("cancel", PoolChange::StopScrub),
+    };
+    target.attempt(Action::Pool(change))?.map(drop).map_err(|refusal| failed(what, pool, &refusal.why))
 }
 
 /// Scrubs a pool that no process had open. This takes up to days, so this process runs the commands of other processes
 /// on the pool meanwhile.
 fn at_rest(call: &Call, writable: WritablePool, pool: &str) -> Result<(), Failure> {
     let machine = writable.machine.clone();
-    let started = machine.block_on(start(&writable.engine, pool));
+    let started = machine.block_on(writable.engine.scrub_start());
+    let started = started.map_err(|error| failed("start", pool, &error));
     let opened = OpenedPool::writable(writable, &Limits::of_command())?;
     let done = started.and_then(|()| {
         let Some(served_pool) = opened.served_pool() else { return Ok(()) };
         served_pool.go_on_scrubbing();
-        match machine.block_on(opened.serve_commands(show_to_end(call, served_pool, pool)))? {
+        match machine.block_on(opened.serve_commands(follow_here(call, served_pool, pool)))? {
             Some(()) => Ok(()),
             None => Err(Failure::failed(format!("cannot go on scrubbing {pool}: another command closed the pool"))),
         }
@@ -122,52 +121,84 @@ fn at_rest(call: &Call, writable: WritablePool, pool: &str) -> Result<(), Failur
     done.and(closed)
 }
 
-/// Shows the progress of the scrub task of this process, and its result.
-async fn show_to_end(call: &Call, served_pool: &ServedPool, pool: &str) -> Result<(), Failure> {
-    let done = follow(call, served_pool, pool).await;
-    if call.caller.terminal {
-        call.eprint(format_args!("\n"));
+/// Shows the progress of the scrub task of this process until it ends, and its result.
+async fn follow_here(call: &Call, served_pool: &Arc<ServedPool>, pool: &str) -> Result<(), Failure> {
+    let host = ServingHost(served_pool.clone());
+    let mut shown = ShownScrub::new(call, pool);
+    loop {
+        let mut author = Author { uid: 0, gid: 0, now: now(), command: String::new() };
+        let outcome = Action::Scrub.run(&host, &mut author).await;
+        match shown.show(outcome)? {
+            Some(pause) => served_pool.machine.clock.sleep(pause).await,
+            None => return Ok(()),
+        }
     }
-    if let Some(progress) = done? {
-        outln!(call, "{pool}: {}", progress_line(&progress));
+}
+
+/// Shows the progress of the scrub in the process that has the pool open until it ends, and its result.
+fn follow_there(call: &Call, target: &CommandTarget<'_>, pool: &str) -> Result<(), Failure> {
+    let machine = call.machine()?;
+    let mut shown = ShownScrub::new(call, pool);
+    while let Some(pause) = shown.show(target.attempt(Action::Scrub)?)? {
+        machine.block_on(machine.clock.sleep(pause));
     }
     Ok(())
 }
 
-/// Shows the progress if standard error is a terminal.
-fn show(call: &Call, pool: &str, progress: &Progress) {
-    if call.caller.terminal {
-        call.eprint(format_args!("\r\x1b[K{pool}: {}", progress_line(progress)));
-    }
+/// Progress of a scrub on the caller's terminal, and its result on standard output.
+struct ShownScrub<'a> {
+    call: &'a Call,
+    pool: &'a str,
+    pause: Duration,
 }
 
-/// Shows the progress until the scrub task ends or the caller disconnects. Returns the last progress.
-async fn follow(call: &Call, served_pool: &ServedPool, pool: &str) -> Result<Option<Progress>, Failure> {
-    let engine = &served_pool.engine;
-    let mut pause = MIN_PAUSE;
-    loop {
-        let works = served_pool.is_scrubbing().map_err(|error| failed("go on", pool, &error))?;
-        let progress = engine.scrub(&Request::internal("scrub")).await;
-        let progress = progress.map_err(|error| failed("go on", pool, &error))?;
-        let runs = |p: &&Progress| p.is_open() && !p.is_paused() && works && !call.is_gone();
-        let Some(now) = progress.as_ref().filter(runs) else { return Ok(progress) };
-        show(call, pool, now);
-        engine.machine.clock.sleep(pause).await;
-        pause = pause.saturating_mul(2).min(MAX_PAUSE);
+impl<'a> ShownScrub<'a> {
+    fn new(call: &'a Call, pool: &'a str) -> Self {
+        ShownScrub { call, pool, pause: MIN_PAUSE }
+    }
+
+    /// Shows the progress. Returns the pause before the next look; `None` if the scrub is not running any more.
+    fn show(&mut self, outcome: Result<Outcome, Refusal>) -> Result<Option<Duration>, Failure> {
+        let pool = self.pool;
+        let is_terminal = self.call.caller.terminal;
+        let progress = match outcome {
+            Ok(Outcome::Scrub(progress)) => progress,
+            other => {
+                if is_terminal {
+                    self.call.eprint(format_args!("\n"));
+                }
+                let why = other.err().map_or_else(|| "the answer is no scrub".to_owned(), |refusal| refusal.why);
+                return Err(failed("go on", pool, &why));
+            }
+        };
+        if let Some(now) = progress.filter(|progress| progress.is_running) {
+            if is_terminal {
+                self.call.eprint(format_args!("\r\x1b[K{pool}: {}", progress_line(&now)));
+            }
+            let pause = self.pause;
+            self.pause = pause.saturating_mul(2).min(MAX_PAUSE);
+            return Ok(Some(pause));
+        }
+        if is_terminal {
+            self.call.eprint(format_args!("\n"));
+        }
+        if let Some(progress) = progress {
+            outln!(self.call, "{pool}: {}", progress_line(&progress));
+        }
+        Ok(None)
     }
 }
 
 /// Progress of a scrub in one line.
-fn progress_line(progress: &Progress) -> String {
-    let scan = &progress.scan;
-    let examined = human_size(scan.examined_bytes);
-    let all = human_size(scan.to_examine_bytes);
-    let found = format!("{} repaired, {} errors", human_size(scan.processed_bytes), scan.errors);
-    if progress.is_finished() {
+fn progress_line(progress: &ScrubProgress) -> String {
+    let examined = human_size(progress.examined_bytes);
+    let all = human_size(progress.to_examine_bytes);
+    let found = format!("{} repaired, {} errors", human_size(progress.repaired_bytes), progress.errors);
+    if progress.is_finished {
         return format!("scrubbed {examined} in {} s, {found}", progress.active_s);
     }
-    let part = percent(scan.examined_bytes, scan.to_examine_bytes).min(100.0);
-    let left = progress.left_s().map_or_else(String::new, |s| format!(", {} left", time(s)));
+    let part = percent(progress.examined_bytes, progress.to_examine_bytes).min(100.0);
+    let left = progress.left_s.map_or_else(String::new, |s| format!(", {} left", time(s)));
     format!("{examined} of {all} scrubbed, {part:.1}%, {found}{left}")
 }
 
@@ -182,9 +213,12 @@ pub fn trim(call: &Call, args: &TrimArgs) -> Result<u8, Failure> {
         return Err(TrimArgs::misused("missing pool name argument"));
     }
     for pool in &args.pools {
-        let failed = |why: String| Failure::failed(format!("cannot trim {pool}: {why}"));
-        let bytes = open(call, &args.places, pool)?
-            .with(async |engine| engine.trim().await.map_err(|e| failed(e.to_string())))?;
+        let outcome = CommandTarget::of_pool(call, &args.places, pool)?.with(|target| {
+            target.attempt(Action::Trim)?.map_err(|refusal| refused(&format!("cannot trim {pool}"), refusal))
+        })?;
+        let Outcome::Trimmed { bytes } = outcome else {
+            return Err(Failure::failed(format!("cannot trim {pool}: the answer is no number of bytes")));
+        };
         outln!(call, "{pool}: {} trimmed", human_bytes(bytes));
     }
     Ok(0)

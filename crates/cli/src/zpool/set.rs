@@ -4,18 +4,15 @@ use super::create::{comment, stored};
 use super::opened::OpenedPools;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
+use crate::command_target::CommandTarget;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
-use crate::pools::search;
-use crate::writable::{WritablePool, WriteIntent};
+use crate::writable::refused;
 use crate::zdb::stamp;
 use clap::Parser;
-use weir_dmu::zap::{self, NewZap};
-use weir_dsl::sync_tasks::DslSyncContext;
-use weir_engine::TxgSync;
+use weir_admin::{Action, PoolChange};
 use weir_engine::create::PoolValue;
-use weir_format::dsl::pool as names;
-use weir_format::{NvList, ObjectId, ObjectType, features};
+use weir_format::{NvList, features};
 use weir_machine::Request;
 use weir_pool::PoolError;
 
@@ -47,14 +44,6 @@ pub struct HistoryArgs {
     pools: Vec<String>,
 }
 
-/// Property to set.
-#[derive(Clone)]
-enum PropertyChange {
-    Comment(String),
-    Feature(String),
-    Stored(String, u64),
-}
-
 /// Runs `zpool set`.
 pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
     let [pair, pool]: [String; 2] =
@@ -63,66 +52,28 @@ pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
     let (property, value) =
         pair.split_once('=').ok_or_else(|| SetArgs::misused("missing value in property=value argument"))?;
     let wanted = wanted(property, value).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-    let intent = WriteIntent { search: search(call, &args.places.dirs)?, pool, ..WriteIntent::default() };
-    let command = call.line();
-    let uid = call.caller.ids.0;
-    WritablePool::of_call(call, &intent)?.with(async |engine| {
-        let done = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                apply(syncing, wanted).await?;
-                syncing.change.log_command(&command, uid).await?;
-                Ok(())
-            })
-        });
-        done.await.map_err(|error| Failure::failed(format!("{doing}: {error}")))
-    })?;
+    CommandTarget::of_pool(call, &args.places, &pool)?
+        .with(|target| target.attempt(Action::Pool(wanted))?.map_err(|refusal| refused(&doing, refusal)))?;
     Ok(0)
 }
 
-async fn apply(syncing: &mut TxgSync<'_>, wanted: PropertyChange) -> Result<(), PoolError> {
-    match wanted {
-        PropertyChange::Comment(text) => {
-            syncing.core.config.comment = Some(text).filter(|text| !text.is_empty());
-            syncing.core.config_dirty = true;
-        }
-        PropertyChange::Feature(name) => syncing.change.enable_feature(&name).await?,
-        PropertyChange::Stored(name, number) => store(&syncing.change, &name, number).await?,
-    }
-    Ok(())
-}
-
-fn wanted(property: &str, value: &str) -> Result<PropertyChange, String> {
+fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
     if let Some(feature) = property.strip_prefix("feature@") {
         if features::by_name(feature).is_none() {
             return Err(format!("invalid feature '{feature}'"));
         }
         return match value {
-            "enabled" => Ok(PropertyChange::Feature(feature.to_owned())),
+            "enabled" => Ok(PoolChange::EnableFeature { feature: feature.to_owned() }),
             _ => Err(format!("property '{property}' can only be set to 'enabled'")),
         };
     }
     match property {
-        "comment" => Ok(PropertyChange::Comment(comment(value)?)),
+        "comment" => Ok(PoolChange::SetComment { text: comment(value)? }),
         _ => match stored(property, value)? {
-            (name, PoolValue::Number(number)) => Ok(PropertyChange::Stored(name, number)),
+            (property, PoolValue::Number(number)) => Ok(PoolChange::SetNumber { property, number }),
             (name, PoolValue::Text(_)) => Err(format!("property '{name}' is readonly")),
         },
     }
-}
-
-/// Stores a number in the ZAP of pool properties, and creates the ZAP if it is missing.
-async fn store(change: &DslSyncContext<'_>, name: &str, number: u64) -> Result<(), PoolError> {
-    const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
-    let DslSyncContext { rq, mos, tx, .. } = change;
-    let props = match zap::lookup_word(rq, mos, DIRECTORY, names::PROPS).await? {
-        Some(id) => ObjectId(id),
-        None => {
-            let id = zap::create(rq, mos, tx, &NewZap::new(ObjectType::POOL_PROPS)).await?;
-            zap::put_word(rq, mos, tx, DIRECTORY, names::PROPS, id.0).await?;
-            id
-        }
-    };
-    Ok(zap::put_word(rq, mos, tx, props, name, number).await?)
 }
 
 /// Runs `zpool history`.

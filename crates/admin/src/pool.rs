@@ -1,0 +1,184 @@
+//! Commands on a pool as a whole, and on the process that has it open.
+
+use crate::change::Author;
+use crate::refusal::{Refusal, RefusalKind};
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use weir_blocks::vdev::LeafHealth;
+use weir_engine::{Engine, PoolProperty};
+use weir_machine::Request;
+
+/// A change of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum PoolChange {
+    /// Clears error counters, puts faulted devices back into service, and resumes a suspended pool.
+    Clear {
+        /// Devices by name, path or GUID; all if there is none.
+        devices: Vec<String>,
+    },
+    /// Waits until all changes are on stable storage.
+    Sync,
+    /// Sets the comment; empty for none.
+    SetComment {
+        /// The text.
+        text: String,
+    },
+    /// Enables a feature.
+    EnableFeature {
+        /// Short name.
+        feature: String,
+    },
+    /// Sets a property that is stored as a number.
+    SetNumber {
+        /// Name of the property.
+        property: String,
+        /// Value as stored.
+        number: u64,
+    },
+    /// Pauses a scrub.
+    PauseScrub,
+    /// Stops a scrub.
+    StopScrub,
+}
+
+/// Work of the process that has the pool open, beyond the pool itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ProcessChange {
+    /// Starts a scrub, or resumes a paused one, in the background.
+    StartScrub,
+    /// Closes the pool, and ends the process.
+    Close {
+        /// Whether the pool is marked as destroyed instead of exported.
+        destroyed: bool,
+        /// Whether clients that use the pool lose it.
+        force: bool,
+    },
+}
+
+/// A scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubProgress {
+    /// Whether it is at work now: neither paused, nor finished, nor stopped.
+    pub is_running: bool,
+    /// Whether it examined the whole pool.
+    pub is_finished: bool,
+    /// Bytes examined.
+    pub examined_bytes: u64,
+    /// Bytes to examine in all.
+    pub to_examine_bytes: u64,
+    /// Bytes repaired.
+    pub repaired_bytes: u64,
+    /// Errors found.
+    pub errors: u64,
+    /// Seconds spent, over all imports.
+    pub active_s: u64,
+    /// Estimated remaining seconds; `None` before a rate is known.
+    pub left_s: Option<u64>,
+}
+
+/// The process that has a pool open.
+pub trait Host: Sync {
+    /// The pool.
+    fn engine(&self) -> &Engine;
+
+    /// Continues a scrub that the pool records as running, in the background.
+    fn go_on_scrubbing(&self);
+
+    /// Whether the scrub task runs.
+    ///
+    /// # Errors
+    /// The error that ended its last run.
+    fn is_scrubbing(&self) -> Result<bool, String>;
+
+    /// Whether clients use the pool.
+    fn is_used(&self) -> bool;
+
+    /// Closes the pool and ends the process; returns when the devices are unlocked.
+    ///
+    /// # Errors
+    /// The reason why the pool could not be closed.
+    fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>>;
+}
+
+impl PoolChange {
+    /// Carries the change out, and records the author's command line in the history if it changes a property.
+    ///
+    /// # Errors
+    /// The reason why it is refused or failed.
+    pub(crate) async fn run(self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
+        let property = match self {
+            PoolChange::Clear { devices } => return clear(engine, &devices).await,
+            PoolChange::Sync => return Ok(engine.sync().await?),
+            PoolChange::PauseScrub => return Ok(engine.scrub_pause().await?),
+            PoolChange::StopScrub => return Ok(engine.scrub_stop().await?),
+            PoolChange::SetComment { text } => PoolProperty::Comment(text),
+            PoolChange::EnableFeature { feature } => PoolProperty::Feature(feature),
+            PoolChange::SetNumber { property, number } => PoolProperty::Number { property, number },
+        };
+        engine.set_pool_property(property).await?;
+        Ok(author.record(engine).await?)
+    }
+}
+
+impl ProcessChange {
+    /// Carries the change out.
+    ///
+    /// # Errors
+    /// The reason why it is refused or failed.
+    pub(crate) async fn run(self, host: &impl Host) -> Result<(), Refusal> {
+        let failed = |why| Refusal::new(RefusalKind::Pool, why);
+        match self {
+            ProcessChange::StartScrub => {
+                host.engine().scrub_start().await?;
+                host.go_on_scrubbing();
+                Ok(())
+            }
+            ProcessChange::Close { force: false, .. } if host.is_used() => {
+                Err(Refusal::new(RefusalKind::Busy, "pool is busy: clients use it (-f ends that)"))
+            }
+            ProcessChange::Close { destroyed, .. } => host.close(destroyed).await.map_err(failed),
+        }
+    }
+}
+
+/// The last scrub, if there was one.
+pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Refusal> {
+    let is_at_work = host.is_scrubbing().map_err(|why| Refusal::new(RefusalKind::Pool, why))?;
+    let progress = host.engine().scrub(&Request::internal("scrub")).await?;
+    Ok(progress.map(|progress| ScrubProgress {
+        is_running: progress.is_open() && !progress.is_paused() && is_at_work,
+        is_finished: progress.is_finished(),
+        examined_bytes: progress.scan.examined_bytes,
+        to_examine_bytes: progress.scan.to_examine_bytes,
+        repaired_bytes: progress.scan.processed_bytes,
+        errors: progress.scan.errors,
+        active_s: progress.active_s,
+        left_s: progress.left_s(),
+    }))
+}
+
+async fn clear(engine: &Engine, devices: &[String]) -> Result<(), Refusal> {
+    let health = engine.cache.blocks().tree().health();
+    let mut chosen = Vec::new();
+    for device in devices {
+        let none = || Refusal::because_of(RefusalKind::Missing, "no such device in pool", vec![device.clone()]);
+        chosen.push(Some(health.iter().find(|leaf| is_called(leaf, device)).ok_or_else(none)?.guid));
+    }
+    if chosen.is_empty() {
+        chosen.push(None);
+    }
+    for leaf in chosen {
+        engine.clear(leaf).await?;
+    }
+    Ok(())
+}
+
+/// Whether a leaf has that GUID, name or path, or its path ends in that name.
+fn is_called(leaf: &LeafHealth, device: &str) -> bool {
+    let file_name = |path: &str| Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
+    leaf.guid.to_string() == device || leaf.name == device || file_name(&leaf.name).as_deref() == Some(device)
+}

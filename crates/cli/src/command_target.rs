@@ -1,0 +1,106 @@
+//! Where a user's command is carried out: in this process, or in the one that has the pool open.
+
+use crate::admin;
+use crate::call::Call;
+use crate::failure::Failure;
+use crate::options::PoolDirs;
+use crate::pools::search;
+use crate::remote::RemoteProcess;
+use crate::writable::{WritablePool, WriteIntent, refused};
+use weir_admin::{Action, Author, Change, Command, Outcome, Refusal};
+use weir_format::znode::Timestamp;
+
+/// A pool for the commands of a user: open in this process, or in another process that carries commands out.
+pub struct CommandTarget<'a> {
+    call: &'a Call,
+    pool: String,
+    place: Place,
+}
+
+/// Where the pool is open.
+pub enum Place {
+    /// In this process.
+    Here(WritablePool),
+    /// In another process.
+    There(RemoteProcess),
+}
+
+impl<'a> CommandTarget<'a> {
+    /// Opens a pool, or finds the process that has it open.
+    ///
+    /// # Errors
+    /// If the pool cannot be opened.
+    pub fn open(call: &'a Call, intent: &WriteIntent) -> Result<Self, Failure> {
+        let place = match WritablePool::of_call(call, intent) {
+            Ok(opened) => Place::Here(opened),
+            Err(mut failure) => Place::There(failure.take_remote().ok_or(failure)?),
+        };
+        Ok(CommandTarget { call, pool: intent.pool.clone(), place })
+    }
+
+    /// Opens a pool in these places: see [`CommandTarget::open`].
+    ///
+    /// # Errors
+    /// If the pool cannot be opened.
+    pub fn of_pool(call: &'a Call, places: &PoolDirs, pool: &str) -> Result<Self, Failure> {
+        let search = search(call, &places.dirs)?;
+        Self::open(call, &WriteIntent { search, pool: pool.to_owned(), ..WriteIntent::default() })
+    }
+
+    /// Runs `work` and closes the pool. Returns the first error.
+    ///
+    /// # Errors
+    /// Errors of `work` and of closing the pool.
+    pub fn with<T>(self, work: impl FnOnce(&Self) -> Result<T, Failure>) -> Result<T, Failure> {
+        let done = work(&self);
+        let closed = match self.place {
+            Place::Here(pool) => pool.close(),
+            Place::There(_) => Ok(()),
+        };
+        let value = done?;
+        closed.map(|()| value)
+    }
+
+    /// Where the pool is open, for commands that differ there.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The pool, if this process has opened it.
+    pub fn into_place(self) -> Place {
+        self.place
+    }
+
+    /// Carries out an action. The first change of a command line records it in the pool's history.
+    ///
+    /// # Errors
+    /// If the pool cannot be reached. A refusal is not an error here.
+    pub fn attempt(&self, action: Action) -> Result<Result<Outcome, Refusal>, Failure> {
+        let changes = matches!(action, Action::Change(_) | Action::Pool(_));
+        let line = if changes { self.call.note() } else { String::new() };
+        let done = match &self.place {
+            Place::Here(pool) => {
+                let (uid, gid) = self.call.caller.ids;
+                let mut author = Author { uid, gid, now: now(), command: line };
+                pool.machine.block_on(action.run(pool, &mut author))
+            }
+            Place::There(remote) => admin::send(self.call, remote, &Command { pool: self.pool.clone(), line, action })?,
+        };
+        if changes && done.is_ok() {
+            self.call.noted();
+        }
+        Ok(done)
+    }
+
+    /// Carries out a change that must succeed: `doing` begins the message of a refusal.
+    pub fn change(&self, doing: &str, change: Change) -> Result<(), Failure> {
+        self.attempt(Action::Change(change))?.map(drop).map_err(|refusal| refused(doing, refusal))
+    }
+}
+
+/// The time of day.
+#[allow(clippy::disallowed_methods, reason = "a command runs in the real world alone")]
+pub fn now() -> Timestamp {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
+}
