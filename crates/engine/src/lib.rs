@@ -356,11 +356,12 @@ impl Engine {
 impl Engine {
     /// File systems with access times that are not stored yet.
     fn readers(&self) -> Vec<Arc<FileSystem>> {
+        let is_file_system = |open: &OpenSet| matches!(open.door, Some(OpenDataset::Files(_)));
         let files = |open: OpenSet| match open.door {
             Some(OpenDataset::Files(files)) if files.atimes().is_pending() => Some(files),
             _ => None,
         };
-        self.sets.all().into_iter().filter_map(files).collect()
+        self.sets.select(is_file_system).into_iter().filter_map(files).collect()
     }
 
     /// Memory that the pool may use, in bytes: the cache and the dirty data.
@@ -398,7 +399,8 @@ async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerState {
         let (done, answers) = syncing::sync(&engine, &mut core, txg).await;
         match &done {
             Ok(()) => {
-                engine.sets.all().iter().filter_map(|open| open.zil.as_ref()).for_each(|zil| zil.synced(txg));
+                let logs = engine.sets.select(|open| open.zil.is_some());
+                logs.iter().filter_map(|open| open.zil.as_ref()).for_each(|zil| zil.synced(txg));
                 engine.gate.synced(txg);
                 engine.txgs().synced(txg);
                 engine.store_access_times();

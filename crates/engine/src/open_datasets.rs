@@ -81,6 +81,11 @@ impl OpenDatasets {
         self.all_of().remove(&id)
     }
 
+    /// The open datasets for which `wanted` is true, in ascending order of their numbers.
+    pub fn select(&self, wanted: impl Fn(&OpenSet) -> bool) -> Vec<OpenSet> {
+        self.all_of().values().filter(|open| wanted(open)).cloned().collect()
+    }
+
     /// All open datasets, in ascending order of their numbers.
     pub fn all(&self) -> Vec<OpenSet> {
         self.all_of().values().cloned().collect()

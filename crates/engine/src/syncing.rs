@@ -201,7 +201,7 @@ impl TxgSync<'_> {
     /// together with the header that points to that block (`zil_create`).
     async fn sync_logs(&mut self) -> Result<(), PoolError> {
         let txg = self.txg();
-        for open in self.engine.sets.all() {
+        for open in self.engine.sets.select(|open| open.zil.is_some()) {
             let Some(zil) = &open.zil else { continue };
             let log = zil.sync(txg).await;
             if log.changed {
@@ -219,7 +219,8 @@ impl TxgSync<'_> {
 
     /// Writes the block trees of all changed object sets and accounts their births and deaths.
     pub(crate) async fn sync_sets(&mut self) -> Result<(), PoolError> {
-        for open in self.engine.sets.all() {
+        let txg = self.txg();
+        for open in self.engine.sets.select(|open| open.set.syncing().is_dirty(txg)) {
             self.sync_set(&open.set).await?;
         }
         Ok(())
@@ -336,13 +337,16 @@ impl TxgSync<'_> {
 
     /// Passes the current usage of quotas and of the pool to transaction admission.
     async fn read_limits(&mut self) -> Result<(), PoolError> {
-        match &mut self.core.limits {
-            Some(limits) => self.change.refresh(limits).await?,
-            None => self.core.limits = Some(self.change.limits().await?),
-        }
-        if let Some(limits) = &self.core.limits {
-            self.engine.gate.set_numbers(limits);
-        }
+        // After an error there are no numbers, so the next txg reads all.
+        let (limits, changed) = match self.core.limits.take() {
+            Some(mut limits) => {
+                let changed = self.change.refresh(&mut limits).await?;
+                (limits, Some(changed))
+            }
+            None => (self.change.limits().await?, None),
+        };
+        self.engine.gate.set_numbers(&limits, changed.as_ref());
+        self.core.limits = Some(limits);
         Ok(())
     }
 

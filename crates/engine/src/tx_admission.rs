@@ -25,6 +25,7 @@
 //! `module/zfs/spa_misc.c` (`spa_get_slop_space`).
 
 use futures_util::future::BoxFuture;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,7 +35,7 @@ use weir_dmu::dedup::Dedup;
 use weir_dmu::live::{DedupWriter, SpaceReserve, SpaceUsage, TxAdmission};
 use weir_dmu::txg::{Tx, TxgTracker};
 use weir_dsl::sync_tasks::{LimitRefusal, Limits};
-use weir_format::{ObjsetId, Txg};
+use weir_format::{ObjectId, ObjsetId, Txg};
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Clock, Nanos, Request, Stage};
 
@@ -191,9 +192,12 @@ impl PoolTxAdmission {
         self.limits.lock()
     }
 
-    /// Replaces the usage and limits by those of the txg that is being synced.
-    pub(crate) fn set_numbers(&self, read: &Limits) {
-        self.limits().get_or_insert_with(Limits::default).take_numbers(read);
+    /// Replaces the usage and limits by those of the txg that is being synced: those of the `changed` directories, or all.
+    pub(crate) fn set_numbers(&self, read: &Limits, changed: Option<&BTreeSet<ObjectId>>) {
+        match (&mut *self.limits(), changed) {
+            (Some(limits), Some(changed)) => limits.take_changed(read, changed),
+            (limits, _) => limits.get_or_insert_with(Limits::default).take_numbers(read),
+        }
     }
 
     /// Drops the reservations of a txg that has synced; the usage includes its writes now.

@@ -15,7 +15,7 @@
 
 use super::space::{available, available_without, charged};
 use super::{DslError, DslSyncContext};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::live::{SpaceReserve, SpaceUsage};
 use weir_format::dsl::dir_field;
@@ -98,10 +98,11 @@ impl DslSyncContext<'_> {
         Ok(limits)
     }
 
-    /// Reads again the numbers that this txg changed.
-    pub async fn refresh(&mut self, limits: &mut Limits) -> Result<(), DslError> {
+    /// Reads again the numbers that this txg changed. Returns the directories that it read.
+    pub async fn refresh(&mut self, limits: &mut Limits) -> Result<BTreeSet<ObjectId>, DslError> {
         limits.capacity_bytes = self.pool.capacity_bytes;
-        for id in std::mem::take(&mut self.touched) {
+        let touched = std::mem::take(&mut self.touched);
+        for id in touched.iter().copied() {
             match self.mos.object(self.rq, id).await {
                 Ok(object) if object.dnode.bonus_type == ObjectType::DSL_DIR => self.read_limits(id, limits).await?,
                 Ok(_) => {}
@@ -109,17 +110,19 @@ impl DslSyncContext<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(touched)
     }
 
     async fn read_limits(&mut self, id: ObjectId, limits: &mut Limits) -> Result<(), DslError> {
         let dir = self.dir(id).await?;
         let of = DirLimits {
             parent: dir.parent,
+            head: ObjsetId(dir.head_dataset.0),
             quota_bytes: dir.quota_bytes,
             used_bytes: dir.used_bytes,
             reserved_bytes: dir.reserved_bytes,
         };
+        limits.forget(id);
         limits.dirs.insert(id, of);
         if dir.head_dataset.0 == 0 {
             return Ok(());
@@ -156,6 +159,8 @@ pub(super) fn level_of(phys: &DslDir) -> (u64, u64, u64) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DirLimits {
     parent: ObjectId,
+    /// The directory's live dataset; 0 for none.
+    head: ObjsetId,
     quota_bytes: u64,
     used_bytes: u64,
     reserved_bytes: u64,
@@ -194,8 +199,10 @@ pub struct Limits {
 
 impl Limits {
     fn forget(&mut self, dir: ObjectId) {
-        self.dirs.remove(&dir);
-        self.sets.retain(|_, set| set.dir != dir);
+        let Some(of) = self.dirs.remove(&dir) else { return };
+        if self.sets.get(&of.head).is_some_and(|set| set.dir == dir) {
+            self.sets.remove(&of.head);
+        }
     }
 
     /// Referenced and available bytes of a set, where dirty data in memory counts as written.
@@ -235,6 +242,22 @@ impl Limits {
         self.capacity_bytes = read.capacity_bytes;
         self.dirs.clone_from(&read.dirs);
         self.sets.clone_from(&read.sets);
+        self.add_up();
+    }
+
+    /// Replaces the numbers of these directories and their live datasets, the only ones that differ from `read`. The cost
+    /// does not depend on the number of the others.
+    pub fn take_changed(&mut self, read: &Limits, changed: &BTreeSet<ObjectId>) {
+        self.capacity_bytes = read.capacity_bytes;
+        for id in changed {
+            self.forget(*id);
+            let Some(of) = read.dirs.get(id) else { continue };
+            self.dirs.insert(*id, *of);
+            if let Some(set) = read.sets.get(&of.head).filter(|set| set.dir == *id) {
+                self.sets.insert(of.head, *set);
+            }
+        }
+        debug_assert!(self.dirs == read.dirs && self.sets == read.sets, "other numbers differ, too");
         self.add_up();
     }
 
@@ -328,11 +351,33 @@ mod tests {
     fn limits(quota: u64, used: u64, set: SetLimits) -> Limits {
         let mut limits = Limits { capacity_bytes: 1000, ..Limits::default() };
         let root = DirLimits { used_bytes: used + 100, ..DirLimits::default() };
-        let dir = DirLimits { parent: ObjectId(1), quota_bytes: quota, used_bytes: used, reserved_bytes: 0 };
+        let dir = DirLimits { parent: ObjectId(1), head: SET, quota_bytes: quota, used_bytes: used, reserved_bytes: 0 };
         limits.dirs.insert(ObjectId(1), root);
         limits.dirs.insert(ObjectId(2), dir);
         limits.sets.insert(SET, SetLimits { dir: ObjectId(2), ..set });
         limits
+    }
+
+    #[test]
+    fn changed_directories_are_enough_to_follow() {
+        let mut read = limits(300, 100, SetLimits::default());
+        let mut followed = read.clone();
+        followed.book(SET, TXG, 40);
+        // A directory changes its numbers and its live dataset, one appears, and then both are gone.
+        read.forget(ObjectId(2));
+        let of = |head, used_bytes| DirLimits { parent: ObjectId(1), head, used_bytes, ..DirLimits::default() };
+        for (dir, head) in [(ObjectId(2), ObjsetId(10)), (ObjectId(3), ObjsetId(11))] {
+            read.dirs.insert(dir, of(head, 150));
+            read.sets.insert(head, SetLimits { dir, ..SetLimits::default() });
+        }
+        followed.take_changed(&read, &BTreeSet::from([ObjectId(2), ObjectId(3)]));
+        assert_eq!((&followed.dirs, &followed.sets), (&read.dirs, &read.sets));
+        assert!(followed.anything_waits() && followed.usage(SET).is_none(), "the old dataset is gone");
+        for dir in [ObjectId(2), ObjectId(3)] {
+            read.forget(dir);
+        }
+        followed.take_changed(&read, &BTreeSet::from([ObjectId(2), ObjectId(3), ObjectId(7)]));
+        assert_eq!((followed.dirs.len(), followed.sets.len()), (1, 0));
     }
 
     #[test]
