@@ -8,6 +8,7 @@ mod admin;
 mod args;
 mod call;
 mod command_target;
+mod completion;
 mod demo;
 mod failure;
 mod json;
@@ -62,6 +63,15 @@ fn main() -> ExitCode {
         Some(program) => words[0] = program,
         None => drop(words.drain(..words.len().min(1))),
     }
+    let program = words.first().and_then(|word| word.to_str()).filter(|word| PROGRAMS.contains(word)).unwrap_or("weir");
+    match completion::answer(program) {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(failure) => {
+            eprintln!("{failure}");
+            return ExitCode::from(failure.code);
+        }
+    }
     match CommandTree::parse_line(&words) {
         Ok(tree) => ExitCode::from(run(&tree.program, &words)),
         Err(Stop::Text(text)) => {
@@ -89,7 +99,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Serve(args) => serve::run(args),
         Program::Mount(args) => mount::run(args),
         Program::Demo(args) => demo::run(args),
-        Program::Completions(args) => print_bytes(&tree::completions(args)),
+        Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),
         Program::Man(args) => tree::manual_pages(args).map(|()| 0),
         Program::Version => print_bytes(format!("weir {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
     };

@@ -1,8 +1,7 @@
 //! Tree of all commands, and the texts that follow from it: completions for shells and manual pages.
-//!
-//! The completions are static: they complete commands, options, files and directories, not names of pools and datasets.
 
 use crate::args::{PROGRAMS, definition};
+use crate::completion;
 use crate::demo::DemoArgs;
 use crate::failure::Failure;
 use crate::mount::MountArgs;
@@ -45,7 +44,7 @@ pub enum Program {
 
 /// Print the completions for a shell.
 ///
-/// They complete commands, options and files. For bash: weir completions bash > /etc/bash_completion.d/weir
+/// They complete commands, options, files, and names of pools and datasets. For bash: weir completions bash > /etc/bash_completion.d/weir
 #[derive(Debug, Parser)]
 #[command(name = "weir completions", override_usage = "weir completions SHELL [PROGRAM]")]
 pub struct CompletionsArgs {
@@ -67,12 +66,11 @@ pub struct ManArgs {
 }
 
 /// Completions for a shell, as a script.
-pub fn completions(args: &CompletionsArgs) -> Vec<u8> {
-    let tree = definition::<CommandTree>();
-    let mut command = tree.find_subcommand(&args.program).cloned().unwrap_or(tree);
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, &args.program, &mut script);
-    script
+///
+/// # Errors
+/// If there are no completions for the shell.
+pub fn completions(args: &CompletionsArgs) -> Result<Vec<u8>, Failure> {
+    completion::script(&args.shell.to_string(), &args.program)
 }
 
 /// Writes the manual pages of all commands: `weir.1`, `weir-zfs.1`, `weir-zfs-list.1` and so on.

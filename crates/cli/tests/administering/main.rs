@@ -242,6 +242,34 @@ fn commands_are_typed_messages() {
     assert!(server.wait().unwrap().success());
 }
 
+/// A shell asks for completions: commands, options, and names of a pool that a server has open.
+#[test]
+fn shells_complete_names_of_pools_and_datasets() {
+    let lab = Lab::new();
+    let mut server = lab.serve();
+    for name in ["p/home", "p/homes", "p/other"] {
+        lab.ok(&format!("zfs create {name}"));
+    }
+    lab.ok("zfs snapshot p/home@monday");
+    // As the script for bash asks about the last of the words.
+    let complete = |words: &[&str]| {
+        let mut command = lab.weir("--");
+        command.args(words).env("WEIR_COMPLETE", "bash").env("_CLAP_IFS", "\n");
+        command.env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert_eq!(complete(&["weir", "zfs", "list", "p/ho"]), "p/home\np/homes");
+    assert_eq!(complete(&["weir", "zfs", "destroy", "p/home@"]), "p/home@monday");
+    assert_eq!(complete(&["weir", "zpool", "status", ""]).lines().next(), Some("p"));
+    assert_eq!(complete(&["weir", "zfs", "prom"]), "promote");
+    assert!(complete(&["weir", "zfs", "list", "--js"]).starts_with("--json"));
+    assert!(!complete(&["weir", "zfs", "create", "p/ho"]).contains("p/home"), "a new name");
+    lab.ok("zpool export p");
+    assert!(server.wait().unwrap().success());
+}
+
 #[test]
 fn the_process_with_the_pool_reports_its_devices() {
     let lab = Lab::new();
