@@ -120,8 +120,11 @@ impl Case<'_> {
 /// If a program is missing.
 pub fn run(report: &mut Report) -> Result<(), JudgeError> {
     weir()?;
-    let cases =
-        [("B1: a side of a mirror whose writes hang", hanging()), ("B3: no room below the pool", without_room())];
+    let cases = [
+        ("B1: a side of a mirror whose writes hang", hanging()),
+        ("B3: no room below the pool", without_room()),
+        ("no room below a pool with failmode=panic", panicking()),
+    ];
     for (name, outcome) in cases {
         match outcome {
             Ok(differences) if differences.is_empty() => report.pass(name, ""),
@@ -205,6 +208,34 @@ fn without_room() -> Result<Vec<String>, JudgeError> {
     server.stop()?;
     let names = case.demand(&["zfs", "list", "-H", "-o", "name"], DONE_WITHIN)?;
     case.contains("zfs list", &names, &["faulty/before", "faulty/during"]);
+    let text = case.demand(&["zdb", "-e", "-p", &disks.path().display().to_string(), POOL, "-bcc"], DONE_WITHIN)?;
+    case.contains("zdb -bcc", &text, &["No leaks"]);
+    Ok(case.differences)
+}
+
+/// With `failmode=panic`, a failed write ends the process, and nothing that was stable is lost.
+fn panicking() -> Result<Vec<String>, JudgeError> {
+    let disks = FaultFs::new(1, DEVICE_BYTES)?;
+    let mut case = Case { devices: disks.path(), differences: Vec::new() };
+    case.demand(&["zpool", "create", POOL, &disks.path().join("d0").display().to_string()], DONE_WITHIN)?;
+    case.demand(&["zpool", "set", "failmode=panic", POOL], DONE_WITHIN)?;
+    let mut server = case.serve()?;
+    case.demand(&["zfs", "create", &format!("{POOL}/before")], DONE_WITHIN)?;
+    disks.set_writes(0, FaultAnswer::Error(ENOSPC));
+    let change = case.start(&["zfs", "create", &format!("{POOL}/during")])?;
+    let said = server.wait_for(|line| line.starts_with("failmode=panic"))?;
+    let reason = said.last().map_or("", String::as_str).to_string();
+    case.contains("the process that ended", &reason, &["No space left on device"]);
+    let (code, text) = case.finish("zfs create", change, DONE_WITHIN)?;
+    if code == 0 {
+        case.differences.push(format!("zfs create, when the process ended: exit 0: {text}"));
+    }
+    if server.stop().is_ok() {
+        case.differences.push("the process went on".to_string());
+    }
+    disks.lift(0);
+    let names = case.demand(&["zfs", "list", "-H", "-o", "name"], DONE_WITHIN)?;
+    case.contains("zfs list", &names, &["faulty/before"]);
     let text = case.demand(&["zdb", "-e", "-p", &disks.path().display().to_string(), POOL, "-bcc"], DONE_WITHIN)?;
     case.contains("zdb -bcc", &text, &["No leaks"]);
     Ok(case.differences)
