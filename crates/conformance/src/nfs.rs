@@ -120,6 +120,20 @@ impl NfsTree {
         answer.u64()
     }
 
+    /// Reads with one READ, and returns the number of bytes that the server answered.
+    ///
+    /// # Errors
+    /// If the server refuses.
+    pub fn read_once(&mut self, handle: &Handle, offset: u64, count: u32) -> Result<usize, TreeError> {
+        let mut answer = self.call(6, handle, |arguments| {
+            arguments.u64(offset).u32(count);
+        })?;
+        status(answer.u32()?, "read")?;
+        maybe_attributes(&mut answer)?;
+        let _count_and_end = (answer.u32()?, answer.u32()?);
+        Ok(answer.opaque()?.len())
+    }
+
     /// Makes all of a file stable. Returns the server's write verifier.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //!   write ───────► write_child                 the engine makes a pool on files that were written before
 //!         ───────► mounted                     the same files under any file system that can be mounted
 //!   scan ────────► administration              commands of an administrator on a pool that a server has open
+//!   serve ───────► nfs_load, block_load        clients of Weir's servers and of their peers
 //!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -19,6 +20,7 @@ pub mod mounted;
 pub mod read;
 pub mod read_child;
 pub mod scan;
+pub mod serve;
 pub mod write;
 pub mod write_child;
 

@@ -28,6 +28,8 @@ weir-judge JUDGE
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
+  serve-bench [--rounds N] [--only TEXT] [--mib N]
+                                            NFS and NBD beside nfs-ganesha, nbdkit, qemu-nbd, as ratios (use a release build, as root)
   compare-bench JUDGE [--rounds N] [--only TEXT]
                                             this build beside another build of Weir, whose weir-judge is named: interleaved
                                             rounds, 95 % intervals (use release builds)
@@ -58,6 +60,11 @@ fn main() -> ExitCode {
         && judge == "mounted-weir-child"
     {
         return bench::compare::mounted_main(what);
+    }
+    if let [judge, rest @ ..] = arguments.as_slice()
+        && judge == "serve-bench-child"
+    {
+        return bench::serve::nfs_load::main(rest);
     }
     if let [judge, folder, life] = arguments.as_slice()
         && judge == "kill-child"
@@ -112,6 +119,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "read-bench" => bench::read::run(rest, report)?,
         "write-bench" => bench::write::run(rest, report)?,
         "compare-bench" => bench::compare::run(rest, report)?,
+        "serve-bench" => bench::serve::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
