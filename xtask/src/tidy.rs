@@ -39,19 +39,20 @@ const EDGES: &[(&str, &[&str])] = &[
     ("nbd", &["machine", "front"]),
     ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),
+    ("doctor", &[]),
     ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
     (
         "weir",
         &[
             "format", "codec", "machine", "linux", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes", "pool",
-            "engine", "admin", "daemon",
+            "engine", "admin", "daemon", "doctor",
         ],
     ),
     (
         "conformance",
         &[
             "format", "codec", "machine", "linux", "sim", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes",
-            "pool", "engine", "nfs", "nbd", "admin", "daemon",
+            "pool", "engine", "nfs", "nbd", "admin", "daemon", "doctor",
         ],
     ),
     ("xtask", &[]),

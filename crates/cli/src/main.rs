@@ -10,6 +10,7 @@ mod call;
 mod command_target;
 mod completion;
 mod demo;
+mod doctor;
 mod failure;
 mod json;
 mod limits;
@@ -24,6 +25,7 @@ mod serve;
 mod size;
 mod table;
 mod tree;
+mod tune;
 mod turn;
 mod units;
 mod writable;
@@ -99,6 +101,8 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Serve(args) => serve::run(args),
         Program::Mount(args) => mount::run(args),
         Program::Demo(args) => demo::run(args),
+        Program::Doctor(args) => doctor::run(args).and_then(|text| print_bytes(text.as_bytes())),
+        Program::Tune(args) => tune::run(args).and_then(|text| print_bytes(text.as_bytes())),
         Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),
         Program::Man(args) => tree::manual_pages(args).map(|()| 0),
         Program::Version => print_bytes(format!("weir {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),

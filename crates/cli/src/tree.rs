@@ -3,9 +3,11 @@
 use crate::args::{PROGRAMS, definition};
 use crate::completion;
 use crate::demo::DemoArgs;
+use crate::doctor::DoctorArgs;
 use crate::failure::Failure;
 use crate::mount::MountArgs;
 use crate::serve::ServeArgs;
+use crate::tune::TuneArgs;
 use crate::zdb::ZdbArgs;
 use crate::zfs::ZfsArgs;
 use crate::zpool::ZpoolArgs;
@@ -35,6 +37,8 @@ pub enum Program {
     Serve(ServeArgs),
     Mount(MountArgs),
     Demo(DemoArgs),
+    Doctor(DoctorArgs),
+    Tune(TuneArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
     /// Show the version.
