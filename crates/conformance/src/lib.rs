@@ -19,6 +19,7 @@ pub mod hostile_clients;
 pub mod kill;
 pub mod kill_serve;
 pub mod manifest;
+pub mod many_clients;
 pub mod nbd;
 pub mod nfs;
 pub mod old_pools;

@@ -3,7 +3,7 @@
 //!
 //! Listings are read in small pieces, so that cookies are used many times in every large directory.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::manifest::FileKind;
 use crate::rpc::{Reader, Rpc, Writer};
@@ -38,12 +38,24 @@ impl NfsTree {
     /// # Errors
     /// If the server is not there or does not export this path.
     pub fn mount(nfs: SocketAddr, mount: SocketAddr, path: &str) -> Result<NfsTree, TreeError> {
+        Self::mount_over(Rpc::connect(mount)?, Rpc::connect(nfs)?, path)
+    }
+
+    /// Mounts an export from a host of this machine, such as 127.0.0.7.
+    ///
+    /// # Errors
+    /// As [`NfsTree::mount`]; if the address is not one of this machine.
+    pub fn mount_from(host: IpAddr, nfs: SocketAddr, mount: SocketAddr, path: &str) -> Result<NfsTree, TreeError> {
+        Self::mount_over(Rpc::connect_from(host, mount)?, Rpc::connect_from(host, nfs)?, path)
+    }
+
+    fn mount_over(mut mount: Rpc, nfs: Rpc, path: &str) -> Result<NfsTree, TreeError> {
         let mut arguments = Writer::default();
         arguments.opaque(path.as_bytes());
-        let mut answer = Rpc::connect(mount)?.call(MOUNT, 3, 1, &arguments)?;
+        let mut answer = mount.call(MOUNT, 3, 1, &arguments)?;
         status(answer.u32()?, &format!("mount {path}"))?;
         let root = answer.opaque()?;
-        Ok(NfsTree { rpc: Rpc::connect(nfs)?, root })
+        Ok(NfsTree { rpc: nfs, root })
     }
 
     /// The paths that a server exports.

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
-    JudgeError, bench, faults, golden, hostile, kill, kill_serve, old_pools, properties, readers, rewritten, streams,
-    suites, zdb, ztest,
+    JudgeError, bench, faults, golden, hostile, kill, kill_serve, many_clients, old_pools, properties, readers,
+    rewritten, streams, suites, zdb, ztest,
 };
 
 const USAGE: &str = "\
@@ -23,6 +23,7 @@ weir-judge JUDGE
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
   faults                                    devices that hang, fail or have no room, below a server
   hostile-clients                           idle, half-sending and never-reading clients beside a good one
+  clients                                   many NFS clients at once: fair, steady, and the sums of the accounts
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
@@ -116,6 +117,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "kill-serve" => kill_serve::run(rest, report)?,
         "faults" => faults::run(report)?,
         "hostile-clients" => hostile::run(report)?,
+        "clients" => many_clients::run(report)?,
         "read-bench" => bench::read::run(rest, report)?,
         "write-bench" => bench::write::run(rest, report)?,
         "compare-bench" => bench::compare::run(rest, report)?,
