@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use weir_blocks::vdev::LeafHealth;
 use weir_engine::{Engine, PoolProperty};
+use weir_format::features;
 use weir_machine::Request;
 
 /// A change of a pool.
@@ -116,7 +117,10 @@ impl PoolChange {
             PoolChange::PauseScrub => return Ok(engine.scrub_pause().await?),
             PoolChange::StopScrub => return Ok(engine.scrub_stop().await?),
             PoolChange::SetComment { text } => PoolProperty::Comment(text),
-            PoolChange::EnableFeature { feature } => PoolProperty::Feature(feature),
+            PoolChange::EnableFeature { feature } => {
+                let unknown = || Refusal::new(RefusalKind::Pool, format!("there is no feature '{feature}'"));
+                PoolProperty::Feature(features::by_name(&feature).ok_or_else(unknown)?)
+            }
             PoolChange::SetNumber { property, number } => PoolProperty::Number { property, number },
         };
         engine.set_pool_property(property).await?;

@@ -39,6 +39,7 @@ use weir_dmu::live::{Policy, UnlimitedTxAdmission};
 use weir_dmu::txg::TxgTracker;
 use weir_dsl::props;
 use weir_dsl::sync_tasks::{FileSystemSpec, needed_feature};
+use weir_format::features::Feature;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock, features};
 use weir_machine::Machine;
 use weir_pool::assemble::state;
@@ -184,11 +185,11 @@ impl CreateOptions {
         if let Some(name) = self.features.iter().find(|f| features::by_name(f).is_none()) {
             return Err(refused(format!("there is no feature '{name}'")));
         }
-        let large = (self.root.slots > 1).then_some("large_dnode");
+        let large = (self.root.slots > 1).then_some(Feature::LARGE_DNODE);
         let mut needed =
             self.root_properties.iter().filter_map(|(name, value)| needed_feature(name, value)).chain(large);
-        if let Some(feature) = needed.find(|feature| !enabled(feature)) {
-            return Err(refused(format!("a property of the root file system needs feature@{feature}")));
+        if let Some(feature) = needed.find(|feature| !enabled(feature.name)) {
+            return Err(refused(format!("a property of the root file system needs feature@{}", feature.name)));
         }
         let classes = self.tops.iter().any(|t| matches!(t.class, Class::Special | Class::Dedup));
         if classes && !enabled("allocation_classes") {

@@ -15,6 +15,7 @@ use weir_dsl::props::{Property, Value};
 use weir_dsl::{Dataset, Dsl, PoolFacts, Scope};
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
 use weir_files::{FileSystem, Identity, Snapdir};
+use weir_format::features::Feature;
 use weir_format::{Dnode, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::config::{Class, VdevConfig};
@@ -250,7 +251,7 @@ impl Values {
     }
 
     fn long_names(&self) -> bool {
-        self.is_set("longname") && self.features.count("org.zfsonlinux:longname").is_some()
+        self.is_set("longname") && self.features.count(Feature::LONGNAME.guid).is_some()
     }
 
     fn settings(&self) -> Settings {

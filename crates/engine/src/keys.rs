@@ -26,9 +26,10 @@ use std::sync::Arc;
 use weir_codec::CodecError;
 use weir_codec::crypt::{DatasetKey, Suite, WrappingKey};
 use weir_dmu::ObjectError;
-use weir_dsl::sync_tasks::{Created, DslError, KeySource, NewKey};
+use weir_dsl::sync_tasks::{Created, DslError, KeySource, NewKey, features, key};
 use weir_dsl::{Dir, Dsl, KeyFormat, KeySpec, Scope, SetKey};
 use weir_format::ObjectId;
+use weir_format::features::Feature;
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Machine, Request};
 pub use weir_pool::error::KeyError;
@@ -395,13 +396,13 @@ async fn change_key(syncing: &mut TxgSync<'_>, name: String, change: KeyChange) 
     let plain = || KeyError::NotEncrypted { name: name.clone() };
     let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
     let parent = dsl.dir(dir.phys.parent);
-    if parent.is_some_and(|_| dir.phys.origin.0 != 0) && syncing.change.is_clone(dir.id).await? {
+    if parent.is_some_and(|_| dir.phys.origin.0 != 0) && key::is_clone(&mut syncing.change, dir.id).await? {
         return Err(KeyError::Clone.into());
     }
     let (new_root, wrapping) = match change {
         KeyChange::New(new) => {
             let old = engine.keys.wrapping(spec.root).ok_or(KeyError::NotLoaded)?;
-            syncing.change.change_key(&name, &old, &new.wrapping, &new.source).await?;
+            key::change_key(&mut syncing.change, &name, &old, &new.wrapping, &new.source).await?;
             (dir.id, new.wrapping)
         }
         KeyChange::Inherit => {
@@ -411,7 +412,7 @@ async fn change_key(syncing: &mut TxgSync<'_>, name: String, change: KeyChange) 
             let above = dsl.key_spec(rq, parent.ok_or(KeyError::NoParent)?).await?.ok_or(KeyError::PlainParent)?.root;
             let above_key = engine.keys.wrapping(above).ok_or(KeyError::ParentNotLoaded)?;
             let old = engine.keys.wrapping(spec.root).ok_or(KeyError::NotLoaded)?;
-            syncing.change.inherit_key(&name, &old, &above_key).await?;
+            key::inherit_key(&mut syncing.change, &name, &old, &above_key).await?;
             (above, above_key)
         }
     };
@@ -444,8 +445,8 @@ pub(crate) async fn plan(
         (Crypt::Off, _) | (Crypt::Inherit, None) if requested.root.is_some() => return Err(KeyError::Off.into()),
         (Crypt::Off, _) | (Crypt::Inherit, None) => return Ok(None),
     };
-    for feature in ["encryption", "bookmark_v2"] {
-        if !syncing.change.is_enabled(feature).await? {
+    for feature in [Feature::ENCRYPTION, Feature::BOOKMARK_V2] {
+        if !features::is_enabled(&mut syncing.change, feature).await? {
             return Err(KeyError::NoFeature.into());
         }
     }
@@ -459,7 +460,8 @@ pub(crate) async fn plan(
 
 /// Encrypts a dataset that was just created, as planned. Returns the key that opens its object set.
 pub(crate) async fn encrypt(syncing: &mut TxgSync<'_>, made: Created, plan: &KeyPlan) -> Result<SetKey, PoolError> {
-    let (object, root, key) = syncing.change.encrypt_new(made, plan.suite, &plan.key, &plan.wrapping).await?;
+    let (object, root, key) =
+        key::encrypt_new(&mut syncing.change, made, plan.suite, &plan.key, &plan.wrapping).await?;
     syncing.engine.keys.insert(root, plan.wrapping.clone(), [(object, key.clone())]);
     Ok(key)
 }

@@ -13,7 +13,7 @@ use super::open_datasets::OpenDataset;
 use super::{Engine, TxgSync};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use weir_dsl::sync_tasks::{DslError, IsHeld};
+use weir_dsl::sync_tasks::{DslError, IsHeld, destroy, hold, snapshot};
 use weir_files::FileSystem;
 use weir_files::diff::Diff;
 use weir_format::{ObjectId, ObjsetId, Txg};
@@ -193,9 +193,9 @@ impl Engine {
             let made = name.clone();
             let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
-                    syncing.change.snapshot(std::slice::from_ref(&made), &[]).await?;
-                    syncing.change.hold(&[(made.clone(), TAG.to_owned())], true).await?;
-                    Ok(syncing.change.destroy_snapshots(&[made], true).await?)
+                    snapshot::snapshot(&mut syncing.change, std::slice::from_ref(&made), &[]).await?;
+                    hold::hold(&mut syncing.change, &[(made.clone(), TAG.to_owned())], true).await?;
+                    Ok(destroy::destroy_snapshots(&mut syncing.change, &[made], true).await?)
                 })
             });
             match done.await {

@@ -3,8 +3,9 @@
 use super::Engine;
 use super::syncing::TxgSync;
 use weir_dmu::zap::{self, NewZap};
-use weir_dsl::sync_tasks::DslSyncContext;
+use weir_dsl::sync_tasks::{DslSyncContext, features};
 use weir_format::dsl::pool as names;
+use weir_format::features::Feature;
 use weir_format::{ObjectId, ObjectType};
 use weir_pool::error::PoolError;
 
@@ -13,8 +14,8 @@ use weir_pool::error::PoolError;
 pub enum PoolProperty {
     /// The comment; empty for none.
     Comment(String),
-    /// A feature to enable, by its short name.
-    Feature(String),
+    /// A feature to enable.
+    Feature(&'static Feature),
     /// A property that is stored as a number.
     Number {
         /// Name of the property.
@@ -40,7 +41,7 @@ async fn apply(syncing: &mut TxgSync<'_>, property: PoolProperty) -> Result<(), 
             syncing.core.config.comment = Some(text).filter(|text| !text.is_empty());
             syncing.core.config_dirty = true;
         }
-        PoolProperty::Feature(name) => syncing.change.enable_feature(&name).await?,
+        PoolProperty::Feature(feature) => features::enable_feature(&mut syncing.change, feature).await?,
         PoolProperty::Number { property, number } => store(&syncing.change, &property, number).await?,
     }
     Ok(())

@@ -29,7 +29,10 @@ use weir_dmu::mos_plan::{MosDelta, MosPlan, MosRoot};
 use weir_dmu::txg::Tx;
 use weir_dmu::{ErrorLocation, ObjectError, ObjectSet};
 use weir_dsl::sync_tasks::space::Delta;
-use weir_dsl::sync_tasks::{DslSyncContext, Limits, PoolContext, SyncedSet};
+use weir_dsl::sync_tasks::{
+    DslSyncContext, Limits, PoolContext, SyncedSet, features, limits, pool_dirs, synced, trees,
+};
+use weir_format::features::Feature;
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
 use weir_machine::{Priority, Request};
@@ -208,8 +211,11 @@ impl TxgSync<'_> {
                 let set = open.set.id();
                 let has_blocks = !log.header.log.is_hole();
                 open.set.syncing().set_zil_header(log.header);
-                if has_blocks && open.set.kind() == ObjsetKind::Zfs && self.change.is_enabled("zilsaxattr").await? {
-                    self.change.activate(ObjectId(set.0), "zilsaxattr").await?;
+                if has_blocks
+                    && open.set.kind() == ObjsetKind::Zfs
+                    && features::is_enabled(&mut self.change, Feature::ZILSAXATTR).await?
+                {
+                    features::activate(&mut self.change, ObjectId(set.0), Feature::ZILSAXATTR).await?;
                 }
             }
             log.frees.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
@@ -230,12 +236,12 @@ impl TxgSync<'_> {
         if let Some(outcome) = set.syncing().sync(self.change.rq, self.txg()).await? {
             let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
             let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
-            self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
+            synced::apply_synced(&mut self.change, ObjectId(set.id().0), &synced).await?;
             self.add_clones(&outcome.cloned).await?;
             outcome.orphans.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
-            let needed = [(outcome.large_dnodes, "large_dnode"), (outcome.long_names, "longname")];
+            let needed = [(outcome.large_dnodes, Feature::LARGE_DNODE), (outcome.long_names, Feature::LONGNAME)];
             for (_, feature) in needed.into_iter().filter(|(needed, _)| *needed) {
-                self.change.activate(ObjectId(set.id().0), feature).await?;
+                features::activate(&mut self.change, ObjectId(set.id().0), feature).await?;
             }
         }
         Ok(())
@@ -267,7 +273,7 @@ impl TxgSync<'_> {
         let mut any = false;
         self.core.frees_on = false;
         while left > 0 {
-            let freed = self.change.free_in_background(left.min(FREES_PER_BATCH)).await?;
+            let freed = trees::free_in_background(&mut self.change, left.min(FREES_PER_BATCH)).await?;
             // The time limit includes updates of dedup tables and the BRT.
             self.free_all().await?;
             left = left.saturating_sub(freed.blocks);
@@ -340,10 +346,10 @@ impl TxgSync<'_> {
         // After an error there are no numbers, so the next txg reads all.
         let (limits, changed) = match self.core.limits.take() {
             Some(mut limits) => {
-                let changed = self.change.refresh(&mut limits).await?;
+                let changed = limits::refresh(&mut self.change, &mut limits).await?;
                 (limits, Some(changed))
             }
-            None => (self.change.limits().await?, None),
+            None => (limits::limits(&mut self.change).await?, None),
         };
         self.engine.gate.set_numbers(&limits, changed.as_ref());
         self.core.limits = Some(limits);
@@ -413,7 +419,7 @@ impl TxgSync<'_> {
         let compressed = now.compressed - accounted.compressed;
         // The uncompressed size of metadata counts as its compressed size (`BP_GET_UCSIZE`).
         let delta = Delta { used: now.used - accounted.used, compressed, uncompressed: compressed };
-        self.change.book_mos(delta).await?;
+        pool_dirs::book_mos(&mut self.change, delta).await?;
         *accounted = now;
         Ok(false)
     }
