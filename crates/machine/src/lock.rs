@@ -10,6 +10,9 @@
 //! The locks of the implementations of the platform (`weir-linux`, `weir-sim`) are not in the list: they guard a queue or a
 //! table, and no code that takes another lock runs under them.
 
+#[cfg(feature = "lock-stats")]
+pub mod stats;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -135,8 +138,16 @@ impl<T, const PLACE: u8> Mutex<T, PLACE> {
         if is_checked {
             check(PLACE);
         }
+        #[cfg(feature = "lock-stats")]
+        let (guard, since) = stats::lock(&self.0, PLACE);
+        #[cfg(not(feature = "lock-stats"))]
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        MutexGuard { place: is_checked.then_some(PLACE), guard }
+        MutexGuard {
+            place: is_checked.then_some(PLACE),
+            guard,
+            #[cfg(feature = "lock-stats")]
+            since: (PLACE, since),
+        }
     }
 
     /// The value, without the lock.
@@ -169,6 +180,9 @@ pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
     /// Place of the lock, if the order is checked.
     place: Option<u8>,
+    /// Place of the lock, and the time from which it is held.
+    #[cfg(feature = "lock-stats")]
+    since: (u8, std::time::Instant),
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
@@ -187,6 +201,8 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
+        #[cfg(feature = "lock-stats")]
+        stats::released(self.since.0, self.since.1);
         let Some(place) = self.place else { return };
         HELD.with_borrow_mut(|held| {
             let at = held.iter().rposition(|held| *held == place);
