@@ -15,6 +15,7 @@ mod licences;
 mod process;
 mod test;
 mod tidy;
+mod types;
 mod words;
 
 use std::process::ExitCode;

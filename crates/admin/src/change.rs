@@ -220,12 +220,12 @@ impl Change {
             Change::Set { name, settings, recursive } => {
                 let names = if recursive { datasets_below(engine, &name).await? } else { vec![name] };
                 for name in names {
-                    engine.set_properties(name, settings.clone()).await?;
+                    engine.properties().set_properties(name, settings.clone()).await?;
                     author.record(engine).await?;
                 }
             }
             Change::SetQuota { name, principal, kind, id, limit } => {
-                engine.set_quota(name, principal, kind, id, limit).await?;
+                engine.properties().set_quota(name, principal, kind, id, limit).await?;
             }
         }
         Ok(author.record(engine).await?)
@@ -235,7 +235,7 @@ impl Change {
 /// Names of a dataset and its descendants.
 async fn datasets_below(engine: &Engine, top: &str) -> Result<Vec<String>, Refusal> {
     let rq = &Request::internal("select");
-    let dsl = engine.dsl_in(rq, Scope::Subtree(top)).await?;
+    let dsl = engine.synced().dsl_in(rq, Scope::Subtree(top)).await?;
     let found: Vec<String> = below(&dsl, top).iter().map(|dir| dir.name.clone()).collect();
     if found.is_empty() { Err(Refusal::missing()) } else { Ok(found) }
 }
@@ -254,7 +254,7 @@ async fn every_below(engine: &Engine, snapshots: &[String]) -> Result<Vec<String
 async fn same_below(engine: &Engine, snapshot: &str) -> Result<Vec<String>, Refusal> {
     let rq = &Request::internal("select");
     let (of, name) = snapshot.split_once('@').unwrap_or((snapshot, ""));
-    let dsl = engine.dsl_in(rq, Scope::Subtree(of)).await?;
+    let dsl = engine.synced().dsl_in(rq, Scope::Subtree(of)).await?;
     let found = named_below(rq, &dsl, of, name).await?;
     if found.iter().any(|found| found == snapshot) { Ok(found) } else { Err(Refusal::missing()) }
 }

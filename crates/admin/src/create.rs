@@ -95,7 +95,7 @@ pub async fn clone(
 }
 
 async fn exists(engine: &Engine, name: &str) -> Result<bool, PoolError> {
-    Ok(engine.dsl_of(&Request::internal("create"), name).await?.dir_named(name).is_some())
+    Ok(engine.synced().dsl_of(&Request::internal("create"), name).await?.dir_named(name).is_some())
 }
 
 /// Creates the missing parents of a dataset.
@@ -160,7 +160,7 @@ fn take_default_quotas(properties: &mut Vec<(String, Value)>) -> DefaultQuotas {
 
 async fn set_default_quotas(engine: &Engine, name: &str, quotas: DefaultQuotas) -> Result<(), PoolError> {
     for (who, what, limit) in quotas {
-        engine.set_quota(name.to_owned(), who, what, None, limit).await?;
+        engine.properties().set_quota(name.to_owned(), who, what, None, limit).await?;
     }
     Ok(())
 }

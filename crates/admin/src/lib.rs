@@ -29,6 +29,6 @@ pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
 pub use command::{Action, Answer, Command, Outcome, TARGETS};
 pub use create::{CreateDataset, NewKind, file_system};
 pub use destroy::Destruction;
-pub use pool::{Host, PoolChange, ProcessChange, ScrubProgress};
+pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

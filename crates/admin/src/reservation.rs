@@ -55,7 +55,7 @@ pub async fn resize(
         reserve(engine, name, then).await?;
         author.record(engine).await?;
     }
-    match engine.set_volume_size(name.to_owned(), size_bytes).await {
+    match engine.properties().set_volume_size(name.to_owned(), size_bytes).await {
         Ok(()) => {
             author.record(engine).await?;
             if then < now { reserve(engine, name, then).await } else { Ok(()) }
@@ -67,14 +67,14 @@ pub async fn resize(
 
 async fn reserve(engine: &Engine, name: &str, bytes: u64) -> Result<(), PoolError> {
     let setting = ("refreservation".to_owned(), Setting::Set(Value::Number(bytes)));
-    engine.set_properties(name.to_owned(), vec![setting]).await
+    engine.properties().set_properties(name.to_owned(), vec![setting]).await
 }
 
 /// Refreservation of a volume that reserves exactly its maximum size: the present one, and that for another size;
 /// `None` for other volumes.
 async fn reservations(engine: &Engine, name: &str, size_bytes: u64) -> Result<Option<(u64, u64)>, PoolError> {
     let rq = &Request::internal("set");
-    let datasets = engine.dsl_of(rq, name).await?;
+    let datasets = engine.synced().dsl_of(rq, name).await?;
     let facts = engine.facts();
     let raidz = raidz_of(engine);
     let volume = datasets.find(rq, name).await?;

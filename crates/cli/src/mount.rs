@@ -143,7 +143,7 @@ impl OpenedPool {
 
     /// Wraps a pool that is already open for writing.
     pub fn writable(writable: WritablePool, limits: &Limits) -> Result<Self, Failure> {
-        let supervising = writable.engine.supervise(limits.deadlines, Arc::new(abort));
+        let supervising = weir_engine::supervision::supervise(&writable.engine, limits.deadlines, Arc::new(abort));
         writable.machine.block_on(supervising)?;
         let (sender, close_requests) = mpsc::channel(1);
         let devices = writable.locks().map(Locks::identities).unwrap_or_default();

@@ -75,7 +75,7 @@ pub fn look(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
     match owner_of(call, &options.search, &options.pool)? {
         PoolOwner::Theirs(remote) => Err(Failure::remote(&options.pool, remote)),
         PoolOwner::Ours(served_pool) => {
-            Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.view(options))?)))
+            Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.synced().view(options))?)))
         }
         PoolOwner::Free => Ok(PoolHandle::Closed(Box::new(machine.block_on(Pool::open(machine, options))?))),
     }

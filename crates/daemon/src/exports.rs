@@ -59,7 +59,7 @@ impl OpenPool {
     pub(crate) async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
         match self {
             OpenPool::ReadOnly(pool) => Ok(DslReadGuard::fixed(pool.dsl.clone())),
-            OpenPool::Writable(engine) => engine.dsl(rq).await,
+            OpenPool::Writable(engine) => engine.synced().dsl(rq).await,
         }
     }
 
@@ -92,7 +92,7 @@ impl OpenPool {
     /// If the properties cannot be read.
     pub async fn first_with_off(&self, rq: &Request, property: &str) -> Result<Option<String>, PoolError> {
         let OpenPool::Writable(engine) = self else { return Ok(None) };
-        let dsl = engine.dsl(rq).await?;
+        let dsl = engine.synced().dsl(rq).await?;
         let facts = engine.facts();
         for info in datasets_of(rq, &dsl, false).await.iter().filter(|info| info.kind == DatasetKind::Filesystem) {
             let dataset = dsl.find(rq, &info.name).await?;
@@ -210,7 +210,7 @@ impl Exports {
         let mut found = BTreeMap::new();
         for top in &tops {
             let scope = Scope::Subtree(top);
-            let dsl = engine.dsl_in(rq, scope).await?;
+            let dsl = engine.synced().dsl_in(rq, scope).await?;
             let below = datasets_in(rq, &dsl, scope, true).await;
             found.extend(below.into_iter().map(|dataset| (dataset.name.clone(), dataset)));
         }

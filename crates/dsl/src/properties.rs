@@ -56,7 +56,7 @@ impl Dsl {
             let head = dataset.name.split('@').next().unwrap_or(&dataset.name);
             let since = if since.contains('@') { since.to_owned() } else { format!("{head}@{since}") };
             let since = self.find(rq, &since).await?;
-            let value = Value::Number(self.written_since(rq, dataset, &since).await?);
+            let value = Value::Number(crate::space::written_since(self, rq, dataset, &since).await?);
             return Ok(Some(Property { name: name.to_owned(), value, source: props::Source::None }));
         }
         let gathered = self.gather(rq, dataset, pool).await?;
@@ -129,7 +129,7 @@ impl Dsl {
         } else {
             self.compute_head(rq, &mut computed, dir, dataset, pool).await?;
         }
-        if let Some(written) = self.written(rq, dataset).await? {
+        if let Some(written) = crate::space::written(self, rq, dataset).await? {
             computed.insert("written", Value::Number(written));
         }
         self.compute_encryption(rq, &mut computed, dir, pool).await?;
@@ -179,7 +179,10 @@ impl Dsl {
             computed.insert(name, Value::Number(n));
         };
         number("used", phys.used_bytes);
-        number("available", self.available(head, pool.usable_bytes, own("refquota"), own("refreservation")));
+        number(
+            "available",
+            crate::space::available(self, head, pool.usable_bytes, own("refquota"), own("refreservation")),
+        );
         number("compressratio", percent(phys.uncompressed_bytes, phys.compressed_bytes));
         number("logicalused", phys.uncompressed_bytes);
         let [of_head, of_snapshots, of_children, of_reserved, of_refreservation] = phys.used_breakdown;
@@ -221,13 +224,13 @@ impl Dsl {
         dir: &Dir,
         pool: &PoolFacts,
     ) -> Result<(), ObjectError> {
-        let Some(spec) = self.key_spec(rq, dir).await? else { return Ok(()) };
+        let Some(spec) = crate::keys::key_spec(self, rq, dir).await? else { return Ok(()) };
         computed.insert("encryption", Value::Number(spec.wrapped.suite));
         computed.insert("keyformat", Value::Number(spec.format_number));
         computed.insert("pbkdf2iters", Value::Number(spec.iterations));
         let available = dir.crypto_key().is_some_and(|key| pool.loaded_keys.contains(&key));
         computed.insert("keystatus", Value::Number(if available { 2 } else { 1 }));
-        if let Some(root) = self.encryption_root(rq, dir).await? {
+        if let Some(root) = crate::keys::encryption_root(self, rq, dir).await? {
             computed.insert("encryptionroot", Value::Text(root));
         }
         Ok(())

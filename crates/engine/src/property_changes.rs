@@ -1,12 +1,15 @@
-//! Changes of a pool's properties.
+//! Changes of properties of datasets and of the pool, and the settings of open datasets that follow from them.
 
-use super::Engine;
+use super::open_datasets::OpenDataset;
 use super::syncing::TxgSync;
+use super::{PropertyChanges, open_set};
 use weir_dmu::zap::{self, NewZap};
-use weir_dsl::sync_tasks::{DslSyncContext, features};
+use weir_dsl::sync_tasks::{DslSyncContext, Setting, VolumeSpec, features, properties};
+use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
 use weir_format::dsl::pool as names;
 use weir_format::features::Feature;
-use weir_format::{ObjectId, ObjectType};
+use weir_format::{ObjectId, ObjectType, ObjsetId};
+use weir_machine::Request;
 use weir_pool::error::PoolError;
 
 /// A property of a pool and its new value.
@@ -25,13 +28,93 @@ pub enum PoolProperty {
     },
 }
 
-impl Engine {
+impl PropertyChanges<'_> {
+    /// Sets or inherits properties atomically, and applies them to open datasets.
+    ///
+    /// # Errors
+    /// Errors of [`properties::set_properties`](weir_dsl::sync_tasks::properties::set_properties).
+    pub async fn set_properties(&self, name: String, settings: Vec<(String, Setting)>) -> Result<(), PoolError> {
+        let top = name.clone();
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move { Ok(properties::set_properties(&mut syncing.change, &name, &settings).await?) })
+            })
+            .await?;
+        self.renew(&Request::internal("set"), Scope::Subtree(&top)).await
+    }
+
+    /// Sets the quota of a user, group or project in a file system, in bytes or objects; 0 removes it.
+    ///
+    /// Without an id, sets the default for principals that have no quota of their own.
+    ///
+    /// # Errors
+    /// [`PoolError::File`] if the file system is read-only; errors of opening it.
+    pub async fn set_quota(
+        &self,
+        name: String,
+        who: QuotaPrincipal,
+        what: QuotaKind,
+        id: Option<u64>,
+        limit: u64,
+    ) -> Result<(), PoolError> {
+        let rq = &Request::internal("set");
+        let files = self.engine.file_system(rq, &name).await?;
+        let failed = |source| PoolError::File { name: name.clone(), source: Box::new(source) };
+        files.quotas().set(rq, who, what, id, limit).await.map_err(failed)?;
+        self.engine.sync().await
+    }
+
+    /// Resizes a volume to `size_bytes`.
+    ///
+    /// # Errors
+    /// Errors of opening the volume; [`DslError`] if the size is invalid.
+    pub async fn set_volume_size(&self, name: String, size_bytes: u64) -> Result<(), PoolError> {
+        let rq = &Request::internal("set");
+        let volume = self.engine.volume(rq, &name).await?;
+        let spec = VolumeSpec { size_bytes, block_bytes: volume.block_bytes() };
+        spec.check(&name).map_err(PoolError::from)?;
+        let failed = |source| PoolError::Volume { name: name.clone(), source: Box::new(source) };
+        volume.resize(rq, size_bytes).await.map_err(failed)?;
+        self.engine.sync().await
+    }
+
+    /// Applies the properties of the last synced txg to the open datasets among `of`.
+    ///
+    /// # Errors
+    /// Errors of reading the properties.
+    pub async fn renew(&self, rq: &Request, of: Scope<'_>) -> Result<(), PoolError> {
+        // The state is read under the lock, so that no older state is applied after a newer one.
+        let _one_at_a_time = self.engine.renewing.lock().await;
+        let dsl = self.engine.synced().dsl_in(rq, of).await?;
+        for dir in dsl.dirs().into_iter().filter(|dir| of.contains(&dir.name)) {
+            let Some(open) = self.engine.sets.get(ObjsetId(dir.phys.head_dataset.0)) else { continue };
+            let dataset = dsl.head(rq, dir).await?;
+            open_set::renew_policy(rq, &dsl, dir, &open.set).await?;
+            let values = self.engine.values(rq, &dsl, &dataset).await?;
+            if let Some(zil) = &open.zil {
+                zil.set_policy(self.engine.log_policy(&values));
+            }
+            match &open.door {
+                Some(OpenDataset::Files(files)) => files.set_settings(values.settings()),
+                Some(OpenDataset::Volume(volume)) => {
+                    let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
+                    volume.refresh_size(rq).await.map_err(failed)?;
+                    volume.set_read_only(values.is_set("readonly"));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Sets a property of the pool (`zpool set`).
     ///
     /// # Errors
     /// Errors of enabling a feature; errors of writing the MOS.
-    pub async fn set_pool_property(&self, property: PoolProperty) -> Result<(), PoolError> {
-        self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(async move { apply(syncing, property).await })).await
+    pub async fn set_on_pool(&self, property: PoolProperty) -> Result<(), PoolError> {
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(async move { apply(syncing, property).await }))
+            .await
     }
 }
 

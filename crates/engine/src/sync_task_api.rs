@@ -3,20 +3,20 @@
 //! A dataset that clients use (they have its files open or are attached to the volume) is busy and cannot be destroyed or
 //! rolled back. An open dataset without clients is closed first ([`super::closing`]).
 
-use super::Engine;
 use super::closing::{clear_log, close};
 use super::datasets::policy_for;
 use super::keys::{self, Encryption};
 use super::syncing::TxgSync;
+use super::{Engine, closing};
 use std::sync::Arc;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
+use weir_dsl::Scope;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{
-    DslSyncContext, Kind, NewDataset, Setting, VolumeSpec, bookmark, branch, create, destroy, destroy_head, history,
-    hold, key, promote, properties, rename, rollback, snapshot,
+    DslSyncContext, Kind, NewDataset, bookmark, branch, create, destroy, destroy_head, history, hold, key, promote,
+    rename, rollback, snapshot,
 };
-use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
 use weir_format::ObjsetId;
 use weir_machine::Request;
 use weir_pool::error::PoolError;
@@ -66,7 +66,7 @@ impl Engine {
         })
         .await?;
         self.changed.note(&name);
-        self.renew_settings(&Request::internal("create"), Scope::Path(&name)).await
+        self.properties().renew(&Request::internal("create"), Scope::Path(&name)).await
     }
 
     /// Creates a clone of a snapshot.
@@ -83,7 +83,7 @@ impl Engine {
         })
         .await?;
         self.changed.note(&clone);
-        self.renew_settings(&Request::internal("clone"), Scope::Path(&clone)).await
+        self.properties().renew(&Request::internal("clone"), Scope::Path(&clone)).await
     }
 
     /// Creates snapshots atomically, all of the same txg.
@@ -119,7 +119,7 @@ impl Engine {
     /// # Errors
     /// Errors of [`destroy_head::destroy`](weir_dsl::sync_tasks::destroy_head::destroy); busy while clients use it.
     pub async fn destroy_dataset(&self, name: String) -> Result<(), PoolError> {
-        let closing = self.closing(&name).await?;
+        let closing = closing::begin(self, &name).await?;
         let destroyed = name.clone();
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
@@ -144,7 +144,7 @@ impl Engine {
     /// # Errors
     /// Errors of [`rollback::rollback`](weir_dsl::sync_tasks::rollback::rollback); busy while clients use it.
     pub async fn rollback(&self, name: String, to: Option<String>) -> Result<(), PoolError> {
-        let closing = self.closing(&name).await?;
+        let closing = closing::begin(self, &name).await?;
         let rolled_back = name.clone();
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
@@ -156,7 +156,7 @@ impl Engine {
         });
         closing.end(done.await)?;
         self.changed.note(&rolled_back);
-        self.renew_settings(&Request::internal("rollback"), Scope::Path(&rolled_back)).await
+        self.properties().renew(&Request::internal("rollback"), Scope::Path(&rolled_back)).await
     }
 
     /// Promotes a clone, so that its origin depends on it.
@@ -190,7 +190,7 @@ impl Engine {
         self.changed.note(&before);
         self.changed.note(&renamed);
         // The dataset and its descendants inherit from new ancestors now.
-        self.renew_settings(&Request::internal("rename"), Scope::Subtree(&renamed)).await
+        self.properties().renew(&Request::internal("rename"), Scope::Subtree(&renamed)).await
     }
 
     /// Renames snapshots atomically: pairs of a snapshot and its new name after the `@`.
@@ -253,54 +253,6 @@ impl Engine {
             Box::pin(async move { Ok(bookmark::destroy_bookmarks(&mut syncing.change, &names).await?) })
         })
         .await
-    }
-
-    /// Sets or inherits properties atomically, and applies them to open datasets.
-    ///
-    /// # Errors
-    /// Errors of [`properties::set_properties`](weir_dsl::sync_tasks::properties::set_properties).
-    pub async fn set_properties(&self, name: String, settings: Vec<(String, Setting)>) -> Result<(), PoolError> {
-        let top = name.clone();
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(properties::set_properties(&mut syncing.change, &name, &settings).await?) })
-        })
-        .await?;
-        self.renew_settings(&Request::internal("set"), Scope::Subtree(&top)).await
-    }
-
-    /// Sets the quota of a user, group or project in a file system, in bytes or objects; 0 removes it.
-    ///
-    /// Without an id, sets the default for principals that have no quota of their own.
-    ///
-    /// # Errors
-    /// [`PoolError::File`] if the file system is read-only; errors of opening it.
-    pub async fn set_quota(
-        &self,
-        name: String,
-        who: QuotaPrincipal,
-        what: QuotaKind,
-        id: Option<u64>,
-        limit: u64,
-    ) -> Result<(), PoolError> {
-        let rq = &Request::internal("set");
-        let files = self.file_system(rq, &name).await?;
-        let failed = |source| PoolError::File { name: name.clone(), source: Box::new(source) };
-        files.quotas().set(rq, who, what, id, limit).await.map_err(failed)?;
-        self.sync().await
-    }
-
-    /// Resizes a volume to `size_bytes`.
-    ///
-    /// # Errors
-    /// Errors of opening the volume; [`DslError`] if the size is invalid.
-    pub async fn set_volume_size(&self, name: String, size_bytes: u64) -> Result<(), PoolError> {
-        let rq = &Request::internal("set");
-        let volume = self.volume(rq, &name).await?;
-        let spec = VolumeSpec { size_bytes, block_bytes: volume.block_bytes() };
-        spec.check(&name).map_err(PoolError::from)?;
-        let failed = |source| PoolError::Volume { name: name.clone(), source: Box::new(source) };
-        volume.resize(rq, size_bytes).await.map_err(failed)?;
-        self.sync().await
     }
 
     /// Appends an administrator's command to the pool's history.

@@ -24,6 +24,7 @@ use super::space::SpaceMaps;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
+use weir_blocks::vdev::Tree;
 use weir_blocks::{BlockError, SpaceChange};
 use weir_dmu::mos_plan::{MosDelta, MosPlan, MosRoot};
 use weir_dmu::txg::Tx;
@@ -89,6 +90,8 @@ pub struct SyncerState {
     pub max_frees_per_txg: u64,
     /// Whether the last txg freed such blocks and more remain.
     pub frees_on: bool,
+    /// Destroyed datasets that are being freed.
+    pub freeing: super::Freeing,
     /// Error that prevents freeing the rest of a destroyed dataset.
     pub stuck: Option<ObjectError>,
     /// Reason to fail the txg that is being synced.
@@ -291,6 +294,8 @@ impl TxgSync<'_> {
                 break;
             }
         }
+        let left_bytes = pool_dirs::freeing_bytes(&mut self.change).await?;
+        self.core.freeing.update(left_bytes, clock.now());
         Ok(())
     }
 
@@ -442,7 +447,19 @@ impl TxgSync<'_> {
         };
         let place = ErrorLocation { objset: self.engine.mos.id(), ..ErrorLocation::default() };
         let blocks = self.engine.cache.blocks();
-        blocks.flush().await.map_err(|error| ObjectError::Block { place, error })?;
+        loop {
+            match blocks.flush().await {
+                // Only the writes that are kept can be repeated: without them the txg is lost.
+                Err(error)
+                    if error.is_of_devices()
+                        && blocks.tree().can_repeat_unstable()
+                        && blocks.tree().suspension().wait(&error).await =>
+                {
+                    repeat_unstable(blocks.tree()).await;
+                }
+                done => break done.map_err(|error| ObjectError::Block { place, error })?,
+            }
+        }
         if core.ended {
             // Once the labels say that another machine may import the pool, its devices must get no more writes.
             blocks.tree().close(&self.engine.machine.clock).await;
@@ -453,7 +470,9 @@ impl TxgSync<'_> {
         let faults = loop {
             match labels::commit(tree, &core.leaves, config, &uberblock, txg).await {
                 // Writing the same labels again changes nothing that was written.
-                Err(error @ PoolError::Disk { .. }) if tree.suspension().wait(&error).await => {}
+                Err(error @ PoolError::Disk { .. }) if tree.suspension().wait(&error).await => {
+                    repeat_unstable(tree).await;
+                }
                 answer => break answer?,
             }
         };
@@ -485,5 +504,13 @@ impl TxgSync<'_> {
     /// Registers an object set that the current task created; it syncs when the task ends.
     pub fn add_set(&mut self, set: Arc<ObjectSet>) {
         self.made.push(self.engine.sets.insert(set));
+    }
+}
+
+/// Writes again what failed flushes covered, after the pool was resumed.
+async fn repeat_unstable(tree: &Tree) {
+    tracing::info!("writes again what no flush has made stable");
+    for error in tree.repeat_unstable().await {
+        tracing::warn!(%error, "a device still fails");
     }
 }

@@ -365,7 +365,7 @@ impl Tree {
                     // Check on the first page that the node is a directory.
                     self.require_directory(rq, node).await?;
                 }
-                self.list_synthetic(rq, node, &branch, after, max, &mut out).await?;
+                synthetic_entries::list_synthetic(self, rq, node, &branch, after, max, &mut out).await?;
                 (out.len() < max).then_some(0)
             }
         };

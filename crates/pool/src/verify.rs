@@ -411,23 +411,21 @@ async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, O
     Ok(out)
 }
 
-impl Pool {
-    /// Verifies every block of the pool, and that the space maps allocate exactly these blocks.
-    ///
-    /// # Errors
-    /// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
-    pub async fn verify(&self, rq: &Request) -> Result<Report, ObjectError> {
-        let mut moved = BTreeMap::new();
-        for vdev in self.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
-            moved.insert(vdev.id as u32, indirect::mapping(rq, &self.mos, ObjectId(vdev.indirect_object)).await?.1);
-        }
-        let log_before = Txg(self.uberblock.txg.0.saturating_add(1));
-        let (machine, blocks) = (self.machine.clone(), self.blocks.clone());
-        let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
-        let plan = Plan { walk, mos: &self.mos, tops: &self.tree.children, moved, space: true };
-        let (roots, bad) = crate::roots::roots(rq, &self.mos).await?;
-        let mut report = verify(rq, &plan, roots, &mut |_| ()).await?;
-        report.unreadable_count += bad;
-        Ok(report)
+/// Verifies every block of the pool, and that the space maps allocate exactly these blocks.
+///
+/// # Errors
+/// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
+pub async fn verify_pool(pool: &Pool, rq: &Request) -> Result<Report, ObjectError> {
+    let mut moved = BTreeMap::new();
+    for vdev in pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
+        moved.insert(vdev.id as u32, indirect::mapping(rq, &pool.mos, ObjectId(vdev.indirect_object)).await?.1);
     }
+    let log_before = Txg(pool.uberblock.txg.0.saturating_add(1));
+    let (machine, blocks) = (pool.machine.clone(), pool.blocks.clone());
+    let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
+    let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space: true };
+    let (roots, bad) = crate::roots::roots(rq, &pool.mos).await?;
+    let mut report = verify(rq, &plan, roots, &mut |_| ()).await?;
+    report.unreadable_count += bad;
+    Ok(report)
 }

@@ -161,7 +161,7 @@ impl ServedPool {
         // The task is detached: the engine stops the scrub when the pool is closed.
         drop(self.machine.tasks.spawn(async move {
             while served_pool.wants_scrub() {
-                if let Err(error) = served_pool.engine.scrub_on(&ScanLimits::default(), &mut |_| true).await {
+                if let Err(error) = served_pool.engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await {
                     tracing::info!("the scrub of pool '{}' was interrupted: {error}", served_pool.engine.name());
                     served_pool.scrub_state().error = Some(error.to_string());
                 }

@@ -115,7 +115,7 @@ fn create_encrypted(
     target::open(call, &args.places, &name)?.with(async |engine| {
         // Checked here too, so that no key is asked for.
         let rq = &Request::internal("create");
-        if args.parents && engine.dsl_of(rq, &name).await?.dir_named(&name).is_some() {
+        if args.parents && engine.synced().dsl_of(rq, &name).await?.dir_named(&name).is_some() {
             return Ok(());
         }
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;

@@ -91,10 +91,10 @@ async fn of_engine(
     engine: &Engine,
     [older, newer]: [&str; 2],
 ) -> Result<bool, PoolError> {
-    let mut comparison = engine.compare(rq, older, newer).await?;
+    let mut comparison = engine.comparisons().begin(rq, older, newer).await?;
     let printer = Printer::new(args, &comparison.pair);
     let compared = printer.tell(call, rq, &mut comparison.diff).await;
-    let ended = engine.end_comparison(comparison).await;
+    let ended = engine.comparisons().end(comparison).await;
     let whole = compared?;
     ended.map(|()| whole)
 }

@@ -242,7 +242,7 @@ impl Selection {
         }
         if self.kinds.contains(&DatasetKind::Bookmark) && depth < self.depth {
             let head = pool.dsl.head(rq, dir).await?;
-            let bookmarks = pool.dsl.bookmarks(rq, &head).await?;
+            let bookmarks = weir_dsl::bookmarks::bookmarks(&pool.dsl, rq, &head).await?;
             out.extend(bookmarks.into_iter().map(|b| Selected {
                 dataset: head.clone(),
                 kind: DatasetKind::Bookmark,
@@ -291,7 +291,7 @@ pub async fn all_properties(
         None => Ok(pool.dsl.properties(rq, &of.dataset, facts).await?),
         Some(bookmark) => {
             let mut all = of_bookmark(bookmark);
-            if let Some(guids) = pool.dsl.redaction_snapshots(rq, &bookmark.bookmark).await? {
+            if let Some(guids) = weir_dsl::bookmarks::redaction_snapshots(&pool.dsl, rq, &bookmark.bookmark).await? {
                 let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
                 all.push(text("redact_snaps", &guids.join(",")));
             }

@@ -67,7 +67,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         let locks = lock(pool, vdevs.paths())?;
         (more.tops, more.caches, more.spares) = (vdevs.tops, vdevs.caches, vdevs.spares);
         let failed = |error| Failure::failed(format!("cannot add to '{pool}': {error}"));
-        engine.add_vdevs(&more).await.map_err(failed)?;
+        engine.devices().add(&more).await.map_err(failed)?;
         if let Some(served_pool) = served_pool {
             served_pool.also_has(locks);
         }

@@ -192,7 +192,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
 async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
     let rq = &Request::internal("import");
     let opened: Vec<(String, ObjsetKind)> = {
-        let dsl = engine.dsl(rq).await?;
+        let dsl = engine.synced().dsl(rq).await?;
         let mut opened = Vec::new();
         let is_due = |dir: &&Dir| engine.keys.of(Some(dir)).is_some() || all && dir.crypto_key().is_none();
         for dir in dsl.dirs().into_iter().filter(is_due) {

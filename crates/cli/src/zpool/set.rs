@@ -82,7 +82,9 @@ pub fn history(call: &Call, args: &HistoryArgs) -> Result<u8, Failure> {
     let mut opened = OpenedPools::open(call, &args.places, &args.pools)?;
     opened.each(|pool| {
         outln!(call, "History for '{}':", pool.name());
-        let records = machine.block_on(pool.dsl.history(&Request::internal("history"))).map_err(PoolError::from)?;
+        let records = machine
+            .block_on(weir_dsl::history::history(&pool.dsl, &Request::internal("history")))
+            .map_err(PoolError::from)?;
         for record in &records {
             if let Some(text) = shown(record, args.internal, args.long) {
                 outln!(call, "{text}");

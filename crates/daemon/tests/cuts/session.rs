@@ -296,7 +296,7 @@ fn create_pool(bug: Bug) -> Start {
         engine.create_dataset(NewDataset { name: "tank/vol".into(), kind, properties: Vec::new() }).await.unwrap();
         if bug == Bug::AnswersEarly {
             let disabled = vec![("sync".to_owned(), Setting::Set(Value::Number(SYNC_DISABLED)))];
-            engine.set_properties("tank".into(), disabled).await.unwrap();
+            engine.properties().set_properties("tank".into(), disabled).await.unwrap();
         }
         engine.export().await.unwrap();
     });

@@ -67,3 +67,14 @@ pub async fn book_free(cx: &mut DslSyncContext<'_>, delta: Delta) -> Result<(), 
         _ => Ok(()),
     }
 }
+
+/// The space that waits to be freed, in bytes (`freeing`).
+///
+/// # Errors
+/// Errors of reading the directory that it is accounted in.
+pub async fn freeing_bytes(cx: &mut DslSyncContext<'_>) -> Result<u64, DslError> {
+    match names::special_dir(cx, FREE).await? {
+        Some(dir) => Ok(cx.dir(dir).await?.used_bytes),
+        None => Ok(0),
+    }
+}
