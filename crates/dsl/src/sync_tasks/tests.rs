@@ -247,7 +247,7 @@ fn history_is_a_ring() {
         let mut change = lab.change(&tx);
         history::log_command(&mut change, "zpool create tank", 0).await.unwrap();
         let texts = |dsl: Arc<Dsl>, rq: Request| async move {
-            let records = dsl.history(&rq).await.unwrap();
+            let records = crate::history::history(&dsl, &rq).await.unwrap();
             let text = |r: &weir_format::NvList| r.get_str("history command").unwrap_or("?").to_owned();
             records.iter().map(text).collect::<Vec<_>>()
         };

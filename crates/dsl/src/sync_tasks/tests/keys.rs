@@ -37,7 +37,7 @@ fn keys_are_wrapped_by_their_root() {
             async move {
                 let dsl = lab.dsl().await;
                 let dir = dsl.dir_named("tank/e").unwrap();
-                dsl.load_keys(rq, dir, &secret).await.map(|keys| keys.len())
+                crate::keys::load_keys(&dsl, rq, dir, &secret).await.map(|keys| keys.len())
             }
         };
         assert_eq!(opens(secrets[0]).await, Ok(2));
@@ -59,7 +59,7 @@ fn keys_are_wrapped_by_their_root() {
 /// Number of datasets that a root's key opens.
 async fn opened(lab: &Lab, root: &str) -> usize {
     let dsl = lab.dsl().await;
-    dsl.load_keys(&lab.rq, dsl.dir_named(root).unwrap(), &SECRET).await.unwrap().len()
+    crate::keys::load_keys(&dsl, &lab.rq, dsl.dir_named(root).unwrap(), &SECRET).await.unwrap().len()
 }
 
 /// Creates a file system with that key, its own or inherited.

@@ -80,7 +80,7 @@ fn snapshots_and_clones_that_descend_from_themselves() {
         let rq = &lab.rq;
         let later = dsl.find(rq, "tank/a").await.unwrap();
         let since = dsl.find(rq, "tank/d@s").await.unwrap();
-        let written = dsl.written_since(rq, &later, &since).await;
+        let written = crate::space::written_since(&dsl, rq, &later, &since).await;
         assert!(matches!(written, Err(ObjectError::Corrupt { .. })), "{written:?}");
         // Makes tank/a a clone of its own snapshot.
         let a = names::find_dir(&mut change, "tank/a").await.unwrap();
