@@ -87,7 +87,7 @@ fn a_limit_counts_all_snapshots_of_one_txg() {
         assert!(matches!(refused, Err(DslError::Space { .. })), "{refused:?}");
         snapshot::snapshot(&mut change, &both[..1], &[]).await.unwrap();
         let root = names::root_dir(&mut change).await.unwrap();
-        assert_eq!(create::dir_word(&mut change, root, SNAPSHOT_COUNT).await.unwrap(), Some(3));
+        assert_eq!(create::dir_word(&change, root, SNAPSHOT_COUNT).await.unwrap(), Some(3));
         let tx = lab.next_tx();
         assert!(snapshot::snapshot(&mut lab.change(&tx), &both[1..], &[]).await.is_err());
     });
