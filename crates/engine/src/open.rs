@@ -366,7 +366,7 @@ async fn assemble(
     config: Config,
 ) -> Result<Arc<Engine>, PoolError> {
     let rq = &Request::internal("import");
-    let known = space_map_loader::allocated(rq, &pool.mos, &pool.tree.children).await?;
+    let (index, known) = space_map_loader::allocated(rq, &pool.mos, &pool.tree.children).await?;
     if let Some(fault) = known.faults.first() {
         return Err(refused(&pool, format!("its space maps cannot be trusted: {fault}")));
     }
@@ -383,7 +383,7 @@ async fn assemble(
     let checkpoint = pool.mos.named_words(rq, names::CHECKPOINT).await?.and_then(|words| words.get(2).copied());
     let writable = blocks.set_checkpoint(Txg(checkpoint.unwrap_or(0)));
     writable.map_err(|error| refused(&pool, error))?;
-    let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, known.log).await?;
+    let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, index.log).await?;
     // After a rewind, new txgs must be newer than the discarded ones.
     let txgs = TxgTracker::new(pool.newest_txg.max(pool.uberblock.txg));
     let open = Arc::new(UnlimitedTxAdmission(txgs.clone()));

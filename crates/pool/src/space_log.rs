@@ -70,7 +70,8 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    fn note(&mut self, kind: SpaceKind, range: Range<u64>) {
+    /// Applies a change. Returns the number of bytes that were in that state already.
+    fn note(&mut self, kind: SpaceKind, range: Range<u64>) -> u64 {
         let (to, from) = match kind {
             SpaceKind::Alloc => (&mut self.taken, &mut self.given_back),
             SpaceKind::Free => (&mut self.given_back, &mut self.taken),
@@ -80,12 +81,21 @@ impl Unflushed {
         for undone in from.remove_common(&range) {
             rest.remove(undone);
         }
+        let mut already = 0;
         for part in rest.iter() {
+            already += to.remove_common(&part).iter().map(|known| known.end - known.start).sum::<u64>();
             to.add(part);
         }
+        already
     }
 
-    fn segments(&self) -> usize {
+    /// Allocated bytes minus freed bytes.
+    pub fn balance_bytes(&self) -> i64 {
+        self.taken.total_bytes().cast_signed().saturating_sub(self.given_back.total_bytes().cast_signed())
+    }
+
+    /// Number of segments.
+    pub fn segments(&self) -> usize {
         self.taken.len() + self.given_back.len()
     }
 }
@@ -124,12 +134,11 @@ impl SpaceLog {
         moved
     }
 
-    /// Records a change of a metaslab in the log of txg `txg`.
-    pub fn note(&mut self, id: MetaslabId, txg: Txg, kind: SpaceKind, range: Range<u64>) {
-        if let Some(metaslab) = self.metaslabs.get_mut(&id).filter(|m| m.since <= txg) {
-            metaslab.dirty = true;
-            metaslab.note(kind, range);
-        }
+    /// Records a change of a metaslab in the log of txg `txg`. Returns the number of bytes that were in that state already.
+    pub fn note(&mut self, id: MetaslabId, txg: Txg, kind: SpaceKind, range: Range<u64>) -> u64 {
+        let Some(metaslab) = self.metaslabs.get_mut(&id).filter(|m| m.since <= txg) else { return 0 };
+        metaslab.dirty = true;
+        metaslab.note(kind, range)
     }
 
     /// Marks a metaslab as flushed up to the beginning of txg `txg`: returns the changes that its space map did not

@@ -329,6 +329,13 @@ impl Tree {
         self.with_top(vdev, |top| top.vdev.has_all_since(birth)).unwrap_or(false)
     }
 
+    /// Allocatable bytes of all top-level vdevs; `None` if that of one is unknown.
+    pub fn size_bytes(&self) -> Option<u64> {
+        let tops = self.version();
+        let sizes = tops.iter().map(|top| Some(top.asize_bytes).filter(|bytes| *bytes > 0));
+        sizes.sum()
+    }
+
     /// Number of top-level vdevs.
     pub fn len(&self) -> usize {
         self.tops.load().tops.len()

@@ -89,7 +89,7 @@ async fn verify_blocks(machine: &Machine, pool: &Pool, rq: &Request) -> Result<R
     let machine = machine.clone();
     let blocks = pool.blocks.clone();
     let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
-    let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space: true };
+    let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space: true, max_segments: u64::MAX };
     let (roots, _) = roots::roots(rq, &pool.mos).await?;
     verify(rq, &plan, roots, &mut |_| ()).await
 }

@@ -128,4 +128,9 @@ pub async fn assert_pool_clean(machine: &Machine, search: &std::path::Path, name
         report.unreadable.iter().take(3).collect::<Vec<_>>(),
         report.clashes.iter().take(3).collect::<Vec<_>>()
     );
+    // Whether the space maps are compared at once or in passes makes no difference.
+    let passes = pool.verify_in_passes(rq, 16).await.unwrap();
+    assert!(passes.is_clean(), "{name} in passes: clashes {:?}", passes.clashes.iter().take(3).collect::<Vec<_>>());
+    let sums = |r: &weir_pool::verify::Report| (r.found_bytes(), r.allocated_bytes(), r.deduped, r.cloned);
+    assert_eq!(sums(&passes), sums(&report), "{name}");
 }
