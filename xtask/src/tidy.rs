@@ -37,7 +37,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("front", &["machine"]),
     ("nfs", &["machine", "front"]),
     ("nbd", &["machine", "front"]),
-    ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
+    ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine", "front"]),
     ("fuse", &["machine", "linux", "files"]),
     ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
     (

@@ -5,7 +5,7 @@ use crate::destroy::Destruction;
 use crate::properties::{JsonPrincipal, JsonQuotaKind, settings, values};
 use crate::refusal::Refusal;
 use crate::selection::{below, named_below};
-use crate::{reservation, rollback};
+use crate::{reservation, rollback, sharing};
 use serde::{Deserialize, Serialize};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::Setting;
@@ -218,6 +218,7 @@ impl Change {
                 engine.bookmark(sourced.collect()).await?;
             }
             Change::Set { name, settings, recursive } => {
+                sharing::check_settings(&name, &settings)?;
                 let names = if recursive { datasets_below(engine, &name).await? } else { vec![name] };
                 for name in names {
                     engine.set_properties(name, settings.clone()).await?;

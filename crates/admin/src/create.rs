@@ -3,6 +3,7 @@
 use crate::change::Author;
 use crate::properties::values;
 use crate::reservation::{raidz_of, reservation};
+use crate::sharing::check_values;
 use serde::{Deserialize, Serialize};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
@@ -52,6 +53,7 @@ impl CreateDataset {
     /// Errors of the checks, which each sync task makes before it changes anything.
     pub async fn run(self, engine: &Engine, author: &mut Author, encryption: Encryption) -> Result<(), PoolError> {
         let CreateDataset { name, kind, mut properties, parents } = self;
+        check_values(&name, properties.iter().map(|(property, value)| (property, value)))?;
         if parents {
             if exists(engine, &name).await? {
                 return Ok(());
@@ -85,6 +87,7 @@ pub async fn clone(
     parents: bool,
 ) -> Result<(), PoolError> {
     let (origin, name) = names;
+    check_values(&name, properties.iter().map(|(property, value)| (property, value)))?;
     let quotas = take_default_quotas(&mut properties);
     if parents {
         make_parents(engine, author, &name).await?;

@@ -7,7 +7,7 @@ use crate::mount::{Access, OpenPoolOptions, OpenedPool, StopSignal, open_options
 use crate::secrets::{KeyPrompt, ask_all};
 use clap::Parser;
 use weir_daemon::service::{device_summary, summary};
-use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, ServiceOptions, Squash};
+use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, ServiceOptions, Sharing, Squash};
 use weir_linux::Production;
 use weir_pool::Rewind;
 
@@ -17,7 +17,7 @@ use weir_pool::Rewind;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir serve",
-    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,…]]…\n       [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL"
+    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,…]]…\n       [--shared]       [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL"
 )]
 pub struct ServeArgs {
     /// IP address to listen on [default: 127.0.0.1]
@@ -47,6 +47,9 @@ pub struct ServeArgs {
     /// Anonymous group [default: 65534]
     #[arg(long, value_name = "N")]
     anongid: Option<String>,
+    /// Share what the properties of the datasets say: sharenfs, weir:nbd [default: share everything]
+    #[arg(long)]
+    shared: bool,
     #[command(flatten)]
     open: OpenPoolOptions,
     /// Pool
@@ -83,6 +86,7 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
         limits.tell();
         let front = opened.front().await?;
         let mut service = Service::start(&machine, &front, &options).await?;
+        tell_of_sharing(pool, &options);
         for line in service.lines() {
             println!("{line}");
         }
@@ -101,8 +105,9 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
 }
 
 fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
-    let rules = ExportRules { identity: identity(args)?, writers: writers(args)? };
-    let mut options = ServiceOptions { rules, ..ServiceOptions::default() };
+    let everything = Sharing::Everything(ExportRules { identity: identity(args)?, writers: writers(args)? });
+    let sharing = if args.shared { shared(args)? } else { everything };
+    let mut options = ServiceOptions { sharing, ..ServiceOptions::default() };
     let port = |given: &Option<String>, name: &str, default| match given {
         None => Ok(default),
         Some(text) => text
@@ -116,6 +121,37 @@ fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
             text.parse().map_err(|_| ServeArgs::misused(&format!("--listen takes an IP address, not '{text}'")))?;
     }
     Ok(options)
+}
+
+/// The properties decide, and no option may say otherwise.
+fn shared(args: &ServeArgs) -> Result<Sharing, Failure> {
+    let has_ids = args.anonuid.is_some() || args.anongid.is_some();
+    if !args.writers.is_empty() || args.no_root_squash || args.all_squash || has_ids {
+        let why = "--shared follows the properties: set hosts and users with sharenfs, not with --rw, --no-root-squash, \
+                   --all-squash, --anonuid or --anongid";
+        return Err(ServeArgs::misused(why));
+    }
+    Ok(Sharing::ByProperties)
+}
+
+/// Says what is shared, and why.
+pub fn tell_of_sharing(pool: &str, options: &ServiceOptions) {
+    match &options.sharing {
+        Sharing::Everything(_) if options.listen.is_loopback() => {
+            eprintln!(
+                "everything in pool '{pool}' is shared with this machine, whatever the properties say (--shared follows them)"
+            );
+        }
+        Sharing::Everything(_) => {
+            let listen = options.listen;
+            eprintln!(
+                "everything in pool '{pool}' is shared with every host that reaches {listen}, whatever the properties say (--shared follows them)"
+            );
+        }
+        Sharing::ByProperties | Sharing::Nothing => {
+            eprintln!("pool '{pool}': what sharenfs and weir:nbd share is served, and nothing else");
+        }
+    }
 }
 
 /// Mapping of users.

@@ -1,17 +1,19 @@
 //! The exports of a pool: its file systems and snapshots as one tree, its volumes and their snapshots as devices.
 
 use crate::files::TreeFiles;
+use crate::shares::{FileShares, Shares, Sharing};
 use crate::volumes::Volumes;
 use futures_util::FutureExt;
 use futures_util::lock::Mutex as AsyncMutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dsl::Scope;
 use weir_dsl::props::{DatasetKind, Value};
+use weir_dsl::{PoolFacts, Scope};
 use weir_engine::{Changed, DslReadGuard, Engine};
 use weir_files::tree::{Export, FileFuture, Files, Opener, Tree};
 use weir_files::{FileError, FileSystem};
-use weir_machine::{Accounts, Request};
+use weir_front::shares::Names;
+use weir_machine::{Accounts, Machine, Request};
 use weir_pool::datasets::{DatasetInfo, datasets_in, datasets_of};
 use weir_pool::{Pool, PoolError};
 use weir_volumes::Volume;
@@ -53,6 +55,14 @@ impl OpenPool {
     /// Whether the pool is writable.
     pub fn is_writable(&self) -> bool {
         matches!(self, OpenPool::Writable(_))
+    }
+
+    /// Facts that properties depend on.
+    pub(crate) fn facts(&self) -> PoolFacts {
+        match self {
+            OpenPool::ReadOnly(pool) => pool.facts(),
+            OpenPool::Writable(engine) => engine.facts(),
+        }
     }
 
     /// Datasets of the pool.
@@ -143,7 +153,7 @@ impl Opener for PoolOpener {
 }
 
 /// File systems and volumes that a pool exports. [`Exports::renew`] rebuilds them after datasets are created,
-/// destroyed or renamed.
+/// destroyed or renamed, or share something else. At first nothing is shared ([`Exports::share`]).
 pub struct Exports {
     /// The exported pool.
     pub pool: OpenPool,
@@ -153,6 +163,10 @@ pub struct Exports {
     pub files: Arc<TreeFiles>,
     /// Volumes and their snapshots.
     pub volumes: Arc<Volumes>,
+    /// Shares of the datasets.
+    pub shares: Shares,
+    /// The rules of the file systems.
+    pub file_shares: Arc<FileShares>,
     /// Held while the exports are brought up to date.
     renewing: AsyncMutex<()>,
 }
@@ -176,8 +190,45 @@ impl Exports {
         let tree = Arc::new(tree.with_accounts(pool.accounts()));
         let volumes = Arc::new(Volumes::default());
         volumes.renew(rq, pool, &all).await;
-        let files = Arc::new(TreeFiles::new(tree.clone()));
-        Ok(Exports { pool: pool.clone(), tree, files, volumes, renewing: AsyncMutex::default() })
+        let file_shares = Arc::<FileShares>::default();
+        let files = Arc::new(TreeFiles::new(tree.clone(), file_shares.clone()));
+        let pool = pool.clone();
+        let shares = Shares::default();
+        Ok(Exports { pool, tree, files, volumes, shares, file_shares, renewing: AsyncMutex::default() })
+    }
+
+    /// Sets what decides what is shared, and applies it.
+    ///
+    /// # Errors
+    /// If the datasets cannot be read.
+    pub async fn share(&self, rq: &Request, sharing: Sharing) -> Result<(), PoolError> {
+        let _one_at_a_time = self.renewing.lock().await;
+        self.shares.set_sharing(sharing);
+        let all = datasets(rq, &self.pool).await?;
+        self.shares.replace(None, self.shares.read(rq, &self.pool, &all).await?);
+        self.apply();
+        Ok(())
+    }
+
+    /// Applies what the datasets share to calls that begin from now on; clients of devices that are not shared any more are
+    /// disconnected.
+    fn apply(&self) {
+        self.volumes.share(self.shares.applied(&self.file_shares));
+    }
+
+    /// Looks up the host names in the properties, and applies their addresses. Names that cannot be resolved have none.
+    pub async fn resolve_names(&self, machine: &Machine) {
+        let mut names = Names::new();
+        let wanted = self.shares.host_names().borrow().clone();
+        for name in wanted {
+            match machine.net.resolve(&name).await {
+                Ok(addresses) => drop(names.insert(name, addresses)),
+                Err(error) => tracing::warn!(name, %error, "a host in a property of sharing has no access"),
+            }
+        }
+        if self.shares.set_names(names) {
+            self.apply();
+        }
     }
 
     /// Brings the exports up to date with the datasets that have changed since the last call.
@@ -200,6 +251,9 @@ impl Exports {
 
     async fn renew_all(&self, rq: &Request) -> Result<(), PoolError> {
         let all = datasets(rq, &self.pool).await?;
+        // The rules first: a new file system has its rules when it appears in the tree.
+        self.shares.replace(None, self.shares.read(rq, &self.pool, &all).await?);
+        self.apply();
         self.tree.renew(tree_exports(&all));
         self.volumes.renew(rq, &self.pool, &all).await;
         Ok(())
@@ -215,6 +269,8 @@ impl Exports {
             found.extend(below.into_iter().map(|dataset| (dataset.name.clone(), dataset)));
         }
         let found: Vec<DatasetInfo> = found.into_values().collect();
+        self.shares.replace(Some(&tops), self.shares.read(rq, &self.pool, &found).await?);
+        self.apply();
         self.tree.renew_below(&tops, tree_exports(&found));
         self.volumes.renew_below(rq, &self.pool, &tops, &found).await;
         Ok(())

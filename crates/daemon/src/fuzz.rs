@@ -1,8 +1,10 @@
 //! Fuzz target of whole NFS calls, and the servers in memory of it and of the tests.
 
 use crate::files::TreeFiles;
+use crate::shares::FileShares;
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
@@ -25,9 +27,13 @@ const SECRETS: Secrets = Secrets { handles: [7; 32], verifier: *b"verifier" };
 /// All fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[("nfs_call", call_target)];
 
+/// Fuzz targets of the properties of sharing.
+pub const SHARE_TARGETS: &[Target] = weir_front::shares::TARGETS;
+
 /// A server of this tree.
 pub fn server_of(tree: Tree, secrets: Secrets, rules: ExportRules) -> Server {
-    Server::new(Arc::new(TreeFiles::new(Arc::new(tree))), POOL, secrets, rules)
+    let shares = Arc::new(FileShares::everything(rules));
+    Server::new(Arc::new(TreeFiles::new(Arc::new(tree), shares)), POOL, secrets)
 }
 
 /// A server of a small read-only tree in memory, for the fuzz targets and the tests.
@@ -35,13 +41,15 @@ pub fn small_server(identity: IdentityMap) -> Server {
     small_tree_server(identity, false)
 }
 
-/// A server of the same tree in which everything except the snapshot is writable.
+/// A server of the same tree in which everything except the snapshot is writable, for hosts of 127.0.0.0/8 and 10.0.0.0/8.
 pub fn writable_server(identity: IdentityMap) -> Server {
     small_tree_server(identity, true)
 }
 
 fn small_tree_server(identity: IdentityMap, writable: bool) -> Server {
-    let rules = ExportRules { writers: Hosts::all(), identity };
+    let mut writers = Hosts::loopback();
+    writers.add_network(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8);
+    let rules = ExportRules { writers, identity };
     let mut root = MemoryFiles::new(0x11);
     root.writable = writable;
     root.add(34, b"file", FileKind::Regular, 0o644, b"hello, weir");
@@ -81,6 +89,7 @@ fn call_target(data: &[u8]) {
     call.bytes.extend_from_slice(rest);
     let message = bytes::Bytes::from(call.bytes);
     let max_bytes = reply_bytes(&message) + SHORT_REPLY_BYTES;
-    let reply = server.answer(&Peer::new("fuzz", head[1] & 2 == 0), &message).now_or_never();
+    let host = if head[1] & 2 == 0 { Ipv4Addr::LOCALHOST } else { Ipv4Addr::new(192, 0, 2, 7) };
+    let reply = server.answer(&Peer::new(IpAddr::V4(host)), &message).now_or_never();
     assert!(reply.flatten().is_some_and(|reply| reply.body().len() <= max_bytes));
 }

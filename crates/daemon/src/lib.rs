@@ -13,10 +13,12 @@ pub mod exports;
 pub mod files;
 pub mod fuzz;
 pub mod service;
+pub mod shares;
 pub mod volumes;
 
 pub use exports::{Exports, OpenPool};
 pub use service::{Service, ServiceError, ServiceOptions};
+pub use shares::{FileShares, Sharing};
 pub use weir_front::{ExportRules, Hosts, IdentityMap, Squash};
 
 /// The FUSE front end, for programs that mount.

@@ -1,9 +1,13 @@
 //! Starts and stops the servers of one pool, and describes how to connect to them.
 
 use crate::exports::{Exports, OpenPool};
+use crate::shares::Sharing;
+use futures_util::future::{Either, pending, select};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
 use weir_front::{BlockExports as _, ExportRules};
@@ -43,14 +47,16 @@ pub struct ServiceOptions {
     pub nfs_port: u16,
     /// Port of NBD; 0 selects a free one.
     pub nbd_port: u16,
-    /// Rules of the exports.
-    pub rules: ExportRules,
+    /// Policy of sharing.
+    pub sharing: Sharing,
 }
 
 impl Default for ServiceOptions {
+    /// Everything is shared, by the default rules.
     fn default() -> Self {
         let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, rules: ExportRules::default() }
+        let sharing = Sharing::Everything(ExportRules::default());
+        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, sharing }
     }
 }
 
@@ -79,9 +85,10 @@ impl Service {
         let mut verifier = [0; 8];
         machine.entropy.fill(&mut verifier);
         let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
-        let nfs = weir_nfs::Server::new(exports.files.clone(), pool.guid(), secrets, options.rules.clone());
+        exports.share(&rq, options.sharing.clone()).await?;
+        let nfs = weir_nfs::Server::new(exports.files.clone(), pool.guid(), secrets);
         let nfs = Arc::new(nfs.with_clock(&machine.clock).with_accounts(pool.accounts()));
-        let nbd = weir_nbd::Server::new(exports.volumes.clone(), Arc::new(options.rules.clone()));
+        let nbd = weir_nbd::Server::new(exports.volumes.clone());
         let nbd = Arc::new(nbd.with_accounts(pool.accounts()));
         let (stop, stopped) = watch::channel(false);
         let tasks = &machine.tasks;
@@ -101,6 +108,7 @@ impl Service {
         if let Some((listener, _)) = nbd_listener {
             running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), machine.clone(), stopped)));
         }
+        running.push(tasks.spawn(resolve_names(machine.clone(), exports.clone(), stop.subscribe())));
         Ok(Service { nfs_address, nbd_address, exports: exports.clone(), nfs, nbd, stop, running })
     }
 
@@ -110,14 +118,15 @@ impl Service {
         let host = self.nfs_address.ip();
         let port = self.nfs_address.port();
         let (how, flag) = if self.exports.pool.is_writable() { ("rw", "") } else { ("ro", "-readonly ") };
-        let file_systems = self.exports.tree.exports().into_iter().map(|export| export.name);
+        let all = || self.exports.tree.exports().into_iter().map(|export| export.name).collect();
+        let file_systems = self.exports.file_shares.names().unwrap_or_else(all).into_iter();
         let mounts = file_systems.filter(|name| !name.contains('@')).map(|name| {
             let source = shell_quoted(&format!("{}:/{name}", bracketed(host)));
             format!("mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {source} /mnt")
         });
         let volumes = self.nbd_address.into_iter().flat_map(|address| {
             let port = address.port();
-            self.exports.volumes.names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
+            self.exports.volumes.shared_names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
                 let uri = format!("nbd://{address}/{}", uri_escaped(&name));
                 let attach = format!("nbd-client {flag}-N {} {} {port} /dev/nbd0", shell_quoted(&name), address.ip());
                 [format!("qemu-img info {uri}"), attach]
@@ -142,6 +151,27 @@ impl Service {
         for server in self.running.drain(..) {
             // A failed server task needs no cleanup.
             let _ = server.await;
+        }
+    }
+}
+
+/// Interval at which host names are looked up again: their addresses may change.
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Looks up the host names in properties, whenever they change and at intervals, until the server stops.
+async fn resolve_names(machine: Machine, exports: Arc<Exports>, mut stop: watch::Receiver<bool>) {
+    let mut wanted = exports.shares.host_names();
+    loop {
+        let has_names = !wanted.borrow_and_update().is_empty();
+        if has_names {
+            exports.resolve_names(&machine).await;
+        }
+        let interval = async { if has_names { machine.clock.sleep(RESOLVE_INTERVAL).await } else { pending().await } };
+        let interval = pin!(interval);
+        let changed = pin!(wanted.changed());
+        let stopped = pin!(async { drop(stop.wait_for(|stop| *stop).await) });
+        if let Either::Left(_) = select(stopped, select(interval, changed)).await {
+            return;
         }
     }
 }

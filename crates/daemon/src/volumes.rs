@@ -1,14 +1,22 @@
 //! The volumes of a pool as block devices for the front ends.
+//!
+//! [`Volumes`] as [`BlockExports`] has every volume under its dataset name, whatever is shared; as [`HostBlockExports`] it has
+//! what a host may use over NBD, under the names that the properties give.
+
+mod shared;
 
 use crate::exports::OpenPool;
+use crate::shares::Applied;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use shared::SharedDevices;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
-use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
+use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports};
 use weir_machine::Request;
 use weir_pool::datasets::DatasetInfo;
 use weir_volumes::{Attachment, Volume, VolumeError};
@@ -22,12 +30,25 @@ struct ExportedVolume {
 }
 
 /// The volumes of a pool and their snapshots. They are opened in advance, because clients ask for sizes first.
-#[derive(Default)]
-pub struct Volumes(Mutex<BTreeMap<String, ExportedVolume>>);
+#[derive(Clone, Default)]
+pub struct Volumes {
+    open: Arc<Mutex<BTreeMap<String, ExportedVolume>>>,
+    shared: Arc<SharedDevices>,
+}
 
 impl Volumes {
+    /// Replaces what is shared over NBD.
+    pub(crate) fn share(&self, applied: Applied) {
+        self.shared.set(applied);
+    }
+
+    /// Names of what is shared over NBD with any host.
+    pub fn shared_names(&self) -> Vec<String> {
+        self.shared.names(self)
+    }
+
     fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, ExportedVolume>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Exports the volumes among `all`. A volume that cannot be opened (its key is not loaded, or it is damaged) is
@@ -66,6 +87,11 @@ impl Volumes {
         out
     }
 
+    /// Persistent ID of the open volume or snapshot of this name.
+    fn id_of(&self, dataset: &str) -> Option<u64> {
+        self.volumes().get(dataset).map(|exported| exported.id)
+    }
+
     /// Finds a volume; the empty name selects the only volume, if there is exactly one.
     fn named(&self, name: &str) -> Option<(String, ExportedVolume)> {
         let all = self.volumes();
@@ -75,6 +101,12 @@ impl Volumes {
             (name, ..) => all.get_key_value(name),
         };
         found.map(|(name, exported)| (name.clone(), exported.clone()))
+    }
+}
+
+impl HostBlockExports for Volumes {
+    fn seen_by(&self, host: IpAddr) -> Arc<dyn BlockExports> {
+        Arc::new(shared::HostVolumes::new(self.clone(), host))
     }
 }
 

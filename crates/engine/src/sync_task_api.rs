@@ -23,6 +23,10 @@ pub type Pairs = Vec<(String, String)>;
 /// Properties with their stored values.
 pub type Values = Vec<(String, Value)>;
 
+/// Native properties that decide what front ends share and mount, and how; properties `weir:*` do, too.
+const FRONT_END_PROPERTIES: [&str; 9] =
+    ["sharenfs", "sharesmb", "canmount", "mountpoint", "zoned", "readonly", "snapdir", "snapdev", "volmode"];
+
 impl Engine {
     /// Creates a file system or volume.
     ///
@@ -258,10 +262,16 @@ impl Engine {
     /// Errors of [`DslSyncContext::set_properties`].
     pub async fn set_properties(&self, name: String, settings: Vec<(String, Setting)>) -> Result<(), PoolError> {
         let top = name.clone();
+        let is_of_front_ends = settings
+            .iter()
+            .any(|(property, _)| property.starts_with("weir:") || FRONT_END_PROPERTIES.contains(&property.as_str()));
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.set_properties(&name, &settings).await?) })
         })
         .await?;
+        if is_of_front_ends {
+            self.changed.note(&top);
+        }
         self.renew_settings(&Request::internal("set"), Scope::Subtree(&top)).await
     }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending, ready};
 use std::error::Error;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
@@ -91,6 +92,11 @@ pub trait BlockDevice: Send + Sync {
     }
     /// Makes all completed changes stable.
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()>;
+    /// Waits until the device is withdrawn, because its pool is being closed or it is not shared any more: its clients are
+    /// disconnected then. The default is for devices that exist as long as the process.
+    fn withdrawn(&self) -> BoxFuture<'_, ()> {
+        pending().boxed()
+    }
 }
 
 /// The blocks that lie entirely within a range; the last one of a device may be shorter than the others.
@@ -114,7 +120,13 @@ pub struct BlockExport {
     pub writable: bool,
 }
 
-/// The exported devices.
+/// The devices that are exported to a host; the others do not exist for it.
+pub trait HostBlockExports: Send + Sync {
+    /// Exports that a host sees.
+    fn seen_by(&self, host: IpAddr) -> Arc<dyn BlockExports>;
+}
+
+/// The exported devices, as one host sees them.
 pub trait BlockExports: Send + Sync {
     /// The names of all exports.
     fn names(&self) -> Vec<String>;

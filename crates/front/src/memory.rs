@@ -1,10 +1,11 @@
 //! Devices in memory, for tests and fuzzing of the protocols without a pool.
 
-use crate::block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
+use crate::block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::ready;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_machine::Request;
@@ -148,8 +149,14 @@ impl BlockDevice for MemoryDevice {
 }
 
 /// Devices in memory by name; the first one is the default export.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct MemoryExports(pub BTreeMap<String, Arc<MemoryDevice>>);
+
+impl HostBlockExports for MemoryExports {
+    fn seen_by(&self, _: IpAddr) -> Arc<dyn BlockExports> {
+        Arc::new(self.clone())
+    }
+}
 
 impl BlockExports for MemoryExports {
     fn names(&self) -> Vec<String> {

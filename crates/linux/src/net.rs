@@ -4,7 +4,7 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use weir_machine::net::{Accepted, Listener, Net};
@@ -23,6 +23,15 @@ impl Net for TcpNet {
             let listener = TcpListener::bind(address).await?;
             let address = listener.local_addr()?;
             Ok(Arc::new(TcpSocket { listener, address }) as Arc<dyn Listener>)
+        }
+        .boxed()
+    }
+
+    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        async move {
+            // The port is not used.
+            let found = tokio::net::lookup_host((name, 0)).await?;
+            Ok(found.map(|address| address.ip().to_canonical()).collect())
         }
         .boxed()
     }

@@ -6,7 +6,7 @@
 
 use futures_util::future::BoxFuture;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -44,4 +44,13 @@ pub trait Net: Send + Sync {
     /// # Errors
     /// If the address is in use, or is none of this machine.
     fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Arc<dyn Listener>>>;
+
+    /// The addresses of a host name. The default has no names.
+    ///
+    /// # Errors
+    /// If the name has no address, or no name server answers.
+    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        let why = format!("host names cannot be looked up here: {name}");
+        Box::pin(async move { Err(io::Error::new(io::ErrorKind::Unsupported, why)) })
+    }
 }

@@ -30,7 +30,7 @@ pub fn small_exports() -> MemoryExports {
 
 fn handshake_target(data: &[u8]) {
     let exports = small_exports();
-    let (mut handshake, mut step) = Handshake::begin(true);
+    let (mut handshake, mut step) = Handshake::begin();
     let mut rest = data;
     loop {
         assert!(step.send.len() < 1 << 20);

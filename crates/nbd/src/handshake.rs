@@ -67,7 +67,6 @@ enum HandshakeState {
 #[derive(Debug)]
 pub struct Handshake {
     state: HandshakeState,
-    may_write: bool,
     no_zeroes: bool,
     structured: bool,
     allocation_for: Option<String>,
@@ -77,16 +76,14 @@ pub struct Handshake {
 const OPTION_HEADER_BYTES: usize = 16;
 
 impl Handshake {
-    /// Starts a handshake: sends the greeting and expects four bytes of client flags. `may_write` tells whether this
-    /// client may write.
-    pub fn begin(may_write: bool) -> (Self, HandshakeStep) {
+    /// Starts a handshake: sends the greeting and expects four bytes of client flags.
+    pub fn begin() -> (Self, HandshakeStep) {
         let mut send = Vec::with_capacity(18);
         send.extend_from_slice(&wire::MAGIC.to_be_bytes());
         send.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
         send.extend_from_slice(&(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES).to_be_bytes());
         let handshake = Handshake {
             state: HandshakeState::ClientFlags,
-            may_write,
             no_zeroes: false,
             structured: false,
             allocation_for: None,
@@ -255,22 +252,18 @@ impl Handshake {
 
     fn negotiated(&self, export: &BlockExport) -> Negotiated {
         let allocation = self.allocation_for.as_ref() == Some(&export.name);
-        let writable = self.is_writable(export);
+        let writable = export.writable;
         Negotiated { export: export.name.clone(), structured: self.structured, allocation, writable }
     }
 
-    fn is_writable(&self, export: &BlockExport) -> bool {
-        self.may_write && export.writable
-    }
-
     fn description(&self, export: &BlockExport) -> String {
-        let how = if self.is_writable(export) { "" } else { ", read-only" };
+        let how = if export.writable { "" } else { ", read-only" };
         format!("ZFS volume {}{how}", export.name)
     }
 
     fn transmission_flags(&self, export: &BlockExport) -> u16 {
         let always = wire::FLAG_HAS_FLAGS | wire::FLAG_SEND_FLUSH | wire::FLAG_CAN_MULTI_CONN | wire::FLAG_SEND_CACHE;
-        let writing = match self.is_writable(export) {
+        let writing = match export.writable {
             true => {
                 wire::FLAG_SEND_FUA | wire::FLAG_SEND_TRIM | wire::FLAG_SEND_WRITE_ZEROES | wire::FLAG_SEND_FAST_ZERO
             }

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_front::{
-    BlockDevice, BlockExports, CallGuard, Connection, ConnectionHandle, ExportRules, FrontEnd, HostBudget, HostPermit,
-    Limits, Reader, Writer,
+    BlockDevice, BlockExports, CallGuard, Connection, ConnectionHandle, FrontEnd, HostBlockExports, HostBudget,
+    HostPermit, Limits, Reader, Writer,
 };
 use weir_machine::net::Listener;
 use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Machine, Operation, Protocol, RequestTotals, Tasks};
@@ -45,17 +45,16 @@ struct RequestPermits {
 
 /// State shared by all connections.
 pub struct Server {
-    exports: Arc<dyn BlockExports>,
-    rules: Arc<ExportRules>,
+    exports: Arc<dyn HostBlockExports>,
     accounts: Arc<Accounts>,
     /// Memory budget for the data of all connections.
     memory: Arc<HostBudget>,
 }
 
 impl Server {
-    /// Serves these exports by these rules, which concern hosts only.
-    pub fn new(exports: Arc<dyn BlockExports>, rules: Arc<ExportRules>) -> Self {
-        Server { exports, rules, accounts: Arc::default(), memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)) }
+    /// Serves these exports.
+    pub fn new(exports: Arc<dyn HostBlockExports>) -> Self {
+        Server { exports, accounts: Arc::default(), memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)) }
     }
 
     /// Records requests in the pool's accounts instead of in accounts of the server.
@@ -88,17 +87,17 @@ async fn serve_connection(
     let Connection { mut reader, mut writer, handle } = connection;
     let peer = handle.peer().ip();
     let client = server.accounts.client(Protocol::Nbd, &peer.to_string());
-    let may_write = server.rules.may_write(peer);
+    let exports = server.exports.seen_by(peer);
     // A client that does not negotiate is closed like one that stops in the middle of a message.
     handle.set_in_message(true);
     let negotiated = tokio::select! {
-        negotiated = handshake(&mut reader, &mut writer, &server, may_write) => negotiated?,
+        negotiated = handshake(&mut reader, &mut writer, &*exports) => negotiated?,
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
     handle.set_in_message(false);
     let Some(negotiated) = negotiated else { return Ok(()) };
     let rq = server.accounts.begin(&client, Operation::Open);
-    let device = server.exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
+    let device = exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
     server.accounts.record(&rq);
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
     let writing = tasks.spawn(write(writer, receiver));
@@ -112,10 +111,9 @@ async fn serve_connection(
 async fn handshake(
     reader: &mut Reader,
     writer: &mut Writer,
-    server: &Server,
-    may_write: bool,
+    exports: &dyn BlockExports,
 ) -> io::Result<Option<Negotiated>> {
-    let (mut handshake, mut step) = Handshake::begin(may_write);
+    let (mut handshake, mut step) = Handshake::begin();
     loop {
         let HandshakeStep { send, next } = step;
         writer.write_all(&send).await?;
@@ -123,11 +121,11 @@ async fn handshake(
             NextAction::Read(len) => {
                 let mut bytes = vec![0; len];
                 reader.read_exact(&mut bytes).await?;
-                handshake.receive(&*server.exports, &bytes)
+                handshake.receive(exports, &bytes)
             }
             NextAction::Skip(len) => {
                 skip(reader, len).await?;
-                handshake.receive(&*server.exports, &[])
+                handshake.receive(exports, &[])
             }
             NextAction::Serve(negotiated) => return Ok(Some(negotiated)),
             NextAction::Close => return Ok(None),
@@ -169,6 +167,7 @@ async fn requests(
             },
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
             _ = sender.closed() => return Ok(()),
+            () = session.device.withdrawn() => return Ok(()),
         }
         let malformed = || io::Error::new(io::ErrorKind::InvalidData, "not a request");
         let header = RequestHeader::decode(&header).ok_or_else(malformed)?;

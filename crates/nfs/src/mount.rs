@@ -1,7 +1,8 @@
 //! The MOUNT protocol (RFC 1813, appendix I): from the path of an export to the first handle.
 //!
-//! Each file system of the pool is an export under its full name, `/pool` and `/pool/child`; a longer path mounts
-//! that directory, for example `/pool/child/.zfs/snapshot/monday`. The server does not record mounts: DUMP returns an
+//! Each shared file system is an export under its full name, `/pool` and `/pool/child`, and under its mount point; a longer
+//! path mounts that directory, for example `/pool/child/.zfs/snapshot/monday`. EXPORT lists what is shared with the caller's
+//! host. The server does not record mounts: DUMP returns an
 //! empty list and UMNT does nothing. In versions 1 and 2, which old `showmount` uses, MNT fails: their 32-byte
 //! handles are shorter than ours, and NFS version 2 is not supported.
 
@@ -63,7 +64,7 @@ pub(crate) async fn run(context: &Context<'_>, version: u32, procedure: u32, arg
 }
 
 async fn mount(context: &Context<'_>, path: &[u8], out: &mut Results) {
-    match context.files.open_path(context.rq, path).await {
+    match context.files.open_path(context.rq, &context.caller, path).await {
         Ok(found) => {
             let handle = context.handles.make(found.id);
             out.status(Status::Ok).opaque(&handle).u32(2).u32(AUTH_SYS).u32(AUTH_NONE);
@@ -73,9 +74,9 @@ async fn mount(context: &Context<'_>, path: &[u8], out: &mut Results) {
 }
 
 fn exports(context: &Context<'_>, out: &mut Encoder) {
-    let names = context.files.file_systems().into_iter();
+    let names = context.files.file_systems(&context.caller).into_iter();
     for name in names.take(MAX_EXPORTS) {
-        // One export: its path and an empty group list, which means everyone.
+        // One export: its path and an empty group list. The caller's host has access to it; others are not disclosed.
         out.bool(true).opaque(format!("/{name}").as_bytes()).bool(false);
     }
     out.bool(false);

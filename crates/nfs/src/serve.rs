@@ -69,10 +69,10 @@ pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Ma
     let replies = Arc::new(HostBudget::new(MAX_TOTAL_REPLY_BYTES));
     let tasks = machine.tasks.clone();
     let front = FrontEnd::new(machine.clock, tasks.clone(), LIMITS, vec![long.clone(), replies.clone()]);
-    let shared = ConnectionContext { server: server.clone(), tasks, long, replies, stop: stop.clone() };
+    let shared = ConnectionContext { server, tasks, long, replies, stop: stop.clone() };
     let session = |connection: Connection| {
         let peer = connection.handle.peer();
-        let client = Peer::new(&peer.ip().to_string(), server.rules().may_write(peer.ip())).from_port(peer.port());
+        let client = Peer::new(peer.ip()).from_port(peer.port());
         serve_connection(connection, Arc::new(client), shared.clone())
     };
     weir_front::serve(front, listener, stop, session).await;

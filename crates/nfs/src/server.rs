@@ -8,8 +8,9 @@ use crate::nfs3;
 use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-use weir_front::{Caller, ExportRules, Files};
+use weir_front::{Caller, Files, Host};
 use weir_machine::{Accounts, Client, Clock, Nanos, Operation, Protocol, Request, RequestTotals};
 
 /// Secret key and boot verifier of a server.
@@ -26,23 +27,21 @@ pub struct Secrets {
 pub struct Peer {
     /// Address of the client, which identifies the client across connections.
     pub name: Arc<str>,
-    /// Source port.
-    pub port: u16,
-    /// Whether it may modify files.
-    pub may_write: bool,
+    /// Address and source port.
+    pub host: Host,
     /// The client in the accounts, from its first call on. A clone that is made before looks it up again.
     client: OnceLock<Client>,
 }
 
 impl Peer {
     /// A client with this address; the port is 0.
-    pub fn new(name: &str, may_write: bool) -> Self {
-        Peer { name: name.into(), port: 0, may_write, client: OnceLock::new() }
+    pub fn new(address: IpAddr) -> Self {
+        Peer { name: address.to_string().into(), host: Host { address, port: 0 }, client: OnceLock::new() }
     }
 
     /// Sets the source port.
     pub fn from_port(self, port: u16) -> Self {
-        Peer { port, ..self }
+        Peer { host: Host { port, ..self.host }, ..self }
     }
 }
 
@@ -61,20 +60,18 @@ pub struct Server {
     files: Arc<dyn Files>,
     handles: Handles,
     verifier: [u8; 8],
-    rules: ExportRules,
     accounts: Arc<Accounts>,
     drc: DuplicateRequestCache,
     clock: Option<Clock>,
 }
 
 impl Server {
-    /// Serves these files by these rules.
-    pub fn new(files: Arc<dyn Files>, pool_guid: u64, secrets: Secrets, rules: ExportRules) -> Self {
+    /// Serves these files.
+    pub fn new(files: Arc<dyn Files>, pool_guid: u64, secrets: Secrets) -> Self {
         Server {
             files,
             handles: Handles::new(pool_guid, secrets.handles),
             verifier: secrets.verifier,
-            rules,
             accounts: Arc::default(),
             drc: DuplicateRequestCache::default(),
             clock: None,
@@ -89,11 +86,6 @@ impl Server {
     /// Sets the clock by which the duplicate request cache forgets replies; without one it keeps them until it is full.
     pub fn with_clock(self, clock: &Clock) -> Self {
         Server { clock: Some(clock.clone()), ..self }
-    }
-
-    /// Rules of the exports.
-    pub fn rules(&self) -> &ExportRules {
-        &self.rules
     }
 
     fn now(&self) -> Nanos {
@@ -115,7 +107,7 @@ impl Server {
         if call.program != nfs3::PROGRAM || !nfs3::is_non_idempotent(call.procedure) {
             return Some(self.answer_and_account(peer, &call, message).await);
         }
-        match self.drc.begin(Key::new(&peer.name, peer.port, message), self.now()) {
+        match self.drc.begin(Key::new(&peer.name, peer.host.port, message), self.now()) {
             DrcDecision::Wait(answer) => drc::wait(answer).await,
             DrcDecision::Execute(reservation) => {
                 let reply = self.answer_and_account(peer, &call, message).await;
@@ -142,8 +134,7 @@ impl Server {
         let xid = call.xid;
         let refused = |status| Reply::of(rpc::accepted(xid, status).bytes);
         let mismatch = |low, high| Reply::of(rpc::version_mismatch(xid, low, high).bytes);
-        let credentials = self.rules.identity.map(call.credentials.as_ref());
-        let caller = Caller { credentials, may_write: peer.may_write };
+        let caller = Caller { host: peer.host, credentials: call.credentials.clone() };
         let context =
             nfs3::Context { files: &*self.files, handles: &self.handles, caller, rq, verifier: self.verifier, message };
         let out = rpc::accepted(xid, Accept::Success);

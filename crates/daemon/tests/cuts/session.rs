@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_daemon::exports::{Exports, OpenPool};
-use weir_daemon::{ExportRules, IdentityMap, Service, ServiceOptions, Squash};
+use weir_daemon::{ExportRules, IdentityMap, Service, ServiceOptions, Sharing, Squash};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{Kind, NewDataset, Setting, VolumeSpec};
 use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
@@ -314,8 +314,8 @@ async fn serve(machine: &Machine) -> (Arc<Engine>, Service) {
     let engine = Engine::import(machine, &ImportOptions::new(open)).await.unwrap();
     let exports = Arc::new(Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap());
     let identity = IdentityMap { squash: Squash::None, ..IdentityMap::default() };
-    let rules = ExportRules { identity, ..ExportRules::default() };
-    let options = ServiceOptions { rules, ..ServiceOptions::default() };
+    let sharing = Sharing::Everything(ExportRules { identity, ..ExportRules::default() });
+    let options = ServiceOptions { sharing, ..ServiceOptions::default() };
     let service = Service::start(machine, &exports, &options).await.unwrap();
     (engine, service)
 }
