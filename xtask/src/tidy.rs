@@ -39,7 +39,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("nbd", &["machine", "front"]),
     ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine", "front"]),
     ("fuse", &["machine", "linux", "files"]),
-    ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
+    (
+        "daemon",
+        &["codec", "machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"],
+    ),
     (
         "weir",
         &[

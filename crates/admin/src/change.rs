@@ -168,6 +168,11 @@ pub enum Change {
         /// Limit; 0 for none.
         limit: u64,
     },
+    /// Sets the refreservation of a volume to the maximum size of the volume (`refreservation=auto`).
+    ReserveVolume {
+        /// Full name of the volume.
+        name: String,
+    },
     /// Sets the size of a volume. A refreservation that equals the maximum size of the volume is changed with it.
     Resize {
         /// Full name of the volume.
@@ -194,6 +199,7 @@ impl Change {
             Change::Resize { name, size_bytes, keep_reservation } => {
                 return Ok(reservation::resize(engine, author, &name, size_bytes, keep_reservation).await?);
             }
+            Change::ReserveVolume { name } => return Ok(reservation::reserve_all(engine, author, &name).await?),
             Change::Destroy { what } => return what.run(engine, author).await,
             Change::Rollback { snapshot, destroy_later } => {
                 rollback::prepare(engine, author, &snapshot, destroy_later).await?;

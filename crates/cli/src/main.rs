@@ -16,6 +16,7 @@ mod limits;
 mod locks;
 mod log;
 mod mount;
+mod mounts;
 mod options;
 mod pools;
 mod remote;
@@ -26,6 +27,7 @@ mod table;
 mod tree;
 mod turn;
 mod units;
+mod users;
 mod writable;
 mod zdb;
 mod zfs;
@@ -99,6 +101,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Serve(args) => serve::run(args),
         Program::Mount(args) => mount::run(args),
         Program::Demo(args) => demo::run(args),
+        Program::User(args) => users::run(args),
         Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),
         Program::Man(args) => tree::manual_pages(args).map(|()| 0),
         Program::Version => print_bytes(format!("weir {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),

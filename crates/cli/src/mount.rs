@@ -216,6 +216,7 @@ impl OpenedPool {
     pub fn close(self) -> Result<(), Failure> {
         drop(self.shown);
         let Some(served) = self.served else { return Ok(()) };
+        served.served_pool.mounts.unmount_all();
         let machine = served.writable.machine.clone();
         let done = match lock(&served.close_mode).take() {
             None => served.writable.close(),
@@ -294,6 +295,9 @@ pub fn run(args: &MountArgs) -> Result<u8, Failure> {
         let suid = allowed(shown, options.suid, "setuid").await?;
         let options = MountOptions { source: shown.name(), threads: THREADS, writable, dev, suid, ..options };
         let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(mountpoint), &options)?;
+        if let Some(served_pool) = opened.served_pool() {
+            served_pool.mounts.set_whole_pool(true);
+        }
         let stop = StopSignal::new()?;
         ready.tell()?;
         until_unmounted(mounted, &opened, stop).await

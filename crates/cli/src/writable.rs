@@ -188,6 +188,14 @@ impl WritablePool {
         closed.map(|()| value)
     }
 
+    /// Runs `work` on the pool and the process that serves it, then closes the pool. Returns the first error.
+    pub fn with_pool<T>(self, work: impl FnOnce(&Self) -> Result<T, Failure>) -> Result<T, Failure> {
+        let done = work(&self);
+        let closed = self.close();
+        let value = done?;
+        closed.map(|()| value)
+    }
+
     /// Closes the pool, and exports it again if it was exported. A served pool stays open and updates its exports.
     pub fn close(self) -> Result<(), Failure> {
         let closed = match &self.hold {

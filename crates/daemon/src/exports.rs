@@ -1,7 +1,7 @@
 //! The exports of a pool: its file systems and snapshots as one tree, its volumes and their snapshots as devices.
 
 use crate::files::TreeFiles;
-use crate::shares::{FileShares, Shares, Sharing};
+use crate::shares::{DatasetShares, FileShares, Shares, Sharing};
 use crate::volumes::Volumes;
 use futures_util::FutureExt;
 use futures_util::lock::Mutex as AsyncMutex;
@@ -208,6 +208,21 @@ impl Exports {
         self.shares.replace(None, self.shares.read(rq, &self.pool, &all).await?);
         self.apply();
         Ok(())
+    }
+
+    /// Properties of sharing and mounting of all file systems and volumes, whatever is shared, by name.
+    ///
+    /// # Errors
+    /// If the datasets cannot be read.
+    pub async fn dataset_shares(&self, rq: &Request) -> Result<BTreeMap<String, DatasetShares>, PoolError> {
+        crate::shares::read(rq, &self.pool, &datasets(rq, &self.pool).await?).await
+    }
+
+    /// Shares a file system that waits for a command (true), or does not although its properties say so (false), until the
+    /// process ends.
+    pub fn share_one(&self, id: u64, is_shared: bool) {
+        self.shares.set_override(id, is_shared);
+        self.apply();
     }
 
     /// Applies what the datasets share to calls that begin from now on; clients of devices that are not shared any more are

@@ -14,14 +14,15 @@ pub mod files;
 pub mod fuzz;
 pub mod service;
 pub mod shares;
+pub mod users;
 pub mod volumes;
 
 pub use exports::{Exports, OpenPool};
 pub use service::{Service, ServiceError, ServiceOptions};
-pub use shares::{FileShares, Sharing};
+pub use shares::{DatasetShares, FileShares, MountRule, Sharing};
 pub use weir_front::{ExportRules, Hosts, IdentityMap, Squash};
 
 /// The FUSE front end, for programs that mount.
 pub mod fuse {
-    pub use weir_fuse::{FuseError, MountOptions, Mounted, Unmounter, mount};
+    pub use weir_fuse::{FuseError, MountOptions, Mounted, Unmounter, mount, mount_file_system};
 }

@@ -17,7 +17,7 @@ mod files;
 mod properties;
 
 pub use files::FileShares;
-pub use properties::DatasetShares;
+pub use properties::{DatasetShares, MountRule};
 
 use crate::exports::OpenPool;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,28 +101,10 @@ impl Shares {
         pool: &OpenPool,
         found: &[DatasetInfo],
     ) -> Result<BTreeMap<String, DatasetShares>, PoolError> {
-        if self.sharing() != Sharing::ByProperties {
-            return Ok(BTreeMap::new());
+        match self.sharing() {
+            Sharing::ByProperties => read(rq, pool, found).await,
+            Sharing::Nothing | Sharing::Everything(_) => Ok(BTreeMap::new()),
         }
-        let dsl = pool.dsl(rq).await?;
-        let facts = pool.facts();
-        let mut out = BTreeMap::<String, DatasetShares>::new();
-        for info in found {
-            match info.kind {
-                DatasetKind::Snapshot => {
-                    let (of, name) = info.name.split_once('@').unwrap_or((&info.name, ""));
-                    // Every list has a dataset before its snapshots.
-                    if let Some(head) = out.get_mut(of) {
-                        head.snapshots.push((name.to_owned(), info.fsid));
-                    }
-                }
-                _ => match properties::read(rq, &dsl, &facts, info).await {
-                    Ok(shares) => drop(out.insert(info.name.clone(), shares)),
-                    Err(error) => tracing::warn!(name = info.name, %error, "not shared: its properties cannot be read"),
-                },
-            }
-        }
-        Ok(out)
     }
 
     /// Replaces what the datasets below `tops` share; of all datasets if there are none.
@@ -239,4 +221,31 @@ impl State {
         };
         self.datasets.values().filter(is_shared).map(file_system).collect()
     }
+}
+
+/// Reads the properties of file systems and volumes, by name.
+pub(crate) async fn read(
+    rq: &Request,
+    pool: &OpenPool,
+    found: &[DatasetInfo],
+) -> Result<BTreeMap<String, DatasetShares>, PoolError> {
+    let dsl = pool.dsl(rq).await?;
+    let facts = pool.facts();
+    let mut out = BTreeMap::<String, DatasetShares>::new();
+    for info in found {
+        match info.kind {
+            DatasetKind::Snapshot => {
+                let (of, name) = info.name.split_once('@').unwrap_or((&info.name, ""));
+                // Every list has a dataset before its snapshots.
+                if let Some(head) = out.get_mut(of) {
+                    head.snapshots.push((name.to_owned(), info.fsid));
+                }
+            }
+            _ => match properties::read(rq, &dsl, &facts, info).await {
+                Ok(shares) => drop(out.insert(info.name.clone(), shares)),
+                Err(error) => tracing::warn!(name = info.name, %error, "not shared: its properties cannot be read"),
+            },
+        }
+    }
+    Ok(out)
 }

@@ -36,7 +36,7 @@ pub use bookmarks::NamedBookmark;
 pub use directories::Scope;
 pub use history::HistoryRecord;
 pub use keys::{KeyFormat, KeySpec, SetKey};
-pub use properties::PoolFacts;
+pub use properties::{MountedFileSystems, PoolFacts};
 pub use snapshots::SnapshotList;
 pub use weir_dmu::accounting::{Account, Accounts, Domains, QuotaKind, QuotaPrincipal};
 

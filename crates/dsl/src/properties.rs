@@ -28,6 +28,33 @@ pub struct PoolFacts {
     pub altroot: String,
     /// Key objects whose key is loaded.
     pub loaded_keys: BTreeSet<ObjectId>,
+    /// Mounted file systems.
+    pub mounted: MountedFileSystems,
+}
+
+/// The file systems that are mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountedFileSystems {
+    /// All, in one mount of the pool.
+    All,
+    /// Those with these persistent IDs (`fsid_guid`).
+    These(BTreeSet<u64>),
+}
+
+impl Default for MountedFileSystems {
+    fn default() -> Self {
+        MountedFileSystems::These(BTreeSet::new())
+    }
+}
+
+impl MountedFileSystems {
+    /// Whether the file system of this ID is mounted.
+    pub fn has(&self, id: u64) -> bool {
+        match self {
+            MountedFileSystems::All => true,
+            MountedFileSystems::These(ids) => ids.contains(&id),
+        }
+    }
 }
 
 type Computed = BTreeMap<&'static str, Value>;
@@ -210,7 +237,7 @@ impl Dsl {
         {
             computed.insert("origin", Value::Text(origin));
         }
-        computed.insert("mounted", Value::Number(0));
+        computed.insert("mounted", Value::Number(pool.mounted.has(head.phys.fsid_guid).into()));
         Ok(())
     }
 

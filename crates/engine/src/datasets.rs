@@ -12,7 +12,7 @@ use super::open_datasets::{OpenDataset, OpenSet};
 use std::sync::Arc;
 use weir_dmu::live::Policy;
 use weir_dsl::props::{Property, Value};
-use weir_dsl::{Dataset, Dsl, PoolFacts, Scope};
+use weir_dsl::{Dataset, Dsl, MountedFileSystems, PoolFacts, Scope};
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
 use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::{Dnode, ObjsetId, ObjsetKind};
@@ -52,6 +52,7 @@ impl Engine {
             usable_bytes: self.gate.space().capacity_bytes(),
             altroot: String::new(),
             loaded_keys: self.keys.key_objects(),
+            mounted: MountedFileSystems::default(),
         }
     }
 

@@ -28,6 +28,10 @@ const XATTR_BYTES: usize = 65_536;
 pub(crate) struct Inner {
     pub(crate) tree: Arc<Tree>,
     pub(crate) inodes: Inodes,
+    /// Root directory of the mount.
+    root: Node,
+    /// Child file systems that the mount contains; `None` for all.
+    contains: Option<Contains>,
     /// The user of the last request and the client that it is in the accounts: most mounts have few users.
     last_client: Mutex<Option<(u32, Client)>>,
     /// Whether the mount is writable.
@@ -42,6 +46,9 @@ pub(crate) struct Inner {
     invalidates_page_cache: OnceLock<bool>,
 }
 
+/// Whether a mount contains the child file system of this ID.
+pub(crate) type Contains = Arc<dyn Fn(u64) -> bool + Send + Sync>;
+
 /// A resolved directory entry.
 pub(crate) struct Entry {
     pub(crate) attributes: FileAttr,
@@ -51,9 +58,17 @@ pub(crate) struct Entry {
 }
 
 impl Inner {
-    /// `exclusive_mount` means that no other front end changes the pool.
-    pub(crate) fn new(tree: impl Into<Arc<Tree>>, writable: bool, exclusive_mount: bool) -> Self {
+    /// `exclusive_mount` means that no other front end changes the pool. `part` is the mounted part of the tree: a root and
+    /// the children; `None` for the whole tree.
+    pub(crate) fn new(
+        tree: impl Into<Arc<Tree>>,
+        writable: bool,
+        exclusive_mount: bool,
+        part: Option<(Node, Contains)>,
+    ) -> Self {
         let tree = tree.into();
+        let whole = tree.root();
+        let (root, contains) = part.map_or((whole, None), |(root, contains)| (root, Some(contains)));
         let attr_ttl = if writable { SHORT_TTL } else { LONG_TTL };
         let kernel = Arc::<NameCache>::default();
         let exclusive_mount = writable && exclusive_mount;
@@ -63,7 +78,9 @@ impl Inner {
         }
         Inner {
             tree,
-            inodes: Inodes::new(),
+            inodes: Inodes::new(root.branch),
+            root,
+            contains,
             last_client: Mutex::default(),
             writable,
             attr_ttl,
@@ -108,6 +125,9 @@ impl Inner {
     pub(crate) async fn entry(&self, rq: &Request, parent: INodeNo, name: &[u8]) -> Result<Entry, Errno> {
         let dir = self.node(parent)?;
         let node = self.tree.lookup(rq, dir, name).await.map_err(|e| report(rq, &e))?;
+        if !self.has(dir, node) {
+            return Err(Errno::ENOENT);
+        }
         let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
         self.entry_for(rq, (parent, name), node, &attributes).await
     }
@@ -140,7 +160,7 @@ impl Inner {
     /// Attributes of a file with its inode number. The mount's root is never looked up, so it can show its object
     /// number.
     pub(crate) fn file_attr(&self, number: INodeNo, node: Node, attributes: &Attributes) -> FileAttr {
-        let shown = if node == self.tree.root() { attributes.object.0 } else { number.0 };
+        let shown = if node == self.root { attributes.object.0 } else { number.0 };
         convert::attributes(shown, attributes)
     }
 
@@ -173,17 +193,17 @@ impl Inner {
         let node = self.node(number)?;
         let mut cookie = from;
         loop {
-            let page = self.page(rq, node, cookie, PLAIN_ENTRIES).await?;
+            let (page, next) = self.page(rq, node, cookie, PLAIN_ENTRIES).await?;
             for entry in &page {
                 let number = self.listed_number(node, entry);
                 let kind = entry.kind.unwrap_or(FileKind::Regular);
                 if reply.add(INodeNo(number), entry.cookie, convert::kind(kind), OsStr::from_bytes(&entry.name)) {
                     return Ok(());
                 }
-                cookie = entry.cookie;
             }
-            if page.len() < PLAIN_ENTRIES {
-                return Ok(());
+            match next {
+                Some(next) => cookie = next,
+                None => return Ok(()),
             }
         }
     }
@@ -198,7 +218,7 @@ impl Inner {
         let node = self.node(number)?;
         let mut cookie = from;
         loop {
-            let page = self.page(rq, node, cookie, PLUS_ENTRIES).await?;
+            let (page, next) = self.page(rq, node, cookie, PLUS_ENTRIES).await?;
             let attributes = join_all(page.iter().map(|entry| self.tree.attributes(rq, entry.node))).await;
             for (entry, attributes) in page.iter().zip(attributes) {
                 let number = self.number(entry.node).unwrap_or(UNKNOWN);
@@ -214,16 +234,46 @@ impl Inner {
                 if reply.add(ino, entry.cookie, name, &attr_ttl, &attributes, Generation(generation)) {
                     return Ok(());
                 }
-                cookie = entry.cookie;
             }
-            if page.len() < PLUS_ENTRIES {
-                return Ok(());
+            match next {
+                Some(next) => cookie = next,
+                None => return Ok(()),
             }
         }
     }
 
-    async fn page(&self, rq: &Request, node: Node, cookie: u64, max: usize) -> Result<Vec<TreeEntry>, Errno> {
-        self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))
+    /// Entries of a directory that the mount contains, and the cookie of the next page; `None` at the end.
+    async fn page(
+        &self,
+        rq: &Request,
+        node: Node,
+        cookie: u64,
+        max: usize,
+    ) -> Result<(Vec<TreeEntry>, Option<u64>), Errno> {
+        let mut page = self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))?;
+        let next = page.last().filter(|_| page.len() >= max).map(|last| last.cookie);
+        page.retain_mut(|entry| {
+            if entry.name == b".." && node == self.root {
+                entry.node = node;
+            }
+            self.has(node, entry.node)
+        });
+        Ok((page, next))
+    }
+
+    /// Whether the mount contains a node of a directory: not if it is the root of a child file system that is not mounted here.
+    fn has(&self, dir: Node, node: Node) -> bool {
+        let Some(contains) = self.contains.as_ref().filter(|_| node.branch != dir.branch) else { return true };
+        // Snapshots, and parents of directories that are contained, are.
+        let is_child = node.object == Node::ROOT && dir.object != Node::SNAPSHOTS;
+        let export = self.tree.export_of(node);
+        !is_child || export.is_some_and(|export| contains(export.id) || self.is_above(dir, &export.name))
+    }
+
+    /// Whether a file system has this directory's among its children.
+    fn is_above(&self, dir: Node, name: &str) -> bool {
+        let below = self.tree.export_of(dir).map(|export| export.name).unwrap_or_default();
+        below.strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@']))
     }
 
     /// Inode number of a listed entry; other file systems are not entered for a listing.

@@ -1,4 +1,4 @@
-//! FUSE front end: a whole pool as one mount.
+//! FUSE front end: a whole pool as one mount, or one file system with some of its children.
 //!
 //! ```text
 //!   kernel ─ /dev/fuse ─▶ fuser (a few threads) ─▶ FuseOps: one method per operation ─▶ Tree ─▶ file systems, snapshots
@@ -12,6 +12,9 @@
 //!
 //! **One mount, many file systems.** A FUSE mount has one device number, so inode numbers encode the file system: see
 //! [`inodes`]. Files of the root file system keep their ZFS object numbers.
+//!
+//! **One file system.** `mount_file_system` has a file system as its root, and contains those of its children that are mounted
+//! at their place below it; the others are hidden, and have mounts of their own.
 //!
 //! **Read-only mounts.** The kernel may cache attributes, names, links and pages for a long time, `open` is
 //! unsupported so that the kernel stops sending it, and no state per inode is kept here. The kernel rejects writes
@@ -47,4 +50,4 @@ mod inodes;
 mod mount;
 mod name_cache;
 
-pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount};
+pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount, mount_file_system};

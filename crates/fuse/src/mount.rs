@@ -5,13 +5,13 @@
 //! disappears from the directory tree immediately and the program can exit.
 
 use crate::fuse_ops::FuseOps;
-use crate::inner::Inner;
+use crate::inner::{Contains, Inner};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
-use weir_files::tree::Tree;
+use weir_files::tree::{Node, Tree};
 use weir_machine::{Protocol, RequestTotals, Tasks};
 
 /// Error of mounting or of a mount's session.
@@ -75,12 +75,40 @@ pub struct Unmounter {
     path: PathBuf,
 }
 
-/// Mounts `tree` at `path`.
+/// Mounts the whole `tree` at `path`.
 pub fn mount(
     tree: impl Into<Arc<Tree>>,
     tasks: Tasks,
     path: &Path,
     options: &MountOptions,
+) -> Result<Mounted, FuseError> {
+    mount_part(tree.into(), tasks, path, options, None)
+}
+
+/// Mounts one file system at `path`, with those of its child file systems for which `contains` returns true when a directory
+/// is read; the others are hidden.
+///
+/// # Errors
+/// Those of [`mount`]; [`FuseError::MountPoint`] if there is no file system of this ID.
+pub fn mount_file_system(
+    tree: Arc<Tree>,
+    tasks: Tasks,
+    path: &Path,
+    options: &MountOptions,
+    id: u64,
+    contains: Arc<dyn Fn(u64) -> bool + Send + Sync>,
+) -> Result<Mounted, FuseError> {
+    let gone = || FuseError::MountPoint { path: path.to_path_buf(), why: io::Error::from(io::ErrorKind::NotFound) };
+    let branch = tree.branch_by_id(id).ok_or_else(gone)?;
+    mount_part(tree, tasks, path, options, Some((Node { branch, object: Node::ROOT }, contains)))
+}
+
+fn mount_part(
+    tree: Arc<Tree>,
+    tasks: Tasks,
+    path: &Path,
+    options: &MountOptions,
+    part: Option<(Node, Contains)>,
 ) -> Result<Mounted, FuseError> {
     let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
     let path = path.canonicalize().map_err(point)?;
@@ -101,7 +129,7 @@ pub fn mount(
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = false;
-    let inner = Arc::new(Inner::new(tree, options.writable, options.exclusive));
+    let inner = Arc::new(Inner::new(tree, options.writable, options.exclusive, part));
     let ops = FuseOps { inner: Arc::clone(&inner), tasks };
     let refused = |why: io::Error| {
         let helper = ["fusermount3", "fusermount"].iter().any(|name| is_on_path(name));
@@ -140,6 +168,19 @@ impl Mounted {
 }
 
 impl Unmounter {
+    /// Unmounts if nothing uses the mount, or in any case if `force` is set. Returns true if the mount was only detached.
+    ///
+    /// # Errors
+    /// [`FuseError::Session`] if it is busy and `force` is not set, or if it cannot be unmounted.
+    pub fn unmount_if_free(&self, force: bool) -> Result<bool, FuseError> {
+        use rustix::mount::UnmountFlags;
+        match rustix::mount::unmount(&self.path, UnmountFlags::empty()) {
+            Ok(()) => Ok(false),
+            Err(errno @ rustix::io::Errno::BUSY) if !force => Err(FuseError::Session(errno.into())),
+            Err(_) => self.unmount(),
+        }
+    }
+
     /// Unmounts. Returns true if the mount was busy and only detached: then [`Mounted::join`] returns after its last
     /// user is gone.
     pub fn unmount(&self) -> Result<bool, FuseError> {

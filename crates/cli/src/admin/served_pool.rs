@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks};
+use crate::mounts::Mounts;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -31,6 +32,8 @@ pub struct ServedPool {
     devices: BTreeSet<Identity>,
     /// Locks of devices that were added later; empty after the pool is closed.
     added: Mutex<Vec<Locks>>,
+    /// Mounts of single file systems.
+    pub mounts: Mounts,
     front: OnceLock<Arc<Exports>>,
     close_requests: mpsc::Sender<CloseMode>,
     scrub: Mutex<Scrub>,
@@ -80,7 +83,8 @@ impl ServedPool {
     ) -> Arc<Self> {
         let added = Mutex::default();
         let scrub = Mutex::default();
-        Arc::new(ServedPool { machine, engine, devices, added, front: OnceLock::new(), close_requests, scrub })
+        let mounts = Mounts::default();
+        Arc::new(ServedPool { machine, engine, devices, added, mounts, front: OnceLock::new(), close_requests, scrub })
     }
 
     /// Whether a pool found by a scan is this one: same GUID, and a device in common.
@@ -117,6 +121,11 @@ impl ServedPool {
     pub fn set_front(&self, front: Arc<Exports>) {
         // A second set is ignored: a process has one set of exports.
         let _ = self.front.set(front);
+    }
+
+    /// The exports, if the process has front ends.
+    pub fn front(&self) -> Option<Arc<Exports>> {
+        self.front.get().cloned()
     }
 
     /// Updates the exports to the current datasets.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_dsl::props::{DatasetKind, Property, Source, Value, native_named};
-use weir_dsl::{Dataset, Dir, NamedBookmark, PoolFacts};
+use weir_dsl::{Dataset, Dir, MountedFileSystems, NamedBookmark, PoolFacts};
 use weir_format::dsl::Bookmark;
 use weir_machine::Request;
 use weir_pool::{OpenOptions, Pool, PoolError};
@@ -23,6 +23,7 @@ pub struct Selection {
     depth: usize,
     names: Vec<String>,
     altroot: String,
+    mounted: MountedFileSystems,
 }
 
 /// A dataset that was selected.
@@ -125,12 +126,13 @@ impl Selection {
         let search = pools::search(call, &dirs)?;
         let keys = pools::keys_of(call, &search, &args.places.keys)?;
         let altroot = args.altroot.clone().unwrap_or_default();
-        Ok(Selection { search, keys, kinds, depth, names: names.to_vec(), altroot })
+        let mounted = call.served_pool().map(|served_pool| served_pool.mounts.mounted()).unwrap_or_default();
+        Ok(Selection { search, keys, kinds, depth, names: names.to_vec(), altroot, mounted })
     }
 
     /// Facts about the pool and the command line that a dataset's properties need.
     pub fn facts(&self, pool: &Pool) -> PoolFacts {
-        PoolFacts { altroot: self.altroot.clone(), ..pool.facts() }
+        PoolFacts { altroot: self.altroot.clone(), mounted: self.mounted.clone(), ..pool.facts() }
     }
 
     /// Opens the pools and returns each with the datasets selected in it. Without names, prints one line on standard

@@ -175,6 +175,11 @@ mod tests {
         let number = |name: &str, n| Ok((name.to_owned(), Value::Number(n)));
         assert_eq!(fs("compress=lz4"), number("compression", 15));
         assert_eq!(fs("compression=zstd-9"), number("compression", 16 | 9 << 7));
+        // Other spellings of OpenZFS, which guides use.
+        assert_eq!((fs("acltype=posixacl"), fs("acltype=noacl")), (number("acltype", 1), number("acltype", 0)));
+        assert_eq!(fs("xattr=on"), number("xattr", 2));
+        let volume = |text: &str| parse(text, DatasetKind::Volume, When::Later);
+        assert_eq!(volume("volmode=geom"), number("volmode", 1));
         assert_eq!(fs("recordsize=1M"), number("recordsize", 1 << 20));
         assert_eq!(fs("quota=none"), number("quota", 0));
         assert_eq!(fs("quota=1.5G"), number("quota", 1_610_612_736));

@@ -257,3 +257,156 @@ fn serve_shares_everything_and_says_so() {
     let message = served.run(&["serve", "--shared", "--no-root-squash", "t"]).unwrap_err();
     assert!(message.contains("--shared follows the properties"), "{message}");
 }
+
+#[test]
+fn share_and_unshare_override_until_the_process_ends() {
+    let served = served(&[
+        &["zfs", "create", "-o", "sharenfs=on", "t/a"],
+        &["zfs", "create", "-o", "canmount=noauto", "t/a/noauto"],
+        &["zfs", "create", "-o", "sharenfs=off", "t/a/off"],
+    ]);
+    let mut client = served.nfs(A, 0);
+    assert_eq!(client.exports(), ["/t/a"]);
+    served.zfs(&["share", "t/a/noauto"]);
+    assert_eq!(client.exports(), ["/t/a", "/t/a/noauto"]);
+    let message = served.run(&["zfs", "share", "t/a/off"]).unwrap_err();
+    assert!(message.contains("cannot share 't/a/off': sharenfs and sharesmb are off"), "{message}");
+    served.zfs(&["unshare", "t/a"]);
+    assert_eq!(client.exports(), ["/t/a/noauto"]);
+    served.zfs(&["share", "-a", "t"]);
+    assert_eq!(client.exports(), ["/t/a", "/t/a/noauto"]);
+    served.zfs(&["unshare", "-a", "t"]);
+    assert!(client.exports().is_empty());
+    let message = served.run(&["zfs", "share", "t/nothing"]).unwrap_err();
+    assert!(message.contains("dataset does not exist"), "{message}");
+}
+
+/// TRIAL C13: the property `mounted` is true for what is mounted, and for nothing else.
+#[test]
+fn file_systems_are_mounted_at_their_mount_points() {
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("skipped: no /dev/fuse");
+        return;
+    }
+    let mounts = tempfile::tempdir().unwrap();
+    let at = |name: &str| mounts.path().join(name);
+    let point = |name: &str| format!("mountpoint={}", at(name).display());
+    let served = served(&[
+        &["zfs", "create", "-o", &point("a"), "t/a"],
+        &["zfs", "create", "t/a/below"],
+        &["zfs", "create", "-o", "canmount=noauto", "t/a/noauto"],
+        &["zfs", "create", "-o", &point("away"), "t/a/away"],
+        &["zfs", "create", "-o", "mountpoint=legacy", "t/legacy"],
+        &["zfs", "create", "-o", "canmount=off", "t/off"],
+        &["zfs", "set", "mountpoint=none", "t"],
+    ]);
+    let mounted = |name: &str| served.zfs(&["get", "-H", "-o", "value", "mounted", name]).trim().to_owned();
+    if let Err(message) = served.run(&["zfs", "mount", "t/a"]) {
+        assert!(message.contains("cannot mount"), "{message}");
+        eprintln!("skipped: {message}");
+        return;
+    }
+    assert_eq!((mounted("t/a"), mounted("t/a/below")), ("yes".into(), "no".into()));
+    assert!(!at("a").join("below").exists());
+    served.zfs(&["mount", "-a", "t"]);
+    for (name, found) in [
+        ("t/a", "yes"),
+        ("t/a/below", "yes"),
+        ("t/a/noauto", "no"),
+        ("t/a/away", "yes"),
+        ("t/legacy", "no"),
+        ("t/off", "no"),
+    ] {
+        assert_eq!(mounted(name), found, "{name}");
+    }
+    let names = |path: &Path| {
+        let mut names: Vec<String> =
+            std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&at("a")), ["below"]);
+    std::fs::write(at("a").join("below/file"), "below").unwrap();
+    std::fs::write(at("away").join("file"), "away").unwrap();
+    served.zfs(&["mount", "t/a/noauto"]);
+    assert_eq!((names(&at("a")), names(&at("away"))), (vec!["below".into(), "noauto".into()], vec!["file".to_owned()]));
+    let list = served.zfs(&["mount"]);
+    assert!(list.contains(at("away").to_str().unwrap()) && list.contains("t/a/away"), "{list}");
+    for (name, why) in [
+        ("t/a", "cannot mount 't/a': filesystem already mounted"),
+        ("t/legacy", "legacy mountpoint"),
+        ("t/off", "'canmount' property is set to 'off'"),
+        ("t", "'mountpoint' property is set to 'none'"),
+    ] {
+        let message = served.run(&["zfs", "mount", name]).unwrap_err();
+        assert!(message.contains(why), "{message}");
+    }
+    // A file system in use stays mounted; -f detaches it.
+    let open = std::fs::File::open(at("away").join("file")).unwrap();
+    let message = served.run(&["zfs", "unmount", "t/a/away"]).unwrap_err();
+    assert!(message.contains("busy"), "{message}");
+    assert_eq!(mounted("t/a/away"), "yes");
+    served.zfs(&["unmount", "-f", "t/a/away"]);
+    drop(open);
+    assert_eq!((mounted("t/a/away"), names(&at("away")).len()), ("no".into(), 0));
+    served.zfs(&["umount", at("a").to_str().unwrap()]);
+    assert_eq!((mounted("t/a"), mounted("t/a/below"), names(&at("a")).len()), ("no".into(), "no".into(), 0));
+    let message = served.run(&["zfs", "unmount", "t/a"]).unwrap_err();
+    assert!(message.contains("not currently mounted"), "{message}");
+    served.zfs(&["mount", "-o", "ro", "t/a/below"]);
+    let below = at("a").join("below");
+    assert_eq!(std::fs::read_to_string(below.join("file")).unwrap(), "below");
+    assert_eq!(std::fs::write(below.join("new"), "x").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    served.zfs(&["unmount", "-a", "t"]);
+    assert_eq!(mounted("t/a/below"), "no");
+}
+
+#[test]
+fn chap_secrets_are_read_from_standard_input() {
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let user = |words: &[&str], input: &str| {
+        let mut command = weir(&[&["user"], words].concat());
+        command.env("STATE_DIRECTORY", &state).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let out = child.wait_with_output().unwrap();
+        let text = [out.stdout, out.stderr].concat();
+        (out.status.success(), String::from_utf8(text).unwrap())
+    };
+    assert_eq!(user(&["add", "ann"], "a long secret\n"), (true, "added user 'ann'\n".into()));
+    let (good, message) = user(&["add", "bob"], "short\n");
+    assert!(!good && message.contains("12 to 255 bytes") && !message.contains("short"), "{message}");
+    assert_eq!(user(&["add", "ann"], "another secret\n"), (true, "set the secret of user 'ann'\n".into()));
+    assert_eq!(user(&["list"], ""), (true, "ann\n".into()));
+    for file in ["chap-secrets", "chap.key"] {
+        let path = state.join(file);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!std::fs::read(&path).unwrap().windows(6).any(|part| part == b"secret"));
+    }
+    assert!(user(&["remove", "ann"], "").0);
+    assert!(!user(&["remove", "ann"], "").0 && !user(&["add", "ann", "the secret"], "").0);
+}
+
+/// TRIAL C11: values of guides.
+#[test]
+fn other_spellings_of_values_are_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("d0");
+    std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    let zfs = |words: &[&str]| run(dir.path(), &[&["zfs"], words].concat()).unwrap();
+    run(dir.path(), &["zpool", "create", "t", disk.to_str().unwrap()]).unwrap();
+    zfs(&["create", "-o", "acltype=posixacl", "-o", "xattr=on", "t/a"]);
+    assert_eq!(zfs(&["get", "-H", "-o", "value", "acltype,xattr", "t/a"]), "posix\nsa\n");
+    zfs(&["set", "acltype=noacl", "t/a"]);
+    assert_eq!(zfs(&["get", "-H", "-o", "value", "acltype", "t/a"]), "off\n");
+    zfs(&["create", "-V", "16M", "t/thick"]);
+    zfs(&["create", "-s", "-V", "16M", "t/thin"]);
+    zfs(&["create", "-s", "-V", "16M", "-o", "refreservation=auto", "t/auto"]);
+    let reserved = |name: &str| zfs(&["get", "-Hp", "-o", "value", "refreservation", name]);
+    assert_eq!((reserved("t/thin"), reserved("t/auto")), ("0\n".into(), reserved("t/thick")));
+    zfs(&["set", "refreservation=auto", "t/thin"]);
+    assert_eq!(reserved("t/thin"), reserved("t/thick"));
+}
