@@ -46,6 +46,7 @@ pub fn targets() -> Vec<Target> {
         weir_admin::TARGETS,
         weir_daemon::fuzz::TARGETS,
         weir_daemon::fuzz::SHARE_TARGETS,
+        weir_daemon::users::TARGETS,
     ]
     .concat()
 }

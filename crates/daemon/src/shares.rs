@@ -249,3 +249,6 @@ pub(crate) async fn read(
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests;

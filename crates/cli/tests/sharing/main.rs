@@ -98,7 +98,7 @@ impl Served {
     }
 }
 
-/// TRIAL C5: what is not shared is not reachable, and an export ends with the property, also for a client that has a file open.
+/// A file system that is not shared is not reachable, and an export ends with the property, also for a client that has a file open.
 #[test]
 fn sharenfs_off_ends_an_export_at_once() {
     let served = served(&[
@@ -281,7 +281,7 @@ fn share_and_unshare_override_until_the_process_ends() {
     assert!(message.contains("dataset does not exist"), "{message}");
 }
 
-/// TRIAL C13: the property `mounted` is true for what is mounted, and for nothing else.
+/// The property `mounted` is true for what is mounted, and for nothing else.
 #[test]
 fn file_systems_are_mounted_at_their_mount_points() {
     if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
@@ -390,7 +390,7 @@ fn chap_secrets_are_read_from_standard_input() {
     assert!(!user(&["remove", "ann"], "").0 && !user(&["add", "ann", "the secret"], "").0);
 }
 
-/// TRIAL C11: values of guides.
+/// Spellings that guides use.
 #[test]
 fn other_spellings_of_values_are_accepted() {
     let dir = tempfile::tempdir().unwrap();

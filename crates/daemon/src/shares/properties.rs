@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use weir_dsl::props::{DatasetKind, Facts, Value, resolve_one, text_of};
+use weir_dsl::props::{DatasetKind, Facts, Source, Value, resolve_one, text_of};
 use weir_dsl::{Dsl, PoolFacts};
 use weir_front::shares::{ShareError, ShareIscsi, ShareNbd, ShareNfs, ShareSmb};
 use weir_machine::Request;
@@ -104,7 +104,12 @@ impl Effective<'_> {
         resolve_one(&self.0, name).map(|found| text_of(name, &found.value, true))
     }
 
-    /// The value of a property of sharing: `off` if it is not set, or if it cannot be parsed, which is a problem.
+    /// Whether a property is set here, not inherited.
+    fn is_set_here(&self, name: &str) -> bool {
+        resolve_one(&self.0, name).is_some_and(|found| matches!(found.source, Source::Local | Source::Received))
+    }
+
+    /// The value of a property of sharing; `None` if it is not set, or if it cannot be parsed, which is a problem.
     fn share<T: FromStr<Err = ShareError>>(&self, name: &str, problems: &mut Vec<String>) -> Option<T> {
         let text = self.text(name)?;
         match text.parse() {
@@ -157,19 +162,25 @@ pub(super) async fn read(
     let mut problems = Vec::new();
     let is_file_system = info.kind == DatasetKind::Filesystem;
     let mount = if is_file_system { found.mount() } else { MountRule::Never("a volume".into()) };
-    let is_set_here = resolve_one(&found.0, "mountpoint").is_some_and(|found| {
-        matches!(found.source, weir_dsl::props::Source::Local | weir_dsl::props::Source::Received)
-    });
     let nfs = if is_file_system { found.share("sharenfs", &mut problems) } else { None };
     let smb = if is_file_system { found.share("sharesmb", &mut problems) } else { None };
     let iscsi = if is_file_system { None } else { found.share("weir:iscsi", &mut problems) };
     let nbd = if is_file_system { None } else { found.share("weir:nbd", &mut problems) };
+    // A name, or a place in a target, is that of one dataset: those that inherit the property have the default names.
+    let keep = |property: &str| found.is_set_here(property);
+    let smb = smb.map(|smb: ShareSmb| if keep("sharesmb") { smb } else { ShareSmb { name: None, ..smb } });
+    let nbd = nbd.map(|nbd: ShareNbd| if keep("weir:nbd") { nbd } else { ShareNbd { name: None, ..nbd } });
+    let iscsi = iscsi.map(
+        |iscsi: ShareIscsi| {
+            if keep("weir:iscsi") { iscsi } else { ShareIscsi { target: None, lun: 0, ..iscsi } }
+        },
+    );
     Ok(DatasetShares {
         dataset: info.name.clone(),
         id: info.fsid,
         kind: info.kind,
         mount,
-        is_below_parent: is_file_system && !is_set_here && info.name.contains('/'),
+        is_below_parent: is_file_system && !found.is_set_here("mountpoint") && info.name.contains('/'),
         is_readonly: found.number("readonly") != 0,
         nfs: nfs.unwrap_or_default(),
         smb: smb.unwrap_or_else(ShareSmb::off),
