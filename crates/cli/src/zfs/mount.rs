@@ -19,7 +19,7 @@ use weir_machine::Request;
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs mount",
-    override_usage = "zfs mount\n       zfs mount [-O] [-o ro] [--dir DIR]… -a POOL|FILESYSTEM"
+    override_usage = "zfs mount\n       zfs mount [-Ov] [-o ro|rw] [--dir DIR]… -a POOL|FILESYSTEM"
 )]
 pub struct MountArgs {
     /// Mount all file systems of the pool whose canmount is on
