@@ -50,6 +50,7 @@ mod error;
 mod file_system;
 pub mod fuzz;
 mod handles;
+pub mod locks;
 mod metadata;
 pub mod permission;
 pub mod tree;
