@@ -25,7 +25,8 @@ use std::sync::PoisonError;
 ///    attributes, then the delete queue
 /// 3. `volumes`: ranges of a volume in ascending offset
 /// 4. `Engine`: the last synced state
-/// 5. byte semaphores: memory of a client's request before that of its host, then that of the server
+/// 5. `nfs`: the record of clients with locks, while it is stored
+/// 6. byte semaphores: memory of a client's request before that of its host, then that of the server
 pub mod order {
     /// Declares places in the order, first to last.
     macro_rules! places {

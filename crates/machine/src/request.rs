@@ -248,6 +248,8 @@ operations! {
     BlockStatus => "block status",
     /// Mount, unmount or list exports.
     Mount => "mount",
+    /// Test, take or release a lock.
+    Lock => "lock",
 }
 
 /// I/O priority class of reads, as in OpenZFS (`ZIO_PRIORITY_*`).
