@@ -26,6 +26,7 @@
 
 mod change;
 mod cursor;
+mod locking;
 pub mod memory;
 mod namespace;
 mod source;
@@ -34,6 +35,7 @@ mod synthetic_entries;
 pub use change::CallHold;
 pub use source::{FileFuture, Files, Opener};
 
+use crate::locks::Locks;
 use crate::{Acl, Attributes, FileError, FileKind, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
@@ -114,6 +116,8 @@ pub struct Tree {
     accounts: Arc<Accounts>,
     /// Callbacks for changes of the exports.
     watchers: Mutex<Vec<Watcher>>,
+    /// Advisory locks on files.
+    locks: Arc<Locks>,
 }
 
 type Watcher = Box<dyn Fn() + Send + Sync>;
@@ -124,7 +128,14 @@ impl Tree {
         let mut namespace = Namespace::default();
         namespace.replace(Extent::All, exports, 0);
         let namespace = RwLock::new(Arc::new(namespace));
-        Tree { opener, namespace, clock: None, accounts: Arc::default(), watchers: Mutex::default() }
+        Tree {
+            opener,
+            namespace,
+            clock: None,
+            accounts: Arc::default(),
+            watchers: Mutex::default(),
+            locks: Arc::default(),
+        }
     }
 
     /// Like [`Tree::new`], with a clock: the modification time of `.zfs/snapshot` is the last creation or destruction

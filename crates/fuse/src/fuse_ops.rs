@@ -10,12 +10,13 @@
 
 use crate::changes::Create;
 use crate::inner::{Entry, Inner, reply_xattr};
+use crate::locks::KernelLock;
 use crate::{convert, flags};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::future::Future;
@@ -124,7 +125,13 @@ impl Filesystem for FuseOps {
         let more: &[InitFlags] = match self.inner.writable {
             // Drop cached pages of files changed by another front end; send the umask so that default ACLs can ignore
             // it.
-            true => &[InitFlags::FUSE_BIG_WRITES, InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_DONT_MASK],
+            true => &[
+                InitFlags::FUSE_BIG_WRITES,
+                InitFlags::FUSE_AUTO_INVAL_DATA,
+                InitFlags::FUSE_DONT_MASK,
+                InitFlags::FUSE_POSIX_LOCKS,
+                InitFlags::FUSE_FLOCK_LOCKS,
+            ],
             false => &[InitFlags::FUSE_NO_OPEN_SUPPORT, InitFlags::FUSE_NO_OPENDIR_SUPPORT],
         };
         for flag in wanted.into_iter().chain(more.iter().copied()) {
@@ -194,16 +201,16 @@ impl Filesystem for FuseOps {
         number: INodeNo,
         _: FileHandle,
         _: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.run_empty(
-            from,
-            Operation::Release,
-            reply,
-            move |inner, rq, _| async move { inner.close(&rq, number).await },
-        );
+        self.run_empty(from, Operation::Release, reply, move |inner, rq, _| async move {
+            if let Some(owner) = owner {
+                inner.release_locks(&rq, number, owner).await?;
+            }
+            inner.close(&rq, number).await
+        });
     }
 
     fn releasedir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
@@ -215,8 +222,52 @@ impl Filesystem for FuseOps {
         );
     }
 
-    fn flush(&self, _: &KernelRequest, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn flush(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        if !self.inner.writable {
+            return reply.error(Errno::ENOSYS);
+        }
+        self.run_empty(from, Operation::Release, reply, move |inner, rq, _| async move {
+            inner.release_locks(&rq, number, owner).await
+        });
+    }
+
+    fn getlk(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        reply: ReplyLock,
+    ) {
+        let lock = KernelLock { owner, start, end, kind, process, thread: from.pid(), waits: false };
+        self.run(
+            from,
+            Operation::Lock,
+            move |inner, rq| async move { inner.test_lock(&rq, number, lock, reply).await },
+        );
+    }
+
+    fn setlk(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let lock = KernelLock { owner, start, end, kind, process, thread: from.pid(), waits };
+        self.run_empty(from, Operation::Lock, reply, move |inner, rq, _| async move {
+            inner.set_lock(&rq, number, lock).await
+        });
     }
 
     fn access(&self, _: &KernelRequest, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {

@@ -28,6 +28,8 @@ const XATTR_BYTES: usize = 65_536;
 pub(crate) struct Inner {
     pub(crate) tree: Arc<Tree>,
     pub(crate) inodes: Inodes,
+    /// Number of the mount among those that lock files of this tree.
+    pub(crate) mount: u64,
     /// The user of the last request and the client that it is in the accounts: most mounts have few users.
     last_client: Mutex<Option<(u32, Client)>>,
     /// Whether the mount is writable.
@@ -61,9 +63,11 @@ impl Inner {
             let kernel = Arc::downgrade(&kernel);
             tree.watch(move || kernel.upgrade().iter().for_each(|kernel| kernel.invalidate_all()));
         }
+        let mount = tree.locks().mount();
         Inner {
             tree,
             inodes: Inodes::new(),
+            mount,
             last_client: Mutex::default(),
             writable,
             attr_ttl,

@@ -34,6 +34,8 @@
 //! skips these checks and enforces only the rules that apply to every user. NFSv4 ACLs, which Linux cannot represent,
 //! are not visible here.
 //!
+//! **Locks.** `fcntl` and `flock` on a writable mount use the table that NFS clients use, too: see [`locks`].
+//!
 //! **Errors.** [`convert::errno`] is the only mapping from file errors to errno values. A read that hits an
 //! unreadable block fails; the kernel retries page by page, so only the pages of that block are lost. Reads are never
 //! short, because the kernel would take a short read for the end of the file.
@@ -44,7 +46,10 @@ mod flags;
 mod fuse_ops;
 mod inner;
 mod inodes;
+mod locks;
 mod mount;
 mod name_cache;
+mod stale;
 
 pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount};
+pub use stale::unmount_stale;

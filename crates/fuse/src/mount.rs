@@ -6,6 +6,7 @@
 
 use crate::fuse_ops::FuseOps;
 use crate::inner::Inner;
+use crate::stale;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,7 @@ pub struct Unmounter {
     path: PathBuf,
 }
 
-/// Mounts `tree` at `path`.
+/// Mounts `tree` at `path`. A mount of a dead server there is unmounted first.
 pub fn mount(
     tree: impl Into<Arc<Tree>>,
     tasks: Tasks,
@@ -83,6 +84,7 @@ pub fn mount(
     options: &MountOptions,
 ) -> Result<Mounted, FuseError> {
     let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
+    stale::unmount_at(path);
     let path = path.canonicalize().map_err(point)?;
     if !path.metadata().map_err(point)?.is_dir() {
         return Err(point(io::Error::from(io::ErrorKind::NotADirectory)));

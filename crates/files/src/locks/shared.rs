@@ -187,6 +187,11 @@ impl Locks {
         self.step(|state| state.table.len())
     }
 
+    /// Number of waiting requests.
+    pub fn waiting(&self) -> usize {
+        self.step(|state| state.table.waiting())
+    }
+
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -392,6 +392,11 @@ impl LockTable {
         self.total.locks
     }
 
+    /// Number of waiting requests.
+    pub fn waiting(&self) -> usize {
+        self.total.waiting
+    }
+
     /// Whether nothing is held and nothing waits.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
