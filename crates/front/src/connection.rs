@@ -84,6 +84,12 @@ impl ConnectionHandle {
         permit
     }
 
+    /// Halves over those of this connection, for example encrypted ones: the session uses them in place of the others, which
+    /// they contain.
+    pub fn layer(&self, reader: ReadHalf, writer: WriteHalf) -> (Reader, Writer) {
+        (Reader { half: reader, handle: self.clone() }, Writer { half: writer, handle: self.clone() })
+    }
+
     /// Closes the connection: its session gets [`io::ErrorKind::TimedOut`] from both halves.
     pub fn close(&self) {
         self.0.is_closed.store(true, Ordering::Release);

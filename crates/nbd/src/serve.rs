@@ -10,7 +10,8 @@
 //! which one host gets a quarter. A request is not started, and nothing behind it is read, until its data fit. The front end
 //! closes connections that do not negotiate, stall in the middle of a request, or do not read their replies.
 
-use crate::handshake::{Handshake, HandshakeStep, Negotiated, NextAction};
+use crate::handshake::{Handshake, HandshakeStep, Negotiated, NextAction, OPTION_HEADER_BYTES, TlsMode};
+use crate::tls::Tls;
 use crate::transmission::{self, CommandPlan, Pieces};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
 use bytes::{Bytes, BytesMut};
@@ -50,17 +51,24 @@ pub struct Server {
     accounts: Arc<Accounts>,
     /// Memory budget for the data of all connections.
     memory: Arc<HostBudget>,
+    tls: Option<Tls>,
 }
 
 impl Server {
     /// Serves these exports by these rules, which concern hosts only.
     pub fn new(exports: Arc<dyn BlockExports>, rules: Arc<ExportRules>) -> Self {
-        Server { exports, rules, accounts: Arc::default(), memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)) }
+        let memory = Arc::new(HostBudget::new(MAX_TOTAL_BYTES));
+        Server { exports, rules, accounts: Arc::default(), memory, tls: None }
     }
 
     /// Records requests in the pool's accounts instead of in accounts of the server.
     pub fn with_accounts(self, accounts: &Arc<Accounts>) -> Self {
         Server { accounts: accounts.clone(), ..self }
+    }
+
+    /// Offers or requires TLS; without this, it is not offered.
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        Server { tls, ..self }
     }
 
     /// Totals of all requests so far.
@@ -85,18 +93,18 @@ async fn serve_connection(
     tasks: Tasks,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let Connection { mut reader, mut writer, handle } = connection;
+    let Connection { reader, writer, handle } = connection;
     let peer = handle.peer().ip();
     let client = server.accounts.client(Protocol::Nbd, &peer.to_string());
     let may_write = server.rules.may_write(peer);
     // A client that does not negotiate is closed like one that stops in the middle of a message.
     handle.set_in_message(true);
     let negotiated = tokio::select! {
-        negotiated = handshake(&mut reader, &mut writer, &server, may_write) => negotiated?,
+        negotiated = handshake(reader, writer, &handle, &server, may_write) => negotiated?,
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
     handle.set_in_message(false);
-    let Some(negotiated) = negotiated else { return Ok(()) };
+    let Some((negotiated, reader, writer)) = negotiated else { return Ok(()) };
     let rq = server.accounts.begin(&client, Operation::Open);
     let device = server.exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
     server.accounts.record(&rq);
@@ -108,17 +116,19 @@ async fn serve_connection(
     read.and(written)
 }
 
-/// Negotiates an export; `None` if the client disconnects without choosing one.
+/// Negotiates an export, and returns the halves to use from then on; `None` if the client disconnects without choosing one.
 async fn handshake(
-    reader: &mut Reader,
-    writer: &mut Writer,
+    mut reader: Reader,
+    mut writer: Writer,
+    handle: &ConnectionHandle,
     server: &Server,
     may_write: bool,
-) -> io::Result<Option<Negotiated>> {
-    let (mut handshake, mut step) = Handshake::begin(may_write);
+) -> io::Result<Option<(Negotiated, Reader, Writer)>> {
+    let (mut handshake, mut step) = Handshake::begin(may_write, server.tls.as_ref().map_or(TlsMode::Off, Tls::mode));
     loop {
         let HandshakeStep { send, next } = step;
         writer.write_all(&send).await?;
+        writer.flush().await?;
         step = match next {
             NextAction::Read(len) => {
                 let mut bytes = vec![0; len];
@@ -126,10 +136,17 @@ async fn handshake(
                 handshake.receive(&*server.exports, &bytes)
             }
             NextAction::Skip(len) => {
-                skip(reader, len).await?;
+                skip(&mut reader, len).await?;
                 handshake.receive(&*server.exports, &[])
             }
-            NextAction::Serve(negotiated) => return Ok(Some(negotiated)),
+            NextAction::StartTls => {
+                let Some(tls) = &server.tls else { return Ok(None) };
+                (reader, writer) = tls.accept(reader, writer, handle).await?;
+                let mut bytes = vec![0; OPTION_HEADER_BYTES];
+                reader.read_exact(&mut bytes).await?;
+                handshake.receive(&*server.exports, &bytes)
+            }
+            NextAction::Serve(negotiated) => return Ok(Some((negotiated, reader, writer))),
             NextAction::Close => return Ok(None),
         };
     }
@@ -243,6 +260,8 @@ fn operation(command: u16) -> Operation {
 async fn write(mut outgoing: Writer, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
     while let Some((mut reply, held)) = receiver.recv().await {
         outgoing.write_pieces(&mut reply).await?;
+        // TLS may hold the last bytes back.
+        outgoing.flush().await?;
         drop(held);
     }
     outgoing.shutdown().await
