@@ -21,6 +21,7 @@ mod pools;
 mod remote;
 mod secrets;
 mod serve;
+mod serve_options;
 mod size;
 mod table;
 mod tree;

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::mount::{Access, OpenPoolOptions, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
 use crate::secrets::{KeyPrompt, ask_all};
+use crate::serve_options::{LockOptions, TlsOptions};
 use clap::Parser;
 use weir_daemon::service::{device_summary, summary};
 use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, ServiceOptions, Squash};
@@ -17,7 +18,7 @@ use weir_pool::Rewind;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir serve",
-    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,…]]…\n       [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL"
+    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,…]]…\n       [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG]\n       [--nbd-tls-cert FILE --nbd-tls-key FILE [--nbd-tls-ca FILE] [--nbd-tls MODE]]\n       [--no-rpcbind] [--state-dir DIR] POOL"
 )]
 pub struct ServeArgs {
     /// IP address to listen on [default: 127.0.0.1]
@@ -48,6 +49,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N")]
     anongid: Option<String>,
     #[command(flatten)]
+    tls: TlsOptions,
+    #[command(flatten)]
+    locks: LockOptions,
+    #[command(flatten)]
     open: OpenPoolOptions,
     /// Pool
     #[arg(value_name = "POOL")]
@@ -64,7 +69,7 @@ impl From<ServiceError> for Failure {
 pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
     let [pool] = args.pools.as_slice() else { return Err(ServeArgs::misused("missing pool argument")) };
     let mut open = open_options::<ServeArgs>(&args.open, pool)?;
-    let options = service_options(args)?;
+    let mut options = service_options(args)?;
     let ready = ready(&args.open)?;
     let limits = Limits::of::<ServeArgs>(&args.open.limits)?;
     let machine = Production::from_env().build()?;
@@ -77,12 +82,17 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
         (_, true, _) => Access::Write,
         _ => Access::TryToWrite,
     };
+    options.nbd_tls = args.tls.tls(&machine, ServeArgs::misused)?;
     let opened = OpenedPool::open(&machine, &open, access, &limits)?;
+    args.locks.apply(&mut options, opened.shown.guid());
     let done = machine.block_on(async {
         tell_of_unsynced(&opened.shown).await?;
         limits.tell();
         let front = opened.front().await?;
         let mut service = Service::start(&machine, &front, &options).await?;
+        for notice in service.notices() {
+            eprintln!("{notice}");
+        }
         for line in service.lines() {
             println!("{line}");
         }

@@ -45,6 +45,7 @@ pub fn targets() -> Vec<Target> {
         weir_daemon::admin::TARGETS,
         weir_admin::TARGETS,
         weir_daemon::fuzz::TARGETS,
+        crate::fuzz_locks::TARGETS,
     ]
     .concat()
 }

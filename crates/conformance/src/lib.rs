@@ -12,6 +12,7 @@ pub mod engine;
 pub mod fault_fs;
 pub mod faults;
 pub mod fuzz;
+mod fuzz_locks;
 pub mod golden;
 pub mod hash;
 pub mod hostile;

@@ -16,9 +16,11 @@
 //! - `reading`: attributes, permissions, names, data, directories
 //! - `changing`: data and attributes of one file
 //! - `names`: entries of directories
+//! - `locking`: advisory locks
 //! - `tracker`: changes that overlap
 
 mod changing;
+mod locking;
 mod names;
 mod reading;
 mod tracker;

@@ -9,10 +9,11 @@ use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Node, Tree};
 use weir_front::files::FileId;
 use weir_front::{ExportRules, Hosts, IdentityMap, Squash};
-use weir_nfs::handle::Handles;
+use weir_machine::{Machine, MemoryStateFile};
+use weir_nfs::handle::{HANDLE_BYTES, Handles};
 use weir_nfs::server::reply_bytes;
 use weir_nfs::wire::Encoder;
-use weir_nfs::{Peer, Secrets, Server, mount, nfs3};
+use weir_nfs::{LockManager, LockOptions, Peer, Secrets, Server, mount, nfs3};
 
 /// Name and body of a fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
@@ -42,6 +43,33 @@ pub fn writable_server(identity: IdentityMap) -> Server {
 
 fn small_tree_server(identity: IdentityMap, writable: bool) -> Server {
     let rules = ExportRules { writers: Hosts::all(), identity };
+    let (opener, exports) = small_tree(writable);
+    server_of(Tree::new(opener, exports), SECRETS, rules)
+}
+
+/// A server of the writable tree in which no user is squashed, with a lock manager that keeps its record in `record`; and the
+/// tree, so that it can be mounted, too.
+pub fn lock_server(machine: &Machine, record: &MemoryStateFile) -> (Server, Arc<Tree>) {
+    let (opener, exports) = small_tree(true);
+    let tree = Arc::new(Tree::with_clock(opener, exports, machine.clock.clone()));
+    let files = Arc::new(TreeFiles::new(tree.clone()));
+    let options =
+        LockOptions { record: Arc::new(record.clone()), grace: LockOptions::GRACE, host_name: "weir.example".into() };
+    let locks = LockManager::new(files.clone(), machine, options);
+    // A record in memory is read and stored at once.
+    let started = locks.start().now_or_never();
+    debug_assert!(matches!(started, Some(Ok(()))), "{started:?}");
+    let identity = IdentityMap { squash: Squash::None, ..IdentityMap::default() };
+    let server = Server::new(files, POOL, SECRETS, ExportRules { writers: Hosts::all(), identity });
+    (server.with_locks(locks).with_clock(&machine.clock), tree)
+}
+
+/// A valid handle of the file `file` of that server.
+pub fn handle_of_file() -> [u8; HANDLE_BYTES] {
+    Handles::new(POOL, SECRETS.handles).make(FileId { export: 54, object: 101, generation: 7 })
+}
+
+fn small_tree(writable: bool) -> (Arc<MemoryOpener>, Vec<Export>) {
     let mut root = MemoryFiles::new(0x11);
     root.writable = writable;
     root.add(34, b"file", FileKind::Regular, 0o644, b"hello, weir");
@@ -60,8 +88,7 @@ fn small_tree_server(identity: IdentityMap, writable: bool) -> Server {
     let all = [("p", root), ("p/c", child), ("p/c@s", snapshot)];
     let opener: BTreeMap<_, _> = all.into_iter().map(|(name, files)| (name.to_string(), Arc::new(files))).collect();
     let export = |name: &str, id| Export { name: name.into(), id };
-    let exports = vec![export("p", 54), export("p/c", 60), export("p/c@s", 61)];
-    server_of(Tree::new(Arc::new(MemoryOpener(opener)), exports), SECRETS, rules)
+    (Arc::new(MemoryOpener(opener)), vec![export("p", 54), export("p/c", 60), export("p/c@s", 61)])
 }
 
 /// The first byte selects the procedure, the second whether a valid handle precedes the rest of the input.

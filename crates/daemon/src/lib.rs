@@ -12,14 +12,17 @@ pub mod admin;
 pub mod exports;
 pub mod files;
 pub mod fuzz;
+pub mod locks;
 pub mod service;
 pub mod volumes;
 
 pub use exports::{Exports, OpenPool};
+pub use locks::LockServiceOptions;
 pub use service::{Service, ServiceError, ServiceOptions};
 pub use weir_front::{ExportRules, Hosts, IdentityMap, Squash};
+pub use weir_nbd::{PemFiles, Tls, TlsError};
 
 /// The FUSE front end, for programs that mount.
 pub mod fuse {
-    pub use weir_fuse::{FuseError, MountOptions, Mounted, Unmounter, mount};
+    pub use weir_fuse::{FuseError, MountOptions, Mounted, Unmounter, mount, unmount_stale};
 }

@@ -1,8 +1,10 @@
 //! Starts and stops the servers of one pool, and describes how to connect to them.
 
 use crate::exports::{Exports, OpenPool};
+use crate::locks::{self, LockServiceOptions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -10,7 +12,9 @@ use weir_front::{BlockExports as _, ExportRules};
 use weir_machine::accounts::{Content, Redundancy};
 use weir_machine::net::Listener;
 use weir_machine::{Accounts, JoinHandle, Machine, Request, RequestTotals, Source};
-use weir_nfs::Secrets;
+use weir_nbd::Tls;
+use weir_nfs::rpcbind::Registration;
+use weir_nfs::{Secrets, mount, nfs3, nlm};
 use weir_pool::PoolError;
 
 /// Default port of NFS.
@@ -45,12 +49,26 @@ pub struct ServiceOptions {
     pub nbd_port: u16,
     /// Rules of the exports.
     pub rules: ExportRules,
+    /// TLS of NBD; without it, NBD is in clear text.
+    pub nbd_tls: Option<Tls>,
+    /// Locks for NFS clients.
+    pub locks: Option<LockServiceOptions>,
+    /// Socket of the rpcbind that NFS is registered with.
+    pub rpcbind: Option<PathBuf>,
 }
 
 impl Default for ServiceOptions {
     fn default() -> Self {
         let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, rules: ExportRules::default() }
+        ServiceOptions {
+            listen,
+            nfs_port: NFS_PORT,
+            nbd_port: NBD_PORT,
+            rules: ExportRules::default(),
+            nbd_tls: None,
+            locks: None,
+            rpcbind: None,
+        }
     }
 }
 
@@ -65,6 +83,9 @@ pub struct Service {
     nbd: Arc<weir_nbd::Server>,
     stop: watch::Sender<bool>,
     running: Vec<JoinHandle<()>>,
+    registration: Option<Registration>,
+    notices: Vec<String>,
+    is_encrypted: bool,
 }
 
 impl Service {
@@ -80,9 +101,16 @@ impl Service {
         machine.entropy.fill(&mut verifier);
         let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
         let nfs = weir_nfs::Server::new(exports.files.clone(), pool.guid(), secrets, options.rules.clone());
-        let nfs = Arc::new(nfs.with_clock(&machine.clock).with_accounts(pool.accounts()));
+        let mut nfs = nfs.with_clock(&machine.clock).with_accounts(pool.accounts());
+        let mut notices = Vec::new();
+        if let Some(options) = &options.locks
+            && let Some(manager) = locks::manager(exports.files.clone(), machine, options, &mut notices).await
+        {
+            nfs = nfs.with_locks(manager);
+        }
+        let nfs = Arc::new(nfs);
         let nbd = weir_nbd::Server::new(exports.volumes.clone(), Arc::new(options.rules.clone()));
-        let nbd = Arc::new(nbd.with_accounts(pool.accounts()));
+        let nbd = Arc::new(nbd.with_accounts(pool.accounts()).with_tls(options.nbd_tls.clone()));
         let (stop, stopped) = watch::channel(false);
         let tasks = &machine.tasks;
         let (listener, nfs_address) = listen(machine, options.listen, options.nfs_port).await?;
@@ -95,30 +123,73 @@ impl Service {
                 listen(machine, options.listen, options.nbd_port).await.inspect_err(|e| tracing::warn!("{e}")).ok()
             }
         };
+        // Clients announce their restart over UDP; they repeat it, and everything else works without.
+        let datagrams = match nfs.has_locks() {
+            true => machine.net.datagrams(nfs_address).await.inspect_err(|e| tracing::warn!("no UDP: {e}")).ok(),
+            false => None,
+        };
+        let registration = match &options.rpcbind {
+            Some(socket) => {
+                let has_locks = nfs.has_locks();
+                let socket = socket.clone();
+                locks::register(machine, socket, nfs_address, datagrams.as_ref(), has_locks, &mut notices).await
+            }
+            None => None,
+        };
         let serving = weir_nfs::serve(listener, Arc::clone(&nfs), machine.clone(), stopped.clone());
         let mut running = vec![tasks.spawn(serving)];
+        if let Some(socket) = datagrams {
+            let answering = weir_nfs::serve_datagrams(socket, Arc::clone(&nfs), machine.clone(), stopped.clone());
+            running.push(tasks.spawn(answering));
+        }
         let nbd_address = nbd_listener.as_ref().map(|(_, address)| *address);
         if let Some((listener, _)) = nbd_listener {
             running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), machine.clone(), stopped)));
         }
-        Ok(Service { nfs_address, nbd_address, exports: exports.clone(), nfs, nbd, stop, running })
+        let is_encrypted = options.nbd_tls.is_some();
+        let exports = exports.clone();
+        Ok(Service { nfs_address, nbd_address, exports, nfs, nbd, stop, running, registration, notices, is_encrypted })
     }
 
-    /// Shell commands that mount each file system and attach each volume. `port=` and `mountport=` are given because
-    /// no port mapper (port 111) runs here.
+    /// What is not as the administrator may expect, for example that there is no rpcbind.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// The options of `mount` that NFS clients need: none if rpcbind tells them the ports.
+    fn mount_options(&self) -> String {
+        let port = self.nfs_address.port();
+        let is_writable = self.exports.pool.is_writable();
+        let has = |program| self.registration.as_ref().is_some_and(|registration| registration.has(program));
+        let has_locks = has(nlm::PROGRAM);
+        let mut options = Vec::new();
+        if has(nfs3::PROGRAM) && has(mount::PROGRAM) {
+            options.extend((!is_writable).then(|| "ro".to_owned()));
+        } else {
+            options.push(format!("{},vers=3,tcp", if is_writable { "rw" } else { "ro" }));
+        }
+        options.extend((!has_locks).then(|| "nolock".to_owned()));
+        if !(has(nfs3::PROGRAM) && has(mount::PROGRAM)) {
+            options.push(format!("port={port},mountport={port}"));
+        }
+        if options.is_empty() { String::new() } else { format!("-o {} ", options.join(",")) }
+    }
+
+    /// Shell commands that mount each file system and attach each volume.
     pub fn lines(&self) -> Vec<String> {
         let host = self.nfs_address.ip();
-        let port = self.nfs_address.port();
-        let (how, flag) = if self.exports.pool.is_writable() { ("rw", "") } else { ("ro", "-readonly ") };
+        let options = self.mount_options();
+        let flag = if self.exports.pool.is_writable() { "" } else { "-readonly " };
+        let scheme = if self.is_encrypted { "nbds" } else { "nbd" };
         let file_systems = self.exports.tree.exports().into_iter().map(|export| export.name);
         let mounts = file_systems.filter(|name| !name.contains('@')).map(|name| {
             let source = shell_quoted(&format!("{}:/{name}", bracketed(host)));
-            format!("mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {source} /mnt")
+            format!("mount -t nfs {options}{source} /mnt")
         });
         let volumes = self.nbd_address.into_iter().flat_map(|address| {
             let port = address.port();
             self.exports.volumes.names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
-                let uri = format!("nbd://{address}/{}", uri_escaped(&name));
+                let uri = format!("{scheme}://{address}/{}", uri_escaped(&name));
                 let attach = format!("nbd-client {flag}-N {} {} {port} /dev/nbd0", shell_quoted(&name), address.ip());
                 [format!("qemu-img info {uri}"), attach]
             })
@@ -138,6 +209,9 @@ impl Service {
 
     /// Stops accepting connections, answers the calls in progress, and closes.
     pub async fn stop(&mut self) {
+        if let Some(mut registration) = self.registration.take() {
+            registration.end().await;
+        }
         let _ = self.stop.send(true);
         for server in self.running.drain(..) {
             // A failed server task needs no cleanup.

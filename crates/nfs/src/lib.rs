@@ -1,8 +1,9 @@
-//! NFS version 3 over TCP, with the MOUNT protocol on the same port.
+//! NFS version 3 over TCP, with the MOUNT protocol, the lock manager and the status monitor on the same port.
 //!
 //! ```text
 //!   TCP ─▶ record ─▶ rpc ─▶ server ─▶ mount: path to handle
-//!                              └────▶ nfs3: handle to file ─▶ weir_front::Files: file systems, snapshots
+//!                              ├────▶ nfs3: handle to file ─▶ weir_front::Files: file systems, snapshots
+//!                              └────▶ nlm, nsm: locks ──────▶ weir_front::FileLocks
 //!   TCP ◀─ reply: a head of XDR and pieces of cached data, written without joining them
 //! ```
 //!
@@ -42,13 +43,18 @@ pub mod fuzz;
 pub mod handle;
 pub mod mount;
 pub mod nfs3;
+pub mod nlm;
+pub mod nsm;
 pub mod record;
 pub mod reply;
 pub mod rpc;
+pub mod rpc_client;
+pub mod rpcbind;
 pub mod serve;
 pub mod server;
 pub mod status;
 pub mod wire;
 
-pub use serve::serve;
+pub use nlm::{LockManager, LockOptions};
+pub use serve::{serve, serve_datagrams};
 pub use server::{Peer, Secrets, Server};

@@ -18,14 +18,15 @@
 
 use crate::record::{Assembler, MAX_MESSAGE_BYTES};
 use crate::reply::Reply;
-use crate::server::{Peer, Server, reply_bytes};
+use crate::server::{Peer, Server, is_about_locks, reply_bytes};
 use bytes::{Buf, Bytes};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_front::{CallGuard, Connection, ConnectionHandle, FrontEnd, HostBudget, HostPermit, Limits, Reader, Writer};
-use weir_machine::net::Listener;
+use weir_machine::net::{Datagrams, Listener};
 use weir_machine::{BytePermit, ByteSemaphore, Machine, Tasks};
 
 /// Limits of connections.
@@ -41,6 +42,12 @@ pub const MAX_CONNECTION_REPLY_BYTES: usize = 16 << 20;
 /// Maximum size of the replies of all connections that are in preparation or unsent, in bytes.
 pub const MAX_TOTAL_REPLY_BYTES: usize = 128 << 20;
 const READ_BYTES: usize = 64 << 10;
+/// Maximum number of concurrent calls that came as datagrams.
+const MAX_DATAGRAM_CALLS: usize = 64;
+/// Maximum length of a datagram in bytes: a lock call with the longest names and handles.
+const DATAGRAM_BYTES: usize = 8 << 10;
+/// Delay before the next datagram is received after a failure.
+const DATAGRAM_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A reply and the permits that are released after it was written.
 type Outgoing = (Reply, CallPermits);
@@ -76,6 +83,46 @@ pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Ma
         serve_connection(connection, Arc::new(client), shared.clone())
     };
     weir_front::serve(front, listener, stop, session).await;
+}
+
+/// Answers calls of the lock manager and the status monitor that come as datagrams, until `stop` becomes true or its sender
+/// is dropped. Clients announce over UDP that they have restarted. Other calls are dropped, and so are those beyond
+/// [`MAX_DATAGRAM_CALLS`]; their senders repeat them.
+pub async fn serve_datagrams(
+    socket: Arc<dyn Datagrams>,
+    server: Arc<Server>,
+    machine: Machine,
+    mut stop: watch::Receiver<bool>,
+) {
+    let calls = Arc::new(Semaphore::new(MAX_DATAGRAM_CALLS));
+    let mut buffer = vec![0; DATAGRAM_BYTES];
+    loop {
+        let received = tokio::select! {
+            received = socket.receive(&mut buffer) => received,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        let Ok((len, from)) = received else {
+            machine.clock.sleep(DATAGRAM_RETRY_DELAY).await;
+            continue;
+        };
+        let message = buffer.get(..len).unwrap_or(&[]);
+        let Ok(permit) = Arc::clone(&calls).try_acquire_owned() else { continue };
+        if !is_about_locks(message) {
+            continue;
+        }
+        let message = Bytes::copy_from_slice(message);
+        let socket = Arc::clone(&socket);
+        let server = Arc::clone(&server);
+        machine.tasks.start(async move {
+            let ip = from.ip();
+            let peer = Peer::new(&ip.to_string(), server.rules().may_write(ip)).from_port(from.port());
+            if let Some(reply) = server.answer(&peer, &message).await {
+                // A reply that is lost is asked for again.
+                let _ = socket.send(&reply.body(), from).await;
+            }
+            drop(permit);
+        });
+    }
 }
 
 async fn serve_connection(connection: Connection, client: Arc<Peer>, shared: ConnectionContext) -> io::Result<()> {

@@ -5,6 +5,8 @@ use crate::drc::{self, DrcDecision, DuplicateRequestCache, Key};
 use crate::handle::Handles;
 use crate::mount;
 use crate::nfs3;
+use crate::nlm::{self, LockManager};
+use crate::nsm;
 use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
@@ -56,7 +58,12 @@ pub fn reply_bytes(message: &[u8]) -> usize {
     }
 }
 
-/// Serves MOUNT and NFS calls for one pool.
+/// Whether a message is a call of the lock manager or the status monitor.
+pub(crate) fn is_about_locks(message: &[u8]) -> bool {
+    matches!(rpc::read(message), Message::Call(call) if matches!(call.program, nlm::PROGRAM | nsm::PROGRAM))
+}
+
+/// Serves MOUNT, NFS and lock calls for one pool.
 pub struct Server {
     files: Arc<dyn Files>,
     handles: Handles,
@@ -65,6 +72,8 @@ pub struct Server {
     accounts: Arc<Accounts>,
     drc: DuplicateRequestCache,
     clock: Option<Clock>,
+    locks: Option<Arc<LockManager>>,
+    mounts: mount::Mounts,
 }
 
 impl Server {
@@ -78,6 +87,8 @@ impl Server {
             accounts: Arc::default(),
             drc: DuplicateRequestCache::default(),
             clock: None,
+            locks: None,
+            mounts: mount::Mounts::default(),
         }
     }
 
@@ -89,6 +100,16 @@ impl Server {
     /// Sets the clock by which the duplicate request cache forgets replies; without one it keeps them until it is full.
     pub fn with_clock(self, clock: &Clock) -> Self {
         Server { clock: Some(clock.clone()), ..self }
+    }
+
+    /// Serves locks with this manager; without one, its programs are unavailable.
+    pub fn with_locks(self, locks: Arc<LockManager>) -> Self {
+        Server { locks: Some(locks), ..self }
+    }
+
+    /// Whether it serves locks.
+    pub fn has_locks(&self) -> bool {
+        self.locks.is_some()
     }
 
     /// Rules of the exports.
@@ -128,6 +149,7 @@ impl Server {
     async fn answer_and_account(&self, peer: &Peer, call: &Call<'_>, message: &Bytes) -> Reply {
         let operation = match call.program {
             nfs3::PROGRAM => nfs3::operation(call.procedure).unwrap_or(Operation::Unknown),
+            nlm::PROGRAM | nsm::PROGRAM => Operation::Lock,
             _ => Operation::Mount,
         };
         let accounts = &self.accounts;
@@ -147,6 +169,11 @@ impl Server {
         let context =
             nfs3::Context { files: &*self.files, handles: &self.handles, caller, rq, verifier: self.verifier, message };
         let out = rpc::accepted(xid, Accept::Success);
+        let answered = |answer| match answer {
+            mount::Answer::Results(results) => results.finish(),
+            mount::Answer::GarbageArguments => refused(Accept::GarbageArguments),
+            mount::Answer::ProcedureUnavailable => refused(Accept::ProcedureUnavailable),
+        };
         match (call.program, call.version) {
             (nfs3::PROGRAM, nfs3::VERSION) if nfs3::operation(call.procedure).is_none() => {
                 refused(Accept::ProcedureUnavailable)
@@ -156,14 +183,21 @@ impl Server {
                 None => refused(Accept::GarbageArguments),
             },
             (nfs3::PROGRAM, _) => mismatch(nfs3::VERSION, nfs3::VERSION),
-            (mount::PROGRAM, version) if (mount::VERSIONS.0..=mount::VERSIONS.1).contains(&version) => {
-                match mount::run(&context, version, call.procedure, call.arguments, out).await {
-                    mount::Answer::Results(results) => results.finish(),
-                    mount::Answer::GarbageArguments => refused(Accept::GarbageArguments),
-                    mount::Answer::ProcedureUnavailable => refused(Accept::ProcedureUnavailable),
-                }
-            }
+            (mount::PROGRAM, version) if (mount::VERSIONS.0..=mount::VERSIONS.1).contains(&version) => answered(
+                mount::run(&context, (&self.mounts, &peer.name), version, call.procedure, call.arguments, out).await,
+            ),
             (mount::PROGRAM, _) => mismatch(mount::VERSIONS.0, mount::VERSIONS.1),
+            (nlm::PROGRAM | nsm::PROGRAM, version) => match (&self.locks, call.program, version) {
+                (Some(locks), nlm::PROGRAM, nlm::VERSION) => {
+                    answered(nlm::run(locks, &context, &peer.name, call.procedure, call.arguments, out).await)
+                }
+                (Some(locks), nsm::PROGRAM, nsm::VERSION) => {
+                    answered(nsm::run(locks, &peer.name, call.procedure, call.arguments, out).await)
+                }
+                (Some(_), nlm::PROGRAM, _) => mismatch(nlm::VERSION, nlm::VERSION),
+                (Some(_), ..) => mismatch(nsm::VERSION, nsm::VERSION),
+                (None, ..) => refused(Accept::ProgramUnavailable),
+            },
             _ => refused(Accept::ProgramUnavailable),
         }
     }

@@ -4,6 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod harness;
+mod locks;
+mod locks_mounted;
+mod rpcbind;
 mod sessions;
 mod writing;
 
@@ -58,7 +61,17 @@ fn mount_resolves_exports_and_paths_below_them() {
     let mut wanted = Encoder::default();
     wanted.u32(1).opaque(b"/p").u32(0).u32(1).opaque(b"/p/c").u32(0).u32(0);
     assert_eq!(exports[24..], wanted.bytes);
-    assert_eq!(answer(&server, &call(MOUNT, 3, 2, 0, &Encoder::default()))[24..], [0; 4]);
+    let mounts = || answer(&server, &call(MOUNT, 3, 2, 0, &Encoder::default()))[24..].to_vec();
+    let mut wanted = Encoder::default();
+    for path in [&b"//p/"[..], b"/p", b"/p/c", b"/p/c/.zfs/snapshot/s", b"p"] {
+        wanted.u32(1).opaque(b"test").opaque(path);
+    }
+    wanted.u32(0);
+    assert_eq!(mounts(), wanted.bytes, "what was mounted");
+    answer(&server, &call(MOUNT, 3, 3, 0, Encoder::default().opaque(b"//p/")));
+    assert_eq!(mounts(), wanted.bytes[4 + 8 + 8..], "without what was unmounted");
+    answer(&server, &call(MOUNT, 3, 4, 0, &Encoder::default()));
+    assert_eq!(mounts(), [0; 4]);
     assert_eq!(answer(&server, &call(MOUNT, 1, 1, 0, Encoder::default().opaque(b"/p")))[24..], [0, 0, 0, 13]);
 }
 
