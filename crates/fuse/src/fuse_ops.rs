@@ -206,10 +206,7 @@ impl Filesystem for FuseOps {
         reply: ReplyEmpty,
     ) {
         self.run_empty(from, Operation::Release, reply, move |inner, rq, _| async move {
-            if let Some(owner) = owner {
-                inner.release_locks(&rq, number, owner).await?;
-            }
-            inner.close(&rq, number).await
+            inner.release_locks_and_close(&rq, number, owner).await
         });
     }
 

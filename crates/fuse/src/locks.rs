@@ -144,6 +144,21 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Closes a file with its last descriptor, and releases the locks of the open file if it had any.
+    pub(crate) async fn release_locks_and_close(
+        &self,
+        rq: &Request,
+        number: INodeNo,
+        owner: Option<KernelOwner>,
+    ) -> Result<(), Errno> {
+        if let Some(owner) = owner {
+            self.release_locks(rq, number, owner).await?;
+        }
+        self.close(rq, number).await
+    }
+}
+
 impl Drop for Inner {
     /// Releases the locks of the mount when it ends.
     fn drop(&mut self) {

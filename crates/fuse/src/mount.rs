@@ -84,7 +84,7 @@ pub fn mount(
     options: &MountOptions,
 ) -> Result<Mounted, FuseError> {
     let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
-    stale::unmount_at(path);
+    stale::unmount_at(path, &options.source);
     let path = path.canonicalize().map_err(point)?;
     if !path.metadata().map_err(point)?.is_dir() {
         return Err(point(io::Error::from(io::ErrorKind::NotADirectory)));

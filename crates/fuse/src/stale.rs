@@ -1,7 +1,9 @@
 //! Mounts whose server is dead: the process was killed, and the kernel answers every access with ENOTCONN.
 //!
-//! A mount is unmounted here only if the table of mounts says that its type is `fuse.weir`, and `statfs` of it fails with
-//! ENOTCONN. `statfs` is never answered from the kernel's caches, and a living server answers it.
+//! A mount is unmounted here only if the table of mounts says that it is one of this server, and `statfs` of it fails with
+//! ENOTCONN. `statfs` is never answered from the kernel's caches, and a living server answers it. Mounts of this server have
+//! the type `fuse.weir` if the helper made them. Those that root made have the type `fuse`, because `fuser` does not pass on
+//! the second part then; they are known by their source, the pool.
 
 use rustix::fs::statfs;
 use rustix::io::Errno;
@@ -9,14 +11,19 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Type of this server's mounts.
-const TYPE: &str = "fuse.weir";
+/// Type of mounts that the helper made, and of those that root made.
+const TYPES: [&str; 2] = ["fuse.weir", "fuse"];
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// Mount points of this type in the text of `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
-fn mount_points(table: &str) -> Vec<PathBuf> {
-    let of_type = |line: &&str| line.split_once(" - ").is_some_and(|(_, rest)| rest.split(' ').next() == Some(TYPE));
-    let points = table.lines().filter(of_type).filter_map(|line| line.split(' ').nth(4));
+/// Mount points of a pool in the text of `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
+fn mount_points(table: &str, pool: &str) -> Vec<PathBuf> {
+    let of_pool = |line: &&str| {
+        let Some((_, rest)) = line.split_once(" - ") else { return false };
+        let mut words = rest.split(' ');
+        let is_ours = words.next().is_some_and(|kind| TYPES.contains(&kind));
+        is_ours && words.next().is_some_and(|source| unescaped(source.as_bytes()) == pool.as_bytes())
+    };
+    let points = table.lines().filter(of_pool).filter_map(|line| line.split(' ').nth(4));
     points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point.as_bytes())))).collect()
 }
 
@@ -33,8 +40,8 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Unmounts the mount at `path` if it is stale; true if it was.
-pub(crate) fn unmount_at(path: &Path) -> bool {
+/// Unmounts the mount of a pool at `path` if it is stale; true if it was.
+pub(crate) fn unmount_at(path: &Path, pool: &str) -> bool {
     // The mount point itself cannot be resolved if it is stale; its directory can.
     let resolved = match (path.parent(), path.file_name()) {
         (Some(dir), Some(name)) if dir == Path::new("") => Path::new(".").canonicalize().map(|dir| dir.join(name)),
@@ -42,14 +49,14 @@ pub(crate) fn unmount_at(path: &Path) -> bool {
         _ => return false,
     };
     let table = std::fs::read_to_string(TABLE).unwrap_or_default();
-    resolved.is_ok_and(|path| mount_points(&table).contains(&path) && unmount_if_dead(&path))
+    resolved.is_ok_and(|path| mount_points(&table, pool).contains(&path) && unmount_if_dead(&path))
 }
 
-/// Unmounts all stale mounts that this user may unmount, and returns where they were. Call it when a server starts that
-/// mounts by itself.
-pub fn unmount_stale() -> Vec<PathBuf> {
+/// Unmounts all stale mounts of a pool that this user may unmount, and returns where they were. Call it when a server starts
+/// that mounts by itself.
+pub fn unmount_stale(pool: &str) -> Vec<PathBuf> {
     let table = std::fs::read_to_string(TABLE).unwrap_or_default();
-    mount_points(&table).into_iter().filter(|path| unmount_if_dead(path)).collect()
+    mount_points(&table, pool).into_iter().filter(|path| unmount_if_dead(path)).collect()
 }
 
 fn unmount_if_dead(path: &Path) -> bool {
@@ -77,12 +84,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_of_this_type_are_found_in_the_table() {
+    fn mounts_of_a_pool_are_found_in_the_table() {
         let table = "22 27 0:21 / /proc rw,relatime - proc proc rw\n\
                      90 27 0:52 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.weir tank rw,user_id=0\n\
                      91 27 0:53 / /mnt/c rw - fuse.weirder tank rw\n\
-                     92 27 0:54 / /mnt/fuse.weir rw - fuse.sshfs host:/ rw\n";
-        assert_eq!(mount_points(table), [Path::new("/mnt/a b")]);
+                     92 27 0:54 / /mnt/tank rw - fuse.weir other rw\n\
+                     93 27 0:55 / /mnt/d rw - fuse tank rw,user_id=0\n";
+        assert_eq!(mount_points(table, "tank"), [Path::new("/mnt/a b"), Path::new("/mnt/d")]);
         assert_eq!(unescaped(br"a\134\0x\04"), br"a\\0x\04");
     }
 }

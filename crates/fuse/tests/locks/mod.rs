@@ -1,8 +1,9 @@
-//! Locks of two processes on a mount, and a mount whose server died. The other process is this program again, told by a variable
-//! of its environment what to do.
+//! Locks of two processes on a mount, and a mount whose server died. The other process is this program again; a variable of
+//! its environment is its role.
 
 use crate::{mounted_tree, writable_file_systems, writable_tree};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use weir_files::tree::Tree;
 use weir_linux::Production;
 
-/// What the other process does: `server PATH`, or `locker PATH`.
+/// Role of the other process: `server PATH`, or `locker PATH`.
 const ROLE: &str = "WEIR_TEST_ROLE";
 
 /// Body of the other process; without a role, it does nothing.
@@ -39,9 +40,18 @@ fn other_process() {
                     }
                     other => panic!("{other}"),
                 };
-                println!("answer {}", answer.map_or_else(|error| format!("{error:?}"), |()| "ok".into()));
+                println!("answer {}", answer.map_or_else(name, |()| "ok".into()));
             }
         }
+    }
+}
+
+/// Name of an error.
+fn name(error: Errno) -> String {
+    match error {
+        Errno::AGAIN => "AGAIN".into(),
+        Errno::DEADLK => "DEADLK".into(),
+        other => other.to_string(),
     }
 }
 
@@ -135,7 +145,7 @@ fn processes_lock_files_of_a_mount() {
     until("the second waits", || tree.locks().waiting() == 1);
     two.child.kill().unwrap();
     two.child.wait().unwrap();
-    until("nobody waits", || tree.locks().waiting() == 0);
+    until("no request waits", || tree.locks().waiting() == 0);
     one.end();
     until("no lock stays", || tree.locks().is_empty());
     mounted.unmounter().unmount().unwrap();
@@ -151,11 +161,11 @@ fn a_mount_of_a_dead_server_is_replaced() {
         return eprintln!("skipped: no FUSE");
     }
     other.child.wait().unwrap();
-    until("its server is dead", || rustix::fs::statfs(dir.path()).err() == Some(rustix::io::Errno::NOTCONN));
+    until("its server is dead", || rustix::fs::statfs(dir.path()).err() == Some(Errno::NOTCONN));
     let mounted = mounted_tree(&machine, writable_tree(), dir.path(), true).expect("the dead mount is in the way");
     assert!(std::fs::read_dir(dir.path()).unwrap().count() > 0);
     // A mount with a living server is left alone.
-    assert!(!weir_fuse::unmount_stale().contains(&dir.path().to_path_buf()));
+    assert!(!weir_fuse::unmount_stale("p").contains(&dir.path().to_path_buf()));
     assert!(rustix::fs::statfs(dir.path()).is_ok());
     mounted.unmounter().unmount().unwrap();
     mounted.join().unwrap();
