@@ -32,7 +32,7 @@ pub enum Program {
     Zfs(ZfsArgs),
     Zdb(ZdbArgs),
     Zstream(ZstreamArgs),
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     Mount(MountArgs),
     Demo(DemoArgs),
     Completions(CompletionsArgs),

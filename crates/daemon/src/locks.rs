@@ -20,10 +20,10 @@ use weir_nfs::{LockManager, LockOptions, mount, nfs3, nlm, nsm};
 /// Where rpcbind's socket in the file system is.
 pub const RPCBIND_SOCKET: &str = "/run/rpcbind.sock";
 
-/// What the lock service needs from the program.
+/// Options of the lock service.
 #[derive(Clone)]
 pub struct LockServiceOptions {
-    /// Where the clients with locks are recorded, so that they are told of a restart.
+    /// Where the clients with locks are recorded, so that a restart is announced to them.
     pub record: Arc<dyn StateFile>,
     /// Name of this host.
     pub host_name: String,

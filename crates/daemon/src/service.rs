@@ -151,7 +151,7 @@ impl Service {
         Ok(Service { nfs_address, nbd_address, exports, nfs, nbd, stop, running, registration, notices, is_encrypted })
     }
 
-    /// What is not as the administrator may expect, for example that there is no rpcbind.
+    /// Lines for the administrator, for example that there is no rpcbind.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
@@ -180,7 +180,11 @@ impl Service {
         let host = self.nfs_address.ip();
         let options = self.mount_options();
         let flag = if self.exports.pool.is_writable() { "" } else { "-readonly " };
-        let scheme = if self.is_encrypted { "nbds" } else { "nbd" };
+        // qemu takes no URI for TLS.
+        let (look, flags) = match self.is_encrypted {
+            true => ("nbdinfo nbds", format!("-enable-tls {flag}")),
+            false => ("qemu-img info nbd", flag.to_owned()),
+        };
         let file_systems = self.exports.tree.exports().into_iter().map(|export| export.name);
         let mounts = file_systems.filter(|name| !name.contains('@')).map(|name| {
             let source = shell_quoted(&format!("{}:/{name}", bracketed(host)));
@@ -188,10 +192,11 @@ impl Service {
         });
         let volumes = self.nbd_address.into_iter().flat_map(|address| {
             let port = address.port();
+            let flags = flags.clone();
             self.exports.volumes.names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
-                let uri = format!("{scheme}://{address}/{}", uri_escaped(&name));
-                let attach = format!("nbd-client {flag}-N {} {} {port} /dev/nbd0", shell_quoted(&name), address.ip());
-                [format!("qemu-img info {uri}"), attach]
+                let uri = format!("{look}://{address}/{}", uri_escaped(&name));
+                let attach = format!("nbd-client {flags}-N {} {} {port} /dev/nbd0", shell_quoted(&name), address.ip());
+                [uri, attach]
             })
         });
         mounts.chain(volumes).collect()

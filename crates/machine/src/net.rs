@@ -38,7 +38,7 @@ pub trait Listener: Send + Sync {
     fn address(&self) -> SocketAddr;
 }
 
-/// What a connection is made to.
+/// Destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remote {
     /// A TCP port.

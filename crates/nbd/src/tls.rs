@@ -117,7 +117,7 @@ impl Tls {
         Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), is_required })
     }
 
-    /// What the handshake offers.
+    /// Mode of the handshake.
     pub fn mode(&self) -> TlsMode {
         if self.is_required { TlsMode::Required } else { TlsMode::Allowed }
     }

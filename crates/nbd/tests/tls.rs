@@ -30,7 +30,8 @@ fn run(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
 fn certificates(dir: &Path) -> bool {
     let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let authority = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority"];
-    let (key, certificate) = (at("ca-key.pem"), at("ca-cert.pem"));
+    let key = at("ca-key.pem");
+    let certificate = at("ca-cert.pem");
     let made = [&authority[..], &["-keyout", &key, "-out", &certificate]].concat();
     let Some((good, text)) = run("openssl", &made) else { return false };
     assert!(good, "{text}");
@@ -44,7 +45,8 @@ fn certificates(dir: &Path) -> bool {
         let ask = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", &subject, "-keyout", &key, "-out", &request];
         let (good, text) = run("openssl", &ask).unwrap();
         assert!(good, "{text}");
-        let (ca, ca_key) = (at("ca-cert.pem"), at("ca-key.pem"));
+        let ca = at("ca-cert.pem");
+        let ca_key = at("ca-key.pem");
         let by = ["-CA", &ca, "-CAkey", &ca_key, "-CAcreateserial", "-days", "2", "-extfile", &extensions];
         let sign = [&["x509", "-req", "-in", &request, "-out", &certificate][..], &by].concat();
         let (good, text) = run("openssl", &sign).unwrap();
@@ -56,7 +58,9 @@ fn certificates(dir: &Path) -> bool {
 /// Serves a device with these certificates, and returns the port.
 fn served(machine: &Machine, dir: &Path, checks_clients: bool, is_required: bool, bytes: &[u8]) -> u16 {
     let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
-    let (certificate, key, authority) = (read("server-cert.pem"), read("server-key.pem"), read("ca-cert.pem"));
+    let certificate = read("server-cert.pem");
+    let key = read("server-key.pem");
+    let authority = read("ca-cert.pem");
     let client_authority = checks_clients.then_some(&authority[..]);
     let files = PemFiles { certificate: &certificate, key: &key, client_authority };
     let tls = Tls::new(files, is_required, &machine.clock).unwrap();
@@ -136,7 +140,8 @@ fn wrong_files_are_named() {
     let dir = tempfile::tempdir().unwrap();
     if certificates(dir.path()) {
         let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
-        let (certificate, other_key) = (read("server-cert.pem"), read("client-key.pem"));
+        let certificate = read("server-cert.pem");
+        let other_key = read("client-key.pem");
         let error = Tls::new(files(&certificate, b"nothing"), false, &machine.clock).unwrap_err();
         assert!(error.to_string().starts_with("the key of the certificate: "), "{error}");
         let other = Tls::new(files(&certificate, &other_key), false, &machine.clock);

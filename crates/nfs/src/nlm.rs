@@ -15,9 +15,9 @@
 //! **Messages.** In the `_MSG` form of a procedure the reply is empty, and the result is sent by a call of the `_RES` form to
 //! the client; macOS and older BSD clients use it.
 //!
-//! **Restart of the server.** Locks are in memory. After a restart, the clients that held some are told by the status
-//! monitor ([`crate::nsm`]), and reclaim theirs in the grace period, in which nobody gets other locks. There is none if no
-//! client was recorded. Locks of FUSE mounts end with the process, and are not held back in the grace period.
+//! **Restart of the server.** Locks are in memory. After a restart, the status monitor ([`crate::nsm`]) notifies
+//! the clients that held some, and they reclaim theirs in the grace period, in which no other locks are granted. If no client
+//! was recorded, there is no grace period. Locks of FUSE mounts end with the process, and are not held back in the grace period.
 //!
 //! **Limits.** Clients must offer their lock manager over TCP: the server does not call over UDP. A client that never
 //! returns keeps its locks, as on other NFS servers.
@@ -45,7 +45,7 @@ pub const VERSION: u32 = 4;
 const MESSAGE_TO_RESULT: u32 = 5;
 /// Procedure by which the server tells a client that it holds a lock.
 const GRANTED: u32 = 5;
-/// The same in message form.
+/// Message form of [`GRANTED`].
 const GRANTED_MESSAGE: u32 = 10;
 
 /// Answers a call of the host at this address.

@@ -53,7 +53,7 @@ pub enum CallError {
     /// The service did not execute the call.
     #[error("the service answered: {why}")]
     Refused {
-        /// Its reason.
+        /// Reason that the service gave.
         why: &'static str,
     },
 }

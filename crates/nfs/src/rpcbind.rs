@@ -54,22 +54,32 @@ fn port_of(universal: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes([high, low])).filter(|port| *port != 0)
 }
 
-/// The TCP port of a service of a host.
-async fn find(client: &RpcClient, host: IpAddr, program: u32, version: u32) -> Result<u16, CallError> {
+/// A service of a host.
+pub(crate) struct Found {
+    /// The TCP port.
+    port: u16,
+    /// Whether the host is this machine.
+    pub(crate) is_own: bool,
+}
+
+/// Finds the TCP port of a service of a host.
+pub(crate) async fn find(client: &RpcClient, host: IpAddr, program: u32, version: u32) -> Result<Found, CallError> {
     let to = Remote::Tcp(SocketAddr::new(host, PORT));
-    let found = match host {
+    let (port, local) = match host {
         IpAddr::V4(_) => {
             let procedure = Procedure { program: PROGRAM, version: PORT_MAPPER, number: GET };
             let reply = client.call(&to, procedure, &mapping(program, version, TCP, 0)).await?;
-            Decoder::new(&reply.bytes).u32().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
+            let port = Decoder::new(&reply.bytes).u32().and_then(|port| u16::try_from(port).ok());
+            (port.filter(|port| *port != 0), reply.local)
         }
         IpAddr::V6(_) => {
             let procedure = Procedure { program: PROGRAM, version: RPCBIND, number: GET };
             let reply = client.call(&to, procedure, &binding(program, version, "tcp6", "")).await?;
-            Decoder::new(&reply.bytes).opaque(MAX_ADDRESS_BYTES).and_then(port_of)
+            (Decoder::new(&reply.bytes).opaque(MAX_ADDRESS_BYTES).and_then(port_of), reply.local)
         }
     };
-    found.ok_or(CallError::NotRegistered { program, version })
+    let port = port.ok_or(CallError::NotRegistered { program, version })?;
+    Ok(Found { port, is_own: local == Some(host) })
 }
 
 /// Calls a procedure of a service of a host, whose port its rpcbind tells.
@@ -79,7 +89,7 @@ pub(crate) async fn call(
     procedure: Procedure,
     arguments: &Encoder,
 ) -> Result<CallResults, CallError> {
-    let port = find(client, host, procedure.program, procedure.version).await?;
+    let Found { port, .. } = find(client, host, procedure.program, procedure.version).await?;
     client.call(&Remote::Tcp(SocketAddr::new(host, port)), procedure, arguments).await
 }
 

@@ -202,7 +202,7 @@ fn result(status: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_that_waits_is_told_when_it_holds_the_lock() {
+fn a_client_that_waits_is_called_when_it_holds_the_lock() {
     let world = SimWorld::new(2);
     let (server, file, machine) = served(&world, &MemoryStateFile::default());
     let done = world.run(async move {
@@ -213,14 +213,14 @@ fn a_client_that_waits_is_told_when_it_holds_the_lock() {
         let back = Ask { blocks: true, ..Ask::new(ALICE, 1, &file, (5, 5)) };
         assert_eq!(back.lock(&server), GRANTED, "it holds the bytes already");
         assert_eq!(alice.unlock(&server), GRANTED);
-        until(&machine, "the client is told", || !calls.lock().unwrap().is_empty()).await;
+        until(&machine, "the client is called", || !calls.lock().unwrap().is_empty()).await;
         let (program, procedure, arguments) = calls.lock().unwrap().remove(0);
         let mut wanted = Encoder::default();
         wanted.bool(true).opaque(b"weir.example").opaque(&file).opaque(b"owner").u32(9).u64(5).u64(5);
         assert_eq!((program, procedure, &arguments[12..]), (NLM, 5, &wanted.bytes[..]), "GRANTED, after the cookie");
         assert_eq!(alice.lock(&server), DENIED);
         machine.clock.sleep(Duration::from_secs(100)).await;
-        assert!(calls.lock().unwrap().is_empty(), "it is told once");
+        assert!(calls.lock().unwrap().is_empty(), "it is called once");
         assert_eq!(alice.lock(&server), DENIED, "it keeps the lock");
     });
     done.unwrap();
@@ -285,7 +285,7 @@ fn messages_are_answered_by_calls() {
 }
 
 #[test]
-fn clients_are_told_of_a_restart_and_reclaim_in_the_grace_period() {
+fn a_restart_is_announced_and_clients_reclaim_in_the_grace_period() {
     let world = SimWorld::new(5);
     let record = MemoryStateFile::default();
     let (server, file, machine) = served(&world, &record);
@@ -300,9 +300,9 @@ fn clients_are_told_of_a_restart_and_reclaim_in_the_grace_period() {
         assert_eq!((bob.lock(&server), bob.status(&server, 1), bob.unlock(&server)), (GRACE, GRACE, GRACE));
         assert_eq!(Ask { reclaims: true, ..alice }.lock(&server), GRANTED);
         until(&machine, "NOTIFY by both names", || calls.lock().unwrap().len() == 2).await;
-        let told = std::mem::take(&mut *calls.lock().unwrap());
+        let calls = std::mem::take(&mut *calls.lock().unwrap());
         let own = IpAddr::V4(Ipv4Addr::LOCALHOST).to_string();
-        for ((program, procedure, arguments), name) in told.iter().zip(["weir.example", &own]) {
+        for ((program, procedure, arguments), name) in calls.iter().zip(["weir.example", &own]) {
             let mut wanted = Encoder::default();
             wanted.opaque(name.as_bytes()).u32(3);
             assert_eq!((*program, *procedure, arguments), (NSM, 6, &wanted.bytes));

@@ -76,6 +76,15 @@ fn start_rpcbind() -> Running {
     running
 }
 
+/// The lists of MOUNT, read by showmount(8) where it is installed.
+fn showmount() {
+    if Command::new("showmount").arg("--version").output().is_ok() {
+        let text = output("showmount", &["-e", "127.0.0.1"]);
+        assert!(text.contains("/p/c"), "{text}");
+        output("showmount", &["-a", "127.0.0.1"]);
+    }
+}
+
 fn inside() {
     output("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
     output("ip", &["link", "set", "lo", "up"]);
@@ -136,11 +145,7 @@ fn inside() {
             let text = output("rpcinfo", &[flag, "127.0.0.1", program, version]);
             assert!(text.contains("ready and waiting"), "{text}");
         }
-        if Command::new("showmount").arg("--version").output().is_ok() {
-            let text = output("showmount", &["-e", "127.0.0.1"]);
-            assert!(text.contains("/p/c"), "{text}");
-            output("showmount", &["-a", "127.0.0.1"]);
-        }
+        showmount();
         // A living server keeps its registration; that of a dead one is replaced.
         let other = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port - 1);
         let mut second = machine.block_on(Registration::begin(&machine, socket.into())).unwrap();
@@ -150,7 +155,7 @@ fn inside() {
         assert_eq!(registered(), []);
         machine.block_on(second.add(Service { tcp: other, ..services[0] })).unwrap();
         machine.block_on(registration.add(services[0])).unwrap();
-        assert_eq!(registered(), [tcp_of(100_003, 3)], "nobody answered at the other port");
+        assert_eq!(registered(), [tcp_of(100_003, 3)], "no server answered at the other port");
         machine.block_on(registration.end());
         assert_eq!(registered(), []);
     }

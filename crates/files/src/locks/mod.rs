@@ -17,7 +17,7 @@
 //!   never conflict: a new one replaces what it overlaps, so locks are upgraded, downgraded, split and merged.
 //! - A request that conflicts with a held lock is refused or waits. Requests that wait are granted in order of arrival, each
 //!   as soon as no held lock is in its way. A new request is not held back by those that wait: otherwise an owner that holds
-//!   a range shared could not lock it shared again while somebody waits for it, and both would wait for ever.
+//!   a range shared could not lock it shared again while another owner waits for it, and both would wait forever.
 //! - A request that would wait for itself through the locks and requests of others is refused ([`LockError::Deadlock`]).
 //! - A whole file is the range [`LockRange::ALL`]. `flock` through FUSE is such a lock of the open file (the kernel gives
 //!   each open file an owner of its own). So `flock` and POSIX locks exclude each other, as they do on NFS mounts.
@@ -54,7 +54,7 @@ pub struct LockedFile {
     pub generation: u64,
 }
 
-/// Who brings lock requests: limits are counted for each, and all locks of one are released together.
+/// Source of lock requests: limits are counted for each, and all locks of one are released together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockClient {
     /// An NFS client, by its address.

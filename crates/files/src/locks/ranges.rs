@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 
 /// A held range; its start is its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
+struct HeldRange {
     end: u64,
     kind: LockKind,
-    /// Process that set it, for whoever asks which lock is in the way.
+    /// Process that set it, for callers that ask which lock is in the way.
     process: u32,
 }
 
 /// Ranges by start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ranges(BTreeMap<u64, Held>);
+pub(super) struct Ranges(BTreeMap<u64, HeldRange>);
 
 /// A lock that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Ranges {
             debug_assert!(removed.is_some(), "the plan is for other ranges");
         }
         for HeldLock { range, kind, process } in change.add {
-            let replaced = self.0.insert(range.start, Held { end: range.end, kind, process });
+            let replaced = self.0.insert(range.start, HeldRange { end: range.end, kind, process });
             debug_assert!(replaced.is_none(), "two ranges start at {}", range.start);
         }
         debug_assert_eq!(self.0.len() as i64, before + growth, "the growth was planned wrongly");
@@ -125,6 +125,6 @@ impl Ranges {
     }
 }
 
-fn held_lock(start: u64, held: &Held) -> HeldLock {
+fn held_lock(start: u64, held: &HeldRange) -> HeldLock {
     HeldLock { range: LockRange { start, end: held.end }, kind: held.kind, process: held.process }
 }

@@ -33,7 +33,7 @@ pub struct Locks {
 pub enum Requested {
     /// The owner holds the lock.
     Granted,
-    /// It does when this completes.
+    /// The owner holds the lock when this completes.
     Waits(LockWait),
 }
 
@@ -119,7 +119,7 @@ impl Locks {
         request: LockRequest,
     ) -> Result<Requested, LockError> {
         let (sender, granted) = oneshot::channel();
-        // Nobody receives it if the wait was ended at the same moment.
+        // The receiver is gone if the wait was ended at the same moment.
         let callback: GrantCallback = Box::new(move || {
             let _ = sender.send(());
         });

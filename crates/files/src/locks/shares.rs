@@ -25,9 +25,9 @@ impl BitAnd for ShareModes {
 pub struct Share {
     /// Owner; it has at most one reservation of a file.
     pub owner: LockOwner,
-    /// What the owner does.
+    /// Use by the owner.
     pub access: ShareModes,
-    /// What it denies to others.
+    /// Use that is denied to others.
     pub deny: ShareModes,
 }
 

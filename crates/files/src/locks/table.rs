@@ -39,9 +39,9 @@ pub struct WaitId(pub u64);
 /// A lock that is in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Its owner.
+    /// Owner of the lock.
     pub owner: LockOwner,
-    /// Its range and kind, and the process that set it.
+    /// Range and kind of the lock, and the process that set it.
     pub lock: LockRequest,
 }
 

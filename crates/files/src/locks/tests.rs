@@ -195,7 +195,7 @@ fn check(steps: Vec<Step>) {
     for client in 0..2 {
         table.release_client(&owner(client).client());
     }
-    assert!(table.is_empty() && table.len() == 0);
+    assert_eq!((table.is_empty(), table.len()), (true, 0));
 }
 
 proptest! {

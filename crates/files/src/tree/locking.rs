@@ -17,7 +17,7 @@ impl Tree {
         self.clock.as_ref()
     }
 
-    /// What the locks on a file are kept under. Network front ends know the same three numbers from its handle.
+    /// Key of the locks on a file. Network front ends know the same three numbers from its handle.
     ///
     /// # Errors
     /// If its attributes cannot be read.

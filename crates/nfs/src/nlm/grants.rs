@@ -89,12 +89,24 @@ impl Grants {
     }
 }
 
+/// Whether a client may have executed a call of which no answer came.
+fn may_have_been_executed(error: &CallError) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error {
+        CallError::TimedOut => true,
+        CallError::Connection(error) => {
+            matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+        }
+        CallError::NotRegistered { .. } | CallError::Refused { .. } => false,
+    }
+}
+
 impl LockManager {
     /// Called when a request that waited is granted: tells the client until it answers.
     pub(super) fn granted(&self, grant: Grant) {
         let cookie = self.grants.add(grant);
         let Some(manager) = self.me.upgrade() else { return };
-        // Not `start`: whoever released the lock may be a thread without a runtime.
+        // Not `start`: the lock may have been released on a thread without a runtime.
         drop(self.machine.tasks.spawn(async move { manager.tell(cookie).await }));
     }
 
@@ -111,7 +123,7 @@ impl LockManager {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    may_know |= !matches!(error, CallError::NotRegistered { .. });
+                    may_know |= may_have_been_executed(&error);
                     tracing::debug!(client = %grant.owner.client, %error, "cannot tell the client that it holds a lock");
                 }
             }
@@ -121,7 +133,7 @@ impl LockManager {
             self.machine.clock.sleep(GRANT_INTERVAL).await;
         }
         if let Some(Grant { file, owner, lock, .. }) = self.grants.remove(cookie) {
-            tracing::warn!(client = %owner.client, "the client waited for a lock and cannot be told that it holds it: released");
+            tracing::warn!(client = %owner.client, "released a lock that the client waited for: its lock manager does not answer");
             self.release(file, &owner, lock);
         }
     }
@@ -154,7 +166,7 @@ impl LockManager {
         }
     }
 
-    /// The answer of a client that was told of a lock by a message.
+    /// The answer of a client to the message that it holds a lock.
     pub(super) fn granted_result(&self, peer: &str, cookie: &[u8], status: Status) {
         let Some(cookie) = cookie.try_into().ok().map(u64::from_be_bytes) else { return };
         // Only the client that waits may answer.
@@ -183,13 +195,13 @@ impl LockManager {
             let mut pause = NOTIFY_INTERVAL;
             for _ in 0..NOTIFY_ATTEMPTS {
                 match manager.try_notify(client, state).await {
-                    Ok(()) => return tracing::info!(%client, "told the client of this restart"),
+                    Ok(()) => return tracing::info!(%client, "announced this restart to the client"),
                     Err(error) => tracing::debug!(%client, %error, "cannot tell the client of this restart"),
                 }
                 manager.machine.clock.sleep(pause).await;
                 pause *= 2;
             }
-            tracing::warn!(%client, "the client was not told of this restart and may have lost its locks");
+            tracing::warn!(%client, "this restart could not be announced to the client, which may have lost its locks");
         }));
     }
 
@@ -201,6 +213,10 @@ impl LockManager {
             out.opaque(name.as_bytes()).u32(state);
             out
         };
+        // On this machine, this server is the status monitor: it would take the call for the restart of a client.
+        if rpcbind::find(&self.rpc, client, nsm::PROGRAM, nsm::VERSION).await?.is_own {
+            return Ok(());
+        }
         let reached = rpcbind::call(&self.rpc, client, procedure, &arguments(self.host_name())).await?;
         if let Some(local) = reached.local {
             rpcbind::call(&self.rpc, client, procedure, &arguments(&local.to_canonical().to_string())).await?;

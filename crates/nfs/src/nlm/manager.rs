@@ -25,7 +25,7 @@ pub const GRANT_ATTEMPTS: u32 = 6;
 /// Options of a lock manager.
 #[derive(Clone)]
 pub struct LockOptions {
-    /// Where the clients are recorded that have to be told of a restart.
+    /// Where the clients are recorded that a restart is announced to.
     pub record: Arc<dyn StateFile>,
     /// Length of the grace period after a restart.
     pub grace: Duration,
@@ -34,7 +34,7 @@ pub struct LockOptions {
 }
 
 impl LockOptions {
-    /// The usual grace period: clients are told within seconds, and repeat refused requests every few seconds.
+    /// The usual grace period: clients are notified within seconds, and repeat refused requests every few seconds.
     pub const GRACE: Duration = Duration::from_secs(45);
 }
 
@@ -66,7 +66,11 @@ impl LockCaller<'_> {
     }
 
     fn file(&self, handle: &[u8]) -> Result<FileId, Status> {
-        self.context.id(handle).map_err(|_| Status::StaleHandle)
+        self.context.id(handle).map_err(|status| match status {
+            // The client asks again, as in the grace period.
+            crate::status::Status::JukeBox => Status::DeniedGracePeriod,
+            _ => Status::StaleHandle,
+        })
     }
 
     /// File and owner of a lock.
@@ -87,6 +91,7 @@ fn status(error: &LockError) -> Status {
         LockError::TooMany => Status::DeniedNoLocks,
         LockError::File(FileError::ReadOnly) => Status::ReadOnly,
         LockError::File(FileError::Stale | FileError::NotFound) => Status::StaleHandle,
+        LockError::File(FileError::TryAgain) => Status::DeniedGracePeriod,
         // Also without permission: DENIED would mean that another lock is in the way.
         LockError::File(_) => Status::Failed,
     }
@@ -115,7 +120,7 @@ impl LockManager {
     pub async fn start(&self) -> std::io::Result<()> {
         let stored = self.options.record.read().await?;
         let record = stored.as_deref().map_or(Some(Record::default()), Record::decode).unwrap_or_else(|| {
-            tracing::warn!("the record of clients with locks is damaged; they are not told of this restart");
+            tracing::warn!("the record of clients with locks is damaged; this restart is not announced to them");
             Record::default()
         });
         let record = record.restarted();
@@ -148,7 +153,7 @@ impl LockManager {
         &self.options.host_name
     }
 
-    /// Records a client on stable storage, so that it is told of the next restart.
+    /// Records a client on stable storage, so that the next restart is announced to it.
     async fn monitor(&self, peer: &str, name: &[u8]) -> std::io::Result<()> {
         let Some(address) = address(peer) else { return Ok(()) };
         let mut record = self.record.lock().await;
@@ -235,7 +240,7 @@ impl LockManager {
         let Context { rq, caller, .. } = caller.context;
         match self.locks.lock(rq, caller, file, &owner, lock, granted).await {
             Ok(LockOutcome::Granted) => {
-                // The client knows now; it need not be told.
+                // The client knows now; no call is needed.
                 self.grants.forget(file, &owner, lock);
                 Ok(Status::Granted)
             }
@@ -320,7 +325,7 @@ impl LockManager {
         let peer = peer.clone();
         drop(self.machine.tasks.spawn(async move {
             if let Err(error) = manager.call_client(&peer, procedure, &arguments).await {
-                tracing::info!(client = %peer, %error, "the client was not told the result of its lock call");
+                tracing::info!(client = %peer, %error, "the result of a lock call did not reach the client");
             }
         }));
     }

@@ -159,9 +159,9 @@ pub struct ShareArguments<'a> {
     pub file: &'a [u8],
     /// Owner.
     pub owner: &'a [u8],
-    /// What it denies to others.
+    /// Use that is denied to others.
     pub deny: ShareModes,
-    /// What it does.
+    /// Use by the owner.
     pub access: ShareModes,
     /// Whether the client had the reservation before the server restarted.
     pub reclaims: bool,

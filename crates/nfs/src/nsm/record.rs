@@ -86,7 +86,7 @@ mod tests {
         assert!(!record.add("192.0.2.7".parse().unwrap(), b"another name"));
         assert_eq!(Record::decode(&record.encode()), Some(record.clone()));
         assert_eq!(record.clients.values().next().unwrap(), "host one?");
-        assert_eq!(Record::decode(b"weir locks 1\nstate 3\nclient nobody x\n"), None);
+        assert_eq!(Record::decode(b"weir locks 1\nstate 3\nclient none x\n"), None);
         assert_eq!(Record::decode(&[0xff; 9]), None);
     }
 

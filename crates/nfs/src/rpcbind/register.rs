@@ -35,10 +35,10 @@ pub enum RegisterError {
     /// No rpcbind runs on this machine.
     #[error("no rpcbind answers on this machine ({why})")]
     NoRpcbind {
-        /// What its socket says.
+        /// Error of its socket.
         why: CallError,
     },
-    /// It has no socket in the file system, and this process may not use reserved ports.
+    /// rpcbind has no socket in the file system, and this process may not use reserved ports.
     #[error(
         "rpcbind takes registrations from reserved ports only, which this process may not use: run it as root, or give it CAP_NET_BIND_SERVICE"
     )]
