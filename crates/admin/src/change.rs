@@ -4,6 +4,7 @@ use crate::create::CreateDataset;
 use crate::destroy::Destruction;
 use crate::properties::{JsonPrincipal, JsonQuotaKind, settings, values};
 use crate::refusal::Refusal;
+use crate::same_txg::Attempts;
 use crate::selection::{below, named_below};
 use crate::{reservation, rollback};
 use serde::{Deserialize, Serialize};
@@ -198,11 +199,17 @@ impl Change {
             Change::Rollback { snapshot, destroy_later } => {
                 rollback::prepare(engine, author, &snapshot, destroy_later).await?;
                 let name = snapshot.split('@').next().unwrap_or_default().to_owned();
-                engine.rollback(name, Some(snapshot)).await?;
+                let mut attempts = Attempts::default();
+                while let Err(error) = engine.rollback(name.clone(), Some(snapshot.clone())).await {
+                    attempts.wait(engine, error).await?;
+                }
             }
             Change::Snapshot { snapshots, properties, recursive } => {
                 let snapshots = if recursive { every_below(engine, &snapshots).await? } else { snapshots };
-                engine.snapshot(snapshots, properties).await?;
+                let mut attempts = Attempts::default();
+                while let Err(error) = engine.snapshot(snapshots.clone(), properties.clone()).await {
+                    attempts.wait(engine, error).await?;
+                }
             }
             Change::RenameSnapshot { snapshot, new_name, recursive } => {
                 let snapshots = if recursive { same_below(engine, &snapshot).await? } else { vec![snapshot] };

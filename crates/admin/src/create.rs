@@ -3,6 +3,7 @@
 use crate::change::Author;
 use crate::properties::values;
 use crate::reservation::{raidz_of, reservation};
+use crate::same_txg::Attempts;
 use serde::{Deserialize, Serialize};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
@@ -89,7 +90,10 @@ pub async fn clone(
     if parents {
         make_parents(engine, author, &name).await?;
     }
-    engine.clone_snapshot(origin, name.clone(), properties).await?;
+    let mut attempts = Attempts::default();
+    while let Err(error) = engine.clone_snapshot(origin.clone(), name.clone(), properties.clone()).await {
+        attempts.wait(engine, error).await?;
+    }
     author.record(engine).await?;
     set_default_quotas(engine, &name, quotas).await
 }

@@ -23,6 +23,7 @@ mod properties;
 mod refusal;
 mod reservation;
 mod rollback;
+mod same_txg;
 mod selection;
 
 pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
