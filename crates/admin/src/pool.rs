@@ -97,6 +97,11 @@ pub trait Host: Sync {
     /// Whether clients use the pool.
     fn is_used(&self) -> bool;
 
+    /// Clients that are known to use the pool, each as protocol and address.
+    fn clients(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Closes the pool and ends the process; returns when the devices are unlocked.
     ///
     /// # Errors
@@ -138,7 +143,8 @@ impl ProcessChange {
                 Ok(())
             }
             ProcessChange::Close { force: false, .. } if host.is_used() => {
-                Err(Refusal::new(RefusalKind::Busy, "pool is busy: clients use it (-f ends that)"))
+                let why = "pool is busy: clients use it (-f ends that)";
+                Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
             }
             ProcessChange::Close { destroyed, .. } => host.close(destroyed).await.map_err(failed),
         }

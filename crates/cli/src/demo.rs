@@ -142,7 +142,7 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
     let front = opened.front().await?;
     let tree = front.tree.clone();
     sample::fill(&tree).await?;
-    let mut service = start(machine, &front).await?;
+    let service = start(machine, &front).await?;
     let mounted = mount(machine, folder, &front).await?;
     println!("\nthe pool is served; to mount it, run as root:");
     service.lines().iter().for_each(|line| println!("  {line}"));

@@ -6,10 +6,13 @@
 
 mod admin;
 mod args;
+mod cache_file;
 mod call;
 mod command_target;
 mod completion;
+mod daemon;
 mod demo;
+mod directories;
 mod failure;
 mod json;
 mod limits;
@@ -17,7 +20,9 @@ mod locks;
 mod log;
 mod mount;
 mod options;
+mod places;
 mod pools;
+mod process;
 mod remote;
 mod secrets;
 mod serve;
@@ -96,6 +101,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Zfs(_) => return administer(&call("zfs"), program),
         Program::Zdb(args) => zdb::run(args),
         Program::Zstream(args) => zstream::run(args),
+        Program::Daemon(args) => return daemon::run(args, &call("daemon")),
         Program::Serve(args) => serve::run(args),
         Program::Mount(args) => mount::run(args),
         Program::Demo(args) => demo::run(args),
@@ -118,12 +124,15 @@ fn print_bytes(bytes: &[u8]) -> Result<u8, Failure> {
     }
 }
 
-/// Runs a `zfs` or `zpool` command that another process sent, and returns its exit code.
+/// Runs a `zfs`, `zpool` or `daemon` command that another process sent, and returns its exit code.
 fn carry_out(call: &Call) -> u8 {
     let mut words = vec![OsString::from(&call.caller.program)];
     words.extend_from_slice(&call.caller.words);
     match CommandTree::parse_line(&words) {
-        Ok(tree) => administer(call, &tree.program),
+        Ok(tree) => match &tree.program {
+            Program::Daemon(args) => daemon::carry_out(call, args),
+            program => administer(call, program),
+        },
         Err(Stop::Text(text)) => {
             call.print(format_args!("{text}"));
             0

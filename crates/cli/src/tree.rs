@@ -2,6 +2,7 @@
 
 use crate::args::{PROGRAMS, definition};
 use crate::completion;
+use crate::daemon::DaemonArgs;
 use crate::demo::DemoArgs;
 use crate::failure::Failure;
 use crate::mount::MountArgs;
@@ -32,6 +33,7 @@ pub enum Program {
     Zfs(ZfsArgs),
     Zdb(ZdbArgs),
     Zstream(ZstreamArgs),
+    Daemon(DaemonArgs),
     Serve(ServeArgs),
     Mount(MountArgs),
     Demo(DemoArgs),

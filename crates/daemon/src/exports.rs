@@ -174,9 +174,9 @@ impl Exports {
         };
         let tree = Tree::with_clock(Arc::new(PoolOpener(pool.clone())), tree_exports(&all), clock);
         let tree = Arc::new(tree.with_accounts(pool.accounts()));
-        let volumes = Arc::new(Volumes::default());
+        let volumes = Arc::new(Volumes::new(pool.accounts()));
         volumes.renew(rq, pool, &all).await;
-        let files = Arc::new(TreeFiles::new(tree.clone()));
+        let files = Arc::new(TreeFiles::new(tree.clone(), pool.guid()));
         Ok(Exports { pool: pool.clone(), tree, files, volumes, renewing: AsyncMutex::default() })
     }
 

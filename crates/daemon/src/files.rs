@@ -40,6 +40,8 @@ use weir_machine::Request;
 /// The files of a pool's tree.
 pub struct TreeFiles {
     tree: Arc<Tree>,
+    /// GUID of the pool.
+    pool: u64,
     tracker: ChangeTracker,
 }
 
@@ -119,6 +121,7 @@ fn shown(error: weir_files::FileError) -> FileError {
 /// One call: what its steps have in common.
 struct Call<'a> {
     tree: &'a Tree,
+    pool: u64,
     tracker: &'a ChangeTracker,
     rq: &'a Request,
     cred: Cred,
@@ -128,7 +131,8 @@ struct Call<'a> {
 impl Call<'_> {
     /// Node of a file, if its export still exists.
     fn node(&self, id: FileId) -> Result<Node, FileError> {
-        let branch = self.tree.branch_by_id(id.export).ok_or(FileError::Stale)?;
+        let branch = Some(id.export).filter(|_| id.pool == self.pool).and_then(|id| self.tree.branch_by_id(id));
+        let branch = branch.ok_or(FileError::Stale)?;
         Ok(Node { branch, object: id.object })
     }
 
@@ -153,7 +157,7 @@ impl Call<'_> {
     /// The file with its identity.
     fn file(&self, found: &ResolvedFile) -> Result<File, FileError> {
         let export = self.tree.export_of(found.node).ok_or(FileError::Stale)?.id;
-        let id = FileId { export, object: found.node.object, generation: found.attributes.generation };
+        let id = FileId { pool: self.pool, export, object: found.node.object, generation: found.attributes.generation };
         Ok(File { id, attributes: found.shown() })
     }
 
@@ -174,15 +178,15 @@ impl Call<'_> {
 }
 
 impl TreeFiles {
-    /// The files of this tree.
-    pub fn new(tree: Arc<Tree>) -> Self {
-        TreeFiles { tree, tracker: ChangeTracker::default() }
+    /// The files of this tree; `pool` is the pool's GUID.
+    pub fn new(tree: Arc<Tree>, pool: u64) -> Self {
+        TreeFiles { tree, pool, tracker: ChangeTracker::default() }
     }
 
     fn call<'a>(&'a self, rq: &'a Request, caller: &Caller) -> Call<'a> {
         let user = &caller.credentials;
         let cred = Cred::new(user.uid, user.gid, &user.groups);
-        Call { tree: &self.tree, tracker: &self.tracker, rq, cred, may_write: caller.may_write }
+        Call { tree: &self.tree, pool: self.pool, tracker: &self.tracker, rq, cred, may_write: caller.may_write }
     }
 
     /// A call without a caller, for operations that need no permission.

@@ -27,7 +27,7 @@ pub const TARGETS: &[Target] = &[("nfs_call", call_target)];
 
 /// A server of this tree.
 pub fn server_of(tree: Tree, secrets: Secrets, rules: ExportRules) -> Server {
-    Server::new(Arc::new(TreeFiles::new(Arc::new(tree))), POOL, secrets, rules)
+    Server::new(Arc::new(TreeFiles::new(Arc::new(tree), POOL)), (POOL, "p"), secrets, rules)
 }
 
 /// A server of a small read-only tree in memory, for the fuzz targets and the tests.
@@ -76,7 +76,7 @@ fn call_target(data: &[u8]) {
     if head[1] & 1 == 1 {
         let handles = Handles::new(POOL, SECRETS.handles);
         let object = if head[1] & 2 == 0 { Node::ROOT } else { u64::from(head[1] >> 2) + 100 };
-        call.opaque(&handles.make(FileId { export: 54, object, generation: 7 }));
+        call.opaque(&handles.make(FileId { pool: POOL, export: 54, object, generation: 7 }));
     }
     call.bytes.extend_from_slice(rest);
     let message = bytes::Bytes::from(call.bytes);

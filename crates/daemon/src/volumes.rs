@@ -3,13 +3,14 @@
 use crate::exports::OpenPool;
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::{BoxFuture, pending, ready};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
 use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
-use weir_machine::Request;
+use weir_machine::{Accounts, Request};
 use weir_pool::datasets::DatasetInfo;
 use weir_volumes::{Attachment, Volume, VolumeError};
 
@@ -23,11 +24,26 @@ struct ExportedVolume {
 
 /// The volumes of a pool and their snapshots. They are opened in advance, because clients ask for sizes first.
 #[derive(Default)]
-pub struct Volumes(Mutex<BTreeMap<String, ExportedVolume>>);
+pub struct Volumes {
+    volumes: Mutex<BTreeMap<String, ExportedVolume>>,
+    accounts: Arc<Accounts>,
+    /// Becomes true when the pool is being closed.
+    withdrawn: watch::Sender<bool>,
+}
 
 impl Volumes {
+    /// No volumes yet; their requests are recorded in these accounts.
+    pub(crate) fn new(accounts: &Arc<Accounts>) -> Self {
+        Volumes { accounts: accounts.clone(), ..Volumes::default() }
+    }
+
+    /// Disconnects the clients of all volumes, because the pool is being closed.
+    pub fn withdraw(&self) {
+        self.withdrawn.send_replace(true);
+    }
+
     fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, ExportedVolume>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Exports the volumes among `all`. A volume that cannot be opened (its key is not loaded, or it is damaged) is
@@ -95,7 +111,12 @@ impl BlockExports for Volumes {
     fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> BlockFuture<'a, Arc<dyn BlockDevice>> {
         let attached = self.named(name).map(|(_, ExportedVolume { id, volume })| (id, volume.attach()));
         let attached = attached.filter(|(_, attached)| !attached.volume().is_closed());
-        let found = attached.map(|(id, attached)| Arc::new(AttachedVolume { id, attached }) as Arc<dyn BlockDevice>);
+        let attached = attached.filter(|_| !*self.withdrawn.borrow());
+        let found = attached.map(|(id, attached)| {
+            let accounts = self.accounts.clone();
+            let withdrawn = self.withdrawn.subscribe();
+            Arc::new(AttachedVolume { id, attached, accounts, withdrawn }) as Arc<dyn BlockDevice>
+        });
         ready(found.ok_or(BlockError::NotFound)).boxed()
     }
 }
@@ -104,6 +125,8 @@ impl BlockExports for Volumes {
 struct AttachedVolume {
     id: u64,
     attached: Attachment,
+    accounts: Arc<Accounts>,
+    withdrawn: watch::Receiver<bool>,
 }
 
 impl AttachedVolume {
@@ -162,6 +185,21 @@ impl BlockDevice for AttachedVolume {
 
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()> {
         Box::pin(async move { self.volume().flush(rq).await.map_err(block_error) })
+    }
+
+    fn withdrawn(&self) -> BoxFuture<'_, ()> {
+        let mut withdrawn = self.withdrawn.clone();
+        async move {
+            if withdrawn.wait_for(|withdrawn| *withdrawn).await.is_err() {
+                // The exports were dropped without a request to disconnect.
+                pending().await
+            }
+        }
+        .boxed()
+    }
+
+    fn accounts(&self) -> Option<Arc<Accounts>> {
+        Some(self.accounts.clone())
     }
 }
 

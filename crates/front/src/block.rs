@@ -14,7 +14,7 @@ use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
-use weir_machine::Request;
+use weir_machine::{Accounts, Request};
 
 /// Error of a device operation.
 #[derive(Debug, Error)]
@@ -91,6 +91,15 @@ pub trait BlockDevice: Send + Sync {
     }
     /// Makes all completed changes stable.
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()>;
+    /// Waits until the device is withdrawn, because its pool is being closed: its clients are disconnected then. The
+    /// default is for devices that exist as long as the process.
+    fn withdrawn(&self) -> BoxFuture<'_, ()> {
+        pending().boxed()
+    }
+    /// Accounts of the device's pool, in which requests are recorded; `None` for a device without accounts of its own.
+    fn accounts(&self) -> Option<Arc<Accounts>> {
+        None
+    }
 }
 
 /// The blocks that lie entirely within a range; the last one of a device may be shorter than the others.

@@ -23,6 +23,8 @@ use weir_machine::Request;
 /// Identity of a file for its lifetime: also after a restart and a rename, and never that of another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId {
+    /// GUID of the pool.
+    pub pool: u64,
     /// The file system or snapshot: its persistent ID, which is never reused.
     pub export: u64,
     /// Number of the file.
@@ -382,7 +384,8 @@ pub type FileFuture<'a, T> = BoxFuture<'a, Result<T, Failure>>;
 /// Future of a change.
 pub type ChangeFuture<'a, T> = BoxFuture<'a, Change<T>>;
 
-/// Files of a pool: one tree of file systems and snapshots. See the module for what all operations have in common.
+/// Files of one or several pools: trees of file systems and snapshots. See the module for what all operations have in
+/// common.
 pub trait Files: Send + Sync {
     /// Names of all file systems, without snapshots.
     fn file_systems(&self) -> Vec<String>;

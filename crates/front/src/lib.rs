@@ -29,7 +29,7 @@ mod serve;
 
 pub use block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
 pub use budget::{HostBudget, HostPermit};
-pub use connection::{CallGuard, Connection, ConnectionHandle, Reader, Writer};
+pub use connection::{CallGuard, ClientConnection, Connection, ConnectionHandle, Reader, Writer};
 pub use files::Files;
 pub use hosts::{Hosts, InvalidHost};
 pub use rules::{Caller, Credentials, ExportRules, IdentityMap, NOBODY, Squash};

@@ -15,12 +15,12 @@ use crate::transmission::{self, CommandPlan, Pieces};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
 use bytes::{Bytes, BytesMut};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_front::{
-    BlockDevice, BlockExports, CallGuard, Connection, ConnectionHandle, ExportRules, FrontEnd, HostBudget, HostPermit,
-    Limits, Reader, Writer,
+    BlockDevice, BlockExports, CallGuard, ClientConnection, Connection, ConnectionHandle, ExportRules, FrontEnd,
+    HostBudget, HostPermit, Limits, Reader, Writer,
 };
 use weir_machine::net::Listener;
 use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Machine, Operation, Protocol, RequestTotals, Tasks};
@@ -47,23 +47,27 @@ struct RequestPermits {
 pub struct Server {
     exports: Arc<dyn BlockExports>,
     rules: Arc<ExportRules>,
+    /// Accounts of requests that concern no device with accounts of its own.
     accounts: Arc<Accounts>,
     /// Memory budget for the data of all connections.
     memory: Arc<HostBudget>,
+    /// Set while [`serve`] runs.
+    front: OnceLock<Arc<FrontEnd>>,
 }
 
 impl Server {
     /// Serves these exports by these rules, which concern hosts only.
     pub fn new(exports: Arc<dyn BlockExports>, rules: Arc<ExportRules>) -> Self {
-        Server { exports, rules, accounts: Arc::default(), memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)) }
+        let memory = Arc::new(HostBudget::new(MAX_TOTAL_BYTES));
+        Server { exports, rules, accounts: Arc::default(), memory, front: OnceLock::new() }
     }
 
-    /// Records requests in the pool's accounts instead of in accounts of the server.
-    pub fn with_accounts(self, accounts: &Arc<Accounts>) -> Self {
-        Server { accounts: accounts.clone(), ..self }
+    /// The open connections; each uses the export that it names.
+    pub fn connections(&self) -> Vec<ClientConnection> {
+        self.front.get().map(|front| front.shown()).unwrap_or_default()
     }
 
-    /// Totals of all requests so far.
+    /// Totals of the requests so far that concern no device with accounts of its own.
     pub fn served(&self) -> RequestTotals {
         self.accounts.protocol(Protocol::Nbd)
     }
@@ -73,7 +77,10 @@ impl Server {
 /// in progress.
 pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Machine, stop: watch::Receiver<bool>) {
     let tasks = machine.tasks.clone();
-    let front = FrontEnd::new(machine.clock, tasks.clone(), LIMITS, vec![server.memory.clone()]);
+    let budgets = vec![server.memory.clone()];
+    let front = FrontEnd::of_protocol(Protocol::Nbd.name(), machine.clock, tasks.clone(), LIMITS, budgets);
+    // A server is served once.
+    let _ = server.front.set(front.clone());
     let session =
         |connection: Connection| serve_connection(connection, Arc::clone(&server), tasks.clone(), stop.clone());
     weir_front::serve(front, listener, stop.clone(), session).await;
@@ -100,9 +107,12 @@ async fn serve_connection(
     let rq = server.accounts.begin(&client, Operation::Open);
     let device = server.exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
     server.accounts.record(&rq);
+    handle.uses(Protocol::Nbd.name(), negotiated.export.clone());
+    let accounts = device.accounts().unwrap_or_else(|| server.accounts.clone());
+    let client = accounts.client(Protocol::Nbd, &peer.to_string());
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
     let writing = tasks.spawn(write(writer, receiver));
-    let session = Arc::new(Session { server, device, negotiated, client, handle });
+    let session = Arc::new(Session { server, device, accounts, negotiated, client, handle });
     let read = requests(reader, session, &tasks, sender, stop).await;
     let written = writing.await.unwrap_or(Ok(()));
     read.and(written)
@@ -146,6 +156,7 @@ async fn skip(stream: &mut (impl AsyncRead + Unpin), len: u32) -> io::Result<()>
 struct Session {
     server: Arc<Server>,
     device: Arc<dyn BlockDevice>,
+    accounts: Arc<Accounts>,
     negotiated: Negotiated,
     client: Client,
     handle: ConnectionHandle,
@@ -169,6 +180,7 @@ async fn requests(
             },
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
             _ = sender.closed() => return Ok(()),
+            () = session.device.withdrawn() => return Ok(()),
         }
         let malformed = || io::Error::new(io::ErrorKind::InvalidData, "not a request");
         let header = RequestHeader::decode(&header).ok_or_else(malformed)?;
@@ -205,9 +217,9 @@ async fn requests(
         let session = Arc::clone(&session);
         let sender = sender.clone();
         drop(tasks.spawn(async move {
-            let rq = session.server.accounts.begin(&session.client, operation(header.command));
+            let rq = session.accounts.begin(&session.client, operation(header.command));
             let reply = transmission::answer(&*session.device, &rq, &session.negotiated, &header, plan, payload).await;
-            session.server.accounts.record(&rq);
+            session.accounts.record(&rq);
             // If the writer has ended, the connection is closed and the reply is dropped.
             let _ = sender.send((reply, held)).await;
         }));

@@ -10,6 +10,8 @@
 //! into a reply and awaits only file system operations. [`serve`] alone uses sockets, so the whole protocol is tested
 //! and fuzzed without them.
 //!
+//! **Several pools.** A server serves any number of pools: `pools` is their table. A handle names its pool.
+//!
 //! **One export per file system.** All exports are also reachable from the pool's root: a LOOKUP of a child's name
 //! returns the child's root, whose `fsid` differs, and the client's kernel mounts it there automatically.
 //! `.zfs/snapshot/NAME` works the same way and is listed only if `snapdir=visible`.
@@ -42,6 +44,7 @@ pub mod fuzz;
 pub mod handle;
 pub mod mount;
 pub mod nfs3;
+mod pools;
 pub mod record;
 pub mod reply;
 pub mod rpc;

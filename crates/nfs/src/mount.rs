@@ -2,11 +2,12 @@
 //!
 //! Each file system of the pool is an export under its full name, `/pool` and `/pool/child`; a longer path mounts
 //! that directory, for example `/pool/child/.zfs/snapshot/monday`. The server does not record mounts: DUMP returns an
-//! empty list and UMNT does nothing. In versions 1 and 2, which old `showmount` uses, MNT fails: their 32-byte
+//! empty list; UMNT tells only that the client does not use a pool any more. In versions 1 and 2, which old `showmount` uses, MNT fails: their 32-byte
 //! handles are shorter than ours, and NFS version 2 is not supported.
 
 use crate::nfs3::Context;
 use crate::reply::Results;
+use crate::rpc::Call;
 use crate::status::Status;
 use crate::wire::{Decoder, Encoder};
 
@@ -15,7 +16,7 @@ pub const PROGRAM: u32 = 100_005;
 /// Supported versions, first and last.
 pub const VERSIONS: (u32, u32) = (1, 3);
 /// Longest path in the protocol, in bytes.
-const MAX_PATH_BYTES: usize = 1024;
+pub(crate) const MAX_PATH_BYTES: usize = 1024;
 /// Maximum number of exports in a listing, because clients hold the whole list in memory.
 const MAX_EXPORTS: usize = 10_000;
 /// Maximum size of one export in bytes: two words and its path (length, `/`, and a name of 255 bytes).
@@ -33,6 +34,24 @@ pub(crate) enum Answer {
 /// Maximum payload of the reply in bytes; 0 for procedures with short replies.
 pub(crate) fn reply_bytes(procedure: u32) -> usize {
     if procedure == 5 { MAX_EXPORTS * EXPORT_BYTES } else { 0 }
+}
+
+/// Paths that a client says it has unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unmounted {
+    /// The path of the call.
+    Path,
+    /// All paths.
+    All,
+}
+
+/// Whether a call says that its client has unmounted something.
+pub(crate) fn unmounted(call: &Call<'_>) -> Option<Unmounted> {
+    match (call.program, call.procedure) {
+        (PROGRAM, 3) => Some(Unmounted::Path),
+        (PROGRAM, 4) => Some(Unmounted::All),
+        _ => None,
+    }
 }
 
 /// Answers a call.

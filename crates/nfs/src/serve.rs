@@ -18,7 +18,7 @@
 
 use crate::record::{Assembler, MAX_MESSAGE_BYTES};
 use crate::reply::Reply;
-use crate::server::{Peer, Server, reply_bytes};
+use crate::server::{Peer, Server, is_call, reply_bytes};
 use bytes::{Buf, Bytes};
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_front::{CallGuard, Connection, ConnectionHandle, FrontEnd, HostBudget, HostPermit, Limits, Reader, Writer};
 use weir_machine::net::Listener;
-use weir_machine::{BytePermit, ByteSemaphore, Machine, Tasks};
+use weir_machine::{BytePermit, ByteSemaphore, Machine, Protocol, Tasks};
 
 /// Limits of connections.
 pub const LIMITS: Limits = Limits::new(512);
@@ -68,12 +68,16 @@ pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Ma
     let long = Arc::new(HostBudget::new(MAX_LONG_CALLS_BYTES));
     let replies = Arc::new(HostBudget::new(MAX_TOTAL_REPLY_BYTES));
     let tasks = machine.tasks.clone();
-    let front = FrontEnd::new(machine.clock, tasks.clone(), LIMITS, vec![long.clone(), replies.clone()]);
+    let budgets = vec![long.clone(), replies.clone()];
+    let front = FrontEnd::of_protocol(Protocol::Nfs3.name(), machine.clock, tasks.clone(), LIMITS, budgets);
+    server.set_front(&front);
     let shared = ConnectionContext { server: server.clone(), tasks, long, replies, stop: stop.clone() };
     let session = |connection: Connection| {
         let peer = connection.handle.peer();
         let client = Peer::new(&peer.ip().to_string(), server.rules().may_write(peer.ip())).from_port(peer.port());
-        serve_connection(connection, Arc::new(client), shared.clone())
+        let client = Arc::new(client);
+        server.connected(&client);
+        serve_connection(connection, client, shared.clone())
     };
     weir_front::serve(front, listener, stop, session).await;
 }
@@ -101,6 +105,7 @@ async fn read(
     let mut assembler = Assembler::default();
     let mut buffer = bytes::BytesMut::with_capacity(READ_BYTES);
     let mut long_permit: Option<HostPermit> = None;
+    let mut is_known = false;
     loop {
         buffer.reserve(READ_BYTES);
         handle.set_in_message(assembler.claimed_bytes() > 0 || !buffer.is_empty());
@@ -144,6 +149,10 @@ async fn read(
                 held = permits => held,
             };
             let Ok(held) = held else { return Ok(()) };
+            if !is_known && is_call(&message) {
+                is_known = true;
+                handle.uses(Protocol::Nfs3.name(), "NFS version 3");
+            }
             let server = Arc::clone(&shared.server);
             let client = Arc::clone(&client);
             let sender = sender.clone();

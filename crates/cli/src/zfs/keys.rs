@@ -140,11 +140,12 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
     let mut right = 0;
     let mut kept = true;
     for (pool, found) in meant::<LoadKeyArgs>(call, &args.roots)? {
+        let name = pool.name().to_owned();
         // While a snapshot of an open pool exists, no txg of the pool syncs.
         let (closed, served_pool) = match pool {
             open @ PoolHandle::Open(_) => {
                 drop(open);
-                (None, call.served_pool())
+                (None, call.served_pool(&name))
             }
             closed => (Some(closed), None),
         };
@@ -152,7 +153,7 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
         for mut root in found {
             root.location = args.location.clone().unwrap_or(root.location);
             // Of many, those that are loaded are passed over.
-            if let Some(served_pool) = served_pool.filter(|_| many)
+            if let Some(served_pool) = served_pool.as_ref().filter(|_| many)
                 && machine.block_on(served_pool.engine.is_key_loaded(&Request::internal("load-key"), &root.name))?
                     == Some(true)
             {
@@ -160,7 +161,7 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
             }
             tried += 1;
             let done = machine.block_on(async {
-                match (&closed, served_pool) {
+                match (&closed, &served_pool) {
                     (Some(pool), _) => verified_key(KeyPrompt::Caller(call), &pool.dsl, &root).await.map(drop),
                     (None, Some(served_pool)) => load_one(call, &served_pool.engine, &root, args.dry_run).await,
                     (None, None) => Err(loading("no process has the pool open")),
@@ -207,14 +208,14 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
     let rq = &Request::internal("unload-key");
     let mut failed = false;
     for (pool, found) in meant::<UnloadKeyArgs>(call, &args.roots)? {
-        let served_pool = matches!(pool, PoolHandle::Open(_)).then(|| call.served_pool()).flatten();
+        let served_pool = matches!(pool, PoolHandle::Open(_)).then(|| call.served_pool(pool.name())).flatten();
         drop(pool);
         for Root { name, .. } in found {
-            let loaded = match served_pool {
+            let loaded = match &served_pool {
                 Some(served_pool) => machine.block_on(served_pool.engine.is_key_loaded(rq, &name))? == Some(true),
                 None => false,
             };
-            let done = match served_pool {
+            let done = match &served_pool {
                 _ if many && !loaded => Ok(()),
                 Some(served_pool) => machine.block_on(served_pool.engine.unload_key(rq, &name)),
                 None => Err(KeyError::Unloaded { name }.into()),

@@ -45,6 +45,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         return Err(AddArgs::misused("missing vdev specification"));
     }
     let vdevs = devices::parse(&call.caller.folder, rest)?;
+    vdevs.check_distinct()?;
     let mut more = VdevAddRequest { force: args.force, ..VdevAddRequest::default() };
     for text in &args.properties {
         let shift = text.strip_prefix("ashift=").and_then(size::parse).filter(|shift| (9..=16).contains(shift));

@@ -18,6 +18,7 @@ use weir_dsl::props::{human_size, human_time};
 use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
+use weir_pool::assemble::state;
 use weir_pool::aux_devices::Extra;
 use weir_pool::errlog::Errors;
 use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
@@ -238,6 +239,10 @@ impl Report {
             if let Some(id) = trouble.id {
                 out.push_str(&format!("   see: {}\n", more_about(id)));
             }
+        }
+        if self.trouble.is_none() && pool.label.state == state::EXPORTED {
+            out.push_str("status: The pool is exported: no host uses it.\n");
+            out.push_str(&format!("action: Import it with 'zpool import {}'.\n", pool.name()));
         }
         if let Some(why) = &pool.suspended {
             out.push_str(&format!("   why: {why}\n"));
