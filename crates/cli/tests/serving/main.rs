@@ -14,7 +14,7 @@ thread_local! {
 fn weir(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(words).stdin(Stdio::null());
-    STATE.with(|state| command.env("STATE_DIRECTORY", state.path()).env("RUNTIME_DIRECTORY", state.path()));
+    STATE.with(|state| command.env("STATE_DIRECTORY", state.path()).env("RUNTIME_DIRECTORY", state.path().join("run")));
     command
 }
 
