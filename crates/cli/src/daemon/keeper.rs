@@ -4,6 +4,7 @@
 //! listeners are there. Its GUID is in its cache file from [`Daemon::adopt`] until it is exported or destroyed.
 //!
 //! Order of the asynchronous locks: `changing` (one pool is opened or closed at a time), then those of the engine.
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::notify::Notifier;
 use super::pool_log;

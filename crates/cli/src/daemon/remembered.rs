@@ -2,6 +2,7 @@
 //!
 //! They are tried again when the set of their devices that can be read changes, and at every reload. A reason is logged once,
 //! and again only if it changes.
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::keeper::Daemon;
 use crate::cache_file::{CacheFile, CachePlace, CachedPool};

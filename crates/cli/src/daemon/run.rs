@@ -1,4 +1,5 @@
 //! Start, signals and end of the daemon.
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::configuration::Configuration;
 use super::keeper::Daemon;

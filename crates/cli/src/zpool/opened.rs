@@ -128,10 +128,7 @@ pub fn holders(
 ) -> Result<Vec<RemoteProcess>, Failure> {
     let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
     let not_open = || Failure::failed(format!("no process has {of_pool} open: {why}"));
-    let paths = match search(call, &places.dirs) {
-        Ok(paths) => paths,
-        Err(failure) => return Err(failure),
-    };
+    let paths = search(call, &places.dirs)?;
     let machine = call.machine()?;
     let assembly = assemble(machine.block_on(scan(machine, &paths))?);
     let mut holders: Vec<RemoteProcess> = Vec::new();
