@@ -37,6 +37,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("front", &["machine"]),
     ("nfs", &["machine", "front"]),
     ("nbd", &["machine", "front"]),
+    ("iscsi", &["machine", "front"]),
     ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),
     ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
@@ -51,7 +52,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "conformance",
         &[
             "format", "codec", "machine", "linux", "sim", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes",
-            "pool", "engine", "nfs", "nbd", "admin", "daemon",
+            "pool", "engine", "front", "nfs", "nbd", "iscsi", "admin", "daemon",
         ],
     ),
     ("xtask", &[]),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
-use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
+use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, Pieces};
 use weir_machine::Request;
 use weir_pool::datasets::DatasetInfo;
 use weir_volumes::{Attachment, Volume, VolumeError};
@@ -143,6 +143,10 @@ impl BlockDevice for AttachedVolume {
 
     fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: usize) -> BlockFuture<'a, Bytes> {
         Box::pin(async move { self.volume().read(rq, offset, len).await.map_err(block_error) })
+    }
+
+    fn read_pieces<'a>(&'a self, rq: &'a Request, offset: u64, len: usize) -> BlockFuture<'a, Pieces> {
+        Box::pin(async move { self.volume().read_segments(rq, offset, len).await.map_err(block_error) })
     }
 
     fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u64, max: usize) -> BlockFuture<'a, Vec<Extent>> {

@@ -8,8 +8,9 @@
 //! the box costs far less than the rest of a request. Every protocol maps [`BlockError`] to its status in one table.
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending, ready};
+use futures_util::{FutureExt, TryFutureExt};
+use smallvec::SmallVec;
 use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,6 +44,9 @@ impl BlockError {
 /// Future of a device operation.
 pub type BlockFuture<'a, T> = BoxFuture<'a, Result<T, BlockError>>;
 
+/// Data in pieces, in order.
+pub type Pieces = SmallVec<[Bytes; 4]>;
+
 /// A range of a device that is entirely data or entirely hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -74,6 +78,10 @@ pub trait BlockDevice: Send + Sync {
     fn is_writable(&self) -> bool;
     /// Reads exactly `len` bytes at `offset`.
     fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: usize) -> BlockFuture<'a, Bytes>;
+    /// Reads exactly `len` bytes at `offset`, in pieces as they are cached: a device that holds them in blocks does not copy.
+    fn read_pieces<'a>(&'a self, rq: &'a Request, offset: u64, len: usize) -> BlockFuture<'a, Pieces> {
+        self.read(rq, offset, len).map_ok(|bytes| Pieces::from_iter([bytes])).boxed()
+    }
     /// The extents of a range, in order and without gaps, at most `max` of them.
     fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u64, max: usize) -> BlockFuture<'a, Vec<Extent>>;
     /// Writes `bytes` at `offset`.

@@ -27,7 +27,7 @@ pub mod memory;
 mod rules;
 mod serve;
 
-pub use block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
+pub use block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, Pieces};
 pub use budget::{HostBudget, HostPermit};
 pub use connection::{CallGuard, Connection, ConnectionHandle, Reader, Writer};
 pub use files::Files;

@@ -18,6 +18,7 @@ pub struct MemoryDevice {
     bad_byte: Option<u64>,
     writable: bool,
     max_write_bytes: Option<u64>,
+    id: u64,
     flushed: Mutex<Vec<u8>>,
 }
 
@@ -31,6 +32,11 @@ impl MemoryDevice {
     /// Makes the device writable or read-only.
     pub fn with_writing(self, writable: bool) -> Self {
         MemoryDevice { writable, ..self }
+    }
+
+    /// Sets the identity of the device, which is 0 otherwise.
+    pub fn with_id(self, id: u64) -> Self {
+        MemoryDevice { id, ..self }
     }
 
     /// Makes reads of the byte at this offset fail.
@@ -83,7 +89,7 @@ fn range(offset: u64, len: u64) -> Option<Range<usize>> {
 
 impl BlockDevice for MemoryDevice {
     fn id(&self) -> u64 {
-        0
+        self.id
     }
 
     fn size_bytes(&self) -> u64 {

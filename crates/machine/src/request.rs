@@ -115,11 +115,14 @@ pub enum Protocol {
     Nbd,
     /// A FUSE mount.
     Fuse,
+    /// SCSI commands over iSCSI.
+    Iscsi,
 }
 
 impl Protocol {
     /// All protocols, in the order of their discriminants.
-    pub const ALL: [Protocol; 4] = [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse];
+    pub const ALL: [Protocol; 5] =
+        [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse, Protocol::Iscsi];
 
     /// The protocol's name in tables.
     pub fn name(self) -> &'static str {
@@ -128,6 +131,7 @@ impl Protocol {
             Protocol::Nfs3 => "nfs3",
             Protocol::Nbd => "nbd",
             Protocol::Fuse => "fuse",
+            Protocol::Iscsi => "iscsi",
         }
     }
 }
