@@ -40,7 +40,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("iscsi", &["machine", "front"]),
     ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),
-    ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
+    (
+        "daemon",
+        &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "iscsi", "fuse"],
+    ),
     (
         "weir",
         &[

@@ -16,6 +16,7 @@ pub mod golden;
 pub mod hash;
 pub mod hostile;
 pub mod hostile_clients;
+pub mod iscsi;
 pub mod kill;
 pub mod kill_serve;
 pub mod manifest;

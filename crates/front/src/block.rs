@@ -97,6 +97,21 @@ pub trait BlockDevice: Send + Sync {
             len => self.write_zeroes(rq, blocks.start, len, fua),
         }
     }
+    /// Copies `len` bytes at `from_offset` of a device to `offset` of this one. The default reads and writes them.
+    fn copy_from<'a>(
+        &'a self,
+        rq: &'a Request,
+        from: &'a dyn BlockDevice,
+        from_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> BlockFuture<'a, ()> {
+        async move {
+            let bytes = from.read(rq, from_offset, len as usize).await?;
+            self.write(rq, offset, bytes, false).await
+        }
+        .boxed()
+    }
     /// Makes all completed changes stable.
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()>;
 }

@@ -147,8 +147,8 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn flush<'a>(&'a self, _: &'a Request) -> BlockFuture<'a, ()> {
-        let bytes = self.locked().clone();
-        *self.stable() = bytes;
+        let bytes = self.locked();
+        self.stable().copy_from_slice(&bytes);
         ready(Ok(())).boxed()
     }
 }

@@ -27,6 +27,7 @@
 //! assert_eq!(Keys::decode(b"no value\0"), None); // no panic, whatever a client sends
 //! ```
 
+pub mod fuzz;
 pub mod login;
 pub mod scsi;
 pub mod serve;

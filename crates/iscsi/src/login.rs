@@ -11,6 +11,8 @@
 
 mod chap;
 pub(crate) mod negotiation;
+#[cfg(test)]
+mod tests;
 
 pub use chap::{ChapConfig, Credentials, Secret};
 pub use negotiation::{FIRST_BURST_BYTES, MAX_RECEIVE_BYTES, Parameters};

@@ -10,6 +10,7 @@
 
 pub mod block;
 pub mod cdb;
+pub mod copy;
 pub mod execute;
 pub mod inquiry;
 pub mod mode;

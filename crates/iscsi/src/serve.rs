@@ -23,6 +23,7 @@ mod writer;
 use crate::login::{
     Admission, Directory, Established, FIRST_BURST_BYTES, Login, MAX_RECEIVE_BYTES, Next, Step, status,
 };
+use crate::scsi::inquiry::PORT_GROUP;
 use crate::server::Server;
 use crate::session::{Action, MAX_WINDOW, Place, logout_response};
 use crate::wire::text::MAX_TEXT_BYTES;
@@ -32,7 +33,7 @@ use futures_util::FutureExt;
 use reader::UnitReader;
 use running::{Memory, Parts, Running};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -58,12 +59,15 @@ const MIN_WINDOW: u32 = 8;
 pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Machine, stop: watch::Receiver<bool>) {
     let budgets = vec![server.memory.clone(), server.unsolicited.clone()];
     let front = FrontEnd::new(machine.clock.clone(), machine.tasks.clone(), LIMITS, budgets);
-    let session = |connection: Connection| serve_connection(connection, server.clone(), machine.clone(), stop.clone());
+    let portal = listener.address();
+    let session =
+        |connection: Connection| serve_connection(connection, portal, server.clone(), machine.clone(), stop.clone());
     weir_front::serve(front, listener, stop.clone(), session).await;
 }
 
 async fn serve_connection(
     connection: Connection,
+    portal: SocketAddr,
     server: Arc<Server>,
     machine: Machine,
     mut stop: watch::Receiver<bool>,
@@ -73,7 +77,7 @@ async fn serve_connection(
     // A client that does not log in is closed like one that stops in the middle of a message.
     handle.set_in_message(true);
     let login = tokio::select! {
-        login = log_in(&mut reader, &mut writer, &server, &handle, &machine) => login,
+        login = log_in(&mut reader, &mut writer, &server, (&handle, portal), &machine) => login,
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
     let peer = handle.peer();
@@ -143,7 +147,7 @@ async fn log_in(
     reader: &mut UnitReader,
     writer: &mut Writer,
     server: &Arc<Server>,
-    handle: &ConnectionHandle,
+    (handle, portal): (&ConnectionHandle, SocketAddr),
     machine: &Machine,
 ) -> io::Result<Option<LoggedIn>> {
     let numbers = server.new_session();
@@ -186,6 +190,7 @@ async fn log_in(
             tasks: machine.tasks.clone(),
             clock: machine.clock.clone(),
             handle: handle.clone(),
+            portal,
             outgoing: sender.downgrade(),
         };
         let session = Arc::new(Running::new(parts, numbers, established, window));
@@ -205,7 +210,7 @@ async fn end_earlier(server: &Server, new: &Established) {
         }
     }
     loop {
-        let ended = server.session_ended.notified();
+        let ended = server.session_ended();
         let is_old = |session: &Arc<Running>| session.initiator == new.initiator && session.is_over();
         if !server.all_sessions().iter().any(is_old) {
             return;
@@ -380,7 +385,12 @@ fn send_targets(session: &Running, which: &str, reply: &mut Keys) {
         (which, None) => which.eq_ignore_ascii_case(name),
         (which, Some(own)) => which.eq_ignore_ascii_case(name) && own.eq_ignore_ascii_case(name),
     };
+    // Without an address, the targets are where the initiator asks.
+    let address = Some(session.portal).filter(|address| !address.ip().is_unspecified());
     for name in visible.into_iter().filter(is_wanted) {
         reply.push("TargetName", name);
+        if let Some(address) = address {
+            reply.push("TargetAddress", format!("{address},{PORT_GROUP}"));
+        }
     }
 }

@@ -57,7 +57,7 @@ pub struct Server {
     units: Mutex<BTreeMap<u64, Arc<Unit>>>,
     sessions: Mutex<BTreeMap<u64, Arc<Running>>>,
     /// A session has ended.
-    pub(crate) session_ended: Notify,
+    session_ended: Notify,
     next_session: AtomicU64,
 }
 
@@ -96,6 +96,11 @@ impl Server {
     /// Number of sessions.
     pub fn sessions(&self) -> usize {
         locked(&self.sessions).len()
+    }
+
+    /// Waits until a session ends. The future counts from its creation on, before it is awaited.
+    pub fn session_ended(&self) -> tokio::sync::futures::Notified<'_> {
+        self.session_ended.notified()
     }
 
     /// Replaces all targets. Sessions that the new ones do not admit end; the others learn of changed units.

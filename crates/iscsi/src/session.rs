@@ -20,6 +20,8 @@
 mod answer;
 mod incoming;
 mod receiving;
+#[cfg(test)]
+mod tests;
 
 pub use answer::{Pdu, StatSn, logout_requested, logout_response, management_response, reject, response};
 pub use receiving::{Burst, Receiving};

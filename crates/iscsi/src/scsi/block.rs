@@ -10,6 +10,7 @@ use super::cdb::{BLOCK_BYTES, Compare, Transfer};
 use super::execute::{Context, Failure};
 use super::inquiry::{MAX_COMPARE_BLOCKS, MAX_TRANSFER_BLOCKS, MAX_UNMAP_DESCRIPTORS, blocks_of};
 use super::sense::{Sense, code, key};
+use super::unit::OpenUnit;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use std::ops::Range;
@@ -136,8 +137,8 @@ fn check_writable(context: &Context<'_>) -> Result<(), Sense> {
 }
 
 /// Whether a change must be stable when it is answered.
-fn is_stable(context: &Context<'_>, fua: bool) -> bool {
-    fua || !context.open.has_write_cache()
+pub fn is_stable(open: &OpenUnit, fua: bool) -> bool {
+    fua || !open.has_write_cache()
 }
 
 /// Writes bytes of a range that the caller has locked.
@@ -153,23 +154,23 @@ pub async fn write(context: &Context<'_>, range: &Transfer, data: Bytes) -> Resu
     if range.blocks == 0 {
         return Ok(());
     }
-    let data = exactly(data, range.bytes())?;
+    // Data beyond what the initiator has is not transferred; the residual count says so.
+    let data = at_most(data, range.bytes());
+    if data.is_empty() {
+        return Ok(());
+    }
     let _lock = context.open.unit.ranges.shared(blocks(range)).await;
-    write_bytes(context, range.offset(), data, is_stable(context, range.fua)).await
+    write_bytes(context, range.offset(), data, is_stable(context.open, range.fua)).await
 }
 
 fn blocks(range: &Transfer) -> Range<u64> {
     range.lba..range.lba + u64::from(range.blocks)
 }
 
-/// The first bytes of the data sent.
-fn exactly(mut data: Bytes, len: u64) -> Result<Bytes, Failure> {
-    if (data.len() as u64) < len {
-        // The initiator announced fewer bytes than the command needs.
-        return Err(Sense::illegal(code::INVALID_FIELD_IN_UNIT).into());
-    }
-    data.truncate(len as usize);
-    Ok(data)
+/// The first bytes of the data sent; all of them, if the initiator announced fewer than the command needs.
+fn at_most(mut data: Bytes, len: u64) -> Bytes {
+    data.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+    data
 }
 
 /// Compares blocks with the data sent, or only reads them.
@@ -218,7 +219,14 @@ pub async fn write_verify(context: &Context<'_>, range: &Transfer, how: Compare,
         return Err(Sense::in_cdb(1).into());
     }
     write(context, range, data.clone()).await?;
-    compare(context, range, Compare::All, &data).await
+    // Data that the initiator does not have was not written.
+    let written = Transfer { blocks: range.blocks.min((data.len() as u64 / BLOCK_BYTES) as u32), ..*range };
+    compare(context, &written, Compare::All, &data).await
+}
+
+/// Checks that the initiator has announced as many bytes as the command needs: otherwise it means another command.
+fn check_announced(context: &Context<'_>, len: u64) -> Result<(), Sense> {
+    if u64::from(context.announced_bytes) == len { Ok(()) } else { Err(Sense::in_cdb(length_at(context))) }
 }
 
 /// COMPARE AND WRITE: atomic, because the range is locked from the comparison to the write.
@@ -226,14 +234,15 @@ pub async fn compare_and_write(context: &Context<'_>, range: &Transfer, data: By
     check_range(context, range.lba, range.blocks.into())?;
     check_writable(context)?;
     debug_assert!(range.blocks <= MAX_COMPARE_BLOCKS, "one byte of the CDB");
+    check_announced(context, 2 * range.bytes())?;
     if range.blocks == 0 {
         return Ok(());
     }
-    let mut expected = exactly(data, 2 * range.bytes())?;
+    let mut expected = data;
     let new = expected.split_off(range.bytes() as usize);
     let _lock = context.open.unit.ranges.exclusive(blocks(range)).await;
     compare(context, range, Compare::All, &expected).await?;
-    write_bytes(context, range.offset(), new, is_stable(context, range.fua)).await
+    write_bytes(context, range.offset(), new, is_stable(context.open, range.fua)).await
 }
 
 /// ORWRITE: atomic like COMPARE AND WRITE.
@@ -243,13 +252,13 @@ pub async fn or_write(context: &Context<'_>, range: &Transfer, data: Bytes) -> R
     if range.blocks == 0 {
         return Ok(());
     }
-    let data = exactly(data, range.bytes())?;
+    check_announced(context, range.bytes())?;
     let _lock = context.open.unit.ranges.exclusive(blocks(range)).await;
     let found = read_bytes(context, range.offset()..range.offset() + range.bytes()).await?;
     let old = found.iter().flat_map(|piece| piece.iter());
     let new: Vec<u8> = data.iter().zip(old).map(|(new, old)| new | old).collect();
     debug_assert_eq!(new.len() as u64, range.bytes());
-    write_bytes(context, range.offset(), new.into(), is_stable(context, range.fua)).await
+    write_bytes(context, range.offset(), new.into(), is_stable(context.open, range.fua)).await
 }
 
 /// WRITE SAME: zeros free the blocks, whether or not it is asked to unmap them; other contents are written.
@@ -259,14 +268,16 @@ pub async fn write_same(
     (unmap, anchor): (bool, bool),
     data: Option<Bytes>,
 ) -> Result<(), Failure> {
+    check_writable(context)?;
     if anchor {
         return Err(Sense::in_cdb(1).into());
     }
+    if data.is_some() {
+        check_announced(context, BLOCK_BYTES)?;
+    }
     let (lba, count) = up_to_end(context, range)?;
-    check_writable(context)?;
-    let pattern = data.map(|data| exactly(data, BLOCK_BYTES)).transpose()?;
-    let pattern = pattern.filter(|pattern| pattern.iter().any(|byte| *byte != 0));
-    let stable = is_stable(context, range.fua);
+    let pattern = data.filter(|pattern| pattern.iter().any(|byte| *byte != 0));
+    let stable = is_stable(context.open, range.fua);
     let _lock = context.open.unit.ranges.shared(lba..lba + count).await;
     let range = lba * BLOCK_BYTES..(lba + count) * BLOCK_BYTES;
     tracing::trace!(lba, count, unmap, "WRITE SAME");
@@ -282,7 +293,8 @@ pub async fn write_same(
     if stable { flush(context, lba).await } else { Ok(()) }
 }
 
-/// UNMAP: frees the blocks of the device that lie entirely within the ranges; a freed block reads as zeros.
+/// UNMAP: the ranges read as zeros afterwards, as the unit reports (LBPRZ), and the device's blocks that lie entirely within
+/// them are freed.
 pub async fn unmap(context: &Context<'_>, anchor: bool, list: &[u8]) -> Result<(), Failure> {
     check_writable(context)?;
     if anchor {
@@ -301,11 +313,11 @@ pub async fn unmap(context: &Context<'_>, anchor: bool, list: &[u8]) -> Result<(
     for (lba, count) in ranges.iter().filter(|(_, count)| *count > 0) {
         check_range(context, *lba, (*count).into())?;
     }
-    let stable = is_stable(context, false);
+    let stable = is_stable(context.open, false);
     for (lba, count) in ranges.into_iter().filter(|(_, count)| *count > 0) {
         let _lock = context.open.unit.ranges.shared(lba..lba + u64::from(count)).await;
         let len = u64::from(count) * BLOCK_BYTES;
-        let freed = context.open.device.unmap(context.rq, lba * BLOCK_BYTES, len, stable).await;
+        let freed = context.open.device.write_zeroes(context.rq, lba * BLOCK_BYTES, len, stable).await;
         freed.map_err(|error| failed(context, Direction::Change, lba, &error))?;
         context.check_aborted()?;
     }

@@ -6,7 +6,7 @@ use super::mode;
 use super::reservations::{Access, Port};
 use super::sense::{Sense, code, key};
 use super::unit::{Nexus, OpenUnit};
-use super::{block, opcodes, reserve};
+use super::{block, copy, opcodes, reserve};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use weir_front::Pieces;
@@ -41,6 +41,8 @@ impl From<Sense> for Failure {
 pub trait Surroundings: Send + Sync {
     /// The numbers of the target's units.
     fn luns(&self) -> Vec<u16>;
+    /// A unit of the target.
+    fn unit<'a>(&'a self, lun: u16, rq: &'a Request) -> BoxFuture<'a, Option<OpenUnit>>;
     /// Stores reservations of a device (empty: none).
     fn store<'a>(&'a self, device: u64, bytes: Vec<u8>) -> BoxFuture<'a, std::io::Result<()>>;
     /// Ends the commands of these ports at a unit.
@@ -59,6 +61,8 @@ pub struct Context<'a> {
     pub rq: &'a Request,
     /// The command.
     pub cdb: &'a [u8; 16],
+    /// Number of bytes that the initiator has announced to send or to take.
+    pub announced_bytes: u32,
     /// The target.
     pub around: &'a dyn Surroundings,
 }
@@ -181,6 +185,7 @@ async fn run(context: &Context<'_>, command: &Command, data: Bytes) -> Result<Ou
         Command::ReserveOut { action, scope, kind, list_bytes } => {
             reserve::change(context, reserve::Fields { action, scope, kind, list_bytes }, &data).await.map(good)
         }
+        Command::ExtendedCopy { .. } => copy::copy(context, &data).await.map(good),
         _ => report(context, command, &data),
     }
 }
@@ -215,6 +220,7 @@ fn report(context: &Context<'_>, command: &Command, data: &Bytes) -> Result<Outc
         }
         Command::ReportTaskManagement { is_extended, room } => (opcodes::task_management(is_extended), room),
         Command::ReadDefectData { is_long, format, room } => (opcodes::defects(is_long, format), room),
+        Command::ReceiveCopyResults { action, list, room } => (copy::results(context, action, list)?, room),
         Command::ReserveIn { action, room } => (reserve::report(unit, action)?, room),
         Command::ModeSense { is_long, no_descriptors, long_lba, control, page, subpage, room } => {
             let query = mode::Query { is_long, no_descriptors, long_lba, control, page, subpage };

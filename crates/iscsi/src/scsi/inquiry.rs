@@ -16,7 +16,7 @@ const REVISION: &[u8; 4] = b"0001";
 /// Versions that the unit conforms to: SAM-5, iSCSI, SPC-4, SBC-3.
 const VERSION_DESCRIPTORS: [u16; 4] = [0x00a0, 0x0960, 0x0460, 0x04c0];
 /// Maximum length of one READ or WRITE in blocks.
-pub const MAX_TRANSFER_BLOCKS: u32 = (8 << 20) / BLOCK_BYTES as u32;
+pub const MAX_TRANSFER_BLOCKS: u32 = (32 << 20) / BLOCK_BYTES as u32;
 /// Length in blocks up to which longer transfers are faster.
 const OPTIMAL_TRANSFER_BLOCKS: u32 = (1 << 20) / BLOCK_BYTES as u32;
 /// Maximum length of one COMPARE AND WRITE in blocks.
@@ -26,7 +26,7 @@ pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
 /// The only portal group, the only target port group, and the only relative port.
 pub const PORT_GROUP: u16 = 1;
 /// Supported pages of vital product data.
-const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2];
+const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
 
 /// The serial number.
 pub fn serial(id: u64) -> String {
@@ -78,6 +78,7 @@ pub fn page(device: &dyn BlockDevice, target: &str, page: u8) -> Result<Vec<u8>,
         0x80 => serial(device.id()).into_bytes(),
         0x83 => identification(device.id(), target),
         0x86 => extended(),
+        0x8f => super::copy::third_party_page(),
         0xb0 => limits(device),
         0xb1 => characteristics(),
         0xb2 => provisioning(),
@@ -87,6 +88,16 @@ pub fn page(device: &dyn BlockDevice, target: &str, page: u8) -> Result<Vec<u8>,
     out.extend_from_slice(&(body.len() as u16).to_be_bytes());
     out.extend(body);
     Ok(out)
+}
+
+/// Whether a designator of this type, or its start, is one of a unit.
+pub fn is_designator(id: u64, kind: u8, value: &[u8]) -> bool {
+    const LEAST_BYTES: usize = 8;
+    match kind & 0x3f {
+        1 => value.len() > VENDOR.len() && [VENDOR, serial(id).as_bytes()].concat().starts_with(value),
+        3 => value.len() == LEAST_BYTES && value == naa(id),
+        _ => false,
+    }
 }
 
 fn designator(out: &mut Vec<u8>, head: [u8; 2], value: &[u8]) {

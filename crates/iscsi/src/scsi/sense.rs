@@ -28,8 +28,6 @@ pub mod key {
 pub mod code {
     /// No information.
     pub const NONE: u16 = 0x0000;
-    /// The initiator announced less data than the command needs.
-    pub const INVALID_FIELD_IN_UNIT: u16 = 0x0e03;
     /// The unit cannot be accessed, for another reason than those that have codes.
     pub const NOT_READY: u16 = 0x0400;
     /// The medium was stopped.

@@ -10,16 +10,19 @@
 //! A session is a *nexus* between an initiator port (its name and the ISID) and a target port (the target's name; each
 //! target has one portal group). Unit attentions belong to a nexus that exists; reservations outlive it.
 
+use super::copy::CopyResult;
 use super::ranges::RangeLocks;
 use super::reservations::{Port, Reservations};
 use super::sense::code;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_front::BlockDevice;
 
 /// Maximum number of unit attentions that a nexus has pending; later ones replace the last.
 const MAX_ATTENTIONS: usize = 8;
+/// Maximum number of results of copies that a unit keeps.
+const MAX_COPY_RESULTS: usize = 16;
 
 /// A nexus: a session between an initiator port and a target port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +74,7 @@ struct UnitState {
     is_stopped: bool,
     /// Sessions that prevent the removal of the medium.
     preventing: Vec<u64>,
+    copy_results: VecDeque<CopyResult>,
 }
 
 /// A logical unit.
@@ -79,6 +83,8 @@ pub struct Unit {
     pub id: u64,
     /// Locks of blocks.
     pub ranges: RangeLocks,
+    /// Held while blocks are copied: one copy at a time.
+    pub copying: tokio::sync::Mutex<()>,
     /// Serialises PERSISTENT RESERVE OUT: its change is stored before the next one begins.
     pub reserving: tokio::sync::Mutex<()>,
     state: Mutex<UnitState>,
@@ -106,7 +112,8 @@ impl Unit {
     /// A unit with these reservations, which survived a restart.
     pub fn new(id: u64, reservations: Reservations) -> Self {
         let state = Mutex::new(UnitState { reservations, ..UnitState::default() });
-        Unit { id, ranges: RangeLocks::default(), reserving: tokio::sync::Mutex::default(), state }
+        let copying = tokio::sync::Mutex::default();
+        Unit { id, ranges: RangeLocks::default(), copying, reserving: tokio::sync::Mutex::default(), state }
     }
 
     /// Locks the state; the lock is held for a few instructions, never across an await.
@@ -198,6 +205,24 @@ impl Unit {
     /// Starts or stops the medium.
     pub fn set_stopped(&self, is_stopped: bool) {
         self.state().is_stopped = is_stopped;
+    }
+
+    /// Keeps the result of a copy until the initiator asks for it, or until there are many newer ones.
+    pub fn keep_copy_result(&self, result: CopyResult) {
+        let results = &mut self.state().copy_results;
+        results.retain(|known| known.of != result.of);
+        if results.len() == MAX_COPY_RESULTS {
+            results.pop_front();
+        }
+        results.push_back(result);
+        debug_assert!(results.len() <= MAX_COPY_RESULTS);
+    }
+
+    /// Takes the result of the copy of this session and list identifier.
+    pub fn take_copy_result(&self, of: (u64, u8)) -> Option<CopyResult> {
+        let results = &mut self.state().copy_results;
+        let at = results.iter().position(|known| known.of == of)?;
+        results.remove(at)
     }
 
     /// Session that holds the unit with RESERVE.

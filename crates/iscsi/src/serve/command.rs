@@ -7,6 +7,7 @@ use crate::scsi::execute::{self, Context, Outcome, Surroundings};
 use crate::scsi::inquiry::{MAX_TRANSFER_BLOCKS, decode_lun};
 use crate::scsi::reservations::Port;
 use crate::scsi::sense::{Sense, code, key};
+use crate::scsi::unit::OpenUnit;
 use crate::session::{Action, Ready, response};
 use crate::wire::bhs::FLAG_READ;
 use futures_util::FutureExt;
@@ -67,7 +68,8 @@ async fn execute(
     };
     match (opened, &session.nexus) {
         (Ok(Some(open)), Some(nexus)) => {
-            let context = Context { open: &open, nexus, rq, cdb: &cdb, around: &around };
+            let announced_bytes = bhs.expected_bytes();
+            let context = Context { open: &open, nexus, rq, cdb: &cdb, announced_bytes, around: &around };
             execute::execute(&context, data).await
         }
         (Err(error), _) => {
@@ -114,6 +116,10 @@ impl Surroundings for Around {
         let mut luns: Vec<u16> = target.iter().flat_map(|target| target.luns.iter().map(|config| config.lun)).collect();
         luns.sort_unstable();
         luns
+    }
+
+    fn unit<'a>(&'a self, lun: u16, rq: &'a Request) -> BoxFuture<'a, Option<OpenUnit>> {
+        async move { self.session.unit(lun, rq).await.ok().flatten() }.boxed()
     }
 
     fn store<'a>(&'a self, device: u64, bytes: Vec<u8>) -> BoxFuture<'a, io::Result<()>> {

@@ -10,7 +10,7 @@ use crate::targets::LunConfig;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
@@ -52,6 +52,8 @@ pub struct Running {
     pub client: Client,
     /// The connection.
     pub handle: ConnectionHandle,
+    /// Address that the server listens on.
+    pub portal: SocketAddr,
     /// Memory for data that was asked for or is being sent.
     pub memory: ByteSemaphore,
     /// Number of units that were received.
@@ -78,6 +80,8 @@ pub struct Parts {
     pub clock: Clock,
     /// The connection.
     pub handle: ConnectionHandle,
+    /// Address that the server listens on.
+    pub portal: SocketAddr,
     /// To the writer.
     pub outgoing: mpsc::WeakUnboundedSender<Outgoing>,
 }
@@ -85,7 +89,7 @@ pub struct Parts {
 impl Running {
     /// A session that a login has established.
     pub fn new(parts: Parts, (number, tsih): (u64, u16), established: Established, window: u32) -> Self {
-        let Parts { server, tasks, clock, handle, outgoing } = parts;
+        let Parts { server, tasks, clock, handle, portal, outgoing } = parts;
         let state = Mutex::new(Session::new(&established, window));
         let Established { initiator, target, isid, .. } = established;
         let nexus = target.map(|target| Nexus { session: number, initiator: initiator.clone(), isid, target });
@@ -101,6 +105,7 @@ impl Running {
             clock,
             client,
             handle,
+            portal,
             memory: ByteSemaphore::new(MAX_SESSION_BYTES),
             received: AtomicU64::new(0),
             task_ended: Notify::new(),
