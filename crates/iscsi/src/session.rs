@@ -15,7 +15,8 @@
 //! is memory for all of the command. So the server always reads the next unit, and no set of commands can wait for each
 //! other's memory.
 //!
-//! *Errors.* Whatever breaks the protocol ends the connection; what the standard rejects is rejected.
+//! *Errors.* A command whose data units are out of order fails, after the last of them. Whatever else breaks the protocol ends
+//! the connection; what the standard rejects is rejected.
 
 mod answer;
 mod incoming;

@@ -275,7 +275,12 @@ pub async fn write_same(
     if data.is_some() {
         check_announced(context, BLOCK_BYTES)?;
     }
-    let (lba, count) = up_to_end(context, range)?;
+    check_range(context, range.lba, range.blocks.into())?;
+    if range.blocks == 0 {
+        return Err(Sense::in_cdb(length_at(context)).into());
+    }
+    let Range { start: lba, end } = blocks(range);
+    let count = end - lba;
     let pattern = data.filter(|pattern| pattern.iter().any(|byte| *byte != 0));
     let stable = is_stable(context.open, range.fua);
     let _lock = context.open.unit.ranges.shared(lba..lba + count).await;

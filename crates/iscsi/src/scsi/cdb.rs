@@ -70,7 +70,7 @@ pub enum Command {
     OrWrite(Transfer),
     /// COMPARE AND WRITE.
     CompareAndWrite(Transfer),
-    /// WRITE SAME; `blocks` of 0 means up to the end.
+    /// WRITE SAME.
     WriteSame { range: Transfer, unmap: bool, anchor: bool, has_data: bool },
     /// UNMAP.
     Unmap { anchor: bool, list_bytes: u16 },

@@ -145,7 +145,9 @@ fn extended() -> Vec<u8> {
 /// Page B0h.
 fn limits(device: &dyn BlockDevice) -> Vec<u8> {
     let physical = blocks_per_physical(device);
-    let mut out = vec![0, MAX_COMPARE_BLOCKS as u8];
+    // WRITE SAME does not take a length of 0 for "up to the end".
+    const WRITE_SAME_NON_ZERO: u8 = 1;
+    let mut out = vec![WRITE_SAME_NON_ZERO, MAX_COMPARE_BLOCKS as u8];
     out.extend_from_slice(&u16::try_from(physical).unwrap_or(u16::MAX).to_be_bytes());
     let no_limit = u32::MAX;
     let words = [

@@ -28,6 +28,8 @@ pub mod key {
 pub mod code {
     /// No information.
     pub const NONE: u16 = 0x0000;
+    /// The data of a command did not arrive as they were sent.
+    pub const PROTOCOL_CRC_ERROR: u16 = 0x4705;
     /// The unit cannot be accessed, for another reason than those that have codes.
     pub const NOT_READY: u16 = 0x0400;
     /// The medium was stopped.

@@ -1,10 +1,12 @@
 //! Units of the initiator.
 
-use super::answer::{logout_response, ping_response, reject};
+use super::answer::{logout_response, ping_response, reject, response};
 use super::receiving::{Burst, Receiving, Unit};
 use super::{Action, MAX_IMMEDIATE, MAX_PING_BYTES, Management, Place, Ready, Session, StatSn, Task, TextReply};
 use crate::login::MAX_RECEIVE_BYTES;
 use crate::scsi::cdb;
+use crate::scsi::execute::Outcome;
+use crate::scsi::sense::{Sense, code, key};
 use crate::session::Pdu;
 use crate::wire::Bhs;
 use crate::wire::bhs::{FLAG_CONTINUE, FLAG_FINAL, FLAG_WRITE, NO_TAG, is_before, opcode, reject as reason};
@@ -65,8 +67,15 @@ impl<M> Session<M> {
             len: bhs.data_bytes(),
             is_final: bhs.has(FLAG_FINAL),
         };
-        receiving.unit(unit, first_burst)?;
-        Ok(Place::Task(itt))
+        let checked = if receiving.is_broken { Err("an earlier one was") } else { receiving.unit(unit, first_burst) };
+        match checked {
+            Ok(()) => Ok(Place::Task(itt)),
+            Err(why) => {
+                tracing::debug!(itt, why, "a data unit is out of order");
+                receiving.skip(unit);
+                Ok(Place::Skip)
+            }
+        }
     }
 
     /// Whether a unit with a CmdSN is the next one, or an immediate one.
@@ -148,6 +157,7 @@ impl<M> Session<M> {
             bursts: VecDeque::new(),
             requested: arrived,
             has_memory: memory.is_some(),
+            is_broken: false,
         });
         let is_aborted = Arc::new(AtomicBool::new(false));
         let task = Task { bhs: *bhs, frees_slot, is_aborted, receiving, r2ts: 0, memory };
@@ -158,6 +168,12 @@ impl<M> Session<M> {
     /// Goes on with a task for which data have arrived.
     fn continued(&mut self, itt: u32) -> Actions<M> {
         let Some(receiving) = self.tasks.get(&itt).and_then(|task| task.receiving.as_ref()) else { return Vec::new() };
+        if receiving.has_failed() {
+            return self.fail(itt).into_iter().collect();
+        }
+        if receiving.is_broken {
+            return Vec::new();
+        }
         if receiving.is_complete() {
             return self.execute(itt).into_iter().collect();
         }
@@ -201,6 +217,15 @@ impl<M> Session<M> {
             let data = Default::default();
             actions.push(Action::Send(Pdu { bhs, data, stat_sn: StatSn::Current, frees_slot: false }));
         }
+    }
+
+    /// Ends a command whose data are out of order.
+    fn fail(&mut self, itt: u32) -> Actions<M> {
+        let Some(task) = self.tasks.remove(&itt) else { return Vec::new() };
+        let sense = Sense::new(key::ABORTED_COMMAND, code::PROTOCOL_CRC_ERROR);
+        let outcome = Outcome::check(&sense, false);
+        let units = response(&task.bhs, outcome, task.r2ts, task.frees_slot, &self.parameters);
+        units.into_iter().map(Action::Send).collect()
     }
 
     fn execute(&mut self, itt: u32) -> Option<Action<M>> {

@@ -31,12 +31,30 @@ pub struct Receiving {
     pub requested: usize,
     /// Whether there is memory for all of the data.
     pub has_memory: bool,
+    /// Whether a unit was out of order: the command fails when the sequences have ended.
+    pub is_broken: bool,
 }
 
 impl Receiving {
     /// Whether everything that is wanted has arrived.
     pub fn is_complete(&self) -> bool {
         self.unsolicited.is_none() && self.arrived >= self.wanted
+    }
+
+    /// Whether the command fails now: a unit was out of order, and no further one is announced.
+    pub fn has_failed(&self) -> bool {
+        self.is_broken && self.unsolicited.is_none() && self.bursts.is_empty()
+    }
+
+    /// Records a unit that is out of order, or that follows such a unit. Its data are not kept.
+    pub fn skip(&mut self, unit: Unit) {
+        self.is_broken = true;
+        self.buffer = BytesMut::new();
+        match unit.ttt {
+            _ if !unit.is_final => {}
+            None => self.unsolicited = None,
+            Some(ttt) => self.bursts.retain(|burst| burst.ttt != ttt),
+        }
     }
 
     /// Records a unit of `len` bytes at `offset` with these tag and number.

@@ -95,7 +95,8 @@ fn unsolicited_data_follow_if_that_was_agreed() {
     let data = executed(send(&mut all, data_out(1, NO_TAG, 0, 512, FLAG_FINAL), &[2; 512], false).unwrap());
     assert_eq!(data.len(), 1024);
     send(&mut all, write(2, 11, 2, 0), &[], false).unwrap();
-    assert!(send(&mut all, data_out(2, NO_TAG, 0, 0, 0), &[0; 1028], false).is_err(), "beyond the first burst");
+    let beyond = send(&mut all, data_out(2, NO_TAG, 0, 0, FLAG_FINAL), &[0; 1028], false).unwrap();
+    assert_eq!(sent(&beyond)[0].0[3], status::CHECK_CONDITION, "beyond the first burst");
     let mut other = session(|_| {});
     let closed = send(&mut other, write(1, 10, 2, 0), &[], false).unwrap();
     assert!(matches!(closed[..], [Action::Close(_)]));
@@ -104,23 +105,32 @@ fn unsolicited_data_follow_if_that_was_agreed() {
 }
 
 #[test]
-fn data_out_of_order_end_the_connection() {
+fn a_command_with_data_out_of_order_fails_after_the_last_unit() {
     let begin = || {
         let mut all = session(|_| {});
         let asked = sent(&send(&mut all, write(1, 10, 8, FLAG_FINAL), &[], true).unwrap());
         (all, asked[0].ttt())
     };
-    for (ttt, data_sn, offset, flags, len) in [
-        (0, 1, 0, 0, 512),
-        (0, 0, 512, 0, 512),
-        (1, 0, 0, 0, 512),
-        (0, 0, 0, FLAG_FINAL, 512),
-        (0, 0, 0, 0, 4096),
-        (0, 0, 0, FLAG_FINAL, 4608),
-    ] {
+    // Tag, number, offset and length of the first unit, and whether it is the last.
+    let wrong = [
+        (0, 1, 0, 512, false),
+        (0, 0, 512, 512, false),
+        (1, 0, 0, 512, false),
+        (0, 0, 0, 512, true),
+        (0, 0, 0, 4096, false),
+        (0, 0, 0, 4608, true),
+    ];
+    for (ttt, data_sn, offset, len, is_final) in wrong {
         let (mut all, own) = begin();
-        let unit = data_out(1, own + ttt, data_sn, offset, flags);
-        assert!(send(&mut all, unit, &vec![0; len], false).is_err(), "{ttt} {data_sn} {offset} {flags} {len}");
+        let flags = if is_final { FLAG_FINAL } else { 0 };
+        let mut actions = send(&mut all, data_out(1, own + ttt, data_sn, offset, flags), &vec![0; len], false).unwrap();
+        if !is_final {
+            assert!(actions.is_empty(), "the sequence goes on");
+            actions = send(&mut all, data_out(1, own, 1, 512, FLAG_FINAL), &[0; 512], false).unwrap();
+        }
+        let answer = sent(&actions);
+        assert_eq!((answer[0].opcode(), answer[0].0[3]), (opcode::RESPONSE, status::CHECK_CONDITION));
+        assert!(all.is_empty(), "{ttt} {data_sn} {offset} {len}");
     }
     let (mut all, own) = begin();
     assert!(send(&mut all, data_out(9, own, 0, 0, 0), &[0; 512], false).unwrap().is_empty(), "no such task");
