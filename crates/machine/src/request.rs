@@ -121,8 +121,7 @@ pub enum Protocol {
 
 impl Protocol {
     /// All protocols, in the order of their discriminants.
-    pub const ALL: [Protocol; 5] =
-        [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse, Protocol::Iscsi];
+    pub const ALL: [Protocol; 5] = [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse, Protocol::Iscsi];
 
     /// The protocol's name in tables.
     pub fn name(self) -> &'static str {
