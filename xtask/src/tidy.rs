@@ -39,7 +39,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("nbd", &["machine", "front"]),
     ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),
-    ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
+    ("smb", &["machine"]),
+    (
+        "daemon",
+        &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse", "smb"],
+    ),
     (
         "weir",
         &[

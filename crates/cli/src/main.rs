@@ -22,6 +22,7 @@ mod remote;
 mod secrets;
 mod serve;
 mod size;
+mod smb;
 mod table;
 mod tree;
 mod turn;
@@ -99,6 +100,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Serve(args) => serve::run(args),
         Program::Mount(args) => mount::run(args),
         Program::Demo(args) => demo::run(args),
+        Program::Smb(args) => smb::run(args),
         Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),
         Program::Man(args) => tree::manual_pages(args).map(|()| 0),
         Program::Version => print_bytes(format!("weir {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),

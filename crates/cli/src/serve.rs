@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::mount::{Access, OpenPoolOptions, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
 use crate::secrets::{KeyPrompt, ask_all};
+use crate::smb::serving::{SmbArgs, serve_smb};
 use clap::Parser;
 use weir_daemon::service::{device_summary, summary};
 use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, ServiceOptions, Squash};
@@ -17,7 +18,7 @@ use weir_pool::Rewind;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir serve",
-    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,…]]…\n       [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL"
+    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--smb [--smb-port N]] [--ro | --rw HOST[/BITS][,…]]…\n       [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL"
 )]
 pub struct ServeArgs {
     /// IP address to listen on [default: 127.0.0.1]
@@ -47,6 +48,8 @@ pub struct ServeArgs {
     /// Anonymous group [default: 65534]
     #[arg(long, value_name = "N")]
     anongid: Option<String>,
+    #[command(flatten)]
+    smb: SmbArgs,
     #[command(flatten)]
     open: OpenPoolOptions,
     /// Pool
@@ -86,9 +89,13 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
         for line in service.lines() {
             println!("{line}");
         }
+        let smb = serve_smb(&machine, &front, options.listen, &args.smb).await?;
         let mut stop = StopSignal::new()?;
         ready.tell()?;
         opened.until_stopped(&mut stop).await;
+        if let Some(smb) = &smb {
+            smb.stop().await;
+        }
         service.stop().await;
         for (protocol, served) in service.served() {
             eprintln!("{}", summary(protocol, &served));

@@ -6,6 +6,7 @@ use crate::demo::DemoArgs;
 use crate::failure::Failure;
 use crate::mount::MountArgs;
 use crate::serve::ServeArgs;
+use crate::smb::SmbCommand;
 use crate::zdb::ZdbArgs;
 use crate::zfs::ZfsArgs;
 use crate::zpool::ZpoolArgs;
@@ -35,6 +36,7 @@ pub enum Program {
     Serve(ServeArgs),
     Mount(MountArgs),
     Demo(DemoArgs),
+    Smb(SmbCommand),
     Completions(CompletionsArgs),
     Man(ManArgs),
     /// Show the version.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Pool or Engine ─▶ file systems ─▶ Tree ─▶ FUSE mount, NFS server
+//!                │                    └▶ a mount of its own ─▶ smbd
 //!                └──▶ volumes ─▶ NBD server
 //! ```
 //!
@@ -13,6 +14,7 @@ pub mod exports;
 pub mod files;
 pub mod fuzz;
 pub mod service;
+pub mod smb;
 pub mod volumes;
 
 pub use exports::{Exports, OpenPool};

@@ -47,4 +47,4 @@ mod inodes;
 mod mount;
 mod name_cache;
 
-pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount};
+pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount, unmount_stale};

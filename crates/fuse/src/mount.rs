@@ -117,6 +117,19 @@ pub fn mount(
     Ok(Mounted { session, path, inner })
 }
 
+/// Detaches a mount whose server has ended, of which every use fails with ENOTCONN. Returns whether there was one.
+///
+/// # Errors
+/// If it cannot be unmounted.
+pub fn unmount_stale(path: &Path) -> Result<bool, FuseError> {
+    match path.metadata() {
+        Err(why) if why.raw_os_error() == Some(libc::ENOTCONN) => {
+            Unmounter { path: path.to_path_buf() }.unmount().map(|_| true)
+        }
+        _ => Ok(false),
+    }
+}
+
 fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
