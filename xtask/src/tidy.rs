@@ -55,7 +55,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "conformance",
         &[
             "format", "codec", "machine", "linux", "sim", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes",
-            "pool", "engine", "nfs", "nbd", "admin", "daemon",
+            "pool", "engine", "nfs", "nbd", "smb", "admin", "daemon",
         ],
     ),
     ("xtask", &[]),

@@ -42,6 +42,7 @@ pub fn targets() -> Vec<Target> {
         weir_files::fuzz::TARGETS,
         weir_nfs::fuzz::TARGETS,
         weir_nbd::fuzz::TARGETS,
+        weir_smb::fuzz::TARGETS,
         weir_daemon::admin::TARGETS,
         weir_admin::TARGETS,
         weir_daemon::fuzz::TARGETS,

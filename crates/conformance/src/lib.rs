@@ -29,6 +29,7 @@ pub mod readers;
 pub mod report;
 pub mod rewritten;
 pub mod rpc;
+pub mod smb;
 pub mod streams;
 pub mod suites;
 pub mod tree;

@@ -140,6 +140,16 @@ impl Opener for PoolOpener {
         }
         .boxed()
     }
+
+    fn created_s<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, u64> {
+        async move {
+            let failed = |error: PoolError| FileError::Unsupported { what: error.to_string() };
+            let dsl = self.0.dsl(rq).await.map_err(failed)?;
+            let found = dsl.find(rq, &export.name).await.map_err(|_| FileError::NotFound)?;
+            Ok(found.phys.creation_time_s)
+        }
+        .boxed()
+    }
 }
 
 /// File systems and volumes that a pool exports. [`Exports::renew`] rebuilds them after datasets are created,

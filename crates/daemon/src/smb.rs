@@ -8,12 +8,14 @@
 //! directory of it. A mount that a killed process left behind is detached first.
 
 use crate::exports::{Exports, OpenPool};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 use weir_dsl::props::Value;
-use weir_fuse::{FuseError, MountOptions, Mounted, mount, unmount_stale};
+use weir_fuse::{Clients, FuseError, MountOptions, Mounted, mount_for_server, unmount_stale};
 use weir_machine::{Machine, Request, RequestTotals};
 use weir_pool::PoolError;
 pub use weir_smb::{
@@ -36,6 +38,15 @@ pub enum SmbServiceError {
     /// The datasets cannot be read.
     #[error("{0}")]
     Pool(#[from] PoolError),
+}
+
+/// The clients of smbd's processes, for the accounts.
+struct SmbClients(Arc<weir_smb::clients::Clients>);
+
+impl Clients for SmbClients {
+    fn client(&self, tid: u32, uid: u32) -> BoxFuture<'_, String> {
+        self.0.client(tid, uid).boxed()
+    }
 }
 
 /// Mounts and server.
@@ -83,7 +94,8 @@ impl SmbService {
             dev: false,
             suid: false,
         };
-        let mounted = mount(exports.tree.clone(), self.machine.tasks.clone(), &path, &options)?;
+        let clients = Arc::new(SmbClients(self.samba.clients()));
+        let mounted = mount_for_server(exports.tree.clone(), &self.machine, clients, &path, &options)?;
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner).insert(pool, mounted);
         Ok(())
     }

@@ -6,8 +6,10 @@
 //!  │  └─ file                  Node { branch: pool/a,      object: 12 }       which may or may not exist in `pool`
 //!  ├─ dir/                     Node { branch: pool,        object: 7 }
 //!  └─ .zfs/                    Node { branch: pool,        object: CONTROL }  not listed unless `snapdir=visible`
-//!     └─ snapshot/             Node { branch: pool,        object: SNAPSHOTS }
-//!        └─ monday/            Node { branch: pool@monday, object: ROOT }
+//!     ├─ snapshot/             Node { branch: pool,        object: SNAPSHOTS }
+//!     │  └─ monday/            Node { branch: pool@monday, object: ROOT }
+//!     └─ shadow/               Node { branch: pool,        object: SHADOW }     not listed
+//!        └─ @GMT-2026.…/       Node { branch: pool@monday, object: ROOT }
 //! ```
 //!
 //! Every file system is mounted in its parent's root under the last component of its name, whatever its `mountpoint`:
@@ -28,6 +30,7 @@ mod change;
 mod cursor;
 pub mod memory;
 mod namespace;
+mod shadow;
 mod source;
 mod synthetic_entries;
 
@@ -61,9 +64,12 @@ impl Node {
     /// The directory `.zfs/snapshot`.
     pub const SNAPSHOTS: u64 = (1 << 48) - 2;
 
+    /// The directory `.zfs/shadow`: the snapshots by their time.
+    pub const SHADOW: u64 = (1 << 48) - 3;
+
     /// Whether the node is not backed by an object.
     pub fn is_synthetic(self) -> bool {
-        self.object == Node::CONTROL || self.object == Node::SNAPSHOTS
+        matches!(self.object, Node::CONTROL | Node::SNAPSHOTS | Node::SHADOW)
     }
 }
 
@@ -269,8 +275,10 @@ impl Tree {
         }
         match (node.object, name) {
             (_, b"..") => return self.parent(rq, node).await,
-            (Node::CONTROL | Node::SNAPSHOTS, b".") => return Ok(node),
+            (Node::CONTROL | Node::SNAPSHOTS | Node::SHADOW, b".") => return Ok(node),
             (Node::CONTROL, b"snapshot") => return Ok(at(Node::SNAPSHOTS)),
+            (Node::CONTROL, b"shadow") => return Ok(at(Node::SHADOW)),
+            (Node::SHADOW, name) => return self.shadow(rq, &branch, name).await,
             (Node::SNAPSHOTS, name) => {
                 let index = branch.snapshots.get(name).ok_or(FileError::NotFound)?;
                 return Ok(Node { branch: index, object: Node::ROOT });
@@ -313,7 +321,7 @@ impl Tree {
         let branch = self.branch(node)?;
         match node.object {
             Node::CONTROL => Ok(Node { branch: node.branch, object: Node::ROOT }),
-            Node::SNAPSHOTS => Ok(Node { branch: node.branch, object: Node::CONTROL }),
+            Node::SNAPSHOTS | Node::SHADOW => Ok(Node { branch: node.branch, object: Node::CONTROL }),
             Node::ROOT => Ok(match branch.parent {
                 None => node,
                 Some(parent) if branch.is_snapshot => Node { branch: parent, object: Node::SNAPSHOTS },
@@ -337,7 +345,7 @@ impl Tree {
                 let root = files.attributes(rq, files.root()).await?;
                 let inside = if node.object == Node::CONTROL { 1 } else { branch.snapshots.by_name.len() };
                 let mut found = synthetic(node, Some(&root), inside);
-                if node.object == Node::SNAPSHOTS {
+                if node.object != Node::CONTROL {
                     found.mtime_ns = found.mtime_ns.max(branch.snapshots_changed_ns);
                     found.ctime_ns = found.ctime_ns.max(branch.snapshots_changed_ns);
                 }

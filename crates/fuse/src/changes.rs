@@ -1,11 +1,14 @@
 //! Operations that modify something.
 
+use crate::access;
 use crate::convert::{self, WriteArgs};
 use crate::inner::{Entry, Inner, report};
 use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
 use weir_files::tree::Node;
-use weir_files::{Attributes, Cred, New, NewKind, RenameMode, SetAttributes, Space, XattrMode};
+use weir_files::{
+    Acl, Attributes, Cred, FileError, New, NewKind, RenameMode, SetAttributes, Space, XattrMode, acl_xdr, masks,
+};
 use weir_files::{DirName, FilePosition};
 use weir_machine::Request;
 
@@ -19,12 +22,14 @@ pub(crate) struct Create<'a> {
 }
 
 impl Inner {
-    /// Opens a file: pins it until `close`.
-    pub(crate) async fn open(&self, rq: &Request, number: INodeNo, writes: bool) -> Result<(), Errno> {
+    /// Opens a file with the rights in `mask`: pins it until `close`.
+    pub(crate) async fn open(&self, rq: &Request, cred: &Cred, number: INodeNo, mask: u32) -> Result<(), Errno> {
         let node = self.node(number)?;
+        let writes = mask & (masks::WRITE_DATA | masks::APPEND_DATA) != 0;
         if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report(rq, &e))? {
             return Err(Errno::EROFS);
         }
+        self.require(rq, cred, node, mask).await?;
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
         // It may have been removed before it was pinned.
         match self.tree.attributes(rq, node).await {
@@ -42,7 +47,7 @@ impl Inner {
         self.tree.release(rq, node).await.map_err(|e| report(rq, &e))
     }
 
-    async fn release(&self, rq: &Request, node: Node) {
+    pub(crate) async fn release(&self, rq: &Request, node: Node) {
         if let Err(error) = self.tree.release(rq, node).await {
             tracing::warn!(%error, "an unlinked file may stay in the unlinked set until the pool is imported again");
         }
@@ -75,12 +80,23 @@ impl Inner {
         create: Create<'_>,
         flags: i32,
     ) -> Result<Entry, Errno> {
-        let new = New { exclusive: flags & libc::O_EXCL != 0, ..New::of(NewKind::Regular, 0) };
-        let (node, mut attributes) = self.create_node(rq, cred, &create, new).await?;
+        // An existing file is opened with the rights that its ACL gives, so that it must not be mistaken for a new one.
+        let exclusive = flags & libc::O_EXCL != 0 || !cred.checked;
+        let new = New { exclusive, ..New::of(NewKind::Regular, 0) };
+        let (node, mut attributes) = match self.create_node(rq, cred, &create, new).await {
+            Err(errno) if errno.code() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
+                let dir = self.node(create.parent)?;
+                let node = self.tree.lookup(rq, dir, create.name).await.map_err(|e| report(rq, &e))?;
+                self.require(rq, cred, node, access::open_mask(flags)).await?;
+                (node, self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?)
+            }
+            made => made?,
+        };
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
         let entry = async {
             if flags & libc::O_TRUNC != 0 && attributes.size_bytes != 0 {
-                let cut = self.tree.set_attributes(rq, cred, node, &SetAttributes::size(0)).await;
+                let cred = cred.clone().checked();
+                let cut = self.tree.set_attributes(rq, &cred, node, &SetAttributes::size(0)).await;
                 attributes = cut.map_err(|e| report(rq, &e))?;
             }
             self.entry_for(rq, (create.parent, create.name), node, &attributes).await
@@ -222,7 +238,16 @@ impl Inner {
         mode: XattrMode,
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
-        self.tree.set_xattr(rq, cred, node, name, value, mode).await.map_err(|e| report(rq, &e))
+        let done = match name {
+            // Every file has an ACL.
+            acl_xdr::NAME if mode == XattrMode::Create => Err(FileError::Exists),
+            acl_xdr::NAME => match acl_xdr::decode(value) {
+                Ok(acl) => self.tree.set_acl(rq, cred, node, &acl).await,
+                Err(error) => Err(error),
+            },
+            _ => self.tree.set_xattr(rq, cred, node, name, value, mode).await,
+        };
+        done.map_err(|e| report(rq, &e))
     }
 
     pub(crate) async fn remove_xattr(
@@ -232,6 +257,12 @@ impl Inner {
         number: INodeNo,
         name: &[u8],
     ) -> Result<(), Errno> {
-        self.tree.remove_xattr(rq, cred, self.node(number)?, name).await.map_err(|e| report(rq, &e))
+        let node = self.node(number)?;
+        let done = match name {
+            // An empty ACL is replaced by that of the mode.
+            acl_xdr::NAME => self.tree.set_acl(rq, cred, node, &Acl::default()).await,
+            _ => self.tree.remove_xattr(rq, cred, node, name).await,
+        };
+        done.map_err(|e| report(rq, &e))
     }
 }

@@ -8,9 +8,10 @@
 //! writable mounts an open file is pinned ([`weir_files::tree::Tree::hold`]) until the kernel releases it, so that it
 //! survives the removal of its last link.
 
+use crate::callers::Caller;
 use crate::changes::Create;
 use crate::inner::{Entry, Inner, reply_xattr};
-use crate::{convert, flags};
+use crate::{access, convert, flags};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -24,7 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use weir_files::{Cred, NewKind};
+use weir_files::{Cred, NewKind, acl_xdr, masks};
 use weir_files::{DirName, FilePosition};
 use weir_machine::{Operation, Request, Tasks};
 
@@ -39,19 +40,45 @@ pub(crate) struct FuseOps {
 
 impl FuseOps {
     /// Runs one operation: on this thread until it first waits, then as a task.
-    fn run<F>(&self, from: &KernelRequest, operation: Operation, work: impl FnOnce(Arc<Inner>, Arc<Request>) -> F)
-    where
+    fn run<F>(
+        &self,
+        from: &KernelRequest,
+        operation: Operation,
+        work: impl FnOnce(Arc<Inner>, Arc<Request>) -> F + Send + 'static,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let client = self.inner.client(from.uid());
-        let rq = Arc::new(self.inner.tree.accounts().begin(&client, operation).with_user(from.uid()));
+        let caller = Caller::of(from);
         let inner = Arc::clone(&self.inner);
-        let request = Arc::clone(&rq);
-        let work = work(Arc::clone(&self.inner), rq);
-        self.tasks.start(async move {
-            work.await;
-            inner.tree.accounts().record(&request);
-        });
+        let known = inner.known_client(caller);
+        let is_known = known.is_some();
+        let operation = async move {
+            let client = match known {
+                Some(client) => client,
+                None => inner.find_client(caller).await,
+            };
+            let rq = Arc::new(inner.tree.accounts().begin(&client, operation).with_user(caller.uid()));
+            work(Arc::clone(&inner), Arc::clone(&rq)).await;
+            inner.tree.accounts().record(&rq);
+        };
+        match is_known {
+            true => self.tasks.start(operation),
+            // The file server may have to be asked, which can block this thread and needs the runtime.
+            false => drop(self.tasks.spawn(operation)),
+        }
+    }
+
+    /// Credentials for operations on names and on files that are not open.
+    fn cred(&self, from: &KernelRequest) -> Cred {
+        self.inner.cred(Caller::of(from))
+    }
+
+    /// Credentials for a change of an extended attribute. The kernel checks those of other namespaces, not the ACL.
+    fn xattr_cred(&self, from: &KernelRequest, name: &OsStr) -> Cred {
+        match name.as_bytes() {
+            acl_xdr::NAME if self.inner.server.is_none() => Caller::of(from).cred(),
+            _ => self.cred(from),
+        }
     }
 
     /// Runs one operation whose reply is only success or an error.
@@ -60,12 +87,12 @@ impl FuseOps {
         from: &KernelRequest,
         operation: Operation,
         reply: ReplyEmpty,
-        work: impl FnOnce(Arc<Inner>, Arc<Request>, Cred) -> F,
+        work: impl FnOnce(Arc<Inner>, Arc<Request>, Cred) -> F + Send + 'static,
     ) where
         F: Future<Output = Result<(), Errno>> + Send + 'static,
     {
-        let cred = cred(from);
-        self.run(from, operation, |inner, rq| {
+        let cred = self.cred(from);
+        self.run(from, operation, move |inner, rq| {
             let work = work(inner, rq, cred);
             async move {
                 match work.await {
@@ -89,7 +116,7 @@ impl FuseOps {
         reply: ReplyEntry,
     ) {
         let name = name.as_bytes().to_vec();
-        let cred = cred(from);
+        let cred = self.cred(from);
         self.run(from, operation, move |inner, rq| async move {
             let made = inner.create(&rq, &cred, Create { parent, name: &name, kind, mode, umask }).await;
             reply_entry(&inner, reply, made);
@@ -97,9 +124,9 @@ impl FuseOps {
     }
 }
 
-/// Credentials of the caller. The kernel has checked permissions and does not send supplementary groups.
-fn cred(from: &KernelRequest) -> Cred {
-    Cred::new(from.uid(), from.gid(), &[]).checked()
+/// Credentials for operations on an open file, whose permissions were checked when it was opened.
+fn opened_cred(from: &KernelRequest) -> Cred {
+    Caller::of(from).opened_cred()
 }
 
 fn reply_entry(inner: &Inner, reply: ReplyEntry, entry: Result<Entry, Errno>) {
@@ -119,15 +146,18 @@ impl Filesystem for FuseOps {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_POSIX_ACL,
         ];
         let more: &[InitFlags] = match self.inner.writable {
             // Drop cached pages of files changed by another front end; send the umask so that default ACLs can ignore
             // it.
             true => &[InitFlags::FUSE_BIG_WRITES, InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_DONT_MASK],
+            // Opens are checked here.
+            false if self.inner.server.is_some() => &[],
             false => &[InitFlags::FUSE_NO_OPEN_SUPPORT, InitFlags::FUSE_NO_OPENDIR_SUPPORT],
         };
-        for flag in wanted.into_iter().chain(more.iter().copied()) {
+        // The kernel takes this flag as `default_permissions`.
+        let acls = self.inner.server.is_none().then_some(InitFlags::FUSE_POSIX_ACL);
+        for flag in wanted.into_iter().chain(more.iter().copied()).chain(acls) {
             // An older kernel does not support every flag.
             let _ = config.add_capabilities(flag);
         }
@@ -139,14 +169,35 @@ impl Filesystem for FuseOps {
 
     fn lookup(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.run(from, Operation::Lookup, |inner, rq| async move {
-            let found = inner.entry(&rq, parent, &name).await;
+        let cred = self.cred(from);
+        self.run(from, Operation::Lookup, move |inner, rq| async move {
+            let found = inner.entry(&rq, &cred, parent, &name).await;
             reply_entry(&inner, reply, found);
         });
     }
 
+    fn forget(&self, _: &KernelRequest, number: INodeNo, lookups: u64) {
+        let Ok(node) = self.inner.node(number) else { return };
+        if self.inner.server.is_some() {
+            let inner = Arc::clone(&self.inner);
+            self.tasks.start(async move { inner.forget(&Request::internal("forget"), node, lookups).await });
+        }
+    }
+
+    fn destroy(&mut self) {
+        let held = self.inner.lookups.forget_all();
+        let inner = Arc::clone(&self.inner);
+        if !held.is_empty() {
+            self.tasks.start(async move {
+                for node in held {
+                    inner.release(&Request::internal("forget"), node).await;
+                }
+            });
+        }
+    }
+
     fn getattr(&self, from: &KernelRequest, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.run(from, Operation::GetAttr, |inner, rq| async move {
+        self.run(from, Operation::GetAttr, move |inner, rq| async move {
             match inner.attributes(&rq, number).await {
                 Ok(attributes) => reply.attr(&inner.attr_ttl, &attributes),
                 Err(errno) => reply.error(errno),
@@ -155,7 +206,7 @@ impl Filesystem for FuseOps {
     }
 
     fn readlink(&self, from: &KernelRequest, number: INodeNo, reply: ReplyData) {
-        self.run(from, Operation::ReadLink, |inner, rq| async move {
+        self.run(from, Operation::ReadLink, move |inner, rq| async move {
             match inner.read_link(&rq, number).await {
                 Ok(target) => reply.data(&target),
                 Err(errno) => reply.error(errno),
@@ -164,12 +215,13 @@ impl Filesystem for FuseOps {
     }
 
     fn open(&self, from: &KernelRequest, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if !self.inner.writable {
+        if !self.inner.tracks_opens() {
             return reply.error(Errno::ENOSYS);
         }
-        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
+        let mask = access::open_mask(flags.0);
+        let cred = self.cred(from);
         self.run(from, Operation::Open, move |inner, rq| async move {
-            match inner.open(&rq, number, writes).await {
+            match inner.open(&rq, &cred, number, mask).await {
                 Ok(()) => reply.opened(FileHandle(0), inner.open_flags(flags.0)),
                 Err(errno) => reply.error(errno),
             }
@@ -177,11 +229,12 @@ impl Filesystem for FuseOps {
     }
 
     fn opendir(&self, from: &KernelRequest, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        if !self.inner.writable {
+        if !self.inner.tracks_opens() {
             return reply.error(Errno::ENOSYS);
         }
+        let cred = self.cred(from);
         self.run(from, Operation::Open, move |inner, rq| async move {
-            match inner.open(&rq, number, false).await {
+            match inner.open(&rq, &cred, number, masks::READ_DATA).await {
                 Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
                 Err(errno) => reply.error(errno),
             }
@@ -219,8 +272,15 @@ impl Filesystem for FuseOps {
         reply.error(Errno::ENOSYS);
     }
 
-    fn access(&self, _: &KernelRequest, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    /// Sent on mounts without `default_permissions` alone.
+    fn access(&self, from: &KernelRequest, number: INodeNo, mode: AccessFlags, reply: ReplyEmpty) {
+        if self.inner.server.is_none() {
+            return reply.error(Errno::ENOSYS);
+        }
+        let mask = access::access_mask(mode.bits());
+        self.run_empty(from, Operation::Access, reply, move |inner, rq, cred| async move {
+            inner.require(&rq, &cred, inner.node(number)?, mask).await
+        });
     }
 
     fn read(
@@ -234,13 +294,13 @@ impl Filesystem for FuseOps {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.run(from, Operation::Read, |inner, rq| async move {
+        self.run(from, Operation::Read, move |inner, rq| async move {
             inner.read(&rq, number, offset, size as usize, reply).await;
         });
     }
 
     fn readdir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.run(from, Operation::ReadDir, |inner, rq| async move {
+        self.run(from, Operation::ReadDir, move |inner, rq| async move {
             match inner.read_dir(&rq, number, offset, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
@@ -256,7 +316,7 @@ impl Filesystem for FuseOps {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.run(from, Operation::ReadDirPlus, |inner, rq| async move {
+        self.run(from, Operation::ReadDirPlus, move |inner, rq| async move {
             match inner.read_dir_plus(&rq, number, offset, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
@@ -265,24 +325,25 @@ impl Filesystem for FuseOps {
     }
 
     fn statfs(&self, from: &KernelRequest, number: INodeNo, reply: ReplyStatfs) {
-        self.run(from, Operation::StatFs, |inner, rq| async move { inner.statfs(&rq, number, reply).await });
+        self.run(from, Operation::StatFs, move |inner, rq| async move { inner.statfs(&rq, number, reply).await });
     }
 
     fn getxattr(&self, from: &KernelRequest, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let cred = self.xattr_cred(from, name);
         let name = name.as_bytes().to_vec();
-        self.run(from, Operation::GetXattr, |inner, rq| async move {
-            reply_xattr(reply, size, inner.xattr(&rq, number, &name).await);
+        self.run(from, Operation::GetXattr, move |inner, rq| async move {
+            reply_xattr(reply, size, inner.xattr(&rq, &cred, number, &name).await);
         });
     }
 
     fn listxattr(&self, from: &KernelRequest, number: INodeNo, size: u32, reply: ReplyXattr) {
-        self.run(from, Operation::ListXattr, |inner, rq| async move {
+        self.run(from, Operation::ListXattr, move |inner, rq| async move {
             reply_xattr(reply, size, inner.xattr_names(&rq, number).await);
         });
     }
 
     fn lseek(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.run(from, Operation::Seek, |inner, rq| async move {
+        self.run(from, Operation::Seek, move |inner, rq| async move {
             match inner.seek(&rq, number, offset, whence).await {
                 Ok(offset) => reply.offset(offset),
                 Err(errno) => reply.error(errno),
@@ -301,7 +362,7 @@ impl Filesystem for FuseOps {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _: Option<SystemTime>,
-        _: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -309,7 +370,9 @@ impl Filesystem for FuseOps {
         reply: ReplyAttr,
     ) {
         let set = convert::set_attributes(mode, uid, gid, size, atime, mtime);
-        let cred = cred(from);
+        // ftruncate: the size of a file that was opened for writing.
+        let by_handle = handle.is_some() && size.is_some() && mode.is_none() && uid.is_none() && gid.is_none();
+        let cred = if by_handle { opened_cred(from) } else { self.cred(from) };
         self.run(from, Operation::SetAttr, move |inner, rq| async move {
             match inner.set_attributes(&rq, &cred, number, &set).await {
                 Ok(attributes) => reply.attr(&inner.attr_ttl, &attributes),
@@ -354,7 +417,7 @@ impl Filesystem for FuseOps {
         reply: ReplyCreate,
     ) {
         let name = name.as_bytes().to_vec();
-        let cred = cred(from);
+        let cred = self.cred(from);
         self.run(from, Operation::Create, move |inner, rq| async move {
             let create = Create { parent, name: &name, kind: NewKind::Regular, mode, umask };
             match inner.create_and_open(&rq, &cred, create, flags).await {
@@ -411,7 +474,7 @@ impl Filesystem for FuseOps {
 
     fn link(&self, from: &KernelRequest, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        let cred = cred(from);
+        let cred = self.cred(from);
         self.run(from, Operation::Link, move |inner, rq| async move {
             let linked = inner.link(&rq, &cred, number, parent, &name).await;
             reply_entry(&inner, reply, linked);
@@ -431,7 +494,7 @@ impl Filesystem for FuseOps {
         reply: ReplyWrite,
     ) {
         let data = bytes::Bytes::copy_from_slice(data);
-        let cred = cred(from);
+        let cred = opened_cred(from);
         let args = convert::write_args(offset, flags.0, write_flags);
         self.run(from, Operation::Write, move |inner, rq| async move {
             let len = data.len() as u32;
@@ -461,7 +524,8 @@ impl Filesystem for FuseOps {
         reply: ReplyEmpty,
     ) {
         let Some(space) = convert::space(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.run_empty(from, Operation::Allocate, reply, move |inner, rq, cred| async move {
+        let cred = opened_cred(from);
+        self.run_empty(from, Operation::Allocate, reply, move |inner, rq, _| async move {
             inner.allocate(&rq, &cred, number, (offset, length), space).await
         });
     }
@@ -479,7 +543,7 @@ impl Filesystem for FuseOps {
         reply: ReplyIoctl,
     ) {
         let Some(request) = flags::IoctlRequest::of(command, data) else { return reply.error(Errno::ENOTTY) };
-        let cred = cred(from);
+        let cred = self.cred(from);
         self.run(from, Operation::Ioctl, move |inner, rq| async move {
             match inner.flags(&rq, &cred, number, request).await {
                 Ok(mut answer) => {
@@ -502,16 +566,18 @@ impl Filesystem for FuseOps {
         reply: ReplyEmpty,
     ) {
         let Some(mode) = convert::xattr_mode(flags) else { return reply.error(Errno::EINVAL) };
+        let cred = self.xattr_cred(from, name);
         let name = name.as_bytes().to_vec();
         let value = value.to_vec();
-        self.run_empty(from, Operation::SetXattr, reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::SetXattr, reply, move |inner, rq, _| async move {
             inner.set_xattr(&rq, &cred, number, (&name, &value), mode).await
         });
     }
 
     fn removexattr(&self, from: &KernelRequest, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let cred = self.xattr_cred(from, name);
         let name = name.as_bytes().to_vec();
-        self.run_empty(from, Operation::RemoveXattr, reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::RemoveXattr, reply, move |inner, rq, _| async move {
             inner.remove_xattr(&rq, &cred, number, &name).await
         });
     }
@@ -530,7 +596,7 @@ impl Filesystem for FuseOps {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let cred = cred(from);
+        let cred = opened_cred(from);
         self.run(from, Operation::Copy, move |inner, rq| async move {
             match inner
                 .copy_range(

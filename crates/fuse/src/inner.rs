@@ -1,7 +1,9 @@
 //! State shared by all operations, and the operations that only read.
 
+use crate::callers::{Caller, FileServer};
 use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
+use crate::lookups::Lookups;
 use crate::name_cache::{LONG_TTL, NameCache, SHORT_TTL};
 use fuser::{
     Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs,
@@ -13,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use weir_files::tree::{Node, Tree, TreeEntry};
-use weir_files::{Attributes, FileError, FileKind, Seek};
+use weir_files::{Acl, Attributes, Cred, FileError, FileFlags, FileKind, Seek, acl_xdr, masks};
 use weir_machine::{Client, Protocol, Request};
 
 /// Directory entries per step of `readdir` and of `readdirplus`.
@@ -38,6 +40,12 @@ pub(crate) struct Inner {
     pub(crate) kernel: Arc<NameCache>,
     /// Whether no other front end changes the pool.
     exclusive_mount: bool,
+    /// The file server for which the mount is, if it is for one: then permissions are checked here.
+    pub(crate) server: Option<FileServer>,
+    /// Whether only the user that mounted it can use the mount.
+    pub(crate) single_user: bool,
+    /// Lookups that the kernel has not forgotten, on a mount for a file server.
+    pub(crate) lookups: Lookups,
     /// Whether the kernel invalidates the page cache on direct writes.
     invalidates_page_cache: OnceLock<bool>,
 }
@@ -69,7 +77,66 @@ impl Inner {
             attr_ttl,
             kernel,
             exclusive_mount,
+            server: None,
+            single_user: false,
+            lookups: Lookups::default(),
             invalidates_page_cache: OnceLock::new(),
+        }
+    }
+
+    /// The same for a file server.
+    pub(crate) fn for_server(self, server: FileServer, single_user: bool) -> Self {
+        Inner { server: Some(server), single_user, ..self }
+    }
+
+    /// Whether opens are of interest: to pin files, or to check permissions.
+    pub(crate) fn tracks_opens(&self) -> bool {
+        self.writable || self.server.is_some()
+    }
+
+    /// Protocol of the requests.
+    pub(crate) fn protocol(&self) -> Protocol {
+        if self.server.is_some() { Protocol::Smb } else { Protocol::Fuse }
+    }
+
+    /// The client of a caller, if it is known: on a mount for a file server it may have to be asked for.
+    pub(crate) fn known_client(&self, caller: Caller) -> Option<Client> {
+        match &self.server {
+            Some(server) => server.known_client(caller),
+            None => Some(self.client(caller.uid())),
+        }
+    }
+
+    /// Asks the file server for the client of a caller.
+    pub(crate) async fn find_client(&self, caller: Caller) -> Client {
+        let Some(server) = &self.server else { return self.client(caller.uid()) };
+        let name = server.client_name(caller).await;
+        let client = self.tree.accounts().client(Protocol::Smb, &name);
+        server.keep_client(caller, client.clone());
+        client
+    }
+
+    /// Credentials of a caller for operations on names and on files that are not open. The kernel has checked
+    /// permissions, except on a mount for a file server.
+    pub(crate) fn cred(&self, caller: Caller) -> Cred {
+        match &self.server {
+            Some(server) => server.cred(caller),
+            None => caller.opened_cred(),
+        }
+    }
+
+    /// Counts a lookup of a file and holds the file, on a mount for a file server.
+    async fn count_lookup(&self, rq: &Request, node: Node) -> Result<(), Errno> {
+        if self.server.is_some() && self.lookups.add(node) {
+            self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets lookups of a file.
+    pub(crate) async fn forget(&self, rq: &Request, node: Node, lookups: u64) {
+        if self.lookups.forget(node, lookups) {
+            self.release(rq, node).await;
         }
     }
 
@@ -105,14 +172,34 @@ impl Inner {
         self.inodes.number(node).ok_or(Errno::ENFILE)
     }
 
-    pub(crate) async fn entry(&self, rq: &Request, parent: INodeNo, name: &[u8]) -> Result<Entry, Errno> {
+    pub(crate) async fn entry(&self, rq: &Request, cred: &Cred, parent: INodeNo, name: &[u8]) -> Result<Entry, Errno> {
         let dir = self.node(parent)?;
+        self.require(rq, cred, dir, masks::EXECUTE).await?;
         let node = self.tree.lookup(rq, dir, name).await.map_err(|e| report(rq, &e))?;
-        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
-        self.entry_for(rq, (parent, name), node, &attributes).await
+        self.entry_of(rq, (parent, name), node).await
     }
 
-    /// Builds the entry of a name in directory `parent`.
+    /// Builds the entry of a name whose file was found. The file is held before its attributes are read: it may be removed
+    /// at any time.
+    pub(crate) async fn entry_of(
+        &self,
+        rq: &Request,
+        (parent, name): (INodeNo, &[u8]),
+        node: Node,
+    ) -> Result<Entry, Errno> {
+        self.count_lookup(rq, node).await?;
+        let entry = async {
+            let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
+            self.build_entry(rq, (parent, name), node, &attributes).await
+        };
+        let entry = entry.await;
+        if entry.is_err() {
+            self.forget(rq, node, 1).await;
+        }
+        entry
+    }
+
+    /// Builds the entry of a name in directory `parent` and counts the lookup.
     pub(crate) async fn entry_for(
         &self,
         rq: &Request,
@@ -120,7 +207,23 @@ impl Inner {
         node: Node,
         attributes: &Attributes,
     ) -> Result<Entry, Errno> {
-        let mut entry_ttl = self.attr_ttl;
+        self.count_lookup(rq, node).await?;
+        let entry = self.build_entry(rq, (parent, name), node, attributes).await;
+        if entry.is_err() {
+            self.forget(rq, node, 1).await;
+        }
+        entry
+    }
+
+    async fn build_entry(
+        &self,
+        rq: &Request,
+        (parent, name): (INodeNo, &[u8]),
+        node: Node,
+        attributes: &Attributes,
+    ) -> Result<Entry, Errno> {
+        let may_cache = self.server.is_none() || self.may_cache_names(rq, self.node(parent)?).await?;
+        let mut entry_ttl = if may_cache { self.attr_ttl } else { Duration::ZERO };
         if self.exclusive_mount {
             let dir = self.node(parent)?;
             let exact = self.tree.has_exact_names(rq, dir).await.map_err(|e| report(rq, &e))?;
@@ -197,6 +300,7 @@ impl Inner {
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
         let mut cookie = from;
+        let may_cache = self.may_cache_names(rq, node).await?;
         loop {
             let page = self.page(rq, node, cookie, PLUS_ENTRIES).await?;
             let attributes = join_all(page.iter().map(|entry| self.tree.attributes(rq, entry.node))).await;
@@ -206,13 +310,18 @@ impl Inner {
                 let generation = attributes.as_ref().map(|a| a.generation).unwrap_or(0);
                 // An unreadable file is listed with a TTL of zero, so that an access to it returns the error.
                 let (attributes, attr_ttl) = match attributes {
-                    Some(attributes) => (convert::attributes(number, &attributes), self.attr_ttl),
+                    Some(attributes) if may_cache => (convert::attributes(number, &attributes), self.attr_ttl),
+                    Some(attributes) => (convert::attributes(number, &attributes), Duration::ZERO),
                     None => (placeholder_attr(number, entry.kind), Duration::ZERO),
                 };
                 let name = OsStr::from_bytes(&entry.name);
                 let ino = INodeNo(number);
                 if reply.add(ino, entry.cookie, name, &attr_ttl, &attributes, Generation(generation)) {
                     return Ok(());
+                }
+                // The kernel counts no lookup for the directory itself and its parent.
+                if entry.name != b"." && entry.name != b".." && number != UNKNOWN {
+                    self.count_lookup(rq, entry.node).await?;
                 }
                 cookie = entry.cookie;
             }
@@ -231,13 +340,37 @@ impl Inner {
         if entry.node.branch == dir.branch { self.number(entry.node).unwrap_or(UNKNOWN) } else { UNKNOWN }
     }
 
-    pub(crate) async fn xattr(&self, rq: &Request, number: INodeNo, name: &[u8]) -> Result<bytes::Bytes, Errno> {
-        let value = self.tree.xattr(rq, self.node(number)?, name).await;
-        value.map_err(|e| report(rq, &e))?.ok_or(Errno::NO_XATTR)
+    pub(crate) async fn xattr(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        number: INodeNo,
+        name: &[u8],
+    ) -> Result<bytes::Bytes, Errno> {
+        let node = self.node(number)?;
+        self.require_xattr(rq, cred, node, name).await?;
+        if name == acl_xdr::NAME {
+            return Ok(acl_xdr::encode(&self.acl(rq, node).await?).into());
+        }
+        self.tree.xattr(rq, node, name).await.map_err(|e| report(rq, &e))?.ok_or(Errno::NO_XATTR)
     }
 
+    /// The ACL of a file, or of the mode of a synthetic directory.
+    async fn acl(&self, rq: &Request, node: Node) -> Result<Acl, Errno> {
+        match self.tree.acl(rq, node).await.map_err(|e| report(rq, &e))? {
+            Some(acl) => Ok(acl),
+            None => Ok(Acl::from_mode(self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?.mode)),
+        }
+    }
+
+    /// Names of the extended attributes. The ACL is among them if it is not equivalent to the mode.
     pub(crate) async fn xattr_names(&self, rq: &Request, number: INodeNo) -> Result<Vec<u8>, Errno> {
-        let names = self.tree.xattr_names(rq, self.node(number)?).await.map_err(|e| report(rq, &e))?;
+        let node = self.node(number)?;
+        let mut names = self.tree.xattr_names(rq, node).await.map_err(|e| report(rq, &e))?;
+        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
+        if !node.is_synthetic() && !attributes.flags.has(FileFlags::ACL_TRIVIAL) && !self.acl(rq, node).await?.trivial {
+            names.push(acl_xdr::NAME.to_vec());
+        }
         Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
     }
 

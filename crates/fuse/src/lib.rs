@@ -31,20 +31,28 @@
 //! `sync`.
 //!
 //! **Permissions.** The kernel checks modes and POSIX ACLs (`default_permissions`, `FUSE_POSIX_ACL`); the file system
-//! skips these checks and enforces only the rules that apply to every user. NFSv4 ACLs, which Linux cannot represent,
-//! are not visible here.
+//! skips these checks and enforces only the rules that apply to every user. The kernel knows nothing of NFSv4 ACLs: they are
+//! the extended attribute `system.nfs4_acl_xdr` ([`weir_files::acl_xdr`]), and every change of it is checked here, because the
+//! kernel allows any user to set attributes of that namespace.
+//!
+//! **Mounts for a file server** ([`mount_for_server`]): the kernel checks nothing and the ACL decides, see [`access`]; each
+//! operation is accounted to the server's client, see [`callers`]; files stay while the kernel knows them, see [`lookups`].
 //!
 //! **Errors.** [`convert::errno`] is the only mapping from file errors to errno values. A read that hits an
 //! unreadable block fails; the kernel retries page by page, so only the pages of that block are lost. Reads are never
 //! short, because the kernel would take a short read for the end of the file.
 
+mod access;
+mod callers;
 mod changes;
 mod convert;
 mod flags;
 mod fuse_ops;
 mod inner;
 mod inodes;
+mod lookups;
 mod mount;
 mod name_cache;
 
-pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount, unmount_stale};
+pub use callers::Clients;
+pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount, mount_for_server, unmount_stale};

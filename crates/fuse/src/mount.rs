@@ -4,6 +4,7 @@
 //! which the kernel closes the session, or by [`Unmounter::unmount`]. If the mount is busy, it is detached: it
 //! disappears from the directory tree immediately and the program can exit.
 
+use crate::callers::{Clients, FileServer};
 use crate::fuse_ops::FuseOps;
 use crate::inner::Inner;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 use weir_files::tree::Tree;
-use weir_machine::{Protocol, RequestTotals, Tasks};
+use weir_machine::{Machine, RequestTotals, Tasks};
 
 /// Error of mounting or of a mount's session.
 #[derive(Debug, Error)]
@@ -82,6 +83,34 @@ pub fn mount(
     path: &Path,
     options: &MountOptions,
 ) -> Result<Mounted, FuseError> {
+    let inner = Inner::new(tree, options.writable, options.exclusive);
+    mount_inner(inner, MountOption::DefaultPermissions, tasks, path, options)
+}
+
+/// Mounts `tree` at `path` for a file server that acts for its clients: ACLs decide instead of modes, and operations are
+/// accounted to the clients that `clients` names. Other processes are refused nothing that their user may do.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_for_server(
+    tree: impl Into<Arc<Tree>>,
+    machine: &Machine,
+    clients: Arc<dyn Clients>,
+    path: &Path,
+    options: &MountOptions,
+) -> Result<Mounted, FuseError> {
+    let server = FileServer::new(machine.clock.clone(), clients);
+    let inner = Inner::new(tree, options.writable, false).for_server(server, !options.allow_other);
+    mount_inner(inner, MountOption::NoExec, machine.tasks.clone(), path, options)
+}
+
+fn mount_inner(
+    inner: Inner,
+    checks: MountOption,
+    tasks: Tasks,
+    path: &Path,
+    options: &MountOptions,
+) -> Result<Mounted, FuseError> {
     let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
     let path = path.canonicalize().map_err(point)?;
     if !path.metadata().map_err(point)?.is_dir() {
@@ -91,7 +120,7 @@ pub fn mount(
     let mut config = Config::default();
     config.mount_options = vec![
         if options.writable { MountOption::RW } else { MountOption::RO },
-        MountOption::DefaultPermissions,
+        checks,
         MountOption::FSName(options.source.clone()),
         MountOption::Subtype("weir".into()),
     ];
@@ -101,7 +130,7 @@ pub fn mount(
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = false;
-    let inner = Arc::new(Inner::new(tree, options.writable, options.exclusive));
+    let inner = Arc::new(inner);
     let ops = FuseOps { inner: Arc::clone(&inner), tasks };
     let refused = |why: io::Error| {
         let helper = ["fusermount3", "fusermount"].iter().any(|name| is_on_path(name));
@@ -143,7 +172,7 @@ impl Mounted {
 
     /// Totals of all requests so far.
     pub fn served(&self) -> RequestTotals {
-        self.inner.tree.accounts().protocol(Protocol::Fuse)
+        self.inner.tree.accounts().protocol(self.inner.protocol())
     }
 
     /// Blocks until the mount is gone.

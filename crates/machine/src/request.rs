@@ -115,11 +115,13 @@ pub enum Protocol {
     Nbd,
     /// A FUSE mount.
     Fuse,
+    /// SMB, through a FUSE mount for smbd.
+    Smb,
 }
 
 impl Protocol {
     /// All protocols, in the order of their discriminants.
-    pub const ALL: [Protocol; 4] = [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse];
+    pub const ALL: [Protocol; 5] = [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse, Protocol::Smb];
 
     /// The protocol's name in tables.
     pub fn name(self) -> &'static str {
@@ -128,6 +130,7 @@ impl Protocol {
             Protocol::Nfs3 => "nfs3",
             Protocol::Nbd => "nbd",
             Protocol::Fuse => "fuse",
+            Protocol::Smb => "smb",
         }
     }
 }

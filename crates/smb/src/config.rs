@@ -82,6 +82,8 @@ fn global_lines(global: &Global<'_>, guests: bool) -> Result<Lines, SmbError> {
         ("ncalrpc dir", in_runtime("ncalrpc")),
         // To standard output, from which Weir takes it into its own log.
         ("log level", "1".into()),
+        // Beside it, smbd makes a directory for core dumps.
+        ("log file", in_runtime("log/smbd.log")),
         ("guest account", global.guest_account.to_owned()),
         ("map to guest", if guests { "Bad User" } else { "Never" }.into()),
         // No printers, and no shares that users define.

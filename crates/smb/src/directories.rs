@@ -81,7 +81,7 @@ impl Directories {
             make_private(path, if is_root { PASSABLE_MODE } else { DIRECTORY_MODE })?;
         }
         make_private(&self.state.join("private"), DIRECTORY_MODE)?;
-        for name in ["lock", "state", "cache", "pid", "ncalrpc"] {
+        for name in ["lock", "state", "cache", "pid", "ncalrpc", "log"] {
             make_private(&self.runtime.join(name), DIRECTORY_MODE)?;
         }
         Ok(())

@@ -194,14 +194,15 @@ impl Core {
         write_private(&self.directories().configuration(), text.as_bytes())
     }
 
-    /// Starts the server. It ends with its handle; its standard input is a pipe that closes when this process ends.
+    /// Starts the server, in a process group of its own: it sends signals to its group, and a terminal's Ctrl-C is for this
+    /// process, which then stops the server.
     fn spawn(&self) -> Result<Child, SmbError> {
         let mut command = run::command(&self.programs.smbd);
         let mut configuration = std::ffi::OsString::from("--configfile=");
         configuration.push(self.directories().configuration());
         command.args(["--foreground", "--no-process-group", "--debug-stdout"]).arg(configuration);
         self.users().show_accounts(&mut command)?;
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         command.spawn().map_err(|why| SmbError::Run { program: "smbd".into(), why })
     }
 

@@ -140,6 +140,7 @@ pub(crate) async fn sessions(
     Status::decode(&run_smbstatus(clock, programs, directories, &["--processes", "--fast"]).await?)
 }
 
+/// Runs `smbstatus` with the libraries that show it the user ID 0 and the accounts of smbd.
 async fn run_smbstatus(
     clock: &Clock,
     programs: &Programs,
@@ -148,28 +149,35 @@ async fn run_smbstatus(
 ) -> Result<String, SmbError> {
     let program = programs.smbstatus.as_ref().ok_or(SmbError::NoProgram { program: "smbstatus" })?;
     let root = rustix::process::geteuid().is_root();
-    let mut command = match &programs.uid_wrapper {
-        _ if root => run::command(program),
-        Some(library) => {
-            let mut command = run::command(program);
-            command.env("LD_PRELOAD", library).env("UID_WRAPPER", "1").env("UID_WRAPPER_ROOT", "1");
-            command
-        }
-        None => {
+    let uid_wrapper = programs.uid_wrapper.as_ref().filter(|_| !root);
+    let mut command = match uid_wrapper {
+        None if !root => {
             let mut command = run::command(std::path::Path::new("unshare"));
             command.arg("--map-root-user").arg(program);
             command
         }
+        _ => run::command(program),
     };
-    command.arg("--configfile").arg(directories.configuration()).arg("--json").args(flags);
+    if uid_wrapper.is_some() {
+        command.env("UID_WRAPPER", "1").env("UID_WRAPPER_ROOT", "1");
+    }
+    let [passwd, group] = directories.accounts();
+    let nss_wrapper = programs.nss_wrapper.as_ref().filter(|_| passwd.is_file() && group.is_file());
+    if nss_wrapper.is_some() {
+        command.env("NSS_WRAPPER_PASSWD", passwd).env("NSS_WRAPPER_GROUP", group);
+    }
+    let libraries: Vec<String> =
+        uid_wrapper.into_iter().chain(nss_wrapper).map(|library| library.display().to_string()).collect();
+    if !libraries.is_empty() {
+        command.env("LD_PRELOAD", libraries.join(":"));
+    }
+    command.arg("--configfile").arg(directories.configuration()).args(["--json", "--resolve-uids"]).args(flags);
     run::output(clock, &mut command, None, STATUS_TIME).await.map_err(|error| match error {
-        SmbError::Run { .. } | SmbError::Failed { .. } if !root && programs.uid_wrapper.is_none() => {
-            SmbError::NoLibrary {
-                library: "libuid_wrapper.so",
-                why: "smbstatus works for root alone".into(),
-                package: "libuid-wrapper",
-            }
-        }
+        SmbError::Run { .. } | SmbError::Failed { .. } if !root && uid_wrapper.is_none() => SmbError::NoLibrary {
+            library: "libuid_wrapper.so",
+            why: "smbstatus works for root alone".into(),
+            package: "libuid-wrapper",
+        },
         other => other,
     })
 }

@@ -32,6 +32,14 @@ pub trait Opener: Send + Sync {
     /// [`FileError::NoKey`] if it is encrypted and its key is not loaded; [`FileError::NotFound`] if it was
     /// destroyed, even if its name was reused.
     fn open<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, Arc<dyn Files>>;
+
+    /// Time of creation of a snapshot, in seconds since 1970.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`] if it was destroyed.
+    fn created_s<'a>(&'a self, _rq: &'a Request, _export: &'a Export) -> FileFuture<'a, u64> {
+        ready(Ok(0)).boxed()
+    }
 }
 
 fn refused<'a, T: Send + 'a>() -> FileFuture<'a, T> {

@@ -88,9 +88,14 @@ impl Tree {
         if let Some((name, object)) = control {
             enter(name, at(object), Position::Fixed(AFTER_CONTROL));
         }
+        let shadow;
         let members = match node.object {
             Node::ROOT => &branch.children,
             Node::SNAPSHOTS => &branch.snapshots,
+            Node::SHADOW => {
+                shadow = self.shadow_names(rq, branch).await?;
+                &shadow.names
+            }
             _ => return Ok(()),
         };
         for (number, name, index) in members.after(member).take(max) {
