@@ -94,7 +94,9 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
         ready.tell()?;
         opened.until_stopped(&mut stop).await;
         if let Some(smb) = &smb {
+            let served = smb.served();
             smb.stop().await;
+            served.iter().for_each(|served| eprintln!("{}", summary("smb", served)));
         }
         service.stop().await;
         for (protocol, served) in service.served() {

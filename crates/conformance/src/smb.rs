@@ -31,7 +31,7 @@ use crate::process::weir;
 use crate::report::Report;
 use crate::suites::program;
 use crate::zdb::{Tools, output};
-use server::{PASSWORD, SHARE, Server, USER};
+use server::{PASSWORD, SHARE, SMBCACLS_PORT, Server, USER};
 
 const DEVICE_BYTES: u64 = 1 << 30;
 /// Time within which a killed server serves again.
@@ -103,8 +103,11 @@ fn snapshots(server: &Server, folder: &Path, devices: &Path) -> Verdict {
 }
 
 fn smbcacls(server: &Server, file: &str, words: &[&str]) -> Result<String, JudgeError> {
+    if server.port != SMBCACLS_PORT {
+        return Err(JudgeError::Missing { what: "port 445, the only one that smbcacls knows, is in use".into() });
+    }
     let mut command = Command::new(program("WEIR_SMBCACLS", "smbcacls")?);
-    command.args(["-p", &server.port.to_string(), "-U", &format!("{USER}%{PASSWORD}")]);
+    command.args(["-U", &format!("{USER}%{PASSWORD}")]);
     let output = output(command.arg(format!("//127.0.0.1/{SHARE}")).arg(file).args(words))?;
     Ok(String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned())
 }
@@ -141,7 +144,10 @@ fn stored_acl(machine: &Machine, devices: &Path) -> Result<Acl, JudgeError> {
     })
 }
 
-fn in_pool(machine: &Machine, devices: &Path) -> Verdict {
+fn in_pool(machine: &Machine, devices: &Path, is_set: bool) -> Verdict {
+    if !is_set {
+        return Err(JudgeError::Missing { what: "smbcacls set no ACL".into() });
+    }
     let acl = stored_acl(machine, devices)?;
     let is_there =
         acl.entries.iter().any(|ace| ace.who == AceWho::Group(4711) && ace.kind == 0 && ace.mask == 0x12_0089);
@@ -198,11 +204,16 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let devices = top.path().join("devices");
     std::fs::create_dir(&devices).map_err(|e| failed("a folder", e))?;
     new_pool(&machine, &devices, SHARE, DEVICE_BYTES)?;
+    for property in ["aclinherit=passthrough", "aclmode=passthrough"] {
+        let mut command = Command::new(weir()?);
+        if !output(command.env("WEIR_POOL_DIRS", &devices).args(["zfs", "set", property, SHARE]))?.status.success() {
+            return Err(failed("weir zfs set", property));
+        }
+    }
     let pass = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o711);
     std::fs::set_permissions(top.path(), pass).map_err(|e| failed("chmod", e))?;
     let server = Server::weir(&top.path().join("weir"), &devices, SHARE)?;
-    let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
-    std::fs::set_permissions(server.mount(SHARE)?, open).map_err(|e| failed("chmod of the share", e))?;
+    server.open_to_all()?;
     let scratch = top.path().join("scratch");
     std::fs::create_dir(&scratch).map_err(|e| failed("a folder", e))?;
     book(report, "smb files", files(&server, &scratch));
@@ -217,8 +228,9 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
         }
         Err(error) => book(report, "smb torture", Err(error)),
     }
+    let is_set = server.port == SMBCACLS_PORT;
     server.stop()?;
-    book(report, "smb ACLs in the pool", in_pool(&machine, &devices));
+    book(report, "smb ACLs in the pool", in_pool(&machine, &devices, is_set));
     let mut wrong = Vec::new();
     demand_clean(&Tools::find().ok(), &devices, SHARE, "after SMB", &mut wrong)?;
     book(report, "smb zdb", verdict("no leaks, where OpenZFS's zdb is present".into(), wrong));

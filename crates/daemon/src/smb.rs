@@ -9,10 +9,12 @@
 
 use crate::exports::{Exports, OpenPool};
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, select};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use thiserror::Error;
 use weir_dsl::props::Value;
 use weir_fuse::{Clients, FuseError, MountOptions, Mounted, mount_for_server, unmount_stale};
@@ -25,6 +27,9 @@ pub use weir_smb::{
 
 /// Threads that read requests from the kernel; a request that waits for a disk occupies none.
 const THREADS: usize = 4;
+
+/// Time for the kernel to end a mount after it was unmounted.
+const END_TIME: Duration = Duration::from_secs(5);
 
 /// Error of serving SMB.
 #[derive(Debug, Error)]
@@ -147,14 +152,27 @@ impl SmbService {
             match mounted.unmounter().unmount() {
                 // A mount in use is detached and ends with its last user.
                 Ok(true) => tracing::warn!(pool, "the mount for SMB was in use and was detached"),
-                Ok(false) => {
-                    let joined = tokio::task::spawn_blocking(move || mounted.join()).await;
-                    if let Ok(Err(error)) = joined {
-                        tracing::warn!(pool, %error, "the mount for SMB ended with an error");
-                    }
-                }
+                Ok(false) => self.until_ended(&pool, mounted).await,
                 Err(error) => tracing::warn!(pool, %error, "the mount for SMB cannot be unmounted"),
             }
+        }
+    }
+
+    /// Waits until the kernel has ended a mount. A copy of it in another mount namespace (a container, a service) keeps it
+    /// for as long as that namespace exists.
+    async fn until_ended(&self, pool: &str, mounted: Mounted) {
+        let (done, ended) = tokio::sync::oneshot::channel();
+        let join = move || {
+            // The receiver may have given up.
+            let _ = done.send(mounted.join());
+        };
+        if let Err(error) = std::thread::Builder::new().name("weir-unmount".into()).spawn(join) {
+            tracing::warn!(pool, %error, "cannot wait for the end of the mount for SMB");
+        }
+        match select(ended, pin!(self.machine.clock.sleep(END_TIME))).await {
+            Either::Left((Ok(Err(error)), _)) => tracing::warn!(pool, %error, "the mount for SMB ended with an error"),
+            Either::Left(_) => {}
+            Either::Right(_) => tracing::warn!(pool, "the mount for SMB is still used in another mount namespace"),
         }
     }
 

@@ -6,7 +6,7 @@
 //!   GETXATTR   read (user.*), read the ACL             changes    checked by the file system (`weir_files::writing`)
 //! ```
 //!
-//! Operations on an open file (read, write, fsync, fallocate, ftruncate, copies) are not checked again, as POSIX demands. The
+//! The owner may always open its file, as with NFS. Operations on an open file (read, write, fsync, fallocate, ftruncate, copies) are not checked again, as POSIX demands. The
 //! kernel does not ask for names that it has cached, so it may cache only names in directories that everyone may search,
 //! unless the mount has a single user.
 
@@ -62,6 +62,10 @@ impl Inner {
             let posix = self.tree.xattr(rq, node, POSIX_ACCESS).await.map_err(|e| report(rq, &e))?;
             (granted, _) =
                 permission::granted_mask(cred, &AccessInfo { posix: posix.as_deref(), acl: acl.as_ref(), ..by_mode });
+        }
+        if cred.uid == attributes.uid {
+            // As for NFS: smbd has checked the client's open, and opens for more than the client asked for.
+            granted |= masks::READ_DATA | masks::WRITE_DATA | masks::APPEND_DATA;
         }
         if granted & mask == mask { Ok(()) } else { Err(Errno::EACCES) }
     }

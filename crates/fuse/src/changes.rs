@@ -21,6 +21,9 @@ pub(crate) struct Create<'a> {
     pub(crate) umask: u32,
 }
 
+/// Bits that new files do not have on a mount for a file server.
+const SERVER_UMASK: u32 = 0o022;
+
 impl Inner {
     /// Opens a file with the rights in `mask`: pins it until `close`.
     pub(crate) async fn open(&self, rq: &Request, cred: &Cred, number: INodeNo, mask: u32) -> Result<(), Errno> {
@@ -61,7 +64,10 @@ impl Inner {
         new: New,
     ) -> Result<(Node, Attributes), Errno> {
         let dir = self.node(create.parent)?;
-        let new = New { mode: create.mode & 0o7777, umask: create.umask, ..new };
+        // smbd asks for modes that allow all users everything and relies on ACLs; where a directory has none to inherit, new
+        // files are writable by their owner alone.
+        let umask = if cred.checked { create.umask } else { create.umask | SERVER_UMASK };
+        let new = New { mode: create.mode & 0o7777, umask, ..new };
         self.tree.create(rq, cred, dir, create.name, &new).await.map_err(|e| report(rq, &e))
     }
 

@@ -81,7 +81,8 @@ fn global_lines(global: &Global<'_>, guests: bool) -> Result<Lines, SmbError> {
         ("pid directory", in_runtime("pid")),
         ("ncalrpc dir", in_runtime("ncalrpc")),
         // To standard output, from which Weir takes it into its own log.
-        ("log level", "1".into()),
+        // The audit log names the account of each logon.
+        ("log level", "1 auth_json_audit:3".into()),
         // Beside it, smbd makes a directory for core dumps.
         ("log file", in_runtime("log/smbd.log")),
         ("guest account", global.guest_account.to_owned()),

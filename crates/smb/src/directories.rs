@@ -10,6 +10,9 @@ const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 /// Mode of root's two directories: smbd enters the mount and reads the accounts under the identity of each SMB user.
 const PASSABLE_MODE: u32 = 0o711;
+/// Mode of root's directories of locks and sockets. The processes of connections look for each other there under the identity
+/// of an SMB user; what must not be read has a mode of its own.
+const SEARCHABLE_MODE: u32 = 0o755;
 /// Mode of the lists of accounts, which smbd reads again under the identity of an SMB user.
 const READABLE_MODE: u32 = 0o644;
 
@@ -36,6 +39,11 @@ impl Directories {
     /// The pid file that smbd writes.
     pub(crate) fn pid_file(&self) -> PathBuf {
         self.runtime.join("pid/smbd.pid")
+    }
+
+    /// The users of the server's connections, by address.
+    pub(crate) fn logons(&self) -> PathBuf {
+        self.runtime.join("logons")
     }
 
     /// The mount that smbd serves.
@@ -82,7 +90,7 @@ impl Directories {
         }
         make_private(&self.state.join("private"), DIRECTORY_MODE)?;
         for name in ["lock", "state", "cache", "pid", "ncalrpc", "log"] {
-            make_private(&self.runtime.join(name), DIRECTORY_MODE)?;
+            make_private(&self.runtime.join(name), if is_root { SEARCHABLE_MODE } else { DIRECTORY_MODE })?;
         }
         Ok(())
     }
@@ -142,7 +150,9 @@ mod tests {
         directories.create().unwrap();
         directories.create().unwrap();
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
-        assert_eq!([mode(&directories.state.join("private")), mode(&directories.runtime.join("pid"))], [0o700, 0o700]);
+        assert_eq!(mode(&directories.state.join("private")), 0o700);
+        let searchable = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+        assert_eq!(mode(&directories.runtime.join("lock")), searchable);
         let passable = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
         assert_eq!([mode(&directories.state), mode(&directories.runtime)], [passable; 2]);
         let conf = directories.configuration();

@@ -24,6 +24,8 @@ fn values_target(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     parse_pid(&text);
     real_uid(&text);
+    crate::logons::Logon::decode(&text);
+    crate::logons::parse(&text);
     is_command_of(data, Path::new("/run/smb.conf"));
     for user in users::parse_list(&text) {
         assert!(users::check_name(&user.name).is_ok());

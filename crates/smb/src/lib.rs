@@ -38,6 +38,7 @@ pub mod directories;
 mod error;
 pub mod fuzz;
 mod leftovers;
+mod logons;
 pub mod programs;
 mod run;
 mod server;

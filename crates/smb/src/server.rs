@@ -12,6 +12,7 @@ use crate::config::{self, Global};
 use crate::directories::{Directories, write_private};
 use crate::error::SmbError;
 use crate::leftovers;
+use crate::logons::Logons;
 use crate::programs::Programs;
 use crate::run;
 use crate::share::Share;
@@ -42,7 +43,7 @@ const CALM_TIME: Duration = Duration::from_secs(60);
 /// Time for `smbcontrol`.
 const CONTROL_TIME: Duration = Duration::from_secs(10);
 /// Maximum length of a line of the server that is logged, in bytes.
-const MAX_LINE_LEN: usize = 1000;
+const MAX_LINE_LEN: usize = 4000;
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -75,6 +76,7 @@ struct Core {
     /// The shares of the configuration; held while it is replaced.
     shares: AsyncMutex<Vec<Share>>,
     last_line: Mutex<String>,
+    logons: Logons,
 }
 
 impl Samba {
@@ -93,8 +95,10 @@ impl Samba {
         }
         let address = SocketAddr::new(options.listen, options.port);
         let clients = Arc::new(Clients::new(&machine.clock, &programs, &options.directories));
+        let logons = Logons::new(options.directories.logons());
         let core = Arc::new(Core {
             machine: machine.clone(),
+            logons,
             options,
             programs,
             clients,
@@ -267,6 +271,9 @@ impl Core {
         let line = line.trim();
         // The head of a message: `[2026/11/24 09:48:57.446124,  0] ../../source3/smbd/server.c:1741(main)`.
         if line.is_empty() || line.starts_with('[') && line.ends_with(')') {
+            return;
+        }
+        if line.starts_with('{') && self.logons.take(line) {
             return;
         }
         if line.contains("INTERNAL ERROR") || line.contains("PANIC") || line.starts_with("ERROR") {

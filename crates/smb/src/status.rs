@@ -9,6 +9,7 @@
 
 use crate::directories::Directories;
 use crate::error::SmbError;
+use crate::logons;
 use crate::programs::Programs;
 use crate::run;
 use serde_json::Value;
@@ -31,6 +32,8 @@ pub struct Connection {
     pub user: String,
     /// Address of the client, without its port.
     pub address: String,
+    /// Address and port, as smbd writes them.
+    pub endpoint: String,
     /// Dialect: `SMB3_11`.
     pub dialect: String,
     /// Cipher of the signatures; empty if messages are not signed.
@@ -102,6 +105,7 @@ fn session(session: &Value) -> (String, Connection) {
         uid: at(session, &["uid"]).and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
         user: text_at(session, &["username"]),
         address: address_of(&text_at(session, &["hostname"])),
+        endpoint: text_at(session, &["hostname"]),
         dialect: text_at(session, &["session_dialect"]),
         signing: cipher("signing"),
         encryption: cipher("encryption"),
@@ -125,7 +129,7 @@ fn address_of(hostname: &str) -> String {
 /// # Errors
 /// If `smbstatus` is not installed, fails, or neither of the two is available.
 pub(crate) async fn read(clock: &Clock, programs: &Programs, directories: &Directories) -> Result<Status, SmbError> {
-    Status::decode(&run_smbstatus(clock, programs, directories, &[]).await?)
+    decode_named(&run_smbstatus(clock, programs, directories, &[]).await?, directories)
 }
 
 /// The sessions, without their shares.
@@ -137,7 +141,14 @@ pub(crate) async fn sessions(
     programs: &Programs,
     directories: &Directories,
 ) -> Result<Status, SmbError> {
-    Status::decode(&run_smbstatus(clock, programs, directories, &["--processes", "--fast"]).await?)
+    decode_named(&run_smbstatus(clock, programs, directories, &["--processes", "--fast"]).await?, directories)
+}
+
+/// Decodes the connections, with the users' names as they logged on.
+fn decode_named(said: &str, directories: &Directories) -> Result<Status, SmbError> {
+    let mut status = Status::decode(said)?;
+    logons::name_users(&mut status, &directories.logons());
+    Ok(status)
 }
 
 /// Runs `smbstatus` with the libraries that show it the user ID 0 and the accounts of smbd.
@@ -206,6 +217,7 @@ mod tests {
             uid: Some(65_534),
             user: "ann".into(),
             address: "127.0.0.1".into(),
+            endpoint: "ipv4:127.0.0.1:54996".into(),
             dialect: "SMB3_11".into(),
             signing: "AES-128-GMAC".into(),
             encryption: String::new(),
@@ -216,6 +228,7 @@ mod tests {
             uid: None,
             user: "bob".into(),
             address: "fe80::1".into(),
+            endpoint: "ipv6:fe80::1:445".into(),
             dialect: "SMB2_10".into(),
             signing: String::new(),
             encryption: "AES-128-GCM".into(),

@@ -4,6 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use weir_files::{AceWho, Acl, acl_xdr};
+use weir_format::acl::Ace;
+
 use crate::JudgeError;
 use crate::kill::failed;
 use crate::process::{Running, weir};
@@ -15,6 +18,13 @@ pub const USER: &str = "weirjudge";
 pub const PASSWORD: &str = "Judge.7890";
 /// The share of both servers.
 pub const SHARE: &str = "judged";
+
+/// The only port that smbcacls knows.
+pub const SMBCACLS_PORT: u16 = 445;
+
+fn is_free(port: u16) -> bool {
+    std::net::TcpListener::bind(("127.0.0.1", port)).is_ok()
+}
 
 /// A running server.
 pub struct Server {
@@ -65,8 +75,11 @@ impl Server {
         if !adding.wait().map_err(|e| failed("weir smb user add", e))?.success() {
             return Err(failed("weir smb user add", "it failed"));
         }
+        let port = if is_free(SMBCACLS_PORT) { SMBCACLS_PORT } else { 0 };
         let mut command = weir_in(folder)?;
-        command.args(["serve", "--smb", "--smb-port", "0", "--nfs-port", "0", "--nbd-port", "0", "-d"]).arg(devices);
+        command
+            .args(["serve", "--smb", "--smb-port", &port.to_string(), "--nfs-port", "0", "--nbd-port", "0", "-d"])
+            .arg(devices);
         let mut running = Running::start(command.arg(pool))?;
         let lines = running.wait_for(|line| line.trim() == "ready")?;
         let port = lines.iter().find_map(|line| line.strip_prefix("smbclient -p ")?.split(' ').next()?.parse().ok());
@@ -87,21 +100,24 @@ impl Server {
         found.next().ok_or_else(|| failed("the runtime directory", "no smbd runs there"))
     }
 
-    /// Where the pool is mounted for smbd.
-    pub fn mount(&self, pool: &str) -> Result<PathBuf, JudgeError> {
-        Ok(self.runtime()?.join("mnt").join(pool))
+    /// Gives the share the ACL of [`open_to_all`].
+    ///
+    /// # Errors
+    /// If no smbd runs, or the ACL cannot be set.
+    pub fn open_to_all(&self) -> Result<(), JudgeError> {
+        open_to_all(&self.runtime()?.join("mnt").join(SHARE), "system.nfs4_acl_xdr")
     }
 
-    /// Starts the same smbd with the same options over a folder of this machine. ACLs are those of Samba's own module.
+    /// Starts the same smbd with the same options over a folder of this machine. ACLs are an attribute that smbd alone
+    /// evaluates.
     ///
     /// # Errors
     /// If it does not start.
     pub fn other(weir: &Server, folder: &Path) -> Result<Server, JudgeError> {
-        use std::os::unix::fs::PermissionsExt;
         passable(folder)?;
         let share = folder.join("share");
         std::fs::create_dir_all(&share).map_err(|e| failed("a share", e))?;
-        std::fs::set_permissions(&share, std::fs::Permissions::from_mode(0o777)).map_err(|e| failed("chmod", e))?;
+        open_to_all(&share, OTHER_ACL)?;
         for name in ["lock", "state", "cache", "pid", "ncalrpc", "log", "private"] {
             std::fs::create_dir_all(folder.join(name)).map_err(|e| failed("a folder", e))?;
         }
@@ -176,17 +192,33 @@ impl Server {
     }
 }
 
-/// Weir's configuration with other directories, and with Samba's own ACLs instead of those of ZFS.
+/// The ACL on the other file system: any user may set attributes of this namespace.
+const OTHER_ACL: &str = "user.nfs4_acl_xdr";
+
+/// Gives a share's directory an ACL that permits everyone everything and is inherited, as shares have on Windows.
+fn open_to_all(folder: &Path, attribute: &str) -> Result<(), JudgeError> {
+    let inherited = Ace::FILE_INHERIT | Ace::DIRECTORY_INHERIT;
+    let entry = |who, flags| weir_files::Ace { kind: Ace::ALLOW, flags: inherited | flags, mask: 0x1f_01ff, who };
+    let group = entry(AceWho::OwningGroup, Ace::IDENTIFIER_GROUP);
+    let entries = vec![entry(AceWho::Owner, 0), group, entry(AceWho::Everyone, 0)];
+    let acl = acl_xdr::encode(&Acl { entries, trivial: false, flags: 0 });
+    std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .and_then(|()| xattr::set(folder, attribute, &acl))
+        .map_err(|e| failed("the ACL of a share", e))
+}
+
+/// Weir's configuration with other directories, and with ACLs in an attribute of the other file system.
 fn other_configuration(text: &str, runtime: &Path, folder: &Path, share: &Path, port: u16) -> String {
     let text = text.replace(&runtime.display().to_string(), &folder.display().to_string());
     let mut out = String::new();
     for line in text.lines() {
         let name = line.split('=').next().unwrap_or_default().trim();
         let line = match name {
-            _ if name.starts_with("nfs4") || name.starts_with("shadow:") => continue,
+            _ if name.starts_with("shadow:") => continue,
+            "nfs4acl_xattr:xattr_name" => format!("\tnfs4acl_xattr:xattr_name = {OTHER_ACL}"),
             "smb ports" => format!("\tsmb ports = {port}"),
             "path" => format!("\tpath = {}", share.display()),
-            "vfs objects" => line.replace("shadow_copy2", "").replace("nfs4acl_xattr", "acl_xattr"),
+            "vfs objects" => line.replace("shadow_copy2 ", ""),
             _ => line.to_owned(),
         };
         out.push_str(&line);
@@ -202,10 +234,10 @@ mod tests {
     #[test]
     fn the_other_configuration_differs_in_places_and_acls_alone() {
         let text = "[global]\n\tsmb ports = 1\n\tlock directory = /r/lock\n\tpassdb backend = tdbsam:/s/p\n[judged]\n\
-                    \tpath = /r/mnt/p\n\tvfs objects = fruit shadow_copy2 nfs4acl_xattr\n\tshadow:sort = desc\n\tnfs4:mode = simple\n";
+                    \tpath = /r/mnt/p\n\tvfs objects = fruit shadow_copy2 nfs4acl_xattr\n\tshadow:sort = desc\n\tnfs4acl_xattr:xattr_name = x\n";
         let other = other_configuration(text, Path::new("/r"), Path::new("/o"), Path::new("/o/share"), 7);
         let wanted = "[global]\n\tsmb ports = 7\n\tlock directory = /o/lock\n\tpassdb backend = tdbsam:/s/p\n[judged]\n\
-                      \tpath = /o/share\n\tvfs objects = fruit  acl_xattr\n";
+                      \tpath = /o/share\n\tvfs objects = fruit nfs4acl_xattr\n\tnfs4acl_xattr:xattr_name = user.nfs4_acl_xdr\n";
         assert_eq!(other, wanted);
     }
 }

@@ -38,7 +38,7 @@ impl Acls<'_> {
         if self.files.writing()?.settings().acl_type == super::AclType::Posix {
             return Err(FileError::Unsupported { what: "an NFSv4 ACL with acltype=posix".into() });
         }
-        self.set_locked(rq, cred, object, aces, (acl.flags != 0).then(|| acl.stored_flags())).await?;
+        self.set_locked(rq, cred, object, aces, Some(acl.stored_flags())).await?;
         self.files.commit_if_sync_always(rq, Some(object)).await
     }
 
