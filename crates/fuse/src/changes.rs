@@ -7,7 +7,8 @@ use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
 use weir_files::tree::Node;
 use weir_files::{
-    Acl, Attributes, Cred, FileError, New, NewKind, RenameMode, SetAttributes, Space, XattrMode, acl_xdr, masks,
+    Ace, AceWho, Acl, Attributes, Cred, FileError, New, NewKind, RenameMode, SetAttributes, Space, XattrMode, acl_xdr,
+    masks,
 };
 use weir_files::{DirName, FilePosition};
 use weir_machine::Request;
@@ -23,6 +24,14 @@ pub(crate) struct Create<'a> {
 
 /// Bits that new files do not have on a mount for a file server.
 const SERVER_UMASK: u32 = 0o022;
+
+/// An ACL without entries permits nothing. ZFS has no such ACL; an entry that permits nothing to everyone says the same.
+fn denying_if_empty(mut acl: Acl) -> Acl {
+    if acl.entries.is_empty() {
+        acl.entries.push(Ace { kind: 0, flags: 0, mask: 0, who: AceWho::Everyone });
+    }
+    acl
+}
 
 impl Inner {
     /// Opens a file with the rights in `mask`: pins it until `close`.
@@ -247,7 +256,7 @@ impl Inner {
         let done = match name {
             // Every file has an ACL.
             acl_xdr::NAME if mode == XattrMode::Create => Err(FileError::Exists),
-            acl_xdr::NAME => match acl_xdr::decode(value) {
+            acl_xdr::NAME => match acl_xdr::decode(value).map(denying_if_empty) {
                 Ok(acl) => self.tree.set_acl(rq, cred, node, &acl).await,
                 Err(error) => Err(error),
             },

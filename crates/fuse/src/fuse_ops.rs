@@ -8,9 +8,9 @@
 //! writable mounts an open file is pinned ([`weir_files::tree::Tree::hold`]) until the kernel releases it, so that it
 //! survives the removal of its last link.
 
-use crate::callers::Caller;
 use crate::changes::Create;
 use crate::inner::{Entry, Inner, reply_xattr};
+use crate::operation::{opened_cred, reply_entry};
 use crate::{access, convert, flags};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -19,14 +19,13 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
-use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use weir_files::{Cred, NewKind, acl_xdr, masks};
 use weir_files::{DirName, FilePosition};
+use weir_files::{NewKind, masks};
 use weir_machine::{Operation, Request, Tasks};
 
 /// Maximum number of the kernel's background requests (read-ahead), above its default of 16.
@@ -36,106 +35,6 @@ const BACKGROUND: u16 = 64;
 pub(crate) struct FuseOps {
     pub(crate) inner: Arc<Inner>,
     pub(crate) tasks: Tasks,
-}
-
-impl FuseOps {
-    /// Runs one operation: on this thread until it first waits, then as a task.
-    fn run<F>(
-        &self,
-        from: &KernelRequest,
-        operation: Operation,
-        work: impl FnOnce(Arc<Inner>, Arc<Request>) -> F + Send + 'static,
-    ) where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let caller = Caller::of(from);
-        let inner = Arc::clone(&self.inner);
-        let known = inner.known_client(caller);
-        let is_known = known.is_some();
-        let operation = async move {
-            let client = match known {
-                Some(client) => client,
-                None => inner.find_client(caller).await,
-            };
-            let rq = Arc::new(inner.tree.accounts().begin(&client, operation).with_user(caller.uid()));
-            work(Arc::clone(&inner), Arc::clone(&rq)).await;
-            inner.tree.accounts().record(&rq);
-        };
-        match is_known {
-            true => self.tasks.start(operation),
-            // The file server may have to be asked, which can block this thread and needs the runtime.
-            false => drop(self.tasks.spawn(operation)),
-        }
-    }
-
-    /// Credentials for operations on names and on files that are not open.
-    fn cred(&self, from: &KernelRequest) -> Cred {
-        self.inner.cred(Caller::of(from))
-    }
-
-    /// Credentials for a change of an extended attribute. The kernel checks those of other namespaces, not the ACL.
-    fn xattr_cred(&self, from: &KernelRequest, name: &OsStr) -> Cred {
-        match name.as_bytes() {
-            acl_xdr::NAME if self.inner.server.is_none() => Caller::of(from).cred(),
-            _ => self.cred(from),
-        }
-    }
-
-    /// Runs one operation whose reply is only success or an error.
-    fn run_empty<F>(
-        &self,
-        from: &KernelRequest,
-        operation: Operation,
-        reply: ReplyEmpty,
-        work: impl FnOnce(Arc<Inner>, Arc<Request>, Cred) -> F + Send + 'static,
-    ) where
-        F: Future<Output = Result<(), Errno>> + Send + 'static,
-    {
-        let cred = self.cred(from);
-        self.run(from, operation, move |inner, rq| {
-            let work = work(inner, rq, cred);
-            async move {
-                match work.await {
-                    Ok(()) => reply.ok(),
-                    Err(errno) => reply.error(errno),
-                }
-            }
-        });
-    }
-
-    /// Creates a file of any kind; the pair is its mode and the caller's umask.
-    #[allow(clippy::too_many_arguments, reason = "parameters of the FUSE request")]
-    fn run_create(
-        &self,
-        from: &KernelRequest,
-        operation: Operation,
-        parent: INodeNo,
-        name: &OsStr,
-        kind: NewKind,
-        (mode, umask): (u32, u32),
-        reply: ReplyEntry,
-    ) {
-        let name = name.as_bytes().to_vec();
-        let cred = self.cred(from);
-        self.run(from, operation, move |inner, rq| async move {
-            let made = inner.create(&rq, &cred, Create { parent, name: &name, kind, mode, umask }).await;
-            reply_entry(&inner, reply, made);
-        });
-    }
-}
-
-/// Credentials for operations on an open file, whose permissions were checked when it was opened.
-fn opened_cred(from: &KernelRequest) -> Cred {
-    Caller::of(from).opened_cred()
-}
-
-fn reply_entry(inner: &Inner, reply: ReplyEntry, entry: Result<Entry, Errno>) {
-    match entry {
-        Ok(Entry { attributes, generation, entry_ttl }) => {
-            reply.entry_with_ttls(&inner.attr_ttl, &entry_ttl, &attributes, Generation(generation));
-        }
-        Err(errno) => reply.error(errno),
-    }
 }
 
 impl Filesystem for FuseOps {

@@ -84,7 +84,7 @@ impl Inner {
         }
     }
 
-    /// The same for a file server.
+    /// Makes it the state of a mount for a file server.
     pub(crate) fn for_server(self, server: FileServer, single_user: bool) -> Self {
         Inner { server: Some(server), single_user, ..self }
     }

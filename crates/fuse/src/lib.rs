@@ -53,6 +53,7 @@ mod inodes;
 mod lookups;
 mod mount;
 mod name_cache;
+mod operation;
 
 pub use callers::Clients;
 pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount, mount_for_server, unmount_stale};

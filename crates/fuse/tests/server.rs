@@ -35,6 +35,7 @@ fn tree() -> Arc<Tree> {
     root.writable = true;
     root.change(34, |a| a.mode = 0o755);
     root.add(34, b"file", FileKind::Regular, 0o600, b"secret");
+    root.add(34, b"streams", FileKind::Regular, 0o644, b"");
     root.add(34, b"open", FileKind::Regular, 0o644, b"public");
     let private = root.add(34, b"private", FileKind::Directory, 0o700, b"");
     root.add(private, b"inside", FileKind::Regular, 0o644, b"x");
@@ -131,6 +132,10 @@ fn the_acl_decides_and_not_the_mode() {
     assert_eq!(xattr::get(at("file"), ACL_NAME).unwrap().unwrap(), given);
     let error = xattr::set(at("file"), ACL_NAME, &given[..given.len() - 1]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error}");
+
+    xattr::set(at("streams"), ACL_NAME, &acl(vec![])).unwrap();
+    let nothing = acl(vec![entry(0, 0, AceWho::Everyone)]);
+    assert_eq!(xattr::get(at("streams"), ACL_NAME).unwrap().unwrap(), nothing, "no entry permits nothing");
 
     if rustix::process::geteuid().is_root() {
         assert!(as_other("cat", &[&at("file")]), "the ACL permits what the mode 600 does not");

@@ -67,7 +67,7 @@ pub struct Samba {
     _reserved: std::fs::File,
 }
 
-/// What the supervisor and the callers share.
+/// State that the supervisor and the callers share.
 struct Core {
     machine: Machine,
     options: Options,
@@ -105,7 +105,7 @@ impl Samba {
             shares: AsyncMutex::new(shares),
             last_line: Mutex::default(),
         });
-        core.write_configuration(&*core.shares.lock().await)?;
+        core.write_configuration(&core.shares.lock().await)?;
         let (stop, stopped) = watch::channel(false);
         let mut child = core.spawn()?;
         if let Err(error) = core.until_listening(&mut child, address).await {

@@ -362,7 +362,7 @@ mod tests {
     }
 
     fn system(uid: u32) -> System {
-        let passwd = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:\nann:x:1000:1000:Ann:/home/ann:/bin/sh\n";
+        let passwd = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:\nann:x:1000:1000:Ann:/nonexistent:/bin/sh\n";
         System {
             passwd: passwd.into(),
             group: "root:x:0:\nnogroup:x:65534:\nann:x:1000:\n".into(),
