@@ -175,6 +175,16 @@ pub(crate) fn decode(
 }
 
 impl Ace {
+    /// Whether the entry permits its rights.
+    pub fn is_allow(&self) -> bool {
+        self.kind == StoredAce::ALLOW
+    }
+
+    /// Whether the entry applies only to files and directories that inherit it.
+    pub fn is_inherit_only(&self) -> bool {
+        self.flags & StoredAce::INHERIT_ONLY != 0
+    }
+
     pub(crate) fn of(stored: &StoredAce) -> Self {
         let who = match stored.flags & StoredAce::WHO_FLAGS {
             f if f & StoredAce::OWNER != 0 => AceWho::Owner,

@@ -14,7 +14,7 @@ use crate::inner::{Inner, report};
 use fuser::Errno;
 use weir_files::permission::{self, AccessInfo, POSIX_ACCESS};
 use weir_files::tree::Node;
-use weir_files::{Attributes, Cred, FileFlags, FileKind, acl_xdr, masks};
+use weir_files::{Ace, AceWho, Acl, Cred, FileFlags, FileKind, acl_xdr, masks};
 use weir_machine::Request;
 
 /// Kernel's flag of an open for execution (`FMODE_EXEC`).
@@ -39,9 +39,11 @@ pub(crate) fn access_mask(mode: i32) -> u32 {
     part(libc::R_OK, masks::READ_DATA) | part(libc::W_OK, masks::WRITE_DATA) | part(libc::X_OK, masks::EXECUTE)
 }
 
-/// Whether all users may search a directory with these attributes, as far as they tell.
-fn is_passable_by_mode(attributes: &Attributes) -> bool {
-    attributes.mode & 0o111 == 0o111 && attributes.flags.has(FileFlags::ACL_TRIVIAL)
+/// Whether an ACL permits all users to search a directory: an entry for everyone does, and none denies it.
+fn is_passable(acl: &Acl) -> bool {
+    let mut entries = acl.entries.iter().filter(|ace| ace.mask & masks::EXECUTE != 0 && !ace.is_inherit_only());
+    let everyone = entries.clone().any(|ace| ace.is_allow() && ace.who == AceWho::Everyone);
+    everyone && entries.all(Ace::is_allow)
 }
 
 impl Inner {
@@ -76,7 +78,11 @@ impl Inner {
             return Ok(true);
         }
         let attributes = self.tree.attributes(rq, dir).await.map_err(|e| report(rq, &e))?;
-        if !is_passable_by_mode(&attributes) {
+        let passable = match attributes.flags.has(FileFlags::ACL_TRIVIAL) {
+            true => attributes.mode & 0o111 == 0o111,
+            false => self.tree.acl(rq, dir).await.map_err(|e| report(rq, &e))?.is_some_and(|acl| is_passable(&acl)),
+        };
+        if !passable {
             return Ok(false);
         }
         Ok(self.tree.xattr(rq, dir, POSIX_ACCESS).await.map_err(|e| report(rq, &e))?.is_none())
@@ -97,6 +103,17 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_cached_where_everyone_may_search() {
+        let entry = |kind, flags, who| Ace { kind, flags, mask: masks::EXECUTE, who };
+        let acl = |entries| Acl { entries, trivial: false, flags: 0 };
+        let everyone = entry(0, 0, AceWho::Everyone);
+        assert!(is_passable(&acl(vec![entry(0, 0, AceWho::Owner), everyone])));
+        assert!(!is_passable(&acl(vec![entry(1, 0, AceWho::User(7)), everyone])), "all but one");
+        assert!(!is_passable(&acl(vec![entry(0, 8, AceWho::Everyone)])), "only for what inherits it");
+        assert!(!is_passable(&acl(vec![entry(0, 0, AceWho::Owner)])) && !is_passable(&acl(vec![])));
+    }
 
     #[test]
     fn opens_need_the_rights_of_their_flags() {
