@@ -38,7 +38,7 @@ cargo xtask TASK
   bench accounting          processor time of accounting requests, compared with a build without it
   bench kernels             RAID-Z parity compared with raidz_test -B, one core each
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | hostile-clients | suites | streams | readers (see `judge help`)
+  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | hostile-clients | guest | suites | streams | readers (see `judge help`)
 ";
 
 fn main() -> ExitCode {

@@ -21,6 +21,7 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["kill-serve", "3"], Needs::Nothing),
     (&["faults"], Needs::Nothing),
     (&["hostile-clients"], Needs::Nothing),
+    (&["guest"], Needs::Nothing),
     (&["suites"], Needs::Nothing),
 ];
 

@@ -13,6 +13,7 @@ pub mod fault_fs;
 pub mod faults;
 pub mod fuzz;
 pub mod golden;
+pub mod guest;
 pub mod hash;
 pub mod hostile;
 pub mod hostile_clients;

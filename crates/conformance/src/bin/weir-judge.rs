@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
-    JudgeError, bench, faults, golden, hostile, kill, kill_serve, old_pools, properties, readers, rewritten, streams,
-    suites, zdb, ztest,
+    JudgeError, bench, faults, golden, guest, hostile, kill, kill_serve, old_pools, properties, readers, rewritten,
+    streams, suites, zdb, ztest,
 };
 
 const USAGE: &str = "\
@@ -24,6 +24,7 @@ weir-judge JUDGE
   faults                                    devices that hang, fail or have no room, below a server
   hostile-clients                           idle, half-sending and never-reading clients beside a good one
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
+  guest [--long] [--only nfs|nbd|iscsi|smb] the NFS, NBD, iSCSI and SMB clients of a Linux kernel in an emulated machine
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
@@ -108,6 +109,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "kill" => kill::run(rest, report)?,
         "kill-serve" => kill_serve::run(rest, report)?,
         "faults" => faults::run(report)?,
+        "guest" => guest::run(rest, report)?,
         "hostile-clients" => hostile::run(report)?,
         "read-bench" => bench::read::run(rest, report)?,
         "write-bench" => bench::write::run(rest, report)?,
