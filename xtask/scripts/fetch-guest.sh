@@ -68,9 +68,10 @@ rm -rf "$root/boot"
 
 mkdir -p "$root"/{dev,proc,sys,run,tmp,mnt,root,judge,var/lib/nfs/sm,var/lib/nfs/sm.bak}
 ln -sfn /run "$root/var/run"
-printf '%s\n' root:x:0:0:root:/root:/bin/sh statd:x:109:65534::/var/lib/nfs:/bin/false \
-    user:x:1000:1000::/tmp:/bin/sh nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
-printf '%s\n' root:x:0: user:x:1000: nogroup:x:65534: >"$root/etc/group"
+printf '%s\n' root:x:0:0:root:/root:/bin/sh daemon:x:1:1::/:/bin/false bin:x:2:2::/:/bin/false \
+    _rpc:x:110:65534::/run/rpcbind:/bin/false statd:x:109:65534::/var/lib/nfs:/bin/false user:x:1000:1000::/tmp:/bin/sh \
+    nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
+printf '%s\n' root:x:0: daemon:x:1: bin:x:2: user:x:1000: nogroup:x:65534: >"$root/etc/group"
 echo '127.0.0.1 localhost guest' >"$root/etc/hosts"
 echo guest >"$root/etc/hostname"
 ln -sfn dash "$root/bin/sh"

@@ -1,10 +1,11 @@
 //! The cases, by client. Each is a shell function of `scripts/` that ends with 0, within a limit of time.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::emulator::{Guest, HOST};
 use super::parts::Parts;
-use super::server::{POOL, Server};
+use super::server::{POOL, SMB_USER, Server};
 use crate::JudgeError;
 use crate::kill::failed;
 use crate::report::Report;
@@ -21,6 +22,8 @@ pub struct Cases<'a> {
     pub server: Server,
     /// Contents of the guest's archive.
     pub parts: &'a Parts,
+    /// Folder for consoles of guests.
+    pub folder: &'a Path,
     /// Whether to do more of everything.
     pub long: bool,
     /// Receives the results.
@@ -62,7 +65,9 @@ impl Cases<'_> {
 
     /// Writes the settings of the suites into the guest.
     fn settings(&mut self) -> Result<(), JudgeError> {
-        let fsx = format!("flen = {}\n[opsize]\nmax = {}\n{}", 256 << 10, 32 << 10, suites::OPERATIONS);
+        // Version 3 of NFS has no operation to punch a hole.
+        let operations = suites::OPERATIONS.replace("punch_hole = 3\n", "");
+        let fsx = format!("flen = {}\n[opsize]\nmax = {}\n{operations}", 256 << 10, 32 << 10);
         for (file, text) in [("fsx.toml", fsx.as_str()), ("pjdfstest.toml", suites::FEATURES)] {
             let script = format!("cat >/judge/{file} <<'SETTINGS'\n{text}SETTINGS\n");
             self.guest.run(&script, Duration::from_secs(20))?;
@@ -77,33 +82,67 @@ impl Cases<'_> {
     pub fn nfs(&mut self) -> Result<(), JudgeError> {
         let mount = self.server.line(&["mount -t nfs", &format!("/{POOL} /mnt")], HOST)?;
         self.settings()?;
+        let locks = self.server.abilities.locks && !mount.contains("nolock");
+        if locks && !self.case("nfs lock services", "nfs.sh", "locking_started", 60)? {
+            return Ok(());
+        }
         if !self.case("nfs mount", "nfs.sh", &format!("mounted {mount}"), 60)? {
             return Ok(());
         }
         self.case("nfs contents", "nfs.sh", &format!("files {mount}"), 120)?;
         self.case("nfs names", "nfs.sh", &format!("names {mount}"), 60)?;
-        let files = if self.long { 5000 } else { 300 };
-        self.case("nfs many files", "nfs.sh", &format!("many {files}"), 300)?;
+        let files = if self.long { 2000 } else { 200 };
+        self.case("nfs many files", "nfs.sh", &format!("many {files}"), 900)?;
         if self.parts.sources {
             self.case("nfs build", "nfs.sh", "build", 300)?;
         } else {
             self.report.skip("guest nfs build", "no C sources");
         }
         if self.parts.suites.contains(&"fsx") {
-            let operations = if self.long { 50_000 } else { 1000 };
+            let operations = if self.long { 20_000 } else { 500 };
             self.case("nfs fsx", "nfs.sh", &format!("fsx {operations}"), if self.long { 1800 } else { 120 })?;
         } else {
             self.report.skip("guest nfs fsx", "fsx is not installed");
         }
         self.pjdfstest()?;
         self.snapshot()?;
-        if self.server.abilities.locks {
-            self.case("nfs locks", "nfs.sh", "locks", 120)?;
-        } else {
-            self.report.skip("guest nfs locks", "this build has no lock manager");
+        match (self.server.abilities.locks, locks) {
+            (false, _) => self.report.skip("guest nfs locks", "this build has no lock manager"),
+            (true, false) => self.report.skip("guest nfs locks", "no rpcbind, or no namespace to run it in"),
+            (true, true) => self.locks(&mount)?,
         }
         self.nfs_restarted(&mount)?;
         self.case("nfs unmount", "nfs.sh", "unmounted", 60)?;
+        Ok(())
+    }
+
+    /// Locks of two processes in the guest, then of two guests.
+    fn locks(&mut self, mount: &str) -> Result<(), JudgeError> {
+        self.case("nfs locks", "nfs.sh", "locks locked", 180)?;
+        if !self.long {
+            self.report.skip("guest nfs locks of two clients", "only with --long");
+            return Ok(());
+        }
+        let limit = Duration::from_secs(600);
+        let holder = self.guest.start("set -e\n. /judge/nfs.sh\nlocks shared hold\n", limit)?;
+        self.guest.wait(holder, limit, |job| job.lines.iter().any(|line| line == "HELD"))?;
+        let second = Guest::boot(self.parts, self.folder, "two")?;
+        let first = std::mem::replace(&mut self.guest, second);
+        // The cases of the second guest, then of both.
+        let mounted = self.call("nfs.sh", "locking_started", 60)?.is_ok()
+            && self.call("nfs.sh", &format!("mounted {mount}"), 60)?.is_ok();
+        let refused =
+            if mounted { self.call("nfs.sh", "locks shared refused", 60)? } else { Err(vec!["no mount".into()]) };
+        let second = std::mem::replace(&mut self.guest, first);
+        self.guest.run("touch /tmp/release\n", Duration::from_secs(20))?;
+        self.guest.end(holder, limit)?;
+        let first = std::mem::replace(&mut self.guest, second);
+        let granted = if refused.is_ok() { self.call("nfs.sh", "locks shared granted", 120)? } else { refused };
+        self.guest = first;
+        match granted {
+            Ok(_) => self.report.pass("guest nfs locks of two clients", "refused while held, granted afterwards"),
+            Err(lines) => self.report.fail("guest nfs locks of two clients", &lines),
+        }
         Ok(())
     }
 
@@ -212,6 +251,25 @@ impl Cases<'_> {
     pub fn smb(&mut self) -> Result<(), JudgeError> {
         if !self.server.abilities.smb {
             self.report.skip("guest smb", "this build serves no SMB");
+            return Ok(());
+        }
+        let Some(port) = self.server.port("--smb-port").map(ToString::to_string) else {
+            return Err(failed("weir serve", "has no SMB port"));
+        };
+        let (user, password) = SMB_USER;
+        let credentials = format!("printf 'username={user}\\npassword={}\\n' >/tmp/smb-credentials", password.trim());
+        self.guest.run(&credentials, Duration::from_secs(20))?;
+        for (version, options) in [("2.1", ""), ("3.0", "seal"), ("3.1.1", ""), ("3.1.1", "seal")] {
+            let name = format!("smb {version}{}{options}", if options.is_empty() { "" } else { " " });
+            let mount = format!("smb_mounted {port} {POOL} {user} {version} {options}");
+            if self.case(&format!("{name} mount"), "smb.sh", &mount, 120)? {
+                self.case(&format!("{name} contents"), "smb.sh", &format!("smb_files {version}"), 240)?;
+                if self.parts.suites.contains(&"fsx") && (self.long || version == "3.1.1" && options.is_empty()) {
+                    let operations = if self.long { 5000 } else { 300 };
+                    self.case(&format!("{name} fsx"), "smb.sh", &format!("smb_fsx {operations}"), 1200)?;
+                }
+                self.case(&format!("{name} unmount"), "smb.sh", "smb_unmounted", 60)?;
+            }
         }
         Ok(())
     }

@@ -24,15 +24,43 @@ mod restarts;
 mod server;
 pub mod units;
 
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
 use crate::JudgeError;
 use crate::kill::{demand_clean, failed};
 use crate::report::Report;
+use crate::suites::program;
 use crate::zdb::Tools;
 
 use cases::Cases;
 use emulator::Guest;
 use parts::Parts;
 use server::{POOL, Server};
+
+/// Socket of rpcbind.
+const RPCBIND: &str = "/run/rpcbind.sock";
+/// Set in the namespaces of [`isolated`].
+const ISOLATED: &str = "WEIR_GUEST_ISOLATED";
+/// Commands of the namespaces: a /run and a loopback of their own, and a port mapper there.
+const NAMESPACES: &str = "mount -t tmpfs -o mode=755 run /run && ip link set lo up && \
+                          if command -v rpcbind >/dev/null; then rpcbind; fi && exec \"$0\" \"$@\"";
+
+/// Starts this program again in namespaces for network, mounts and processes, if it runs as root: NFS clients look for the
+/// lock manager at rpcbind's well-known port, and rpcbind must not be this machine's. Returns if that is not possible.
+fn isolated(rest: &[String]) {
+    let has = |name| program("", name).is_ok();
+    if std::env::var_os(ISOLATED).is_some() || !rustix::process::geteuid().is_root() || !has("unshare") || !has("ip") {
+        return;
+    }
+    let Ok(here) = std::env::current_exe() else { return };
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args(["sh", "-c", NAMESPACES]).arg(here).arg("guest").args(rest).env(ISOLATED, "1");
+    // Comes back only if unshare cannot be started; then this machine's own network has to do.
+    let _ = command.exec();
+}
 
 /// Runs all cases in one emulated machine, then has zdb read the pool.
 ///
@@ -43,13 +71,14 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let only = rest.iter().position(|word| word == "--only").and_then(|at| rest.get(at + 1));
     let wanted = |protocol: &str| only.is_none_or(|only| only == protocol);
     let parts = Parts::find()?;
+    isolated(rest);
     let folder = tempfile::tempdir().map_err(|e| failed("a folder", e))?;
     let devices = folder.path().join("devices");
     std::fs::create_dir(&devices).map_err(|e| failed("a folder", e))?;
-    let server = Server::start(&devices)?;
+    let server = Server::start(&devices, Path::new(RPCBIND).exists() && std::env::var_os(ISOLATED).is_some())?;
     let guest = Guest::boot(&parts, folder.path(), "one")?;
     report.pass("guest boot", "a Linux kernel with its agent");
-    let mut cases = Cases { guest, server, parts: &parts, long, report };
+    let mut cases = Cases { guest, server, parts: &parts, folder: folder.path(), long, report };
     if wanted("nfs") {
         cases.nfs()?;
     }

@@ -7,6 +7,14 @@ mounted() {
     grep ' /mnt nfs ' /proc/mounts
 }
 
+# What a mount with locks needs in the client: a port mapper and a status monitor.
+locking_started() {
+    modprobe -a lockd nfsv3
+    pidof rpcbind >/dev/null || rpcbind
+    mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak
+    pidof rpc.statd >/dev/null || rpc.statd --no-notify
+}
+
 # Mounts with the same options again: nothing is in the client's cache.
 remounted() {
     sync
@@ -119,7 +127,7 @@ pjdfstest() {
     chmod 777 /mnt/pjdfstest
     /judge/pjdfstest -c /judge/pjdfstest.toml -p /mnt/pjdfstest -s /tmp/second >/tmp/pjdfstest.log 2>&1 || true
     grep FAILED /tmp/pjdfstest.log || true
-    grep ^Summary: /tmp/pjdfstest.log
+    grep ^Summary: /tmp/pjdfstest.log || tail /tmp/pjdfstest.log
 }
 
 before_snapshot() {
@@ -137,9 +145,9 @@ after_snapshot() {
     [ "$(cat /mnt/kept)" = 'as it is now' ]
 }
 
-# Byte-range locks of two processes.
+# Byte-range locks: locks FILE [hold|refused|granted]
 locks() {
-    python3 /judge/locks.py /mnt/locked
+    python3 /judge/locks.py "/mnt/$@"
 }
 
 unmounted() {

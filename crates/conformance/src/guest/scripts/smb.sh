@@ -4,7 +4,7 @@
 smb_mounted() {
     modprobe -a cifs
     mkdir -p /mnt/smb
-    mount -t cifs -o "port=$1,vers=$4,username=$3,credentials=/tmp/smb-credentials${5:+,$5}" "//10.0.2.2/$2" /mnt/smb
+    mount -t cifs -o "port=$1,vers=$4,credentials=/tmp/smb-credentials${5:+,$5}" "//10.0.2.2/$2" /mnt/smb
     grep " /mnt/smb cifs .*vers=$4" /proc/mounts
 }
 
