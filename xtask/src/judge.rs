@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::package;
 use crate::process::{Outcome, Totals, cargo, must, on_path, target, top, watch};
 
 /// Folder of OpenZFS's tools, if they exist: `WEIR_ZFS_TOOLS`, else `target/judges/zfs`.
@@ -17,6 +18,7 @@ pub fn tools() -> Option<PathBuf> {
 /// Entry point of the task.
 pub fn run(arguments: &[String]) -> Outcome {
     match arguments.first().map(String::as_str) {
+        Some("package") => package::judge(&arguments[1..]),
         Some("--fetch") => fetch(arguments.iter().any(|argument| argument == "--peer")),
         Some(_) => {
             let (totals, succeeded) = start(arguments, "dev")?;
