@@ -259,6 +259,13 @@ impl Cases<'_> {
         let (user, password) = SMB_USER;
         let credentials = format!("printf 'username={user}\\npassword={}\\n' >/tmp/smb-credentials", password.trim());
         self.guest.run(&credentials, Duration::from_secs(20))?;
+        // The pool's root belongs to root: a folder for the user of SMB, made over NFS.
+        let nfs = self.server.line(&["mount -t nfs", &format!("/{POOL} /mnt")], HOST)?;
+        let folder = format!("mounted {nfs} -o nolock\nmkdir -p -m 777 /mnt/open\numount /mnt");
+        if let Err(lines) = self.call("nfs.sh", &folder, 60)? {
+            self.report.fail("guest smb folder", &lines);
+            return Ok(());
+        }
         for (version, options) in [("2.1", ""), ("3.0", "seal"), ("3.1.1", ""), ("3.1.1", "seal")] {
             let name = format!("smb {version}{}{options}", if options.is_empty() { "" } else { " " });
             let mount = format!("smb_mounted {port} {POOL} {user} {version} {options}");

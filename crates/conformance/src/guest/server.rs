@@ -18,9 +18,9 @@ const VOLUME: &str = "320M";
 /// User of SMB and the password, as `weir smb user add` reads it.
 pub const SMB_USER: (&str, &str) = ("tester", "correct horse\n");
 /// Directories of the server, by the variables that name them.
-const DIRECTORIES: [(&str, &str); 5] = [
+const DIRECTORIES: [(&str, &str); 4] = [
+    // smbd's are in /run, since its users must be able to reach its mount.
     ("WEIR_STATE_DIR", "state"),
-    ("WEIR_RUNTIME_DIR", "run"),
     ("STATE_DIRECTORY", "state"),
     ("RUNTIME_DIRECTORY", "run"),
     ("CONFIGURATION_DIRECTORY", "etc"),

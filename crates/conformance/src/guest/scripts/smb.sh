@@ -9,24 +9,24 @@ smb_mounted() {
 }
 
 smb_files() {
-    mkdir -p "/mnt/smb/of-$1"
+    mkdir -p "/mnt/smb/open/of-$1"
     for size in 0 1 4097 1048577 8388608; do
         head -c $size /dev/urandom >/tmp/smb-$size
-        cp /tmp/smb-$size "/mnt/smb/of-$1/file-$size"
+        cp /tmp/smb-$size "/mnt/smb/open/of-$1/file-$size"
     done
     sync
     echo 3 >/proc/sys/vm/drop_caches
     for size in 0 1 4097 1048577 8388608; do
-        cmp /tmp/smb-$size "/mnt/smb/of-$1/file-$size"
+        cmp /tmp/smb-$size "/mnt/smb/open/of-$1/file-$size"
         rm /tmp/smb-$size
     done
-    mv "/mnt/smb/of-$1/file-1" "/mnt/smb/of-$1/moved"
-    [ "$(ls "/mnt/smb/of-$1" | wc -l)" = 5 ]
-    rm -r "/mnt/smb/of-$1"
+    mv "/mnt/smb/open/of-$1/file-1" "/mnt/smb/open/of-$1/moved"
+    [ "$(ls "/mnt/smb/open/of-$1" | wc -l)" = 5 ]
+    rm -r "/mnt/smb/open/of-$1"
 }
 
 smb_fsx() {
-    /judge/fsx -f /judge/fsx.toml -P /tmp -S 3 -N "$1" /mnt/smb/fsx
+    /judge/fsx -f /judge/fsx.toml -P /tmp -S 3 -N "$1" /mnt/smb/open/fsx
 }
 
 smb_unmounted() {
