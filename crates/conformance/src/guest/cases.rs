@@ -64,7 +64,10 @@ impl Cases<'_> {
     }
 
     /// Writes the settings of the suites into the guest.
-    fn settings(&mut self) -> Result<(), JudgeError> {
+    ///
+    /// # Errors
+    /// If the guest ends.
+    pub fn settings(&mut self) -> Result<(), JudgeError> {
         // Version 3 of NFS has no operation to punch a hole.
         let operations = suites::OPERATIONS.replace("punch_hole = 3\n", "");
         let fsx = format!("flen = {}\n[opsize]\nmax = {}\n{operations}", 256 << 10, 32 << 10);
@@ -81,7 +84,6 @@ impl Cases<'_> {
     /// If the guest or the server ends.
     pub fn nfs(&mut self) -> Result<(), JudgeError> {
         let mount = self.server.line(&["mount -t nfs", &format!("/{POOL} /mnt")], HOST)?;
-        self.settings()?;
         let locks = self.server.abilities.locks && !mount.contains("nolock");
         if locks && !self.case("nfs lock services", "nfs.sh", "locking_started", 60)? {
             return Ok(());

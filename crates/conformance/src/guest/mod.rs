@@ -79,6 +79,7 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let guest = Guest::boot(&parts, folder.path(), "one")?;
     report.pass("guest boot", "a Linux kernel with its agent");
     let mut cases = Cases { guest, server, parts: &parts, folder: folder.path(), long, report };
+    cases.settings()?;
     if wanted("nfs") {
         cases.nfs()?;
     }
