@@ -18,6 +18,8 @@ if weir daemon --help >/dev/null 2>&1; then
         sleep 0.1
     done
 fi
+# Without the daemon commands need the place of pools.
+[ -n "$has_daemon" ] || export WEIR_POOL_DIRS=/srv/weir
 # 2: a disk; here a file.
 truncate -s 1G disk
 # 3: a pool.
