@@ -22,6 +22,9 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["faults"], Needs::Nothing),
     (&["hostile-clients"], Needs::Nothing),
     (&["clients"], Needs::Nothing),
+    (&["smb"], Needs::Nothing),
+    (&["guest"], Needs::Nothing),
+    (&["iscsi", "--short"], Needs::Nothing),
     (&["suites"], Needs::Nothing),
 ];
 

@@ -1,6 +1,7 @@
 //! `weir tune`: the tuning sheet of this machine and named sets of its values.
 
 use crate::args::CommandLine;
+use crate::directories;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
 use clap::{Parser, Subcommand};
@@ -129,15 +130,7 @@ fn all_items() -> Vec<Item> {
 
 /// The file of the sets, in the state directory of the user.
 fn file() -> Result<PathBuf, Failure> {
-    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || from("HOME").map(|home| home.join(".local/state/weir"));
-    let folder = if let Some(folder) = from("STATE_DIRECTORY") {
-        Some(folder)
-    } else if rustix::process::geteuid().is_root() {
-        Some(PathBuf::from("/var/lib/weir"))
-    } else {
-        from("XDG_STATE_HOME").map(|folder| folder.join("weir")).or_else(home)
-    };
+    let folder = directories::state();
     let folder = folder.ok_or_else(|| Failure::failed("weir tune: no place for the sets: set XDG_STATE_HOME"))?;
     Ok(folder.join("tuning.json"))
 }

@@ -140,6 +140,7 @@ fn create(folder: &Path) -> Result<(), JudgeError> {
     let made = std::fs::File::create(&device).and_then(|file| file.set_len(DEVICE_BYTES));
     made.map_err(|source| JudgeError::Io { what: "device".to_string(), source })?;
     let mut command = Command::new(weir()?);
+    command.env("WEIR_POOL_DIRS", folder);
     command.args(["zpool", "create", "-O", "compression=off", POOL]).arg(device);
     let done = crate::zdb::output(&mut command)?;
     if done.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&done.stderr))) }

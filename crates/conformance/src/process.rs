@@ -219,7 +219,7 @@ impl Drop for Mounted {
 }
 
 /// The ARC and the dirty limit of each mount and server, so that their memory does not depend on the machine's.
-const LIMITS: [(&str, &str); 2] = [("WEIR_ARC_MAX", "256M"), ("WEIR_DIRTY_MAX", "256M")];
+pub(crate) const LIMITS: [(&str, &str); 2] = [("WEIR_ARC_MAX", "256M"), ("WEIR_DIRTY_MAX", "256M")];
 
 /// A pool served by `weir serve`.
 pub struct Serving {

@@ -21,5 +21,8 @@ pub use facts::{Buffers, Connection, Disk, Duplex, Facts, Interface, InterruptUs
 pub use findings::{Finding, Level, findings, payload_ceiling_bytes};
 pub use read::{Host, Reader, RealHost};
 
-/// Fuzz targets of the decoders of this crate, by name.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("doctor-ss", ss::fuzz)];
+/// Name and body of a fuzz target.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Fuzz targets of the decoders of this crate.
+pub const TARGETS: &[Target] = &[("doctor-ss", ss::fuzz)];

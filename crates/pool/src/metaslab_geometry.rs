@@ -32,6 +32,11 @@ impl MetaslabGeometry {
         self.count
     }
 
+    /// log2 of the size of metaslabs in bytes.
+    pub fn shift(self) -> u32 {
+        self.shift
+    }
+
     /// Index of the metaslab that contains an offset of the vdev.
     pub fn index_of(self, offset_bytes: u64) -> u64 {
         offset_bytes >> self.shift

@@ -20,10 +20,11 @@ use crate::features::{self, Features};
 use crate::mos::Mos;
 use crate::scan::{Device, scan};
 use crate::space::{self, Space};
+use crate::space_map_loader::SpaceMapIndex;
 use crate::status::{self, States, VdevState};
 use crate::top_zap::ALLOCATION_BIAS;
 use crate::vdev_builder::{Facts, specs};
-use crate::{indirect, space_map_loader, uberblocks};
+use crate::{indirect, uberblocks};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -263,8 +264,8 @@ pub async fn load_keys(
     for (name, secret) in keys {
         let missing = || ObjectError::NoName { what: "dataset", name: name.clone() };
         let root = dsl.dir_named(name).ok_or_else(missing)?;
-        let wrapping = dsl.wrapping_key(rq, root, secret).await?;
-        out.extend(dsl.load_keys_with(rq, root, &wrapping).await?);
+        let wrapping = weir_dsl::keys::wrapping_key(dsl, rq, root, secret).await?;
+        out.extend(weir_dsl::keys::load_keys_with(dsl, rq, root, &wrapping).await?);
         roots.insert(root.id, Arc::new(wrapping));
     }
     Ok((roots, out))
@@ -355,8 +356,8 @@ impl Candidate<'_> {
         let space = space::load(rq, &rooted.mos, &rooted.tree).await?;
         let capacity = capacity::compute_space(rq, &rooted.mos, &rooted.tree, &space).await?;
         if self.rewinds && self.writing {
-            let known = space_map_loader::allocated(rq, &rooted.mos, &rooted.tree.children).await?;
-            if let Some(fault) = known.faults.first() {
+            let index = SpaceMapIndex::read(rq, &rooted.mos, &rooted.tree.children).await?;
+            if let Some(fault) = index.first_fault(rq, &rooted.mos).await? {
                 let what = format!("its space maps cannot be trusted: {fault}");
                 return Err(PoolError::Config { pool: self.name().to_owned(), what });
             }

@@ -31,10 +31,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use weir_blocks::SpaceKind;
 use weir_blocks::alloc::Segments;
+use weir_format::features::Feature;
 use weir_format::{ObjectId, Txg};
 
 /// Feature of pools with log space maps.
-pub const FEATURE: &str = "log_spacemap";
+pub const FEATURE: &Feature = Feature::LOG_SPACEMAP;
 /// log2 of the unit of logs in bytes.
 pub const LOG_SHIFT: u32 = 9;
 /// Size of a log's blocks in bytes (`zfs_log_sm_blksz`).
@@ -70,7 +71,8 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    fn note(&mut self, kind: SpaceKind, range: Range<u64>) {
+    /// Applies a change. Returns the number of bytes that were in that state already.
+    fn note(&mut self, kind: SpaceKind, range: Range<u64>) -> u64 {
         let (to, from) = match kind {
             SpaceKind::Alloc => (&mut self.taken, &mut self.given_back),
             SpaceKind::Free => (&mut self.given_back, &mut self.taken),
@@ -80,12 +82,21 @@ impl Unflushed {
         for undone in from.remove_common(&range) {
             rest.remove(undone);
         }
+        let mut already = 0;
         for part in rest.iter() {
+            already += to.remove_common(&part).iter().map(|known| known.end - known.start).sum::<u64>();
             to.add(part);
         }
+        already
     }
 
-    fn segments(&self) -> usize {
+    /// Allocated bytes minus freed bytes.
+    pub fn balance_bytes(&self) -> i64 {
+        self.taken.total_bytes().cast_signed().saturating_sub(self.given_back.total_bytes().cast_signed())
+    }
+
+    /// Number of segments.
+    pub fn segments(&self) -> usize {
         self.taken.len() + self.given_back.len()
     }
 }
@@ -124,12 +135,11 @@ impl SpaceLog {
         moved
     }
 
-    /// Records a change of a metaslab in the log of txg `txg`.
-    pub fn note(&mut self, id: MetaslabId, txg: Txg, kind: SpaceKind, range: Range<u64>) {
-        if let Some(metaslab) = self.metaslabs.get_mut(&id).filter(|m| m.since <= txg) {
-            metaslab.dirty = true;
-            metaslab.note(kind, range);
-        }
+    /// Records a change of a metaslab in the log of txg `txg`. Returns the number of bytes that were in that state already.
+    pub fn note(&mut self, id: MetaslabId, txg: Txg, kind: SpaceKind, range: Range<u64>) -> u64 {
+        let Some(metaslab) = self.metaslabs.get_mut(&id).filter(|m| m.since <= txg) else { return 0 };
+        metaslab.dirty = true;
+        metaslab.note(kind, range)
     }
 
     /// Marks a metaslab as flushed up to the beginning of txg `txg`: returns the changes that its space map did not

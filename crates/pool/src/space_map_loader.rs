@@ -13,17 +13,66 @@ use crate::config::VdevConfig;
 use crate::metaslab_geometry::{MAX_METASLABS, MetaslabGeometry};
 use crate::mos::Mos;
 use crate::ranges::Ranges;
-use crate::space_log::{LOG_SHIFT, Log, SpaceLog, Unflushed};
+use crate::space_log::{LOG_SHIFT, Log, MetaslabId, SpaceLog, Unflushed};
 use crate::top_zap::{self, CHECKPOINT_SM, UNFLUSHED_TXGS};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
-use weir_dmu::{ErrorLocation, Object, ObjectError};
+use weir_dmu::{ErrorLocation, Object, ObjectError, space_map};
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceEntries, SpaceEntry, SpaceKind, SpaceMapHeader, SpaceSegment};
 use weir_format::{DecodeError, ObjectId, Txg};
 use weir_machine::Request;
 
-/// Allocated space of a pool.
+/// Maximum number of allocated segments that are in memory at a time when all space maps are read run by run.
+pub const RUN_SEGMENTS: u64 = 4 << 20;
+/// Minimum size of an entry of a space map in bytes.
+const ENTRY_BYTES: u64 = 8;
+
+/// A run of metaslabs, in the order of their vdev and index: from `first` to before `end`, or to the last one.
+///
+/// Callers that need the segments of a whole pool take them run by run, so that their memory has a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaslabRun {
+    first: MetaslabId,
+    end: Option<MetaslabId>,
+}
+
+impl MetaslabRun {
+    /// All metaslabs.
+    pub const ALL: MetaslabRun = MetaslabRun { first: (0, 0), end: None };
+
+    /// One metaslab.
+    pub fn one((vdev, metaslab): MetaslabId) -> Self {
+        MetaslabRun { first: (vdev, metaslab), end: Some((vdev, metaslab + 1)) }
+    }
+
+    /// Whether the metaslab is in the run.
+    pub fn contains(&self, id: MetaslabId) -> bool {
+        id >= self.first && self.end.is_none_or(|end| id < end)
+    }
+
+    /// The part of a range of a vdev's space that belongs to this run; `shift` is log2 of the size of its metaslabs.
+    /// Each byte belongs to exactly one of the runs that [`SpaceMapIndex::runs`] returns, even behind the last metaslab.
+    pub fn part(&self, vdev: u32, shift: u32, range: Range<u64>) -> Option<Range<u64>> {
+        let start_of = |metaslab: u64| metaslab.checked_shl(shift).unwrap_or(u64::MAX);
+        let from = match self.first.0.cmp(&vdev) {
+            Ordering::Less => 0,
+            Ordering::Equal => start_of(self.first.1),
+            Ordering::Greater => return None,
+        };
+        let to = match self.end {
+            Some((of, metaslab)) if of == vdev => start_of(metaslab),
+            Some((of, _)) if of < vdev => return None,
+            _ => u64::MAX,
+        };
+        let part = range.start.max(from)..range.end.min(to);
+        (part.start < part.end).then_some(part)
+    }
+}
+
+/// Allocated space of a run of metaslabs.
 #[derive(Debug, Default)]
 pub struct Allocated {
     /// Allocated ranges of each top-level vdev, without those kept for a checkpoint.
@@ -32,11 +81,47 @@ pub struct Allocated {
     pub bytes: BTreeMap<u32, u64>,
     /// Bytes kept for a checkpoint.
     pub checkpoint_bytes: u64,
-    /// Log space maps, and the unflushed changes of the metaslabs.
-    pub log: SpaceLog,
     /// Ranges of each vdev that are kept for the checkpoint.
     pub kept: BTreeMap<u32, Ranges>,
     /// Space maps that contradict themselves or cannot be read.
+    pub faults: Vec<MapFault>,
+}
+
+/// Header of a metaslab's space map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapSummary {
+    /// The map; 0 if nothing was ever allocated.
+    pub object: ObjectId,
+    /// Length of its entries.
+    pub length_bytes: u64,
+    /// Allocated bytes by its entries.
+    pub allocated_bytes: i64,
+    /// Numbers of free segments by size.
+    pub histogram: Option<[u64; 32]>,
+}
+
+/// Space maps of one top-level vdev.
+#[derive(Clone, Debug)]
+pub struct TopMaps {
+    /// Layout of its metaslabs.
+    pub geometry: MetaslabGeometry,
+    /// log2 of the unit of its maps in bytes.
+    pub ashift: u32,
+    /// The map of each metaslab.
+    pub metaslabs: Vec<MapSummary>,
+    /// Map of the space that is kept for the checkpoint.
+    checkpoint: Option<ObjectId>,
+}
+
+/// The headers of a pool's space maps, and the changes that the maps do not have yet. [`SpaceMapIndex::allocated`] reads the
+/// segments in the maps.
+#[derive(Debug, Default)]
+pub struct SpaceMapIndex {
+    /// Maps of each top-level vdev.
+    pub tops: BTreeMap<u32, TopMaps>,
+    /// Log space maps, and the unflushed changes of the metaslabs.
+    pub log: SpaceLog,
+    /// Headers and logs that contradict themselves or cannot be read.
     pub faults: Vec<MapFault>,
 }
 
@@ -73,55 +158,234 @@ impl MapFault {
     fn unreadable(vdev: u32, object: ObjectId) -> impl Fn(ObjectError) -> MapFault {
         move |error| MapFault::Unreadable { vdev, object, error }
     }
+
+    /// The fault of an entry at `offset` of which `bytes` changed nothing, if there are any.
+    fn twice(vdev: u32, object: ObjectId, kind: SpaceKind, offset: u64, bytes: u64) -> Option<MapFault> {
+        let what = if kind == SpaceKind::Alloc { "allocates" } else { "frees" };
+        (bytes > 0).then_some(MapFault::Twice { vdev, object, what, offset, bytes })
+    }
 }
 
-/// Reads the space maps of all top-level vdevs. A map that cannot be read is a fault; the others are applied.
-pub async fn allocated(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Allocated, ObjectError> {
-    let mut out = Allocated::default();
-    let mut geometries = BTreeMap::new();
-    for top in tops.iter().filter(|t| has_space(t)) {
-        let vdev = top.id as u32;
-        let ranges = metaslabs(rq, mos, top, &mut out.faults).await?;
-        out.vdevs.insert(vdev, ranges);
-        geometries.insert(vdev, MetaslabGeometry::of(top));
-        unflushed_txgs(rq, mos, top, &mut out.log).await?;
+impl SpaceMapIndex {
+    /// Reads the headers of all space maps, and their logs. A map that cannot be read is a fault.
+    ///
+    /// # Errors
+    /// Errors of reading the arrays of maps.
+    pub async fn read(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Self, ObjectError> {
+        let mut out = SpaceMapIndex::default();
+        for top in tops.iter().filter(|t| t.is_concrete() && t.metaslab_array != 0) {
+            let vdev = top.id as u32;
+            let maps = headers(rq, mos, top, &mut out.faults).await?;
+            out.tops.insert(vdev, maps);
+            unflushed_txgs(rq, mos, top, &mut out.log).await?;
+        }
+        out.read_logs(rq, mos).await?;
+        Ok(out)
     }
-    logs(rq, mos, &geometries, &mut out).await?;
-    for (vdev, ranges) in &out.vdevs {
-        out.bytes.insert(*vdev, ranges.bytes());
+
+    async fn read_logs(&mut self, rq: &Request, mos: &Mos) -> Result<(), ObjectError> {
+        self.log.zap = mos.named(rq, names::LOG_SPACEMAP).await?;
+        let Some(zap) = self.log.zap else { return Ok(()) };
+        for (txg, object) in log_maps(rq, mos, zap).await? {
+            let SpaceMapIndex { tops, log, faults } = &mut *self;
+            let mut apply = |segment: SpaceSegment| {
+                let Some(vdev) = segment.vdev else { return };
+                let Some(top) = tops.get(&vdev) else { return };
+                let id = (vdev, top.geometry.index_of(segment.offset_bytes));
+                if id.1 >= top.geometry.count() || log.metaslabs.entry(id).or_default().since > txg {
+                    return;
+                }
+                let offset = segment.offset_bytes;
+                let bytes = log.note(id, txg, segment.kind, offset..offset.saturating_add(segment.length_bytes));
+                faults.extend(MapFault::twice(vdev, object, segment.kind, offset, bytes));
+            };
+            match each_segment(rq, mos, object, LOG_SHIFT, &mut apply).await {
+                Ok(blocks) => drop(self.log.logs.insert(txg, Log { object, blocks })),
+                Err(error) => self.faults.push(MapFault::unreadable(u32::MAX, object)(error)),
+            }
+        }
+        Ok(())
     }
-    for top in tops.iter().filter(|t| has_space(t)) {
-        checkpoint(rq, mos, top, &mut out).await?;
+
+    /// Allocated bytes of a metaslab by its map and the logs.
+    pub fn allocated_bytes(&self, (vdev, metaslab): MetaslabId) -> u64 {
+        let map = self.tops.get(&vdev).and_then(|top| top.metaslabs.get(usize::try_from(metaslab).ok()?));
+        let in_map = map.map_or(0, |map| map.allocated_bytes);
+        let unflushed = self.log.metaslabs.get(&(vdev, metaslab)).map_or(0, Unflushed::balance_bytes);
+        u64::try_from(in_map.saturating_add(unflushed)).unwrap_or(0)
     }
-    Ok(out)
+
+    /// Allocated bytes of all metaslabs.
+    pub fn total_bytes(&self) -> u64 {
+        self.ids().map(|id| self.allocated_bytes(id)).fold(0, u64::saturating_add)
+    }
+
+    /// All metaslabs, in order.
+    fn ids(&self) -> impl Iterator<Item = MetaslabId> + '_ {
+        self.tops.iter().flat_map(|(vdev, top)| (0..top.metaslabs.len() as u64).map(|metaslab| (*vdev, metaslab)))
+    }
+
+    /// Upper bound of the number of allocated segments of a metaslab: one for each entry of its map and of the logs.
+    fn most_segments(&self, (vdev, metaslab): MetaslabId) -> u64 {
+        let map = self.tops.get(&vdev).and_then(|top| top.metaslabs.get(usize::try_from(metaslab).ok()?));
+        let unflushed = self.log.metaslabs.get(&(vdev, metaslab)).map_or(0, Unflushed::segments);
+        map.map_or(0, |map| map.length_bytes / ENTRY_BYTES) + unflushed as u64
+    }
+
+    /// Divides the pool into runs of at most `max_segments` allocated segments; a run with a single metaslab may have more.
+    pub fn runs(&self, max_segments: u64) -> Vec<MetaslabRun> {
+        let mut out = Vec::new();
+        let mut run = MetaslabRun::ALL;
+        let mut segments = 0;
+        for id in self.ids() {
+            let more = self.most_segments(id);
+            if segments > 0 && segments + more > max_segments {
+                out.push(MetaslabRun { end: Some(id), ..run });
+                run.first = id;
+                segments = 0;
+            }
+            segments += more;
+        }
+        out.push(run);
+        out
+    }
+
+    /// Reads the allocated segments of a run. A map that cannot be read is a fault; the others are applied.
+    ///
+    /// # Errors
+    /// [`ObjectError`] if a map's object cannot be looked up.
+    pub async fn allocated(&self, rq: &Request, mos: &Mos, run: &MetaslabRun) -> Result<Allocated, ObjectError> {
+        let mut out = Allocated::default();
+        for (vdev, top) in &self.tops {
+            let ranges = out.vdevs.entry(*vdev).or_default();
+            for (metaslab, map) in (0u64..).zip(&top.metaslabs).filter(|(m, _)| run.contains((*vdev, *m))) {
+                let place = MapPlace { vdev: *vdev, object: map.object, start: top.geometry.start(metaslab) };
+                let unflushed = self.log.metaslabs.get(&(*vdev, metaslab));
+                read_map(rq, mos, place, top.ashift, unflushed, ranges, &mut out.faults).await;
+            }
+            out.bytes.insert(*vdev, ranges.bytes());
+            self.take_kept(rq, mos, *vdev, run, &mut out).await;
+        }
+        Ok(out)
+    }
+
+    /// Moves the space that only the checkpoint needs from the allocated to the kept ranges.
+    async fn take_kept(&self, rq: &Request, mos: &Mos, vdev: u32, run: &MetaslabRun, out: &mut Allocated) {
+        let Some(top) = self.tops.get(&vdev) else { return };
+        let Some(object) = top.checkpoint else { return };
+        let Allocated { vdevs, faults, checkpoint_bytes, kept, .. } = &mut *out;
+        let Some(ranges) = vdevs.get_mut(&vdev) else { return };
+        let kept = kept.entry(vdev).or_default();
+        let mut apply = |segment: SpaceSegment| {
+            let whole = segment.offset_bytes..segment.offset_bytes.saturating_add(segment.length_bytes);
+            let Some(part) = run.part(vdev, top.geometry.shift(), whole) else { return };
+            let len = part.end - part.start;
+            *checkpoint_bytes += len;
+            kept.add(part.start, len);
+            let bytes = ranges.remove(part.start, len);
+            faults.extend(MapFault::twice(vdev, object, SpaceKind::Free, part.start, bytes));
+        };
+        if let Err(error) = each_segment(rq, mos, object, top.ashift, &mut apply).await {
+            out.faults.push(MapFault::unreadable(vdev, object)(error));
+        }
+    }
+
+    /// Reads all space maps, one after the other, and returns the first fault.
+    ///
+    /// # Errors
+    /// As [`SpaceMapIndex::allocated`].
+    pub async fn first_fault(mut self, rq: &Request, mos: &Mos) -> Result<Option<MapFault>, ObjectError> {
+        if !self.faults.is_empty() {
+            return Ok(Some(self.faults.swap_remove(0)));
+        }
+        for run in self.runs(RUN_SEGMENTS) {
+            if let Some(fault) = self.allocated(rq, mos, &run).await?.faults.into_iter().next() {
+                return Ok(Some(fault));
+            }
+        }
+        Ok(None)
+    }
 }
 
-fn has_space(top: &VdevConfig) -> bool {
-    top.is_concrete() && top.metaslab_array != 0
+/// A metaslab's map: its vdev, its object, and the offset on the vdev where the metaslab starts.
+#[derive(Clone, Copy, Debug)]
+pub struct MapPlace {
+    /// Top-level vdev.
+    pub vdev: u32,
+    /// The map; 0 if nothing was ever allocated.
+    pub object: ObjectId,
+    /// Start of the metaslab.
+    pub start: u64,
 }
 
-async fn metaslabs(
+/// Adds the allocated ranges of one metaslab to `ranges`: those of its map, changed by what is not flushed to it yet.
+pub async fn read_map(
+    rq: &Request,
+    mos: &Mos,
+    place: MapPlace,
+    ashift: u32,
+    unflushed: Option<&Unflushed>,
+    ranges: &mut Ranges,
+    faults: &mut Vec<MapFault>,
+) {
+    let MapPlace { vdev, object, start } = place;
+    if object.0 != 0 {
+        let mut apply = |segment: SpaceSegment| {
+            let offset = start.saturating_add(segment.offset_bytes);
+            faults.extend(change(ranges, vdev, object, segment.kind, offset, segment.length_bytes));
+        };
+        if let Err(error) = each_segment(rq, mos, object, ashift, &mut apply).await {
+            faults.push(MapFault::unreadable(vdev, object)(error));
+        }
+    }
+    let Some(unflushed) = unflushed else { return };
+    for (kind, segments) in [(SpaceKind::Free, &unflushed.given_back), (SpaceKind::Alloc, &unflushed.taken)] {
+        for range in segments.iter() {
+            faults.extend(change(ranges, vdev, object, kind, range.start, range.end - range.start));
+        }
+    }
+}
+
+/// Reads all space maps of all top-level vdevs.
+///
+/// # Errors
+/// As [`SpaceMapIndex::read`].
+pub async fn allocated(
+    rq: &Request,
+    mos: &Mos,
+    tops: &[VdevConfig],
+) -> Result<(SpaceMapIndex, Allocated), ObjectError> {
+    let mut index = SpaceMapIndex::read(rq, mos, tops).await?;
+    let mut all = index.allocated(rq, mos, &MetaslabRun::ALL).await?;
+    all.faults.splice(0..0, index.faults.drain(..));
+    Ok((index, all))
+}
+
+async fn headers(
     rq: &Request,
     mos: &Mos,
     top: &VdevConfig,
     faults: &mut Vec<MapFault>,
-) -> Result<Ranges, ObjectError> {
+) -> Result<TopMaps, ObjectError> {
     let vdev = top.id as u32;
     let geometry = MetaslabGeometry::of(top);
-    let maps = mos.words(rq, ObjectId(top.metaslab_array), geometry.count()).await?;
-    let mut ranges = Ranges::default();
-    for (metaslab, map) in (0u64..).zip(maps).filter(|(_, map)| *map != 0) {
-        let object = ObjectId(map);
-        let start = geometry.start(metaslab);
-        let mut apply = |segment: SpaceSegment| {
-            let offset = start.saturating_add(segment.offset_bytes);
-            faults.extend(change(&mut ranges, vdev, object, segment.kind, offset, segment.length_bytes));
-        };
-        if let Err(error) = each_segment(rq, mos, object, top.ashift as u32, &mut apply).await {
-            faults.push(MapFault::unreadable(vdev, object)(error));
+    let mut objects = mos.words(rq, ObjectId(top.metaslab_array), geometry.count()).await?;
+    objects.resize(geometry.count() as usize, 0);
+    let mut metaslabs = Vec::with_capacity(objects.len());
+    for object in objects.into_iter().map(ObjectId) {
+        let mut map = MapSummary { object, ..MapSummary::default() };
+        if object.0 != 0 {
+            match space_map::header(rq, &mos.set, object).await {
+                Ok(SpaceMapHeader { length_bytes, allocated_bytes, histogram, .. }) => {
+                    map = MapSummary { object, length_bytes, allocated_bytes, histogram };
+                }
+                Err(error) => faults.push(MapFault::unreadable(vdev, object)(error)),
+            }
         }
+        metaslabs.push(map);
     }
-    Ok(ranges)
+    let checkpoint = top_zap::object(rq, mos, top, CHECKPOINT_SM).await?;
+    Ok(TopMaps { geometry, ashift: top.ashift as u32, metaslabs, checkpoint })
 }
 
 /// Applies an entry; returns a fault for the part that changes nothing.
@@ -133,11 +397,11 @@ fn change(
     offset: u64,
     len: u64,
 ) -> Option<MapFault> {
-    let (what, bytes) = match kind {
-        SpaceKind::Alloc => ("allocates", ranges.add(offset, len)),
-        SpaceKind::Free => ("frees", ranges.remove(offset, len)),
+    let bytes = match kind {
+        SpaceKind::Alloc => ranges.add(offset, len),
+        SpaceKind::Free => ranges.remove(offset, len),
     };
-    (bytes > 0).then_some(MapFault::Twice { vdev, object, what, offset, bytes })
+    MapFault::twice(vdev, object, kind, offset, bytes)
 }
 
 /// Calls `each` with every segment of a space map, block by block in the byte order of each. Returns the number of
@@ -188,53 +452,4 @@ pub(crate) async fn log_maps(rq: &Request, mos: &Mos, zap: ObjectId) -> Result<B
     let by_name = mos.numbers(rq, zap).await?;
     let txg = |name: &str| u64::from_str_radix(name, 16).ok().map(Txg);
     Ok(by_name.into_iter().filter_map(|(name, map)| Some((txg(&name)?, ObjectId(map)))).collect())
-}
-
-async fn logs(
-    rq: &Request,
-    mos: &Mos,
-    geometries: &BTreeMap<u32, MetaslabGeometry>,
-    out: &mut Allocated,
-) -> Result<(), ObjectError> {
-    out.log.zap = mos.named(rq, names::LOG_SPACEMAP).await?;
-    let Some(zap) = out.log.zap else { return Ok(()) };
-    for (txg, object) in log_maps(rq, mos, zap).await? {
-        let Allocated { vdevs, faults, log, .. } = &mut *out;
-        let mut apply = |segment: SpaceSegment| {
-            let Some(vdev) = segment.vdev else { return };
-            let Some(geometry) = geometries.get(&vdev) else { return };
-            let id = (vdev, geometry.index_of(segment.offset_bytes));
-            if log.metaslabs.get(&id).is_some_and(|m| txg < m.since) {
-                return;
-            }
-            if let Some(ranges) = vdevs.get_mut(&vdev) {
-                faults.extend(change(ranges, vdev, object, segment.kind, segment.offset_bytes, segment.length_bytes));
-            }
-            let end = segment.offset_bytes.saturating_add(segment.length_bytes);
-            log.note(id, txg, segment.kind, segment.offset_bytes..end);
-        };
-        match each_segment(rq, mos, object, LOG_SHIFT, &mut apply).await {
-            Ok(blocks) => drop(out.log.logs.insert(txg, Log { object, blocks })),
-            Err(error) => out.faults.push(MapFault::unreadable(u32::MAX, object)(error)),
-        }
-    }
-    Ok(())
-}
-
-async fn checkpoint(rq: &Request, mos: &Mos, top: &VdevConfig, out: &mut Allocated) -> Result<(), ObjectError> {
-    let Some(object) = top_zap::object(rq, mos, top, CHECKPOINT_SM).await? else { return Ok(()) };
-    let vdev = top.id as u32;
-    let Allocated { vdevs, faults, checkpoint_bytes, kept, .. } = &mut *out;
-    let Some(ranges) = vdevs.get_mut(&vdev) else { return Ok(()) };
-    let kept = kept.entry(vdev).or_default();
-    let mut apply = |segment: SpaceSegment| {
-        *checkpoint_bytes += segment.length_bytes;
-        kept.add(segment.offset_bytes, segment.length_bytes);
-        let kind = SpaceKind::Free;
-        faults.extend(change(ranges, vdev, object, kind, segment.offset_bytes, segment.length_bytes));
-    };
-    if let Err(error) = each_segment(rq, mos, object, top.ashift as u32, &mut apply).await {
-        out.faults.push(MapFault::unreadable(vdev, object)(error));
-    }
-    Ok(())
 }

@@ -9,6 +9,10 @@
 //!                                  remaining: leaked
 //! ```
 //!
+//! *Passes.* The allocated ranges of a large or fragmented pool do not fit into memory. Then the metaslabs are divided into
+//! runs of at most [`RUN_SEGMENTS`] segments, and the pool is walked once for each run: a pass claims only the segments in
+//! its run. The first pass also verifies checksums and counts; later ones read only blocks of pointers.
+//!
 //! A segment may rightly be visited several times if its block is deduplicated (by its pointer) or cloned (by the block
 //! reference table). Segments on removed vdevs are followed to their new addresses. While a vdev is being removed, its
 //! blocks are still read there, and no pointer leads to their copies, so the allocated segments of the vdev up to the
@@ -22,7 +26,7 @@ use crate::indirect;
 use crate::mos::Mos;
 use crate::open::Pool;
 use crate::ranges::Ranges;
-use crate::space_map_loader::{Allocated, allocated};
+use crate::space_map_loader::{Allocated, MapFault, MetaslabRun, RUN_SEGMENTS, SpaceMapIndex};
 use crate::walk::{Claim, Prove, Root, Visit, VisitPosition, Walk, gang_claims};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_blocks::BlockError;
@@ -33,7 +37,7 @@ use weir_dsl::{deadlist, livelist};
 use weir_format::dsl::Bpobj;
 use weir_format::dsl::pool as names;
 use weir_format::indirect::MappingEntry;
-use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, Txg, brt};
+use weir_format::{BlockPointer, Cursor, DecodeError, Dva, ObjectId, ObjsetId, Txg, brt};
 use weir_machine::Request;
 
 /// Maximum number of findings of each kind that are returned; all are counted.
@@ -42,8 +46,10 @@ const KEPT: usize = 1000;
 const MAX_DEPTH: u32 = 64;
 /// Maximum number of blocks of a destroyed dataset's tree in memory at a time.
 const TREE_BLOCKS: u64 = 1 << 16;
-/// Maximum number of entries of a block reference table in memory.
+/// Maximum number of entries of a block reference table whose addresses are in memory, at 8 bytes each.
 const MAX_CLONES: usize = 1 << 26;
+/// Number of entries of a block reference table that are read at a time.
+const CLONES_PER_READ: usize = 4096;
 
 /// Parameters of a verification.
 pub struct Plan<'a> {
@@ -57,6 +63,8 @@ pub struct Plan<'a> {
     pub moved: BTreeMap<u32, Vec<MappingEntry>>,
     /// Whether to compare with the space maps.
     pub space: bool,
+    /// Maximum number of allocated segments in memory: usually [`RUN_SEGMENTS`].
+    pub max_segments: u64,
 }
 
 /// Progress of a verification.
@@ -70,6 +78,10 @@ pub struct Progress {
     pub total_bytes: u64,
     /// Bad blocks so far.
     pub bad: u64,
+    /// Number of the pass, from 1 on.
+    pub pass: u64,
+    /// Number of passes.
+    pub passes: u64,
 }
 
 /// A block whose segment is free, or in use by another block.
@@ -102,8 +114,43 @@ pub struct Report {
     pub cloned: (u64, u64),
     /// Bytes of the copies that a vdev removal in progress has made.
     pub removing_bytes: u64,
-    /// Allocated segments of the space maps that no block uses.
-    pub space: Option<Allocated>,
+    /// Comparison with the space maps, if it was requested.
+    pub space: Option<SpaceReport>,
+}
+
+/// Result of comparing the blocks with the space maps.
+#[derive(Debug, Default)]
+pub struct SpaceReport {
+    /// Allocated bytes of each vdev by its space maps and their logs.
+    pub bytes: BTreeMap<u32, u64>,
+    /// Bytes kept for a checkpoint.
+    pub checkpoint_bytes: u64,
+    /// The first thousand space maps that contradict themselves or cannot be read.
+    pub faults: Vec<MapFault>,
+    /// The first thousand segments that are allocated and used by no block.
+    pub leaks: Vec<Claim>,
+    /// Number of these segments.
+    pub leak_count: u64,
+    /// Number of passes of the walk.
+    pub passes: u64,
+}
+
+impl SpaceReport {
+    /// Adds the result of one pass, whose allocated segments without those of the blocks are `rest`.
+    fn add(&mut self, rest: Allocated) {
+        for (vdev, bytes) in rest.bytes {
+            *self.bytes.entry(vdev).or_default() += bytes;
+        }
+        self.checkpoint_bytes += rest.checkpoint_bytes;
+        self.faults.extend(rest.faults.into_iter().take(KEPT.saturating_sub(self.faults.len())));
+        let leaks = rest.vdevs.iter().flat_map(|(vdev, ranges)| ranges.iter().map(|(start, len)| (*vdev, start, len)));
+        for leak in leaks {
+            self.leak_count += 1;
+            if self.leaks.len() < KEPT {
+                self.leaks.push(leak);
+            }
+        }
+    }
 }
 
 impl Report {
@@ -119,16 +166,15 @@ impl Report {
         self.space.as_ref().map_or(0, |s| s.bytes.values().sum())
     }
 
-    /// Returns the segments that are allocated and used by no block: (vdev, offset, length).
+    /// Returns the first thousand segments that are allocated and used by no block: (vdev, offset, length).
     pub fn leaks(&self) -> impl Iterator<Item = Claim> + '_ {
-        let vdevs = self.space.iter().flat_map(|s| &s.vdevs);
-        vdevs.flat_map(|(vdev, ranges)| ranges.iter().map(|(start, len)| (*vdev, start, len)))
+        self.space.iter().flat_map(|space| space.leaks.iter().copied())
     }
 
     /// Whether blocks and space maps agree.
     pub fn space_agrees(&self) -> bool {
-        let space = self.space.as_ref().is_none_or(|s| s.faults.is_empty());
-        space && self.clash_count == 0 && self.leaks().next().is_none()
+        let agrees = |space: &SpaceReport| space.faults.is_empty() && space.leak_count == 0;
+        self.space.as_ref().is_none_or(agrees) && self.clash_count == 0
     }
 
     /// Whether nothing was found.
@@ -147,32 +193,53 @@ pub async fn verify(
     roots: Vec<Root>,
     show: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Report, ObjectError> {
-    let space = if plan.space { Some(allocated(rq, plan.mos, plan.tops).await?) } else { None };
-    let total_bytes = space.as_ref().map_or(0, |s| s.bytes.values().sum());
+    let mut index = match plan.space {
+        true => SpaceMapIndex::read(rq, plan.mos, plan.tops).await?,
+        false => SpaceMapIndex::default(),
+    };
+    let runs = index.runs(plan.max_segments);
+    let passes = runs.len() as u64;
+    let faults = std::mem::take(&mut index.faults);
+    let space = plan.space.then(|| SpaceReport { faults, passes, ..SpaceReport::default() });
     let mut verifier = Verifier {
         report: Report { space, ..Report::default() },
+        index,
+        run: MetaslabRun::ALL,
+        allocated: None,
         metaslab_shifts: plan.tops.iter().map(|t| (t.id as u32, t.metaslab_shift as u32)).collect(),
         moved: &plan.moved,
         clones: clones(rq, plan).await?,
         seen: BTreeSet::new(),
         row: None,
-        progress: Progress { total_bytes, ..Progress::default() },
+        progress: Progress { passes, ..Progress::default() },
         show,
     };
-    deferred(rq, plan, &mut verifier).await?;
-    removing(rq, plan, &mut verifier).await?;
-    plan.walk.run(roots, &mut verifier).await;
+    verifier.progress.total_bytes = verifier.index.total_bytes();
+    for run in runs {
+        verifier.begin(rq, plan, run).await?;
+        deferred(rq, plan, &mut verifier).await?;
+        removing(rq, plan, &mut verifier).await?;
+        let prove = if verifier.is_first() { plan.walk.prove } else { Prove::Nothing };
+        let walk = Walk { machine: plan.walk.machine.clone(), blocks: plan.walk.blocks.clone(), prove, ..plan.walk };
+        walk.run(roots.clone(), &mut verifier).await;
+        verifier.end();
+    }
     (verifier.show)(verifier.progress);
     Ok(verifier.report)
 }
 
 struct Verifier<'a> {
     report: Report,
+    index: SpaceMapIndex,
+    /// The metaslabs of this pass.
+    run: MetaslabRun,
+    /// Their allocated segments without those of the blocks visited so far; `None` if space maps are not compared.
+    allocated: Option<Allocated>,
     metaslab_shifts: BTreeMap<u32, u32>,
     moved: &'a BTreeMap<u32, Vec<MappingEntry>>,
-    /// Addresses in the block reference table.
-    clones: BTreeSet<(u32, u64)>,
-    /// Deduplicated and cloned blocks visited so far.
+    /// Offsets in the block reference table of each vdev, sorted.
+    clones: BTreeMap<u32, Vec<u64>>,
+    /// Deduplicated and cloned blocks visited in this pass that may have segments in its run.
     seen: BTreeSet<(u32, u64)>,
     /// Counts everything in this row.
     row: Option<usize>,
@@ -182,26 +249,30 @@ struct Verifier<'a> {
 
 impl Visit for Verifier<'_> {
     fn block(&mut self, _at: &VisitPosition, bp: &BlockPointer) -> bool {
-        let shifts = &self.metaslab_shifts;
-        let metaslab =
-            |vdev: u32, offset: u64| offset.checked_shr(shifts.get(&vdev).copied().unwrap_or(63)).unwrap_or(0);
-        self.report.counts.add(bp, self.row.unwrap_or(row_of(bp.object_type())), metaslab);
-        self.progress.blocks += 1;
-        self.progress.met_bytes += bp.asize_bytes();
+        if self.is_first() {
+            let shifts = &self.metaslab_shifts;
+            let metaslab =
+                |vdev: u32, offset: u64| offset.checked_shr(shifts.get(&vdev).copied().unwrap_or(63)).unwrap_or(0);
+            self.report.counts.add(bp, self.row.unwrap_or(row_of(bp.object_type())), metaslab);
+            self.progress.blocks += 1;
+            self.progress.met_bytes += bp.asize_bytes();
+        }
         let Some(first) = bp.dvas().next() else { return false };
         let key = (first.vdev, first.offset_bytes);
-        let saved = if bp.is_dedup() {
-            &mut self.report.deduped
-        } else if self.clones.contains(&key) {
-            &mut self.report.cloned
-        } else {
-            return true;
-        };
-        if self.seen.insert(key) {
+        let is_clone = || self.clones.get(&key.0).is_some_and(|offsets| offsets.binary_search(&key.1).is_ok());
+        let is_shared = bp.is_dedup() || is_clone();
+        if !self.may_have_segments(bp) {
+            return false;
+        }
+        if !is_shared || self.seen.insert(key) {
             return true;
         }
-        saved.0 += bp.asize_bytes();
-        saved.1 += 1;
+        // The pass of the first address counts what the block saves.
+        if self.part((key.0, key.1, 1)).is_some() {
+            let saved = if bp.is_dedup() { &mut self.report.deduped } else { &mut self.report.cloned };
+            saved.0 += bp.asize_bytes();
+            saved.1 += 1;
+        }
         false
     }
 
@@ -213,6 +284,9 @@ impl Visit for Verifier<'_> {
     }
 
     fn unreadable(&mut self, at: &VisitPosition, _bp: &BlockPointer, error: &BlockError) {
+        if !self.is_first() {
+            return;
+        }
         self.report.unreadable_count += 1;
         self.progress.bad += 1;
         if self.report.unreadable.len() < KEPT {
@@ -226,6 +300,44 @@ impl Visit for Verifier<'_> {
 }
 
 impl Verifier<'_> {
+    /// Begins a pass over the segments of a run.
+    async fn begin(&mut self, rq: &Request, plan: &Plan<'_>, run: MetaslabRun) -> Result<(), ObjectError> {
+        debug_assert!(self.allocated.is_none() && self.seen.is_empty(), "the last pass has ended");
+        self.run = run;
+        self.progress.pass += 1;
+        if plan.space {
+            self.allocated = Some(self.index.allocated(rq, plan.mos, &run).await?);
+        }
+        Ok(())
+    }
+
+    /// Ends the pass: what is left of its allocated segments is leaked.
+    fn end(&mut self) {
+        self.seen.clear();
+        if let (Some(rest), Some(space)) = (self.allocated.take(), &mut self.report.space) {
+            space.add(rest);
+        }
+    }
+
+    fn is_first(&self) -> bool {
+        self.progress.pass <= 1
+    }
+
+    /// The part of a segment that this pass claims.
+    fn part(&self, (vdev, offset, len): Claim) -> Option<Claim> {
+        let shift = self.index.tops.get(&vdev).map_or(63, |top| top.geometry.shift());
+        let part = self.run.part(vdev, shift, offset..offset.saturating_add(len))?;
+        Some((vdev, part.start, part.end - part.start))
+    }
+
+    /// Whether a block may have segments that this pass claims. The pieces of a gang, and the copies of the blocks of removed
+    /// vdevs, may be anywhere.
+    fn may_have_segments(&self, bp: &BlockPointer) -> bool {
+        let may =
+            |d: Dva| self.moved.contains_key(&d.vdev) || self.part((d.vdev, d.offset_bytes, d.asize_bytes)).is_some();
+        self.progress.passes <= 1 || bp.is_gang() || bp.dvas().any(may)
+    }
+
     fn clash(&mut self, clash: Clash) {
         self.report.clash_count += 1;
         self.progress.bad += 1;
@@ -234,13 +346,18 @@ impl Verifier<'_> {
         }
     }
 
-    /// Removes a segment from the allocated ones; returns the number of bytes that were not allocated.
-    fn take(&mut self, (vdev, offset, len): Claim, depth: u32) -> u64 {
-        let Some(space) = &mut self.report.space else { return 0 };
-        let Some(mapping) = self.moved.get(&vdev) else {
-            return space.vdevs.get_mut(&vdev).map_or(len, |ranges| ranges.remove(offset, len));
-        };
-        self.take_copies(mapping, offset, len, depth)
+    /// Removes a segment from the allocated ones; returns the number of bytes of this pass's part that were not allocated.
+    fn take(&mut self, claim: Claim, depth: u32) -> u64 {
+        let (vdev, offset, len) = claim;
+        if self.allocated.is_none() {
+            return 0;
+        }
+        if let Some(mapping) = self.moved.get(&vdev) {
+            return self.take_copies(mapping, offset, len, depth);
+        }
+        let Some((_, offset, len)) = self.part(claim) else { return 0 };
+        let ranges = self.allocated.as_mut().and_then(|space| space.vdevs.get_mut(&vdev));
+        ranges.map_or(len, |ranges| ranges.remove(offset, len))
     }
 
     /// Removes the copies of a segment, found by a mapping, from the allocated segments; returns the number of bytes
@@ -251,7 +368,7 @@ impl Verifier<'_> {
         }
         let end = offset.saturating_add(len);
         let first = mapping.partition_point(|e| e.source_end_bytes() <= offset);
-        let mut missing = len;
+        let mut missing = if self.is_first() { len } else { 0 };
         for entry in mapping.iter().skip(first).take_while(|e| e.source_bytes < end) {
             let from = entry.source_bytes.max(offset);
             let to = entry.source_end_bytes().min(end);
@@ -269,15 +386,20 @@ async fn removing(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) ->
     for top in plan.tops.iter().filter(|top| top.removing && top.is_concrete() && top.indirect_object != 0) {
         let (id, object) = (top.id as u32, ObjectId(top.indirect_object));
         let (header, mapping) = indirect::mapping(rq, plan.mos, object).await?;
-        let Some(space) = &verifier.report.space else { return Ok(()) };
-        let copied: Vec<(u64, u64)> = space.vdevs.get(&id).into_iter().flat_map(Ranges::iter).collect();
-        for (start, len) in copied.into_iter().filter(|(start, _)| *start < header.max_offset_bytes) {
-            let len = len.min(header.max_offset_bytes - start);
-            verifier.report.removing_bytes += len;
-            let bytes = verifier.take_copies(&mapping, start, len, 1);
-            if bytes > 0 {
-                let at = VisitPosition { objset: ObjsetId::MOS, object: object.0, level: 0, block: 0 };
-                verifier.clash(Clash { at, claim: (id, start, len), bytes });
+        let metaslabs = verifier.index.tops.get(&id).map_or(0, |top| top.metaslabs.len() as u64);
+        for metaslab in 0..metaslabs {
+            let copied = verifier.index.allocated(rq, plan.mos, &MetaslabRun::one((id, metaslab))).await?;
+            let copied: Vec<(u64, u64)> = copied.vdevs.get(&id).into_iter().flat_map(Ranges::iter).collect();
+            for (start, len) in copied.into_iter().filter(|(start, _)| *start < header.max_offset_bytes) {
+                let len = len.min(header.max_offset_bytes - start);
+                if verifier.is_first() {
+                    verifier.report.removing_bytes += len;
+                }
+                let bytes = verifier.take_copies(&mapping, start, len, 1);
+                if bytes > 0 {
+                    let at = VisitPosition { objset: ObjsetId::MOS, object: object.0, level: 0, block: 0 };
+                    verifier.clash(Clash { at, claim: (id, start, len), bytes });
+                }
             }
         }
     }
@@ -388,9 +510,9 @@ async fn freed(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>, at: &
     }
 }
 
-/// Returns the addresses of cloned blocks.
-async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, ObjectError> {
-    let mut out = BTreeSet::new();
+/// Returns the offsets of cloned blocks, by vdev, sorted.
+async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeMap<u32, Vec<u64>>, ObjectError> {
+    let mut out = BTreeMap::new();
     for top in plan.tops {
         let Some(table) = plan.mos.named(rq, &brt::table_name(top.id)).await? else { continue };
         let object = plan.mos.set.object(rq, table).await?;
@@ -400,34 +522,52 @@ async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, O
         if header.entries.0 == 0 {
             continue;
         }
-        for entry in Zap::open(rq, &plan.mos.set, header.entries).await?.all(rq, MAX_CLONES).await? {
-            if let weir_dmu::zap::Key::Words(words) = &entry.key
-                && let Some(offset) = words.first()
-            {
-                out.insert((top.id as u32, *offset));
+        let zap = Zap::open(rq, &plan.mos.set, header.entries).await?;
+        let mut offsets = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let entries = zap.entries(rq, cookie, CLONES_PER_READ).await?;
+            let Some(last) = entries.last() else { break };
+            cookie = last.cookie;
+            let keys = entries.iter().filter_map(|entry| match &entry.key {
+                weir_dmu::zap::Key::Words(words) => words.first().copied(),
+                _ => None,
+            });
+            offsets.extend(keys);
+            if offsets.len() > MAX_CLONES {
+                let place = ErrorLocation { object: header.entries, ..place };
+                return Err(ObjectError::Corrupt { place, why: "more entries than a block reference table has" });
             }
         }
+        offsets.sort_unstable();
+        out.insert(top.id as u32, offsets);
     }
     Ok(out)
 }
 
-impl Pool {
-    /// Verifies every block of the pool, and that the space maps allocate exactly these blocks.
-    ///
-    /// # Errors
-    /// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
-    pub async fn verify(&self, rq: &Request) -> Result<Report, ObjectError> {
-        let mut moved = BTreeMap::new();
-        for vdev in self.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
-            moved.insert(vdev.id as u32, indirect::mapping(rq, &self.mos, ObjectId(vdev.indirect_object)).await?.1);
-        }
-        let log_before = Txg(self.uberblock.txg.0.saturating_add(1));
-        let (machine, blocks) = (self.machine.clone(), self.blocks.clone());
-        let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
-        let plan = Plan { walk, mos: &self.mos, tops: &self.tree.children, moved, space: true };
-        let (roots, bad) = crate::roots::roots(rq, &self.mos).await?;
-        let mut report = verify(rq, &plan, roots, &mut |_| ()).await?;
-        report.unreadable_count += bad;
-        Ok(report)
+/// Verifies every block of the pool, and that the space maps allocate exactly these blocks.
+///
+/// # Errors
+/// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
+pub async fn verify_pool(pool: &Pool, rq: &Request) -> Result<Report, ObjectError> {
+    verify_pool_in_passes(pool, rq, RUN_SEGMENTS).await
+}
+
+/// As [`verify_pool`], with at most `max_segments` allocated segments in memory at a time.
+///
+/// # Errors
+/// As [`verify_pool`].
+pub async fn verify_pool_in_passes(pool: &Pool, rq: &Request, max_segments: u64) -> Result<Report, ObjectError> {
+    let mut moved = BTreeMap::new();
+    for vdev in pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
+        moved.insert(vdev.id as u32, indirect::mapping(rq, &pool.mos, ObjectId(vdev.indirect_object)).await?.1);
     }
+    let log_before = Txg(pool.uberblock.txg.0.saturating_add(1));
+    let (machine, blocks) = (pool.machine.clone(), pool.blocks.clone());
+    let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
+    let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space: true, max_segments };
+    let (roots, bad) = crate::roots::roots(rq, &pool.mos).await?;
+    let mut report = verify(rq, &plan, roots, &mut |_| ()).await?;
+    report.unreadable_count += bad;
+    Ok(report)
 }

@@ -38,6 +38,8 @@ const PARALLEL_BYTES: u64 = 64 << 20;
 const GANG_DEPTH: usize = 12;
 /// Maximum number of pieces of a gang block: 16 MiB in sectors.
 const GANG_PIECES: usize = 32 << 10;
+/// Minimum size of a block in bytes, which bounds the number of blocks of a pool.
+const MIN_BLOCK_BYTES: u64 = 512;
 /// Maximum number of blocks of an intent log that are followed.
 const LOG_BLOCKS: usize = 1 << 20;
 
@@ -201,7 +203,7 @@ struct Run<'a, V: Visit> {
     walk: &'a Walk,
     visitor: &'a mut V,
     stack: Vec<Item>,
-    /// Blocks of pointers that were entered. A consistent pool has one pointer to each; in a malformed one, levels of
+    /// Blocks of pointers that were entered lately. A consistent pool has one pointer to each; in a malformed one, levels of
     /// blocks full of the same pointer would make the walk as long as the product of their widths.
     entered: VisitedBlocks,
     reads: FuturesUnordered<BoxFuture<'static, Option<Done>>>,
@@ -222,7 +224,9 @@ impl Walk {
             walk: self,
             visitor,
             stack: Vec::new(),
-            entered: VisitedBlocks::default(),
+            entered: VisitedBlocks::at_most(
+                self.blocks.tree().size_bytes().map_or(u64::MAX, |bytes| bytes / MIN_BLOCK_BYTES),
+            ),
             reads: FuturesUnordered::new(),
             bytes_under_way: 0,
         };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_machine::{Clock, Machine, Nanos, Request};
 use weir_pool::block_stats::{self, LEVELS, ROWS, TOTAL};
 use weir_pool::config::{Class, VdevConfig, VdevKind};
+use weir_pool::space_map_loader::RUN_SEGMENTS;
 use weir_pool::verify::{Plan, Progress, Report, verify};
 use weir_pool::walk::{Prove, Walk};
 use weir_pool::{Pool, indirect, roots};
@@ -79,7 +80,7 @@ async fn check(
     }
     let log_before = weir_format::Txg(pool.uberblock.txg.0.saturating_add(1));
     let walk = Walk { machine: machine.clone(), blocks: pool.blocks.clone(), prove, log_before };
-    let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space };
+    let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space, max_segments: RUN_SEGMENTS };
     let (roots, bad) = roots::roots(&rq, &pool.mos).await?;
     let mut report = verify(&rq, &plan, roots, show).await?;
     report.unreadable_count += bad;

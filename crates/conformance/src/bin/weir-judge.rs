@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
-    JudgeError, bench, faults, golden, hostile, kill, kill_serve, many_clients, old_pools, properties, readers,
-    rewritten, streams, suites, zdb, ztest,
+    JudgeError, bench, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, old_pools, properties,
+    readers, rewritten, smb, streams, suites, zdb, ztest,
 };
 
 const USAGE: &str = "\
@@ -25,7 +25,10 @@ weir-judge JUDGE
   hostile-clients                           idle, half-sending and never-reading clients beside a good one
   clients                                   many NFS clients at once: fair, steady, and the sums of the accounts
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
+  guest [--long] [--only nfs|nbd|iscsi|smb] the NFS, NBD, iSCSI and SMB clients of a Linux kernel in an emulated machine
+  iscsi [--short] [SUITE...]                iscsi-test-cu, qemu and iscsi-ls against volumes as iSCSI targets
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
+  smb [--long]                              smbclient, smbcacls and smbtorture on `weir serve --smb`, beside the same smbd on another file system
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
@@ -116,8 +119,10 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "kill" => kill::run(rest, report)?,
         "kill-serve" => kill_serve::run(rest, report)?,
         "faults" => faults::run(report)?,
+        "guest" => guest::run(rest, report)?,
         "hostile-clients" => hostile::run(report)?,
         "clients" => many_clients::run(report)?,
+        "iscsi" => iscsi::run(rest, report)?,
         "read-bench" => bench::read::run(rest, report)?,
         "write-bench" => bench::write::run(rest, report)?,
         "compare-bench" => bench::compare::run(rest, report)?,
@@ -126,6 +131,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,
+        "smb" => smb::run(rest, report)?,
         "streams" => streams::run(&folder()?, report)?,
         "ztest" => ztest::run(rest, report)?,
         "old-pools" => old_pools::run(rest, report)?,

@@ -54,7 +54,7 @@ async fn copy_a_part(syncing: &mut TxgSync<'_>, pieces: usize) -> Result<ObjectI
 }
 
 /// Verifies the pool as if vdev 0 were being removed, with this mapping.
-async fn verify_removing(machine: &Machine, dir: &Path, mapping: Option<ObjectId>) -> Report {
+async fn verify_removing(machine: &Machine, dir: &Path, mapping: Option<ObjectId>, max_segments: u64) -> Report {
     let rq = &Request::internal("test");
     let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
     let mut tops = pool.tree.children.clone();
@@ -64,7 +64,7 @@ async fn verify_removing(machine: &Machine, dir: &Path, mapping: Option<ObjectId
     }
     let log_before = Txg(pool.uberblock.txg.0 + 1);
     let walk = Walk { machine: machine.clone(), blocks: pool.blocks.clone(), prove: Prove::Nothing, log_before };
-    let plan = Plan { walk, mos: &pool.mos, tops: &tops, moved: BTreeMap::new(), space: true };
+    let plan = Plan { walk, mos: &pool.mos, tops: &tops, moved: BTreeMap::new(), space: true, max_segments };
     let (roots, _) = weir_pool::roots::roots(rq, &pool.mos).await.unwrap();
     verify(rq, &plan, roots, &mut |_| ()).await.unwrap()
 }
@@ -88,12 +88,15 @@ fn copies_of_a_removal_in_progress_are_no_leak() {
                 .unwrap();
         }
         engine.stop().await.unwrap();
-        let without = verify_removing(&machine, &dir, None).await;
-        assert!(without.leaks().count() > 0, "copies without a removal are leaks");
-        let report = verify_removing(&machine, &dir, Some(mapping)).await;
-        assert!(report.is_clean(), "leaks {:x?}, clashes {:?}", report.leaks().collect::<Vec<_>>(), report.clashes);
-        assert!(report.removing_bytes > 0);
-        assert_eq!(report.found_bytes(), report.allocated_bytes());
+        for max_segments in [1, u64::MAX] {
+            let without = verify_removing(&machine, &dir, None, max_segments).await;
+            assert!(without.leaks().count() > 0, "copies without a removal are leaks");
+            let report = verify_removing(&machine, &dir, Some(mapping), max_segments).await;
+            assert!(report.is_clean(), "leaks {:x?}, clashes {:?}", report.leaks().collect::<Vec<_>>(), report.clashes);
+            assert!(report.removing_bytes > 0);
+            assert_eq!(report.found_bytes(), report.allocated_bytes());
+            assert_eq!(report.space.unwrap().passes > 1, max_segments == 1);
+        }
     });
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -19,7 +19,8 @@ use crate::config::VdevConfig;
 use crate::metaslab_geometry::MetaslabGeometry;
 use crate::open::Pool;
 use crate::ranges::Ranges;
-use crate::space_map_loader::{Allocated, allocated, each_segment};
+use crate::space_log::Unflushed;
+use crate::space_map_loader::{Allocated, RUN_SEGMENTS, SpaceMapIndex, each_segment};
 use std::ops::Range;
 use weir_dmu::ObjectError;
 use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
@@ -28,14 +29,16 @@ use weir_machine::Request;
 
 /// Checks the space maps of all top-level vdevs.
 pub(super) async fn check(rq: &Request, pool: &Pool, report: &mut Report) -> Result<(), ObjectError> {
-    let space = allocated(rq, &pool.mos, &pool.tree.children).await?;
-    for top in pool.tree.children.iter().filter(|top| top.is_concrete() && top.metaslab_array != 0) {
-        let count = MetaslabGeometry::of(top).count();
-        let array = ObjectId(top.metaslab_array);
-        let words = pool.mos.words(rq, array, count).await;
-        let Some(maps) = report.readable(Part::SpaceMap, array, words) else { continue };
-        for (metaslab, map) in (0u64..).zip(maps) {
-            check_metaslab(rq, pool, &space, Metaslab { top, metaslab, map: ObjectId(map) }, report).await;
+    let index = SpaceMapIndex::read(rq, &pool.mos, &pool.tree.children).await?;
+    for run in index.runs(RUN_SEGMENTS) {
+        let space = index.allocated(rq, &pool.mos, &run).await?;
+        for top in pool.tree.children.iter() {
+            let Some(maps) = index.tops.get(&(top.id as u32)) else { continue };
+            for (metaslab, map) in (0u64..).zip(&maps.metaslabs).filter(|(m, _)| run.contains((top.id as u32, *m))) {
+                let unflushed = index.log.metaslabs.get(&(top.id as u32, metaslab));
+                let metaslab = Metaslab { top, metaslab, map: map.object, unflushed };
+                check_metaslab(rq, pool, &space, metaslab, report).await;
+            }
         }
     }
     Ok(())
@@ -47,6 +50,8 @@ struct Metaslab<'a> {
     top: &'a VdevConfig,
     metaslab: u64,
     map: ObjectId,
+    /// Changes that the map does not have.
+    unflushed: Option<&'a Unflushed>,
 }
 
 impl Metaslab<'_> {
@@ -75,7 +80,7 @@ impl Metaslab<'_> {
 
 async fn check_metaslab(rq: &Request, pool: &Pool, space: &Allocated, metaslab: Metaslab<'_>, report: &mut Report) {
     let (place, map) = (metaslab.place(), metaslab.map);
-    let unflushed = space.log.metaslabs.get(&(metaslab.top.id as u32, metaslab.metaslab));
+    let unflushed = metaslab.unflushed;
     if let Some(unflushed) = unflushed {
         let newest = pool.uberblock.txg;
         report.demand(unflushed.since <= newest, Part::SpaceMap, &place, || {
