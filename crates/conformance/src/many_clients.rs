@@ -124,6 +124,12 @@ fn judged(devices: &Path, load: Load) -> Result<Judged, JudgeError> {
     loop {
         let serving = Serving::writable(devices, POOL)?;
         let phase = phase(&serving, load)?;
+        // Data of the open txg is not on the device yet.
+        let mut command = Command::new(weir()?);
+        let synced = crate::zdb::output(command.env("WEIR_POOL_DIRS", devices).args(["zpool", "sync", POOL]))?;
+        if !synced.status.success() {
+            return Err(failed(&String::from_utf8_lossy(&synced.stderr)));
+        }
         let accounts = Accounts::read(&serving.stop_and_read()?)?;
         let mut differences = sums(&phase, &accounts, load);
         let uneven = phase.uneven();
