@@ -22,6 +22,11 @@ impl Freeing {
         Some(u64::try_from(s).unwrap_or(u64::MAX))
     }
 
+    /// Whether something waits to be freed.
+    pub(crate) fn is_in_progress(&self) -> bool {
+        self.left_bytes > 0
+    }
+
     /// After a txg, `left_bytes` wait to be freed. A dataset that is destroyed meanwhile adds to them.
     pub(crate) fn update(&mut self, left_bytes: u64, now: Nanos) {
         if left_bytes == 0 {

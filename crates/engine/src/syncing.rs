@@ -294,8 +294,10 @@ impl TxgSync<'_> {
                 break;
             }
         }
-        let left_bytes = pool_dirs::freeing_bytes(&mut self.change).await?;
-        self.core.freeing.update(left_bytes, clock.now());
+        if any || self.core.freeing.is_in_progress() {
+            let left_bytes = pool_dirs::freeing_bytes(&mut self.change).await?;
+            self.core.freeing.update(left_bytes, clock.now());
+        }
         Ok(())
     }
 
