@@ -90,6 +90,11 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
     if args.smb.is_wanted() && args.pools.len() > 1 {
         return Err(ServeArgs::misused("--smb serves one pool; the daemon serves several"));
     }
+    if args.smb.is_wanted() && args.shared {
+        let why =
+            "--shared follows the properties, and --smb shares the whole pool whatever sharesmb says: give one of them";
+        return Err(ServeArgs::misused(why));
+    }
     let mut options = service_options(args)?;
     let ready = ready(&args.open)?;
     let limits = Limits::of::<ServeArgs>(&args.open.limits)?;
