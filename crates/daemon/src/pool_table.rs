@@ -264,21 +264,6 @@ impl Files for PoolTable {
     }
 }
 
-/// The future of an operation on a lock; a lock on a file of a pool that is not served fails.
-macro_rules! on_pool_lock {
-    ($table:ident, $file:expr, $files:ident => $operation:expr) => {
-        Box::pin(async move {
-            match $table.get($file.pool) {
-                Some(exports) => {
-                    let $files = &exports.files;
-                    $operation.await
-                }
-                None => Err(FileError::Stale.into()),
-            }
-        })
-    };
-}
-
 impl FileLocks for PoolTable {
     fn test_lock<'a>(
         &'a self,
@@ -288,7 +273,7 @@ impl FileLocks for PoolTable {
         owner: &'a LockOwner,
         lock: Lock,
     ) -> LockFuture<'a, Option<LockHolder>> {
-        on_pool_lock!(self, file, files => files.test_lock(rq, caller, file, owner, lock))
+        on_pool!(self, file.pool, Err(FileError::Stale.into()), files => files.test_lock(rq, caller, file, owner, lock))
     }
 
     fn lock<'a>(
@@ -300,7 +285,7 @@ impl FileLocks for PoolTable {
         lock: Lock,
         granted: Option<GrantCallback>,
     ) -> LockFuture<'a, LockOutcome> {
-        on_pool_lock!(self, file, files => files.lock(rq, caller, file, owner, lock, granted))
+        on_pool!(self, file.pool, Err(FileError::Stale.into()), files => files.lock(rq, caller, file, owner, lock, granted))
     }
 
     fn unlock(&self, file: FileId, owner: &LockOwner, lock: Lock) -> Result<(), LockError> {
@@ -321,7 +306,7 @@ impl FileLocks for PoolTable {
         access: ShareModes,
         deny: ShareModes,
     ) -> LockFuture<'a, bool> {
-        on_pool_lock!(self, file, files => files.share(rq, caller, file, owner, access, deny))
+        on_pool!(self, file.pool, Err(FileError::Stale.into()), files => files.share(rq, caller, file, owner, access, deny))
     }
 
     fn unshare(&self, file: FileId, owner: &LockOwner) {
