@@ -450,7 +450,7 @@ fn the_acl_says_which_users_may_change_it_remove_the_file_and_take_it() {
         fs.attrs().set(rq, root, ROOT, &SetAttributes { mode: Some(0o755), ..SetAttributes::default() }).await.unwrap();
         assert!(fs.names().remove(rq, &user(7), ROOT, b"f").await.is_err());
         fs.names().remove(rq, &user(USER), ROOT, b"f").await.unwrap();
-        // The right to write in the directory includes that to remove files, as in OpenZFS's ACL of its mode.
+        // Write permission on the directory grants the removal of its entries, as the ACL that OpenZFS makes of a mode does.
         fs.attrs().set(rq, root, ROOT, &SetAttributes { mode: Some(0o777), ..SetAttributes::default() }).await.unwrap();
         let id = fs.names().create(rq, root, ROOT, b"g", &file(0o644)).await.unwrap().object;
         let mut acl = fs.acls().get(rq, id).await.unwrap();
