@@ -6,7 +6,7 @@ use crate::reservation::{raidz_of, reservation};
 use crate::same_txg::Attempts;
 use crate::sharing::check_values;
 use serde::{Deserialize, Serialize};
-use weir_dsl::props::Value;
+use weir_dsl::props::{Value, ZfsProp};
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::{Encryption, Engine};
@@ -135,15 +135,18 @@ async fn file_system_kind(
 
 /// Adds the refreservation of a volume: the space of all its blocks, unless the properties reserve space.
 fn add_reservation(engine: &Engine, spec: VolumeSpec, properties: &mut Vec<(String, Value)>) {
-    if properties.iter().any(|(name, _)| name == "refreservation" || name == "reservation") {
+    if properties
+        .iter()
+        .any(|(name, _)| [ZfsProp::RefReservation, ZfsProp::Reservation].iter().any(|prop| prop.name() == name))
+    {
         return;
     }
     let copies = properties.iter().find_map(|(name, value)| match value {
-        Value::Number(n) if name == "copies" => Some(*n),
+        Value::Number(n) if name == ZfsProp::Copies.name() => Some(*n),
         _ => None,
     });
     let bytes = reservation(spec.size_bytes, spec.block_bytes.into(), copies.unwrap_or(1), &raidz_of(engine));
-    properties.push(("refreservation".into(), Value::Number(bytes)));
+    properties.push((ZfsProp::RefReservation.name().into(), Value::Number(bytes)));
 }
 
 /// Default quotas: limits of users, groups and projects without a quota of their own.
@@ -172,8 +175,8 @@ async fn set_default_quotas(engine: &Engine, name: &str, quotas: DefaultQuotas) 
     Ok(())
 }
 
-fn take(properties: &mut Vec<(String, Value)>, name: &str) -> Option<u64> {
-    let at = properties.iter().position(|(n, _)| n == name)?;
+fn take(properties: &mut Vec<(String, Value)>, prop: ZfsProp) -> Option<u64> {
+    let at = properties.iter().position(|(name, _)| name == prop.name())?;
     match properties.remove(at).1 {
         Value::Number(n) => Some(n),
         Value::Text(_) => None,
@@ -183,8 +186,8 @@ fn take(properties: &mut Vec<(String, Value)>, name: &str) -> Option<u64> {
 /// Removes the properties that are fixed at creation, and returns the description of a file system of that user and
 /// group.
 pub fn file_system((uid, gid): (u32, u32), now: Timestamp, properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
-    let normalization = take(properties, "normalization").unwrap_or(0);
-    let slots = match properties.iter().find(|(name, _)| name == "dnodesize") {
+    let normalization = take(properties, ZfsProp::Normalization).unwrap_or(0);
+    let slots = match properties.iter().find(|(name, _)| name == ZfsProp::DnodeSize.name()) {
         Some((_, Value::Number(bytes @ 1024..))) => (bytes / 512).min(32) as u8,
         Some((_, Value::Number(1))) => 2,
         _ => 0,
@@ -192,8 +195,8 @@ pub fn file_system((uid, gid): (u32, u32), now: Timestamp, properties: &mut Vec<
     FileSystemSpec {
         normalization,
         // Names can only be normalized if they are UTF-8.
-        utf8only: take(properties, "utf8only").unwrap_or(0) != 0 || normalization != 0,
-        casesensitivity: take(properties, "casesensitivity").unwrap_or(0),
+        utf8only: take(properties, ZfsProp::Utf8Only).unwrap_or(0) != 0 || normalization != 0,
+        casesensitivity: take(properties, ZfsProp::CaseSensitivity).unwrap_or(0),
         projects: false,
         uid,
         gid,

@@ -2,7 +2,7 @@
 
 use crate::change::Author;
 use weir_blocks::alloc::Sizing;
-use weir_dsl::props::Value;
+use weir_dsl::props::{Value, ZfsProp};
 use weir_dsl::sync_tasks::Setting;
 use weir_engine::Engine;
 use weir_machine::Request;
@@ -68,7 +68,7 @@ pub async fn resize(
 }
 
 async fn reserve(engine: &Engine, name: &str, bytes: u64) -> Result<(), PoolError> {
-    let setting = ("refreservation".to_owned(), Setting::Set(Value::Number(bytes)));
+    let setting = (ZfsProp::RefReservation.name().to_owned(), Setting::Set(Value::Number(bytes)));
     engine.properties().set_properties(name.to_owned(), vec![setting]).await
 }
 
@@ -96,8 +96,9 @@ impl VolumeSize {
         let facts = engine.facts();
         let volume = datasets.find(rq, name).await?;
         let mut numbers = [0; 4];
-        for (number, property) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies", "refreservation"]) {
-            let found = datasets.property(rq, &volume, &facts, property).await?;
+        let wanted = [ZfsProp::VolSize, ZfsProp::VolBlockSize, ZfsProp::Copies, ZfsProp::RefReservation];
+        for (number, prop) in numbers.iter_mut().zip(wanted) {
+            let found = datasets.property(rq, &volume, &facts, prop.name()).await?;
             if let Some(Value::Number(n)) = found.map(|property| property.value) {
                 *number = n;
             }

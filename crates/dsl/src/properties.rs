@@ -2,7 +2,7 @@
 //! computed properties.
 
 use super::{Dataset, Dir, Dsl, MAX_ENTRIES};
-use crate::props::{self, DatasetKind, Facts, Property, Stored, Value};
+use crate::props::{self, DatasetKind, Facts, Property, Stored, Value, ZfsProp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_blocks::CacheClass;
@@ -69,7 +69,7 @@ impl MountedFileSystems {
     }
 }
 
-type Computed = BTreeMap<&'static str, Value>;
+type Computed = BTreeMap<ZfsProp, Value>;
 
 impl Dsl {
     /// All properties of a head or snapshot, as `zfs get all` shows them.
@@ -141,7 +141,7 @@ impl Dsl {
     /// Errors of reading the properties.
     pub async fn cache_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
         for (_, stored) in self.stored_chain(rq, dir).await? {
-            match props::stored_value(&stored, "primarycache").map(|(value, _)| value) {
+            match props::stored_value(&stored, ZfsProp::PrimaryCache.name()).map(|(value, _)| value) {
                 Some(Value::Number(0)) => return Ok(CacheClass::None),
                 Some(Value::Number(1)) => return Ok(CacheClass::Metadata),
                 Some(_) => return Ok(CacheClass::All),
@@ -161,7 +161,7 @@ impl Dsl {
             (false, false) => DatasetKind::Filesystem,
         };
         let mut computed = Computed::new();
-        computed.insert("type", Value::Text(kind.name().into()));
+        computed.insert(ZfsProp::Type, Value::Text(kind.name().into()));
         compute_common(&mut computed, dataset);
         if dataset.is_snapshot() {
             self.compute_snapshot(rq, &mut computed, dataset).await?;
@@ -169,7 +169,7 @@ impl Dsl {
             self.compute_head(rq, &mut computed, dir, dataset, pool).await?;
         }
         if let Some(written) = crate::space::written(self, rq, dataset).await? {
-            computed.insert("written", Value::Number(written));
+            computed.insert(ZfsProp::Written, Value::Number(written));
         }
         self.compute_encryption(rq, &mut computed, dir, pool).await?;
         self.compute_contents(rq, &mut computed, dataset, of_volume).await?;
@@ -188,14 +188,14 @@ impl Dsl {
         snapshot: &Dataset,
     ) -> Result<(), ObjectError> {
         let number = |n| Value::Number(n);
-        computed.insert("used", number(snapshot.phys.unique_bytes));
-        computed.insert("compressratio", number(ratio(&snapshot.phys)));
-        computed.insert("defer_destroy", number((snapshot.phys.flags & DslDataset::DEFER_DESTROY != 0).into()));
-        computed.insert("userrefs", number(self.holds(rq, snapshot).await?.len() as u64));
+        computed.insert(ZfsProp::Used, number(snapshot.phys.unique_bytes));
+        computed.insert(ZfsProp::CompressRatio, number(ratio(&snapshot.phys)));
+        computed.insert(ZfsProp::DeferDestroy, number((snapshot.phys.flags & DslDataset::DEFER_DESTROY != 0).into()));
+        computed.insert(ZfsProp::UserRefs, number(self.holds(rq, snapshot).await?.len() as u64));
         let clones = self.clones(rq, snapshot).await?;
         // Shown only where there are some.
         if !clones.is_empty() {
-            computed.insert("clones", Value::Text(clones.join(",")));
+            computed.insert(ZfsProp::Clones, Value::Text(clones.join(",")));
         }
         Ok(())
     }
@@ -210,37 +210,43 @@ impl Dsl {
     ) -> Result<(), ObjectError> {
         let phys = &dir.phys;
         let stored = self.stored(rq, dir).await?;
-        let own = |name: &str| match props::stored_value(&stored, name) {
+        let own = |prop: ZfsProp| match props::stored_value(&stored, prop.name()) {
             Some((Value::Number(n), _)) => *n,
             _ => 0,
         };
         let mut number = |name, n| {
             computed.insert(name, Value::Number(n));
         };
-        number("used", phys.used_bytes);
+        number(ZfsProp::Used, phys.used_bytes);
         number(
-            "available",
-            crate::space::available(self, head, pool.usable_bytes, own("refquota"), own("refreservation")),
+            ZfsProp::Available,
+            crate::space::available(
+                self,
+                head,
+                pool.usable_bytes,
+                own(ZfsProp::RefQuota),
+                own(ZfsProp::RefReservation),
+            ),
         );
-        number("compressratio", percent(phys.uncompressed_bytes, phys.compressed_bytes));
-        number("logicalused", phys.uncompressed_bytes);
+        number(ZfsProp::CompressRatio, percent(phys.uncompressed_bytes, phys.compressed_bytes));
+        number(ZfsProp::LogicalUsed, phys.uncompressed_bytes);
         let [of_head, of_snapshots, of_children, of_reserved, of_refreservation] = phys.used_breakdown;
         // Pools before version 13 have no breakdown.
         if phys.flags & 1 != 0 {
-            number("usedbydataset", of_head);
-            number("usedbysnapshots", of_snapshots);
-            number("usedbychildren", of_children.saturating_add(of_reserved));
-            number("usedbyrefreservation", of_refreservation);
+            number(ZfsProp::UsedByDataset, of_head);
+            number(ZfsProp::UsedBySnapshots, of_snapshots);
+            number(ZfsProp::UsedByChildren, of_children.saturating_add(of_reserved));
+            number(ZfsProp::UsedByRefReservation, of_refreservation);
         }
-        for (name, n) in [("quota", phys.quota_bytes), ("reservation", phys.reserved_bytes)] {
+        for (name, n) in [(ZfsProp::Quota, phys.quota_bytes), (ZfsProp::Reservation, phys.reserved_bytes)] {
             if n != 0 {
                 number(name, n);
             }
         }
         let fields = [
-            ("filesystem_count", dir_field::FILESYSTEM_COUNT),
-            ("snapshot_count", dir_field::SNAPSHOT_COUNT),
-            ("snapshots_changed", dir_field::SNAPSHOTS_CHANGED),
+            (ZfsProp::FilesystemCount, dir_field::FILESYSTEM_COUNT),
+            (ZfsProp::SnapshotCount, dir_field::SNAPSHOT_COUNT),
+            (ZfsProp::SnapshotsChanged, dir_field::SNAPSHOTS_CHANGED),
         ];
         for (name, field) in fields {
             if let Some(n) = dir.fields.get(field) {
@@ -250,9 +256,9 @@ impl Dsl {
         if phys.origin.0 != 0
             && let Some(origin) = self.snapshot_name(rq, phys.origin).await?
         {
-            computed.insert("origin", Value::Text(origin));
+            computed.insert(ZfsProp::Origin, Value::Text(origin));
         }
-        computed.insert("mounted", Value::Number(pool.mounted.has(head.phys.fsid_guid).into()));
+        computed.insert(ZfsProp::Mounted, Value::Number(pool.mounted.has(head.phys.fsid_guid).into()));
         Ok(())
     }
 
@@ -264,13 +270,13 @@ impl Dsl {
         pool: &PoolFacts,
     ) -> Result<(), ObjectError> {
         let Some(spec) = crate::keys::key_spec(self, rq, dir).await? else { return Ok(()) };
-        computed.insert("encryption", Value::Number(spec.wrapped.suite));
-        computed.insert("keyformat", Value::Number(spec.format_number));
-        computed.insert("pbkdf2iters", Value::Number(spec.iterations));
+        computed.insert(ZfsProp::Encryption, Value::Number(spec.wrapped.suite));
+        computed.insert(ZfsProp::KeyFormat, Value::Number(spec.format_number));
+        computed.insert(ZfsProp::Pbkdf2Iters, Value::Number(spec.iterations));
         let available = dir.crypto_key().is_some_and(|key| pool.loaded_keys.contains(&key));
-        computed.insert("keystatus", Value::Number(if available { 2 } else { 1 }));
+        computed.insert(ZfsProp::KeyStatus, Value::Number(if available { 2 } else { 1 }));
         if let Some(root) = crate::keys::encryption_root(self, rq, dir).await? {
-            computed.insert("encryptionroot", Value::Text(root));
+            computed.insert(ZfsProp::EncryptionRoot, Value::Text(root));
         }
         Ok(())
     }
@@ -288,22 +294,22 @@ impl Dsl {
         if of_volume {
             let size = zap::lookup_word(rq, &set, VOLUME_PROPERTIES, "size").await?;
             let data = set.object(rq, VOLUME_DATA).await?;
-            computed.extend(size.map(|size| ("volsize", Value::Number(size))));
-            computed.insert("volblocksize", Value::Number(data.dnode.data_block_bytes.into()));
+            computed.extend(size.map(|size| (ZfsProp::VolSize, Value::Number(size))));
+            computed.insert(ZfsProp::VolBlockSize, Value::Number(data.dnode.data_block_bytes.into()));
             return Ok(());
         }
         let master = Zap::open(rq, &set, ObjectId(master::OBJECT)).await?;
         let names = [
-            ("version", master::VERSION, None),
-            ("utf8only", master::UTF8ONLY, Some(0)),
-            ("normalization", master::NORMALIZATION, Some(0)),
-            ("casesensitivity", master::CASESENSITIVITY, Some(0)),
-            ("defaultuserquota", "defaultuserquota", None),
-            ("defaultgroupquota", "defaultgroupquota", None),
-            ("defaultprojectquota", "defaultprojectquota", None),
-            ("defaultuserobjquota", "defaultuserobjquota", None),
-            ("defaultgroupobjquota", "defaultgroupobjquota", None),
-            ("defaultprojectobjquota", "defaultprojectobjquota", None),
+            (ZfsProp::Version, master::VERSION, None),
+            (ZfsProp::Utf8Only, master::UTF8ONLY, Some(0)),
+            (ZfsProp::Normalization, master::NORMALIZATION, Some(0)),
+            (ZfsProp::CaseSensitivity, master::CASESENSITIVITY, Some(0)),
+            (ZfsProp::DefaultUserQuota, "defaultuserquota", None),
+            (ZfsProp::DefaultGroupQuota, "defaultgroupquota", None),
+            (ZfsProp::DefaultProjectQuota, "defaultprojectquota", None),
+            (ZfsProp::DefaultUserObjQuota, "defaultuserobjquota", None),
+            (ZfsProp::DefaultGroupObjQuota, "defaultgroupobjquota", None),
+            (ZfsProp::DefaultProjectObjQuota, "defaultprojectobjquota", None),
         ];
         for (property, name, unset) in names {
             let found = master.lookup(rq, name.as_bytes(), zap::Match::Exact).await?.and_then(|v| v.first());
@@ -347,13 +353,13 @@ impl Gathered {
 fn compute_common(computed: &mut Computed, dataset: &Dataset) {
     let phys = &dataset.phys;
     let numbers = [
-        ("creation", phys.creation_time_s),
-        ("createtxg", phys.creation_txg.0),
-        ("guid", phys.guid),
-        ("objsetid", dataset.id.0),
-        ("referenced", phys.referenced_bytes),
-        ("logicalreferenced", phys.uncompressed_bytes),
-        ("refcompressratio", ratio(phys)),
+        (ZfsProp::Creation, phys.creation_time_s),
+        (ZfsProp::CreateTxg, phys.creation_txg.0),
+        (ZfsProp::Guid, phys.guid),
+        (ZfsProp::ObjsetId, dataset.id.0),
+        (ZfsProp::Referenced, phys.referenced_bytes),
+        (ZfsProp::LogicalReferenced, phys.uncompressed_bytes),
+        (ZfsProp::RefCompressRatio, ratio(phys)),
     ];
     computed.extend(numbers.map(|(name, n)| (name, Value::Number(n))));
 }

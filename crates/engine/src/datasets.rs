@@ -12,7 +12,7 @@ use super::{Engine, lost_records, open_set};
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dmu::live::Policy;
-use weir_dsl::props::{Property, Value};
+use weir_dsl::props::{Property, Value, ZfsProp};
 use weir_dsl::{Dataset, Dsl, MountedFileSystems, PoolFacts, Scope, SetKey};
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
 use weir_files::{FileSystem, Identity, Snapdir};
@@ -152,7 +152,7 @@ impl Engine {
         }
         let values = self.values(rq, &dsl, &dataset).await?;
         let open = self.open_with_log(rq, &dsl, &dataset, &values).await?;
-        let read_only = values.is_set("readonly");
+        let read_only = values.is_set(ZfsProp::ReadOnly);
         drop(mos_sync_lock);
         let opening = WriteOptions { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
@@ -200,14 +200,14 @@ impl Engine {
 
     pub(crate) fn log_policy(&self, values: &Values) -> LogPolicy {
         // The property's values: standard 0, always 1, disabled 2.
-        let sync = match values.number("sync") {
+        let sync = match values.number(ZfsProp::Sync) {
             1 => SyncMode::Always,
             2 => SyncMode::Disabled,
             _ => SyncMode::Standard,
         };
         let sa_xattr = values.features.count("org.openzfs:zilsaxattr").is_some();
         // `logbias`: latency 0, throughput 1.
-        let in_place = match (values.number("logbias"), self.has_class(Class::Log)) {
+        let in_place = match (values.number(ZfsProp::LogBias), self.has_class(Class::Log)) {
             (1, _) => WriteKind::Always,
             (_, true) => WriteKind::Never,
             // The special class holds log blocks too, so log blocks are as fast as the data.
@@ -232,49 +232,49 @@ pub(crate) struct Values {
 
 impl Values {
     /// The number of a property; 0 if the dataset does not have it or it is a text.
-    fn number(&self, name: &str) -> u64 {
-        let found = self.properties.iter().find(|property| property.name == name);
+    fn number(&self, prop: ZfsProp) -> u64 {
+        let found = self.properties.iter().find(|property| property.name == prop.name());
         match found.map(|property| &property.value) {
             Some(Value::Number(n)) => *n,
             _ => 0,
         }
     }
 
-    pub(crate) fn is_set(&self, name: &str) -> bool {
-        self.number(name) != 0
+    pub(crate) fn is_set(&self, prop: ZfsProp) -> bool {
+        self.number(prop) != 0
     }
 
     fn long_names(&self) -> bool {
-        self.is_set("longname") && self.features.count(Feature::LONGNAME.guid).is_some()
+        self.is_set(ZfsProp::LongName) && self.features.count(Feature::LONGNAME.guid).is_some()
     }
 
     pub(crate) fn settings(&self) -> Settings {
         // `xattr`: off 0, dir 1, sa 2. `acltype`: off 0, posix 1, nfsv4 2. `dnodesize`: legacy 0, auto 1, else bytes.
-        let xattr = self.number("xattr");
-        let access_times = match (self.is_set("atime"), self.is_set("relatime")) {
+        let xattr = self.number(ZfsProp::Xattr);
+        let access_times = match (self.is_set(ZfsProp::Atime), self.is_set(ZfsProp::RelAtime)) {
             (false, _) => AccessTimes::Off,
             (true, true) => AccessTimes::Relative,
             (true, false) => AccessTimes::On,
         };
-        let record_bytes = u32::try_from(self.number("recordsize")).ok().filter(|n| n.is_power_of_two());
+        let record_bytes = u32::try_from(self.number(ZfsProp::RecordSize)).ok().filter(|n| n.is_power_of_two());
         let large_dnodes = self.features.count("org.zfsonlinux:large_dnode").is_some();
         Settings {
-            read_only: self.is_set("readonly"),
+            read_only: self.is_set(ZfsProp::ReadOnly),
             record_bytes: record_bytes.unwrap_or(128 << 10),
-            dnode_slots: if large_dnodes { dnode_slots(self.number("dnodesize")) } else { 1 },
+            dnode_slots: if large_dnodes { dnode_slots(self.number(ZfsProp::DnodeSize)) } else { 1 },
             xattr_in_sa: xattr == 2,
             xattrs: xattr != 0,
-            acl_type: match self.number("acltype") {
+            acl_type: match self.number(ZfsProp::AclType) {
                 1 => AclType::Posix,
                 2 => AclType::Nfsv4,
                 _ => AclType::Off,
             },
-            acl_mode: AclMode::from_number(self.number("aclmode")).unwrap_or_default(),
-            acl_inherit: AclInherit::from_number(self.number("aclinherit")).unwrap_or_default(),
+            acl_mode: AclMode::from_number(self.number(ZfsProp::AclMode)).unwrap_or_default(),
+            acl_inherit: AclInherit::from_number(self.number(ZfsProp::AclInherit)).unwrap_or_default(),
             access_times,
             projects: self.features.count("org.zfsonlinux:project_quota").is_some_and(|count| count > 0),
             long_names: self.long_names(),
-            snapdir: Snapdir::from_number(self.number("snapdir")),
+            snapdir: Snapdir::from_number(self.number(ZfsProp::SnapDir)),
         }
     }
 
@@ -284,9 +284,9 @@ impl Values {
             fsid: dataset.phys.fsid_guid,
             is_snapshot: dataset.is_snapshot(),
             referenced_bytes: dataset.phys.referenced_bytes,
-            available_bytes: self.number("available"),
+            available_bytes: self.number(ZfsProp::Available),
             long_names: self.long_names(),
-            snapdir: Snapdir::from_number(self.number("snapdir")),
+            snapdir: Snapdir::from_number(self.number(ZfsProp::SnapDir)),
         }
     }
 }

@@ -11,7 +11,7 @@ use weir_codec::compress::ZstdLevel;
 use weir_dmu::dedup::DedupPolicy;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
-use weir_dsl::props::{self, Stored, Value};
+use weir_dsl::props::{self, Stored, Value, ZfsProp};
 use weir_dsl::{Dataset, Dir, Dsl, SetKey};
 use weir_format::{ChecksumKind, CompressionKind, ObjsetKind};
 use weir_machine::Request;
@@ -81,8 +81,8 @@ async fn policy(rq: &Request, dsl: &Dsl, dir: &Dir) -> Result<Policy, PoolError>
 }
 
 /// The effective number of a property: the nearest value that was set or received.
-fn number(chain: &[(String, Arc<Stored>)], name: &str) -> Option<u64> {
-    match chain.iter().find_map(|(_, stored)| props::stored_value(stored, name)) {
+fn number(chain: &[(String, Arc<Stored>)], prop: ZfsProp) -> Option<u64> {
+    match chain.iter().find_map(|(_, stored)| props::stored_value(stored, prop.name())) {
         Some((Value::Number(n), _)) => Some(*n),
         _ => None,
     }
@@ -103,7 +103,7 @@ fn dedup_of(number: u64) -> Option<DedupPolicy> {
 /// The write policy that properties select; `chain` begins with the dataset and ends with the root.
 pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
     let default = Policy::default();
-    let word = number(chain, "compression").unwrap_or(CompressionKind::On.to_u8().into());
+    let word = number(chain, ZfsProp::Compression).unwrap_or(CompressionKind::On.to_u8().into());
     let kind = CompressionKind::from_u8((word & ((1 << COMPRESSION_BITS) - 1)) as u8);
     let compression = match kind {
         None | Some(CompressionKind::On | CompressionKind::Inherit) => CompressionKind::Lz4,
@@ -111,18 +111,18 @@ pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
         Some(kind) => kind,
     };
     let level = u8::try_from(word >> COMPRESSION_BITS).ok().filter(|l| *l != 0).and_then(ZstdLevel::from_u8);
-    let checksum = number(chain, "checksum").and_then(|n| ChecksumKind::from_u8(u8::try_from(n).ok()?));
+    let checksum = number(chain, ZfsProp::Checksum).and_then(|n| ChecksumKind::from_u8(u8::try_from(n).ok()?));
     let checksum = match checksum {
         None | Some(ChecksumKind::On | ChecksumKind::Inherit) => default.checksum,
         Some(kind) => kind,
     };
-    let dedup = number(chain, "dedup").and_then(dedup_of);
-    let copies = number(chain, "copies").unwrap_or(1).clamp(1, 3) as u8;
-    let metadata_copies = match number(chain, "redundant_metadata").unwrap_or(0) {
+    let dedup = number(chain, ZfsProp::Dedup).and_then(dedup_of);
+    let copies = number(chain, ZfsProp::Copies).unwrap_or(1).clamp(1, 3) as u8;
+    let metadata_copies = match number(chain, ZfsProp::RedundantMetadata).unwrap_or(0) {
         NO_MORE => copies,
         _ => (copies + 1).min(3),
     };
-    let special = number(chain, "special_small_blocks").unwrap_or(0);
+    let special = number(chain, ZfsProp::SpecialSmallBlocks).unwrap_or(0);
     Policy {
         compression,
         zstd_level: level.unwrap_or(ZstdLevel::DEFAULT),

@@ -4,6 +4,7 @@ use super::open_datasets::OpenDataset;
 use super::syncing::TxgSync;
 use super::{PropertyChanges, open_set};
 use weir_dmu::zap::{self, NewZap};
+use weir_dsl::props::ZfsProp;
 use weir_dsl::sync_tasks::{DslSyncContext, Setting, VolumeSpec, features, properties};
 use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
 use weir_format::dsl::pool as names;
@@ -13,8 +14,21 @@ use weir_machine::Request;
 use weir_pool::error::PoolError;
 
 /// Native properties that decide what front ends share and mount, and how; properties `weir:*` do, too.
-const FRONT_END_PROPERTIES: [&str; 9] =
-    ["sharenfs", "sharesmb", "canmount", "mountpoint", "zoned", "readonly", "snapdir", "snapdev", "volmode"];
+const FRONT_END_PROPERTIES: [ZfsProp; 9] = [
+    ZfsProp::ShareNfs,
+    ZfsProp::ShareSmb,
+    ZfsProp::CanMount,
+    ZfsProp::MountPoint,
+    ZfsProp::Zoned,
+    ZfsProp::ReadOnly,
+    ZfsProp::SnapDir,
+    ZfsProp::SnapDev,
+    ZfsProp::VolMode,
+];
+
+fn is_front_end(property: &str) -> bool {
+    ZfsProp::of_name(property).is_some_and(|prop| FRONT_END_PROPERTIES.contains(&prop))
+}
 
 /// A property of a pool and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +53,8 @@ impl PropertyChanges<'_> {
     /// Errors of [`properties::set_properties`](weir_dsl::sync_tasks::properties::set_properties).
     pub async fn set_properties(&self, name: String, settings: Vec<(String, Setting)>) -> Result<(), PoolError> {
         let top = name.clone();
-        let is_of_front_ends = settings
-            .iter()
-            .any(|(property, _)| property.starts_with("weir:") || FRONT_END_PROPERTIES.contains(&property.as_str()));
+        let is_of_front_ends =
+            settings.iter().any(|(property, _)| property.starts_with("weir:") || is_front_end(property));
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move { Ok(properties::set_properties(&mut syncing.change, &name, &settings).await?) })
@@ -109,7 +122,7 @@ impl PropertyChanges<'_> {
                 Some(OpenDataset::Volume(volume)) => {
                     let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
                     volume.refresh_size(rq).await.map_err(failed)?;
-                    volume.set_read_only(values.is_set("readonly"));
+                    volume.set_read_only(values.is_set(ZfsProp::ReadOnly));
                 }
                 None => {}
             }

@@ -5,7 +5,7 @@ use crate::open::Pool;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
-use weir_dsl::props::{DatasetKind, Value};
+use weir_dsl::props::{DatasetKind, Value, ZfsProp};
 use weir_dsl::{Dataset, Dir, Dsl, MountedFileSystems, PoolFacts, Scope};
 use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::{ObjsetId, ObjsetKind};
@@ -93,8 +93,8 @@ impl Pool {
     async fn identity(&self, rq: &Request, dataset: &Dataset) -> Result<Identity, PoolError> {
         let facts = self.facts();
         let mut numbers = [0u64; 3];
-        for (number, name) in numbers.iter_mut().zip(["available", "longname", "snapdir"]) {
-            let found = self.dsl.property(rq, dataset, &facts, name).await?;
+        for (number, prop) in numbers.iter_mut().zip([ZfsProp::Available, ZfsProp::LongName, ZfsProp::SnapDir]) {
+            let found = self.dsl.property(rq, dataset, &facts, prop.name()).await?;
             *number = match found.map(|p| p.value) {
                 Some(Value::Number(n)) => n,
                 _ => 0,

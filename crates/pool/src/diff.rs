@@ -4,7 +4,7 @@
 //! Source: OpenZFS `module/zfs/dsl_dataset.c` (`dsl_dataset_is_before`), `lib/libzfs/libzfs_diff.c`.
 
 use crate::error::PoolError;
-use weir_dsl::props::Value;
+use weir_dsl::props::{Value, ZfsProp};
 use weir_dsl::{Dataset, Dsl, PoolFacts};
 use weir_format::{ObjsetId, Txg};
 use weir_machine::Request;
@@ -35,12 +35,15 @@ impl Pair {
             let what = format!("'{older}' is not an earlier snapshot of the file system of '{newer}'");
             return Err(PoolError::Refused { what });
         }
-        let mountpoint =
-            match dsl.property(rq, &head_of(rq, dsl, &b).await?, facts, "mountpoint").await?.map(|p| p.value) {
-                // The root of the tree brings its slash with each path.
-                Some(Value::Text(path)) if path.starts_with('/') => path.trim_end_matches('/').to_owned(),
-                _ => String::new(),
-            };
+        let mountpoint = match dsl
+            .property(rq, &head_of(rq, dsl, &b).await?, facts, ZfsProp::MountPoint.name())
+            .await?
+            .map(|p| p.value)
+        {
+            // The root of the tree brings its slash with each path.
+            Some(Value::Text(path)) if path.starts_with('/') => path.trim_end_matches('/').to_owned(),
+            _ => String::new(),
+        };
         Ok(Pair { older: a.objset(), newer: b.objset(), after: a.phys.creation_txg, mountpoint })
     }
 }

@@ -85,7 +85,7 @@ fn wanted_properties(given: &str) -> Result<Option<Vec<String>>, Failure> {
     let mut out = Vec::new();
     for name in given.split(',').filter(|n| !n.is_empty()) {
         match native_named(name) {
-            Some(native) => out.push(native.name.to_owned()),
+            Some(native) => out.push(native.prop.name().to_owned()),
             None if name.contains(':') || name.contains('@') || name == "name" => out.push(name.to_owned()),
             None => return Err(Failure::usage(format!("bad property list: invalid property '{name}'"))),
         }

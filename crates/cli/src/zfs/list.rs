@@ -95,7 +95,7 @@ fn columns(args: &ListArgs) -> Result<Vec<String>, Failure> {
 /// The full name of a property.
 fn known(name: &str) -> Result<String, Failure> {
     match native_named(name) {
-        Some(native) => Ok(native.name.to_owned()),
+        Some(native) => Ok(native.prop.name().to_owned()),
         None if name == "name" || name.contains(':') || name.contains('@') => Ok(name.to_owned()),
         None => Err(Failure::usage(format!("bad property list: invalid property '{name}'"))),
     }

@@ -272,7 +272,7 @@ pub async fn properties(
     let all = all_properties(rq, pool, of, facts).await?;
     let mut out = Vec::with_capacity(wanted.len());
     for name in wanted {
-        let full = native_named(name).map_or(name.as_str(), |n| n.name);
+        let full = native_named(name).map_or(name.as_str(), |n| n.prop.name());
         let found = match name.as_str() {
             "name" => Some(text("name", of.name())),
             n if n.starts_with("written@") => pool.dsl.property(rq, &of.dataset, facts, n).await?,
@@ -331,7 +331,7 @@ fn at_hand(dataset: &Dataset, name: &str) -> Option<Option<Property>> {
     let phys = &dataset.phys;
     let number =
         |name: &str, n: u64| Some(Some(Property { name: name.into(), value: Value::Number(n), source: Source::None }));
-    match native_named(name).map_or(name, |n| n.name) {
+    match native_named(name).map_or(name, |n| n.prop.name()) {
         "name" => Some(Some(text("name", &dataset.name))),
         "type" => Some(Some(text("type", "snapshot"))),
         "used" => number("used", phys.unique_bytes),

@@ -3,7 +3,7 @@
 
 use crate::size;
 use weir_admin::check_share;
-use weir_dsl::props::{DatasetKind, Native, Rule, Shape, Value, native_named};
+use weir_dsl::props::{DatasetKind, Native, Rule, Shape, Value, ZfsProp, native_named};
 
 /// Longest value of a user property in bytes.
 const MAX_USER_VALUE_LEN: usize = 8191;
@@ -11,8 +11,15 @@ const MAX_USER_VALUE_LEN: usize = 8191;
 const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
 
 /// Properties that can be set only when the dataset is created.
-const AT_CREATION: [&str; 7] =
-    ["casesensitivity", "normalization", "utf8only", "volblocksize", "encryption", "keyformat", "pbkdf2iters"];
+const AT_CREATION: [ZfsProp; 7] = [
+    ZfsProp::CaseSensitivity,
+    ZfsProp::Normalization,
+    ZfsProp::Utf8Only,
+    ZfsProp::VolBlockSize,
+    ZfsProp::Encryption,
+    ZfsProp::KeyFormat,
+    ZfsProp::Pbkdf2Iters,
+];
 
 /// A property to be set: its full name, and the value as it is stored.
 pub type Setting = (String, Value);
@@ -41,7 +48,7 @@ pub fn parse(text: &str, kind: DatasetKind, when: When) -> Result<Setting, Strin
     check_place(native, kind, when)?;
     let stored = stored(native, value)?;
     check_range(native, &stored)?;
-    Ok((native.name.to_owned(), stored))
+    Ok((native.prop.name().to_owned(), stored))
 }
 
 fn user(name: &str, value: &str) -> Result<Setting, String> {
@@ -61,31 +68,33 @@ fn user(name: &str, value: &str) -> Result<Setting, String> {
 
 /// Checks that datasets of this kind have the property and that it can be set now.
 fn check_place(native: &Native, kind: DatasetKind, when: When) -> Result<(), String> {
-    let name = native.name;
+    let name = native.prop.name();
     let plural = match kind {
         DatasetKind::Filesystem => "filesystems",
         DatasetKind::Volume => "volumes",
         DatasetKind::Snapshot => "snapshots",
         DatasetKind::Bookmark => "bookmarks",
     };
-    let once = AT_CREATION.contains(&name);
+    let once = AT_CREATION.contains(&native.prop);
     if matches!(kind, DatasetKind::Snapshot | DatasetKind::Bookmark) {
         return Err(format!("this property can not be modified for {plural}"));
     }
-    if !native.kinds.contains(&kind) && name != "volsize" || name == "volsize" && kind != DatasetKind::Volume {
+    if !native.kinds.contains(&kind) && native.prop != ZfsProp::VolSize
+        || native.prop == ZfsProp::VolSize && kind != DatasetKind::Volume
+    {
         return Err(format!("'{name}' does not apply to datasets of this type"));
     }
     match (when, once, native.rule) {
         (When::Creation, true, _) => Ok(()),
         (When::Later, true, _) => Err(format!("'{name}' is readonly")),
-        (_, false, Rule::ReadOnly) if name != "volsize" => Err(format!("'{name}' is readonly")),
+        (_, false, Rule::ReadOnly) if native.prop != ZfsProp::VolSize => Err(format!("'{name}' is readonly")),
         (_, false, Rule::Own) if name.ends_with("_count") => Err(format!("'{name}' is readonly")),
         _ => Ok(()),
     }
 }
 
 fn stored(native: &Native, value: &str) -> Result<Value, String> {
-    let name = native.name;
+    let name = native.prop.name();
     let number = |none: Option<u64>| match (value, none) {
         ("none", Some(none)) => Ok(none),
         _ => size::parse(value).ok_or_else(|| match value.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
@@ -102,7 +111,7 @@ fn stored(native: &Native, value: &str) -> Result<Value, String> {
         Shape::CountOrNone => number(Some(u64::MAX)).map(Value::Number),
         Shape::Size | Shape::Number | Shape::Ratio | Shape::Time => number(None).map(Value::Number),
         Shape::YesNo => Err(format!("'{name}' is readonly")),
-        Shape::Text => text(name, value).map(Value::Text),
+        Shape::Text => text(native.prop, value).map(Value::Text),
     }
 }
 
@@ -110,33 +119,33 @@ fn choices(names: &[(&str, u64)]) -> String {
     names.iter().map(|(text, _)| *text).collect::<Vec<_>>().join(" | ")
 }
 
-fn text(name: &str, value: &str) -> Result<String, String> {
-    let fits = match name {
-        "mountpoint" => value == "none" || value == "legacy" || value.starts_with('/'),
-        "keylocation" => {
+fn text(prop: ZfsProp, value: &str) -> Result<String, String> {
+    let fits = match prop {
+        ZfsProp::MountPoint => value == "none" || value == "legacy" || value.starts_with('/'),
+        ZfsProp::KeyLocation => {
             value == "prompt" || ["file:///", "https://", "http://"].iter().any(|front| value.starts_with(front))
         }
         _ => true,
     };
-    match (fits, name) {
+    match (fits, prop) {
         (true, _) if value.len() > MAX_USER_VALUE_LEN => Err(format!("property value '{value}' is too long")),
-        (true, _) => check_share(name, value).map(|()| value.to_owned()),
-        (false, "mountpoint") => Err("'mountpoint' must be an absolute path, 'none', or 'legacy'".into()),
-        (false, _) => Err(format!("invalid {name}")),
+        (true, _) => check_share(prop.name(), value).map(|()| value.to_owned()),
+        (false, ZfsProp::MountPoint) => Err("'mountpoint' must be an absolute path, 'none', or 'legacy'".into()),
+        (false, _) => Err(format!("invalid {prop}")),
     }
 }
 
 fn check_range(native: &Native, value: &Value) -> Result<(), String> {
     let Value::Number(n) = value else { return Ok(()) };
     let power = n.is_power_of_two();
-    match native.name {
-        "recordsize" if !power || !RECORD_BYTES.contains(n) => {
+    match native.prop {
+        ZfsProp::RecordSize if !power || !RECORD_BYTES.contains(n) => {
             Err("'recordsize' must be power of 2 from 512B to 16M".into())
         }
-        "volblocksize" if !power || !RECORD_BYTES.contains(n) => {
+        ZfsProp::VolBlockSize if !power || !RECORD_BYTES.contains(n) => {
             Err("'volblocksize' must be power of 2 from 512B to 16M".into())
         }
-        "special_small_blocks" if *n != 0 && (!power || *n < 512 || *n > 16 << 20) => {
+        ZfsProp::SpecialSmallBlocks if *n != 0 && (!power || *n < 512 || *n > 16 << 20) => {
             Err("invalid 'special_small_blocks=': must be zero or a power of 2 from 512B to 16M".into())
         }
         _ => Ok(()),
@@ -152,8 +161,9 @@ pub fn inheritable(name: &str) -> Result<String, String> {
         return Ok(name.to_owned());
     }
     let native = native_named(name).ok_or_else(|| format!("invalid property '{name}'"))?;
-    let full = native.name;
-    let limit = ["quota", "reservation", "refquota", "refreservation"].contains(&full);
+    let full = native.prop.name();
+    let limit =
+        matches!(native.prop, ZfsProp::Quota | ZfsProp::Reservation | ZfsProp::RefQuota | ZfsProp::RefReservation);
     match native.rule {
         Rule::ReadOnly => Err(format!("{full} property is read-only")),
         _ if limit => Err(format!("{full} property cannot be inherited: use 'zfs set {full}=none' to clear")),

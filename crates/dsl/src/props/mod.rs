@@ -12,13 +12,15 @@
 //! computed value counts, and its source. Facts: OpenZFS `module/zfs/dsl_prop.c` (`dsl_prop_get_dd`),
 //! `lib/libzfs/libzfs_dataset.c` (`zfs_prop_get`).
 
+mod name;
 mod render;
 pub mod table;
 #[cfg(test)]
 mod tests;
 
+pub use name::ZfsProp;
 pub use render::{civil, human_size, human_time, text_of};
-pub use table::{Native, Rule, Shape, column_title, native_named};
+pub use table::{Native, Rule, Shape, column_title, native, native_named};
 
 use std::collections::BTreeMap;
 
@@ -130,7 +132,7 @@ pub struct Facts<'a> {
     /// Property ZAPs with the names of their datasets, from the dataset itself (a snapshot's head) up to the root one.
     pub chain: &'a [(String, std::sync::Arc<Stored>)],
     /// Computed values by name; they take precedence over stored ones, which then only decide the source.
-    pub computed: &'a BTreeMap<&'static str, Value>,
+    pub computed: &'a BTreeMap<ZfsProp, Value>,
     /// Prefix of mount points (`altroot`).
     pub altroot: &'a str,
 }
@@ -162,16 +164,16 @@ fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
     {
         return None;
     }
-    if facts.kind == DatasetKind::Snapshot && !facts.of_volume && native.name == "volsize" {
+    if facts.kind == DatasetKind::Snapshot && !facts.of_volume && native.prop == ZfsProp::VolSize {
         return None;
     }
-    let computed = facts.computed.get(native.name).cloned();
+    let computed = facts.computed.get(&native.prop).cloned();
     let found = match native.rule {
         Rule::ReadOnly => None,
         // Properties fixed at creation are not looked up in the ZAPs.
         Rule::OneTime => computed.clone().map(|v| (v, Source::None)),
-        Rule::Inherit => find(facts, native.name, true),
-        Rule::Own => find(facts, native.name, false),
+        Rule::Inherit => find(facts, native.prop.name(), true),
+        Rule::Own => find(facts, native.prop.name(), false),
     };
     let default = match native.default {
         table::Default::Number(n) => Some(Value::Number(n)),
@@ -181,19 +183,19 @@ fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
     let (value, source) = match (found, computed) {
         (Some((_, source)), Some(value)) => (value, source),
         (Some(found), None) => found,
-        (None, Some(value)) if KEPT_IN_PLACE.contains(&native.name) => (value, Source::Local),
+        (None, Some(value)) if KEPT_IN_PLACE.contains(&native.prop) => (value, Source::Local),
         (None, Some(value)) => {
             let source = if Some(&value) == default.as_ref() { Source::Default } else { Source::None };
             (value, source)
         }
         (None, None) => (default?, Source::Default),
     };
-    let value = if native.name == "mountpoint" { mount_point(facts, value, &source) } else { value };
-    Some(Property { name: native.name.to_owned(), value, source })
+    let value = if native.prop == ZfsProp::MountPoint { mount_point(facts, value, &source) } else { value };
+    Some(Property { name: native.prop.name().to_owned(), value, source })
 }
 
 /// Properties that are stored outside the ZAP and yet count as set.
-const KEPT_IN_PLACE: [&str; 3] = ["volsize", "filesystem_count", "snapshot_count"];
+const KEPT_IN_PLACE: [ZfsProp; 3] = [ZfsProp::VolSize, ZfsProp::FilesystemCount, ZfsProp::SnapshotCount];
 
 /// Properties that only snapshots have.
 fn is_of_snapshots(native: &Native) -> bool {

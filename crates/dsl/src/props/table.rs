@@ -3,6 +3,8 @@
 //! Names, defaults and numbers: OpenZFS `module/zcommon/zfs_prop.c`, `include/sys/fs/zfs.h`, `include/sys/zio.h`.
 
 use super::DatasetKind::{self, Bookmark, Filesystem, Snapshot, Volume};
+use super::ZfsProp as P;
+use super::ZfsProp;
 
 /// How a property's number becomes text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,7 @@ pub enum Rule {
 #[derive(Clone, Copy, Debug)]
 pub struct Native {
     /// Name.
-    pub name: &'static str,
+    pub prop: ZfsProp,
     /// The datasets that have it.
     pub kinds: &'static [DatasetKind],
     /// Inheritance.
@@ -190,165 +192,142 @@ const VOLMODE: &[(&str, u64)] = &[("default", 0), ("full", 1), ("geom", 1), ("de
 const ACLTYPE: &[(&str, u64)] = &[("off", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)];
 const XATTR: &[(&str, u64)] = &[("off", 0), ("sa", 2), ("on", 2), ("dir", 1)];
 
-const fn native(
-    name: &'static str,
-    kinds: &'static [DatasetKind],
-    rule: Rule,
-    shape: Shape,
-    default: Default,
-) -> Native {
-    Native { name, kinds, rule, shape, default }
+const fn define(prop: ZfsProp, kinds: &'static [DatasetKind], rule: Rule, shape: Shape, default: Default) -> Native {
+    Native { prop, kinds, rule, shape, default }
 }
 
 const fn inherited(
-    name: &'static str,
+    prop: ZfsProp,
     kinds: &'static [DatasetKind],
     names: &'static [(&'static str, u64)],
     default: u64,
 ) -> Native {
-    native(name, kinds, Rule::Inherit, Shape::Index(names), Default::Number(default))
+    define(prop, kinds, Rule::Inherit, Shape::Index(names), Default::Number(default))
 }
 
-const fn computed(name: &'static str, kinds: &'static [DatasetKind], shape: Shape) -> Native {
-    native(name, kinds, Rule::ReadOnly, shape, Default::Absent)
+const fn computed(prop: ZfsProp, kinds: &'static [DatasetKind], shape: Shape) -> Native {
+    define(prop, kinds, Rule::ReadOnly, shape, Default::Absent)
 }
 
-const fn text(name: &'static str, kinds: &'static [DatasetKind], rule: Rule, default: &'static str) -> Native {
-    native(name, kinds, rule, Shape::Text, Default::Text(default))
+const fn text(prop: ZfsProp, kinds: &'static [DatasetKind], rule: Rule, default: &'static str) -> Native {
+    define(prop, kinds, rule, Shape::Text, Default::Text(default))
 }
 
-const fn own(name: &'static str, kinds: &'static [DatasetKind], shape: Shape, default: u64) -> Native {
-    native(name, kinds, Rule::Own, shape, Default::Number(default))
+const fn own(prop: ZfsProp, kinds: &'static [DatasetKind], shape: Shape, default: u64) -> Native {
+    define(prop, kinds, Rule::Own, shape, Default::Number(default))
 }
 
 /// Every native property that Weir shows.
 pub const NATIVES: &[Native] = &[
-    computed("type", ALL, Shape::Text),
-    computed("creation", ALL, Shape::Time),
-    computed("used", FVS, Shape::Size),
-    computed("available", FV, Shape::Size),
-    computed("referenced", ALL, Shape::Size),
-    computed("compressratio", FVS, Shape::Ratio),
-    computed("mounted", FS, Shape::YesNo),
-    computed("origin", FV, Shape::Text),
-    own("quota", FS, Shape::SizeOrNone, 0),
-    own("reservation", FV, Shape::SizeOrNone, 0),
-    computed("volsize", VS, Shape::Size),
-    computed("volblocksize", V, Shape::Size),
-    native("recordsize", FS, Rule::Inherit, Shape::Size, Default::Number(131_072)),
-    text("mountpoint", FS, Rule::Inherit, "/"),
-    text("sharenfs", FS, Rule::Inherit, "off"),
-    inherited("checksum", FV, CHECKSUM, 1),
-    inherited("compression", FV, COMPRESSION, 1),
-    inherited("atime", FS, BOOLEAN, 1),
-    inherited("devices", FSN, BOOLEAN, 1),
-    inherited("exec", FSN, BOOLEAN, 1),
-    inherited("setuid", FSN, BOOLEAN, 1),
-    inherited("readonly", FV, BOOLEAN, 0),
-    inherited("zoned", FS, BOOLEAN, 0),
-    inherited("snapdir", FS, &[("hidden", 0), ("visible", 1), ("disabled", 2)], 0),
-    inherited("aclmode", FS, ACLMODE, 0),
-    inherited("aclinherit", FS, ACLINHERIT, 4),
-    computed("createtxg", ALL, Shape::Number),
-    native("canmount", FS, Rule::Own, Shape::Index(&[("off", 0), ("on", 1), ("noauto", 2)]), Default::Number(1)),
-    inherited("xattr", FSN, XATTR, 2),
-    inherited("copies", FV, &[("1", 1), ("2", 2), ("3", 3)], 1),
-    computed("version", FSN, Shape::Number),
-    computed("utf8only", FSN, Shape::Index(BOOLEAN)),
-    computed("normalization", FSN, Shape::Index(NORMALIZATION)),
-    computed("casesensitivity", FSN, Shape::Index(&[("sensitive", 0), ("insensitive", 1), ("mixed", 2)])),
-    inherited("vscan", FS, BOOLEAN, 0),
-    inherited("nbmand", FSN, BOOLEAN, 0),
-    text("sharesmb", FS, Rule::Inherit, "off"),
-    own("refquota", FS, Shape::SizeOrNone, 0),
-    own("refreservation", FV, Shape::SizeOrNone, 0),
-    computed("guid", ALL, Shape::Number),
-    inherited("primarycache", FVS, CACHE, 2),
-    inherited("secondarycache", FVS, CACHE, 2),
-    computed("usedbysnapshots", FV, Shape::Size),
-    computed("usedbydataset", FV, Shape::Size),
-    computed("usedbychildren", FV, Shape::Size),
-    computed("usedbyrefreservation", FV, Shape::Size),
-    inherited("logbias", FV, &[("latency", 0), ("throughput", 1)], 0),
-    computed("defer_destroy", SN, Shape::Index(BOOLEAN)),
-    computed("userrefs", SN, Shape::Number),
-    computed("objsetid", FVS, Shape::Number),
-    inherited("dedup", FV, DEDUP, 2),
-    text("mlslabel", FVS, Rule::Inherit, "none"),
-    inherited("sync", FV, &[("standard", 0), ("always", 1), ("disabled", 2)], 0),
-    inherited("dnodesize", FS, DNODESIZE, 0),
-    computed("refcompressratio", FVS, Shape::Ratio),
-    computed("written", FVS, Shape::Size),
-    computed("clones", SN, Shape::Text),
-    computed("logicalused", FV, Shape::Size),
-    computed("logicalreferenced", ALL, Shape::Size),
-    inherited("volmode", FV, VOLMODE, 0),
-    own("filesystem_limit", FS, Shape::CountOrNone, u64::MAX),
-    own("snapshot_limit", FV, Shape::CountOrNone, u64::MAX),
-    own("filesystem_count", FS, Shape::CountOrNone, u64::MAX),
-    own("snapshot_count", FV, Shape::CountOrNone, u64::MAX),
-    inherited("snapdev", FV, &[("hidden", 0), ("visible", 1)], 0),
-    inherited("acltype", FSN, ACLTYPE, 0),
-    text("context", FVS, Rule::Own, "none"),
-    text("fscontext", FVS, Rule::Own, "none"),
-    text("defcontext", FVS, Rule::Own, "none"),
-    text("rootcontext", FVS, Rule::Own, "none"),
-    inherited("relatime", FS, BOOLEAN, 1),
-    inherited("redundant_metadata", FV, &[("all", 0), ("most", 1), ("some", 2), ("none", 3)], 0),
-    inherited("overlay", FS, BOOLEAN, 1),
-    native("encryption", FVS, Rule::OneTime, Shape::Index(ENCRYPTION), Default::Number(2)),
-    text("keylocation", FV, Rule::Own, "none"),
-    native(
-        "keyformat",
+    computed(P::Type, ALL, Shape::Text),
+    computed(P::Creation, ALL, Shape::Time),
+    computed(P::Used, FVS, Shape::Size),
+    computed(P::Available, FV, Shape::Size),
+    computed(P::Referenced, ALL, Shape::Size),
+    computed(P::CompressRatio, FVS, Shape::Ratio),
+    computed(P::Mounted, FS, Shape::YesNo),
+    computed(P::Origin, FV, Shape::Text),
+    own(P::Quota, FS, Shape::SizeOrNone, 0),
+    own(P::Reservation, FV, Shape::SizeOrNone, 0),
+    computed(P::VolSize, VS, Shape::Size),
+    computed(P::VolBlockSize, V, Shape::Size),
+    define(P::RecordSize, FS, Rule::Inherit, Shape::Size, Default::Number(131_072)),
+    text(P::MountPoint, FS, Rule::Inherit, "/"),
+    text(P::ShareNfs, FS, Rule::Inherit, "off"),
+    inherited(P::Checksum, FV, CHECKSUM, 1),
+    inherited(P::Compression, FV, COMPRESSION, 1),
+    inherited(P::Atime, FS, BOOLEAN, 1),
+    inherited(P::Devices, FSN, BOOLEAN, 1),
+    inherited(P::Exec, FSN, BOOLEAN, 1),
+    inherited(P::Setuid, FSN, BOOLEAN, 1),
+    inherited(P::ReadOnly, FV, BOOLEAN, 0),
+    inherited(P::Zoned, FS, BOOLEAN, 0),
+    inherited(P::SnapDir, FS, &[("hidden", 0), ("visible", 1), ("disabled", 2)], 0),
+    inherited(P::AclMode, FS, ACLMODE, 0),
+    inherited(P::AclInherit, FS, ACLINHERIT, 4),
+    computed(P::CreateTxg, ALL, Shape::Number),
+    define(P::CanMount, FS, Rule::Own, Shape::Index(&[("off", 0), ("on", 1), ("noauto", 2)]), Default::Number(1)),
+    inherited(P::Xattr, FSN, XATTR, 2),
+    inherited(P::Copies, FV, &[("1", 1), ("2", 2), ("3", 3)], 1),
+    computed(P::Version, FSN, Shape::Number),
+    computed(P::Utf8Only, FSN, Shape::Index(BOOLEAN)),
+    computed(P::Normalization, FSN, Shape::Index(NORMALIZATION)),
+    computed(P::CaseSensitivity, FSN, Shape::Index(&[("sensitive", 0), ("insensitive", 1), ("mixed", 2)])),
+    inherited(P::VScan, FS, BOOLEAN, 0),
+    inherited(P::NbMand, FSN, BOOLEAN, 0),
+    text(P::ShareSmb, FS, Rule::Inherit, "off"),
+    own(P::RefQuota, FS, Shape::SizeOrNone, 0),
+    own(P::RefReservation, FV, Shape::SizeOrNone, 0),
+    computed(P::Guid, ALL, Shape::Number),
+    inherited(P::PrimaryCache, FVS, CACHE, 2),
+    inherited(P::SecondaryCache, FVS, CACHE, 2),
+    computed(P::UsedBySnapshots, FV, Shape::Size),
+    computed(P::UsedByDataset, FV, Shape::Size),
+    computed(P::UsedByChildren, FV, Shape::Size),
+    computed(P::UsedByRefReservation, FV, Shape::Size),
+    inherited(P::LogBias, FV, &[("latency", 0), ("throughput", 1)], 0),
+    computed(P::DeferDestroy, SN, Shape::Index(BOOLEAN)),
+    computed(P::UserRefs, SN, Shape::Number),
+    computed(P::ObjsetId, FVS, Shape::Number),
+    inherited(P::Dedup, FV, DEDUP, 2),
+    text(P::MlsLabel, FVS, Rule::Inherit, "none"),
+    inherited(P::Sync, FV, &[("standard", 0), ("always", 1), ("disabled", 2)], 0),
+    inherited(P::DnodeSize, FS, DNODESIZE, 0),
+    computed(P::RefCompressRatio, FVS, Shape::Ratio),
+    computed(P::Written, FVS, Shape::Size),
+    computed(P::Clones, SN, Shape::Text),
+    computed(P::LogicalUsed, FV, Shape::Size),
+    computed(P::LogicalReferenced, ALL, Shape::Size),
+    inherited(P::VolMode, FV, VOLMODE, 0),
+    own(P::FilesystemLimit, FS, Shape::CountOrNone, u64::MAX),
+    own(P::SnapshotLimit, FV, Shape::CountOrNone, u64::MAX),
+    own(P::FilesystemCount, FS, Shape::CountOrNone, u64::MAX),
+    own(P::SnapshotCount, FV, Shape::CountOrNone, u64::MAX),
+    inherited(P::SnapDev, FV, &[("hidden", 0), ("visible", 1)], 0),
+    inherited(P::AclType, FSN, ACLTYPE, 0),
+    text(P::Context, FVS, Rule::Own, "none"),
+    text(P::FsContext, FVS, Rule::Own, "none"),
+    text(P::DefContext, FVS, Rule::Own, "none"),
+    text(P::RootContext, FVS, Rule::Own, "none"),
+    inherited(P::RelAtime, FS, BOOLEAN, 1),
+    inherited(P::RedundantMetadata, FV, &[("all", 0), ("most", 1), ("some", 2), ("none", 3)], 0),
+    inherited(P::Overlay, FS, BOOLEAN, 1),
+    define(P::Encryption, FVS, Rule::OneTime, Shape::Index(ENCRYPTION), Default::Number(2)),
+    text(P::KeyLocation, FV, Rule::Own, "none"),
+    define(
+        P::KeyFormat,
         FV,
         Rule::OneTime,
         Shape::Index(&[("none", 0), ("raw", 1), ("hex", 2), ("passphrase", 3)]),
         Default::Number(0),
     ),
-    native("pbkdf2iters", FV, Rule::OneTime, Shape::Number, Default::Number(0)),
-    computed("encryptionroot", FVS, Shape::Text),
-    computed("keystatus", FVS, Shape::Index(&[("none", 0), ("unavailable", 1), ("available", 2)])),
-    native("special_small_blocks", FV, Rule::Inherit, Shape::Size, Default::Number(0)),
-    computed("snapshots_changed", FV, Shape::Time),
-    inherited("prefetch", FVS, &[("none", 0), ("metadata", 1), ("all", 2)], 2),
-    native("volthreading", V, Rule::Own, Shape::Index(BOOLEAN), Default::Number(1)),
-    inherited("direct", FS, &[("disabled", 0), ("standard", 1), ("always", 2)], 1),
-    inherited("longname", FS, BOOLEAN, 0),
-    native("defaultuserquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
-    native("defaultgroupquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
-    native("defaultprojectquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
-    native("defaultuserobjquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
-    native("defaultgroupobjquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
-    native("defaultprojectobjquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
-    computed("redact_snaps", ALL, Shape::Text),
+    define(P::Pbkdf2Iters, FV, Rule::OneTime, Shape::Number, Default::Number(0)),
+    computed(P::EncryptionRoot, FVS, Shape::Text),
+    computed(P::KeyStatus, FVS, Shape::Index(&[("none", 0), ("unavailable", 1), ("available", 2)])),
+    define(P::SpecialSmallBlocks, FV, Rule::Inherit, Shape::Size, Default::Number(0)),
+    computed(P::SnapshotsChanged, FV, Shape::Time),
+    inherited(P::Prefetch, FVS, &[("none", 0), ("metadata", 1), ("all", 2)], 2),
+    define(P::VolThreading, V, Rule::Own, Shape::Index(BOOLEAN), Default::Number(1)),
+    inherited(P::Direct, FS, &[("disabled", 0), ("standard", 1), ("always", 2)], 1),
+    inherited(P::LongName, FS, BOOLEAN, 0),
+    define(P::DefaultUserQuota, FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    define(P::DefaultGroupQuota, FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    define(P::DefaultProjectQuota, FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    define(P::DefaultUserObjQuota, FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    define(P::DefaultGroupObjQuota, FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    define(P::DefaultProjectObjQuota, FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    computed(P::RedactSnaps, ALL, Shape::Text),
 ];
+
+/// The definition of a native property.
+pub fn native(prop: ZfsProp) -> &'static Native {
+    // The table is in the order of the enumeration; a test compares them.
+    &NATIVES[prop as usize]
+}
 
 /// The native property of that name; old short names (`compress`, `refer`, …) included.
 pub fn native_named(name: &str) -> Option<&'static Native> {
-    let full = match name {
-        "avail" => "available",
-        "refer" => "referenced",
-        "ratio" => "compressratio",
-        "refratio" => "refcompressratio",
-        "compress" => "compression",
-        "recsize" => "recordsize",
-        "reserv" => "reservation",
-        "refreserv" => "refreservation",
-        "volblock" => "volblocksize",
-        "rdonly" => "readonly",
-        "usedsnap" => "usedbysnapshots",
-        "usedds" => "usedbydataset",
-        "usedchild" => "usedbychildren",
-        "usedrefreserv" => "usedbyrefreservation",
-        "lused" => "logicalused",
-        "lrefer" => "logicalreferenced",
-        "case" => "casesensitivity",
-        "dnsize" => "dnodesize",
-        "redund_md" => "redundant_metadata",
-        "encroot" => "encryptionroot",
-        other => other,
-    };
-    NATIVES.iter().find(|n| n.name == full)
+    ZfsProp::named(name).map(native)
 }
 
 /// The column title of a property in `zfs list` (OpenZFS's `colname`).

@@ -18,7 +18,7 @@ fn values_come_from_the_nearest_that_set_them() {
         ("p/a".to_owned(), zap(&[("atime", Value::Number(0)), ("x:y$recvd", text("r")), ("quota", Value::Number(7))])),
         ("p".to_owned(), zap(&[("mountpoint", text("/data")), ("x:y", text("far"))])),
     ];
-    let computed = BTreeMap::from([("quota", Value::Number(0)), ("used", Value::Number(1536))]);
+    let computed = BTreeMap::from([(ZfsProp::Quota, Value::Number(0)), (ZfsProp::Used, Value::Number(1536))]);
     let facts = Facts {
         kind: DatasetKind::Filesystem,
         of_volume: false,
@@ -67,4 +67,15 @@ fn numbers_are_shown_as_zfs_shows_them() {
     assert_eq!(text("snapshot_limit", u64::MAX), "none");
     assert_eq!(text("compressratio", 905), "9.05x");
     assert_eq!(text("quota", 0), "none");
+}
+
+#[test]
+fn the_table_is_in_the_order_of_the_names() {
+    assert_eq!(table::NATIVES.len(), ZfsProp::ALL.len());
+    for (native, prop) in table::NATIVES.iter().zip(ZfsProp::ALL) {
+        assert_eq!(native.prop, *prop);
+        assert_eq!(ZfsProp::named(prop.name()), Some(*prop));
+    }
+    assert_eq!(ZfsProp::named("compress"), Some(ZfsProp::Compression));
+    assert_eq!(ZfsProp::of_name("compress"), None);
 }

@@ -10,7 +10,8 @@ use super::names::{check_name, split_name};
 use super::{
     DslError, DslSyncContext, FileSystemSpec, VolumeSpec, features, history, limits, lists, names, number, properties,
 };
-use crate::{deadlist, props};
+use crate::deadlist;
+use crate::props::{self, ZfsProp};
 use std::collections::BTreeMap;
 use weir_dmu::object_set::{ObjectSet, Opening};
 use weir_format::dsl::dir_field;
@@ -234,11 +235,11 @@ pub async fn check_create(cx: &mut DslSyncContext<'_>, new: &NewDataset) -> Resu
         Kind::Volume(spec) => {
             spec.check(&new.name)?;
             let bytes = props::Value::Number(spec.block_bytes.into());
-            properties::check_feature(cx, &new.name, "volblocksize", &bytes).await?;
+            properties::check_feature(cx, &new.name, ZfsProp::VolBlockSize.name(), &bytes).await?;
         }
         Kind::FileSystem(spec) => {
             let more = props::Value::Number(spec.slots.saturating_sub(1).into());
-            properties::check_feature(cx, &new.name, "dnodesize", &more).await?;
+            properties::check_feature(cx, &new.name, ZfsProp::DnodeSize.name(), &more).await?;
         }
     }
     check_new_properties(cx, &new.name, parent, &new.properties, 0).await
@@ -256,18 +257,18 @@ pub(super) async fn check_new_properties(
     for (property, value) in properties {
         properties::check_feature(cx, name, property, value).await?;
     }
-    let number = |wanted: &str| {
-        let found = properties.iter().rev().find(|(property, _)| property == wanted);
+    let number = |wanted: ZfsProp| {
+        let found = properties.iter().rev().find(|(property, _)| property == wanted.name());
         found.map_or(0, |(_, value)| if let props::Value::Number(n) = value { *n } else { 0 })
     };
-    let most = |limit: &str| Some(number(limit)).filter(|n| *n != 0).unwrap_or(u64::MAX);
-    let reserved = number("reservation");
-    let own = number("refreservation");
-    let left = limits::available_in(cx, parent).await?.min(most("quota"));
-    if reserved.max(own) > left || own > most("refquota") {
+    let most = |limit: ZfsProp| Some(number(limit)).filter(|n| *n != 0).unwrap_or(u64::MAX);
+    let reserved = number(ZfsProp::Reservation);
+    let own = number(ZfsProp::RefReservation);
+    let left = limits::available_in(cx, parent).await?.min(most(ZfsProp::Quota));
+    if reserved.max(own) > left || own > most(ZfsProp::RefQuota) {
         return Err(DslError::space(name, "out of space: size is greater than available space"));
     }
-    if referenced_bytes > most("refquota") {
+    if referenced_bytes > most(ZfsProp::RefQuota) {
         return Err(DslError::space(name, "size is less than current used or reserved space"));
     }
     Ok(())
@@ -323,12 +324,12 @@ pub(super) async fn take_count(
     until: ObjectId,
     taken: &mut BTreeMap<ObjectId, u64>,
 ) -> Result<(), DslError> {
-    let property = if field == dir_field::SNAPSHOT_COUNT { "snapshot_limit" } else { "filesystem_limit" };
+    let property = if field == dir_field::SNAPSHOT_COUNT { ZfsProp::SnapshotLimit } else { ZfsProp::FilesystemLimit };
     for (at, of) in names::upwards(cx, dir).await?.into_iter().take_while(|(at, _)| *at != until && more != 0) {
         let Some(count) = dir_word(cx, at, field).await? else { break };
         let all = taken.entry(at).or_default();
         *all = all.saturating_add(more);
-        let limit = cx.word(of.props, property).await?.unwrap_or(u64::MAX);
+        let limit = cx.word(of.props, property.name()).await?.unwrap_or(u64::MAX);
         if count.saturating_add(*all) > limit {
             let why = if field == dir_field::SNAPSHOT_COUNT {
                 "the limit of snapshots is reached"

@@ -10,6 +10,7 @@
 
 use super::names::FoundDir;
 use super::{Created, DslError, DslSyncContext, ZAP_METADATA, create, features, history, names, number, text};
+use crate::props::ZfsProp;
 use crate::{KeyFormat, KeySpec, SetKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -198,7 +199,7 @@ async fn put_key(
 
 async fn put_location(cx: &mut DslSyncContext<'_>, dir: ObjectId, location: &str) -> Result<(), DslError> {
     let props = cx.dir(dir).await?.props;
-    cx.put(props, "keylocation", text(location)).await
+    cx.put(props, ZfsProp::KeyLocation.name(), text(location)).await
 }
 
 /// Gives an encryption root another wrapping key, or makes a dataset a root (`zfs change-key`): every key wrapped
@@ -232,7 +233,7 @@ pub async fn inherit_key(
     let dir = names::find_dir(cx, name).await?;
     let (root, source) = inherited(cx, dir.id, name, above).await?;
     rewrap(cx, &dir, old, above, root, &source).await?;
-    cx.zap_remove(dir.dir.props, "keylocation").await?;
+    cx.zap_remove(dir.dir.props, ZfsProp::KeyLocation.name()).await?;
     history::log(cx, name, dir.dir.head_dataset, "change key", "inherited").await
 }
 

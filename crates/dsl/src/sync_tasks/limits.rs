@@ -15,6 +15,7 @@
 
 use super::space::{available, available_without, charged};
 use super::{DslError, DslSyncContext, create, names, properties};
+use crate::props::ZfsProp;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::live::{SpaceReserve, SpaceUsage};
@@ -131,8 +132,8 @@ async fn read_limits(cx: &mut DslSyncContext<'_>, id: ObjectId, limits: &mut Lim
         dir: id,
         referenced_bytes: head.referenced_bytes,
         unique_bytes: head.unique_bytes,
-        ref_quota_bytes: properties::own_number(cx, id, "refquota").await?,
-        ref_reservation_bytes: properties::own_number(cx, id, "refreservation").await?,
+        ref_quota_bytes: properties::own_number(cx, id, ZfsProp::RefQuota).await?,
+        ref_reservation_bytes: properties::own_number(cx, id, ZfsProp::RefReservation).await?,
     };
     limits.sets.insert(ObjsetId(dir.head_dataset.0), set);
     Ok(())

@@ -15,6 +15,7 @@ use super::space::{Delta, Use, difference};
 use super::{
     DslError, DslSyncContext, bookmark, create, destroy_head, features, history, key, limits, lists, names, synced,
 };
+use crate::props::ZfsProp;
 use weir_dmu::cycle_guard::CycleGuard;
 use weir_format::dsl::{Bookmark, dir_field};
 use weir_format::features::Feature;
@@ -354,7 +355,7 @@ async fn promote_key(cx: &mut DslSyncContext<'_>, plan: &Plan) -> Result<(), Dsl
 async fn move_key_properties(cx: &mut DslSyncContext<'_>, from: ObjectId, to: ObjectId) -> Result<(), DslError> {
     let from = cx.dir(from).await?.props;
     let to = cx.dir(to).await?.props;
-    let location = cx.entries(from).await?.into_iter().find(|(name, _)| name == "keylocation");
+    let location = cx.entries(from).await?.into_iter().find(|(name, _)| name == ZfsProp::KeyLocation.name());
     if let Some((name, value)) = location {
         cx.zap_remove(from, &name).await?;
         cx.put(to, &name, value).await?;

@@ -15,7 +15,7 @@ use super::names::Found;
 use super::space::{Delta, Use, difference};
 use super::synced::{OLD_MAX_BLOCK_BYTES, feature_of_checksum};
 use super::{Created, DslError, DslSyncContext, create, features, history, key, limits, names, number, synced};
-use crate::props::{self, Rule};
+use crate::props::{self, Rule, ZfsProp};
 use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::zap::Value;
 use weir_format::dsl::dir_field;
@@ -65,12 +65,12 @@ impl Setting {
 /// (`zfs_check_settable`).
 pub fn needed_feature(property: &str, value: &props::Value) -> Option<&'static Feature> {
     let props::Value::Number(n) = value else { return None };
-    match property {
-        "recordsize" | "volblocksize" if *n > OLD_MAX_BLOCK_BYTES => Some(Feature::LARGE_BLOCKS),
-        "compression" if n & 0x7f == u64::from(CompressionKind::Zstd.to_u8()) => Some(Feature::ZSTD_COMPRESS),
-        "checksum" | "dedup" => feature_of_checksum(ChecksumKind::from_u8((n & 0xff) as u8)?),
-        "dnodesize" if *n != 0 => Some(Feature::LARGE_DNODE),
-        "longname" if *n != 0 => Some(Feature::LONGNAME),
+    match ZfsProp::of_name(property)? {
+        ZfsProp::RecordSize | ZfsProp::VolBlockSize if *n > OLD_MAX_BLOCK_BYTES => Some(Feature::LARGE_BLOCKS),
+        ZfsProp::Compression if n & 0x7f == u64::from(CompressionKind::Zstd.to_u8()) => Some(Feature::ZSTD_COMPRESS),
+        ZfsProp::Checksum | ZfsProp::Dedup => feature_of_checksum(ChecksumKind::from_u8((n & 0xff) as u8)?),
+        ZfsProp::DnodeSize if *n != 0 => Some(Feature::LARGE_DNODE),
+        ZfsProp::LongName if *n != 0 => Some(Feature::LONGNAME),
         _ => None,
     }
 }
@@ -83,9 +83,9 @@ fn stored(value: &props::Value) -> Value {
 }
 
 /// A numeric property that is not inherited: the local value, else the received one, else 0.
-pub(super) async fn own_number(cx: &mut DslSyncContext<'_>, dir: ObjectId, name: &str) -> Result<u64, DslError> {
+pub(super) async fn own_number(cx: &mut DslSyncContext<'_>, dir: ObjectId, prop: ZfsProp) -> Result<u64, DslError> {
     let zap = cx.dir(dir).await?.props;
-    Ok(own_values(cx, zap, name).await?.unwrap_or(0))
+    Ok(own_values(cx, zap, prop.name()).await?.unwrap_or(0))
 }
 
 async fn own_values(cx: &DslSyncContext<'_>, zap: ObjectId, name: &str) -> Result<Option<u64>, DslError> {
@@ -141,9 +141,10 @@ async fn store_local(
     name: &str,
     value: &props::Value,
 ) -> Result<(), DslError> {
-    let newer = match (name, value) {
-        ("redundant_metadata", props::Value::Number(n)) => matches!(n, 2 | 3),
-        ("snapdir", props::Value::Number(n)) => *n == 2,
+    let prop = ZfsProp::of_name(name);
+    let newer = match (prop, value) {
+        (Some(ZfsProp::RedundantMetadata), props::Value::Number(n)) => matches!(n, 2 | 3),
+        (Some(ZfsProp::SnapDir), props::Value::Number(n)) => *n == 2,
         _ => false,
     };
     let unknown = format!("{name}$iuv");
@@ -151,11 +152,14 @@ async fn store_local(
         cx.put(zap, &unknown, stored(value)).await?;
         return cx.put(zap, name, number(0)).await;
     }
-    if matches!(name, "redundant_metadata" | "snapdir") {
+    if matches!(prop, Some(ZfsProp::RedundantMetadata | ZfsProp::SnapDir)) {
         cx.zap_remove(zap, &unknown).await?;
     }
     cx.put(zap, name, stored(value)).await
 }
+
+/// The properties that limit or reserve space.
+const LIMITS: [ZfsProp; 4] = [ZfsProp::Quota, ZfsProp::Reservation, ZfsProp::RefQuota, ZfsProp::RefReservation];
 
 /// Checks that a dataset's property may have this setting.
 ///
@@ -173,15 +177,16 @@ pub async fn check_property(
     if let Setting::Set(value) | Setting::Received(value) = setting {
         check_feature(cx, name, property, value).await?;
     }
-    if matches!(property, "quota" | "reservation" | "refquota" | "refreservation") {
-        check_limit(cx, &found, property, setting).await?;
+    let Some(prop) = ZfsProp::of_name(property) else { return Ok(()) };
+    if LIMITS.contains(&prop) {
+        check_limit(cx, &found, prop, setting).await?;
     }
-    if matches!(property, "filesystem_limit" | "snapshot_limit")
+    if matches!(prop, ZfsProp::FilesystemLimit | ZfsProp::SnapshotLimit)
         && !features::is_enabled(cx, Feature::FILESYSTEM_LIMITS).await?
     {
         return Err(DslError::Feature { name: name.to_owned(), feature: Feature::FILESYSTEM_LIMITS.name });
     }
-    if property == "keylocation" && matches!(setting, Setting::Set(_)) {
+    if prop == ZfsProp::KeyLocation && matches!(setting, Setting::Set(_)) {
         let key = key::key_of(cx, found.at.id).await?;
         if key.is_none_or(|(_, spec)| spec.root != found.at.id) {
             let why = "may only be set on encryption roots".to_owned();
@@ -206,34 +211,34 @@ pub(super) async fn check_feature(
     }
 }
 
-async fn predicted(cx: &DslSyncContext<'_>, zap: ObjectId, property: &str, setting: &Setting) -> Result<u64, DslError> {
-    let local = cx.word(zap, property).await?;
-    let received = cx.word(zap, &format!("{property}$recvd")).await?;
+async fn predicted(cx: &DslSyncContext<'_>, zap: ObjectId, limit: ZfsProp, setting: &Setting) -> Result<u64, DslError> {
+    let local = cx.word(zap, limit.name()).await?;
+    let received = cx.word(zap, &format!("{limit}$recvd")).await?;
     Ok(setting.predict(local, received).unwrap_or(0))
 }
 
 async fn check_limit(
     cx: &mut DslSyncContext<'_>,
     found: &Found,
-    property: &str,
+    limit: ZfsProp,
     setting: &Setting,
 ) -> Result<(), DslError> {
     let dir = &found.at.dir;
-    let new = predicted(cx, dir.props, property, setting).await?;
+    let new = predicted(cx, dir.props, limit, setting).await?;
     let phys = &found.phys;
     let name = &found.name;
     let refuse = |why| Err(DslError::space(name, why));
     let grows = |from: u64, used: u64| new.max(used).saturating_sub(from.max(used));
-    match property {
-        "quota" if new != 0 && (new < dir.used_bytes || new < dir.reserved_bytes) => {
+    match limit {
+        ZfsProp::Quota if new != 0 && (new < dir.used_bytes || new < dir.reserved_bytes) => {
             refuse("size is less than current used or reserved space")
         }
-        "refquota" if new != 0 => {
+        ZfsProp::RefQuota if new != 0 => {
             let reserved = synced::ref_reservation(cx, found.at.id).await?;
             let too_small = new < phys.referenced_bytes || new < reserved;
             if too_small { refuse("size is less than current used or reserved space") } else { Ok(()) }
         }
-        "reservation" => {
+        ZfsProp::Reservation => {
             let left = match dir.parent {
                 ObjectId(0) => cx.pool.capacity_bytes.saturating_sub(dir.used_bytes),
                 parent => limits::available_in(cx, parent).await?,
@@ -245,9 +250,9 @@ async fn check_limit(
             }
             Ok(())
         }
-        "refreservation" => {
+        ZfsProp::RefReservation => {
             let old = synced::ref_reservation(cx, found.at.id).await?;
-            let quota = own_number(cx, found.at.id, "refquota").await?;
+            let quota = own_number(cx, found.at.id, ZfsProp::RefQuota).await?;
             let more = grows(old, phys.unique_bytes);
             let left = limits::available_in(cx, found.at.id).await?;
             if more > 0 && (more > left || (quota != 0 && new > quota)) {
@@ -319,8 +324,8 @@ async fn check_together(
     name: &str,
     settings: &[(String, Setting)],
 ) -> Result<(), DslError> {
-    const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
-    if settings.iter().filter(|(property, _)| LIMITS.contains(&property.as_str())).count() < 2 {
+    let is_limit = |property: &str| ZfsProp::of_name(property).is_some_and(|prop| LIMITS.contains(&prop));
+    if settings.iter().filter(|(property, _)| is_limit(property)).count() < 2 {
         return Ok(());
     }
     let found = names::find(cx, name).await?;
@@ -328,7 +333,7 @@ async fn check_together(
     let phys = &found.phys;
     let mut after = [0; LIMITS.len()];
     for (value, limit) in after.iter_mut().zip(LIMITS) {
-        *value = match settings.iter().rev().find(|(property, _)| property == limit) {
+        *value = match settings.iter().rev().find(|(property, _)| property == limit.name()) {
             Some((_, setting)) => predicted(cx, dir.props, limit, setting).await?,
             None => own_number(cx, found.at.id, limit).await?,
         };
@@ -360,19 +365,20 @@ async fn set_on_dir(
     let zap = found.at.dir.props;
     cx.touched.insert(id);
     let old = own_values(cx, zap, property).await?.unwrap_or(0);
-    if matches!(property, "filesystem_limit" | "snapshot_limit") {
+    let prop = ZfsProp::of_name(property);
+    if matches!(prop, Some(ZfsProp::FilesystemLimit | ZfsProp::SnapshotLimit)) {
         start_counting(cx, id).await?;
     }
     store(cx, zap, property, setting).await?;
     let new = own_values(cx, zap, property).await?.unwrap_or(0);
-    match property {
-        "quota" => {
+    match prop {
+        Some(ZfsProp::Quota) => {
             let mut dir = cx.dir(id).await?;
             dir.quota_bytes = new;
             cx.put_dir(id, &dir).await
         }
-        "reservation" => reserve(cx, id, new).await,
-        "refreservation" => charge_ref_reservation(cx, found, old, new).await,
+        Some(ZfsProp::Reservation) => reserve(cx, id, new).await,
+        Some(ZfsProp::RefReservation) => charge_ref_reservation(cx, found, old, new).await,
         _ => Ok(()),
     }
 }
@@ -488,6 +494,10 @@ async fn count_below(cx: &mut DslSyncContext<'_>, id: ObjectId) -> Result<(), Ds
     cx.put(id, dir_field::SNAPSHOT_COUNT, number(snapshots)).await
 }
 
+/// The native properties that snapshots may have of their own.
+const ON_SNAPSHOTS: [ZfsProp; 6] =
+    [ZfsProp::NbMand, ZfsProp::Devices, ZfsProp::Exec, ZfsProp::Setuid, ZfsProp::Xattr, ZfsProp::MlsLabel];
+
 /// Checks name and value of a property without reading the pool.
 fn check_form(name: &str, property: &str, setting: &Setting, snapshot: bool) -> Result<(), DslError> {
     let refuse = |why: &str| Err(DslError::property(name, property, why));
@@ -512,13 +522,14 @@ fn check_form(name: &str, property: &str, setting: &Setting, snapshot: bool) -> 
     match () {
         // A volume's size is stored in its own object set.
         () if reading => refuse("property is read-only"),
-        () if snapshot && !matches!(property, "nbmand" | "devices" | "exec" | "setuid" | "xattr" | "mlslabel") => {
-            refuse("property cannot be modified for snapshots")
-        }
+        () if snapshot && !ON_SNAPSHOTS.contains(&native.prop) => refuse("property cannot be modified for snapshots"),
         () if native.rule == Rule::OneTime && matches!(setting, Setting::Set(_)) => {
             refuse("property can only be set when the dataset is made")
         }
-        () if matches!(native.rule, Rule::Own) && *setting == Setting::Inherit && property == "keylocation" => {
+        () if matches!(native.rule, Rule::Own)
+            && *setting == Setting::Inherit
+            && native.prop == ZfsProp::KeyLocation =>
+        {
             refuse("property cannot be inherited")
         }
         () => Ok(()),

@@ -10,6 +10,7 @@ use super::{
     DslError, DslSyncContext, bookmark, create, destroy_head, features, history, limits, lists, names, properties,
     scan, synced, trees,
 };
+use crate::props::ZfsProp;
 use weir_format::dsl::dataset_field;
 use weir_format::{DslDataset, ObjectId, Txg};
 
@@ -56,7 +57,7 @@ pub async fn check_rollback(cx: &mut DslSyncContext<'_>, name: &str, to: Option<
         }
     }
     let snapshot = cx.dataset(phys.prev_snapshot).await?;
-    let quota = properties::own_number(cx, head.at.id, "refquota").await?;
+    let quota = properties::own_number(cx, head.at.id, ZfsProp::RefQuota).await?;
     if quota != 0 && snapshot.referenced_bytes > quota {
         return Err(DslError::space(name, "the snapshot refers to more than the refquota"));
     }

@@ -13,6 +13,7 @@
 use super::space::{Delta, Use, changed, charged};
 use super::{DslError, DslSyncContext, bookmark, destroy_head, features, lists, names, properties};
 use crate::bpobj::Sums;
+use crate::props::ZfsProp;
 use weir_format::dsl::Bookmark;
 use weir_format::features::Feature;
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, DslDataset, ObjectId, Txg};
@@ -147,7 +148,7 @@ pub(super) async fn book(cx: &mut DslSyncContext<'_>, dir: ObjectId, what: Use, 
 
 /// The refreservation of a directory's head.
 pub(super) async fn ref_reservation(cx: &mut DslSyncContext<'_>, dir: ObjectId) -> Result<u64, DslError> {
-    properties::own_number(cx, dir, "refreservation").await
+    properties::own_number(cx, dir, ZfsProp::RefReservation).await
 }
 
 /// The snapshot txgs of a head.

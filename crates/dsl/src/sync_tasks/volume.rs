@@ -2,6 +2,7 @@
 //! size.
 
 use super::DslError;
+use crate::props::ZfsProp;
 use std::sync::Arc;
 use weir_dmu::live::NewObject;
 use weir_dmu::object_set::ObjectSet;
@@ -37,7 +38,7 @@ impl VolumeSpec {
     pub fn check(&self, name: &str) -> Result<(), DslError> {
         if !self.block_bytes.is_power_of_two() || !(512..=16 << 20).contains(&self.block_bytes) {
             let why = "must be a power of two from 512 bytes to 16 MiB";
-            return Err(DslError::property(name, "volblocksize", why));
+            return Err(DslError::property(name, ZfsProp::VolBlockSize.name(), why));
         }
         check_size(name, self.size_bytes, self.block_bytes.into())
     }
@@ -52,10 +53,14 @@ impl VolumeSpec {
 
 fn check_size(name: &str, size_bytes: u64, block_bytes: u64) -> Result<(), DslError> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
-        return Err(DslError::property(name, "volsize", "must be a multiple of the volume's block size, not 0"));
+        return Err(DslError::property(
+            name,
+            ZfsProp::VolSize.name(),
+            "must be a multiple of the volume's block size, not 0",
+        ));
     }
     if size_bytes > i64::MAX as u64 {
-        return Err(DslError::property(name, "volsize", "is too large"));
+        return Err(DslError::property(name, ZfsProp::VolSize.name(), "is too large"));
     }
     Ok(())
 }
