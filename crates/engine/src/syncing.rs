@@ -168,6 +168,8 @@ impl TxgSync<'_> {
         self.engine.gate.set_dedup_saved_bytes(saved_bytes);
         self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
         self.write_checkpoint_and_obsolete_maps().await?;
+        // A txg without changes writes no uberblock, and then returns no deferred frees.
+        self.core.config_dirty |= self.engine.gate.take_awaits_frees();
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.syncing().is_dirty(self.txg());
         let behind = self.core.dtls.is_behind(self.engine.cache.blocks().tree());
@@ -179,6 +181,7 @@ impl TxgSync<'_> {
         self.write_config().await?;
         self.read_limits().await?;
         let root = self.sync_mos(early).await?;
+        let wrote_uberblock = root.is_some();
         if let Some((plan, root)) = root {
             self.commit(root.pointer, now_s).await?;
             plan.finish(&root);
@@ -191,7 +194,7 @@ impl TxgSync<'_> {
         }
         let blocks = self.engine.cache.blocks();
         blocks.tree().accounts().synced(self.txg().0);
-        let freed = blocks.synced(self.txg());
+        let freed = blocks.synced(self.txg(), wrote_uberblock);
         let core = &mut *self.core;
         if core.config_object.0 == 0 || core.ended {
             return Ok(());

@@ -26,7 +26,7 @@
 
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weir_blocks::Tree;
@@ -163,6 +163,8 @@ pub struct PoolTxAdmission {
     saved_bytes: AtomicU64,
     /// Space that only the checkpoint refers to as of the last txg, in bytes.
     kept_bytes: AtomicU64,
+    /// Whether a transaction waits for deferred frees, which only txgs with uberblocks return.
+    awaits_frees: AtomicBool,
 }
 
 impl PoolTxAdmission {
@@ -185,6 +187,7 @@ impl PoolTxAdmission {
             last_wakeup: Mutex::default(),
             saved_bytes: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
+            awaits_frees: AtomicBool::new(false),
         })
     }
 
@@ -221,6 +224,11 @@ impl PoolTxAdmission {
     /// Sets the space that dedup and block cloning save.
     pub(crate) fn set_dedup_saved_bytes(&self, bytes: u64) {
         self.saved_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a transaction has waited for deferred frees since the last call, and there are any.
+    pub(crate) fn take_awaits_frees(&self) -> bool {
+        self.awaits_frees.swap(false, Ordering::Relaxed) && self.space().deferred_bytes > 0
     }
 
     /// The limits of dirty data.
@@ -274,16 +282,21 @@ impl PoolTxAdmission {
     /// Checks whether there is space now.
     fn check_space(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<(), LimitRefusal> {
         let space = self.space();
-        let mut anything_waits = space.deferred_bytes > 0;
-        if let Some(limits) = self.limits().as_ref() {
-            anything_waits |= limits.anything_waits();
-            let admitted = limits.admit(set, bytes, purpose, space.slop_bytes - space.reserved_bytes(purpose));
-            // Space of recent frees may suffice once their txgs have synced.
-            admitted.map_err(|why| if anything_waits { LimitRefusal::Wait } else { why })?;
-        }
         let waiting = self.txgs.dirty_bytes();
-        if bytes > space.available(purpose) {
-            return Err(if anything_waits || waiting > 0 { LimitRefusal::Wait } else { LimitRefusal::Full });
+        let mut anything_waits = waiting > 0;
+        if let Some(limits) = self.limits().as_ref() {
+            let admitted = limits.admit(set, bytes, purpose, space.slop_bytes - space.reserved_bytes(purpose));
+            anything_waits |= limits.anything_waits();
+            // Changes in open txgs may free enough once they have synced.
+            admitted.map_err(|why| if limits.anything_waits() { LimitRefusal::Wait } else { why })?;
+        }
+        let available = space.available(purpose);
+        if bytes > available {
+            let awaits_frees = bytes <= available.saturating_add(space.deferred_bytes);
+            if awaits_frees {
+                self.awaits_frees.store(true, Ordering::Relaxed);
+            }
+            return Err(if anything_waits || awaits_frees { LimitRefusal::Wait } else { LimitRefusal::Full });
         }
         let worst_case_bytes = bytes.saturating_add(waiting).saturating_mul(INFLATION);
         if waiting > 0 && worst_case_bytes > space.available(SpaceReserve::NetFree) {

@@ -7,8 +7,8 @@ use std::ops::Range;
 use weir_format::Txg;
 use weir_machine::invariant;
 
-/// Number of txgs that must have synced after the txg of a free before the space is allocatable again; the pool can be
-/// rewound by this number of txgs (`TXG_DEFER_SIZE`).
+/// Number of uberblocks that must have been written after a free's own before the space is allocatable again; the pool
+/// can be rewound by this number of uberblocks (`TXG_DEFER_SIZE`).
 pub const DEFER: u64 = 2;
 /// Best fit is used if the longest free segment is shorter than this (`metaslab_df_alloc_threshold`).
 const BEST_FIT_BYTES: u64 = 128 << 10;

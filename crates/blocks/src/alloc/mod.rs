@@ -15,8 +15,9 @@
 //!
 //! *Classes.* Blocks of a class are allocated on its vdevs, and on the normal ones when it has none or they are full.
 //!
-//! *Deferred frees.* Space freed in txg t is allocatable when t + 2 has synced, because until then a pool can be rewound
-//! to a state that needs it. Space that is allocated and freed in one txg, before the allocation was handed out as a
+//! *Deferred frees.* Space freed in txg t is allocatable when t or a later txg and two more have written an uberblock,
+//! because until then a pool can be rewound to a state that needs it. Txgs without changes write none, and do not count.
+//! Space that is allocated and freed in one txg, before the allocation was handed out as a
 //! change, is no change, but is deferred all the same.
 //!
 //! *Stale pointers.* Reads in progress delay the reuse of blocks freed since they began ([`Allocator::synced`]). The
@@ -41,11 +42,12 @@ pub use sizing::{RaidzSizing, Sizing};
 pub use weir_format::space_map::SpaceKind;
 
 use rotor::Rotor;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use thiserror::Error;
 use weir_format::{Dva, Txg};
+use weir_machine::invariant;
 
 /// Allocation class of a block, which decides the vdevs that it is allocated on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -171,6 +173,8 @@ pub struct Allocator {
     vdevs: BTreeMap<u32, VdevState>,
     rotors: [Rotor; Class::ALL.len()],
     synced: Txg,
+    /// The last txgs that wrote an uberblock, newest first: the states that the pool can be rewound to.
+    rewindable: VecDeque<Txg>,
     /// Maximum bytes before parity that are allocated contiguously; tests of gang blocks set it.
     largest_piece: Option<u64>,
 }
@@ -341,11 +345,21 @@ impl Allocator {
 
     /// Records that `txg` has synced and returns the ranges that became allocatable, as vdev and range.
     ///
+    /// `wrote_uberblock` is false for a txg without changes. Such a txg cannot be rewound to, so that it makes no state
+    /// before it superfluous.
+    ///
     /// `oldest_read` is the txg that was the last synced one when the oldest read in progress began. Blocks freed later stay
     /// deferred, because that read may use a pointer to them.
-    pub fn synced(&mut self, txg: Txg, oldest_read: Txg) -> Vec<(u32, Range<u64>)> {
+    pub fn synced(&mut self, txg: Txg, wrote_uberblock: bool, oldest_read: Txg) -> Vec<(u32, Range<u64>)> {
         self.synced = self.synced.max(txg);
-        let freed_until = Txg(txg.0.saturating_sub(DEFER)).min(oldest_read);
+        if wrote_uberblock && self.rewindable.front() != Some(&txg) {
+            invariant!(self.rewindable.front().is_none_or(|last| *last < txg), "txg {} synced out of order", txg.0);
+            self.rewindable.push_front(txg);
+            self.rewindable.truncate(DEFER as usize + 1);
+        }
+        // Before that many txgs, the state that was imported can be rewound to.
+        let oldest_rewind = self.rewindable.get(DEFER as usize).copied().unwrap_or_default();
+        let freed_until = oldest_rewind.min(oldest_read);
         let forget_until = Txg(txg.0.saturating_sub(REMEMBERED_TXGS)).min(oldest_read);
         let mut out = Vec::new();
         for (&vdev, state) in &mut self.vdevs {

@@ -86,15 +86,15 @@ fn frees_are_deferred_for_two_txgs() {
     let mut space = pool(&[(Class::Normal, 1)]);
     let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).unwrap();
     assert_eq!(space.take_changes(Txg(5)).len(), 1);
-    space.synced(Txg(5), Txg(u64::MAX));
+    space.synced(Txg(5), true, Txg(u64::MAX));
     space.free(0, range(&all[0]), Txg(6)).unwrap();
     assert_eq!(space.free(0, range(&all[0]), Txg(6)), Err(SpaceFault::AlreadyFree));
     for txg in 6..8 {
-        assert!(space.synced(Txg(txg), Txg(u64::MAX)).is_empty());
+        assert!(space.synced(Txg(txg), true, Txg(u64::MAX)).is_empty());
         assert!(space.allocate(&want(Class::Normal, 4096, 1, txg + 1)).is_none());
         assert_eq!(space.sums(Class::Normal).deferred_bytes, 1 << 20);
     }
-    assert_eq!(space.synced(Txg(8), Txg(u64::MAX)), [(0, 0..1 << 20)]);
+    assert_eq!(space.synced(Txg(8), true, Txg(u64::MAX)), [(0, 0..1 << 20)]);
     assert!(space.allocate(&want(Class::Normal, 1 << 20, 1, 9)).is_some());
 }
 
@@ -109,8 +109,20 @@ fn a_free_in_the_txg_of_the_allocation_is_no_change_but_deferred() {
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Alloc);
     space.free(0, range(&dva), Txg(5)).unwrap();
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Free);
-    space.synced(Txg(7), Txg(u64::MAX));
+    (5..8).for_each(|txg| drop(space.synced(Txg(txg), true, Txg(u64::MAX))));
     assert_eq!(space.sums(Class::Normal).free_bytes, 1 << 20);
+}
+
+#[test]
+fn txgs_without_uberblocks_do_not_shorten_the_deferral() {
+    let mut space = pool(&[(Class::Normal, 1)]);
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
+    space.free(0, range(&dva), Txg(6)).unwrap();
+    for (txg, wrote_uberblock) in [(5, true), (6, true), (7, false), (8, true), (9, false), (10, false)] {
+        let back = space.synced(Txg(txg), wrote_uberblock, Txg(u64::MAX));
+        assert!(back.is_empty(), "txg {txg}: the pool can still be rewound to txg 5, which needs the block");
+    }
+    assert_eq!(space.synced(Txg(11), true, Txg(u64::MAX)), [(0, range(&dva))]);
 }
 
 #[test]
@@ -239,7 +251,7 @@ proptest! {
                     let model: u64 = allocated.iter().map(|(_, r)| r.end - r.start).sum();
                     prop_assert_eq!(synced_allocated.values().map(Segments::total_bytes).sum::<u64>(), model);
                     if matches!(step, Step::Sync) {
-                        let back: u64 = space.synced(Txg(txg), Txg(u64::MAX)).iter().map(|(_, r)| r.end - r.start).sum();
+                        let back: u64 = space.synced(Txg(txg), true, Txg(u64::MAX)).iter().map(|(_, r)| r.end - r.start).sum();
                         let (released, rest): (Vec<_>, Vec<_>) = deferred.into_iter().partition(|(t, ..)| t + DEFER <= txg);
                         prop_assert_eq!(back, released.iter().map(|(_, _, r)| r.end - r.start).sum::<u64>());
                         deferred = rest;
@@ -301,18 +313,18 @@ fn reads_in_progress_delay_the_reuse_of_later_frees() {
     let status = |space: &Allocator, birth| space.alloc_status(0, dva.offset_bytes, 8192, Txg(birth));
     assert_eq!((status(&space, 5), status(&space, 4)), (AllocStatus::Unsynced, AllocStatus::Freed));
     space.take_changes(Txg(5));
-    space.synced(Txg(5), Txg(u64::MAX));
+    space.synced(Txg(5), true, Txg(u64::MAX));
     assert_eq!((status(&space, 5), status(&space, 4)), (AllocStatus::Synced, AllocStatus::Freed));
-    space.synced(Txg(9), Txg(4));
+    space.synced(Txg(9), true, Txg(4));
     assert_eq!(status(&space, 4), AllocStatus::Freed, "a read from before the allocation is in progress");
-    space.synced(Txg(9), Txg(u64::MAX));
+    space.synced(Txg(9), true, Txg(u64::MAX));
     assert_eq!(status(&space, 4), AllocStatus::Synced, "forgotten");
     space.free(0, range(&dva), Txg(10)).unwrap();
     assert_eq!(status(&space, 5), AllocStatus::Freed);
     for txg in 10..20 {
-        assert!(space.synced(Txg(txg), Txg(9)).is_empty(), "a read began when 9 was the last");
+        assert!(space.synced(Txg(txg), true, Txg(9)).is_empty(), "a read began when 9 was the last");
     }
-    assert_eq!(space.synced(Txg(20), Txg(10)).len(), 1);
+    assert_eq!(space.synced(Txg(20), true, Txg(10)).len(), 1);
     assert_eq!(status(&space, 5), AllocStatus::Freed);
     assert_eq!(space.alloc_status(3, 0, 512, Txg(1)), AllocStatus::Unsynced);
 }

@@ -85,12 +85,13 @@ impl Blocks {
         self.writer().map_or_else(|_| Vec::new(), |w| w.space().take_changes(txg))
     }
 
-    /// Records that `txg` has synced: space freed two txgs before is allocatable again, unless reads are in progress that
-    /// began before it was freed. Returns the ranges, by vdev; they may be trimmed.
-    pub fn synced(&self, txg: Txg) -> Vec<(u32, Range<u64>)> {
+    /// Records that `txg` has synced: space freed two uberblocks before is allocatable again, unless reads are in progress
+    /// that began before it was freed. Returns the ranges, by vdev; they may be trimmed. `wrote_uberblock` is false for a
+    /// txg without changes.
+    pub fn synced(&self, txg: Txg, wrote_uberblock: bool) -> Vec<(u32, Range<u64>)> {
         let Ok(writer) = self.writer() else { return Vec::new() };
         let oldest_read = writer.reads.synced(txg);
-        writer.space().synced(txg, oldest_read)
+        writer.space().synced(txg, wrote_uberblock, oldest_read)
     }
 
     /// Sums of space over the vdevs of a class.

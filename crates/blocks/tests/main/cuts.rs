@@ -91,7 +91,7 @@ fn crowd(bench: &Bench, seed: u64) -> u64 {
     let synced_allocated = blocks.take_changes(TXG);
     assert!(synced_allocated.iter().all(|c| c.kind == SpaceKind::Alloc));
     assert_eq!(synced_allocated.iter().map(|c| c.len_bytes).sum::<u64>(), taken);
-    blocks.synced(weir_format::Txg(TXG.0 + 2));
+    (0..=2).for_each(|n| drop(blocks.synced(weir_format::Txg(TXG.0 + n), true)));
     assert_eq!(blocks.space(Class::Normal).free_bytes, free - taken);
     operations
 }
@@ -112,7 +112,7 @@ fn what_is_free_is_trimmed_and_nothing_else() {
         for (pointer, _) in written.iter().step_by(2) {
             bench.world.run(blocks.free(&request, pointer, weir_format::Txg(101))).unwrap().unwrap();
         }
-        let ripe = blocks.synced(weir_format::Txg(103));
+        let ripe: Vec<_> = (101..=103).flat_map(|txg| blocks.synced(weir_format::Txg(txg), true)).collect();
         assert!(!ripe.is_empty());
         let free = blocks.space(Class::Normal);
         let whole = [(0, 0..16u64 << SHIFT)];

@@ -46,7 +46,7 @@ async fn write_some(blocks: &Blocks, txg: Txg, count: u64) -> Result<Known, Stri
 async fn end_txg(blocks: &Blocks, txg: Txg) -> Result<(), String> {
     blocks.take_changes(txg);
     blocks.flush().await.map_err(|error| format!("the flush of txg {} fails: {error}", txg.0))?;
-    blocks.synced(txg);
+    blocks.synced(txg, true);
     Ok(())
 }
 

@@ -149,7 +149,7 @@ fn a_repair_that_fails_under_a_scrub_is_on_record() {
         let blocks = pool_of(&bench, kind, 12, disks, &[]);
         let data = pattern(64 << 10, 1);
         let pointer = write(&bench, &blocks, &data, &options()).unwrap();
-        blocks.synced(TXG);
+        blocks.synced(TXG, true);
         bench.disks[1].lay(Fault::Rot { offset: FRONT, len: 16 << 20, bits: 60_000 });
         fail(&bench, 1, 1);
         assert_eq!(scrub(&bench, &blocks, &pointer), data);
@@ -180,7 +180,7 @@ fn a_wrong_parity_that_stood_in_for_a_stale_column_is_put_right() {
     open(&blocks, 1);
     let request = Request::internal("test");
     bench.world.run(blocks.claim(&request, &pointer, TXG)).unwrap().unwrap();
-    blocks.synced(TXG);
+    blocks.synced(TXG, true);
     bench.disks[columns[0].child].lay(Fault::Rot { offset: FRONT, len: 16 << 20, bits: 60_000 });
     assert_eq!(scrub(&bench, &blocks, &pointer), data);
     let counts = blocks.tree().health()[columns[0].child].counts;
@@ -202,7 +202,7 @@ fn a_wrong_side_below_raidz_is_put_right_by_the_other() {
     let blocks = build(&[2]);
     let data = pattern(64 << 10, 1);
     let pointer = write(&bench, &blocks, &data, &options()).unwrap();
-    blocks.synced(TXG);
+    blocks.synced(TXG, true);
     bench.disks[1].lay(Fault::Rot { offset: FRONT, len: 16 << 20, bits: 60_000 });
     assert_eq!(scrub(&bench, &blocks, &pointer), data);
     assert!(bench.read(&build(&[2, 3]), &pointer) == Ok(data), "the side that was wrong is right now");
@@ -216,7 +216,7 @@ fn all_copies_of_a_gang_header_are_put_right() {
     blocks.force_gangs_above(Some(8 << 10)).unwrap();
     let data = pattern(16 << 10, 6);
     let pointer = write(&bench, &blocks, &data, &options()).unwrap();
-    blocks.synced(TXG);
+    blocks.synced(TXG, true);
     let headers: Vec<_> = pointer.dvas().collect();
     assert!(pointer.is_gang() && headers.len() == 2 && headers[0].vdev != headers[1].vdev);
     let rot = |n: usize| {
@@ -253,7 +253,7 @@ fn the_space_of_a_dropped_write_is_kept_until_it_has_ended() {
     let bench = Bench::new(11, 1, Timing::Nvme);
     let blocks = pool_of(&bench, VdevKind::Mirror, 12, 1, &[]);
     let (request, clock) = (Request::internal("test"), bench.machine.clock.clone());
-    blocks.synced(Txg(TXG.0 - 1));
+    blocks.synced(Txg(TXG.0 - 1), true);
     let hangs = bench.disks[0].lay(Fault::Hang);
     let left = bench.world.run(async {
         let options = options();
@@ -262,7 +262,8 @@ fn the_space_of_a_dropped_write_is_kept_until_it_has_ended() {
     });
     assert!(left.unwrap());
     blocks.take_changes(TXG);
-    let ripe = |from: u64| (TXG.0 + from..TXG.0 + from + 4).map(|txg| blocks.synced(Txg(txg)).len()).sum::<usize>();
+    let ripe =
+        |from: u64| (TXG.0 + from..TXG.0 + from + 4).map(|txg| blocks.synced(Txg(txg), true).len()).sum::<usize>();
     assert_eq!(ripe(0), 0, "the disk may still write there");
     bench.disks[0].lift(hangs);
     bench.world.run(clock.sleep(Duration::from_millis(5))).unwrap();

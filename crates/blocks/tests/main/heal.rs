@@ -40,7 +40,7 @@ fn a_scrub_puts_every_column_right() {
                     (write(&bench, &blocks, &data, &options()).unwrap(), data)
                 })
                 .collect();
-            blocks.synced(TXG);
+            blocks.synced(TXG, true);
             rot_all(&bench, bad);
             for (pointer, data) in &written {
                 assert_eq!(&read_as(&bench, &blocks, pointer, Priority::Scrub), data, "{kind:?}");
@@ -64,7 +64,7 @@ fn a_plain_read_puts_right_what_it_stumbled_on() {
         let blocks = pool_of(&bench, kind, 12, disks, &[]);
         let data = pattern(128 << 10, 3);
         let pointer = write(&bench, &blocks, &data, &options()).unwrap();
-        blocks.synced(TXG);
+        blocks.synced(TXG, true);
         // Disks that the read asks: the first side of a mirror, data columns of RAID-Z.
         let (first, second) = if kind == VdevKind::Mirror { (0, 1) } else { (disks - 2, disks - 1) };
         rot_all(&bench, second);
@@ -94,7 +94,7 @@ fn copies_on_other_vdevs_put_each_other_right() {
     let blocks = stripe_of(&bench, 12, 2);
     let data = pattern(16 << 10, 4);
     let pointer = write(&bench, &blocks, &data, &WriteOptions { copies: 2, ..options() }).unwrap();
-    blocks.synced(TXG);
+    blocks.synced(TXG, true);
     let first = pointer.dva(0).vdev as usize;
     rot_all(&bench, first);
     assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
@@ -110,7 +110,7 @@ fn gang_headers_and_pieces_are_put_right() {
     blocks.force_gangs_above(Some(8 << 10)).unwrap();
     let data = pattern(64 << 10, 5);
     let pointer = write(&bench, &blocks, &data, &options()).unwrap();
-    blocks.synced(TXG);
+    blocks.synced(TXG, true);
     rot_all(&bench, 0);
     assert_eq!(read_as(&bench, &blocks, &pointer, Priority::Scrub), data);
     rot_all(&bench, 1);

@@ -79,7 +79,7 @@ fn a_device_is_attached_while_blocks_are_written() {
         let lacking = pointers.iter().take(BLOCKS).filter(|pointer| bench.read(&alone(), pointer).is_err()).count();
         assert_eq!(lacking, BLOCKS, "blocks from before are not on the new device");
 
-        blocks.synced(next);
+        blocks.synced(next, true);
         blocks.tree().begin_scrub();
         check_all(&bench, &blocks, &pointers, Priority::Scrub);
         assert_eq!(blocks.tree().leaf(101).unwrap().excise_dtl(next), Some(Default::default()));
@@ -143,7 +143,7 @@ fn a_raidz_child_is_replaced_although_it_hangs() {
     let writes = write_all(&blocks, BLOCKS..2 * BLOCKS, TXG);
     let (written, ()) = bench.world.run(join(writes, replace)).unwrap();
     pointers.extend(written);
-    blocks.synced(TXG);
+    blocks.synced(TXG, true);
     blocks.tree().begin_scrub();
     check_all(&bench, &blocks, &pointers, Priority::Scrub);
     // The old child goes; the new one takes its place.

@@ -51,7 +51,7 @@ async fn storm(bench: &Bench, blocks: &Blocks, book: &RefCell<Book>, groups: u64
         book.borrow_mut().live.extend(written.into_iter().flatten());
         blocks.take_changes(txg);
         blocks.flush().await.unwrap();
-        blocks.synced(txg);
+        blocks.synced(txg, true);
         if txg.0 % 16 == 0 {
             bench.machine.clock.sleep(Duration::from_micros(200)).await;
         }
@@ -125,15 +125,15 @@ fn a_hold_keeps_what_is_freed_from_being_used() {
     let blocks = tiny(&bench, VdevKind::Mirror, 1, &[]);
     let request = Request::internal("test");
     let pointer = write(&bench, &blocks, &pattern(64 << 10, 1), &options()).unwrap();
-    blocks.synced(TXG);
+    blocks.synced(TXG, true);
     let hold = blocks.hold();
     bench.world.run(blocks.free(&request, &pointer, Txg(101))).unwrap().unwrap();
     for txg in 101..110 {
-        assert!(blocks.synced(Txg(txg)).is_empty());
+        assert!(blocks.synced(Txg(txg), true).is_empty());
     }
     let later = blocks.hold();
     drop(hold);
-    assert_eq!(blocks.synced(Txg(110)), [(0, 0..64 << 10)]);
+    assert_eq!(blocks.synced(Txg(110), true), [(0, 0..64 << 10)]);
     drop(later);
 }
 
@@ -149,12 +149,12 @@ fn what_one_side_missed_is_not_brought_back() {
     let new = {
         let mut txg = 101;
         loop {
-            blocks.synced(Txg(txg));
+            blocks.synced(Txg(txg), true);
             txg += 1;
             let new =
                 write(&bench, &blocks, &pattern(16 << 10, 2), &WriteOptions { txg: Txg(txg), ..options() }).unwrap();
             if new.dva(0) == old.dva(0) {
-                (20..60).for_each(|n| drop(blocks.synced(Txg(txg + n))));
+                (20..60).for_each(|n| drop(blocks.synced(Txg(txg + n), true)));
                 break new;
             }
         }

@@ -46,7 +46,7 @@ fn an_observer_gets_the_device_and_the_offset() {
     blocks.tree().set_fault_observer(synced_allocated.clone());
     let guids: Vec<u64> = blocks.tree().health().iter().map(|leaf| leaf.guid).collect();
     let pointer = write(&bench, &blocks, &pattern(8192, 1), &options()).unwrap();
-    blocks.synced(TXG);
+    blocks.synced(TXG, true);
     let at = FRONT + pointer.dva(0).offset_bytes;
     let size = pointer.psize_bytes().next_multiple_of(4096);
     let origin = Some(Bookmark { objset: ObjsetId(5), object: 6, level: 0, block: 7 });

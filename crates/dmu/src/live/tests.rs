@@ -168,7 +168,7 @@ impl OnDisk {
             }
         }
         blocks.take_changes(txg);
-        blocks.synced(txg);
+        blocks.synced(txg, true);
         self.txgs.synced(txg);
         assert!(!self.set.syncing().is_dirty(txg));
         let cache = weir_cache::Cache::new(self.cache.machine().clone(), blocks, 1 << 20);
