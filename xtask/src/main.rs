@@ -37,12 +37,15 @@ cargo xtask TASK
   bench scan [--prepare]    long directories and snapshot lists, and how their cost grows
   bench read [--prepare] [--only CASE] reads compared with fio, zdb and zfs-fuse, as ratios
   bench write [--rounds N] [--only ROW] writes compared with fio and other file systems, as ratios
+  bench serve [--rounds N] [--only TEXT] the servers compared with others on the same disk, as ratios
+  bench locks               the locks of the hot paths: how often taken, held and waited for
+  bench compare OTHER       this build compared with another build's weir-judge
   bench accounting          processor time of accounting requests, compared with a build without it
   bench kernels             RAID-Z parity compared with raidz_test -B, one core each
   package [deb] [rpm] [oci] [--profile NAME]  packages in target/packages (with cargo-deb, cargo-generate-rpm)
   judge package [--profile NAME]  these packages: lintian, rpm, the image unpacked, a clean Debian root
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | hostile-clients | clients | guest | smb | suites | streams | readers (see `judge help`)
+  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | hostile-clients | clients | guest | smb | suites | streams | readers | iscsi (see `judge help`)
 ";
 
 fn main() -> ExitCode {

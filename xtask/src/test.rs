@@ -138,7 +138,7 @@ fn pool_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String
 /// interrupted run of power cuts.
 pub fn sim(arguments: &[String]) -> Outcome {
     let (settings, rest) = pool_settings(arguments)?;
-    let mut command = cargo(&["run", "--quiet", "--release", "-p", "weir-sim", "--bin", "weir-sim", "--"]);
+    let mut command = cargo(&["run", "--quiet", "--profile", "sim", "-p", "weir-sim", "--bin", "weir-sim", "--"]);
     command.args(rest);
     if !watch("simulator", &mut command, |_| {})? {
         return Err("the simulator found a failure".to_string());
@@ -149,7 +149,7 @@ pub fn sim(arguments: &[String]) -> Outcome {
     ];
     for (test, title, failure) in tests {
         let mut command =
-            cargo(&["test", "--quiet", "--release", "-p", "weir-engine", "--test", test, "--", "--nocapture"]);
+            cargo(&["test", "--quiet", "--profile", "sim", "-p", "weir-engine", "--test", test, "--", "--nocapture"]);
         command.envs(settings.clone());
         if let Some(tools) = judge::tools() {
             command.env("WEIR_ZFS_TOOLS", tools);
