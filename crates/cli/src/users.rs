@@ -6,7 +6,7 @@ use crate::call::Input;
 use crate::failure::Failure;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
-use weir_daemon::users::{ChapSecret, ChapUsers, UserError, state_folder};
+use weir_daemon::users::{ChapSecret, ChapUsers, UserError};
 use weir_linux::Production;
 
 /// Users with secrets for CHAP (iSCSI).
@@ -49,7 +49,7 @@ fn failed(error: UserError) -> Failure {
 /// # Errors
 /// If the user has no home directory.
 pub fn chap_users() -> Result<ChapUsers, Failure> {
-    let folder = state_folder(|name| std::env::var_os(name), rustix::process::geteuid().is_root());
+    let folder = crate::directories::state();
     let none = || Failure::failed("weir user: no state directory: set XDG_STATE_HOME or HOME");
     folder.map(ChapUsers::new).ok_or_else(none)
 }
