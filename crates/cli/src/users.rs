@@ -2,7 +2,7 @@
 //! line, which other users of the machine can see.
 
 use crate::args::CommandLine;
-use crate::call::Input;
+use crate::call::{Call, Input};
 use crate::failure::Failure;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
@@ -62,11 +62,31 @@ pub fn run(args: &UserArgs) -> Result<u8, Failure> {
         _ => Err(UserArgs::misused("name one user; the secret is read from a prompt or standard input")),
     };
     match &args.command {
-        UserCommand::Add(args) => add(&users, &one(args)?)?,
-        UserCommand::Remove(args) => users.remove(&one(args)?).map_err(failed)?,
+        UserCommand::Add(args) => {
+            add(&users, &one(args)?)?;
+            tell_servers()?;
+        }
+        UserCommand::Remove(args) => {
+            users.remove(&one(args)?).map_err(failed)?;
+            tell_servers()?;
+        }
         UserCommand::List => users.names().map_err(failed)?.iter().for_each(|name| println!("{name}")),
     }
     Ok(0)
+}
+
+/// Lets the processes of this user that serve pools read the users again.
+fn tell_servers() -> Result<(), Failure> {
+    let call = Call::own("daemon", vec!["renew".into()]);
+    for server in crate::admin::servers() {
+        if let Err(failure) = crate::admin::ask(&call, &server) {
+            let pid = server.pid;
+            return Err(Failure::failed(format!(
+                "weir user: the user is changed, but process {pid} does not know: {failure}; 'weir daemon reload' tells it"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn add(users: &ChapUsers, name: &str) -> Result<(), Failure> {

@@ -38,6 +38,8 @@ pub trait ProtocolServer: Send + Sync {
     fn remove(&self, exports: &Exports);
     /// Sets the pools that will be added later, by GUID. The default is for protocols whose clients cannot wait for them.
     fn expect(&self, _pools: &BTreeSet<u64>) {}
+    /// Reads the users with secrets again. The default is for protocols without such users.
+    fn renew_users(&self) {}
     /// Addresses of the clients that use a pool, each once.
     fn users(&self, exports: &Exports) -> Vec<String>;
     /// All connections.

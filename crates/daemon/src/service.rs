@@ -184,6 +184,11 @@ impl Service {
         self.protocols.iter().for_each(|protocol| protocol.expect(pools));
     }
 
+    /// Reads the users with secrets again, after one was added, changed or removed.
+    pub fn renew_users(&self) {
+        self.protocols.iter().for_each(|protocol| protocol.renew_users());
+    }
+
     fn resolving(&self) -> MutexGuard<'_, BTreeMap<u64, watch::Sender<bool>>> {
         self.resolving.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -101,6 +101,11 @@ fn listeners() -> Vec<u32> {
     out.into_iter().collect()
 }
 
+/// The processes that listen on a socket of this user.
+pub fn servers() -> Vec<RemoteProcess> {
+    listeners().into_iter().filter_map(remote_process).collect()
+}
+
 /// Devices of the pools that other processes of this user have open.
 pub fn devices() -> Vec<PathBuf> {
     let own = std::process::id();

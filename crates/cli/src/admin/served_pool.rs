@@ -164,6 +164,13 @@ impl ServedPool {
         users.into_iter().flatten().map(|(protocol, host)| format!("{} {host}", protocol.name())).collect()
     }
 
+    /// Reads the users with secrets again: what they may use is shared with them from now on.
+    pub fn renew_users(&self) {
+        if let Some(service) = self.service.get().and_then(Weak::upgrade) {
+            service.renew_users();
+        }
+    }
+
     /// Updates the exports to the current datasets.
     ///
     /// # Errors

@@ -210,6 +210,11 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
             return Answer::Refused(Refusal::new(RefusalKind::Name, format!("not a command of this version: {error}")));
         }
     };
+    if let Some(daemon) = process.daemon()
+        && let Err(why) = daemon.until_opened(&command.pool).await
+    {
+        return Answer::Refused(Refusal::new(RefusalKind::Pool, why));
+    }
     let Some(served_pool) = process.named(&command.pool) else {
         if let Some(daemon) = process.daemon() {
             return daemon.carry_out_without_pool(&command).into();

@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::notify::Notifier;
+use super::opening::{OpeningGuard, OpeningPool, OpeningPools};
 use super::pool_log;
 use super::remembered::RememberedPools;
 use super::run::Settings;
@@ -17,8 +18,10 @@ use crate::limits::Limits;
 use crate::locks::Locks;
 use crate::process::PoolProcess;
 use crate::writable::WritablePool;
+use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -33,6 +36,8 @@ use weir_pool::PoolError;
 const DISCONNECT_TIME: Duration = Duration::from_secs(5);
 /// Interval in which it checks them.
 const DISCONNECT_POLL: Duration = Duration::from_millis(10);
+/// Maximum time that a command waits for a pool that is being opened.
+const OPENING_TIME: Duration = Duration::from_secs(60);
 /// Maximum time for the last txgs of all pools when the daemon stops.
 const LAST_TXG_TIME: Duration = Duration::from_secs(20);
 
@@ -53,6 +58,8 @@ pub struct Daemon {
     pub process: Arc<PoolProcess>,
     /// Pools of the cache file that are not open.
     pub remembered: RememberedPools,
+    /// Pools that are being opened.
+    pub opening: Arc<OpeningPools>,
     /// Time of the start.
     pub started: Nanos,
     /// The service manager.
@@ -83,6 +90,7 @@ impl Daemon {
             machine: machine.clone(),
             process: PoolProcess::new(machine),
             remembered: RememberedPools::default(),
+            opening: Arc::default(),
             started: machine.clock.now(),
             notifier: Notifier::from_env(),
             settings: Mutex::new(settings),
@@ -124,6 +132,28 @@ impl Daemon {
             before.file().map_or(Ok(()), |file| file.remove(pool.guid()))?;
         }
         place.file().map_or(Ok(()), |file| file.put(&pool.engine))
+    }
+
+    /// Begins to open a pool that a command names. `None`: another task is opening it.
+    pub fn begin_opening(&self, guid: u64, name: &str) -> Option<OpeningGuard> {
+        let pool = OpeningPool { name: name.to_owned(), since: self.machine.clock.now() };
+        self.opening.begin(guid, pool, || true)
+    }
+
+    /// Waits while a pool with this name or GUID is being opened, at most [`OPENING_TIME`].
+    ///
+    /// # Errors
+    /// If it is not open by then.
+    pub async fn until_opened(&self, name: &str) -> Result<(), String> {
+        let late = self.machine.clock.sleep(OPENING_TIME);
+        match select(pin!(self.opening.until_opened(name)), pin!(late)).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(_) => Err(format!(
+                "the pool is still being opened, and nothing was changed; 'weir daemon status' shows for how long \
+                 (waited {} s)",
+                OPENING_TIME.as_secs()
+            )),
+        }
     }
 
     /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file.
@@ -331,7 +361,8 @@ fn log_closed(name: &str, how: Closing, done: &Result<(), PoolError>) {
 fn log_totals(pool: &ServedPool) {
     let accounts = pool.engine.cache.accounts();
     let name = pool.engine.name();
-    for protocol in [weir_machine::Protocol::Nfs3, weir_machine::Protocol::Nbd] {
+    use weir_machine::Protocol::{Iscsi, Nbd, Nfs3, Smb};
+    for protocol in [Nfs3, Nbd, Iscsi, Smb] {
         let served = accounts.protocol(protocol);
         if served.requests > 0 {
             tracing::info!("pool '{name}': {}", summary(protocol.name(), &served));
@@ -375,6 +406,9 @@ impl Daemon {
         self.remember()?;
         lines.extend(self.open_remembered(true).await);
         self.process.renew().await?;
+        if let Some(service) = self.service() {
+            service.renew_users();
+        }
         Ok(lines)
     }
 }

@@ -144,6 +144,10 @@ impl Signals {
 async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     let signals = Signals::new()?;
     tracing::info!("weir {} started, process {}; {}", env!("CARGO_PKG_VERSION"), std::process::id(), daemon.limits());
+    // First, so that the first command finds the pools that are going to be opened.
+    if let Err(failure) = daemon.remember() {
+        tracing::error!("no pool is imported: {failure}");
+    }
     let mut socket = AdminSocket::open(&daemon.process)?;
     socket.announce_daemon()?;
     let started = start(daemon).await;
@@ -163,9 +167,6 @@ async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
 
 /// Imports the remembered pools, then starts the listeners.
 async fn start(daemon: &Arc<Daemon>) -> Result<(), Failure> {
-    if let Err(failure) = daemon.remember() {
-        tracing::error!("no pool is imported: {failure}");
-    }
     let opening = tokio::spawn({
         let daemon = daemon.clone();
         async move { daemon.open_remembered(true).await }

@@ -56,11 +56,18 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
         pools.insert(pool.engine.name(), Value::Object(pool_object(call, &pool)?));
     }
     for missing in daemon.remembered.all() {
-        let mut object = Map::new();
-        object.insert("guid".into(), missing.cached.guid.into());
-        object.insert("health".into(), "NOT OPEN".into());
-        object.insert("reason".into(), missing.why.into());
-        pools.insert(missing.cached.name, Value::Object(object));
+        // Between two looks at the tables, it may have been opened.
+        if daemon.process.named(&missing.cached.guid.to_string()).is_some() {
+            continue;
+        }
+        let why = if missing.why.is_empty() { "not tried yet".to_owned() } else { missing.why };
+        pools.insert(missing.cached.name, unopened(missing.cached.guid, "NOT OPEN", why));
+    }
+    for (guid, opening) in daemon.opening.all() {
+        let time = daemon.machine.clock.now().since(opening.since);
+        let mut object = unopened(guid, "OPENING", format!("opening for {}", age(time)));
+        object["opening_s"] = time.as_secs().into();
+        pools.insert(opening.name, object);
     }
     out.insert("pools".into(), Value::Object(pools));
     let protocols = daemon.service().map(|service| service.protocols().to_vec()).unwrap_or_default();
@@ -76,6 +83,15 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
         Value::Object(memory.map(|(name, bytes)| (name.to_owned(), bytes.into())).into_iter().collect()),
     );
     Ok(out)
+}
+
+/// A pool that is not open.
+fn unopened(guid: u64, health: &str, reason: String) -> Value {
+    let mut object = Map::new();
+    object.insert("guid".into(), guid.into());
+    object.insert("health".into(), health.into());
+    object.insert("reason".into(), reason.into());
+    Value::Object(object)
 }
 
 fn pool_object(call: &Call, pool: &ServedPool) -> Result<Map<String, Value>, Failure> {
