@@ -23,11 +23,12 @@ use weir_pool::Rewind;
 
 /// Serve the file systems of pools over NFSv3 and their volumes over NBD.
 ///
-/// The command prints the mount commands and "ready", and serves until it is stopped.
+/// The command prints the mount commands and "ready", and serves until it is stopped. A pool that is exported is imported for
+/// this time, and exported again at the end; one that another host used last needs -f.
 #[derive(Debug, Parser)]
 #[command(
     name = "weir serve",
-    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--iscsi-port N] [--smb [--smb-port N]] [--ro | --rw HOST[/BITS][,…]]…\n       [--shared] [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG]\n       [--nbd-tls-cert FILE --nbd-tls-key FILE [--nbd-tls-ca FILE] [--nbd-tls MODE]]\n       [--no-rpcbind] [--state-dir DIR] POOL…"
+    override_usage = "weir serve [-fl] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--iscsi-port N] [--smb [--smb-port N]] [--ro | --rw HOST[/BITS][,…]]…\n       [--shared] [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG]\n       [--nbd-tls-cert FILE --nbd-tls-key FILE [--nbd-tls-ca FILE] [--nbd-tls MODE]]\n       [--no-rpcbind] [--state-dir DIR] POOL…"
 )]
 pub struct ServeArgs {
     /// IP address to listen on [default: 127.0.0.1]
@@ -60,7 +61,8 @@ pub struct ServeArgs {
     /// Anonymous group [default: 65534]
     #[arg(long, value_name = "N")]
     anongid: Option<String>,
-    /// Share what the properties of the datasets say: sharenfs, weir:nbd [default: share everything]
+    /// Share what the properties of the datasets say: sharenfs, weir:nbd, weir:iscsi (with --iscsi-port)
+    /// [default: share everything]
     #[arg(long)]
     shared: bool,
     #[command(flatten)]
@@ -132,7 +134,7 @@ fn open(args: &ServeArgs, pool: &str, machine: &Machine, limits: &Limits) -> Res
         (_, true, _) => Access::Write,
         _ => Access::TryToWrite,
     };
-    OpenedPool::open(machine, &open, access, limits)
+    OpenedPool::open(machine, &open, access, args.open.force, limits)
 }
 
 /// The pools of the command line while they are served.
@@ -273,7 +275,10 @@ pub fn tell_of_sharing(pool: &str, options: &ServiceOptions) {
             );
         }
         Sharing::ByProperties | Sharing::Nothing => {
-            eprintln!("pool '{pool}': what sharenfs and weir:nbd share is served, and nothing else");
+            let mut properties = vec!["sharenfs", "weir:nbd"];
+            properties.extend(options.iscsi_port.map(|_| "weir:iscsi"));
+            let last = properties.pop().unwrap_or_default();
+            eprintln!("pool '{pool}': what {} and {last} share is served, and nothing else", properties.join(", "));
         }
     }
 }
