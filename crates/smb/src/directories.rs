@@ -85,6 +85,9 @@ impl Directories {
     /// Makes the directories. `mnt` is left alone: it may be a mount.
     pub fn create(&self) -> Result<(), SmbError> {
         let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            self.make_passable()?;
+        }
         for path in [&self.state, &self.runtime] {
             make_private(path, if is_root { PASSABLE_MODE } else { DIRECTORY_MODE })?;
         }
@@ -93,6 +96,22 @@ impl Directories {
             make_private(&self.runtime.join(name), if is_root { SEARCHABLE_MODE } else { DIRECTORY_MODE })?;
         }
         Ok(())
+    }
+}
+
+impl Directories {
+    /// Makes the directory of the state directory, if it is root's alone, passable for smbd, which acts as an SMB user: the
+    /// files in it have modes of their own.
+    fn make_passable(&self) -> Result<(), SmbError> {
+        let Some(above) = self.state.parent() else { return Ok(()) };
+        match std::fs::symlink_metadata(above) {
+            Ok(found) if found.is_dir() && found.uid() == 0 && found.mode() & 0o777 == DIRECTORY_MODE => {
+                let passable = std::fs::Permissions::from_mode(PASSABLE_MODE);
+                std::fs::set_permissions(above, passable).map_err(|why| SmbError::file(above, why))
+            }
+            // It is made passable, or has one of the administrator's choice.
+            _ => Ok(()),
+        }
     }
 }
 
