@@ -248,7 +248,7 @@ impl Exports {
         self.shares.tell_applied();
     }
 
-    /// The first half of [`Exports::apply`]: those who configure targets and shares are not told yet.
+    /// The first half of [`Exports::apply`]: those who configure targets and shares get their signal later.
     fn apply_rules(&self) {
         self.volumes.share(self.shares.applied(&self.file_shares));
     }

@@ -415,8 +415,8 @@ impl Login {
 
 /// A name that a client sent, in quotes, without control characters, not longer than names are.
 fn quoted(name: &str) -> String {
-    let end = name.floor_char_boundary(MAX_NAME_BYTES);
-    format!("'{}'", name.get(..end).unwrap_or_default().escape_debug())
+    let name: String = name.chars().take(MAX_NAME_BYTES).collect();
+    format!("'{}'", name.escape_debug())
 }
 
 /// Whether a text can be a name: printable, without separators of stored lists.

@@ -56,7 +56,7 @@ fn reused_dataset_numbers_do_not_resolve_old_nodes() {
         let mut applied = exports.shares.changes();
         let before = *applied.borrow_and_update();
         exports.renew(rq).await.unwrap();
-        assert_eq!(*applied.borrow_and_update(), before + 1, "those who configure targets are told once");
+        assert_eq!(*applied.borrow_and_update(), before + 1, "one signal for those who configure targets");
         exports.renew(rq).await.unwrap();
         assert!(!applied.has_changed().unwrap(), "nothing changed");
         assert_eq!(tree.branch_by_id(id), None);

@@ -145,7 +145,7 @@ fn a_refusal_names_initiator_target_and_reason() {
 }
 
 #[test]
-fn a_wrong_secret_is_told_from_a_wrong_user() {
+fn a_wrong_secret_and_a_wrong_user_differ_in_the_log() {
     for (user, why) in [("user", "its CHAP secret is wrong"), ("other", "its CHAP user is not that of chap=")] {
         let mut login = login();
         let first = [("InitiatorName", "iqn.a"), ("TargetName", "iqn.chap"), ("AuthMethod", "CHAP")];
