@@ -135,7 +135,8 @@ impl OpenedPool {
     ) -> Result<Self, Failure> {
         check_not_destroyed(machine, options)?;
         if let Some(who) = other_host(machine, options)?.filter(|_| !force) {
-            let why = format!("cannot open '{}': it may be in use on another machine ({who}); -f forces it", options.pool);
+            let why =
+                format!("cannot open '{}': it may be in use on another machine ({who}); -f forces it", options.pool);
             match access {
                 Access::Read => eprintln!("{}: in use on another machine ({who})? Then reads may fail", options.pool),
                 // Not even read-only: what is served would change below the clients.
@@ -158,7 +159,9 @@ impl OpenedPool {
                 Ok(writable) => {
                     if writable.was_exported() {
                         let pool = &options.pool;
-                        eprintln!("pool '{pool}' was exported: it is imported until this command ends, then exported again");
+                        eprintln!(
+                            "pool '{pool}' was exported: it is imported until this command ends, then exported again"
+                        );
                     }
                     return Self::writable(writable, limits);
                 }
@@ -310,9 +313,11 @@ fn other_host(machine: &Machine, options: &OpenOptions) -> Result<Option<String>
     let name = &options.pool;
     let is_named = |p: &&FoundPool| p.config.name == *name || p.config.guid.to_string() == *name;
     let own = crate::writable::host().id;
-    let used = assembly.pools.values().filter(is_named).find(|pool| {
-        pool.config.state == state::ACTIVE && pool.config.hostid.is_some_and(|id| id != own)
-    });
+    let used = assembly
+        .pools
+        .values()
+        .filter(is_named)
+        .find(|pool| pool.config.state == state::ACTIVE && pool.config.hostid.is_some_and(|id| id != own));
     Ok(used.map(|pool| {
         let host = pool.config.hostname.as_deref().unwrap_or("unknown");
         format!("{host}, hostid {:x}", pool.config.hostid.unwrap_or_default())

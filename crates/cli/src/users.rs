@@ -75,16 +75,19 @@ pub fn run(args: &UserArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Lets the processes of this user that serve pools read the users again.
+/// Makes the processes of this user that serve pools read the users again.
 fn tell_servers() -> Result<(), Failure> {
     let call = Call::own("daemon", vec!["renew".into()]);
     for server in crate::admin::servers() {
-        if let Err(failure) = crate::admin::ask(&call, &server) {
-            let pid = server.pid;
-            return Err(Failure::failed(format!(
-                "weir user: the user is changed, but process {pid} does not know: {failure}; 'weir daemon reload' tells it"
-            )));
-        }
+        let pid = server.pid;
+        let why = match crate::admin::tell(&call, &server) {
+            Ok(0) => continue,
+            Ok(_) => "it is another version of this program".to_owned(),
+            Err(failure) => failure.line,
+        };
+        eprintln!(
+            "weir user: process {pid} has not learnt of the change: {why}; 'weir daemon reload' or a restart helps"
+        );
     }
     Ok(())
 }

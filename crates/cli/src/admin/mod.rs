@@ -25,7 +25,7 @@ mod client;
 mod served_pool;
 mod server;
 
-pub use client::{ask, send};
+pub use client::{ask, send, tell};
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::AdminSocket;
 

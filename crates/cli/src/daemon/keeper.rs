@@ -156,11 +156,17 @@ impl Daemon {
         }
     }
 
-    /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file.
+    /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file. Its file systems
+    /// are mounted now if `mounts`, and otherwise those that are created later.
     ///
     /// # Errors
     /// If its datasets cannot be read; then it is closed again.
-    pub async fn adopt(self: &Arc<Self>, writable: WritablePool, place: CachePlace) -> Result<(), Failure> {
+    pub async fn adopt(
+        self: &Arc<Self>,
+        writable: WritablePool,
+        place: CachePlace,
+        mounts: bool,
+    ) -> Result<(), Failure> {
         let Ok((engine, locks)) = writable.into_engine() else { return Ok(()) };
         let _one_at_a_time = self.changing.lock().await;
         let name = engine.name();
@@ -180,6 +186,11 @@ impl Daemon {
         self.share_memory();
         pool_log::start(&pool);
         pool.go_on_scrubbing();
+        let wants_mounts = lock(&self.settings).mounts;
+        if wants_mounts {
+            crate::automount::unmount_stale(&name);
+            pool.mount_automatically(mounts).await;
+        }
         tracing::info!("pool '{name}' opened ({guid})");
         Ok(())
     }
@@ -217,7 +228,8 @@ impl Daemon {
         let service = Service::start_with(&self.machine, &exports, &options).await;
         let service = Arc::new(service.map_err(|error| Failure::failed(format!("weir daemon: {error}")))?);
         pools.iter().for_each(|pool| pool.set_service(&service));
-        for server in service.protocols() {
+        // smbd begins to listen with the first share.
+        for server in service.protocols().iter().filter(|server| server.protocol() != weir_machine::Protocol::Smb) {
             tracing::info!(protocol = server.protocol().name(), "listening on {}", server.address());
         }
         service.notices().iter().for_each(|notice| tracing::info!("{notice}"));
@@ -234,8 +246,10 @@ impl Daemon {
         if self.process.named(&guid.to_string()).is_none() {
             return Err("it is closed already".to_owned());
         }
+        pool.unmount_all().await;
         if let Some(service) = self.service.get() {
             service.remove(guid);
+            service.settle().await;
         }
         let until = self.machine.clock.now() + DISCONNECT_TIME;
         while pool.has_open_files() && self.machine.clock.now() < until {
@@ -327,6 +341,7 @@ impl Daemon {
     /// The last txg of a pool when the daemon stops. All pools end at the same time, so no lock is taken.
     async fn end(&self, pool: &Arc<ServedPool>) -> Result<(), String> {
         let name = pool.engine.name();
+        pool.unmount_all().await;
         let done = tokio::time::timeout(LAST_TXG_TIME, pool.engine.stop()).await;
         self.process.remove(pool.guid());
         log_totals(pool);
@@ -395,12 +410,18 @@ impl Daemon {
     pub async fn reload(self: &Arc<Self>) -> Result<Vec<String>, Failure> {
         let new = (self.reload_settings)()?;
         let mut lines = Vec::new();
+        let service_options = new.service.clone();
         {
             let mut settings = lock(&self.settings);
-            if !new.service.has_addresses_of(&settings.service) || new.log != settings.log {
-                lines.push("addresses, ports and log change when the daemon is started again".to_owned());
+            if new.log != settings.log {
+                lines.push("the log changes when the daemon is started again".to_owned());
             }
             *settings = new;
+        }
+        if let Some(service) = self.service() {
+            // No pool comes or goes meanwhile.
+            let _one_at_a_time = self.changing.lock().await;
+            lines.extend(service.rebind(&service_options).await);
         }
         self.share_memory();
         self.remember()?;

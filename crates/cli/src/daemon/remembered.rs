@@ -171,7 +171,7 @@ impl Daemon {
         let pool = pool.clone();
         let opening = tokio::task::spawn_blocking(move || import(machine, &pool, search, limits)).await;
         let writable = opening.unwrap_or_else(|error| Err(Failure::failed(error.to_string())))?;
-        self.adopt(writable, CachePlace::Usual).await
+        self.adopt(writable, CachePlace::Usual, true).await
     }
 }
 

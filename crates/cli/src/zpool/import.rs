@@ -57,7 +57,7 @@ pub struct ImportArgs {
     /// Import destroyed pools
     #[arg(short = 'D')]
     destroyed: bool,
-    /// Mount no file systems. No import mounts any, so it has no effect
+    /// Mount no file systems, where the daemon mounts them
     #[arg(short = 'N')]
     no_mount: bool,
     /// Accepted for compatibility; has no effect
@@ -66,9 +66,9 @@ pub struct ImportArgs {
     /// readonly=on: check the pool and change nothing; may be repeated
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
-    /// Accepted for compatibility; has no effect
+    /// Accepted for compatibility: mount points stay as they are, so no file system is mounted
     #[arg(short = 'R', value_name = "ROOT")]
-    _altroot: Option<String>,
+    altroot: Option<String>,
     #[command(flatten)]
     places: PoolDirs,
     /// Pool by name or GUID, and its new name
@@ -220,7 +220,9 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
     match daemon {
-        Some(daemon) => call.machine()?.block_on(daemon.adopt(writable, place))?,
+        Some(daemon) => {
+            call.machine()?.block_on(daemon.adopt(writable, place, !args.no_mount && args.altroot.is_none()))?
+        }
         None => {
             cache_file::remember(call, &place, &writable.engine);
             writable.close()?;
