@@ -9,6 +9,7 @@
 //! that it did not create, unless `-f` is given: it ends with an error instead. Rates are measured in this process
 //! through the file systems. A client's rates are lower by the cost of its protocol.
 
+mod clients;
 mod images;
 mod measure;
 mod sample;
@@ -19,12 +20,15 @@ use crate::locks::lock;
 use crate::mount::{OpenedPool, StopSignal};
 use crate::writable::{WritablePool, WriteIntent, host};
 use clap::Parser;
+use clients::{lines, start_smb};
 use images::Images;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_daemon::fuse::{self, MountOptions, Mounted};
+use weir_daemon::protocols::ISCSI_PORT;
 use weir_daemon::service::summary;
-use weir_daemon::{Exports, Service, ServiceError, ServiceOptions};
+use weir_daemon::{ExportRules, Exports, Hosts, Service, ServiceError, ServiceOptions, Sharing};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{Kind, NewDataset, VolumeSpec};
 use weir_engine::create::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
@@ -35,12 +39,13 @@ use weir_pool::Class;
 
 /// Create a pool on files, serve it and measure it.
 ///
-/// The pool is on sparse files in a directory. The command fills it with sample data, serves it over NFS and NBD,
-/// mounts it through FUSE if possible, and measures reads and writes. Ctrl-C ends it; the pool stays.
+/// The pool is on sparse files in a directory. The command fills it with sample data, serves its file systems over NFS and, if
+/// smbd is installed, SMB, and its volume over iSCSI and NBD, mounts it through FUSE if possible, prints lines for clients on
+/// Linux, macOS and Windows, and measures reads and writes. Ctrl-C ends it; the pool stays.
 #[derive(Debug, Parser)]
 #[command(
     name = "weir demo",
-    override_usage = "weir demo [--once] [-f] [--dir DIR] [--arc-max SIZE] [--dirty-max SIZE]"
+    override_usage = "weir demo [--once] [-f] [--dir DIR] [--listen ADDRESS] [--arc-max SIZE] [--dirty-max SIZE]"
 )]
 pub struct DemoArgs {
     /// End after measuring
@@ -52,6 +57,9 @@ pub struct DemoArgs {
     /// Directory for the files of the pool
     #[arg(long, value_name = "DIR", default_value = "weir-demo")]
     dir: String,
+    /// IP address to listen on: then every host that reaches it may read and write [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<IpAddr>,
     #[command(flatten)]
     limits: LimitOptions,
 }
@@ -72,7 +80,7 @@ pub fn run(args: &DemoArgs) -> Result<u8, Failure> {
     let images = Images::of(&folder);
     let opened = OpenedPool::writable(pool(&machine, &images, &limits, args.force)?, &limits)?;
     limits.tell();
-    let done = machine.block_on(show(&machine, &folder, &opened, args.once));
+    let done = machine.block_on(show(&machine, &folder, &opened, args));
     let closed = opened.close();
     done.and(closed)?;
     println!("the pool stays in {}: weir zpool status -d {}", folder.display(), folder.display());
@@ -138,51 +146,68 @@ fn owner() -> (u32, u32) {
     (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
 }
 
-async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool) -> Result<(), Failure> {
+async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, args: &DemoArgs) -> Result<(), Failure> {
     let front = opened.front().await?;
     let tree = front.tree.clone();
     sample::fill(&tree).await?;
-    let service = start(machine, &front).await?;
+    let listen = args.listen.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let service = start(machine, &front, listen).await?;
+    let smb = start_smb(machine, &front, listen).await;
     let mounted = mount(machine, folder, &front).await?;
-    println!(
-        "\nthe whole pool is shared with this machine, because of this command, whatever sharenfs and weir:nbd say;"
-    );
-    println!("to mount it, run as root:");
-    service.lines().iter().for_each(|line| println!("  {line}"));
-    println!(
-        "all users may write; root is squashed to uid 65534 (weir serve --no-root-squash turns that off); only this"
-    );
-    println!("machine may connect and write (weir serve --listen ADDRESS --rw HOST[/BITS] admits other hosts)");
+    let with =
+        if listen.is_loopback() { "this machine".to_owned() } else { format!("every host that reaches {listen}") };
+    println!("\nthe whole pool is shared with {with}, because of this command, whatever its properties say;");
+    println!("to use it (mount, nbd-client and iscsiadm as root):");
+    lines(&service, smb.as_ref()).iter().for_each(|line| println!("{line}"));
+    println!("all users may write; root is squashed to uid 65534 (weir serve --no-root-squash turns that off);");
+    if listen.is_loopback() {
+        println!("only this machine may connect (--listen ADDRESS admits every host that reaches ADDRESS)");
+    }
     if mounted.is_some() {
         println!("it is also mounted at {}", folder.join("mnt").display());
     }
     println!();
     let measured = measure::run(machine, &tree).await;
-    if !once && measured.is_ok() {
+    if !args.once && measured.is_ok() {
         let mut stop = StopSignal::new()?;
         println!("\nserving until Ctrl-C");
         opened.until_stopped(&mut stop).await;
     }
     drop(tree);
+    let mut served = service.served();
+    if let Some(smb) = smb {
+        served.extend(smb.service.served().into_iter().map(|totals| ("smb", totals)));
+        smb.service.stop().await;
+    }
     service.stop().await;
     if let Some(mounted) = mounted {
         mounted.unmounter().unmount()?;
         let joined = tokio::task::spawn_blocking(move || mounted.join()).await;
         joined.map_err(|error| Failure::failed(format!("weir demo: {error}")))??;
     }
-    for (protocol, served) in service.served().into_iter().filter(|(_, served)| served.requests > 0) {
+    for (protocol, served) in served.into_iter().filter(|(_, served)| served.requests > 0) {
         println!("{}", summary(protocol, &served));
     }
     measured
 }
 
 /// Starts the servers, on free ports if the default ports are in use.
-async fn start(machine: &Machine, front: &Arc<Exports>) -> Result<Service, Failure> {
-    let usual = ServiceOptions::default();
+async fn start(machine: &Machine, front: &Arc<Exports>, listen: IpAddr) -> Result<Service, Failure> {
+    let mut rules = ExportRules::default();
+    if !listen.is_loopback() {
+        rules.writers = Hosts::all();
+    }
+    let usual = ServiceOptions {
+        listen,
+        iscsi_port: Some(ISCSI_PORT),
+        needs_iscsi: true,
+        sharing: Sharing::Everything(rules),
+        ..ServiceOptions::default()
+    };
     match Service::start(machine, front, &usual).await {
         Err(ServiceError::Listen { address, .. }) => {
             println!("port {} is taken: any free ports will do", address.port());
-            let options = ServiceOptions { nfs_port: 0, nbd_port: 0, ..usual };
+            let options = ServiceOptions { nfs_port: 0, nbd_port: 0, iscsi_port: Some(0), ..usual };
             Ok(Service::start(machine, front, &options).await?)
         }
         other => Ok(other?),

@@ -6,6 +6,7 @@
 
 mod admin;
 mod args;
+mod automount;
 mod cache_file;
 mod call;
 mod command_target;

@@ -24,7 +24,7 @@ use weir_daemon::{Exports, OpenPool};
 use weir_linux::Production;
 use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
-use weir_pool::{OpenOptions, Pool, Rewind, assemble, scan};
+use weir_pool::{FoundPool, OpenOptions, Pool, Rewind, assemble, scan};
 
 /// Options of the processes that open a pool and keep it open.
 #[derive(Args, Debug)]
@@ -39,6 +39,9 @@ pub struct OpenPoolOptions {
     /// Ask for the keys of encrypted datasets
     #[arg(short = 'l')]
     pub ask_keys: bool,
+    /// Open a pool that another host used last, and did not export
+    #[arg(short = 'f')]
+    pub force: bool,
     /// If the last txg is unreadable, open an earlier one
     #[arg(short = 'F')]
     pub rewind: bool,
@@ -58,7 +61,7 @@ pub struct OpenPoolOptions {
 #[derive(Debug, Parser)]
 #[command(
     name = "weir mount",
-    override_usage = "weir mount [-l] [-o ro|rw[,OPTION]…] [-d DIR]… [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT"
+    override_usage = "weir mount [-fl] [-o ro|rw[,OPTION]…] [-d DIR]… [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT"
 )]
 pub struct MountArgs {
     /// Mount options, separated by commas: ro, rw, allow_other, nodev, nosuid, noatime; may be repeated. Default:
@@ -123,8 +126,23 @@ impl OpenedPool {
     ///
     /// # Errors
     /// If there is no such pool, or it was destroyed, or it cannot be opened.
-    pub fn open(machine: &Machine, options: &OpenOptions, access: Access, limits: &Limits) -> Result<Self, Failure> {
+    pub fn open(
+        machine: &Machine,
+        options: &OpenOptions,
+        access: Access,
+        force: bool,
+        limits: &Limits,
+    ) -> Result<Self, Failure> {
         check_not_destroyed(machine, options)?;
+        if let Some(who) = other_host(machine, options)?.filter(|_| !force) {
+            let why =
+                format!("cannot open '{}': it may be in use on another machine ({who}); -f forces it", options.pool);
+            match access {
+                Access::Read => eprintln!("{}: in use on another machine ({who})? Then reads may fail", options.pool),
+                // Not even read-only: what is served would change below the clients.
+                Access::Write | Access::TryToWrite => return Err(Failure::failed(why)),
+            }
+        }
         let mut not_writable = None;
         if access != Access::Read {
             let intent = WriteIntent {
@@ -132,12 +150,21 @@ impl OpenedPool {
                 pool: options.pool.clone(),
                 keys: options.keys.clone(),
                 rewind: options.rewind == Rewind::Auto,
+                force,
                 limits: Some(limits.clone()),
                 ..WriteIntent::default()
             };
             let open = || WritablePool::open(machine.clone(), &intent);
             match in_turn(machine, |line| eprintln!("{line}"), open) {
-                Ok(writable) => return Self::writable(writable, limits),
+                Ok(writable) => {
+                    if writable.was_exported() {
+                        let pool = &options.pool;
+                        eprintln!(
+                            "pool '{pool}' was exported: it is imported until this command ends, then exported again"
+                        );
+                    }
+                    return Self::writable(writable, limits);
+                }
                 Err(failure) if access == Access::Write => return Err(failure),
                 // The process that has the pool open may overwrite blocks that a read-only import would read.
                 Err(failure) if failure.is_busy() => return Err(failure),
@@ -280,6 +307,23 @@ fn check_not_destroyed(machine: &Machine, options: &OpenOptions) -> Result<(), F
     if is_destroyed { Err(Failure::failed(how)) } else { Ok(()) }
 }
 
+/// The other host that used the pool last and did not export it, if its labels name one.
+fn other_host(machine: &Machine, options: &OpenOptions) -> Result<Option<String>, Failure> {
+    let assembly = assemble(machine.block_on(scan(machine, &options.search))?);
+    let name = &options.pool;
+    let is_named = |p: &&FoundPool| p.config.name == *name || p.config.guid.to_string() == *name;
+    let own = crate::writable::host().id;
+    let used = assembly
+        .pools
+        .values()
+        .filter(is_named)
+        .find(|pool| pool.config.state == state::ACTIVE && pool.config.hostid.is_some_and(|id| id != own));
+    Ok(used.map(|pool| {
+        let host = pool.config.hostname.as_deref().unwrap_or("unknown");
+        format!("{host}, hostid {:x}", pool.config.hostid.unwrap_or_default())
+    }))
+}
+
 /// Warns of datasets with `sync=disabled`, whose acknowledged writes may be lost in a crash.
 pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
     for name in shown.with_sync_disabled(&Request::internal("sync")).await? {
@@ -328,7 +372,7 @@ pub fn run(args: &MountArgs) -> Result<u8, Failure> {
     if args.open.ask_keys {
         ask_all(KeyPrompt::Own, &machine, &mut open)?;
     }
-    let opened = OpenedPool::open(&machine, &open, access, &limits)?;
+    let opened = OpenedPool::open(&machine, &open, access, args.open.force, &limits)?;
     let done = machine.block_on(async {
         let shown = &opened.shown;
         tell_of_unsynced(shown).await?;

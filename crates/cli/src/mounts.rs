@@ -87,6 +87,13 @@ impl Mounts {
         list
     }
 
+    /// Names and mount points, by ID.
+    pub fn by_id(&self) -> BTreeMap<u64, (String, String)> {
+        self.forget_ended();
+        let of = |mounted: &MountedFileSystem| (mounted.dataset.clone(), mounted.path.to_string_lossy().into_owned());
+        lock(&self.0).by_id.iter().map(|(id, mounted)| (*id, of(mounted))).collect()
+    }
+
     /// Forgets the mounts that were ended from outside, with the file systems that they contained.
     fn forget_ended(&self) {
         let Some(present) = kernel_mounts() else { return };

@@ -21,13 +21,14 @@ use weir_linux::Production;
 use weir_machine::Machine;
 use weir_pool::Rewind;
 
-/// Serve the file systems of pools over NFSv3 and their volumes over NBD.
+/// Serve the file systems of pools over NFSv3 and SMB, and their volumes over NBD and iSCSI.
 ///
-/// The command prints the mount commands and "ready", and serves until it is stopped.
+/// The command prints the mount commands and "ready", and serves until it is stopped. A pool that is exported is imported for
+/// this time, and exported again at the end; one that another host used last needs -f.
 #[derive(Debug, Parser)]
 #[command(
     name = "weir serve",
-    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--iscsi-port N] [--smb [--smb-port N]] [--ro | --rw HOST[/BITS][,…]]…\n       [--shared] [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG]\n       [--nbd-tls-cert FILE --nbd-tls-key FILE [--nbd-tls-ca FILE] [--nbd-tls MODE]]\n       [--no-rpcbind] [--state-dir DIR] POOL…"
+    override_usage = "weir serve [-fl] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--iscsi-port N] [--smb [--smb-port N]] [--ro | --rw HOST[/BITS][,…]]…\n       [--shared] [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG]\n       [--nbd-tls-cert FILE --nbd-tls-key FILE [--nbd-tls-ca FILE] [--nbd-tls MODE]]\n       [--no-rpcbind] [--state-dir DIR] POOL…"
 )]
 pub struct ServeArgs {
     /// IP address to listen on [default: 127.0.0.1]
@@ -60,7 +61,8 @@ pub struct ServeArgs {
     /// Anonymous group [default: 65534]
     #[arg(long, value_name = "N")]
     anongid: Option<String>,
-    /// Share what the properties of the datasets say: sharenfs, weir:nbd [default: share everything]
+    /// Share what the properties of the datasets say: sharenfs, sharesmb (with --smb), weir:nbd, weir:iscsi (with --iscsi-port)
+    /// [default: share everything]
     #[arg(long)]
     shared: bool,
     #[command(flatten)]
@@ -87,13 +89,8 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
     if args.pools.is_empty() {
         return Err(ServeArgs::misused("missing pool argument"));
     }
-    if args.smb.is_wanted() && args.pools.len() > 1 {
-        return Err(ServeArgs::misused("--smb serves one pool; the daemon serves several"));
-    }
-    if args.smb.is_wanted() && args.shared {
-        let why =
-            "--shared follows the properties, and --smb shares the whole pool whatever sharesmb says: give one of them";
-        return Err(ServeArgs::misused(why));
+    if args.smb.is_wanted() && args.pools.len() > 1 && !args.shared {
+        return Err(ServeArgs::misused("--smb serves one whole pool; with --shared, what sharesmb says of several"));
     }
     let mut options = service_options(args)?;
     let ready = ready(&args.open)?;
@@ -132,7 +129,7 @@ fn open(args: &ServeArgs, pool: &str, machine: &Machine, limits: &Limits) -> Res
         (_, true, _) => Access::Write,
         _ => Access::TryToWrite,
     };
-    OpenedPool::open(machine, &open, access, limits)
+    OpenedPool::open(machine, &open, access, args.open.force, limits)
 }
 
 /// The pools of the command line while they are served.
@@ -174,7 +171,7 @@ impl ServedPools {
         self.opened.iter().for_each(|pool| tell_of_sharing(&pool.shown.name(), options));
         service.notices().iter().for_each(|notice| eprintln!("{notice}"));
         service.lines().iter().for_each(|line| println!("{line}"));
-        let smb = match exports.first() {
+        let smb = match exports.first().filter(|_| options.smb.is_none()) {
             Some(exports) => serve_smb(machine, exports, options.listen, smb).await?,
             None => None,
         };
@@ -244,6 +241,10 @@ fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
         options.listen =
             text.parse().map_err(|_| ServeArgs::misused(&format!("--listen takes an IP address, not '{text}'")))?;
     }
+    if args.shared && args.smb.is_wanted() {
+        options.smb = Some(args.smb.options(options.listen)?);
+        options.needs_smb = true;
+    }
     Ok(options)
 }
 
@@ -273,7 +274,11 @@ pub fn tell_of_sharing(pool: &str, options: &ServiceOptions) {
             );
         }
         Sharing::ByProperties | Sharing::Nothing => {
-            eprintln!("pool '{pool}': what sharenfs and weir:nbd share is served, and nothing else");
+            let mut properties = vec!["sharenfs", "weir:nbd"];
+            properties.extend(options.iscsi_port.map(|_| "weir:iscsi"));
+            properties.extend(options.smb.as_ref().map(|_| "sharesmb"));
+            let last = properties.pop().unwrap_or_default();
+            eprintln!("pool '{pool}': what {} and {last} share is served, and nothing else", properties.join(", "));
         }
     }
 }

@@ -2,11 +2,11 @@
 //! line, which other users of the machine can see.
 
 use crate::args::CommandLine;
-use crate::call::Input;
+use crate::call::{Call, Input};
 use crate::failure::Failure;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
-use weir_daemon::users::{ChapSecret, ChapUsers, UserError, state_folder};
+use weir_daemon::users::{ChapSecret, ChapUsers, UserError};
 use weir_linux::Production;
 
 /// Users with secrets for CHAP (iSCSI).
@@ -49,7 +49,7 @@ fn failed(error: UserError) -> Failure {
 /// # Errors
 /// If the user has no home directory.
 pub fn chap_users() -> Result<ChapUsers, Failure> {
-    let folder = state_folder(|name| std::env::var_os(name), rustix::process::geteuid().is_root());
+    let folder = crate::directories::state();
     let none = || Failure::failed("weir user: no state directory: set XDG_STATE_HOME or HOME");
     folder.map(ChapUsers::new).ok_or_else(none)
 }
@@ -62,11 +62,34 @@ pub fn run(args: &UserArgs) -> Result<u8, Failure> {
         _ => Err(UserArgs::misused("name one user; the secret is read from a prompt or standard input")),
     };
     match &args.command {
-        UserCommand::Add(args) => add(&users, &one(args)?)?,
-        UserCommand::Remove(args) => users.remove(&one(args)?).map_err(failed)?,
+        UserCommand::Add(args) => {
+            add(&users, &one(args)?)?;
+            tell_servers()?;
+        }
+        UserCommand::Remove(args) => {
+            users.remove(&one(args)?).map_err(failed)?;
+            tell_servers()?;
+        }
         UserCommand::List => users.names().map_err(failed)?.iter().for_each(|name| println!("{name}")),
     }
     Ok(0)
+}
+
+/// Makes the processes of this user that serve pools read the users again.
+fn tell_servers() -> Result<(), Failure> {
+    let call = Call::own("daemon", vec!["renew".into()]);
+    for server in crate::admin::servers() {
+        let pid = server.pid;
+        let why = match crate::admin::tell(&call, &server) {
+            Ok(0) => continue,
+            Ok(_) => "it is another version of this program".to_owned(),
+            Err(failure) => failure.line,
+        };
+        eprintln!(
+            "weir user: process {pid} has not learnt of the change: {why}; 'weir daemon reload' or a restart helps"
+        );
+    }
+    Ok(())
 }
 
 fn add(users: &ChapUsers, name: &str) -> Result<(), Failure> {

@@ -145,6 +145,11 @@ impl WritablePool {
         }
     }
 
+    /// Whether the pool was exported before this command imported it, and is exported again when it is closed.
+    pub fn was_exported(&self) -> bool {
+        matches!(self.hold, Hold::Own { exported_before: true, .. })
+    }
+
     /// Locks that this command holds; `None` if the process serves the pool.
     pub fn locks(&self) -> Option<&Locks> {
         match &self.hold {

@@ -244,8 +244,13 @@ impl Exports {
     /// Applies what the datasets share to calls that begin from now on; clients of devices that are not shared any more are
     /// disconnected.
     fn apply(&self) {
-        self.volumes.share(self.shares.applied(&self.file_shares));
+        self.apply_rules();
         self.shares.tell_applied();
+    }
+
+    /// The first half of [`Exports::apply`]: those who configure targets and shares get their signal later.
+    fn apply_rules(&self) {
+        self.volumes.share(self.shares.applied(&self.file_shares));
     }
 
     /// Looks up the host names in the properties, and applies their addresses. Names that cannot be resolved have none.
@@ -273,6 +278,7 @@ impl Exports {
         let _one_at_a_time = self.renewing.lock().await;
         let done = match engine.changed.take() {
             Changed::All => self.renew_all(rq).await,
+            Changed::Below(tops) if tops.is_empty() => Ok(()),
             Changed::Below(tops) => self.renew_below(rq, engine, tops.into_iter().collect()).await,
         };
         if done.is_err() {
@@ -285,7 +291,7 @@ impl Exports {
         let all = datasets(rq, &self.pool).await?;
         // The rules first: a new file system has its rules when it appears in the tree.
         self.shares.replace(None, self.shares.read(rq, &self.pool, &all).await?);
-        self.apply();
+        self.apply_rules();
         self.tree.renew(tree_exports(&all));
         self.volumes.renew(rq, &self.pool, &all).await;
         self.shares.tell_applied();
@@ -303,7 +309,7 @@ impl Exports {
         }
         let found: Vec<DatasetInfo> = found.into_values().collect();
         self.shares.replace(Some(&tops), self.shares.read(rq, &self.pool, &found).await?);
-        self.apply();
+        self.apply_rules();
         self.tree.renew_below(&tops, tree_exports(&found));
         self.volumes.renew_below(rq, &self.pool, &tops, &found).await;
         self.shares.tell_applied();

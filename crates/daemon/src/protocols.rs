@@ -11,16 +11,19 @@
 mod iscsi;
 mod nbd;
 mod nfs;
+mod smb;
 
 pub use iscsi::ISCSI_PORT;
 
 use crate::exports::Exports;
 use crate::pool_table::PoolTable;
 use crate::service::{ServiceError, ServiceOptions};
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 use weir_front::ClientConnection;
 use weir_machine::net::Listener;
@@ -30,18 +33,36 @@ use weir_machine::{JoinHandle, Machine, Protocol, RequestTotals};
 pub trait ProtocolServer: Send + Sync {
     /// The protocol.
     fn protocol(&self) -> Protocol;
-    /// Address on which it listens.
+    /// Address on which it listens, or would.
     fn address(&self) -> SocketAddr;
+    /// Why it does not serve what it should; the default is for protocols that always do.
+    fn problem(&self) -> Option<String> {
+        None
+    }
     /// Serves one more pool, which is in the table already.
     fn add<'a>(&'a self, exports: &'a Exports) -> BoxFuture<'a, Result<(), ServiceError>>;
     /// Stops serving a pool, which is not in the table any more, and disconnects clients that use it alone.
     fn remove(&self, exports: &Exports);
     /// Sets the pools that will be added later, by GUID. The default is for protocols whose clients cannot wait for them.
     fn expect(&self, _pools: &BTreeSet<u64>) {}
+    /// Reads the users with secrets again. The default is for protocols without such users.
+    fn renew_users(&self) {}
+    /// Waits until what is shared now is served, and nothing else. The default is for protocols where that is so at once.
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
+    /// Reads the connections, if others have them: what the next three show holds for this time.
+    fn refresh(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
     /// Addresses of the clients that use a pool, each once.
     fn users(&self, exports: &Exports) -> Vec<String>;
     /// All connections.
     fn connections(&self) -> Vec<ClientConnection>;
+    /// All clients, for tables.
+    fn clients(&self) -> Vec<ClientLine> {
+        self.connections().into_iter().map(ClientLine::from).collect()
+    }
     /// Totals of the requests that concern no pool.
     fn served_beside_pools(&self) -> RequestTotals;
     /// Facts that an administrator may not expect. The default is none.
@@ -54,6 +75,36 @@ pub trait ProtocolServer: Send + Sync {
     fn stop(&self) -> BoxFuture<'_, ()>;
 }
 
+/// A client as tables show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientLine {
+    /// Address and port, or user and address.
+    pub peer: String,
+    /// Export, target or shares that it uses.
+    pub uses: String,
+    /// Figures that this process counted; `None` if another process has it.
+    pub counted: Option<Counted>,
+}
+
+/// Figures of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Time since the connection was accepted.
+    pub age: Duration,
+    /// Bytes received from the client.
+    pub received_bytes: u64,
+    /// Bytes sent to the client.
+    pub sent_bytes: u64,
+}
+
+impl From<ClientConnection> for ClientLine {
+    fn from(connection: ClientConnection) -> Self {
+        let ClientConnection { peer, used, age, received_bytes, sent_bytes } = connection;
+        let counted = Some(Counted { age, received_bytes, sent_bytes });
+        ClientLine { peer: peer.to_string(), uses: used, counted }
+    }
+}
+
 /// Parameters of the start of the servers.
 pub struct ProtocolContext<'a> {
     /// The machine.
@@ -64,19 +115,36 @@ pub struct ProtocolContext<'a> {
     pub options: &'a ServiceOptions,
 }
 
+/// The protocols, in the order in which they are started.
+pub const PROTOCOLS: [Protocol; 4] = [Protocol::Nfs3, Protocol::Nbd, Protocol::Iscsi, Protocol::Smb];
+
 /// Starts the servers of all protocols.
 ///
 /// # Errors
 /// If a port is unavailable; the servers that were started by then stop.
 pub async fn start_all(context: &ProtocolContext<'_>) -> Result<Vec<Arc<dyn ProtocolServer>>, ServiceError> {
-    let mut servers: Vec<Arc<dyn ProtocolServer>> = vec![Arc::new(nfs::NfsServer::start(context).await?)];
-    if let Some(nbd) = nbd::NbdServer::start(context).await? {
-        servers.push(Arc::new(nbd));
-    }
-    if let Some(iscsi) = iscsi::IscsiServer::start(context).await? {
-        servers.push(Arc::new(iscsi));
+    let mut servers: Vec<Arc<dyn ProtocolServer>> = Vec::new();
+    for protocol in PROTOCOLS {
+        servers.extend(start(protocol, context).await?);
     }
     Ok(servers)
+}
+
+/// Starts the server of one protocol; `None` if the options or the pools ask for none.
+///
+/// # Errors
+/// If a port is unavailable.
+pub async fn start(
+    protocol: Protocol,
+    context: &ProtocolContext<'_>,
+) -> Result<Option<Arc<dyn ProtocolServer>>, ServiceError> {
+    Ok(match protocol {
+        Protocol::Nfs3 => Some(Arc::new(nfs::NfsServer::start(context).await?)),
+        Protocol::Nbd => nbd::NbdServer::start(context).await?.map(|server| Arc::new(server) as _),
+        Protocol::Iscsi => iscsi::IscsiServer::start(context).await?.map(|server| Arc::new(server) as _),
+        Protocol::Smb => smb::SmbServer::start(context).map(|server| Arc::new(server) as _),
+        Protocol::Internal | Protocol::Fuse => None,
+    })
 }
 
 /// A task that serves an address until it is stopped.

@@ -3,7 +3,7 @@
 use crate::exports::Exports;
 use crate::locks::LockServiceOptions;
 use crate::pool_table::PoolTable;
-use crate::protocols::{ProtocolContext, ProtocolServer, start_all};
+use crate::protocols::{PROTOCOLS, ProtocolContext, ProtocolServer, start, start_all};
 use crate::shares::Sharing;
 use crate::users::ChapUsers;
 use futures_util::future::{Either, pending, select};
@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -41,6 +41,12 @@ pub enum ServiceError {
         /// The cause.
         why: io::Error,
     },
+    /// SMB was demanded and is not available.
+    #[error("SMB: {why}")]
+    Smb {
+        /// The cause.
+        why: String,
+    },
 }
 
 /// Options of the servers.
@@ -58,6 +64,10 @@ pub struct ServiceOptions {
     pub needs_iscsi: bool,
     /// CHAP secrets of iSCSI.
     pub chap_users: Option<ChapUsers>,
+    /// SMB as the properties say: address, port and directories; `None`: it is not served.
+    pub smb: Option<weir_smb::Options>,
+    /// Whether SMB must be available, as soon as something is shared.
+    pub needs_smb: bool,
     /// Whether the port of NBD must be available although there are no volumes yet.
     pub needs_nbd: bool,
     /// Policy of sharing.
@@ -71,9 +81,16 @@ pub struct ServiceOptions {
 }
 
 impl ServiceOptions {
-    /// Whether other options have the same address and ports.
-    pub fn has_addresses_of(&self, other: &ServiceOptions) -> bool {
-        (self.listen, self.nfs_port, self.nbd_port) == (other.listen, other.nfs_port, other.nbd_port)
+    /// Address and port of a protocol; `None` if it is not served.
+    fn address(&self, protocol: Protocol) -> Option<SocketAddr> {
+        let port = match protocol {
+            Protocol::Nfs3 => Some(self.nfs_port),
+            Protocol::Nbd => Some(self.nbd_port),
+            Protocol::Iscsi => self.iscsi_port,
+            Protocol::Smb => return self.smb.as_ref().map(|smb| SocketAddr::new(smb.listen, smb.port)),
+            Protocol::Internal | Protocol::Fuse => None,
+        };
+        port.map(|port| SocketAddr::new(self.listen, port))
     }
 }
 
@@ -88,6 +105,8 @@ impl Default for ServiceOptions {
             iscsi_port: None,
             needs_iscsi: false,
             chap_users: None,
+            smb: None,
+            needs_smb: false,
             needs_nbd: false,
             sharing: Sharing::Everything(ExportRules::default()),
             nbd_tls: None,
@@ -104,9 +123,11 @@ pub struct Service {
     /// Address of NBD; `None` if all pools are read-only and without volumes.
     pub nbd_address: Option<SocketAddr>,
     pools: Arc<PoolTable>,
-    protocols: Vec<Arc<dyn ProtocolServer>>,
+    protocols: RwLock<Vec<Arc<dyn ProtocolServer>>>,
     machine: Machine,
-    sharing: Sharing,
+    options: Mutex<ServiceOptions>,
+    /// The pools that will be added later.
+    expected: Mutex<BTreeSet<u64>>,
     /// The tasks that look up host names, by GUID of their pool: each ends when its sender is dropped.
     resolving: Mutex<BTreeMap<u64, watch::Sender<bool>>>,
 }
@@ -134,9 +155,17 @@ impl Service {
         let nfs_address = address(Protocol::Nfs3).unwrap_or(SocketAddr::new(options.listen, options.nfs_port));
         let nbd_address = address(Protocol::Nbd);
         let machine = machine.clone();
-        let sharing = options.sharing.clone();
-        let resolving = Mutex::default();
-        let service = Service { nfs_address, nbd_address, pools, protocols, machine, sharing, resolving };
+        let protocols = RwLock::new(protocols);
+        let service = Service {
+            nfs_address,
+            nbd_address,
+            pools,
+            protocols,
+            machine,
+            options: Mutex::new(options.clone()),
+            expected: Mutex::default(),
+            resolving: Mutex::default(),
+        };
         for exports in exports {
             service.announce(exports).await?;
         }
@@ -158,30 +187,125 @@ impl Service {
 
     /// Applies the policy of sharing to a pool, and tells the protocols of it.
     async fn announce(&self, exports: &Arc<Exports>) -> Result<(), ServiceError> {
-        exports.share(&Request::internal("share"), self.sharing.clone()).await?;
+        let sharing = self.options().sharing.clone();
+        exports.share(&Request::internal("share"), sharing).await?;
         let (stop, stopped) = watch::channel(false);
         let resolving = resolve_names(self.machine.clone(), exports.clone(), stopped);
         // The task ends when the sender is dropped.
         drop(self.machine.tasks.spawn(resolving));
         self.resolving().insert(exports.pool.guid(), stop);
-        for protocol in &self.protocols {
+        for protocol in self.protocols() {
             protocol.add(exports).await?;
         }
         Ok(())
+    }
+
+    /// Moves the protocols whose address or port changed: their listeners are closed and opened again, and their clients
+    /// connect again. The others keep their connections. Returns a line for each that was moved, or could not be and stays
+    /// where it was.
+    pub async fn rebind(&self, new: &ServiceOptions) -> Vec<String> {
+        let old = std::mem::replace(&mut *self.options(), new.clone());
+        let mut lines = Vec::new();
+        for protocol in PROTOCOLS {
+            if old.address(protocol) != new.address(protocol) {
+                lines.push(self.restart(protocol, &old, new).await);
+            }
+        }
+        lines
+    }
+
+    /// Stops the server of a protocol and starts it with other options, or, if that fails, as it was.
+    async fn restart(&self, protocol: Protocol, old: &ServiceOptions, new: &ServiceOptions) -> String {
+        let name = protocol.name();
+        let before = self.protocols().into_iter().find(|server| server.protocol() == protocol);
+        if let Some(before) = &before {
+            before.stop().await;
+        }
+        let (started, failed) = match self.start_one(protocol, new).await {
+            Ok(started) => (started, None),
+            Err(error) => {
+                self.keep_address(protocol, old);
+                let again = self.start_one(protocol, old).await;
+                let lost = again.as_ref().err().map(|error| format!("; nor where it was: {error}")).unwrap_or_default();
+                (again.ok().flatten(), Some(format!("{name} cannot be moved: {error}{lost}")))
+            }
+        };
+        let line = failed.unwrap_or_else(|| match &started {
+            Some(server) => format!("{name} listens on {} now", server.address()),
+            None => format!("{name} is not served any more"),
+        });
+        let mut servers = self.protocols.write().unwrap_or_else(PoisonError::into_inner);
+        servers.retain(|server| server.protocol() != protocol);
+        servers.extend(started);
+        servers.sort_by_key(|server| PROTOCOLS.iter().position(|protocol| *protocol == server.protocol()));
+        line
+    }
+
+    /// Starts the server of a protocol with the pools that there are and will be.
+    async fn start_one(
+        &self,
+        protocol: Protocol,
+        options: &ServiceOptions,
+    ) -> Result<Option<Arc<dyn ProtocolServer>>, ServiceError> {
+        let context = ProtocolContext { machine: &self.machine, pools: &self.pools, options };
+        let Some(server) = start(protocol, &context).await? else { return Ok(None) };
+        let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        server.expect(&expected);
+        for exports in self.pools.all().values() {
+            if let Err(error) = server.add(exports).await {
+                server.stop().await;
+                return Err(error);
+            }
+        }
+        Ok(Some(server))
+    }
+
+    /// Sets the address of a protocol back to what it was.
+    fn keep_address(&self, protocol: Protocol, old: &ServiceOptions) {
+        let mut options = self.options();
+        match protocol {
+            Protocol::Nfs3 => options.nfs_port = old.nfs_port,
+            Protocol::Nbd => options.nbd_port = old.nbd_port,
+            Protocol::Iscsi => options.iscsi_port = old.iscsi_port,
+            Protocol::Smb => options.smb.clone_from(&old.smb),
+            Protocol::Internal | Protocol::Fuse => {}
+        }
     }
 
     /// Stops serving a pool: its clients get errors, or are disconnected. Other pools are served as before.
     pub fn remove(&self, guid: u64) {
         self.resolving().remove(&guid);
         if let Some(exports) = self.pools.remove(guid) {
-            self.protocols.iter().for_each(|protocol| protocol.remove(&exports));
+            self.protocols().iter().for_each(|protocol| protocol.remove(&exports));
         }
         debug_assert!(self.pools.get(guid).is_none(), "the pool is not served");
     }
 
     /// Sets the pools that will be added later, by GUID.
     pub fn expect(&self, pools: &BTreeSet<u64>) {
-        self.protocols.iter().for_each(|protocol| protocol.expect(pools));
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner).clone_from(pools);
+        self.protocols().iter().for_each(|protocol| protocol.expect(pools));
+    }
+
+    /// Reads the users with secrets again, after one was added, changed or removed.
+    pub fn renew_users(&self) {
+        self.protocols().iter().for_each(|protocol| protocol.renew_users());
+    }
+
+    /// Waits until every protocol serves what is shared now, and nothing else.
+    pub async fn settle(&self) {
+        let protocols = self.protocols();
+        futures_util::future::join_all(protocols.iter().map(|protocol| protocol.settle())).await;
+    }
+
+    /// Reads the connections that other processes have, for [`Service::users`] and the tables.
+    pub async fn refresh(&self) {
+        let protocols = self.protocols();
+        futures_util::future::join_all(protocols.iter().map(|protocol| protocol.refresh())).await;
+    }
+
+    fn options(&self) -> MutexGuard<'_, ServiceOptions> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn resolving(&self) -> MutexGuard<'_, BTreeMap<u64, watch::Sender<bool>>> {
@@ -189,8 +313,8 @@ impl Service {
     }
 
     /// The servers.
-    pub fn protocols(&self) -> &[Arc<dyn ProtocolServer>] {
-        &self.protocols
+    pub fn protocols(&self) -> Vec<Arc<dyn ProtocolServer>> {
+        self.protocols.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The pools.
@@ -205,20 +329,20 @@ impl Service {
             let protocol = server.protocol();
             server.users(&exports).into_iter().map(move |host| (protocol, host)).collect::<Vec<_>>()
         };
-        self.protocols.iter().flat_map(of).collect()
+        self.protocols().iter().flat_map(of).collect()
     }
 
     /// Facts that an administrator may not expect, for example that there is no rpcbind.
     pub fn notices(&self) -> Vec<String> {
-        self.protocols.iter().flat_map(|protocol| protocol.notices()).collect()
+        self.protocols().iter().flat_map(|protocol| protocol.notices()).collect()
     }
 
     /// Shell commands that mount each file system and attach each volume.
     pub fn lines(&self) -> Vec<String> {
         let pools = self.pools.all();
-        let of_pool = |exports: &Arc<Exports>| {
-            self.protocols.iter().flat_map(|protocol| protocol.lines(exports)).collect::<Vec<_>>()
-        };
+        let protocols = self.protocols();
+        let of_pool =
+            |exports: &Arc<Exports>| protocols.iter().flat_map(|protocol| protocol.lines(exports)).collect::<Vec<_>>();
         pools.values().flat_map(of_pool).collect()
     }
 
@@ -230,21 +354,24 @@ impl Service {
             let of_pools = pools.values().map(|exports| exports.pool.accounts().protocol(protocol));
             (protocol.name(), of_pools.fold(server.served_beside_pools(), |sum, totals| sum + totals))
         };
-        self.protocols.iter().map(of).collect()
+        self.protocols().iter().map(of).collect()
     }
 
     /// Stops accepting connections, answers the calls in progress, and closes.
     pub async fn stop(&self) {
-        futures_util::future::join_all(self.protocols.iter().map(|protocol| protocol.stop())).await;
+        let protocols = self.protocols();
+        futures_util::future::join_all(protocols.iter().map(|protocol| protocol.stop())).await;
     }
 }
 
-/// Names of the file systems that a pool exports over NFS, and of the volumes that it exports over NBD or iSCSI, without
+/// Names of the file systems that a pool exports over NFS or SMB, and of the volumes that it exports over NBD or iSCSI, without
 /// snapshots.
 pub fn exported_names(exports: &Exports) -> Vec<String> {
     let targets = exports.shares.iscsi_targets(exports.pool.guid()).shares;
     let units = targets.into_iter().flat_map(|target| target.luns).map(|lun| lun.dataset);
-    let all = exports.file_system_names().into_iter().chain(exports.volumes.shared_names()).chain(units);
+    let shares = exports.shares.smb_shares().shares.into_iter().map(|share| share.dataset);
+    let files = exports.file_system_names().into_iter().chain(shares);
+    let all = files.chain(exports.volumes.shared_names()).chain(units);
     all.filter(|name| !name.contains('@')).collect::<BTreeSet<_>>().into_iter().collect()
 }
 

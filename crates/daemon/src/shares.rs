@@ -193,6 +193,11 @@ impl Shares {
         self.state().names.clone()
     }
 
+    /// Shares of all datasets by name, with [`Sharing::ByProperties`].
+    pub fn all(&self) -> BTreeMap<String, DatasetShares> {
+        self.state().datasets.clone()
+    }
+
     /// Shares of one dataset.
     pub fn of(&self, dataset: &str) -> Option<DatasetShares> {
         self.state().datasets.get(dataset).cloned()

@@ -1,11 +1,19 @@
 //! SMB: the mounts that smbd serves, and smbd itself.
 //!
 //! ```text
-//!   RUNTIME/mnt/POOL    a mount of the pool's tree, for smbd alone       share NAME ─▶ path RUNTIME/mnt/POOL/a/b
+//!   RUNTIME/mnt/POOL      a mount of the whole pool, for smbd alone      `weir serve --smb`: one share
+//!   RUNTIME/mnt/GUID-ID   a mount of a file system, for smbd alone       share NAME ─▶ path RUNTIME/mnt/GUID-ID/b
 //! ```
 //!
-//! Each pool has a mount of its own, which begins before its first share and ends after its last: a share of a dataset is a
-//! directory of it. A mount that a killed process left behind is detached first.
+//! - `follow`: shares as the properties say
+//! - `plan`: which mounts and shares those are
+//!
+//! A mount begins before its first share and ends after its last. One that a killed process left behind is detached first.
+
+mod follow;
+mod plan;
+
+pub use follow::SmbFollower;
 
 use crate::exports::{Exports, OpenPool};
 use futures_util::FutureExt;
@@ -13,11 +21,13 @@ use futures_util::future::{BoxFuture, Either, select};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use weir_dsl::props::Value;
-use weir_fuse::{Clients, FuseError, MountOptions, Mounted, mount_for_server, unmount_stale_at};
+use weir_fuse::{
+    Clients, FuseError, MountOptions, Mounted, mount_file_system_for_server, mount_for_server, unmount_stale_at,
+};
 use weir_machine::{Machine, Request, RequestTotals};
 use weir_pool::PoolError;
 pub use weir_smb::{
@@ -31,12 +41,22 @@ const THREADS: usize = 4;
 /// Time for the kernel to end a mount after it was unmounted.
 const END_TIME: Duration = Duration::from_secs(5);
 
+/// Time for smbd to leave a mount whose shares are gone, and interval in which it is looked at.
+const FREE_TIME: Duration = Duration::from_secs(2);
+const FREE_POLL: Duration = Duration::from_millis(50);
+
 /// Error of serving SMB.
 #[derive(Debug, Error)]
 pub enum SmbServiceError {
     /// Samba cannot be used.
     #[error("{0}")]
     Samba(#[from] SmbError),
+    /// Samba did not start before, and is not tried again yet.
+    #[error("{why}")]
+    NotStarted {
+        /// The cause.
+        why: String,
+    },
     /// The pool cannot be mounted.
     #[error("SMB needs a mount: {0}")]
     Mount(#[from] FuseError),
@@ -59,6 +79,7 @@ pub struct SmbService {
     machine: Machine,
     samba: Samba,
     directories: Directories,
+    /// By name of the directory.
     mounts: Mutex<BTreeMap<String, Mounted>>,
 }
 
@@ -86,11 +107,49 @@ impl SmbService {
     /// If it cannot be mounted.
     pub fn mount_pool(&self, exports: &Exports) -> Result<(), SmbServiceError> {
         let pool = exports.pool.name();
-        let path = self.directories.mount().join(&pool);
+        let (path, options) = self.prepare(exports, &pool, pool.clone())?;
+        let clients = Arc::new(SmbClients(self.samba.clients()));
+        let mounted = mount_for_server(exports.tree.clone(), &self.machine, clients, &path, &options)?;
+        self.mounts().insert(pool, mounted);
+        Ok(())
+    }
+
+    /// Mounts a file system for smbd in this directory, with those of its descendants for which `contains` returns true.
+    ///
+    /// # Errors
+    /// If it cannot be mounted.
+    pub fn mount_file_system(
+        &self,
+        exports: &Exports,
+        directory: &str,
+        id: u64,
+        contains: Arc<dyn Fn(u64) -> bool + Send + Sync>,
+    ) -> Result<(), SmbServiceError> {
+        let (path, options) = self.prepare(exports, directory, source_of(directory))?;
+        let clients = Arc::new(SmbClients(self.samba.clients()));
+        let tree = exports.tree.clone();
+        let mounted = mount_file_system_for_server(tree, &self.machine, clients, &path, &options, id, contains)?;
+        let before = self.mounts().insert(directory.to_owned(), mounted);
+        debug_assert!(before.is_none(), "a directory has one mount");
+        Ok(())
+    }
+
+    fn mounts(&self) -> MutexGuard<'_, BTreeMap<String, Mounted>> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mount point, which exists then, and the options of a mount.
+    fn prepare(
+        &self,
+        exports: &Exports,
+        directory: &str,
+        source: String,
+    ) -> Result<(PathBuf, MountOptions), SmbServiceError> {
+        let path = self.directories.mount().join(directory);
         let point = |why| FuseError::MountPoint { path: path.clone(), why };
         std::fs::create_dir_all(&path).map_err(point)?;
         let options = MountOptions {
-            source: pool.clone(),
+            source,
             // smbd, started by root, acts as other users.
             allow_other: rustix::process::geteuid().is_root(),
             threads: THREADS,
@@ -99,10 +158,7 @@ impl SmbService {
             dev: false,
             suid: false,
         };
-        let clients = Arc::new(SmbClients(self.samba.clients()));
-        let mounted = mount_for_server(exports.tree.clone(), &self.machine, clients, &path, &options)?;
-        self.mounts.lock().unwrap_or_else(PoisonError::into_inner).insert(pool, mounted);
-        Ok(())
+        Ok((path, options))
     }
 
     /// Directory of a dataset for [`Share::path`].
@@ -141,20 +197,40 @@ impl SmbService {
 
     /// Totals of the requests of all mounts.
     pub fn served(&self) -> Vec<RequestTotals> {
-        self.mounts.lock().unwrap_or_else(PoisonError::into_inner).values().map(Mounted::served).collect()
+        self.mounts().values().map(Mounted::served).collect()
     }
 
     /// Ends the server, then the mounts.
     pub async fn stop(&self) {
         self.samba.stop().await;
-        let mounts = std::mem::take(&mut *self.mounts.lock().unwrap_or_else(PoisonError::into_inner));
-        for (pool, mounted) in mounts {
-            match mounted.unmounter().unmount() {
-                // A mount in use is detached and ends with its last user.
-                Ok(true) => tracing::warn!(pool, "the mount for SMB was in use and was detached"),
-                Ok(false) => self.until_ended(&pool, mounted).await,
-                Err(error) => tracing::warn!(pool, %error, "the mount for SMB cannot be unmounted"),
+        let mounts = std::mem::take(&mut *self.mounts());
+        for (directory, mounted) in mounts {
+            self.end(&directory, mounted).await;
+        }
+    }
+
+    /// Ends the mount in a directory, after its shares. It is given some time to become free, since smbd leaves it when it
+    /// learns of the shares.
+    pub async fn unmount(&self, directory: &str) {
+        let Some(mounted) = self.mounts().remove(directory) else { return };
+        let until = self.machine.clock.now() + FREE_TIME;
+        while self.machine.clock.now() < until {
+            match mounted.unmounter().unmount_if_free(false) {
+                Ok(_) => break,
+                Err(_) => self.machine.clock.sleep(FREE_POLL).await,
             }
+        }
+        self.end(directory, mounted).await;
+        // The directory of a mount that was detached is empty, too.
+        let _ = std::fs::remove_dir(self.directories.mount().join(directory));
+    }
+
+    async fn end(&self, directory: &str, mounted: Mounted) {
+        match mounted.unmounter().unmount() {
+            // A mount in use is detached and ends with its last user.
+            Ok(true) => tracing::debug!(directory, "the mount for SMB was in use and was detached"),
+            Ok(false) => self.until_ended(directory, mounted).await,
+            Err(error) => tracing::warn!(directory, %error, "the mount for SMB cannot be unmounted"),
         }
     }
 
@@ -188,11 +264,17 @@ impl SmbService {
     }
 }
 
+/// Source of the mount in a directory, as the kernel lists it: the name of no dataset.
+fn source_of(directory: &str) -> String {
+    format!("smb@{directory}")
+}
+
 /// Detaches mounts that a killed process left behind, of which every use fails.
 fn detach_stale(mounts: &Path) {
     let entries = std::fs::read_dir(mounts).into_iter().flatten().flatten();
     for entry in entries {
-        if unmount_stale_at(&entry.path(), &entry.file_name().to_string_lossy()) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if [source_of(&name), name].iter().any(|source| unmount_stale_at(&entry.path(), source)) {
             tracing::info!(path = %entry.path().display(), "unmounted: its server was killed");
         }
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use thiserror::Error;
 use weir_codec::crypt::{IV_BYTES, SealingKey};
 use weir_machine::Entropy;
@@ -254,24 +254,6 @@ impl ChapUsers {
         };
         locked().map_err(|why| UserError::Io { path: self.folder.clone(), why })
     }
-}
-
-/// The state directory of this process: `STATE_DIRECTORY`, which systemd sets; `/var/lib/weir` for root;
-/// `XDG_STATE_HOME/weir` or `~/.local/state/weir` for others. `None` without a home directory.
-pub fn state_folder(variable: impl Fn(&str) -> Option<std::ffi::OsString>, is_root: bool) -> Option<PathBuf> {
-    let path = |name: &str| {
-        let value = variable(name)?;
-        let first = value.to_str()?.split(':').next()?.to_owned();
-        Some(PathBuf::from(first)).filter(|path| path.is_absolute())
-    };
-    if let Some(given) = path("STATE_DIRECTORY") {
-        return Some(given);
-    }
-    if is_root {
-        return Some(PathBuf::from("/var/lib/weir"));
-    }
-    let named = path("XDG_STATE_HOME").map(|folder| folder.join("weir"));
-    named.or_else(|| path("HOME").map(|home| home.join(Path::new(".local/state/weir"))))
 }
 
 fn text(users: &Sealed) -> String {

@@ -380,7 +380,7 @@ impl Inner {
     fn has(&self, dir: Node, node: Node) -> bool {
         let Some(contains) = self.contains.as_ref().filter(|_| node.branch != dir.branch) else { return true };
         // Snapshots, and parents of directories that are contained, are.
-        let is_child = node.object == Node::ROOT && dir.object != Node::SNAPSHOTS;
+        let is_child = node.object == Node::ROOT && !dir.is_synthetic();
         let export = self.tree.export_of(node);
         !is_child || export.is_some_and(|export| contains(export.id) || self.is_above(dir, &export.name))
     }

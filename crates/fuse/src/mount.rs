@@ -125,6 +125,28 @@ pub fn mount_for_server(
     mount_inner(inner, MountOption::NoExec, machine.tasks.clone(), path, options)
 }
 
+/// Mounts one file system at `path` as [`mount_for_server`] mounts a tree, with those of its descendants that
+/// [`mount_file_system`] would contain.
+///
+/// # Errors
+/// As [`mount_file_system`].
+pub fn mount_file_system_for_server(
+    tree: Arc<Tree>,
+    machine: &Machine,
+    clients: Arc<dyn Clients>,
+    path: &Path,
+    options: &MountOptions,
+    id: u64,
+    contains: Arc<dyn Fn(u64) -> bool + Send + Sync>,
+) -> Result<Mounted, FuseError> {
+    let gone = || FuseError::MountPoint { path: path.to_path_buf(), why: io::Error::from(io::ErrorKind::NotFound) };
+    let branch = tree.branch_by_id(id).ok_or_else(gone)?;
+    let part = (Node { branch, object: Node::ROOT }, contains);
+    let server = FileServer::new(machine.clock.clone(), clients);
+    let inner = Inner::new(tree, options.writable, false, Some(part)).for_server(server, !options.allow_other);
+    mount_inner(inner, MountOption::NoExec, machine.tasks.clone(), path, options)
+}
+
 fn mount_inner(
     inner: Inner,
     checks: MountOption,

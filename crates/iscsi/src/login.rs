@@ -67,6 +67,39 @@ pub mod status {
     pub const OUT_OF_RESOURCES: u16 = 0x0302;
 }
 
+/// A refused request: the status that the initiator gets, and the reason for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    status: Status,
+    why: &'static str,
+}
+
+impl Refusal {
+    /// A failed authentication.
+    fn unauthenticated(why: &'static str) -> Self {
+        Refusal { status: status::AUTHENTICATION_FAILURE, why }
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        let why = match status {
+            status::INITIATOR_ERROR => "its request is invalid",
+            status::AUTHENTICATION_FAILURE => "the target requires CHAP",
+            status::FORBIDDEN => "the target's initiators= or hosts= do not admit it",
+            status::NOT_FOUND => "there is no such target",
+            status::UNSUPPORTED_VERSION => "it requires a later version of iSCSI",
+            status::TOO_MANY_CONNECTIONS => "a session has one connection",
+            status::MISSING_PARAMETER => "it names no initiator, or no target",
+            status::UNSUPPORTED_SESSION_TYPE => "its type of session is unknown",
+            status::NO_SESSION => "it wants to join a session that does not exist",
+            status::INVALID_DURING_LOGIN => "it sent another request during the login",
+            _ => "the target fails",
+        };
+        Refusal { status, why }
+    }
+}
+
 /// Whether an initiator may use a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
@@ -146,6 +179,9 @@ pub struct Login {
     first: Option<([u8; 6], u32, u16)>,
     text: Vec<u8>,
     names: Option<Names>,
+    /// Initiator and target as the first request names them, whether or not they are valid.
+    claimed: [Option<String>; 2],
+    refusal: Option<Refusal>,
     parameters: Parameters,
     /// Operational keys that were answered.
     answered: Vec<String>,
@@ -165,6 +201,8 @@ impl Login {
             first: None,
             text: Vec::new(),
             names: None,
+            claimed: [None, None],
+            refusal: None,
             parameters: Parameters::default(),
             answered: Vec::new(),
             declared: false,
@@ -185,8 +223,9 @@ impl Login {
         out.set_word(32, bhs.cmd_sn().wrapping_add(directory.window()).wrapping_sub(1));
         self.stat_sn = self.stat_sn.wrapping_add(1);
         let (next, text) = match granted {
-            Err(status) => {
-                let [class, detail] = status.to_be_bytes();
+            Err(refusal) => {
+                let [class, detail] = refusal.status.to_be_bytes();
+                self.refusal = Some(refusal);
                 out = out.with_byte(36, class).with_byte(37, detail);
                 (Next::Close, Vec::new())
             }
@@ -203,6 +242,15 @@ impl Login {
         };
         out.set_data_bytes(text.len());
         Step { bhs: out, text, next }
+    }
+
+    /// Why the last request was refused, and who sent it, for the log; `None` if it was not.
+    pub fn refusal(&self) -> Option<String> {
+        let Refusal { status, why } = self.refusal?;
+        let [initiator, target] = self.claimed.each_ref().map(|name| name.as_deref().map(quoted));
+        let initiator = initiator.unwrap_or_else(|| "an initiator without a name".to_owned());
+        let target = target.map_or_else(|| "for discovery".to_owned(), |target| format!("to target {target}"));
+        Some(format!("{initiator}, {target}: {why} (status {status:04x})"))
     }
 
     fn established(&self, bhs: &Bhs) -> Next {
@@ -228,25 +276,26 @@ impl Login {
         bhs: &Bhs,
         text: &[u8],
         reply: &mut Keys,
-    ) -> Result<Option<u8>, Status> {
+    ) -> Result<Option<u8>, Refusal> {
         self.steps += 1;
         self.check_header(directory, bhs)?;
         if self.steps > MAX_STEPS || self.text.len() + text.len() > MAX_TEXT_BYTES {
-            return Err(status::INITIATOR_ERROR);
+            return Err(status::INITIATOR_ERROR.into());
         }
         self.text.extend_from_slice(text);
         let transits = bhs.has(FLAG_FINAL);
         if bhs.has(FLAG_CONTINUE) {
-            return if transits { Err(status::INITIATOR_ERROR) } else { Ok(None) };
+            return if transits { Err(status::INITIATOR_ERROR.into()) } else { Ok(None) };
         }
         let keys = Keys::decode(&std::mem::take(&mut self.text)).ok_or(status::INITIATOR_ERROR)?;
         if self.names.is_none() {
+            self.claimed = ["InitiatorName", "TargetName"].map(|key| keys.get(key).map(str::to_owned));
             self.names = Some(self.named(directory, &keys)?);
             if self.names.as_ref().is_some_and(|names| names.target.is_some()) {
                 reply.push("TargetPortalGroupTag", PORT_GROUP.to_string());
             }
         } else if NAMES.iter().any(|key| keys.get(key).is_some()) {
-            return Err(status::INITIATOR_ERROR);
+            return Err(status::INITIATOR_ERROR.into());
         }
         let stage = bhs.flags() >> 2 & 3;
         if stage == SECURITY {
@@ -263,50 +312,50 @@ impl Login {
         if is_complete {
             return Ok(Some(wanted));
         }
-        if stage == SECURITY { Ok(None) } else { Err(status::AUTHENTICATION_FAILURE) }
+        if stage == SECURITY { Ok(None) } else { Err(status::AUTHENTICATION_FAILURE.into()) }
     }
 
     /// Checks version, identity and stage.
-    fn check_header(&mut self, directory: &dyn Directory, bhs: &Bhs) -> Result<(), Status> {
+    fn check_header(&mut self, directory: &dyn Directory, bhs: &Bhs) -> Result<(), Refusal> {
         if bhs.opcode() != opcode::LOGIN || !bhs.is_immediate() {
-            return Err(status::INVALID_DURING_LOGIN);
+            return Err(status::INVALID_DURING_LOGIN.into());
         }
         if bhs.0[3] > 0 {
-            return Err(status::UNSUPPORTED_VERSION);
+            return Err(status::UNSUPPORTED_VERSION.into());
         }
         let isid: [u8; 6] = std::array::from_fn(|at| bhs.0[8 + at]);
         let tsih = u16::from_be_bytes([bhs.0[14], bhs.0[15]]);
         let identity = (isid, bhs.itt(), u16::from_be_bytes([bhs.0[20], bhs.0[21]]));
         if *self.first.get_or_insert(identity) != identity {
-            return Err(status::INITIATOR_ERROR);
+            return Err(status::INITIATOR_ERROR.into());
         }
         if tsih != 0 {
             let is_known = directory.has_session(tsih, isid);
-            return Err(if is_known { status::TOO_MANY_CONNECTIONS } else { status::NO_SESSION });
+            return Err(if is_known { status::TOO_MANY_CONNECTIONS } else { status::NO_SESSION }.into());
         }
         let csg = bhs.flags() >> 2 & 3;
         let nsg = bhs.flags() & 3;
         let is_stage = csg == SECURITY || csg == OPERATIONAL;
         let is_next = !bhs.has(FLAG_FINAL) || nsg > csg && nsg != 2;
         if !is_stage || !is_next || *self.stage.get_or_insert(csg) != csg {
-            return Err(status::INITIATOR_ERROR);
+            return Err(status::INITIATOR_ERROR.into());
         }
         Ok(())
     }
 
     /// Initiator and target of the first request.
-    fn named(&self, directory: &dyn Directory, keys: &Keys) -> Result<Names, Status> {
+    fn named(&self, directory: &dyn Directory, keys: &Keys) -> Result<Names, Refusal> {
         let initiator = keys.get("InitiatorName").ok_or(status::MISSING_PARAMETER)?;
         if !is_name(initiator) {
-            return Err(status::INITIATOR_ERROR);
+            return Err(status::INITIATOR_ERROR.into());
         }
         let initiator = initiator.to_owned();
         match (keys.get("SessionType").unwrap_or("Normal"), keys.get("TargetName")) {
             ("Discovery", None) => Ok(Names { initiator, target: None, chap: None }),
-            ("Normal", None) => Err(status::MISSING_PARAMETER),
+            ("Normal", None) => Err(status::MISSING_PARAMETER.into()),
             ("Normal", Some(target)) => match directory.admission(&initiator, target) {
-                Admission::NotFound => Err(status::NOT_FOUND),
-                Admission::Forbidden => Err(status::FORBIDDEN),
+                Admission::NotFound => Err(status::NOT_FOUND.into()),
+                Admission::Forbidden => Err(status::FORBIDDEN.into()),
                 Admission::Admitted(chap) => {
                     let mut random = [0; 33];
                     self.entropy.fill(&mut random);
@@ -314,17 +363,20 @@ impl Login {
                     Ok(Names { initiator, target: Some(target.to_owned()), chap })
                 }
             },
-            ("Discovery", Some(_)) => Err(status::INITIATOR_ERROR),
-            _ => Err(status::UNSUPPORTED_SESSION_TYPE),
+            ("Discovery", Some(_)) => Err(status::INITIATOR_ERROR.into()),
+            _ => Err(status::UNSUPPORTED_SESSION_TYPE.into()),
         }
     }
 
-    fn security(&mut self, keys: &Keys, reply: &mut Keys) -> Result<(), Status> {
+    fn security(&mut self, keys: &Keys, reply: &mut Keys) -> Result<(), Refusal> {
         let chap = self.names.as_mut().and_then(|names| names.chap.as_mut());
         if let Some(methods) = keys.get("AuthMethod") {
-            let method = if chap.is_some() { "CHAP" } else { "None" };
+            let (method, why) = match chap {
+                Some(_) => ("CHAP", "it does not offer CHAP, which the target requires"),
+                None => ("None", "it insists on authentication where there is none: let it offer None, too"),
+            };
             if !methods.split(',').any(|offered| offered == method) {
-                return Err(status::AUTHENTICATION_FAILURE);
+                return Err(Refusal::unauthenticated(why));
             }
             reply.push("AuthMethod", method);
         }
@@ -337,14 +389,14 @@ impl Login {
         Ok(())
     }
 
-    fn operational(&mut self, keys: &Keys, reply: &mut Keys) -> Result<(), Status> {
+    fn operational(&mut self, keys: &Keys, reply: &mut Keys) -> Result<(), Refusal> {
         let is_discovery = self.names.as_ref().is_some_and(|names| names.target.is_none());
         if self.names.as_ref().is_some_and(|names| names.chap.as_ref().is_some_and(|chap| !chap.is_done())) {
-            return Err(status::AUTHENTICATION_FAILURE);
+            return Err(status::AUTHENTICATION_FAILURE.into());
         }
         for (key, value) in keys.iter().filter(|(key, _)| !NAMES.contains(key)) {
             if self.answered.iter().any(|known| known == key) {
-                return Err(status::INITIATOR_ERROR);
+                return Err(status::INITIATOR_ERROR.into());
             }
             self.answered.push(key.to_owned());
             match negotiation::answer(key, value, is_discovery, &mut self.parameters) {
@@ -359,6 +411,12 @@ impl Login {
         }
         Ok(())
     }
+}
+
+/// A name that a client sent, in quotes, without control characters, not longer than names are.
+fn quoted(name: &str) -> String {
+    let name: String = name.chars().take(MAX_NAME_BYTES).collect();
+    format!("'{}'", name.escape_debug())
 }
 
 /// Whether a text can be a name: printable, without separators of stored lists.

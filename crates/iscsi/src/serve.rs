@@ -173,8 +173,8 @@ async fn log_in(
                 continue;
             }
             Next::Close => {
-                let status = step.bhs.word(36) >> 16;
-                tracing::info!(peer = %handle.peer(), "login refused with status {status:04x}");
+                let why = login.refusal().unwrap_or_default();
+                tracing::warn!(peer = %handle.peer(), "login refused: {why}");
                 return send_step(writer, step).await.map(|()| None);
             }
             Next::Session(established) => *established,

@@ -121,6 +121,23 @@ fn yes_no(yes: bool) -> String {
     if yes { "yes" } else { "no" }.into()
 }
 
+/// Hosts and users that may use a share, and whether lists show it.
+fn access_lines(share: &Share) -> Lines {
+    let mut lines = Lines::new();
+    if !share.hosts_allow.is_empty() {
+        lines.push(("hosts allow", share.hosts_allow.join(" ")));
+        // Else this machine is always admitted.
+        lines.push(("hosts deny", "ALL".into()));
+    }
+    if share.hidden {
+        lines.push(("browseable", "no".into()));
+    }
+    if !share.users.is_empty() {
+        lines.push(("valid users", share.users.join(" ")));
+    }
+    lines
+}
+
 fn share_lines(global: &Global<'_>, share: &Share) -> Lines {
     let path = share.path.display().to_string();
     let mut modules = Vec::new();
@@ -189,12 +206,7 @@ fn share_lines(global: &Global<'_>, share: &Share) -> Lines {
         // The dataset finds other spellings itself, so that smbd does not read whole directories for a missing name.
         lines.push(("case sensitive", "yes".into()));
     }
-    if !share.hosts_allow.is_empty() {
-        lines.push(("hosts allow", share.hosts_allow.join(" ")));
-    }
-    if !share.users.is_empty() {
-        lines.push(("valid users", share.users.join(" ")));
-    }
+    lines.extend(access_lines(share));
     lines.push(("vfs objects", modules.join(" ")));
     lines.extend(of_modules);
     lines

@@ -46,7 +46,7 @@ impl Directories {
         self.runtime.join("logons")
     }
 
-    /// The mount that smbd serves.
+    /// The directory of the mounts that smbd serves.
     pub fn mount(&self) -> PathBuf {
         self.runtime.join("mnt")
     }
@@ -82,17 +82,35 @@ impl Directories {
         }
     }
 
-    /// Makes the directories. `mnt` is left alone: it may be a mount.
+    /// Makes the directories.
     pub fn create(&self) -> Result<(), SmbError> {
         let is_root = rustix::process::geteuid().is_root();
         for path in [&self.state, &self.runtime] {
             make_private(path, if is_root { PASSABLE_MODE } else { DIRECTORY_MODE })?;
+            if is_root {
+                make_passable(path)?;
+            }
         }
+        make_private(&self.mount(), if is_root { PASSABLE_MODE } else { DIRECTORY_MODE })?;
         make_private(&self.state.join("private"), DIRECTORY_MODE)?;
         for name in ["lock", "state", "cache", "pid", "ncalrpc", "log"] {
             make_private(&self.runtime.join(name), if is_root { SEARCHABLE_MODE } else { DIRECTORY_MODE })?;
         }
         Ok(())
+    }
+}
+
+/// Makes the parent of a directory, if it is root's alone, passable for smbd, which acts as an SMB user: the files in it have
+/// modes of their own.
+fn make_passable(path: &Path) -> Result<(), SmbError> {
+    let Some(above) = path.parent() else { return Ok(()) };
+    match std::fs::symlink_metadata(above) {
+        Ok(found) if found.is_dir() && found.uid() == 0 && found.mode() & 0o777 == DIRECTORY_MODE => {
+            let passable = std::fs::Permissions::from_mode(PASSABLE_MODE);
+            std::fs::set_permissions(above, passable).map_err(|why| SmbError::file(above, why))
+        }
+        // It is passable, or has a mode of the administrator's choice.
+        _ => Ok(()),
     }
 }
 
@@ -133,6 +151,8 @@ fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<bool, SmbError> {
         .mode(mode)
         .open(&beside)
         .map_err(|why| SmbError::file(&beside, why))?;
+    // Whatever the umask of this process is.
+    file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed)?;
     file.write_all(contents).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&beside, path).map_err(failed)?;
     Ok(true)

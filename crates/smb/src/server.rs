@@ -117,16 +117,20 @@ impl Samba {
         Ok(Samba { address, core, stop, supervisor: Mutex::new(Some(supervisor)), _reserved: reserved })
     }
 
-    /// Replaces the shares; the server reloads its configuration if it changes. Returns whether it did.
+    /// Replaces the shares; the server reloads its configuration if it changes. Returns whether it did. Connections to a
+    /// share that is gone, or is another one now, end: the clients connect again as far as they may.
     ///
     /// # Errors
     /// If a share is invalid: then the old ones remain. If the server cannot be reached.
     pub async fn set_shares(&self, shares: Vec<Share>) -> Result<bool, SmbError> {
         let mut current = self.core.shares.lock().await;
         let changed = self.core.write_configuration(&shares)?;
-        *current = shares;
+        let before = std::mem::replace(&mut *current, shares);
         if changed {
             self.core.reload().await?;
+        }
+        for share in before.iter().filter(|share| !current.contains(share)) {
+            self.core.close_share(&share.name).await?;
         }
         Ok(changed)
     }
@@ -335,8 +339,18 @@ impl Core {
     }
 
     async fn reload(&self) -> Result<(), SmbError> {
+        self.control(&["reload-config"]).await
+    }
+
+    /// Ends the connections to a share.
+    async fn close_share(&self, name: &str) -> Result<(), SmbError> {
+        self.control(&["close-share", name]).await
+    }
+
+    /// Sends the server a message.
+    async fn control(&self, message: &[&str]) -> Result<(), SmbError> {
         let mut command = run::command(&self.programs.smbcontrol);
-        command.arg("--configfile").arg(self.directories().configuration()).args(["smbd", "reload-config"]);
+        command.arg("--configfile").arg(self.directories().configuration()).arg("smbd").args(message);
         run::output(&self.machine.clock, &mut command, None, CONTROL_TIME).await.map(drop)
     }
 }

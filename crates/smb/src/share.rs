@@ -50,6 +50,8 @@ pub struct Share {
     pub nfs4_acls: bool,
     /// Hosts and networks that may connect; all if empty.
     pub hosts_allow: Vec<String>,
+    /// Whether lists of the shares leave it out.
+    pub hidden: bool,
     /// Users that may connect; all if empty.
     pub users: Vec<String>,
 }

@@ -17,7 +17,18 @@ use weir_daemon::admin::Frame;
 /// to run, because it is closing the pool, can be tried again.
 pub fn ask(call: &Call, remote: &RemoteProcess) -> Result<u8, Failure> {
     let mut begun = false;
-    call.machine()?.block_on(converse(call, remote, &mut begun)).map_err(|error| unanswered(remote, begun, &error))
+    let asked = converse(call, remote, &mut begun, show);
+    call.machine()?.block_on(asked).map_err(|error| unanswered(remote, begun, &error))
+}
+
+/// Like [`ask`], and drops the output.
+///
+/// # Errors
+/// As [`ask`].
+pub fn tell(call: &Call, remote: &RemoteProcess) -> Result<u8, Failure> {
+    let mut begun = false;
+    let asked = converse(call, remote, &mut begun, |_| ());
+    call.machine()?.block_on(asked).map_err(|error| unanswered(remote, begun, &error))
 }
 
 /// Sends a command to another process, which carries it out.
@@ -81,7 +92,7 @@ async fn answer(stream: &mut UnixStream, wanted: Input) -> io::Result<()> {
     write_frame(stream, &Frame::Input(read)).await
 }
 
-async fn converse(call: &Call, remote: &RemoteProcess, begun: &mut bool) -> io::Result<u8> {
+async fn converse(call: &Call, remote: &RemoteProcess, begun: &mut bool, show: impl Fn(&Line)) -> io::Result<u8> {
     let mut stream = connect(remote).await?;
     let mut caller = call.caller.clone();
     if caller.dirs.is_none() && !remote.is_daemon {

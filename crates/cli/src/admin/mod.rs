@@ -25,7 +25,7 @@ mod client;
 mod served_pool;
 mod server;
 
-pub use client::{ask, send};
+pub use client::{ask, send, tell};
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::AdminSocket;
 
@@ -99,6 +99,11 @@ fn listeners() -> Vec<u32> {
         }
     }
     out.into_iter().collect()
+}
+
+/// The processes that listen on a socket of this user.
+pub fn servers() -> Vec<RemoteProcess> {
+    listeners().into_iter().filter_map(remote_process).collect()
 }
 
 /// Devices of the pools that other processes of this user have open.

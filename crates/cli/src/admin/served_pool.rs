@@ -1,5 +1,7 @@
 //! A pool that this process has open, as seen by commands that other processes send.
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
+use crate::automount::AutoMounts;
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks};
 use crate::mounts::Mounts;
@@ -8,6 +10,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use weir_admin::Host;
 use weir_daemon::{Exports, Service};
@@ -15,6 +18,9 @@ use weir_engine::Engine;
 use weir_engine::scrub::ScanLimits;
 use weir_machine::{Machine, Request};
 use weir_pool::{FoundPool, VdevConfig};
+
+/// Time for the mounts of a pool to end when it is closed.
+const UNMOUNT_TIME: Duration = Duration::from_secs(5);
 
 /// An administrator's request to close the pool, and how to close it.
 pub struct CloseMode {
@@ -36,6 +42,8 @@ pub struct ServedPool {
     /// Mounts of single file systems.
     pub mounts: Mounts,
     front: OnceLock<Arc<Exports>>,
+    /// Mounts that the process makes by itself, if it does.
+    automounts: OnceLock<Arc<AutoMounts>>,
     /// The servers whose clients use the pool, of a process with several pools.
     service: OnceLock<Weak<Service>>,
     close_requests: mpsc::Sender<CloseMode>,
@@ -99,6 +107,7 @@ impl ServedPool {
             added,
             mounts: Mounts::default(),
             front: OnceLock::new(),
+            automounts: OnceLock::new(),
             service: OnceLock::new(),
             close_requests,
             renewals: AtomicU64::new(0),
@@ -164,15 +173,64 @@ impl ServedPool {
         users.into_iter().flatten().map(|(protocol, host)| format!("{} {host}", protocol.name())).collect()
     }
 
+    /// Reads the connections of other processes, for [`ServedPool::clients`].
+    pub async fn refresh_clients(&self) {
+        if let Some(service) = self.service.get().and_then(Weak::upgrade) {
+            service.refresh().await;
+        }
+    }
+
+    /// Reads the users with secrets again: what they may use is shared with them from now on.
+    pub fn renew_users(&self) {
+        if let Some(service) = self.service.get().and_then(Weak::upgrade) {
+            service.renew_users();
+        }
+    }
+
     /// Updates the exports to the current datasets.
     ///
     /// # Errors
     /// Errors of reading the datasets.
-    pub async fn renew(&self) -> Result<(), Failure> {
+    pub async fn renew(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(front) = self.front.get() else { return Ok(()) };
         front.renew(&Request::internal("renew")).await?;
+        if let Some(service) = self.service.get().and_then(Weak::upgrade) {
+            service.settle().await;
+        }
+        self.renew_mounts().await;
         self.renewals.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// From now on, file systems are mounted as their properties say; those that there are already only if `now`.
+    pub async fn mount_automatically(self: &Arc<Self>, now: bool) {
+        let Some(front) = self.front() else { return };
+        // A process decides once whether it mounts.
+        let _ = self.automounts.set(Arc::default());
+        if now {
+            return self.renew_mounts().await;
+        }
+        let (Some(automounts), pool) = (self.automounts.get().cloned(), self.clone()) else { return };
+        let known = tokio::task::spawn_blocking(move || automounts.know(&pool, &front)).await;
+        if let Ok(Err(failure)) = known {
+            tracing::warn!("pool '{}': {failure}", self.engine.name());
+        }
+    }
+
+    async fn renew_mounts(self: &Arc<Self>) {
+        let (Some(automounts), Some(front)) = (self.automounts.get().cloned(), self.front()) else { return };
+        let pool = self.clone();
+        // The kernel asks this process while it mounts. A task that failed has logged why.
+        let _done = tokio::task::spawn_blocking(move || automounts.renew(&pool, &front)).await;
+    }
+
+    /// Unmounts all file systems, whether they are in use or not; at the latest after 5 s the caller goes on.
+    pub async fn unmount_all(self: &Arc<Self>) {
+        let pool = self.clone();
+        let unmounting = tokio::task::spawn_blocking(move || pool.mounts.unmount_all());
+        if tokio::time::timeout(UNMOUNT_TIME, unmounting).await.is_err() {
+            tracing::warn!("pool '{}': a mount does not end: another mount namespace has it", self.engine.name());
+        }
     }
 
     /// Number of times that the exports were brought up to date; it changes whenever they may have changed.

@@ -22,7 +22,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
-use weir_admin::{Answer, Author, Command, Refusal, RefusalKind};
+use weir_admin::{Action, Answer, Author, Command, Refusal, RefusalKind};
 use weir_daemon::admin::{Caller, Frame, HEADER_BYTES, MAX_ANSWER_BYTES};
 
 /// Maximum number of concurrent commands; further ones wait for one of them to end.
@@ -210,6 +210,11 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
             return Answer::Refused(Refusal::new(RefusalKind::Name, format!("not a command of this version: {error}")));
         }
     };
+    if let Some(daemon) = process.daemon()
+        && let Err(why) = daemon.until_opened(&command.pool).await
+    {
+        return Answer::Refused(Refusal::new(RefusalKind::Pool, why));
+    }
     let Some(served_pool) = process.named(&command.pool) else {
         if let Some(daemon) = process.daemon() {
             return daemon.carry_out_without_pool(&command).into();
@@ -217,6 +222,9 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
         let why = format!("process {} does not have pool '{}' open", std::process::id(), command.pool);
         return Answer::Refused(Refusal::new(RefusalKind::OtherPool, why));
     };
+    if matches!(command.action, Action::Process(_)) {
+        served_pool.refresh_clients().await;
+    }
     let (uid, gid) = ids;
     let mut author = Author { uid, gid, now: now(), command: command.line.clone() };
     let done = command.run(&ServingHost(served_pool.clone()), &mut author).await;

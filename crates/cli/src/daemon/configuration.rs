@@ -5,6 +5,8 @@
 //! nfs_port = 2049
 //! nbd_port = 10809
 //! iscsi_port = 3260
+//! smb_port = 445
+//! mounts = true
 //! arc_max = "8G"
 //! dirty_max = "1G"
 //! slow_io = 30
@@ -37,6 +39,10 @@ pub struct Configuration {
     pub nbd_port: Option<u16>,
     /// Port of iSCSI.
     pub iscsi_port: Option<u16>,
+    /// Port of SMB.
+    pub smb_port: Option<u16>,
+    /// Whether file systems are mounted at their mount points.
+    pub mounts: Option<bool>,
     /// Maximum size of the ARC of each pool.
     pub arc_max: Option<String>,
     /// Maximum amount of dirty data of each pool.
@@ -94,6 +100,7 @@ mod tests {
         let toml: Vec<&str> = example.iter().copied().filter(|line| line.contains(" = ")).collect();
         let parsed = Configuration::parse(&toml.join("\n")).unwrap();
         assert_eq!((parsed.nfs_port, parsed.nbd_port), (Some(2049), Some(10_809)));
+        assert_eq!((parsed.smb_port, parsed.mounts), (Some(445), Some(true)));
         assert_eq!(parsed.pool_dirs, Some(vec!["/srv/disks".into()]));
         assert_eq!(Configuration::parse("").unwrap(), Configuration::default());
     }

@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::notify::Notifier;
+use super::opening::{OpeningGuard, OpeningPool, OpeningPools};
 use super::pool_log;
 use super::remembered::RememberedPools;
 use super::run::Settings;
@@ -17,8 +18,10 @@ use crate::limits::Limits;
 use crate::locks::Locks;
 use crate::process::PoolProcess;
 use crate::writable::WritablePool;
+use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -33,6 +36,8 @@ use weir_pool::PoolError;
 const DISCONNECT_TIME: Duration = Duration::from_secs(5);
 /// Interval in which it checks them.
 const DISCONNECT_POLL: Duration = Duration::from_millis(10);
+/// Maximum time that a command waits for a pool that is being opened.
+const OPENING_TIME: Duration = Duration::from_secs(60);
 /// Maximum time for the last txgs of all pools when the daemon stops.
 const LAST_TXG_TIME: Duration = Duration::from_secs(20);
 
@@ -53,6 +58,8 @@ pub struct Daemon {
     pub process: Arc<PoolProcess>,
     /// Pools of the cache file that are not open.
     pub remembered: RememberedPools,
+    /// Pools that are being opened.
+    pub opening: Arc<OpeningPools>,
     /// Time of the start.
     pub started: Nanos,
     /// The service manager.
@@ -83,6 +90,7 @@ impl Daemon {
             machine: machine.clone(),
             process: PoolProcess::new(machine),
             remembered: RememberedPools::default(),
+            opening: Arc::default(),
             started: machine.clock.now(),
             notifier: Notifier::from_env(),
             settings: Mutex::new(settings),
@@ -126,11 +134,39 @@ impl Daemon {
         place.file().map_or(Ok(()), |file| file.put(&pool.engine))
     }
 
-    /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file.
+    /// Begins to open a pool that a command names. `None`: another task is opening it.
+    pub fn begin_opening(&self, guid: u64, name: &str) -> Option<OpeningGuard> {
+        let pool = OpeningPool { name: name.to_owned(), since: self.machine.clock.now() };
+        self.opening.begin(guid, pool, || true)
+    }
+
+    /// Waits while a pool with this name or GUID is being opened, at most [`OPENING_TIME`].
+    ///
+    /// # Errors
+    /// If it is not open by then.
+    pub async fn until_opened(&self, name: &str) -> Result<(), String> {
+        let late = self.machine.clock.sleep(OPENING_TIME);
+        match select(pin!(self.opening.until_opened(name)), pin!(late)).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(_) => Err(format!(
+                "the pool is still being opened, and nothing was changed; 'weir daemon status' shows for how long \
+                 (waited {} s)",
+                OPENING_TIME.as_secs()
+            )),
+        }
+    }
+
+    /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file. Its file systems
+    /// are mounted now if `mounts`, and otherwise those that are created later.
     ///
     /// # Errors
     /// If its datasets cannot be read; then it is closed again.
-    pub async fn adopt(self: &Arc<Self>, writable: WritablePool, place: CachePlace) -> Result<(), Failure> {
+    pub async fn adopt(
+        self: &Arc<Self>,
+        writable: WritablePool,
+        place: CachePlace,
+        mounts: bool,
+    ) -> Result<(), Failure> {
         let Ok((engine, locks)) = writable.into_engine() else { return Ok(()) };
         let _one_at_a_time = self.changing.lock().await;
         let name = engine.name();
@@ -150,6 +186,11 @@ impl Daemon {
         self.share_memory();
         pool_log::start(&pool);
         pool.go_on_scrubbing();
+        let wants_mounts = lock(&self.settings).mounts;
+        if wants_mounts {
+            crate::automount::unmount_stale(&name);
+            pool.mount_automatically(mounts).await;
+        }
         tracing::info!("pool '{name}' opened ({guid})");
         Ok(())
     }
@@ -187,7 +228,8 @@ impl Daemon {
         let service = Service::start_with(&self.machine, &exports, &options).await;
         let service = Arc::new(service.map_err(|error| Failure::failed(format!("weir daemon: {error}")))?);
         pools.iter().for_each(|pool| pool.set_service(&service));
-        for server in service.protocols() {
+        // smbd begins to listen with the first share.
+        for server in service.protocols().iter().filter(|server| server.protocol() != weir_machine::Protocol::Smb) {
             tracing::info!(protocol = server.protocol().name(), "listening on {}", server.address());
         }
         service.notices().iter().for_each(|notice| tracing::info!("{notice}"));
@@ -204,8 +246,10 @@ impl Daemon {
         if self.process.named(&guid.to_string()).is_none() {
             return Err("it is closed already".to_owned());
         }
+        pool.unmount_all().await;
         if let Some(service) = self.service.get() {
             service.remove(guid);
+            service.settle().await;
         }
         let until = self.machine.clock.now() + DISCONNECT_TIME;
         while pool.has_open_files() && self.machine.clock.now() < until {
@@ -297,6 +341,7 @@ impl Daemon {
     /// The last txg of a pool when the daemon stops. All pools end at the same time, so no lock is taken.
     async fn end(&self, pool: &Arc<ServedPool>) -> Result<(), String> {
         let name = pool.engine.name();
+        pool.unmount_all().await;
         let done = tokio::time::timeout(LAST_TXG_TIME, pool.engine.stop()).await;
         self.process.remove(pool.guid());
         log_totals(pool);
@@ -331,7 +376,8 @@ fn log_closed(name: &str, how: Closing, done: &Result<(), PoolError>) {
 fn log_totals(pool: &ServedPool) {
     let accounts = pool.engine.cache.accounts();
     let name = pool.engine.name();
-    for protocol in [weir_machine::Protocol::Nfs3, weir_machine::Protocol::Nbd] {
+    use weir_machine::Protocol::{Iscsi, Nbd, Nfs3, Smb};
+    for protocol in [Nfs3, Nbd, Iscsi, Smb] {
         let served = accounts.protocol(protocol);
         if served.requests > 0 {
             tracing::info!("pool '{name}': {}", summary(protocol.name(), &served));
@@ -364,17 +410,26 @@ impl Daemon {
     pub async fn reload(self: &Arc<Self>) -> Result<Vec<String>, Failure> {
         let new = (self.reload_settings)()?;
         let mut lines = Vec::new();
+        let service_options = new.service.clone();
         {
             let mut settings = lock(&self.settings);
-            if !new.service.has_addresses_of(&settings.service) || new.log != settings.log {
-                lines.push("addresses, ports and log change when the daemon is started again".to_owned());
+            if new.log != settings.log {
+                lines.push("the log changes when the daemon is started again".to_owned());
             }
             *settings = new;
+        }
+        if let Some(service) = self.service() {
+            // No pool comes or goes meanwhile.
+            let _one_at_a_time = self.changing.lock().await;
+            lines.extend(service.rebind(&service_options).await);
         }
         self.share_memory();
         self.remember()?;
         lines.extend(self.open_remembered(true).await);
         self.process.renew().await?;
+        if let Some(service) = self.service() {
+            service.renew_users();
+        }
         Ok(lines)
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! - `configuration`: the one TOML file
 //! - `keeper`: pools that are opened, served and closed, while others are served
+//! - `opening`: pools that are being opened now
 //! - `remembered`: pools of the cache file, imported at the start, and later if their devices appear
 //! - `pool_log`: log lines about devices and exports
 //! - `run`: start, signals, end
@@ -23,12 +24,14 @@
 mod configuration;
 mod keeper;
 mod notify;
+mod opening;
 mod pool_log;
 mod remembered;
 mod run;
 mod status;
 
 pub use keeper::Daemon;
+pub use opening::OpeningGuard;
 
 use crate::admin;
 use crate::args::CommandLine;
@@ -65,6 +68,8 @@ enum DaemonCommand {
     Status(StatusArgs),
     Reload(ReloadArgs),
     Stop(StopArgs),
+    #[command(hide = true)]
+    Renew(RenewArgs),
 }
 
 /// Show pools, exports, clients, memory limits and ports of the daemon.
@@ -79,6 +84,11 @@ pub struct StatusArgs {
 #[derive(Debug, Parser)]
 #[command(name = "weir daemon reload", override_usage = "weir daemon reload")]
 pub struct ReloadArgs {}
+
+/// Read the CHAP users again, and bring the shares up to date; 'weir user' sends it to every process that serves.
+#[derive(Debug, Parser)]
+#[command(name = "weir daemon renew", override_usage = "weir daemon renew")]
+pub struct RenewArgs {}
 
 /// Stop the daemon, and wait until its pools are closed.
 #[derive(Debug, Parser)]
@@ -131,6 +141,11 @@ fn ask(call: &Call, command: &DaemonCommand) -> Result<u8, Failure> {
 /// Runs a command of another process in this one, which should be the daemon.
 pub fn carry_out(call: &Call, args: &DaemonArgs) -> u8 {
     let daemon = call.process().and_then(|process| process.daemon());
+    if let Some(DaemonCommand::Renew(_)) = &args.command {
+        // `weir serve` shares, too.
+        call.served_pools().iter().for_each(|pool| pool.renew_users());
+        return 0;
+    }
     let done = match (daemon, &args.command) {
         (Some(daemon), Some(DaemonCommand::Status(args))) => status::show(call, &daemon, args),
         (Some(daemon), Some(DaemonCommand::Reload(_))) => call.machine().and_then(|machine| {

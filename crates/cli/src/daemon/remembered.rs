@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::keeper::Daemon;
+use super::opening::OpeningPool;
 use crate::cache_file::{CacheFile, CachePlace, CachedPool};
 use crate::failure::Failure;
 use crate::limits::Limits;
@@ -22,7 +23,7 @@ use weir_pool::{assemble, scan};
 pub struct MissingPool {
     /// The pool in the cache file.
     pub cached: CachedPool,
-    /// Why it could not be opened; empty before the first attempt.
+    /// Why it could not be opened; empty before the first attempt has ended.
     pub why: String,
     /// Devices of the pool that existed at the last attempt.
     present: BTreeSet<PathBuf>,
@@ -40,6 +41,11 @@ impl RememberedPools {
     /// Number of pools.
     pub fn len(&self) -> usize {
         self.pools().len()
+    }
+
+    /// Whether a pool is among them.
+    fn contains(&self, guid: u64) -> bool {
+        self.pools().contains_key(&guid)
     }
 
     /// Their GUIDs.
@@ -96,7 +102,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Carries out a command on a pool that is not open: an export removes it from the cache file.
+    /// Carries out a command on a pool that is not open, and is not being opened: an export removes it from the cache file.
     ///
     /// # Errors
     /// All other commands are refused, with the reason why the pool is not open.
@@ -113,9 +119,13 @@ impl Daemon {
             return Err(Refusal::new(RefusalKind::Pool, format!("the pool is not open: {}", missing.why)));
         };
         let guid = missing.cached.guid;
-        let forgotten = CacheFile::usual().map_or(Ok(()), |file| file.remove(guid));
+        let forgotten = self.opening.unless_opening(guid, || {
+            self.remembered.remove(guid);
+            CacheFile::usual().map_or(Ok(()), |file| file.remove(guid))
+        });
+        let again = || Refusal::new(RefusalKind::Pool, "the pool is being opened again: try once more");
+        let forgotten = forgotten.ok_or_else(again)?;
         forgotten.map_err(|failure| Refusal::new(RefusalKind::Pool, failure.line))?;
-        self.remembered.remove(guid);
         self.expect_remembered();
         tracing::info!("pool '{}' ({guid}) is not remembered any more", missing.cached.name);
         Ok(Outcome::Changed)
@@ -135,6 +145,11 @@ impl Daemon {
 
     /// Tries to open a remembered pool; returns a line about the outcome.
     async fn attempt(self: Arc<Self>, pool: CachedPool) -> String {
+        let guid = pool.guid;
+        let opening = OpeningPool { name: pool.name.clone(), since: self.machine.clock.now() };
+        let Some(_opening) = self.opening.begin(guid, opening, || self.remembered.contains(guid)) else {
+            return format!("pool '{}' is being opened already", pool.name);
+        };
         let opened = self.open(&pool).await;
         let CachedPool { name, guid, .. } = pool;
         let Err(failure) = opened else { return format!("pool '{name}' opened") };
@@ -156,7 +171,7 @@ impl Daemon {
         let pool = pool.clone();
         let opening = tokio::task::spawn_blocking(move || import(machine, &pool, search, limits)).await;
         let writable = opening.unwrap_or_else(|error| Err(Failure::failed(error.to_string())))?;
-        self.adopt(writable, CachePlace::Usual).await
+        self.adopt(writable, CachePlace::Usual, true).await
     }
 }
 

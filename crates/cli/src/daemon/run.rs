@@ -11,6 +11,8 @@ use crate::failure::Failure;
 use crate::limits::{LimitOptions, Limits};
 use crate::log;
 use crate::serve_options::set_daemon_locks;
+use crate::smb::places;
+use crate::smb::serving::default_port;
 use std::fs::{File, TryLockError};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use weir_daemon::protocols::ISCSI_PORT;
+use weir_daemon::smb::Options;
 use weir_daemon::users::ChapUsers;
 use weir_daemon::{ServiceOptions, Sharing};
 use weir_linux::Production;
@@ -37,6 +40,8 @@ pub struct Settings {
     pub service: ServiceOptions,
     /// Memory limits and deadlines.
     pub limits: Limits,
+    /// Whether file systems are mounted at their mount points.
+    pub mounts: bool,
     /// Filter of the log.
     pub log: String,
     /// Directories and devices in which pools are found beside the cache file.
@@ -73,11 +78,16 @@ impl Settings {
             needs_nbd: true,
             ..usual
         };
+        let smb_port = configuration.smb_port.unwrap_or_else(default_port);
+        // Without a directory for it there is no socket for commands, either, which ends the daemon with its own message.
+        let directories = places::of_port(smb_port).ok();
+        service.smb = directories.map(|directories| Options { listen: service.listen, port: smb_port, directories });
         set_daemon_locks(&mut service);
         let log = configuration.log.clone().unwrap_or_else(|| "info".to_owned());
         EnvFilter::try_new(&log).map_err(|error| Failure::failed(format!("{place}log: {error}")))?;
         let pool_dirs = configuration.pool_dirs.clone().unwrap_or_default();
-        Ok(Settings { service, limits, log, pool_dirs })
+        let mounts = configuration.mounts.unwrap_or_else(|| rustix::process::geteuid().is_root());
+        Ok(Settings { service, limits, mounts, log, pool_dirs })
     }
 }
 
@@ -144,6 +154,10 @@ impl Signals {
 async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     let signals = Signals::new()?;
     tracing::info!("weir {} started, process {}; {}", env!("CARGO_PKG_VERSION"), std::process::id(), daemon.limits());
+    // First, so that the first command finds the pools that are going to be opened.
+    if let Err(failure) = daemon.remember() {
+        tracing::error!("no pool is imported: {failure}");
+    }
     let mut socket = AdminSocket::open(&daemon.process)?;
     socket.announce_daemon()?;
     let started = start(daemon).await;
@@ -163,9 +177,6 @@ async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
 
 /// Imports the remembered pools, then starts the listeners.
 async fn start(daemon: &Arc<Daemon>) -> Result<(), Failure> {
-    if let Err(failure) = daemon.remember() {
-        tracing::error!("no pool is imported: {failure}");
-    }
     let opening = tokio::spawn({
         let daemon = daemon.clone();
         async move { daemon.open_remembered(true).await }

@@ -56,16 +56,27 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
         pools.insert(pool.engine.name(), Value::Object(pool_object(call, &pool)?));
     }
     for missing in daemon.remembered.all() {
-        let mut object = Map::new();
-        object.insert("guid".into(), missing.cached.guid.into());
-        object.insert("health".into(), "NOT OPEN".into());
-        object.insert("reason".into(), missing.why.into());
-        pools.insert(missing.cached.name, Value::Object(object));
+        // Between two looks at the tables, it may have been opened.
+        if daemon.process.named(&missing.cached.guid.to_string()).is_some() {
+            continue;
+        }
+        let why = if missing.why.is_empty() { "not tried yet".to_owned() } else { missing.why };
+        pools.insert(missing.cached.name, unopened(missing.cached.guid, "NOT OPEN", why));
+    }
+    for (guid, opening) in daemon.opening.all() {
+        let time = daemon.machine.clock.now().since(opening.since);
+        let mut object = unopened(guid, "OPENING", format!("opening for {}", age(time)));
+        object["opening_s"] = time.as_secs().into();
+        pools.insert(opening.name, object);
     }
     out.insert("pools".into(), Value::Object(pools));
-    let protocols = daemon.service().map(|service| service.protocols().to_vec()).unwrap_or_default();
-    let protocols = protocols.iter().map(|server| (server.protocol().name().to_owned(), protocol_object(&**server)));
-    out.insert("protocols".into(), Value::Object(protocols.collect()));
+    let mut protocols = Map::new();
+    if let Some(service) = daemon.service() {
+        call.machine()?.block_on(service.refresh());
+        let all = service.protocols().into_iter();
+        protocols.extend(all.map(|server| (server.protocol().name().to_owned(), protocol_object(&*server))));
+    }
+    out.insert("protocols".into(), Value::Object(protocols));
     let memory = [
         ("arc_max_bytes", limits.arc_bytes),
         ("dirty_max_bytes", limits.dirty_bytes),
@@ -76,6 +87,15 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
         Value::Object(memory.map(|(name, bytes)| (name.to_owned(), bytes.into())).into_iter().collect()),
     );
     Ok(out)
+}
+
+/// A pool that is not open.
+fn unopened(guid: u64, health: &str, reason: String) -> Value {
+    let mut object = Map::new();
+    object.insert("guid".into(), guid.into());
+    object.insert("health".into(), health.into());
+    object.insert("reason".into(), reason.into());
+    Value::Object(object)
 }
 
 fn pool_object(call: &Call, pool: &ServedPool) -> Result<Map<String, Value>, Failure> {
@@ -95,14 +115,19 @@ fn pool_object(call: &Call, pool: &ServedPool) -> Result<Map<String, Value>, Fai
 fn protocol_object(server: &dyn ProtocolServer) -> Value {
     let mut out = Map::new();
     out.insert("address".into(), server.address().to_string().into());
-    let clients = server.connections().into_iter().map(|connection| {
-        let mut client = Map::new();
-        client.insert("peer".into(), connection.peer.to_string().into());
-        client.insert("uses".into(), connection.used.into());
-        client.insert("connected_s".into(), connection.age.as_secs().into());
-        client.insert("received_bytes".into(), connection.received_bytes.into());
-        client.insert("sent_bytes".into(), connection.sent_bytes.into());
-        Value::Object(client)
+    if let Some(why) = server.problem() {
+        out.insert("problem".into(), why.into());
+    }
+    let clients = server.clients().into_iter().map(|client| {
+        let mut object = Map::new();
+        object.insert("peer".into(), client.peer.into());
+        object.insert("uses".into(), client.uses.into());
+        if let Some(counted) = client.counted {
+            object.insert("connected_s".into(), counted.age.as_secs().into());
+            object.insert("received_bytes".into(), counted.received_bytes.into());
+            object.insert("sent_bytes".into(), counted.sent_bytes.into());
+        }
+        Value::Object(object)
     });
     out.insert("clients".into(), Value::Array(clients.collect()));
     Value::Object(out)
@@ -144,12 +169,18 @@ fn text(call: &Call, status: &Map<String, Value>) {
     }
     for (name, protocol) in status["protocols"].as_object().into_iter().flatten() {
         let clients = protocol["clients"].as_array().map(Vec::as_slice).unwrap_or_default();
-        outln!(call, "{name} on {}: {} connections", field(protocol, "address"), clients.len());
+        match protocol["problem"].as_str() {
+            Some(why) => outln!(call, "{name} on {}: not served: {why}", field(protocol, "address")),
+            None => outln!(call, "{name} on {}: {} connections", field(protocol, "address"), clients.len()),
+        }
         for client in clients {
-            let since = age(Duration::from_secs(client["connected_s"].as_u64().unwrap_or(0)));
-            let [received, sent] = ["received_bytes", "sent_bytes"].map(|name| bytes(client, name));
-            let uses = field(client, "uses");
-            outln!(call, "  {} {uses}, for {since}, received {received}, sent {sent}", field(client, "peer"));
+            let mut line = format!("  {} {}", field(client, "peer"), field(client, "uses"));
+            if let Some(connected_s) = client["connected_s"].as_u64() {
+                let since = age(Duration::from_secs(connected_s));
+                let [received, sent] = ["received_bytes", "sent_bytes"].map(|name| bytes(client, name));
+                line.push_str(&format!(", for {since}, received {received}, sent {sent}"));
+            }
+            outln!(call, "{line}");
         }
     }
 }

@@ -7,8 +7,9 @@
 //!               else ~/.local/state/weir/smb        else /tmp/weir-UID/smb-PORT
 //! ```
 //!
-//! `WEIR_STATE_DIR` and `WEIR_RUNTIME_DIR` replace the parts before `smb`. Root's runtime directory is not below
-//! `/run/weir`, which is for root alone: smbd enters the mount under the identities of SMB users.
+//! In general, they are in the directories of [`crate::directories`]. Root's runtime directory is not in `/run/weir`, which is
+//! for root alone, but beside it: smbd enters the mount under the identities of SMB users. `WEIR_STATE_DIR` and
+//! `WEIR_RUNTIME_DIR` replace the parts before `smb`.
 
 use crate::failure::Failure;
 use std::path::PathBuf;
@@ -22,35 +23,34 @@ fn state() -> Result<PathBuf, Failure> {
     if let Some(path) = variable("WEIR_STATE_DIR") {
         return Ok(path.join("smb"));
     }
-    if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/lib/weir/smb"));
-    }
-    let home = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
-    home.map(|home| home.join("weir/smb")).ok_or_else(|| Failure::failed("set HOME, XDG_STATE_HOME or WEIR_STATE_DIR"))
+    let state = crate::directories::state().map(|state| state.join("smb"));
+    state.ok_or_else(|| Failure::failed("there is no state directory: set HOME, XDG_STATE_HOME or WEIR_STATE_DIR"))
 }
 
 /// Directory of the runtime directories, and what the names in it begin with.
-fn runtime() -> (PathBuf, &'static str) {
-    let uid = rustix::process::geteuid();
-    match variable("WEIR_RUNTIME_DIR") {
-        Some(path) => (path, "smb-"),
-        None if uid.is_root() => (PathBuf::from("/run/weir-smb"), ""),
-        None => match variable("XDG_RUNTIME_DIR") {
-            Some(path) => (path.join("weir"), "smb-"),
-            None => (PathBuf::from(format!("/tmp/weir-{}", uid.as_raw())), "smb-"),
-        },
+fn runtime() -> Result<(PathBuf, &'static str), Failure> {
+    if let Some(path) = variable("WEIR_RUNTIME_DIR") {
+        return Ok((path, "smb-"));
     }
+    let none = || Failure::failed("there is no runtime directory: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR");
+    let own = crate::directories::own_runtime().ok_or_else(none)?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok((own, "smb-"));
+    }
+    let mut beside = own.into_os_string();
+    beside.push("-smb");
+    Ok((PathBuf::from(beside), ""))
 }
 
 /// The directories of the server on a port.
 pub fn of_port(port: u16) -> Result<Directories, Failure> {
-    let (dir, prefix) = runtime();
+    let (dir, prefix) = runtime()?;
     Ok(Directories { state: state()?, runtime: dir.join(format!("{prefix}{port}")) })
 }
 
 /// The directories of all ports that were served since the machine was started, in the order of the ports.
 pub fn all() -> Result<Vec<(u16, Directories)>, Failure> {
-    let (dir, prefix) = runtime();
+    let (dir, prefix) = runtime()?;
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut ports: Vec<u16> = names.filter_map(|name| name.strip_prefix(prefix)?.parse().ok()).collect();

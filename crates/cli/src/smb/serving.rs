@@ -22,6 +22,15 @@ pub struct SmbArgs {
 }
 
 impl SmbArgs {
+    /// Options of a server at this address.
+    ///
+    /// # Errors
+    /// If the port is none, or the directories cannot be named.
+    pub fn options(&self, listen: IpAddr) -> Result<Options, Failure> {
+        let port = port(self)?;
+        Ok(Options { listen, port, directories: places::of_port(port)? })
+    }
+
     /// Whether the command line asks for SMB.
     pub fn is_wanted(&self) -> bool {
         self.smb
@@ -34,11 +43,15 @@ impl From<SmbServiceError> for Failure {
     }
 }
 
+/// The default port of this user.
+pub fn default_port() -> u16 {
+    if rustix::process::geteuid().is_root() { SMB_PORT } else { UNPRIVILEGED_PORT }
+}
+
 /// The port that is given, or the default of this user.
 fn port(args: &SmbArgs) -> Result<u16, Failure> {
     match &args.smb_port {
-        None if rustix::process::geteuid().is_root() => Ok(SMB_PORT),
-        None => Ok(UNPRIVILEGED_PORT),
+        None => Ok(default_port()),
         Some(text) => {
             text.parse().map_err(|_| ServeArgs::misused(&format!("--smb-port takes a port, 0 to 65535, not '{text}'")))
         }
@@ -52,13 +65,12 @@ pub async fn serve_smb(
     listen: IpAddr,
     args: &SmbArgs,
 ) -> Result<Option<SmbService>, Failure> {
-    let port = port(args)?;
     if !args.smb {
         return Ok(None);
     }
-    let directories = places::of_port(port)?;
-    let known = users::list(&directories).unwrap_or_default();
-    let service = SmbService::start(machine, Options { listen, port, directories }).await?;
+    let options = args.options(listen)?;
+    let known = users::list(&options.directories).unwrap_or_default();
+    let service = SmbService::start(machine, options).await?;
     if let Err(error) = share_pool(&service, exports).await {
         service.stop().await;
         return Err(error);

@@ -49,9 +49,9 @@ pub struct CreateArgs {
     /// Mount point of the root file system
     #[arg(short, value_name = "MOUNTPOINT")]
     mountpoint: Option<String>,
-    /// Accepted for compatibility; has no effect
+    /// Accepted for compatibility: mount points stay as they are, so no file system is mounted
     #[arg(short = 'R', value_name = "ROOT")]
-    _altroot: Option<String>,
+    altroot: Option<String>,
     /// Accepted for compatibility; has no effect
     #[arg(short = 't', value_name = "NAME")]
     _temporary_name: Option<String>,
@@ -104,7 +104,11 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));
     let engine = machine.block_on(Engine::create(machine, &options)).map_err(failed)?;
     match daemon {
-        Some(daemon) => machine.block_on(daemon.adopt(WritablePool::made(machine.clone(), engine, locks), place))?,
+        Some(daemon) => machine.block_on(daemon.adopt(
+            WritablePool::made(machine.clone(), engine, locks),
+            place,
+            args.altroot.is_none(),
+        ))?,
         None => {
             let stopped = machine.block_on(engine.stop());
             cache_file::remember(call, &place, &engine);

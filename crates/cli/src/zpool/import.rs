@@ -8,6 +8,7 @@ use super::tree;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::{Call, errln, outln};
+use crate::daemon::{Daemon, OpeningGuard};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::pools::{go_to_daemon, search, usual_paths};
@@ -56,7 +57,7 @@ pub struct ImportArgs {
     /// Import destroyed pools
     #[arg(short = 'D')]
     destroyed: bool,
-    /// Mount no file systems. No import mounts any, so it has no effect
+    /// Mount no file systems, where the daemon mounts them
     #[arg(short = 'N')]
     no_mount: bool,
     /// Accepted for compatibility; has no effect
@@ -65,9 +66,9 @@ pub struct ImportArgs {
     /// readonly=on: check the pool and change nothing; may be repeated
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
-    /// Accepted for compatibility; has no effect
+    /// Accepted for compatibility: mount points stay as they are, so no file system is mounted
     #[arg(short = 'R', value_name = "ROOT")]
-    _altroot: Option<String>,
+    altroot: Option<String>,
     #[command(flatten)]
     places: PoolDirs,
     /// Pool by name or GUID, and its new name
@@ -161,6 +162,17 @@ fn take_all(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     Ok(code)
 }
 
+/// Begins to open a pool in the daemon, after an attempt that goes on has ended.
+fn begin(call: &Call, daemon: &Daemon, guid: &str, name: &str, doing: &str) -> Result<OpeningGuard, Failure> {
+    let failed = |why: &str| Failure::failed(format!("{doing}: {why}"));
+    call.machine()?.block_on(daemon.until_opened(guid)).map_err(|why| failed(&why))?;
+    if call.served_pool(guid).is_some() {
+        return Err(failed("the daemon has imported it meanwhile"));
+    }
+    let number = guid.parse().map_err(|_| failed("its GUID is no number"))?;
+    daemon.begin_opening(number, name).ok_or_else(|| failed("another command imports it now"))
+}
+
 /// Imports one pool.
 fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) -> Result<u8, Failure> {
     let doing = format!("cannot import '{pool}'");
@@ -202,12 +214,15 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let without_logs = args.without_logs;
     let keys = open.keys;
     let daemon = call.process().and_then(|process| process.daemon());
+    let _opening = daemon.as_ref().map(|daemon| begin(call, daemon, &guid, &name, &doing)).transpose()?;
     let limits = daemon.as_ref().map(|daemon| daemon.limits_of_pool());
     let intent = WriteIntent { search, pool: guid, keys, force, rewind, without_logs, new_name, limits };
     let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
     match daemon {
-        Some(daemon) => call.machine()?.block_on(daemon.adopt(writable, place))?,
+        Some(daemon) => {
+            call.machine()?.block_on(daemon.adopt(writable, place, !args.no_mount && args.altroot.is_none()))?
+        }
         None => {
             cache_file::remember(call, &place, &writable.engine);
             writable.close()?;

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for real processes")]
 
 mod client;
+mod served;
 
 use client::{Nbd, Nfs};
 use std::io::{BufRead, BufReader};
@@ -12,6 +13,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+/// Any free ports, and no mounts: pools of tests have common names.
+const CONFIGURATION: &str = "nfs_port = 0\nnbd_port = 0\niscsi_port = 0\nsmb_port = 0\nmounts = false\n";
 
 /// Directories of one daemon, and files as disks.
 struct Site {
@@ -49,7 +53,7 @@ impl Site {
         for name in ["run", "state", "conf"] {
             std::fs::DirBuilder::new().mode(0o700).create(site.path(name)).unwrap();
         }
-        site.configure("nfs_port = 0\nnbd_port = 0\niscsi_port = 0\n");
+        site.configure(CONFIGURATION);
         for disk in 0..disks {
             std::fs::File::create(site.path(&format!("d{disk}"))).unwrap().set_len(128 << 20).unwrap();
         }
@@ -88,8 +92,13 @@ impl Site {
 
     /// Starts the daemon and waits until it is ready.
     fn start(&self) -> Running {
+        self.start_by(self.command("daemon"))
+    }
+
+    /// Starts the daemon by a command and waits until it is ready.
+    fn start_by(&self, mut command: Command) -> Running {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let mut child = self.command("daemon").stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line == "ready"), "the daemon ended: {}", self.log());
         Running { child }
@@ -356,7 +365,7 @@ fn a_reload_applies_the_configuration_and_keeps_an_invalid_one_out() {
     let site = Site::new(1);
     let daemon = site.start();
     site.ok("zpool create -O sharenfs=on -O weir:nbd=on tank d0");
-    site.configure("nfs_port = 0\nnbd_port = 0\narc_max = \"64M\"\n");
+    site.configure(&format!("{CONFIGURATION}arc_max = \"64M\"\n"));
     daemon.signal(rustix::process::Signal::HUP);
     site.wait_until("the limit is applied", || site.status("/limits/arc_max_bytes") == 64 << 20);
     site.configure("arc_max = 5\n");

@@ -369,7 +369,12 @@ fn chap_secrets_are_read_from_standard_input() {
     let state = dir.path().join("state");
     let user = |words: &[&str], input: &str| {
         let mut command = weir(&[&["user"], words].concat());
-        command.env("STATE_DIRECTORY", &state).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env("STATE_DIRECTORY", &state)
+            .env("RUNTIME_DIRECTORY", dir.path().join("run"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         let out = child.wait_with_output().unwrap();

@@ -53,7 +53,12 @@ fn reused_dataset_numbers_do_not_resolve_old_nodes() {
         engine.destroy_dataset("tank/a".into()).await.unwrap();
         make("tank/b", Kind::FileSystem(FileSystemSpec::default())).await;
         assert_eq!(number("tank/b").await, freed, "the number was reused");
+        let mut applied = exports.shares.changes();
+        let before = *applied.borrow_and_update();
         exports.renew(rq).await.unwrap();
+        assert_eq!(*applied.borrow_and_update(), before + 1, "one signal for those who configure targets");
+        exports.renew(rq).await.unwrap();
+        assert!(!applied.has_changed().unwrap(), "nothing changed");
         assert_eq!(tree.branch_by_id(id), None);
         assert!(tree.attributes(rq, a).await.is_err());
         assert!(tree.lookup(rq, tree.root(), b"b").await.unwrap() != a);

@@ -100,6 +100,11 @@ impl ProtocolServer for IscsiServer {
         self.targets.renew();
     }
 
+    /// A target whose user is gone is not served any more, and its sessions end.
+    fn renew_users(&self) {
+        self.targets.renew();
+    }
+
     fn users(&self, exports: &Exports) -> Vec<String> {
         let names: BTreeSet<String> =
             self.targets.of(exports).into_iter().map(|target| target.iqn.to_string()).collect();

@@ -50,16 +50,3 @@ fn names_and_secrets_are_checked() {
     assert_eq!(format!("{secret:?}"), "ChapSecret");
     TARGETS.iter().for_each(|(_, target)| target(b"weir chap 1\nann\t00ff\n"));
 }
-
-#[test]
-fn the_state_directory_follows_the_environment() {
-    let of = |set: &[(&str, &str)], is_root| {
-        let set: BTreeMap<String, String> = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        state_folder(|name| set.get(name).map(Into::into), is_root)
-    };
-    assert_eq!(of(&[("STATE_DIRECTORY", "/var/lib/w:/x"), ("HOME", "/h")], true), Some("/var/lib/w".into()));
-    assert_eq!(of(&[("HOME", "/h")], true), Some("/var/lib/weir".into()));
-    assert_eq!(of(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")], false), Some("/s/weir".into()));
-    assert_eq!(of(&[("XDG_STATE_HOME", "s"), ("HOME", "/h")], false), Some("/h/.local/state/weir".into()));
-    assert_eq!(of(&[], false), None);
-}

@@ -1,6 +1,6 @@
 //! `weir:iscsi`, and the names of iSCSI nodes (RFC 7143, 4.2.7).
 
-use super::{HostList, OptionWriter, ShareError, options};
+use super::{HostList, OptionWriter, ShareError, after_switch, options};
 use std::fmt;
 use std::str::FromStr;
 
@@ -134,12 +134,7 @@ impl FromStr for ShareIscsi {
 
     fn from_str(text: &str) -> Result<Self, ShareError> {
         let mut out = ShareIscsi::on();
-        match text {
-            "off" => return Ok(ShareIscsi::off()),
-            "on" => return Ok(out),
-            "" => return Err(ShareError::refused(text, "write on, off or options")),
-            _ => {}
-        }
+        let Some(text) = after_switch(text)? else { return Ok(ShareIscsi::off()) };
         for option in options(text) {
             match option.key {
                 "target" => out.target = Some(option.required()?.parse()?),

@@ -7,7 +7,8 @@
 //!   "name=music,guest_ok=y"         ─ parse ─▶ ShareSmb   ─┘
 //! ```
 //!
-//! **Values.** `off` shares nothing, `on` shares with the defaults, anything else is a list of options separated by commas.
+//! **Values.** `off` shares nothing, `on` shares with the defaults, anything else is a list of options separated by commas,
+//! which may begin with `on` (except that of `sharenfs`, where `rw` or `ro` says so).
 //! Printing a value and parsing the text returns the same value. Every option is one of three kinds: Weir honours it; Weir
 //! accepts it because it changes nothing here (`async`, `wdelay`); Weir refuses it with the reason (`sec=krb5`). No option is
 //! ignored that would narrow what is shared.
@@ -120,6 +121,17 @@ impl OptionWord<'_> {
             Some("n" | "no" | "off" | "false" | "0") => Ok(false),
             Some(_) => Err(ShareError::refused(self.word, "it takes y or n")),
         }
+    }
+}
+
+/// The options of a value that may begin with `on`; `None` for `off`.
+fn after_switch(text: &str) -> Result<Option<&str>, ShareError> {
+    match text.split_once(',').map_or((text, ""), |(first, rest)| (first, rest)) {
+        ("off", "") => Ok(None),
+        ("off", _) => Err(ShareError::refused(text, "off takes no options")),
+        ("on", rest) => Ok(Some(rest)),
+        _ if text.is_empty() => Err(ShareError::refused(text, "write on, off or options")),
+        _ => Ok(Some(text)),
     }
 }
 

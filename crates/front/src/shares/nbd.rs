@@ -1,6 +1,6 @@
 //! `weir:nbd`.
 
-use super::{HostList, OptionWriter, ShareError, options};
+use super::{HostList, OptionWriter, ShareError, after_switch, options};
 use std::fmt;
 use std::str::FromStr;
 
@@ -41,12 +41,7 @@ impl FromStr for ShareNbd {
 
     fn from_str(text: &str) -> Result<Self, ShareError> {
         let mut out = ShareNbd::on();
-        match text {
-            "off" => return Ok(ShareNbd::off()),
-            "on" => return Ok(out),
-            "" => return Err(ShareError::refused(text, "write on, off or options")),
-            _ => {}
-        }
+        let Some(text) = after_switch(text)? else { return Ok(ShareNbd::off()) };
         for option in options(text) {
             match option.key {
                 "name" => {

@@ -1,6 +1,6 @@
 //! `sharesmb`.
 
-use super::{HostList, OptionWriter, ShareError, options};
+use super::{HostList, OptionWriter, ShareError, after_switch, options};
 use std::fmt;
 use std::str::FromStr;
 
@@ -111,12 +111,7 @@ impl FromStr for ShareSmb {
 
     fn from_str(text: &str) -> Result<Self, ShareError> {
         let mut out = ShareSmb::on();
-        match text {
-            "off" => return Ok(ShareSmb::off()),
-            "on" => return Ok(out),
-            "" => return Err(ShareError::refused(text, "write on, off or options")),
-            _ => {}
-        }
+        let Some(text) = after_switch(text)? else { return Ok(ShareSmb::off()) };
         for option in options(text) {
             match option.key {
                 "name" | "resource" => {

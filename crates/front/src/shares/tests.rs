@@ -138,12 +138,15 @@ fn values_of_volumes_round_trip() {
         ("initiators=iqn.2001-04.a:x+iqn.2001-04.b", "initiators=iqn.2001-04.a:x+iqn.2001-04.b"),
         ("hosts=10.0.0.7+@10.1.0.0/16,chap=ann,mutual=weir", "hosts=10.0.0.7+@10.1.0.0/16,chap=ann,mutual=weir"),
         ("lun=0,wce=on", "on"),
+        ("on,chap=bob", "chap=bob"),
+        ("on,", "on"),
     ] {
         let value: ShareIscsi = text.parse().unwrap();
         assert_eq!(value.to_string(), printed);
         assert_eq!(printed.parse(), Ok(value));
     }
-    for (text, printed) in [("on", "on"), ("off", "off"), ("name=disk,hosts=[::1]+a,ro", "name=disk,hosts=[::1]+a,ro")]
+    for (text, printed) in
+        [("on", "on"), ("off", "off"), ("name=disk,hosts=[::1]+a,ro", "name=disk,hosts=[::1]+a,ro"), ("on,ro", "ro")]
     {
         let value: ShareNbd = text.parse().unwrap();
         assert_eq!(value.to_string(), printed);
@@ -156,11 +159,15 @@ fn values_of_volumes_round_trip() {
         ("yes", "'yes' is not an option of weir:iscsi"),
         ("chap=a b", "not the name of one user"),
         ("", "write on, off or options"),
+        ("off,chap=bob", "off takes no options"),
+        ("chap=bob,on", "'on' is not an option of weir:iscsi"),
     ] {
         let message = refusal::<ShareIscsi>(text);
         assert!(message.contains(why), "{text}: {message}");
     }
     assert!(refusal::<ShareNbd>("name=").contains("a value is missing"));
+    assert!(refusal::<ShareNbd>("off,ro").contains("off takes no options"));
+    assert!(refusal::<ShareSmb>("off,guest").contains("off takes no options"));
     assert!(refusal::<ShareNbd>("tls=on").contains("'tls=on' is not an option of weir:nbd"));
 }
 
@@ -176,6 +183,7 @@ fn values_of_sharesmb_round_trip() {
         ),
         ("timemachine,guest", "guest_ok=y,timemachine"),
         ("read-only,rw", "on"),
+        ("on,guest", "guest_ok=y"),
     ] {
         let value: ShareSmb = text.parse().unwrap();
         assert_eq!(value.to_string(), printed);

@@ -11,7 +11,7 @@
 //! A response is the digest of identifier, secret and challenge. Responses are compared in constant time. A challenge that
 //! repeats the target's own is refused: otherwise an initiator without the secret could have the target answer it.
 
-use super::{Status, status};
+use super::Refusal;
 use crate::wire::Keys;
 use crate::wire::text::{binary, number, to_hex};
 use md5::Md5;
@@ -108,14 +108,14 @@ impl Chap {
     }
 
     /// Answers a step of the initiator.
-    pub(super) fn answer(&mut self, keys: &Keys, reply: &mut Keys) -> Result<(), Status> {
-        let failed = Err(status::AUTHENTICATION_FAILURE);
+    pub(super) fn answer(&mut self, keys: &Keys, reply: &mut Keys) -> Result<(), Refusal> {
+        let failed = |why| Err(Refusal::unauthenticated(why));
         match (&self.state, keys.get("CHAP_A"), keys.get("CHAP_R")) {
             (State::Begun, Some(offered), None) => {
                 let offers =
                     |algorithm: Algorithm| offered.split(',').any(|word| number(word) == Some(algorithm as u64));
                 let chosen = [Algorithm::Sha256, Algorithm::Md5].into_iter().find(|algorithm| offers(*algorithm));
-                let Some(algorithm) = chosen else { return failed };
+                let Some(algorithm) = chosen else { return failed("it offers neither MD5 nor SHA-256 for CHAP") };
                 reply.push("CHAP_A", (algorithm as u8).to_string());
                 reply.push("CHAP_I", self.id.to_string());
                 reply.push("CHAP_C", to_hex(&self.challenge));
@@ -124,32 +124,34 @@ impl Chap {
             }
             (State::Challenged(algorithm), None, Some(response)) => self.check(*algorithm, response, keys, reply),
             (State::Begun, None, None) => Ok(()),
-            _ => failed,
+            _ => failed("its steps of CHAP are out of order"),
         }
     }
 
-    fn check(&mut self, algorithm: Algorithm, response: &str, keys: &Keys, reply: &mut Keys) -> Result<(), Status> {
-        let failed = Err(status::AUTHENTICATION_FAILURE);
+    fn check(&mut self, algorithm: Algorithm, response: &str, keys: &Keys, reply: &mut Keys) -> Result<(), Refusal> {
+        let failed = |why| Err(Refusal::unauthenticated(why));
         let Credentials { user, secret } = &self.config.initiator;
         let expected = algorithm.digest(self.id, secret, &self.challenge);
         let is_response = binary(response).is_some_and(|response| is_equal(&response, &expected));
         let is_user = keys.get("CHAP_N").is_some_and(|name| is_equal(name.as_bytes(), user.as_bytes()));
         if !is_response || !is_user {
-            return failed;
+            return failed(if is_user { "its CHAP secret is wrong" } else { "its CHAP user is not that of chap=" });
         }
         let asked = (keys.get("CHAP_I"), keys.get("CHAP_C"));
         match (asked, &self.config.mutual) {
             ((None, None), _) => {}
             ((Some(id), Some(challenge)), Some(Credentials { user, secret })) => {
                 let id = number(id).and_then(|id| u8::try_from(id).ok());
-                let (Some(id), Some(challenge)) = (id, binary(challenge)) else { return failed };
+                let (Some(id), Some(challenge)) = (id, binary(challenge)) else {
+                    return failed("its challenge is malformed");
+                };
                 if is_equal(&challenge, &self.challenge) {
-                    return failed;
+                    return failed("it sent the target's challenge back");
                 }
                 reply.push("CHAP_N", user.clone());
                 reply.push("CHAP_R", to_hex(&algorithm.digest(id, secret, &challenge)));
             }
-            _ => return failed,
+            _ => return failed("it wants mutual CHAP, for which the target has no user: set mutual="),
         }
         debug_assert!(matches!(self.state, State::Challenged(_)), "only a challenge is answered");
         self.state = State::Done;
@@ -159,6 +161,8 @@ impl Chap {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Status;
+    use super::super::status;
     use super::*;
 
     fn chap(mutual: bool) -> Chap {
@@ -175,7 +179,7 @@ mod tests {
 
     fn step(chap: &mut Chap, pairs: &[(&str, &str)]) -> Result<Keys, Status> {
         let mut reply = Keys::default();
-        chap.answer(&keys(pairs), &mut reply).map(|()| reply)
+        chap.answer(&keys(pairs), &mut reply).map(|()| reply).map_err(|refusal| refusal.status)
     }
 
     #[test]

@@ -118,3 +118,42 @@ fn a_client_without_its_proof_stays_in_the_security_stage() {
     let (step, _) = receive(&mut super::tests::login(), request(TRANSIT | FULL_FEATURE, SECURITY, &none));
     assert_eq!(status(&step), status::AUTHENTICATION_FAILURE);
 }
+
+#[test]
+fn a_refusal_names_initiator_target_and_reason() {
+    let of = |keys: &[(&str, &str)]| {
+        let mut login = login();
+        receive(&mut login, request(TRANSIT | OPERATIONAL, SECURITY, keys));
+        login.refusal()
+    };
+    let discovery = ("SessionType", "Discovery");
+    let name = ("InitiatorName", "iqn.a");
+    assert_eq!(of(&[name, discovery, ("AuthMethod", "CHAP,None")]), None);
+    let refusal = of(&[name, discovery, ("AuthMethod", "CHAP")]).unwrap();
+    assert_eq!(
+        refusal,
+        "'iqn.a', for discovery: it insists on authentication where there is none: let it offer None, too (status 0201)"
+    );
+    let refusal = of(&[name, ("TargetName", "iqn.chap"), ("AuthMethod", "None")]).unwrap();
+    assert!(refusal.starts_with("'iqn.a', to target 'iqn.chap': it does not offer CHAP"), "{refusal}");
+    let refusal = of(&[name, ("TargetName", "iqn.closed")]).unwrap();
+    assert!(refusal.contains("initiators= or hosts="), "{refusal}");
+    let long = "x\n".repeat(4000);
+    let refusal = of(&[name, ("TargetName", &long)]).unwrap();
+    assert!(refusal.len() < 1000 && !refusal.contains('\n') && refusal.contains("no such target"), "{refusal}");
+    assert!(of(&[discovery]).unwrap().starts_with("an initiator without a name"));
+}
+
+#[test]
+fn a_wrong_secret_and_a_wrong_user_differ_in_the_log() {
+    for (user, why) in [("user", "its CHAP secret is wrong"), ("other", "its CHAP user is not that of chap=")] {
+        let mut login = login();
+        let first = [("InitiatorName", "iqn.a"), ("TargetName", "iqn.chap"), ("AuthMethod", "CHAP")];
+        receive(&mut login, request(0, SECURITY, &first));
+        receive(&mut login, request(0, SECURITY, &[("CHAP_A", "5")]));
+        let proof = [("CHAP_N", user), ("CHAP_R", "0x00112233445566778899aabbccddeeff")];
+        receive(&mut login, request(TRANSIT | OPERATIONAL, SECURITY, &proof));
+        let refusal = login.refusal().unwrap();
+        assert!(refusal.contains(why) && !refusal.contains("0011"), "{refusal}");
+    }
+}

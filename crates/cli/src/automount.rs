@@ -1,0 +1,206 @@
+//! File systems that a process mounts by itself, as OpenZFS does: when the pool is opened, and when a command creates a file
+//! system, or changes where it is mounted.
+//!
+//! ```text
+//!   new, canmount=on                      mounted
+//!   mountpoint, canmount or name changed  unmounted, and mounted at its new place if it was mounted or canmount=on is new
+//!   destroyed                             unmounted
+//!   otherwise                             left as it is: 'zfs unmount' holds until one of these happens
+//! ```
+//!
+//! What cannot be mounted is logged; the command that caused it has succeeded all the same. A file system whose key is missing is
+//! mounted when the key is loaded.
+
+use crate::admin::ServedPool;
+use crate::failure::Failure;
+use crate::mounts::{MountRequest, weir_mounts};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use weir_daemon::{DatasetShares, Exports, MountRule, Sharing, fuse};
+use weir_dsl::props::DatasetKind;
+use weir_machine::Request;
+
+/// Properties that decide where a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    dataset: String,
+    mount: MountRule,
+    is_readonly: bool,
+}
+
+/// The file systems of a pool as they were when they were looked at last, by ID.
+#[derive(Debug, Default)]
+pub struct AutoMounts(Mutex<BTreeMap<u64, Known>>);
+
+/// Mounts to make and to end, from two states of the properties. Pure.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Changes {
+    /// Names under which they are mounted.
+    gone: Vec<String>,
+    moved: Vec<String>,
+    /// IDs to mount, unless they are mounted.
+    wanted: BTreeSet<u64>,
+}
+
+fn is_below(name: &str, top: &str) -> bool {
+    name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// `mounted` are names and paths of the mounted file systems by ID.
+fn changes(
+    before: &BTreeMap<u64, Known>,
+    now: &BTreeMap<u64, Known>,
+    mounted: &BTreeMap<u64, (String, String)>,
+) -> Changes {
+    let mut out = Changes::default();
+    for (id, (name, path)) in mounted {
+        let Some(new) = now.get(id) else {
+            out.gone.push(name.clone());
+            continue;
+        };
+        let is_readonly_as_before = before.get(id).is_none_or(|old| old.is_readonly == new.is_readonly);
+        let stays = new.mount.path() == Some(path) && new.dataset == *name && is_readonly_as_before;
+        if before.get(id).is_some_and(|old| old != new) && !stays {
+            // Those below are unmounted with it.
+            out.moved.push(name.clone());
+            let below = mounted.iter().filter(|(_, (other, _))| is_below(other, name)).map(|(id, _)| *id);
+            out.wanted.extend(below.filter(|id| now.get(id).is_some_and(|new| new.mount.is_possible())));
+        }
+    }
+    let turned_on = now.iter().filter(|(id, new)| new.mount.is_automatic() && before.get(*id) != Some(*new));
+    out.wanted.extend(turned_on.map(|(id, _)| *id));
+    out
+}
+
+impl AutoMounts {
+    /// Knows the file systems that there are; none of them is mounted by itself, as after `zpool import -N`. It blocks.
+    ///
+    /// # Errors
+    /// If their properties cannot be read.
+    pub fn know(&self, pool: &ServedPool, front: &Exports) -> Result<(), Failure> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known(pool, front)?.0;
+        Ok(())
+    }
+
+    /// Mounts, moves and unmounts. It blocks until the kernel has done so.
+    pub fn renew(&self, pool: &ServedPool, front: &Exports) {
+        // One at a time: the later call finds what the earlier one did.
+        let mut before = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok((mut now, shares)) = known(pool, front).inspect_err(|error| tracing::warn!("not mounted: {error}"))
+        else {
+            return;
+        };
+        let mounted = pool.mounts.by_id();
+        let changes = changes(&before, &now, &mounted);
+        for (names, force) in [(&changes.gone, true), (&changes.moved, false)] {
+            for name in names {
+                if let Err(why) = pool.mounts.unmount(name, force) {
+                    tracing::warn!("not unmounted: {why}");
+                }
+            }
+        }
+        // By name: parents first.
+        for shares in shares.values().filter(|shares| changes.wanted.contains(&shares.id)) {
+            if !is_readable(pool, &shares.dataset) {
+                // Its key is missing: it is new to the next call, too.
+                now.remove(&shares.id);
+                continue;
+            }
+            match mount(pool, front, shares) {
+                Ok(true) => {
+                    tracing::info!("mounted: {} at {}", shares.dataset, shares.mount.path().unwrap_or_default())
+                }
+                Ok(false) => {}
+                Err(why) => tracing::warn!("not mounted: {}: {why}", shares.dataset),
+            }
+        }
+        *before = now;
+    }
+}
+
+/// File systems by ID and by name.
+type FileSystems = (BTreeMap<u64, Known>, BTreeMap<String, DatasetShares>);
+
+/// The file systems of the pool.
+fn known(pool: &ServedPool, front: &Exports) -> Result<FileSystems, Failure> {
+    let mut shares = match front.shares.sharing() {
+        Sharing::ByProperties => front.shares.all(),
+        // The daemon opens its first pools before it shares.
+        _ => pool.machine.block_on(front.dataset_shares(&Request::internal("mount")))?,
+    };
+    shares.retain(|_, shares| shares.kind == DatasetKind::Filesystem);
+    let of = |shares: &DatasetShares| Known {
+        dataset: shares.dataset.clone(),
+        mount: shares.mount.clone(),
+        is_readonly: shares.is_readonly,
+    };
+    Ok((shares.values().map(|shares| (shares.id, of(shares))).collect(), shares))
+}
+
+/// Whether the root of a file system can be read: not without its key.
+fn is_readable(pool: &ServedPool, dataset: &str) -> bool {
+    pool.machine.block_on(pool.engine.file_system(&Request::internal("mount"), dataset)).is_ok()
+}
+
+fn mount(pool: &ServedPool, front: &Exports, shares: &DatasetShares) -> Result<bool, String> {
+    if shares.mount.path() == Some("/") {
+        return Err("its mount point is the root of this machine: set another one".to_owned());
+    }
+    // As OpenZFS's property overlay, which is on by default, says.
+    let request = MountRequest { read_only: false, overlay: true };
+    pool.mounts.mount(front, &pool.machine.tasks, shares, request)
+}
+
+/// Detaches mounts of the pool that a killed process left behind, wherever they are.
+pub fn unmount_stale(pool: &str) {
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let sources: BTreeSet<String> =
+        weir_mounts(&text).into_iter().map(|(source, _)| source).filter(|source| is_below(source, pool)).collect();
+    for path in sources.iter().flat_map(|source| fuse::unmount_stale(source)) {
+        let path: &Path = &path;
+        tracing::info!("unmounted: {}: its server was killed", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(all: &[(u64, &str, MountRule)]) -> BTreeMap<u64, Known> {
+        let of = |dataset: &str, mount: &MountRule| Known {
+            dataset: dataset.to_owned(),
+            mount: mount.clone(),
+            is_readonly: false,
+        };
+        all.iter().map(|(id, dataset, mount)| (*id, of(dataset, mount))).collect()
+    }
+
+    fn at(path: &str) -> MountRule {
+        MountRule::At(path.to_owned())
+    }
+
+    #[test]
+    fn mounts_follow_the_properties_and_the_administrator() {
+        let old = known(&[(1, "t", at("/t")), (2, "t/a", at("/t/a")), (3, "t/b", at("/t/b"))]);
+        let mounted: BTreeMap<u64, (String, String)> =
+            [(1, ("t".into(), "/t".into())), (2, ("t/a".into(), "/t/a".into()))].into();
+        // At the start all are new; afterwards nothing happens, also if one was unmounted by hand.
+        let first = changes(&BTreeMap::new(), &old, &BTreeMap::new());
+        assert_eq!((first.wanted, first.gone.len(), first.moved.len()), ([1, 2, 3].into(), 0, 0));
+        assert_eq!(changes(&old, &old, &mounted), Changes::default());
+        // A mount point that moves takes those below it along, except one that may not be mounted any more.
+        let never = MountRule::Never("canmount=off".into());
+        let new = known(&[(1, "t", at("/x")), (2, "t/a", never.clone()), (3, "t/b", at("/x/b"))]);
+        let moved = changes(&old, &new, &mounted);
+        assert_eq!((moved.moved, moved.wanted), (vec!["t".into(), "t/a".into()], [1, 3].into()));
+        // canmount=noauto leaves a mount alone, canmount=off and a destroyed file system end it.
+        let new = known(&[(1, "t", MountRule::OnCommand("/t".into())), (2, "t/a", never)]);
+        assert_eq!(changes(&old, &new, &mounted).moved, ["t/a"]);
+        assert_eq!(changes(&old, &known(&[(1, "t", at("/t"))]), &mounted).gone, ["t/a"]);
+        // A renamed file system is mounted again under its name.
+        let new = known(&[(1, "t", at("/t")), (2, "t/c", at("/t/c")), (3, "t/b", at("/t/b"))]);
+        let renamed = changes(&old, &new, &mounted);
+        assert_eq!((renamed.moved, renamed.wanted), (vec!["t/a".into()], [2].into()));
+    }
+}

@@ -1,0 +1,108 @@
+//! The pools that are being opened now: each by one task or command at a time. Commands about such a pool wait for the outcome.
+//!
+//! Invariant: a pool is in this table from before its devices are looked for until it is in the table of the process, or could
+//! not be opened. So a pool that is in neither table is not open, and no task is about to open it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use weir_machine::Nanos;
+
+/// A pool that is being opened.
+#[derive(Clone, Debug)]
+pub struct OpeningPool {
+    /// Name of the pool.
+    pub name: String,
+    /// When that began.
+    pub since: Nanos,
+}
+
+/// The pools that are being opened, by GUID.
+#[derive(Default)]
+pub struct OpeningPools {
+    pools: Mutex<BTreeMap<u64, OpeningPool>>,
+    /// Counts the pools of which the outcome is known.
+    ended: watch::Sender<u64>,
+}
+
+/// Keeps a pool in the table while it is being opened.
+pub struct OpeningGuard {
+    table: Arc<OpeningPools>,
+    guid: u64,
+}
+
+impl Drop for OpeningGuard {
+    fn drop(&mut self) {
+        let before = self.table.pools().remove(&self.guid);
+        debug_assert!(before.is_some(), "one guard has a pool");
+        self.table.ended.send_modify(|count| *count += 1);
+    }
+}
+
+impl OpeningPools {
+    fn pools(&self) -> MutexGuard<'_, BTreeMap<u64, OpeningPool>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to open a pool, unless another task does, or `is_wanted` says that it is not to be opened any more.
+    pub fn begin(
+        self: &Arc<Self>,
+        guid: u64,
+        pool: OpeningPool,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Option<OpeningGuard> {
+        let mut pools = self.pools();
+        if pools.contains_key(&guid) || !is_wanted() {
+            return None;
+        }
+        pools.insert(guid, pool);
+        Some(OpeningGuard { table: self.clone(), guid })
+    }
+
+    /// Runs `work` unless the pool is being opened: no task begins to open it meanwhile.
+    pub fn unless_opening<T>(&self, guid: u64, work: impl FnOnce() -> T) -> Option<T> {
+        let pools = self.pools();
+        if pools.contains_key(&guid) { None } else { Some(work()) }
+    }
+
+    /// All of them, by GUID.
+    pub fn all(&self) -> BTreeMap<u64, OpeningPool> {
+        self.pools().clone()
+    }
+
+    /// The pool with this name or GUID, if it is being opened.
+    pub fn named(&self, name: &str) -> Option<OpeningPool> {
+        let is_named = |(guid, pool): &(&u64, &OpeningPool)| pool.name == name || guid.to_string() == name;
+        self.pools().iter().find(is_named).map(|(_, pool)| pool.clone())
+    }
+
+    /// Waits while a pool with this name or GUID is being opened.
+    pub async fn until_opened(&self, name: &str) {
+        let mut ended = self.ended.subscribe();
+        while self.named(name).is_some() {
+            // The sender lives as long as this table.
+            let _ = ended.changed().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn a_pool_is_opened_by_one_and_awaited_by_others() {
+        let table = Arc::new(OpeningPools::default());
+        let pool = || OpeningPool { name: "tank".into(), since: Nanos(5) };
+        let guard = table.begin(7, pool(), || true).unwrap();
+        assert!(table.begin(7, pool(), || true).is_none(), "a second one");
+        assert!(table.begin(8, pool(), || false).is_none(), "forgotten meanwhile");
+        assert_eq!(table.unless_opening(7, || 1), None);
+        let mut waits = ["tank", "7"].map(|name| Box::pin(table.until_opened(name)));
+        assert!(waits.iter_mut().all(|wait| wait.now_or_never().is_none()));
+        drop(guard);
+        assert!(waits.iter_mut().all(|wait| wait.now_or_never().is_some()));
+        assert_eq!((table.unless_opening(7, || 1), table.all().len()), (Some(1), 0));
+    }
+}

@@ -1,0 +1,357 @@
+//! What the daemon serves beside NFS and NBD, and what commands do to that: users, SMB, mounts, ports, pools that are being opened.
+
+use super::{CONFIGURATION, Running, Site, serve, text};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Whether these programs are there; says so if not.
+fn has(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |name: &&&str| {
+        let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+        dirs.map(|dir| dir.join(name)).any(|path| path.is_file())
+    };
+    let missing: Vec<&&str> = programs.iter().filter(|name| !is_there(name)).collect();
+    missing.iter().for_each(|name| println!("skipped: {name} is not installed"));
+    missing.is_empty()
+}
+
+/// The daemon with the umask of its unit.
+fn as_unit(site: &Site) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 077; exec \"$0\" daemon", env!("CARGO_BIN_EXE_weir")]).current_dir(site.dir.path());
+    let like = site.command("daemon");
+    command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+/// Whether this test may mount.
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() && has(&["fusermount3"]);
+    if !can {
+        println!("skipped: mounts need root and /dev/fuse");
+    }
+    can
+}
+
+impl Site {
+    /// Runs a command with this standard input.
+    fn with_input(&self, line: &str, input: &str) {
+        let mut command = self.command(line);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success(), "{line}: {}", text(&out.stderr));
+    }
+
+    /// Names of the iSCSI targets that a client finds.
+    fn targets(&self) -> String {
+        let address = self.status("/protocols/iscsi/address").as_str().unwrap().to_owned();
+        text(&Command::new("iscsi-ls").arg(format!("iscsi://{address}")).output().unwrap().stdout)
+    }
+
+    /// A command of smbclient as the user ann.
+    fn smbclient(&self, service: &str, commands: &[&str]) -> Command {
+        let address = self.status("/protocols/smb/address").as_str().unwrap().to_owned();
+        let (host, port) = address.rsplit_once(':').unwrap();
+        // Into a pipe, smbclient prints when it ends.
+        let mut command = Command::new("stdbuf");
+        command
+            .args(["-oL", "smbclient", "-p", port, "-U", "ann%a password", &format!("//{host}/{service}")])
+            .args(commands);
+        command.stdin(Stdio::null()).current_dir(self.dir.path());
+        command
+    }
+
+    /// Output of smbclient for a command on a share.
+    fn smb(&self, share: &str, command: &str) -> String {
+        let out = self.smbclient(share, &["-c", command]).output().unwrap();
+        format!("{}{}", text(&out.stdout), text(&out.stderr))
+    }
+}
+
+#[test]
+fn an_export_waits_for_a_pool_that_is_being_opened() {
+    let site = Site::new(1);
+    let mut daemon = site.start();
+    site.ok("zpool create tank d0");
+    for _ in 0..3 {
+        site.ok("daemon stop");
+        daemon.ended();
+        let mut child = site.command("daemon").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        daemon = Running { child };
+        site.wait_until("the daemon takes commands", || site.path("run/daemon.sock").exists());
+        let status = site.ok("daemon status");
+        assert!(!status.contains("OPEN: \n"), "a reason is missing: {status}");
+        site.ok("zpool export tank");
+        assert!(lines.any(|line| line == "ready"));
+        assert_eq!(site.pools(), [""; 0], "the daemon has the pool although it was exported");
+        let listed = site.ok(&format!("zpool list -H -o name,health -d {}", site.dir.path().display()));
+        assert_eq!(listed, "tank\tEXPORTED\n");
+        site.ok(&format!("zpool import -d {} tank", site.dir.path().display()));
+    }
+}
+
+#[test]
+fn a_target_comes_and_goes_with_its_chap_user() {
+    if !has(&["iscsi-ls"]) {
+        return;
+    }
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zfs create -V 16M -o weir:iscsi=on,target=iqn.2026-01.test:v,chap=bob tank/v");
+    assert_eq!(site.targets(), "", "without its secret, it is not shared");
+    site.with_input("user add bob", "a secret of bob\n");
+    assert!(site.targets().contains("iqn.2026-01.test:v"), "{}", site.log());
+    site.ok("user remove bob");
+    assert_eq!(site.targets(), "");
+    let address = site.status("/protocols/iscsi/address").as_str().unwrap().to_owned();
+    let url = format!("iscsi://{address}/iqn.2026-01.test:v/0");
+    assert!(!Command::new("iscsi-inq").arg(url).output().unwrap().status.success());
+    let log = site.log();
+    let refusals: Vec<&str> = log.lines().filter(|line| line.contains("login refused")).collect();
+    assert_eq!(refusals.len(), 1, "{log}");
+    assert!(refusals[0].contains("target 'iqn.2026-01.test:v': there is no such target"), "{refusals:?}");
+}
+
+#[test]
+fn serve_imports_an_exported_pool_and_exports_it_again() {
+    let site = Site::new(1);
+    let dir = site.dir.path().display().to_string();
+    site.ok("zpool create tank d0");
+    site.ok("zpool export tank");
+    let mut command = site.command(&format!("serve -d {dir} --nfs-port 0 --nbd-port 0 tank"));
+    let errors = std::fs::File::create(site.path("errors")).unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "ready"));
+    let mut server = Running { child };
+    let said = std::fs::read_to_string(site.path("errors")).unwrap();
+    assert!(said.contains("pool 'tank' was exported: it is imported until this command ends"), "{said}");
+    server.signal(rustix::process::Signal::TERM);
+    assert!(server.ended());
+    assert_eq!(site.ok(&format!("zpool list -H -o name,health -d {dir}")), "tank\tEXPORTED\n");
+}
+
+/// A pool that another host uses. Its host ID is made in a mount namespace with another machine ID.
+#[test]
+fn serve_refuses_a_pool_that_another_host_uses() {
+    if !rustix::process::geteuid().is_root() || !has(&["unshare"]) || Path::new("/etc/hostid").exists() {
+        println!("skipped: another host ID needs root and unshare, and no /etc/hostid");
+        return;
+    }
+    let site = Site::new(1);
+    let dir = site.dir.path().display().to_string();
+    std::fs::write(site.path("id"), "0badcafe000000000000000000000000\n").unwrap();
+    let script = format!(
+        "mount --bind {dir}/id /etc/machine-id && '{}' zpool create -o cachefile=none tank {dir}/d0",
+        env!("CARGO_BIN_EXE_weir")
+    );
+    let mut command = Command::new("unshare");
+    command.env("STATE_DIRECTORY", site.path("state")).env("RUNTIME_DIRECTORY", site.path("run"));
+    if !command.args(["-m", "sh", "-c", &script]).status().unwrap().success() {
+        println!("skipped: no mount namespace");
+        return;
+    }
+    let line = format!("serve -d {dir} --nfs-port 0 --nbd-port 0");
+    let error = site.fails(&format!("{line} tank"));
+    assert!(error.contains("hostid badcafe); -f forces it") && error.lines().count() == 1, "{error}");
+    let mut forced = serve(&site, &format!("{line} -f tank"));
+    forced.signal(rustix::process::Signal::TERM);
+    assert!(forced.ended());
+}
+
+#[test]
+fn a_reload_moves_the_ports_that_changed_and_no_other() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create -O sharenfs=on -O weir:nbd=on tank d0");
+    site.ok("zfs create -V 16M tank/volume");
+    let nbd = site.nbd("tank/volume");
+    let nbd_address = site.status("/protocols/nbd/address");
+    let mut nfs = site.nfs();
+    let root = nfs.mount("/tank").unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let moved = CONFIGURATION.replace("nfs_port = 0", &format!("nfs_port = {port}"));
+    site.configure(&moved);
+    let said = site.ok("daemon reload");
+    assert!(said.contains(&format!("nfs3 listens on 127.0.0.1:{port} now")) && !said.contains("nbd"), "{said}");
+    assert_eq!(site.status("/protocols/nfs3/address"), format!("127.0.0.1:{port}"));
+    assert_eq!(site.nfs().status_of(&root), 0, "the handle is valid at the new port");
+    assert_eq!(site.status("/protocols/nbd/address"), nbd_address);
+    assert_eq!(site.status("/protocols/nbd/clients").as_array().unwrap().len(), 1, "it stays connected");
+    drop(nbd);
+    // A port that is taken: the old one is served on.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = taken.local_addr().unwrap().port();
+    site.configure(&moved.replace(&format!("nfs_port = {port}"), &format!("nfs_port = {other}")));
+    let said = site.ok("daemon reload");
+    assert!(said.contains("nfs3 cannot be moved"), "{said}");
+    assert_eq!(site.nfs().status_of(&root), 0);
+    assert_eq!(site.status("/protocols/nfs3/address"), format!("127.0.0.1:{port}"));
+}
+
+/// Mount points of Weir below a directory, in the kernel's list.
+fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let points = text.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    let mut below: Vec<PathBuf> = points.filter_map(|point| point.strip_prefix(dir).ok().map(Path::to_owned)).collect();
+    below.sort();
+    below
+}
+
+#[test]
+fn file_systems_are_mounted_where_their_properties_say() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new(1);
+    site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
+    let mut daemon = site.start();
+    let top = site.path("m");
+    let mounts = || mounts_below(&top).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    site.ok(&format!("zpool create -m {}/tank tank d0", top.display()));
+    site.ok("zfs create tank/a");
+    site.ok("zfs create -o canmount=noauto tank/n");
+    std::fs::write(top.join("tank/a/file"), "content").unwrap();
+    assert_eq!(mounts(), ["tank"], "a child is in the mount of its parent");
+    assert!(!top.join("tank/n").exists());
+    site.ok(&format!("zfs set mountpoint={}/other tank/a", top.display()));
+    assert_eq!(mounts(), ["other", "tank"]);
+    assert_eq!(std::fs::read_to_string(top.join("other/file")).unwrap(), "content");
+    site.ok("zfs set canmount=off tank/a");
+    assert_eq!(mounts(), ["tank"]);
+    site.ok("zfs set canmount=on tank/a");
+    site.ok(&format!("zfs create -o mountpoint={}/b tank/b", top.display()));
+    assert_eq!(mounts(), ["b", "other", "tank"]);
+    // What was unmounted by hand stays so.
+    site.ok("zfs unmount tank/b");
+    site.ok("zfs create tank/c");
+    assert_eq!(mounts(), ["other", "tank"]);
+    // A killed daemon leaves mounts behind that answer nothing.
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ended();
+    assert!(std::fs::read_dir(top.join("tank")).is_err());
+    let _daemon = site.start();
+    assert_eq!(mounts(), ["b", "other", "tank"]);
+    assert_eq!(std::fs::read_to_string(top.join("other/file")).unwrap(), "content");
+    site.ok("zfs rename tank/a tank/z");
+    site.ok("zfs destroy tank/z");
+    assert_eq!(mounts(), ["b", "tank"]);
+    site.ok("zpool export tank");
+    assert_eq!(mounts(), [""; 0]);
+    site.ok(&format!("zpool import -N -d {} tank", site.dir.path().display()));
+    assert_eq!(mounts(), [""; 0]);
+    site.ok("zfs mount -a tank");
+    assert_eq!(mounts(), ["b", "tank"]);
+    site.ok("daemon stop");
+    assert_eq!(mounts(), [""; 0]);
+}
+
+/// An smbclient that stays connected to a share.
+struct Session {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Session {
+    fn open(site: &Site, share: &str) -> Session {
+        let mut command = site.smbclient(share, &[]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (to, lines) = channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| to.send(line).ok()));
+        let input = child.stdin.take().unwrap();
+        Session { child, input, lines }
+    }
+
+    /// Waits for a line that contains `part` after a command.
+    fn says(&mut self, command: &str, part: &str) -> bool {
+        // A client that has ended says nothing.
+        let _ = writeln!(self.input, "{command}");
+        let until = Instant::now() + Duration::from_secs(10);
+        while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if line.contains(part) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn sharesmb_makes_and_ends_shares() {
+    if !can_mount() || !has(&["smbd", "smbclient", "smbcontrol", "pdbedit"]) {
+        return;
+    }
+    let site = Site::new(2);
+    std::fs::set_permissions(site.dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    let mut daemon = site.start_by(as_unit(&site));
+    site.with_input("smb user add ann", "a password\n");
+    site.ok(&format!("zpool create -m {} tank d0", site.path("m").display()));
+    site.ok("zpool create other d1");
+    site.ok("zfs create -o sharesmb=on tank/a");
+    site.ok("zfs create -o sharesmb=off tank/a/private");
+    site.ok("zfs create tank/a/inner");
+    site.ok("zfs mount tank/a/inner");
+    std::fs::set_permissions(site.path("m/a/inner"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    site.ok("zfs unmount tank/a/inner");
+    site.ok("zfs create -o sharesmb=name=Music,ro other/m");
+    let file = site.path("d1").display().to_string();
+    let listed = site.smb("tank_a", "ls");
+    assert!(listed.contains("inner") && !listed.contains("private"), "{listed}\n{}", site.log());
+    std::fs::write(site.path("d1.small"), "content").unwrap();
+    let put = site.smb("tank_a", &format!("put {file}.small inner\\file; get inner\\file back"));
+    assert_eq!(std::fs::read_to_string(site.path("back")).unwrap_or_default(), "content", "{put}");
+    assert!(site.smb("Music", &format!("put {file}.small x")).contains("ACCESS_DENIED"));
+    for name in ["tank", "tank_a_private", "other"] {
+        assert!(site.smb(name, "ls").contains("NT_STATUS_BAD_NETWORK_NAME"), "{name} is shared");
+    }
+    // A client that is connected loses the share with the property, and one that uses another share does not.
+    let mut music = Session::open(&site, "Music");
+    let mut client = Session::open(&site, "tank_a");
+    assert!(client.says("ls", "inner") && music.says("ls", "blocks of size"));
+    let status = site.ok("smb status -H");
+    assert!(status.contains("tank_a") && status.contains("SMB3_11"), "{status}");
+    assert!(site.ok("daemon status").contains("ann@127.0.0.1 tank_a"));
+    let error = site.fails("zpool export tank");
+    assert!(error.contains("pool is busy") && error.contains("smb 127.0.0.1"), "{error}");
+    site.ok("zfs set sharesmb=off tank/a");
+    assert!(client.says("ls", "NT_STATUS_NETWORK_NAME_DELETED"), "the share ended");
+    assert!(music.says("ls", "blocks of size"), "the other goes on");
+    assert!(site.smb("tank_a", "ls").contains("NT_STATUS_BAD_NETWORK_NAME"));
+    drop((client, music));
+    site.ok("zfs set sharesmb=on tank/a");
+    assert!(site.smb("tank_a", "ls").contains("inner"));
+    assert_eq!(mounts_below(&site.path("run-smb")).len(), 2);
+    // Killed: smbd and its mounts are left behind, and replaced.
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ended();
+    let begun = Instant::now();
+    let _daemon = site.start();
+    site.wait_until("shared again", || site.smb("tank_a", "ls").contains("inner"));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // An export ends the shares of the pool, and no other.
+    site.ok("zpool export -f tank");
+    assert_eq!(mounts_below(&site.path("run-smb")).len(), 1);
+    assert!(site.smb("Music", "ls").contains("blocks of size"));
+    let passdb = site.path("state/smb/private/passdb.tdb").metadata().unwrap();
+    assert_eq!(passdb.permissions().mode() & 0o777, 0o600);
+    site.ok("daemon stop");
+    assert_eq!(mounts_below(&site.path("run-smb")).len(), 0);
+}
