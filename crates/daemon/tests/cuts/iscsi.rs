@@ -33,7 +33,7 @@ enum Kind {
     Write {
         fua: bool,
     },
-    /// The data are split: immediate, and a unit that was not asked for.
+    /// One command with immediate data and unsolicited Data-Out PDUs.
     SplitWrite,
     Zero,
     Unmap,
