@@ -1,6 +1,6 @@
 //! `cargo xtask bench read` and `bench write`: Weir compared with others in the same run, as ratios. `bench compare`: this
 //! build compared with another build of Weir. `bench scan`: long directories and lists of snapshots, commands with many
-//! datasets. `bench serve`: the servers compared with nfs-ganesha, nbdkit and others. `bench kernels`: parity compared with
+//! datasets. `bench serve`: the servers compared with nfs-ganesha, nbdkit, tgt, smbd and others. `bench kernels`: parity compared with
 //! OpenZFS. `bench accounting`: the cost of accounting requests. `bench locks`: the locks of the hot paths, how often they
 //! are taken and waited for.
 //!
@@ -28,7 +28,7 @@ pub fn run(arguments: &[String]) -> Outcome {
             }
         }
         _ => Err("usage: `bench read [--prepare] [--only CASE]`, `bench scan [--prepare] [--only lists|commands]`, \
-                  `bench serve [--rounds N] [--only TEXT] [--mib N]`, \
+                  `bench serve [--short] [--rounds N] [--only TEXT] [--mib N] [--minutes N]`, \
                   `bench write [--rounds N] [--only ROW]`, `bench compare OTHER/target/release/weir-judge [--rounds N] \
                   [--only TEXT]`, `bench accounting`, `bench locks` or `bench kernels`"
             .to_string()),

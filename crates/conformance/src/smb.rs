@@ -13,7 +13,7 @@
 //! (`--long`) all of `smb2` and `vfs.fruit`. Without smbd, FUSE, or root, the judge is skipped with a line.
 #![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
-mod server;
+pub(crate) mod server;
 mod torture;
 
 use std::path::Path;
@@ -219,7 +219,7 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     }
     let pass = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o711);
     std::fs::set_permissions(top.path(), pass).map_err(|e| failed("chmod", e))?;
-    let server = Server::weir(&top.path().join("weir"), &devices, SHARE)?;
+    let server = Server::weir(&top.path().join("weir"), &devices, SHARE, &[])?;
     server.open_to_all()?;
     let scratch = top.path().join("scratch");
     std::fs::create_dir(&scratch).map_err(|e| failed("a folder", e))?;

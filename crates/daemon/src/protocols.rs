@@ -181,6 +181,12 @@ async fn listen(machine: &Machine, address: IpAddr, port: u16) -> Result<Arc<dyn
     machine.net.listen(address).await.map_err(|why| ServiceError::Listen { address, why })
 }
 
+/// Addresses of the hosts with connections that use one of these names, each once.
+fn hosts_that_use(names: &BTreeSet<String>, connections: Vec<ClientConnection>) -> Vec<String> {
+    let using = connections.into_iter().filter(|connection| names.contains(&connection.used));
+    using.map(|connection| connection.peer.ip().to_string()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// How a client names this address in a path, with brackets around IPv6.
 fn bracketed(host: IpAddr) -> String {
     match host {

@@ -11,13 +11,17 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending, ready};
 use shared::SharedDevices;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
-use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports, Pieces};
+use weir_front::{
+    BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports, Pieces,
+    copy_through_memory,
+};
 use weir_machine::{Accounts, Request};
 use weir_pool::datasets::DatasetInfo;
 use weir_volumes::{Attachment, Volume, VolumeError};
@@ -227,6 +231,31 @@ impl BlockDevice for AttachedVolume {
 
     fn write_zeroes<'a>(&'a self, rq: &'a Request, offset: u64, len: u64, fua: bool) -> BlockFuture<'a, ()> {
         Box::pin(async move { self.volume().zero(rq, offset, len, true, fua).await.map_err(block_error) })
+    }
+
+    /// Clones blocks of a volume of the same pool, and copies what cannot be cloned.
+    fn copy_from<'a>(
+        &'a self,
+        rq: &'a Request,
+        from: &'a dyn BlockDevice,
+        from_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> BlockFuture<'a, u64> {
+        Box::pin(async move {
+            let cloned = match from.as_any().and_then(|from| from.downcast_ref::<AttachedVolume>()) {
+                Some(from) => self.volume().clone_range(rq, from.volume(), from_offset, offset, len).await,
+                None => Ok(0),
+            };
+            match cloned.map_err(block_error)? {
+                0 => copy_through_memory(self, rq, from, from_offset, offset, len).await,
+                bytes => Ok(bytes),
+            }
+        })
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()> {

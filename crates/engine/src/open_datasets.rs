@@ -33,7 +33,7 @@ impl OpenDataset {
     pub fn close_unless_used(&self, syncing: Txg) -> bool {
         match self {
             OpenDataset::Files(files) => files.holds().close_unless_used(syncing),
-            OpenDataset::Volume(volume) => volume.close_unless_used(),
+            OpenDataset::Volume(volume) => volume.close_unless_used(syncing),
         }
     }
 }

@@ -11,12 +11,16 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, pending, ready};
 use futures_util::{FutureExt, TryFutureExt};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::error::Error;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
 use weir_machine::{Accounts, Request};
+
+/// Maximum number of bytes that a copy between devices holds in memory.
+const MAX_COPY_BYTES: u64 = 1 << 20;
 
 /// Error of a device operation.
 #[derive(Debug, Error)]
@@ -98,7 +102,9 @@ pub trait BlockDevice: Send + Sync {
             len => self.write_zeroes(rq, blocks.start, len, fua),
         }
     }
-    /// Copies `len` bytes at `from_offset` of a device to `offset` of this one. The default reads and writes them.
+    /// Copies up to `len` bytes, at least one, at `from_offset` of a device to `offset` of this one, and returns their
+    /// number; the caller calls again for the rest. The copy is stable after the next [`BlockDevice::flush`]. The default
+    /// copies through memory, as [`copy_through_memory`] does.
     fn copy_from<'a>(
         &'a self,
         rq: &'a Request,
@@ -106,12 +112,13 @@ pub trait BlockDevice: Send + Sync {
         from_offset: u64,
         offset: u64,
         len: u64,
-    ) -> BlockFuture<'a, ()> {
-        async move {
-            let bytes = from.read(rq, from_offset, len as usize).await?;
-            self.write(rq, offset, bytes, false).await
-        }
-        .boxed()
+    ) -> BlockFuture<'a, u64> {
+        copy_through_memory(self, rq, from, from_offset, offset, len).boxed()
+    }
+    /// The type behind the interface, by which [`BlockDevice::copy_from`] recognises a device with which it can share
+    /// blocks; a device that restricts another one returns that of the other one. The default is for devices that cannot.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
     }
     /// Makes all completed changes stable.
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()>;
@@ -124,6 +131,34 @@ pub trait BlockDevice: Send + Sync {
     fn accounts(&self) -> Option<Arc<Accounts>> {
         None
     }
+}
+
+/// Copies up to `len` bytes, at most 1 MiB, between devices, and returns their number. See [`BlockDevice::copy_from`].
+///
+/// # Errors
+/// Those of reading and writing.
+pub async fn copy_through_memory<D: BlockDevice + ?Sized>(
+    to: &D,
+    rq: &Request,
+    from: &dyn BlockDevice,
+    from_offset: u64,
+    offset: u64,
+    len: u64,
+) -> Result<u64, BlockError> {
+    let bytes = from.read(rq, from_offset, copied_at_once(offset, len, to.block_bytes())).await?;
+    let copied = bytes.len() as u64;
+    debug_assert!(copied <= len && (copied > 0 || len == 0), "{copied} of {len} bytes");
+    to.write(rq, offset, bytes, false).await?;
+    Ok(copied)
+}
+
+/// Number of bytes that a copy through memory to `offset` copies at once: it ends at a block boundary if it does not end
+/// the range, so that the rest can be cloned and no block is written twice.
+fn copied_at_once(offset: u64, len: u64, block_bytes: u32) -> usize {
+    let end = offset.saturating_add(MAX_COPY_BYTES);
+    let boundary = end - end % u64::from(block_bytes.max(1));
+    let most = if boundary > offset { boundary - offset } else { MAX_COPY_BYTES };
+    len.min(most) as usize
 }
 
 /// The blocks that lie entirely within a range; the last one of a device may be shorter than the others.
@@ -166,6 +201,15 @@ pub trait BlockExports: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_through_memory_ends_at_a_block_boundary() {
+        assert_eq!(copied_at_once(0, 5000, 4096), 5000, "the end of the range");
+        assert_eq!(copied_at_once(0, 8 << 20, 4096), 1 << 20);
+        assert_eq!(copied_at_once(512, 8 << 20, 16384), (1 << 20) - 512);
+        assert_eq!(copied_at_once(16384, 8 << 20, 16 << 20), 1 << 20, "a block is longer than a copy");
+        assert_eq!(copied_at_once(u64::MAX - 10, 10, 0), 10);
+    }
 
     #[test]
     fn only_whole_blocks_are_unmapped() {

@@ -29,7 +29,10 @@ mod rules;
 mod serve;
 pub mod shares;
 
-pub use block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports, Pieces};
+pub use block::{
+    BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports, Pieces,
+    copy_through_memory,
+};
 pub use budget::{HostBudget, HostPermit};
 pub use connection::{CallGuard, ClientConnection, Connection, ConnectionHandle, Reader, Writer};
 pub use files::Files;

@@ -153,19 +153,24 @@ impl Server {
         locked(&self.targets).visible(initiator, host)
     }
 
-    /// The unit of a device.
-    pub(crate) async fn unit(&self, device: u64) -> io::Result<Arc<Unit>> {
+    /// The unit of a device, which is exported under the name `export`.
+    pub(crate) async fn unit(&self, device: u64, export: &str) -> io::Result<Arc<Unit>> {
         if let Some(unit) = locked(&self.units).get(&device) {
             return Ok(unit.clone());
         }
         let stored = self.store.load(device).await?;
         let reservations = Reservations::decode(&stored);
-        if reservations.is_none() {
-            tracing::error!(device, "the stored reservations are malformed: the device has none now");
-        }
+        let is_malformed = reservations.is_none();
         let new = Arc::new(Unit::new(device, reservations.unwrap_or_default()));
         // Another session may have been faster.
-        Ok(locked(&self.units).entry(device).or_insert(new).clone())
+        let unit = locked(&self.units).entry(device).or_insert(new.clone()).clone();
+        if is_malformed && Arc::ptr_eq(&unit, &new) {
+            tracing::error!(
+                export,
+                "its stored reservations are malformed and are ignored; a new registration replaces them"
+            );
+        }
+        Ok(unit)
     }
 
     /// Numbers for a new session: its own, and its TSIH.

@@ -5,11 +5,12 @@
 //!   object 2   a ZAP: `size`, the device's size in bytes
 //! ```
 //!
-//! This module reads; `writing` writes. The size is that in the ZAP: data of object 1 beyond it is not visible, and
+//! This module reads; `writing` writes, `cloning` shares blocks. The size is that in the ZAP: data of object 1 beyond it is not visible, and
 //! bytes that object 1 does not have read as zeros. An unreadable block is an error only for reads that touch it.
 //!
 //! Source: OpenZFS `include/sys/zvol_impl.h` (`ZVOL_OBJ`, `ZVOL_ZAP_OBJ`), `module/zfs/zvol.c`.
 
+mod cloning;
 mod ranges;
 mod writing;
 
@@ -17,11 +18,11 @@ pub use writing::WriteOptions;
 
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use thiserror::Error;
 use tokio::sync::watch;
 use weir_dmu::{Object, ObjectError, ObjectSet, Seek, Segments, zap};
-use weir_format::ObjectId;
+use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
 use writing::WriteState;
 
@@ -97,6 +98,8 @@ pub struct Volume {
     read_only: AtomicBool,
     write_state: Option<WriteState>,
     users: AtomicUsize,
+    /// The last txg in which blocks of this volume were cloned into others.
+    cloned_txg: AtomicU64,
 }
 
 /// Registers a user of a volume until dropped: see [`Volume::attach`].
@@ -130,7 +133,9 @@ impl Volume {
         let failed = |source| VolumeError::Object { name: name.clone(), offset: 0, source: Box::new(source) };
         let block_bytes = objects.object(rq, DATA).await.map_err(failed)?.dnode.data_block_bytes;
         let read_only = AtomicBool::new(false);
-        Ok(Volume { objects, name, size, block_bytes, read_only, write_state: None, users: AtomicUsize::new(0) })
+        let users = AtomicUsize::new(0);
+        let cloned_txg = AtomicU64::new(0);
+        Ok(Volume { objects, name, size, block_bytes, read_only, write_state: None, users, cloned_txg })
     }
 
     async fn read_size(rq: &Request, objects: &Arc<ObjectSet>, name: &str) -> Result<u64, VolumeError> {
@@ -151,12 +156,13 @@ impl Volume {
         Attachment(self.clone())
     }
 
-    /// Closes the volume permanently unless it has users. Returns whether it is closed.
-    pub fn close_unless_used(&self) -> bool {
+    /// Closes the volume permanently, unless it has users, or blocks of it were cloned in a txg after `syncing`, whose
+    /// references are not synced yet. Returns whether it is closed.
+    pub fn close_unless_used(&self, syncing: Txg) -> bool {
         // Close before reading the count, mirrored by count-then-check in `attach`: at least one side observes the
         // other.
         self.objects.close(true);
-        let used = self.users() > 0;
+        let used = self.users() > 0 || self.cloned_txg.load(Ordering::SeqCst) > syncing.0;
         if used {
             self.objects.close(false);
         }

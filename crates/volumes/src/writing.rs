@@ -36,7 +36,7 @@ pub struct WriteOptions {
 /// State of a volume that is open for writing.
 pub(crate) struct WriteState {
     zil: Option<Arc<Zil>>,
-    ranges: RangeLocks,
+    pub(crate) ranges: RangeLocks,
 }
 
 impl Volume {
@@ -69,13 +69,13 @@ impl Volume {
         self.read_only.store(read_only, Ordering::Relaxed);
     }
 
-    fn write_state(&self) -> Result<&WriteState, VolumeError> {
+    pub(crate) fn write_state(&self) -> Result<&WriteState, VolumeError> {
         let read_only = || VolumeError::ReadOnly { name: self.name.clone() };
         self.write_state.as_ref().filter(|_| !self.read_only.load(Ordering::Relaxed)).ok_or_else(read_only)
     }
 
     /// Converts an error of a change at `offset`.
-    fn change_error(&self, offset: u64) -> impl Fn(ObjectError) -> VolumeError {
+    pub(crate) fn change_error(&self, offset: u64) -> impl Fn(ObjectError) -> VolumeError {
         move |source| match source {
             ObjectError::ReadOnly { .. } => VolumeError::ReadOnly { name: self.name.clone() },
             ObjectError::NoSpace { .. } | ObjectError::Quota { .. } => VolumeError::NoSpace { name: self.name.clone() },
@@ -222,7 +222,7 @@ impl Volume {
         Ok(())
     }
 
-    fn zil(&self) -> Option<&Arc<Zil>> {
+    pub(crate) fn zil(&self) -> Option<&Arc<Zil>> {
         self.write_state.as_ref()?.zil.as_ref()
     }
 
@@ -231,7 +231,7 @@ impl Volume {
         if stable || self.zil().is_some_and(|zil| zil.commits_each()) { self.flush(rq).await } else { Ok(()) }
     }
 
-    /// Replays a log record (`zvol_replay_write`, `zvol_replay_truncate`). A write that extends past the end of the
+    /// Replays a log record (`zvol_replay_write`, `zvol_replay_truncate`, `zvol_replay_clone_range`). A write that extends past the end of the
     /// volume, which may have shrunk since, is truncated.
     async fn replay_body(&self, rq: &Request, body: &LogBody<'_>, block: Option<Bytes>) -> Result<(), ObjectError> {
         let size_bytes = self.size_bytes();
@@ -262,6 +262,9 @@ impl Volume {
                     zil.log(&tx, DATA, body);
                 }
                 Ok(())
+            }
+            LogBody::CloneRange { offset, block_bytes, pointers, .. } => {
+                self.replay_clone(rq, (*offset, *block_bytes), pointers).await
             }
             _ => {
                 let place = ErrorLocation { objset: self.objects.id(), object: DATA, ..ErrorLocation::default() };

@@ -9,7 +9,7 @@
 //!   write ───────► write_child                 the engine makes a pool on files that were written before
 //!         ───────► mounted                     the same files under any file system that can be mounted
 //!   scan ────────► administration              commands of an administrator on a pool that a server has open
-//!   serve ───────► nfs_load, block_load        clients of Weir's servers and of their peers
+//!   serve ───────► nfs_load, block_load, smb_load   clients of Weir's servers and of their peers
 //!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -155,6 +155,33 @@ fn cpu_seconds(process: &str) -> f64 {
     let behind_the_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     behind_the_name.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>()
         / 100.0
+}
+
+/// Processor time and number of a process and its descendants (`proc(5)`). The time contains that of descendants which have
+/// ended and were waited for.
+fn process_tree(root: u32) -> (f64, usize) {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // Parent, and ticks: user and system, of the process and of children that it has waited for.
+    let stat = |id: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        let words = stat.rsplit_once(')')?.1.split_whitespace().skip(1);
+        let words: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
+        Some((id, *words.first()? as u32, words.get(10..14)?.iter().sum::<f64>()))
+    };
+    let processes: Vec<(u32, u32, f64)> = ids.filter_map(stat).collect();
+    let mut tree = std::collections::BTreeSet::from([root]);
+    loop {
+        let before = tree.len();
+        let children = processes.iter().filter(|(_, parent, _)| tree.contains(parent)).map(|(id, ..)| *id);
+        let children: Vec<u32> = children.collect();
+        tree.extend(children);
+        if tree.len() == before {
+            break;
+        }
+    }
+    let ticks: f64 = processes.iter().filter(|(id, ..)| tree.contains(id)).map(|(.., ticks)| ticks).sum();
+    (ticks / 100.0, tree.len())
 }
 
 /// Peak resident memory of a process (`proc(5)`).

@@ -33,6 +33,8 @@ pub struct Server {
     pub port: u16,
     /// State and runtime directories of Weir, or everything of the other server.
     pub folder: PathBuf,
+    /// The directory that the server shares.
+    pub share: PathBuf,
 }
 
 /// Makes a folder that users may pass but not list: smbd enters the share as its user.
@@ -50,11 +52,11 @@ fn weir_in(folder: &Path) -> Result<Command, JudgeError> {
 }
 
 impl Server {
-    /// Serves a pool for the user of the judges.
+    /// Serves a pool for the user of the judges, with more options of `weir serve`.
     ///
     /// # Errors
     /// If Samba or FUSE is not here, or Weir does not get ready.
-    pub fn weir(folder: &Path, devices: &Path, pool: &str) -> Result<Server, JudgeError> {
+    pub fn weir(folder: &Path, devices: &Path, pool: &str, options: &[&str]) -> Result<Server, JudgeError> {
         program("WEIR_SMBD", "smbd")
             .or_else(|missing| if Path::new("/usr/sbin/smbd").is_file() { Ok(PathBuf::new()) } else { Err(missing) })?;
         if !Path::new("/dev/fuse").exists() {
@@ -79,12 +81,20 @@ impl Server {
         let mut command = weir_in(folder)?;
         command
             .args(["serve", "--smb", "--smb-port", &port.to_string(), "--nfs-port", "0", "--nbd-port", "0", "-d"])
-            .arg(devices);
+            .arg(devices)
+            .args(options);
         let mut running = Running::start(command.arg(pool))?;
         let lines = running.wait_for(|line| line.trim() == "ready")?;
         let port = lines.iter().find_map(|line| line.strip_prefix("smbclient -p ")?.split(' ').next()?.parse().ok());
         let port = port.ok_or_else(|| failed("weir serve --smb", "it printed no smbclient line"))?;
-        Ok(Server { running, port, folder: folder.to_owned() })
+        let mut server = Server { running, port, folder: folder.to_owned(), share: PathBuf::new() };
+        server.share = server.runtime()?.join("mnt").join(pool);
+        Ok(server)
+    }
+
+    /// Process of the server.
+    pub fn process_id(&self) -> u32 {
+        self.running.id()
     }
 
     /// The configuration that Weir wrote.
@@ -105,7 +115,7 @@ impl Server {
     /// # Errors
     /// If no smbd runs, or the ACL cannot be set.
     pub fn open_to_all(&self) -> Result<(), JudgeError> {
-        open_to_all(&self.runtime()?.join("mnt").join(SHARE), "system.nfs4_acl_xdr")
+        open_to_all(&self.share, "system.nfs4_acl_xdr")
     }
 
     /// Starts the same smbd with the same options over a folder of this machine. ACLs are an attribute that smbd alone
@@ -140,7 +150,7 @@ impl Server {
         }
         let mut running = Running::start(&mut command)?;
         running.wait_for(|line| line.contains("smbd version"))?;
-        let server = Server { running, port, folder: folder.to_owned() };
+        let server = Server { running, port, folder: folder.to_owned(), share };
         for _ in 0..100 {
             if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Ok(server);

@@ -8,7 +8,7 @@
 //! With [`Sharing::Everything`], each volume is a target of its own, for the hosts that may write. A target whose CHAP secret
 //! cannot be read is not served at all.
 
-use super::{ProtocolContext, ProtocolServer, ServingTask, listen};
+use super::{ProtocolContext, ProtocolServer, ServingTask, hosts_that_use, listen};
 use crate::exports::{Exports, OpenPool};
 use crate::pool_table::PoolTable;
 use crate::service::ServiceError;
@@ -17,14 +17,15 @@ use crate::users::{ChapUsers, UserError};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::watch;
-use weir_dsl::props::Value;
+use weir_dsl::props::{Source, Value};
 use weir_dsl::sync_tasks::Setting;
-use weir_front::shares::{Iqn, IscsiLun, IscsiTarget};
+use weir_front::shares::{HostList, Iqn, IscsiLun, IscsiTarget};
 use weir_front::{
     BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, ClientConnection, Extent, Hosts, Pieces,
 };
@@ -108,9 +109,7 @@ impl ProtocolServer for IscsiServer {
     fn users(&self, exports: &Exports) -> Vec<String> {
         let names: BTreeSet<String> =
             self.targets.of(exports).into_iter().map(|target| target.iqn.to_string()).collect();
-        let uses = |connection: &ClientConnection| names.contains(&connection.used);
-        let hosts = self.connections().into_iter().filter(uses).map(|connection| connection.peer.ip().to_string());
-        hosts.collect::<BTreeSet<_>>().into_iter().collect()
+        hosts_that_use(&names, self.connections())
     }
 
     fn connections(&self) -> Vec<ClientConnection> {
@@ -149,7 +148,6 @@ async fn follow(targets: Arc<Targets>, mut changes: watch::Receiver<u64>, mut st
             changed = changes.changed() => if changed.is_err() { return },
             _ = stop.wait_for(|stop| *stop) => return,
         }
-        changes.mark_unchanged();
         targets.renew();
     }
 }
@@ -227,12 +225,11 @@ impl Targets {
 
 /// The target of a volume of which no property says anything.
 fn of_volume(pool: u64, dataset: String, id: u64) -> IscsiTarget {
-    let share = weir_front::shares::ShareIscsi::off();
     IscsiTarget {
         iqn: Iqn::of_volume(pool, id),
         luns: vec![IscsiLun { lun: 0, dataset, id, write_cache: true, read_only: false }],
         initiators: Vec::new(),
-        hosts: share.hosts,
+        hosts: HostList::default(),
         chap: None,
         mutual: None,
     }
@@ -316,6 +313,10 @@ impl BlockDevice for ReadOnlyDevice {
         ready(Err(BlockError::ReadOnly)).boxed()
     }
 
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.0.as_any()
+    }
+
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()> {
         self.0.flush(rq)
     }
@@ -351,10 +352,10 @@ impl ReservationStore for Reservations {
             let dataset = dsl.find(rq, &name).await.map_err(io::Error::other)?;
             let found =
                 dsl.property(rq, &dataset, &exports.pool.facts(), RESERVATIONS).await.map_err(io::Error::other)?;
-            Ok(match found.map(|property| property.value) {
-                Some(Value::Text(text)) => text.into_bytes(),
-                _ => Vec::new(),
-            })
+            // Only what was set on this volume concerns its ports: not what a parent has, nor what a stream brought along.
+            let own = found.filter(|property| property.source == Source::Local).map(|property| property.value);
+            let text = if let Some(Value::Text(text)) = own { text } else { String::new() };
+            Ok(text.into_bytes())
         }
         .boxed()
     }

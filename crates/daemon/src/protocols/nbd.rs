@@ -1,11 +1,10 @@
 //! NBD for the volumes of all pools.
 
-use super::{ProtocolContext, ProtocolServer, ServingTask, listen, shell_quoted, uri_escaped};
+use super::{ProtocolContext, ProtocolServer, ServingTask, hosts_that_use, listen, shell_quoted, uri_escaped};
 use crate::exports::Exports;
 use crate::service::ServiceError;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use weir_front::{BlockExports as _, ClientConnection};
@@ -63,10 +62,7 @@ impl ProtocolServer for NbdServer {
     }
 
     fn users(&self, exports: &Exports) -> Vec<String> {
-        let names: BTreeSet<String> = exports.volumes.shared_names().into_iter().collect();
-        let uses = |connection: &ClientConnection| names.contains(&connection.used);
-        let hosts = self.connections().into_iter().filter(uses).map(|connection| connection.peer.ip().to_string());
-        hosts.collect::<BTreeSet<_>>().into_iter().collect()
+        hosts_that_use(&exports.volumes.shared_names().into_iter().collect(), self.connections())
     }
 
     fn connections(&self) -> Vec<ClientConnection> {

@@ -16,7 +16,8 @@ use weir_iscsi::wire::bhs::{FLAG_FINAL, FLAG_WRITE, NO_TAG, opcode};
 use weir_machine::Request;
 use weir_sim::SimStream;
 
-const BLOCK: u64 = 4096;
+/// Size of a block of the volume in bytes.
+pub const BLOCK: u64 = 4096;
 /// Logical blocks of one block of the volume.
 const LOGICAL: u64 = BLOCK / 512;
 
@@ -33,7 +34,7 @@ enum Kind {
     Write {
         fua: bool,
     },
-    /// The data are split: immediate, and a unit that was not asked for.
+    /// One command with immediate data and unsolicited Data-Out PDUs.
     SplitWrite,
     Zero,
     Unmap,
@@ -61,7 +62,7 @@ fn steps() -> Vec<(Kind, Range<u64>)> {
 }
 
 /// A SCSI Command with its data.
-fn command(number: usize, cdb: &[u8], data: &[u8], immediate_bytes: usize) -> Vec<u8> {
+pub fn command(number: usize, cdb: &[u8], data: &[u8], immediate_bytes: usize) -> Vec<u8> {
     let write = if data.is_empty() { 0 } else { FLAG_WRITE };
     let last = if immediate_bytes == data.len() { FLAG_FINAL } else { 0 };
     let mut bhs = Bhs::new(opcode::COMMAND).with_flags(write | last).with_itt(number as u32);
@@ -81,7 +82,8 @@ fn command(number: usize, cdb: &[u8], data: &[u8], immediate_bytes: usize) -> Ve
     bytes
 }
 
-fn long_cdb(code: u8, flags: u8, blocks: &Range<u64>) -> [u8; 16] {
+/// A command with a 64-bit address, for blocks of the volume.
+pub fn long_cdb(code: u8, flags: u8, blocks: &Range<u64>) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (code, flags);
     cdb[2..10].copy_from_slice(&(blocks.start * LOGICAL).to_be_bytes());

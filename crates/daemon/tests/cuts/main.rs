@@ -17,10 +17,12 @@ mod iscsi;
 mod nbd;
 mod nfs;
 mod session;
+mod writer;
 
 use std::cell::Cell;
 
 use session::{Bug, Point, Protocol, Session};
+use writer::Stability;
 
 fn survives_every_cut(protocol: &dyn Protocol) {
     let session = Session::of(protocol, Bug::Nothing);
@@ -74,4 +76,31 @@ fn canary_calls_that_are_executed_twice_are_found() {
     let found: Vec<Point> = Point::ALL.into_iter().filter(|point| session.run(*point).is_err()).collect();
     // Only if the call had arrived completely, and its reply had not.
     assert_eq!(found, [Point::AfterCall, Point::BeforeReply, Point::InReply]);
+}
+
+/// A power cut at any moment loses nothing that a guest knows to be stable.
+#[test]
+fn a_guest_loses_nothing_that_is_stable() {
+    for stability in [Stability::WriteCache, Stability::NoWriteCache] {
+        let run = writer::run(stability, Bug::Nothing);
+        assert!(run.cuts() > 50, "{} answers", run.cuts());
+        run.cut_power().unwrap_or_else(|why| panic!("{stability:?}: {why}"));
+    }
+}
+
+/// A power cut loses what the accounts counted as unstable, to the byte.
+#[test]
+fn without_sync_a_guest_loses_exactly_what_was_counted() {
+    let run = writer::run(Stability::SyncDisabled, Bug::Nothing);
+    let lost = run.cut_power().unwrap();
+    assert_eq!(lost.exact + lost.less, run.cuts());
+    assert!(lost.losing > run.cuts() / 2 && lost.exact > run.cuts() * 9 / 10, "{lost:?} of {} cuts", run.cuts());
+}
+
+#[test]
+fn canary_early_answers_to_a_guest_are_found() {
+    for stability in [Stability::WriteCache, Stability::NoWriteCache] {
+        let found = writer::run(stability, Bug::AnswersEarly).cut_power();
+        assert!(found.as_ref().is_err_and(|why| why.contains("the stable version")), "{stability:?}: {found:?}");
+    }
 }

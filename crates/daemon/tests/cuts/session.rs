@@ -285,7 +285,7 @@ fn client<'a>(protocol: &'a dyn Protocol, world: &SimWorld) -> Client<'a> {
 }
 
 /// A pool with a file system and a volume, exported.
-fn create_pool(bug: Bug) -> Start {
+pub fn create_pool(bug: Bug) -> Start {
     let world = SimWorld::new(SEED);
     world.add_disk("/sim/d0", 64 << 20, 512, Timing::Chaos);
     let machine = world.machine();
@@ -310,7 +310,7 @@ fn create_pool(bug: Bug) -> Start {
 }
 
 /// Imports the pool and serves it.
-async fn serve(machine: &Machine) -> (Arc<Engine>, (Service, watch::Sender<bool>)) {
+pub async fn serve(machine: &Machine) -> (Arc<Engine>, (Service, watch::Sender<bool>)) {
     let rq = &Request::internal("test");
     let mut open = OpenOptions::new(vec!["/sim".into()], "tank");
     open.arc_bytes = 16 << 20;

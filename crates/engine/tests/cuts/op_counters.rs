@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// All kinds. The last three are observations: discards by the disks, opened pools with cloned blocks, and pools that were
 /// rewound.
-const KINDS: [&str; 39] = [
+const KINDS: [&str; 40] = [
     "create",
     "mkdir",
     "remove",
@@ -39,6 +39,7 @@ const KINDS: [&str; 39] = [
     "release",
     "volume-write",
     "volume-zero",
+    "volume-clone",
     "volume-flush",
     "volume-resize",
     "key-change",

@@ -1,4 +1,4 @@
-//! Client of a volume that writes, zeroes, flushes, resizes and changes the key. Any subset of the blocks that were not
+//! Client of a volume that writes, zeroes, clones, flushes, resizes and changes the key. Any subset of the blocks that were not
 //! flushed may be missing.
 
 use crate::op_counters::Counter;
@@ -88,6 +88,7 @@ impl Client {
                     self.counter.did("volume-flush");
                 }
                 3 => self.resize().await,
+                15 => self.clone_blocks(&rq, &volume).await,
                 4 if self.suite.is_some() => self.change_key().await,
                 what => {
                     let byte = if what < 8 { 0 } else { (n % 255) as u8 + 1 };
@@ -118,6 +119,26 @@ impl Client {
                 unit.promise(now, number);
             }
         }
+    }
+
+    /// Clones blocks within the volume, as many as are synced.
+    async fn clone_blocks(&mut self, rq: &Request, volume: &Volume) {
+        let began = self.moments.now();
+        let per_block = u64::from(volume.block_bytes()) / UNIT;
+        let blocks = volume.size_bytes() / UNIT / per_block;
+        let mut place = || self.rng.below(blocks - 2);
+        let from = place() * per_block;
+        let to = place() * per_block;
+        let cloned = volume.clone_range(rq, volume, from * UNIT, to * UNIT, 2 * per_block * UNIT).await.unwrap();
+        let units = (cloned / UNIT) as usize;
+        if units == 0 {
+            return;
+        }
+        // The client is the only one that changes the volume.
+        let mut known = self.known.lock().unwrap();
+        let bytes: Vec<u8> = known.units[from as usize..][..units].iter().map(|unit| *unit.last()).collect();
+        known.units[to as usize..][..units].iter_mut().zip(bytes).for_each(|(unit, byte)| unit.push(began, byte));
+        self.counter.did("volume-clone");
     }
 
     /// Changes the size of the volume. The part that is cut off reads as zeros when the volume grows again.

@@ -60,7 +60,7 @@ pub async fn check(files: &FileSystem, rq: &Request, generation: u64) {
     }
 }
 
-async fn import(machine: &Machine, dir: &Path) -> Arc<Engine> {
+pub async fn import(machine: &Machine, dir: &Path) -> Arc<Engine> {
     Engine::import(machine, &ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"))).await.unwrap()
 }
 
@@ -128,7 +128,7 @@ fn files_on_raidz2() {
 }
 
 /// Bytes that do not compress.
-fn noise(len: usize, seed: u64) -> Bytes {
+pub fn noise(len: usize, seed: u64) -> Bytes {
     let blocks = (0..len.div_ceil(16 << 10) as u64).flat_map(|n| work::contents(seed, n * 2));
     Bytes::from_iter(blocks.take(len))
 }

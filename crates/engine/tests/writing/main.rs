@@ -27,6 +27,7 @@ mod space_log;
 mod stuck;
 mod tasks;
 mod trim;
+mod volumes;
 mod waiting;
 mod work;
 mod zaps;

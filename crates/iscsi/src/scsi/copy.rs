@@ -4,8 +4,9 @@
 //!   parameter list: header · target descriptors (which units) · segment descriptors (which blocks)
 //! ```
 //!
-//! Supported: identification descriptors (E4h), and segments from blocks to blocks (02h). One copy at a time runs at a unit,
-//! which bounds its memory. A copy is stable when a write would be. Bounds: those of the constants below.
+//! Supported: identification descriptors (E4h), and segments from blocks to blocks (02h). The device decides how it copies:
+//! volumes of one pool share the blocks, others copy through memory, and one copy at a time runs at a unit, which bounds
+//! it. A copy is stable when a write would be. Bounds: those of the constants below.
 
 use super::block::{Direction, failed, is_stable};
 use super::cdb::BLOCK_BYTES;
@@ -26,8 +27,6 @@ const BLOCKS_TO_BLOCKS: u8 = 0x02;
 const MAX_LIST_BYTES: usize = MAX_TARGETS * TARGET_BYTES + MAX_SEGMENTS * SEGMENT_BYTES;
 /// Maximum length of one segment in bytes: its number of blocks has 16 bits.
 const MAX_SEGMENT_BYTES: u32 = u16::MAX as u32 * BLOCK_BYTES as u32;
-/// Size of the pieces of a copy in bytes.
-const PIECE_BYTES: u64 = 1 << 20;
 
 /// The result of a copy, until the initiator asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,11 +181,15 @@ async fn copy_segment(context: &Context<'_>, list: &CopyList<'_>, segment: &Segm
     let bytes = blocks * BLOCK_BYTES;
     let mut at = 0;
     while at < bytes {
-        let len = (bytes - at).min(PIECE_BYTES);
-        let offset = segment.to_lba * BLOCK_BYTES + at;
-        let copied = to.device.copy_from(context.rq, &*from.device, segment.from_lba * BLOCK_BYTES + at, offset, len);
-        copied.await.map_err(|error| failed(context, Direction::Change, offset / BLOCK_BYTES, &error))?;
-        at += len;
+        let from_at = segment.from_lba * BLOCK_BYTES + at;
+        let to_at = segment.to_lba * BLOCK_BYTES + at;
+        let copied = to.device.copy_from(context.rq, &*from.device, from_at, to_at, bytes - at).await;
+        let copied = copied.map_err(|error| failed(context, Direction::Change, to_at / BLOCK_BYTES, &error))?;
+        debug_assert!((1..=bytes - at).contains(&copied), "a copy makes progress within its range");
+        if copied == 0 {
+            return Err(Sense::new(key::COPY_ABORTED, code::NONE).into());
+        }
+        at += copied;
         context.check_aborted()?;
     }
     if is_stable(&to, false) {

@@ -96,8 +96,8 @@ pub async fn change(context: &Context<'_>, fields: Fields, list: &[u8]) -> Resul
     if fields.action == PREEMPT_AND_ABORT {
         context.around.abort_commands(unit.id, &effects.preempted).await;
     }
-    for (told, attention) in &effects.attentions {
-        unit.raise(*attention, |session, port| session != context.nexus.session && port == told);
+    for (registrant, attention) in &effects.attentions {
+        unit.raise(*attention, |session, port| session != context.nexus.session && port == registrant);
     }
     Ok(())
 }

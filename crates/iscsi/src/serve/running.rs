@@ -209,7 +209,8 @@ impl Running {
         let config = target.as_ref().and_then(|target| target.luns.iter().find(|config| config.lun == lun));
         let Some(config) = config else { return Ok(None) };
         let device = self.server.exports.open(rq, &config.export).await?;
-        let unit = self.server.unit(device.id()).await.map_err(|error: io::Error| BlockError::io(error))?;
+        let unit =
+            self.server.unit(device.id(), &config.export).await.map_err(|error: io::Error| BlockError::io(error))?;
         if !unit.is_attached(self.number) {
             unit.attach(nexus, device.size_bytes());
         }

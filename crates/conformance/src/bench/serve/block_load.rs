@@ -50,6 +50,44 @@ pub fn nbd(server: &Server, load: BlockLoad) -> Result<Measured, JudgeError> {
     figures(&text, if load.is_write() { "write" } else { "read" })
 }
 
+/// Size of a random operation over iSCSI, and operations for each MiB of the device.
+const RANDOM_BYTES: u64 = 4 << 10;
+const RANDOM_PER_MIB: u64 = 64;
+
+/// Measures `qemu-img bench` over iSCSI, with 16 requests in parallel. Random operations jump over the device by a stride of
+/// 0.618 of its size, which meets every part of it alike.
+pub fn iscsi(server: &Server, load: BlockLoad, mib: u64) -> Result<Measured, JudgeError> {
+    let is_random = matches!(load, BlockLoad::RandomRead | BlockLoad::RandomWrite);
+    let blocks = (mib << 20) / RANDOM_BYTES;
+    let (count, bytes, stride) = match is_random {
+        true => (mib * RANDOM_PER_MIB, RANDOM_BYTES, ((blocks * 618 / 1000) | 1) * RANDOM_BYTES),
+        false => (mib, 1 << 20, 1 << 20),
+    };
+    let mut command = Command::new("qemu-img");
+    command.args(["bench", "-f", "raw", "-t", "none", "-d", "16", "-c", &count.to_string()]);
+    command.args(["-s", &bytes.to_string(), "-S", &stride.to_string()]);
+    if load.is_write() {
+        command.args(["-w", "--pattern=165", &format!("--flush-interval={count}")]);
+    }
+    let text = succeeded(command.arg(&server.path)).map_err(|error| match error {
+        JudgeError::Io { .. } => JudgeError::Missing { what: "qemu-img is not installed".to_string() },
+        JudgeError::Process { why, .. } if why.contains("Unknown protocol") => {
+            JudgeError::Missing { what: "qemu has no iSCSI driver (qemu-block-extra)".to_string() }
+        }
+        error => error,
+    })?;
+    let seconds = seconds_of(&text).ok_or_else(|| JudgeError::Process {
+        command: "qemu-img bench".to_string(),
+        why: format!("no time in {text:?}"),
+    })?;
+    Ok(Measured { bytes: count * bytes, operations: count, seconds, ..Measured::default() })
+}
+
+/// The time in the report of `qemu-img bench`.
+fn seconds_of(text: &str) -> Option<f64> {
+    text.split_once("Run completed in ")?.1.split(' ').next()?.parse().ok()
+}
+
 /// The figures of fio's JSON report.
 fn figures(text: &str, direction: &str) -> Result<Measured, JudgeError> {
     let parsed: Value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or_default())
@@ -69,6 +107,12 @@ fn figures(text: &str, direction: &str) -> Result<Measured, JudgeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_report_of_qemu_is_read() {
+        assert_eq!(seconds_of("Sending 64 write requests\nRun completed in 0.717 seconds.\n"), Some(0.717));
+        assert_eq!(seconds_of("Failed request"), None);
+    }
 
     #[test]
     fn the_report_of_fio_is_read() {

@@ -4,6 +4,7 @@ use super::super::{Measured, line_of, measuring};
 use super::block_load::{self, BlockLoad};
 use super::nfs_load::Load;
 use super::servers::{Contender, RANDOM_SHARE, SHARE, Server};
+use super::smb_load::{self, SmbLoad};
 use crate::JudgeError;
 
 /// Unit of a row.
@@ -84,6 +85,23 @@ const NBD: Row = Row {
     ..NFS
 };
 
+const ISCSI: Row = Row {
+    client: "qemu-img bench, depth 16",
+    ours: Contender::WeirIscsi,
+    peers: &[Contender::Tgt],
+    measure: |server, mib| block_load::iscsi(server, BlockLoad::Read, mib),
+    ..NFS
+};
+
+const SMB: Row = Row {
+    client: "smbclient",
+    ours: Contender::WeirSmb,
+    peers: &[Contender::Smbd],
+    aim: 0.8,
+    measure: |server, mib| smb_load::measure(server, SmbLoad::Read, mib),
+    ..NFS
+};
+
 /// All rows. Rows of one contender are measured in this order: the first ones write what the later ones read.
 pub const ROWS: &[Row] = &[
     Row { name: "nfs write 1M and COMMIT", measure: |server, mib| nfs(server, SHARE, Load::Write, mib), ..NFS },
@@ -116,6 +134,42 @@ pub const ROWS: &[Row] = &[
         ..NBD
     },
     Row { name: "nbd read 1M cold", is_cold: true, ..NBD },
+    Row {
+        name: "iscsi write 1M, flush",
+        measure: |server, mib| block_load::iscsi(server, BlockLoad::Write, mib),
+        ..ISCSI
+    },
+    Row {
+        name: "iscsi read 1M hot",
+        prepare: |server, mib| block_load::iscsi(server, BlockLoad::Read, mib).map(drop),
+        ..ISCSI
+    },
+    Row {
+        name: "iscsi random read 4K hot",
+        unit: Unit::PerSecond,
+        measure: |server, mib| block_load::iscsi(server, BlockLoad::RandomRead, mib),
+        ..ISCSI
+    },
+    Row {
+        name: "iscsi random write 4K, flush",
+        unit: Unit::PerSecond,
+        measure: |server, mib| block_load::iscsi(server, BlockLoad::RandomWrite, mib),
+        ..ISCSI
+    },
+    Row {
+        name: "smb write",
+        prepare: smb_load::make_source,
+        measure: |server, mib| smb_load::measure(server, SmbLoad::Write, mib),
+        ..SMB
+    },
+    Row { name: "smb read hot", prepare: |server, mib| smb_load::measure(server, SmbLoad::Read, mib).map(drop), ..SMB },
+    Row {
+        name: "smb list 10,000 files",
+        unit: Unit::PerSecond,
+        prepare: |server, _| smb_load::make_files(server),
+        measure: |server, mib| smb_load::measure(server, SmbLoad::List, mib),
+        ..SMB
+    },
 ];
 
 fn nothing(_: &Server, _: u64) -> Result<(), JudgeError> {
