@@ -333,7 +333,7 @@ pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
 }
 
 /// Txg timeout of a mounted pool.
-const MOUNT_TXG_TIMEOUT: Duration = Duration::from_secs(1);
+pub const MOUNT_TXG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Shortens the txg timeout of a mounted pool, and names the calls of `sync` that do not reach it.
 ///

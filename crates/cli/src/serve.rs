@@ -21,7 +21,7 @@ use weir_linux::Production;
 use weir_machine::Machine;
 use weir_pool::Rewind;
 
-/// Serve the file systems of pools over NFSv3 and SMB, and their volumes over NBD and iSCSI.
+/// Serve file systems over NFSv3 and SMB, and volumes over NBD and iSCSI.
 ///
 /// The command prints the mount commands and "ready", and serves until it is stopped. A pool that is exported is imported for
 /// this time, and exported again at the end; one that another host used last needs -f.

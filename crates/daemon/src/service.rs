@@ -125,7 +125,9 @@ pub struct Service {
     pools: Arc<PoolTable>,
     protocols: RwLock<Vec<Arc<dyn ProtocolServer>>>,
     machine: Machine,
-    options: Mutex<ServiceOptions>,
+    sharing: Sharing,
+    /// The options with which each protocol was started, by its name.
+    started_with: Mutex<BTreeMap<&'static str, ServiceOptions>>,
     /// The pools that will be added later.
     expected: Mutex<BTreeSet<u64>>,
     /// The tasks that look up host names, by GUID of their pool: each ends when its sender is dropped.
@@ -162,7 +164,8 @@ impl Service {
             pools,
             protocols,
             machine,
-            options: Mutex::new(options.clone()),
+            sharing: options.sharing.clone(),
+            started_with: Mutex::new(PROTOCOLS.map(|protocol| (protocol.name(), options.clone())).into()),
             expected: Mutex::default(),
             resolving: Mutex::default(),
         };
@@ -187,8 +190,7 @@ impl Service {
 
     /// Applies the policy of sharing to a pool, and tells the protocols of it.
     async fn announce(&self, exports: &Arc<Exports>) -> Result<(), ServiceError> {
-        let sharing = self.options().sharing.clone();
-        exports.share(&Request::internal("share"), sharing).await?;
+        exports.share(&Request::internal("share"), self.sharing.clone()).await?;
         let (stop, stopped) = watch::channel(false);
         let resolving = resolve_names(self.machine.clone(), exports.clone(), stopped);
         // The task ends when the sender is dropped.
@@ -204,9 +206,9 @@ impl Service {
     /// connect again. The others keep their connections. Returns a line for each that was moved, or could not be and stays
     /// where it was.
     pub async fn rebind(&self, new: &ServiceOptions) -> Vec<String> {
-        let old = std::mem::replace(&mut *self.options(), new.clone());
         let mut lines = Vec::new();
         for protocol in PROTOCOLS {
+            let old = self.started_with().get(protocol.name()).cloned().unwrap_or_default();
             if old.address(protocol) != new.address(protocol) {
                 lines.push(self.restart(protocol, &old, new).await);
             }
@@ -222,9 +224,11 @@ impl Service {
             before.stop().await;
         }
         let (started, failed) = match self.start_one(protocol, new).await {
-            Ok(started) => (started, None),
+            Ok(started) => {
+                self.started_with().insert(name, new.clone());
+                (started, None)
+            }
             Err(error) => {
-                self.keep_address(protocol, old);
                 let again = self.start_one(protocol, old).await;
                 let lost = again.as_ref().err().map(|error| format!("; nor where it was: {error}")).unwrap_or_default();
                 (again.ok().flatten(), Some(format!("{name} cannot be moved: {error}{lost}")))
@@ -260,18 +264,6 @@ impl Service {
         Ok(Some(server))
     }
 
-    /// Sets the address of a protocol back to what it was.
-    fn keep_address(&self, protocol: Protocol, old: &ServiceOptions) {
-        let mut options = self.options();
-        match protocol {
-            Protocol::Nfs3 => options.nfs_port = old.nfs_port,
-            Protocol::Nbd => options.nbd_port = old.nbd_port,
-            Protocol::Iscsi => options.iscsi_port = old.iscsi_port,
-            Protocol::Smb => options.smb.clone_from(&old.smb),
-            Protocol::Internal | Protocol::Fuse => {}
-        }
-    }
-
     /// Stops serving a pool: its clients get errors, or are disconnected. Other pools are served as before.
     pub fn remove(&self, guid: u64) {
         self.resolving().remove(&guid);
@@ -304,8 +296,8 @@ impl Service {
         futures_util::future::join_all(protocols.iter().map(|protocol| protocol.refresh())).await;
     }
 
-    fn options(&self) -> MutexGuard<'_, ServiceOptions> {
-        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    fn started_with(&self) -> MutexGuard<'_, BTreeMap<&'static str, ServiceOptions>> {
+        self.started_with.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn resolving(&self) -> MutexGuard<'_, BTreeMap<u64, watch::Sender<bool>>> {

@@ -205,6 +205,8 @@ impl ServedPool {
     /// From now on, file systems are mounted as their properties say; those that there are already only if `now`.
     pub async fn mount_automatically(self: &Arc<Self>, now: bool) {
         let Some(front) = self.front() else { return };
+        // `sync` and `syncfs` do not reach a mount: see [`crate::mount`].
+        self.engine.set_txg_timeout(crate::mount::MOUNT_TXG_TIMEOUT);
         // A process decides once whether it mounts.
         let _ = self.automounts.set(Arc::default());
         if now {

@@ -85,7 +85,7 @@ pub struct StatusArgs {
 #[command(name = "weir daemon reload", override_usage = "weir daemon reload")]
 pub struct ReloadArgs {}
 
-/// Read the CHAP users again, and bring the shares up to date; 'weir user' sends it to every process that serves.
+/// Read the CHAP users again ('weir user' sends it to every process that serves).
 #[derive(Debug, Parser)]
 #[command(name = "weir daemon renew", override_usage = "weir daemon renew")]
 pub struct RenewArgs {}

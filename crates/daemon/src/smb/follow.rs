@@ -9,7 +9,7 @@
 //! intervals while something is shared.
 
 use super::plan::{MountKey, Plan, hosts_allow, plan};
-use super::{Connection, Options, Programs, Share, SmbService, SmbServiceError, TimeMachine};
+use super::{Connection, Options, Programs, Share, SmbService, SmbServiceError, TimeMachine, users};
 use crate::exports::Exports;
 use crate::pool_table::PoolTable;
 use futures_util::future::select;
@@ -135,8 +135,10 @@ impl SmbFollower {
     pub fn lines(&self, pool: u64) -> Vec<String> {
         let state = lock(&self.state);
         let Some(service) = &state.service else { return Vec::new() };
+        let known = users::list(&self.options.directories).unwrap_or_default();
+        let user = known.first().map(|user| user.name.as_str());
         let own = state.shares.iter().filter(|(_, guid)| *guid == pool);
-        own.flat_map(|(share, _)| service.lines(share, None)).collect()
+        own.flat_map(|(share, _)| service.lines(share, user)).collect()
     }
 
     /// Totals of the requests that concern no pool: none, since each mount books to its pool.
