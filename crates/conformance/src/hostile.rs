@@ -1,11 +1,14 @@
-//! Hostile clients of `weir serve` on loopback: idle ones, half-sending ones and never-reading ones, from one host and from
-//! several. A good client on a host of its own is never refused, and its 99th percentile stays within twice that without
+//! Hostile clients of `weir serve` on loopback: idle ones, half-sending ones, never-reading ones and, over iSCSI, ones that
+//! send garbage, from one host and from several. A good client on a host of its own is never refused, and its 99th percentile stays within twice that without
 //! them.
 //!
 //! ```text
 //!   good client (127.0.0.1)      ─► READ, WRITE of 64 KiB; WRITE of 1 MiB ─┐
-//!   300 connections (127.0.0.66, or 127.0.1.1 to 127.0.1.8) ───────────────┴─► weir serve: NFS, NBD
+//!   300 connections (127.0.66.1, or 127.0.1.1 to 127.0.1.8) ───────────────┴─► weir serve: NFS, NBD, iSCSI
 //! ```
+//!
+//! Over iSCSI there are 1,000 connections. For those that never log in, the log has one line each, and after all cases the
+//! server has not used more than [`MEMORY_BYTES`].
 //!
 //! Rounds with and without hostile clients alternate, so that other load of the machine is in both. The good client begins
 //! each round with a new connection. A difference of less than [`FLOOR`] does not count: that is the noise of a busy
@@ -21,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::JudgeError;
 use crate::hostile_clients::{Behaviour, CONNECTIONS, HostileClients, Script};
+use crate::iscsi_unit::{self, IscsiUnit};
 use crate::nbd::NbdDevice;
 use crate::nfs::{Handle, NfsTree};
 use crate::process::{Serving, weir};
@@ -47,27 +51,71 @@ const SETTLES_WITHIN: Duration = Duration::from_millis(700);
 /// Calls of a client that does not read.
 const UNREAD_CALLS: usize = 64;
 
+/// Connections over iSCSI.
+const ISCSI_CONNECTIONS: usize = 1000;
+/// Peak memory of the server: its ARC, its dirty data, and the budgets of its protocols (docs/memory.md).
+const MEMORY_BYTES: u64 = 2 << 30;
+const INITIATOR: &str = "iqn.2000-01.org.example:good";
+const HOSTILE_INITIATOR: &str = "iqn.2000-01.org.example:hostile";
+
+/// A protocol under attack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Nfs,
+    Nbd,
+    Iscsi,
+}
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Nfs => "NFS",
+            Protocol::Nbd => "NBD",
+            Protocol::Iscsi => "iSCSI",
+        }
+    }
+
+    fn behaviours(self) -> &'static [Behaviour] {
+        use Behaviour::{Garbage, HalfSending, Idle, NeverReading};
+        match self {
+            Protocol::Iscsi => &[Idle, Garbage, HalfSending, NeverReading],
+            Protocol::Nfs | Protocol::Nbd => &[Idle, HalfSending, NeverReading],
+        }
+    }
+
+    fn connections(self) -> usize {
+        if self == Protocol::Iscsi { ISCSI_CONNECTIONS } else { CONNECTIONS }
+    }
+}
+
 /// A good client.
 enum Good {
     Nfs(NfsTree, Handle),
     Nbd(NbdDevice),
+    Iscsi(IscsiUnit),
 }
 
 impl Good {
-    fn connect(serving: &Serving, is_nfs: bool) -> Result<Good, TreeError> {
-        if !is_nfs {
-            let address = serving.nbd.ok_or_else(|| TreeError::Other("no NBD server".to_string()))?;
-            return NbdDevice::open(address, VOLUME).map(Good::Nbd);
+    fn connect(serving: &Serving, protocol: Protocol) -> Result<Good, TreeError> {
+        match protocol {
+            Protocol::Nfs => {
+                let mut tree = NfsTree::mount(serving.nfs, serving.mount, &format!("/{POOL}"))?;
+                let file = tree.made(b"file")?;
+                Ok(Good::Nfs(tree, file))
+            }
+            Protocol::Nbd => NbdDevice::open(serving.nbd.ok_or_else(|| missing(protocol))?, VOLUME).map(Good::Nbd),
+            Protocol::Iscsi => {
+                let (address, target) = serving.iscsi.as_ref().ok_or_else(|| missing(protocol))?;
+                IscsiUnit::open(*address, target, INITIATOR).map(Good::Iscsi)
+            }
         }
-        let mut tree = NfsTree::mount(serving.nfs, serving.mount, &format!("/{POOL}"))?;
-        let file = tree.made(b"file")?;
-        Ok(Good::Nfs(tree, file))
     }
 
     fn read(&mut self, len: usize) -> Result<(), TreeError> {
         let bytes = match self {
             Good::Nfs(tree, file) => tree.read(file, 0, len)?,
             Good::Nbd(device) => device.read(0, len)?,
+            Good::Iscsi(unit) => unit.read(0, len)?,
         };
         if bytes.len() == len { Ok(()) } else { Err(TreeError::Other(format!("{} of {len} bytes", bytes.len()))) }
     }
@@ -76,8 +124,13 @@ impl Good {
         match self {
             Good::Nfs(tree, file) => tree.write(file, 0, data, false).map(|_| ()),
             Good::Nbd(device) => device.write(0, data, false),
+            Good::Iscsi(unit) => unit.write(0, data),
         }
     }
+}
+
+fn missing(protocol: Protocol) -> TreeError {
+    TreeError::Other(format!("no {} server", protocol.name()))
 }
 
 /// Durations of calls.
@@ -89,8 +142,8 @@ struct Latencies {
 
 impl Latencies {
     /// One round of a new client.
-    fn round(&mut self, serving: &Serving, is_nfs: bool) -> Result<(), TreeError> {
-        let mut client = Good::connect(serving, is_nfs)?;
+    fn round(&mut self, serving: &Serving, protocol: Protocol) -> Result<(), TreeError> {
+        let mut client = Good::connect(serving, protocol)?;
         let small = vec![1; SMALL_BYTES];
         let large = vec![2; LARGE_BYTES];
         let timed = |into: &mut Vec<Duration>, done: &mut dyn FnMut() -> Result<(), TreeError>| {
@@ -116,26 +169,33 @@ fn p99(durations: &mut [Duration]) -> Duration {
     durations.get((durations.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
 }
 
-/// Runs all cases.
+/// Runs all cases, or those of the named protocols (`iscsi`).
 ///
 /// # Errors
 /// If a program is missing, or the server cannot be started.
-pub fn run(report: &mut Report) -> Result<(), JudgeError> {
+pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let folder = tempfile::tempdir().map_err(|source| JudgeError::Io { what: "folder".to_string(), source })?;
     create(folder.path())?;
-    let serving = Serving::writable(folder.path(), POOL)?;
+    let serving = Serving::logging(folder.path(), POOL)?;
     let hosts = |network: u8, count: u8| -> Vec<IpAddr> {
         (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(127, 0, network, n))).collect()
     };
-    for is_nfs in [true, false] {
-        let script = Arc::new(script(&serving, is_nfs).map_err(|error| failed(&error))?);
-        for behaviour in [Behaviour::Idle, Behaviour::HalfSending, Behaviour::NeverReading] {
+    let mut without_login = 0;
+    let is_named = |protocol: &Protocol| {
+        arguments.is_empty() || arguments.iter().any(|name| name.eq_ignore_ascii_case(protocol.name()))
+    };
+    for protocol in [Protocol::Nfs, Protocol::Nbd, Protocol::Iscsi].into_iter().filter(is_named) {
+        let script = Arc::new(script(&serving, protocol).map_err(|error| failed(&error))?);
+        for behaviour in protocol.behaviours() {
             for hosts in [hosts(66, 1), hosts(1, 8)] {
-                let protocol = if is_nfs { "NFS" } else { "NBD" };
-                let name = format!("{protocol}, {CONNECTIONS} {behaviour:?} on {} hosts", hosts.len());
-                let mut found = case(&serving, &script, is_nfs, behaviour, &hosts)?;
+                let attack = Attack { protocol, script: &script, behaviour: *behaviour, hosts: &hosts };
+                let count = protocol.connections();
+                let name = format!("{}, {count} {behaviour:?} on {} hosts", protocol.name(), hosts.len());
+                let mut found = case(&serving, &attack)?;
+                without_login += found.without_login;
                 if found.refused.is_empty() && !found.slower.is_empty() {
-                    found = case(&serving, &script, is_nfs, behaviour, &hosts)?;
+                    found = case(&serving, &attack)?;
+                    without_login += found.without_login;
                 }
                 let differences = [found.refused, found.slower].concat();
                 match differences.is_empty() {
@@ -145,7 +205,27 @@ pub fn run(report: &mut Report) -> Result<(), JudgeError> {
             }
         }
     }
-    serving.stop()
+    let peak = serving.peak_bytes();
+    match peak <= MEMORY_BYTES {
+        true => report.pass("memory", &format!("at most {} MiB", peak >> 20)),
+        false => report.fail("memory", &[format!("{} MiB at its peak", peak >> 20)]),
+    }
+    let log = serving.stop_and_read()?;
+    if without_login > 0 {
+        judge_log(&log, without_login, report);
+    }
+    Ok(())
+}
+
+/// Demands at most one line for each connection over iSCSI that did not log in.
+fn judge_log(log: &[String], without_login: u32, report: &mut Report) {
+    let of_hosts = |line: &&String| line.contains("127.0.66.") || line.contains("127.0.1.");
+    let is_session = |line: &&String| line.contains(HOSTILE_INITIATOR);
+    let lines = log.iter().filter(of_hosts).filter(|line| line.contains("login") && !is_session(line)).count();
+    match lines > 0 && lines as u64 <= u64::from(without_login) {
+        true => report.pass("log", &format!("{lines} lines for {without_login} connections that did not log in")),
+        false => report.fail("log", &[format!("{lines} lines for {without_login} connections that did not log in")]),
+    }
 }
 
 fn failed(error: &TreeError) -> JudgeError {
@@ -161,26 +241,34 @@ struct CaseResult {
     slower: Vec<String>,
     /// The other percentiles.
     as_fast: Vec<String>,
+    /// Connections over iSCSI that did not log in.
+    without_login: u32,
 }
 
-fn case(
-    serving: &Serving,
-    script: &Arc<Script>,
-    is_nfs: bool,
+/// Hostile clients of one case.
+struct Attack<'a> {
+    protocol: Protocol,
+    script: &'a Arc<Script>,
     behaviour: Behaviour,
-    hosts: &[IpAddr],
-) -> Result<CaseResult, JudgeError> {
+    hosts: &'a [IpAddr],
+}
+
+fn case(serving: &Serving, attack: &Attack<'_>) -> Result<CaseResult, JudgeError> {
+    let Attack { protocol, script, behaviour, hosts } = *attack;
     let mut out = CaseResult::default();
     let mut quiet = Latencies::default();
     let mut pressed = Latencies::default();
     for _ in 0..ROUNDS {
-        if let Err(error) = quiet.round(serving, is_nfs) {
+        if let Err(error) = quiet.round(serving, protocol) {
             out.refused.push(format!("without hostile clients: {error:?}"));
         }
-        let clients = HostileClients::start(script, behaviour, hosts)?;
+        let clients = HostileClients::start(script, behaviour, hosts, protocol.connections())?;
         std::thread::sleep(SETTLES_WITHIN);
-        if let Err(error) = pressed.round(serving, is_nfs) {
+        if let Err(error) = pressed.round(serving, protocol) {
             out.refused.push(format!("the good client was refused: {error:?}"));
+        }
+        if protocol == Protocol::Iscsi && matches!(behaviour, Behaviour::Idle | Behaviour::Garbage) {
+            out.without_login += clients.connections();
         }
         drop(clients);
         // The server notices that they are gone.
@@ -222,9 +310,10 @@ fn create(folder: &Path) -> Result<(), JudgeError> {
     Ok(())
 }
 
-/// Bytes of hostile clients. NFS: a WRITE of which the first half arrives, READs of 1 MiB. NBD: the same after the handshake.
-fn script(serving: &Serving, is_nfs: bool) -> Result<Script, TreeError> {
-    let mut client = Good::connect(serving, is_nfs)?;
+/// Bytes of hostile clients. NFS: a WRITE of which the first half arrives, READs of 1 MiB. NBD and iSCSI: the same after the
+/// handshake; over iSCSI half of the data that comes with a WRITE.
+fn script(serving: &Serving, protocol: Protocol) -> Result<Script, TreeError> {
+    let mut client = Good::connect(serving, protocol)?;
     client.write(&vec![3; LARGE_BYTES])?;
     let half = vec![0; LARGE_BYTES / 2];
     match client {
@@ -232,7 +321,7 @@ fn script(serving: &Serving, is_nfs: bool) -> Result<Script, TreeError> {
             let mark = (1 << 31 | LARGE_BYTES as u32).to_be_bytes();
             let part = [&mark[..], &half].concat();
             let calls = (0..UNREAD_CALLS as u32).flat_map(|id| read_call(id, &file)).collect();
-            Ok(Script { server: serving.nfs, begin: (Vec::new(), 0), part, calls })
+            Ok(Script { server: serving.nfs, begin: (Vec::new(), 0), differs_at: None, part, calls })
         }
         Good::Nbd(_) => {
             let server: SocketAddr = serving.nbd.ok_or_else(|| TreeError::Other("no NBD server".to_string()))?;
@@ -248,7 +337,18 @@ fn script(serving: &Serving, is_nfs: bool) -> Result<Script, TreeError> {
             };
             let part = [request(1), half].concat();
             // The greeting and the answer to EXPORT_NAME without zeros.
-            Ok(Script { server, begin: (begin, 18 + 10), part, calls: request(0).repeat(UNREAD_CALLS) })
+            let calls = request(0).repeat(UNREAD_CALLS);
+            Ok(Script { server, begin: (begin, 18 + 10), differs_at: None, part, calls })
+        }
+        Good::Iscsi(_) => {
+            let (server, target) = serving.iscsi.clone().ok_or_else(|| missing(protocol))?;
+            // The answer to the login has the same length for all.
+            let answer_bytes = IscsiUnit::open(server, &target, HOSTILE_INITIATOR)?.login_bytes;
+            let begin = (iscsi_unit::login(HOSTILE_INITIATOR, &target), answer_bytes);
+            let write = iscsi_unit::command(0, 0, LARGE_BYTES, Some(&half));
+            let part = write[..write.len() / 2].to_vec();
+            let reads = (0..UNREAD_CALLS as u32).flat_map(|n| iscsi_unit::command(n, 0, LARGE_BYTES, None));
+            Ok(Script { server, begin, differs_at: Some(iscsi_unit::ISID_AT), part, calls: reads.collect() })
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod hash;
 pub mod hostile;
 pub mod hostile_clients;
 pub mod iscsi;
+pub mod iscsi_unit;
 pub mod kill;
 pub mod kill_serve;
 pub mod manifest;

@@ -230,6 +230,8 @@ pub struct Serving {
     pub mount: SocketAddr,
     /// Where NBD answers, if there are volumes.
     pub nbd: Option<SocketAddr>,
+    /// Where iSCSI answers and the name of the first target, if there are volumes.
+    pub iscsi: Option<(SocketAddr, String)>,
 }
 
 impl Serving {
@@ -249,10 +251,30 @@ impl Serving {
         Self::with(devices, pool, &[], &[])
     }
 
-    fn with(devices: &Path, pool: &str, keys: &[(String, PathBuf)], how: &[&str]) -> Result<Serving, JudgeError> {
+    /// Serves for reading and writing, and logs every connection.
+    ///
+    /// # Errors
+    /// As [`Serving::new`].
+    pub fn logging(devices: &Path, pool: &str) -> Result<Serving, JudgeError> {
         let mut command = Command::new(weir()?);
+        command.env("WEIR_LOG", "info");
+        Self::start(command, devices, pool, &[], &[])
+    }
+
+    fn with(devices: &Path, pool: &str, keys: &[(String, PathBuf)], how: &[&str]) -> Result<Serving, JudgeError> {
+        Self::start(Command::new(weir()?), devices, pool, keys, how)
+    }
+
+    fn start(
+        mut command: Command,
+        devices: &Path,
+        pool: &str,
+        keys: &[(String, PathBuf)],
+        how: &[&str],
+    ) -> Result<Serving, JudgeError> {
         command.envs(LIMITS).arg("serve").args(how);
-        command.args(["--no-root-squash", "--nfs-port", "0", "--nbd-port", "0", "-d"]).arg(devices);
+        command.args(["--no-root-squash", "--nfs-port", "0", "--nbd-port", "0", "--iscsi-port", "0", "-d"]);
+        command.arg(devices);
         add_keys(&mut command, keys);
         let mut running = Running::start(command.arg(pool))?;
         let lines = running.wait_for(|line| line.trim() == "ready")?;
@@ -265,12 +287,21 @@ impl Serving {
             let address = rest.split(['/', ' ']).next()?;
             address.replace("localhost", "127.0.0.1").parse().ok()
         });
+        let iscsi = lines.iter().find_map(|line| {
+            let mut words = line.split("iscsi://").nth(1)?.split('/');
+            Some((words.next()?.parse().ok()?, words.next()?.to_string()))
+        });
         let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let Some(nfs) = port("port=") else {
             return Err(running.failure("printed no mount line with port=", &lines));
         };
         let mount = port("mountport=").unwrap_or(nfs);
-        Ok(Serving { running: Some(running), nfs: local(nfs), mount: local(mount), nbd })
+        Ok(Serving { running: Some(running), nfs: local(nfs), mount: local(mount), nbd, iscsi })
+    }
+
+    /// Peak resident memory so far, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        self.running.as_ref().map_or(0, |running| peak_bytes(running.id()))
     }
 
     /// Kills it (SIGKILL). Returns its peak resident memory in bytes.

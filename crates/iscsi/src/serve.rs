@@ -83,7 +83,9 @@ async fn serve_connection(
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
     let peer = handle.peer();
-    let Some(login) = login.inspect_err(|error| tracing::info!(%peer, %error, "login failed"))? else { return Ok(()) };
+    // The front end logs the end of the connection: one line for a client that never logged in.
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("login failed: {error}"));
+    let Some(login) = login.map_err(failed)? else { return Ok(()) };
     handle.set_in_message(false);
     let LoggedIn { session, step, receiver, sender, _unsolicited } = login;
     let target = session.nexus.as_ref().map_or("discovery", |nexus| &nexus.target).to_owned();

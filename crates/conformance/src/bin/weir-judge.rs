@@ -120,7 +120,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "kill-serve" => kill_serve::run(rest, report)?,
         "faults" => faults::run(report)?,
         "guest" => guest::run(rest, report)?,
-        "hostile-clients" => hostile::run(report)?,
+        "hostile-clients" => hostile::run(rest, report)?,
         "clients" => many_clients::run(report)?,
         "iscsi" => iscsi::run(rest, report)?,
         "read-bench" => bench::read::run(rest, report)?,
