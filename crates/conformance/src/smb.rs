@@ -5,16 +5,22 @@
 //! | files | `smbclient` puts, lists and gets back what it put |
 //! | snapshots | `smbclient allinfo` lists every snapshot of a file, whatever its name, and each can be read |
 //! | ACLs | `smbcacls` adds entries and reads them back; the engine finds the same ones in the pool |
+//! | ACLs decide | an entry denies over SMB, and to a process on the mount, what the mode permits, and the other way round |
+//! | attributes | DOS attributes, streams, a copy on the server |
+//! | case | `casesensitivity=insensitive` and `mixed`: names and patterns of another case find a file; smbtorture makes 2,000 |
 //! | status | `weir smb status` names user, dialect, signing and share of a connection |
 //! | restart | a server that is killed serves again within ten seconds |
+//! | accounts | bytes written are accounted to `user@address` |
 //! | torture | `smbtorture`: each test of Weir's share that fails also fails on the same smbd over this machine's file system |
 //!
 //! smbtorture's tests run one by one, so that none hides another. The short form runs [`torture::SHORT`], the long one
 //! (`--long`) all of `smb2` and `vfs.fruit`. Without smbd, FUSE, or root, the judge is skipped with a line.
 #![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
+mod accounts;
 pub(crate) mod server;
 mod torture;
+mod windows;
 
 use std::path::Path;
 use std::process::Command;
@@ -226,6 +232,8 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     book(report, "smb files", files(&server, &scratch));
     book(report, "smb snapshots", snapshots(&server, &scratch, &devices));
     book(report, "smb ACLs", acls(&server));
+    book(report, "smb ACLs decide", windows::acls_decide(&server, &scratch));
+    book(report, "smb attributes", windows::attributes_streams_copies(&server, &scratch));
     book(report, "smb status", status(&server));
     book(report, "smb restart", restart(&server));
     match Server::other(&server, &top.path().join("other")) {
@@ -238,6 +246,11 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let is_set = server.port == SMBCACLS_PORT;
     server.stop()?;
     book(report, "smb ACLs in the pool", in_pool(&machine, &devices, is_set));
+    let served = top.path().join("weir");
+    book(report, "smb accounts", accounts::accounts(&machine, &served, &devices, &scratch));
+    for sensitivity in ["insensitive", "mixed"] {
+        book(report, &format!("smb case {sensitivity}"), windows::caseless(top.path(), sensitivity, sensitivity));
+    }
     let mut wrong = Vec::new();
     demand_clean(&Tools::find().ok(), &devices, SHARE, "after SMB", &mut wrong)?;
     book(report, "smb zdb", verdict("no leaks, where OpenZFS's zdb is present".into(), wrong));

@@ -171,8 +171,9 @@ impl SmbService {
     /// # Errors
     /// If the properties cannot be read.
     pub async fn share(&self, rq: &Request, pool: &OpenPool, dataset: &str, name: &str) -> Result<Share, PoolError> {
-        /// Stored values of `casesensitivity=insensitive` and of `acltype=posix`.
+        /// Stored values of `casesensitivity=insensitive`, of `mixed`, and of `acltype=posix`.
         const INSENSITIVE: u64 = 1;
+        const MIXED: u64 = 2;
         const POSIX: u64 = 1;
         let number = async |property| match pool {
             OpenPool::ReadOnly(_) => Ok::<_, PoolError>(None),
@@ -183,7 +184,7 @@ impl SmbService {
                 Ok(property.and_then(|found| if let Value::Number(number) = found.value { Some(number) } else { None }))
             }
         };
-        let insensitive = number("casesensitivity").await? == Some(INSENSITIVE);
+        let insensitive = matches!(number("casesensitivity").await?, Some(INSENSITIVE | MIXED));
         Ok(Share {
             name: name.to_owned(),
             path: self.path_of(dataset),

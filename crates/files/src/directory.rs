@@ -1,16 +1,20 @@
 //! Directories: ZAPs whose values are an object number and, in the top four bits, the kind of the file.
 
+use crate::CaseSensitivity;
 use crate::attributes::FileKind;
 use crate::error::FileError;
 use crate::file_system::LONG_NAME_MAX;
 use crate::handles::Directories;
 use crate::metadata::MetadataScope;
-use weir_dmu::zap::Zap;
-use weir_dmu::zap::{Entry, Key};
+use weir_dmu::zap::name::differ_in_case_alone;
+use weir_dmu::zap::{Entry, Key, Match, Zap};
 use weir_format::ObjectId;
 use weir_format::ObjectType;
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_machine::Request;
+
+/// Entries per step of a search without regard to case.
+const SPELLING_PAGE: usize = 256;
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +52,36 @@ impl Directories<'_> {
             Some(word) => Ok(StoredEntry::from_word(word).object),
             None if name.len() > self.files.name_max() => Err(FileError::NameTooLong { len: name.len() }),
             None => Err(FileError::NotFound),
+        }
+    }
+
+    /// The name in directory `dir` that differs from `name` in case alone, or `name` itself if it exists. With
+    /// `casesensitivity=sensitive`, whose hashes depend on the case, the whole directory is searched.
+    pub async fn spelling(self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
+        let zap = self.zap(rq, dir).await?;
+        let failed = |error| FileError::at(error, dir, 0);
+        if self.files.case_sensitivity() != CaseSensitivity::Sensitive {
+            return zap.stored_name(rq, name, Match::Normalized).await.map_err(failed);
+        }
+        if zap.lookup(rq, name, self.files.matching()).await.map_err(failed)?.is_some() {
+            return Ok(Some(name.to_vec()));
+        }
+        let mut cookie = 0;
+        loop {
+            let page = zap.entries(rq, cookie, SPELLING_PAGE).await.map_err(failed)?;
+            let is_last = page.len() < SPELLING_PAGE;
+            for stored in page {
+                debug_assert!(stored.cookie > cookie, "a search goes on");
+                cookie = stored.cookie;
+                if let Key::Name(stored) = stored.key
+                    && differ_in_case_alone(&stored, name)
+                {
+                    return Ok(Some(stored));
+                }
+            }
+            if is_last {
+                return Ok(None);
+            }
         }
     }
 

@@ -33,10 +33,12 @@ pub mod memory;
 mod namespace;
 mod shadow;
 mod source;
+mod spelling;
 mod synthetic_entries;
 
 pub use change::CallHold;
 pub use source::{Created, FileFuture, Files, Opener};
+pub use spelling::spelling;
 
 use crate::locks::Locks;
 use crate::{Acl, Attributes, FileError, FileKind, Snapdir, Usage};

@@ -5,6 +5,7 @@ use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
 use crate::lookups::Lookups;
 use crate::name_cache::{LONG_TTL, NameCache, SHORT_TTL};
+use crate::spelling;
 use fuser::{
     Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs,
     ReplyXattr,
@@ -404,6 +405,9 @@ impl Inner {
         name: &[u8],
     ) -> Result<bytes::Bytes, Errno> {
         let node = self.node(number)?;
+        if let Some(wanted) = spelling::wanted(self, name) {
+            return spelling::find(self, rq, cred, node, wanted).await;
+        }
         self.require_xattr(rq, cred, node, name).await?;
         if name == acl_xdr::NAME {
             return Ok(acl_xdr::encode(&self.acl(rq, node).await?).into());

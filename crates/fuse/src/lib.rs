@@ -39,7 +39,8 @@
 //! kernel allows any user to set attributes of that namespace.
 //!
 //! **Mounts for a file server** ([`mount_for_server`]): the kernel checks nothing and the ACL decides, see [`access`]; each
-//! operation is accounted to the server's client, see [`callers`]; files stay while the kernel knows them, see [`lookups`].
+//! operation is accounted to the server's client, see [`callers`]; files stay while the kernel knows them, see [`lookups`];
+//! names are found without regard to case, see [`spelling`].
 //!
 //! **Locks.** `fcntl` and `flock` on a writable mount use the table that NFS clients use, too: see [`locks`].
 //!
@@ -60,6 +61,7 @@ mod lookups;
 mod mount;
 mod name_cache;
 mod operation;
+mod spelling;
 mod stale;
 
 pub use callers::Clients;

@@ -96,6 +96,11 @@ fn files_that_the_server_knows_outlive_their_names() {
         assert_eq!(xattr::get(at("streams"), name).unwrap().unwrap(), value, "{name}");
     }
 
+    // The spelling of a name whose case is not known.
+    let spelling = |name: &str| xattr::get(dir.path(), format!("glusterfs.get_real_filename:{name}")).unwrap();
+    assert_eq!(spelling("STREAMS").as_deref(), Some(&b"streams\0"[..]));
+    assert_eq!((spelling("streams").as_deref(), spelling("other")), (Some(&b"streams\0"[..]), None));
+
     // Each operation is accounted to the client, not to a user of this machine.
     let uid = rustix::process::geteuid().as_raw();
     let clients: Vec<(Protocol, String)> =

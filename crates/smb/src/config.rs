@@ -188,6 +188,11 @@ fn share_lines(global: &Global<'_>, share: &Share) -> Lines {
             ],
         );
     }
+    if share.case == CaseSensitivity::Insensitive {
+        // The mount names the other spelling, so that smbd does not read whole directories for a missing name. With `case
+        // sensitive = yes` it would not either, but then `*.txt` does not match `A.TXT`.
+        module("glusterfs_fuse", &[]);
+    }
     let mut lines: Lines = vec![
         ("path", path),
         ("read only", yes_no(share.read_only)),
@@ -202,10 +207,6 @@ fn share_lines(global: &Global<'_>, share: &Share) -> Lines {
         ("map system", "no".into()),
         ("map readonly", "no".into()),
     ];
-    if share.case == CaseSensitivity::Insensitive {
-        // The dataset finds other spellings itself, so that smbd does not read whole directories for a missing name.
-        lines.push(("case sensitive", "yes".into()));
-    }
     lines.extend(access_lines(share));
     lines.push(("vfs objects", modules.join(" ")));
     lines.extend(of_modules);
@@ -219,7 +220,8 @@ mod tests {
 
     fn rendered(shares: &[Share]) -> Result<String, SmbError> {
         let directories = Directories { state: PathBuf::from("/state"), runtime: PathBuf::from("/run/w") };
-        let modules = ["catia", "fruit", "streams_xattr", "shadow_copy2", "nfs4acl_xattr"].map(String::from);
+        let modules =
+            ["catia", "fruit", "streams_xattr", "shadow_copy2", "nfs4acl_xattr", "glusterfs_fuse"].map(String::from);
         let version = Version { major: 4, minor: 17, patch: 12 };
         let listen = "127.0.0.1".parse().unwrap();
         let guest_account = "alice";
@@ -248,9 +250,8 @@ mod tests {
             "[Back ups]",
             "path = /run/w/mnt/tank/b",
             "read only = no",
-            "case sensitive = yes",
             "hosts allow = 10.0.0.0/8 ::1",
-            "vfs objects = catia fruit streams_xattr shadow_copy2 nfs4acl_xattr",
+            "vfs objects = catia fruit streams_xattr shadow_copy2 nfs4acl_xattr glusterfs_fuse",
             "fruit:time machine max size = 1073741824",
             "shadow:mountpoint = /run/w/mnt/tank/b",
             "nfs4acl_xattr:xattr_name = system.nfs4_acl_xdr",
@@ -265,7 +266,7 @@ mod tests {
         let text = rendered(&[share]).unwrap();
         let has = |part: &str| text.contains(part);
         assert!(has("map to guest = Bad User") && has("read only = yes") && has("guest ok = yes"));
-        assert!(!has("time machine") && !has("shadow") && !has("nfs4acl") && !has("case sensitive"), "{text}");
+        assert!(!has("time machine") && !has("shadow") && !has("nfs4acl") && !has("glusterfs"), "{text}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum CaseSensitivity {
     /// Only identical names: smbd searches directories for other spellings.
     #[default]
     Sensitive,
-    /// Names that differ in case: Weir finds them itself, and smbd need not search.
+    /// Also names that differ in case (`insensitive`, `mixed`): Weir finds them itself, and smbd need not search.
     Insensitive,
 }
 

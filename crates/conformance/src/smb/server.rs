@@ -16,7 +16,7 @@ use crate::zdb::output;
 /// The user of the judges.
 pub const USER: &str = "weirjudge";
 pub const PASSWORD: &str = "Judge.7890";
-/// The share of both servers.
+/// The pool and the share of most cases.
 pub const SHARE: &str = "judged";
 
 /// The only port that smbcacls knows.
@@ -31,10 +31,12 @@ pub struct Server {
     running: Running,
     /// Port on the loopback.
     pub port: u16,
+    /// Name of the share.
+    pub share: String,
     /// State and runtime directories of Weir, or everything of the other server.
     pub folder: PathBuf,
-    /// The directory that the server shares.
-    pub share: PathBuf,
+    /// The directory that the server shares: of Weir, its mount for smbd.
+    pub directory: PathBuf,
 }
 
 /// Makes a folder that users may pass but not list: smbd enters the share as its user.
@@ -87,8 +89,9 @@ impl Server {
         let lines = running.wait_for(|line| line.trim() == "ready")?;
         let port = lines.iter().find_map(|line| line.strip_prefix("smbclient -p ")?.split(' ').next()?.parse().ok());
         let port = port.ok_or_else(|| failed("weir serve --smb", "it printed no smbclient line"))?;
-        let mut server = Server { running, port, folder: folder.to_owned(), share: PathBuf::new() };
-        server.share = server.runtime()?.join("mnt").join(pool);
+        let mut server =
+            Server { running, port, share: pool.to_owned(), folder: folder.to_owned(), directory: PathBuf::new() };
+        server.directory = server.runtime()?.join("mnt").join(pool);
         Ok(server)
     }
 
@@ -98,7 +101,10 @@ impl Server {
     }
 
     /// The configuration that Weir wrote.
-    fn configuration(&self) -> Result<String, JudgeError> {
+    ///
+    /// # Errors
+    /// If no smbd runs.
+    pub fn configuration(&self) -> Result<String, JudgeError> {
         let path = self.runtime()?.join("smb.conf");
         std::fs::read_to_string(&path).map_err(|e| failed("smb.conf", e))
     }
@@ -115,7 +121,7 @@ impl Server {
     /// # Errors
     /// If no smbd runs, or the ACL cannot be set.
     pub fn open_to_all(&self) -> Result<(), JudgeError> {
-        open_to_all(&self.share, "system.nfs4_acl_xdr")
+        open_to_all(&self.directory, "system.nfs4_acl_xdr")
     }
 
     /// Starts the same smbd with the same options over a folder of this machine. ACLs are an attribute that smbd alone
@@ -150,7 +156,7 @@ impl Server {
         }
         let mut running = Running::start(&mut command)?;
         running.wait_for(|line| line.contains("smbd version"))?;
-        let server = Server { running, port, folder: folder.to_owned(), share };
+        let server = Server { running, port, share: weir.share.clone(), folder: folder.to_owned(), directory: share };
         for _ in 0..100 {
             if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Ok(server);
@@ -167,7 +173,7 @@ impl Server {
     pub fn client(&self, commands: &str) -> Result<String, JudgeError> {
         let mut command = Command::new(program("WEIR_SMBCLIENT", "smbclient")?);
         command.args(["-p", &self.port.to_string(), "-U", &format!("{USER}%{PASSWORD}"), "-c", commands]);
-        command.arg(format!("//127.0.0.1/{SHARE}"));
+        command.arg(format!("//127.0.0.1/{}", self.share));
         let output = output(&mut command)?;
         Ok(String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned())
     }
@@ -228,7 +234,7 @@ fn other_configuration(text: &str, runtime: &Path, folder: &Path, share: &Path, 
             "nfs4acl_xattr:xattr_name" => format!("\tnfs4acl_xattr:xattr_name = {OTHER_ACL}"),
             "smb ports" => format!("\tsmb ports = {port}"),
             "path" => format!("\tpath = {}", share.display()),
-            "vfs objects" => line.replace("shadow_copy2 ", ""),
+            "vfs objects" => line.replace("shadow_copy2 ", "").replace(" glusterfs_fuse", ""),
             _ => line.to_owned(),
         };
         out.push_str(&line);

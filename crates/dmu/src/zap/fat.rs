@@ -91,6 +91,20 @@ impl Zap {
     }
 
     pub(super) async fn fat_lookup(&self, rq: &Request, name: &[u8], how: Match) -> Result<Option<Value>, ObjectError> {
+        Ok(self.fat_find(rq, name, how).await?.map(|(_, value)| value))
+    }
+
+    pub(super) async fn fat_stored_name(
+        &self,
+        rq: &Request,
+        name: &[u8],
+        how: Match,
+    ) -> Result<Option<Vec<u8>>, ObjectError> {
+        Ok(self.fat_find(rq, name, how).await?.map(|(stored, _)| stored))
+    }
+
+    /// The entry of a name: its stored name and its value.
+    async fn fat_find(&self, rq: &Request, name: &[u8], how: Match) -> Result<Option<(Vec<u8>, Value)>, ObjectError> {
         let mut head = self.head()?;
         let header = head.header.clone();
         if header.flags.uint64_key() {
@@ -110,13 +124,13 @@ impl Zap {
             let entry = entry.map_err(failed)?;
             let candidate = leaf.name(&entry).map_err(failed)?;
             if candidate == name {
-                return value_of(&leaf, &entry).map(Some).map_err(failed);
+                return value_of(&leaf, &entry).map(|value| Some((candidate.to_vec(), value))).map_err(failed);
             }
             if found.is_none() && wanted.is(&candidate) {
-                found = Some(entry);
+                found = Some((candidate.to_vec(), entry));
             }
         }
-        found.map(|entry| value_of(&leaf, &entry).map_err(failed)).transpose()
+        found.map(|(stored, entry)| value_of(&leaf, &entry).map(|value| (stored, value)).map_err(failed)).transpose()
     }
 
     pub(super) async fn fat_lookup_words(&self, rq: &Request, key: &[u64]) -> Result<Option<Value>, ObjectError> {

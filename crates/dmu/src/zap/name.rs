@@ -32,6 +32,14 @@ pub fn normalize(name: &[u8], norm: NormFlags) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned(normal.into_bytes()))
 }
 
+/// Whether two names differ in case alone, by the capitals of [`normalize`].
+pub fn differ_in_case_alone(a: &[u8], b: &[u8]) -> bool {
+    let fold = |name| each_letter(name, upper);
+    // A capital may be shorter or longer than its letter, in other alphabets.
+    let may_be = !(a.is_ascii() && b.is_ascii()) || a.len() == b.len();
+    a == b || may_be && fold(a) == fold(b)
+}
+
 /// Converts each letter. The first byte determines a letter's length; bytes that are not UTF-8 stay, and so do the
 /// bytes that they seem to include (`u8_textprep_str` with `U8_TEXTPREP_IGNORE_INVALID`).
 fn each_letter(name: &[u8], change: fn(char) -> char) -> Vec<u8> {
@@ -185,6 +193,17 @@ impl<'a> NormalizedName<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_differ_in_case_alone() {
+        for (a, b) in [("a.TXT", "A.txt"), ("Ä", "ä"), ("x", "x"), ("ß", "ß")] {
+            assert!(differ_in_case_alone(a.as_bytes(), b.as_bytes()), "{a} {b}");
+        }
+        for (a, b) in [("a", "b"), ("a", "ab"), ("a", "ä"), ("\u{212a}", "k")] {
+            assert!(!differ_in_case_alone(a.as_bytes(), b.as_bytes()), "{a} {b}");
+        }
+        assert!(!differ_in_case_alone(b"\xff", b"\xfe") && differ_in_case_alone(b"\xffA", b"\xffa"));
+    }
 
     /// Compares with OpenZFS's `u8_textprep_str` on each letter: number of changed letters, and a hash over all.
     #[test]

@@ -88,6 +88,19 @@ impl Zap {
         Ok(found.map(Value::word))
     }
 
+    /// Returns the name that [`Zap::lookup`] finds, as it is stored.
+    pub async fn stored_name(&self, rq: &Request, name: &[u8], how: Match) -> Result<Option<Vec<u8>>, ObjectError> {
+        if self.kind != BlockKind::Micro {
+            return self.fat_stored_name(rq, name, how).await;
+        }
+        let micro = self.micro()?;
+        let Some(wanted) = name::NormalizedName::new(name, micro.norm, how) else { return Ok(None) };
+        if micro.get(name).is_some() {
+            return Ok(Some(name.to_vec()));
+        }
+        Ok(micro.entries().find(|e| wanted.is(e.name)).map(|e| e.name.to_vec()))
+    }
+
     /// Returns the value of an integer key.
     pub async fn lookup_words(&self, rq: &Request, key: &[u64]) -> Result<Option<Value>, ObjectError> {
         if self.kind == BlockKind::Micro { Ok(None) } else { self.fat_lookup_words(rq, key).await }

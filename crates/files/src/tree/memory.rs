@@ -229,6 +229,15 @@ impl Files for MemoryFiles {
         now(found.and_then(|found| found.map(ObjectId).ok_or(FileError::NotFound)))
     }
 
+    fn spelling<'a>(&'a self, _: &'a Request, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, Option<Vec<u8>>> {
+        let found = self.state().directory(dir).map(|dir| {
+            let exact = dir.names.get_key_value(name);
+            let other = || dir.names.iter().find(|(stored, _)| stored.eq_ignore_ascii_case(name));
+            exact.or_else(other).map(|(stored, _)| stored.clone())
+        });
+        now(found)
+    }
+
     fn read_dir<'a>(&'a self, _: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> FileFuture<'a, Vec<DirEntry>> {
         now(self.state().list(dir, cookie, max))
     }

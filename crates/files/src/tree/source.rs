@@ -248,6 +248,8 @@ files! {
         parent = attrs.parent(object: ObjectId) -> ObjectId;
         /// Looks up `name` in directory `dir`; not `.` and `..`.
         lookup = directories.lookup(dir: ObjectId, name: &'a [u8]) -> ObjectId;
+        /// The name in directory `dir` that differs from `name` in case alone, or `name` itself.
+        spelling = directories.spelling(dir: ObjectId, name: &'a [u8]) -> Option<Vec<u8>>;
         /// Up to `max` entries of a directory after `cookie`.
         read_dir = directories.read_dir(dir: ObjectId, cookie: u64, max: usize) -> Vec<DirEntry>;
         /// Names of all extended attributes.

@@ -41,7 +41,7 @@ pub fn make_source(server: &Server, mib: u64) -> Result<(), JudgeError> {
 
 /// Makes the directory with many files, below the server.
 pub fn make_files(server: &Server) -> Result<(), JudgeError> {
-    let folder = server.smb()?.share.join(MANY);
+    let folder = server.smb()?.directory.join(MANY);
     if folder.exists() {
         return Ok(());
     }

@@ -585,3 +585,26 @@ fn case_sensitivity_of_names() {
         folded.names().remove_dir(rq, root, ROOT, b"d").await.unwrap();
     });
 }
+
+#[test]
+fn names_are_found_without_regard_to_case() {
+    in_world(Settings::default(), async |rq, machine, fs| {
+        let root = &Cred::root();
+        for case in [0, 1, 2] {
+            let (fs, dir) = with_case(rq, machine, &fs, case).await;
+            // More than a micro ZAP holds, and than one step of a search reads.
+            for n in 0..600 {
+                fs.names().create(rq, root, dir, format!("Name{n}").as_bytes(), &file(0o600)).await.unwrap();
+            }
+            let spelling = async |name: &str| fs.directories().spelling(rq, dir, name.as_bytes()).await.unwrap();
+            for name in ["Name7", "NAME7", "name7"] {
+                assert_eq!(spelling(name).await.as_deref(), Some(&b"Name7"[..]), "{case}: {name}");
+            }
+            assert_eq!((spelling("NAME599").await.is_some(), spelling("name600").await), (true, None), "{case}");
+            for n in 0..600 {
+                fs.names().remove(rq, root, dir, format!("Name{n}").as_bytes()).await.unwrap();
+            }
+            fs.names().remove_dir(rq, root, ROOT, b"d").await.unwrap();
+        }
+    });
+}
