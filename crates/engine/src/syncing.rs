@@ -460,6 +460,7 @@ impl TxgSync<'_> {
                 self.engine.events.label_not_written(leaf.guid, health.map(|h| h.counts).unwrap_or_default(), source);
             }
         }
+        core.maps.committed(root);
         core.uberblock = uberblock;
         if core.config_dirty {
             self.engine.events.know(&core.config);
