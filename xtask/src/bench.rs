@@ -1,7 +1,7 @@
 //! `cargo xtask bench read` and `bench write`: Weir compared with others in the same run, as ratios. `bench compare`: this
 //! build compared with another build of Weir. `bench scan`: long directories and lists of snapshots, commands with many
 //! datasets. `bench kernels`:
-//! parity compared with OpenZFS. `bench accounting`: the cost of accounting requests.
+//! parity compared with OpenZFS. `bench memory`: memory by the size of the pool. `bench accounting`: the cost of accounting requests.
 //!
 //! Results are comparable only if measured on the same files in the same minute, so each benchmark is one program
 //! (built in release mode) that alternates between Weir, fio and other file systems.
@@ -14,7 +14,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     match arguments.split_first() {
         Some((kind, [])) if kind == "kernels" => bench_kernels::run(),
         Some((kind, [])) if kind == "accounting" => accounting(),
-        Some((kind, rest)) if matches!(kind.as_str(), "read" | "scan" | "write" | "compare") => {
+        Some((kind, rest)) if matches!(kind.as_str(), "read" | "scan" | "write" | "compare" | "memory") => {
             let mut all = vec![format!("{kind}-bench")];
             all.extend_from_slice(rest);
             match judge::start(&all, "release")? {
@@ -24,7 +24,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         }
         _ => Err("usage: `bench read [--prepare] [--only CASE]`, `bench scan [--prepare] [--only lists|commands]`, \
                   `bench write [--rounds N] [--only ROW]`, `bench compare OTHER/target/release/weir-judge [--rounds N] \
-                  [--only TEXT]`, `bench accounting` or `bench kernels`"
+                  [--only TEXT]`, `bench memory [--most SEGMENTS]`, `bench accounting` or `bench kernels`"
             .to_string()),
     }
 }

@@ -36,6 +36,7 @@ cargo xtask TASK
   bench read [--prepare] [--only CASE] reads compared with fio, zdb and zfs-fuse, as ratios
   bench write [--rounds N] [--only ROW] writes compared with fio and other file systems, as ratios
   bench accounting          processor time of accounting requests, compared with a build without it
+  bench memory [--most N]   memory of import, writing and verification by the size of the pool
   bench kernels             RAID-Z parity compared with raidz_test -B, one core each
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
   judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | hostile-clients | suites | streams | readers (see `judge help`)

@@ -58,7 +58,7 @@ pub(crate) struct MapsState {
 #[derive(Debug, Default)]
 pub(crate) struct SyncedMaps(Mutex<MapsState, { order::SPACE_LOG }>);
 
-/// What a load needs besides the MOS.
+/// State that a load needs besides the blocks of the MOS.
 struct Captured {
     root: BlockPointer,
     maps: VdevMaps,

@@ -53,7 +53,7 @@ impl SegmentCounts {
     }
 }
 
-/// What is known of the free space of a metaslab that is not loaded.
+/// Summary of the free space of a metaslab that is not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Free bytes, without deferred frees.
@@ -143,7 +143,7 @@ impl Loaded {
         Loaded { free, disabled: Segments::default(), cursors: [start; 64], used }
     }
 
-    /// What remains known when the metaslab is unloaded.
+    /// The summary that remains when the metaslab is unloaded.
     pub fn summarize(&self) -> Unloaded {
         let mut histogram = [0; 64];
         self.free.histogram(&mut histogram);
@@ -154,7 +154,7 @@ impl Loaded {
     }
 }
 
-/// What is known of a metaslab's free space.
+/// Knowledge of a metaslab's free space.
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
     /// Nothing.

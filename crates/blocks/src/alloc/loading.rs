@@ -8,7 +8,7 @@ use weir_machine::invariant;
 
 /// Number of txgs without a use after which a metaslab is unloaded (`metaslab_unload_delay`).
 const UNUSED_TXGS: u64 = 32;
-/// Memory for one free segment, by offset and by size in B-trees, in bytes. Measured; see `docs/memory.md`.
+/// Memory for one free segment in bytes: 32 in the two B-trees, by offset and by size, whose nodes are half full or more.
 const SEGMENT_BYTES: u64 = 64;
 /// Memory for a loaded metaslab without its segments, in bytes.
 const LOADED_BYTES: u64 = 2048;
@@ -126,7 +126,7 @@ impl Allocator {
         self.vdevs.values().flat_map(|vdev| &vdev.metaslabs).map(bytes_of).sum()
     }
 
-    /// Whether the range lies in loaded metaslabs only; else the first one that is not loaded, but could be.
+    /// The first metaslab of a range that is not loaded, but could be.
     pub fn first_unloaded(&self, vdev: u32, range: &Range<u64>) -> Option<u64> {
         let state = self.vdevs.get(&vdev)?;
         let first = range.start >> state.about.metaslab_shift;
@@ -143,6 +143,10 @@ impl Allocator {
     pub(super) fn unload_unused(&mut self) {
         let Some(max_bytes) = self.loading.max_bytes else { return };
         let synced = self.synced;
+        if synced == Txg(0) {
+            // Before the first txg of an import or a creation, the space maps of new vdevs do not exist.
+            return;
+        }
         let mut candidates: Vec<(Txg, u32, usize, u64)> = Vec::new();
         let mut bytes = 0;
         for (vdev, state) in &self.vdevs {

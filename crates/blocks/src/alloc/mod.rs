@@ -495,7 +495,7 @@ struct CopyPlace<'a> {
     copy: usize,
     /// Offsets of the other copies on the vdev.
     near: &'a [u64],
-    /// Its distance from them is at least the vdev's size shifted right by this; any if `None`.
+    /// The minimum distance from them is the vdev's size shifted right by this; any if `None`.
     distance_shift: Option<u32>,
     /// Metaslabs that are not loaded are tried even if their summaries promise no segment that is long enough.
     hard: bool,

@@ -397,22 +397,22 @@ fn frees_during_a_load_stay_deferred_until_it_ends() {
 fn unused_metaslabs_are_unloaded_when_their_changes_are_written() {
     let mut space = pool(&[(Class::Normal, 4)]);
     space.set_max_loaded(0);
-    let dva = space.allocate(&want(Class::Normal, 4096, 1, 1)).done().unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 4096, 1, 2)).done().unwrap()[0];
     let used = dva.offset_bytes >> SHIFT;
-    space.take_changes(Txg(1));
-    space.synced(Txg(0), Txg(u64::MAX));
-    assert_eq!(space.load_stats().loaded, 1, "the changes of txg 1 may not be in the space map");
-    assert!(space.free_segments(0, used).is_some());
+    space.take_changes(Txg(2));
     space.synced(Txg(1), Txg(u64::MAX));
+    assert_eq!(space.load_stats().loaded, 1, "the changes of txg 2 may not be in the space map");
+    assert!(space.free_segments(0, used).is_some());
+    space.synced(Txg(2), Txg(u64::MAX));
     assert_eq!((space.load_stats().loaded, space.load_stats().unloads), (0, 4));
-    let histogram = space.metaslab_histogram(0, used, Txg(1));
+    let histogram = space.metaslab_histogram(0, used, Txg(2));
     assert_eq!(histogram[19], 1, "1 MiB less 4 KiB are free");
-    space.free(0, range(&dva), Txg(2)).unwrap();
-    assert_eq!(space.free(0, range(&dva), Txg(2)), Err(SpaceFault::AlreadyFree));
-    assert_eq!(space.metaslab_histogram(0, used, Txg(2))[12], 1);
-    assert_eq!(space.alloc_status(0, dva.offset_bytes, 4096, Txg(1)), AllocStatus::Freed);
+    space.free(0, range(&dva), Txg(3)).unwrap();
+    assert_eq!(space.free(0, range(&dva), Txg(3)), Err(SpaceFault::AlreadyFree));
+    assert_eq!(space.metaslab_histogram(0, used, Txg(3))[12], 1);
+    assert_eq!(space.alloc_status(0, dva.offset_bytes, 4096, Txg(2)), AllocStatus::Freed);
     assert_eq!(space.allocated_as_synced(0, used), None);
-    assert_eq!(space.alloc_status(0, dva.offset_bytes + 4096, 4096, Txg(1)), AllocStatus::Unknown);
+    assert_eq!(space.alloc_status(0, dva.offset_bytes + 4096, 4096, Txg(2)), AllocStatus::Unknown);
 }
 
 /// A step of the property test of loading.
@@ -450,7 +450,7 @@ fn load_step() -> impl Strategy<Value = LoadStep> {
 /// The space maps of a pool, by metaslab.
 type Maps = BTreeMap<(u32, u64), Segments>;
 
-/// What is free in a metaslab by its space map.
+/// Free ranges of a metaslab by its space map.
 fn free_by(maps: &Maps, (vdev, metaslab): (u32, u64)) -> Vec<Range<u64>> {
     let mut free = Segments::default();
     free.add(metaslab << SHIFT..(metaslab + 1) << SHIFT);

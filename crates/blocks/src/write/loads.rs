@@ -56,7 +56,8 @@ impl Loads {
         if let Some(load) = running.get(&id) {
             return load.clone();
         }
-        let (all, of) = (self.running.clone(), space.clone());
+        let all = self.running.clone();
+        let of = space.clone();
         let task = self.tasks.spawn(run(space.clone(), self.source.get().cloned(), id));
         let end = move |done: Result<(), _>| {
             if done.is_err() {
@@ -97,7 +98,7 @@ impl Writer {
         load.await;
     }
 
-    /// Loads the metaslabs that a range of a vdev lies in.
+    /// Loads the metaslabs that contain a part of a range.
     pub(super) async fn load_range(&self, vdev: u32, range: Range<u64>) {
         loop {
             let next = self.space().first_unloaded(vdev, &range);

@@ -9,16 +9,19 @@
 //!   write ───────► write_child                 the engine makes a pool on files that were written before
 //!         ───────► mounted                     the same files under any file system that can be mounted
 //!   scan ────────► administration              commands of an administrator on a pool that a server has open
+//!   memory ──────► a child of its own          pools on simulated disks; peak memory
 //!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 pub mod administration;
 pub mod compare;
+pub mod memory;
 pub mod mounted;
 pub mod read;
 pub mod read_child;
 pub mod scan;
+pub mod sparse_disks;
 pub mod write;
 pub mod write_child;
 

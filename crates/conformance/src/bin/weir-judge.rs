@@ -26,6 +26,7 @@ weir-judge JUDGE
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
+  memory-bench [--most SEGMENTS]            memory by the size of the pool, on simulated disks (use a release build)
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
   compare-bench JUDGE [--rounds N] [--only TEXT]
@@ -53,6 +54,11 @@ fn main() -> ExitCode {
         && judge == "mounted-bench-child"
     {
         return bench::mounted::main(what, mib, folder);
+    }
+    if let [judge, step, shape, home] = arguments.as_slice()
+        && judge == "memory-bench-child"
+    {
+        return bench::memory::main(step, shape, home);
     }
     if let [judge, what] = arguments.as_slice()
         && judge == "mounted-weir-child"
@@ -113,6 +119,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "write-bench" => bench::write::run(rest, report)?,
         "compare-bench" => bench::compare::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,
+        "memory-bench" => bench::memory::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,
