@@ -6,7 +6,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::process::{Outcome, Totals, cargo, must, target, top, watch};
+use crate::package;
+use crate::process::{Outcome, Totals, cargo, must, on_path, target, top, watch};
 
 /// Folder of OpenZFS's tools, if they exist: `WEIR_ZFS_TOOLS`, else `target/judges/zfs`.
 pub fn tools() -> Option<PathBuf> {
@@ -17,6 +18,7 @@ pub fn tools() -> Option<PathBuf> {
 /// Entry point of the task.
 pub fn run(arguments: &[String]) -> Outcome {
     match arguments.first().map(String::as_str) {
+        Some("package") => package::judge(&arguments[1..]),
         Some("--fetch") => fetch(arguments.iter().any(|argument| argument == "--peer")),
         Some(_) => {
             let (totals, succeeded) = start(arguments, "dev")?;
@@ -41,10 +43,25 @@ pub fn fetch(peer: bool) -> Outcome {
     must("fetch OpenZFS tools", &mut script)
 }
 
+/// Builds the agent of the emulated machine and unpacks the packages that the machine is made of. Without a network they
+/// are absent, which the script says; the judge then skips itself.
+fn prepare_guest(profile: &str) -> Outcome {
+    let agent = ["build", "--quiet", "--profile", profile, "-p", "weir-conformance", "--bin", "weir-guest-agent"];
+    must("build weir-guest-agent", &mut cargo(&agent))?;
+    if on_path("qemu-system-x86_64") && std::env::var_os("WEIR_GUEST").is_none() {
+        let mut script = Command::new(top().join("xtask/scripts/fetch-guest.sh"));
+        let _ = must("fetch the guest", script.arg(target().join("judges/guest")));
+    }
+    Ok(())
+}
+
 /// Runs `weir-judge` with these arguments in a cargo profile and parses its totals.
 pub fn start(arguments: &[String], profile: &str) -> Result<(Totals, bool), String> {
     // Most conformance runs start the `weir` program itself.
     must("build weir", &mut cargo(&["build", "--quiet", "--profile", profile, "-p", "weir", "--bin", "weir"]))?;
+    if arguments.first().is_some_and(|judge| judge == "guest") {
+        prepare_guest(profile)?;
+    }
     let mut command =
         cargo(&["run", "--quiet", "--profile", profile, "-p", "weir-conformance", "--bin", "weir-judge", "--"]);
     command.args(arguments);

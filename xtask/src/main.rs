@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask {demo,tidy,check,test,sim,fuzz,bench,judge}`.
+//! Development tasks: `cargo xtask {demo,tidy,check,test,sim,fuzz,bench,judge,package}`.
 //!
 //! Each task is a thin caller of cargo or of a binary of this workspace; CI runs only these. This crate depends on
 //! nothing but a JSON reader, so that a task starts quickly and builds even when the engine does not. Tasks that need
@@ -12,9 +12,11 @@ mod demo;
 mod fuzz;
 mod judge;
 mod licences;
+mod package;
 mod process;
 mod test;
 mod tidy;
+mod types;
 mod words;
 
 use std::process::ExitCode;
@@ -38,8 +40,10 @@ cargo xtask TASK
   bench accounting          processor time of accounting requests, compared with a build without it
   bench memory [--most N]   memory of import, writing and verification by the size of the pool
   bench kernels             RAID-Z parity compared with raidz_test -B, one core each
+  package [deb] [rpm] [oci] [--profile NAME]  packages in target/packages (with cargo-deb, cargo-generate-rpm)
+  judge package [--profile NAME]  these packages: lintian, rpm, the image unpacked, a clean Debian root
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | hostile-clients | suites | streams | readers (see `judge help`)
+  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | hostile-clients | clients | guest | smb | suites | streams | readers (see `judge help`)
 ";
 
 fn main() -> ExitCode {
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         "bench" => bench::run(&rest),
         "judge" => judge::run(&rest),
         "demo" => demo::run(&rest),
+        "package" => package::run(&rest),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())

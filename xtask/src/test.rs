@@ -21,6 +21,10 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["kill-serve", "3"], Needs::Nothing),
     (&["faults"], Needs::Nothing),
     (&["hostile-clients"], Needs::Nothing),
+    (&["clients"], Needs::Nothing),
+    (&["smb"], Needs::Nothing),
+    (&["guest"], Needs::Nothing),
+    (&["iscsi", "--short"], Needs::Nothing),
     (&["suites"], Needs::Nothing),
 ];
 

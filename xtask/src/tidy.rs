@@ -4,6 +4,7 @@
 //!   metadata`, so each new edge is a reviewed line here.
 //! - Sizes: source files and functions have a maximum length. Files and functions that are longer today are listed
 //!   with their length in `tidy-exceptions.txt`; these lengths can only decrease.
+//! - Types have a maximum number of public functions and of files that implement them (`types`).
 //! - Every module opens with its documentation (`//!`); no unfinished work; no path of one machine; `unsafe` only in
 //!   the listed crates. - Language: no banned words (`words`), no packed tuple bindings.
 //!
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use crate::licences::metadata;
 use crate::process::{Outcome, top};
+use crate::types::Types;
 use crate::words;
 
 /// The workspace crates that each crate may depend on. A crate absent here may depend on none.
@@ -37,21 +39,30 @@ const EDGES: &[(&str, &[&str])] = &[
     ("front", &["machine"]),
     ("nfs", &["machine", "front"]),
     ("nbd", &["machine", "front"]),
-    ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine"]),
+    ("iscsi", &["machine", "front"]),
+    ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine", "front"]),
     ("fuse", &["machine", "linux", "files"]),
-    ("daemon", &["machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd", "fuse"]),
+    ("doctor", &[]),
+    ("smb", &["machine"]),
+    (
+        "daemon",
+        &[
+            "codec", "machine", "dmu", "zil", "dsl", "files", "volumes", "pool", "engine", "front", "nfs", "nbd",
+            "iscsi", "fuse", "smb",
+        ],
+    ),
     (
         "weir",
         &[
             "format", "codec", "machine", "linux", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes", "pool",
-            "engine", "admin", "daemon",
+            "engine", "admin", "daemon", "doctor",
         ],
     ),
     (
         "conformance",
         &[
             "format", "codec", "machine", "linux", "sim", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes",
-            "pool", "engine", "nfs", "nbd", "admin", "daemon",
+            "pool", "engine", "front", "nfs", "nbd", "iscsi", "smb", "admin", "daemon", "doctor",
         ],
     ),
     ("xtask", &[]),
@@ -73,6 +84,7 @@ const EXCEPTIONS: &str = "xtask/tidy-exceptions.txt";
 pub fn run() -> Outcome {
     let mut violations = edges(&metadata(true)?);
     let mut sizes = Sizes::read()?;
+    let mut types = Types::default();
     let top = top();
     let mut files = Vec::new();
     collect(&top, &mut files)?;
@@ -86,11 +98,13 @@ pub fn run() -> Outcome {
             violations.extend(module_docs(&name, &text));
             violations.extend(unsafe_outside(&name, &text));
             violations.extend(sizes.check(&name, &text));
+            types.add(&name, &text);
         }
     }
     violations.extend(sizes.unused_exceptions());
+    violations.extend(types.check()?);
     if violations.is_empty() {
-        println!("tidy: {} files checked", files.len());
+        println!("tidy: {} files checked; largest types: {}", files.len(), types.largest(5).join(", "));
         return Ok(());
     }
     Err(format!("{}\ntidy: {} violations", violations.join("\n"), violations.len()))

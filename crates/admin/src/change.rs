@@ -4,8 +4,9 @@ use crate::create::CreateDataset;
 use crate::destroy::Destruction;
 use crate::properties::{JsonPrincipal, JsonQuotaKind, settings, values};
 use crate::refusal::Refusal;
+use crate::same_txg::Attempts;
 use crate::selection::{below, named_below};
-use crate::{reservation, rollback};
+use crate::{reservation, rollback, sharing};
 use serde::{Deserialize, Serialize};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::Setting;
@@ -168,6 +169,11 @@ pub enum Change {
         /// Limit; 0 for none.
         limit: u64,
     },
+    /// Sets the refreservation of a volume to the maximum size of the volume (`refreservation=auto`).
+    ReserveVolume {
+        /// Full name of the volume.
+        name: String,
+    },
     /// Sets the size of a volume. A refreservation that equals the maximum size of the volume is changed with it.
     Resize {
         /// Full name of the volume.
@@ -194,15 +200,22 @@ impl Change {
             Change::Resize { name, size_bytes, keep_reservation } => {
                 return Ok(reservation::resize(engine, author, &name, size_bytes, keep_reservation).await?);
             }
+            Change::ReserveVolume { name } => return Ok(reservation::reserve_all(engine, author, &name).await?),
             Change::Destroy { what } => return what.run(engine, author).await,
             Change::Rollback { snapshot, destroy_later } => {
                 rollback::prepare(engine, author, &snapshot, destroy_later).await?;
                 let name = snapshot.split('@').next().unwrap_or_default().to_owned();
-                engine.rollback(name, Some(snapshot)).await?;
+                let mut attempts = Attempts::default();
+                while let Err(error) = engine.rollback(name.clone(), Some(snapshot.clone())).await {
+                    attempts.wait(engine, error).await?;
+                }
             }
             Change::Snapshot { snapshots, properties, recursive } => {
                 let snapshots = if recursive { every_below(engine, &snapshots).await? } else { snapshots };
-                engine.snapshot(snapshots, properties).await?;
+                let mut attempts = Attempts::default();
+                while let Err(error) = engine.snapshot(snapshots.clone(), properties.clone()).await {
+                    attempts.wait(engine, error).await?;
+                }
             }
             Change::RenameSnapshot { snapshot, new_name, recursive } => {
                 let snapshots = if recursive { same_below(engine, &snapshot).await? } else { vec![snapshot] };
@@ -218,14 +231,15 @@ impl Change {
                 engine.bookmark(sourced.collect()).await?;
             }
             Change::Set { name, settings, recursive } => {
+                sharing::check_settings(&name, &settings)?;
                 let names = if recursive { datasets_below(engine, &name).await? } else { vec![name] };
                 for name in names {
-                    engine.set_properties(name, settings.clone()).await?;
+                    engine.properties().set_properties(name, settings.clone()).await?;
                     author.record(engine).await?;
                 }
             }
             Change::SetQuota { name, principal, kind, id, limit } => {
-                engine.set_quota(name, principal, kind, id, limit).await?;
+                engine.properties().set_quota(name, principal, kind, id, limit).await?;
             }
         }
         Ok(author.record(engine).await?)
@@ -235,7 +249,7 @@ impl Change {
 /// Names of a dataset and its descendants.
 async fn datasets_below(engine: &Engine, top: &str) -> Result<Vec<String>, Refusal> {
     let rq = &Request::internal("select");
-    let dsl = engine.dsl_in(rq, Scope::Subtree(top)).await?;
+    let dsl = engine.synced().dsl_in(rq, Scope::Subtree(top)).await?;
     let found: Vec<String> = below(&dsl, top).iter().map(|dir| dir.name.clone()).collect();
     if found.is_empty() { Err(Refusal::missing()) } else { Ok(found) }
 }
@@ -254,7 +268,7 @@ async fn every_below(engine: &Engine, snapshots: &[String]) -> Result<Vec<String
 async fn same_below(engine: &Engine, snapshot: &str) -> Result<Vec<String>, Refusal> {
     let rq = &Request::internal("select");
     let (of, name) = snapshot.split_once('@').unwrap_or((snapshot, ""));
-    let dsl = engine.dsl_in(rq, Scope::Subtree(of)).await?;
+    let dsl = engine.synced().dsl_in(rq, Scope::Subtree(of)).await?;
     let found = named_below(rq, &dsl, of, name).await?;
     if found.iter().any(|found| found == snapshot) { Ok(found) } else { Err(Refusal::missing()) }
 }

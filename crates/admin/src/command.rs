@@ -10,7 +10,7 @@
 
 use crate::change::{Author, Change};
 use crate::destroy::Destruction;
-use crate::pool::{self, Host, PoolChange, ProcessChange, ScrubProgress};
+use crate::pool::{self, FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
 use weir_dsl::Scope;
@@ -46,6 +46,8 @@ pub enum Action {
     Trim,
     /// Finds the last scrub.
     Scrub,
+    /// Finds how far destroyed datasets are freed.
+    Freeing,
     /// Finds what a destruction would destroy.
     Plan(Destruction),
     /// Finds the kind of a dataset or snapshot.
@@ -68,6 +70,8 @@ pub enum Outcome {
     },
     /// The last scrub, if there was one.
     Scrub(Option<ScrubProgress>),
+    /// Destroyed datasets that are being freed in the background; `None` if there are none.
+    Freeing(Option<FreeingProgress>),
     /// Full names of datasets and snapshots, in the order in which they would be destroyed.
     Destroys(Vec<String>),
     /// The kind of a dataset.
@@ -175,8 +179,9 @@ impl Action {
         match self {
             Action::Pool(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
             Action::Process(change) => change.run(host).await.map(|()| Outcome::Changed),
-            Action::Trim => Ok(Outcome::Trimmed { bytes: engine.trim().await? }),
+            Action::Trim => Ok(Outcome::Trimmed { bytes: engine.devices().trim().await? }),
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
+            Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
             Action::Change(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
             Action::Plan(destruction) => {
                 let plan = destruction.plan(engine).await?;
@@ -191,7 +196,7 @@ impl Action {
 
 async fn kind_of(engine: &Engine, name: &str) -> Result<DatasetKind, Refusal> {
     let rq = &Request::internal("kind");
-    let dsl = engine.dsl_in(rq, Scope::Path(name)).await?;
+    let dsl = engine.synced().dsl_in(rq, Scope::Path(name)).await?;
     let of = name.split('@').next().unwrap_or(name);
     let dir = dsl.dir_named(of).ok_or_else(Refusal::missing)?;
     if name.contains('@') {

@@ -3,6 +3,8 @@
 use crate::change::Author;
 use crate::properties::values;
 use crate::reservation::{raidz_of, reservation};
+use crate::same_txg::Attempts;
+use crate::sharing::check_values;
 use serde::{Deserialize, Serialize};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
@@ -52,6 +54,7 @@ impl CreateDataset {
     /// Errors of the checks, which each sync task makes before it changes anything.
     pub async fn run(self, engine: &Engine, author: &mut Author, encryption: Encryption) -> Result<(), PoolError> {
         let CreateDataset { name, kind, mut properties, parents } = self;
+        check_values(&name, properties.iter().map(|(property, value)| (property, value)))?;
         if parents {
             if exists(engine, &name).await? {
                 return Ok(());
@@ -85,17 +88,21 @@ pub async fn clone(
     parents: bool,
 ) -> Result<(), PoolError> {
     let (origin, name) = names;
+    check_values(&name, properties.iter().map(|(property, value)| (property, value)))?;
     let quotas = take_default_quotas(&mut properties);
     if parents {
         make_parents(engine, author, &name).await?;
     }
-    engine.clone_snapshot(origin, name.clone(), properties).await?;
+    let mut attempts = Attempts::default();
+    while let Err(error) = engine.clone_snapshot(origin.clone(), name.clone(), properties.clone()).await {
+        attempts.wait(engine, error).await?;
+    }
     author.record(engine).await?;
     set_default_quotas(engine, &name, quotas).await
 }
 
 async fn exists(engine: &Engine, name: &str) -> Result<bool, PoolError> {
-    Ok(engine.dsl_of(&Request::internal("create"), name).await?.dir_named(name).is_some())
+    Ok(engine.synced().dsl_of(&Request::internal("create"), name).await?.dir_named(name).is_some())
 }
 
 /// Creates the missing parents of a dataset.
@@ -160,7 +167,7 @@ fn take_default_quotas(properties: &mut Vec<(String, Value)>) -> DefaultQuotas {
 
 async fn set_default_quotas(engine: &Engine, name: &str, quotas: DefaultQuotas) -> Result<(), PoolError> {
     for (who, what, limit) in quotas {
-        engine.set_quota(name.to_owned(), who, what, None, limit).await?;
+        engine.properties().set_quota(name.to_owned(), who, what, None, limit).await?;
     }
     Ok(())
 }

@@ -57,14 +57,14 @@ impl Destruction {
         let rq = &Request::internal("destroy");
         match self {
             Destruction::Snapshots { name, snapshots, recursive, .. } => {
-                let dsl = engine.dsl_in(rq, Scope::Subtree(name)).await?;
+                let dsl = engine.synced().dsl_in(rq, Scope::Subtree(name)).await?;
                 named_snapshots(rq, &dsl, name, snapshots, *recursive).await
             }
             Destruction::Dataset { name, recursive, dependents, .. } => {
-                let mut dsl = engine.dsl_in(rq, Scope::Subtree(name)).await?;
+                let mut dsl = engine.synced().dsl_in(rq, Scope::Subtree(name)).await?;
                 if has_clones(rq, &dsl, name).await? {
                     // The clones may be anywhere.
-                    dsl = engine.dsl_in(rq, Scope::All).await?;
+                    dsl = engine.synced().dsl_in(rq, Scope::All).await?;
                 }
                 tree(rq, &dsl, name, *recursive, *dependents).await
             }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A [`Command`] is plain data with named fields and converts to and from JSON. It contains no key: a dataset with a key
-//! of its own is created by [`CreateDataset::run`], which receives the key separately. Policy is here: missing parents,
+//! of its own is created by [`CreateDataset::run`], which receives the key separately. Policy is here: missing parents, what values may share,
 //! default quotas, refreservation of volumes, what a recursive command means, what `destroy` destroys and in which order.
 //!
 //! A change can consist of several sync tasks, for example one per missing parent. Each is atomic; a change that fails
@@ -23,12 +23,15 @@ mod properties;
 mod refusal;
 mod reservation;
 mod rollback;
+mod same_txg;
 mod selection;
+mod sharing;
 
 pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
 pub use command::{Action, Answer, Command, Outcome, TARGETS};
 pub use create::{CreateDataset, NewKind, file_system};
 pub use destroy::Destruction;
-pub use pool::{Host, PoolChange, ProcessChange, ScrubProgress};
+pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};
+pub use sharing::check_share;

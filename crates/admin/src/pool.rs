@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use weir_blocks::vdev::LeafHealth;
 use weir_engine::{Engine, PoolProperty};
+use weir_format::features;
 use weir_machine::Request;
 
 /// A change of a pool.
@@ -58,6 +59,20 @@ pub enum ProcessChange {
     },
 }
 
+/// Destroyed datasets that are being freed in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FreeingProgress {
+    /// Bytes that wait to be freed.
+    pub left_bytes: u64,
+    /// Bytes freed since something waits.
+    pub freed_bytes: u64,
+    /// Seconds since then.
+    pub active_s: u64,
+    /// Seconds that the rest takes at the speed so far, if that is known.
+    pub left_s: Option<u64>,
+}
+
 /// A scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -97,6 +112,11 @@ pub trait Host: Sync {
     /// Whether clients use the pool.
     fn is_used(&self) -> bool;
 
+    /// Clients that are known to use the pool, each as protocol and address.
+    fn clients(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Closes the pool and ends the process; returns when the devices are unlocked.
     ///
     /// # Errors
@@ -113,13 +133,16 @@ impl PoolChange {
         let property = match self {
             PoolChange::Clear { devices } => return clear(engine, &devices).await,
             PoolChange::Sync => return Ok(engine.sync().await?),
-            PoolChange::PauseScrub => return Ok(engine.scrub_pause().await?),
-            PoolChange::StopScrub => return Ok(engine.scrub_stop().await?),
+            PoolChange::PauseScrub => return Ok(engine.scrubs().pause().await?),
+            PoolChange::StopScrub => return Ok(engine.scrubs().stop().await?),
             PoolChange::SetComment { text } => PoolProperty::Comment(text),
-            PoolChange::EnableFeature { feature } => PoolProperty::Feature(feature),
+            PoolChange::EnableFeature { feature } => {
+                let unknown = || Refusal::new(RefusalKind::Pool, format!("there is no feature '{feature}'"));
+                PoolProperty::Feature(features::by_name(&feature).ok_or_else(unknown)?)
+            }
             PoolChange::SetNumber { property, number } => PoolProperty::Number { property, number },
         };
-        engine.set_pool_property(property).await?;
+        engine.properties().set_on_pool(property).await?;
         Ok(author.record(engine).await?)
     }
 }
@@ -133,22 +156,34 @@ impl ProcessChange {
         let failed = |why| Refusal::new(RefusalKind::Pool, why);
         match self {
             ProcessChange::StartScrub => {
-                host.engine().scrub_start().await?;
+                host.engine().scrubs().start().await?;
                 host.go_on_scrubbing();
                 Ok(())
             }
             ProcessChange::Close { force: false, .. } if host.is_used() => {
-                Err(Refusal::new(RefusalKind::Busy, "pool is busy: clients use it (-f ends that)"))
+                let why = "pool is busy: clients use it (-f ends that)";
+                Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
             }
             ProcessChange::Close { destroyed, .. } => host.close(destroyed).await.map_err(failed),
         }
     }
 }
 
+/// How far destroyed datasets are freed; `None` if none waits.
+pub(crate) fn freeing(engine: &Engine) -> Option<FreeingProgress> {
+    let freeing = engine.shown().freeing;
+    (freeing.left_bytes > 0).then(|| FreeingProgress {
+        left_bytes: freeing.left_bytes,
+        freed_bytes: freeing.freed_bytes,
+        active_s: freeing.active_ns / 1_000_000_000,
+        left_s: freeing.left_s(),
+    })
+}
+
 /// The last scrub, if there was one.
 pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Refusal> {
     let is_at_work = host.is_scrubbing().map_err(|why| Refusal::new(RefusalKind::Pool, why))?;
-    let progress = host.engine().scrub(&Request::internal("scrub")).await?;
+    let progress = host.engine().scrubs().progress(&Request::internal("scrub")).await?;
     Ok(progress.map(|progress| ScrubProgress {
         is_running: progress.is_open() && !progress.is_paused() && is_at_work,
         is_finished: progress.is_finished(),
@@ -172,7 +207,7 @@ async fn clear(engine: &Engine, devices: &[String]) -> Result<(), Refusal> {
         chosen.push(None);
     }
     for leaf in chosen {
-        engine.clear(leaf).await?;
+        engine.devices().clear(leaf).await?;
     }
     Ok(())
 }

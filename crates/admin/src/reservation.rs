@@ -48,14 +48,16 @@ pub async fn resize(
     size_bytes: u64,
     keep: bool,
 ) -> Result<(), PoolError> {
-    let reserved = if keep { None } else { reservations(engine, name, size_bytes).await? };
-    let (now, then) = reserved.unwrap_or_default();
+    let volume = VolumeSize::read(engine, name).await?;
+    let needs = |bytes| reservation(bytes, volume.block_bytes, volume.copies, &raidz_of(engine));
+    let follows = !keep && volume.reserved_bytes == needs(volume.size_bytes);
+    let (now, then) = if follows { (volume.reserved_bytes, needs(size_bytes)) } else { (0, 0) };
     if then > now {
         // Without space for the larger reservation, the size is not changed.
         reserve(engine, name, then).await?;
         author.record(engine).await?;
     }
-    match engine.set_volume_size(name.to_owned(), size_bytes).await {
+    match engine.properties().set_volume_size(name.to_owned(), size_bytes).await {
         Ok(()) => {
             author.record(engine).await?;
             if then < now { reserve(engine, name, then).await } else { Ok(()) }
@@ -67,27 +69,42 @@ pub async fn resize(
 
 async fn reserve(engine: &Engine, name: &str, bytes: u64) -> Result<(), PoolError> {
     let setting = ("refreservation".to_owned(), Setting::Set(Value::Number(bytes)));
-    engine.set_properties(name.to_owned(), vec![setting]).await
+    engine.properties().set_properties(name.to_owned(), vec![setting]).await
 }
 
-/// Refreservation of a volume that reserves exactly its maximum size: the present one, and that for another size;
-/// `None` for other volumes.
-async fn reservations(engine: &Engine, name: &str, size_bytes: u64) -> Result<Option<(u64, u64)>, PoolError> {
-    let rq = &Request::internal("set");
-    let datasets = engine.dsl_of(rq, name).await?;
-    let facts = engine.facts();
-    let raidz = raidz_of(engine);
-    let volume = datasets.find(rq, name).await?;
-    let mut numbers = [0; 4];
-    for (number, property) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies", "refreservation"]) {
-        let found = datasets.property(rq, &volume, &facts, property).await?;
-        if let Some(Value::Number(n)) = found.map(|property| property.value) {
-            *number = n;
+/// Sets the refreservation of a volume to its maximum size, and records the author's command line.
+pub async fn reserve_all(engine: &Engine, author: &mut Author, name: &str) -> Result<(), PoolError> {
+    let volume = VolumeSize::read(engine, name).await?;
+    let bytes = reservation(volume.size_bytes, volume.block_bytes, volume.copies, &raidz_of(engine));
+    debug_assert!(bytes >= volume.size_bytes, "a volume needs at least its size");
+    reserve(engine, name, bytes).await?;
+    author.record(engine).await
+}
+
+/// Properties of a volume on which its refreservation depends.
+struct VolumeSize {
+    size_bytes: u64,
+    block_bytes: u64,
+    copies: u64,
+    reserved_bytes: u64,
+}
+
+impl VolumeSize {
+    async fn read(engine: &Engine, name: &str) -> Result<VolumeSize, PoolError> {
+        let rq = &Request::internal("set");
+        let datasets = engine.synced().dsl_of(rq, name).await?;
+        let facts = engine.facts();
+        let volume = datasets.find(rq, name).await?;
+        let mut numbers = [0; 4];
+        for (number, property) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies", "refreservation"]) {
+            let found = datasets.property(rq, &volume, &facts, property).await?;
+            if let Some(Value::Number(n)) = found.map(|property| property.value) {
+                *number = n;
+            }
         }
+        let [size_bytes, block_bytes, copies, reserved_bytes] = numbers;
+        Ok(VolumeSize { size_bytes, block_bytes, copies, reserved_bytes })
     }
-    let [now_bytes, block_bytes, copies, reserved] = numbers;
-    let needs = |bytes| reservation(bytes, block_bytes, copies, &raidz);
-    Ok((needs(now_bytes) == reserved).then(|| (reserved, needs(size_bytes))))
 }
 
 #[cfg(test)]

@@ -16,13 +16,13 @@ pub async fn prepare(engine: &Engine, author: &mut Author, snapshot: &str, destr
     let rq = &Request::internal("rollback");
     let (of, short) = snapshot.split_once('@').ok_or_else(Refusal::missing)?;
     let (newer, bookmarks) = {
-        let dsl = engine.dsl_in(rq, Scope::Path(of)).await?;
+        let dsl = engine.synced().dsl_in(rq, Scope::Path(of)).await?;
         let dir = dsl.dir_named(of).ok_or_else(Refusal::missing)?;
         let there = snapshots(rq, &dsl, dir).await?;
         let at = there.iter().position(|name| name == short).ok_or_else(Refusal::missing)?;
         let newer: Vec<String> = there.iter().skip(at + 1).map(|name| format!("{of}@{name}")).collect();
         let head = dsl.head(rq, dir).await.map_err(PoolError::from)?;
-        let bookmarks = dsl.bookmarks(rq, &head).await.map_err(PoolError::from)?;
+        let bookmarks = weir_dsl::bookmarks::bookmarks(&dsl, rq, &head).await.map_err(PoolError::from)?;
         let created = dsl.find(rq, snapshot).await.map_err(PoolError::from)?.phys.creation_txg;
         let later = bookmarks.into_iter().filter(|b| b.bookmark.creation_txg > created).map(|b| b.name);
         // Changes of snapshots wait for the next txg, so nothing is held here.

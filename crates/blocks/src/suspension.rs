@@ -8,8 +8,9 @@
 //! The syncer's writes wait here, so a txg that could not be written is completed when the device or its room is back, and
 //! nothing that a client was promised is lost. New transactions wait too; with `failmode=continue` they are refused.
 //!
-//! A flush that fails is not repeated: the device may have dropped earlier writes of the txg, which a later flush would not
-//! show. Such a txg fails for good, and the pool has to be imported again, as of the txg before.
+//! A flush that fails is not simply repeated: the device may have dropped earlier writes, which a later flush would not show.
+//! The writes since the last successful flush are kept in memory, at most 128 MiB ([`crate::vdev::Tree::keep_unstable`]).
+//! When the pool is resumed, they are written again before the next flush ([`crate::vdev::Tree::repeat_unstable`]).
 //!
 //! Source: OpenZFS `module/zfs/zio.c` (`zio_suspend`, `zio_resume`).
 

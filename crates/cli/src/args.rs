@@ -3,7 +3,8 @@
 //!
 //! Options keep OpenZFS's habits: letters cluster (`-Hpo name`), options may follow operands, `--` ends them, a flag
 //! may be repeated, and of a repeated option with one value the last counts. An option takes the next word as its value
-//! even if the word starts with `-`. An invalid command line ends with exit code 2, a message in OpenZFS's form, the
+//! even if the word starts with `-`. `-d` and `--dir` both name places to look for pools, except where `-d` has another meaning
+//! in OpenZFS. An invalid command line ends with exit code 2, a message in OpenZFS's form, the
 //! nearest valid spelling if there is one, and the usage of the command.
 
 use crate::failure::Failure;
@@ -53,12 +54,27 @@ pub fn definition<T: Parser>() -> Command {
     with_rules(T::command()).no_binary_name(true)
 }
 
+/// Id of the options that name places to look for pools.
+const DIRS: &str = "dirs";
+
+/// Gives the option that names places to look for pools both names, `-d` and `--dir`, where OpenZFS has no other `-d`.
+fn with_both_names_of_dirs(command: Command) -> Command {
+    let other_short = command.get_arguments().any(|arg| arg.get_id() != DIRS && arg.get_short() == Some('d'));
+    let other_long = command.get_arguments().any(|arg| arg.get_id() != DIRS && arg.get_long() == Some("dir"));
+    command.mut_args(|arg| match arg.get_id() == DIRS {
+        true if arg.get_short().is_none() && !other_short => arg.short('d'),
+        true if arg.get_long().is_none() && !other_long => arg.long("dir"),
+        _ => arg,
+    })
+}
+
 /// Applies the rules of this module to a command and its subcommands.
 fn with_rules(command: Command) -> Command {
-    let command = command.args_override_self(true).max_term_width(MAX_HELP_COLUMNS).mut_args(|arg| {
-        let takes_word = arg.get_action().takes_values() && !arg.is_positional();
-        if takes_word { arg.allow_hyphen_values(true) } else { arg }
-    });
+    let command =
+        with_both_names_of_dirs(command).args_override_self(true).max_term_width(MAX_HELP_COLUMNS).mut_args(|arg| {
+            let takes_word = arg.get_action().takes_values() && !arg.is_positional();
+            if takes_word { arg.allow_hyphen_values(true) } else { arg }
+        });
     command.mut_subcommands(with_rules)
 }
 

@@ -6,6 +6,7 @@
 use crate::admin::ServedPool;
 use crate::failure::Failure;
 use crate::locks;
+use crate::process::PoolProcess;
 use crate::remote::RemoteProcess;
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal, Read, Write};
@@ -79,7 +80,7 @@ pub struct Call {
     pub caller: Caller,
     sink: OutputSink,
     machine: OnceLock<Machine>,
-    served_pool: Option<Arc<ServedPool>>,
+    process: Option<Arc<PoolProcess>>,
     gone: Arc<AtomicBool>,
     noted: AtomicBool,
     sent: AtomicBool,
@@ -123,7 +124,7 @@ impl Call {
             caller,
             sink: OutputSink::Own(Mutex::new(Some(Vec::new()))),
             machine: OnceLock::new(),
-            served_pool: None,
+            process: None,
             gone: Arc::default(),
             noted: AtomicBool::new(false),
             sent: AtomicBool::new(false),
@@ -134,17 +135,17 @@ impl Call {
     /// `waiting` counts the bytes of output: the task that sends them subtracts them again.
     pub fn of_client(
         caller: Caller,
-        served_pool: Arc<ServedPool>,
+        process: Arc<PoolProcess>,
         to: UnboundedSender<Line>,
         gone: Arc<AtomicBool>,
         waiting: Arc<AtomicUsize>,
     ) -> Self {
-        let machine = OnceLock::from(served_pool.machine.clone());
+        let machine = OnceLock::from(process.machine.clone());
         Call {
             caller,
             sink: OutputSink::Client(to, waiting),
             machine,
-            served_pool: Some(served_pool),
+            process: Some(process),
             gone,
             noted: AtomicBool::new(false),
             sent: AtomicBool::new(false),
@@ -160,9 +161,19 @@ impl Call {
         self.machine.get().ok_or_else(|| Failure::failed("no machine"))
     }
 
-    /// The pool that this process has open, if it has one.
-    pub fn served_pool(&self) -> Option<&Arc<ServedPool>> {
-        self.served_pool.as_ref()
+    /// This process, if it has pools open and runs the command for another one.
+    pub fn process(&self) -> Option<&Arc<PoolProcess>> {
+        self.process.as_ref()
+    }
+
+    /// The pool of that name or GUID, if this process has it open.
+    pub fn served_pool(&self, name: &str) -> Option<Arc<ServedPool>> {
+        self.process.as_ref()?.named(name)
+    }
+
+    /// The pools that this process has open.
+    pub fn served_pools(&self) -> Vec<Arc<ServedPool>> {
+        self.process.as_ref().map(|process| process.all()).unwrap_or_default()
     }
 
     /// Whether the client disconnected. Commands that run until they are interrupted end then.
@@ -281,8 +292,8 @@ impl Call {
 
     /// Finds the process that has a scanned pool open.
     pub fn owner_of(&self, found: &FoundPool) -> PoolOwner {
-        if let Some(served_pool) = &self.served_pool {
-            return if served_pool.has(found) { PoolOwner::Ours(served_pool.clone()) } else { PoolOwner::Free };
+        if let Some(process) = &self.process {
+            return process.find(found).map_or(PoolOwner::Free, PoolOwner::Ours);
         }
         let holder = found.leaves().find_map(|device| locks::holder_of(&device.path));
         match holder.and_then(crate::admin::remote_process) {

@@ -38,12 +38,24 @@ impl<'a> CommandTarget<'a> {
         Ok(CommandTarget { call, pool: intent.pool.clone(), place })
     }
 
+    /// The pool in the daemon, if `failure` says that the command belongs there.
+    ///
+    /// # Errors
+    /// `failure`, if it has another cause.
+    pub fn in_daemon(call: &'a Call, pool: &str, mut failure: Failure) -> Result<Self, Failure> {
+        let place = Place::There(failure.take_remote().ok_or(failure)?);
+        Ok(CommandTarget { call, pool: pool.to_owned(), place })
+    }
+
     /// Opens a pool in these places: see [`CommandTarget::open`].
     ///
     /// # Errors
     /// If the pool cannot be opened.
     pub fn of_pool(call: &'a Call, places: &PoolDirs, pool: &str) -> Result<Self, Failure> {
-        let search = search(call, &places.dirs)?;
+        let search = match search(call, &places.dirs) {
+            Ok(search) => search,
+            Err(failure) => return Self::in_daemon(call, pool, failure),
+        };
         Self::open(call, &WriteIntent { search, pool: pool.to_owned(), ..WriteIntent::default() })
     }
 

@@ -142,9 +142,12 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
     let front = opened.front().await?;
     let tree = front.tree.clone();
     sample::fill(&tree).await?;
-    let mut service = start(machine, &front).await?;
+    let service = start(machine, &front).await?;
     let mounted = mount(machine, folder, &front).await?;
-    println!("\nthe pool is served; to mount it, run as root:");
+    println!(
+        "\nthe whole pool is shared with this machine, because of this command, whatever sharenfs and weir:nbd say;"
+    );
+    println!("to mount it, run as root:");
     service.lines().iter().for_each(|line| println!("  {line}"));
     println!(
         "all users may write; root is squashed to uid 65534 (weir serve --no-root-squash turns that off); only this"

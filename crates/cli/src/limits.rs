@@ -33,16 +33,16 @@ use weir_pool::OpenOptions;
 pub struct LimitOptions {
     /// Maximum size of the ARC, for example 4G [default: WEIR_ARC_MAX, else a share of the memory]
     #[arg(long, value_name = "SIZE")]
-    arc_max: Option<String>,
+    pub arc_max: Option<String>,
     /// Maximum amount of dirty data [default: WEIR_DIRTY_MAX, else a share of the memory]
     #[arg(long, value_name = "SIZE")]
-    dirty_max: Option<String>,
+    pub dirty_max: Option<String>,
     /// Seconds after which an operation of a device is slow [default: WEIR_SLOW_IO, else 30]
     #[arg(long, value_name = "SECONDS")]
-    slow_io: Option<String>,
+    pub slow_io: Option<String>,
     /// Seconds after which a device that does not answer is taken out of service [default: WEIR_DEADMAN, else 60]
     #[arg(long, value_name = "SECONDS")]
-    deadman: Option<String>,
+    pub deadman: Option<String>,
 }
 
 /// The ARC holds two blocks of the largest size (`arc_c_min`).
@@ -79,21 +79,38 @@ impl Limits {
     /// # Errors
     /// [`Failure::usage`] for a size that is none, or too small.
     pub fn of<C: CommandLine>(given: &LimitOptions) -> Result<Self, Failure> {
+        Self::chosen(given).map_err(|why| C::misused(&why))
+    }
+
+    /// Those of options, else of the environment, else the defaults.
+    ///
+    /// # Errors
+    /// The reason why a value is invalid; it begins with the name of the option or variable.
+    pub fn chosen(given: &LimitOptions) -> Result<Self, String> {
         let mut limits = Self::of_memory(MemoryLimit::current());
         let size = |least| move |name: &str, text: &str| bytes(name, text, least);
-        limits.arc_bytes =
-            chosen::<C, _>("--arc-max", &given.arc_max, "WEIR_ARC_MAX", limits.arc_bytes, size(MIN_ARC_BYTES))?;
-        limits.dirty_bytes = chosen::<C, _>(
-            "--dirty-max",
-            &given.dirty_max,
-            "WEIR_DIRTY_MAX",
-            limits.dirty_bytes,
-            size(MIN_DIRTY_BYTES),
-        )?;
+        limits.arc_bytes = chosen("--arc-max", &given.arc_max, "WEIR_ARC_MAX", limits.arc_bytes, size(MIN_ARC_BYTES))?;
+        let dirty = limits.dirty_bytes;
+        limits.dirty_bytes = chosen("--dirty-max", &given.dirty_max, "WEIR_DIRTY_MAX", dirty, size(MIN_DIRTY_BYTES))?;
         let Deadlines { slow, hang } = limits.deadlines;
-        limits.deadlines.slow = chosen::<C, _>("--slow-io", &given.slow_io, "WEIR_SLOW_IO", slow, seconds)?;
-        limits.deadlines.hang = chosen::<C, _>("--deadman", &given.deadman, "WEIR_DEADMAN", hang, seconds)?;
+        limits.deadlines.slow = chosen("--slow-io", &given.slow_io, "WEIR_SLOW_IO", slow, seconds)?;
+        limits.deadlines.hang = chosen("--deadman", &given.deadman, "WEIR_DEADMAN", hang, seconds)?;
         Ok(limits)
+    }
+
+    /// The share of one of `pools` pools that one process has open: each has an ARC and dirty data of its own.
+    pub fn shared_by(&self, pools: usize) -> Self {
+        let pools = (pools as u64).max(1);
+        Limits {
+            arc_bytes: (self.arc_bytes / pools).max(MIN_ARC_BYTES),
+            dirty_bytes: (self.dirty_bytes / pools).max(MIN_DIRTY_BYTES),
+            ..self.clone()
+        }
+    }
+
+    /// Memory of the machine, or of the cgroup of this process, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.bytes
     }
 
     /// Those of a command that has a pool open for a moment: not more than 256 MiB each.
@@ -128,20 +145,19 @@ impl fmt::Display for Limits {
 
 /// A limit: that of the option, else that of the environment variable, else the default. `parse` gets the name of the
 /// option or variable, and the text.
-fn chosen<C: CommandLine, T>(
+fn chosen<T>(
     option: &str,
     given: &Option<String>,
     variable: &str,
     default: T,
     parse: impl Fn(&str, &str) -> Result<T, String>,
-) -> Result<T, Failure> {
+) -> Result<T, String> {
     let in_environment = || std::env::var(variable).ok().filter(|text| !text.is_empty());
-    let parsed = match (given, in_environment()) {
+    match (given, in_environment()) {
         (Some(text), _) => parse(option, text),
         (None, Some(text)) => parse(variable, &text),
-        (None, None) => return Ok(default),
-    };
-    parsed.map_err(|why| C::misused(&why))
+        (None, None) => Ok(default),
+    }
 }
 
 /// A time that a user chose.

@@ -6,26 +6,37 @@
 
 mod admin;
 mod args;
+mod cache_file;
 mod call;
 mod command_target;
 mod completion;
+mod daemon;
 mod demo;
+mod directories;
+mod doctor;
 mod failure;
 mod json;
 mod limits;
 mod locks;
 mod log;
 mod mount;
+mod mounts;
 mod options;
+mod places;
 mod pools;
+mod process;
 mod remote;
 mod secrets;
 mod serve;
+mod serve_options;
 mod size;
+mod smb;
 mod table;
 mod tree;
+mod tune;
 mod turn;
 mod units;
+mod users;
 mod writable;
 mod zdb;
 mod zfs;
@@ -96,9 +107,14 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Zfs(_) => return administer(&call("zfs"), program),
         Program::Zdb(args) => zdb::run(args),
         Program::Zstream(args) => zstream::run(args),
+        Program::Daemon(args) => return daemon::run(args, &call("daemon")),
         Program::Serve(args) => serve::run(args),
         Program::Mount(args) => mount::run(args),
         Program::Demo(args) => demo::run(args),
+        Program::Doctor(args) => doctor::run(args).and_then(|text| print_bytes(text.as_bytes())),
+        Program::Tune(args) => tune::run(args).and_then(|text| print_bytes(text.as_bytes())),
+        Program::Smb(args) => smb::run(args),
+        Program::User(args) => users::run(args),
         Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),
         Program::Man(args) => tree::manual_pages(args).map(|()| 0),
         Program::Version => print_bytes(format!("weir {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
@@ -118,12 +134,15 @@ fn print_bytes(bytes: &[u8]) -> Result<u8, Failure> {
     }
 }
 
-/// Runs a `zfs` or `zpool` command that another process sent, and returns its exit code.
+/// Runs a `zfs`, `zpool` or `daemon` command that another process sent, and returns its exit code.
 fn carry_out(call: &Call) -> u8 {
     let mut words = vec![OsString::from(&call.caller.program)];
     words.extend_from_slice(&call.caller.words);
     match CommandTree::parse_line(&words) {
-        Ok(tree) => administer(call, &tree.program),
+        Ok(tree) => match &tree.program {
+            Program::Daemon(args) => daemon::carry_out(call, args),
+            program => administer(call, program),
+        },
         Err(Stop::Text(text)) => {
             call.print(format_args!("{text}"));
             0

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::limits::{LimitOptions, Limits};
 use crate::locks::Locks;
 use crate::pools::search_paths;
+use crate::process::PoolProcess;
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::turn::in_turn;
 use crate::writable::{WritablePool, WriteIntent};
@@ -22,12 +23,14 @@ use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_daemon::{Exports, OpenPool};
 use weir_linux::Production;
 use weir_machine::{Machine, Request};
-use weir_pool::{OpenOptions, Pool, Rewind};
+use weir_pool::assemble::state;
+use weir_pool::{OpenOptions, Pool, Rewind, assemble, scan};
 
 /// Options of the processes that open a pool and keep it open.
 #[derive(Args, Debug)]
 pub struct OpenPoolOptions {
-    /// Directory, file or device to scan for the pool; may be repeated [default: WEIR_POOL_DIRS]
+    /// Directory, file or device to scan for the pool; may be repeated [default: WEIR_POOL_DIRS, else the cache file and the
+    /// block devices]
     #[arg(short = 'd', value_name = "DIR")]
     pub dirs: Vec<OsString>,
     /// Key of an encrypted dataset; may be repeated
@@ -106,7 +109,7 @@ struct Served {
 }
 
 /// Ends the process at once (`failmode=panic`).
-fn abort(why: &str) {
+pub fn abort(why: &str) {
     eprintln!("failmode=panic: {why}");
     std::process::abort();
 }
@@ -117,7 +120,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl OpenedPool {
     /// Opens the pool that the command line names.
+    ///
+    /// # Errors
+    /// If there is no such pool, or it was destroyed, or it cannot be opened.
     pub fn open(machine: &Machine, options: &OpenOptions, access: Access, limits: &Limits) -> Result<Self, Failure> {
+        check_not_destroyed(machine, options)?;
+        let mut not_writable = None;
         if access != Access::Read {
             let intent = WriteIntent {
                 search: options.search.clone(),
@@ -133,17 +141,25 @@ impl OpenedPool {
                 Err(failure) if access == Access::Write => return Err(failure),
                 // The process that has the pool open may overwrite blocks that a read-only import would read.
                 Err(failure) if failure.is_busy() => return Err(failure),
-                Err(failure) => eprintln!("{failure}\nit is opened for reading alone"),
+                Err(failure) => not_writable = Some(failure),
             }
         }
         let options = OpenOptions { arc_bytes: limits.arc_bytes, ..options.clone() };
-        let pool = machine.block_on(open_pool(machine, &options))?;
+        let pool = match (machine.block_on(open_pool(machine, &options)), not_writable) {
+            (Ok(pool), None) => pool,
+            (Ok(pool), Some(failure)) => {
+                eprintln!("{failure}; it is opened read-only");
+                pool
+            }
+            // The reason why it cannot be opened at all is the first one.
+            (Err(_), Some(failure)) | (Err(failure), None) => return Err(failure),
+        };
         Ok(OpenedPool { shown: OpenPool::ReadOnly(pool), served: None })
     }
 
     /// Wraps a pool that is already open for writing.
     pub fn writable(writable: WritablePool, limits: &Limits) -> Result<Self, Failure> {
-        let supervising = writable.engine.supervise(limits.deadlines, Arc::new(abort));
+        let supervising = weir_engine::supervision::supervise(&writable.engine, limits.deadlines, Arc::new(abort));
         writable.machine.block_on(supervising)?;
         let (sender, close_requests) = mpsc::channel(1);
         let devices = writable.locks().map(Locks::identities).unwrap_or_default();
@@ -157,12 +173,20 @@ impl OpenedPool {
         Ok(OpenedPool { shown, served: Some(served) })
     }
 
-    /// Opens the exports for the front ends, and listens for administrators' commands if the pool is open for writing.
-    pub async fn front(&self) -> Result<Arc<Exports>, Failure> {
+    /// Opens the exports for the front ends.
+    pub async fn exports(&self) -> Result<Arc<Exports>, Failure> {
         let front = Arc::new(Exports::open(&Request::internal("serve"), &self.shown).await?);
         if let Some(served) = &self.served {
             served.served_pool.set_front(front.clone());
-            match AdminSocket::open(&served.served_pool) {
+        }
+        Ok(front)
+    }
+
+    /// Opens the exports for the front ends, and listens for administrators' commands if the pool is open for writing.
+    pub async fn front(&self) -> Result<Arc<Exports>, Failure> {
+        let front = self.exports().await?;
+        if let Some(served) = &self.served {
+            match AdminSocket::open(&PoolProcess::of_pool(&served.served_pool)) {
                 Ok(admin_socket) => *lock(&served.admin_socket) = Some(admin_socket),
                 Err(failure) => eprintln!("{failure}\ncommands about the pool have to wait until this process ends"),
             }
@@ -181,7 +205,7 @@ impl OpenedPool {
     ) -> Result<Option<T>, Failure> {
         let Some(served) = &self.served else { return work.await.map(Some) };
         // Without a socket, other commands wait until the work is done.
-        let admin_socket = AdminSocket::open(&served.served_pool).ok();
+        let admin_socket = AdminSocket::open(&PoolProcess::of_pool(&served.served_pool)).ok();
         let mut close_requests = served.close_requests.lock().await;
         let done = tokio::select! {
             done = work => done.map(Some),
@@ -202,6 +226,16 @@ impl OpenedPool {
         self.served.as_ref().map(|served| &served.served_pool)
     }
 
+    /// Waits until an administrator asks for the pool to be closed.
+    pub async fn until_closing(&self) {
+        let Some(served) = &self.served else { return std::future::pending().await };
+        let mut close_requests = served.close_requests.lock().await;
+        match close_requests.recv().await {
+            Some(close_mode) => *lock(&served.close_mode) = Some(close_mode),
+            None => std::future::pending().await,
+        }
+    }
+
     /// Waits until a signal or an administrator's request ends the process.
     pub async fn until_stopped(&self, stop: &mut StopSignal) {
         let Some(served) = &self.served else { return stop.wait().await };
@@ -216,6 +250,7 @@ impl OpenedPool {
     pub fn close(self) -> Result<(), Failure> {
         drop(self.shown);
         let Some(served) = self.served else { return Ok(()) };
+        served.served_pool.mounts.unmount_all();
         let machine = served.writable.machine.clone();
         let done = match lock(&served.close_mode).take() {
             None => served.writable.close(),
@@ -232,6 +267,17 @@ impl OpenedPool {
         }
         done
     }
+}
+
+/// Fails if all pools of the name were destroyed.
+fn check_not_destroyed(machine: &Machine, options: &OpenOptions) -> Result<(), Failure> {
+    let assembly = assemble(machine.block_on(scan(machine, &options.search))?);
+    let name = &options.pool;
+    let named = assembly.pools.values().filter(|p| p.config.name == *name || p.config.guid.to_string() == *name);
+    let states: Vec<u64> = named.map(|pool| pool.config.state).collect();
+    let is_destroyed = !states.is_empty() && states.iter().all(|state| *state == state::DESTROYED);
+    let how = format!("cannot open '{name}': the pool was destroyed; 'zpool import -D {name}' brings it back");
+    if is_destroyed { Err(Failure::failed(how)) } else { Ok(()) }
 }
 
 /// Warns of datasets with `sync=disabled`, whose acknowledged writes may be lost in a crash.
@@ -294,6 +340,9 @@ pub fn run(args: &MountArgs) -> Result<u8, Failure> {
         let suid = allowed(shown, options.suid, "setuid").await?;
         let options = MountOptions { source: shown.name(), threads: THREADS, writable, dev, suid, ..options };
         let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(mountpoint), &options)?;
+        if let Some(served_pool) = opened.served_pool() {
+            served_pool.mounts.set_whole_pool(true);
+        }
         let stop = StopSignal::new()?;
         ready.tell()?;
         until_unmounted(mounted, &opened, stop).await
@@ -394,7 +443,7 @@ fn mount_options(given: &[String]) -> Result<(MountOptions, Access), Failure> {
 
 /// Parses the options that say where the pool is, in which txg to open it, and with which keys.
 pub fn open_options<C: CommandLine>(args: &OpenPoolOptions, pool: &str) -> Result<OpenOptions, Failure> {
-    let mut options = OpenOptions::new(search_paths(&args.dirs)?, pool.to_owned());
+    let mut options = OpenOptions::new(search_paths(&args.dirs), pool.to_owned());
     for value in &args.keys {
         let text = value.to_string_lossy();
         let parts = text.split_once('=').filter(|(dataset, place)| !dataset.is_empty() && !place.is_empty());

@@ -7,8 +7,8 @@ use clap::Args;
 use std::ffi::OsString;
 
 /// Help of the options that name places to look for pools.
-const DIRS: &str = "Directory, file or device to scan for pools; may be repeated [default: WEIR_POOL_DIRS, else the \
-                    pools that processes of this user have open]";
+const DIRS: &str = "Directory, file or device to scan for pools; may be repeated [default: the pools of the daemon, \
+                    else WEIR_POOL_DIRS, else the cache file and the block devices]";
 
 /// Places to look for pools, of commands about pools.
 #[derive(Args, Clone, Debug, Default)]

@@ -1,7 +1,9 @@
-//! Search paths for pools: `-d` (or zdb's `-p`), else the environment variable `WEIR_POOL_DIRS`.
+//! Search paths for pools: `-d` (or zdb's `-p`), else the environment variable `WEIR_POOL_DIRS`, else the usual places
+//! ([`crate::places`]). A running daemon knows its pools: commands without `-d` go to it.
 
 use crate::call::{Call, DIRS_VARIABLE, Input, PoolOwner, errln, is_hex_key};
 use crate::failure::Failure;
+use crate::places;
 use std::ffi::OsString;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -9,15 +11,16 @@ use weir_engine::PoolSnapshotGuard;
 use weir_pool::assemble::state;
 use weir_pool::{OpenOptions, Pool, assemble, scan};
 
-/// Folders and devices to scan.
-pub fn search_paths(given: &[OsString]) -> Result<Vec<PathBuf>, Failure> {
+/// Folders and devices to scan: those given, else those of the environment, else the devices of the cache file and the
+/// block devices of this machine.
+pub fn search_paths(given: &[OsString]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = given.iter().map(PathBuf::from).collect();
     if paths.is_empty()
         && let Some(value) = std::env::var_os(DIRS_VARIABLE)
     {
         paths = std::env::split_paths(&value).filter(|p| !p.as_os_str().is_empty()).collect();
     }
-    if paths.is_empty() { Err(nowhere()) } else { Ok(paths) }
+    if paths.is_empty() { places::usual() } else { paths }
 }
 
 /// A pool opened for reading: closed, in the state of its last synced txg, or open for writing in this process.
@@ -39,24 +42,44 @@ impl Deref for PoolHandle {
     }
 }
 
-/// Folders and devices to scan for the caller: those given, else those of the environment, else the devices of the pool
-/// that this process has open, else the devices of the pools that other processes have open.
+/// Folders and devices to scan for the caller: those given, else those of the environment. Without either, the devices of
+/// the pools that this process has open; in a command of its own, the devices of the pools that other processes have open,
+/// those of the cache file, and the block devices of this machine.
+///
+/// # Errors
+/// [`Failure::remote`] if no place is given and a daemon runs, which then runs the command.
 pub fn search(call: &Call, given: &[OsString]) -> Result<Vec<PathBuf>, Failure> {
+    if given.is_empty() && call.process().is_none() && !call.has_begun() {
+        go_to_daemon("")?;
+    }
     let mut paths: Vec<PathBuf> = given.iter().map(|path| call.path(path)).collect();
     if paths.is_empty()
         && let Some(value) = &call.caller.dirs
     {
         paths = std::env::split_paths(value).filter(|p| !p.as_os_str().is_empty()).map(|p| call.path(p)).collect();
     }
-    match call.served_pool() {
+    match call.process() {
         _ if !paths.is_empty() => Ok(paths),
-        Some(served_pool) => Ok(served_pool.paths()),
-        None => Some(crate::admin::devices()).filter(|devices| !devices.is_empty()).ok_or_else(nowhere),
+        // The daemon also shows the pools that other processes of its user have open.
+        Some(process) if process.daemon().is_some() => {
+            Ok(process.paths().into_iter().chain(crate::admin::devices()).collect())
+        }
+        Some(process) => Ok(process.paths()),
+        None => Ok(crate::admin::devices().into_iter().chain(places::usual()).collect()),
     }
 }
 
-fn nowhere() -> Failure {
-    Failure::usage(format!("no place to look for pools: name folders or devices with -d, or in {DIRS_VARIABLE}"))
+/// Folders and devices in which a command that names none looks for other pools, for the caller's environment.
+pub fn usual_paths(call: &Call) -> Vec<PathBuf> {
+    let given = call.caller.dirs.as_ref().map(|value| {
+        std::env::split_paths(value).filter(|p| !p.as_os_str().is_empty()).map(|p| call.path(p)).collect::<Vec<_>>()
+    });
+    given.filter(|paths| !paths.is_empty()).unwrap_or_else(places::usual)
+}
+
+/// Fails with [`Failure::remote`] if a daemon runs, so that the daemon runs the command.
+pub fn go_to_daemon(pool: &str) -> Result<(), Failure> {
+    crate::admin::daemon().map_or(Ok(()), |daemon| Err(Failure::remote(pool, daemon)))
 }
 
 /// Opens a pool by name for reading, and prints its warnings on standard error.
@@ -75,7 +98,9 @@ pub fn look(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
     match owner_of(call, &options.search, &options.pool)? {
         PoolOwner::Theirs(remote) => Err(Failure::remote(&options.pool, remote)),
         PoolOwner::Ours(served_pool) => {
-            Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.view(options))?)))
+            // Its own devices, wherever the command looks for other pools.
+            let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
+            Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.synced().view(&options))?)))
         }
         PoolOwner::Free => Ok(PoolHandle::Closed(Box::new(machine.block_on(Pool::open(machine, options))?))),
     }
@@ -83,6 +108,9 @@ pub fn look(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
 
 /// Finds the process that has the pool with that name or GUID open.
 fn owner_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwner, Failure> {
+    if let Some(served_pool) = call.served_pool(pool) {
+        return Ok(PoolOwner::Ours(served_pool));
+    }
     let machine = call.machine()?;
     let assembly = assemble(machine.block_on(scan(machine, search))?);
     let alive = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
@@ -96,7 +124,9 @@ pub fn names(call: &Call, search: &[PathBuf]) -> Result<Vec<String>, Failure> {
     let assembly = assemble(machine.block_on(scan(machine, search))?);
     let there = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
     let mut named: Vec<(String, u64)> = there.map(|p| (p.config.name.clone(), p.config.guid)).collect();
+    named.extend(call.served_pools().iter().map(|pool| (pool.engine.name(), pool.guid())));
     named.sort();
+    named.dedup();
     // Pools with the same name are identified by their GUIDs.
     let twice = |name: &str| named.iter().filter(|(n, _)| n == name).count() > 1;
     Ok(named.iter().map(|(n, g)| if twice(n) { g.to_string() } else { n.clone() }).collect())

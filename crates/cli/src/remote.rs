@@ -9,4 +9,6 @@ pub struct RemoteProcess {
     pub pid: u32,
     /// Path of the process's socket.
     pub socket: PathBuf,
+    /// Whether it is the daemon, which knows where pools are.
+    pub is_daemon: bool,
 }

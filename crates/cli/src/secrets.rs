@@ -263,7 +263,9 @@ impl Root {
 pub async fn roots(rq: &Request, dsl: &Dsl, wanted: impl Fn(&str) -> bool) -> Result<Vec<Root>, PoolError> {
     let mut out = Vec::new();
     for dir in dsl.dirs().into_iter().filter(|dir| wanted(&dir.name)) {
-        let Some(spec) = dsl.key_spec(rq, dir).await?.filter(|spec| spec.root == dir.id) else { continue };
+        let Some(spec) = weir_dsl::keys::key_spec(dsl, rq, dir).await?.filter(|spec| spec.root == dir.id) else {
+            continue;
+        };
         let stored = dsl.stored(rq, dir).await?;
         let location = match stored.get("keylocation") {
             Some(Value::Text(text)) => text.clone(),
@@ -281,7 +283,7 @@ pub async fn verified_key(prompt: KeyPrompt<'_>, dsl: &Dsl, root: &Root) -> Resu
     let refused = |why: &dyn std::fmt::Display| Failure::failed(format!("Key load error: {why}"));
     let dir = dsl.dir_named(name).ok_or_else(|| refused(&format!("'{name}' does not exist.")))?;
     let key = root.key(prompt).map_err(|failure| refused(&failure))?;
-    match dsl.load_keys(&rq, dir, &key.0).await {
+    match weir_dsl::keys::load_keys(dsl, &rq, dir, &key.0).await {
         Ok(_) => Ok(key),
         Err(ObjectError::Key { error: CodecError::WrongKey, .. }) => {
             Err(refused(&format!("Incorrect key provided for '{name}'.")))

@@ -1,23 +1,33 @@
-//! `weir serve`: a pool's file systems over NFS version 3 and its volumes over NBD, until stopped.
+//! `weir serve`: the file systems of pools over NFS version 3 and their volumes over NBD, until stopped. `weir daemon` does the
+//! same for all pools that are imported, and remembers them.
 
+use crate::admin::AdminSocket;
 use crate::args::CommandLine;
+use crate::directories;
 use crate::failure::Failure;
 use crate::limits::Limits;
-use crate::mount::{Access, OpenPoolOptions, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
+use crate::mount::{Access, OpenPoolOptions, OpenedPool, Ready, StopSignal, open_options, ready, tell_of_unsynced};
+use crate::process::PoolProcess;
 use crate::secrets::{KeyPrompt, ask_all};
+use crate::serve_options::{LockOptions, TlsOptions};
+use crate::smb::serving::{SmbArgs, serve_smb};
 use clap::Parser;
+use std::sync::Arc;
+use weir_daemon::protocols::ISCSI_PORT;
 use weir_daemon::service::{device_summary, summary};
-use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, ServiceOptions, Squash};
+use weir_daemon::users::ChapUsers;
+use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, ServiceOptions, Sharing, Squash};
 use weir_linux::Production;
+use weir_machine::Machine;
 use weir_pool::Rewind;
 
-/// Serve the file systems of a pool over NFSv3 and its volumes over NBD.
+/// Serve the file systems of pools over NFSv3 and their volumes over NBD.
 ///
 /// The command prints the mount commands and "ready", and serves until it is stopped.
 #[derive(Debug, Parser)]
 #[command(
     name = "weir serve",
-    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,…]]…\n       [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL"
+    override_usage = "weir serve [-l] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--iscsi-port N] [--smb [--smb-port N]] [--ro | --rw HOST[/BITS][,…]]…\n       [--shared] [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG]\n       [--nbd-tls-cert FILE --nbd-tls-key FILE [--nbd-tls-ca FILE] [--nbd-tls MODE]]\n       [--no-rpcbind] [--state-dir DIR] POOL…"
 )]
 pub struct ServeArgs {
     /// IP address to listen on [default: 127.0.0.1]
@@ -29,6 +39,9 @@ pub struct ServeArgs {
     /// TCP port of NBD; 0 takes any free port [default: 10809]
     #[arg(long, value_name = "N")]
     nbd_port: Option<String>,
+    /// Serve volumes over iSCSI at this TCP port (usually 3260), too; 0 takes any free port
+    #[arg(long, value_name = "N")]
+    iscsi_port: Option<String>,
     /// Hosts that may write; all others may only read; may be repeated [default: this machine]
     #[arg(long = "rw", value_name = "HOST[/BITS],…")]
     writers: Vec<String>,
@@ -47,9 +60,18 @@ pub struct ServeArgs {
     /// Anonymous group [default: 65534]
     #[arg(long, value_name = "N")]
     anongid: Option<String>,
+    /// Share what the properties of the datasets say: sharenfs, weir:nbd [default: share everything]
+    #[arg(long)]
+    shared: bool,
+    #[command(flatten)]
+    tls: TlsOptions,
+    #[command(flatten)]
+    locks: LockOptions,
+    #[command(flatten)]
+    smb: SmbArgs,
     #[command(flatten)]
     open: OpenPoolOptions,
-    /// Pool
+    /// Pools
     #[arg(value_name = "POOL")]
     pools: Vec<String>,
 }
@@ -62,14 +84,47 @@ impl From<ServiceError> for Failure {
 
 /// Runs the command.
 pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
-    let [pool] = args.pools.as_slice() else { return Err(ServeArgs::misused("missing pool argument")) };
-    let mut open = open_options::<ServeArgs>(&args.open, pool)?;
-    let options = service_options(args)?;
+    if args.pools.is_empty() {
+        return Err(ServeArgs::misused("missing pool argument"));
+    }
+    if args.smb.is_wanted() && args.pools.len() > 1 {
+        return Err(ServeArgs::misused("--smb serves one pool; the daemon serves several"));
+    }
+    if args.smb.is_wanted() && args.shared {
+        let why =
+            "--shared follows the properties, and --smb shares the whole pool whatever sharesmb says: give one of them";
+        return Err(ServeArgs::misused(why));
+    }
+    let mut options = service_options(args)?;
     let ready = ready(&args.open)?;
     let limits = Limits::of::<ServeArgs>(&args.open.limits)?;
     let machine = Production::from_env().build()?;
+    let mut opened = Vec::new();
+    for pool in &args.pools {
+        match open(args, pool, &machine, &limits.shared_by(args.pools.len())) {
+            Ok(pool) => opened.push(pool),
+            Err(failure) => return opened.into_iter().try_for_each(OpenedPool::close).and(Err(failure)),
+        }
+    }
+    options.nbd_tls = args.tls.tls(&machine, ServeArgs::misused)?;
+    if let Some(pool) = opened.first() {
+        args.locks.apply(&mut options, pool.shown.guid());
+    }
+    let mut pools = ServedPools { opened, service: None, socket: None };
+    let done = machine.block_on(pools.serve(&machine, &options, &limits, &args.smb, ready));
+    let closed = pools.opened.into_iter().map(OpenedPool::close).fold(Ok(()), Result::and);
+    // Last, so that the administrators who closed pools get their answers.
+    if let Some(socket) = pools.socket {
+        machine.block_on(socket.close());
+    }
+    done.and(closed).map(|()| 0)
+}
+
+/// Opens one of the pools of the command line.
+fn open(args: &ServeArgs, pool: &str, machine: &Machine, limits: &Limits) -> Result<OpenedPool, Failure> {
+    let mut open = open_options::<ServeArgs>(&args.open, pool)?;
     if args.open.ask_keys {
-        ask_all(KeyPrompt::Own, &machine, &mut open)?;
+        ask_all(KeyPrompt::Own, machine, &mut open)?;
     }
     let access = match (args.read_only, !args.writers.is_empty(), open.rewind) {
         (true, true, _) => return Err(ServeArgs::misused("--ro and --rw exclude each other")),
@@ -77,32 +132,101 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
         (_, true, _) => Access::Write,
         _ => Access::TryToWrite,
     };
-    let opened = OpenedPool::open(&machine, &open, access, &limits)?;
-    let done = machine.block_on(async {
-        tell_of_unsynced(&opened.shown).await?;
-        limits.tell();
-        let front = opened.front().await?;
-        let mut service = Service::start(&machine, &front, &options).await?;
-        for line in service.lines() {
-            println!("{line}");
+    OpenedPool::open(machine, &open, access, limits)
+}
+
+/// The pools of the command line while they are served.
+struct ServedPools {
+    opened: Vec<OpenedPool>,
+    service: Option<Arc<Service>>,
+    socket: Option<AdminSocket>,
+}
+
+impl ServedPools {
+    /// Serves until a signal stops the process, or administrators have closed all pools.
+    async fn serve(
+        &mut self,
+        machine: &Machine,
+        options: &ServiceOptions,
+        limits: &Limits,
+        smb: &SmbArgs,
+        ready: Ready,
+    ) -> Result<(), Failure> {
+        let process = PoolProcess::new(machine);
+        let mut exports = Vec::new();
+        for pool in &self.opened {
+            tell_of_unsynced(&pool.shown).await?;
         }
+        limits.tell();
+        for pool in &self.opened {
+            exports.push(pool.exports().await?);
+            pool.served_pool().into_iter().for_each(|served_pool| process.add(served_pool));
+        }
+        self.socket = match AdminSocket::open(&process) {
+            Ok(socket) => Some(socket),
+            Err(failure) => {
+                eprintln!("{failure}\ncommands about the pools have to wait until this process ends");
+                None
+            }
+        };
+        let service = Arc::new(Service::start_with(machine, &exports, options).await?);
+        self.opened.iter().filter_map(OpenedPool::served_pool).for_each(|pool| pool.set_service(&service));
+        self.opened.iter().for_each(|pool| tell_of_sharing(&pool.shown.name(), options));
+        service.notices().iter().for_each(|notice| eprintln!("{notice}"));
+        service.lines().iter().for_each(|line| println!("{line}"));
+        let smb = match exports.first() {
+            Some(exports) => serve_smb(machine, exports, options.listen, smb).await?,
+            None => None,
+        };
         let mut stop = StopSignal::new()?;
         ready.tell()?;
-        opened.until_stopped(&mut stop).await;
+        self.service = Some(service.clone());
+        let ended = self.until_all_closed(&process, &mut stop).await;
+        if let Some(smb) = &smb {
+            let served = smb.served();
+            smb.stop().await;
+            served.iter().for_each(|served| eprintln!("{}", summary("smb", served)));
+        }
         service.stop().await;
         for (protocol, served) in service.served() {
             eprintln!("{}", summary(protocol, &served));
         }
-        eprintln!("{}", device_summary(service.accounts()));
-        Ok(())
-    });
-    let closed = opened.close();
-    done.and(closed).map(|()| 0)
+        exports.iter().for_each(|exports| eprintln!("{}", device_summary(exports.pool.accounts())));
+        ended
+    }
+
+    /// Closes pools as administrators ask for it, until a signal arrives or one pool is left and to be closed: the caller
+    /// closes the rest.
+    async fn until_all_closed(&mut self, process: &PoolProcess, stop: &mut StopSignal) -> Result<(), Failure> {
+        loop {
+            let closing = {
+                let waits = self.opened.iter().map(|pool| Box::pin(pool.until_closing()));
+                tokio::select! {
+                    () = stop.wait() => return Ok(()),
+                    ((), index, _) = futures_util::future::select_all(waits) => index,
+                }
+            };
+            if self.opened.len() == 1 {
+                return Ok(());
+            }
+            let pool = self.opened.remove(closing);
+            let guid = pool.shown.guid();
+            process.remove(guid);
+            if let Some(service) = &self.service {
+                service.remove(guid);
+            }
+            let closed = tokio::task::spawn_blocking(move || pool.close()).await;
+            if let Err(failure) = closed.unwrap_or_else(|error| Err(Failure::failed(error.to_string()))) {
+                eprintln!("{failure}");
+            }
+        }
+    }
 }
 
 fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
-    let rules = ExportRules { identity: identity(args)?, writers: writers(args)? };
-    let mut options = ServiceOptions { rules, ..ServiceOptions::default() };
+    let everything = Sharing::Everything(ExportRules { identity: identity(args)?, writers: writers(args)? });
+    let sharing = if args.shared { shared(args)? } else { everything };
+    let mut options = ServiceOptions { sharing, ..ServiceOptions::default() };
     let port = |given: &Option<String>, name: &str, default| match given {
         None => Ok(default),
         Some(text) => text
@@ -111,11 +235,47 @@ fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
     };
     options.nfs_port = port(&args.nfs_port, "nfs-port", options.nfs_port)?;
     options.nbd_port = port(&args.nbd_port, "nbd-port", options.nbd_port)?;
+    if args.iscsi_port.is_some() {
+        options.iscsi_port = Some(port(&args.iscsi_port, "iscsi-port", ISCSI_PORT)?);
+        options.needs_iscsi = true;
+        options.chap_users = directories::state().map(ChapUsers::new);
+    }
     if let Some(text) = &args.listen {
         options.listen =
             text.parse().map_err(|_| ServeArgs::misused(&format!("--listen takes an IP address, not '{text}'")))?;
     }
     Ok(options)
+}
+
+/// The properties decide, and no option may say otherwise.
+fn shared(args: &ServeArgs) -> Result<Sharing, Failure> {
+    let has_ids = args.anonuid.is_some() || args.anongid.is_some();
+    if !args.writers.is_empty() || args.no_root_squash || args.all_squash || has_ids {
+        let why = "--shared follows the properties: set hosts and users with sharenfs, not with --rw, --no-root-squash, \
+                   --all-squash, --anonuid or --anongid";
+        return Err(ServeArgs::misused(why));
+    }
+    Ok(Sharing::ByProperties)
+}
+
+/// Says what is shared, and why.
+pub fn tell_of_sharing(pool: &str, options: &ServiceOptions) {
+    match &options.sharing {
+        Sharing::Everything(_) if options.listen.is_loopback() => {
+            eprintln!(
+                "everything in pool '{pool}' is shared with this machine, whatever the properties say (--shared follows them)"
+            );
+        }
+        Sharing::Everything(_) => {
+            let listen = options.listen;
+            eprintln!(
+                "everything in pool '{pool}' is shared with every host that reaches {listen}, whatever the properties say (--shared follows them)"
+            );
+        }
+        Sharing::ByProperties | Sharing::Nothing => {
+            eprintln!("pool '{pool}': what sharenfs and weir:nbd share is served, and nothing else");
+        }
+    }
 }
 
 /// Mapping of users.

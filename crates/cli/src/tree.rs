@@ -2,10 +2,15 @@
 
 use crate::args::{PROGRAMS, definition};
 use crate::completion;
+use crate::daemon::DaemonArgs;
 use crate::demo::DemoArgs;
+use crate::doctor::DoctorArgs;
 use crate::failure::Failure;
 use crate::mount::MountArgs;
 use crate::serve::ServeArgs;
+use crate::smb::SmbCommand;
+use crate::tune::TuneArgs;
+use crate::users::UserArgs;
 use crate::zdb::ZdbArgs;
 use crate::zfs::ZfsArgs;
 use crate::zpool::ZpoolArgs;
@@ -32,9 +37,14 @@ pub enum Program {
     Zfs(ZfsArgs),
     Zdb(ZdbArgs),
     Zstream(ZstreamArgs),
-    Serve(ServeArgs),
+    Daemon(DaemonArgs),
+    Serve(Box<ServeArgs>),
     Mount(MountArgs),
     Demo(DemoArgs),
+    Doctor(DoctorArgs),
+    Tune(TuneArgs),
+    Smb(SmbCommand),
+    User(UserArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
     /// Show the version.

@@ -2,7 +2,8 @@
 //!
 //! A command whose pool is open in this process uses that engine. Otherwise it locks the devices ([`crate::locks`]),
 //! imports the pool, makes its changes in txgs, and closes it. A pool that was in use stays in use by this machine, so
-//! the next command needs no `-f`; a pool that was exported is exported again.
+//! the next command needs no `-f`. Commands refuse a pool that is exported, until it is imported; `weir serve` and `weir
+//! mount` open it, and export it again when they end.
 
 use crate::admin::ServedPool;
 use crate::call::{Call, PoolOwner};
@@ -101,6 +102,7 @@ impl WritablePool {
                 Ok(WritablePool { machine, engine, hold: Hold::Process(served_pool) })
             }
             PoolOwner::Free => {
+                Self::check_imported(machine, intent)?;
                 let opened = Self::open(machine.clone(), intent).or_else(|failure| match Self::owner(call, intent)? {
                     // It began to accept commands after the first look.
                     PoolOwner::Theirs(remote) if failure.is_busy() => Err(Failure::remote(&intent.pool, remote)),
@@ -113,8 +115,22 @@ impl WritablePool {
         }
     }
 
+    /// Fails if the pool is exported: it belongs to no host until it is imported.
+    fn check_imported(machine: &Machine, intent: &WriteIntent) -> Result<(), Failure> {
+        let name = &intent.pool;
+        match Self::scan(machine, intent)?.state {
+            state::EXPORTED => Err(Failure::failed(format!(
+                "cannot open '{name}': it is exported; import it first: zpool import {name}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Finds the process that has the pool open.
     fn owner(call: &Call, intent: &WriteIntent) -> Result<PoolOwner, Failure> {
+        if let Some(served_pool) = call.served_pool(&intent.pool) {
+            return Ok(PoolOwner::Ours(served_pool));
+        }
         let machine = call.machine()?;
         let assembly = assemble(machine.block_on(scan(machine, &intent.search))?);
         let found = find(assembly.pools.values(), &intent.pool, false);
@@ -188,6 +204,14 @@ impl WritablePool {
         closed.map(|()| value)
     }
 
+    /// Runs `work` on the pool and the process that serves it, then closes the pool. Returns the first error.
+    pub fn with_pool<T>(self, work: impl FnOnce(&Self) -> Result<T, Failure>) -> Result<T, Failure> {
+        let done = work(&self);
+        let closed = self.close();
+        let value = done?;
+        closed.map(|()| value)
+    }
+
     /// Closes the pool, and exports it again if it was exported. A served pool stays open and updates its exports.
     pub fn close(self) -> Result<(), Failure> {
         let closed = match &self.hold {
@@ -201,6 +225,17 @@ impl WritablePool {
     /// Exports or destroys the pool. If this process serves the pool, the process exits.
     pub fn end(self, destroyed: bool) -> Result<(), String> {
         self.machine.block_on(weir_admin::Host::close(&self, destroyed))
+    }
+
+    /// The engine and the locks, if this command has opened the pool.
+    ///
+    /// # Errors
+    /// The pool itself, if this process serves it already.
+    pub fn into_engine(self) -> Result<(Arc<Engine>, Locks), Arc<ServedPool>> {
+        match self.hold {
+            Hold::Own { locks, .. } => Ok((self.engine, locks)),
+            Hold::Process(served_pool) => Err(served_pool),
+        }
     }
 
     /// Leaves the pool in use by this machine when it is closed, even if it was exported before.
@@ -230,6 +265,10 @@ impl weir_admin::Host for WritablePool {
 
     fn is_used(&self) -> bool {
         self.served_pool().is_some_and(|served_pool| served_pool.is_used())
+    }
+
+    fn clients(&self) -> Vec<String> {
+        self.served_pool().map(|served_pool| served_pool.clients()).unwrap_or_default()
     }
 
     fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {

@@ -162,3 +162,12 @@ fn unpack(folder: &Path, golden: &str) -> tempfile::TempDir {
     assert!(tar.success() && zstd.wait().unwrap().success(), "cannot unpack {golden}");
     devices
 }
+
+#[test]
+fn smb_is_not_served_as_if_it_followed_the_properties() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let out = command.args(["serve", "--shared", "--smb", "tank"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(text.contains("--smb shares the whole pool whatever sharesmb says"), "{text}");
+}

@@ -42,9 +42,15 @@ pub fn targets() -> Vec<Target> {
         weir_files::fuzz::TARGETS,
         weir_nfs::fuzz::TARGETS,
         weir_nbd::fuzz::TARGETS,
+        weir_smb::fuzz::TARGETS,
+        weir_iscsi::fuzz::TARGETS,
         weir_daemon::admin::TARGETS,
         weir_admin::TARGETS,
         weir_daemon::fuzz::TARGETS,
+        weir_doctor::TARGETS,
+        weir_daemon::fuzz::SHARE_TARGETS,
+        crate::fuzz_locks::TARGETS,
+        weir_daemon::users::TARGETS,
     ]
     .concat()
 }

@@ -3,7 +3,7 @@
 //!
 //! Listings are read in small pieces, so that cookies are used many times in every large directory.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::manifest::FileKind;
 use crate::rpc::{Reader, Rpc, Writer};
@@ -38,12 +38,24 @@ impl NfsTree {
     /// # Errors
     /// If the server is not there or does not export this path.
     pub fn mount(nfs: SocketAddr, mount: SocketAddr, path: &str) -> Result<NfsTree, TreeError> {
+        Self::mount_over(Rpc::connect(mount)?, Rpc::connect(nfs)?, path)
+    }
+
+    /// Mounts an export from a host of this machine, such as 127.0.0.7.
+    ///
+    /// # Errors
+    /// As [`NfsTree::mount`]; if the address is not one of this machine.
+    pub fn mount_from(host: IpAddr, nfs: SocketAddr, mount: SocketAddr, path: &str) -> Result<NfsTree, TreeError> {
+        Self::mount_over(Rpc::connect_from(host, mount)?, Rpc::connect_from(host, nfs)?, path)
+    }
+
+    fn mount_over(mut mount: Rpc, nfs: Rpc, path: &str) -> Result<NfsTree, TreeError> {
         let mut arguments = Writer::default();
         arguments.opaque(path.as_bytes());
-        let mut answer = Rpc::connect(mount)?.call(MOUNT, 3, 1, &arguments)?;
+        let mut answer = mount.call(MOUNT, 3, 1, &arguments)?;
         status(answer.u32()?, &format!("mount {path}"))?;
         let root = answer.opaque()?;
-        Ok(NfsTree { rpc: Rpc::connect(nfs)?, root })
+        Ok(NfsTree { rpc: nfs, root })
     }
 
     /// The paths that a server exports.
@@ -118,6 +130,20 @@ impl NfsTree {
             return Err(TreeError::Other(format!("write of {count}: {written} written, committed {committed}")));
         }
         answer.u64()
+    }
+
+    /// Reads with one READ, and returns the number of bytes that the server answered.
+    ///
+    /// # Errors
+    /// If the server refuses.
+    pub fn read_once(&mut self, handle: &Handle, offset: u64, count: u32) -> Result<usize, TreeError> {
+        let mut answer = self.call(6, handle, |arguments| {
+            arguments.u64(offset).u32(count);
+        })?;
+        status(answer.u32()?, "read")?;
+        maybe_attributes(&mut answer)?;
+        let _count_and_end = (answer.u32()?, answer.u32()?);
+        Ok(answer.opaque()?.len())
     }
 
     /// Makes all of a file stable. Returns the server's write verifier.

@@ -110,6 +110,18 @@ impl Running {
         Err(self.failure("did not end when asked", &[]))
     }
 
+    /// Ends it like [`Running::stop`], and returns the lines that it printed since it was last waited for.
+    ///
+    /// # Errors
+    /// As [`Running::stop`].
+    pub fn stop_and_read(mut self) -> Result<Vec<String>, JudgeError> {
+        let (_, closed) = channel();
+        let lines = std::mem::replace(&mut self.lines, closed);
+        self.stop()?;
+        // The threads that forward the lines end with the process.
+        Ok(lines.iter().collect())
+    }
+
     fn ask(&mut self) {
         if matches!(self.child.try_wait(), Ok(None))
             && let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
@@ -207,7 +219,7 @@ impl Drop for Mounted {
 }
 
 /// The ARC and the dirty limit of each mount and server, so that their memory does not depend on the machine's.
-const LIMITS: [(&str, &str); 2] = [("WEIR_ARC_MAX", "256M"), ("WEIR_DIRTY_MAX", "256M")];
+pub(crate) const LIMITS: [(&str, &str); 2] = [("WEIR_ARC_MAX", "256M"), ("WEIR_DIRTY_MAX", "256M")];
 
 /// A pool served by `weir serve`.
 pub struct Serving {
@@ -271,6 +283,14 @@ impl Serving {
             return Err(running.failure("ended by itself", &running.lines.try_iter().collect::<Vec<_>>()));
         }
         Ok(peak_bytes(running.id()))
+    }
+
+    /// Ends the service, and returns what it printed since it was ready.
+    ///
+    /// # Errors
+    /// If Weir does not end when asked.
+    pub fn stop_and_read(mut self) -> Result<Vec<String>, JudgeError> {
+        self.running.take().map_or(Ok(Vec::new()), Running::stop_and_read)
     }
 
     /// Ends the service.

@@ -193,7 +193,10 @@ impl Case<'_> {
         let rq = &Request::internal("judge");
         let options = OpenOptions::new(vec![devices.to_owned()], golden.pool.clone());
         let report = machine
-            .block_on(async { Pool::open(machine, &options).await?.verify(rq).await.map_err(PoolError::from) })
+            .block_on(async {
+                let pool = Pool::open(machine, &options).await?;
+                weir_pool::verify::verify_pool(&pool, rq).await.map_err(PoolError::from)
+            })
             .map_err(|error| failed("verify", error))?;
         if !report.space_agrees() {
             let leaks: Vec<_> = report.leaks().take(3).collect();
@@ -232,7 +235,10 @@ fn holds_invariants(
     let rq = &Request::internal("judge");
     let options = OpenOptions::new(vec![devices.to_owned()], golden.pool.clone());
     let report = machine
-        .block_on(async { Pool::open(machine, &options).await?.check_invariants(rq).await.map_err(PoolError::from) })
+        .block_on(async {
+            let pool = Pool::open(machine, &options).await?;
+            weir_pool::invariants::check_invariants(&pool, rq).await.map_err(PoolError::from)
+        })
         .map_err(|error| failed("invariants", error))?;
     for finding in report.findings.iter().take(5) {
         findings.differs(format!("{when}: {finding}"));

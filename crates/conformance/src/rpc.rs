@@ -3,14 +3,21 @@
 //! Written apart from the server's own wire code and sharing nothing with it, so that a mistake there is not repeated
 //! here. One call at a time on one connection; a call is one record of one fragment, an answer may be of several.
 
+#![allow(clippy::disallowed_methods, reason = "a client runs in real time")]
+
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
+
+use tokio::net::TcpSocket;
 
 use crate::tree::TreeError;
 
 /// The longest answer taken, in bytes.
 const ANSWER_BYTES: usize = 8 << 20;
+
+/// Time for a server to accept a connection.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A connection to one program.
 pub struct Rpc {
@@ -28,7 +35,26 @@ impl Rpc {
     /// # Errors
     /// Errors of connecting, including a timeout of ten seconds.
     pub fn connect(address: SocketAddr) -> Result<Rpc, TreeError> {
-        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10)).map_err(broken)?;
+        Self::over(TcpStream::connect_timeout(&address, CONNECTS_WITHIN).map_err(broken)?)
+    }
+
+    /// Connects from a host of this machine, such as 127.0.0.7.
+    ///
+    /// # Errors
+    /// As [`Rpc::connect`]; if the address is not one of this machine.
+    pub fn connect_from(host: IpAddr, address: SocketAddr) -> Result<Rpc, TreeError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(broken)?;
+        let connected = runtime.block_on(async {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            socket.bind(SocketAddr::new(host, 0))?;
+            tokio::time::timeout(CONNECTS_WITHIN, socket.connect(address)).await?
+        });
+        let stream = connected.and_then(tokio::net::TcpStream::into_std).map_err(broken)?;
+        stream.set_nonblocking(false).map_err(broken)?;
+        Self::over(stream)
+    }
+
+    fn over(stream: TcpStream) -> Result<Rpc, TreeError> {
         stream.set_nodelay(true).map_err(broken)?;
         stream.set_read_timeout(Some(Duration::from_secs(120))).map_err(broken)?;
         Ok(Rpc { stream, next_id: 1 })

@@ -29,7 +29,7 @@ const POOL: &str = "suites";
 const DEVICE_BYTES: u64 = 1 << 30;
 
 /// Features of Linux and OpenZFS that pjdfstest does not assume.
-const FEATURES: &str = "\
+pub(crate) const FEATURES: &str = "\
 [features]
 posix_fallocate = {}
 rename_ctime = {}
@@ -44,7 +44,7 @@ entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\
 
 /// Weights of fsx's operations. `posix_fallocate` is left to pjdfstest and stress-ng: fsx sometimes calls it for 0
 /// bytes, which POSIX refuses, and takes the refusal for a fault of the file system.
-const OPERATIONS: &str = "\
+pub(crate) const OPERATIONS: &str = "\
 [weights]
 close_open = 1
 read = 10
@@ -210,7 +210,7 @@ fn packages(long: bool) -> &'static [&'static str] {
 }
 
 /// Folder where cargo keeps the sources of this program's dependencies: some ten thousand files.
-fn all_crates() -> Result<PathBuf, JudgeError> {
+pub(crate) fn all_crates() -> Result<PathBuf, JudgeError> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
     let folder = home.map(|home| home.join("registry/src")).filter(|folder| folder.is_dir());

@@ -361,11 +361,11 @@ fn booked(name: &str, outcome: Result<(), Stop>, done: &mut Done) -> Result<(), 
 }
 
 async fn members(engine: &Engine, rq: &Request) -> Result<Vec<Member>, PoolError> {
-    let dsl = engine.dsl(rq).await?;
+    let dsl = engine.synced().dsl(rq).await?;
     let mut out = Vec::new();
     // Names with a dollar or percent sign are internal to OpenZFS.
     for dir in dsl.dirs().into_iter().filter(|dir| !dir.name.contains(['$', '%'])) {
-        let root = dsl.encryption_root(rq, dir).await?;
+        let root = weir_dsl::keys::encryption_root(&dsl, rq, dir).await?;
         let snapshots = dsl.snapshots(rq, dir).await?;
         out.push(Member {
             name: dir.name.clone(),

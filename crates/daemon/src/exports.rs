@@ -1,17 +1,19 @@
 //! The exports of a pool: its file systems and snapshots as one tree, its volumes and their snapshots as devices.
 
 use crate::files::TreeFiles;
+use crate::shares::{DatasetShares, FileShares, Shares, Sharing};
 use crate::volumes::Volumes;
 use futures_util::FutureExt;
 use futures_util::lock::Mutex as AsyncMutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dsl::Scope;
 use weir_dsl::props::{DatasetKind, Value};
+use weir_dsl::{PoolFacts, Scope};
 use weir_engine::{Changed, DslReadGuard, Engine};
-use weir_files::tree::{Export, FileFuture, Files, Opener, Tree};
+use weir_files::tree::{Created, Export, FileFuture, Files, Opener, Tree};
 use weir_files::{FileError, FileSystem};
-use weir_machine::{Accounts, Request};
+use weir_front::shares::Names;
+use weir_machine::{Accounts, Machine, Request};
 use weir_pool::datasets::{DatasetInfo, datasets_in, datasets_of};
 use weir_pool::{Pool, PoolError};
 use weir_volumes::Volume;
@@ -55,11 +57,19 @@ impl OpenPool {
         matches!(self, OpenPool::Writable(_))
     }
 
+    /// Facts that properties depend on.
+    pub(crate) fn facts(&self) -> PoolFacts {
+        match self {
+            OpenPool::ReadOnly(pool) => pool.facts(),
+            OpenPool::Writable(engine) => engine.facts(),
+        }
+    }
+
     /// Datasets of the pool.
     pub(crate) async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
         match self {
             OpenPool::ReadOnly(pool) => Ok(DslReadGuard::fixed(pool.dsl.clone())),
-            OpenPool::Writable(engine) => engine.dsl(rq).await,
+            OpenPool::Writable(engine) => engine.synced().dsl(rq).await,
         }
     }
 
@@ -92,7 +102,7 @@ impl OpenPool {
     /// If the properties cannot be read.
     pub async fn first_with_off(&self, rq: &Request, property: &str) -> Result<Option<String>, PoolError> {
         let OpenPool::Writable(engine) = self else { return Ok(None) };
-        let dsl = engine.dsl(rq).await?;
+        let dsl = engine.synced().dsl(rq).await?;
         let facts = engine.facts();
         for info in datasets_of(rq, &dsl, false).await.iter().filter(|info| info.kind == DatasetKind::Filesystem) {
             let dataset = dsl.find(rq, &info.name).await?;
@@ -140,10 +150,20 @@ impl Opener for PoolOpener {
         }
         .boxed()
     }
+
+    fn created<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, Created> {
+        async move {
+            let failed = |error: PoolError| FileError::Unsupported { what: error.to_string() };
+            let dsl = self.0.dsl(rq).await.map_err(failed)?;
+            let found = dsl.find(rq, &export.name).await.map_err(|_| FileError::NotFound)?;
+            Ok(Created { seconds: found.phys.creation_time_s, txg: found.phys.creation_txg.0 })
+        }
+        .boxed()
+    }
 }
 
 /// File systems and volumes that a pool exports. [`Exports::renew`] rebuilds them after datasets are created,
-/// destroyed or renamed.
+/// destroyed or renamed, or share something else. At first nothing is shared ([`Exports::share`]).
 pub struct Exports {
     /// The exported pool.
     pub pool: OpenPool,
@@ -153,6 +173,10 @@ pub struct Exports {
     pub files: Arc<TreeFiles>,
     /// Volumes and their snapshots.
     pub volumes: Arc<Volumes>,
+    /// Shares of the datasets.
+    pub shares: Shares,
+    /// The rules of the file systems.
+    pub file_shares: Arc<FileShares>,
     /// Held while the exports are brought up to date.
     renewing: AsyncMutex<()>,
 }
@@ -174,10 +198,69 @@ impl Exports {
         };
         let tree = Tree::with_clock(Arc::new(PoolOpener(pool.clone())), tree_exports(&all), clock);
         let tree = Arc::new(tree.with_accounts(pool.accounts()));
-        let volumes = Arc::new(Volumes::default());
+        let volumes = Arc::new(Volumes::new(pool.accounts()));
         volumes.renew(rq, pool, &all).await;
-        let files = Arc::new(TreeFiles::new(tree.clone()));
-        Ok(Exports { pool: pool.clone(), tree, files, volumes, renewing: AsyncMutex::default() })
+        let file_shares = Arc::<FileShares>::default();
+        let files = Arc::new(TreeFiles::new(tree.clone(), pool.guid(), file_shares.clone()));
+        let pool = pool.clone();
+        let shares = Shares::default();
+        Ok(Exports { pool, tree, files, volumes, shares, file_shares, renewing: AsyncMutex::default() })
+    }
+
+    /// Sets what decides what is shared, and applies it.
+    ///
+    /// # Errors
+    /// If the datasets cannot be read.
+    pub async fn share(&self, rq: &Request, sharing: Sharing) -> Result<(), PoolError> {
+        let _one_at_a_time = self.renewing.lock().await;
+        self.shares.set_sharing(sharing);
+        let all = datasets(rq, &self.pool).await?;
+        self.shares.replace(None, self.shares.read(rq, &self.pool, &all).await?);
+        self.apply();
+        Ok(())
+    }
+
+    /// Names of the file systems and snapshots that are shared over NFS with any host.
+    pub fn file_system_names(&self) -> Vec<String> {
+        let all = || self.tree.exports().into_iter().map(|export| export.name).collect();
+        self.file_shares.names().unwrap_or_else(all)
+    }
+
+    /// Properties of sharing and mounting of all file systems and volumes, whatever is shared, by name.
+    ///
+    /// # Errors
+    /// If the datasets cannot be read.
+    pub async fn dataset_shares(&self, rq: &Request) -> Result<BTreeMap<String, DatasetShares>, PoolError> {
+        crate::shares::read(rq, &self.pool, &datasets(rq, &self.pool).await?).await
+    }
+
+    /// Shares a file system that waits for a command (true), or does not although its properties say so (false), until the
+    /// process ends.
+    pub fn share_one(&self, id: u64, is_shared: bool) {
+        self.shares.set_override(id, is_shared);
+        self.apply();
+    }
+
+    /// Applies what the datasets share to calls that begin from now on; clients of devices that are not shared any more are
+    /// disconnected.
+    fn apply(&self) {
+        self.volumes.share(self.shares.applied(&self.file_shares));
+        self.shares.tell_applied();
+    }
+
+    /// Looks up the host names in the properties, and applies their addresses. Names that cannot be resolved have none.
+    pub async fn resolve_names(&self, machine: &Machine) {
+        let mut names = Names::new();
+        let wanted = self.shares.host_names().borrow().clone();
+        for name in wanted {
+            match machine.net.resolve(&name).await {
+                Ok(addresses) => drop(names.insert(name, addresses)),
+                Err(error) => tracing::warn!(name, %error, "a host in a property of sharing has no access"),
+            }
+        }
+        if self.shares.set_names(names) {
+            self.apply();
+        }
     }
 
     /// Brings the exports up to date with the datasets that have changed since the last call.
@@ -200,8 +283,12 @@ impl Exports {
 
     async fn renew_all(&self, rq: &Request) -> Result<(), PoolError> {
         let all = datasets(rq, &self.pool).await?;
+        // The rules first: a new file system has its rules when it appears in the tree.
+        self.shares.replace(None, self.shares.read(rq, &self.pool, &all).await?);
+        self.apply();
         self.tree.renew(tree_exports(&all));
         self.volumes.renew(rq, &self.pool, &all).await;
+        self.shares.tell_applied();
         Ok(())
     }
 
@@ -210,13 +297,16 @@ impl Exports {
         let mut found = BTreeMap::new();
         for top in &tops {
             let scope = Scope::Subtree(top);
-            let dsl = engine.dsl_in(rq, scope).await?;
+            let dsl = engine.synced().dsl_in(rq, scope).await?;
             let below = datasets_in(rq, &dsl, scope, true).await;
             found.extend(below.into_iter().map(|dataset| (dataset.name.clone(), dataset)));
         }
         let found: Vec<DatasetInfo> = found.into_values().collect();
+        self.shares.replace(Some(&tops), self.shares.read(rq, &self.pool, &found).await?);
+        self.apply();
         self.tree.renew_below(&tops, tree_exports(&found));
         self.volumes.renew_below(rq, &self.pool, &tops, &found).await;
+        self.shares.tell_applied();
         Ok(())
     }
 }

@@ -16,13 +16,16 @@
 //! - `reading`: attributes, permissions, names, data, directories
 //! - `changing`: data and attributes of one file
 //! - `names`: entries of directories
+//! - `locking`: advisory locks
 //! - `tracker`: changes that overlap
 
 mod changing;
+mod locking;
 mod names;
 mod reading;
 mod tracker;
 
+use crate::shares::FileShares;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
@@ -31,15 +34,18 @@ use tracker::ChangeTracker;
 use weir_files::tree::{CallHold, Node, Tree};
 use weir_files::{Attributes, Cred, FileKind};
 use weir_front::files::{
-    ChangeFuture, Condition, File, FileError, FileFuture, FileId, FileSystemInfo, Link, Listing, New, Permissions,
-    ReadData, Rename, SetAttributes, Stability, Usage,
+    BeforeAfter, Change, ChangeFuture, Condition, File, FileError, FileFuture, FileId, FileSystemInfo, Link, Listing,
+    New, Permissions, ReadData, Rename, SetAttributes, Stability, Usage,
 };
-use weir_front::{Caller, Files, files as front};
+use weir_front::{Caller, Files, Host, files as front};
 use weir_machine::Request;
 
 /// The files of a pool's tree.
 pub struct TreeFiles {
     tree: Arc<Tree>,
+    /// GUID of the pool.
+    pool: u64,
+    shares: Arc<FileShares>,
     tracker: ChangeTracker,
 }
 
@@ -119,6 +125,9 @@ fn shown(error: weir_files::FileError) -> FileError {
 /// One call: what its steps have in common.
 struct Call<'a> {
     tree: &'a Tree,
+    pool: u64,
+    shares: &'a FileShares,
+    host: Host,
     tracker: &'a ChangeTracker,
     rq: &'a Request,
     cred: Cred,
@@ -128,7 +137,8 @@ struct Call<'a> {
 impl Call<'_> {
     /// Node of a file, if its export still exists.
     fn node(&self, id: FileId) -> Result<Node, FileError> {
-        let branch = self.tree.branch_by_id(id.export).ok_or(FileError::Stale)?;
+        let branch = Some(id.export).filter(|_| id.pool == self.pool).and_then(|id| self.tree.branch_by_id(id));
+        let branch = branch.ok_or(FileError::Stale)?;
         Ok(Node { branch, object: id.object })
     }
 
@@ -153,8 +163,13 @@ impl Call<'_> {
     /// The file with its identity.
     fn file(&self, found: &ResolvedFile) -> Result<File, FileError> {
         let export = self.tree.export_of(found.node).ok_or(FileError::Stale)?.id;
-        let id = FileId { export, object: found.node.object, generation: found.attributes.generation };
+        let id = FileId { pool: self.pool, export, object: found.node.object, generation: found.attributes.generation };
         Ok(File { id, attributes: found.shown() })
+    }
+
+    /// Whether the file system of a node is shared with the caller's host.
+    fn is_shared(&self, node: Node) -> bool {
+        self.tree.export_of(node).is_some_and(|export| self.shares.permit(export.id, self.host).is_ok())
     }
 
     /// Fails unless the caller's host may write and the file's file system is writable.
@@ -173,21 +188,30 @@ impl Call<'_> {
     }
 }
 
+/// The result of a change of a file that the caller may not use.
+fn unchanged<T>(error: FileError) -> Change<T> {
+    Change { result: Err(error), file: BeforeAfter::default() }
+}
+
 impl TreeFiles {
-    /// The files of this tree.
-    pub fn new(tree: Arc<Tree>) -> Self {
-        TreeFiles { tree, tracker: ChangeTracker::default() }
+    /// The files of this tree, shared by these rules; `pool` is the pool's GUID.
+    pub fn new(tree: Arc<Tree>, pool: u64, shares: Arc<FileShares>) -> Self {
+        TreeFiles { tree, pool, shares, tracker: ChangeTracker::default() }
     }
 
-    fn call<'a>(&'a self, rq: &'a Request, caller: &Caller) -> Call<'a> {
-        let user = &caller.credentials;
+    /// A call on a file, as the user that the rules of its file system make of the caller.
+    fn call<'a>(&'a self, rq: &'a Request, caller: &Caller, file: FileId) -> Result<Call<'a>, FileError> {
+        let permission = self.shares.permit(file.export, caller.host)?;
+        let user = permission.identity.map(caller.credentials.as_ref());
         let cred = Cred::new(user.uid, user.gid, &user.groups);
-        Call { tree: &self.tree, tracker: &self.tracker, rq, cred, may_write: caller.may_write }
+        Ok(Call { cred, may_write: permission.may_write, ..self.unchecked(rq, caller) })
     }
 
-    /// A call without a caller, for operations that need no permission.
-    fn unchecked<'a>(&'a self, rq: &'a Request) -> Call<'a> {
-        self.call(rq, &Caller::default())
+    /// A call of a user without permissions, to find a directory by its path.
+    fn unchecked<'a>(&'a self, rq: &'a Request, caller: &Caller) -> Call<'a> {
+        let cred = Cred::new(weir_front::NOBODY, weir_front::NOBODY, &[]);
+        let TreeFiles { tree, pool, shares, tracker } = self;
+        Call { tree, pool: *pool, shares, host: caller.host, tracker, rq, cred, may_write: false }
     }
 
     /// Executes a call while its files are pinned.
@@ -209,17 +233,24 @@ impl TreeFiles {
 }
 
 impl Files for TreeFiles {
-    fn file_systems(&self) -> Vec<String> {
-        self.tree.exports().into_iter().map(|export| export.name).filter(|name| !name.contains('@')).collect()
+    fn file_systems(&self, caller: &Caller) -> Vec<String> {
+        let all =
+            || self.tree.exports().into_iter().map(|export| export.name).filter(|name| !name.contains('@')).collect();
+        self.shares.paths(caller.host).unwrap_or_else(all)
     }
 
-    fn open_path<'a>(&'a self, rq: &'a Request, path: &'a [u8]) -> FileFuture<'a, File> {
-        Box::pin(async move { Ok(self.unchecked(rq).open_path(path).await?) })
+    fn open_path<'a>(&'a self, rq: &'a Request, caller: &'a Caller, path: &'a [u8]) -> FileFuture<'a, File> {
+        Box::pin(async move { Ok(self.unchecked(rq, caller).open_path(path).await?) })
     }
 
-    fn attributes<'a>(&'a self, rq: &'a Request, file: FileId) -> FileFuture<'a, front::Attributes> {
+    fn attributes<'a>(
+        &'a self,
+        rq: &'a Request,
+        caller: &'a Caller,
+        file: FileId,
+    ) -> FileFuture<'a, front::Attributes> {
         Box::pin(async move {
-            let call = self.unchecked(rq);
+            let call = self.call(rq, caller, file)?;
             self.pinned(&call, [file], call.attributes(file)).await
         })
     }
@@ -231,7 +262,7 @@ impl Files for TreeFiles {
         file: FileId,
     ) -> FileFuture<'a, (front::Attributes, Permissions)> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = self.call(rq, caller, file)?;
             self.pinned(&call, [file], call.access(file)).await
         })
     }
@@ -244,14 +275,19 @@ impl Files for TreeFiles {
         name: &'a [u8],
     ) -> FileFuture<'a, (File, front::Attributes)> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = self.call(rq, caller, dir)?;
             self.pinned(&call, [dir], call.lookup(dir, name)).await
         })
     }
 
-    fn read_link<'a>(&'a self, rq: &'a Request, file: FileId) -> FileFuture<'a, (Bytes, front::Attributes)> {
+    fn read_link<'a>(
+        &'a self,
+        rq: &'a Request,
+        caller: &'a Caller,
+        file: FileId,
+    ) -> FileFuture<'a, (Bytes, front::Attributes)> {
         Box::pin(async move {
-            let call = self.unchecked(rq);
+            let call = self.call(rq, caller, file)?;
             self.pinned(&call, [file], call.read_link(file)).await
         })
     }
@@ -265,7 +301,7 @@ impl Files for TreeFiles {
         len: usize,
     ) -> FileFuture<'a, ReadData> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = self.call(rq, caller, file)?;
             self.pinned(&call, [file], call.read(file, offset, len)).await
         })
     }
@@ -280,14 +316,19 @@ impl Files for TreeFiles {
         with_files: bool,
     ) -> FileFuture<'a, Listing> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = self.call(rq, caller, dir)?;
             self.pinned(&call, [dir], call.read_dir(dir, cookie, max, with_files)).await
         })
     }
 
-    fn usage<'a>(&'a self, rq: &'a Request, file: FileId) -> FileFuture<'a, (Usage, front::Attributes)> {
+    fn usage<'a>(
+        &'a self,
+        rq: &'a Request,
+        caller: &'a Caller,
+        file: FileId,
+    ) -> FileFuture<'a, (Usage, front::Attributes)> {
         Box::pin(async move {
-            let call = self.unchecked(rq);
+            let call = self.call(rq, caller, file)?;
             self.pinned(&call, [file], call.usage(file)).await
         })
     }
@@ -299,7 +340,7 @@ impl Files for TreeFiles {
         file: FileId,
     ) -> FileFuture<'a, (FileSystemInfo, front::Attributes)> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = self.call(rq, caller, file)?;
             self.pinned(&call, [file], call.file_system(file)).await
         })
     }
@@ -313,7 +354,10 @@ impl Files for TreeFiles {
         condition: Option<Condition<'a>>,
     ) -> ChangeFuture<'a, ()> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = match self.call(rq, caller, file) {
+                Ok(call) => call,
+                Err(error) => return unchanged(error),
+            };
             self.pinned(&call, [file], call.set_attributes(file, set, condition)).await
         })
     }
@@ -328,14 +372,20 @@ impl Files for TreeFiles {
         stability: Stability,
     ) -> ChangeFuture<'a, Stability> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = match self.call(rq, caller, file) {
+                Ok(call) => call,
+                Err(error) => return unchanged(error),
+            };
             self.pinned(&call, [file], call.write(file, offset, data, stability)).await
         })
     }
 
     fn commit<'a>(&'a self, rq: &'a Request, caller: &'a Caller, file: FileId) -> ChangeFuture<'a, ()> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = match self.call(rq, caller, file) {
+                Ok(call) => call,
+                Err(error) => return unchanged(error),
+            };
             self.pinned(&call, [file], call.commit(file)).await
         })
     }
@@ -350,7 +400,10 @@ impl Files for TreeFiles {
         set: SetAttributes,
     ) -> ChangeFuture<'a, File> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = match self.call(rq, caller, dir) {
+                Ok(call) => call,
+                Err(error) => return unchanged(error),
+            };
             self.pinned(&call, [dir], call.create(dir, name, new, set)).await
         })
     }
@@ -364,7 +417,10 @@ impl Files for TreeFiles {
         is_dir: bool,
     ) -> ChangeFuture<'a, ()> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = match self.call(rq, caller, dir) {
+                Ok(call) => call,
+                Err(error) => return unchanged(error),
+            };
             self.pinned(&call, [dir], call.remove(dir, name, is_dir)).await
         })
     }
@@ -377,7 +433,12 @@ impl Files for TreeFiles {
         to: (FileId, &'a [u8]),
     ) -> BoxFuture<'a, Rename> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = match self.call(rq, caller, from.0).and_then(|call| self.call(rq, caller, to.0).map(|_| call)) {
+                Ok(call) => call,
+                Err(error) => {
+                    return Rename { result: Err(error), from: BeforeAfter::default(), to: BeforeAfter::default() };
+                }
+            };
             self.pinned(&call, [from.0, to.0], call.rename(from, to)).await
         })
     }
@@ -391,7 +452,10 @@ impl Files for TreeFiles {
         name: &'a [u8],
     ) -> BoxFuture<'a, Link> {
         Box::pin(async move {
-            let call = self.call(rq, caller);
+            let call = match self.call(rq, caller, file).and_then(|call| self.call(rq, caller, dir).map(|_| call)) {
+                Ok(call) => call,
+                Err(error) => return Link { result: Err(error), file: None, dir: BeforeAfter::default() },
+            };
             self.pinned(&call, [file, dir], call.link(file, dir, name)).await
         })
     }

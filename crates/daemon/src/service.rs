@@ -1,16 +1,25 @@
-//! Starts and stops the servers of one pool, and describes how to connect to them.
+//! Starts and stops the servers of all protocols, adds and removes pools, and describes how to connect.
 
-use crate::exports::{Exports, OpenPool};
+use crate::exports::Exports;
+use crate::locks::LockServiceOptions;
+use crate::pool_table::PoolTable;
+use crate::protocols::{ProtocolContext, ProtocolServer, start_all};
+use crate::shares::Sharing;
+use crate::users::ChapUsers;
+use futures_util::future::{Either, pending, select};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
-use weir_front::{BlockExports as _, ExportRules};
+use weir_front::ExportRules;
 use weir_machine::accounts::{Content, Redundancy};
-use weir_machine::net::Listener;
-use weir_machine::{Accounts, JoinHandle, Machine, Request, RequestTotals, Source};
-use weir_nfs::Secrets;
+use weir_machine::{Accounts, Machine, Protocol, Request, RequestTotals, Source};
+use weir_nbd::Tls;
 use weir_pool::PoolError;
 
 /// Default port of NFS.
@@ -43,119 +52,222 @@ pub struct ServiceOptions {
     pub nfs_port: u16,
     /// Port of NBD; 0 selects a free one.
     pub nbd_port: u16,
-    /// Rules of the exports.
-    pub rules: ExportRules,
+    /// Port of iSCSI; 0 selects a free one; `None`: iSCSI is not served.
+    pub iscsi_port: Option<u16>,
+    /// Whether the port of iSCSI must be available.
+    pub needs_iscsi: bool,
+    /// CHAP secrets of iSCSI.
+    pub chap_users: Option<ChapUsers>,
+    /// Whether the port of NBD must be available although there are no volumes yet.
+    pub needs_nbd: bool,
+    /// Policy of sharing.
+    pub sharing: Sharing,
+    /// TLS of NBD; without it, NBD is in clear text.
+    pub nbd_tls: Option<Tls>,
+    /// Locks for NFS clients.
+    pub locks: Option<LockServiceOptions>,
+    /// Socket of the rpcbind that NFS is registered with.
+    pub rpcbind: Option<PathBuf>,
 }
 
-impl Default for ServiceOptions {
-    fn default() -> Self {
-        let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, rules: ExportRules::default() }
+impl ServiceOptions {
+    /// Whether other options have the same address and ports.
+    pub fn has_addresses_of(&self, other: &ServiceOptions) -> bool {
+        (self.listen, self.nfs_port, self.nbd_port) == (other.listen, other.nfs_port, other.nbd_port)
     }
 }
 
-/// The servers of one pool, running.
+impl Default for ServiceOptions {
+    /// Everything is shared, by the default rules.
+    fn default() -> Self {
+        let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        ServiceOptions {
+            listen,
+            nfs_port: NFS_PORT,
+            nbd_port: NBD_PORT,
+            iscsi_port: None,
+            needs_iscsi: false,
+            chap_users: None,
+            needs_nbd: false,
+            sharing: Sharing::Everything(ExportRules::default()),
+            nbd_tls: None,
+            locks: None,
+            rpcbind: None,
+        }
+    }
+}
+
+/// The servers of all protocols, running.
 pub struct Service {
     /// Address of NFS and MOUNT.
     pub nfs_address: SocketAddr,
-    /// Address of NBD; `None` for a read-only pool without volumes.
+    /// Address of NBD; `None` if all pools are read-only and without volumes.
     pub nbd_address: Option<SocketAddr>,
-    exports: Arc<Exports>,
-    nfs: Arc<weir_nfs::Server>,
-    nbd: Arc<weir_nbd::Server>,
-    stop: watch::Sender<bool>,
-    running: Vec<JoinHandle<()>>,
+    pools: Arc<PoolTable>,
+    protocols: Vec<Arc<dyn ProtocolServer>>,
+    machine: Machine,
+    sharing: Sharing,
+    /// The tasks that look up host names, by GUID of their pool: each ends when its sender is dropped.
+    resolving: Mutex<BTreeMap<u64, watch::Sender<bool>>>,
 }
 
 impl Service {
-    /// Starts the servers. In production, call it inside a tokio runtime.
+    /// Starts the servers for one pool. In production, call it inside a tokio runtime.
     pub async fn start(
         machine: &Machine,
         exports: &Arc<Exports>,
         options: &ServiceOptions,
     ) -> Result<Service, ServiceError> {
-        let rq = Request::internal("serve");
-        let pool = &exports.pool;
-        let mut verifier = [0; 8];
-        machine.entropy.fill(&mut verifier);
-        let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
-        let nfs = weir_nfs::Server::new(exports.files.clone(), pool.guid(), secrets, options.rules.clone());
-        let nfs = Arc::new(nfs.with_clock(&machine.clock).with_accounts(pool.accounts()));
-        let nbd = weir_nbd::Server::new(exports.volumes.clone(), Arc::new(options.rules.clone()));
-        let nbd = Arc::new(nbd.with_accounts(pool.accounts()));
-        let (stop, stopped) = watch::channel(false);
-        let tasks = &machine.tasks;
-        let (listener, nfs_address) = listen(machine, options.listen, options.nfs_port).await?;
-        let has_volumes = !exports.volumes.names().is_empty();
-        let nbd_listener = match (has_volumes, pool.is_writable()) {
-            (false, false) => None,
-            (true, _) => Some(listen(machine, options.listen, options.nbd_port).await?),
-            // Volumes may be created later.
-            (false, true) => {
-                listen(machine, options.listen, options.nbd_port).await.inspect_err(|e| tracing::warn!("{e}")).ok()
-            }
-        };
-        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), machine.clone(), stopped.clone());
-        let mut running = vec![tasks.spawn(serving)];
-        let nbd_address = nbd_listener.as_ref().map(|(_, address)| *address);
-        if let Some((listener, _)) = nbd_listener {
-            running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), machine.clone(), stopped)));
+        Self::start_with(machine, std::slice::from_ref(exports), options).await
+    }
+
+    /// Starts the servers for these pools; more can be added.
+    pub async fn start_with(
+        machine: &Machine,
+        exports: &[Arc<Exports>],
+        options: &ServiceOptions,
+    ) -> Result<Service, ServiceError> {
+        let pools = Arc::new(PoolTable::default());
+        exports.iter().for_each(|exports| pools.add(exports));
+        let protocols = start_all(&ProtocolContext { machine, pools: &pools, options }).await?;
+        let address = |protocol| protocols.iter().find(|server| server.protocol() == protocol).map(|s| s.address());
+        let nfs_address = address(Protocol::Nfs3).unwrap_or(SocketAddr::new(options.listen, options.nfs_port));
+        let nbd_address = address(Protocol::Nbd);
+        let machine = machine.clone();
+        let sharing = options.sharing.clone();
+        let resolving = Mutex::default();
+        let service = Service { nfs_address, nbd_address, pools, protocols, machine, sharing, resolving };
+        for exports in exports {
+            service.announce(exports).await?;
         }
-        Ok(Service { nfs_address, nbd_address, exports: exports.clone(), nfs, nbd, stop, running })
+        Ok(service)
     }
 
-    /// Shell commands that mount each file system and attach each volume. `port=` and `mountport=` are given because
-    /// no port mapper (port 111) runs here.
+    /// Serves one more pool.
+    ///
+    /// # Errors
+    /// If the pool's datasets cannot be read; then it is not served.
+    pub async fn add(&self, exports: &Arc<Exports>) -> Result<(), ServiceError> {
+        self.pools.add(exports);
+        let added = self.announce(exports).await;
+        if added.is_err() {
+            self.remove(exports.pool.guid());
+        }
+        added
+    }
+
+    /// Applies the policy of sharing to a pool, and tells the protocols of it.
+    async fn announce(&self, exports: &Arc<Exports>) -> Result<(), ServiceError> {
+        exports.share(&Request::internal("share"), self.sharing.clone()).await?;
+        let (stop, stopped) = watch::channel(false);
+        let resolving = resolve_names(self.machine.clone(), exports.clone(), stopped);
+        // The task ends when the sender is dropped.
+        drop(self.machine.tasks.spawn(resolving));
+        self.resolving().insert(exports.pool.guid(), stop);
+        for protocol in &self.protocols {
+            protocol.add(exports).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops serving a pool: its clients get errors, or are disconnected. Other pools are served as before.
+    pub fn remove(&self, guid: u64) {
+        self.resolving().remove(&guid);
+        if let Some(exports) = self.pools.remove(guid) {
+            self.protocols.iter().for_each(|protocol| protocol.remove(&exports));
+        }
+        debug_assert!(self.pools.get(guid).is_none(), "the pool is not served");
+    }
+
+    /// Sets the pools that will be added later, by GUID.
+    pub fn expect(&self, pools: &BTreeSet<u64>) {
+        self.protocols.iter().for_each(|protocol| protocol.expect(pools));
+    }
+
+    fn resolving(&self) -> MutexGuard<'_, BTreeMap<u64, watch::Sender<bool>>> {
+        self.resolving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The servers.
+    pub fn protocols(&self) -> &[Arc<dyn ProtocolServer>] {
+        &self.protocols
+    }
+
+    /// The pools.
+    pub fn pools(&self) -> &PoolTable {
+        &self.pools
+    }
+
+    /// Clients that use a pool: protocol and address.
+    pub fn users(&self, guid: u64) -> Vec<(Protocol, String)> {
+        let Some(exports) = self.pools.get(guid) else { return Vec::new() };
+        let of = |server: &Arc<dyn ProtocolServer>| {
+            let protocol = server.protocol();
+            server.users(&exports).into_iter().map(move |host| (protocol, host)).collect::<Vec<_>>()
+        };
+        self.protocols.iter().flat_map(of).collect()
+    }
+
+    /// Facts that an administrator may not expect, for example that there is no rpcbind.
+    pub fn notices(&self) -> Vec<String> {
+        self.protocols.iter().flat_map(|protocol| protocol.notices()).collect()
+    }
+
+    /// Shell commands that mount each file system and attach each volume.
     pub fn lines(&self) -> Vec<String> {
-        let host = self.nfs_address.ip();
-        let port = self.nfs_address.port();
-        let (how, flag) = if self.exports.pool.is_writable() { ("rw", "") } else { ("ro", "-readonly ") };
-        let file_systems = self.exports.tree.exports().into_iter().map(|export| export.name);
-        let mounts = file_systems.filter(|name| !name.contains('@')).map(|name| {
-            let source = shell_quoted(&format!("{}:/{name}", bracketed(host)));
-            format!("mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {source} /mnt")
-        });
-        let volumes = self.nbd_address.into_iter().flat_map(|address| {
-            let port = address.port();
-            self.exports.volumes.names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
-                let uri = format!("nbd://{address}/{}", uri_escaped(&name));
-                let attach = format!("nbd-client {flag}-N {} {} {port} /dev/nbd0", shell_quoted(&name), address.ip());
-                [format!("qemu-img info {uri}"), attach]
-            })
-        });
-        mounts.chain(volumes).collect()
+        let pools = self.pools.all();
+        let of_pool = |exports: &Arc<Exports>| {
+            self.protocols.iter().flat_map(|protocol| protocol.lines(exports)).collect::<Vec<_>>()
+        };
+        pools.values().flat_map(of_pool).collect()
     }
 
-    /// Accounts of the pool.
-    pub fn accounts(&self) -> &Accounts {
-        self.exports.pool.accounts()
-    }
-
-    /// Request totals of NFS and NBD.
-    pub fn served(&self) -> [(&'static str, RequestTotals); 2] {
-        [("nfs3", self.nfs.served()), ("nbd", self.nbd.served())]
+    /// Request totals of each protocol, of the pools that are served.
+    pub fn served(&self) -> Vec<(&'static str, RequestTotals)> {
+        let pools = self.pools.all();
+        let of = |server: &Arc<dyn ProtocolServer>| {
+            let protocol = server.protocol();
+            let of_pools = pools.values().map(|exports| exports.pool.accounts().protocol(protocol));
+            (protocol.name(), of_pools.fold(server.served_beside_pools(), |sum, totals| sum + totals))
+        };
+        self.protocols.iter().map(of).collect()
     }
 
     /// Stops accepting connections, answers the calls in progress, and closes.
-    pub async fn stop(&mut self) {
-        let _ = self.stop.send(true);
-        for server in self.running.drain(..) {
-            // A failed server task needs no cleanup.
-            let _ = server.await;
-        }
+    pub async fn stop(&self) {
+        futures_util::future::join_all(self.protocols.iter().map(|protocol| protocol.stop())).await;
     }
 }
 
-/// MAC key of NFS handles. It must be the same whenever and wherever this pool is served, so that clients' handles
-/// survive a restart. It is derived from the GUID of the root dataset, which was chosen at random when the pool was
-/// created and which no front end reveals.
-async fn handle_key(rq: &Request, pool: &OpenPool) -> Result<[u8; 32], PoolError> {
-    let root = pool.dsl(rq).await?.find(rq, &pool.name()).await?.phys.guid;
-    let mut hasher = blake3::Hasher::new_derive_key("weir nfs file handles 1");
-    for word in [pool.guid(), root] {
-        hasher.update(&word.to_le_bytes());
+/// Names of the file systems that a pool exports over NFS, and of the volumes that it exports over NBD or iSCSI, without
+/// snapshots.
+pub fn exported_names(exports: &Exports) -> Vec<String> {
+    let targets = exports.shares.iscsi_targets(exports.pool.guid()).shares;
+    let units = targets.into_iter().flat_map(|target| target.luns).map(|lun| lun.dataset);
+    let all = exports.file_system_names().into_iter().chain(exports.volumes.shared_names()).chain(units);
+    all.filter(|name| !name.contains('@')).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Interval at which host names are looked up again: their addresses may change.
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Looks up the host names in properties, whenever they change and at intervals, until `stop` becomes true or its sender is
+/// dropped.
+async fn resolve_names(machine: Machine, exports: Arc<Exports>, mut stop: watch::Receiver<bool>) {
+    let mut wanted = exports.shares.host_names();
+    loop {
+        let has_names = !wanted.borrow_and_update().is_empty();
+        if has_names {
+            exports.resolve_names(&machine).await;
+        }
+        let interval = async { if has_names { machine.clock.sleep(RESOLVE_INTERVAL).await } else { pending().await } };
+        let interval = pin!(interval);
+        let changed = pin!(wanted.changed());
+        let stopped = pin!(async { drop(stop.wait_for(|stop| *stop).await) });
+        if let Either::Left(_) = select(stopped, select(interval, changed)).await {
+            return;
+        }
     }
-    Ok(*hasher.finalize().as_bytes())
 }
 
 /// One line of statistics: number of requests, bytes answered by source, bytes read beside them, bytes written.
@@ -186,47 +298,9 @@ pub fn device_summary(accounts: &Accounts) -> String {
     format!("devices: {} bytes written: {}; of these {}", written.total(), contents.join(", "), redundancy.join(", "))
 }
 
-async fn listen(
-    machine: &Machine,
-    address: IpAddr,
-    port: u16,
-) -> Result<(Arc<dyn Listener>, SocketAddr), ServiceError> {
-    let address = SocketAddr::new(address, port);
-    let listener = machine.net.listen(address).await.map_err(|why| ServiceError::Listen { address, why })?;
-    let bound = listener.address();
-    Ok((listener, bound))
-}
-
-fn bracketed(host: IpAddr) -> String {
-    match host {
-        IpAddr::V4(host) => host.to_string(),
-        IpAddr::V6(host) => format!("[{host}]"),
-    }
-}
-
-/// Quotes a word for a shell, because dataset names may contain spaces.
-fn shell_quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.:".contains(c);
-    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
-}
-
-/// Percent-encodes a name for a URI.
-fn uri_escaped(name: &str) -> String {
-    let keep = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-_.:".contains(byte);
-    name.bytes().map(|byte| if keep(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_quoted_for_a_shell() {
-        assert_eq!(shell_quoted("127.0.0.1:/p/v-1.x"), "127.0.0.1:/p/v-1.x");
-        assert_eq!(shell_quoted("[::1]:/p"), "'[::1]:/p'");
-        assert_eq!(shell_quoted("127.0.0.1:/p/a b"), "'127.0.0.1:/p/a b'");
-        assert_eq!(shell_quoted("it's"), r"'it'\''s'");
-    }
 
     #[test]
     fn the_summary_of_the_devices_names_every_cause() {
@@ -238,12 +312,5 @@ mod tests {
             "devices: 4608 bytes written: data 4096, metadata 512, intent log 0, labels 0, repair 0; \
              of these first copy 4000, copies 0, parity 512, padding 96"
         );
-    }
-
-    #[test]
-    fn names_are_escaped_for_uris() {
-        assert_eq!(uri_escaped("p/v-1.x"), "p/v-1.x");
-        assert_eq!(uri_escaped("p/v@s %"), "p/v%40s%20%25");
-        assert_eq!(bracketed("::1".parse().unwrap()), "[::1]");
     }
 }

@@ -1,15 +1,24 @@
 //! The volumes of a pool as block devices for the front ends.
+//!
+//! [`Volumes`] as [`BlockExports`] has every volume under its dataset name, whatever is shared; as [`HostBlockExports`] it has
+//! what a host may use over NBD, under the names that the properties give.
+
+mod shared;
 
 use crate::exports::OpenPool;
+use crate::shares::Applied;
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::{BoxFuture, pending, ready};
+use shared::SharedDevices;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
-use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
-use weir_machine::Request;
+use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports, Pieces};
+use weir_machine::{Accounts, Request};
 use weir_pool::datasets::DatasetInfo;
 use weir_volumes::{Attachment, Volume, VolumeError};
 
@@ -22,12 +31,38 @@ struct ExportedVolume {
 }
 
 /// The volumes of a pool and their snapshots. They are opened in advance, because clients ask for sizes first.
-#[derive(Default)]
-pub struct Volumes(Mutex<BTreeMap<String, ExportedVolume>>);
+#[derive(Clone, Default)]
+pub struct Volumes {
+    open: Arc<Mutex<BTreeMap<String, ExportedVolume>>>,
+    shared: Arc<SharedDevices>,
+    accounts: Arc<Accounts>,
+    /// Becomes true when the pool is being closed.
+    withdrawn: Arc<watch::Sender<bool>>,
+}
 
 impl Volumes {
+    /// No volumes yet; their requests are recorded in these accounts.
+    pub(crate) fn new(accounts: &Arc<Accounts>) -> Self {
+        Volumes { accounts: accounts.clone(), ..Volumes::default() }
+    }
+
+    /// Disconnects the clients of all volumes, because the pool is being closed.
+    pub fn withdraw(&self) {
+        self.withdrawn.send_replace(true);
+    }
+
+    /// Replaces what is shared over NBD.
+    pub(crate) fn share(&self, applied: Applied) {
+        self.shared.set(applied);
+    }
+
+    /// Names of what is shared over NBD with any host.
+    pub fn shared_names(&self) -> Vec<String> {
+        self.shared.names(self)
+    }
+
     fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, ExportedVolume>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Exports the volumes among `all`. A volume that cannot be opened (its key is not loaded, or it is damaged) is
@@ -66,6 +101,23 @@ impl Volumes {
         out
     }
 
+    /// Names and persistent IDs of the volumes, without snapshots.
+    pub(crate) fn heads(&self) -> Vec<(String, u64)> {
+        let volumes = self.volumes();
+        let heads = volumes.iter().filter(|(name, _)| !name.contains('@'));
+        heads.map(|(name, exported)| (name.clone(), exported.id)).collect()
+    }
+
+    /// Name of the volume or snapshot with this persistent ID.
+    pub(crate) fn name_of(&self, id: u64) -> Option<String> {
+        self.volumes().iter().find(|(_, exported)| exported.id == id).map(|(name, _)| name.clone())
+    }
+
+    /// Persistent ID of the open volume or snapshot of this name.
+    fn id_of(&self, dataset: &str) -> Option<u64> {
+        self.volumes().get(dataset).map(|exported| exported.id)
+    }
+
     /// Finds a volume; the empty name selects the only volume, if there is exactly one.
     fn named(&self, name: &str) -> Option<(String, ExportedVolume)> {
         let all = self.volumes();
@@ -75,6 +127,12 @@ impl Volumes {
             (name, ..) => all.get_key_value(name),
         };
         found.map(|(name, exported)| (name.clone(), exported.clone()))
+    }
+}
+
+impl HostBlockExports for Volumes {
+    fn seen_by(&self, host: IpAddr) -> Arc<dyn BlockExports> {
+        Arc::new(shared::HostVolumes::new(self.clone(), host))
     }
 }
 
@@ -95,7 +153,12 @@ impl BlockExports for Volumes {
     fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> BlockFuture<'a, Arc<dyn BlockDevice>> {
         let attached = self.named(name).map(|(_, ExportedVolume { id, volume })| (id, volume.attach()));
         let attached = attached.filter(|(_, attached)| !attached.volume().is_closed());
-        let found = attached.map(|(id, attached)| Arc::new(AttachedVolume { id, attached }) as Arc<dyn BlockDevice>);
+        let attached = attached.filter(|_| !*self.withdrawn.borrow());
+        let found = attached.map(|(id, attached)| {
+            let accounts = self.accounts.clone();
+            let withdrawn = self.withdrawn.subscribe();
+            Arc::new(AttachedVolume { id, attached, accounts, withdrawn }) as Arc<dyn BlockDevice>
+        });
         ready(found.ok_or(BlockError::NotFound)).boxed()
     }
 }
@@ -104,6 +167,8 @@ impl BlockExports for Volumes {
 struct AttachedVolume {
     id: u64,
     attached: Attachment,
+    accounts: Arc<Accounts>,
+    withdrawn: watch::Receiver<bool>,
 }
 
 impl AttachedVolume {
@@ -145,6 +210,10 @@ impl BlockDevice for AttachedVolume {
         Box::pin(async move { self.volume().read(rq, offset, len).await.map_err(block_error) })
     }
 
+    fn read_pieces<'a>(&'a self, rq: &'a Request, offset: u64, len: usize) -> BlockFuture<'a, Pieces> {
+        Box::pin(async move { self.volume().read_segments(rq, offset, len).await.map_err(block_error) })
+    }
+
     fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u64, max: usize) -> BlockFuture<'a, Vec<Extent>> {
         Box::pin(async move {
             let extents = self.volume().extents(rq, offset, len, max).await.map_err(block_error)?;
@@ -162,6 +231,21 @@ impl BlockDevice for AttachedVolume {
 
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()> {
         Box::pin(async move { self.volume().flush(rq).await.map_err(block_error) })
+    }
+
+    fn withdrawn(&self) -> BoxFuture<'_, ()> {
+        let mut withdrawn = self.withdrawn.clone();
+        async move {
+            if withdrawn.wait_for(|withdrawn| *withdrawn).await.is_err() {
+                // The exports were dropped without a request to disconnect.
+                pending().await
+            }
+        }
+        .boxed()
+    }
+
+    fn accounts(&self) -> Option<Arc<Accounts>> {
+        Some(self.accounts.clone())
     }
 }
 

@@ -16,37 +16,35 @@ pub struct NamedBookmark {
     pub bookmark: Bookmark,
 }
 
-impl Dsl {
-    /// The bookmarks of a head, from the oldest to the newest.
-    pub async fn bookmarks(&self, rq: &Request, head: &Dataset) -> Result<Vec<NamedBookmark>, ObjectError> {
-        let fields = self.dataset_fields(rq, head).await?;
-        let Some(id) = fields.get(dataset_field::BOOKMARK_NAMES).and_then(|v| v.first()) else {
-            return Ok(Vec::new());
-        };
-        let entries = Zap::open(rq, &self.mos, ObjectId(id)).await?.all(rq, MAX_ENTRIES).await?;
-        let mut out: Vec<NamedBookmark> = entries
-            .into_iter()
-            .filter_map(|e| {
-                let bookmark = Bookmark::from_words(&e.value.words)?;
-                Some(NamedBookmark { name: format!("{}#{}", head.name, e.key.text()), bookmark })
-            })
-            .collect();
-        out.sort_by(|a, b| (a.bookmark.creation_txg, &a.name).cmp(&(b.bookmark.creation_txg, &b.name)));
-        Ok(out)
-    }
+/// The bookmarks of a head, from the oldest to the newest.
+pub async fn bookmarks(dsl: &Dsl, rq: &Request, head: &Dataset) -> Result<Vec<NamedBookmark>, ObjectError> {
+    let fields = dsl.dataset_fields(rq, head).await?;
+    let Some(id) = fields.get(dataset_field::BOOKMARK_NAMES).and_then(|v| v.first()) else {
+        return Ok(Vec::new());
+    };
+    let entries = Zap::open(rq, &dsl.mos, ObjectId(id)).await?.all(rq, MAX_ENTRIES).await?;
+    let mut out: Vec<NamedBookmark> = entries
+        .into_iter()
+        .filter_map(|e| {
+            let bookmark = Bookmark::from_words(&e.value.words)?;
+            Some(NamedBookmark { name: format!("{}#{}", head.name, e.key.text()), bookmark })
+        })
+        .collect();
+    out.sort_by(|a, b| (a.bookmark.creation_txg, &a.name).cmp(&(b.bookmark.creation_txg, &b.name)));
+    Ok(out)
+}
 
-    /// The GUIDs of the snapshots that a redaction bookmark redacts for; `None` for an ordinary bookmark, and where the
-    /// list is too long for its object's bonus area.
-    pub async fn redaction_snapshots(
-        &self,
-        rq: &Request,
-        bookmark: &Bookmark,
-    ) -> Result<Option<Vec<u64>>, ObjectError> {
-        if bookmark.redaction_list.0 == 0 {
-            return Ok(None);
-        }
-        let object = self.mos.object(rq, bookmark.redaction_list).await?;
-        let list = RedactionList::decode(object.dnode.bonus(), object.dnode.endian);
-        Ok(list.ok().map(|list| list.snapshots))
+/// The GUIDs of the snapshots that a redaction bookmark redacts for; `None` for an ordinary bookmark, and where the
+/// list is too long for its object's bonus area.
+pub async fn redaction_snapshots(
+    dsl: &Dsl,
+    rq: &Request,
+    bookmark: &Bookmark,
+) -> Result<Option<Vec<u64>>, ObjectError> {
+    if bookmark.redaction_list.0 == 0 {
+        return Ok(None);
     }
+    let object = dsl.mos.object(rq, bookmark.redaction_list).await?;
+    let list = RedactionList::decode(object.dnode.bonus(), object.dnode.endian);
+    Ok(list.ok().map(|list| list.snapshots))
 }

@@ -5,7 +5,7 @@
 //!
 //! Source: OpenZFS `module/zfs/ddt.c` (`ddt_sync_flush_entry`, `ddt_sync_update_stats`).
 
-use crate::sync_tasks::{DslError, DslSyncContext, ZAP_METADATA};
+use crate::sync_tasks::{DslError, DslSyncContext, ZAP_METADATA, features};
 use weir_dmu::dedup::{Dedup, DedupChanges, Entry, Table, table};
 use weir_dmu::zap::{self, Key, NewZap, Value, Zap, ZapLayout};
 use weir_format::ddt::{self, DdtClass, DdtKey, DdtLogHeader, DdtPhys};
@@ -128,7 +128,7 @@ impl Sync<'_, '_> {
         zap::put_word(rq, &mos, tx, DIRECTORY, &ddt::directory_name(self.checksum), id.0).await?;
         zap::put_word(rq, &mos, tx, id, ddt::DIR_VERSION, table::VERSION).await?;
         zap::put_word(rq, &mos, tx, id, ddt::DIR_FLAGS, table::FLAGS).await?;
-        self.change.count_feature(table::FEATURE, 1).await?;
+        features::count_feature(self.change, table::FEATURE, 1).await?;
         self.table.directory = Some(id);
         Ok(id)
     }
@@ -199,6 +199,6 @@ impl Sync<'_, '_> {
         }
         mos.frees().remove(rq, tx, directory).await?;
         zap::remove_name(rq, &mos, tx, DIRECTORY, &ddt::directory_name(self.checksum)).await?;
-        self.change.count_feature(table::FEATURE, -1).await
+        features::count_feature(self.change, table::FEATURE, -1).await
     }
 }

@@ -109,84 +109,82 @@ impl KeySpec {
     }
 }
 
-impl Dsl {
-    /// The key object of a directory, decoded; `None` if the directory is not encrypted.
-    pub async fn key_spec(&self, rq: &Request, dir: &Dir) -> Result<Option<KeySpec>, ObjectError> {
-        let Some(id) = dir.crypto_key() else { return Ok(None) };
-        let entries = Zap::open(rq, &self.mos, id).await?.all(rq, MAX_ENTRIES).await?;
-        let fields: BTreeMap<String, Value> = entries.into_iter().map(|e| (e.key.text(), e.value)).collect();
-        let spec = KeySpec::of_fields(&fields, dir.id);
-        spec.map(Some).map_err(|error| ObjectError::decode(self.mos.place(id, 0, 0), error))
-    }
+/// The key object of a directory, decoded; `None` if the directory is not encrypted.
+pub async fn key_spec(dsl: &Dsl, rq: &Request, dir: &Dir) -> Result<Option<KeySpec>, ObjectError> {
+    let Some(id) = dir.crypto_key() else { return Ok(None) };
+    let entries = Zap::open(rq, &dsl.mos, id).await?.all(rq, MAX_ENTRIES).await?;
+    let fields: BTreeMap<String, Value> = entries.into_iter().map(|e| (e.key.text(), e.value)).collect();
+    let spec = KeySpec::of_fields(&fields, dir.id);
+    spec.map(Some).map_err(|error| ObjectError::decode(dsl.mos.place(id, 0, 0), error))
+}
 
-    /// The name of a directory's encryption root; `None` if it is not encrypted.
-    pub async fn encryption_root(&self, rq: &Request, dir: &Dir) -> Result<Option<String>, ObjectError> {
-        let Some(spec) = self.key_spec(rq, dir).await? else { return Ok(None) };
-        Ok(Some(self.dir(spec.root).map_or_else(|| dir.name.clone(), |root| root.name.clone())))
-    }
+/// The name of a directory's encryption root; `None` if it is not encrypted.
+pub async fn encryption_root(dsl: &Dsl, rq: &Request, dir: &Dir) -> Result<Option<String>, ObjectError> {
+    let Some(spec) = key_spec(dsl, rq, dir).await? else { return Ok(None) };
+    Ok(Some(dsl.dir(spec.root).map_or_else(|| dir.name.clone(), |root| root.name.clone())))
+}
 
-    /// Unwraps the key of one dataset with the wrapping key of its encryption root.
-    ///
-    /// # Errors
-    /// [`ObjectError::Key`] if the key is the wrong one.
-    pub async fn load_key(
-        &self,
-        rq: &Request,
-        dir: &Dir,
-        wrapping: &WrappingKey,
-    ) -> Result<Option<SetKey>, ObjectError> {
-        let Some(spec) = self.key_spec(rq, dir).await? else { return Ok(None) };
-        let key = DatasetKey::unwrap(wrapping, &spec.wrapped);
-        let key = key.map_err(|error| ObjectError::Key { dataset: dir.name.clone(), error })?;
-        Ok(Some(Arc::new(key)))
-    }
+/// Unwraps the key of one dataset with the wrapping key of its encryption root.
+///
+/// # Errors
+/// [`ObjectError::Key`] if the key is the wrong one.
+pub async fn load_key(
+    dsl: &Dsl,
+    rq: &Request,
+    dir: &Dir,
+    wrapping: &WrappingKey,
+) -> Result<Option<SetKey>, ObjectError> {
+    let Some(spec) = key_spec(dsl, rq, dir).await? else { return Ok(None) };
+    let key = DatasetKey::unwrap(wrapping, &spec.wrapped);
+    let key = key.map_err(|error| ObjectError::Key { dataset: dir.name.clone(), error })?;
+    Ok(Some(Arc::new(key)))
+}
 
-    /// Unwraps the keys of all datasets whose encryption root is `root` with the user's `secret` (`zfs load-key`).
-    /// Returns the directory's object number and the key of each.
-    ///
-    /// # Errors
-    /// [`ObjectError::Key`] if the secret is not that of `root`; [`ObjectError::NoName`] if `root` is no encryption root.
-    pub async fn load_keys(
-        &self,
-        rq: &Request,
-        root: &Dir,
-        secret: &[u8],
-    ) -> Result<Vec<(ObjectId, SetKey)>, ObjectError> {
-        let wrapping = self.wrapping_key(rq, root, secret).await?;
-        self.load_keys_with(rq, root, &wrapping).await
-    }
+/// Unwraps the keys of all datasets whose encryption root is `root` with the user's `secret` (`zfs load-key`).
+/// Returns the directory's object number and the key of each.
+///
+/// # Errors
+/// [`ObjectError::Key`] if the secret is not that of `root`; [`ObjectError::NoName`] if `root` is no encryption root.
+pub async fn load_keys(
+    dsl: &Dsl,
+    rq: &Request,
+    root: &Dir,
+    secret: &[u8],
+) -> Result<Vec<(ObjectId, SetKey)>, ObjectError> {
+    let wrapping = wrapping_key(dsl, rq, root, secret).await?;
+    load_keys_with(dsl, rq, root, &wrapping).await
+}
 
-    /// The wrapping key of an encryption root, from the user's `secret`.
-    ///
-    /// # Errors
-    /// [`ObjectError::Key`] if the secret is malformed; [`ObjectError::NoName`] if `root` is no encryption root.
-    pub async fn wrapping_key(&self, rq: &Request, root: &Dir, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
-        let none = || ObjectError::NoName { what: "encryption root", name: root.name.clone() };
-        let spec = self.key_spec(rq, root).await?.filter(|spec| spec.root == root.id).ok_or_else(none)?;
-        spec.wrapping_key(&root.name, secret)
-    }
+/// The wrapping key of an encryption root, from the user's `secret`.
+///
+/// # Errors
+/// [`ObjectError::Key`] if the secret is malformed; [`ObjectError::NoName`] if `root` is no encryption root.
+pub async fn wrapping_key(dsl: &Dsl, rq: &Request, root: &Dir, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
+    let none = || ObjectError::NoName { what: "encryption root", name: root.name.clone() };
+    let spec = key_spec(dsl, rq, root).await?.filter(|spec| spec.root == root.id).ok_or_else(none)?;
+    spec.wrapping_key(&root.name, secret)
+}
 
-    /// Unwraps the keys of all datasets whose encryption root is `root` with its wrapping key. Returns directory and
-    /// key of each.
-    ///
-    /// # Errors
-    /// [`ObjectError::Key`] if the key is the wrong one.
-    pub async fn load_keys_with(
-        &self,
-        rq: &Request,
-        root: &Dir,
-        wrapping: &WrappingKey,
-    ) -> Result<Vec<(ObjectId, SetKey)>, ObjectError> {
-        let mut out = Vec::new();
-        for dir in self.dirs().into_iter().filter(|dir| dir.crypto_key().is_some()) {
-            let Some(spec) = self.key_spec(rq, dir).await? else { continue };
-            if spec.root != root.id {
-                continue;
-            }
-            out.extend(self.load_key(rq, dir, wrapping).await?.map(|key| (dir.id, key)));
+/// Unwraps the keys of all datasets whose encryption root is `root` with its wrapping key. Returns directory and
+/// key of each.
+///
+/// # Errors
+/// [`ObjectError::Key`] if the key is the wrong one.
+pub async fn load_keys_with(
+    dsl: &Dsl,
+    rq: &Request,
+    root: &Dir,
+    wrapping: &WrappingKey,
+) -> Result<Vec<(ObjectId, SetKey)>, ObjectError> {
+    let mut out = Vec::new();
+    for dir in dsl.dirs().into_iter().filter(|dir| dir.crypto_key().is_some()) {
+        let Some(spec) = key_spec(dsl, rq, dir).await? else { continue };
+        if spec.root != root.id {
+            continue;
         }
-        Ok(out)
+        out.extend(load_key(dsl, rq, dir, wrapping).await?.map(|key| (dir.id, key)));
     }
+    Ok(out)
 }
 
 /// The bytes of an entry, padded with zeros: shorter keys are stored with their own length.

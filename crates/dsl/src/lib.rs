@@ -17,26 +17,26 @@
 //! Failures: a directory or snapshot that cannot be read is listed in [`Dsl::damaged`] or in the list's `damaged`.
 //! Only its descendants become unavailable with it.
 
-mod bookmarks;
+pub mod bookmarks;
 pub mod bpobj;
 pub mod deadlist;
 pub mod dedup_sync;
 mod directories;
 pub mod fuzz;
-mod history;
-mod keys;
+pub mod history;
+pub mod keys;
 pub mod livelist;
 mod properties;
 pub mod props;
 mod snapshots;
-mod space;
+pub mod space;
 pub mod sync_tasks;
 
 pub use bookmarks::NamedBookmark;
 pub use directories::Scope;
 pub use history::HistoryRecord;
 pub use keys::{KeyFormat, KeySpec, SetKey};
-pub use properties::PoolFacts;
+pub use properties::{MountedFileSystems, PoolFacts};
 pub use snapshots::SnapshotList;
 pub use weir_dmu::accounting::{Account, Accounts, Domains, QuotaKind, QuotaPrincipal};
 

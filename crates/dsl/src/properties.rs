@@ -28,6 +28,45 @@ pub struct PoolFacts {
     pub altroot: String,
     /// Key objects whose key is loaded.
     pub loaded_keys: BTreeSet<ObjectId>,
+    /// Mounted file systems.
+    pub mounted: MountedFileSystems,
+}
+
+/// The file systems that are mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountedFileSystems {
+    /// All, in one mount of the pool.
+    All,
+    /// Those with these persistent IDs (`fsid_guid`).
+    These(BTreeSet<u64>),
+}
+
+impl Default for MountedFileSystems {
+    fn default() -> Self {
+        MountedFileSystems::These(BTreeSet::new())
+    }
+}
+
+impl MountedFileSystems {
+    /// Whether the file system of this ID is mounted.
+    pub fn has(&self, id: u64) -> bool {
+        match self {
+            MountedFileSystems::All => true,
+            MountedFileSystems::These(ids) => ids.contains(&id),
+        }
+    }
+
+    /// These file systems and others, which may be of another pool.
+    #[must_use]
+    pub fn and(self, others: MountedFileSystems) -> MountedFileSystems {
+        match (self, others) {
+            (MountedFileSystems::These(mut ids), MountedFileSystems::These(more)) => {
+                ids.extend(more);
+                MountedFileSystems::These(ids)
+            }
+            _ => MountedFileSystems::All,
+        }
+    }
 }
 
 type Computed = BTreeMap<&'static str, Value>;
@@ -56,7 +95,7 @@ impl Dsl {
             let head = dataset.name.split('@').next().unwrap_or(&dataset.name);
             let since = if since.contains('@') { since.to_owned() } else { format!("{head}@{since}") };
             let since = self.find(rq, &since).await?;
-            let value = Value::Number(self.written_since(rq, dataset, &since).await?);
+            let value = Value::Number(crate::space::written_since(self, rq, dataset, &since).await?);
             return Ok(Some(Property { name: name.to_owned(), value, source: props::Source::None }));
         }
         let gathered = self.gather(rq, dataset, pool).await?;
@@ -129,7 +168,7 @@ impl Dsl {
         } else {
             self.compute_head(rq, &mut computed, dir, dataset, pool).await?;
         }
-        if let Some(written) = self.written(rq, dataset).await? {
+        if let Some(written) = crate::space::written(self, rq, dataset).await? {
             computed.insert("written", Value::Number(written));
         }
         self.compute_encryption(rq, &mut computed, dir, pool).await?;
@@ -179,7 +218,10 @@ impl Dsl {
             computed.insert(name, Value::Number(n));
         };
         number("used", phys.used_bytes);
-        number("available", self.available(head, pool.usable_bytes, own("refquota"), own("refreservation")));
+        number(
+            "available",
+            crate::space::available(self, head, pool.usable_bytes, own("refquota"), own("refreservation")),
+        );
         number("compressratio", percent(phys.uncompressed_bytes, phys.compressed_bytes));
         number("logicalused", phys.uncompressed_bytes);
         let [of_head, of_snapshots, of_children, of_reserved, of_refreservation] = phys.used_breakdown;
@@ -210,7 +252,7 @@ impl Dsl {
         {
             computed.insert("origin", Value::Text(origin));
         }
-        computed.insert("mounted", Value::Number(0));
+        computed.insert("mounted", Value::Number(pool.mounted.has(head.phys.fsid_guid).into()));
         Ok(())
     }
 
@@ -221,13 +263,13 @@ impl Dsl {
         dir: &Dir,
         pool: &PoolFacts,
     ) -> Result<(), ObjectError> {
-        let Some(spec) = self.key_spec(rq, dir).await? else { return Ok(()) };
+        let Some(spec) = crate::keys::key_spec(self, rq, dir).await? else { return Ok(()) };
         computed.insert("encryption", Value::Number(spec.wrapped.suite));
         computed.insert("keyformat", Value::Number(spec.format_number));
         computed.insert("pbkdf2iters", Value::Number(spec.iterations));
         let available = dir.crypto_key().is_some_and(|key| pool.loaded_keys.contains(&key));
         computed.insert("keystatus", Value::Number(if available { 2 } else { 1 }));
-        if let Some(root) = self.encryption_root(rq, dir).await? {
+        if let Some(root) = crate::keys::encryption_root(self, rq, dir).await? {
             computed.insert("encryptionroot", Value::Text(root));
         }
         Ok(())

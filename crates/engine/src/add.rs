@@ -10,7 +10,7 @@ use super::config::Config;
 use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::syncing::TxgSync;
-use super::{Engine, allocation};
+use super::{Devices, allocation};
 use crate::create::devices::{self, Opened};
 use crate::create::{NewLeaf, NewTopLevelVdev, contents, layout};
 use std::collections::BTreeMap;
@@ -64,23 +64,23 @@ struct Joined {
     leaves: Vec<Leaf>,
 }
 
-impl Engine {
+impl Devices<'_> {
     /// Adds vdevs to the pool. When this returns, they are part of the pool and allocatable.
     ///
     /// # Errors
     /// Errors of [`Engine::create`] for the devices; [`PoolError::Suspended`].
-    pub async fn add_vdevs(&self, more: &VdevAddRequest) -> Result<(), PoolError> {
-        let _one_at_a_time = self.adding.lock().await;
-        let mut config = self.shown().config;
-        let blocks = self.cache.blocks().clone();
+    pub async fn add(&self, more: &VdevAddRequest) -> Result<(), PoolError> {
+        let _one_at_a_time = self.engine.adding.lock().await;
+        let mut config = self.engine.shown().config;
+        let blocks = self.engine.cache.blocks().clone();
         let first = blocks.tree().len();
         let ashift = more.ashift.or(blocks.tree().ashift(0).map(u64::from)).unwrap_or(12);
-        let place = NewPlace { first, ashift, txg: self.txgs().open().0 };
+        let place = NewPlace { first, ashift, txg: self.engine.txgs().open().0 };
         let mut joined = Joined::default();
-        let added = more.prepare(&self.machine, &mut config, place, &mut joined).await?;
-        let uberblock = self.shown().uberblock;
+        let added = more.prepare(&self.engine.machine, &mut config, place, &mut joined).await?;
+        let uberblock = self.engine.shown().uberblock;
         let facts = Facts { devices: &joined.devices, dtls: &BTreeMap::new(), uberblock: &uberblock, writing: true };
-        let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name(), what: e.to_string() };
+        let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.engine.name(), what: e.to_string() };
         let unreadable = |source| PoolError::Decode { what: "the vdevs".into(), source };
         let mut root = VdevConfig::parse(&config.root).map_err(unreadable)?;
         root.children.truncate(first);
@@ -89,31 +89,33 @@ impl Engine {
         let _replaced = blocks.tree().replace(specs(&root, &facts)).map_err(bad)?;
         let new = config.tops().get(first..).unwrap_or_default().to_vec();
         let leaves = joined.leaves;
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                let tops = syncing.core.config.tops().iter().cloned().chain(new).collect();
-                syncing.core.config.set_tops(tops);
-                syncing.core.leaves.extend(leaves);
-                added.make(syncing).await
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    let tops = syncing.core.config.tops().iter().cloned().chain(new).collect();
+                    syncing.core.config.set_tops(tops);
+                    syncing.core.leaves.extend(leaves);
+                    added.make(syncing).await
+                })
             })
-        })
-        .await?;
+            .await?;
         for top in &joined.tops {
             allocation::set_empty_top(&blocks, top)?;
         }
-        self.tops.add(&joined.tops);
-        self.events.post(PoolEvent::VdevAdd, |_| {});
-        let capacity_bytes = self.gate.space().capacity_bytes();
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                syncing.core.context.capacity_bytes = capacity_bytes;
-                syncing.core.limits = None;
-                Ok(())
+        self.engine.tops.add(&joined.tops);
+        self.engine.events.post(PoolEvent::VdevAdd, |_| {});
+        let capacity_bytes = self.engine.gate.space().capacity_bytes();
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    syncing.core.context.capacity_bytes = capacity_bytes;
+                    syncing.core.limits = None;
+                    Ok(())
+                })
             })
-        })
-        .await?;
+            .await?;
         // The policy of intent logs depends on whether the pool has log devices.
-        self.renew_settings(&Request::internal("add"), Scope::All).await
+        self.engine.properties().renew(&Request::internal("add"), Scope::All).await
     }
 }
 

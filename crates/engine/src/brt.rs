@@ -17,9 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_dmu::live::NewObject;
 use weir_dmu::zap::{self, Key, NewZap, Value, Zap};
 use weir_dmu::{ErrorLocation, ObjectError};
-use weir_dsl::sync_tasks::{DslSyncContext, ZAP_METADATA};
+use weir_dsl::sync_tasks::{DslSyncContext, ZAP_METADATA, features};
 use weir_format::brt::{self, BrtVdev};
 use weir_format::dsl::pool as names;
+use weir_format::features::Feature;
 use weir_format::zap::ZapFlags;
 use weir_format::{BlockPointer, Cursor, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
@@ -39,9 +40,9 @@ const ENTRIES_SHIFT: u8 = 12;
 const HASH64: u64 = 1;
 /// ZAP flag: keys are 64-bit integers.
 const UINT64_KEY: u64 = 2;
-const FEATURE: &str = "block_cloning";
+const FEATURE: &Feature = Feature::BLOCK_CLONING;
 /// The feature by which counts are 64-bit integers instead of bytes in native order.
-const FIXED_ENDIAN: &str = "block_cloning_endian";
+const FIXED_ENDIAN: &Feature = Feature::BLOCK_CLONING_ENDIAN;
 
 /// The table of one top-level vdev.
 #[derive(Clone, Debug)]
@@ -122,7 +123,7 @@ impl BlockRefTable {
         let top = tops.get(vdev as usize).filter(|top| offset < top.asize_bytes).ok_or_else(unknown)?;
         if !self.tables.contains_key(&vdev) {
             let table = Table::make(change, top, self.tables.is_empty()).await?;
-            self.fixed_endian = change.is_active(FIXED_ENDIAN).await?;
+            self.fixed_endian = features::is_active(change, FIXED_ENDIAN).await?;
             self.tables.insert(vdev, table);
         }
         let fixed = self.fixed_endian;
@@ -201,11 +202,15 @@ impl Table {
         let object = mos.changes().create(rq, tx, &new).await?;
         let directory = ObjectId(names::DIRECTORY_OBJECT);
         zap::put_word(rq, &mos, tx, directory, &brt::table_name(top.id), object.0).await?;
-        let fixed = if first { change.is_enabled(FIXED_ENDIAN).await? } else { change.is_active(FIXED_ENDIAN).await? };
+        let fixed = if first {
+            features::is_enabled(change, FIXED_ENDIAN).await?
+        } else {
+            features::is_active(change, FIXED_ENDIAN).await?
+        };
         if fixed {
-            change.count_feature(FIXED_ENDIAN, 1).await?;
+            features::count_feature(change, FIXED_ENDIAN, 1).await?;
         }
-        change.count_feature(FEATURE, 1).await?;
+        features::count_feature(change, FEATURE, 1).await?;
         let regions = vec![0; regions as usize];
         Ok(Table { object, header, regions, touched: BTreeSet::new(), changed: BTreeMap::new() })
     }
@@ -274,9 +279,9 @@ impl Table {
         mos.frees().remove(rq, tx, self.object).await?;
         let directory = ObjectId(names::DIRECTORY_OBJECT);
         zap::remove_name(rq, &mos, tx, directory, &brt::table_name(vdev.into())).await?;
-        change.count_feature(FEATURE, -1).await?;
-        if change.is_active(FIXED_ENDIAN).await? {
-            change.count_feature(FIXED_ENDIAN, -1).await?;
+        features::count_feature(change, FEATURE, -1).await?;
+        if features::is_active(change, FIXED_ENDIAN).await? {
+            features::count_feature(change, FIXED_ENDIAN, -1).await?;
         }
         Ok(())
     }

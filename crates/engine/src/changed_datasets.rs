@@ -1,4 +1,5 @@
-//! Which datasets were created, destroyed or renamed since a front end last asked: it renews these and no others.
+//! Which datasets were created, destroyed or renamed, or share something else, since a front end last asked: it renews
+//! these and no others.
 
 use std::collections::BTreeSet;
 use weir_machine::lock::{Mutex, order};
@@ -6,7 +7,7 @@ use weir_machine::lock::{Mutex, order};
 /// Number of names from which on it is cheaper to renew everything.
 const MAX_NAMES: usize = 1024;
 
-/// Datasets whose lists of snapshots, children or keys have changed.
+/// Datasets whose lists of snapshots, children or keys have changed, or properties that front ends follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// Any of them.

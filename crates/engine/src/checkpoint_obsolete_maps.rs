@@ -16,15 +16,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use weir_dmu::space_map::{self, BLOCK_BYTES_WITH_LOG, Style};
 use weir_dmu::zap;
-use weir_dsl::sync_tasks::DslSyncContext;
+use weir_dsl::sync_tasks::{DslSyncContext, features};
 use weir_format::ObjectId;
+use weir_format::features::Feature;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 use weir_pool::top_zap::{CHECKPOINT_SM, OBSOLETE_SM};
 
 /// The feature for obsolete space maps of removed vdevs.
-const COUNTS: &str = "obsolete_counts";
+const COUNTS: &Feature = Feature::OBSOLETE_COUNTS;
 
 /// The checkpoint and obsolete space maps of a pool.
 #[derive(Clone, Debug, Default)]
@@ -55,13 +56,13 @@ impl CheckpointAndObsoleteMaps {
             self.kept_bytes = self.kept_bytes.saturating_add(top.deflate(bytes));
             write(change, top, CHECKPOINT_SM, SpaceKind::Free, top.ashift.min(16) as u32, &ranges).await?;
         }
-        if removed.is_empty() || !change.is_enabled(COUNTS).await? {
+        if removed.is_empty() || !features::is_enabled(change, COUNTS).await? {
             return Ok(any);
         }
         for (vdev, ranges) in by_vdev(removed) {
             let Some(top) = self.tops.get(&vdev) else { continue };
             if write(change, top, OBSOLETE_SM, SpaceKind::Alloc, 0, &ranges).await? {
-                change.count_feature(COUNTS, 1).await?;
+                features::count_feature(change, COUNTS, 1).await?;
             }
         }
         Ok(any)
@@ -89,7 +90,7 @@ async fn write(
     if zap.0 == 0 {
         return Err(PoolError::Refused { what: format!("{}: it has no ZAP to name a space map in", top.name()) });
     }
-    let two_words = change.is_active("spacemap_v2").await?;
+    let two_words = features::is_active(change, Feature::SPACEMAP_V2).await?;
     let known = zap::lookup_word(change.rq, &change.mos, zap, name).await?.map(ObjectId);
     let map = match known {
         Some(map) => map,

@@ -41,39 +41,28 @@ impl Closing {
     }
 }
 
-impl Engine {
-    /// Whether clients use a dataset: they have its files open or are attached to the volume.
-    ///
-    /// # Errors
-    /// Errors of finding the dataset.
-    pub async fn is_used(&self, rq: &Request, name: &str) -> Result<bool, PoolError> {
-        let id = self.dsl_of(rq, name).await?.find(rq, name).await?.objset();
-        Ok(self.sets.get(id).and_then(|open| open.door).is_some_and(|door| door.is_used()))
+/// Closes a dataset; its transactions that have begun belong to the open txg or an earlier one.
+pub(crate) async fn begin(engine: &Engine, name: &str) -> Result<Closing, PoolError> {
+    let busy = || Err(DslError::Busy { name: name.to_owned(), why: "clients use it" }.into());
+    // The lock prevents opening the dataset in the meantime.
+    let _one_at_a_time = engine.opening.lock().await;
+    let id = {
+        let rq = Request::internal("close");
+        let found = engine.synced().dsl_of(&rq, name).await?.find(&rq, name).await;
+        // The sync task reports a missing dataset.
+        let Ok(dataset) = found else { return Ok(Closing(None)) };
+        dataset.objset()
+    };
+    let Some(open) = engine.sets.get(id) else { return Ok(Closing(None)) };
+    open.set.close(true);
+    let closing = Closing(Some(open.clone()));
+    if open.door.is_some_and(|door| door.is_used()) {
+        return busy();
     }
-
-    /// Closes a dataset; its transactions that have begun belong to the open txg or an earlier one.
-    pub(crate) async fn closing(&self, name: &str) -> Result<Closing, PoolError> {
-        let busy = || Err(DslError::Busy { name: name.to_owned(), why: "clients use it" }.into());
-        // The lock prevents opening the dataset in the meantime.
-        let _one_at_a_time = self.opening.lock().await;
-        let id = {
-            let rq = Request::internal("close");
-            let found = self.dsl_of(&rq, name).await?.find(&rq, name).await;
-            // The sync task reports a missing dataset.
-            let Ok(dataset) = found else { return Ok(Closing(None)) };
-            dataset.objset()
-        };
-        let Some(open) = self.sets.get(id) else { return Ok(Closing(None)) };
-        open.set.close(true);
-        let closing = Closing(Some(open.clone()));
-        if open.door.is_some_and(|door| door.is_used()) {
-            return busy();
-        }
-        if let Some(zil) = &open.zil {
-            zil.shut().await;
-        }
-        Ok(closing)
+    if let Some(zil) = &open.zil {
+        zil.shut().await;
     }
+    Ok(closing)
 }
 
 /// Removes a closed or unopened dataset from the open sets and frees its intent log; returns the dataset.

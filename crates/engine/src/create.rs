@@ -39,6 +39,7 @@ use weir_dmu::live::{Policy, UnlimitedTxAdmission};
 use weir_dmu::txg::TxgTracker;
 use weir_dsl::props;
 use weir_dsl::sync_tasks::{FileSystemSpec, needed_feature};
+use weir_format::features::Feature;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock, features};
 use weir_machine::Machine;
 use weir_pool::assemble::state;
@@ -184,11 +185,11 @@ impl CreateOptions {
         if let Some(name) = self.features.iter().find(|f| features::by_name(f).is_none()) {
             return Err(refused(format!("there is no feature '{name}'")));
         }
-        let large = (self.root.slots > 1).then_some("large_dnode");
+        let large = (self.root.slots > 1).then_some(Feature::LARGE_DNODE);
         let mut needed =
             self.root_properties.iter().filter_map(|(name, value)| needed_feature(name, value)).chain(large);
-        if let Some(feature) = needed.find(|feature| !enabled(feature)) {
-            return Err(refused(format!("a property of the root file system needs feature@{feature}")));
+        if let Some(feature) = needed.find(|feature| !enabled(feature.name)) {
+            return Err(refused(format!("a property of the root file system needs feature@{}", feature.name)));
         }
         let classes = self.tops.iter().any(|t| matches!(t.class, Class::Special | Class::Dedup));
         if classes && !enabled("allocation_classes") {
@@ -242,39 +243,37 @@ pub fn check_pool_name(name: &str) -> Result<(), PoolError> {
     Ok(())
 }
 
-impl Engine {
-    /// Creates a pool and opens it. When this returns, the pool is on stable storage.
-    ///
-    /// # Errors
-    /// [`PoolError::Refused`] and [`PoolError::InUse`] before any device is written; errors of writing.
-    pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<Engine>, PoolError> {
-        options.check()?;
-        let opened = open_all(machine, options).await?;
-        let (config, aux) = plan(machine, options, &opened)?;
-        let leaves = leaves(&config, &opened)?;
-        for leaf in &leaves {
-            let top = config.tops().get(leaf.top).cloned().unwrap_or_default();
-            let own = labels::find(&top, leaf.guid).cloned().unwrap_or_default();
-            let mut list = config.label_list(&top, &own, Txg(0));
-            list.set("create_txg", layout::INITIAL_TXG);
-            labels::initialize(leaf, &list).await?;
-        }
-        aux.label(config.version).await?;
-        let tree = config_tree(&config)?;
-        let (engine, contents) = assemble(machine, options, config, leaves, &tree, aux)?;
-        let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                let done = contents.make(syncing).await;
-                syncing.fail_txg_on_error(done)
-            })
-        });
-        if let Err(error) = first.await {
-            engine.abandon().await;
-            return Err(error);
-        }
-        engine.events.post(PoolEvent::PoolCreate, |_| {});
-        Ok(engine)
+/// Creates a pool and opens it. When this returns, the pool is on stable storage.
+///
+/// # Errors
+/// [`PoolError::Refused`] and [`PoolError::InUse`] before any device is written; errors of writing.
+pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<Engine>, PoolError> {
+    options.check()?;
+    let opened = open_all(machine, options).await?;
+    let (config, aux) = plan(machine, options, &opened)?;
+    let leaves = leaves(&config, &opened)?;
+    for leaf in &leaves {
+        let top = config.tops().get(leaf.top).cloned().unwrap_or_default();
+        let own = labels::find(&top, leaf.guid).cloned().unwrap_or_default();
+        let mut list = config.label_list(&top, &own, Txg(0));
+        list.set("create_txg", layout::INITIAL_TXG);
+        labels::initialize(leaf, &list).await?;
     }
+    aux.label(config.version).await?;
+    let tree = config_tree(&config)?;
+    let (engine, contents) = assemble(machine, options, config, leaves, &tree, aux)?;
+    let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
+        Box::pin(async move {
+            let done = contents.make(syncing).await;
+            syncing.fail_txg_on_error(done)
+        })
+    });
+    if let Err(error) = first.await {
+        engine.abandon().await;
+        return Err(error);
+    }
+    engine.events.post(PoolEvent::PoolCreate, |_| {});
+    Ok(engine)
 }
 
 /// Hot spares and cache devices: their nvlists and the devices for their labels.
@@ -407,6 +406,7 @@ fn assemble(
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,
         frees_on: false,
+        freeing: Default::default(),
         stuck: None,
         given_up: None,
         ended: false,

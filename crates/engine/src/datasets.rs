@@ -7,15 +7,17 @@
 //! The first request opens a dataset; it stays open and all front ends share it. Snapshots are opened for reading, and
 //! the caller owns the handle.
 
-use super::Engine;
 use super::open_datasets::{OpenDataset, OpenSet};
+use super::{Engine, lost_records, open_set};
 use std::sync::Arc;
+use weir_dmu::ObjectSet;
 use weir_dmu::live::Policy;
 use weir_dsl::props::{Property, Value};
-use weir_dsl::{Dataset, Dsl, PoolFacts, Scope};
+use weir_dsl::{Dataset, Dsl, MountedFileSystems, PoolFacts, Scope, SetKey};
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
 use weir_files::{FileSystem, Identity, Snapdir};
-use weir_format::{Dnode, ObjsetId, ObjsetKind};
+use weir_format::features::Feature;
+use weir_format::{Dnode, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
@@ -46,12 +48,34 @@ fn dnode_slots(property: u64) -> u8 {
 }
 
 impl Engine {
+    /// Opens the object set of a file system or volume for writing, or of a snapshot for reading.
+    ///
+    /// `key` replaces the loaded key.
+    ///
+    /// # Errors
+    /// Errors of finding or reading the dataset.
+    pub async fn open_set(&self, rq: &Request, name: &str, key: Option<SetKey>) -> Result<Arc<ObjectSet>, PoolError> {
+        let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
+        let dataset = dsl.find(rq, name).await?;
+        open_set::open_set_of(self, rq, &dsl, &dataset, key).await
+    }
+
+    /// Whether clients use a dataset: they have its files open or are attached to the volume.
+    ///
+    /// # Errors
+    /// Errors of finding the dataset.
+    pub async fn is_used(&self, rq: &Request, name: &str) -> Result<bool, PoolError> {
+        let id = self.synced().dsl_of(rq, name).await?.find(rq, name).await?.objset();
+        Ok(self.sets.get(id).and_then(|open| open.door).is_some_and(|door| door.is_used()))
+    }
+
     /// Pool facts that dataset properties depend on.
     pub fn facts(&self) -> PoolFacts {
         PoolFacts {
             usable_bytes: self.gate.space().capacity_bytes(),
             altroot: String::new(),
             loaded_keys: self.keys.key_objects(),
+            mounted: MountedFileSystems::default(),
         }
     }
 
@@ -83,7 +107,7 @@ impl Engine {
         let replaying = Settings { read_only: false, ..settings };
         let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings: replaying };
         let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
-        self.replay(rq, name, &open, &files.replay()).await?;
+        lost_records::replay(self, rq, name, &open, &files.replay()).await?;
         files.set_settings(settings);
         // An unreadable delete queue only leaks the space of its files (`zfs_unlinked_drain`).
         let large = files.is_writable()
@@ -103,7 +127,7 @@ impl Engine {
         }
         self.sets.update(dataset.objset(), |open| open.door = Some(OpenDataset::Files(files.clone())));
         // Its properties may have changed during the replay.
-        self.renew_settings(rq, Scope::Path(name)).await?;
+        self.properties().renew(rq, Scope::Path(name)).await?;
         Ok(files)
     }
 
@@ -132,10 +156,10 @@ impl Engine {
         drop(mos_sync_lock);
         let opening = WriteOptions { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
-        self.replay(rq, name, &open, &*volume).await?;
+        lost_records::replay(self, rq, name, &open, &*volume).await?;
         self.sets.update(dataset.objset(), |open| open.door = Some(OpenDataset::Volume(volume.clone())));
         // Its properties may have changed during the replay.
-        self.renew_settings(rq, Scope::Path(name)).await?;
+        self.properties().renew(rq, Scope::Path(name)).await?;
         Ok(volume)
     }
 
@@ -147,7 +171,7 @@ impl Engine {
         dataset: &Dataset,
         values: &Values,
     ) -> Result<OpenSet, PoolError> {
-        let set = self.open_set_of(rq, dsl, dataset, None).await?;
+        let set = open_set::open_set_of(self, rq, dsl, dataset, None).await?;
         let opening = LogOpening {
             machine: self.machine.clone(),
             set: set.id(),
@@ -167,43 +191,14 @@ impl Engine {
         Ok(OpenSet { set, zil: Some(zil), door: None })
     }
 
-    /// Applies the properties of the last synced txg to the open datasets among `of`.
-    ///
-    /// # Errors
-    /// Errors of reading the properties.
-    pub async fn renew_settings(&self, rq: &Request, of: Scope<'_>) -> Result<(), PoolError> {
-        // The state is read under the lock, so that no older state is applied after a newer one.
-        let _one_at_a_time = self.renewing.lock().await;
-        let dsl = self.dsl_in(rq, of).await?;
-        for dir in dsl.dirs().into_iter().filter(|dir| of.contains(&dir.name)) {
-            let Some(open) = self.sets.get(ObjsetId(dir.phys.head_dataset.0)) else { continue };
-            let dataset = dsl.head(rq, dir).await?;
-            self.renew_policy(rq, &dsl, dir, &open.set).await?;
-            let values = self.values(rq, &dsl, &dataset).await?;
-            if let Some(zil) = &open.zil {
-                zil.set_policy(self.log_policy(&values));
-            }
-            match &open.door {
-                Some(OpenDataset::Files(files)) => files.set_settings(values.settings()),
-                Some(OpenDataset::Volume(volume)) => {
-                    let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
-                    volume.refresh_size(rq).await.map_err(failed)?;
-                    volume.set_read_only(values.is_set("readonly"));
-                }
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
     /// Reads the values that the settings of a dataset depend on.
-    async fn values(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Values, PoolError> {
+    pub(crate) async fn values(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Values, PoolError> {
         let properties = dsl.properties(rq, dataset, &self.facts()).await?;
         let features = Features::read(rq, &Mos { set: dsl.mos().clone() }).await?;
         Ok(Values { properties, features })
     }
 
-    fn log_policy(&self, values: &Values) -> LogPolicy {
+    pub(crate) fn log_policy(&self, values: &Values) -> LogPolicy {
         // The property's values: standard 0, always 1, disabled 2.
         let sync = match values.number("sync") {
             1 => SyncMode::Always,
@@ -230,7 +225,7 @@ impl Engine {
 }
 
 /// The properties of a dataset and the features of its pool, as of one txg.
-struct Values {
+pub(crate) struct Values {
     properties: Vec<Property>,
     features: Features,
 }
@@ -245,15 +240,15 @@ impl Values {
         }
     }
 
-    fn is_set(&self, name: &str) -> bool {
+    pub(crate) fn is_set(&self, name: &str) -> bool {
         self.number(name) != 0
     }
 
     fn long_names(&self) -> bool {
-        self.is_set("longname") && self.features.count("org.zfsonlinux:longname").is_some()
+        self.is_set("longname") && self.features.count(Feature::LONGNAME.guid).is_some()
     }
 
-    fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         // `xattr`: off 0, dir 1, sa 2. `acltype`: off 0, posix 1, nfsv4 2. `dnodesize`: legacy 0, auto 1, else bytes.
         let xattr = self.number("xattr");
         let access_times = match (self.is_set("atime"), self.is_set("relatime")) {

@@ -26,7 +26,8 @@ use super::labels;
 use super::space::create_map;
 use weir_blocks::{Dtl, Tree};
 use weir_dmu::space_map::{self, Style};
-use weir_dsl::sync_tasks::DslSyncContext;
+use weir_dsl::sync_tasks::{DslSyncContext, features};
+use weir_format::features::Feature;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_format::{NvList, ObjectId, Txg};
 use weir_pool::config::{VdevConfig, VdevKind};
@@ -113,7 +114,7 @@ impl StoredDtls {
                 id
             }
         };
-        let two_words = change.is_active("spacemap_v2").await?;
+        let two_words = features::is_active(change, Feature::SPACEMAP_V2).await?;
         let style = Style { shift: 0, two_words, pass: 1 };
         space_map::rewrite(change.rq, &change.mos, change.tx, id, style, &segments(dtl), None).await?;
         Ok(known.is_none())

@@ -20,15 +20,16 @@
 
 use super::closing::{clear_log, close};
 use super::syncing::TxgSync;
-use super::{Engine, PoolError};
+use super::{EncryptionKeys, PoolError, closing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_codec::CodecError;
 use weir_codec::crypt::{DatasetKey, Suite, WrappingKey};
 use weir_dmu::ObjectError;
-use weir_dsl::sync_tasks::{Created, DslError, KeySource, NewKey};
+use weir_dsl::sync_tasks::{Created, DslError, KeySource, NewKey, features, key};
 use weir_dsl::{Dir, Dsl, KeyFormat, KeySpec, Scope, SetKey};
 use weir_format::ObjectId;
+use weir_format::features::Feature;
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Machine, Request};
 pub use weir_pool::error::KeyError;
@@ -174,7 +175,7 @@ impl KeyStore {
         let mut roots: BTreeSet<ObjectId> = BTreeSet::new();
         for dir in dsl.dirs() {
             let Some(object) = dir.crypto_key() else { continue };
-            let Some(spec) = dsl.key_spec(rq, dir).await? else { continue };
+            let Some(spec) = weir_dsl::keys::key_spec(dsl, rq, dir).await? else { continue };
             objects.insert(object);
             roots.insert(spec.root);
             let mut loaded = self.loaded();
@@ -213,12 +214,12 @@ async fn derive(
     Ok(derived.map(Arc::new).map_err(|error| KeyError::Material { name: name.to_owned(), error })?)
 }
 
-impl Engine {
+impl EncryptionKeys<'_> {
     /// Finds an encryption root by its name.
     async fn encryption_root(rq: &Request, dsl: Arc<Dsl>, name: &str) -> Result<Root, PoolError> {
         let dir = dsl.dir_named(name).ok_or_else(|| DslError::missing(name))?;
         let plain = || KeyError::NotEncrypted { name: name.to_owned() };
-        let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
+        let spec = weir_dsl::keys::key_spec(&dsl, rq, dir).await?.ok_or_else(plain)?;
         let dir = dir.id;
         if spec.root != dir {
             let root = dsl.dir(spec.root).map_or_else(String::new, |root| root.name.clone());
@@ -231,17 +232,17 @@ impl Engine {
     ///
     /// # Errors
     /// [`DslError::missing`] if no dataset has that name; errors of reading the MOS.
-    pub async fn is_key_loaded(&self, rq: &Request, name: &str) -> Result<Option<bool>, PoolError> {
-        let dsl = self.dsl_of(rq, name).await?;
+    pub async fn is_loaded(&self, rq: &Request, name: &str) -> Result<Option<bool>, PoolError> {
+        let dsl = self.engine.synced().dsl_of(rq, name).await?;
         let dir = dsl.dir_named(name).ok_or_else(|| DslError::missing(name))?;
-        Ok(dir.crypto_key().map(|_| self.keys.of(Some(dir)).is_some()))
+        Ok(dir.crypto_key().map(|_| self.engine.keys.of(Some(dir)).is_some()))
     }
 
     /// Whether `secret` is the key of an encryption root (`zfs load-key -n`).
     ///
     /// # Errors
     /// [`KeyError::Wrong`] if not; other variants of [`KeyError`] if it cannot be a key of this root.
-    pub async fn check_key(&self, rq: &Request, name: &str, secret: Vec<u8>) -> Result<(), PoolError> {
+    pub async fn check(&self, rq: &Request, name: &str, secret: Vec<u8>) -> Result<(), PoolError> {
         self.open_keys(rq, name, secret).await.map(drop)
     }
 
@@ -252,10 +253,10 @@ impl Engine {
         name: &str,
         secret: Vec<u8>,
     ) -> Result<(ObjectId, Arc<WrappingKey>, Vec<(ObjectId, SetKey)>), PoolError> {
-        let spec = Self::encryption_root(rq, self.synced_state(rq).await?.dsl(rq).await?, name).await?.spec;
+        let spec = Self::encryption_root(rq, self.engine.synced().state(rq).await?.dsl(rq).await?, name).await?.spec;
         let format = spec.format.ok_or(ObjectError::Unsupported { what: "a key of unknown format" })?;
-        let wrapping = derive(&self.machine, name, format, (spec.salt, spec.iterations), secret).await?;
-        let synced = self.synced_state(rq).await?;
+        let wrapping = derive(&self.engine.machine, name, format, (spec.salt, spec.iterations), secret).await?;
+        let synced = self.engine.synced().state(rq).await?;
         let root = Self::encryption_root(rq, synced.dsl(rq).await?, name).await?;
         let keys = root.opened_by(rq, &wrapping).await.map_err(|error| match error {
             PoolError::Object(ObjectError::Key { error: CodecError::WrongKey, .. }) => {
@@ -270,25 +271,26 @@ impl Engine {
     ///
     /// # Errors
     /// Errors of [`Engine::check_key`]; [`KeyError::Loaded`].
-    pub async fn load_key(&self, rq: &Request, name: &str, secret: Vec<u8>) -> Result<(), PoolError> {
-        if self.is_key_loaded(rq, name).await? == Some(true) {
+    pub async fn load(&self, rq: &Request, name: &str, secret: Vec<u8>) -> Result<(), PoolError> {
+        if self.is_loaded(rq, name).await? == Some(true) {
             return Err(KeyError::Loaded { name: name.to_owned() }.into());
         }
         let (root, wrapping, keys) = self.open_keys(rq, name, secret).await?;
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                // Sets that are open without their key are written, then closed; the next user opens them with the key.
-                syncing.sync_sets().await?;
-                let engine = syncing.engine;
-                engine.sets.all().iter().filter(|open| open.set.is_locked()).for_each(|open| {
-                    engine.sets.remove(open.set.id());
-                });
-                engine.keys.insert(root, wrapping, keys);
-                Ok(())
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    // Sets that are open without their key are written, then closed; the next user opens them with the key.
+                    syncing.sync_sets().await?;
+                    let engine = syncing.engine;
+                    engine.sets.all().iter().filter(|open| open.set.is_locked()).for_each(|open| {
+                        engine.sets.remove(open.set.id());
+                    });
+                    engine.keys.insert(root, wrapping, keys);
+                    Ok(())
+                })
             })
-        })
-        .await?;
-        self.changed.note_all();
+            .await?;
+        self.engine.changed.note_all();
         Ok(())
     }
 
@@ -296,22 +298,22 @@ impl Engine {
     ///
     /// # Errors
     /// [`KeyError::Busy`] while one of its datasets is in use, [`KeyError::Unloaded`], [`KeyError::NotRoot`].
-    pub async fn unload_key(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
-        if self.is_key_loaded(rq, name).await? == Some(false) {
+    pub async fn unload(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
+        if self.is_loaded(rq, name).await? == Some(false) {
             return Err(KeyError::Unloaded { name: name.to_owned() }.into());
         }
-        let synced = self.synced_state(rq).await?;
+        let synced = self.engine.synced().state(rq).await?;
         let root = Self::encryption_root(rq, synced.dsl(rq).await?, name).await?;
         let members: Vec<String> = root.members(rq).await?.into_iter().map(|dir| dir.name.clone()).collect();
         let mut closings = Vec::new();
         for member in members {
-            let closing = self.closing(&member).await;
+            let closing = closing::begin(self.engine, &member).await;
             closings.push(closing.map_err(|_| KeyError::Busy { name: member })?);
         }
         let name = name.to_owned();
-        let done = self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(unload(syncing, name))).await;
+        let done = self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(unload(syncing, name))).await;
         let is_done = done.is_ok();
-        self.changed.note_all();
+        self.engine.changed.note_all();
         for closing in closings {
             // After a failed unload, the datasets can be opened again.
             let _ = closing.end(if is_done { Ok(()) } else { Err(PoolError::from(KeyError::NotLoaded)) });
@@ -323,8 +325,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`KeyError`] with the reason of refusal; errors of reading or writing the MOS.
-    pub async fn change_key(&self, name: String, change: KeyChange) -> Result<(), PoolError> {
-        self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(change_key(syncing, name, change))).await
+    pub async fn change(&self, name: String, change: KeyChange) -> Result<(), PoolError> {
+        self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(change_key(syncing, name, change))).await
     }
 }
 
@@ -333,7 +335,7 @@ impl Root {
     async fn members(&self, rq: &Request) -> Result<Vec<&Dir>, PoolError> {
         let mut out = Vec::new();
         for dir in self.dsl.dirs() {
-            if self.dsl.key_spec(rq, dir).await?.is_some_and(|spec| spec.root == self.dir) {
+            if weir_dsl::keys::key_spec(&self.dsl, rq, dir).await?.is_some_and(|spec| spec.root == self.dir) {
                 out.push(dir);
             }
         }
@@ -344,7 +346,7 @@ impl Root {
         let mut out = BTreeMap::new();
         for dir in self.members(rq).await? {
             let Some(object) = dir.crypto_key().filter(|object| !out.contains_key(object)) else { continue };
-            if let Some(key) = self.dsl.load_key(rq, dir, wrapping).await? {
+            if let Some(key) = weir_dsl::keys::load_key(&self.dsl, rq, dir, wrapping).await? {
                 out.insert(object, key);
             }
         }
@@ -357,7 +359,7 @@ async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError
     let rq = syncing.change.rq;
     let engine = syncing.engine;
     syncing.sync_sets().await?;
-    let root = Engine::encryption_root(rq, engine.live_dsl(rq, Scope::All).await?, &name).await?;
+    let root = EncryptionKeys::encryption_root(rq, engine.live_dsl(rq, Scope::All).await?, &name).await?;
     let mut heads = Vec::new();
     let mut objects: BTreeSet<ObjectId> = BTreeSet::new();
     for dir in root.members(rq).await? {
@@ -393,25 +395,28 @@ async fn change_key(syncing: &mut TxgSync<'_>, name: String, change: KeyChange) 
     let dsl = engine.live_dsl(rq, Scope::All).await?;
     let dir = dsl.dir_named(&name).ok_or_else(|| DslError::missing(&name))?;
     let plain = || KeyError::NotEncrypted { name: name.clone() };
-    let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
+    let spec = weir_dsl::keys::key_spec(&dsl, rq, dir).await?.ok_or_else(plain)?;
     let parent = dsl.dir(dir.phys.parent);
-    if parent.is_some_and(|_| dir.phys.origin.0 != 0) && syncing.change.is_clone(dir.id).await? {
+    if parent.is_some_and(|_| dir.phys.origin.0 != 0) && key::is_clone(&mut syncing.change, dir.id).await? {
         return Err(KeyError::Clone.into());
     }
     let (new_root, wrapping) = match change {
         KeyChange::New(new) => {
             let old = engine.keys.wrapping(spec.root).ok_or(KeyError::NotLoaded)?;
-            syncing.change.change_key(&name, &old, &new.wrapping, &new.source).await?;
+            key::change_key(&mut syncing.change, &name, &old, &new.wrapping, &new.source).await?;
             (dir.id, new.wrapping)
         }
         KeyChange::Inherit => {
             if spec.root != dir.id {
                 return Err(KeyError::InheritsAlready.into());
             }
-            let above = dsl.key_spec(rq, parent.ok_or(KeyError::NoParent)?).await?.ok_or(KeyError::PlainParent)?.root;
+            let above = weir_dsl::keys::key_spec(&dsl, rq, parent.ok_or(KeyError::NoParent)?)
+                .await?
+                .ok_or(KeyError::PlainParent)?
+                .root;
             let above_key = engine.keys.wrapping(above).ok_or(KeyError::ParentNotLoaded)?;
             let old = engine.keys.wrapping(spec.root).ok_or(KeyError::NotLoaded)?;
-            syncing.change.inherit_key(&name, &old, &above_key).await?;
+            key::inherit_key(&mut syncing.change, &name, &old, &above_key).await?;
             (above, above_key)
         }
     };
@@ -432,7 +437,7 @@ pub(crate) async fn plan(
         Some((above, _)) => {
             let dsl = engine.live_dsl(rq, Scope::Path(above)).await?;
             let dir = dsl.dir_named(above).ok_or_else(|| DslError::NoParent { name: name.to_owned() })?;
-            dsl.key_spec(rq, dir).await?
+            weir_dsl::keys::key_spec(&dsl, rq, dir).await?
         }
     };
     let suite = match (requested.crypt, &above) {
@@ -444,8 +449,8 @@ pub(crate) async fn plan(
         (Crypt::Off, _) | (Crypt::Inherit, None) if requested.root.is_some() => return Err(KeyError::Off.into()),
         (Crypt::Off, _) | (Crypt::Inherit, None) => return Ok(None),
     };
-    for feature in ["encryption", "bookmark_v2"] {
-        if !syncing.change.is_enabled(feature).await? {
+    for feature in [Feature::ENCRYPTION, Feature::BOOKMARK_V2] {
+        if !features::is_enabled(&mut syncing.change, feature).await? {
             return Err(KeyError::NoFeature.into());
         }
     }
@@ -459,7 +464,8 @@ pub(crate) async fn plan(
 
 /// Encrypts a dataset that was just created, as planned. Returns the key that opens its object set.
 pub(crate) async fn encrypt(syncing: &mut TxgSync<'_>, made: Created, plan: &KeyPlan) -> Result<SetKey, PoolError> {
-    let (object, root, key) = syncing.change.encrypt_new(made, plan.suite, &plan.key, &plan.wrapping).await?;
+    let (object, root, key) =
+        key::encrypt_new(&mut syncing.change, made, plan.suite, &plan.key, &plan.wrapping).await?;
     syncing.engine.keys.insert(root, plan.wrapping.clone(), [(object, key.clone())]);
     Ok(key)
 }

@@ -26,6 +26,7 @@ pub mod create;
 pub mod datasets;
 pub mod dtls;
 pub mod events;
+pub mod freeing;
 pub mod keys;
 pub mod labels;
 pub mod long_holds;
@@ -33,14 +34,14 @@ mod lost_records;
 pub mod open;
 pub mod open_datasets;
 pub mod open_set;
-mod pool_properties;
+mod property_changes;
 pub mod read_guards;
 pub mod scrub;
 pub mod space;
 pub mod supervision;
 pub mod sync_task_api;
-pub mod synced_maps;
-mod synced_state;
+mod synced_maps;
+pub mod synced_state;
 pub mod syncing;
 pub mod tasks;
 mod trim;
@@ -52,10 +53,11 @@ pub use changed_datasets::{Changed, ChangedDatasets};
 pub use config::{Config, Host};
 pub use create::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
 pub use events::{Event, Events};
+pub use freeing::Freeing;
 pub use keys::{Crypt, Encryption, KeyChange, KeyError, KeyStore, NewRoot};
 pub use long_holds::{DiffSession, LongHolds};
 pub use open::ImportOptions;
-pub use pool_properties::PoolProperty;
+pub use property_changes::PoolProperty;
 pub use read_guards::{DslReadGuard, PoolSnapshotGuard};
 pub use syncing::{SyncerState, TxgSync};
 pub use tasks::Task;
@@ -108,6 +110,8 @@ pub struct PoolStatus {
     pub uberblock: Uberblock,
     /// Errors of writing labels in that txg.
     pub faults: Vec<String>,
+    /// Destroyed datasets that are being freed.
+    pub freeing: Freeing,
 }
 
 /// A pool, open for reading and writing.
@@ -173,10 +177,31 @@ pub(crate) struct Parts {
 }
 
 impl Engine {
+    /// Creates a pool and opens it. When this returns, the pool is on stable storage.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] and [`PoolError::InUse`] before any device is written; errors of writing.
+    pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<Engine>, PoolError> {
+        create::create(machine, options).await
+    }
+
+    /// Opens a pool for reading and writing. When this returns, its labels name this machine.
+    ///
+    /// # Errors
+    /// Errors of [`weir_pool::Pool::open`]; [`PoolError::Refused`] if the pool may not be written here.
+    pub async fn import(machine: &Machine, options: &ImportOptions) -> Result<Arc<Engine>, PoolError> {
+        open::import_and_add(machine, options, &VdevAddRequest::default()).await
+    }
+
     /// Assembles the engine and starts the syncer.
     pub(crate) fn start(parts: Parts, core: SyncerState) -> Arc<Engine> {
         let Parts { machine, cache, mos, gate, keys, tops } = parts;
-        let shown = PoolStatus { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
+        let shown = PoolStatus {
+            config: core.config.clone(),
+            uberblock: core.uberblock.clone(),
+            faults: Vec::new(),
+            freeing: core.freeing,
+        };
         let events = Events::new(machine.clock.clone(), &core.config);
         cache.blocks().tree().set_fault_observer(events.clone());
         let max_loaded_bytes = max_loaded_bytes(cache.stats().sizes.budget_bytes);
@@ -248,7 +273,12 @@ impl Engine {
 
     pub(crate) fn show(&self, core: &SyncerState, faults: Vec<PoolError>) {
         let faults = faults.iter().map(ToString::to_string).collect();
-        *self.locked_shown() = PoolStatus { config: core.config.clone(), uberblock: core.uberblock.clone(), faults };
+        *self.locked_shown() = PoolStatus {
+            config: core.config.clone(),
+            uberblock: core.uberblock.clone(),
+            faults,
+            freeing: core.freeing,
+        };
         self.synced_states.forget();
     }
 
@@ -351,7 +381,7 @@ impl Engine {
 
     async fn end_as(&self, state: Option<u64>) -> Result<(), PoolError> {
         // A pool that is suspended, or waits for a device, is closed as of its last complete txg.
-        self.give_up_waiting();
+        self.devices().give_up_waiting();
         for files in self.readers() {
             self.store_of(&files).await;
         }
@@ -401,6 +431,42 @@ impl Engine {
             self.machine.tasks.spawn(async move { engine.store_of(&files).await });
         }
     }
+}
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident = $handle:ident;)+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug)]
+            pub struct $handle<'a> {
+                pub(crate) engine: &'a Engine,
+            }
+        )+
+
+        impl Engine {
+            $(
+                $(#[$doc])*
+                pub fn $name(&self) -> $handle<'_> {
+                    $handle { engine: self }
+                }
+            )+
+        }
+    };
+}
+
+handles! {
+    /// The pool as of the last synced txg: its MOS, datasets and properties, which readers see without the syncer.
+    synced = Synced;
+    /// Changes of properties, of datasets and of the pool, and the renewal of the settings that depend on them.
+    properties = PropertyChanges;
+    /// The loaded keys of encrypted datasets.
+    encryption_keys = EncryptionKeys;
+    /// The pool's devices: added, trimmed, taken out of service and put back.
+    devices = Devices;
+    /// The scrub.
+    scrubs = Scrubs;
+    /// Comparisons of snapshots (`zfs diff`).
+    comparisons = Comparisons;
 }
 
 /// The syncer.

@@ -10,15 +10,15 @@
 //! Source: OpenZFS `module/zfs/dsl_dataset.c` (`dsl_dataset_long_hold`), `zfs_ioctl.c` (`zfs_ioc_tmp_snapshot`).
 
 use super::open_datasets::OpenDataset;
-use super::{Engine, TxgSync};
+use super::{Comparisons, TxgSync};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use weir_dsl::sync_tasks::{DslError, IsHeld};
+use weir_dsl::sync_tasks::{DslError, IsHeld, destroy, hold, snapshot};
 use weir_files::FileSystem;
 use weir_files::diff::Diff;
 use weir_format::{ObjectId, ObjsetId, Txg};
-use weir_machine::Request;
 use weir_machine::lock::{Mutex, MutexGuard, order};
+use weir_machine::{Request, invariant};
 use weir_pool::diff::Pair;
 use weir_pool::error::PoolError;
 use weir_volumes::Volume;
@@ -113,7 +113,9 @@ struct Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut all = self.reading.all_of();
-        if let Some(count) = all.counts.get_mut(&self.id) {
+        let known = all.counts.get_mut(&self.id);
+        invariant!(known.as_ref().is_some_and(|count| **count > 0), "a long hold is released twice");
+        if let Some(count) = known {
             *count -= 1;
             if *count == 0 {
                 all.counts.remove(&self.id);
@@ -132,17 +134,17 @@ pub struct DiffSession {
     temporary: Option<String>,
 }
 
-impl Engine {
+impl Comparisons<'_> {
     /// Compares a snapshot with a later one or with its file system's present state.
     ///
     /// The caller must end the session with [`Engine::end_comparison`].
     ///
     /// # Errors
     /// Errors of [`Pair::find`], of creating a temporary snapshot, and of opening the file systems.
-    pub async fn compare(&self, rq: &Request, older: &str, newer: &str) -> Result<DiffSession, PoolError> {
+    pub async fn begin(&self, rq: &Request, older: &str, newer: &str) -> Result<DiffSession, PoolError> {
         // Check the names before creating a temporary snapshot.
-        let dsl = self.dsl(rq).await?;
-        Pair::find(rq, &dsl, &self.facts(), older, newer).await?;
+        let dsl = self.engine.synced().dsl(rq).await?;
+        Pair::find(rq, &dsl, &self.engine.facts(), older, newer).await?;
         drop(dsl);
         let temporary = if newer.contains('@') { None } else { Some(self.temporary_snapshot(newer).await?) };
         let opened = self.open_pair(rq, older, temporary.as_deref().unwrap_or(newer)).await;
@@ -161,7 +163,7 @@ impl Engine {
     ///
     /// # Errors
     /// Errors of the sync task that releases the temporary snapshot.
-    pub async fn end_comparison(&self, comparison: DiffSession) -> Result<(), PoolError> {
+    pub async fn end(&self, comparison: DiffSession) -> Result<(), PoolError> {
         let DiffSession { _readers, temporary, diff, .. } = comparison;
         drop((diff, _readers));
         match temporary {
@@ -171,13 +173,13 @@ impl Engine {
     }
 
     async fn open_pair(&self, rq: &Request, older: &str, newer: &str) -> Result<(Diff, Pair, [Reader; 2]), PoolError> {
-        let dsl = self.dsl(rq).await?;
-        let pair = Pair::find(rq, &dsl, &self.facts(), older, newer).await?;
+        let dsl = self.engine.synced().dsl(rq).await?;
+        let pair = Pair::find(rq, &dsl, &self.engine.facts(), older, newer).await?;
         // `dsl` prevents all destroys until the long holds prevent those of these two.
-        let readers = [pair.older, pair.newer].map(|id| self.reading.begin(id));
+        let readers = [pair.older, pair.newer].map(|id| self.engine.reading.begin(id));
         drop(dsl);
-        let a = self.file_system(rq, older).await?;
-        let b = self.file_system(rq, newer).await?;
+        let a = self.engine.file_system(rq, older).await?;
+        let b = self.engine.file_system(rq, newer).await?;
         // A rename may have given the names to other snapshots in the meantime.
         if [a.objects().id(), b.objects().id()] != [pair.older, pair.newer] {
             return Err(DslError::Busy { name: newer.to_owned(), why: "its snapshots are being renamed" }.into());
@@ -191,11 +193,11 @@ impl Engine {
         for number in 0..MAX_NAMES {
             let name = format!("{of}@{TAG}-{number}");
             let made = name.clone();
-            let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
+            let done = self.engine.sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
-                    syncing.change.snapshot(std::slice::from_ref(&made), &[]).await?;
-                    syncing.change.hold(&[(made.clone(), TAG.to_owned())], true).await?;
-                    Ok(syncing.change.destroy_snapshots(&[made], true).await?)
+                    snapshot::snapshot(&mut syncing.change, std::slice::from_ref(&made), &[]).await?;
+                    hold::hold(&mut syncing.change, &[(made.clone(), TAG.to_owned())], true).await?;
+                    Ok(destroy::destroy_snapshots(&mut syncing.change, &[made], true).await?)
                 })
             });
             match done.await {
@@ -208,6 +210,6 @@ impl Engine {
     }
 
     async fn drop_temporary(&self, name: String) -> Result<(), PoolError> {
-        self.release(vec![(name, TAG.to_owned())]).await
+        self.engine.release(vec![(name, TAG.to_owned())]).await
     }
 }

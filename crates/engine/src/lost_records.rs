@@ -20,71 +20,71 @@ use weir_zil::{GiveUp, GivenUp, Replayer};
 /// The block number of a spill block in an error log (`DMU_SPILL_BLKID`).
 const SPILL: u64 = ErrorLocation::SPILL;
 
-impl Engine {
-    /// Replays the log of `dataset`, which was just opened and has no clients yet.
-    ///
-    /// # Errors
-    /// [`ObjectError::LogKept`] if the log cannot be replayed now; [`PoolError::Suspended`].
-    pub(super) async fn replay(
-        &self,
-        rq: &Request,
-        dataset: &str,
-        open: &OpenSet,
-        replayer: &dyn Replayer,
-    ) -> Result<(), PoolError> {
-        let Some(zil) = &open.zil else { return Ok(()) };
-        let always = self.gives_up_logs.load(Ordering::Relaxed);
-        let give_up = if always { GiveUp::Always } else { GiveUp::IfLost };
-        match zil.replay(rq, &open.set, replayer, give_up).await {
-            Ok(replayed) => {
-                if let Some(lost) = replayed.given_up {
-                    self.report_given_up(rq, dataset, &open.set, &lost).await?;
-                    zil.give_up(rq, &open.set).await?;
-                }
-                Ok(())
+/// Replays the log of `dataset`, which was just opened and has no clients yet.
+///
+/// # Errors
+/// [`ObjectError::LogKept`] if the log cannot be replayed now; [`PoolError::Suspended`].
+pub(super) async fn replay(
+    engine: &Engine,
+    rq: &Request,
+    dataset: &str,
+    open: &OpenSet,
+    replayer: &dyn Replayer,
+) -> Result<(), PoolError> {
+    let Some(zil) = &open.zil else { return Ok(()) };
+    let always = engine.gives_up_logs.load(Ordering::Relaxed);
+    let give_up = if always { GiveUp::Always } else { GiveUp::IfLost };
+    match zil.replay(rq, &open.set, replayer, give_up).await {
+        Ok(replayed) => {
+            if let Some(lost) = replayed.given_up {
+                report_given_up(engine, rq, dataset, &open.set, &lost).await?;
+                zil.give_up(rq, &open.set).await?;
             }
-            Err(error) => {
-                if matches!(error, ObjectError::LogKept { .. }) {
-                    tracing::error!(dataset, %error, "the dataset cannot be opened");
-                    self.events.report_dataset(ErrorReport::LogReplay, |list| {
-                        list.set("dataset", dataset);
-                        list.set("reason", error.to_string().as_str());
-                    });
-                }
-                Err(error.into())
+            Ok(())
+        }
+        Err(error) => {
+            if matches!(error, ObjectError::LogKept { .. }) {
+                tracing::error!(dataset, %error, "the dataset cannot be opened");
+                engine.events.report_dataset(ErrorReport::LogReplay, |list| {
+                    list.set("dataset", dataset);
+                    list.set("reason", error.to_string().as_str());
+                });
             }
+            Err(error.into())
         }
     }
+}
 
-    async fn report_given_up(
-        &self,
-        rq: &Request,
-        dataset: &str,
-        set: &Arc<ObjectSet>,
-        lost: &GivenUp,
-    ) -> Result<(), PoolError> {
-        let records = lost.records;
-        tracing::warn!(
-            dataset,
-            records,
-            objects = lost.objects.len(),
-            "the intent log cannot be replayed to its end; changes that were stable are lost from {lost}"
-        );
-        self.events.report_dataset(ErrorReport::LogReplay, |list| {
-            list.set("dataset", dataset);
-            list.set("zio_objset", set.id().0);
-            if let Some(record) = &lost.record {
-                list.set("log_record_type", record.kind);
-                list.set("log_record_seq", record.seq);
-                list.set("log_record_txg", record.txg.0);
-                list.set("zio_object", record.object.0);
-            }
-            list.set("log_records_lost", records);
-            list.set("reason", lost.why.as_str());
-        });
-        let errors = errors_of(rq, set, lost).await;
-        let dataset = dataset.to_owned();
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
+async fn report_given_up(
+    engine: &Engine,
+    rq: &Request,
+    dataset: &str,
+    set: &Arc<ObjectSet>,
+    lost: &GivenUp,
+) -> Result<(), PoolError> {
+    let records = lost.records;
+    tracing::warn!(
+        dataset,
+        records,
+        objects = lost.objects.len(),
+        "the intent log cannot be replayed to its end; changes that were stable are lost from {lost}"
+    );
+    engine.events.report_dataset(ErrorReport::LogReplay, |list| {
+        list.set("dataset", dataset);
+        list.set("zio_objset", set.id().0);
+        if let Some(record) = &lost.record {
+            list.set("log_record_type", record.kind);
+            list.set("log_record_seq", record.seq);
+            list.set("log_record_txg", record.txg.0);
+            list.set("zio_object", record.object.0);
+        }
+        list.set("log_records_lost", records);
+        list.set("reason", lost.why.as_str());
+    });
+    let errors = errors_of(rq, set, lost).await;
+    let dataset = dataset.to_owned();
+    engine
+        .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let log = syncing.errors_go_to().await;
                 if let Err(error) = syncing.log_errors(log, &errors).await {
@@ -94,7 +94,6 @@ impl Engine {
             })
         })
         .await
-    }
 }
 
 /// The entries for the error log: the block that cannot be read, and the first block of each other object that lost

@@ -84,68 +84,58 @@ fn refused(pool: &Pool, what: impl std::fmt::Display) -> PoolError {
     PoolError::Refused { what: format!("pool '{}' cannot be opened for writing: {what}", pool.name()) }
 }
 
-impl Engine {
-    /// Opens a pool for reading and writing. When this returns, its labels name this machine.
-    ///
-    /// # Errors
-    /// Errors of [`Pool::open`]; [`PoolError::Refused`] if the pool may not be written here.
-    pub async fn import(machine: &Machine, options: &ImportOptions) -> Result<Arc<Engine>, PoolError> {
-        Self::add(machine, options, &VdevAddRequest::default()).await
+/// Opens a pool for reading and writing, and adds vdevs to it.
+///
+/// # Errors
+/// Errors of [`Engine::import`] and [`Engine::create`].
+pub async fn import_and_add(
+    machine: &Machine,
+    options: &ImportOptions,
+    more: &VdevAddRequest,
+) -> Result<Arc<Engine>, PoolError> {
+    let mut pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
+    check_owner(&pool, options)?;
+    check_activity(&pool, options).await?;
+    check_devices(&pool)?;
+    check_sizes(&pool)?;
+    check_features(&pool)?;
+    let rq = &Request::internal("import");
+    check_tree(rq, &pool).await?;
+    check_dead_lists(rq, &pool).await?;
+    for (name, why) in ONGOING_OPERATIONS {
+        if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_ongoing(name, &words)) {
+            return Err(refused(&pool, why));
+        }
     }
-
-    /// Opens a pool for reading and writing, and adds vdevs to it.
-    ///
-    /// # Errors
-    /// Errors of [`Engine::import`] and [`Engine::create`].
-    pub async fn add(
-        machine: &Machine,
-        options: &ImportOptions,
-        more: &VdevAddRequest,
-    ) -> Result<Arc<Engine>, PoolError> {
-        let mut pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
-        check_owner(&pool, options)?;
-        check_activity(&pool, options).await?;
-        check_devices(&pool)?;
-        check_sizes(&pool)?;
-        check_features(&pool)?;
-        let rq = &Request::internal("import");
-        check_tree(rq, &pool).await?;
-        check_dead_lists(rq, &pool).await?;
-        for (name, why) in ONGOING_OPERATIONS {
-            if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_ongoing(name, &words)) {
-                return Err(refused(&pool, why));
-            }
-        }
-        // A leaf that is offline is not written to: its DTL grows. So does that of a faulted leaf, which is out of service.
-        let tree = pool.tree.clone();
-        for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline) {
-            pool.devices.remove(&leaf.guid);
-        }
-        let mut config = config_of(&pool, options)?;
-        let added = more.join(machine, &mut pool, &mut config).await?;
-        let absent: Vec<u64> =
-            tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
-        let engine = assemble(machine, options, pool, config).await?;
-        absent.into_iter().for_each(|leaf| engine.events.report(ErrorReport::VdevOpenFailed, Some(leaf)));
-        let without_logs = options.without_logs;
-        engine.gives_up_logs.store(without_logs, Ordering::Relaxed);
-        let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                let done = match unflushed::first_txg_after_import(syncing, without_logs).await {
-                    Ok(()) => added.make(syncing).await,
-                    failed => failed,
-                };
-                // The next import assumes that this txg claimed all logs, so a failed claim must fail the txg.
-                syncing.fail_txg_on_error(done)
-            })
-        });
-        if let Err(error) = first.await {
-            engine.abandon().await;
-            return Err(error);
-        }
-        engine.events.post(PoolEvent::PoolImport, |_| {});
-        Ok(engine)
+    // A leaf that is offline is not written to: its DTL grows. So does that of a faulted leaf, which is out of service.
+    let tree = pool.tree.clone();
+    for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline) {
+        pool.devices.remove(&leaf.guid);
     }
+    let mut config = config_of(&pool, options)?;
+    let added = more.join(machine, &mut pool, &mut config).await?;
+    let absent: Vec<u64> =
+        tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
+    let engine = assemble(machine, options, pool, config).await?;
+    absent.into_iter().for_each(|leaf| engine.events.report(ErrorReport::VdevOpenFailed, Some(leaf)));
+    let without_logs = options.without_logs;
+    engine.gives_up_logs.store(without_logs, Ordering::Relaxed);
+    let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
+        Box::pin(async move {
+            let done = match unflushed::first_txg_after_import(syncing, without_logs).await {
+                Ok(()) => added.make(syncing).await,
+                failed => failed,
+            };
+            // The next import assumes that this txg claimed all logs, so a failed claim must fail the txg.
+            syncing.fail_txg_on_error(done)
+        })
+    });
+    if let Err(error) = first.await {
+        engine.abandon().await;
+        return Err(error);
+    }
+    engine.events.post(PoolEvent::PoolImport, |_| {});
+    Ok(engine)
 }
 
 /// Checks that no other machine owns the pool, and that it was not destroyed.
@@ -427,6 +417,7 @@ async fn assemble(
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,
         frees_on: false,
+        freeing: Default::default(),
         stuck: None,
         given_up: None,
         ended: false,

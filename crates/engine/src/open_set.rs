@@ -12,7 +12,7 @@ use weir_dmu::dedup::DedupPolicy;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::props::{self, Stored, Value};
-use weir_dsl::{Dataset, Dir, Dsl, Scope, SetKey};
+use weir_dsl::{Dataset, Dir, Dsl, SetKey};
 use weir_format::{ChecksumKind, CompressionKind, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::error::PoolError;
@@ -30,67 +30,47 @@ const DEDUP_VERIFY: u64 = 1 << 8;
 /// `most` and `some` reduce the copies of some metadata blocks; Weir treats both as `all`.
 const NO_MORE: u64 = 3;
 
-impl Engine {
-    /// Opens the object set of a file system or volume for writing, or of a snapshot for reading.
-    ///
-    /// `key` replaces the loaded key.
-    ///
-    /// # Errors
-    /// Errors of finding or reading the dataset.
-    pub async fn open_set(&self, rq: &Request, name: &str, key: Option<SetKey>) -> Result<Arc<ObjectSet>, PoolError> {
-        let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
-        let dataset = dsl.find(rq, name).await?;
-        self.open_set_of(rq, &dsl, &dataset, key).await
+/// Opens the object set of a dataset: see [`Engine::open_set`]. `dsl` contains its directory and the ancestors.
+pub(crate) async fn open_set_of(
+    engine: &Engine,
+    rq: &Request,
+    dsl: &Dsl,
+    dataset: &Dataset,
+    key: Option<SetKey>,
+) -> Result<Arc<ObjectSet>, PoolError> {
+    let dir = dsl.dir(dataset.dir);
+    let key = key.or_else(|| engine.keys.of(dir));
+    if dataset.is_snapshot() {
+        return Ok(dsl.open_set(rq, dataset, key).await?);
     }
-
-    /// Opens the object set of a dataset: see [`Engine::open_set`]. `dsl` contains its directory and the ancestors.
-    pub(crate) async fn open_set_of(
-        &self,
-        rq: &Request,
-        dsl: &Dsl,
-        dataset: &Dataset,
-        key: Option<SetKey>,
-    ) -> Result<Arc<ObjectSet>, PoolError> {
-        let dir = dsl.dir(dataset.dir);
-        let key = key.or_else(|| self.keys.of(dir));
-        if dataset.is_snapshot() {
-            return Ok(dsl.open_set(rq, dataset, key).await?);
+    let id = dataset.objset();
+    if let Some(open) = engine.sets.get(id) {
+        // A sync task that created it did not know its properties.
+        if let Some(dir) = dir {
+            renew_policy(rq, dsl, dir, &open.set).await?;
         }
-        let id = dataset.objset();
-        if let Some(open) = self.sets.get(id) {
-            // A sync task that created it did not know its properties.
-            if let Some(dir) = dir {
-                self.renew_policy(rq, dsl, dir, &open.set).await?;
-            }
-            return Ok(open.set);
-        }
-        let (policy, kind, cache) = match dir {
-            Some(dir) => (policy(rq, dsl, dir).await?, dsl.kind(rq, dir).await?, dsl.cache_class(rq, dir).await?),
-            None => (Policy::default(), ObjsetKind::None, CacheClass::All),
-        };
-        let opening = Opening { id, key, cache };
-        let gate: Arc<dyn TxAdmission> = self.gate.clone();
-        let pointer = dataset.phys.pointer;
-        let policy = policy_for(kind, policy);
-        let set = ObjectSet::open_live(rq, self.cache.clone(), pointer, opening, gate, policy).await?;
-        Ok(self.sets.insert(set))
+        return Ok(open.set);
     }
+    let (policy, kind, cache) = match dir {
+        Some(dir) => (policy(rq, dsl, dir).await?, dsl.kind(rq, dir).await?, dsl.cache_class(rq, dir).await?),
+        None => (Policy::default(), ObjsetKind::None, CacheClass::All),
+    };
+    let opening = Opening { id, key, cache };
+    let gate: Arc<dyn TxAdmission> = engine.gate.clone();
+    let pointer = dataset.phys.pointer;
+    let policy = policy_for(kind, policy);
+    let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, policy).await?;
+    Ok(engine.sets.insert(set))
+}
 
-    /// Applies the properties of a directory's head dataset to its open object set.
-    ///
-    /// # Errors
-    /// Errors of reading the properties.
-    pub(crate) async fn renew_policy(
-        &self,
-        rq: &Request,
-        dsl: &Dsl,
-        dir: &Dir,
-        set: &ObjectSet,
-    ) -> Result<(), PoolError> {
-        set.set_policy(policy_for(set.kind(), policy(rq, dsl, dir).await?));
-        set.set_cache_class(dsl.cache_class(rq, dir).await?);
-        Ok(())
-    }
+/// Applies the properties of a directory's head dataset to its open object set.
+///
+/// # Errors
+/// Errors of reading the properties.
+pub(crate) async fn renew_policy(rq: &Request, dsl: &Dsl, dir: &Dir, set: &ObjectSet) -> Result<(), PoolError> {
+    set.set_policy(policy_for(set.kind(), policy(rq, dsl, dir).await?));
+    set.set_cache_class(dsl.cache_class(rq, dir).await?);
+    Ok(())
 }
 
 /// The write policy of a directory's head dataset.

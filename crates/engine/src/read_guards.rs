@@ -3,7 +3,7 @@
 //! Both are of the last synced txg ([`super::synced_state`]): the syncer goes on meanwhile, and delays only the reuse of the
 //! blocks that the txg refers to.
 
-use super::Engine;
+use super::Synced;
 use super::synced_state::SyncedState;
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -55,13 +55,13 @@ impl Deref for PoolSnapshotGuard {
     }
 }
 
-impl Engine {
+impl Synced<'_> {
     /// The DSL as of the last txg, with all its directories.
     ///
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
-        let state = self.synced_state(rq).await?;
+        let state = self.state(rq).await?;
         Ok(DslReadGuard { dsl: state.dsl(rq).await?, _state: Some(state) })
     }
 
@@ -81,8 +81,8 @@ impl Engine {
         if scope == Scope::All {
             return self.dsl(rq).await;
         }
-        let state = self.synced_state(rq).await?;
-        let dsl = Dsl::read(rq, state.mos.clone(), &self.name(), scope).await?;
+        let state = self.state(rq).await?;
+        let dsl = Dsl::read(rq, state.mos.clone(), &self.engine.name(), scope).await?;
         Ok(DslReadGuard { dsl, _state: Some(state) })
     }
 
@@ -93,45 +93,45 @@ impl Engine {
     /// # Errors
     /// [`PoolError::NoSuchPool`] if the scan does not find the pool's devices; errors of reading the MOS.
     pub async fn view(&self, options: &OpenOptions) -> Result<PoolSnapshotGuard, PoolError> {
-        let mut assembly = assemble(scan(&self.machine, &options.search).await?);
-        let guid = self.shown().config.guid;
-        let wanted = self.name();
+        let mut assembly = assemble(scan(&self.engine.machine, &options.search).await?);
+        let guid = self.engine.shown().config.guid;
+        let wanted = self.engine.name();
         let searched = options.search.clone();
         let missing = PoolError::NoSuchPool { wanted, searched, found: Vec::new() };
         let found = assembly.pools.remove(&guid).ok_or(missing)?;
         let rq = &Request::internal("view");
-        let synced = self.synced_state(rq).await?;
+        let synced = self.state(rq).await?;
         let mos = Mos { set: synced.mos.clone() };
-        let no_config = || PoolError::Config { pool: self.name(), what: "its MOS has no configuration".into() };
+        let no_config = || PoolError::Config { pool: self.engine.name(), what: "its MOS has no configuration".into() };
         let config = mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
-        let what = || format!("pool '{}': configuration in the MOS", self.name());
+        let what = || format!("pool '{}': configuration in the MOS", self.engine.name());
         let config = PoolConfig::parse(mos.list(rq, config).await?);
         let config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
         let mut tree = config.vdev_tree()?;
         classes(rq, &mos, &mut tree).await;
-        let vdevs = self.cache.blocks().tree();
+        let vdevs = self.engine.cache.blocks().tree();
         let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
         // The engine uses a device that reappears only after the next import.
         let present = |guid: u64| found.devices.contains_key(&guid) && in_use.contains(&guid);
         let (state, states) = status::states(&tree, &present, &vdevs.dtls());
         let dsl = synced.dsl(rq).await?;
         let (wrapping, mut loaded) = load_keys(rq, &dsl, &options.keys).await?;
-        loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.keys.of(Some(dir))?))));
+        loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.engine.keys.of(Some(dir))?))));
         let space = space::load(rq, &mos, &tree).await?;
         let capacity = capacity::compute_space(rq, &mos, &tree, &space).await?;
         let uberblock = synced.uberblock.clone();
         let pool = Pool {
-            machine: self.machine.clone(),
+            machine: self.engine.machine.clone(),
             config,
             label: found.config,
             tree,
             state,
-            suspended: self.suspended_because().map(|why| why.to_string()),
+            suspended: self.engine.devices().suspended_because().map(|why| why.to_string()),
             states,
             newest_txg: uberblock.txg,
             uberblock,
-            blocks: self.cache.blocks().clone(),
-            cache: self.cache.clone(),
+            blocks: self.engine.cache.blocks().clone(),
+            cache: self.engine.cache.clone(),
             features: Features::read(rq, &mos).await?,
             mos,
             devices: found.devices,

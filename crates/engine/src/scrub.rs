@@ -21,7 +21,7 @@
 //! Source: OpenZFS `module/zfs/dsl_scan.c`, `spa_errlog.c`.
 
 use super::events::PoolEvent;
-use super::{Engine, TxgSync};
+use super::{Scrubs, TxgSync};
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::{BlockError, Class};
@@ -128,13 +128,13 @@ impl Visit for ScanPass {
     }
 }
 
-impl Engine {
+impl Scrubs<'_> {
     /// The last scrub, if there was one.
     ///
     /// # Errors
     /// Errors of reading the MOS.
-    pub async fn scrub(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
-        let synced = self.synced_state(rq).await?;
+    pub async fn progress(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
+        let synced = self.engine.synced().state(rq).await?;
         scrub_in(rq, &Mos { set: synced.mos.clone() }).await
     }
 }
@@ -149,44 +149,46 @@ async fn scrub_in(rq: &Request, mos: &Mos) -> Result<Option<Progress>, PoolError
     Ok(Some(Progress { scan, place, active_s: word(2) }))
 }
 
-impl Engine {
+impl Scrubs<'_> {
     /// Starts a scrub, or resumes a paused one. [`Engine::scrub_on`] does the work.
     ///
     /// # Errors
     /// [`PoolError::Refused`] while a resilver is recorded as running.
-    pub async fn scrub_start(&self) -> Result<(), PoolError> {
-        self.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.start_scrub())).await
+    pub async fn start(&self) -> Result<(), PoolError> {
+        self.engine.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.start_scrub())).await
     }
 
     /// Pauses the scrub until [`Engine::scrub_start`].
     ///
     /// # Errors
     /// [`PoolError::Refused`] if there is no active scrub.
-    pub async fn scrub_pause(&self) -> Result<(), PoolError> {
-        self.sync_task(|syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                let mut progress = syncing.open_scrub().await?;
-                progress.scan.flags |= PAUSED;
-                syncing.put_scrub(&progress).await?;
-                syncing.engine.events.post(PoolEvent::ScrubPaused, |_| {});
-                Ok(())
+    pub async fn pause(&self) -> Result<(), PoolError> {
+        self.engine
+            .sync_task(|syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    let mut progress = syncing.open_scrub().await?;
+                    progress.scan.flags |= PAUSED;
+                    syncing.put_scrub(&progress).await?;
+                    syncing.engine.events.post(PoolEvent::ScrubPaused, |_| {});
+                    Ok(())
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Cancels the scrub.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if there is no active scrub.
-    pub async fn scrub_stop(&self) -> Result<(), PoolError> {
-        self.sync_task(|syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                let progress = syncing.open_scrub().await?;
-                syncing.end_scrub(progress, CANCELED).await
+    pub async fn stop(&self) -> Result<(), PoolError> {
+        self.engine
+            .sync_task(|syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    let progress = syncing.open_scrub().await?;
+                    syncing.end_scrub(progress, CANCELED).await
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Runs the scrub until it finishes, is paused or canceled, or `show` returns false. Returns the progress.
@@ -195,7 +197,7 @@ impl Engine {
     ///
     /// # Errors
     /// Errors of reading or writing the MOS.
-    pub async fn scrub_on(
+    pub async fn run(
         &self,
         pace: &ScanLimits,
         show: &mut (dyn FnMut(&Progress) -> bool + Send),
@@ -203,20 +205,20 @@ impl Engine {
         let rq = &Request::internal("scrub");
         let mut wanted = true;
         loop {
-            let Some(progress) = self.scrub(rq).await? else { return Ok(None) };
+            let Some(progress) = self.progress(rq).await? else { return Ok(None) };
             if !wanted || !progress.is_open() || progress.is_paused() {
                 return Ok(Some(progress));
             }
-            self.scrub_pass(rq, pace, progress).await?;
-            if let Some(progress) = self.scrub(rq).await? {
+            self.run_pass(rq, pace, progress).await?;
+            if let Some(progress) = self.progress(rq).await? {
                 wanted = show(&progress);
             }
         }
     }
 
-    async fn scrub_pass(&self, rq: &Request, pace: &ScanLimits, progress: Progress) -> Result<(), PoolError> {
-        let blocks = self.cache.blocks().clone();
-        let began = self.machine.clock.now();
+    async fn run_pass(&self, rq: &Request, pace: &ScanLimits, progress: Progress) -> Result<(), PoolError> {
+        let blocks = self.engine.cache.blocks().clone();
+        let began = self.engine.machine.clock.now();
         let repaired = || blocks.tree().health().iter().map(|h| h.counts.repaired_bytes).sum::<u64>();
         let before = repaired();
         let mut pace = *pace;
@@ -228,16 +230,16 @@ impl Engine {
             next = self.walk_pass(rq, &progress, &mut pass).await?;
             pace = ScanLimits { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
         }
-        let spent_ns = self.machine.clock.now().ns_since(began);
+        let spent_ns = self.engine.machine.clock.now().ns_since(began);
         let repaired_bytes = repaired().saturating_sub(before);
         let done = Done { pass, next, spent_ns, repaired_bytes };
-        self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await
+        self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await
     }
 }
 
-impl Engine {
+impl Scrubs<'_> {
     fn new_pass(&self, pace: &ScanLimits) -> ScanPass {
-        let clock = self.machine.clock.clone();
+        let clock = self.engine.machine.clock.clone();
         let until = Nanos(clock.now().0.saturating_add(u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX)));
         ScanPass { clock, until, max_bytes: pace.bytes, examined_bytes: 0, errors: Vec::new(), error_count: 0 }
     }
@@ -249,7 +251,7 @@ impl Engine {
         progress: &Progress,
         pass: &mut ScanPass,
     ) -> Result<Option<Position>, PoolError> {
-        let blocks = self.cache.blocks().clone();
+        let blocks = self.engine.cache.blocks().clone();
         let _hold = blocks.hold();
         let Position { objset: ObjsetId(place), .. } = progress.place;
         let again = place & RESCAN_BIT != 0;
@@ -258,12 +260,12 @@ impl Engine {
         let start = progress.scan.max_txg;
         let late = |d: &DslDataset| d.is_snapshot() && d.creation_txg > start;
         let (mut roots, late) = {
-            let mos = Mos { set: self.synced_state(rq).await?.mos.clone() };
+            let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
             let (late, _) = roots::datasets(rq, &mos, &late).await?;
             if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
         };
         roots.retain(|root| root.objset >= from);
-        let walk = Walk { machine: self.machine.clone(), blocks, prove: Prove::Everything, log_before: Txg(0) };
+        let walk = Walk { machine: self.engine.machine.clone(), blocks, prove: Prove::Everything, log_before: Txg(0) };
         let next = walk.run_from(roots, Position { objset: from, ..progress.place }, pass).await;
         let marked = |p: Position| Position { objset: ObjsetId(p.objset.0 | RESCAN_BIT), ..p };
         let begin = (!late.is_empty()).then(|| marked(Position::default()));

@@ -24,8 +24,9 @@ use weir_dmu::live::NewObject;
 use weir_dmu::space_map::{self, BLOCK_BYTES_NO_LOG, BLOCK_BYTES_WITH_LOG, Style};
 use weir_dmu::write_words;
 use weir_dmu::zap::{self, NewZap};
-use weir_dsl::sync_tasks::{DslSyncContext, ZAP_METADATA};
+use weir_dsl::sync_tasks::{DslSyncContext, ZAP_METADATA, features};
 use weir_format::dsl::pool as names;
+use weir_format::features::Feature;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
 use weir_machine::lock::MutexGuard;
@@ -40,9 +41,9 @@ use weir_pool::top_zap::UNFLUSHED_TXGS;
 /// Maximum block size of the array of space maps, in bytes.
 const MAX_ARRAY_BLOCK_BYTES: u64 = 128 << 10;
 /// The feature for histograms in space map headers.
-const HISTOGRAM: &str = "spacemap_histogram";
+const HISTOGRAM: &Feature = Feature::SPACEMAP_HISTOGRAM;
 /// The feature for two-word space map entries.
-const SPACEMAP_V2: &str = "spacemap_v2";
+const SPACEMAP_V2: &Feature = Feature::SPACEMAP_V2;
 
 /// The maps of one top-level vdev.
 #[derive(Clone, Debug)]
@@ -195,7 +196,7 @@ impl SpaceMaps {
     ) -> Result<(), PoolError> {
         self.touched.clear();
         self.current = None;
-        if !change.is_enabled(FEATURE).await? || !change.is_active(SPACEMAP_V2).await? {
+        if !features::is_enabled(change, FEATURE).await? || !features::is_active(change, SPACEMAP_V2).await? {
             return Ok(());
         }
         let txg = change.txg();
@@ -236,7 +237,7 @@ impl SpaceMaps {
         let DslSyncContext { rq, mos, tx, .. } = &*change;
         let zap = zap::create(rq, mos, tx, &NewZap::new(ZAP_METADATA)).await?;
         zap::put_word(rq, mos, tx, ObjectId(names::DIRECTORY_OBJECT), names::LOG_SPACEMAP, zap.0).await?;
-        change.count_feature(FEATURE, 1).await?;
+        features::count_feature(change, FEATURE, 1).await?;
         self.log().log.zap = Some(zap);
         Ok(zap)
     }
@@ -296,7 +297,7 @@ impl SpaceMaps {
         segments: &[SpaceSegment],
         missing: &[SpaceChange],
     ) -> Result<(), PoolError> {
-        let two_words = change.is_active(SPACEMAP_V2).await?;
+        let two_words = features::is_active(change, SPACEMAP_V2).await?;
         let map = self.ensure(change, id).await?;
         let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
         let style = Style { shift: maps.ashift, two_words, pass: 1 };
@@ -390,7 +391,8 @@ impl SpaceMaps {
                 self.write_map(change, blocks, id, &segments, &[]).await?;
                 continue;
             }
-            let style = Style { shift: maps.ashift, two_words: change.is_active(SPACEMAP_V2).await?, pass: 1 };
+            let style =
+                Style { shift: maps.ashift, two_words: features::is_active(change, SPACEMAP_V2).await?, pass: 1 };
             let histogram = maps.histogram(blocks, id, change.txg());
             let map = self.ensure(change, id).await?;
             space_map::append(change.rq, &change.mos, change.tx, map, style, &segments, Some(&histogram)).await?;
@@ -419,10 +421,10 @@ impl SpaceMaps {
 ///
 /// If the histogram feature is enabled, the map has a histogram and the feature's reference count increases.
 pub(crate) async fn create_map(change: &mut DslSyncContext<'_>, block_bytes: u32) -> Result<ObjectId, PoolError> {
-    let with_histogram = change.is_enabled(HISTOGRAM).await?;
+    let with_histogram = features::is_enabled(change, HISTOGRAM).await?;
     let map = space_map::create(change.rq, &change.mos, change.tx, block_bytes, with_histogram).await?;
     if with_histogram {
-        change.count_feature(HISTOGRAM, 1).await?;
+        features::count_feature(change, HISTOGRAM, 1).await?;
     }
     Ok(map)
 }
@@ -431,8 +433,8 @@ pub(crate) async fn create_map(change: &mut DslSyncContext<'_>, block_bytes: u32
 async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<(), PoolError> {
     let header = space_map::header(change.rq, &change.mos, map).await?;
     change.mos.frees().remove(change.rq, change.tx, map).await?;
-    if header.histogram.is_some() && change.is_enabled(HISTOGRAM).await? {
-        change.count_feature(HISTOGRAM, -1).await?;
+    if header.histogram.is_some() && features::is_enabled(change, HISTOGRAM).await? {
+        features::count_feature(change, HISTOGRAM, -1).await?;
     }
     Ok(())
 }

@@ -14,10 +14,10 @@
 //! Source: OpenZFS `module/zfs/vdev.c` (`vdev_deadman`), `module/zfs/spa_misc.c` (`spa_deadman`), `module/zfs/zio.c`
 //! (`zio_suspend`); the `faulted` state with its `aux_state`: `module/zfs/vdev_label.c` (`vdev_config_generate`).
 
-use super::Engine;
 use super::config::visit;
 use super::events::{ErrorReport, PoolEvent};
 use super::syncing::TxgSync;
+use super::{Devices, Engine};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -54,49 +54,49 @@ struct Supervisor {
     is_violated: bool,
 }
 
-impl Engine {
-    /// Starts to supervise the pool's devices: see the [module](self). `on_panic` ends the process.
-    ///
-    /// # Errors
-    /// Errors of reading the property `failmode`.
-    pub async fn supervise(self: &Arc<Self>, deadlines: Deadlines, on_panic: OnPanic) -> Result<(), PoolError> {
-        self.is_supervised.store(true, std::sync::atomic::Ordering::Release);
-        self.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.apply_fail_mode())).await?;
-        let interval = (deadlines.slow.min(deadlines.hang) / 4).min(INTERVAL);
-        let clock = self.machine.clock.clone();
-        let mut supervisor = Supervisor {
-            engine: Arc::downgrade(self),
-            deadlines,
-            on_panic,
-            hanging: BTreeSet::new(),
-            is_suspended: false,
-            is_violated: false,
-        };
-        drop(self.machine.tasks.spawn(async move {
-            loop {
-                clock.sleep(interval).await;
-                let Some(engine) = supervisor.engine.upgrade().filter(|engine| !engine.events.is_ended()) else {
-                    return;
-                };
-                supervisor.check(&engine);
-            }
-        }));
-        Ok(())
-    }
+/// Starts to supervise the pool's devices: see the [module](self). `on_panic` ends the process.
+///
+/// # Errors
+/// Errors of reading the property `failmode`.
+pub async fn supervise(engine: &Arc<Engine>, deadlines: Deadlines, on_panic: OnPanic) -> Result<(), PoolError> {
+    engine.is_supervised.store(true, std::sync::atomic::Ordering::Release);
+    engine.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.apply_fail_mode())).await?;
+    let interval = (deadlines.slow.min(deadlines.hang) / 4).min(INTERVAL);
+    let clock = engine.machine.clock.clone();
+    let mut supervisor = Supervisor {
+        engine: Arc::downgrade(engine),
+        deadlines,
+        on_panic,
+        hanging: BTreeSet::new(),
+        is_suspended: false,
+        is_violated: false,
+    };
+    drop(engine.machine.tasks.spawn(async move {
+        loop {
+            clock.sleep(interval).await;
+            let Some(engine) = supervisor.engine.upgrade().filter(|engine| !engine.events.is_ended()) else {
+                return;
+            };
+            supervisor.check(&engine);
+        }
+    }));
+    Ok(())
+}
 
+impl Devices<'_> {
     /// Why the pool's writes are suspended, or why they wait for a device; `None` if neither.
     pub fn suspended_because(&self) -> Option<Arc<str>> {
-        let waits = self.waits_for.lock().clone();
+        let waits = self.engine.waits_for.lock().clone();
         let violation = invariant::violation().map(|what| format!("internal error: {what}").into());
-        violation.or(self.suspension().reason()).or(self.txgs().failure()).or(waits)
+        violation.or(self.suspension().reason()).or(self.engine.txgs().failure()).or(waits)
     }
 
     fn suspension(&self) -> &Suspension {
-        self.cache.blocks().tree().suspension()
+        self.engine.cache.blocks().tree().suspension()
     }
 
     fn set_waits_for(&self, why: Option<String>) {
-        *self.waits_for.lock() = why.map(Into::into);
+        *self.engine.waits_for.lock() = why.map(Into::into);
     }
 
     /// Clears the error counters of a leaf, or of all, puts those that were taken out of service back, and resumes the
@@ -106,7 +106,7 @@ impl Engine {
     /// [`PoolError::Refused`] if a device still has operations in progress from before it was taken out of service, or if
     /// the pool cannot be resumed in this process.
     pub async fn clear(&self, leaf: Option<u64>) -> Result<(), PoolError> {
-        let tree = self.cache.blocks().tree().clone();
+        let tree = self.engine.cache.blocks().tree().clone();
         let chosen: Vec<_> =
             tree.health().into_iter().filter(|health| leaf.is_none_or(|guid| guid == health.guid)).collect();
         for health in &chosen {
@@ -132,26 +132,26 @@ impl Engine {
                 what: format!("internal error ({what}): stop this process and import the pool again"),
             });
         }
-        if let Some(why) = self.txgs().failure() {
+        if let Some(why) = self.engine.txgs().failure() {
             return Err(PoolError::Refused {
                 what: format!("a transaction group failed ({why}): export or stop the pool, and import it again"),
             });
         }
         if self.suspension().resume() {
-            tracing::info!("pool '{}' is resumed", self.name());
+            tracing::info!("pool '{}' is resumed", self.engine.name());
         }
         let faulted: Vec<u64> = chosen.into_iter().filter(|health| health.faulted).map(|health| health.guid).collect();
         if !faulted.is_empty() {
             self.set_faulted(faulted, false).await?;
         }
-        self.events.post(PoolEvent::VdevClear, |_| {});
+        self.engine.events.post(PoolEvent::VdevClear, |_| {});
         Ok(())
     }
 
     /// Ends the waits of a pool that is being closed: for `zpool clear`, and for devices that hang. Their writes fail.
     pub(crate) fn give_up_waiting(&self) {
-        let tree = self.cache.blocks().tree();
-        let waits = self.waits_for.lock().is_some();
+        let tree = self.engine.cache.blocks().tree();
+        let waits = self.engine.waits_for.lock().is_some();
         if !waits && self.suspension().reason().is_none() {
             return;
         }
@@ -167,18 +167,19 @@ impl Engine {
 
     /// Records in the configuration and the labels whether leaves are faulted.
     async fn set_faulted(&self, leaves: Vec<u64>, faulted: bool) -> Result<(), PoolError> {
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                visit(&mut syncing.core.config.root, &mut |vdev| {
-                    if vdev.get_u64("guid").is_some_and(|guid| leaves.contains(&guid)) {
-                        mark(vdev, faulted);
-                    }
-                });
-                syncing.core.config_dirty = true;
-                Ok(())
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    visit(&mut syncing.core.config.root, &mut |vdev| {
+                        if vdev.get_u64("guid").is_some_and(|guid| leaves.contains(&guid)) {
+                            mark(vdev, faulted);
+                        }
+                    });
+                    syncing.core.config_dirty = true;
+                    Ok(())
+                })
             })
-        })
-        .await
+            .await
     }
 }
 
@@ -194,6 +195,9 @@ fn mark(vdev: &mut NvList, faulted: bool) {
     debug_assert_eq!(vdev.get_u64(FAULTED) == Some(1), faulted);
 }
 
+/// Bytes of writes that a pool keeps, over all its devices, until a flush covers them.
+const KEPT_BYTES: u64 = 128 << 20;
+
 impl TxgSync<'_> {
     /// Applies the pool property `failmode`, if the engine is supervised.
     pub(crate) async fn apply_fail_mode(&mut self) -> Result<(), PoolError> {
@@ -206,7 +210,10 @@ impl TxgSync<'_> {
             Some(properties) => zap::lookup_word(rq, mos, ObjectId(properties), "failmode").await?,
             None => None,
         };
-        self.engine.suspension().set_mode(FailMode::of_property(value.unwrap_or(0)));
+        let mode = FailMode::of_property(value.unwrap_or(0));
+        let tree = self.engine.cache.blocks().tree();
+        tree.suspension().set_mode(mode);
+        tree.keep_unstable(if mode == FailMode::Panic { 0 } else { KEPT_BYTES });
         Ok(())
     }
 }
@@ -224,12 +231,12 @@ impl Supervisor {
             self.on_hang(engine, leaf);
         }
         let waits = hanging.iter().find(|leaf| self.hanging.contains(&leaf.guid));
-        engine.set_waits_for(waits.map(|leaf| Hang(leaf).to_string()));
+        engine.devices().set_waits_for(waits.map(|leaf| Hang(leaf).to_string()));
         self.report_suspension(engine);
     }
 
     fn on_hang(&mut self, engine: &Arc<Engine>, leaf: &OverdueLeaf) {
-        let mode = engine.suspension().mode();
+        let mode = engine.devices().suspension().mode();
         let is_new = self.hanging.insert(leaf.guid);
         if is_new {
             tracing::error!("pool '{}': {}", engine.name(), Hang(leaf));
@@ -248,7 +255,7 @@ impl Supervisor {
             engine.events.post_state_change(leaf.guid, VDEV_STATE_FAULTED);
             let (engine, guid) = (engine.clone(), leaf.guid);
             drop(engine.machine.tasks.clone().spawn(async move {
-                if let Err(error) = engine.set_faulted(vec![guid], true).await {
+                if let Err(error) = engine.devices().set_faulted(vec![guid], true).await {
                     tracing::warn!(%error, "the state of the device is not in the labels");
                 }
             }));
@@ -256,7 +263,7 @@ impl Supervisor {
     }
 
     fn report_suspension(&mut self, engine: &Engine) {
-        let why = engine.suspension().reason();
+        let why = engine.devices().suspension().reason();
         if let Some(why) = why.as_ref().filter(|_| !self.is_suspended) {
             tracing::error!("pool '{}' is suspended: {why}; 'zpool clear' resumes it", engine.name());
             engine.events.report(ErrorReport::IoFailure, None);
@@ -267,7 +274,7 @@ impl Supervisor {
             engine.events.report(ErrorReport::IoFailure, None);
             self.is_violated = true;
         }
-        let failed = engine.txgs().failure().filter(|_| engine.suspension().mode() == FailMode::Panic);
+        let failed = engine.txgs().failure().filter(|_| engine.devices().suspension().mode() == FailMode::Panic);
         if let Some(why) = failed {
             (self.on_panic)(&why);
         }

@@ -3,17 +3,20 @@
 //! A dataset that clients use (they have its files open or are attached to the volume) is busy and cannot be destroyed or
 //! rolled back. An open dataset without clients is closed first ([`super::closing`]).
 
-use super::Engine;
 use super::closing::{clear_log, close};
 use super::datasets::policy_for;
 use super::keys::{self, Encryption};
 use super::syncing::TxgSync;
+use super::{Engine, closing};
 use std::sync::Arc;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
+use weir_dsl::Scope;
 use weir_dsl::props::Value;
-use weir_dsl::sync_tasks::{DslSyncContext, Kind, NewDataset, Setting, VolumeSpec};
-use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
+use weir_dsl::sync_tasks::{
+    DslSyncContext, Kind, NewDataset, bookmark, branch, create, destroy, destroy_head, history, hold, key, promote,
+    rename, rollback, snapshot,
+};
 use weir_format::ObjsetId;
 use weir_machine::Request;
 use weir_pool::error::PoolError;
@@ -27,7 +30,7 @@ impl Engine {
     /// Creates a file system or volume.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::create`].
+    /// Errors of [`create::create`](weir_dsl::sync_tasks::create::create).
     pub async fn create_dataset(&self, new: NewDataset) -> Result<(), PoolError> {
         self.create_encrypted(new, Encryption::default()).await
     }
@@ -35,14 +38,14 @@ impl Engine {
     /// Creates a file system or volume with the requested encryption.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::create`]; [`super::KeyError`] if it cannot be encrypted as requested.
+    /// Errors of [`create::create`](weir_dsl::sync_tasks::create::create); [`super::KeyError`] if it cannot be encrypted as requested.
     pub async fn create_encrypted(&self, new: NewDataset, encryption: Encryption) -> Result<(), PoolError> {
         let name = new.name.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                syncing.change.check_create(&new).await?;
+                create::check_create(&mut syncing.change, &new).await?;
                 let plan = keys::plan(syncing, &new.name, &encryption).await?;
-                let created = syncing.change.create(&new).await?;
+                let created = create::create(&mut syncing.change, &new).await?;
                 let key = match plan {
                     Some(plan) => Some(keys::encrypt(syncing, created, &plan).await?),
                     None => None,
@@ -63,34 +66,34 @@ impl Engine {
         })
         .await?;
         self.changed.note(&name);
-        self.renew_settings(&Request::internal("create"), Scope::Path(&name)).await
+        self.properties().renew(&Request::internal("create"), Scope::Path(&name)).await
     }
 
     /// Creates a clone of a snapshot.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::clone_snapshot`].
+    /// Errors of [`branch::clone_snapshot`](weir_dsl::sync_tasks::branch::clone_snapshot).
     pub async fn clone_snapshot(&self, origin: String, name: String, properties: Values) -> Result<(), PoolError> {
         let clone = name.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                let created = syncing.change.clone_snapshot(&origin, &name, &properties).await?;
+                let created = branch::clone_snapshot(&mut syncing.change, &origin, &name, &properties).await?;
                 clear_log(syncing, created.dataset, &name).await
             })
         })
         .await?;
         self.changed.note(&clone);
-        self.renew_settings(&Request::internal("clone"), Scope::Path(&clone)).await
+        self.properties().renew(&Request::internal("clone"), Scope::Path(&clone)).await
     }
 
     /// Creates snapshots atomically, all of the same txg.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::snapshot`].
+    /// Errors of [`snapshot::snapshot`](weir_dsl::sync_tasks::snapshot::snapshot).
     pub async fn snapshot(&self, names: Vec<String>, properties: Values) -> Result<(), PoolError> {
         let made = names.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.snapshot(&names, &properties).await.map(drop)?) })
+            Box::pin(async move { Ok(snapshot::snapshot(&mut syncing.change, &names, &properties).await.map(drop)?) })
         })
         .await?;
         made.iter().for_each(|name| self.changed.note(name));
@@ -100,11 +103,11 @@ impl Engine {
     /// Destroys snapshots; with `defer`, those in use are destroyed when their last user is gone.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::destroy_snapshots`].
+    /// Errors of [`destroy::destroy_snapshots`](weir_dsl::sync_tasks::destroy::destroy_snapshots).
     pub async fn destroy_snapshots(&self, names: Vec<String>, defer: bool) -> Result<(), PoolError> {
         let destroyed = names.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.destroy_snapshots(&names, defer).await?) })
+            Box::pin(async move { Ok(destroy::destroy_snapshots(&mut syncing.change, &names, defer).await?) })
         })
         .await?;
         destroyed.iter().for_each(|name| self.changed.note(name));
@@ -114,16 +117,16 @@ impl Engine {
     /// Destroys a file system or volume that has neither snapshots nor children.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::destroy`]; busy while clients use it.
+    /// Errors of [`destroy_head::destroy`](weir_dsl::sync_tasks::destroy_head::destroy); busy while clients use it.
     pub async fn destroy_dataset(&self, name: String) -> Result<(), PoolError> {
-        let closing = self.closing(&name).await?;
+        let closing = closing::begin(self, &name).await?;
         let destroyed = name.clone();
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                syncing.change.check_destroy(&name).await?;
+                destroy_head::check_destroy(&mut syncing.change, &name).await?;
                 let dataset = close(syncing, &name).await?;
-                let is_clone = syncing.change.is_clone(dataset.dir).await?;
-                syncing.change.destroy(&name).await?;
+                let is_clone = key::is_clone(&mut syncing.change, dataset.dir).await?;
+                destroy_head::destroy(&mut syncing.change, &name).await?;
                 tracing::debug!("object set {} destroyed", dataset.id);
                 drop_orphaned_keys(syncing).await.map(|()| is_clone)
             })
@@ -139,31 +142,31 @@ impl Engine {
     /// Rolls a dataset back to its last snapshot, which must be `to` if that is given.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::rollback`]; busy while clients use it.
+    /// Errors of [`rollback::rollback`](weir_dsl::sync_tasks::rollback::rollback); busy while clients use it.
     pub async fn rollback(&self, name: String, to: Option<String>) -> Result<(), PoolError> {
-        let closing = self.closing(&name).await?;
+        let closing = closing::begin(self, &name).await?;
         let rolled_back = name.clone();
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                syncing.change.check_rollback(&name, to.as_deref()).await?;
+                rollback::check_rollback(&mut syncing.change, &name, to.as_deref()).await?;
                 let id = close(syncing, &name).await?.id;
-                syncing.change.rollback(&name, to.as_deref()).await?;
+                rollback::rollback(&mut syncing.change, &name, to.as_deref()).await?;
                 clear_log(syncing, id, &name).await
             })
         });
         closing.end(done.await)?;
         self.changed.note(&rolled_back);
-        self.renew_settings(&Request::internal("rollback"), Scope::Path(&rolled_back)).await
+        self.properties().renew(&Request::internal("rollback"), Scope::Path(&rolled_back)).await
     }
 
     /// Promotes a clone, so that its origin depends on it.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::promote`].
+    /// Errors of [`promote::promote`](weir_dsl::sync_tasks::promote::promote).
     pub async fn promote(&self, name: String) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                syncing.change.promote(&name).await?;
+                promote::promote(&mut syncing.change, &name).await?;
                 drop_orphaned_keys(syncing).await
             })
         })
@@ -176,28 +179,28 @@ impl Engine {
     /// Renames a file system or volume.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::rename`].
+    /// Errors of [`rename::rename`](weir_dsl::sync_tasks::rename::rename).
     pub async fn rename(&self, from: String, to: String) -> Result<(), PoolError> {
         let before = from.clone();
         let renamed = to.clone();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.rename(&from, &to).await?) })
+            Box::pin(async move { Ok(rename::rename(&mut syncing.change, &from, &to).await?) })
         })
         .await?;
         self.changed.note(&before);
         self.changed.note(&renamed);
         // The dataset and its descendants inherit from new ancestors now.
-        self.renew_settings(&Request::internal("rename"), Scope::Subtree(&renamed)).await
+        self.properties().renew(&Request::internal("rename"), Scope::Subtree(&renamed)).await
     }
 
     /// Renames snapshots atomically: pairs of a snapshot and its new name after the `@`.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::rename_snapshots`].
+    /// Errors of [`rename::rename_snapshots`](weir_dsl::sync_tasks::rename::rename_snapshots).
     pub async fn rename_snapshots(&self, names: Pairs) -> Result<(), PoolError> {
         let renamed: Vec<String> = names.iter().map(|(snapshot, _)| snapshot.clone()).collect();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.rename_snapshots(&names).await?) })
+            Box::pin(async move { Ok(rename::rename_snapshots(&mut syncing.change, &names).await?) })
         })
         .await?;
         renamed.iter().for_each(|name| self.changed.note(name));
@@ -207,10 +210,10 @@ impl Engine {
     /// Holds snapshots: pairs of snapshot and tag.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::hold`].
+    /// Errors of [`hold::hold`](weir_dsl::sync_tasks::hold::hold).
     pub async fn hold(&self, holds: Pairs) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.hold(&holds, false).await?) })
+            Box::pin(async move { Ok(hold::hold(&mut syncing.change, &holds, false).await?) })
         })
         .await
     }
@@ -218,11 +221,11 @@ impl Engine {
     /// Releases snapshots: pairs of snapshot and tag.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::release`].
+    /// Errors of [`hold::release`](weir_dsl::sync_tasks::hold::release).
     pub async fn release(&self, holds: Pairs) -> Result<(), PoolError> {
         let released: Vec<String> = holds.iter().map(|(snapshot, _)| snapshot.clone()).collect();
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.release(&holds).await?) })
+            Box::pin(async move { Ok(hold::release(&mut syncing.change, &holds).await?) })
         })
         .await?;
         // The release may have destroyed the snapshot (`zfs destroy -d`).
@@ -233,10 +236,10 @@ impl Engine {
     /// Creates bookmarks: pairs of a bookmark and its source snapshot or bookmark.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::bookmark`].
+    /// Errors of [`bookmark::bookmark`](weir_dsl::sync_tasks::bookmark::bookmark).
     pub async fn bookmark(&self, bookmarks: Pairs) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.bookmark(&bookmarks).await?) })
+            Box::pin(async move { Ok(bookmark::bookmark(&mut syncing.change, &bookmarks).await?) })
         })
         .await
     }
@@ -244,60 +247,12 @@ impl Engine {
     /// Destroys bookmarks.
     ///
     /// # Errors
-    /// Errors of [`DslSyncContext::destroy_bookmarks`].
+    /// Errors of [`bookmark::destroy_bookmarks`](weir_dsl::sync_tasks::bookmark::destroy_bookmarks).
     pub async fn destroy_bookmarks(&self, names: Vec<String>) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.destroy_bookmarks(&names).await?) })
+            Box::pin(async move { Ok(bookmark::destroy_bookmarks(&mut syncing.change, &names).await?) })
         })
         .await
-    }
-
-    /// Sets or inherits properties atomically, and applies them to open datasets.
-    ///
-    /// # Errors
-    /// Errors of [`DslSyncContext::set_properties`].
-    pub async fn set_properties(&self, name: String, settings: Vec<(String, Setting)>) -> Result<(), PoolError> {
-        let top = name.clone();
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.set_properties(&name, &settings).await?) })
-        })
-        .await?;
-        self.renew_settings(&Request::internal("set"), Scope::Subtree(&top)).await
-    }
-
-    /// Sets the quota of a user, group or project in a file system, in bytes or objects; 0 removes it.
-    ///
-    /// Without an id, sets the default for principals that have no quota of their own.
-    ///
-    /// # Errors
-    /// [`PoolError::File`] if the file system is read-only; errors of opening it.
-    pub async fn set_quota(
-        &self,
-        name: String,
-        who: QuotaPrincipal,
-        what: QuotaKind,
-        id: Option<u64>,
-        limit: u64,
-    ) -> Result<(), PoolError> {
-        let rq = &Request::internal("set");
-        let files = self.file_system(rq, &name).await?;
-        let failed = |source| PoolError::File { name: name.clone(), source: Box::new(source) };
-        files.quotas().set(rq, who, what, id, limit).await.map_err(failed)?;
-        self.sync().await
-    }
-
-    /// Resizes a volume to `size_bytes`.
-    ///
-    /// # Errors
-    /// Errors of opening the volume; [`DslError`] if the size is invalid.
-    pub async fn set_volume_size(&self, name: String, size_bytes: u64) -> Result<(), PoolError> {
-        let rq = &Request::internal("set");
-        let volume = self.volume(rq, &name).await?;
-        let spec = VolumeSpec { size_bytes, block_bytes: volume.block_bytes() };
-        spec.check(&name).map_err(PoolError::from)?;
-        let failed = |source| PoolError::Volume { name: name.clone(), source: Box::new(source) };
-        volume.resize(rq, size_bytes).await.map_err(failed)?;
-        self.sync().await
     }
 
     /// Appends an administrator's command to the pool's history.
@@ -306,7 +261,7 @@ impl Engine {
     /// Errors of writing the history; [`PoolError::Suspended`].
     pub async fn log_command(&self, line: String, uid: u32) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.log_command(&line, uid).await?) })
+            Box::pin(async move { Ok(history::log_command(&mut syncing.change, &line, uid).await?) })
         })
         .await
     }

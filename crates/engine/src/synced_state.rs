@@ -12,7 +12,7 @@
 //! All readers of one txg share one [`SyncedState`]. The engine forgets it when the next txg has synced, so that an idle
 //! engine delays no reuse of space.
 
-use super::Engine;
+use super::Synced;
 use futures_util::lock::Mutex as AsyncMutex;
 use std::sync::Arc;
 use weir_blocks::ReadHold;
@@ -66,23 +66,23 @@ impl SyncedState {
     }
 }
 
-impl Engine {
+impl Synced<'_> {
     /// The pool as of the last synced txg.
     ///
     /// # Errors
     /// Errors of reading the MOS.
-    pub async fn synced_state(&self, rq: &Request) -> Result<Arc<SyncedState>, PoolError> {
-        let mut known = self.synced_states.0.lock().await;
-        let hold = self.cache.blocks().hold();
-        let uberblock = self.shown().uberblock;
+    pub async fn state(&self, rq: &Request) -> Result<Arc<SyncedState>, PoolError> {
+        let mut known = self.engine.synced_states.0.lock().await;
+        let hold = self.engine.cache.blocks().hold();
+        let uberblock = self.engine.shown().uberblock;
         if let Some(state) = known.as_ref().filter(|state| state.uberblock.txg == uberblock.txg) {
             return Ok(state.clone());
         }
-        let mos = ObjectSet::open(rq, self.cache.clone(), uberblock.root, Opening::default()).await?;
+        let mos = ObjectSet::open(rq, self.engine.cache.clone(), uberblock.root, Opening::default()).await?;
         let dsl = AsyncMutex::default();
-        let state = Arc::new(SyncedState { uberblock, mos, pool_name: self.name(), dsl, _hold: hold });
+        let state = Arc::new(SyncedState { uberblock, mos, pool_name: self.engine.name(), dsl, _hold: hold });
         // If a later txg has synced meanwhile, the state is of no use to the next reader.
-        *known = (self.shown().uberblock.txg == state.uberblock.txg).then(|| state.clone());
+        *known = (self.engine.shown().uberblock.txg == state.uberblock.txg).then(|| state.clone());
         Ok(state)
     }
 }

@@ -24,12 +24,16 @@ use super::space::SpaceMaps;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
+use weir_blocks::vdev::Tree;
 use weir_blocks::{BlockError, SpaceChange};
 use weir_dmu::mos_plan::{MosDelta, MosPlan, MosRoot};
 use weir_dmu::txg::Tx;
 use weir_dmu::{ErrorLocation, ObjectError, ObjectSet};
 use weir_dsl::sync_tasks::space::Delta;
-use weir_dsl::sync_tasks::{DslSyncContext, Limits, PoolContext, SyncedSet};
+use weir_dsl::sync_tasks::{
+    DslSyncContext, Limits, PoolContext, SyncedSet, features, limits, pool_dirs, synced, trees,
+};
+use weir_format::features::Feature;
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
 use weir_machine::{Priority, Request};
@@ -86,6 +90,8 @@ pub struct SyncerState {
     pub max_frees_per_txg: u64,
     /// Whether the last txg freed such blocks and more remain.
     pub frees_on: bool,
+    /// Destroyed datasets that are being freed.
+    pub freeing: super::Freeing,
     /// Error that prevents freeing the rest of a destroyed dataset.
     pub stuck: Option<ObjectError>,
     /// Reason to fail the txg that is being synced.
@@ -208,8 +214,11 @@ impl TxgSync<'_> {
                 let set = open.set.id();
                 let has_blocks = !log.header.log.is_hole();
                 open.set.syncing().set_zil_header(log.header);
-                if has_blocks && open.set.kind() == ObjsetKind::Zfs && self.change.is_enabled("zilsaxattr").await? {
-                    self.change.activate(ObjectId(set.0), "zilsaxattr").await?;
+                if has_blocks
+                    && open.set.kind() == ObjsetKind::Zfs
+                    && features::is_enabled(&mut self.change, Feature::ZILSAXATTR).await?
+                {
+                    features::activate(&mut self.change, ObjectId(set.0), Feature::ZILSAXATTR).await?;
                 }
             }
             log.frees.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
@@ -230,12 +239,12 @@ impl TxgSync<'_> {
         if let Some(outcome) = set.syncing().sync(self.change.rq, self.txg()).await? {
             let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
             let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
-            self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
+            synced::apply_synced(&mut self.change, ObjectId(set.id().0), &synced).await?;
             self.add_clones(&outcome.cloned).await?;
             outcome.orphans.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
-            let needed = [(outcome.large_dnodes, "large_dnode"), (outcome.long_names, "longname")];
+            let needed = [(outcome.large_dnodes, Feature::LARGE_DNODE), (outcome.long_names, Feature::LONGNAME)];
             for (_, feature) in needed.into_iter().filter(|(needed, _)| *needed) {
-                self.change.activate(ObjectId(set.id().0), feature).await?;
+                features::activate(&mut self.change, ObjectId(set.id().0), feature).await?;
             }
         }
         Ok(())
@@ -267,7 +276,7 @@ impl TxgSync<'_> {
         let mut any = false;
         self.core.frees_on = false;
         while left > 0 {
-            let freed = self.change.free_in_background(left.min(FREES_PER_BATCH)).await?;
+            let freed = trees::free_in_background(&mut self.change, left.min(FREES_PER_BATCH)).await?;
             // The time limit includes updates of dedup tables and the BRT.
             self.free_all().await?;
             left = left.saturating_sub(freed.blocks);
@@ -284,6 +293,10 @@ impl TxgSync<'_> {
             if !freed.more || freed.blocks == 0 || hurry || spent > FREE_TIME_WHEN_IDLE {
                 break;
             }
+        }
+        if any || self.core.freeing.is_in_progress() {
+            let left_bytes = pool_dirs::freeing_bytes(&mut self.change).await?;
+            self.core.freeing.update(left_bytes, clock.now());
         }
         Ok(())
     }
@@ -340,10 +353,10 @@ impl TxgSync<'_> {
         // After an error there are no numbers, so the next txg reads all.
         let (limits, changed) = match self.core.limits.take() {
             Some(mut limits) => {
-                let changed = self.change.refresh(&mut limits).await?;
+                let changed = limits::refresh(&mut self.change, &mut limits).await?;
                 (limits, Some(changed))
             }
-            None => (self.change.limits().await?, None),
+            None => (limits::limits(&mut self.change).await?, None),
         };
         self.engine.gate.set_numbers(&limits, changed.as_ref());
         self.core.limits = Some(limits);
@@ -413,7 +426,7 @@ impl TxgSync<'_> {
         let compressed = now.compressed - accounted.compressed;
         // The uncompressed size of metadata counts as its compressed size (`BP_GET_UCSIZE`).
         let delta = Delta { used: now.used - accounted.used, compressed, uncompressed: compressed };
-        self.change.book_mos(delta).await?;
+        pool_dirs::book_mos(&mut self.change, delta).await?;
         *accounted = now;
         Ok(false)
     }
@@ -436,7 +449,19 @@ impl TxgSync<'_> {
         };
         let place = ErrorLocation { objset: self.engine.mos.id(), ..ErrorLocation::default() };
         let blocks = self.engine.cache.blocks();
-        blocks.flush().await.map_err(|error| ObjectError::Block { place, error })?;
+        loop {
+            match blocks.flush().await {
+                // Only the writes that are kept can be repeated: without them the txg is lost.
+                Err(error)
+                    if error.is_of_devices()
+                        && blocks.tree().can_repeat_unstable()
+                        && blocks.tree().suspension().wait(&error).await =>
+                {
+                    repeat_unstable(blocks.tree()).await;
+                }
+                done => break done.map_err(|error| ObjectError::Block { place, error })?,
+            }
+        }
         if core.ended {
             // Once the labels say that another machine may import the pool, its devices must get no more writes.
             blocks.tree().close(&self.engine.machine.clock).await;
@@ -447,7 +472,9 @@ impl TxgSync<'_> {
         let faults = loop {
             match labels::commit(tree, &core.leaves, config, &uberblock, txg).await {
                 // Writing the same labels again changes nothing that was written.
-                Err(error @ PoolError::Disk { .. }) if tree.suspension().wait(&error).await => {}
+                Err(error @ PoolError::Disk { .. }) if tree.suspension().wait(&error).await => {
+                    repeat_unstable(tree).await;
+                }
                 answer => break answer?,
             }
         };
@@ -480,5 +507,13 @@ impl TxgSync<'_> {
     /// Registers an object set that the current task created; it syncs when the task ends.
     pub fn add_set(&mut self, set: Arc<ObjectSet>) {
         self.made.push(self.engine.sets.insert(set));
+    }
+}
+
+/// Writes again what failed flushes covered, after the pool was resumed.
+async fn repeat_unstable(tree: &Tree) {
+    tracing::info!("writes again what no flush has made stable");
+    for error in tree.repeat_unstable().await {
+        tracing::warn!(%error, "a device still fails");
     }
 }

@@ -3,20 +3,20 @@
 //! Only free space without deferred frees is trimmed. A range cannot be allocated while it is being trimmed
 //! ([`weir_blocks::Blocks::trim`]).
 
-use super::Engine;
+use super::Devices;
 use super::events::PoolEvent;
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 
-impl Engine {
+impl Devices<'_> {
     /// Trims all free space; returns the number of bytes trimmed, over all devices.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the pool is not open for writing.
     pub async fn trim(&self) -> Result<u64, PoolError> {
         // Pending allocations and frees have synced afterwards.
-        self.sync().await?;
-        let blocks = self.cache.blocks();
+        self.engine.sync().await?;
+        let blocks = self.engine.cache.blocks();
         let mut bytes = 0;
         for vdev in 0..blocks.tree().len() as u32 {
             let size = blocks.vdev_space(vdev).size_bytes;
@@ -30,10 +30,10 @@ impl Engine {
 
     /// Posts a trim event for each leaf of a top-level vdev.
     fn post_trim(&self, vdev: u32, event: PoolEvent) {
-        let config = self.shown().config;
+        let config = self.engine.shown().config;
         let top = config.tops().get(vdev as usize).map(VdevConfig::parse);
         for leaf in top.iter().flatten().flat_map(|top| top.leaves()) {
-            self.events.post_vdev(event, leaf.guid);
+            self.engine.events.post_vdev(event, leaf.guid);
         }
     }
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use weir_blocks::{BlockError, ReadOptions};
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ErrorLocation, ObjectError, ObjectSet, Opening};
+use weir_dsl::sync_tasks::{destroy_head, hold};
 use weir_dsl::{Scope, bpobj};
 use weir_format::Txg;
 use weir_format::dsl::pool as names;
@@ -30,7 +31,7 @@ pub(super) async fn first_txg_after_import(syncing: &mut TxgSync<'_>, without_lo
     syncing.core.config_dirty = true;
     // Claim before any allocation, because the logs' blocks may look free.
     claim_logs(syncing, without_logs).await?;
-    syncing.change.drop_temporary_holds().await?;
+    hold::drop_temporary_holds(&mut syncing.change).await?;
     drop_livelists(syncing).await?;
     free_deferred(syncing).await
 }
@@ -39,7 +40,7 @@ pub(super) async fn first_txg_after_import(syncing: &mut TxgSync<'_>, without_lo
 async fn drop_livelists(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
     let dsl = syncing.engine.live_dsl(syncing.change.rq, Scope::All).await?;
     for dir in dsl.dirs() {
-        syncing.change.drop_livelist(dir.id).await?;
+        destroy_head::drop_livelist(&mut syncing.change, dir.id).await?;
     }
     Ok(())
 }

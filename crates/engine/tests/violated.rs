@@ -22,7 +22,9 @@ fn a_violated_invariant_suspends_the_pool_and_nothing_more_is_written() {
     let changes = || disks.iter().map(|disk| disk.stats().changes()).sum::<u64>();
     let run = async {
         let (engine, files) = world::create(&machine, shape).await.unwrap();
-        engine.supervise(Deadlines::default(), Arc::new(|why| panic!("{why}"))).await.unwrap();
+        weir_engine::supervision::supervise(&engine, Deadlines::default(), Arc::new(|why| panic!("{why}")))
+            .await
+            .unwrap();
         world::make(&files, "before").await;
         engine.sync().await.unwrap();
         let txg = engine.txgs().last_synced();
@@ -34,10 +36,10 @@ fn a_violated_invariant_suspends_the_pool_and_nothing_more_is_written() {
         assert!(synced.contains("internal error (3 of 2 bytes are free)"), "{synced}");
         machine.clock.sleep(std::time::Duration::from_secs(3)).await;
         assert_eq!(changes(), written, "neither the intent log nor a txg was written");
-        assert_eq!(engine.suspended_because().as_deref(), Some("internal error: 3 of 2 bytes are free"));
+        assert_eq!(engine.devices().suspended_because().as_deref(), Some("internal error: 3 of 2 bytes are free"));
         let events = engine.events.after(0).events;
         assert!(events.iter().any(|event| event.class == "ereport.fs.zfs.io_failure"));
-        let refused = engine.clear(None).await.unwrap_err().to_string();
+        let refused = engine.devices().clear(None).await.unwrap_err().to_string();
         assert!(refused.contains("import the pool again"), "{refused}");
         let root = files.root();
         assert!(

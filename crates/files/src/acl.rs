@@ -12,6 +12,7 @@ use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_format::ObjectId;
 use weir_format::acl::{Ace as StoredAce, decode_aces};
+use weir_format::znode::FileFlags;
 use weir_machine::Request;
 
 /// Maximum size of a stored ACL in bytes: OpenZFS allows 1024 entries of at most 48 bytes.
@@ -52,17 +53,26 @@ pub struct Acl {
     pub entries: Vec<Ace>,
     /// The ACL is equivalent to the mode.
     pub trivial: bool,
+    /// Flags of the whole list: [`Acl::AUTO_INHERIT`] and so on.
+    pub flags: u32,
 }
 
-pub(crate) const READ_DATA: u32 = 0x1;
-pub(crate) const WRITE_DATA: u32 = 0x2;
-pub(crate) const APPEND_DATA: u32 = 0x4;
+/// Right to read a file or list a directory.
+pub const READ_DATA: u32 = 0x1;
+/// Right to write a file or add files to a directory.
+pub const WRITE_DATA: u32 = 0x2;
+/// Right to append to a file or add directories to a directory.
+pub const APPEND_DATA: u32 = 0x4;
 pub(crate) const READ_NAMED_ATTRS: u32 = 0x8;
 pub(crate) const WRITE_NAMED_ATTRS: u32 = 0x10;
-pub(crate) const EXECUTE: u32 = 0x20;
+/// Right to execute a file or search a directory.
+pub const EXECUTE: u32 = 0x20;
+pub(crate) const DELETE_CHILD: u32 = 0x40;
 pub(crate) const READ_ATTRIBUTES: u32 = 0x80;
 pub(crate) const WRITE_ATTRIBUTES: u32 = 0x100;
-pub(crate) const READ_ACL: u32 = 0x2_0000;
+pub(crate) const DELETE: u32 = 0x1_0000;
+/// Right to read the ACL.
+pub const READ_ACL: u32 = 0x2_0000;
 pub(crate) const WRITE_ACL: u32 = 0x4_0000;
 pub(crate) const WRITE_OWNER: u32 = 0x8_0000;
 pub(crate) const SYNCHRONIZE: u32 = 0x10_0000;
@@ -70,6 +80,31 @@ pub(crate) const SYNCHRONIZE: u32 = 0x10_0000;
 const IDENTIFIER_GROUP: u16 = 0x40;
 
 impl Acl {
+    /// Maximum number of entries (`MAX_ACL_ENTRIES`).
+    pub const MAX_ENTRIES: usize = 1024;
+    /// Flag: the list follows changes of inherited entries (RFC 5661, 6.4.2.3).
+    pub const AUTO_INHERIT: u32 = 1;
+    /// Flag: entries are not inherited.
+    pub const PROTECTED: u32 = 2;
+    /// Flag: the list was not set explicitly.
+    pub const DEFAULTED: u32 = 4;
+    /// The flags, and those of a file that store them.
+    const FLAG_MAP: [(u32, u64); 3] = [
+        (Acl::AUTO_INHERIT, FileFlags::ACL_AUTO_INHERIT),
+        (Acl::PROTECTED, FileFlags::ACL_PROTECTED),
+        (Acl::DEFAULTED, FileFlags::ACL_DEFAULTED),
+    ];
+
+    /// The list's flags among the flags of a file.
+    fn flags_of(flags: FileFlags) -> u32 {
+        Acl::FLAG_MAP.iter().filter(|(_, stored)| flags.has(*stored)).map(|(flag, _)| flag).sum()
+    }
+
+    /// The list's flags, as flags of a file.
+    pub(crate) fn stored_flags(&self) -> u64 {
+        Acl::FLAG_MAP.iter().filter(|(flag, _)| self.flags & flag != 0).map(|(_, stored)| stored).sum()
+    }
+
     /// The ACL equivalent to a mode: allow entries for owner, group and everyone, preceded by deny entries for rights
     /// that a later entry would grant to an earlier class.
     pub fn from_mode(mode: u32) -> Self {
@@ -94,7 +129,7 @@ impl Acl {
         add(1, IDENTIFIER_GROUP, mask(other & !group), AceWho::OwningGroup);
         add(0, IDENTIFIER_GROUP, mask(group) | always, AceWho::OwningGroup);
         add(0, 0, mask(other) | always, AceWho::Everyone);
-        Acl { entries, trivial: true }
+        Acl { entries, trivial: true, flags: 0 }
     }
 
     pub(crate) async fn load(
@@ -122,10 +157,10 @@ impl Acl {
             }
         };
         if stored.is_empty() {
-            return Ok(Acl::from_mode(metadata.mode as u32));
+            return Ok(Acl { flags: Acl::flags_of(metadata.flags), ..Acl::from_mode(metadata.mode as u32) });
         }
-        let trivial = metadata.flags.has(crate::FileFlags::ACL_TRIVIAL);
-        Ok(Acl { entries: stored.iter().map(Ace::of).collect(), trivial })
+        let trivial = metadata.flags.has(FileFlags::ACL_TRIVIAL);
+        Ok(Acl { entries: stored.iter().map(Ace::of).collect(), trivial, flags: Acl::flags_of(metadata.flags) })
     }
 }
 
@@ -140,6 +175,16 @@ pub(crate) fn decode(
 }
 
 impl Ace {
+    /// Whether the entry permits its rights.
+    pub fn is_allow(&self) -> bool {
+        self.kind == StoredAce::ALLOW
+    }
+
+    /// Whether the entry applies only to files and directories that inherit it.
+    pub fn is_inherit_only(&self) -> bool {
+        self.flags & StoredAce::INHERIT_ONLY != 0
+    }
+
     pub(crate) fn of(stored: &StoredAce) -> Self {
         let who = match stored.flags & StoredAce::WHO_FLAGS {
             f if f & StoredAce::OWNER != 0 => AceWho::Owner,

@@ -20,6 +20,7 @@ pub const TARGETS: &[Target] = &[
     ("file_row", file_row_target),
     ("file_xattrs", file_xattrs_target),
     ("posix_acl", posix_acl_target),
+    ("nfs4_acl_xdr", nfs4_acl_xdr_target),
 ];
 
 const OBJECT: ObjectId = ObjectId(7);
@@ -33,6 +34,12 @@ fn file_acl_target(data: &[u8]) {
     if let Ok(aces) = decode(OBJECT, bytes, endian_of(*first), u64::from(*count), first & 2 != 0) {
         assert!(aces.len() <= usize::from(*count));
         assert_eq!(aces.iter().map(Ace::of).count(), aces.len());
+    }
+}
+
+fn nfs4_acl_xdr_target(data: &[u8]) {
+    if let Ok(acl) = crate::acl_xdr::decode(data) {
+        assert_eq!(crate::acl_xdr::decode(&crate::acl_xdr::encode(&acl)).ok(), Some(acl));
     }
 }
 

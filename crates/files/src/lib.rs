@@ -41,6 +41,7 @@
 //! ```
 
 mod acl;
+pub mod acl_xdr;
 mod attributes;
 mod change;
 mod contents;
@@ -50,6 +51,7 @@ mod error;
 mod file_system;
 pub mod fuzz;
 mod handles;
+pub mod locks;
 mod metadata;
 pub mod permission;
 pub mod tree;
@@ -58,6 +60,11 @@ pub mod writing;
 mod xattr;
 
 pub use acl::{Ace, AceWho, Acl};
+
+/// Rights in the mask of an ACL's entry.
+pub mod masks {
+    pub use crate::acl::{APPEND_DATA, EXECUTE, READ_ACL, READ_DATA, WRITE_DATA};
+}
 pub use attributes::{Attributes, FileKind};
 pub use change::{
     Cred, DirName, FilePosition, New, NewKind, RenameMode, SetAttributes, SetFlags, SetTime, Space, WriteAt, XattrMode,

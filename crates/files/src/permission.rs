@@ -79,11 +79,36 @@ pub fn granted(cred: &Cred, file: &AccessInfo<'_>) -> u32 {
     mode >> shift & 7
 }
 
-fn by_entries(cred: &Cred, entries: &[Ace], uid: u32, gid: u32) -> u32 {
-    let bits = |mask: u32| {
-        let part = |right, bit| if mask & right != 0 { bit } else { 0 };
-        part(acl::READ_DATA, READ) | part(acl::WRITE_DATA, WRITE) | part(acl::EXECUTE, EXECUTE)
+/// Rights of a caller in the terms of NFSv4 ACLs, as a mask of an entry, and those that an entry denies. The owner may
+/// always read and change the ACL and the attributes.
+pub fn granted_mask(cred: &Cred, file: &AccessInfo<'_>) -> (u32, u32) {
+    const OF_OWNER: u32 = acl::READ_ACL | acl::WRITE_ACL | acl::READ_ATTRIBUTES | acl::WRITE_ATTRIBUTES;
+    let (allowed, denied) = match file.acl.filter(|acl| !acl.trivial && file.posix.is_none()) {
+        _ if cred.uid == 0 => (u32::MAX, 0),
+        Some(acl) => masks_by_entries(cred, &acl.entries, file.uid, file.gid),
+        None => {
+            let rights = granted(cred, file);
+            let part = |bit, mask| if rights & bit != 0 { mask } else { 0 };
+            let in_dir = if file.is_dir && rights & EXECUTE != 0 { acl::DELETE_CHILD } else { 0 };
+            let always = acl::READ_NAMED_ATTRS | acl::READ_ATTRIBUTES | acl::READ_ACL | acl::SYNCHRONIZE;
+            let owner = if cred.uid == file.uid { acl::WRITE_NAMED_ATTRS | acl::WRITE_OWNER } else { 0 };
+            let write = acl::WRITE_DATA | acl::APPEND_DATA | in_dir;
+            let by_mode = part(READ, acl::READ_DATA) | part(WRITE, write) | part(EXECUTE, acl::EXECUTE);
+            (by_mode | always | owner, 0)
+        }
     };
+    let of_owner = if cred.uid == file.uid { OF_OWNER } else { 0 };
+    (allowed | of_owner, denied & !of_owner)
+}
+
+fn by_entries(cred: &Cred, entries: &[Ace], uid: u32, gid: u32) -> u32 {
+    let (allowed, _) = masks_by_entries(cred, entries, uid, gid);
+    let part = |right, bit| if allowed & right != 0 { bit } else { 0 };
+    part(acl::READ_DATA, READ) | part(acl::WRITE_DATA, WRITE) | part(acl::EXECUTE, EXECUTE)
+}
+
+/// The rights that entries allow and deny: for each right, the first entry that mentions it decides.
+fn masks_by_entries(cred: &Cred, entries: &[Ace], uid: u32, gid: u32) -> (u32, u32) {
     let mut allowed = 0;
     let mut denied = 0;
     for ace in entries.iter().filter(|ace| ace.flags & StoredAce::INHERIT_ONLY == 0) {
@@ -95,12 +120,13 @@ fn by_entries(cred: &Cred, entries: &[Ace], uid: u32, gid: u32) -> u32 {
             AceWho::Group(id) => u32::try_from(id).is_ok_and(|gid| cred.in_group(gid)),
         };
         match ace.kind {
-            StoredAce::ALLOW if meant => allowed |= bits(ace.mask) & !denied,
-            StoredAce::DENY if meant => denied |= bits(ace.mask) & !allowed,
+            StoredAce::ALLOW if meant => allowed |= ace.mask & !denied,
+            StoredAce::DENY if meant => denied |= ace.mask & !allowed,
             _ => {}
         }
     }
-    allowed
+    debug_assert_eq!(allowed & denied, 0, "one entry decides each right");
+    (allowed, denied)
 }
 
 #[cfg(test)]
@@ -150,9 +176,21 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_grants_the_rights_of_its_acl() {
+        let masks = |uid, file: AccessInfo<'_>| granted_mask(&caller(uid, &[1]), &file).0;
+        let other = masks(11, file(0o642));
+        assert_eq!(other & (acl::READ_DATA | acl::WRITE_DATA | acl::WRITE_ACL), acl::WRITE_DATA);
+        assert_ne!(other & acl::READ_ACL, 0);
+        assert_ne!(masks(10, file(0)) & acl::WRITE_OWNER, 0);
+        let dir = |mode| AccessInfo { is_dir: true, ..file(mode) };
+        assert_eq!([2, 3].map(|mode| masks(11, dir(mode)) & acl::DELETE_CHILD != 0), [false, true]);
+    }
+
+    #[test]
     fn the_first_matching_ace_decides_a_right() {
         let ace = |kind, flags, mask, who| Ace { kind, flags, mask, who };
         let mut acl = Acl {
+            flags: 0,
             entries: vec![
                 ace(0, 0x8, 0x21, AceWho::Everyone),
                 ace(1, 0, 0x1, AceWho::User(30)),
@@ -167,6 +205,9 @@ mod tests {
             |acl: &Acl, uid, groups: &[u32]| granted(&caller(uid, groups), &AccessInfo { acl: Some(acl), ..file(0) });
         let all = [may(&acl, 30, &[40]), may(&acl, 31, &[40]), may(&acl, 31, &[1]), may(&acl, 10, &[1])];
         assert_eq!(all, [1, 5, 1, 7]);
+        let masks = |uid| granted_mask(&caller(uid, &[40]), &AccessInfo { acl: Some(&acl), ..file(0) });
+        assert_eq!((masks(31), masks(30)), ((0x21, 0), (0x20, 0x1)));
+        assert_eq!(masks(10).0 & (acl::WRITE_ACL | acl::READ_ACL), acl::WRITE_ACL | acl::READ_ACL, "the owner");
         acl.trivial = true;
         assert_eq!(may(&acl, 10, &[1]), 0, "a trivial ACL is equivalent to the mode");
     }

@@ -6,8 +6,10 @@
 //!  │  └─ file                  Node { branch: pool/a,      object: 12 }       which may or may not exist in `pool`
 //!  ├─ dir/                     Node { branch: pool,        object: 7 }
 //!  └─ .zfs/                    Node { branch: pool,        object: CONTROL }  not listed unless `snapdir=visible`
-//!     └─ snapshot/             Node { branch: pool,        object: SNAPSHOTS }
-//!        └─ monday/            Node { branch: pool@monday, object: ROOT }
+//!     ├─ snapshot/             Node { branch: pool,        object: SNAPSHOTS }
+//!     │  └─ monday/            Node { branch: pool@monday, object: ROOT }
+//!     └─ shadow/               Node { branch: pool,        object: SHADOW }     not listed
+//!        └─ @GMT-2026.…/       Node { branch: pool@monday, object: ROOT }
 //! ```
 //!
 //! Every file system is mounted in its parent's root under the last component of its name, whatever its `mountpoint`:
@@ -26,14 +28,17 @@
 
 mod change;
 mod cursor;
+mod locking;
 pub mod memory;
 mod namespace;
+mod shadow;
 mod source;
 mod synthetic_entries;
 
 pub use change::CallHold;
-pub use source::{FileFuture, Files, Opener};
+pub use source::{Created, FileFuture, Files, Opener};
 
+use crate::locks::Locks;
 use crate::{Acl, Attributes, FileError, FileKind, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
@@ -61,9 +66,12 @@ impl Node {
     /// The directory `.zfs/snapshot`.
     pub const SNAPSHOTS: u64 = (1 << 48) - 2;
 
+    /// The directory `.zfs/shadow`: the snapshots by their time.
+    pub const SHADOW: u64 = (1 << 48) - 3;
+
     /// Whether the node is not backed by an object.
     pub fn is_synthetic(self) -> bool {
-        self.object == Node::CONTROL || self.object == Node::SNAPSHOTS
+        matches!(self.object, Node::CONTROL | Node::SNAPSHOTS | Node::SHADOW)
     }
 }
 
@@ -114,6 +122,8 @@ pub struct Tree {
     accounts: Arc<Accounts>,
     /// Callbacks for changes of the exports.
     watchers: Mutex<Vec<Watcher>>,
+    /// Advisory locks on files.
+    locks: Arc<Locks>,
 }
 
 type Watcher = Box<dyn Fn() + Send + Sync>;
@@ -124,7 +134,14 @@ impl Tree {
         let mut namespace = Namespace::default();
         namespace.replace(Extent::All, exports, 0);
         let namespace = RwLock::new(Arc::new(namespace));
-        Tree { opener, namespace, clock: None, accounts: Arc::default(), watchers: Mutex::default() }
+        Tree {
+            opener,
+            namespace,
+            clock: None,
+            accounts: Arc::default(),
+            watchers: Mutex::default(),
+            locks: Arc::default(),
+        }
     }
 
     /// Like [`Tree::new`], with a clock: the modification time of `.zfs/snapshot` is the last creation or destruction
@@ -269,8 +286,10 @@ impl Tree {
         }
         match (node.object, name) {
             (_, b"..") => return self.parent(rq, node).await,
-            (Node::CONTROL | Node::SNAPSHOTS, b".") => return Ok(node),
+            (Node::CONTROL | Node::SNAPSHOTS | Node::SHADOW, b".") => return Ok(node),
             (Node::CONTROL, b"snapshot") => return Ok(at(Node::SNAPSHOTS)),
+            (Node::CONTROL, b"shadow") => return Ok(at(Node::SHADOW)),
+            (Node::SHADOW, name) => return self.shadow(rq, &branch, name).await,
             (Node::SNAPSHOTS, name) => {
                 let index = branch.snapshots.get(name).ok_or(FileError::NotFound)?;
                 return Ok(Node { branch: index, object: Node::ROOT });
@@ -313,7 +332,7 @@ impl Tree {
         let branch = self.branch(node)?;
         match node.object {
             Node::CONTROL => Ok(Node { branch: node.branch, object: Node::ROOT }),
-            Node::SNAPSHOTS => Ok(Node { branch: node.branch, object: Node::CONTROL }),
+            Node::SNAPSHOTS | Node::SHADOW => Ok(Node { branch: node.branch, object: Node::CONTROL }),
             Node::ROOT => Ok(match branch.parent {
                 None => node,
                 Some(parent) if branch.is_snapshot => Node { branch: parent, object: Node::SNAPSHOTS },
@@ -337,7 +356,7 @@ impl Tree {
                 let root = files.attributes(rq, files.root()).await?;
                 let inside = if node.object == Node::CONTROL { 1 } else { branch.snapshots.by_name.len() };
                 let mut found = synthetic(node, Some(&root), inside);
-                if node.object == Node::SNAPSHOTS {
+                if node.object != Node::CONTROL {
                     found.mtime_ns = found.mtime_ns.max(branch.snapshots_changed_ns);
                     found.ctime_ns = found.ctime_ns.max(branch.snapshots_changed_ns);
                 }
@@ -365,7 +384,7 @@ impl Tree {
                     // Check on the first page that the node is a directory.
                     self.require_directory(rq, node).await?;
                 }
-                self.list_synthetic(rq, node, &branch, after, max, &mut out).await?;
+                synthetic_entries::list_synthetic(self, rq, node, &branch, after, max, &mut out).await?;
                 (out.len() < max).then_some(0)
             }
         };

@@ -36,6 +36,8 @@ impl Ace {
     pub const ALLOW: u16 = 0;
     /// Entry type: deny.
     pub const DENY: u16 = 1;
+    /// Entry type: alarm, the last of those without GUIDs.
+    pub const ALARM: u16 = 3;
     /// Flag: files inherit the entry.
     pub const FILE_INHERIT: u16 = 0x1;
     /// Flag: directories inherit the entry.

@@ -6,7 +6,7 @@
 //! may still import the pool read-only.
 
 /// A pool feature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Feature {
     /// The name on disk, for example `org.illumos:lz4_compress`.
     pub guid: &'static str,
@@ -42,67 +42,72 @@ const fn f(guid: &'static str, name: &'static str, flags: u8, about: &'static st
     }
 }
 
-/// All features of OpenZFS in the order of `spa_feature_t`, and others that Weir recognises.
-pub const FEATURES: &[Feature] = &[
-    f("com.delphix:async_destroy", "async_destroy", RO, "file systems are destroyed in the background"),
-    f("com.delphix:empty_bpobj", "empty_bpobj", RO, "snapshots share one empty block list"),
-    f("org.illumos:lz4_compress", "lz4_compress", 0, "LZ4 compression"),
-    f("com.joyent:multi_vdev_crash_dump", "multi_vdev_crash_dump", 0, "crash dumps on pools of several vdevs"),
-    f("com.delphix:spacemap_histogram", "spacemap_histogram", RO, "space maps count free segments by size"),
-    f("com.delphix:enabled_txg", "enabled_txg", RO, "the txg in which each feature was enabled is kept"),
-    f("com.delphix:hole_birth", "hole_birth", MOS, "holes keep the txg in which they were made"),
-    f(
-        "com.delphix:zpool_checkpoint",
-        "zpool_checkpoint",
-        RO,
-        "the pool's state can be kept in a checkpoint to rewind to",
-    ),
-    f("com.delphix:spacemap_v2", "spacemap_v2", RO, "large segments take less space in space maps"),
-    f("com.delphix:extensible_dataset", "extensible_dataset", 0, "datasets carry further attributes"),
-    f("com.delphix:bookmarks", "bookmarks", RO, "bookmarks"),
-    f("com.joyent:filesystem_limits", "filesystem_limits", RO, "limits for file systems and snapshots"),
-    f("com.delphix:embedded_data", "embedded_data", MOS, "small blocks are stored in their pointers"),
-    f("com.delphix:livelist", "livelist", RO, "clones list their own blocks"),
-    f("com.delphix:log_spacemap", "log_spacemap", RO, "changes of all metaslabs go to one log"),
-    f("org.open-zfs:large_blocks", "large_blocks", DS, "blocks beyond 128 KiB"),
-    f("org.zfsonlinux:large_dnode", "large_dnode", DS, "dnodes beyond 512 bytes"),
-    f("org.illumos:sha512", "sha512", DS, "SHA-512/256 checksums"),
-    f("org.illumos:skein", "skein", DS, "Skein checksums"),
-    f("org.illumos:edonr", "edonr", DS, "Edon-R checksums"),
-    f("com.delphix:redaction_bookmarks", "redaction_bookmarks", 0, "bookmarks with redaction lists"),
-    f("com.delphix:redacted_datasets", "redacted_datasets", DS, "datasets received from redacted streams"),
-    f("com.delphix:bookmark_written", "bookmark_written", 0, "space written since a bookmark"),
-    f("com.delphix:device_removal", "device_removal", MOS, "top-level vdevs can be removed"),
-    f("com.delphix:obsolete_counts", "obsolete_counts", RO, "mappings of removed vdevs drop obsolete entries"),
-    f("org.zfsonlinux:userobj_accounting", "userobj_accounting", RO | DS, "objects counted by user and group"),
-    f("com.datto:bookmark_v2", "bookmark_v2", 0, "larger bookmarks"),
-    f("com.datto:encryption", "encryption", DS, "encrypted datasets"),
-    f("org.zfsonlinux:project_quota", "project_quota", RO | DS, "space and objects counted by project"),
-    f("org.zfsonlinux:allocation_classes", "allocation_classes", RO, "special and dedup vdevs"),
-    f("com.datto:resilver_defer", "resilver_defer", RO, "a new resilver waits for the running one"),
-    f("org.openzfs:device_rebuild", "device_rebuild", RO, "sequential rebuild of mirrors and dRAID"),
-    f("org.freebsd:zstd_compress", "zstd_compress", DS, "Zstandard compression"),
-    f("org.openzfs:draid", "draid", MOS, "distributed spares (dRAID)"),
-    f(
-        "com.seagate:draid_failure_domains",
-        "draid_failure_domains",
-        MOS | UNREAD,
-        "failure domains in dRAID: an arrangement of disks that Weir does not support",
-    ),
-    f("org.openzfs:zilsaxattr", "zilsaxattr", RO | DS, "the intent log carries SA-based extended attributes"),
-    f("com.delphix:head_errlog", "head_errlog", 0, "the error log is kept by dataset"),
-    f("org.openzfs:blake3", "blake3", DS, "BLAKE3 checksums"),
-    f("com.fudosecurity:block_cloning", "block_cloning", RO, "files share blocks through the reference table"),
-    f("com.truenas:block_cloning_endian", "block_cloning_endian", RO, "the reference table has a fixed byte order"),
-    f("com.klarasystems:vdev_zaps_v2", "vdev_zaps_v2", MOS, "the root vdev has properties"),
-    f("com.delphix:redaction_list_spill", "redaction_list_spill", 0, "redaction lists of many snapshots"),
-    f("org.openzfs:raidz_expansion", "raidz_expansion", MOS, "RAID-Z vdevs can grow by a disk"),
-    f("com.klarasystems:fast_dedup", "fast_dedup", RO, "dedup tables with a log and flat entries"),
-    f("org.zfsonlinux:longname", "longname", DS, "file names up to 1023 bytes"),
-    f("com.klarasystems:large_microzap", "large_microzap", RO | DS, "micro ZAPs beyond 128 KiB"),
-    f("com.klarasystems:dynamic_gang_header", "dynamic_gang_header", MOS, "gang headers as large as a sector"),
-    f("com.truenas:physical_rewrite", "physical_rewrite", RO | DS, "rewritten blocks keep their logical birth"),
-];
+macro_rules! features {
+    ($($id:ident = $domain:literal $name:literal, $flags:expr, $about:literal;)+) => {
+        impl Feature {
+            $(
+                #[doc = concat!("`", $name, "`: ", $about, ".")]
+                pub const $id: &'static Feature = &f(concat!($domain, ":", $name), $name, $flags, $about);
+            )+
+        }
+
+        /// All features of OpenZFS in the order of `spa_feature_t`, and others that Weir recognises.
+        pub const FEATURES: &[Feature] = &[$(*Feature::$id),+];
+    };
+}
+
+features! {
+    ASYNC_DESTROY = "com.delphix" "async_destroy", RO, "file systems are destroyed in the background";
+    EMPTY_BPOBJ = "com.delphix" "empty_bpobj", RO, "snapshots share one empty block list";
+    LZ4_COMPRESS = "org.illumos" "lz4_compress", 0, "LZ4 compression";
+    MULTI_VDEV_CRASH_DUMP = "com.joyent" "multi_vdev_crash_dump", 0, "crash dumps on pools of several vdevs";
+    SPACEMAP_HISTOGRAM = "com.delphix" "spacemap_histogram", RO, "space maps count free segments by size";
+    ENABLED_TXG = "com.delphix" "enabled_txg", RO, "the txg in which each feature was enabled is kept";
+    HOLE_BIRTH = "com.delphix" "hole_birth", MOS, "holes keep the txg in which they were made";
+    ZPOOL_CHECKPOINT = "com.delphix" "zpool_checkpoint", RO,
+        "the pool's state can be kept in a checkpoint to rewind to";
+    SPACEMAP_V2 = "com.delphix" "spacemap_v2", RO, "large segments take less space in space maps";
+    EXTENSIBLE_DATASET = "com.delphix" "extensible_dataset", 0, "datasets carry further attributes";
+    BOOKMARKS = "com.delphix" "bookmarks", RO, "bookmarks";
+    FILESYSTEM_LIMITS = "com.joyent" "filesystem_limits", RO, "limits for file systems and snapshots";
+    EMBEDDED_DATA = "com.delphix" "embedded_data", MOS, "small blocks are stored in their pointers";
+    LIVELIST = "com.delphix" "livelist", RO, "clones list their own blocks";
+    LOG_SPACEMAP = "com.delphix" "log_spacemap", RO, "changes of all metaslabs go to one log";
+    LARGE_BLOCKS = "org.open-zfs" "large_blocks", DS, "blocks beyond 128 KiB";
+    LARGE_DNODE = "org.zfsonlinux" "large_dnode", DS, "dnodes beyond 512 bytes";
+    SHA512 = "org.illumos" "sha512", DS, "SHA-512/256 checksums";
+    SKEIN = "org.illumos" "skein", DS, "Skein checksums";
+    EDONR = "org.illumos" "edonr", DS, "Edon-R checksums";
+    REDACTION_BOOKMARKS = "com.delphix" "redaction_bookmarks", 0, "bookmarks with redaction lists";
+    REDACTED_DATASETS = "com.delphix" "redacted_datasets", DS, "datasets received from redacted streams";
+    BOOKMARK_WRITTEN = "com.delphix" "bookmark_written", 0, "space written since a bookmark";
+    DEVICE_REMOVAL = "com.delphix" "device_removal", MOS, "top-level vdevs can be removed";
+    OBSOLETE_COUNTS = "com.delphix" "obsolete_counts", RO, "mappings of removed vdevs drop obsolete entries";
+    USEROBJ_ACCOUNTING = "org.zfsonlinux" "userobj_accounting", RO | DS, "objects counted by user and group";
+    BOOKMARK_V2 = "com.datto" "bookmark_v2", 0, "larger bookmarks";
+    ENCRYPTION = "com.datto" "encryption", DS, "encrypted datasets";
+    PROJECT_QUOTA = "org.zfsonlinux" "project_quota", RO | DS, "space and objects counted by project";
+    ALLOCATION_CLASSES = "org.zfsonlinux" "allocation_classes", RO, "special and dedup vdevs";
+    RESILVER_DEFER = "com.datto" "resilver_defer", RO, "a new resilver waits for the running one";
+    DEVICE_REBUILD = "org.openzfs" "device_rebuild", RO, "sequential rebuild of mirrors and dRAID";
+    ZSTD_COMPRESS = "org.freebsd" "zstd_compress", DS, "Zstandard compression";
+    DRAID = "org.openzfs" "draid", MOS, "distributed spares (dRAID)";
+    DRAID_FAILURE_DOMAINS = "com.seagate" "draid_failure_domains", MOS | UNREAD,
+        "failure domains in dRAID: an arrangement of disks that Weir does not support";
+    ZILSAXATTR = "org.openzfs" "zilsaxattr", RO | DS, "the intent log carries SA-based extended attributes";
+    HEAD_ERRLOG = "com.delphix" "head_errlog", 0, "the error log is kept by dataset";
+    BLAKE3 = "org.openzfs" "blake3", DS, "BLAKE3 checksums";
+    BLOCK_CLONING = "com.fudosecurity" "block_cloning", RO, "files share blocks through the reference table";
+    BLOCK_CLONING_ENDIAN = "com.truenas" "block_cloning_endian", RO, "the reference table has a fixed byte order";
+    VDEV_ZAPS_V2 = "com.klarasystems" "vdev_zaps_v2", MOS, "the root vdev has properties";
+    REDACTION_LIST_SPILL = "com.delphix" "redaction_list_spill", 0, "redaction lists of many snapshots";
+    RAIDZ_EXPANSION = "org.openzfs" "raidz_expansion", MOS, "RAID-Z vdevs can grow by a disk";
+    FAST_DEDUP = "com.klarasystems" "fast_dedup", RO, "dedup tables with a log and flat entries";
+    LONGNAME = "org.zfsonlinux" "longname", DS, "file names up to 1023 bytes";
+    LARGE_MICROZAP = "com.klarasystems" "large_microzap", RO | DS, "micro ZAPs beyond 128 KiB";
+    DYNAMIC_GANG_HEADER = "com.klarasystems" "dynamic_gang_header", MOS, "gang headers as large as a sector";
+    PHYSICAL_REWRITE = "com.truenas" "physical_rewrite", RO | DS, "rewritten blocks keep their logical birth";
+}
 
 /// Looks up a feature by its name on disk.
 pub fn by_guid(guid: &str) -> Option<&'static Feature> {

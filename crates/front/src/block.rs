@@ -8,13 +8,15 @@
 //! the box costs far less than the rest of a request. Every protocol maps [`BlockError`] to its status in one table.
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending, ready};
+use futures_util::{FutureExt, TryFutureExt};
+use smallvec::SmallVec;
 use std::error::Error;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
-use weir_machine::Request;
+use weir_machine::{Accounts, Request};
 
 /// Error of a device operation.
 #[derive(Debug, Error)]
@@ -42,6 +44,9 @@ impl BlockError {
 
 /// Future of a device operation.
 pub type BlockFuture<'a, T> = BoxFuture<'a, Result<T, BlockError>>;
+
+/// Data in pieces, in order.
+pub type Pieces = SmallVec<[Bytes; 4]>;
 
 /// A range of a device that is entirely data or entirely hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +79,10 @@ pub trait BlockDevice: Send + Sync {
     fn is_writable(&self) -> bool;
     /// Reads exactly `len` bytes at `offset`.
     fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: usize) -> BlockFuture<'a, Bytes>;
+    /// Reads exactly `len` bytes at `offset`, in pieces as they are cached: a device that holds them in blocks does not copy.
+    fn read_pieces<'a>(&'a self, rq: &'a Request, offset: u64, len: usize) -> BlockFuture<'a, Pieces> {
+        self.read(rq, offset, len).map_ok(|bytes| Pieces::from_iter([bytes])).boxed()
+    }
     /// The extents of a range, in order and without gaps, at most `max` of them.
     fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u64, max: usize) -> BlockFuture<'a, Vec<Extent>>;
     /// Writes `bytes` at `offset`.
@@ -89,8 +98,32 @@ pub trait BlockDevice: Send + Sync {
             len => self.write_zeroes(rq, blocks.start, len, fua),
         }
     }
+    /// Copies `len` bytes at `from_offset` of a device to `offset` of this one. The default reads and writes them.
+    fn copy_from<'a>(
+        &'a self,
+        rq: &'a Request,
+        from: &'a dyn BlockDevice,
+        from_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> BlockFuture<'a, ()> {
+        async move {
+            let bytes = from.read(rq, from_offset, len as usize).await?;
+            self.write(rq, offset, bytes, false).await
+        }
+        .boxed()
+    }
     /// Makes all completed changes stable.
     fn flush<'a>(&'a self, rq: &'a Request) -> BlockFuture<'a, ()>;
+    /// Waits until the device is withdrawn, because its pool is being closed or it is not shared any more: its clients are
+    /// disconnected then. The default is for devices that exist as long as the process.
+    fn withdrawn(&self) -> BoxFuture<'_, ()> {
+        pending().boxed()
+    }
+    /// Accounts of the device's pool, in which requests are recorded; `None` for a device without accounts of its own.
+    fn accounts(&self) -> Option<Arc<Accounts>> {
+        None
+    }
 }
 
 /// The blocks that lie entirely within a range; the last one of a device may be shorter than the others.
@@ -114,7 +147,13 @@ pub struct BlockExport {
     pub writable: bool,
 }
 
-/// The exported devices.
+/// The devices that are exported to a host; the others do not exist for it.
+pub trait HostBlockExports: Send + Sync {
+    /// Exports that a host sees.
+    fn seen_by(&self, host: IpAddr) -> Arc<dyn BlockExports>;
+}
+
+/// The exported devices, as one host sees them.
 pub trait BlockExports: Send + Sync {
     /// The names of all exports.
     fn names(&self) -> Vec<String>;

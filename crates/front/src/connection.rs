@@ -17,6 +17,30 @@ use weir_machine::{Clock, Nanos};
 /// Maximum number of pieces of one vectored write.
 const MAX_SLICES: usize = 64;
 
+/// Facts about a connection for the log and for tables.
+#[derive(Default)]
+struct Notes {
+    /// Export or protocol that the client uses; empty until its first valid message.
+    used: String,
+    /// Why the server closed the connection, if it did.
+    closed_because: Option<&'static str>,
+}
+
+/// A connection as tables show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientConnection {
+    /// Address and port of the client.
+    pub peer: SocketAddr,
+    /// Export or protocol that the client uses; empty until its first valid message.
+    pub used: String,
+    /// Time since the connection was accepted.
+    pub age: Duration,
+    /// Bytes received from the client.
+    pub received_bytes: u64,
+    /// Bytes sent to the client.
+    pub sent_bytes: u64,
+}
+
 /// Wakers of the tasks that wait for the halves.
 #[derive(Default)]
 struct Waiting {
@@ -35,6 +59,11 @@ struct Shared {
     /// Whether the client does not take bytes that the server has for it.
     is_write_blocked: AtomicBool,
     is_closed: AtomicBool,
+    /// Time at which it was accepted.
+    accepted: Nanos,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+    notes: Mutex<Notes>,
     waiting: Mutex<Waiting>,
 }
 
@@ -82,6 +111,46 @@ impl ConnectionHandle {
         drop(waiting);
         self.set_in_message(was_in_message);
         permit
+    }
+
+    /// Halves over those of this connection, for example encrypted ones: the session uses them in place of the others, which
+    /// they contain.
+    pub fn layer(&self, reader: ReadHalf, writer: WriteHalf) -> (Reader, Writer) {
+        (Reader { half: reader, handle: self.clone() }, Writer { half: writer, handle: self.clone() })
+    }
+
+    /// Records what the client uses, after its first valid message, and logs that it is connected.
+    pub fn uses(&self, protocol: &str, used: impl Into<String>) {
+        let used = used.into();
+        tracing::info!(protocol, peer = %self.peer(), "connected: {used}");
+        self.notes().used = used;
+    }
+
+    /// The connection as tables show it.
+    pub fn shown(&self) -> ClientConnection {
+        let of = |register: &AtomicU64| register.load(Ordering::Relaxed);
+        ClientConnection {
+            peer: self.peer(),
+            used: self.notes().used.clone(),
+            age: self.0.clock.now().since(self.0.accepted),
+            received_bytes: of(&self.0.received_bytes),
+            sent_bytes: of(&self.0.sent_bytes),
+        }
+    }
+
+    /// Why the server closed the connection, if it did.
+    pub(crate) fn closed_because(&self) -> Option<&'static str> {
+        self.notes().closed_because
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.0.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the connection for this reason: see [`ConnectionHandle::close`].
+    pub fn close_because(&self, why: &'static str) {
+        self.notes().closed_because.get_or_insert(why);
+        self.close();
     }
 
     /// Closes the connection: its session gets [`io::ErrorKind::TimedOut`] from both halves.
@@ -151,6 +220,10 @@ impl Connection {
             calls: AtomicUsize::new(0),
             is_write_blocked: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            accepted: clock.now(),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            notes: Mutex::default(),
             waiting: Mutex::default(),
         }));
         let reader = Reader { half: reader, handle: handle.clone() };
@@ -169,7 +242,9 @@ impl AsyncRead for Reader {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let answer = Pin::new(&mut self.half).poll_read(cx, buf);
-        if buf.filled().len() > before {
+        let received = buf.filled().len().saturating_sub(before);
+        if received > 0 {
+            self.handle.0.received_bytes.fetch_add(received as u64, Ordering::Relaxed);
             self.handle.progressed();
         }
         if answer.is_pending() {
@@ -215,6 +290,13 @@ impl Writer {
         Ok(())
     }
 
+    /// Counts the bytes of a write.
+    fn sent(&self, answer: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(bytes)) = answer {
+            self.handle.0.sent_bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
+    }
+
     fn ended<T>(&self, cx: &Context<'_>, answer: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         self.handle.0.is_write_blocked.store(answer.is_pending(), Ordering::Relaxed);
         if answer.is_pending() {
@@ -229,6 +311,7 @@ impl Writer {
 impl AsyncWrite for Writer {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let answer = Pin::new(&mut self.half).poll_write(cx, buf);
+        self.sent(&answer);
         self.ended(cx, answer)
     }
 
@@ -248,6 +331,7 @@ impl AsyncWrite for Writer {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let answer = Pin::new(&mut self.half).poll_write_vectored(cx, bufs);
+        self.sent(&answer);
         self.ended(cx, answer)
     }
 

@@ -8,6 +8,11 @@
 //! [`Caller`], executes, and reports the attributes with the result, also of a failure. So the protocols contain encodings
 //! only, and permissions, stability and overlapping changes are handled in one place for all of them.
 //!
+//! *What is shared.* Each file system has its own rules ([`crate::FileRules`]). An implementation applies those of the file's
+//! file system to every call, so a change of the rules takes effect at the next call, also for files that a client has open:
+//! a file system that is not shared is [`FileError::Stale`], one that is shared with other hosts only is
+//! [`FileError::Denied`]. A lookup does not lead into a file system that is not shared with the caller's host.
+//!
 //! *Stability.* Every change except [`Files::write`] is on stable storage when it is answered.
 //!
 //! *Dispatch* is dynamic: each call returns one boxed future, in which the steps of the implementation run without further
@@ -23,6 +28,8 @@ use weir_machine::Request;
 /// Identity of a file for its lifetime: also after a restart and a rename, and never that of another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId {
+    /// GUID of the pool.
+    pub pool: u64,
     /// The file system or snapshot: its persistent ID, which is never reused.
     pub export: u64,
     /// Number of the file.
@@ -382,15 +389,17 @@ pub type FileFuture<'a, T> = BoxFuture<'a, Result<T, Failure>>;
 /// Future of a change.
 pub type ChangeFuture<'a, T> = BoxFuture<'a, Change<T>>;
 
-/// Files of a pool: one tree of file systems and snapshots. See the module for what all operations have in common.
+/// Files of one or several pools: trees of file systems and snapshots. See the module for what all operations have in
+/// common.
 pub trait Files: Send + Sync {
-    /// Names of all file systems, without snapshots.
-    fn file_systems(&self) -> Vec<String>;
-    /// The directory at a path that begins with the name of the pool, for example `pool/child/.zfs/snapshot/monday`. The
-    /// administrator chose what is exported, so no permissions are checked; `..` is denied.
-    fn open_path<'a>(&'a self, rq: &'a Request, path: &'a [u8]) -> FileFuture<'a, File>;
+    /// Names of the file systems that are shared with the caller's host, without snapshots.
+    fn file_systems(&self, caller: &Caller) -> Vec<String>;
+    /// The directory at a path that begins with the name of a shared file system, for example
+    /// `pool/child/.zfs/snapshot/monday`, or with its mount point. The administrator chose what is shared, so no permissions
+    /// of users are checked; `..` is denied.
+    fn open_path<'a>(&'a self, rq: &'a Request, caller: &'a Caller, path: &'a [u8]) -> FileFuture<'a, File>;
     /// Attributes of a file.
-    fn attributes<'a>(&'a self, rq: &'a Request, file: FileId) -> FileFuture<'a, Attributes>;
+    fn attributes<'a>(&'a self, rq: &'a Request, caller: &'a Caller, file: FileId) -> FileFuture<'a, Attributes>;
     /// Permissions of the caller on a file.
     fn access<'a>(
         &'a self,
@@ -407,7 +416,12 @@ pub trait Files: Send + Sync {
         name: &'a [u8],
     ) -> FileFuture<'a, (File, Attributes)>;
     /// The target of a symbolic link, and the attributes of the link.
-    fn read_link<'a>(&'a self, rq: &'a Request, file: FileId) -> FileFuture<'a, (Bytes, Attributes)>;
+    fn read_link<'a>(
+        &'a self,
+        rq: &'a Request,
+        caller: &'a Caller,
+        file: FileId,
+    ) -> FileFuture<'a, (Bytes, Attributes)>;
     /// Reads at most `len` bytes of a file at `offset`. Needs read or execute permission (clients read the pages of programs
     /// that they execute), or ownership: the client checked when it opened the file, and the mode may have changed since.
     fn read<'a>(
@@ -430,7 +444,7 @@ pub trait Files: Send + Sync {
         with_files: bool,
     ) -> FileFuture<'a, Listing>;
     /// Space of the file system of a file, and the attributes of the file.
-    fn usage<'a>(&'a self, rq: &'a Request, file: FileId) -> FileFuture<'a, (Usage, Attributes)>;
+    fn usage<'a>(&'a self, rq: &'a Request, caller: &'a Caller, file: FileId) -> FileFuture<'a, (Usage, Attributes)>;
     /// Properties of the file system of a file, and the attributes of the file.
     fn file_system<'a>(
         &'a self,

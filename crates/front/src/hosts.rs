@@ -39,10 +39,31 @@ impl Hosts {
         Ok(())
     }
 
+    /// Adds an address or network, given as the first `bits` bits of an address. IPv4-mapped IPv6 addresses are IPv4.
+    pub fn add_network(&mut self, address: IpAddr, bits: u8) {
+        let canonical = address.to_canonical();
+        let is_mapped = address.is_ipv6() && canonical.is_ipv4();
+        self.0.push(match bits.checked_sub(96).filter(|_| is_mapped) {
+            Some(bits) => (canonical, bits),
+            None => (address, bits),
+        });
+    }
+
+    /// Adds the addresses of another set.
+    pub fn extend(&mut self, other: Hosts) {
+        self.0.extend(other.0);
+    }
+
     /// Whether an address is in the set. An IPv4-mapped IPv6 address is treated as IPv4.
     pub fn has(&self, address: IpAddr) -> bool {
+        self.longest_prefix(address).is_some()
+    }
+
+    /// The longest prefix in bits of those in the set that an address has; `None` if it is not in the set.
+    pub fn longest_prefix(&self, address: IpAddr) -> Option<u8> {
         let address = address.to_canonical();
-        self.0.iter().any(|(network, bits)| has_same_prefix(*network, address, *bits))
+        let own = self.0.iter().filter(|(network, bits)| has_same_prefix(*network, address, *bits));
+        own.map(|(_, bits)| *bits).max()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the front ends on the network share: the accept loop, limits in total and per host, deadlines that count bytes,
-//! memory budgets per host, and shutdown; which hosts and users the exports permit ([`ExportRules`]); and the interface to
-//! what is served ([`Files`], [`BlockDevice`]).
+//! memory budgets per host, and shutdown; what datasets share, and which hosts and users may use it ([`shares`],
+//! [`FileRules`]); and the interface to what is served ([`Files`], [`BlockDevice`]).
 //!
 //! ```text
 //!   listener ─► serve ─► limits: full? close the connection that was quiet longest ─► session (NFS, NBD)
@@ -23,14 +23,17 @@ mod budget;
 mod connection;
 pub mod files;
 mod hosts;
+pub mod locks;
 pub mod memory;
 mod rules;
 mod serve;
+pub mod shares;
 
-pub use block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
+pub use block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports, Pieces};
 pub use budget::{HostBudget, HostPermit};
-pub use connection::{CallGuard, Connection, ConnectionHandle, Reader, Writer};
+pub use connection::{CallGuard, ClientConnection, Connection, ConnectionHandle, Reader, Writer};
 pub use files::Files;
 pub use hosts::{Hosts, InvalidHost};
-pub use rules::{Caller, Credentials, ExportRules, IdentityMap, NOBODY, Squash};
+pub use locks::FileLocks;
+pub use rules::{Caller, Credentials, ExportRules, FileRules, Host, IdentityMap, NOBODY, Permission, Squash};
 pub use serve::{FrontEnd, Limits, serve};

@@ -1,10 +1,11 @@
 //! Devices in memory, for tests and fuzzing of the protocols without a pool.
 
-use crate::block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent};
+use crate::block::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::ready;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_machine::Request;
@@ -18,6 +19,7 @@ pub struct MemoryDevice {
     bad_byte: Option<u64>,
     writable: bool,
     max_write_bytes: Option<u64>,
+    id: u64,
     flushed: Mutex<Vec<u8>>,
 }
 
@@ -31,6 +33,11 @@ impl MemoryDevice {
     /// Makes the device writable or read-only.
     pub fn with_writing(self, writable: bool) -> Self {
         MemoryDevice { writable, ..self }
+    }
+
+    /// Sets the identity of the device, which is 0 otherwise.
+    pub fn with_id(self, id: u64) -> Self {
+        MemoryDevice { id, ..self }
     }
 
     /// Makes reads of the byte at this offset fail.
@@ -83,7 +90,7 @@ fn range(offset: u64, len: u64) -> Option<Range<usize>> {
 
 impl BlockDevice for MemoryDevice {
     fn id(&self) -> u64 {
-        0
+        self.id
     }
 
     fn size_bytes(&self) -> u64 {
@@ -141,15 +148,21 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn flush<'a>(&'a self, _: &'a Request) -> BlockFuture<'a, ()> {
-        let bytes = self.locked().clone();
-        *self.stable() = bytes;
+        let bytes = self.locked();
+        self.stable().copy_from_slice(&bytes);
         ready(Ok(())).boxed()
     }
 }
 
 /// Devices in memory by name; the first one is the default export.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct MemoryExports(pub BTreeMap<String, Arc<MemoryDevice>>);
+
+impl HostBlockExports for MemoryExports {
+    fn seen_by(&self, _: IpAddr) -> Arc<dyn BlockExports> {
+        Arc::new(self.clone())
+    }
+}
 
 impl BlockExports for MemoryExports {
     fn names(&self) -> Vec<String> {

@@ -1,7 +1,11 @@
-//! Who calls, and what the exports permit: hosts that may write, and the mapping of users.
+//! Who calls, and what an export permits: hosts that may read and write, and the mapping of users.
 //!
-//! Credentials are trusted as a protocol states them, except for those that are squashed. Permissions on files are checked by
-//! what is served ([`crate::Files`]), with the [`Caller`] that results.
+//! ```text
+//!   call ─▶ Caller: host, stated user ─▶ Files: the file's export ─▶ FileRules::permit(host) ─▶ may write? user after mapping
+//! ```
+//!
+//! Credentials are trusted as a protocol states them, except for those that are mapped. Rules are those of an export, and a
+//! call names a file, so what is served ([`crate::Files`]) applies the rules, before it checks permissions on the file.
 
 use crate::hosts::Hosts;
 use smallvec::SmallVec;
@@ -21,20 +25,32 @@ pub struct Credentials {
     pub groups: SmallVec<[u32; 16]>,
 }
 
-/// A caller of an operation: the user after squashing, and what its host may do.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Caller {
-    /// The user. User 0 bypasses permission checks.
-    pub credentials: Credentials,
-    /// Whether the host may change anything.
-    pub may_write: bool,
+/// Where a call comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Address.
+    pub address: IpAddr,
+    /// Source port.
+    pub port: u16,
 }
 
-impl Caller {
-    /// User ID.
-    pub fn uid(&self) -> u32 {
-        self.credentials.uid
-    }
+/// A caller of an operation, as its protocol states it. What is served finds out by the rules of the file's export who that
+/// is ([`FileRules::permit`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The host.
+    pub host: Host,
+    /// The user; `None` if the client states none.
+    pub credentials: Option<Credentials>,
+}
+
+/// Permission of a host in an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// Whether it may change anything.
+    pub may_write: bool,
+    /// Mapping of its users. User 0 bypasses permission checks.
+    pub identity: IdentityMap,
 }
 
 /// Which callers are mapped to the anonymous user.
@@ -80,7 +96,43 @@ impl IdentityMap {
     }
 }
 
-/// Rules of the exports of a pool.
+/// Ports below this one can be bound by a privileged process alone.
+const UNPRIVILEGED_PORTS: u16 = 1024;
+
+/// The rules of one export: which hosts may read and write, and as whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRules {
+    /// Hosts that may read and write.
+    pub writers: Hosts,
+    /// Hosts that may only read. A host in both sets has the permission of the longer prefix.
+    pub readers: Hosts,
+    /// Hosts whose user 0 is not mapped.
+    pub root: Hosts,
+    /// Mapping of users.
+    pub identity: IdentityMap,
+    /// Whether clients must call from a port below 1024.
+    pub needs_privileged_port: bool,
+}
+
+impl FileRules {
+    /// Permission of a host; `None` if it has no access.
+    pub fn permit(&self, host: Host) -> Option<Permission> {
+        if self.needs_privileged_port && host.port >= UNPRIVILEGED_PORTS {
+            return None;
+        }
+        let may_write = match (self.writers.longest_prefix(host.address), self.readers.longest_prefix(host.address)) {
+            (None, None) => return None,
+            (write, read) => write > read,
+        };
+        let mut identity = self.identity;
+        if identity.squash == Squash::Root && self.root.has(host.address) {
+            identity.squash = Squash::None;
+        }
+        Some(Permission { may_write, identity })
+    }
+}
+
+/// Rules for everything in a pool, whatever the properties say: every host that can connect may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportRules {
     /// Hosts that may write; all others may read.
@@ -100,6 +152,11 @@ impl ExportRules {
     /// Whether a host may change what is exported.
     pub fn may_write(&self, host: IpAddr) -> bool {
         self.writers.has(host)
+    }
+
+    /// Permission of a host.
+    pub fn permit(&self, host: Host) -> Permission {
+        Permission { may_write: self.may_write(host.address), identity: self.identity }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The accept loop, and the loop that closes connections beyond their deadlines.
 
 use crate::budget::HostBudget;
-use crate::connection::{Connection, ConnectionHandle};
+use crate::connection::{ClientConnection, Connection, ConnectionHandle};
 use futures_util::future::{Either, select};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -58,6 +58,8 @@ impl Limits {
 
 /// The connections of a front end.
 pub struct FrontEnd {
+    /// Name of the protocol in the log.
+    protocol: &'static str,
     clock: Clock,
     tasks: Tasks,
     limits: Limits,
@@ -81,8 +83,19 @@ impl Drop for Registration {
 impl FrontEnd {
     /// A front end without connections.
     pub fn new(clock: Clock, tasks: Tasks, limits: Limits, budgets: Vec<Arc<HostBudget>>) -> Arc<Self> {
+        Self::of_protocol("", clock, tasks, limits, budgets)
+    }
+
+    /// A front end without connections, whose log lines name the protocol.
+    pub fn of_protocol(
+        protocol: &'static str,
+        clock: Clock,
+        tasks: Tasks,
+        limits: Limits,
+        budgets: Vec<Arc<HostBudget>>,
+    ) -> Arc<Self> {
         assert!(limits.per_host > 0 && limits.per_host <= limits.connections, "{limits:?}");
-        Arc::new(FrontEnd { clock, tasks, limits, budgets, connections: Mutex::default() })
+        Arc::new(FrontEnd { protocol, clock, tasks, limits, budgets, connections: Mutex::default() })
     }
 
     /// The limits.
@@ -98,6 +111,11 @@ impl FrontEnd {
     /// Whether there are no connections.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The open connections, as tables show them.
+    pub fn shown(&self) -> Vec<ClientConnection> {
+        self.connections().values().map(ConnectionHandle::shown).collect()
     }
 
     /// Locks the table; the lock is held for a pass over it, never across an await.
@@ -125,8 +143,7 @@ impl FrontEnd {
             // One without calls in progress, if there is any; among those, the one that was quiet longest.
             let victim = candidates.max_by_key(|c| (c.calls() == 0, c.quiet(now)));
             if let Some(victim) = victim {
-                tracing::info!(peer = %victim.peer(), "closed: its host has too many connections");
-                victim.close();
+                victim.close_because("its host has too many connections");
             }
         }
         connections.insert(id, new.clone());
@@ -154,10 +171,21 @@ impl FrontEnd {
             } else {
                 continue;
             };
-            tracing::info!(peer = %connection.peer(), "closed: {why}");
-            connection.close();
+            connection.close_because(why);
         }
     }
+}
+
+/// Logs the end of a connection, its reason and the bytes received and sent: one line for a client that never sent a valid
+/// message, the second line for any other.
+fn log_end(protocol: &str, connection: &ConnectionHandle, ended: &io::Result<()>) {
+    let ClientConnection { peer, received_bytes, sent_bytes, .. } = connection.shown();
+    let why = match (connection.closed_because(), ended) {
+        (Some(why), _) => format!("closed by the server, because {why}"),
+        (None, Ok(())) => "closed".to_owned(),
+        (None, Err(error)) => error.to_string(),
+    };
+    tracing::info!(protocol, %peer, "disconnected: {why}; received {received_bytes} bytes, sent {sent_bytes} bytes");
 }
 
 /// The host with the most open connections.
@@ -212,13 +240,12 @@ pub async fn serve<F>(
             }
         };
         next += 1;
-        let peer = connection.handle.peer();
+        let handle = connection.handle.clone();
         let registration = front.register(next, &connection.handle);
         let running = session(connection);
         drop(front.tasks.spawn(async move {
-            if let Err(error) = running.await {
-                tracing::debug!(%peer, %error, "connection ended");
-            }
+            let ended = running.await;
+            log_end(registration.front.protocol, &handle, &ended);
             drop(registration);
         }));
     }

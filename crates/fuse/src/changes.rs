@@ -1,11 +1,15 @@
 //! Operations that modify something.
 
+use crate::access;
 use crate::convert::{self, WriteArgs};
 use crate::inner::{Entry, Inner, report};
 use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
 use weir_files::tree::Node;
-use weir_files::{Attributes, Cred, New, NewKind, RenameMode, SetAttributes, Space, XattrMode};
+use weir_files::{
+    Ace, AceWho, Acl, Attributes, Cred, FileError, New, NewKind, RenameMode, SetAttributes, Space, XattrMode, acl_xdr,
+    masks,
+};
 use weir_files::{DirName, FilePosition};
 use weir_machine::Request;
 
@@ -18,13 +22,26 @@ pub(crate) struct Create<'a> {
     pub(crate) umask: u32,
 }
 
+/// Bits that new files do not have on a mount for a file server.
+const SERVER_UMASK: u32 = 0o022;
+
+/// An ACL without entries permits nothing. ZFS has no such ACL; an entry that permits nothing to everyone says the same.
+fn denying_if_empty(mut acl: Acl) -> Acl {
+    if acl.entries.is_empty() {
+        acl.entries.push(Ace { kind: 0, flags: 0, mask: 0, who: AceWho::Everyone });
+    }
+    acl
+}
+
 impl Inner {
-    /// Opens a file: pins it until `close`.
-    pub(crate) async fn open(&self, rq: &Request, number: INodeNo, writes: bool) -> Result<(), Errno> {
+    /// Opens a file with the rights in `mask`: pins it until `close`.
+    pub(crate) async fn open(&self, rq: &Request, cred: &Cred, number: INodeNo, mask: u32) -> Result<(), Errno> {
         let node = self.node(number)?;
+        let writes = mask & (masks::WRITE_DATA | masks::APPEND_DATA) != 0;
         if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report(rq, &e))? {
             return Err(Errno::EROFS);
         }
+        self.require(rq, cred, node, mask).await?;
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
         // It may have been removed before it was pinned.
         match self.tree.attributes(rq, node).await {
@@ -42,7 +59,7 @@ impl Inner {
         self.tree.release(rq, node).await.map_err(|e| report(rq, &e))
     }
 
-    async fn release(&self, rq: &Request, node: Node) {
+    pub(crate) async fn release(&self, rq: &Request, node: Node) {
         if let Err(error) = self.tree.release(rq, node).await {
             tracing::warn!(%error, "an unlinked file may stay in the unlinked set until the pool is imported again");
         }
@@ -56,7 +73,10 @@ impl Inner {
         new: New,
     ) -> Result<(Node, Attributes), Errno> {
         let dir = self.node(create.parent)?;
-        let new = New { mode: create.mode & 0o7777, umask: create.umask, ..new };
+        // smbd asks for modes that allow all users everything and relies on ACLs; where a directory has none to inherit, new
+        // files are writable by their owner alone.
+        let umask = if cred.checked { create.umask } else { create.umask | SERVER_UMASK };
+        let new = New { mode: create.mode & 0o7777, umask, ..new };
         self.tree.create(rq, cred, dir, create.name, &new).await.map_err(|e| report(rq, &e))
     }
 
@@ -75,12 +95,23 @@ impl Inner {
         create: Create<'_>,
         flags: i32,
     ) -> Result<Entry, Errno> {
-        let new = New { exclusive: flags & libc::O_EXCL != 0, ..New::of(NewKind::Regular, 0) };
-        let (node, mut attributes) = self.create_node(rq, cred, &create, new).await?;
+        // An existing file is opened with the rights that its ACL gives, so that it must not be mistaken for a new one.
+        let exclusive = flags & libc::O_EXCL != 0 || !cred.checked;
+        let new = New { exclusive, ..New::of(NewKind::Regular, 0) };
+        let (node, mut attributes) = match self.create_node(rq, cred, &create, new).await {
+            Err(errno) if errno.code() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
+                let dir = self.node(create.parent)?;
+                let node = self.tree.lookup(rq, dir, create.name).await.map_err(|e| report(rq, &e))?;
+                self.require(rq, cred, node, access::open_mask(flags)).await?;
+                (node, self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?)
+            }
+            made => made?,
+        };
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
         let entry = async {
             if flags & libc::O_TRUNC != 0 && attributes.size_bytes != 0 {
-                let cut = self.tree.set_attributes(rq, cred, node, &SetAttributes::size(0)).await;
+                let cred = cred.clone().checked();
+                let cut = self.tree.set_attributes(rq, &cred, node, &SetAttributes::size(0)).await;
                 attributes = cut.map_err(|e| report(rq, &e))?;
             }
             self.entry_for(rq, (create.parent, create.name), node, &attributes).await
@@ -222,7 +253,16 @@ impl Inner {
         mode: XattrMode,
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
-        self.tree.set_xattr(rq, cred, node, name, value, mode).await.map_err(|e| report(rq, &e))
+        let done = match name {
+            // Every file has an ACL.
+            acl_xdr::NAME if mode == XattrMode::Create => Err(FileError::Exists),
+            acl_xdr::NAME => match acl_xdr::decode(value).map(denying_if_empty) {
+                Ok(acl) => self.tree.set_acl(rq, cred, node, &acl).await,
+                Err(error) => Err(error),
+            },
+            _ => self.tree.set_xattr(rq, cred, node, name, value, mode).await,
+        };
+        done.map_err(|e| report(rq, &e))
     }
 
     pub(crate) async fn remove_xattr(
@@ -232,6 +272,12 @@ impl Inner {
         number: INodeNo,
         name: &[u8],
     ) -> Result<(), Errno> {
-        self.tree.remove_xattr(rq, cred, self.node(number)?, name).await.map_err(|e| report(rq, &e))
+        let node = self.node(number)?;
+        let done = match name {
+            // An empty ACL is replaced by that of the mode.
+            acl_xdr::NAME => self.tree.set_acl(rq, cred, node, &Acl::default()).await,
+            _ => self.tree.remove_xattr(rq, cred, node, name).await,
+        };
+        done.map_err(|e| report(rq, &e))
     }
 }

@@ -10,22 +10,23 @@
 
 use crate::changes::Create;
 use crate::inner::{Entry, Inner, reply_xattr};
-use crate::{convert, flags};
+use crate::locks::KernelLock;
+use crate::operation::{opened_cred, reply_entry};
+use crate::{access, convert, flags};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
-use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use weir_files::{Cred, NewKind};
 use weir_files::{DirName, FilePosition};
+use weir_files::{NewKind, masks};
 use weir_machine::{Operation, Request, Tasks};
 
 /// Maximum number of the kernel's background requests (read-ahead), above its default of 16.
@@ -37,80 +38,6 @@ pub(crate) struct FuseOps {
     pub(crate) tasks: Tasks,
 }
 
-impl FuseOps {
-    /// Runs one operation: on this thread until it first waits, then as a task.
-    fn run<F>(&self, from: &KernelRequest, operation: Operation, work: impl FnOnce(Arc<Inner>, Arc<Request>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let client = self.inner.client(from.uid());
-        let rq = Arc::new(self.inner.tree.accounts().begin(&client, operation).with_user(from.uid()));
-        let inner = Arc::clone(&self.inner);
-        let request = Arc::clone(&rq);
-        let work = work(Arc::clone(&self.inner), rq);
-        self.tasks.start(async move {
-            work.await;
-            inner.tree.accounts().record(&request);
-        });
-    }
-
-    /// Runs one operation whose reply is only success or an error.
-    fn run_empty<F>(
-        &self,
-        from: &KernelRequest,
-        operation: Operation,
-        reply: ReplyEmpty,
-        work: impl FnOnce(Arc<Inner>, Arc<Request>, Cred) -> F,
-    ) where
-        F: Future<Output = Result<(), Errno>> + Send + 'static,
-    {
-        let cred = cred(from);
-        self.run(from, operation, |inner, rq| {
-            let work = work(inner, rq, cred);
-            async move {
-                match work.await {
-                    Ok(()) => reply.ok(),
-                    Err(errno) => reply.error(errno),
-                }
-            }
-        });
-    }
-
-    /// Creates a file of any kind; the pair is its mode and the caller's umask.
-    #[allow(clippy::too_many_arguments, reason = "parameters of the FUSE request")]
-    fn run_create(
-        &self,
-        from: &KernelRequest,
-        operation: Operation,
-        parent: INodeNo,
-        name: &OsStr,
-        kind: NewKind,
-        (mode, umask): (u32, u32),
-        reply: ReplyEntry,
-    ) {
-        let name = name.as_bytes().to_vec();
-        let cred = cred(from);
-        self.run(from, operation, move |inner, rq| async move {
-            let made = inner.create(&rq, &cred, Create { parent, name: &name, kind, mode, umask }).await;
-            reply_entry(&inner, reply, made);
-        });
-    }
-}
-
-/// Credentials of the caller. The kernel has checked permissions and does not send supplementary groups.
-fn cred(from: &KernelRequest) -> Cred {
-    Cred::new(from.uid(), from.gid(), &[]).checked()
-}
-
-fn reply_entry(inner: &Inner, reply: ReplyEntry, entry: Result<Entry, Errno>) {
-    match entry {
-        Ok(Entry { attributes, generation, entry_ttl }) => {
-            reply.entry_with_ttls(&inner.attr_ttl, &entry_ttl, &attributes, Generation(generation));
-        }
-        Err(errno) => reply.error(errno),
-    }
-}
-
 impl Filesystem for FuseOps {
     fn init(&mut self, _: &KernelRequest, config: &mut KernelConfig) -> io::Result<()> {
         let wanted = [
@@ -119,15 +46,24 @@ impl Filesystem for FuseOps {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_POSIX_ACL,
         ];
         let more: &[InitFlags] = match self.inner.writable {
             // Drop cached pages of files changed by another front end; send the umask so that default ACLs can ignore
             // it.
-            true => &[InitFlags::FUSE_BIG_WRITES, InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_DONT_MASK],
+            true => &[
+                InitFlags::FUSE_BIG_WRITES,
+                InitFlags::FUSE_AUTO_INVAL_DATA,
+                InitFlags::FUSE_DONT_MASK,
+                InitFlags::FUSE_POSIX_LOCKS,
+                InitFlags::FUSE_FLOCK_LOCKS,
+            ],
+            // Opens are checked here.
+            false if self.inner.server.is_some() => &[],
             false => &[InitFlags::FUSE_NO_OPEN_SUPPORT, InitFlags::FUSE_NO_OPENDIR_SUPPORT],
         };
-        for flag in wanted.into_iter().chain(more.iter().copied()) {
+        // The kernel takes this flag as `default_permissions`.
+        let acls = self.inner.server.is_none().then_some(InitFlags::FUSE_POSIX_ACL);
+        for flag in wanted.into_iter().chain(more.iter().copied()).chain(acls) {
             // An older kernel does not support every flag.
             let _ = config.add_capabilities(flag);
         }
@@ -139,14 +75,35 @@ impl Filesystem for FuseOps {
 
     fn lookup(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.run(from, Operation::Lookup, |inner, rq| async move {
-            let found = inner.entry(&rq, parent, &name).await;
+        let cred = self.cred(from);
+        self.run(from, Operation::Lookup, move |inner, rq| async move {
+            let found = inner.entry(&rq, &cred, parent, &name).await;
             reply_entry(&inner, reply, found);
         });
     }
 
+    fn forget(&self, _: &KernelRequest, number: INodeNo, lookups: u64) {
+        let Ok(node) = self.inner.node(number) else { return };
+        if self.inner.server.is_some() {
+            let inner = Arc::clone(&self.inner);
+            self.tasks.start(async move { inner.forget(&Request::internal("forget"), node, lookups).await });
+        }
+    }
+
+    fn destroy(&mut self) {
+        let held = self.inner.lookups.forget_all();
+        let inner = Arc::clone(&self.inner);
+        if !held.is_empty() {
+            self.tasks.start(async move {
+                for node in held {
+                    inner.release(&Request::internal("forget"), node).await;
+                }
+            });
+        }
+    }
+
     fn getattr(&self, from: &KernelRequest, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.run(from, Operation::GetAttr, |inner, rq| async move {
+        self.run(from, Operation::GetAttr, move |inner, rq| async move {
             match inner.attributes(&rq, number).await {
                 Ok(attributes) => reply.attr(&inner.attr_ttl, &attributes),
                 Err(errno) => reply.error(errno),
@@ -155,7 +112,7 @@ impl Filesystem for FuseOps {
     }
 
     fn readlink(&self, from: &KernelRequest, number: INodeNo, reply: ReplyData) {
-        self.run(from, Operation::ReadLink, |inner, rq| async move {
+        self.run(from, Operation::ReadLink, move |inner, rq| async move {
             match inner.read_link(&rq, number).await {
                 Ok(target) => reply.data(&target),
                 Err(errno) => reply.error(errno),
@@ -164,12 +121,13 @@ impl Filesystem for FuseOps {
     }
 
     fn open(&self, from: &KernelRequest, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if !self.inner.writable {
+        if !self.inner.tracks_opens() {
             return reply.error(Errno::ENOSYS);
         }
-        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
+        let mask = access::open_mask(flags.0);
+        let cred = self.cred(from);
         self.run(from, Operation::Open, move |inner, rq| async move {
-            match inner.open(&rq, number, writes).await {
+            match inner.open(&rq, &cred, number, mask).await {
                 Ok(()) => reply.opened(FileHandle(0), inner.open_flags(flags.0)),
                 Err(errno) => reply.error(errno),
             }
@@ -177,11 +135,12 @@ impl Filesystem for FuseOps {
     }
 
     fn opendir(&self, from: &KernelRequest, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        if !self.inner.writable {
+        if !self.inner.tracks_opens() {
             return reply.error(Errno::ENOSYS);
         }
+        let cred = self.cred(from);
         self.run(from, Operation::Open, move |inner, rq| async move {
-            match inner.open(&rq, number, false).await {
+            match inner.open(&rq, &cred, number, masks::READ_DATA).await {
                 Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
                 Err(errno) => reply.error(errno),
             }
@@ -194,16 +153,13 @@ impl Filesystem for FuseOps {
         number: INodeNo,
         _: FileHandle,
         _: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.run_empty(
-            from,
-            Operation::Release,
-            reply,
-            move |inner, rq, _| async move { inner.close(&rq, number).await },
-        );
+        self.run_empty(from, Operation::Release, reply, move |inner, rq, _| async move {
+            inner.release_locks_and_close(&rq, number, owner).await
+        });
     }
 
     fn releasedir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
@@ -215,12 +171,63 @@ impl Filesystem for FuseOps {
         );
     }
 
-    fn flush(&self, _: &KernelRequest, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn flush(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        if !self.inner.writable {
+            return reply.error(Errno::ENOSYS);
+        }
+        self.run_empty(from, Operation::Release, reply, move |inner, rq, _| async move {
+            inner.release_locks(&rq, number, owner).await
+        });
     }
 
-    fn access(&self, _: &KernelRequest, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn getlk(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        reply: ReplyLock,
+    ) {
+        let lock = KernelLock { owner, start, end, kind, process, thread: from.pid(), waits: false };
+        self.run(
+            from,
+            Operation::Lock,
+            move |inner, rq| async move { inner.test_lock(&rq, number, lock, reply).await },
+        );
+    }
+
+    fn setlk(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let lock = KernelLock { owner, start, end, kind, process, thread: from.pid(), waits };
+        self.run_empty(from, Operation::Lock, reply, move |inner, rq, _| async move {
+            inner.set_lock(&rq, number, lock).await
+        });
+    }
+
+    /// Sent on mounts without `default_permissions` alone.
+    fn access(&self, from: &KernelRequest, number: INodeNo, mode: AccessFlags, reply: ReplyEmpty) {
+        if self.inner.server.is_none() {
+            return reply.error(Errno::ENOSYS);
+        }
+        let mask = access::access_mask(mode.bits());
+        self.run_empty(from, Operation::Access, reply, move |inner, rq, cred| async move {
+            inner.require(&rq, &cred, inner.node(number)?, mask).await
+        });
     }
 
     fn read(
@@ -234,13 +241,13 @@ impl Filesystem for FuseOps {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.run(from, Operation::Read, |inner, rq| async move {
+        self.run(from, Operation::Read, move |inner, rq| async move {
             inner.read(&rq, number, offset, size as usize, reply).await;
         });
     }
 
     fn readdir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.run(from, Operation::ReadDir, |inner, rq| async move {
+        self.run(from, Operation::ReadDir, move |inner, rq| async move {
             match inner.read_dir(&rq, number, offset, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
@@ -256,7 +263,7 @@ impl Filesystem for FuseOps {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.run(from, Operation::ReadDirPlus, |inner, rq| async move {
+        self.run(from, Operation::ReadDirPlus, move |inner, rq| async move {
             match inner.read_dir_plus(&rq, number, offset, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
@@ -265,24 +272,25 @@ impl Filesystem for FuseOps {
     }
 
     fn statfs(&self, from: &KernelRequest, number: INodeNo, reply: ReplyStatfs) {
-        self.run(from, Operation::StatFs, |inner, rq| async move { inner.statfs(&rq, number, reply).await });
+        self.run(from, Operation::StatFs, move |inner, rq| async move { inner.statfs(&rq, number, reply).await });
     }
 
     fn getxattr(&self, from: &KernelRequest, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let cred = self.xattr_cred(from, name);
         let name = name.as_bytes().to_vec();
-        self.run(from, Operation::GetXattr, |inner, rq| async move {
-            reply_xattr(reply, size, inner.xattr(&rq, number, &name).await);
+        self.run(from, Operation::GetXattr, move |inner, rq| async move {
+            reply_xattr(reply, size, inner.xattr(&rq, &cred, number, &name).await);
         });
     }
 
     fn listxattr(&self, from: &KernelRequest, number: INodeNo, size: u32, reply: ReplyXattr) {
-        self.run(from, Operation::ListXattr, |inner, rq| async move {
+        self.run(from, Operation::ListXattr, move |inner, rq| async move {
             reply_xattr(reply, size, inner.xattr_names(&rq, number).await);
         });
     }
 
     fn lseek(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.run(from, Operation::Seek, |inner, rq| async move {
+        self.run(from, Operation::Seek, move |inner, rq| async move {
             match inner.seek(&rq, number, offset, whence).await {
                 Ok(offset) => reply.offset(offset),
                 Err(errno) => reply.error(errno),
@@ -301,7 +309,7 @@ impl Filesystem for FuseOps {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _: Option<SystemTime>,
-        _: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -309,7 +317,9 @@ impl Filesystem for FuseOps {
         reply: ReplyAttr,
     ) {
         let set = convert::set_attributes(mode, uid, gid, size, atime, mtime);
-        let cred = cred(from);
+        // ftruncate: the size of a file that was opened for writing.
+        let by_handle = handle.is_some() && size.is_some() && mode.is_none() && uid.is_none() && gid.is_none();
+        let cred = if by_handle { opened_cred(from) } else { self.cred(from) };
         self.run(from, Operation::SetAttr, move |inner, rq| async move {
             match inner.set_attributes(&rq, &cred, number, &set).await {
                 Ok(attributes) => reply.attr(&inner.attr_ttl, &attributes),
@@ -354,7 +364,7 @@ impl Filesystem for FuseOps {
         reply: ReplyCreate,
     ) {
         let name = name.as_bytes().to_vec();
-        let cred = cred(from);
+        let cred = self.cred(from);
         self.run(from, Operation::Create, move |inner, rq| async move {
             let create = Create { parent, name: &name, kind: NewKind::Regular, mode, umask };
             match inner.create_and_open(&rq, &cred, create, flags).await {
@@ -411,7 +421,7 @@ impl Filesystem for FuseOps {
 
     fn link(&self, from: &KernelRequest, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        let cred = cred(from);
+        let cred = self.cred(from);
         self.run(from, Operation::Link, move |inner, rq| async move {
             let linked = inner.link(&rq, &cred, number, parent, &name).await;
             reply_entry(&inner, reply, linked);
@@ -431,7 +441,7 @@ impl Filesystem for FuseOps {
         reply: ReplyWrite,
     ) {
         let data = bytes::Bytes::copy_from_slice(data);
-        let cred = cred(from);
+        let cred = opened_cred(from);
         let args = convert::write_args(offset, flags.0, write_flags);
         self.run(from, Operation::Write, move |inner, rq| async move {
             let len = data.len() as u32;
@@ -461,7 +471,8 @@ impl Filesystem for FuseOps {
         reply: ReplyEmpty,
     ) {
         let Some(space) = convert::space(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.run_empty(from, Operation::Allocate, reply, move |inner, rq, cred| async move {
+        let cred = opened_cred(from);
+        self.run_empty(from, Operation::Allocate, reply, move |inner, rq, _| async move {
             inner.allocate(&rq, &cred, number, (offset, length), space).await
         });
     }
@@ -479,7 +490,7 @@ impl Filesystem for FuseOps {
         reply: ReplyIoctl,
     ) {
         let Some(request) = flags::IoctlRequest::of(command, data) else { return reply.error(Errno::ENOTTY) };
-        let cred = cred(from);
+        let cred = self.cred(from);
         self.run(from, Operation::Ioctl, move |inner, rq| async move {
             match inner.flags(&rq, &cred, number, request).await {
                 Ok(mut answer) => {
@@ -502,16 +513,18 @@ impl Filesystem for FuseOps {
         reply: ReplyEmpty,
     ) {
         let Some(mode) = convert::xattr_mode(flags) else { return reply.error(Errno::EINVAL) };
+        let cred = self.xattr_cred(from, name);
         let name = name.as_bytes().to_vec();
         let value = value.to_vec();
-        self.run_empty(from, Operation::SetXattr, reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::SetXattr, reply, move |inner, rq, _| async move {
             inner.set_xattr(&rq, &cred, number, (&name, &value), mode).await
         });
     }
 
     fn removexattr(&self, from: &KernelRequest, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let cred = self.xattr_cred(from, name);
         let name = name.as_bytes().to_vec();
-        self.run_empty(from, Operation::RemoveXattr, reply, move |inner, rq, cred| async move {
+        self.run_empty(from, Operation::RemoveXattr, reply, move |inner, rq, _| async move {
             inner.remove_xattr(&rq, &cred, number, &name).await
         });
     }
@@ -530,7 +543,7 @@ impl Filesystem for FuseOps {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let cred = cred(from);
+        let cred = opened_cred(from);
         self.run(from, Operation::Copy, move |inner, rq| async move {
             match inner
                 .copy_range(

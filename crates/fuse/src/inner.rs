@@ -1,7 +1,9 @@
 //! State shared by all operations, and the operations that only read.
 
+use crate::callers::{Caller, FileServer};
 use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
+use crate::lookups::Lookups;
 use crate::name_cache::{LONG_TTL, NameCache, SHORT_TTL};
 use fuser::{
     Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs,
@@ -13,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use weir_files::tree::{Node, Tree, TreeEntry};
-use weir_files::{Attributes, FileError, FileKind, Seek};
+use weir_files::{Acl, Attributes, Cred, FileError, FileFlags, FileKind, Seek, acl_xdr, masks};
 use weir_machine::{Client, Protocol, Request};
 
 /// Directory entries per step of `readdir` and of `readdirplus`.
@@ -28,6 +30,12 @@ const XATTR_BYTES: usize = 65_536;
 pub(crate) struct Inner {
     pub(crate) tree: Arc<Tree>,
     pub(crate) inodes: Inodes,
+    /// Number of the mount among those that lock files of this tree.
+    pub(crate) mount: u64,
+    /// Root directory of the mount.
+    root: Node,
+    /// Child file systems that the mount contains; `None` for all.
+    contains: Option<Contains>,
     /// The user of the last request and the client that it is in the accounts: most mounts have few users.
     last_client: Mutex<Option<(u32, Client)>>,
     /// Whether the mount is writable.
@@ -38,9 +46,18 @@ pub(crate) struct Inner {
     pub(crate) kernel: Arc<NameCache>,
     /// Whether no other front end changes the pool.
     exclusive_mount: bool,
+    /// The file server for which the mount is, if it is for one: then permissions are checked here.
+    pub(crate) server: Option<FileServer>,
+    /// Whether only the user that mounted it can use the mount.
+    pub(crate) single_user: bool,
+    /// Lookups that the kernel has not forgotten, on a mount for a file server.
+    pub(crate) lookups: Lookups,
     /// Whether the kernel invalidates the page cache on direct writes.
     invalidates_page_cache: OnceLock<bool>,
 }
+
+/// Whether a mount contains the child file system of this ID.
+pub(crate) type Contains = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// A resolved directory entry.
 pub(crate) struct Entry {
@@ -51,9 +68,17 @@ pub(crate) struct Entry {
 }
 
 impl Inner {
-    /// `exclusive_mount` means that no other front end changes the pool.
-    pub(crate) fn new(tree: impl Into<Arc<Tree>>, writable: bool, exclusive_mount: bool) -> Self {
+    /// `exclusive_mount` means that no other front end changes the pool. `part` is the mounted part of the tree: a root and
+    /// the children; `None` for the whole tree.
+    pub(crate) fn new(
+        tree: impl Into<Arc<Tree>>,
+        writable: bool,
+        exclusive_mount: bool,
+        part: Option<(Node, Contains)>,
+    ) -> Self {
         let tree = tree.into();
+        let whole = tree.root();
+        let (root, contains) = part.map_or((whole, None), |(root, contains)| (root, Some(contains)));
         let attr_ttl = if writable { SHORT_TTL } else { LONG_TTL };
         let kernel = Arc::<NameCache>::default();
         let exclusive_mount = writable && exclusive_mount;
@@ -61,15 +86,80 @@ impl Inner {
             let kernel = Arc::downgrade(&kernel);
             tree.watch(move || kernel.upgrade().iter().for_each(|kernel| kernel.invalidate_all()));
         }
+        let mount = tree.locks().mount();
         Inner {
             tree,
-            inodes: Inodes::new(),
+            inodes: Inodes::new(root.branch),
+            mount,
+            root,
+            contains,
             last_client: Mutex::default(),
             writable,
             attr_ttl,
             kernel,
             exclusive_mount,
+            server: None,
+            single_user: false,
+            lookups: Lookups::default(),
             invalidates_page_cache: OnceLock::new(),
+        }
+    }
+
+    /// Makes it the state of a mount for a file server.
+    pub(crate) fn for_server(mut self, server: FileServer, single_user: bool) -> Self {
+        self.server = Some(server);
+        self.single_user = single_user;
+        self
+    }
+
+    /// Whether opens are of interest: to pin files, or to check permissions.
+    pub(crate) fn tracks_opens(&self) -> bool {
+        self.writable || self.server.is_some()
+    }
+
+    /// Protocol of the requests.
+    pub(crate) fn protocol(&self) -> Protocol {
+        if self.server.is_some() { Protocol::Smb } else { Protocol::Fuse }
+    }
+
+    /// The client of a caller, if it is known: on a mount for a file server it may have to be asked for.
+    pub(crate) fn known_client(&self, caller: Caller) -> Option<Client> {
+        match &self.server {
+            Some(server) => server.known_client(caller),
+            None => Some(self.client(caller.uid())),
+        }
+    }
+
+    /// Asks the file server for the client of a caller.
+    pub(crate) async fn find_client(&self, caller: Caller) -> Client {
+        let Some(server) = &self.server else { return self.client(caller.uid()) };
+        let name = server.client_name(caller).await;
+        let client = self.tree.accounts().client(Protocol::Smb, &name);
+        server.keep_client(caller, client.clone());
+        client
+    }
+
+    /// Credentials of a caller for operations on names and on files that are not open. The kernel has checked
+    /// permissions, except on a mount for a file server.
+    pub(crate) fn cred(&self, caller: Caller) -> Cred {
+        match &self.server {
+            Some(server) => server.cred(caller),
+            None => caller.opened_cred(),
+        }
+    }
+
+    /// Counts a lookup of a file and holds the file, on a mount for a file server.
+    async fn count_lookup(&self, rq: &Request, node: Node) -> Result<(), Errno> {
+        if self.server.is_some() && self.lookups.add(node) {
+            self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets lookups of a file.
+    pub(crate) async fn forget(&self, rq: &Request, node: Node, lookups: u64) {
+        if self.lookups.forget(node, lookups) {
+            self.release(rq, node).await;
         }
     }
 
@@ -105,14 +195,37 @@ impl Inner {
         self.inodes.number(node).ok_or(Errno::ENFILE)
     }
 
-    pub(crate) async fn entry(&self, rq: &Request, parent: INodeNo, name: &[u8]) -> Result<Entry, Errno> {
+    pub(crate) async fn entry(&self, rq: &Request, cred: &Cred, parent: INodeNo, name: &[u8]) -> Result<Entry, Errno> {
         let dir = self.node(parent)?;
+        self.require(rq, cred, dir, masks::EXECUTE).await?;
         let node = self.tree.lookup(rq, dir, name).await.map_err(|e| report(rq, &e))?;
-        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
-        self.entry_for(rq, (parent, name), node, &attributes).await
+        if !self.has(dir, node) {
+            return Err(Errno::ENOENT);
+        }
+        self.entry_of(rq, (parent, name), node).await
     }
 
-    /// Builds the entry of a name in directory `parent`.
+    /// Builds the entry of a name whose file was found. The file is held before its attributes are read: it may be removed
+    /// at any time.
+    pub(crate) async fn entry_of(
+        &self,
+        rq: &Request,
+        (parent, name): (INodeNo, &[u8]),
+        node: Node,
+    ) -> Result<Entry, Errno> {
+        self.count_lookup(rq, node).await?;
+        let entry = async {
+            let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
+            self.build_entry(rq, (parent, name), node, &attributes).await
+        };
+        let entry = entry.await;
+        if entry.is_err() {
+            self.forget(rq, node, 1).await;
+        }
+        entry
+    }
+
+    /// Builds the entry of a name in directory `parent` and counts the lookup.
     pub(crate) async fn entry_for(
         &self,
         rq: &Request,
@@ -120,7 +233,23 @@ impl Inner {
         node: Node,
         attributes: &Attributes,
     ) -> Result<Entry, Errno> {
-        let mut entry_ttl = self.attr_ttl;
+        self.count_lookup(rq, node).await?;
+        let entry = self.build_entry(rq, (parent, name), node, attributes).await;
+        if entry.is_err() {
+            self.forget(rq, node, 1).await;
+        }
+        entry
+    }
+
+    async fn build_entry(
+        &self,
+        rq: &Request,
+        (parent, name): (INodeNo, &[u8]),
+        node: Node,
+        attributes: &Attributes,
+    ) -> Result<Entry, Errno> {
+        let may_cache = self.server.is_none() || self.may_cache_names(rq, self.node(parent)?).await?;
+        let mut entry_ttl = if may_cache { self.attr_ttl } else { Duration::ZERO };
         if self.exclusive_mount {
             let dir = self.node(parent)?;
             let exact = self.tree.has_exact_names(rq, dir).await.map_err(|e| report(rq, &e))?;
@@ -140,7 +269,7 @@ impl Inner {
     /// Attributes of a file with its inode number. The mount's root is never looked up, so it can show its object
     /// number.
     pub(crate) fn file_attr(&self, number: INodeNo, node: Node, attributes: &Attributes) -> FileAttr {
-        let shown = if node == self.tree.root() { attributes.object.0 } else { number.0 };
+        let shown = if node == self.root { attributes.object.0 } else { number.0 };
         convert::attributes(shown, attributes)
     }
 
@@ -173,17 +302,17 @@ impl Inner {
         let node = self.node(number)?;
         let mut cookie = from;
         loop {
-            let page = self.page(rq, node, cookie, PLAIN_ENTRIES).await?;
+            let (page, next) = self.page(rq, node, cookie, PLAIN_ENTRIES).await?;
             for entry in &page {
                 let number = self.listed_number(node, entry);
                 let kind = entry.kind.unwrap_or(FileKind::Regular);
                 if reply.add(INodeNo(number), entry.cookie, convert::kind(kind), OsStr::from_bytes(&entry.name)) {
                     return Ok(());
                 }
-                cookie = entry.cookie;
             }
-            if page.len() < PLAIN_ENTRIES {
-                return Ok(());
+            match next {
+                Some(next) => cookie = next,
+                None => return Ok(()),
             }
         }
     }
@@ -197,8 +326,9 @@ impl Inner {
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
         let mut cookie = from;
+        let may_cache = self.may_cache_names(rq, node).await?;
         loop {
-            let page = self.page(rq, node, cookie, PLUS_ENTRIES).await?;
+            let (page, next) = self.page(rq, node, cookie, PLUS_ENTRIES).await?;
             let attributes = join_all(page.iter().map(|entry| self.tree.attributes(rq, entry.node))).await;
             for (entry, attributes) in page.iter().zip(attributes) {
                 let number = self.number(entry.node).unwrap_or(UNKNOWN);
@@ -206,7 +336,8 @@ impl Inner {
                 let generation = attributes.as_ref().map(|a| a.generation).unwrap_or(0);
                 // An unreadable file is listed with a TTL of zero, so that an access to it returns the error.
                 let (attributes, attr_ttl) = match attributes {
-                    Some(attributes) => (convert::attributes(number, &attributes), self.attr_ttl),
+                    Some(attributes) if may_cache => (convert::attributes(number, &attributes), self.attr_ttl),
+                    Some(attributes) => (convert::attributes(number, &attributes), Duration::ZERO),
                     None => (placeholder_attr(number, entry.kind), Duration::ZERO),
                 };
                 let name = OsStr::from_bytes(&entry.name);
@@ -214,16 +345,50 @@ impl Inner {
                 if reply.add(ino, entry.cookie, name, &attr_ttl, &attributes, Generation(generation)) {
                     return Ok(());
                 }
-                cookie = entry.cookie;
+                // The kernel counts no lookup for the directory itself and its parent.
+                if entry.name != b"." && entry.name != b".." && number != UNKNOWN {
+                    self.count_lookup(rq, entry.node).await?;
+                }
             }
-            if page.len() < PLUS_ENTRIES {
-                return Ok(());
+            match next {
+                Some(next) => cookie = next,
+                None => return Ok(()),
             }
         }
     }
 
-    async fn page(&self, rq: &Request, node: Node, cookie: u64, max: usize) -> Result<Vec<TreeEntry>, Errno> {
-        self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))
+    /// Entries of a directory that the mount contains, and the cookie of the next page; `None` at the end.
+    async fn page(
+        &self,
+        rq: &Request,
+        node: Node,
+        cookie: u64,
+        max: usize,
+    ) -> Result<(Vec<TreeEntry>, Option<u64>), Errno> {
+        let mut page = self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))?;
+        let next = page.last().filter(|_| page.len() >= max).map(|last| last.cookie);
+        page.retain_mut(|entry| {
+            if entry.name == b".." && node == self.root {
+                entry.node = node;
+            }
+            self.has(node, entry.node)
+        });
+        Ok((page, next))
+    }
+
+    /// Whether the mount contains a node of a directory: not if it is the root of a child file system that is not mounted here.
+    fn has(&self, dir: Node, node: Node) -> bool {
+        let Some(contains) = self.contains.as_ref().filter(|_| node.branch != dir.branch) else { return true };
+        // Snapshots, and parents of directories that are contained, are.
+        let is_child = node.object == Node::ROOT && dir.object != Node::SNAPSHOTS;
+        let export = self.tree.export_of(node);
+        !is_child || export.is_some_and(|export| contains(export.id) || self.is_above(dir, &export.name))
+    }
+
+    /// Whether a file system has this directory's among its children.
+    fn is_above(&self, dir: Node, name: &str) -> bool {
+        let below = self.tree.export_of(dir).map(|export| export.name).unwrap_or_default();
+        below.strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@']))
     }
 
     /// Inode number of a listed entry; other file systems are not entered for a listing.
@@ -231,13 +396,37 @@ impl Inner {
         if entry.node.branch == dir.branch { self.number(entry.node).unwrap_or(UNKNOWN) } else { UNKNOWN }
     }
 
-    pub(crate) async fn xattr(&self, rq: &Request, number: INodeNo, name: &[u8]) -> Result<bytes::Bytes, Errno> {
-        let value = self.tree.xattr(rq, self.node(number)?, name).await;
-        value.map_err(|e| report(rq, &e))?.ok_or(Errno::NO_XATTR)
+    pub(crate) async fn xattr(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        number: INodeNo,
+        name: &[u8],
+    ) -> Result<bytes::Bytes, Errno> {
+        let node = self.node(number)?;
+        self.require_xattr(rq, cred, node, name).await?;
+        if name == acl_xdr::NAME {
+            return Ok(acl_xdr::encode(&self.acl(rq, node).await?).into());
+        }
+        self.tree.xattr(rq, node, name).await.map_err(|e| report(rq, &e))?.ok_or(Errno::NO_XATTR)
     }
 
+    /// The ACL of a file, or of the mode of a synthetic directory.
+    async fn acl(&self, rq: &Request, node: Node) -> Result<Acl, Errno> {
+        match self.tree.acl(rq, node).await.map_err(|e| report(rq, &e))? {
+            Some(acl) => Ok(acl),
+            None => Ok(Acl::from_mode(self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?.mode)),
+        }
+    }
+
+    /// Names of the extended attributes. The ACL is among them if it is not equivalent to the mode.
     pub(crate) async fn xattr_names(&self, rq: &Request, number: INodeNo) -> Result<Vec<u8>, Errno> {
-        let names = self.tree.xattr_names(rq, self.node(number)?).await.map_err(|e| report(rq, &e))?;
+        let node = self.node(number)?;
+        let mut names = self.tree.xattr_names(rq, node).await.map_err(|e| report(rq, &e))?;
+        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
+        if !node.is_synthetic() && !attributes.flags.has(FileFlags::ACL_TRIVIAL) && !self.acl(rq, node).await?.trivial {
+            names.push(acl_xdr::NAME.to_vec());
+        }
         Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
     }
 

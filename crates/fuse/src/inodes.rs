@@ -5,7 +5,7 @@
 //!   |    tag    |           object number             |      object numbers are below 2^48
 //! ```
 //!
-//! Tag 0 is the root file system, so its files keep their ZFS object numbers; other file systems get a tag when they
+//! Tag 0 is the file system of the mount's root, so its files keep their ZFS object numbers; other file systems get a tag when they
 //! are first entered. The root directory of each file system is object 1 here, so the root inode of the mount is 1,
 //! as FUSE demands. Numbers are unique across the mount, so tools that detect hard links by inode number work.
 //!
@@ -34,8 +34,9 @@ struct Tags {
 }
 
 impl Inodes {
-    pub(crate) fn new() -> Self {
-        Inodes { tags: Mutex::new(Tags { branches: vec![0], by_branch: BTreeMap::from([(0, 0)]) }) }
+    /// Numbers for a mount whose root is in this file system.
+    pub(crate) fn new(root: u32) -> Self {
+        Inodes { tags: Mutex::new(Tags { branches: vec![root], by_branch: BTreeMap::from([(root, 0)]) }) }
     }
 
     /// Inode number of a node; `None` if no tag is left.
@@ -67,7 +68,7 @@ mod tests {
 
     #[test]
     fn numbers_map_back_to_nodes_and_never_collide() {
-        let inodes = Inodes::new();
+        let inodes = Inodes::new(0);
         let nodes = [(0, 1), (0, 34), (7, 34), (7, 1), (3, Node::CONTROL), (3, Node::SNAPSHOTS), (0, Node::CONTROL)];
         let nodes = nodes.map(|(branch, object)| Node { branch, object });
         let numbers = nodes.map(|node| inodes.number(node).unwrap());
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded() {
-        let inodes = Inodes::new();
+        let inodes = Inodes::new(0);
         let assigned = (0..70_000).filter(|branch| inodes.number(Node { branch: *branch, object: 1 }).is_some());
         assert_eq!(assigned.count(), 65_535);
     }

@@ -1,4 +1,4 @@
-//! FUSE front end: a whole pool as one mount.
+//! FUSE front end: a whole pool as one mount, or one file system with some of its children.
 //!
 //! ```text
 //!   kernel ─ /dev/fuse ─▶ fuser (a few threads) ─▶ FuseOps: one method per operation ─▶ Tree ─▶ file systems, snapshots
@@ -12,6 +12,9 @@
 //!
 //! **One mount, many file systems.** A FUSE mount has one device number, so inode numbers encode the file system: see
 //! [`inodes`]. Files of the root file system keep their ZFS object numbers.
+//!
+//! **One file system.** `mount_file_system` has a file system as its root, and contains those of its children that are mounted
+//! at their place below it; the others are hidden, and have mounts of their own.
 //!
 //! **Read-only mounts.** The kernel may cache attributes, names, links and pages for a long time, `open` is
 //! unsupported so that the kernel stops sending it, and no state per inode is kept here. The kernel rejects writes
@@ -31,20 +34,34 @@
 //! `sync`.
 //!
 //! **Permissions.** The kernel checks modes and POSIX ACLs (`default_permissions`, `FUSE_POSIX_ACL`); the file system
-//! skips these checks and enforces only the rules that apply to every user. NFSv4 ACLs, which Linux cannot represent,
-//! are not visible here.
+//! skips these checks and enforces only the rules that apply to every user. The kernel knows nothing of NFSv4 ACLs: they are
+//! the extended attribute `system.nfs4_acl_xdr` ([`weir_files::acl_xdr`]), and every change of it is checked here, because the
+//! kernel allows any user to set attributes of that namespace.
+//!
+//! **Mounts for a file server** ([`mount_for_server`]): the kernel checks nothing and the ACL decides, see [`access`]; each
+//! operation is accounted to the server's client, see [`callers`]; files stay while the kernel knows them, see [`lookups`].
+//!
+//! **Locks.** `fcntl` and `flock` on a writable mount use the table that NFS clients use, too: see [`locks`].
 //!
 //! **Errors.** [`convert::errno`] is the only mapping from file errors to errno values. A read that hits an
 //! unreadable block fails; the kernel retries page by page, so only the pages of that block are lost. Reads are never
 //! short, because the kernel would take a short read for the end of the file.
 
+mod access;
+mod callers;
 mod changes;
 mod convert;
 mod flags;
 mod fuse_ops;
 mod inner;
 mod inodes;
+mod locks;
+mod lookups;
 mod mount;
 mod name_cache;
+mod operation;
+mod stale;
 
-pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount};
+pub use callers::Clients;
+pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount, mount_file_system, mount_for_server};
+pub use stale::{unmount_stale, unmount_stale_at};

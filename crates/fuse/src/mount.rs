@@ -4,15 +4,17 @@
 //! which the kernel closes the session, or by [`Unmounter::unmount`]. If the mount is busy, it is detached: it
 //! disappears from the directory tree immediately and the program can exit.
 
+use crate::callers::{Clients, FileServer};
 use crate::fuse_ops::FuseOps;
 use crate::inner::Inner;
+use crate::stale;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
-use weir_files::tree::Tree;
-use weir_machine::{Protocol, RequestTotals, Tasks};
+use weir_files::tree::{Node, Tree};
+use weir_machine::{Machine, RequestTotals, Tasks};
 
 /// Error of mounting or of a mount's session.
 #[derive(Debug, Error)]
@@ -75,14 +77,63 @@ pub struct Unmounter {
     path: PathBuf,
 }
 
-/// Mounts `tree` at `path`.
+/// Mounts the whole `tree` at `path`. A mount of a dead server there is unmounted first.
 pub fn mount(
     tree: impl Into<Arc<Tree>>,
     tasks: Tasks,
     path: &Path,
     options: &MountOptions,
 ) -> Result<Mounted, FuseError> {
+    let inner = Inner::new(tree, options.writable, options.exclusive, None);
+    mount_inner(inner, MountOption::DefaultPermissions, tasks, path, options)
+}
+
+/// Mounts one file system at `path`, with those of its child file systems for which `contains` returns true when a directory
+/// is read; the others are hidden.
+///
+/// # Errors
+/// Those of [`mount`]; [`FuseError::MountPoint`] if there is no file system of this ID.
+pub fn mount_file_system(
+    tree: Arc<Tree>,
+    tasks: Tasks,
+    path: &Path,
+    options: &MountOptions,
+    id: u64,
+    contains: Arc<dyn Fn(u64) -> bool + Send + Sync>,
+) -> Result<Mounted, FuseError> {
+    let gone = || FuseError::MountPoint { path: path.to_path_buf(), why: io::Error::from(io::ErrorKind::NotFound) };
+    let branch = tree.branch_by_id(id).ok_or_else(gone)?;
+    let part = (Node { branch, object: Node::ROOT }, contains);
+    let inner = Inner::new(tree, options.writable, options.exclusive, Some(part));
+    mount_inner(inner, MountOption::DefaultPermissions, tasks, path, options)
+}
+
+/// Mounts `tree` at `path` for a file server that acts for its clients: ACLs decide instead of modes, and operations are
+/// accounted to the clients that `clients` names. Other processes are refused nothing that their user may do.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_for_server(
+    tree: impl Into<Arc<Tree>>,
+    machine: &Machine,
+    clients: Arc<dyn Clients>,
+    path: &Path,
+    options: &MountOptions,
+) -> Result<Mounted, FuseError> {
+    let server = FileServer::new(machine.clock.clone(), clients);
+    let inner = Inner::new(tree, options.writable, false, None).for_server(server, !options.allow_other);
+    mount_inner(inner, MountOption::NoExec, machine.tasks.clone(), path, options)
+}
+
+fn mount_inner(
+    inner: Inner,
+    checks: MountOption,
+    tasks: Tasks,
+    path: &Path,
+    options: &MountOptions,
+) -> Result<Mounted, FuseError> {
     let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
+    stale::unmount_stale_at(path, &options.source);
     let path = path.canonicalize().map_err(point)?;
     if !path.metadata().map_err(point)?.is_dir() {
         return Err(point(io::Error::from(io::ErrorKind::NotADirectory)));
@@ -91,7 +142,7 @@ pub fn mount(
     let mut config = Config::default();
     config.mount_options = vec![
         if options.writable { MountOption::RW } else { MountOption::RO },
-        MountOption::DefaultPermissions,
+        checks,
         MountOption::FSName(options.source.clone()),
         MountOption::Subtype("weir".into()),
     ];
@@ -101,7 +152,7 @@ pub fn mount(
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = false;
-    let inner = Arc::new(Inner::new(tree, options.writable, options.exclusive));
+    let inner = Arc::new(inner);
     let ops = FuseOps { inner: Arc::clone(&inner), tasks };
     let refused = |why: io::Error| {
         let helper = ["fusermount3", "fusermount"].iter().any(|name| is_on_path(name));
@@ -130,7 +181,7 @@ impl Mounted {
 
     /// Totals of all requests so far.
     pub fn served(&self) -> RequestTotals {
-        self.inner.tree.accounts().protocol(Protocol::Fuse)
+        self.inner.tree.accounts().protocol(self.inner.protocol())
     }
 
     /// Blocks until the mount is gone.
@@ -140,6 +191,19 @@ impl Mounted {
 }
 
 impl Unmounter {
+    /// Unmounts if nothing uses the mount, or in any case if `force` is set. Returns true if the mount was only detached.
+    ///
+    /// # Errors
+    /// [`FuseError::Session`] if it is busy and `force` is not set, or if it cannot be unmounted.
+    pub fn unmount_if_free(&self, force: bool) -> Result<bool, FuseError> {
+        use rustix::mount::UnmountFlags;
+        match rustix::mount::unmount(&self.path, UnmountFlags::empty()) {
+            Ok(()) => Ok(false),
+            Err(errno @ rustix::io::Errno::BUSY) if !force => Err(FuseError::Session(errno.into())),
+            Err(_) => self.unmount(),
+        }
+    }
+
     /// Unmounts. Returns true if the mount was busy and only detached: then [`Mounted::join`] returns after its last
     /// user is gone.
     pub fn unmount(&self) -> Result<bool, FuseError> {

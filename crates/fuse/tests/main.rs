@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "the kernel's time is the real one")]
 
+mod locks;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -117,6 +119,11 @@ fn a_read_only_mount_shows_the_tree() {
 
 /// A tree with a writable root and child, and a read-only snapshot.
 fn writable_tree() -> Tree {
+    let (opener, exports) = writable_file_systems();
+    Tree::new(opener, exports)
+}
+
+fn writable_file_systems() -> (Arc<MemoryOpener>, Vec<Export>) {
     let files = [("p", 1, true), ("p/c", 2, true), ("p/c@s", 3, false)].map(|(name, fsid, writable)| {
         let mut files = MemoryFiles::new(fsid);
         files.writable = writable;
@@ -125,7 +132,7 @@ fn writable_tree() -> Tree {
     });
     let export = |name: &str, id| Export { name: name.into(), id };
     let exports = vec![export("p", 1), export("p/c", 2), export("p/c@s", 3)];
-    Tree::new(Arc::new(MemoryOpener(files.into_iter().collect())), exports)
+    (Arc::new(MemoryOpener(files.into_iter().collect())), exports)
 }
 
 fn errno<T: std::fmt::Debug>(result: Result<T, impl Into<std::io::Error>>) -> i32 {

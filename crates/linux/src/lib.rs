@@ -31,6 +31,8 @@ mod net;
 mod part_lock;
 pub mod production;
 mod ring;
+pub mod signals;
+mod state_file;
 mod submit_batch;
 mod target;
 #[cfg(test)]
@@ -42,6 +44,7 @@ pub use disks::{Backend, RealDisks};
 pub use memory_limit::MemoryLimit;
 pub use part_lock::lock_part;
 pub use production::{BuildError, Production};
+pub use state_file::DiskStateFile;
 
 /// A machine on this host with default settings ([`Production::from_env`]).
 ///

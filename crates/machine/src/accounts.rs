@@ -192,7 +192,7 @@ impl Accounts {
         let mut totals = RequestTotals::default();
         let shards = self.shards.iter().filter_map(|shard| shard[protocol as usize].get());
         let all = shards.flat_map(|registers| registers.iter().enumerate());
-        all.filter(|(slot, _)| wanted(*slot)).for_each(|(_, registers)| totals.add(registers));
+        all.filter(|(slot, _)| wanted(*slot)).for_each(|(_, registers)| totals.record(registers));
         totals
     }
 

@@ -32,6 +32,7 @@ pub mod memory;
 pub mod net;
 pub mod request;
 mod slab;
+pub mod state_file;
 pub mod tasks;
 pub mod time;
 
@@ -44,6 +45,7 @@ pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
 pub use memory::Memory;
 pub use request::{Operation, Priority, Protocol, Request, Source, Stage, Target};
+pub use state_file::{MemoryStateFile, StateFile};
 pub use tasks::{JoinHandle, TaskLost, Tasks};
 pub use time::{Clock, Nanos};
 

@@ -10,6 +10,9 @@
 //! The locks of the implementations of the platform (`weir-linux`, `weir-sim`) are not in the list: they guard a queue or a
 //! table, and no code that takes another lock runs under them.
 
+#[cfg(feature = "lock-stats")]
+pub mod stats;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -25,7 +28,8 @@ use std::sync::PoisonError;
 ///    attributes, then the delete queue
 /// 3. `volumes`: ranges of a volume in ascending offset
 /// 4. `Engine`: the last synced state
-/// 5. byte semaphores: memory of a client's request before that of its host, then that of the server
+/// 5. `nfs`: the record of clients with locks, while it is stored
+/// 6. byte semaphores: memory of a client's request before that of its host, then that of the server
 pub mod order {
     /// Declares places in the order, first to last.
     macro_rules! places {
@@ -139,8 +143,16 @@ impl<T, const PLACE: u8> Mutex<T, PLACE> {
         if is_checked {
             check(PLACE);
         }
+        #[cfg(feature = "lock-stats")]
+        let (guard, since) = stats::lock(&self.0, PLACE);
+        #[cfg(not(feature = "lock-stats"))]
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        MutexGuard { place: is_checked.then_some(PLACE), guard }
+        MutexGuard {
+            place: is_checked.then_some(PLACE),
+            guard,
+            #[cfg(feature = "lock-stats")]
+            since: (PLACE, since),
+        }
     }
 
     /// The value, without the lock.
@@ -173,6 +185,9 @@ pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
     /// Place of the lock, if the order is checked.
     place: Option<u8>,
+    /// Place of the lock, and the time from which it is held.
+    #[cfg(feature = "lock-stats")]
+    since: (u8, std::time::Instant),
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
@@ -191,6 +206,8 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
+        #[cfg(feature = "lock-stats")]
+        stats::released(self.since.0, self.since.1);
         let Some(place) = self.place else { return };
         HELD.with_borrow_mut(|held| {
             let at = held.iter().rposition(|held| *held == place);

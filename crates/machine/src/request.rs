@@ -115,11 +115,16 @@ pub enum Protocol {
     Nbd,
     /// A FUSE mount.
     Fuse,
+    /// SCSI commands over iSCSI.
+    Iscsi,
+    /// SMB, through a FUSE mount for smbd.
+    Smb,
 }
 
 impl Protocol {
     /// All protocols, in the order of their discriminants.
-    pub const ALL: [Protocol; 4] = [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse];
+    pub const ALL: [Protocol; 6] =
+        [Protocol::Internal, Protocol::Nfs3, Protocol::Nbd, Protocol::Fuse, Protocol::Iscsi, Protocol::Smb];
 
     /// The protocol's name in tables.
     pub fn name(self) -> &'static str {
@@ -128,6 +133,8 @@ impl Protocol {
             Protocol::Nfs3 => "nfs3",
             Protocol::Nbd => "nbd",
             Protocol::Fuse => "fuse",
+            Protocol::Iscsi => "iscsi",
+            Protocol::Smb => "smb",
         }
     }
 }
@@ -248,6 +255,8 @@ operations! {
     BlockStatus => "block status",
     /// Mount, unmount or list exports.
     Mount => "mount",
+    /// Test, take or release a lock.
+    Lock => "lock",
 }
 
 /// I/O priority class of reads, as in OpenZFS (`ZIO_PRIORITY_*`).

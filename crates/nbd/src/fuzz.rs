@@ -1,6 +1,6 @@
 //! Fuzz targets: each must return for any input, in time and memory bounded by the input's length.
 
-use crate::handshake::{Handshake, Negotiated, NextAction};
+use crate::handshake::{Handshake, Negotiated, NextAction, OPTION_HEADER_BYTES, TlsMode};
 use crate::transmission;
 use crate::wire::RequestHeader;
 use bytes::Bytes;
@@ -30,13 +30,15 @@ pub fn small_exports() -> MemoryExports {
 
 fn handshake_target(data: &[u8]) {
     let exports = small_exports();
-    let (mut handshake, mut step) = Handshake::begin(true);
+    let tls = [TlsMode::Off, TlsMode::Allowed, TlsMode::Required][data.len() % 3];
+    let (mut handshake, mut step) = Handshake::begin(tls);
     let mut rest = data;
     loop {
         assert!(step.send.len() < 1 << 20);
         let len = match step.next {
             NextAction::Read(len) => len,
             NextAction::Skip(len) => len as usize,
+            NextAction::StartTls => OPTION_HEADER_BYTES,
             NextAction::Serve(_) | NextAction::Close => return,
         };
         let Some((now, later)) = rest.split_at_checked(len) else { return };

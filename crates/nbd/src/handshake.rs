@@ -5,6 +5,7 @@
 //!   greeting ──▶ client flags ──▶ option header ──▶ option data ──▶ option header …
 //!                                      │                │
 //!                                      └── too long ─▶ skip, ERR_TOO_BIG
+//!   STARTTLS ──▶ acknowledged ─▶ StartTls: all that was negotiated before is forgotten
 //!   EXPORT_NAME / GO of a known name ──▶ Serve          ABORT, malformed ──▶ Close
 //! ```
 //!
@@ -19,6 +20,18 @@ pub const MAX_OPTION_BYTES: u32 = 64 << 10;
 pub const MAX_OPTIONS: u32 = 1024;
 /// Maximum length in bytes of rejected option data that are skipped; longer data end the connection.
 const MAX_SKIP_BYTES: u32 = 32 << 20;
+
+/// Whether connections are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// TLS is not offered.
+    #[default]
+    Off,
+    /// The client chooses.
+    Allowed,
+    /// Nothing is negotiated without TLS.
+    Required,
+}
 
 /// Result of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +53,8 @@ pub enum NextAction {
     Read(usize),
     /// Discard this many bytes, then call [`Handshake::receive`] with none.
     Skip(u32),
+    /// Start TLS on the connection, then read [`OPTION_HEADER_BYTES`] over it and pass them to [`Handshake::receive`].
+    StartTls,
     /// Start the transmission phase.
     Serve(Negotiated),
     /// Close the connection.
@@ -67,26 +82,28 @@ enum HandshakeState {
 #[derive(Debug)]
 pub struct Handshake {
     state: HandshakeState,
-    may_write: bool,
+    tls: TlsMode,
+    is_encrypted: bool,
     no_zeroes: bool,
     structured: bool,
     allocation_for: Option<String>,
     options: u32,
 }
 
-const OPTION_HEADER_BYTES: usize = 16;
+/// Length of an option's header in bytes.
+pub const OPTION_HEADER_BYTES: usize = 16;
 
 impl Handshake {
-    /// Starts a handshake: sends the greeting and expects four bytes of client flags. `may_write` tells whether this
-    /// client may write.
-    pub fn begin(may_write: bool) -> (Self, HandshakeStep) {
+    /// Starts a handshake: sends the greeting and expects four bytes of client flags.
+    pub fn begin(tls: TlsMode) -> (Self, HandshakeStep) {
         let mut send = Vec::with_capacity(18);
         send.extend_from_slice(&wire::MAGIC.to_be_bytes());
         send.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
         send.extend_from_slice(&(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES).to_be_bytes());
         let handshake = Handshake {
             state: HandshakeState::ClientFlags,
-            may_write,
+            tls,
+            is_encrypted: false,
             no_zeroes: false,
             structured: false,
             allocation_for: None,
@@ -141,6 +158,14 @@ impl Handshake {
     }
 
     fn option(&mut self, exports: &dyn BlockExports, option: u32, data: &[u8]) -> HandshakeStep {
+        let is_permitted = self.is_encrypted || matches!(option, option::ABORT | option::STARTTLS);
+        if self.tls == TlsMode::Required && !is_permitted {
+            // EXPORT_NAME has no error reply.
+            return match option {
+                option::EXPORT_NAME => close(),
+                _ => self.refuse(option, reply::ERR_TLS_REQUIRED, "start TLS first"),
+            };
+        }
         match option {
             option::EXPORT_NAME => self.export_name(exports, data),
             option::ABORT => {
@@ -156,9 +181,26 @@ impl Handshake {
             }
             option::STRUCTURED_REPLY => self.refuse(option, reply::ERR_INVALID, "no data expected"),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(exports, option, data),
-            option::STARTTLS => self.refuse(option, reply::ERR_UNSUP, "TLS is not offered"),
+            option::STARTTLS => self.start_tls(data),
             _ => self.refuse(option, reply::ERR_UNSUP, "unknown option"),
         }
+    }
+
+    /// Forgets what was negotiated in clear text, which others may have altered.
+    fn start_tls(&mut self, data: &[u8]) -> HandshakeStep {
+        let option = option::STARTTLS;
+        if self.tls == TlsMode::Off {
+            return self.refuse(option, reply::ERR_POLICY, "TLS is not configured here");
+        }
+        if self.is_encrypted || !data.is_empty() {
+            return self.refuse(option, reply::ERR_INVALID, "TLS is started once, without data");
+        }
+        self.is_encrypted = true;
+        self.structured = false;
+        self.allocation_for = None;
+        let step = self.acknowledge(option, Vec::new());
+        debug_assert_eq!(step.next, NextAction::Read(OPTION_HEADER_BYTES), "an option follows");
+        HandshakeStep { next: NextAction::StartTls, ..step }
     }
 
     /// EXPORT_NAME has no error reply: an unknown name closes the connection.
@@ -255,22 +297,18 @@ impl Handshake {
 
     fn negotiated(&self, export: &BlockExport) -> Negotiated {
         let allocation = self.allocation_for.as_ref() == Some(&export.name);
-        let writable = self.is_writable(export);
+        let writable = export.writable;
         Negotiated { export: export.name.clone(), structured: self.structured, allocation, writable }
     }
 
-    fn is_writable(&self, export: &BlockExport) -> bool {
-        self.may_write && export.writable
-    }
-
     fn description(&self, export: &BlockExport) -> String {
-        let how = if self.is_writable(export) { "" } else { ", read-only" };
+        let how = if export.writable { "" } else { ", read-only" };
         format!("ZFS volume {}{how}", export.name)
     }
 
     fn transmission_flags(&self, export: &BlockExport) -> u16 {
         let always = wire::FLAG_HAS_FLAGS | wire::FLAG_SEND_FLUSH | wire::FLAG_CAN_MULTI_CONN | wire::FLAG_SEND_CACHE;
-        let writing = match self.is_writable(export) {
+        let writing = match export.writable {
             true => {
                 wire::FLAG_SEND_FUA | wire::FLAG_SEND_TRIM | wire::FLAG_SEND_WRITE_ZEROES | wire::FLAG_SEND_FAST_ZERO
             }

@@ -9,7 +9,7 @@
 //! data written on one is visible on the others, and a flush on one makes the completed writes of all stable
 //! (`CAN_MULTI_CONN`). Volumes are writable for the configured clients; snapshots are read-only. With structured
 //! replies a client receives holes as holes, and an unreadable block costs only its own piece of a READ;
-//! `base:allocation` reports the holes. TLS is not supported: bind to loopback or use a tunnel.
+//! `base:allocation` reports the holes. [`tls`] encrypts, if certificates are configured.
 //!
 //! Source of the facts: `doc/proto.md` of the NetworkBlockDevice/nbd repository.
 //!
@@ -25,7 +25,10 @@
 pub mod fuzz;
 pub mod handshake;
 pub mod serve;
+pub mod tls;
 pub mod transmission;
 pub mod wire;
 
+pub use handshake::TlsMode;
 pub use serve::{Server, serve};
+pub use tls::{PemFiles, Tls, TlsError};

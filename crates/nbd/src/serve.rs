@@ -10,17 +10,18 @@
 //! which one host gets a quarter. A request is not started, and nothing behind it is read, until its data fit. The front end
 //! closes connections that do not negotiate, stall in the middle of a request, or do not read their replies.
 
-use crate::handshake::{Handshake, HandshakeStep, Negotiated, NextAction};
+use crate::handshake::{Handshake, HandshakeStep, Negotiated, NextAction, OPTION_HEADER_BYTES, TlsMode};
+use crate::tls::Tls;
 use crate::transmission::{self, CommandPlan, Pieces};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
 use bytes::{Bytes, BytesMut};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_front::{
-    BlockDevice, BlockExports, CallGuard, Connection, ConnectionHandle, ExportRules, FrontEnd, HostBudget, HostPermit,
-    Limits, Reader, Writer,
+    BlockDevice, BlockExports, CallGuard, ClientConnection, Connection, ConnectionHandle, FrontEnd, HostBlockExports,
+    HostBudget, HostPermit, Limits, Reader, Writer,
 };
 use weir_machine::net::Listener;
 use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Machine, Operation, Protocol, RequestTotals, Tasks};
@@ -45,25 +46,34 @@ struct RequestPermits {
 
 /// State shared by all connections.
 pub struct Server {
-    exports: Arc<dyn BlockExports>,
-    rules: Arc<ExportRules>,
+    exports: Arc<dyn HostBlockExports>,
+    /// Accounts of requests that concern no device with accounts of its own.
     accounts: Arc<Accounts>,
     /// Memory budget for the data of all connections.
     memory: Arc<HostBudget>,
+    /// Set while [`serve`] runs.
+    front: OnceLock<Arc<FrontEnd>>,
+    tls: Option<Tls>,
 }
 
 impl Server {
-    /// Serves these exports by these rules, which concern hosts only.
-    pub fn new(exports: Arc<dyn BlockExports>, rules: Arc<ExportRules>) -> Self {
-        Server { exports, rules, accounts: Arc::default(), memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)) }
+    /// Serves these exports.
+    pub fn new(exports: Arc<dyn HostBlockExports>) -> Self {
+        let memory = Arc::new(HostBudget::new(MAX_TOTAL_BYTES));
+        Server { exports, accounts: Arc::default(), memory, front: OnceLock::new(), tls: None }
     }
 
-    /// Records requests in the pool's accounts instead of in accounts of the server.
-    pub fn with_accounts(self, accounts: &Arc<Accounts>) -> Self {
-        Server { accounts: accounts.clone(), ..self }
+    /// The open connections; each uses the export that it names.
+    pub fn connections(&self) -> Vec<ClientConnection> {
+        self.front.get().map(|front| front.shown()).unwrap_or_default()
     }
 
-    /// Totals of all requests so far.
+    /// Offers or requires TLS; without this, it is not offered.
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        Server { tls, ..self }
+    }
+
+    /// Totals of the requests so far that concern no device with accounts of its own.
     pub fn served(&self) -> RequestTotals {
         self.accounts.protocol(Protocol::Nbd)
     }
@@ -73,7 +83,10 @@ impl Server {
 /// in progress.
 pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Machine, stop: watch::Receiver<bool>) {
     let tasks = machine.tasks.clone();
-    let front = FrontEnd::new(machine.clock, tasks.clone(), LIMITS, vec![server.memory.clone()]);
+    let budgets = vec![server.memory.clone()];
+    let front = FrontEnd::of_protocol(Protocol::Nbd.name(), machine.clock, tasks.clone(), LIMITS, budgets);
+    // A server is served once.
+    let _ = server.front.set(front.clone());
     let session =
         |connection: Connection| serve_connection(connection, Arc::clone(&server), tasks.clone(), stop.clone());
     weir_front::serve(front, listener, stop.clone(), session).await;
@@ -85,51 +98,63 @@ async fn serve_connection(
     tasks: Tasks,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let Connection { mut reader, mut writer, handle } = connection;
+    let Connection { reader, writer, handle } = connection;
     let peer = handle.peer().ip();
     let client = server.accounts.client(Protocol::Nbd, &peer.to_string());
-    let may_write = server.rules.may_write(peer);
+    let exports = server.exports.seen_by(peer);
     // A client that does not negotiate is closed like one that stops in the middle of a message.
     handle.set_in_message(true);
     let negotiated = tokio::select! {
-        negotiated = handshake(&mut reader, &mut writer, &server, may_write) => negotiated?,
+        negotiated = handshake(reader, writer, &handle, &server, &*exports) => negotiated?,
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
     handle.set_in_message(false);
-    let Some(negotiated) = negotiated else { return Ok(()) };
+    let Some((negotiated, reader, writer)) = negotiated else { return Ok(()) };
     let rq = server.accounts.begin(&client, Operation::Open);
-    let device = server.exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
+    let device = exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
     server.accounts.record(&rq);
+    handle.uses(Protocol::Nbd.name(), negotiated.export.clone());
+    let accounts = device.accounts().unwrap_or_else(|| server.accounts.clone());
+    let client = accounts.client(Protocol::Nbd, &peer.to_string());
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
     let writing = tasks.spawn(write(writer, receiver));
-    let session = Arc::new(Session { server, device, negotiated, client, handle });
+    let session = Arc::new(Session { server, device, accounts, negotiated, client, handle });
     let read = requests(reader, session, &tasks, sender, stop).await;
     let written = writing.await.unwrap_or(Ok(()));
     read.and(written)
 }
 
-/// Negotiates an export; `None` if the client disconnects without choosing one.
+/// Negotiates an export, and returns the halves to use from then on; `None` if the client disconnects without choosing one.
 async fn handshake(
-    reader: &mut Reader,
-    writer: &mut Writer,
+    mut reader: Reader,
+    mut writer: Writer,
+    handle: &ConnectionHandle,
     server: &Server,
-    may_write: bool,
-) -> io::Result<Option<Negotiated>> {
-    let (mut handshake, mut step) = Handshake::begin(may_write);
+    exports: &dyn BlockExports,
+) -> io::Result<Option<(Negotiated, Reader, Writer)>> {
+    let (mut handshake, mut step) = Handshake::begin(server.tls.as_ref().map_or(TlsMode::Off, Tls::mode));
     loop {
         let HandshakeStep { send, next } = step;
         writer.write_all(&send).await?;
+        writer.flush().await?;
         step = match next {
             NextAction::Read(len) => {
                 let mut bytes = vec![0; len];
                 reader.read_exact(&mut bytes).await?;
-                handshake.receive(&*server.exports, &bytes)
+                handshake.receive(exports, &bytes)
             }
             NextAction::Skip(len) => {
-                skip(reader, len).await?;
-                handshake.receive(&*server.exports, &[])
+                skip(&mut reader, len).await?;
+                handshake.receive(exports, &[])
             }
-            NextAction::Serve(negotiated) => return Ok(Some(negotiated)),
+            NextAction::StartTls => {
+                let Some(tls) = &server.tls else { return Ok(None) };
+                (reader, writer) = tls.accept(reader, writer, handle).await?;
+                let mut bytes = vec![0; OPTION_HEADER_BYTES];
+                reader.read_exact(&mut bytes).await?;
+                handshake.receive(exports, &bytes)
+            }
+            NextAction::Serve(negotiated) => return Ok(Some((negotiated, reader, writer))),
             NextAction::Close => return Ok(None),
         };
     }
@@ -146,6 +171,7 @@ async fn skip(stream: &mut (impl AsyncRead + Unpin), len: u32) -> io::Result<()>
 struct Session {
     server: Arc<Server>,
     device: Arc<dyn BlockDevice>,
+    accounts: Arc<Accounts>,
     negotiated: Negotiated,
     client: Client,
     handle: ConnectionHandle,
@@ -169,6 +195,7 @@ async fn requests(
             },
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
             _ = sender.closed() => return Ok(()),
+            () = session.device.withdrawn() => return Ok(()),
         }
         let malformed = || io::Error::new(io::ErrorKind::InvalidData, "not a request");
         let header = RequestHeader::decode(&header).ok_or_else(malformed)?;
@@ -205,9 +232,9 @@ async fn requests(
         let session = Arc::clone(&session);
         let sender = sender.clone();
         drop(tasks.spawn(async move {
-            let rq = session.server.accounts.begin(&session.client, operation(header.command));
+            let rq = session.accounts.begin(&session.client, operation(header.command));
             let reply = transmission::answer(&*session.device, &rq, &session.negotiated, &header, plan, payload).await;
-            session.server.accounts.record(&rq);
+            session.accounts.record(&rq);
             // If the writer has ended, the connection is closed and the reply is dropped.
             let _ = sender.send((reply, held)).await;
         }));
@@ -243,6 +270,8 @@ fn operation(command: u16) -> Operation {
 async fn write(mut outgoing: Writer, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
     while let Some((mut reply, held)) = receiver.recv().await {
         outgoing.write_pieces(&mut reply).await?;
+        // TLS may hold the last bytes back.
+        outgoing.flush().await?;
         drop(held);
     }
     outgoing.shutdown().await

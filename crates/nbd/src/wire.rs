@@ -92,8 +92,12 @@ pub mod reply {
     pub const META_CONTEXT: u32 = 4;
     /// The option is unknown or unsupported.
     pub const ERR_UNSUP: u32 = (1 << 31) | 1;
+    /// The server's policy forbids the option.
+    pub const ERR_POLICY: u32 = (1 << 31) | 2;
     /// The option's data are malformed.
     pub const ERR_INVALID: u32 = (1 << 31) | 3;
+    /// TLS must be started first.
+    pub const ERR_TLS_REQUIRED: u32 = (1 << 31) | 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = (1 << 31) | 6;
     /// The option's data are too long.

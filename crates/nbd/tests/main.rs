@@ -41,7 +41,7 @@ fn libnbd_and_qemu_read_devices() {
     let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let server = Arc::new(Server::new(Arc::new(exports), Arc::default()));
+    let server = Arc::new(Server::new(Arc::new(exports)));
     let (port, serving) = machine.tasks.block_on({
         let machine = machine.clone();
         let server = Arc::clone(&server);
@@ -94,7 +94,7 @@ fn libnbd_and_qemu_write_devices() {
     let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let server = Arc::new(Server::new(Arc::new(exports), Arc::default()));
+    let server = Arc::new(Server::new(Arc::new(exports)));
     let serving_machine = machine.clone();
     let (port, serving) = machine.tasks.block_on(async move {
         let machine = serving_machine;
@@ -140,7 +140,7 @@ fn a_client_stalled_in_a_write_does_not_block_shutdown() {
     let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let server = Arc::new(Server::new(Arc::new(exports), Arc::default()));
+    let server = Arc::new(Server::new(Arc::new(exports)));
     let serving_machine = machine.clone();
     machine.tasks.block_on(async move {
         let machine = serving_machine;

@@ -1,14 +1,17 @@
-//! NFS version 3 over TCP, with the MOUNT protocol on the same port.
+//! NFS version 3 over TCP, with the MOUNT protocol, the lock manager and the status monitor on the same port.
 //!
 //! ```text
 //!   TCP ─▶ record ─▶ rpc ─▶ server ─▶ mount: path to handle
-//!                              └────▶ nfs3: handle to file ─▶ weir_front::Files: file systems, snapshots
+//!                              ├────▶ nfs3: handle to file ─▶ weir_front::Files: file systems, snapshots
+//!                              └────▶ nlm, nsm: locks ──────▶ weir_front::FileLocks
 //!   TCP ◀─ reply: a head of XDR and pieces of cached data, written without joining them
 //! ```
 //!
 //! **Layers.** [`wire`], [`record`], [`rpc`] and [`handle`] are pure. [`server`] turns a call message
 //! into a reply and awaits only file system operations. [`serve`] alone uses sockets, so the whole protocol is tested
 //! and fuzzed without them.
+//!
+//! **Several pools.** A server serves any number of pools: `pools` is their table. A handle names its pool.
 //!
 //! **One export per file system.** All exports are also reachable from the pool's root: a LOOKUP of a child's name
 //! returns the child's root, whose `fsid` differs, and the client's kernel mounts it there automatically.
@@ -42,13 +45,19 @@ pub mod fuzz;
 pub mod handle;
 pub mod mount;
 pub mod nfs3;
+pub mod nlm;
+pub mod nsm;
+mod pools;
 pub mod record;
 pub mod reply;
 pub mod rpc;
+pub mod rpc_client;
+pub mod rpcbind;
 pub mod serve;
 pub mod server;
 pub mod status;
 pub mod wire;
 
-pub use serve::serve;
+pub use nlm::{LockManager, LockOptions};
+pub use serve::{serve, serve_datagrams};
 pub use server::{Peer, Secrets, Server};

@@ -156,6 +156,7 @@ impl Context<'_> {
         self.handles.read(handle).map_err(|error| match error {
             HandleError::Bad => Status::BadHandle,
             HandleError::Stale => Status::Stale,
+            HandleError::NotYet => Status::JukeBox,
         })
     }
 

@@ -1,4 +1,4 @@
-//! Remote procedure calls (RFC 5531): calls in, replies out.
+//! Remote procedure calls (RFC 5531): calls in and replies out, and the other way round.
 //!
 //! ```text
 //!  call    xid | 0 | rpc version 2 | program | version | procedure | credential | verifier | arguments
@@ -6,6 +6,7 @@
 //!                  | 1 denied   | version mismatch 2..2, or authentication error
 //! ```
 
+use crate::rpc_client::Procedure;
 use crate::wire::{Decoder, Encoder};
 use weir_front::Credentials;
 
@@ -138,4 +139,60 @@ pub fn version_mismatch(xid: u32, low: u32, high: u32) -> Encoder {
     let mut reply = accepted(xid, Accept::ProgramMismatch);
     reply.u32(low).u32(high);
     reply
+}
+
+/// A call as the superuser of this machine, as lock managers and status monitors call each other.
+pub fn call_message(xid: u32, procedure: Procedure, arguments: &Encoder) -> Vec<u8> {
+    let mut out = Encoder::default();
+    out.u32(xid).u32(CALL).u32(2).u32(procedure.program).u32(procedure.version).u32(procedure.number);
+    let mut credential = Encoder::default();
+    credential.u32(0).opaque(b"weir").u32(0).u32(0).u32(0);
+    out.u32(AUTH_SYS).opaque(&credential.bytes).u32(AUTH_NONE).u32(0);
+    out.bytes.extend_from_slice(&arguments.bytes);
+    out.bytes
+}
+
+/// The results in the reply to a call, or the reason why it was not executed.
+pub fn results(reply: &[u8], xid: u32) -> Result<&[u8], &'static str> {
+    let mut input = Decoder::new(reply);
+    let head = (input.u32(), input.u32(), input.u32());
+    match head {
+        (Some(of), Some(REPLY), Some(ACCEPTED)) if of == xid => {}
+        (Some(of), Some(REPLY), Some(DENIED)) if of == xid => return Err("the credentials are rejected"),
+        _ => return Err("not a reply to the call"),
+    }
+    let verifier = (input.u32(), input.opaque(MAX_AUTH_BYTES));
+    match (verifier, input.u32()) {
+        ((Some(_), Some(_)), Some(0)) => Ok(input.rest()),
+        (_, Some(1)) => Err("no such program"),
+        (_, Some(2)) => Err("no such version of the program"),
+        (_, Some(3)) => Err("no such procedure"),
+        (_, Some(4)) => Err("malformed arguments"),
+        _ => Err("a system error"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_and_replies_are_read_as_they_are_written() {
+        let mut arguments = Encoder::default();
+        arguments.opaque(b"abc");
+        let procedure = Procedure { program: 100_021, version: 4, number: 5 };
+        let message = call_message(77, procedure, &arguments);
+        let Message::Call(call) = read(&message) else { panic!("a call") };
+        assert_eq!((call.xid, call.program, call.version, call.procedure), (77, 100_021, 4, 5));
+        assert_eq!((call.credentials.map(|c| c.uid), call.arguments), (Some(0), &arguments.bytes[..]));
+        let mut reply = accepted(77, Accept::Success);
+        reply.u32(9);
+        assert_eq!(results(&reply.bytes, 77), Ok(&[0, 0, 0, 9][..]));
+        assert_eq!(results(&reply.bytes, 78), Err("not a reply to the call"));
+        assert_eq!(results(&accepted(1, Accept::ProcedureUnavailable).bytes, 1), Err("no such procedure"));
+        assert_eq!(results(&denied(1, AUTH_ERROR).bytes, 1), Err("the credentials are rejected"));
+        for len in 0..reply.bytes.len() - 4 {
+            assert!(results(&reply.bytes[..len], 77).is_err(), "cut after {len} bytes");
+        }
+    }
 }

@@ -18,15 +18,16 @@
 
 use crate::record::{Assembler, MAX_MESSAGE_BYTES};
 use crate::reply::Reply;
-use crate::server::{Peer, Server, reply_bytes};
+use crate::server::{Peer, Server, is_about_locks, is_call, reply_bytes};
 use bytes::{Buf, Bytes};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_front::{CallGuard, Connection, ConnectionHandle, FrontEnd, HostBudget, HostPermit, Limits, Reader, Writer};
-use weir_machine::net::Listener;
-use weir_machine::{BytePermit, ByteSemaphore, Machine, Tasks};
+use weir_machine::net::{Datagrams, Listener};
+use weir_machine::{BytePermit, ByteSemaphore, Machine, Protocol, Tasks};
 
 /// Limits of connections.
 pub const LIMITS: Limits = Limits::new(512);
@@ -41,6 +42,12 @@ pub const MAX_CONNECTION_REPLY_BYTES: usize = 16 << 20;
 /// Maximum size of the replies of all connections that are in preparation or unsent, in bytes.
 pub const MAX_TOTAL_REPLY_BYTES: usize = 128 << 20;
 const READ_BYTES: usize = 64 << 10;
+/// Maximum number of concurrent calls that came as datagrams.
+const MAX_DATAGRAM_CALLS: usize = 64;
+/// Maximum length of a datagram in bytes: a lock call with the longest names and handles.
+const DATAGRAM_BYTES: usize = 8 << 10;
+/// Delay before the next datagram is received after a failure.
+const DATAGRAM_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A reply and the permits that are released after it was written.
 type Outgoing = (Reply, CallPermits);
@@ -68,14 +75,56 @@ pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Ma
     let long = Arc::new(HostBudget::new(MAX_LONG_CALLS_BYTES));
     let replies = Arc::new(HostBudget::new(MAX_TOTAL_REPLY_BYTES));
     let tasks = machine.tasks.clone();
-    let front = FrontEnd::new(machine.clock, tasks.clone(), LIMITS, vec![long.clone(), replies.clone()]);
+    let budgets = vec![long.clone(), replies.clone()];
+    let front = FrontEnd::of_protocol(Protocol::Nfs3.name(), machine.clock, tasks.clone(), LIMITS, budgets);
+    server.set_front(&front);
     let shared = ConnectionContext { server: server.clone(), tasks, long, replies, stop: stop.clone() };
     let session = |connection: Connection| {
         let peer = connection.handle.peer();
-        let client = Peer::new(&peer.ip().to_string(), server.rules().may_write(peer.ip())).from_port(peer.port());
-        serve_connection(connection, Arc::new(client), shared.clone())
+        let client = Arc::new(Peer::new(peer.ip()).from_port(peer.port()));
+        server.connected(&client);
+        serve_connection(connection, client, shared.clone())
     };
     weir_front::serve(front, listener, stop, session).await;
+}
+
+/// Answers calls of the lock manager and the status monitor that come as datagrams, until `stop` becomes true or its sender
+/// is dropped. Clients announce over UDP that they have restarted. Other calls are dropped, and so are those beyond
+/// [`MAX_DATAGRAM_CALLS`]; their senders repeat them.
+pub async fn serve_datagrams(
+    socket: Arc<dyn Datagrams>,
+    server: Arc<Server>,
+    machine: Machine,
+    mut stop: watch::Receiver<bool>,
+) {
+    let calls = Arc::new(Semaphore::new(MAX_DATAGRAM_CALLS));
+    let mut buffer = vec![0; DATAGRAM_BYTES];
+    loop {
+        let received = tokio::select! {
+            received = socket.receive(&mut buffer) => received,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        let Ok((len, from)) = received else {
+            machine.clock.sleep(DATAGRAM_RETRY_DELAY).await;
+            continue;
+        };
+        let message = buffer.get(..len).unwrap_or(&[]);
+        let Ok(permit) = Arc::clone(&calls).try_acquire_owned() else { continue };
+        if !is_about_locks(message) {
+            continue;
+        }
+        let message = Bytes::copy_from_slice(message);
+        let socket = Arc::clone(&socket);
+        let server = Arc::clone(&server);
+        machine.tasks.start(async move {
+            let peer = Peer::new(from.ip()).from_port(from.port());
+            if let Some(reply) = server.answer(&peer, &message).await {
+                // A reply that is lost is asked for again.
+                let _ = socket.send(&reply.body(), from).await;
+            }
+            drop(permit);
+        });
+    }
 }
 
 async fn serve_connection(connection: Connection, client: Arc<Peer>, shared: ConnectionContext) -> io::Result<()> {
@@ -101,6 +150,7 @@ async fn read(
     let mut assembler = Assembler::default();
     let mut buffer = bytes::BytesMut::with_capacity(READ_BYTES);
     let mut long_permit: Option<HostPermit> = None;
+    let mut is_known = false;
     loop {
         buffer.reserve(READ_BYTES);
         handle.set_in_message(assembler.claimed_bytes() > 0 || !buffer.is_empty());
@@ -144,6 +194,10 @@ async fn read(
                 held = permits => held,
             };
             let Ok(held) = held else { return Ok(()) };
+            if !is_known && is_call(&message) {
+                is_known = true;
+                handle.uses(Protocol::Nfs3.name(), "NFS version 3");
+            }
             let server = Arc::clone(&shared.server);
             let client = Arc::clone(&client);
             let sender = sender.clone();

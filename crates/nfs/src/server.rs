@@ -5,12 +5,17 @@ use crate::drc::{self, DrcDecision, DuplicateRequestCache, Key};
 use crate::handle::Handles;
 use crate::mount;
 use crate::nfs3;
+use crate::nlm::{self, LockManager};
+use crate::nsm;
+use crate::pools::{PoolTable, PoolUses};
 use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-use weir_front::{Caller, ExportRules, Files};
-use weir_machine::{Accounts, Client, Clock, Nanos, Operation, Protocol, Request, RequestTotals};
+use weir_front::{Caller, ClientConnection, Files, FrontEnd, Host};
+use weir_machine::{Accounts, Clock, Nanos, Operation, Protocol, Request, RequestTotals};
 
 /// Secret key and boot verifier of a server.
 #[derive(Clone, Copy)]
@@ -26,23 +31,22 @@ pub struct Secrets {
 pub struct Peer {
     /// Address of the client, which identifies the client across connections.
     pub name: Arc<str>,
-    /// Source port.
-    pub port: u16,
-    /// Whether it may modify files.
-    pub may_write: bool,
-    /// The client in the accounts, from its first call on. A clone that is made before looks it up again.
-    client: OnceLock<Client>,
+    /// Address and source port.
+    pub host: Host,
+    /// The pools that the client uses.
+    pub(crate) uses: PoolUses,
 }
 
 impl Peer {
     /// A client with this address; the port is 0.
-    pub fn new(name: &str, may_write: bool) -> Self {
-        Peer { name: name.into(), port: 0, may_write, client: OnceLock::new() }
+    pub fn new(address: IpAddr) -> Self {
+        let host = Host { address, port: 0 };
+        Peer { name: address.to_string().into(), host, uses: PoolUses::default() }
     }
 
     /// Sets the source port.
     pub fn from_port(self, port: u16) -> Self {
-        Peer { port, ..self }
+        Peer { host: Host { port, ..self.host }, ..self }
     }
 }
 
@@ -56,34 +60,98 @@ pub fn reply_bytes(message: &[u8]) -> usize {
     }
 }
 
-/// Serves MOUNT and NFS calls for one pool.
+/// Whether a message is a call.
+pub(crate) fn is_call(message: &[u8]) -> bool {
+    matches!(rpc::read(message), Message::Call(_))
+}
+
+/// Whether a message is a call of the lock manager or the status monitor.
+pub(crate) fn is_about_locks(message: &[u8]) -> bool {
+    matches!(rpc::read(message), Message::Call(call) if matches!(call.program, nlm::PROGRAM | nsm::PROGRAM))
+}
+
+/// Properties of a call that its pool determines.
+struct PoolContext<'a> {
+    handles: &'a Handles,
+    verifier: [u8; 8],
+}
+
+/// Serves MOUNT, NFS and lock calls for pools.
 pub struct Server {
     files: Arc<dyn Files>,
-    handles: Handles,
-    verifier: [u8; 8],
-    rules: ExportRules,
+    pools: PoolTable,
+    /// Accounts of calls that concern no pool.
     accounts: Arc<Accounts>,
     drc: DuplicateRequestCache,
     clock: Option<Clock>,
+    /// Set while [`crate::serve`] runs.
+    front: OnceLock<Arc<FrontEnd>>,
+    locks: Option<Arc<LockManager>>,
+    mounts: mount::Mounts,
 }
 
 impl Server {
-    /// Serves these files by these rules.
-    pub fn new(files: Arc<dyn Files>, pool_guid: u64, secrets: Secrets, rules: ExportRules) -> Self {
+    /// Serves these files of one pool.
+    pub fn new(files: Arc<dyn Files>, pool: (u64, &str), secrets: Secrets) -> Self {
+        let server = Server::of_pools(files);
+        server.add_pool(pool, secrets, &server.accounts);
+        server
+    }
+
+    /// Serves these files, after [`Server::add_pool`] for each of their pools.
+    pub fn of_pools(files: Arc<dyn Files>) -> Self {
         Server {
             files,
-            handles: Handles::new(pool_guid, secrets.handles),
-            verifier: secrets.verifier,
-            rules,
+            pools: PoolTable::default(),
             accounts: Arc::default(),
             drc: DuplicateRequestCache::default(),
             clock: None,
+            front: OnceLock::new(),
+            locks: None,
+            mounts: mount::Mounts::default(),
         }
     }
 
-    /// Records calls in the pool's accounts instead of in accounts of the server.
-    pub fn with_accounts(self, accounts: &Arc<Accounts>) -> Self {
-        Server { accounts: accounts.clone(), ..self }
+    /// Adds a pool, given by its GUID and name, whose calls are recorded in these accounts. A pool that is added again needs
+    /// the same handle key, so that clients keep their handles, and another verifier.
+    pub fn add_pool(&self, (guid, name): (u64, &str), secrets: Secrets, accounts: &Arc<Accounts>) {
+        self.pools.add(guid, name, secrets, accounts);
+    }
+
+    /// Removes a pool: its handles are stale from now on.
+    pub fn remove_pool(&self, guid: u64) {
+        self.pools.remove(guid);
+    }
+
+    /// Sets the pools that will be added later, by GUID: clients that use them get the error "try again".
+    pub fn expect_pools(&self, guids: BTreeSet<u64>) {
+        self.pools.expect(guids);
+    }
+
+    /// Totals of the calls so far that concern no pool.
+    pub fn served_beside_pools(&self) -> RequestTotals {
+        self.accounts.protocol(Protocol::Nfs3)
+    }
+
+    /// Addresses of the clients that use a pool: their connections have used it, and they have not unmounted it.
+    pub fn users(&self, guid: u64) -> Vec<String> {
+        self.pools.users(guid)
+    }
+
+    /// The open connections.
+    pub fn connections(&self) -> Vec<ClientConnection> {
+        self.front.get().map(|front| front.shown()).unwrap_or_default()
+    }
+
+    /// Sets the front end whose connections [`Server::connections`] shows; only the first call has an effect.
+    pub(crate) fn set_front(&self, front: &Arc<FrontEnd>) {
+        // A server is served once.
+        let _ = self.front.set(front.clone());
+    }
+
+    /// Records the client of a new connection, for [`Server::users`].
+    pub(crate) fn connected(&self, peer: &Arc<Peer>) {
+        self.pools.connected(peer);
     }
 
     /// Sets the clock by which the duplicate request cache forgets replies; without one it keeps them until it is full.
@@ -91,18 +159,27 @@ impl Server {
         Server { clock: Some(clock.clone()), ..self }
     }
 
-    /// Rules of the exports.
-    pub fn rules(&self) -> &ExportRules {
-        &self.rules
+    /// Serves locks with this manager; without one, its programs are unavailable.
+    pub fn with_locks(self, locks: Arc<LockManager>) -> Self {
+        Server { locks: Some(locks), ..self }
+    }
+
+    /// Whether it serves locks.
+    pub fn has_locks(&self) -> bool {
+        self.locks.is_some()
     }
 
     fn now(&self) -> Nanos {
         self.clock.as_ref().map_or(Nanos::default(), Clock::now)
     }
 
-    /// Totals of all calls so far.
+    /// Totals of the calls so far on the pools that are served now, and of the calls that concern no pool.
     pub fn served(&self) -> RequestTotals {
-        self.accounts.protocol(Protocol::Nfs3)
+        let pools = self.pools.now();
+        let mut all: Vec<&Arc<Accounts>> = pools.accounts().collect();
+        all.push(&self.accounts);
+        all.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        all.into_iter().fold(RequestTotals::default(), |sum, accounts| sum + accounts.protocol(Protocol::Nfs3))
     }
 
     /// Answers one message of a client; `None` if the message is not an RPC call.
@@ -115,7 +192,7 @@ impl Server {
         if call.program != nfs3::PROGRAM || !nfs3::is_non_idempotent(call.procedure) {
             return Some(self.answer_and_account(peer, &call, message).await);
         }
-        match self.drc.begin(Key::new(&peer.name, peer.port, message), self.now()) {
+        match self.drc.begin(Key::new(&peer.name, peer.host.port, message), self.now()) {
             DrcDecision::Wait(answer) => drc::wait(answer).await,
             DrcDecision::Execute(reservation) => {
                 let reply = self.answer_and_account(peer, &call, message).await;
@@ -128,25 +205,48 @@ impl Server {
     async fn answer_and_account(&self, peer: &Peer, call: &Call<'_>, message: &Bytes) -> Reply {
         let operation = match call.program {
             nfs3::PROGRAM => nfs3::operation(call.procedure).unwrap_or(Operation::Unknown),
+            nlm::PROGRAM | nsm::PROGRAM => Operation::Lock,
             _ => Operation::Mount,
         };
-        let accounts = &self.accounts;
-        let client = peer.client.get_or_init(|| accounts.client(Protocol::Nfs3, &peer.name));
-        let rq = accounts.begin(client, operation);
-        let reply = self.dispatch(peer, call, message, &rq).await;
+        let pools = self.pools.now();
+        let guid = pools.pool_of(call);
+        let pool = guid.and_then(|guid| Some((guid, pools.get(guid)?)));
+        let accounts = pool.map_or(&self.accounts, |(_, pool)| &pool.accounts);
+        let client = match pool {
+            Some((guid, _)) if call.program == nfs3::PROGRAM => peer.uses.client(guid, accounts, &peer.name),
+            _ => accounts.client(Protocol::Nfs3, &peer.name),
+        };
+        if let Some(unmounted) = mount::unmounted(call) {
+            self.pools.unmounted(&peer.name, guid.filter(|_| unmounted == mount::Unmounted::Path));
+        }
+        let rq = accounts.begin(&client, operation);
+        let verifier = pool.map_or([0; 8], |(_, pool)| pool.verifier);
+        let context = PoolContext { handles: &pools.handles, verifier };
+        let reply = self.dispatch(peer, call, message, &rq, &context).await;
         accounts.record(&rq);
         reply
     }
 
-    async fn dispatch(&self, peer: &Peer, call: &Call<'_>, message: &Bytes, rq: &Request) -> Reply {
+    async fn dispatch(
+        &self,
+        peer: &Peer,
+        call: &Call<'_>,
+        message: &Bytes,
+        rq: &Request,
+        pool: &PoolContext<'_>,
+    ) -> Reply {
         let xid = call.xid;
         let refused = |status| Reply::of(rpc::accepted(xid, status).bytes);
         let mismatch = |low, high| Reply::of(rpc::version_mismatch(xid, low, high).bytes);
-        let credentials = self.rules.identity.map(call.credentials.as_ref());
-        let caller = Caller { credentials, may_write: peer.may_write };
-        let context =
-            nfs3::Context { files: &*self.files, handles: &self.handles, caller, rq, verifier: self.verifier, message };
+        let caller = Caller { host: peer.host, credentials: call.credentials.clone() };
+        let PoolContext { handles, verifier } = *pool;
+        let context = nfs3::Context { files: &*self.files, handles, caller, rq, verifier, message };
         let out = rpc::accepted(xid, Accept::Success);
+        let answered = |answer| match answer {
+            mount::Answer::Results(results) => results.finish(),
+            mount::Answer::GarbageArguments => refused(Accept::GarbageArguments),
+            mount::Answer::ProcedureUnavailable => refused(Accept::ProcedureUnavailable),
+        };
         match (call.program, call.version) {
             (nfs3::PROGRAM, nfs3::VERSION) if nfs3::operation(call.procedure).is_none() => {
                 refused(Accept::ProcedureUnavailable)
@@ -156,14 +256,21 @@ impl Server {
                 None => refused(Accept::GarbageArguments),
             },
             (nfs3::PROGRAM, _) => mismatch(nfs3::VERSION, nfs3::VERSION),
-            (mount::PROGRAM, version) if (mount::VERSIONS.0..=mount::VERSIONS.1).contains(&version) => {
-                match mount::run(&context, version, call.procedure, call.arguments, out).await {
-                    mount::Answer::Results(results) => results.finish(),
-                    mount::Answer::GarbageArguments => refused(Accept::GarbageArguments),
-                    mount::Answer::ProcedureUnavailable => refused(Accept::ProcedureUnavailable),
-                }
-            }
+            (mount::PROGRAM, version) if (mount::VERSIONS.0..=mount::VERSIONS.1).contains(&version) => answered(
+                mount::run(&context, (&self.mounts, &peer.name), version, call.procedure, call.arguments, out).await,
+            ),
             (mount::PROGRAM, _) => mismatch(mount::VERSIONS.0, mount::VERSIONS.1),
+            (nlm::PROGRAM | nsm::PROGRAM, version) => match (&self.locks, call.program, version) {
+                (Some(locks), nlm::PROGRAM, nlm::VERSION) => {
+                    answered(nlm::run(locks, &context, &peer.name, call.procedure, call.arguments, out).await)
+                }
+                (Some(locks), nsm::PROGRAM, nsm::VERSION) => {
+                    answered(nsm::run(locks, &peer.name, call.procedure, call.arguments, out).await)
+                }
+                (Some(_), nlm::PROGRAM, _) => mismatch(nlm::VERSION, nlm::VERSION),
+                (Some(_), ..) => mismatch(nsm::VERSION, nsm::VERSION),
+                (None, ..) => refused(Accept::ProgramUnavailable),
+            },
             _ => refused(Accept::ProgramUnavailable),
         }
     }

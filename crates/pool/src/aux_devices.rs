@@ -26,14 +26,12 @@ impl Extra {
     }
 }
 
-impl Pool {
-    /// Returns the pool's spares or cache devices.
-    pub async fn extras(&self, rq: &Request, which: Extra) -> Result<Vec<VdevConfig>, PoolError> {
-        let Some(id) = self.mos.named(rq, which.name()).await? else { return Ok(Vec::new()) };
-        let list = self.mos.list(rq, id).await?;
-        let vdevs = list.get_list_array(which.name()).unwrap_or_default();
-        let parsed: Result<Vec<_>, _> = vdevs.iter().map(VdevConfig::parse).collect();
-        let what = || format!("pool '{}': list of {}", self.config.name, which.name());
-        parsed.map_err(|source| PoolError::Decode { what: what(), source })
-    }
+/// Returns the pool's spares or cache devices.
+pub async fn extras(pool: &Pool, rq: &Request, which: Extra) -> Result<Vec<VdevConfig>, PoolError> {
+    let Some(id) = pool.mos.named(rq, which.name()).await? else { return Ok(Vec::new()) };
+    let list = pool.mos.list(rq, id).await?;
+    let vdevs = list.get_list_array(which.name()).unwrap_or_default();
+    let parsed: Result<Vec<_>, _> = vdevs.iter().map(VdevConfig::parse).collect();
+    let what = || format!("pool '{}': list of {}", pool.config.name, which.name());
+    parsed.map_err(|source| PoolError::Decode { what: what(), source })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dsl::props::{DatasetKind, Value};
-use weir_dsl::{Dataset, Dir, Dsl, PoolFacts, Scope};
+use weir_dsl::{Dataset, Dir, Dsl, MountedFileSystems, PoolFacts, Scope};
 use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::{ObjsetId, ObjsetKind};
 use weir_machine::Request;
@@ -115,6 +115,11 @@ impl Pool {
     /// Facts about the pool that datasets need.
     pub fn facts(&self) -> PoolFacts {
         let loaded_keys: BTreeSet<_> = self.loaded.keys().filter_map(|dir| self.dsl.dir(*dir)?.crypto_key()).collect();
-        PoolFacts { usable_bytes: self.capacity.usable_bytes, altroot: String::new(), loaded_keys }
+        PoolFacts {
+            usable_bytes: self.capacity.usable_bytes,
+            altroot: String::new(),
+            loaded_keys,
+            mounted: MountedFileSystems::default(),
+        }
     }
 }

@@ -39,73 +39,70 @@ pub struct Errors {
     objects: BTreeSet<(u64, u64)>,
 }
 
-impl Pool {
-    /// Reads the error log.
-    pub async fn errors(&self, rq: &Request) -> Result<Errors, PoolError> {
-        let mut out = Errors::default();
-        let by_head = self.features.count(HEAD_ERRLOG).is_some();
-        for name in [names::ERRLOG_LAST, names::ERRLOG_SCRUB] {
-            let Some(id) = self.mos.named(rq, name).await? else { continue };
-            for entry in self.entries(rq, id, &mut out).await {
-                if !by_head {
-                    if let Some(ErrorName::Bookmark { objset, object, .. }) = ErrorName::parse(&entry.key.text(), false)
-                    {
-                        out.add(objset, object);
-                    }
-                    continue;
+/// Reads the error log.
+pub async fn errors(pool: &Pool, rq: &Request) -> Result<Errors, PoolError> {
+    let mut out = Errors::default();
+    let by_head = pool.features.count(HEAD_ERRLOG).is_some();
+    for name in [names::ERRLOG_LAST, names::ERRLOG_SCRUB] {
+        let Some(id) = pool.mos.named(rq, name).await? else { continue };
+        for entry in entries(pool, rq, id, &mut out).await {
+            if !by_head {
+                if let Some(ErrorName::Bookmark { objset, object, .. }) = ErrorName::parse(&entry.key.text(), false) {
+                    out.add(objset, object);
                 }
-                let head = u64::from_str_radix(&entry.key.text(), 16);
-                let log = entry.value.first();
-                let (Ok(head), Some(log)) = (head, log) else { continue };
-                for entry in self.entries(rq, ObjectId(log), &mut out).await {
-                    if let Some(ErrorName::InHead { object, .. }) = ErrorName::parse(&entry.key.text(), true) {
-                        out.add(head, object);
-                    }
+                continue;
+            }
+            let head = u64::from_str_radix(&entry.key.text(), 16);
+            let log = entry.value.first();
+            let (Ok(head), Some(log)) = (head, log) else { continue };
+            for entry in entries(pool, rq, ObjectId(log), &mut out).await {
+                if let Some(ErrorName::InHead { object, .. }) = ErrorName::parse(&entry.key.text(), true) {
+                    out.add(head, object);
                 }
             }
         }
-        Ok(out)
     }
+    Ok(out)
+}
 
-    /// Returns the entries of a log; none if it cannot be read, which is recorded in `errors`.
-    async fn entries(&self, rq: &Request, log: ObjectId, errors: &mut Errors) -> Vec<Entry> {
-        let read = async { Zap::open(rq, &self.mos.set, log).await?.all(rq, MAX_ENTRIES).await };
-        read.await.unwrap_or_else(|error| {
-            errors.lost = Some(error);
-            Vec::new()
-        })
+/// Returns the entries of a log; none if it cannot be read, which is recorded in `errors`.
+async fn entries(pool: &Pool, rq: &Request, log: ObjectId, errors: &mut Errors) -> Vec<Entry> {
+    let read = async { Zap::open(rq, &pool.mos.set, log).await?.all(rq, MAX_ENTRIES).await };
+    read.await.unwrap_or_else(|error| {
+        errors.lost = Some(error);
+        Vec::new()
+    })
+}
+
+/// Returns the files with errors, one line each: `dataset:/path`.
+pub async fn error_lines(pool: &Pool, rq: &Request, errors: &Errors) -> Vec<String> {
+    let mut out = Vec::new();
+    for (set, object) in &errors.objects {
+        out.push(error_line(pool, rq, *set, *object).await);
     }
+    out
+}
 
-    /// Returns the files with errors, one line each: `dataset:/path`.
-    pub async fn error_lines(&self, rq: &Request, errors: &Errors) -> Vec<String> {
-        let mut out = Vec::new();
-        for (set, object) in &errors.objects {
-            out.push(self.error_line(rq, *set, *object).await);
-        }
-        out
+async fn error_line(pool: &Pool, rq: &Request, set: u64, object: u64) -> String {
+    if set == 0 {
+        return format!("<metadata>:<{object:#x}>");
     }
-
-    async fn error_line(&self, rq: &Request, set: u64, object: u64) -> String {
-        if set == 0 {
-            return format!("<metadata>:<{object:#x}>");
-        }
-        let dataset = self.dsl.dataset(rq, ObjectId(set), String::new()).await.ok();
-        let dir = dataset.and_then(|d| self.dsl.dir(d.dir).filter(|dir| dir.phys.head_dataset.0 == set));
-        let name = match dir {
-            Some(dir) => dir.name.clone(),
-            None => match self.dsl.snapshot_name(rq, ObjectId(set)).await {
-                Ok(Some(name)) => name,
-                _ => return format!("<{set:#x}>:<{object:#x}>"),
-            },
-        };
-        let path = match self.file_system(rq, &name).await {
-            Ok(files) => path_of(rq, &files, ObjectId(object)).await,
-            Err(_) => None,
-        };
-        match path {
-            Some(path) => format!("{name}:{path}"),
-            None => format!("{name}:<{object:#x}>"),
-        }
+    let dataset = pool.dsl.dataset(rq, ObjectId(set), String::new()).await.ok();
+    let dir = dataset.and_then(|d| pool.dsl.dir(d.dir).filter(|dir| dir.phys.head_dataset.0 == set));
+    let name = match dir {
+        Some(dir) => dir.name.clone(),
+        None => match pool.dsl.snapshot_name(rq, ObjectId(set)).await {
+            Ok(Some(name)) => name,
+            _ => return format!("<{set:#x}>:<{object:#x}>"),
+        },
+    };
+    let path = match pool.file_system(rq, &name).await {
+        Ok(files) => path_of(rq, &files, ObjectId(object)).await,
+        Err(_) => None,
+    };
+    match path {
+        Some(path) => format!("{name}:{path}"),
+        None => format!("{name}:<{object:#x}>"),
     }
 }
 

@@ -264,8 +264,8 @@ pub async fn load_keys(
     for (name, secret) in keys {
         let missing = || ObjectError::NoName { what: "dataset", name: name.clone() };
         let root = dsl.dir_named(name).ok_or_else(missing)?;
-        let wrapping = dsl.wrapping_key(rq, root, secret).await?;
-        out.extend(dsl.load_keys_with(rq, root, &wrapping).await?);
+        let wrapping = weir_dsl::keys::wrapping_key(dsl, rq, root, secret).await?;
+        out.extend(weir_dsl::keys::load_keys_with(dsl, rq, root, &wrapping).await?);
         roots.insert(root.id, Arc::new(wrapping));
     }
     Ok((roots, out))

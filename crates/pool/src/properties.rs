@@ -216,7 +216,7 @@ async fn computed(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
         ("allocated", Value::Size(capacity.allocated_bytes)),
         ("readonly", Value::Text("on".into())),
         ("expandsize", Value::SizeIfAny(0)),
-        ("freeing", Value::Size(of_own_dir(rq, pool, "$FREE").await?)),
+        ("freeing", Value::Size(freeing_bytes(rq, pool).await?)),
         ("fragmentation", capacity.fragmentation.map_or(Value::Text("-".into()), Value::Percent)),
         ("leaked", Value::Size(of_own_dir(rq, pool, "$LEAK").await?)),
         ("checkpoint", Value::SizeIfAny(capacity.checkpoint_bytes)),
@@ -231,6 +231,14 @@ async fn computed(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
     let mut found: Found = values.map(|(name, value)| (name.to_owned(), (value, Origin::None))).into();
     found.insert("version".into(), version);
     Ok(found)
+}
+
+/// The space of destroyed datasets that waits to be freed, in bytes (`freeing`).
+///
+/// # Errors
+/// Errors of reading the MOS.
+pub async fn freeing_bytes(rq: &Request, pool: &Pool) -> Result<u64, PoolError> {
+    of_own_dir(rq, pool, "$FREE").await
 }
 
 /// Returns the bytes used by one of the pool's internal DSL directories.

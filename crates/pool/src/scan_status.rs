@@ -120,76 +120,74 @@ pub struct Checkpoint {
     pub bytes: u64,
 }
 
-impl Pool {
-    /// Returns the last scrub or resilver.
-    pub async fn last_scan(&self, rq: &Request) -> Result<Option<Scan>, PoolError> {
-        let Some(words) = self.mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
-        let word = |i: usize| words.get(i).copied().unwrap_or(0);
-        // 1 is a scrub, 2 a resilver.
-        let (1 | 2, Some(stage)) = (word(0), Stage::from_word(word(1))) else { return Ok(None) };
-        let own = self.mos.named_words(rq, PLACE).await?.unwrap_or_default();
-        Ok(Some(Scan {
-            paused: word(23) & PAUSED != 0,
-            active_s: own.get(2).copied().unwrap_or(0),
-            resilver: word(0) == 2,
-            stage,
-            start_s: word(7),
-            end_s: word(8),
-            to_examine: word(9),
-            examined: word(10),
-            skipped: word(11),
-            processed: word(12),
-            errors: word(13),
-        }))
-    }
+/// Returns the last scrub or resilver.
+pub async fn last_scan(pool: &Pool, rq: &Request) -> Result<Option<Scan>, PoolError> {
+    let Some(words) = pool.mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
+    let word = |i: usize| words.get(i).copied().unwrap_or(0);
+    // 1 is a scrub, 2 a resilver.
+    let (1 | 2, Some(stage)) = (word(0), Stage::from_word(word(1))) else { return Ok(None) };
+    let own = pool.mos.named_words(rq, PLACE).await?.unwrap_or_default();
+    Ok(Some(Scan {
+        paused: word(23) & PAUSED != 0,
+        active_s: own.get(2).copied().unwrap_or(0),
+        resilver: word(0) == 2,
+        stage,
+        start_s: word(7),
+        end_s: word(8),
+        to_examine: word(9),
+        examined: word(10),
+        skipped: word(11),
+        processed: word(12),
+        errors: word(13),
+    }))
+}
 
-    /// Returns the last removal of a top-level vdev.
-    pub async fn last_removal(&self, rq: &Request) -> Result<Option<Removal>, PoolError> {
-        let Some(words) = self.mos.named_words(rq, names::REMOVING).await? else { return Ok(None) };
-        let word = |i: usize| words.get(i).copied().unwrap_or(0);
-        let Some(stage) = Stage::from_word(word(0)) else { return Ok(None) };
-        let mut mapping_memory = 0u64;
-        for vdev in indirect::newest_first(&self.tree).into_iter().filter(|v| v.indirect_object != 0) {
-            let (_, entries) = indirect::mapping(rq, &self.mos, ObjectId(vdev.indirect_object)).await?;
-            mapping_memory = mapping_memory.saturating_add((entries.len() * MappingEntry::SIZE) as u64);
+/// Returns the last removal of a top-level vdev.
+pub async fn last_removal(pool: &Pool, rq: &Request) -> Result<Option<Removal>, PoolError> {
+    let Some(words) = pool.mos.named_words(rq, names::REMOVING).await? else { return Ok(None) };
+    let word = |i: usize| words.get(i).copied().unwrap_or(0);
+    let Some(stage) = Stage::from_word(word(0)) else { return Ok(None) };
+    let mut mapping_memory = 0u64;
+    for vdev in indirect::newest_first(&pool.tree).into_iter().filter(|v| v.indirect_object != 0) {
+        let (_, entries) = indirect::mapping(rq, &pool.mos, ObjectId(vdev.indirect_object)).await?;
+        mapping_memory = mapping_memory.saturating_add((entries.len() * MappingEntry::SIZE) as u64);
+    }
+    let vdev = word(1);
+    let start_s = word(3);
+    let end_s = word(4);
+    let to_copy = word(5);
+    let copied = word(6);
+    Ok(Some(Removal { stage, vdev, start_s, end_s, to_copy, copied, mapping_memory }))
+}
+
+/// Returns the RAID-Z expansion in progress, or the last one.
+pub async fn last_expansion(pool: &Pool, rq: &Request) -> Result<Option<Expansion>, PoolError> {
+    let mut last: Option<Expansion> = None;
+    for (top, space) in pool.tree.children.iter().zip(&pool.space.vdevs) {
+        if !matches!(top.kind, VdevKind::Raidz { .. }) || top.top_zap == 0 {
+            continue;
         }
-        let vdev = word(1);
-        let start_s = word(3);
-        let end_s = word(4);
-        let to_copy = word(5);
-        let copied = word(6);
-        Ok(Some(Removal { stage, vdev, start_s, end_s, to_copy, copied, mapping_memory }))
-    }
-
-    /// Returns the RAID-Z expansion in progress, or the last one.
-    pub async fn last_expansion(&self, rq: &Request) -> Result<Option<Expansion>, PoolError> {
-        let mut last: Option<Expansion> = None;
-        for (top, space) in self.tree.children.iter().zip(&self.space.vdevs) {
-            if !matches!(top.kind, VdevKind::Raidz { .. }) || top.top_zap == 0 {
-                continue;
-            }
-            let mut words = [0; 4];
-            for (word, name) in words.iter_mut().zip(EXPAND) {
-                *word = zap::lookup_word(rq, &self.mos.set, ObjectId(top.top_zap), name).await?.unwrap_or(0);
-            }
-            let [stage, start_s, end_s, reflowed] = words;
-            let Some(stage) = Stage::from_word(stage) else { continue };
-            let to_reflow = space.allocated_bytes();
-            let found = Expansion { stage, vdev: top.id, start_s, end_s, to_reflow, reflowed };
-            if stage == Stage::Running {
-                return Ok(Some(found));
-            }
-            if last.is_none_or(|l| l.end_s < end_s) {
-                last = Some(found);
-            }
+        let mut words = [0; 4];
+        for (word, name) in words.iter_mut().zip(EXPAND) {
+            *word = zap::lookup_word(rq, &pool.mos.set, ObjectId(top.top_zap), name).await?.unwrap_or(0);
         }
-        Ok(last)
+        let [stage, start_s, end_s, reflowed] = words;
+        let Some(stage) = Stage::from_word(stage) else { continue };
+        let to_reflow = space.allocated_bytes();
+        let found = Expansion { stage, vdev: top.id, start_s, end_s, to_reflow, reflowed };
+        if stage == Stage::Running {
+            return Ok(Some(found));
+        }
+        if last.is_none_or(|l| l.end_s < end_s) {
+            last = Some(found);
+        }
     }
+    Ok(last)
+}
 
-    /// Returns the checkpoint, if there is one.
-    pub async fn checkpoint(&self, rq: &Request) -> Result<Option<Checkpoint>, PoolError> {
-        let Some(words) = self.mos.named_words(rq, names::CHECKPOINT).await? else { return Ok(None) };
-        let taken_s = uberblocks::of_checkpoint(&words).map_or(0, |uberblock| uberblock.timestamp_s);
-        Ok(Some(Checkpoint { taken_s, bytes: self.capacity.checkpoint_bytes }))
-    }
+/// Returns the checkpoint, if there is one.
+pub async fn checkpoint(pool: &Pool, rq: &Request) -> Result<Option<Checkpoint>, PoolError> {
+    let Some(words) = pool.mos.named_words(rq, names::CHECKPOINT).await? else { return Ok(None) };
+    let taken_s = uberblocks::of_checkpoint(&words).map_or(0, |uberblock| uberblock.timestamp_s);
+    Ok(Some(Checkpoint { taken_s, bytes: pool.capacity.checkpoint_bytes }))
 }

@@ -32,10 +32,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use weir_blocks::SpaceKind;
 use weir_blocks::alloc::Segments;
+use weir_format::features::Feature;
 use weir_format::{ObjectId, Txg};
 
 /// Feature of pools with log space maps.
-pub const FEATURE: &str = "log_spacemap";
+pub const FEATURE: &Feature = Feature::LOG_SPACEMAP;
 /// log2 of the unit of logs in bytes.
 pub const LOG_SHIFT: u32 = 9;
 /// Size of a log's blocks in bytes (`zfs_log_sm_blksz`).

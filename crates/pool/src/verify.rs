@@ -545,31 +545,29 @@ async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeMap<u32, Vec<u64>>
     Ok(out)
 }
 
-impl Pool {
-    /// Verifies every block of the pool, and that the space maps allocate exactly these blocks.
-    ///
-    /// # Errors
-    /// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
-    pub async fn verify(&self, rq: &Request) -> Result<Report, ObjectError> {
-        self.verify_in_passes(rq, RUN_SEGMENTS).await
-    }
+/// Verifies every block of the pool, and that the space maps allocate exactly these blocks.
+///
+/// # Errors
+/// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
+pub async fn verify_pool(pool: &Pool, rq: &Request) -> Result<Report, ObjectError> {
+    verify_pool_in_passes(pool, rq, RUN_SEGMENTS).await
+}
 
-    /// As [`Pool::verify`], with at most `max_segments` allocated segments in memory at a time.
-    ///
-    /// # Errors
-    /// As [`Pool::verify`].
-    pub async fn verify_in_passes(&self, rq: &Request, max_segments: u64) -> Result<Report, ObjectError> {
-        let mut moved = BTreeMap::new();
-        for vdev in self.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
-            moved.insert(vdev.id as u32, indirect::mapping(rq, &self.mos, ObjectId(vdev.indirect_object)).await?.1);
-        }
-        let log_before = Txg(self.uberblock.txg.0.saturating_add(1));
-        let (machine, blocks) = (self.machine.clone(), self.blocks.clone());
-        let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
-        let plan = Plan { walk, mos: &self.mos, tops: &self.tree.children, moved, space: true, max_segments };
-        let (roots, bad) = crate::roots::roots(rq, &self.mos).await?;
-        let mut report = verify(rq, &plan, roots, &mut |_| ()).await?;
-        report.unreadable_count += bad;
-        Ok(report)
+/// As [`verify_pool`], with at most `max_segments` allocated segments in memory at a time.
+///
+/// # Errors
+/// As [`verify_pool`].
+pub async fn verify_pool_in_passes(pool: &Pool, rq: &Request, max_segments: u64) -> Result<Report, ObjectError> {
+    let mut moved = BTreeMap::new();
+    for vdev in pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
+        moved.insert(vdev.id as u32, indirect::mapping(rq, &pool.mos, ObjectId(vdev.indirect_object)).await?.1);
     }
+    let log_before = Txg(pool.uberblock.txg.0.saturating_add(1));
+    let (machine, blocks) = (pool.machine.clone(), pool.blocks.clone());
+    let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
+    let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space: true, max_segments };
+    let (roots, bad) = crate::roots::roots(rq, &pool.mos).await?;
+    let mut report = verify(rq, &plan, roots, &mut |_| ()).await?;
+    report.unreadable_count += bad;
+    Ok(report)
 }

@@ -256,6 +256,7 @@ impl SimDisk {
         let mut delay_ns = done_ns - now_ns;
         let mut errno = None;
         let mut misdirected = None;
+        let mut loses_writes = false;
         for (fault_id, laid) in &mut state.faults {
             match laid.fault {
                 Fault::FailNth { nth, errno: code } => {
@@ -269,6 +270,10 @@ impl SimDisk {
                         misdirected = Some((*fault_id, to));
                     }
                     laid.seen += 1;
+                }
+                Fault::FailFlushes { errno: code } if op == Op::Flush => {
+                    errno = Some(code);
+                    loses_writes = true;
                 }
                 Fault::Slow { factor } => delay_ns = delay_ns.saturating_mul(u64::from(factor)),
                 _ => {}
@@ -288,7 +293,9 @@ impl SimDisk {
         }
         let watermark = state.medium.watermark();
         let errno = injected.or(errno);
-        state.pending.insert(id, Pending { io, watermark, errno, injected: injected.is_some(), misdirected });
+        state
+            .pending
+            .insert(id, Pending { io, watermark, errno, injected: injected.is_some() || loses_writes, misdirected });
         let disk = self.clone();
         world.at(now_ns + delay_ns, Box::new(move || disk.complete(id)));
     }

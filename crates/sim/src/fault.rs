@@ -45,6 +45,11 @@ pub enum Fault {
         /// The error number.
         errno: i32,
     },
+    /// Every flush fails with `errno`, and the disk drops any subset of the writes that it would have made durable.
+    FailFlushes {
+        /// The error number.
+        errno: i32,
+    },
     /// Every write fails with `errno` and changes nothing.
     FailWrites {
         /// The error number.

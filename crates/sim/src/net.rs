@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use weir_machine::Clock;
-use weir_machine::net::{Accepted, Listener, Net};
+use weir_machine::net::{Accepted, Connected, Listener, Net, Remote};
 
 /// Bytes that are on their way in one direction, at most.
 const PIPE_BYTES: usize = 64 << 10;
@@ -194,7 +194,22 @@ impl AsyncWrite for SimStream {
     }
 }
 
+/// Address from which the code under test connects.
+const OWN_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+
 impl Net for SimNet {
+    fn connect<'a>(&'a self, to: &'a Remote) -> BoxFuture<'a, io::Result<Connected>> {
+        async move {
+            let (Remote::Tcp(to) | Remote::TcpFromReserved(to)) = to else {
+                return Err(io::ErrorKind::NotFound.into());
+            };
+            let from = SocketAddr::new(OWN_ADDRESS, FIRST_FREE_PORT);
+            let (reader, writer) = tokio::io::split(SimNet::connect(self, from, *to)?);
+            Ok(Connected { reader: Box::new(reader), writer: Box::new(writer), local: Some(OWN_ADDRESS) })
+        }
+        .boxed()
+    }
+
     fn listen(&self, mut address: SocketAddr) -> BoxFuture<'_, io::Result<Arc<dyn Listener>>> {
         async move {
             let mut sockets = self.sockets();

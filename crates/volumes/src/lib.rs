@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use thiserror::Error;
 use tokio::sync::watch;
-use weir_dmu::{Object, ObjectError, ObjectSet, Seek, zap};
+use weir_dmu::{Object, ObjectError, ObjectSet, Seek, Segments, zap};
 use weir_format::ObjectId;
 use weir_machine::Request;
 use writing::WriteState;
@@ -205,6 +205,17 @@ impl Volume {
         let data = self.data(rq, offset).await?;
         let bytes = self.objects.reader().read(rq, &data, offset, len, self.size_bytes()).await;
         bytes.map_err(|source| self.failed(offset, source))
+    }
+
+    /// Reads like [`Volume::read`], in slices of the blocks instead of one copy.
+    ///
+    /// # Errors
+    /// As for [`Volume::read`].
+    pub async fn read_segments(&self, rq: &Request, offset: u64, len: usize) -> Result<Segments, VolumeError> {
+        self.check(offset, len as u64)?;
+        let data = self.data(rq, offset).await?;
+        let segments = self.objects.reader().read_segments(rq, &data, offset, len, self.size_bytes()).await;
+        segments.map_err(|source| self.failed(offset, source))
     }
 
     /// The extents of a range in order and without gaps, at most `max` of them. Their bounds are block boundaries.

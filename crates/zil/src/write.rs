@@ -131,7 +131,7 @@ impl Zil {
         let mut first = true;
         while let Some((itxs, joining, failures)) = self.next_batch().await {
             let written = written_bytes(&itxs);
-            let itxs = self.place_large(itxs).await;
+            let itxs = super::place::place_large(&self, itxs).await;
             {
                 let mut state = self.state();
                 for (record, data) in itxs.iter().map(Itx::sizes) {

@@ -14,12 +14,13 @@
 //! A device may be put back only when no such operation is left, because a late write could otherwise overwrite a block that
 //! was written after the device came back.
 
+use super::canary::{Canary, DeviceBug};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use weir_machine::lock::{Mutex, MutexGuard, order};
-use weir_machine::{Buf, Bufs, Clock, Disk, DiskError, Done, Geometry, Io, Nanos, Op};
+use weir_machine::{Buf, Bufs, Clock, Disk, DiskError, Done, Geometry, Io, Nanos, Op, invariant};
 
 /// Thresholds of a pool's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,7 @@ struct Shared {
     slow_ns: AtomicU64,
     is_out_of_service: AtomicBool,
     slow: AtomicU64,
+    canary: Canary,
     state: Mutex<State, { order::DEVICE_OPERATIONS }>,
 }
 
@@ -86,12 +88,13 @@ impl Shared {
         let done = {
             let mut state = self.state();
             let Some(pending) = state.pending.remove(&id) else {
-                debug_assert!(state.given_up > 0, "operation {id} completed twice");
+                invariant!(state.given_up > 0, "operation {id} of a device completed twice");
                 state.given_up = state.given_up.saturating_sub(1);
                 return;
             };
             let slow_ns = self.slow_ns.load(Ordering::Relaxed);
-            if !pending.is_slow && self.clock.now().ns_since(pending.begun) >= slow_ns {
+            let is_slow = self.clock.now().ns_since(pending.begun) >= slow_ns;
+            if is_slow && !pending.is_slow && !self.canary.has(DeviceBug::CountsNothingSlow) {
                 self.slow.fetch_add(1, Ordering::Relaxed);
             }
             pending.done
@@ -111,6 +114,7 @@ impl WatchedDisk {
             slow_ns: AtomicU64::new(u64::try_from(Deadlines::default().slow.as_nanos()).unwrap_or(u64::MAX)),
             is_out_of_service: AtomicBool::new(false),
             slow: AtomicU64::new(0),
+            canary: Canary::default(),
             state: Mutex::default(),
         });
         Arc::new(WatchedDisk { inner, shared })
@@ -138,7 +142,7 @@ impl WatchedDisk {
         let mut state = self.shared.state();
         for pending in state.pending.values_mut().filter(|pending| !pending.is_slow) {
             pending.is_slow = now.since(pending.begun) >= slow;
-            newly_slow += u64::from(pending.is_slow);
+            newly_slow += u64::from(pending.is_slow && !self.shared.canary.has(DeviceBug::CountsNothingSlow));
         }
         let longest = state.pending.values().min_by_key(|pending| pending.begun);
         let longest = longest.map(|pending| LongestOperation { op: pending.op, age: now.since(pending.begun) });
@@ -147,12 +151,18 @@ impl WatchedDisk {
         (newly_slow, longest)
     }
 
+    #[cfg(feature = "canary")]
+    pub fn plant(&self, bug: DeviceBug) {
+        self.shared.canary.plant(bug);
+    }
+
     /// Takes the device out of service: operations in progress and all later ones fail.
     pub fn take_out(&self) {
         let given_up = {
             let mut state = self.shared.state();
             self.shared.is_out_of_service.store(true, Ordering::Release);
-            let pending = std::mem::take(&mut state.pending);
+            let waits_on = self.shared.canary.has(DeviceBug::KeepsWaiting);
+            let pending = if waits_on { BTreeMap::new() } else { std::mem::take(&mut state.pending) };
             state.given_up += pending.len() as u64;
             pending
         };
@@ -167,10 +177,11 @@ impl WatchedDisk {
     /// The number of operations that were given up and are still in progress, if there are any.
     pub fn put_back(&self) -> Result<(), u64> {
         let state = self.shared.state();
-        if state.given_up > 0 {
+        if state.given_up > 0 && !self.shared.canary.has(DeviceBug::PutBackEarly) {
             return Err(state.given_up);
         }
-        assert!(state.pending.is_empty() || self.is_in_service(), "operations of a device that is out of service");
+        let is_idle = state.pending.is_empty() || self.is_in_service();
+        invariant!(is_idle, "{} operations of a device that is out of service", state.pending.len());
         self.shared.is_out_of_service.store(false, Ordering::Release);
         Ok(())
     }

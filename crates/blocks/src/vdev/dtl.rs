@@ -3,8 +3,9 @@
 //! ```text
 //!   opened     DTL in the MOS and the labels when the pool was opened
 //!   failed     failed writes and flushes since then
+//!   unstable   txgs of failed flushes whose writes can still be repeated
 //!   scrub      the failed repairs of a scrub among them  (OpenZFS `DTL_SCRUB`)
-//!              opened ∪ failed                           (OpenZFS `DTL_MISSING`)
+//!              opened ∪ failed ∪ unstable                (OpenZFS `DTL_MISSING`)
 //! ```
 //!
 //! A scrub that verified or repaired every block born up to some txg excises a leaf's DTL, except for repairs that failed.
@@ -142,6 +143,8 @@ pub(super) struct LeafDtl {
     opened: Dtl,
     failed: Dtl,
     scrub: Dtl,
+    /// Txgs that a failed flush covered, as long as their writes can be repeated.
+    unstable: Dtl,
 }
 
 impl LeafDtl {
@@ -153,26 +156,46 @@ impl LeafDtl {
     pub fn missing(&self) -> Dtl {
         let mut all = self.opened.clone();
         all.add_all(&self.failed);
+        all.add_all(&self.unstable);
         all
     }
 
     /// Whether the leaf lacks nothing.
     pub fn is_empty(&self) -> bool {
-        self.opened.is_empty() && self.failed.is_empty()
+        self.opened.is_empty() && self.failed.is_empty() && self.unstable.is_empty()
     }
 
     pub fn contains(&self, txg: Txg) -> bool {
-        self.opened.contains(txg) || self.failed.contains(txg)
+        self.opened.contains(txg) || self.failed.contains(txg) || self.unstable.contains(txg)
     }
 
     /// Whether the DTL has a txg after `birth`.
     pub fn reaches_beyond(&self, birth: Txg) -> bool {
-        self.opened.max().max(self.failed.max()).is_some_and(|last| last > birth)
+        let last = self.opened.max().max(self.failed.max()).max(self.unstable.max());
+        last.is_some_and(|last| last > birth)
     }
 
     /// Txgs of failed writes and flushes since the pool was opened.
-    pub fn failed(&self) -> &Dtl {
-        &self.failed
+    pub fn failed(&self) -> Dtl {
+        let mut all = self.failed.clone();
+        all.add_all(&self.unstable);
+        all
+    }
+
+    /// Adds txgs that a failed flush covered, whose writes can be repeated.
+    pub fn dirty_unstable(&mut self, first: Txg, last: Txg) {
+        self.unstable.add(first, last);
+    }
+
+    /// The writes of a failed flush were repeated, and a flush covers them.
+    pub fn repeated(&mut self) {
+        self.unstable = Dtl::default();
+    }
+
+    /// The writes of a failed flush will not be repeated.
+    pub fn settle(&mut self) {
+        let unstable = std::mem::take(&mut self.unstable);
+        self.failed.add_all(&unstable);
     }
 
     /// Adds txgs; `scrub` if a repair of a scrub failed.

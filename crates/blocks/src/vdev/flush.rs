@@ -5,20 +5,27 @@
 //! one; all callers that wait then share the next. A flush is a shared future: if the caller that started it is dropped,
 //! the next one takes the result.
 //!
-//! *A failed flush is permanent.* The device may have dropped writes, and may report this only once, so a later successful
-//! flush proves nothing. Therefore every later flush of this leaf fails, and the txgs of all writes since the last
-//! successful flush, and of all later writes, are added to its DTL, until the pool is opened again.
+//! *A failed flush is permanent* unless the writes are repeated. The device may have dropped writes, and may report this
+//! only once, so a later successful flush proves nothing. Therefore every later flush of this leaf fails, and the txgs of
+//! all writes since the last successful flush, and of all later writes, are added to its DTL, until the pool is opened
+//! again.
+//!
+//! *Repeating the writes.* A supervised pool keeps the bytes of the writes that no flush covers ([`super::kept`]). After a
+//! failed flush that redundancy does not cover, the pool is suspended; once it is resumed, [`Flusher::repeated`] follows a
+//! second write of all of them, in their order, and the next flush covers these. If it succeeds, the leaf has lost nothing.
 //!
 //! *One flush at a time.* While a flush is in progress no other is sent to the device, because the second might succeed
 //! after the first one's error discarded the unwritten data. This includes labels ([`Flusher::flush_labels`]). Their flush
 //! is sent even after another has failed, because a label depends on its own flush only.
 
+use super::kept::{KeptWrite, KeptWrites};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_format::Txg;
+use weir_machine::invariant;
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Disk, DiskError};
 
@@ -40,6 +47,16 @@ struct State {
     /// Txgs of the writes that no flush covers yet.
     unstable: Option<TxgRange>,
     failed: Option<DiskError>,
+    /// Txgs of the writes that a failed flush covered and that can still be repeated.
+    repeatable: Option<TxgRange>,
+    kept: KeptWrites,
+}
+
+fn joined(a: Option<TxgRange>, b: Option<TxgRange>) -> Option<TxgRange> {
+    match (a, b) {
+        (Some((first, last)), Some((from, to))) => Some((first.min(from), last.max(to))),
+        (one, other) => one.or(other),
+    }
 }
 
 /// Counts a leaf's completed and stable writes, and flushes its disk.
@@ -62,14 +79,54 @@ impl Flusher {
         self.state.lock()
     }
 
-    /// Records a completed or failed write of a block of `txg`, or of a label.
-    pub fn wrote(&self, txg: Option<Txg>) {
+    /// Records a completed or failed write of a block of `txg`, or of a label. `write` is kept until a flush covers it.
+    /// Returns whether so much is kept that the caller should flush.
+    pub fn wrote(&self, txg: Option<Txg>, write: Option<KeptWrite>) -> bool {
         let mut state = self.state();
-        if let Some(txg) = txg {
-            let (first, last) = state.unstable.unwrap_or((txg, txg));
-            state.unstable = Some((first.min(txg), last.max(txg)));
+        state.unstable = joined(state.unstable, txg.map(|txg| (txg, txg)));
+        let number = self.completed.fetch_add(1, Ordering::SeqCst) + 1;
+        match write {
+            // After a failed flush that cannot be repaired, nothing is kept.
+            Some(write) if state.failed.is_none() || state.kept.is_complete() => state.kept.push(number, write),
+            _ => false,
         }
-        self.completed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Sets how many bytes of writes are kept until a flush covers them; 0 to keep none.
+    pub fn set_kept_limit(&self, bytes: u64) {
+        self.state().kept.set_limit(bytes);
+    }
+
+    /// The writes that no successful flush covers, in their order, if a flush failed and all of them are kept.
+    pub fn to_repeat(&self) -> Option<Vec<KeptWrite>> {
+        let state = self.state();
+        state.failed.as_ref().and_then(|_| state.kept.all())
+    }
+
+    /// All writes of [`Flusher::to_repeat`] were written again: the next flush decides whether the leaf has lost any.
+    pub fn repeated(&self) {
+        let mut state = self.state();
+        invariant!(state.failed.is_some(), "writes were repeated although no flush failed");
+        state.failed = None;
+        state.unstable = joined(state.unstable, state.repeatable);
+    }
+
+    /// Whether a flush failed and the writes that it covered can be repeated.
+    pub fn can_repeat(&self) -> bool {
+        let state = self.state();
+        state.failed.is_some() && state.kept.is_complete()
+    }
+
+    /// Redundancy covers a failed flush: the writes are not repeated, and the failure is permanent. Returns
+    /// whether a flush failed.
+    pub fn settle(&self) -> bool {
+        let mut state = self.state();
+        if state.failed.is_none() {
+            return false;
+        }
+        state.kept.give_up();
+        state.repeatable = None;
+        true
     }
 
     /// Whether a flush failed.
@@ -82,6 +139,7 @@ impl Flusher {
         let unstable = {
             let mut state = self.state();
             state.failed.get_or_insert(error);
+            state.kept.give_up();
             state.unstable.take()
         };
         unstable.into_iter().for_each(|txgs| lost(txgs, None));
@@ -95,7 +153,10 @@ impl Flusher {
             return;
         }
         state.failed = None;
-        self.stable.store(self.completed.load(Ordering::SeqCst), Ordering::SeqCst);
+        state.repeatable = None;
+        let completed = self.completed.load(Ordering::SeqCst);
+        state.kept.covered(completed);
+        self.stable.store(completed, Ordering::SeqCst);
     }
 
     /// Whether every completed write is stable.
@@ -117,6 +178,7 @@ impl Flusher {
                 let mut state = self.state();
                 if let Some(error) = state.failed.clone() {
                     let unstable = state.unstable.take();
+                    state.repeatable = joined(state.repeatable, unstable);
                     drop(state);
                     unstable.into_iter().for_each(|txgs| lost(txgs, None));
                     return Err(error);
@@ -174,8 +236,13 @@ impl Flusher {
         match answer {
             Ok(()) => {
                 self.stable.fetch_max(covers, Ordering::SeqCst);
+                if state.failed.is_none() {
+                    state.kept.covered(covers);
+                    state.repeatable = None;
+                }
             }
             Err(error) => {
+                state.repeatable = joined(state.repeatable, txgs);
                 let is_first = state.failed.replace(error.clone()).is_none();
                 drop(state);
                 txgs.into_iter().for_each(|txgs| lost(txgs, Some(error).filter(|_| is_first)));

@@ -1,12 +1,14 @@
 //! Operations on one leaf of a tree that is in use: its service state, DTL, labels and counters.
 
+use super::canary::DeviceBug;
 use super::deadline::LongestOperation;
+use super::dtl::LeafDtl;
 use super::leaf::Leaf;
 use super::{Dtl, Tree};
 use std::fmt;
 use std::sync::Arc;
 use weir_format::Txg;
-use weir_machine::{Disk, DiskError, Op};
+use weir_machine::{Disk, DiskError, Op, invariant};
 
 /// A leaf whose operations take long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +77,7 @@ impl<'a> LeafHandle<'a> {
     pub fn take_out(&self) -> bool {
         let Some(watched) = self.leaf.watched().filter(|watched| watched.is_in_service()) else { return false };
         watched.take_out();
-        debug_assert!(!self.leaf.present(), "{} is still in service", self.leaf.name);
+        invariant!(!self.leaf.present(), "{} is still in service", self.leaf.name);
         let error = DiskError::Refused { op: Op::Flush, why: "the device is out of service" };
         self.leaf.writes().flusher.give_up(error, self.leaf.lost());
         true
@@ -91,6 +93,9 @@ impl<'a> LeafHandle<'a> {
             return Ok(());
         }
         self.leaf.writes().flusher.restart();
+        if self.leaf.writes().canary.has(DeviceBug::ForgetsDtl) {
+            *self.leaf.writes().dtl() = LeafDtl::default();
+        }
         watched.put_back().map_err(PutBackError::InProgress)
     }
 

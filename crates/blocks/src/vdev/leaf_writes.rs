@@ -1,8 +1,10 @@
 //! State of a leaf for writing: counters, DTL, flushes and the queue of writes.
 
 use super::Dtl;
+use super::canary::Canary;
 use super::dtl::LeafDtl;
 use super::flush::Flusher;
+use super::kept::KeptWrite;
 use super::leaf_write::LeafWriteQueue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_format::Txg;
@@ -17,6 +19,7 @@ pub(super) struct LeafWrites {
     pub write_errors: AtomicU64,
     pub repaired_bytes: AtomicU64,
     pub flusher: Flusher,
+    pub canary: Canary,
     dtl: Mutex<LeafDtl, { order::DTL }>,
     pub writers: LeafWriteQueue,
 }
@@ -47,6 +50,7 @@ impl LeafWrites {
             write_errors: AtomicU64::default(),
             repaired_bytes: AtomicU64::default(),
             flusher: Flusher::default(),
+            canary: Canary::default(),
             dtl: Mutex::new(LeafDtl::new(dtl)),
             writers: LeafWriteQueue::new(clock),
         }
@@ -57,8 +61,9 @@ impl LeafWrites {
         self.dtl.lock()
     }
 
-    /// Counts a completed or failed write of a block of `txg`, or of a label.
-    pub fn record(&self, len: u64, ok: bool, txg: Option<Txg>) {
+    /// Counts a completed or failed write of a block of `txg`, or of a label; one that completed is kept until a flush
+    /// covers it. Returns whether so much is kept that the caller should flush.
+    pub fn record(&self, len: u64, ok: bool, txg: Option<Txg>, write: KeptWrite) -> bool {
         if ok {
             self.writes.fetch_add(1, Ordering::Relaxed);
             self.write_bytes.fetch_add(len, Ordering::Relaxed);
@@ -66,6 +71,6 @@ impl LeafWrites {
             self.write_errors.fetch_add(1, Ordering::Relaxed);
         }
         // A part may have been written even if the write failed.
-        self.flusher.wrote(txg);
+        self.flusher.wrote(txg, Some(write).filter(|_| ok))
     }
 }

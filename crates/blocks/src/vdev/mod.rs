@@ -17,11 +17,13 @@
 //! for blocks born in them, and is no redundancy for those.
 
 mod build;
+mod canary;
 pub(crate) mod counters;
 mod deadline;
 mod dtl;
 mod flush;
 mod indirect;
+mod kept;
 mod kind;
 mod leaf;
 mod leaf_handle;
@@ -35,6 +37,8 @@ mod spec;
 mod tree;
 mod write;
 
+#[cfg(feature = "canary")]
+pub use canary::DeviceBug;
 pub use counters::{Counters, Counts};
 pub use deadline::{Deadlines, LongestOperation};
 pub use dtl::Dtl;
@@ -416,7 +420,7 @@ impl Vdev {
     /// Collects the txgs of failed writes and flushes of the leaves below since the pool was opened.
     fn collect_failed(&self, out: &mut Dtl) {
         self.each_leaf(&mut |leaf| {
-            out.add_all(leaf.writes().dtl().failed());
+            out.add_all(&leaf.writes().dtl().failed());
         });
     }
 }

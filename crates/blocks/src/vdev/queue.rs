@@ -21,7 +21,7 @@
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use weir_machine::Priority;
+use weir_machine::{Priority, invariant};
 
 /// Limits of a queue, by class: Sync, Async, Scrub.
 pub trait Rules {
@@ -145,7 +145,7 @@ impl<T, R: Rules> Queue<T, R> {
 
     fn begin(&mut self, slot: usize, len: u64) {
         self.in_progress[slot].operations += 1;
-        self.in_progress[slot].bytes = self.in_progress[slot].bytes.saturating_add(len);
+        self.in_progress[slot].bytes += len;
     }
 
     /// Puts an operation in the queue, after [`Queue::try_start`] refused it.
@@ -167,8 +167,10 @@ impl<T, R: Rules> Queue<T, R> {
     /// Records the end of an operation or batch of `len` bytes, and returns the batch to start next.
     pub fn done(&mut self, class: Priority, len: u64) -> Option<Batch<T>> {
         let ended = &mut self.in_progress[slot(class)];
-        ended.operations = ended.operations.saturating_sub(1);
-        ended.bytes = ended.bytes.saturating_sub(len);
+        let InProgress { operations, bytes } = *ended;
+        invariant!(operations > 0 && bytes >= len, "{len} bytes end of {operations} operations with {bytes} bytes");
+        ended.operations = operations.saturating_sub(1);
+        ended.bytes = bytes.saturating_sub(len);
         self.start_next()
     }
 

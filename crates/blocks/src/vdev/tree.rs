@@ -25,7 +25,7 @@ use crate::fault_observer::{FaultNotifier, FaultObserver};
 use crate::suspension::Suspension;
 use arc_swap::ArcSwap;
 use futures_channel::oneshot;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -149,6 +149,9 @@ pub struct Tree {
     pub(super) clock: Clock,
     suspension: Suspension,
 }
+
+/// The least limit of a leaf's kept writes, in bytes.
+const KEPT_AT_LEAST_BYTES: u64 = 4 << 20;
 
 impl Tree {
     /// Builds the tree from the description of the pool's top-level vdevs; a vdev's `id` is its index.
@@ -312,11 +315,51 @@ impl Tree {
     /// Adds `txg` to the DTLs of the leaves whose writes in it are lost, or will be: those without a disk in service, and
     /// those that failed a flush.
     pub fn dirty_lost(&self, txg: Txg) {
-        self.tops.load().each_leaf(&mut |leaf| {
-            if !leaf.present() || leaf.writes().flusher.has_failed() {
-                leaf.writes().dtl().dirty(txg, txg, false);
-            }
+        self.tops.load().each_leaf(&mut |leaf| match (leaf.present(), leaf.writes().flusher.can_repeat()) {
+            (true, true) => leaf.writes().dtl().dirty_unstable(txg, txg),
+            (true, false) if !leaf.writes().flusher.has_failed() => {}
+            _ => leaf.writes().dtl().dirty(txg, txg, false),
         });
+    }
+
+    /// Keeps the writes that no flush covers, at most about `bytes` over all leaves, so that they can be repeated after a
+    /// failed flush ([`Tree::repeat_unstable`]); 0 to keep none.
+    pub fn keep_unstable(&self, bytes: u64) {
+        let tops = self.version();
+        let mut leaves = 0;
+        tops.each_leaf(&mut |_| leaves += 1);
+        let each = (bytes / leaves.max(1)).max(KEPT_AT_LEAST_BYTES.min(bytes));
+        tops.each_leaf(&mut |leaf| leaf.writes().flusher.set_kept_limit(each));
+    }
+
+    /// Whether a flush failed and the writes that it covered can be repeated ([`Tree::repeat_unstable`]).
+    pub fn can_repeat_unstable(&self) -> bool {
+        let mut can = false;
+        self.version().each_leaf(&mut |leaf| can |= leaf.writes().flusher.can_repeat());
+        can
+    }
+
+    /// Writes again what the failed flushes covered, where it is kept, and flushes: after a failure of devices that has
+    /// passed. Returns the errors of leaves where that failed again, which the next [`Tree::flush`] returns too.
+    pub async fn repeat_unstable(&self) -> Vec<BlockError> {
+        let mut leaves = Vec::new();
+        self.version().each_leaf(&mut |leaf| leaves.push(leaf.clone()));
+        let done = join_all(leaves.iter().map(|leaf| leaf.repeat_unstable())).await;
+        done.into_iter().filter_map(Result::err).collect()
+    }
+
+    /// Plants a bug in the treatment of all present devices, which the simulator's faults must find.
+    #[cfg(feature = "canary")]
+    pub fn plant(&self, bug: super::DeviceBug) {
+        self.version().each_leaf(&mut |leaf| {
+            leaf.writes().canary.plant(bug);
+            leaf.watched().into_iter().for_each(|watched| watched.plant(bug));
+        });
+    }
+
+    /// Redundancy covered the flushes that failed: what they covered is not repeated.
+    pub(super) fn settle_flushes(&self) {
+        self.version().each_leaf(&mut |leaf| leaf.settle_flush());
     }
 
     /// Begins a scrub of all leaves: from here on their DTLs record its failed repairs.

@@ -16,6 +16,7 @@
 //! lost counts as failing too.
 
 use super::flush::TxgRange;
+use super::kept::KeptWrite;
 use super::leaf::{Leaf, on_device};
 use super::leaf_write::WritePlug;
 use super::{Body, Dtl, Place, RaidzVdev, Tree, Vdev, VdevRead};
@@ -149,7 +150,9 @@ impl Tree {
     /// # Errors
     /// [`BlockError::Device`] if more leaves of a vdev failed than its redundancy tolerates; the writes may then be lost.
     pub async fn flush(&self) -> Result<(), BlockError> {
-        self.flush_if(|_| true, false).await
+        self.flush_if(|_| true, false).await?;
+        self.settle_flushes();
+        Ok(())
     }
 
     /// Flushes the wanted top-level vdevs only. With `here`, the calling thread may block if only one device is flushed.
@@ -451,10 +454,14 @@ impl Leaf {
         let started = job.clock.now();
         let class = job.request.priority;
         let writers = &self.writes().writers;
+        let write = KeptWrite { offset, data: data.clone() };
         let (answer, queued_ns) =
             writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
         job.request.record_device(job.clock.now().ns_since(started), queued_ns);
-        self.writes().record(len, answer.is_ok(), Some(job.txg));
+        if self.writes().record(len, answer.is_ok(), Some(job.txg), write) {
+            // A failure is found again by the flush that ends the txg.
+            let _unkept = self.flush(place, false).await;
+        }
         if answer.is_ok() {
             job.cost.wrote(portion.redundancy, len, portion.padding.min(len));
         }
@@ -488,7 +495,10 @@ impl Leaf {
     /// Adds the txgs whose writes the device may have dropped to the DTL, and reports the first failed flush.
     pub(super) fn lost(&self) -> impl Fn(TxgRange, Option<&DiskError>) {
         move |(first, last), first_error| {
-            self.writes().dtl().dirty(first, last, false);
+            match self.writes().flusher.can_repeat() {
+                true => self.writes().dtl().dirty_unstable(first, last),
+                false => self.writes().dtl().dirty(first, last, false),
+            }
             if let Some(error) = first_error {
                 self.writes().write_errors.fetch_add(1, Ordering::Relaxed);
                 self.report(FaultKind::Flush(error), (0, 0), BlockContext::default(), Priority::Sync);

@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_format::Txg;
+use weir_machine::invariant;
 use weir_machine::lock::{Mutex, MutexGuard, order};
 
 #[derive(Debug, Default)]
@@ -42,7 +43,9 @@ pub struct ReadHold {
 impl Drop for ReadHold {
     fn drop(&mut self) {
         let mut state = self.reads.state();
-        if let Some(count) = state.in_progress.get_mut(&self.began) {
+        let known = state.in_progress.get_mut(&self.began);
+        invariant!(known.as_ref().is_some_and(|count| **count > 0), "a read ends that did not begin");
+        if let Some(count) = known {
             *count -= 1;
             if *count == 0 {
                 state.in_progress.remove(&self.began);

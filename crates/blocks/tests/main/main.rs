@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod cuts;
+mod device_canary;
 mod failing;
 mod faults;
 mod heal;

@@ -84,7 +84,7 @@ async fn answer(stream: &mut UnixStream, wanted: Input) -> io::Result<()> {
 async fn converse(call: &Call, remote: &RemoteProcess, begun: &mut bool) -> io::Result<u8> {
     let mut stream = connect(remote).await?;
     let mut caller = call.caller.clone();
-    if caller.dirs.is_none() {
+    if caller.dirs.is_none() && !remote.is_daemon {
         // The devices of the pools that other processes have open, among them the pool of this command.
         caller.dirs = std::env::join_paths(super::devices()).ok().filter(|dirs| !dirs.is_empty());
     }

@@ -18,7 +18,8 @@
 //!
 //! *Discovery.* A process that has a pool open has the pool's devices locked ([`crate::locks`]). The kernel reports the
 //! process id of a lock's holder, and the process id is the name of the socket. A socket that a dead process left
-//! behind is therefore never used.
+//! behind is therefore never used. A daemon (`weir daemon`) also has the link `daemon.sock` to its socket: commands that name
+//! no place to look for pools go to the daemon, before anything is scanned.
 
 mod client;
 mod served_pool;
@@ -28,46 +29,45 @@ pub use client::{ask, send};
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::AdminSocket;
 
+use crate::directories::{self, is_private};
 use crate::locks::{self, Identity};
 use crate::remote::RemoteProcess;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum length of a socket's path in bytes (`sun_path`).
 const MAX_SOCKET_PATH_LEN: usize = 107;
 
-/// Folders that may contain a user's sockets, in order of preference.
-fn folders(uid: u32) -> Vec<PathBuf> {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("weir"));
-    let of_user = PathBuf::from(format!("/run/user/{uid}/weir"));
-    let of_root = (uid == 0).then(|| PathBuf::from("/run/weir"));
-    let last = PathBuf::from(format!("/tmp/weir-{uid}"));
-    own.filter(|dir| dir.is_absolute()).into_iter().chain([of_user]).chain(of_root).chain([last]).collect()
-}
-
 fn socket_in(folder: &Path, pid: u32) -> PathBuf {
     folder.join(format!("{pid}.sock"))
 }
 
-/// Whether a path is a folder, not a symbolic link, that only that user can access.
-fn is_private(folder: &Path, uid: u32) -> bool {
-    let metadata = std::fs::symlink_metadata(folder);
-    metadata.is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0)
-}
-
-/// Path for this process's socket, in a folder that only its user can access. Creates the folder if it is missing.
+/// Path for this process's socket, in its runtime directory.
 fn own_socket() -> Option<PathBuf> {
-    let uid = rustix::process::geteuid().as_raw();
     // Removes the sockets that killed processes left behind.
     listeners();
-    folders(uid).into_iter().find_map(|folder| {
-        // Creation fails if the folder exists, which the check below accepts.
-        let _made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
-        let socket = socket_in(&folder, std::process::id());
-        (is_private(&folder, uid) && socket.as_os_str().len() <= MAX_SOCKET_PATH_LEN).then_some(socket)
-    })
+    let socket = directories::own_runtime().map(|folder| socket_in(&folder, std::process::id()));
+    socket.filter(|socket| socket.as_os_str().len() <= MAX_SOCKET_PATH_LEN)
+}
+
+/// Name of the link to a daemon's socket in its runtime directory.
+const DAEMON_LINK: &str = "daemon.sock";
+
+/// The daemon that commands of this user go to; `None` if none is running.
+pub fn daemon() -> Option<RemoteProcess> {
+    directories::runtime().into_iter().find_map(|folder| daemon_in(&folder))
+}
+
+/// The daemon with this runtime directory. A link that a dead daemon left behind leads to no listener.
+fn daemon_in(folder: &Path) -> Option<RemoteProcess> {
+    let socket = std::fs::read_link(folder.join(DAEMON_LINK)).map(|target| folder.join(target)).ok()?;
+    let pid = socket.file_stem()?.to_str()?.parse::<u32>().ok()?;
+    // A folder that others can write to could lead commands to another user's process.
+    let owner = std::fs::symlink_metadata(folder).ok()?.uid();
+    let is_own = is_private(folder, owner) && std::os::unix::net::UnixStream::connect(&socket).is_ok();
+    (pid != std::process::id() && is_own).then_some(RemoteProcess { pid, socket, is_daemon: true })
 }
 
 /// Finds the socket of another process; `None` if it has none.
@@ -76,15 +76,16 @@ pub fn remote_process(pid: u32) -> Option<RemoteProcess> {
         return None;
     }
     let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    let sockets = folders(uid).into_iter().filter(|folder| is_private(folder, uid)).map(|f| socket_in(&f, pid));
-    sockets.into_iter().find(|socket| socket.exists()).map(|socket| RemoteProcess { pid, socket })
+    let folders = directories::runtime_of(uid).into_iter().filter(|folder| is_private(folder, uid));
+    let mut sockets = folders.map(|folder| socket_in(&folder, pid));
+    sockets.find(|socket| socket.exists()).map(|socket| RemoteProcess { pid, socket, is_daemon: false })
 }
 
 /// Ids of the processes that listen on a socket of this user. Removes sockets that dead processes left behind.
 fn listeners() -> Vec<u32> {
     let uid = rustix::process::geteuid().as_raw();
     let mut out = BTreeSet::new();
-    for folder in folders(uid).into_iter().filter(|folder| is_private(folder, uid)) {
+    for folder in directories::runtime().into_iter().filter(|folder| is_private(folder, uid)) {
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some("sock".as_ref()))
         {
@@ -111,26 +112,4 @@ pub fn devices() -> Vec<PathBuf> {
         out.extend(paths.filter(|path| Identity::of(path).is_some_and(|identity| locked.contains(&identity))));
     }
     out.into_iter().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn folders_accessible_to_other_users_are_not_used() {
-        let dir = tempfile::tempdir().unwrap();
-        let uid = rustix::process::geteuid().as_raw();
-        let set = |mode| std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
-        set(0o700);
-        assert!(is_private(dir.path(), uid) && !is_private(dir.path(), uid + 1));
-        set(0o750);
-        assert!(!is_private(dir.path(), uid));
-        set(0o700);
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
-        assert!(!is_private(&link, uid));
-        assert_eq!(remote_process(std::process::id()), None);
-    }
 }

@@ -2,13 +2,15 @@
 
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks};
+use crate::mounts::Mounts;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::sync::{mpsc, oneshot};
 use weir_admin::Host;
-use weir_daemon::Exports;
+use weir_daemon::{Exports, Service};
 use weir_engine::Engine;
 use weir_engine::scrub::ScanLimits;
 use weir_machine::{Machine, Request};
@@ -31,8 +33,14 @@ pub struct ServedPool {
     devices: BTreeSet<Identity>,
     /// Locks of devices that were added later; empty after the pool is closed.
     added: Mutex<Vec<Locks>>,
+    /// Mounts of single file systems.
+    pub mounts: Mounts,
     front: OnceLock<Arc<Exports>>,
+    /// The servers whose clients use the pool, of a process with several pools.
+    service: OnceLock<Weak<Service>>,
     close_requests: mpsc::Sender<CloseMode>,
+    /// Number of times that the exports were brought up to date.
+    renewals: AtomicU64,
     scrub: Mutex<Scrub>,
 }
 
@@ -54,6 +62,10 @@ impl Host for ServingHost {
 
     fn is_used(&self) -> bool {
         self.0.is_used()
+    }
+
+    fn clients(&self) -> Vec<String> {
+        self.0.clients()
     }
 
     fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {
@@ -80,7 +92,23 @@ impl ServedPool {
     ) -> Arc<Self> {
         let added = Mutex::default();
         let scrub = Mutex::default();
-        Arc::new(ServedPool { machine, engine, devices, added, front: OnceLock::new(), close_requests, scrub })
+        Arc::new(ServedPool {
+            machine,
+            engine,
+            devices,
+            added,
+            mounts: Mounts::default(),
+            front: OnceLock::new(),
+            service: OnceLock::new(),
+            close_requests,
+            renewals: AtomicU64::new(0),
+            scrub,
+        })
+    }
+
+    /// GUID of the pool.
+    pub fn guid(&self) -> u64 {
+        self.engine.shown().config.guid
     }
 
     /// Whether a pool found by a scan is this one: same GUID, and a device in common.
@@ -119,19 +147,46 @@ impl ServedPool {
         let _ = self.front.set(front);
     }
 
+    /// The exports, once they are open.
+    pub fn front(&self) -> Option<Arc<Exports>> {
+        self.front.get().cloned()
+    }
+
+    /// Sets the servers whose clients count as users of the pool. Only the first call has an effect.
+    pub fn set_service(&self, service: &Arc<Service>) {
+        // A second set is ignored: a process has one set of servers.
+        let _ = self.service.set(Arc::downgrade(service));
+    }
+
+    /// Clients that use the pool, each as protocol and address.
+    pub fn clients(&self) -> Vec<String> {
+        let users = self.service.get().and_then(Weak::upgrade).map(|service| service.users(self.guid()));
+        users.into_iter().flatten().map(|(protocol, host)| format!("{} {host}", protocol.name())).collect()
+    }
+
     /// Updates the exports to the current datasets.
     ///
     /// # Errors
     /// Errors of reading the datasets.
     pub async fn renew(&self) -> Result<(), Failure> {
-        match self.front.get() {
-            Some(front) => Ok(front.renew(&Request::internal("renew")).await?),
-            None => Ok(()),
-        }
+        let Some(front) = self.front.get() else { return Ok(()) };
+        front.renew(&Request::internal("renew")).await?;
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Whether clients use any of the pool's datasets.
+    /// Number of times that the exports were brought up to date; it changes whenever they may have changed.
+    pub fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
+    /// Whether clients use any of the pool's datasets, or are connected to use them.
     pub fn is_used(&self) -> bool {
+        self.has_open_files() || !self.clients().is_empty()
+    }
+
+    /// Whether clients have files open, or are attached to volumes.
+    pub fn has_open_files(&self) -> bool {
         let heads = self.engine.sets.all();
         heads.iter().filter_map(|open| open.door.as_ref()).any(|door| door.is_used()) || self.engine.reading.is_used()
     }
@@ -161,7 +216,7 @@ impl ServedPool {
         // The task is detached: the engine stops the scrub when the pool is closed.
         drop(self.machine.tasks.spawn(async move {
             while served_pool.wants_scrub() {
-                if let Err(error) = served_pool.engine.scrub_on(&ScanLimits::default(), &mut |_| true).await {
+                if let Err(error) = served_pool.engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await {
                     tracing::info!("the scrub of pool '{}' was interrupted: {error}", served_pool.engine.name());
                     served_pool.scrub_state().error = Some(error.to_string());
                 }

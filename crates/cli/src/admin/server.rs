@@ -1,4 +1,4 @@
-//! Server of the administration socket, in the process that has the pool open.
+//! Server of the administration socket, in the process that has pools open.
 //!
 //! Bounds: [`MAX_COMMANDS`] commands run concurrently; further ones wait. [`MAX_IDLE`] connections may be idle, that
 //! is, have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed
@@ -6,10 +6,11 @@
 //! to its end, or until it checks [`Call::is_gone`].
 #![allow(clippy::disallowed_methods, reason = "the socket of a real process, in real time")]
 
-use super::{ServedPool, ServingHost, own_socket};
+use super::{ServingHost, own_socket};
 use crate::call::{Call, Input, Line};
 use crate::command_target::now;
 use crate::failure::Failure;
+use crate::process::PoolProcess;
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Listening administration socket. Dropping it removes the socket's file.
 pub struct AdminSocket {
     path: PathBuf,
+    /// The daemon's link to it.
+    link: Option<PathBuf>,
     stop: watch::Sender<bool>,
     commands: Arc<Semaphore>,
 }
@@ -45,17 +48,20 @@ pub struct AdminSocket {
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         // A socket that could not be removed refuses connections, and clients skip it.
-        let _ = std::fs::remove_file(&self.path);
+        for path in self.link.iter().chain([&self.path]) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
 impl AdminSocket {
-    /// Listens for commands about a pool. Must be called inside a tokio runtime.
+    /// Listens for commands about the pools of this process. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// If there is no folder for the socket, or listening on it fails.
-    pub fn open(served_pool: &Arc<ServedPool>) -> Result<Self, Failure> {
-        let nowhere = || Failure::failed("there is no folder for a socket: set XDG_RUNTIME_DIR");
+    pub fn open(process: &Arc<PoolProcess>) -> Result<Self, Failure> {
+        let nowhere =
+            || Failure::failed("there is no directory for a socket: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR");
         let path = own_socket().ok_or_else(nowhere)?;
         // Removes the socket of an earlier process with the same process id.
         let _ = std::fs::remove_file(&path);
@@ -65,8 +71,24 @@ impl AdminSocket {
         std::fs::set_permissions(&path, mode).map_err(failed)?;
         let (stop, stopped) = watch::channel(false);
         let commands = Arc::new(Semaphore::new(MAX_COMMANDS));
-        drop(served_pool.machine.tasks.spawn(accept(listener, served_pool.clone(), commands.clone(), stopped)));
-        Ok(AdminSocket { path, stop, commands })
+        drop(process.machine.tasks.spawn(accept(listener, process.clone(), commands.clone(), stopped)));
+        Ok(AdminSocket { path, link: None, stop, commands })
+    }
+
+    /// Makes this the socket of the daemon in its runtime directory, to which commands without a place go.
+    ///
+    /// # Errors
+    /// If the link cannot be created.
+    pub fn announce_daemon(&mut self) -> Result<(), Failure> {
+        let link = self.path.with_file_name(super::DAEMON_LINK);
+        let failed = |error: io::Error| Failure::failed(format!("cannot create {}: {error}", link.display()));
+        let target = self.path.file_name().unwrap_or_default();
+        let new = self.path.with_extension("link");
+        // Left behind by an earlier process with this process id.
+        let _ = std::fs::remove_file(&new);
+        std::os::unix::fs::symlink(target, &new).and_then(|()| std::fs::rename(&new, &link)).map_err(failed)?;
+        self.link = Some(link);
+        Ok(())
     }
 
     /// Stops accepting commands, and returns after the running ones have been answered, at most [`WRITE_TIMEOUT`]
@@ -81,7 +103,7 @@ impl AdminSocket {
 
 async fn accept(
     listener: UnixListener,
-    served_pool: Arc<ServedPool>,
+    process: Arc<PoolProcess>,
     commands: Arc<Semaphore>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -96,7 +118,7 @@ async fn accept(
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an administrator's connection");
-                served_pool.machine.clock.sleep(ACCEPT_PAUSE).await;
+                process.machine.clock.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
@@ -107,8 +129,8 @@ async fn accept(
         let (is_idle, closed) = oneshot::channel();
         idle.push_back(is_idle);
         debug_assert!(idle.len() <= MAX_IDLE, "idle connections are bounded");
-        let connection = connection(stream, served_pool.clone(), commands.clone(), closed);
-        drop(served_pool.machine.tasks.spawn(async move {
+        let connection = connection(stream, process.clone(), commands.clone(), closed);
+        drop(process.machine.tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an administrator's connection ended");
             }
@@ -119,7 +141,7 @@ async fn accept(
 /// Runs the one command of a connection. `closed` resolves when too many connections are idle and this one must close.
 async fn connection(
     stream: UnixStream,
-    served_pool: Arc<ServedPool>,
+    process: Arc<PoolProcess>,
     commands: Arc<Semaphore>,
     mut closed: oneshot::Receiver<()>,
 ) -> io::Result<()> {
@@ -138,7 +160,8 @@ async fn connection(
         Ok(Frame::Command(json)) => {
             let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
             write_frame(&mut write, &Frame::Begun).await?;
-            let answer = carry_out(&served_pool, &json, (peer.uid(), peer.gid())).await;
+            let answer = carry_out(&process, &json, (peer.uid(), peer.gid())).await;
+            refresh_cache_files(&process).await;
             let answer = answer.to_json().map_err(io::Error::other)?;
             if answer.len() > MAX_ANSWER_BYTES {
                 return Err(io::Error::other("an answer that is too long"));
@@ -158,7 +181,7 @@ async fn connection(
     let gone = Arc::new(AtomicBool::new(false));
     let (to, mut from) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    let call = Call::of_client(caller, served_pool, to, gone.clone(), waiting.clone());
+    let call = Call::of_client(caller, process.clone(), to, gone.clone(), waiting.clone());
     let done = tokio::task::spawn_blocking(move || crate::carry_out(&call));
     tokio::pin!(done);
     let sent_all = send_output(&mut read, &mut write, &mut from, &waiting).await;
@@ -166,17 +189,33 @@ async fn connection(
         gone.store(true, Ordering::Relaxed);
     }
     let code = done.await.unwrap_or(1);
+    refresh_cache_files(&process).await;
     sent_all?;
     write_frame(&mut write, &Frame::End(code)).await
 }
 
-/// Carries out a command of a user, and brings the exports up to date.
-async fn carry_out(served_pool: &Arc<ServedPool>, json: &[u8], ids: (u32, u32)) -> Answer {
+/// Brings the cache files of the daemon up to date after a command.
+async fn refresh_cache_files(process: &PoolProcess) {
+    if let Some(daemon) = process.daemon() {
+        // A task that failed left a cache file as it was.
+        let _done = tokio::task::spawn_blocking(move || daemon.refresh_cache_files()).await;
+    }
+}
+
+/// Carries out a command of a user on the pool that it names, and brings the exports up to date.
+async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> Answer {
     let command = match Command::from_json(json) {
         Ok(command) => command,
         Err(error) => {
             return Answer::Refused(Refusal::new(RefusalKind::Name, format!("not a command of this version: {error}")));
         }
+    };
+    let Some(served_pool) = process.named(&command.pool) else {
+        if let Some(daemon) = process.daemon() {
+            return daemon.carry_out_without_pool(&command).into();
+        }
+        let why = format!("process {} does not have pool '{}' open", std::process::id(), command.pool);
+        return Answer::Refused(Refusal::new(RefusalKind::OtherPool, why));
     };
     let (uid, gid) = ids;
     let mut author = Author { uid, gid, now: now(), command: command.line.clone() };

@@ -43,7 +43,7 @@ pub fn metaslabs(pool: &Pool, more: bool) {
 pub async fn history(rq: &Request, pool: &Pool) -> Result<(), Failure> {
     println!("\nHistory:");
     let failed = |e| Failure::failed(format!("{}: history: {e}", pool.name()));
-    for record in pool.dsl.history(rq).await.map_err(failed)? {
+    for record in weir_dsl::history::history(&pool.dsl, rq).await.map_err(failed)? {
         println!("{}", event(&record));
     }
     println!();

@@ -11,7 +11,7 @@ const BROKEN: u8 = 2;
 
 /// Tests the pool's invariants, and lists those that do not hold.
 pub fn run(machine: &Machine, pool: &Pool) -> Result<u8, Failure> {
-    let report = machine.block_on(pool.check_invariants(&Request::internal("zdb")));
+    let report = machine.block_on(weir_pool::invariants::check_invariants(pool, &Request::internal("zdb")));
     let report = report.map_err(|error| Failure::failed(format!("{}: {error}", pool.name())))?;
     for finding in report.findings.iter().take(LISTED) {
         println!("{finding}");

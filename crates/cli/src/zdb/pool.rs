@@ -66,7 +66,7 @@ fn windows(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<(), Failure
 
 /// Parses the options that say which state of the pool to open.
 fn options(args: &ZdbArgs, pool: String) -> Result<OpenOptions, Failure> {
-    let mut options = OpenOptions::new(search_paths(&args.paths)?, pool);
+    let mut options = OpenOptions::new(search_paths(&args.paths), pool);
     if args.rewind {
         options.rewind = Rewind::Auto;
     }

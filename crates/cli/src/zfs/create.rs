@@ -115,7 +115,7 @@ fn create_encrypted(
     target::open(call, &args.places, &name)?.with(async |engine| {
         // Checked here too, so that no key is asked for.
         let rq = &Request::internal("create");
-        if args.parents && engine.dsl_of(rq, &name).await?.dir_named(&name).is_some() {
+        if args.parents && engine.synced().dsl_of(rq, &name).await?.dir_named(&name).is_some() {
             return Ok(());
         }
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
@@ -128,7 +128,11 @@ fn create_encrypted(
 fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset, EncryptionArgs), Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let kind = if args.volume_size.is_some() { DatasetKind::Volume } else { DatasetKind::Filesystem };
-    let mut properties = properties(&args.properties, kind, doing)?;
+    // Volumes get this refreservation unless another is given, or -s.
+    let is_auto = |text: &&String| kind == DatasetKind::Volume && *text == "refreservation=auto";
+    let given: Vec<String> = args.properties.iter().filter(|text| !is_auto(text)).cloned().collect();
+    let sparse = args.sparse && given.len() == args.properties.len();
+    let mut properties = properties(&given, kind, doing)?;
     let wanted = EncryptionArgs::take(&mut properties);
     let kind = match &args.volume_size {
         None => NewKind::FileSystem,
@@ -139,7 +143,7 @@ fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset,
                 Some(text) => size::parse(text).ok_or_else(|| wrong(format!("bad volume block size '{text}'")))?,
             };
             let block_bytes = u32::try_from(block).map_err(|_| wrong(format!("bad volume block size '{block}'")))?;
-            NewKind::Volume { size_bytes, block_bytes, sparse: args.sparse }
+            NewKind::Volume { size_bytes, block_bytes, sparse }
         }
     };
     Ok((CreateDataset { name: name.to_owned(), kind, properties, parents: args.parents }, wanted))

@@ -47,14 +47,15 @@ pub struct DiffArgs {
 pub fn run(call: &Call, args: &DiffArgs) -> Result<u8, Failure> {
     let given = words::<DiffArgs>(&args.words, 1..=2, "must provide at least one snapshot name")?;
     let [older, newer] = names(&given)?;
-    let mut options = OpenOptions::new(search(call, &args.places.dirs)?, pool_of(&older));
+    let pool = pool_of(&older).to_owned();
+    let mut options = OpenOptions::new(search(call, &args.places.dirs)?, &pool);
     options.keys = keys_of(call, &options.search, &args.places.keys)?;
     let seen = look(call, &options)?;
     call.begin();
     let machine = call.machine()?;
     let rq = Request::internal("diff");
     let doing = format!("cannot diff '{older}' with '{newer}'");
-    let compared = match (seen, call.served_pool()) {
+    let compared = match (seen, call.served_pool(&pool)) {
         (PoolHandle::Open(view), Some(served_pool)) => {
             // The comparison reads the engine; the view would only delay the reuse of freed blocks.
             drop(view);
@@ -91,10 +92,10 @@ async fn of_engine(
     engine: &Engine,
     [older, newer]: [&str; 2],
 ) -> Result<bool, PoolError> {
-    let mut comparison = engine.compare(rq, older, newer).await?;
+    let mut comparison = engine.comparisons().begin(rq, older, newer).await?;
     let printer = Printer::new(args, &comparison.pair);
     let compared = printer.tell(call, rq, &mut comparison.diff).await;
-    let ended = engine.end_comparison(comparison).await;
+    let ended = engine.comparisons().end(comparison).await;
     let whole = compared?;
     ended.map(|()| whole)
 }

@@ -120,7 +120,7 @@ fn meant<C: CommandLine>(call: &Call, selection: &RootSelection) -> Result<Vec<(
 async fn one(rq: &Request, dsl: &Dsl, name: &str) -> Result<Root, Failure> {
     let absent = || Failure::failed(format!("cannot open '{name}': dataset does not exist"));
     let dir = dsl.dir_named(name).ok_or_else(absent)?;
-    let root = dsl.encryption_root(rq, dir).await.map_err(PoolError::from)?;
+    let root = weir_dsl::keys::encryption_root(dsl, rq, dir).await.map_err(PoolError::from)?;
     let name = name.to_owned();
     match root {
         None => Err(loading(KeyError::NotEncrypted { name })),
@@ -140,11 +140,12 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
     let mut right = 0;
     let mut kept = true;
     for (pool, found) in meant::<LoadKeyArgs>(call, &args.roots)? {
+        let name = pool.name().to_owned();
         // While a snapshot of an open pool exists, no txg of the pool syncs.
         let (closed, served_pool) = match pool {
             open @ PoolHandle::Open(_) => {
                 drop(open);
-                (None, call.served_pool())
+                (None, call.served_pool(&name))
             }
             closed => (Some(closed), None),
         };
@@ -152,15 +153,16 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
         for mut root in found {
             root.location = args.location.clone().unwrap_or(root.location);
             // Of many, those that are loaded are passed over.
-            if let Some(served_pool) = served_pool.filter(|_| many)
-                && machine.block_on(served_pool.engine.is_key_loaded(&Request::internal("load-key"), &root.name))?
-                    == Some(true)
+            if let Some(served_pool) = served_pool.as_ref().filter(|_| many)
+                && machine.block_on(
+                    served_pool.engine.encryption_keys().is_loaded(&Request::internal("load-key"), &root.name),
+                )? == Some(true)
             {
                 continue;
             }
             tried += 1;
             let done = machine.block_on(async {
-                match (&closed, served_pool) {
+                match (&closed, &served_pool) {
                     (Some(pool), _) => verified_key(KeyPrompt::Caller(call), &pool.dsl, &root).await.map(drop),
                     (None, Some(served_pool)) => load_one(call, &served_pool.engine, &root, args.dry_run).await,
                     (None, None) => Err(loading("no process has the pool open")),
@@ -192,11 +194,15 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
 async fn load_one(call: &Call, engine: &Engine, root: &Root, only_check: bool) -> Result<(), Failure> {
     let rq = &Request::internal("load-key");
     let name = root.name.clone();
-    if !only_check && engine.is_key_loaded(rq, &name).await? == Some(true) {
+    if !only_check && engine.encryption_keys().is_loaded(rq, &name).await? == Some(true) {
         return Err(loading(KeyError::Loaded { name }));
     }
     let key = root.key(KeyPrompt::Caller(call)).map_err(loading)?.take();
-    let done = if only_check { engine.check_key(rq, &name, key).await } else { engine.load_key(rq, &name, key).await };
+    let done = if only_check {
+        engine.encryption_keys().check(rq, &name, key).await
+    } else {
+        engine.encryption_keys().load(rq, &name, key).await
+    };
     done.map_err(loading)
 }
 
@@ -207,16 +213,18 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
     let rq = &Request::internal("unload-key");
     let mut failed = false;
     for (pool, found) in meant::<UnloadKeyArgs>(call, &args.roots)? {
-        let served_pool = matches!(pool, PoolHandle::Open(_)).then(|| call.served_pool()).flatten();
+        let served_pool = matches!(pool, PoolHandle::Open(_)).then(|| call.served_pool(pool.name())).flatten();
         drop(pool);
         for Root { name, .. } in found {
-            let loaded = match served_pool {
-                Some(served_pool) => machine.block_on(served_pool.engine.is_key_loaded(rq, &name))? == Some(true),
+            let loaded = match &served_pool {
+                Some(served_pool) => {
+                    machine.block_on(served_pool.engine.encryption_keys().is_loaded(rq, &name))? == Some(true)
+                }
                 None => false,
             };
-            let done = match served_pool {
+            let done = match &served_pool {
                 _ if many && !loaded => Ok(()),
-                Some(served_pool) => machine.block_on(served_pool.engine.unload_key(rq, &name)),
+                Some(served_pool) => machine.block_on(served_pool.engine.encryption_keys().unload(rq, &name)),
                 None => Err(KeyError::Unloaded { name }.into()),
             };
             if let Err(error) = done {
@@ -257,7 +265,7 @@ pub fn change(call: &Call, args: &ChangeKeyArgs) -> Result<u8, Failure> {
             }
         }
         let rq = &Request::internal("change-key");
-        match engine.is_key_loaded(rq, &name).await? {
+        match engine.encryption_keys().is_loaded(rq, &name).await? {
             None => return Err(changing(&KeyError::NotEncrypted { name: name.clone() })),
             Some(false) => return Err(changing(&KeyError::NotLoaded)),
             Some(true) => {}
@@ -265,12 +273,12 @@ pub fn change(call: &Call, args: &ChangeKeyArgs) -> Result<u8, Failure> {
         let change = if args.inherit {
             KeyChange::Inherit
         } else {
-            let found = roots(rq, &*engine.dsl(rq).await?, |other| other == name).await?.pop();
+            let found = roots(rq, &*engine.synced().dsl(rq).await?, |other| other == name).await?.pop();
             let root =
                 wanted.or(found).root(KeyPrompt::Caller(call), machine, &name).await.map_err(|why| changing(&why))?;
             KeyChange::New(root.ok_or_else(|| changing(&KeyError::NoFormat))?)
         };
-        engine.change_key(name.clone(), change).await.map_err(|why| changing(&why))?;
+        engine.encryption_keys().change(name.clone(), change).await.map_err(|why| changing(&why))?;
         Ok(engine.log_command(call.note(), call.caller.ids.0).await?)
     })?;
     Ok(0)
@@ -280,14 +288,14 @@ pub fn change(call: &Call, args: &ChangeKeyArgs) -> Result<u8, Failure> {
 async fn load_root_of(call: &Call, engine: &Engine, dataset: &str) -> Result<(), Failure> {
     let rq = &Request::internal("change-key");
     let root = {
-        let dsl = engine.dsl(rq).await?;
+        let dsl = engine.synced().dsl(rq).await?;
         let Some(dir) = dsl.dir_named(dataset) else { return Ok(()) };
-        match dsl.encryption_root(rq, dir).await.map_err(PoolError::from)? {
+        match weir_dsl::keys::encryption_root(&dsl, rq, dir).await.map_err(PoolError::from)? {
             Some(root) => one(rq, &dsl, &root).await?,
             None => return Ok(()),
         }
     };
-    match engine.is_key_loaded(rq, &root.name).await? {
+    match engine.encryption_keys().is_loaded(rq, &root.name).await? {
         Some(true) => Ok(()),
         _ => load_one(call, engine, &root, false).await,
     }

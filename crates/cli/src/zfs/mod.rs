@@ -8,6 +8,7 @@ mod holds;
 mod identity;
 mod keys;
 mod list;
+mod mount;
 mod project;
 mod select;
 mod set;
@@ -48,6 +49,7 @@ enum ZfsCommand {
     Inherit(set::InheritArgs),
     List(list::ListArgs),
     LoadKey(keys::LoadKeyArgs),
+    Mount(mount::MountArgs),
     Project(project::ProjectArgs),
     Projectspace(userspace::ProjectspaceArgs),
     Promote(snapshot::PromoteArgs),
@@ -55,9 +57,13 @@ enum ZfsCommand {
     Rename(snapshot::RenameArgs),
     Rollback(snapshot::RollbackArgs),
     Set(set::SetArgs),
+    Share(mount::ShareArgs),
     #[command(visible_alias = "snap")]
     Snapshot(snapshot::SnapshotArgs),
     UnloadKey(keys::UnloadKeyArgs),
+    #[command(visible_alias = "umount")]
+    Unmount(mount::UnmountArgs),
+    Unshare(mount::UnshareArgs),
     Userspace(userspace::UserspaceArgs),
     /// Show the version of Weir's zfs.
     #[command(override_usage = "zfs version")]
@@ -80,6 +86,7 @@ pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
         ZfsCommand::Inherit(args) => set::inherit(call, args),
         ZfsCommand::List(args) => list::run(call, args),
         ZfsCommand::LoadKey(args) => keys::load(call, args),
+        ZfsCommand::Mount(args) => mount::mount(call, args),
         ZfsCommand::Project(args) => project::run(call, args),
         ZfsCommand::Projectspace(args) => userspace::of_projects(call, args),
         ZfsCommand::Promote(args) => snapshot::promote(call, args),
@@ -87,8 +94,11 @@ pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
         ZfsCommand::Rename(args) => snapshot::rename(call, args),
         ZfsCommand::Rollback(args) => snapshot::rollback(call, args),
         ZfsCommand::Set(args) => set::run(call, args),
+        ZfsCommand::Share(args) => mount::share(call, args),
         ZfsCommand::Snapshot(args) => snapshot::run(call, args),
         ZfsCommand::UnloadKey(args) => keys::unload(call, args),
+        ZfsCommand::Unmount(args) => mount::unmount(call, args),
+        ZfsCommand::Unshare(args) => mount::unshare(call, args),
         ZfsCommand::Userspace(args) => userspace::of_users(call, args),
         ZfsCommand::Version => {
             outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));

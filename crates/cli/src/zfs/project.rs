@@ -124,7 +124,7 @@ impl Deed {
 /// Runs the command.
 pub fn run(call: &Call, args: &ProjectArgs) -> Result<u8, Failure> {
     // Files are changed with the caller's permissions, not with those of the process that has the pool open.
-    if call.served_pool().is_some() {
+    if call.process().is_some() {
         return Err(Failure::failed("'zfs project' is not done by another process"));
     }
     let deed = Deed::of(args)?;

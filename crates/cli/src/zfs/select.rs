@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_dsl::props::{DatasetKind, Property, Source, Value, native_named};
-use weir_dsl::{Dataset, Dir, NamedBookmark, PoolFacts};
+use weir_dsl::{Dataset, Dir, MountedFileSystems, NamedBookmark, PoolFacts};
 use weir_format::dsl::Bookmark;
 use weir_machine::Request;
 use weir_pool::{OpenOptions, Pool, PoolError};
@@ -23,6 +23,7 @@ pub struct Selection {
     depth: usize,
     names: Vec<String>,
     altroot: String,
+    mounted: MountedFileSystems,
 }
 
 /// A dataset that was selected.
@@ -125,12 +126,14 @@ impl Selection {
         let search = pools::search(call, &dirs)?;
         let keys = pools::keys_of(call, &search, &args.places.keys)?;
         let altroot = args.altroot.clone().unwrap_or_default();
-        Ok(Selection { search, keys, kinds, depth, names: names.to_vec(), altroot })
+        let of_pools = call.served_pools().into_iter().map(|served_pool| served_pool.mounts.mounted());
+        let mounted = of_pools.fold(MountedFileSystems::default(), MountedFileSystems::and);
+        Ok(Selection { search, keys, kinds, depth, names: names.to_vec(), altroot, mounted })
     }
 
     /// Facts about the pool and the command line that a dataset's properties need.
     pub fn facts(&self, pool: &Pool) -> PoolFacts {
-        PoolFacts { altroot: self.altroot.clone(), ..pool.facts() }
+        PoolFacts { altroot: self.altroot.clone(), mounted: self.mounted.clone(), ..pool.facts() }
     }
 
     /// Opens the pools and returns each with the datasets selected in it. Without names, prints one line on standard
@@ -242,7 +245,7 @@ impl Selection {
         }
         if self.kinds.contains(&DatasetKind::Bookmark) && depth < self.depth {
             let head = pool.dsl.head(rq, dir).await?;
-            let bookmarks = pool.dsl.bookmarks(rq, &head).await?;
+            let bookmarks = weir_dsl::bookmarks::bookmarks(&pool.dsl, rq, &head).await?;
             out.extend(bookmarks.into_iter().map(|b| Selected {
                 dataset: head.clone(),
                 kind: DatasetKind::Bookmark,
@@ -291,7 +294,7 @@ pub async fn all_properties(
         None => Ok(pool.dsl.properties(rq, &of.dataset, facts).await?),
         Some(bookmark) => {
             let mut all = of_bookmark(bookmark);
-            if let Some(guids) = pool.dsl.redaction_snapshots(rq, &bookmark.bookmark).await? {
+            if let Some(guids) = weir_dsl::bookmarks::redaction_snapshots(&pool.dsl, rq, &bookmark.bookmark).await? {
                 let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
                 all.push(text("redact_snaps", &guids.join(",")));
             }

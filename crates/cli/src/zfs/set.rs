@@ -73,6 +73,10 @@ fn set(target: &CommandTarget<'_>, name: &str, pairs: &[String], doing: &str) ->
             target.change(doing, change)?;
             continue;
         }
+        if pair == "refreservation=auto" && kind == DatasetKind::Volume {
+            target.change(doing, Change::ReserveVolume { name: name.to_owned() })?;
+            continue;
+        }
         let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
         let as_kind = if user { DatasetKind::Filesystem } else { kind };
         let (property, value) =

@@ -35,7 +35,13 @@ pub fn with<T>(
     name: &str,
     work: impl FnOnce(&CommandTarget<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    CommandTarget::open(call, &intent(call, places, name)?)?.with(work)
+    let target = match intent(call, places, name) {
+        Ok(intent) => CommandTarget::open(call, &intent)?,
+        // Keys are not part of a command: with keys, the daemon gets the whole command line.
+        Err(failure) if !places.keys.is_empty() => return Err(failure),
+        Err(failure) => CommandTarget::in_daemon(call, pool_of(name), failure)?,
+    };
+    target.with(work)
 }
 
 /// Opens the pool of a name, carries out one change and closes the pool.

@@ -2,6 +2,7 @@
 //! `zfs_valid_proplist`).
 
 use crate::size;
+use weir_admin::check_share;
 use weir_dsl::props::{DatasetKind, Native, Rule, Shape, Value, native_named};
 
 /// Longest value of a user property in bytes.
@@ -54,6 +55,7 @@ fn user(name: &str, value: &str) -> Result<Setting, String> {
     if value.len() > MAX_USER_VALUE_LEN {
         return Err(format!("property value '{value}' is too long"));
     }
+    check_share(name, value)?;
     Ok((name.to_owned(), Value::Text(value.to_owned())))
 }
 
@@ -118,7 +120,7 @@ fn text(name: &str, value: &str) -> Result<String, String> {
     };
     match (fits, name) {
         (true, _) if value.len() > MAX_USER_VALUE_LEN => Err(format!("property value '{value}' is too long")),
-        (true, _) => Ok(value.to_owned()),
+        (true, _) => check_share(name, value).map(|()| value.to_owned()),
         (false, "mountpoint") => Err("'mountpoint' must be an absolute path, 'none', or 'legacy'".into()),
         (false, _) => Err(format!("invalid {name}")),
     }
@@ -173,6 +175,11 @@ mod tests {
         let number = |name: &str, n| Ok((name.to_owned(), Value::Number(n)));
         assert_eq!(fs("compress=lz4"), number("compression", 15));
         assert_eq!(fs("compression=zstd-9"), number("compression", 16 | 9 << 7));
+        // Other spellings of OpenZFS, which guides use.
+        assert_eq!((fs("acltype=posixacl"), fs("acltype=noacl")), (number("acltype", 1), number("acltype", 0)));
+        assert_eq!(fs("xattr=on"), number("xattr", 2));
+        let volume = |text: &str| parse(text, DatasetKind::Volume, When::Later);
+        assert_eq!(volume("volmode=geom"), number("volmode", 1));
         assert_eq!(fs("recordsize=1M"), number("recordsize", 1 << 20));
         assert_eq!(fs("quota=none"), number("quota", 0));
         assert_eq!(fs("quota=1.5G"), number("quota", 1_610_612_736));
@@ -197,6 +204,8 @@ mod tests {
             ("quota=lots", "'quota' must be a number"),
             ("quota=1x", "bad numeric value '1x'"),
             ("mountpoint=here", "absolute path"),
+            ("sharenfs=rw,sec=krb5", "invalid value of 'sharenfs': 'sec=krb5': Kerberos is not supported"),
+            ("weir:nbd=name=", "a value is missing"),
             ("UPPER:x=1", "invalid property 'UPPER:x'"),
         ] {
             let error = fs(text).unwrap_err();

@@ -45,6 +45,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         return Err(AddArgs::misused("missing vdev specification"));
     }
     let vdevs = devices::parse(&call.caller.folder, rest)?;
+    vdevs.check_distinct()?;
     let mut more = VdevAddRequest { force: args.force, ..VdevAddRequest::default() };
     for text in &args.properties {
         let shift = text.strip_prefix("ashift=").and_then(size::parse).filter(|shift| (9..=16).contains(shift));
@@ -67,7 +68,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         let locks = lock(pool, vdevs.paths())?;
         (more.tops, more.caches, more.spares) = (vdevs.tops, vdevs.caches, vdevs.spares);
         let failed = |error| Failure::failed(format!("cannot add to '{pool}': {error}"));
-        engine.add_vdevs(&more).await.map_err(failed)?;
+        engine.devices().add(&more).await.map_err(failed)?;
         if let Some(served_pool) = served_pool {
             served_pool.also_has(locks);
         }

@@ -3,18 +3,24 @@
 use super::devices::{self, Vdevs};
 use super::features;
 use crate::args::CommandLine;
+use crate::cache_file::{self, CachePlace};
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::locks::lock;
+use crate::locks::{Identity, lock};
+use crate::pools::{go_to_daemon, usual_paths};
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
 use crate::turn::in_turn_of;
-use crate::writable::host;
+use crate::writable::{WritablePool, host};
 use crate::zfs::{When, file_system, is_usual_limit, parse_property};
 use clap::Parser;
+use std::collections::BTreeSet;
+use std::path::Path;
 use weir_dsl::props::{DatasetKind, Value};
-use weir_engine::Engine;
 use weir_engine::create::{CreateOptions, PoolValue, check_pool_name};
+use weir_engine::{DirtyLimits, Engine};
+use weir_pool::assemble::state;
+use weir_pool::{assemble, scan};
 
 /// Create a pool on files or devices.
 ///
@@ -63,6 +69,9 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Err(CreateArgs::misused("missing vdev specification"));
     }
     let doing = format!("cannot create '{name}'");
+    if call.process().is_none() {
+        go_to_daemon(name)?;
+    }
     check_pool_name(name).map_err(|error| Failure::failed(format!("{doing}: {error}")))?;
     let vdevs = devices::parse(&call.caller.folder, rest)?;
     if let Some(mismatch) = vdevs.mismatch(&[]).filter(|_| !args.force) {
@@ -70,7 +79,9 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
             "invalid vdev specification\nuse '-f' to override the following errors:\n{mismatch}"
         )));
     }
+    vdevs.check_distinct()?;
     let (mut options, wanted) = options(call, args, name, &vdevs, &doing)?;
+    let place = cache_place(args).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
     if args.dry_run {
         call.print(format_args!(
             "would create '{name}' with the following layout:\n\n{}",
@@ -78,15 +89,51 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         ));
         return Ok(0);
     }
-    let _locks = in_turn_of(call, || lock(name, vdevs.paths()))?;
+    check_name_is_free(call, name, &vdevs)?;
+    let locks = in_turn_of(call, || lock(name, vdevs.paths()))?;
     call.begin();
     let machine = call.machine()?;
+    let daemon = call.process().and_then(|process| process.daemon());
+    if let Some(daemon) = &daemon {
+        let limits = daemon.limits_of_pool();
+        options.arc_bytes = limits.arc_bytes;
+        options.dirty = DirtyLimits::new(limits.dirty_bytes);
+    }
     let encryption = machine.block_on(wanted.encryption(KeyPrompt::Caller(call), machine, name));
     options.encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));
     let engine = machine.block_on(Engine::create(machine, &options)).map_err(failed)?;
-    machine.block_on(engine.stop()).map_err(failed)?;
+    match daemon {
+        Some(daemon) => machine.block_on(daemon.adopt(WritablePool::made(machine.clone(), engine, locks), place))?,
+        None => {
+            let stopped = machine.block_on(engine.stop());
+            cache_file::remember(call, &place, &engine);
+            stopped.map_err(failed)?;
+        }
+    }
     Ok(0)
+}
+
+/// Where the pool is remembered: `-o cachefile=`.
+fn cache_place(args: &CreateArgs) -> Result<CachePlace, String> {
+    let given = args.properties.iter().rev().find_map(|property| property.strip_prefix("cachefile="));
+    given.map_or(Ok(CachePlace::Usual), CachePlace::parse)
+}
+
+/// Fails if another pool has the name: one that this process has open, or one in the usual places that is in use. A pool
+/// that was exported or destroyed does not count, nor does one whose devices are all to become those of the new pool.
+fn check_name_is_free(call: &Call, name: &str, vdevs: &Vdevs) -> Result<(), Failure> {
+    let taken = |place: String| Failure::failed(format!("cannot create '{name}': pool already exists{place}"));
+    if call.served_pool(name).is_some() {
+        return Err(taken(String::new()));
+    }
+    let machine = call.machine()?;
+    let assembly = assemble(machine.block_on(scan(machine, &usual_paths(call)))?);
+    let new: BTreeSet<Identity> = vdevs.paths().iter().filter_map(|path| Identity::of(path)).collect();
+    let is_new = |path: &Path| Identity::of(path).is_some_and(|identity| new.contains(&identity));
+    let named = assembly.pools.values().filter(|pool| pool.config.name == name && pool.config.state == state::ACTIVE);
+    let other = named.flat_map(|pool| pool.leaves()).find(|device| !is_new(&device.path));
+    other.map_or(Ok(()), |device| Err(taken(format!(" on {}", device.name()))))
 }
 
 /// Parses the options of the pool and of encryption.
@@ -166,7 +213,7 @@ fn set(options: &mut CreateOptions, property: &str, value: &str) -> Result<(), S
             Ok(())
         }
         "compatibility" => Ok(()),
-        // They last until the export in OpenZFS; here no import stays open.
+        // The cache file is no part of the pool; the alternate root lasts until the export in OpenZFS.
         "cachefile" | "altroot" => Ok(()),
         _ => {
             options.properties.push(stored(property, value)?);

@@ -1,6 +1,8 @@
 //! The vdevs of a command line: `mirror a b raidz2 c d e f log mirror g h cache i spare j` (OpenZFS `construct_spec`).
 
 use crate::failure::Failure;
+use crate::locks::Identity;
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use weir_engine::create::{Layout, NewLeaf, NewTopLevelVdev};
@@ -131,6 +133,18 @@ impl Vdevs {
 
     /// Returns how these vdevs, with the existing ones of the pool (`have`: layout and number of devices of its normal
     /// top-level vdevs), differ in redundancy: a pool is as redundant as its weakest vdev.
+    /// Fails if two of the devices are one, under two paths.
+    pub fn check_distinct(&self) -> Result<(), Failure> {
+        let mut seen: BTreeMap<Identity, PathBuf> = BTreeMap::new();
+        for path in self.paths() {
+            let Some(identity) = Identity::of(&path) else { continue };
+            if let Some(other) = seen.insert(identity, path.clone()) {
+                return Err(invalid(format!("{} and {} are the same device", other.display(), path.display())));
+            }
+        }
+        Ok(())
+    }
+
     pub fn mismatch(&self, have: &[(Layout, usize)]) -> Option<String> {
         let mut seen: Option<(Layout, usize)> = have.first().copied();
         for top in self.tops.iter().filter(|top| top.class == Class::Normal) {

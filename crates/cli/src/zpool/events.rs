@@ -3,7 +3,7 @@
 //! Events are in the memory of the process that has the pool open ([`weir_engine::events`]), which this command asks
 //! for them. A pool that no process has open has no events.
 
-use super::opened::{ask, holders};
+use super::opened::{ask, holders, served};
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
@@ -69,8 +69,13 @@ pub fn run(call: &Call, args: &EventsArgs) -> Result<u8, Failure> {
     if args.json.json && args.changes_output() {
         return Err(EventsArgs::misused("-j does not go together with -v, -H and -f"));
     }
-    if let Some(served_pool) = call.served_pool() {
-        return of_served_pool(call, args, &served_pool.engine.events);
+    if call.process().is_some() {
+        let pools = served(call, names.first())?;
+        if args.follow && pools.len() > 1 {
+            return Err(Failure::failed("several pools are open: name the pool whose events to follow"));
+        }
+        pools.iter().try_for_each(|pool| of_served_pool(call, args, &pool.engine.events).map(drop))?;
+        return Ok(0);
     }
     let why = "events are in the memory of the process that has (weir serve, mount, demo), and end with it; \
                'zpool history -i' shows what is on disk";

@@ -6,14 +6,16 @@
 
 use super::tree;
 use crate::args::CommandLine;
+use crate::cache_file::{self, CachePlace};
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
-use crate::pools::search;
+use crate::pools::{go_to_daemon, search, usual_paths};
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::turn::in_turn_of;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
+use std::path::PathBuf;
 use weir_dsl::Dir;
 use weir_engine::Engine;
 use weir_format::ObjsetKind;
@@ -90,6 +92,9 @@ pub fn run(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     if args.load_keys && !args.all && args.words.is_empty() {
         return Err(ImportArgs::misused("-l is only meaningful during an import"));
     }
+    if call.process().is_none() {
+        go_to_daemon(args.words.first().map_or("", String::as_str))?;
+    }
     match args.words.first() {
         Some(pool) => take(call, args, pool, args.words.get(1).cloned()),
         None if args.all => take_all(call, args),
@@ -101,7 +106,9 @@ pub fn run(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
 fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let (assembly, looked_at) = look(call, args)?;
     let mut shown = 0;
-    for pool in assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.destroyed) {
+    let is_closed = |pool: &&FoundPool| call.process().is_none_or(|process| process.find(pool).is_none());
+    let wanted = |pool: &&FoundPool| (pool.config.state == state::DESTROYED) == args.destroyed;
+    for pool in assembly.pools.values().filter(wanted).filter(is_closed) {
         call.print(format_args!("{}", describe(pool, &assembly)?));
         shown += 1;
     }
@@ -112,10 +119,20 @@ fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Folders and devices to scan: those given, else, in the daemon, the usual places and those of its configuration.
+fn places(call: &Call, args: &ImportArgs) -> Result<Vec<PathBuf>, Failure> {
+    match call.process().and_then(|process| process.daemon()) {
+        Some(daemon) if args.places.dirs.is_empty() => {
+            Ok(usual_paths(call).into_iter().chain(daemon.pool_dirs()).collect())
+        }
+        _ => search(call, &args.places.dirs),
+    }
+}
+
 /// Scans the devices, and prints on standard error which cannot be read.
 fn look(call: &Call, args: &ImportArgs) -> Result<(Assembly, usize), Failure> {
     let machine = call.machine()?;
-    let scanned = machine.block_on(scan(machine, &search(call, &args.places.dirs)?))?;
+    let scanned = machine.block_on(scan(machine, &places(call, args)?))?;
     for (path, fault) in &scanned.faults {
         errln!(call, "{}: {fault}", path.display());
     }
@@ -131,6 +148,7 @@ fn look(call: &Call, args: &ImportArgs) -> Result<(Assembly, usize), Failure> {
 fn take_all(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let (assembly, _) = look(call, args)?;
     let alive = assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.destroyed);
+    let alive = alive.filter(|pool| call.process().is_none_or(|process| process.find(pool).is_none()));
     let pools: Vec<String> = alive.map(|pool| pool.config.guid.to_string()).collect();
     drop(assembly);
     let mut code = 0;
@@ -157,9 +175,14 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
         return Err(Failure::failed(format!("{doing}: more than one matching pool\nimport by numeric ID instead")));
     }
     let guid = one.config.guid.to_string();
+    let name = new_name.clone().unwrap_or_else(|| one.config.name.clone());
     drop(assembly);
-    let read_only = read_only(args)?;
-    let search = search(call, &args.places.dirs)?;
+    if call.served_pool(&name).is_some() || call.served_pool(&guid).is_some() {
+        let how = format!("'zpool import {guid} NEWPOOL' gives it a new name");
+        return Err(Failure::failed(format!("{doing}: a pool with that name is already imported; {how}")));
+    }
+    let Wanted { read_only, place } = wanted_properties(args)?;
+    let search = places(call, args)?;
     if args.dry_run || read_only {
         let rewind = if args.rewind { Rewind::Auto } else { Rewind::No };
         let options = OpenOptions { rewind, ..OpenOptions::new(search, guid) };
@@ -178,10 +201,18 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let rewind = args.rewind;
     let without_logs = args.without_logs;
     let keys = open.keys;
-    let intent = WriteIntent { search, pool: guid, keys, force, rewind, without_logs, new_name, limits: None };
+    let daemon = call.process().and_then(|process| process.daemon());
+    let limits = daemon.as_ref().map(|daemon| daemon.limits_of_pool());
+    let intent = WriteIntent { search, pool: guid, keys, force, rewind, without_logs, new_name, limits };
     let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
-    writable.close()?;
+    match daemon {
+        Some(daemon) => call.machine()?.block_on(daemon.adopt(writable, place))?,
+        None => {
+            cache_file::remember(call, &place, &writable.engine);
+            writable.close()?;
+        }
+    }
     replayed?;
     Ok(u8::from(!all_keys))
 }
@@ -192,7 +223,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
 async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
     let rq = &Request::internal("import");
     let opened: Vec<(String, ObjsetKind)> = {
-        let dsl = engine.dsl(rq).await?;
+        let dsl = engine.synced().dsl(rq).await?;
         let mut opened = Vec::new();
         let is_due = |dir: &&Dir| engine.keys.of(Some(dir)).is_some() || all && dir.crypto_key().is_none();
         for dir in dsl.dirs().into_iter().filter(is_due) {
@@ -210,17 +241,26 @@ async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether `-o readonly=on` is given. Other properties last until the export in OpenZFS; here no import stays open.
-fn read_only(args: &ImportArgs) -> Result<bool, Failure> {
+/// Properties of an import (`-o`).
+struct Wanted {
+    read_only: bool,
+    place: CachePlace,
+}
+
+fn wanted_properties(args: &ImportArgs) -> Result<Wanted, Failure> {
     let mut read_only = false;
+    let mut place = CachePlace::Usual;
     for text in &args.properties {
         match text.split_once('=') {
             Some(("readonly", "on")) => read_only = true,
-            Some(("readonly", "off") | ("cachefile" | "altroot", _)) => {}
+            Some(("cachefile", value)) => {
+                place = CachePlace::parse(value).map_err(Failure::failed)?;
+            }
+            Some(("readonly", "off") | ("altroot", _)) => {}
             _ => return Err(ImportArgs::misused(&format!("property '{text}' can not be set at import time"))),
         }
     }
-    Ok(read_only)
+    Ok(Wanted { read_only, place })
 }
 
 fn describe(pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {

@@ -5,7 +5,7 @@
 //!
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`print_iostat_default`), `module/zfs/vdev.c` (`vdev_get_stats_ex_impl`).
 
-use super::opened::{ask, holders};
+use super::opened::{ask, holders, served};
 use crate::admin::ServedPool;
 use crate::args::CommandLine;
 use crate::call::Call;
@@ -97,8 +97,8 @@ pub fn run(call: &Call, args: &IostatArgs) -> Result<u8, Failure> {
     if args.omit_first && wanted.interval.is_none() {
         return Err(IostatArgs::misused("-y leaves out the first of several reports"));
     }
-    if let Some(served_pool) = call.served_pool() {
-        return of_served_pool(call, args, &wanted, served_pool);
+    if call.process().is_some() {
+        return of_served_pools(call, args, &wanted);
     }
     let why = "what goes to and from its devices is counted by the process that has (weir serve, mount, demo)";
     let holders = holders(call, &args.places, wanted.pool.as_ref(), why)?;
@@ -137,7 +137,17 @@ fn work(engine: &Engine) -> BTreeMap<u64, Work> {
     health.into_iter().map(|leaf| (leaf.guid, of(leaf.counts))).collect()
 }
 
-/// Shows reports of the pool that this process has open.
+/// Shows reports of the pool that is named, or of all pools that this process has open.
+fn of_served_pools(call: &Call, args: &IostatArgs, wanted: &ReportRequest) -> Result<u8, Failure> {
+    let pools = served(call, wanted.pool.as_ref())?;
+    if wanted.interval.is_some() && pools.len() > 1 {
+        return Err(Failure::failed("several pools are open: name the pool to watch"));
+    }
+    pools.iter().try_for_each(|pool| of_served_pool(call, args, wanted, pool).map(drop))?;
+    Ok(0)
+}
+
+/// Shows reports of a pool that this process has open.
 fn of_served_pool(
     call: &Call,
     args: &IostatArgs,

@@ -1,8 +1,9 @@
 //! `zpool export`, `destroy`, `sync`, `labelclear`: changes to pools as a whole.
 
 use crate::args::CommandLine;
+use crate::cache_file;
 use crate::call::Call;
-use crate::command_target::CommandTarget;
+use crate::command_target::{CommandTarget, Place};
 use crate::failure::Failure;
 use crate::locks::lock;
 use crate::options::PoolDirs;
@@ -17,7 +18,7 @@ use weir_pool::assemble::state;
 
 /// Close pools and mark them as exported.
 ///
-/// A process that serves the pool ends.
+/// The daemon goes on serving other pools; another process that serves the pool alone ends.
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool export",
@@ -79,15 +80,23 @@ pub struct LabelclearArgs {
 /// Bytes of a label; two labels are at the start of a device and two at its end.
 const LABEL_BYTES: u64 = 256 << 10;
 
-/// Closes a pool for good. A process that has it open ends.
+/// Closes a pool for good. A process that serves it alone ends.
 fn close(call: &Call, places: &PoolDirs, pool: &str, doing: &str, change: ProcessChange) -> Result<(), Failure> {
     let target = CommandTarget::of_pool(call, places, pool)?;
+    let closed = match target.place() {
+        Place::Here(own) if own.served_pool().is_none() => Some(own.engine.shown().config.guid.to_string()),
+        // The daemon keeps the cache file up to date; another process does not know it.
+        Place::There(remote) if !remote.is_daemon => Some(pool.to_owned()),
+        _ => None,
+    };
     let done = target.attempt(Action::Process(change))?;
     if done.is_err() {
         // A pool that this command has opened stays as it was.
         target.with(|_| Ok(()))?;
     }
-    done.map(drop).map_err(|refusal| refused(doing, refusal))
+    done.map_err(|refusal| refused(doing, refusal))?;
+    closed.into_iter().for_each(|pool| cache_file::forget(call, &pool));
+    Ok(())
 }
 
 /// Runs `zpool export`.

@@ -11,6 +11,7 @@ use crate::table::{Align, Table};
 use crate::units::human;
 use clap::Parser;
 use serde_json::{Map, Value};
+use weir_pool::assemble::state;
 use weir_pool::properties::{self, PoolProperty};
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig, capacity};
@@ -64,7 +65,13 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
         let mut item = header(pool, true, numbers);
         item.insert("properties".into(), object(&chosen, parsable, numbers));
         found.insert(pool.name().to_owned(), Value::Object(item));
+        let is_exported = pool.label.state == state::EXPORTED;
         let value = |name: &String| match all.iter().find(|p| p.name == *name) {
+            // The devices are healthy, but no host uses the pool.
+            Some(property) if name == "health" && is_exported => match property.value.text(parsable) {
+                health if health == VdevState::Online.to_string() => "EXPORTED".to_owned(),
+                health => health,
+            },
             Some(property) => property.value.text(parsable),
             None if name == "name" => pool.name().to_owned(),
             None => "-".to_owned(),
@@ -80,7 +87,10 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
         answer.insert("pools".into(), Value::Object(found));
         json::print(call, answer);
     } else if opened.pools.is_empty() && opened.failures.is_empty() {
-        outln!(call, "no pools available");
+        // Scripts get an empty list.
+        if !args.scripted {
+            outln!(call, "no pools available");
+        }
     } else if !opened.pools.is_empty() {
         call.print(format_args!("{}", table.text()));
     }

@@ -2,13 +2,14 @@
 //! this process has open; and the processes that have pools open.
 
 use super::unopened::UnopenedPool;
-use crate::admin;
+use crate::admin::{self, ServedPool};
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::pools::{self, PoolHandle, search};
 use crate::remote::RemoteProcess;
 use std::path::PathBuf;
+use std::sync::Arc;
 use weir_pool::assemble::state;
 use weir_pool::{Assembly, FoundPool, OpenOptions, assemble, scan};
 
@@ -36,14 +37,23 @@ impl OpenedPools {
         let mut wanted = Vec::new();
         let mut failures = Vec::new();
         let of = |pool: &FoundPool| (pool.config.name.clone(), pool.config.guid);
+        let of_served = |pool: Arc<ServedPool>| (pool.engine.name(), pool.guid());
         for name in named {
+            if let Some(pool) = call.served_pool(name) {
+                wanted.push(of_served(pool));
+                continue;
+            }
             match live(&assembly, Some(name)) {
                 Ok(found) => wanted.extend(found.into_iter().map(of)),
                 Err(failure) => failures.push(failure.to_string()),
             }
         }
         if named.is_empty() {
+            // The pools that this process has open, also those whose devices are all away.
+            wanted.extend(call.served_pools().into_iter().map(of_served));
             wanted.extend(live(&assembly, None)?.into_iter().map(of));
+            wanted.sort();
+            wanted.dedup();
         }
         drop(assembly);
         let mut pools = Vec::new();
@@ -101,6 +111,13 @@ fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a Fou
     Ok(found)
 }
 
+/// The pool of that name that this process has open, or all without a name.
+pub fn served(call: &Call, name: Option<&String>) -> Result<Vec<Arc<ServedPool>>, Failure> {
+    let Some(name) = name else { return Ok(call.served_pools()) };
+    let found = call.served_pool(name);
+    found.map(|pool| vec![pool]).ok_or_else(|| Failure::failed(format!("cannot open '{name}': no such pool")))
+}
+
 /// The processes that have the pool of that name open, or any pool without a name. `why` ends the error if there is
 /// none.
 pub fn holders(
@@ -111,12 +128,7 @@ pub fn holders(
 ) -> Result<Vec<RemoteProcess>, Failure> {
     let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
     let not_open = || Failure::failed(format!("no process has {of_pool} open: {why}"));
-    let paths = match search(call, &places.dirs) {
-        Ok(paths) => paths,
-        // No -d, and no process has a pool open.
-        Err(_) if name.is_none() => return Err(not_open()),
-        Err(failure) => return Err(failure),
-    };
+    let paths = search(call, &places.dirs)?;
     let machine = call.machine()?;
     let assembly = assemble(machine.block_on(scan(machine, &paths))?);
     let mut holders: Vec<RemoteProcess> = Vec::new();

@@ -106,7 +106,7 @@ fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result
 /// on the pool meanwhile.
 fn at_rest(call: &Call, writable: WritablePool, pool: &str) -> Result<(), Failure> {
     let machine = writable.machine.clone();
-    let started = machine.block_on(writable.engine.scrub_start());
+    let started = machine.block_on(writable.engine.scrubs().start());
     let started = started.map_err(|error| failed("start", pool, &error));
     let opened = OpenedPool::writable(writable, &Limits::of_command())?;
     let done = started.and_then(|()| {

@@ -3,11 +3,13 @@
 use super::create::{comment, stored};
 use super::opened::OpenedPools;
 use crate::args::CommandLine;
+use crate::cache_file::{self, CachePlace};
 use crate::call::{Call, outln};
 use crate::command_target::CommandTarget;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
-use crate::writable::refused;
+use crate::pools::search;
+use crate::writable::{WritablePool, WriteIntent, refused};
 use crate::zdb::stamp;
 use clap::Parser;
 use weir_admin::{Action, PoolChange};
@@ -51,9 +53,27 @@ pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
     let doing = format!("cannot set property for '{pool}'");
     let (property, value) =
         pair.split_once('=').ok_or_else(|| SetArgs::misused("missing value in property=value argument"))?;
+    if property == "cachefile" {
+        let place = CachePlace::parse(value).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+        return set_place(call, &args.places, &pool, place);
+    }
     let wanted = wanted(property, value).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
     CommandTarget::of_pool(call, &args.places, &pool)?
         .with(|target| target.attempt(Action::Pool(wanted))?.map_err(|refusal| refused(&doing, refusal)))?;
+    Ok(0)
+}
+
+/// Sets the property `cachefile`, which is not stored in the pool.
+fn set_place(call: &Call, places: &PoolDirs, pool: &str, place: CachePlace) -> Result<u8, Failure> {
+    let search = search(call, &places.dirs)?;
+    let intent = WriteIntent { search, pool: pool.to_owned(), ..WriteIntent::default() };
+    let opened = WritablePool::of_call(call, &intent)?;
+    match (opened.served_pool(), call.process().and_then(|process| process.daemon())) {
+        (Some(served_pool), Some(daemon)) => daemon.set_place(served_pool, place)?,
+        _ if place == CachePlace::None => cache_file::forget(call, pool),
+        _ => cache_file::remember(call, &place, &opened.engine),
+    }
+    opened.close()?;
     Ok(0)
 }
 
@@ -82,7 +102,9 @@ pub fn history(call: &Call, args: &HistoryArgs) -> Result<u8, Failure> {
     let mut opened = OpenedPools::open(call, &args.places, &args.pools)?;
     opened.each(|pool| {
         outln!(call, "History for '{}':", pool.name());
-        let records = machine.block_on(pool.dsl.history(&Request::internal("history"))).map_err(PoolError::from)?;
+        let records = machine
+            .block_on(weir_dsl::history::history(&pool.dsl, &Request::internal("history")))
+            .map_err(PoolError::from)?;
         for record in &records {
             if let Some(text) = shown(record, args.internal, args.long) {
                 outln!(call, "{text}");

@@ -18,6 +18,7 @@ use weir_dsl::props::{human_size, human_time};
 use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
+use weir_pool::assemble::state;
 use weir_pool::aux_devices::Extra;
 use weir_pool::errlog::Errors;
 use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
@@ -100,6 +101,7 @@ struct Report {
     removal: Option<Removal>,
     expansion: Option<Expansion>,
     checkpoint: Option<Checkpoint>,
+    freeing_bytes: u64,
     errors: Errors,
     error_lines: Vec<String>,
     spares: Vec<VdevConfig>,
@@ -109,17 +111,18 @@ struct Report {
 impl Report {
     async fn gather(pool: &Pool) -> Result<Self, Failure> {
         let rq = &Request::internal("status");
-        let errors = pool.errors(rq).await?;
+        let errors = weir_pool::errlog::errors(pool, rq).await?;
         Ok(Report {
             trouble: trouble(pool, &errors),
-            scan: pool.last_scan(rq).await?,
-            removal: pool.last_removal(rq).await?,
-            expansion: pool.last_expansion(rq).await?,
-            checkpoint: pool.checkpoint(rq).await?,
-            error_lines: pool.error_lines(rq, &errors).await,
+            scan: weir_pool::scan_status::last_scan(pool, rq).await?,
+            removal: weir_pool::scan_status::last_removal(pool, rq).await?,
+            expansion: weir_pool::scan_status::last_expansion(pool, rq).await?,
+            checkpoint: weir_pool::scan_status::checkpoint(pool, rq).await?,
+            freeing_bytes: weir_pool::properties::freeing_bytes(rq, pool).await?,
+            error_lines: weir_pool::errlog::error_lines(pool, rq, &errors).await,
             errors,
-            spares: pool.extras(rq, Extra::Spare).await?,
-            caches: pool.extras(rq, Extra::Cache).await?,
+            spares: weir_pool::aux_devices::extras(pool, rq, Extra::Spare).await?,
+            caches: weir_pool::aux_devices::extras(pool, rq, Extra::Cache).await?,
         })
     }
 
@@ -239,6 +242,10 @@ impl Report {
                 out.push_str(&format!("   see: {}\n", more_about(id)));
             }
         }
+        if self.trouble.is_none() && pool.label.state == state::EXPORTED {
+            out.push_str("status: The pool is exported: no host uses it.\n");
+            out.push_str(&format!("action: Import it with 'zpool import {}'.\n", pool.name()));
+        }
         if let Some(why) = &pool.suspended {
             out.push_str(&format!("   why: {why}\n"));
         }
@@ -280,6 +287,10 @@ impl Report {
             if s.stage == Stage::Running {
                 out.push_str(&running_text(&s));
             }
+        }
+        if self.freeing_bytes > 0 {
+            let left = human_size(self.freeing_bytes);
+            out.push_str(&format!("freeing: {left} of destroyed datasets\n"));
         }
         if let Some(r) = self.removal {
             let copied = human_size(r.copied);

@@ -29,7 +29,7 @@ impl Lab {
     fn weir(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(line.split_whitespace()).stdin(Stdio::null()).current_dir(self.0.path());
-        command.env("WEIR_POOL_DIRS", self.0.path()).env("XDG_RUNTIME_DIR", self.0.path());
+        command.env("WEIR_POOL_DIRS", self.0.path()).env("RUNTIME_DIRECTORY", self.0.path().join("weir"));
         command
     }
 
@@ -108,7 +108,7 @@ fn forty_idle_connections_of_administrators_delay_no_command() {
 fn shell(lab: &Lab, line: &str) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", line, env!("CARGO_BIN_EXE_weir")]).stdin(Stdio::null()).current_dir(lab.0.path());
-    command.env("WEIR_POOL_DIRS", lab.0.path()).env("XDG_RUNTIME_DIR", lab.0.path()).output().unwrap()
+    command.env("WEIR_POOL_DIRS", lab.0.path()).env("RUNTIME_DIRECTORY", lab.0.path().join("weir")).output().unwrap()
 }
 
 #[test]

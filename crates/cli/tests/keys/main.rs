@@ -41,7 +41,7 @@ impl Lab {
         let line = line.replace("FILE:", &format!("file://{}/", self.0.path().display()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(line.split_whitespace()).current_dir(self.0.path());
-        command.env("WEIR_POOL_DIRS", self.0.path()).env("XDG_RUNTIME_DIR", self.0.path());
+        command.env("WEIR_POOL_DIRS", self.0.path()).env("RUNTIME_DIRECTORY", self.0.path().join("weir"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         // A command that needs none may have ended before it was written.

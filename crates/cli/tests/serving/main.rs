@@ -6,9 +6,15 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+thread_local! {
+    /// State and runtime directory of a test: each test has a thread of its own.
+    static STATE: tempfile::TempDir = tempfile::tempdir().unwrap();
+}
+
 fn weir(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(words).stdin(Stdio::null());
+    STATE.with(|state| command.env("STATE_DIRECTORY", state.path()).env("RUNTIME_DIRECTORY", state.path().join("run")));
     command
 }
 

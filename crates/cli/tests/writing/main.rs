@@ -26,7 +26,11 @@ impl Lab {
         let path = |word: &str| self.dir.path().join(word.to_lowercase()).display().to_string();
         let words = line.split(' ').map(|word| if is_device(word) { path(word) } else { word.to_owned() });
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.args(words).env("WEIR_POOL_DIRS", self.dir.path()).stdin(Stdio::null());
+        command
+            .args(words)
+            .env("WEIR_POOL_DIRS", self.dir.path())
+            .env("RUNTIME_DIRECTORY", self.dir.path().join("run"))
+            .stdin(Stdio::null());
         command.output().unwrap()
     }
 

@@ -27,6 +27,7 @@ mod cipher;
 mod keys;
 pub mod layout;
 pub mod mac;
+mod sealed;
 mod secret;
 
 use crate::error::CodecError;
@@ -38,6 +39,7 @@ use weir_format::{BlockPointer, Endian, ObjectType};
 
 pub use cipher::Suite;
 pub use keys::{WrappedKey, WrappingKey};
+pub use sealed::SealingKey;
 
 /// Size in bytes of a block's message authentication code.
 pub const MAC_BYTES: usize = 16;

@@ -24,6 +24,7 @@ use weir_format::{BlockPointer, Dva, ObjectType};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
 use weir_pool::error::PoolError;
+use weir_pool::verify::verify_pool;
 use weir_pool::{OpenOptions, Pool};
 
 use super::sparse_disks::SparseDisks;
@@ -251,7 +252,7 @@ impl Bench {
         let begun = Instant::now();
         let pool = Pool::open(&self.machine, &self.opening()).await?;
         let rq = &Request::internal("bench");
-        let report = pool.verify(rq).await.map_err(PoolError::from)?;
+        let report = verify_pool(&pool, rq).await?;
         let space = report.space.as_ref();
         let peak = peak_bytes(SELF);
         let pointers: u64 = report.counts.embedded.iter().sum();

@@ -10,6 +10,7 @@
 //!         ───────► mounted                     the same files under any file system that can be mounted
 //!   scan ────────► administration              commands of an administrator on a pool that a server has open
 //!   memory ──────► a child of its own          pools on simulated disks; peak memory
+//!   serve ───────► nfs_load, block_load        clients of Weir's servers and of their peers
 //!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -21,6 +22,7 @@ pub mod mounted;
 pub mod read;
 pub mod read_child;
 pub mod scan;
+pub mod serve;
 pub mod sparse_disks;
 pub mod write;
 pub mod write_child;

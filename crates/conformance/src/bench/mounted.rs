@@ -118,13 +118,14 @@ fn in_weir(image: &Path, what: &str, mib: u64) -> Result<Measured, JudgeError> {
 }
 
 /// A file system of the kernel, mounted on a loop device until dropped.
-struct Looped {
+pub(super) struct Looped {
     device: String,
     mountpoint: tempfile::TempDir,
 }
 
 impl Looped {
-    fn new(image: &Path, mkfs: &[&str]) -> Result<Looped, JudgeError> {
+    /// Makes a file system in `image` and mounts it.
+    pub(super) fn new(image: &Path, mkfs: &[&str]) -> Result<Looped, JudgeError> {
         let missing = |what: String| JudgeError::Missing { what };
         let run = |command: &mut Command| {
             succeeded(command).map_err(|error| missing(format!("{}: {error}", command.get_program().display())))
@@ -137,6 +138,17 @@ impl Looped {
         run(Command::new(program).args(options).arg(&looped.device))?;
         run(Command::new("mount").arg(&looped.device).arg(looped.mountpoint.path()))?;
         Ok(looped)
+    }
+
+    /// Where it is mounted.
+    pub(super) fn path(&self) -> &Path {
+        self.mountpoint.path()
+    }
+
+    /// Unmounts and mounts again, so that the kernel holds none of its pages.
+    pub(super) fn remount(&mut self) -> Result<(), JudgeError> {
+        succeeded(Command::new("umount").arg(self.mountpoint.path()))?;
+        succeeded(Command::new("mount").arg(&self.device).arg(self.mountpoint.path())).map(drop)
     }
 }
 

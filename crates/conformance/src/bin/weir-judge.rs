@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
-    JudgeError, bench, faults, golden, hostile, kill, kill_serve, old_pools, properties, readers, rewritten, streams,
-    suites, zdb, ztest,
+    JudgeError, bench, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, old_pools, properties,
+    readers, rewritten, smb, streams, suites, zdb, ztest,
 };
 
 const USAGE: &str = "\
@@ -23,12 +23,18 @@ weir-judge JUDGE
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
   faults                                    devices that hang, fail or have no room, below a server
   hostile-clients                           idle, half-sending and never-reading clients beside a good one
+  clients                                   many NFS clients at once: fair, steady, and the sums of the accounts
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
+  guest [--long] [--only nfs|nbd|iscsi|smb] the NFS, NBD, iSCSI and SMB clients of a Linux kernel in an emulated machine
+  iscsi [--short] [SUITE...]                iscsi-test-cu, qemu and iscsi-ls against volumes as iSCSI targets
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
+  smb [--long]                              smbclient, smbcacls and smbtorture on `weir serve --smb`, beside the same smbd on another file system
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   memory-bench [--most SEGMENTS]            memory by the size of the pool, on simulated disks (use a release build)
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
+  serve-bench [--rounds N] [--only TEXT] [--mib N]
+                                            NFS and NBD beside nfs-ganesha, nbdkit, qemu-nbd, as ratios (use a release build, as root)
   compare-bench JUDGE [--rounds N] [--only TEXT]
                                             this build beside another build of Weir, whose weir-judge is named: interleaved
                                             rounds, 95 % intervals (use release builds)
@@ -64,6 +70,11 @@ fn main() -> ExitCode {
         && judge == "mounted-weir-child"
     {
         return bench::compare::mounted_main(what);
+    }
+    if let [judge, rest @ ..] = arguments.as_slice()
+        && judge == "serve-bench-child"
+    {
+        return bench::serve::nfs_load::main(rest);
     }
     if let [judge, folder, life] = arguments.as_slice()
         && judge == "kill-child"
@@ -114,15 +125,20 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "kill" => kill::run(rest, report)?,
         "kill-serve" => kill_serve::run(rest, report)?,
         "faults" => faults::run(report)?,
+        "guest" => guest::run(rest, report)?,
         "hostile-clients" => hostile::run(report)?,
+        "clients" => many_clients::run(report)?,
+        "iscsi" => iscsi::run(rest, report)?,
         "read-bench" => bench::read::run(rest, report)?,
         "write-bench" => bench::write::run(rest, report)?,
         "compare-bench" => bench::compare::run(rest, report)?,
+        "serve-bench" => bench::serve::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,
         "memory-bench" => bench::memory::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,
+        "smb" => smb::run(rest, report)?,
         "streams" => streams::run(&folder()?, report)?,
         "ztest" => ztest::run(rest, report)?,
         "old-pools" => old_pools::run(rest, report)?,

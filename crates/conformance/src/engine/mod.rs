@@ -57,7 +57,7 @@ impl Opened {
         let mut keys = Vec::new();
         for (root, secret) in &options.keys {
             let Some(dir) = dsl.dir_named(root) else { continue };
-            let loaded = machine.block_on(dsl.load_keys(&request, dir, secret));
+            let loaded = machine.block_on(weir_dsl::keys::load_keys(&dsl, &request, dir, secret));
             keys.extend(loaded.map_err(|error| failed("key")(error.to_string()))?);
         }
         Ok(Opened { machine, pool, dsl, keys, request })

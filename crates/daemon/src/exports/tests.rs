@@ -40,7 +40,7 @@ fn reused_dataset_numbers_do_not_resolve_old_nodes() {
         let tree = &exports.tree;
         let a = tree.lookup(rq, tree.root(), b"a").await.unwrap();
         let id = tree.export_of(a).unwrap().id;
-        let number = async |name| engine.dsl(rq).await.unwrap().find(rq, name).await.unwrap().objset();
+        let number = async |name| engine.synced().dsl(rq).await.unwrap().find(rq, name).await.unwrap().objset();
         let freed = number("tank/a").await;
         let old_snapshot = number("tank@s").await;
         let snapshots = tree.lookup(rq, tree.root(), b".zfs").await.unwrap();
@@ -159,7 +159,7 @@ fn property_changes_apply_to_open_file_systems() {
         }
         let set = async |name: &str, property: &str, value: u64| {
             let settings = vec![(property.to_owned(), Setting::Set(Value::Number(value)))];
-            engine.set_properties(name.into(), settings).await.unwrap();
+            engine.properties().set_properties(name.into(), settings).await.unwrap();
         };
         let files = engine.file_system(rq, "tank/a").await.unwrap();
         assert_eq!((files.snapdir(), files.name_max()), (Snapdir::Hidden, 255));

@@ -43,20 +43,54 @@ impl Call<'_> {
     }
 
     pub(super) async fn open_path(&self, path: &[u8]) -> Result<File, FileError> {
-        let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-        let pool = self.tree.export_of(self.tree.root()).map(|export| export.name.into_bytes());
-        if parts.next() != pool.as_deref() {
-            return Err(FileError::NotFound);
-        }
-        let mut node = self.tree.root();
-        for part in parts {
-            if part == b".." {
-                return Err(FileError::Denied);
+        let slashes = path.iter().take_while(|byte| **byte == b'/').count();
+        let path = path.get(slashes..).unwrap_or_default();
+        let found = match self.shares.mounted_at(self.host, path) {
+            Some((id, rest)) => {
+                let branch = self.tree.branch_by_id(id).ok_or(FileError::Stale)?;
+                self.walk(Node { branch, object: Node::ROOT }, rest).await
             }
-            node = self.tree.lookup(self.rq, node, part).await.map_err(shown)?;
+            None => Err(FileError::NotFound),
+        };
+        // Dataset names lead to every shared file system, also to one whose mount point is covered by another's.
+        let node = match found {
+            Ok(node) => node,
+            Err(_) => self.walk_from_pool(path).await?,
+        };
+        if !self.is_shared(node) {
+            return Err(FileError::Denied);
         }
         let found = self.at(node).await?;
         if found.attributes.kind == FileKind::Directory { self.file(&found) } else { Err(FileError::NotDirectory) }
+    }
+
+    /// Follows a path that begins with the name of the pool.
+    async fn walk_from_pool(&self, path: &[u8]) -> Result<Node, FileError> {
+        let root = self.tree.root();
+        let pool = self.tree.export_of(root).map(|export| export.name.into_bytes()).unwrap_or_default();
+        let rest = path.strip_prefix(pool.as_slice()).filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
+        match rest {
+            Some(rest) => self.walk(root, rest).await,
+            None => Err(FileError::NotFound),
+        }
+    }
+
+    /// Follows a path. In a file system that is not shared, only its child file systems are found.
+    async fn walk(&self, from: Node, path: &[u8]) -> Result<Node, FileError> {
+        let mut node = from;
+        for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+            if part == b".." {
+                return Err(FileError::Denied);
+            }
+            let is_shared = self.is_shared(node);
+            let found = self.tree.lookup(self.rq, node, part).await;
+            node = match found {
+                Ok(found) if is_shared || found.branch != node.branch => found,
+                Err(error) if is_shared => return Err(shown(error)),
+                Ok(_) | Err(_) => return Err(FileError::Denied),
+            };
+        }
+        Ok(node)
     }
 
     pub(super) async fn attributes(&self, id: FileId) -> Result<Attributes, Failure> {
@@ -77,6 +111,11 @@ impl Call<'_> {
                 return Err(FileError::NotFound);
             }
             let node = self.tree.lookup(self.rq, dir.node, name).await.map_err(shown)?;
+            let node = match node.branch == dir.node.branch || self.is_shared(node) {
+                true => node,
+                false if name == b".." => dir.node,
+                false => return Err(FileError::NotFound),
+            };
             self.file(&self.at(node).await?)
         };
         match found.await {
@@ -129,9 +168,7 @@ impl Call<'_> {
         with_files: bool,
     ) -> Result<Listing, Failure> {
         let dir = self.directory(id, READ).await?;
-        let entries = self.tree.read_dir(self.rq, dir.node, cookie, max).await;
-        let entries = entries.map_err(|error| failure(shown(error), &dir))?;
-        let at_end = entries.len() < max;
+        let (entries, at_end) = self.shared_entries(&dir, cookie, max).await.map_err(|error| failure(error, &dir))?;
         // Roots of other file systems are reported without their file: listing ten thousand snapshots opens none of them.
         let files = join_all(entries.iter().map(|entry| async {
             let wanted = with_files && entry.node.branch == dir.node.branch;
@@ -144,6 +181,33 @@ impl Call<'_> {
             file: found.and_then(|found| self.file(&found).ok()),
         });
         Ok(Listing { dir: dir.shown(), entries: listed.collect(), at_end })
+    }
+
+    /// Reads entries of a directory, without file systems that are not shared with the host; and whether they reach the end.
+    /// None are returned at the end only.
+    async fn shared_entries(
+        &self,
+        dir: &ResolvedFile,
+        mut cookie: u64,
+        max: usize,
+    ) -> Result<(Vec<TreeEntry>, bool), FileError> {
+        loop {
+            let mut entries = self.tree.read_dir(self.rq, dir.node, cookie, max).await.map_err(shown)?;
+            let at_end = entries.len() < max;
+            let last = entries.last().map(|entry| entry.cookie);
+            entries.retain_mut(|entry| {
+                let is_shared = entry.node.branch == dir.node.branch || self.is_shared(entry.node);
+                let is_parent = entry.name == b"..";
+                if !is_shared && is_parent {
+                    entry.node = dir.node;
+                }
+                is_shared || is_parent
+            });
+            match last {
+                Some(last) if entries.is_empty() && !at_end => cookie = last,
+                _ => return Ok((entries, at_end)),
+            }
+        }
     }
 
     /// Number of an entry's file: its object number; for the root of another file system, a number above all objects.

@@ -1,4 +1,4 @@
-//! NFS and NBD sessions of which every message is cut once, in both directions, and the power right after it. The client
+//! NFS, NBD and iSCSI sessions of which every message is cut once, in both directions, and the power right after it. The client
 //! connects again and repeats the call, as clients do. No call is executed twice with another outcome; nothing that was
 //! acknowledged as stable is lost.
 //!
@@ -13,9 +13,12 @@
 //! state is known.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
+mod iscsi;
 mod nbd;
 mod nfs;
 mod session;
+
+use std::cell::Cell;
 
 use session::{Bug, Point, Protocol, Session};
 
@@ -51,9 +54,17 @@ fn an_nbd_session_survives_every_cut() {
 }
 
 #[test]
+fn iscsi_sessions_survive_every_cut() {
+    for write_cache in [true, false] {
+        survives_every_cut(&iscsi::Iscsi { write_cache, next: Cell::new(0) });
+    }
+}
+
+#[test]
 fn canary_early_answers_are_found() {
     finds_early_answers(&nfs::Nfs { same_port: true });
     finds_early_answers(&nbd::Nbd);
+    finds_early_answers(&iscsi::Iscsi { write_cache: false, next: Cell::new(0) });
 }
 
 /// A client that repeats its calls from another port is not recognised: its calls are executed twice.

@@ -5,11 +5,14 @@ use futures_util::future::{BoxFuture, LocalBoxFuture};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 use weir_daemon::exports::{Exports, OpenPool};
-use weir_daemon::{ExportRules, IdentityMap, Service, ServiceOptions, Squash};
+use weir_daemon::{ExportRules, IdentityMap, Service, ServiceOptions, Sharing, Squash};
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{Kind, NewDataset, Setting, VolumeSpec};
 use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
+use weir_front::Hosts;
+use weir_iscsi::{LunConfig, NoReservations, TargetConfig};
 use weir_machine::{Machine, Request};
 use weir_pool::OpenOptions;
 use weir_pool::config::Class;
@@ -296,7 +299,7 @@ fn create_pool(bug: Bug) -> Start {
         engine.create_dataset(NewDataset { name: "tank/vol".into(), kind, properties: Vec::new() }).await.unwrap();
         if bug == Bug::AnswersEarly {
             let disabled = vec![("sync".to_owned(), Setting::Set(Value::Number(SYNC_DISABLED)))];
-            engine.set_properties("tank".into(), disabled).await.unwrap();
+            engine.properties().set_properties("tank".into(), disabled).await.unwrap();
         }
         engine.export().await.unwrap();
     });
@@ -307,17 +310,35 @@ fn create_pool(bug: Bug) -> Start {
 }
 
 /// Imports the pool and serves it.
-async fn serve(machine: &Machine) -> (Arc<Engine>, Service) {
+async fn serve(machine: &Machine) -> (Arc<Engine>, (Service, watch::Sender<bool>)) {
     let rq = &Request::internal("test");
     let mut open = OpenOptions::new(vec!["/sim".into()], "tank");
     open.arc_bytes = 16 << 20;
     let engine = Engine::import(machine, &ImportOptions::new(open)).await.unwrap();
     let exports = Arc::new(Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap());
     let identity = IdentityMap { squash: Squash::None, ..IdentityMap::default() };
-    let rules = ExportRules { identity, ..ExportRules::default() };
-    let options = ServiceOptions { rules, ..ServiceOptions::default() };
+    let sharing = Sharing::Everything(ExportRules { identity, ..ExportRules::default() });
+    let options = ServiceOptions { sharing, ..ServiceOptions::default() };
     let service = Service::start(machine, &exports, &options).await.unwrap();
-    (engine, service)
+    let iscsi = Arc::new(weir_iscsi::Server::new(exports.volumes.clone(), Arc::new(NoReservations)));
+    iscsi.set_targets([0, 1].map(iscsi_target).into());
+    let (stop, stopped) = watch::channel(false);
+    let listener = machine.net.listen(SocketAddr::new(HOST, 3260)).await.unwrap();
+    drop(machine.tasks.spawn(weir_iscsi::serve(listener, iscsi, machine.clone(), stopped)));
+    (engine, (service, stop))
+}
+
+/// Targets with the volume: without write cache, and with one.
+pub const ISCSI_TARGETS: [&str; 2] = ["iqn.2000-01.org.example:stable", "iqn.2000-01.org.example:cached"];
+
+fn iscsi_target(number: usize) -> TargetConfig {
+    TargetConfig {
+        iqn: ISCSI_TARGETS[number].into(),
+        luns: vec![LunConfig { lun: 0, export: "tank/vol".into(), write_cache: number == 1 }],
+        initiators: Vec::new(),
+        hosts: Hosts::loopback(),
+        chap: None,
+    }
 }
 
 /// Reads this many bytes; `None` if the connection ends before.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_nfs::wire::{Decoder, Encoder};
 use weir_nfs::{Peer, Server};
@@ -31,8 +32,18 @@ pub fn ask(server: &Server, procedure: u32, uid: u32, arguments: &Encoder) -> Ve
     reply[24..].to_vec()
 }
 
+/// A client with this address.
+pub fn peer(address: [u8; 4]) -> Peer {
+    Peer::new(IpAddr::from(address))
+}
+
+/// A client on this machine, which may write.
+pub fn local_peer() -> Peer {
+    peer([127, 0, 0, 1])
+}
+
 pub fn answer(server: &Server, message: &[u8]) -> Vec<u8> {
-    answer_to(server, &Peer::new("test", true), message)
+    answer_to(server, &local_peer(), message)
 }
 
 /// Answers a message of this client.

@@ -4,6 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod harness;
+mod locks;
+mod locks_mounted;
+mod rpcbind;
 mod sessions;
 mod writing;
 
@@ -21,7 +24,7 @@ use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Tree};
 use weir_front::{ExportRules, IdentityMap, Squash};
 use weir_nfs::wire::{Decoder, Encoder};
-use weir_nfs::{Peer, Secrets, Server};
+use weir_nfs::{Secrets, Server};
 
 fn server() -> (Server, Vec<u8>) {
     let server = small_server(IdentityMap::default());
@@ -58,7 +61,17 @@ fn mount_resolves_exports_and_paths_below_them() {
     let mut wanted = Encoder::default();
     wanted.u32(1).opaque(b"/p").u32(0).u32(1).opaque(b"/p/c").u32(0).u32(0);
     assert_eq!(exports[24..], wanted.bytes);
-    assert_eq!(answer(&server, &call(MOUNT, 3, 2, 0, &Encoder::default()))[24..], [0; 4]);
+    let mounts = || answer(&server, &call(MOUNT, 3, 2, 0, &Encoder::default()))[24..].to_vec();
+    let mut wanted = Encoder::default();
+    for path in [&b"//p/"[..], b"/p", b"/p/c", b"/p/c/.zfs/snapshot/s", b"p"] {
+        wanted.u32(1).opaque(b"127.0.0.1").opaque(path);
+    }
+    wanted.u32(0);
+    assert_eq!(mounts(), wanted.bytes, "what was mounted");
+    answer(&server, &call(MOUNT, 3, 3, 0, Encoder::default().opaque(b"//p/")));
+    assert_eq!(mounts(), wanted.bytes[4 + 16 + 8..], "without what was unmounted");
+    answer(&server, &call(MOUNT, 3, 4, 0, &Encoder::default()));
+    assert_eq!(mounts(), [0; 4]);
     assert_eq!(answer(&server, &call(MOUNT, 1, 1, 0, Encoder::default().opaque(b"/p")))[24..], [0, 0, 0, 13]);
 }
 
@@ -77,7 +90,7 @@ fn malformed_calls_get_the_right_error() {
     let mut other_auth = call(NFS, 3, 0, 0, &Encoder::default());
     other_auth[27] = 6;
     assert_eq!(answer(&server, &other_auth)[8..], [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2]);
-    assert!(server.answer(&Peer::new("test", true), &Bytes::from_static(b"garbage")).now_or_never().unwrap().is_none());
+    assert!(server.answer(&local_peer(), &Bytes::from_static(b"garbage")).now_or_never().unwrap().is_none());
     for len in [0, 3, 51, 53, 64] {
         let results = ask(&server, 1, 0, &args(&vec![1; len]));
         assert_eq!(results, 10_001u32.to_be_bytes(), "a handle of {len} bytes");
@@ -296,7 +309,7 @@ fn malformed_input_does_not_panic() {
     let (server, root) = server();
     let good = call(NFS, 3, 17, 1000, args(&root).u64(0).u64(0).u32(4096).u32(4096));
     for at in 0..good.len() {
-        let peer = Peer::new("test", true);
+        let peer = local_peer();
         let _ = server.answer(&peer, &Bytes::copy_from_slice(&good[..at])).now_or_never().unwrap();
         let mut changed = good.clone();
         changed[at] ^= 0xff;
@@ -373,7 +386,7 @@ fn short_replies_are_copied() {
     let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();
     for (count, is_copy) in [(100, true), (1 << 16, false), (1 << 20, false)] {
         let message = Bytes::from(call(NFS, 3, 6, 1000, args(&file).u64(0).u32(count)));
-        let reply = server.answer(&Peer::new("test", true), &message).now_or_never().unwrap().unwrap();
+        let reply = server.answer(&local_peer(), &message).now_or_never().unwrap().unwrap();
         assert_eq!(reply.pieces[1].is_unique(), is_copy, "{count} bytes");
     }
 }

@@ -21,11 +21,12 @@ use std::sync::Arc;
 use weir_codec::compress::{ZstdLevel, compress};
 use weir_format::ddt::{DdtClass, DdtHistogram, DdtKey, DdtLogHeader, DdtPhys};
 use weir_format::dsl::pool;
-use weir_format::{CompressionKind, ObjectId, features};
+use weir_format::features::Feature;
+use weir_format::{CompressionKind, ObjectId};
 use weir_machine::Request;
 
 /// Feature whose reference count is the number of fast tables.
-pub const FEATURE: &str = "fast_dedup";
+pub const FEATURE: &Feature = Feature::FAST_DEDUP;
 /// Version in a fast table's directory: flat values with a log.
 pub const VERSION: u64 = 1;
 /// Flags of a fast table's directory.
@@ -57,9 +58,9 @@ impl Table {
     /// Errors of reading the MOS.
     pub async fn fresh(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Self, ObjectError> {
         let counts = zap::lookup_word(rq, mos, DIRECTORY, pool::FEATURES_FOR_WRITE).await?;
-        let fast = match (counts, features::by_name(FEATURE)) {
-            (Some(counts), Some(feature)) => zap::lookup_word(rq, mos, ObjectId(counts), feature.guid).await?.is_some(),
-            _ => false,
+        let fast = match counts {
+            Some(counts) => zap::lookup_word(rq, mos, ObjectId(counts), FEATURE.guid).await?.is_some(),
+            None => false,
         };
         Ok(Table::empty(fast))
     }

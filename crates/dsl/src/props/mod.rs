@@ -17,7 +17,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
-pub use render::{human_size, human_time, text_of};
+pub use render::{civil, human_size, human_time, text_of};
 pub use table::{Native, Rule, Shape, column_title, native_named};
 
 use std::collections::BTreeMap;

@@ -60,7 +60,7 @@ pub fn human_time(seconds: u64) -> String {
 }
 
 /// Year, month and day of a day counted from 1970-01-01 (the proleptic Gregorian calendar, years from March on).
-fn civil(days: u64) -> (u64, u64, u64) {
+pub fn civil(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let era = z / 146_097;
     let day_of_era = z % 146_097;

@@ -186,7 +186,9 @@ const NORMALIZATION: &[(&str, u64)] =
     &[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)];
 const DNODESIZE: &[(&str, u64)] =
     &[("legacy", 0), ("auto", 1), ("1k", 1024), ("2k", 2048), ("4k", 4096), ("8k", 8192), ("16k", 16384)];
-const VOLMODE: &[(&str, u64)] = &[("default", 0), ("full", 1), ("dev", 2), ("none", 3)];
+const VOLMODE: &[(&str, u64)] = &[("default", 0), ("full", 1), ("geom", 1), ("dev", 2), ("none", 3)];
+const ACLTYPE: &[(&str, u64)] = &[("off", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)];
+const XATTR: &[(&str, u64)] = &[("off", 0), ("sa", 2), ("on", 2), ("dir", 1)];
 
 const fn native(
     name: &'static str,
@@ -249,7 +251,7 @@ pub const NATIVES: &[Native] = &[
     inherited("aclinherit", FS, ACLINHERIT, 4),
     computed("createtxg", ALL, Shape::Number),
     native("canmount", FS, Rule::Own, Shape::Index(&[("off", 0), ("on", 1), ("noauto", 2)]), Default::Number(1)),
-    inherited("xattr", FSN, &[("off", 0), ("sa", 2), ("dir", 1)], 2),
+    inherited("xattr", FSN, XATTR, 2),
     inherited("copies", FV, &[("1", 1), ("2", 2), ("3", 3)], 1),
     computed("version", FSN, Shape::Number),
     computed("utf8only", FSN, Shape::Index(BOOLEAN)),
@@ -286,7 +288,7 @@ pub const NATIVES: &[Native] = &[
     own("filesystem_count", FS, Shape::CountOrNone, u64::MAX),
     own("snapshot_count", FV, Shape::CountOrNone, u64::MAX),
     inherited("snapdev", FV, &[("hidden", 0), ("visible", 1)], 0),
-    inherited("acltype", FSN, &[("off", 0), ("posix", 1), ("nfsv4", 2)], 0),
+    inherited("acltype", FSN, ACLTYPE, 0),
     text("context", FVS, Rule::Own, "none"),
     text("fscontext", FVS, Rule::Own, "none"),
     text("defcontext", FVS, Rule::Own, "none"),

@@ -5,7 +5,7 @@
 //! it: the key of its snapshot stays as long as the bookmark.
 
 use super::names::{Found, check_name, split_name};
-use super::{DslError, DslSyncContext, ZAP_METADATA};
+use super::{DslError, DslSyncContext, ZAP_METADATA, create, destroy, features, history, lists, names};
 use crate::matching;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,27 +13,31 @@ use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::zap::name::normalize;
 use weir_dmu::zap::{Match, Value};
 use weir_format::dsl::{Bookmark, dataset_field, dir_field};
+use weir_format::features::Feature;
 use weir_format::zap::NormFlags;
 use weir_format::{DslDataset, ObjectId, Txg};
 
-impl DslSyncContext<'_> {
-    /// The bookmarks in a ZAP, from the oldest to the newest; those of one txg by name.
-    pub(super) async fn bookmarks_in(&self, zap: ObjectId) -> Result<Vec<(String, Bookmark)>, DslError> {
-        let entries = self.entries(zap).await?;
-        let decoded = |(name, value): (String, Value)| Some((name, Bookmark::from_words(&value.words)?));
-        let mut out: Vec<_> = entries.into_iter().filter_map(decoded).collect();
-        out.sort_by(|a, b| (a.1.creation_txg, &a.0).cmp(&(b.1.creation_txg, &b.0)));
-        Ok(out)
-    }
+/// The bookmarks in a ZAP, from the oldest to the newest; those of one txg by name.
+pub(super) async fn bookmarks_in(cx: &DslSyncContext<'_>, zap: ObjectId) -> Result<Vec<(String, Bookmark)>, DslError> {
+    let entries = cx.entries(zap).await?;
+    let decoded = |(name, value): (String, Value)| Some((name, Bookmark::from_words(&value.words)?));
+    let mut out: Vec<_> = entries.into_iter().filter_map(decoded).collect();
+    out.sort_by(|a, b| (a.1.creation_txg, &a.0).cmp(&(b.1.creation_txg, &b.0)));
+    Ok(out)
+}
 
-    /// Stores a bookmark, in the shortest form that holds it.
-    pub(super) async fn put_bookmark(&self, zap: ObjectId, name: &str, bookmark: &Bookmark) -> Result<(), DslError> {
-        let mut words = bookmark.to_words().to_vec();
-        if !needs_newer_form(bookmark) {
-            words.truncate(Bookmark::WORDS_V1);
-        }
-        self.put(zap, name, Value { int_size: 8, words }).await
+/// Stores a bookmark, in the shortest form that holds it.
+pub(super) async fn put_bookmark(
+    cx: &DslSyncContext<'_>,
+    zap: ObjectId,
+    name: &str,
+    bookmark: &Bookmark,
+) -> Result<(), DslError> {
+    let mut words = bookmark.to_words().to_vec();
+    if !needs_newer_form(bookmark) {
+        words.truncate(Bookmark::WORDS_V1);
     }
+    cx.put(zap, name, Value { int_size: 8, words }).await
 }
 
 /// Whether a bookmark has fields that the oldest form cannot hold.
@@ -41,230 +45,232 @@ pub(super) fn needs_newer_form(bookmark: &Bookmark) -> bool {
     bookmark.ivset_guid != 0 || bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 || bookmark.redaction_list.0 != 0
 }
 
-impl DslSyncContext<'_> {
-    /// The bookmark of a snapshot (`dsl_bookmark_set_phys`).
-    async fn bookmark_of(&mut self, id: ObjectId, phys: &DslDataset) -> Result<Bookmark, DslError> {
-        let mut bookmark = Bookmark {
-            guid: phys.guid,
-            creation_txg: phys.creation_txg,
-            creation_time_s: phys.creation_time_s,
-            ..Bookmark::default()
-        };
-        let encrypted = self.dir_word(phys.dir, dir_field::CRYPTO_KEY_OBJ).await?.is_some();
-        if encrypted && self.is_enabled("bookmark_v2").await? {
-            bookmark.ivset_guid = self.dataset_word(id, dataset_field::IVSET_GUID).await?.unwrap_or(0);
-        }
-        if self.is_enabled("bookmark_written").await? {
-            bookmark.flags = Bookmark::SNAPSHOT_EXISTS | Bookmark::HAS_FREED_BEFORE_NEXT;
-            bookmark.referenced = [phys.referenced_bytes, phys.compressed_bytes, phys.uncompressed_bytes];
-            let next = self.dataset(phys.next_snapshot).await?;
-            let freed = self.deadlist_space(next.deadlist).await?;
-            bookmark.freed_before_next = [freed.used as u64, freed.compressed as u64, freed.uncompressed as u64];
-        }
-        Ok(bookmark)
+/// The bookmark of a snapshot (`dsl_bookmark_set_phys`).
+async fn bookmark_of(cx: &mut DslSyncContext<'_>, id: ObjectId, phys: &DslDataset) -> Result<Bookmark, DslError> {
+    let mut bookmark = Bookmark {
+        guid: phys.guid,
+        creation_txg: phys.creation_txg,
+        creation_time_s: phys.creation_time_s,
+        ..Bookmark::default()
+    };
+    let encrypted = create::dir_word(cx, phys.dir, dir_field::CRYPTO_KEY_OBJ).await?.is_some();
+    if encrypted && features::is_enabled(cx, Feature::BOOKMARK_V2).await? {
+        bookmark.ivset_guid = names::dataset_word(cx, id, dataset_field::IVSET_GUID).await?.unwrap_or(0);
     }
+    if features::is_enabled(cx, Feature::BOOKMARK_WRITTEN).await? {
+        bookmark.flags = Bookmark::SNAPSHOT_EXISTS | Bookmark::HAS_FREED_BEFORE_NEXT;
+        bookmark.referenced = [phys.referenced_bytes, phys.compressed_bytes, phys.uncompressed_bytes];
+        let next = cx.dataset(phys.next_snapshot).await?;
+        let freed = lists::deadlist_space(cx, next.deadlist).await?;
+        bookmark.freed_before_next = [freed.used as u64, freed.compressed as u64, freed.uncompressed as u64];
+    }
+    Ok(bookmark)
+}
 
-    /// Adds a bookmark to a head, and counts it.
-    pub(super) async fn add_bookmark(
-        &mut self,
-        head: ObjectId,
-        name: &str,
-        bookmark: &Bookmark,
-    ) -> Result<(), DslError> {
-        let zap = match self.bookmarks_zap(head).await? {
-            Some(zap) => zap,
-            None => {
-                let zap = self.zap_folding(ZAP_METADATA).await?;
-                self.count_feature("bookmarks", 1).await?;
-                self.zapify(head).await?;
-                self.insert_word(head, dataset_field::BOOKMARK_NAMES, zap.0).await?;
-                zap
+/// Adds a bookmark to a head, and counts it.
+pub(super) async fn add_bookmark(
+    cx: &mut DslSyncContext<'_>,
+    head: ObjectId,
+    name: &str,
+    bookmark: &Bookmark,
+) -> Result<(), DslError> {
+    let zap = match names::bookmarks_zap(cx, head).await? {
+        Some(zap) => zap,
+        None => {
+            let zap = cx.zap_folding(ZAP_METADATA).await?;
+            features::count_feature(cx, Feature::BOOKMARKS, 1).await?;
+            features::zapify(cx, head).await?;
+            cx.insert_word(head, dataset_field::BOOKMARK_NAMES, zap.0).await?;
+            zap
+        }
+    };
+    if needs_newer_form(bookmark) {
+        features::count_feature(cx, Feature::BOOKMARK_V2, 1).await?;
+    }
+    put_bookmark(cx, zap, name, bookmark).await
+}
+
+/// Counts anew in the bookmarks at `origin` the bytes freed before the next snapshot, which changed
+/// (`dsl_bookmark_next_changed`).
+pub(super) async fn bookmarks_recounted(
+    cx: &mut DslSyncContext<'_>,
+    head: ObjectId,
+    origin: ObjectId,
+) -> Result<(), DslError> {
+    let Some(zap) = names::bookmarks_zap(cx, head).await? else { return Ok(()) };
+    let phys = cx.dataset(origin).await?;
+    for (name, old) in bookmarks_in(cx, zap).await? {
+        if old.creation_txg == phys.creation_txg && old.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
+            let new = bookmark_of(cx, origin, &phys).await?;
+            put_bookmark(cx, zap, &name, &Bookmark { redaction_list: old.redaction_list, ..new }).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the redaction list of a bookmark that is destroyed.
+pub(super) async fn drop_redaction_list(cx: &mut DslSyncContext<'_>, bookmark: &Bookmark) -> Result<(), DslError> {
+    if bookmark.redaction_list.0 == 0 {
+        return Ok(());
+    }
+    let object = cx.mos.object(cx.rq, bookmark.redaction_list).await?;
+    if object.dnode.spill.is_some() {
+        features::count_feature(cx, Feature::REDACTION_LIST_SPILL, -1).await?;
+    }
+    cx.remove(bookmark.redaction_list).await?;
+    features::count_feature(cx, Feature::REDACTION_BOOKMARKS, -1).await
+}
+
+/// Whether a snapshot is in a head's history: one of its own, or one up to its origin.
+async fn is_before(cx: &DslSyncContext<'_>, snapshot: &Found, head: &Found) -> Result<bool, DslError> {
+    let mut at = head.at.dir.clone();
+    let mut until = Txg(u64::MAX);
+    let mut trail = CycleGuard::default();
+    loop {
+        trail.step(&cx.mos, at.head_dataset)?;
+        if cx.dataset(at.head_dataset).await?.dir == snapshot.at.id {
+            return Ok(snapshot.phys.creation_txg <= until);
+        }
+        if at.origin.0 == 0 {
+            return Ok(false);
+        }
+        let origin = cx.dataset(at.origin).await?;
+        until = origin.creation_txg;
+        at = cx.dir(origin.dir).await?;
+    }
+}
+
+/// Checks that a bookmark `name` of `source`, a snapshot or a bookmark, may be made.
+///
+/// # Errors
+/// [`DslError::Feature`], [`DslError::Missing`], [`DslError::Exists`], [`DslError::Kind`] (the source is
+/// not in the dataset's history), [`DslError::Name`].
+pub async fn check_bookmark(cx: &mut DslSyncContext<'_>, name: &str, source: &str) -> Result<(), DslError> {
+    check_name(name)?;
+    if !features::is_enabled(cx, Feature::BOOKMARKS).await? {
+        return Err(DslError::Feature { name: name.to_owned(), feature: Feature::BOOKMARKS.name });
+    }
+    let (of, Some(('#', short))) = split_name(name) else {
+        return Err(DslError::kind(name, "not the name of a bookmark"));
+    };
+    let head = names::find_head(cx, of).await?;
+    if bookmark_named(cx, &head, short).await?.is_some() {
+        return Err(DslError::exists(name));
+    }
+    match split_name(source) {
+        (_, Some(('@', _))) => {
+            let snapshot = names::find_snapshot(cx, source).await?;
+            match is_before(cx, &snapshot, &head).await? {
+                true => Ok(()),
+                false => Err(DslError::kind(source, "not an ancestor of the new bookmark's dataset")),
             }
-        };
-        if needs_newer_form(bookmark) {
-            self.count_feature("bookmark_v2", 1).await?;
         }
-        self.put_bookmark(zap, name, bookmark).await
+        (of_source, Some(('#', _))) if of_source == of => find_bookmark(cx, source).await.map(|_| ()),
+        (_, Some(('#', _))) => Err(DslError::kind(source, "not a bookmark of the same dataset")),
+        _ => Err(DslError::kind(source, "neither a snapshot nor a bookmark")),
     }
+}
 
-    /// Counts anew in the bookmarks at `origin` the bytes freed before the next snapshot, which changed
-    /// (`dsl_bookmark_next_changed`).
-    pub(super) async fn bookmarks_recounted(&mut self, head: ObjectId, origin: ObjectId) -> Result<(), DslError> {
-        let Some(zap) = self.bookmarks_zap(head).await? else { return Ok(()) };
-        let phys = self.dataset(origin).await?;
-        for (name, old) in self.bookmarks_in(zap).await? {
-            if old.creation_txg == phys.creation_txg && old.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
-                let new = self.bookmark_of(origin, &phys).await?;
-                self.put_bookmark(zap, &name, &Bookmark { redaction_list: old.redaction_list, ..new }).await?;
-            }
-        }
-        Ok(())
+/// The bookmark of a head that has this name after the `#`, with its stored name.
+pub(super) async fn bookmark_named(
+    cx: &DslSyncContext<'_>,
+    head: &Found,
+    short: &str,
+) -> Result<Option<(String, Bookmark)>, DslError> {
+    let Some(zap) = names::bookmarks_zap(cx, head.id).await? else { return Ok(None) };
+    let mut all = bookmarks_in(cx, zap).await?;
+    let mut at = all.iter().position(|(name, _)| name == short);
+    if at.is_none() && matching(&head.phys) == Match::Normalized {
+        // The comparison of names in ZAPs that ignore case.
+        let folded = |name: &str| normalize(name.as_bytes(), NormFlags(NormFlags::TO_UPPER)).map(Cow::into_owned);
+        at = all.iter().position(|(name, _)| folded(name) == folded(short));
     }
+    Ok(at.map(|at| all.swap_remove(at)))
+}
 
-    /// Removes the redaction list of a bookmark that is destroyed.
-    pub(super) async fn drop_redaction_list(&mut self, bookmark: &Bookmark) -> Result<(), DslError> {
-        if bookmark.redaction_list.0 == 0 {
-            return Ok(());
-        }
-        let object = self.mos.object(self.rq, bookmark.redaction_list).await?;
-        if object.dnode.spill.is_some() {
-            self.count_feature("redaction_list_spill", -1).await?;
-        }
-        self.remove(bookmark.redaction_list).await?;
-        self.count_feature("redaction_bookmarks", -1).await
-    }
+/// A bookmark by its full name: its head, its stored name, its contents.
+async fn find_bookmark(cx: &mut DslSyncContext<'_>, name: &str) -> Result<(Found, String, Bookmark), DslError> {
+    let (of, short) = name.split_once('#').unwrap_or((name, ""));
+    let head = names::find_head(cx, of).await?;
+    let (short, bookmark) = bookmark_named(cx, &head, short).await?.ok_or_else(|| DslError::missing(name))?;
+    Ok((head, short, bookmark))
+}
 
-    /// Whether a snapshot is in a head's history: one of its own, or one up to its origin.
-    async fn is_before(&self, snapshot: &Found, head: &Found) -> Result<bool, DslError> {
-        let mut at = head.at.dir.clone();
-        let mut until = Txg(u64::MAX);
-        let mut trail = CycleGuard::default();
-        loop {
-            trail.step(&self.mos, at.head_dataset)?;
-            if self.dataset(at.head_dataset).await?.dir == snapshot.at.id {
-                return Ok(snapshot.phys.creation_txg <= until);
-            }
-            if at.origin.0 == 0 {
-                return Ok(false);
-            }
-            let origin = self.dataset(at.origin).await?;
-            until = origin.creation_txg;
-            at = self.dir(origin.dir).await?;
-        }
-    }
-
-    /// Checks that a bookmark `name` of `source`, a snapshot or a bookmark, may be made.
-    ///
-    /// # Errors
-    /// [`DslError::Feature`], [`DslError::Missing`], [`DslError::Exists`], [`DslError::Kind`] (the source is
-    /// not in the dataset's history), [`DslError::Name`].
-    pub async fn check_bookmark(&mut self, name: &str, source: &str) -> Result<(), DslError> {
-        check_name(name)?;
-        if !self.is_enabled("bookmarks").await? {
-            return Err(DslError::Feature { name: name.to_owned(), feature: "bookmarks" });
-        }
-        let (of, Some(('#', short))) = split_name(name) else {
-            return Err(DslError::kind(name, "not the name of a bookmark"));
-        };
-        let head = self.find_head(of).await?;
-        if self.bookmark_named(&head, short).await?.is_some() {
+/// Creates bookmarks, `(name, source)` each, all or none.
+///
+/// # Errors
+/// Those of [`check_bookmark`], before anything was changed.
+pub async fn bookmark(cx: &mut DslSyncContext<'_>, bookmarks: &[(String, String)]) -> Result<(), DslError> {
+    let mut seen = BTreeSet::new();
+    for (name, source) in bookmarks {
+        check_bookmark(cx, name, source).await?;
+        if !seen.insert(name) {
             return Err(DslError::exists(name));
         }
-        match split_name(source) {
-            (_, Some(('@', _))) => {
-                let snapshot = self.find_snapshot(source).await?;
-                match self.is_before(&snapshot, &head).await? {
-                    true => Ok(()),
-                    false => Err(DslError::kind(source, "not an ancestor of the new bookmark's dataset")),
-                }
-            }
-            (of_source, Some(('#', _))) if of_source == of => self.find_bookmark(source).await.map(|_| ()),
-            (_, Some(('#', _))) => Err(DslError::kind(source, "not a bookmark of the same dataset")),
-            _ => Err(DslError::kind(source, "neither a snapshot nor a bookmark")),
-        }
     }
-
-    /// The bookmark of a head that has this name after the `#`, with its stored name.
-    pub(super) async fn bookmark_named(
-        &self,
-        head: &Found,
-        short: &str,
-    ) -> Result<Option<(String, Bookmark)>, DslError> {
-        let Some(zap) = self.bookmarks_zap(head.id).await? else { return Ok(None) };
-        let mut all = self.bookmarks_in(zap).await?;
-        let mut at = all.iter().position(|(name, _)| name == short);
-        if at.is_none() && matching(&head.phys) == Match::Normalized {
-            // The comparison of names in ZAPs that ignore case.
-            let folded = |name: &str| normalize(name.as_bytes(), NormFlags(NormFlags::TO_UPPER)).map(Cow::into_owned);
-            at = all.iter().position(|(name, _)| folded(name) == folded(short));
-        }
-        Ok(at.map(|at| all.swap_remove(at)))
-    }
-
-    /// A bookmark by its full name: its head, its stored name, its contents.
-    async fn find_bookmark(&mut self, name: &str) -> Result<(Found, String, Bookmark), DslError> {
+    for (name, source) in bookmarks {
         let (of, short) = name.split_once('#').unwrap_or((name, ""));
-        let head = self.find_head(of).await?;
-        let (short, bookmark) = self.bookmark_named(&head, short).await?.ok_or_else(|| DslError::missing(name))?;
-        Ok((head, short, bookmark))
+        let head = names::find_head(cx, of).await?.id;
+        let bookmark = if source.contains('@') {
+            let snapshot = names::find_snapshot(cx, source).await?;
+            bookmark_of(cx, snapshot.id, &snapshot.phys).await?
+        } else {
+            // A copy has no redaction list: the list belongs to the original.
+            Bookmark { redaction_list: ObjectId(0), ..find_bookmark(cx, source).await?.2 }
+        };
+        if bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
+            features::count_feature(cx, Feature::BOOKMARK_WRITTEN, 1).await?;
+        }
+        add_bookmark(cx, head, short, &bookmark).await?;
+        let text = format!("name={short} creation_txg={}", bookmark.creation_txg);
+        history::log(cx, of, head, "bookmark", &text).await?;
     }
+    Ok(())
+}
 
-    /// Creates bookmarks, `(name, source)` each, all or none.
-    ///
-    /// # Errors
-    /// Those of [`DslSyncContext::check_bookmark`], before anything was changed.
-    pub async fn bookmark(&mut self, bookmarks: &[(String, String)]) -> Result<(), DslError> {
-        let mut seen = BTreeSet::new();
-        for (name, source) in bookmarks {
-            self.check_bookmark(name, source).await?;
-            if !seen.insert(name) {
-                return Err(DslError::exists(name));
-            }
-        }
-        for (name, source) in bookmarks {
-            let (of, short) = name.split_once('#').unwrap_or((name, ""));
-            let head = self.find_head(of).await?.id;
-            let bookmark = if source.contains('@') {
-                let snapshot = self.find_snapshot(source).await?;
-                self.bookmark_of(snapshot.id, &snapshot.phys).await?
-            } else {
-                // A copy has no redaction list: the list belongs to the original.
-                Bookmark { redaction_list: ObjectId(0), ..self.find_bookmark(source).await?.2 }
-            };
-            if bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
-                self.count_feature("bookmark_written", 1).await?;
-            }
-            self.add_bookmark(head, short, &bookmark).await?;
-            let text = format!("name={short} creation_txg={}", bookmark.creation_txg);
-            self.log(of, head, "bookmark", &text).await?;
-        }
-        Ok(())
+/// Destroys bookmarks (full names); a missing bookmark is no error.
+pub async fn destroy_bookmarks(cx: &mut DslSyncContext<'_>, names: &[String]) -> Result<(), DslError> {
+    for name in names {
+        let (head, short, bookmark) = match find_bookmark(cx, name).await {
+            Err(DslError::Missing { .. }) => continue,
+            other => other?,
+        };
+        let Some(zap) = names::bookmarks_zap(cx, head.id).await? else { continue };
+        destroy_bookmark(cx, head.id, zap, &short, &bookmark).await?;
+        history::log(cx, &head.name, head.id, "remove bookmark", &format!("name={short}")).await?;
     }
+    Ok(())
+}
 
-    /// Destroys bookmarks (full names); a missing bookmark is no error.
-    pub async fn destroy_bookmarks(&mut self, names: &[String]) -> Result<(), DslError> {
-        for name in names {
-            let (head, short, bookmark) = match self.find_bookmark(name).await {
-                Err(DslError::Missing { .. }) => continue,
-                other => other?,
-            };
-            let Some(zap) = self.bookmarks_zap(head.id).await? else { continue };
-            self.destroy_bookmark(head.id, zap, &short, &bookmark).await?;
-            self.log(&head.name, head.id, "remove bookmark", &format!("name={short}")).await?;
-        }
-        Ok(())
+async fn destroy_bookmark(
+    cx: &mut DslSyncContext<'_>,
+    head_id: ObjectId,
+    zap: ObjectId,
+    name: &str,
+    bookmark: &Bookmark,
+) -> Result<(), DslError> {
+    let counts = |b: &Bookmark| b.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0;
+    if needs_newer_form(bookmark) {
+        features::count_feature(cx, Feature::BOOKMARK_V2, -1).await?;
     }
-
-    async fn destroy_bookmark(
-        &mut self,
-        head_id: ObjectId,
-        zap: ObjectId,
-        name: &str,
-        bookmark: &Bookmark,
-    ) -> Result<(), DslError> {
-        let counts = |b: &Bookmark| b.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0;
-        if needs_newer_form(bookmark) {
-            self.count_feature("bookmark_v2", -1).await?;
+    if counts(bookmark) {
+        let head = cx.dataset(head_id).await?;
+        let at = bookmark.creation_txg;
+        let others = bookmarks_in(cx, zap).await?;
+        let needed = others.iter().any(|(n, b)| n != name && b.creation_txg == at && counts(b));
+        let snapshot_is_there = bookmark.flags & Bookmark::SNAPSHOT_EXISTS != 0;
+        if !needed && !snapshot_is_there && at < head.prev_snapshot_txg {
+            destroy::remove_clones_key(cx, head.dir, at).await?;
+            lists::deadlist_remove_key(cx, head.deadlist, at).await?;
         }
-        if counts(bookmark) {
-            let head = self.dataset(head_id).await?;
-            let at = bookmark.creation_txg;
-            let others = self.bookmarks_in(zap).await?;
-            let needed = others.iter().any(|(n, b)| n != name && b.creation_txg == at && counts(b));
-            let snapshot_is_there = bookmark.flags & Bookmark::SNAPSHOT_EXISTS != 0;
-            if !needed && !snapshot_is_there && at < head.prev_snapshot_txg {
-                self.remove_clones_key(head.dir, at).await?;
-                self.deadlist_remove_key(head.deadlist, at).await?;
-            }
-            self.count_feature("bookmark_written", -1).await?;
-        }
-        self.drop_redaction_list(bookmark).await?;
-        self.zap_remove(zap, name).await?;
-        if self.entries(zap).await?.is_empty() {
-            self.remove(zap).await?;
-            self.count_feature("bookmarks", -1).await?;
-            self.zap_remove(head_id, dataset_field::BOOKMARK_NAMES).await?;
-        }
-        Ok(())
+        features::count_feature(cx, Feature::BOOKMARK_WRITTEN, -1).await?;
     }
+    drop_redaction_list(cx, bookmark).await?;
+    cx.zap_remove(zap, name).await?;
+    if cx.entries(zap).await?.is_empty() {
+        cx.remove(zap).await?;
+        features::count_feature(cx, Feature::BOOKMARKS, -1).await?;
+        cx.zap_remove(head_id, dataset_field::BOOKMARK_NAMES).await?;
+    }
+    Ok(())
 }

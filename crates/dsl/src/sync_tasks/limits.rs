@@ -2,8 +2,8 @@
 //! arithmetic for operations here, and for the admission of transactions.
 //!
 //! Transaction admission must decide without reading the MOS: it keeps [`Limits`], a copy of the directories' numbers.
-//! The syncer reads them all once ([`DslSyncContext::limits`]), and after each txg those that it changed
-//! ([`DslSyncContext::refresh`]). Dirty data in memory is added per txg: [`Limits::book`] when a transaction begins,
+//! The syncer reads them all once ([`limits()`]), and after each txg those that it changed
+//! ([`refresh`]). Dirty data in memory is added per txg: [`Limits::book`] when a transaction begins,
 //! [`Limits::synced`] when its txg is on the disks.
 //!
 //! ```text
@@ -14,130 +14,128 @@
 //! ```
 
 use super::space::{available, available_without, charged};
-use super::{DslError, DslSyncContext};
+use super::{DslError, DslSyncContext, create, names, properties};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::live::{SpaceReserve, SpaceUsage};
 use weir_format::dsl::dir_field;
 use weir_format::{DslDir, ObjectId, ObjectType, ObjsetId, Txg};
 
-impl DslSyncContext<'_> {
-    /// Bytes that can still be written below a directory.
-    pub(super) async fn available_in(&mut self, dir: ObjectId) -> Result<u64, DslError> {
-        let way = self.upwards(dir).await?;
-        let levels: Vec<_> = way.iter().rev().map(|(_, phys)| level_of(phys)).collect();
-        Ok(available(&levels, self.pool.capacity_bytes))
-    }
+/// Bytes that can still be written below a directory.
+pub(super) async fn available_in(cx: &mut DslSyncContext<'_>, dir: ObjectId) -> Result<u64, DslError> {
+    let way = names::upwards(cx, dir).await?;
+    let levels: Vec<_> = way.iter().rev().map(|(_, phys)| level_of(phys)).collect();
+    Ok(available(&levels, cx.pool.capacity_bytes))
+}
 
-    /// Whether `bytes` more fit below a directory, together with those in `taken`, by directory, that others will take;
-    /// then adds these as well.
-    pub(super) async fn take_space(
-        &mut self,
-        dir: ObjectId,
-        bytes: u64,
-        taken: &mut BTreeMap<ObjectId, u64>,
-    ) -> Result<bool, DslError> {
-        let mut path = Vec::new();
-        for (at, phys) in self.upwards(dir).await? {
-            let used = phys.used_bytes.saturating_add(taken.get(&at).copied().unwrap_or(0));
-            path.push((at, (phys.quota_bytes, used, phys.reserved_bytes)));
-        }
-        let levels: Vec<_> = path.iter().rev().map(|(_, level)| *level).collect();
-        if bytes > available(&levels, self.pool.capacity_bytes) {
-            return Ok(false);
-        }
-        let mut more = bytes;
-        for (id, (_, used, reserved)) in path {
-            *taken.entry(id).or_default() += more;
-            more = u64::try_from(charged(used, more as i64, reserved)).unwrap_or(0);
-        }
-        Ok(true)
+/// Whether `bytes` more fit below a directory, together with those in `taken`, by directory, that others will take;
+/// then adds these as well.
+pub(super) async fn take_space(
+    cx: &mut DslSyncContext<'_>,
+    dir: ObjectId,
+    bytes: u64,
+    taken: &mut BTreeMap<ObjectId, u64>,
+) -> Result<bool, DslError> {
+    let mut path = Vec::new();
+    for (at, phys) in names::upwards(cx, dir).await? {
+        let used = phys.used_bytes.saturating_add(taken.get(&at).copied().unwrap_or(0));
+        path.push((at, (phys.quota_bytes, used, phys.reserved_bytes)));
     }
+    let levels: Vec<_> = path.iter().rev().map(|(_, level)| *level).collect();
+    if bytes > available(&levels, cx.pool.capacity_bytes) {
+        return Ok(false);
+    }
+    let mut more = bytes;
+    for (id, (_, used, reserved)) in path {
+        *taken.entry(id).or_default() += more;
+        more = u64::try_from(charged(used, more as i64, reserved)).unwrap_or(0);
+    }
+    Ok(true)
+}
 
-    /// Checks that a subtree may move below another directory: the new ancestors need space for it, where the first
-    /// common ancestor is relieved of the old charge (`dsl_dir_transfer_possible`).
-    ///
-    /// # Errors
-    /// [`DslError::Space`] if a limit of datasets or snapshots is exceeded.
-    pub(super) async fn check_transfer(
-        &mut self,
-        from: ObjectId,
-        to: ObjectId,
-        moved: &Moved,
-    ) -> Result<bool, DslError> {
-        let old = self.upwards(from).await?;
-        let new = self.upwards(to).await?;
-        let has = |way: &[(ObjectId, DslDir)], id: ObjectId| way.iter().any(|(at, _)| *at == id);
-        let shared = new.iter().map(|(id, _)| *id).find(|id| has(&old, *id)).unwrap_or_default();
-        let mut leaves = -i64::try_from(moved.bytes).unwrap_or(i64::MAX);
-        for (_, phys) in old.iter().take_while(|(id, _)| *id != shared) {
-            leaves = charged(phys.used_bytes, leaves, phys.reserved_bytes);
-        }
-        let levels: Vec<_> = new.iter().rev().map(|(_, phys)| level_of(phys)).collect();
-        let at = new.iter().rev().position(|(id, _)| *id == shared).unwrap_or(usize::MAX);
-        if moved.bytes > available_without(&levels, self.pool.capacity_bytes, at, leaves) {
-            return Ok(false);
-        }
-        self.check_count_limit(to, dir_field::FILESYSTEM_COUNT, moved.datasets, shared).await?;
-        self.check_count_limit(to, dir_field::SNAPSHOT_COUNT, moved.snapshots, shared).await?;
-        Ok(true)
+/// Checks that a subtree may move below another directory: the new ancestors need space for it, where the first
+/// common ancestor is relieved of the old charge (`dsl_dir_transfer_possible`).
+///
+/// # Errors
+/// [`DslError::Space`] if a limit of datasets or snapshots is exceeded.
+pub(super) async fn check_transfer(
+    cx: &mut DslSyncContext<'_>,
+    from: ObjectId,
+    to: ObjectId,
+    moved: &Moved,
+) -> Result<bool, DslError> {
+    let old = names::upwards(cx, from).await?;
+    let new = names::upwards(cx, to).await?;
+    let has = |way: &[(ObjectId, DslDir)], id: ObjectId| way.iter().any(|(at, _)| *at == id);
+    let shared = new.iter().map(|(id, _)| *id).find(|id| has(&old, *id)).unwrap_or_default();
+    let mut leaves = -i64::try_from(moved.bytes).unwrap_or(i64::MAX);
+    for (_, phys) in old.iter().take_while(|(id, _)| *id != shared) {
+        leaves = charged(phys.used_bytes, leaves, phys.reserved_bytes);
     }
+    let levels: Vec<_> = new.iter().rev().map(|(_, phys)| level_of(phys)).collect();
+    let at = new.iter().rev().position(|(id, _)| *id == shared).unwrap_or(usize::MAX);
+    if moved.bytes > available_without(&levels, cx.pool.capacity_bytes, at, leaves) {
+        return Ok(false);
+    }
+    create::check_count_limit(cx, to, dir_field::FILESYSTEM_COUNT, moved.datasets, shared).await?;
+    create::check_count_limit(cx, to, dir_field::SNAPSHOT_COUNT, moved.snapshots, shared).await?;
+    Ok(true)
+}
 
-    /// The numbers of all directories and heads, for transaction admission.
-    pub async fn limits(&mut self) -> Result<Limits, DslError> {
-        let mut limits = Limits { capacity_bytes: self.pool.capacity_bytes, ..Limits::default() };
-        let mut to_read = vec![self.root_dir().await?];
-        let mut trail = CycleGuard::default();
-        while let Some(id) = to_read.pop() {
-            trail.step(&self.mos, id)?;
-            let dir = self.dir(id).await?;
-            to_read.extend(self.children_of(&dir).await?.into_iter().map(|(_, child)| child));
-            self.read_limits(id, &mut limits).await?;
-        }
-        self.touched.clear();
-        Ok(limits)
+/// The numbers of all directories and heads, for transaction admission.
+pub async fn limits(cx: &mut DslSyncContext<'_>) -> Result<Limits, DslError> {
+    let mut limits = Limits { capacity_bytes: cx.pool.capacity_bytes, ..Limits::default() };
+    let mut to_read = vec![names::root_dir(cx).await?];
+    let mut trail = CycleGuard::default();
+    while let Some(id) = to_read.pop() {
+        trail.step(&cx.mos, id)?;
+        let dir = cx.dir(id).await?;
+        to_read.extend(names::children_of(cx, &dir).await?.into_iter().map(|(_, child)| child));
+        read_limits(cx, id, &mut limits).await?;
     }
+    cx.touched.clear();
+    Ok(limits)
+}
 
-    /// Reads again the numbers that this txg changed. Returns the directories that it read.
-    pub async fn refresh(&mut self, limits: &mut Limits) -> Result<BTreeSet<ObjectId>, DslError> {
-        limits.capacity_bytes = self.pool.capacity_bytes;
-        let touched = std::mem::take(&mut self.touched);
-        for id in touched.iter().copied() {
-            match self.mos.object(self.rq, id).await {
-                Ok(object) if object.dnode.bonus_type == ObjectType::DSL_DIR => self.read_limits(id, limits).await?,
-                Ok(_) => {}
-                Err(error) if error.is_absent() => limits.forget(id),
-                Err(error) => return Err(error.into()),
-            }
+/// Reads again the numbers that this txg changed. Returns the directories that it read.
+pub async fn refresh(cx: &mut DslSyncContext<'_>, limits: &mut Limits) -> Result<BTreeSet<ObjectId>, DslError> {
+    limits.capacity_bytes = cx.pool.capacity_bytes;
+    let touched = std::mem::take(&mut cx.touched);
+    for id in touched.iter().copied() {
+        match cx.mos.object(cx.rq, id).await {
+            Ok(object) if object.dnode.bonus_type == ObjectType::DSL_DIR => read_limits(cx, id, limits).await?,
+            Ok(_) => {}
+            Err(error) if error.is_absent() => limits.forget(id),
+            Err(error) => return Err(error.into()),
         }
-        Ok(touched)
     }
+    Ok(touched)
+}
 
-    async fn read_limits(&mut self, id: ObjectId, limits: &mut Limits) -> Result<(), DslError> {
-        let dir = self.dir(id).await?;
-        let of = DirLimits {
-            parent: dir.parent,
-            head: ObjsetId(dir.head_dataset.0),
-            quota_bytes: dir.quota_bytes,
-            used_bytes: dir.used_bytes,
-            reserved_bytes: dir.reserved_bytes,
-        };
-        limits.forget(id);
-        limits.dirs.insert(id, of);
-        if dir.head_dataset.0 == 0 {
-            return Ok(());
-        }
-        let head = self.dataset(dir.head_dataset).await?;
-        let set = SetLimits {
-            dir: id,
-            referenced_bytes: head.referenced_bytes,
-            unique_bytes: head.unique_bytes,
-            ref_quota_bytes: self.own_number(id, "refquota").await?,
-            ref_reservation_bytes: self.own_number(id, "refreservation").await?,
-        };
-        limits.sets.insert(ObjsetId(dir.head_dataset.0), set);
-        Ok(())
+async fn read_limits(cx: &mut DslSyncContext<'_>, id: ObjectId, limits: &mut Limits) -> Result<(), DslError> {
+    let dir = cx.dir(id).await?;
+    let of = DirLimits {
+        parent: dir.parent,
+        head: ObjsetId(dir.head_dataset.0),
+        quota_bytes: dir.quota_bytes,
+        used_bytes: dir.used_bytes,
+        reserved_bytes: dir.reserved_bytes,
+    };
+    limits.forget(id);
+    limits.dirs.insert(id, of);
+    if dir.head_dataset.0 == 0 {
+        return Ok(());
     }
+    let head = cx.dataset(dir.head_dataset).await?;
+    let set = SetLimits {
+        dir: id,
+        referenced_bytes: head.referenced_bytes,
+        unique_bytes: head.unique_bytes,
+        ref_quota_bytes: properties::own_number(cx, id, "refquota").await?,
+        ref_reservation_bytes: properties::own_number(cx, id, "refreservation").await?,
+    };
+    limits.sets.insert(ObjsetId(dir.head_dataset.0), set);
+    Ok(())
 }
 
 /// Charge and counts of a subtree that moves from one directory to another.

@@ -21,32 +21,32 @@
 //!
 //! Rejected: a cache of directories with deltas. The dirty data of the MOS is one already.
 
-mod bookmark;
-mod branch;
-mod create;
-mod destroy;
-mod destroy_head;
+pub mod bookmark;
+pub mod branch;
+pub mod create;
+pub mod destroy;
+pub mod destroy_head;
 mod error;
-mod features;
+pub mod features;
 mod file_system;
-mod history;
-mod hold;
-mod key;
-mod limits;
+pub mod history;
+pub mod hold;
+pub mod key;
+pub mod limits;
 mod lists;
 mod names;
-mod pool;
-mod promote;
-mod properties;
-mod rename;
-mod rollback;
+pub mod pool_dirs;
+pub mod promote;
+pub mod properties;
+pub mod rename;
+pub mod rollback;
 mod scan;
-mod snapshot;
+pub mod snapshot;
 pub mod space;
-mod synced;
+pub mod synced;
 #[cfg(test)]
 mod tests;
-mod trees;
+pub mod trees;
 mod volume;
 
 pub use create::{Created, Kind, NewDataset};
@@ -55,7 +55,7 @@ pub use file_system::{FileSystemSpec, ZPL_VERSION};
 pub use key::{KeySource, NewKey};
 pub use limits::{LimitRefusal, Limits};
 pub use names::{check_component, check_name, split_name};
-pub use pool::PoolDirs;
+pub use pool_dirs::PoolDirs;
 pub use properties::{Setting, needed_feature};
 pub use synced::{Booked, SyncedSet};
 pub use trees::Freed;

@@ -82,137 +82,142 @@ pub(super) struct Found {
     pub name: String,
 }
 
-impl DslSyncContext<'_> {
-    /// The root directory.
-    pub(super) async fn root_dir(&mut self) -> Result<ObjectId, DslError> {
-        let missing = || ObjectError::NoName { what: "MOS directory entry", name: pool::ROOT_DATASET.into() };
-        Ok(self.pool_object(pool::ROOT_DATASET).await?.ok_or_else(missing)?)
-    }
+/// The root directory.
+pub(super) async fn root_dir(cx: &mut DslSyncContext<'_>) -> Result<ObjectId, DslError> {
+    let missing = || ObjectError::NoName { what: "MOS directory entry", name: pool::ROOT_DATASET.into() };
+    Ok(cx.pool_object(pool::ROOT_DATASET).await?.ok_or_else(missing)?)
+}
 
-    /// An internal directory: `$MOS`, `$FREE`, `$ORIGIN`; `None` in pools older than it.
-    pub(super) async fn special_dir(&mut self, name: &'static str) -> Result<Option<ObjectId>, DslError> {
-        if let Some(id) = self.pool_objects.get(name) {
-            return Ok(Some(*id));
-        }
-        let root = self.root_dir().await?;
-        let children = self.dir(root).await?.children;
-        let found = self.word(children, name).await?.map(ObjectId);
-        if let Some(id) = found {
-            self.pool_objects.insert(name, id);
-        }
-        Ok(found)
+/// An internal directory: `$MOS`, `$FREE`, `$ORIGIN`; `None` in pools older than it.
+pub(super) async fn special_dir(cx: &mut DslSyncContext<'_>, name: &'static str) -> Result<Option<ObjectId>, DslError> {
+    if let Some(id) = cx.pool_objects.get(name) {
+        return Ok(Some(*id));
     }
+    let root = root_dir(cx).await?;
+    let children = cx.dir(root).await?.children;
+    let found = cx.word(children, name).await?.map(ObjectId);
+    if let Some(id) = found {
+        cx.pool_objects.insert(name, id);
+    }
+    Ok(found)
+}
 
-    /// The directory of a file system or volume.
-    pub(super) async fn find_dir(&mut self, name: &str) -> Result<FoundDir, DslError> {
-        let mut parts = name.split('/');
-        if parts.next() != Some(self.pool.name.as_str()) {
-            return Err(DslError::missing(name));
-        }
-        let mut id = self.root_dir().await?;
-        let mut dir = self.dir(id).await?;
-        for part in parts {
-            let child = if part.starts_with('$') { None } else { self.word(dir.children, part).await? };
-            id = ObjectId(child.ok_or_else(|| DslError::missing(name))?);
-            dir = self.dir(id).await?;
-        }
-        Ok(FoundDir { id, dir, name: name.to_owned() })
+/// The directory of a file system or volume.
+pub(super) async fn find_dir(cx: &mut DslSyncContext<'_>, name: &str) -> Result<FoundDir, DslError> {
+    let mut parts = name.split('/');
+    if parts.next() != Some(cx.pool.name.as_str()) {
+        return Err(DslError::missing(name));
     }
+    let mut id = root_dir(cx).await?;
+    let mut dir = cx.dir(id).await?;
+    for part in parts {
+        let child = if part.starts_with('$') { None } else { cx.word(dir.children, part).await? };
+        id = ObjectId(child.ok_or_else(|| DslError::missing(name))?);
+        dir = cx.dir(id).await?;
+    }
+    Ok(FoundDir { id, dir, name: name.to_owned() })
+}
 
-    /// The head dataset of that name.
-    pub(super) async fn find_head(&mut self, name: &str) -> Result<Found, DslError> {
-        let at = self.find_dir(name).await?;
-        let id = at.dir.head_dataset;
-        if id.0 == 0 {
-            return Err(DslError::missing(name));
-        }
-        let phys = self.dataset(id).await?;
-        Ok(Found { at, id, phys, name: name.to_owned() })
+/// The head dataset of that name.
+pub(super) async fn find_head(cx: &mut DslSyncContext<'_>, name: &str) -> Result<Found, DslError> {
+    let at = find_dir(cx, name).await?;
+    let id = at.dir.head_dataset;
+    if id.0 == 0 {
+        return Err(DslError::missing(name));
     }
+    let phys = cx.dataset(id).await?;
+    Ok(Found { at, id, phys, name: name.to_owned() })
+}
 
-    /// The snapshot of that full name.
-    pub(super) async fn find_snapshot(&mut self, name: &str) -> Result<Found, DslError> {
-        let (of, Some(('@', snapshot))) = split_name(name) else {
-            return Err(DslError::kind(name, "not a snapshot"));
-        };
-        let head = self.find_head(of).await.map_err(|e| renamed(e, name))?;
-        let id = self.snapshot_named(&head.phys, snapshot).await?.ok_or_else(|| DslError::missing(name))?;
-        let phys = self.dataset(id).await?;
-        Ok(Found { at: head.at, id, phys, name: name.to_owned() })
-    }
+/// The snapshot of that full name.
+pub(super) async fn find_snapshot(cx: &mut DslSyncContext<'_>, name: &str) -> Result<Found, DslError> {
+    let (of, Some(('@', snapshot))) = split_name(name) else {
+        return Err(DslError::kind(name, "not a snapshot"));
+    };
+    let head = find_head(cx, of).await.map_err(|e| renamed(e, name))?;
+    let id = snapshot_named(cx, &head.phys, snapshot).await?.ok_or_else(|| DslError::missing(name))?;
+    let phys = cx.dataset(id).await?;
+    Ok(Found { at: head.at, id, phys, name: name.to_owned() })
+}
 
-    /// The snapshot of a head that has this name after the `@`.
-    pub(super) async fn snapshot_named(&self, head: &DslDataset, name: &str) -> Result<Option<ObjectId>, DslError> {
-        let names = Zap::open(self.rq, &self.mos, head.snapshot_names).await?;
-        let found = names.lookup(self.rq, name.as_bytes(), matching(head)).await?;
-        Ok(found.and_then(|value| value.first()).map(ObjectId))
-    }
+/// The snapshot of a head that has this name after the `@`.
+pub(super) async fn snapshot_named(
+    cx: &DslSyncContext<'_>,
+    head: &DslDataset,
+    name: &str,
+) -> Result<Option<ObjectId>, DslError> {
+    let names = Zap::open(cx.rq, &cx.mos, head.snapshot_names).await?;
+    let found = names.lookup(cx.rq, name.as_bytes(), matching(head)).await?;
+    Ok(found.and_then(|value| value.first()).map(ObjectId))
+}
 
-    /// A head or snapshot of that full name.
-    pub(super) async fn find(&mut self, name: &str) -> Result<Found, DslError> {
-        if name.contains('@') { self.find_snapshot(name).await } else { self.find_head(name).await }
-    }
+/// A head or snapshot of that full name.
+pub(super) async fn find(cx: &mut DslSyncContext<'_>, name: &str) -> Result<Found, DslError> {
+    if name.contains('@') { find_snapshot(cx, name).await } else { find_head(cx, name).await }
+}
 
-    /// A directory and its ancestors, up to the root.
-    pub(super) async fn upwards(&self, dir: ObjectId) -> Result<Vec<(ObjectId, DslDir)>, DslError> {
-        let mut out = Vec::new();
-        let mut trail = CycleGuard::default();
-        let mut at = dir;
-        while at.0 != 0 {
-            trail.step(&self.mos, at)?;
-            let phys = self.dir(at).await?;
-            let parent = phys.parent;
-            out.push((at, phys));
-            at = parent;
-        }
-        Ok(out)
+/// A directory and its ancestors, up to the root.
+pub(super) async fn upwards(cx: &DslSyncContext<'_>, dir: ObjectId) -> Result<Vec<(ObjectId, DslDir)>, DslError> {
+    let mut out = Vec::new();
+    let mut trail = CycleGuard::default();
+    let mut at = dir;
+    while at.0 != 0 {
+        trail.step(&cx.mos, at)?;
+        let phys = cx.dir(at).await?;
+        let parent = phys.parent;
+        out.push((at, phys));
+        at = parent;
     }
+    Ok(out)
+}
 
-    /// The names of the child directories, sorted, without internal ones.
-    pub(super) async fn children_of(&self, dir: &DslDir) -> Result<Vec<(String, ObjectId)>, DslError> {
-        let entries = self.entries(dir.children).await?;
-        let child = |(name, value): (String, Value)| Some((name, ObjectId(value.first()?)));
-        let mut out: Vec<_> = entries.into_iter().filter_map(child).filter(|(n, _)| !n.starts_with('$')).collect();
-        out.sort_unstable();
-        Ok(out)
-    }
+/// The names of the child directories, sorted, without internal ones.
+pub(super) async fn children_of(cx: &DslSyncContext<'_>, dir: &DslDir) -> Result<Vec<(String, ObjectId)>, DslError> {
+    let entries = cx.entries(dir.children).await?;
+    let child = |(name, value): (String, Value)| Some((name, ObjectId(value.first()?)));
+    let mut out: Vec<_> = entries.into_iter().filter_map(child).filter(|(n, _)| !n.starts_with('$')).collect();
+    out.sort_unstable();
+    Ok(out)
+}
 
-    /// The snapshots of a head: names and objects, sorted by name.
-    pub(super) async fn snapshots_of(&self, head: &DslDataset) -> Result<Vec<(String, ObjectId)>, DslError> {
-        let entries = self.entries(head.snapshot_names).await?;
-        let mut out: Vec<_> = entries.into_iter().filter_map(|(n, v)| Some((n, ObjectId(v.first()?)))).collect();
-        out.sort_unstable();
-        Ok(out)
-    }
+/// The snapshots of a head: names and objects, sorted by name.
+pub(super) async fn snapshots_of(
+    cx: &DslSyncContext<'_>,
+    head: &DslDataset,
+) -> Result<Vec<(String, ObjectId)>, DslError> {
+    let entries = cx.entries(head.snapshot_names).await?;
+    let mut out: Vec<_> = entries.into_iter().filter_map(|(n, v)| Some((n, ObjectId(v.first()?)))).collect();
+    out.sort_unstable();
+    Ok(out)
+}
 
-    /// The full name of a directory, found through its parents.
-    pub(super) async fn dir_name(&mut self, id: ObjectId) -> Result<String, DslError> {
-        let way = self.upwards(id).await?;
-        let mut parts = Vec::new();
-        for ((at, _), (_, above)) in way.iter().zip(way.iter().skip(1)) {
-            let entries = self.entries(above.children).await?;
-            let name = entries.into_iter().find(|(_, v)| v.first() == Some(at.0)).map(|(name, _)| name);
-            let place = self.mos.place(*at, 0, 0);
-            let orphan = ObjectError::Corrupt { place, why: "a directory that its parent does not name" };
-            parts.push(name.ok_or(orphan)?);
-        }
-        parts.push(self.pool.name.clone());
-        parts.reverse();
-        Ok(parts.join("/"))
+/// The full name of a directory, found through its parents.
+pub(super) async fn dir_name(cx: &mut DslSyncContext<'_>, id: ObjectId) -> Result<String, DslError> {
+    let way = upwards(cx, id).await?;
+    let mut parts = Vec::new();
+    for ((at, _), (_, above)) in way.iter().zip(way.iter().skip(1)) {
+        let entries = cx.entries(above.children).await?;
+        let name = entries.into_iter().find(|(_, v)| v.first() == Some(at.0)).map(|(name, _)| name);
+        let place = cx.mos.place(*at, 0, 0);
+        let orphan = ObjectError::Corrupt { place, why: "a directory that its parent does not name" };
+        parts.push(name.ok_or(orphan)?);
     }
+    parts.push(cx.pool.name.clone());
+    parts.reverse();
+    Ok(parts.join("/"))
+}
 
-    /// The object of a ZAP field of a dataset; `None` if the dataset has no such field.
-    pub(super) async fn dataset_word(&self, id: ObjectId, name: &str) -> Result<Option<u64>, DslError> {
-        if self.object_type(id).await? != super::ZAP_METADATA {
-            return Ok(None);
-        }
-        self.word(id, name).await
+/// The object of a ZAP field of a dataset; `None` if the dataset has no such field.
+pub(super) async fn dataset_word(cx: &DslSyncContext<'_>, id: ObjectId, name: &str) -> Result<Option<u64>, DslError> {
+    if cx.object_type(id).await? != super::ZAP_METADATA {
+        return Ok(None);
     }
+    cx.word(id, name).await
+}
 
-    /// The ZAP of a head's bookmarks.
-    pub(super) async fn bookmarks_zap(&self, head: ObjectId) -> Result<Option<ObjectId>, DslError> {
-        Ok(self.dataset_word(head, dataset_field::BOOKMARK_NAMES).await?.map(ObjectId))
-    }
+/// The ZAP of a head's bookmarks.
+pub(super) async fn bookmarks_zap(cx: &DslSyncContext<'_>, head: ObjectId) -> Result<Option<ObjectId>, DslError> {
+    Ok(dataset_word(cx, head, dataset_field::BOOKMARK_NAMES).await?.map(ObjectId))
 }
 
 /// Replaces the name in a missing-dataset error by the requested one.

@@ -14,11 +14,12 @@
 use super::names::Found;
 use super::space::{Delta, Use, difference};
 use super::synced::{OLD_MAX_BLOCK_BYTES, feature_of_checksum};
-use super::{Created, DslError, DslSyncContext, number};
+use super::{Created, DslError, DslSyncContext, create, features, history, key, limits, names, number, synced};
 use crate::props::{self, Rule};
 use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::zap::Value;
 use weir_format::dsl::dir_field;
+use weir_format::features::Feature;
 use weir_format::{ChecksumKind, CompressionKind, ObjectId, ObjectType};
 
 /// Maximum length of a property's value in bytes (`ZAP_MAXVALUELEN` less the NUL).
@@ -62,14 +63,14 @@ impl Setting {
 
 /// The feature that a property's value requires, because blocks or dnodes would be written that need it
 /// (`zfs_check_settable`).
-pub fn needed_feature(property: &str, value: &props::Value) -> Option<&'static str> {
+pub fn needed_feature(property: &str, value: &props::Value) -> Option<&'static Feature> {
     let props::Value::Number(n) = value else { return None };
     match property {
-        "recordsize" | "volblocksize" if *n > OLD_MAX_BLOCK_BYTES => Some("large_blocks"),
-        "compression" if n & 0x7f == u64::from(CompressionKind::Zstd.to_u8()) => Some("zstd_compress"),
+        "recordsize" | "volblocksize" if *n > OLD_MAX_BLOCK_BYTES => Some(Feature::LARGE_BLOCKS),
+        "compression" if n & 0x7f == u64::from(CompressionKind::Zstd.to_u8()) => Some(Feature::ZSTD_COMPRESS),
         "checksum" | "dedup" => feature_of_checksum(ChecksumKind::from_u8((n & 0xff) as u8)?),
-        "dnodesize" if *n != 0 => Some("large_dnode"),
-        "longname" if *n != 0 => Some("longname"),
+        "dnodesize" if *n != 0 => Some(Feature::LARGE_DNODE),
+        "longname" if *n != 0 => Some(Feature::LONGNAME),
         _ => None,
     }
 }
@@ -81,362 +82,410 @@ fn stored(value: &props::Value) -> Value {
     }
 }
 
-impl DslSyncContext<'_> {
-    /// A numeric property that is not inherited: the local value, else the received one, else 0.
-    pub(super) async fn own_number(&mut self, dir: ObjectId, name: &str) -> Result<u64, DslError> {
-        let zap = self.dir(dir).await?.props;
-        Ok(self.own_values(zap, name).await?.unwrap_or(0))
-    }
+/// A numeric property that is not inherited: the local value, else the received one, else 0.
+pub(super) async fn own_number(cx: &mut DslSyncContext<'_>, dir: ObjectId, name: &str) -> Result<u64, DslError> {
+    let zap = cx.dir(dir).await?.props;
+    Ok(own_values(cx, zap, name).await?.unwrap_or(0))
+}
 
-    async fn own_values(&self, zap: ObjectId, name: &str) -> Result<Option<u64>, DslError> {
-        if let Some(local) = self.word(zap, name).await? {
-            return Ok(Some(local));
-        }
-        if self.word(zap, &format!("{name}$inherit")).await?.is_some() {
-            return Ok(None);
-        }
-        self.word(zap, &format!("{name}$recvd")).await
+async fn own_values(cx: &DslSyncContext<'_>, zap: ObjectId, name: &str) -> Result<Option<u64>, DslError> {
+    if let Some(local) = cx.word(zap, name).await? {
+        return Ok(Some(local));
     }
+    if cx.word(zap, &format!("{name}$inherit")).await?.is_some() {
+        return Ok(None);
+    }
+    cx.word(zap, &format!("{name}$recvd")).await
+}
 
-    /// Applies `setting` to a ZAP of properties.
-    async fn store(&mut self, zap: ObjectId, name: &str, setting: &Setting) -> Result<(), DslError> {
-        let inherit = format!("{name}$inherit");
-        let received = format!("{name}$recvd");
-        match setting {
-            Setting::Set(value) => {
-                self.zap_remove(zap, &inherit).await?;
-                self.store_local(zap, name, value).await?;
-            }
-            Setting::Inherit => {
-                self.zap_remove(zap, name).await?;
-                self.zap_remove(zap, &format!("{name}$iuv")).await?;
-                if self.word(zap, "$hasrecvd").await?.is_some() {
-                    self.put(zap, &inherit, number(0)).await?;
-                }
-            }
-            Setting::Revert => {
-                self.zap_remove(zap, name).await?;
-                self.zap_remove(zap, &inherit).await?;
-            }
-            Setting::Received(value) => {
-                self.put(zap, &received, stored(value)).await?;
-            }
-            Setting::Clear => {
-                self.zap_remove(zap, &received).await?;
-            }
-            Setting::ClearAll => {
-                for key in [name, &inherit, &received] {
-                    self.zap_remove(zap, key).await?;
-                }
+/// Applies `setting` to a ZAP of properties.
+async fn store(cx: &mut DslSyncContext<'_>, zap: ObjectId, name: &str, setting: &Setting) -> Result<(), DslError> {
+    let inherit = format!("{name}$inherit");
+    let received = format!("{name}$recvd");
+    match setting {
+        Setting::Set(value) => {
+            cx.zap_remove(zap, &inherit).await?;
+            store_local(cx, zap, name, value).await?;
+        }
+        Setting::Inherit => {
+            cx.zap_remove(zap, name).await?;
+            cx.zap_remove(zap, &format!("{name}$iuv")).await?;
+            if cx.word(zap, "$hasrecvd").await?.is_some() {
+                cx.put(zap, &inherit, number(0)).await?;
             }
         }
-        Ok(())
+        Setting::Revert => {
+            cx.zap_remove(zap, name).await?;
+            cx.zap_remove(zap, &inherit).await?;
+        }
+        Setting::Received(value) => {
+            cx.put(zap, &received, stored(value)).await?;
+        }
+        Setting::Clear => {
+            cx.zap_remove(zap, &received).await?;
+        }
+        Setting::ClearAll => {
+            for key in [name, &inherit, &received] {
+                cx.zap_remove(zap, key).await?;
+            }
+        }
     }
+    Ok(())
+}
 
-    /// Stores a local value. A value that older software does not know is stored under `$iuv`, with the default in its
-    /// place.
-    async fn store_local(&mut self, zap: ObjectId, name: &str, value: &props::Value) -> Result<(), DslError> {
-        let newer = match (name, value) {
-            ("redundant_metadata", props::Value::Number(n)) => matches!(n, 2 | 3),
-            ("snapdir", props::Value::Number(n)) => *n == 2,
-            _ => false,
+/// Stores a local value. A value that older software does not know is stored under `$iuv`, with the default in its
+/// place.
+async fn store_local(
+    cx: &mut DslSyncContext<'_>,
+    zap: ObjectId,
+    name: &str,
+    value: &props::Value,
+) -> Result<(), DslError> {
+    let newer = match (name, value) {
+        ("redundant_metadata", props::Value::Number(n)) => matches!(n, 2 | 3),
+        ("snapdir", props::Value::Number(n)) => *n == 2,
+        _ => false,
+    };
+    let unknown = format!("{name}$iuv");
+    if newer {
+        cx.put(zap, &unknown, stored(value)).await?;
+        return cx.put(zap, name, number(0)).await;
+    }
+    if matches!(name, "redundant_metadata" | "snapdir") {
+        cx.zap_remove(zap, &unknown).await?;
+    }
+    cx.put(zap, name, stored(value)).await
+}
+
+/// Checks that a dataset's property may have this setting.
+///
+/// # Errors
+/// [`DslError::Property`] (unknown, computed, of another kind, too long), [`DslError::Space`] (a quota below the
+/// used bytes, a reservation above the available bytes).
+pub async fn check_property(
+    cx: &mut DslSyncContext<'_>,
+    name: &str,
+    property: &str,
+    setting: &Setting,
+) -> Result<(), DslError> {
+    let found = names::find(cx, name).await?;
+    check_form(name, property, setting, found.phys.is_snapshot())?;
+    if let Setting::Set(value) | Setting::Received(value) = setting {
+        check_feature(cx, name, property, value).await?;
+    }
+    if matches!(property, "quota" | "reservation" | "refquota" | "refreservation") {
+        check_limit(cx, &found, property, setting).await?;
+    }
+    if matches!(property, "filesystem_limit" | "snapshot_limit")
+        && !features::is_enabled(cx, Feature::FILESYSTEM_LIMITS).await?
+    {
+        return Err(DslError::Feature { name: name.to_owned(), feature: Feature::FILESYSTEM_LIMITS.name });
+    }
+    if property == "keylocation" && matches!(setting, Setting::Set(_)) {
+        let key = key::key_of(cx, found.at.id).await?;
+        if key.is_none_or(|(_, spec)| spec.root != found.at.id) {
+            let why = "may only be set on encryption roots".to_owned();
+            return Err(DslError::Property { name: name.to_owned(), property: property.to_owned(), why });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the pool has the feature that a value requires.
+pub(super) async fn check_feature(
+    cx: &mut DslSyncContext<'_>,
+    name: &str,
+    property: &str,
+    value: &props::Value,
+) -> Result<(), DslError> {
+    match needed_feature(property, value) {
+        Some(feature) if !features::is_enabled(cx, feature).await? => {
+            Err(DslError::Feature { name: name.to_owned(), feature: feature.name })
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn predicted(cx: &DslSyncContext<'_>, zap: ObjectId, property: &str, setting: &Setting) -> Result<u64, DslError> {
+    let local = cx.word(zap, property).await?;
+    let received = cx.word(zap, &format!("{property}$recvd")).await?;
+    Ok(setting.predict(local, received).unwrap_or(0))
+}
+
+async fn check_limit(
+    cx: &mut DslSyncContext<'_>,
+    found: &Found,
+    property: &str,
+    setting: &Setting,
+) -> Result<(), DslError> {
+    let dir = &found.at.dir;
+    let new = predicted(cx, dir.props, property, setting).await?;
+    let phys = &found.phys;
+    let name = &found.name;
+    let refuse = |why| Err(DslError::space(name, why));
+    let grows = |from: u64, used: u64| new.max(used).saturating_sub(from.max(used));
+    match property {
+        "quota" if new != 0 && (new < dir.used_bytes || new < dir.reserved_bytes) => {
+            refuse("size is less than current used or reserved space")
+        }
+        "refquota" if new != 0 => {
+            let reserved = synced::ref_reservation(cx, found.at.id).await?;
+            let too_small = new < phys.referenced_bytes || new < reserved;
+            if too_small { refuse("size is less than current used or reserved space") } else { Ok(()) }
+        }
+        "reservation" => {
+            let left = match dir.parent {
+                ObjectId(0) => cx.pool.capacity_bytes.saturating_sub(dir.used_bytes),
+                parent => limits::available_in(cx, parent).await?,
+            };
+            let beyond_quota = dir.quota_bytes != 0 && new > dir.quota_bytes;
+            let more = grows(dir.reserved_bytes, dir.used_bytes);
+            if more > 0 && (more > left || beyond_quota) {
+                return refuse("size is greater than available space");
+            }
+            Ok(())
+        }
+        "refreservation" => {
+            let old = synced::ref_reservation(cx, found.at.id).await?;
+            let quota = own_number(cx, found.at.id, "refquota").await?;
+            let more = grows(old, phys.unique_bytes);
+            let left = limits::available_in(cx, found.at.id).await?;
+            if more > 0 && (more > left || (quota != 0 && new > quota)) {
+                return refuse("size is greater than available space");
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Sets, inherits or receives a property of a file system, volume or snapshot.
+///
+/// # Errors
+/// Those of [`check_property`], before anything was changed.
+pub async fn set_property(
+    cx: &mut DslSyncContext<'_>,
+    name: &str,
+    property: &str,
+    setting: &Setting,
+) -> Result<(), DslError> {
+    check_property(cx, name, property, setting).await?;
+    set_checked(cx, name, property, setting).await
+}
+
+async fn set_checked(
+    cx: &mut DslSyncContext<'_>,
+    name: &str,
+    property: &str,
+    setting: &Setting,
+) -> Result<(), DslError> {
+    let found = names::find(cx, name).await?;
+    if found.phys.is_snapshot() {
+        set_on_snapshot(cx, found.id, property, setting).await?;
+    } else {
+        set_on_dir(cx, &found, property, setting).await?;
+    }
+    let operation = if matches!(setting, Setting::Inherit | Setting::Revert) { "inherit" } else { "set" };
+    let value = match setting {
+        Setting::Set(props::Value::Number(n)) | Setting::Received(props::Value::Number(n)) => n.to_string(),
+        Setting::Set(props::Value::Text(t)) | Setting::Received(props::Value::Text(t)) => t.clone(),
+        _ => String::new(),
+    };
+    history::log(cx, name, found.id, operation, &format!("{property}={value}")).await
+}
+
+/// Sets several properties; checks all of them before it sets the first.
+///
+/// # Errors
+/// Those of [`check_property`], before anything was changed.
+pub async fn set_properties(
+    cx: &mut DslSyncContext<'_>,
+    name: &str,
+    settings: &[(String, Setting)],
+) -> Result<(), DslError> {
+    for (property, setting) in settings {
+        check_property(cx, name, property, setting).await?;
+    }
+    check_together(cx, name, settings).await?;
+    for (property, setting) in settings {
+        set_checked(cx, name, property, setting).await?;
+    }
+    Ok(())
+}
+
+/// Checks that limits which are set together fit each other.
+async fn check_together(
+    cx: &mut DslSyncContext<'_>,
+    name: &str,
+    settings: &[(String, Setting)],
+) -> Result<(), DslError> {
+    const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
+    if settings.iter().filter(|(property, _)| LIMITS.contains(&property.as_str())).count() < 2 {
+        return Ok(());
+    }
+    let found = names::find(cx, name).await?;
+    let dir = &found.at.dir;
+    let phys = &found.phys;
+    let mut after = [0; LIMITS.len()];
+    for (value, limit) in after.iter_mut().zip(LIMITS) {
+        *value = match settings.iter().rev().find(|(property, _)| property == limit) {
+            Some((_, setting)) => predicted(cx, dir.props, limit, setting).await?,
+            None => own_number(cx, found.at.id, limit).await?,
         };
-        let unknown = format!("{name}$iuv");
-        if newer {
-            self.put(zap, &unknown, stored(value)).await?;
-            return self.put(zap, name, number(0)).await;
-        }
-        if matches!(name, "redundant_metadata" | "snapdir") {
-            self.zap_remove(zap, &unknown).await?;
-        }
-        self.put(zap, name, stored(value)).await
     }
-
-    /// Checks that a dataset's property may have this setting.
-    ///
-    /// # Errors
-    /// [`DslError::Property`] (unknown, computed, of another kind, too long), [`DslError::Space`] (a quota below the
-    /// used bytes, a reservation above the available bytes).
-    pub async fn check_property(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), DslError> {
-        let found = self.find(name).await?;
-        check_form(name, property, setting, found.phys.is_snapshot())?;
-        if let Setting::Set(value) | Setting::Received(value) = setting {
-            self.check_feature(name, property, value).await?;
-        }
-        if matches!(property, "quota" | "reservation" | "refquota" | "refreservation") {
-            self.check_limit(&found, property, setting).await?;
-        }
-        if matches!(property, "filesystem_limit" | "snapshot_limit") && !self.is_enabled("filesystem_limits").await? {
-            return Err(DslError::Feature { name: name.to_owned(), feature: "filesystem_limits" });
-        }
-        if property == "keylocation" && matches!(setting, Setting::Set(_)) {
-            let key = self.key_of(found.at.id).await?;
-            if key.is_none_or(|(_, spec)| spec.root != found.at.id) {
-                let why = "may only be set on encryption roots".to_owned();
-                return Err(DslError::Property { name: name.to_owned(), property: property.to_owned(), why });
-            }
-        }
-        Ok(())
+    let [quota, reserved, ref_quota, ref_reserved] = after;
+    let unused = |reservation: u64| reservation.saturating_sub(phys.unique_bytes);
+    let kept = dir.used_bytes.saturating_sub(unused(synced::ref_reservation(cx, found.at.id).await?));
+    let charge = kept.saturating_add(unused(ref_reserved)).max(reserved);
+    if quota != 0 && quota < charge || ref_quota != 0 && ref_quota < ref_reserved.max(phys.referenced_bytes) {
+        return Err(DslError::space(name, "size is less than current used or reserved space"));
     }
+    let left = match dir.parent {
+        ObjectId(0) => cx.pool.capacity_bytes.saturating_sub(dir.used_bytes),
+        parent => limits::available_in(cx, parent).await?,
+    };
+    if charge.saturating_sub(dir.used_bytes.max(dir.reserved_bytes)) > left {
+        return Err(DslError::space(name, "size is greater than available space"));
+    }
+    Ok(())
+}
 
-    /// Checks that the pool has the feature that a value requires.
-    pub(super) async fn check_feature(
-        &mut self,
-        name: &str,
-        property: &str,
-        value: &props::Value,
-    ) -> Result<(), DslError> {
-        match needed_feature(property, value) {
-            Some(feature) if !self.is_enabled(feature).await? => {
-                Err(DslError::Feature { name: name.to_owned(), feature })
-            }
-            _ => Ok(()),
+async fn set_on_dir(
+    cx: &mut DslSyncContext<'_>,
+    found: &Found,
+    property: &str,
+    setting: &Setting,
+) -> Result<(), DslError> {
+    let id = found.at.id;
+    let zap = found.at.dir.props;
+    cx.touched.insert(id);
+    let old = own_values(cx, zap, property).await?.unwrap_or(0);
+    if matches!(property, "filesystem_limit" | "snapshot_limit") {
+        start_counting(cx, id).await?;
+    }
+    store(cx, zap, property, setting).await?;
+    let new = own_values(cx, zap, property).await?.unwrap_or(0);
+    match property {
+        "quota" => {
+            let mut dir = cx.dir(id).await?;
+            dir.quota_bytes = new;
+            cx.put_dir(id, &dir).await
         }
+        "reservation" => reserve(cx, id, new).await,
+        "refreservation" => charge_ref_reservation(cx, found, old, new).await,
+        _ => Ok(()),
     }
+}
 
-    async fn predicted(&self, zap: ObjectId, property: &str, setting: &Setting) -> Result<u64, DslError> {
-        let local = self.word(zap, property).await?;
-        let received = self.word(zap, &format!("{property}$recvd")).await?;
-        Ok(setting.predict(local, received).unwrap_or(0))
-    }
+/// Sets a directory's reservation and charges its ancestors (`dsl_dir_set_reservation_sync_impl`).
+pub(super) async fn reserve(cx: &mut DslSyncContext<'_>, id: ObjectId, new: u64) -> Result<(), DslError> {
+    let mut dir = cx.dir(id).await?;
+    let more = difference(dir.used_bytes.max(new), dir.used_bytes.max(dir.reserved_bytes));
+    dir.reserved_bytes = new;
+    cx.put_dir(id, &dir).await?;
+    synced::book(cx, dir.parent, Use::ChildReservations, Delta::used(more)).await
+}
 
-    async fn check_limit(&mut self, found: &Found, property: &str, setting: &Setting) -> Result<(), DslError> {
-        let dir = &found.at.dir;
-        let new = self.predicted(dir.props, property, setting).await?;
-        let phys = &found.phys;
-        let name = &found.name;
-        let refuse = |why| Err(DslError::space(name, why));
-        let grows = |from: u64, used: u64| new.max(used).saturating_sub(from.max(used));
-        match property {
-            "quota" if new != 0 && (new < dir.used_bytes || new < dir.reserved_bytes) => {
-                refuse("size is less than current used or reserved space")
-            }
-            "refquota" if new != 0 => {
-                let reserved = self.ref_reservation(found.at.id).await?;
-                let too_small = new < phys.referenced_bytes || new < reserved;
-                if too_small { refuse("size is less than current used or reserved space") } else { Ok(()) }
-            }
-            "reservation" => {
-                let left = match dir.parent {
-                    ObjectId(0) => self.pool.capacity_bytes.saturating_sub(dir.used_bytes),
-                    parent => self.available_in(parent).await?,
-                };
-                let beyond_quota = dir.quota_bytes != 0 && new > dir.quota_bytes;
-                let more = grows(dir.reserved_bytes, dir.used_bytes);
-                if more > 0 && (more > left || beyond_quota) {
-                    return refuse("size is greater than available space");
-                }
-                Ok(())
-            }
-            "refreservation" => {
-                let old = self.ref_reservation(found.at.id).await?;
-                let quota = self.own_number(found.at.id, "refquota").await?;
-                let more = grows(old, phys.unique_bytes);
-                let left = self.available_in(found.at.id).await?;
-                if more > 0 && (more > left || (quota != 0 && new > quota)) {
-                    return refuse("size is greater than available space");
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
+/// Charges a refreservation that changed from `old` to `new`.
+pub(super) async fn charge_ref_reservation(
+    cx: &mut DslSyncContext<'_>,
+    found: &Found,
+    old: u64,
+    new: u64,
+) -> Result<(), DslError> {
+    let unique = found.phys.unique_bytes;
+    let more = difference(new.saturating_sub(unique), old.saturating_sub(unique));
+    synced::book(cx, found.at.id, Use::RefReservation, Delta::used(more)).await
+}
 
-    /// Sets, inherits or receives a property of a file system, volume or snapshot.
-    ///
-    /// # Errors
-    /// Those of [`DslSyncContext::check_property`], before anything was changed.
-    pub async fn set_property(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), DslError> {
-        self.check_property(name, property, setting).await?;
-        self.set_checked(name, property, setting).await
-    }
-
-    async fn set_checked(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), DslError> {
-        let found = self.find(name).await?;
-        if found.phys.is_snapshot() {
-            self.set_on_snapshot(found.id, property, setting).await?;
-        } else {
-            self.set_on_dir(&found, property, setting).await?;
-        }
-        let operation = if matches!(setting, Setting::Inherit | Setting::Revert) { "inherit" } else { "set" };
-        let value = match setting {
-            Setting::Set(props::Value::Number(n)) | Setting::Received(props::Value::Number(n)) => n.to_string(),
-            Setting::Set(props::Value::Text(t)) | Setting::Received(props::Value::Text(t)) => t.clone(),
-            _ => String::new(),
-        };
-        self.log(name, found.id, operation, &format!("{property}={value}")).await
-    }
-
-    /// Sets several properties; checks all of them before it sets the first.
-    ///
-    /// # Errors
-    /// Those of [`DslSyncContext::check_property`], before anything was changed.
-    pub async fn set_properties(&mut self, name: &str, settings: &[(String, Setting)]) -> Result<(), DslError> {
-        for (property, setting) in settings {
-            self.check_property(name, property, setting).await?;
-        }
-        self.check_together(name, settings).await?;
-        for (property, setting) in settings {
-            self.set_checked(name, property, setting).await?;
-        }
-        Ok(())
-    }
-
-    /// Checks that limits which are set together fit each other.
-    async fn check_together(&mut self, name: &str, settings: &[(String, Setting)]) -> Result<(), DslError> {
-        const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
-        if settings.iter().filter(|(property, _)| LIMITS.contains(&property.as_str())).count() < 2 {
+async fn set_on_snapshot(
+    cx: &mut DslSyncContext<'_>,
+    id: ObjectId,
+    property: &str,
+    setting: &Setting,
+) -> Result<(), DslError> {
+    let mut phys = cx.dataset(id).await?;
+    if phys.props.0 == 0 {
+        if !matches!(setting, Setting::Set(_) | Setting::Received(_)) {
             return Ok(());
         }
-        let found = self.find(name).await?;
-        let dir = &found.at.dir;
-        let phys = &found.phys;
-        let mut after = [0; LIMITS.len()];
-        for (value, limit) in after.iter_mut().zip(LIMITS) {
-            *value = match settings.iter().rev().find(|(property, _)| property == limit) {
-                Some((_, setting)) => self.predicted(dir.props, limit, setting).await?,
-                None => self.own_number(found.at.id, limit).await?,
-            };
-        }
-        let [quota, reserved, ref_quota, ref_reserved] = after;
-        let unused = |reservation: u64| reservation.saturating_sub(phys.unique_bytes);
-        let kept = dir.used_bytes.saturating_sub(unused(self.ref_reservation(found.at.id).await?));
-        let charge = kept.saturating_add(unused(ref_reserved)).max(reserved);
-        if quota != 0 && quota < charge || ref_quota != 0 && ref_quota < ref_reserved.max(phys.referenced_bytes) {
-            return Err(DslError::space(name, "size is less than current used or reserved space"));
-        }
-        let left = match dir.parent {
-            ObjectId(0) => self.pool.capacity_bytes.saturating_sub(dir.used_bytes),
-            parent => self.available_in(parent).await?,
-        };
-        if charge.saturating_sub(dir.used_bytes.max(dir.reserved_bytes)) > left {
-            return Err(DslError::space(name, "size is greater than available space"));
-        }
-        Ok(())
+        phys.props = cx.zap(ObjectType::DSL_PROPS).await?;
+        cx.put_dataset(id, &phys).await?;
     }
+    store(cx, phys.props, property, setting).await?;
+    if cx.entries(phys.props).await?.is_empty() {
+        cx.remove(phys.props).await?;
+        phys.props = ObjectId(0);
+        cx.put_dataset(id, &phys).await?;
+    }
+    Ok(())
+}
 
-    async fn set_on_dir(&mut self, found: &Found, property: &str, setting: &Setting) -> Result<(), DslError> {
-        let id = found.at.id;
-        let zap = found.at.dir.props;
-        self.touched.insert(id);
-        let old = self.own_values(zap, property).await?.unwrap_or(0);
-        if matches!(property, "filesystem_limit" | "snapshot_limit") {
-            self.start_counting(id).await?;
-        }
-        self.store(zap, property, setting).await?;
-        let new = self.own_values(zap, property).await?.unwrap_or(0);
-        match property {
-            "quota" => {
-                let mut dir = self.dir(id).await?;
-                dir.quota_bytes = new;
-                self.put_dir(id, &dir).await
-            }
-            "reservation" => self.reserve(id, new).await,
-            "refreservation" => self.charge_ref_reservation(found, old, new).await,
-            _ => Ok(()),
-        }
-    }
+/// Stores a property of a new dataset. The caller checked it before the creation.
+pub(super) async fn store_at_creation(
+    cx: &mut DslSyncContext<'_>,
+    created: Created,
+    property: &str,
+    value: &props::Value,
+) -> Result<(), DslError> {
+    let dir = cx.dir(created.dir).await?;
+    let phys = cx.dataset(created.dataset).await?;
+    let name = String::new();
+    let at = super::names::FoundDir { id: created.dir, dir, name: name.clone() };
+    let found = Found { at, id: created.dataset, phys, name };
+    set_on_dir(cx, &found, property, &Setting::Set(value.clone())).await
+}
 
-    /// Sets a directory's reservation and charges its ancestors (`dsl_dir_set_reservation_sync_impl`).
-    pub(super) async fn reserve(&mut self, id: ObjectId, new: u64) -> Result<(), DslError> {
-        let mut dir = self.dir(id).await?;
-        let more = difference(dir.used_bytes.max(new), dir.used_bytes.max(dir.reserved_bytes));
-        dir.reserved_bytes = new;
-        self.put_dir(id, &dir).await?;
-        self.book(dir.parent, Use::ChildReservations, Delta::used(more)).await
-    }
+/// Stores a property of a new snapshot.
+pub(super) async fn store_on_snapshot(
+    cx: &mut DslSyncContext<'_>,
+    id: ObjectId,
+    property: &str,
+    value: &props::Value,
+) -> Result<(), DslError> {
+    set_on_snapshot(cx, id, property, &Setting::Set(value.clone())).await
+}
 
-    /// Charges a refreservation that changed from `old` to `new`.
-    pub(super) async fn charge_ref_reservation(&mut self, found: &Found, old: u64, new: u64) -> Result<(), DslError> {
-        let unique = found.phys.unique_bytes;
-        let more = difference(new.saturating_sub(unique), old.saturating_sub(unique));
-        self.book(found.at.id, Use::RefReservation, Delta::used(more)).await
+/// Starts the counts of file systems and snapshots below a directory.
+pub(super) async fn start_counting(cx: &mut DslSyncContext<'_>, dir: ObjectId) -> Result<(), DslError> {
+    if !features::is_active(cx, Feature::FILESYSTEM_LIMITS).await? {
+        features::count_feature(cx, Feature::FILESYSTEM_LIMITS, 1).await?;
     }
+    // Descendants first: each directory adds up the counts of its children.
+    let mut order = vec![dir];
+    let mut at = 0;
+    let mut trail = CycleGuard::default();
+    while let Some(id) = order.get(at).copied() {
+        at += 1;
+        trail.step(&cx.mos, id)?;
+        if create::dir_word(cx, id, dir_field::FILESYSTEM_COUNT).await?.is_none() {
+            let phys = cx.dir(id).await?;
+            order.extend(names::children_of(cx, &phys).await?.into_iter().map(|(_, child)| child));
+        }
+    }
+    for id in order.into_iter().rev() {
+        if create::dir_word(cx, id, dir_field::FILESYSTEM_COUNT).await?.is_none() {
+            count_below(cx, id).await?;
+        }
+    }
+    Ok(())
+}
 
-    async fn set_on_snapshot(&mut self, id: ObjectId, property: &str, setting: &Setting) -> Result<(), DslError> {
-        let mut phys = self.dataset(id).await?;
-        if phys.props.0 == 0 {
-            if !matches!(setting, Setting::Set(_) | Setting::Received(_)) {
-                return Ok(());
-            }
-            phys.props = self.zap(ObjectType::DSL_PROPS).await?;
-            self.put_dataset(id, &phys).await?;
-        }
-        self.store(phys.props, property, setting).await?;
-        if self.entries(phys.props).await?.is_empty() {
-            self.remove(phys.props).await?;
-            phys.props = ObjectId(0);
-            self.put_dataset(id, &phys).await?;
-        }
-        Ok(())
+async fn count_below(cx: &mut DslSyncContext<'_>, id: ObjectId) -> Result<(), DslError> {
+    let dir = cx.dir(id).await?;
+    let head = cx.dataset(dir.head_dataset).await?;
+    let mut datasets = 0;
+    let mut snapshots = 0;
+    for (_, child) in names::children_of(cx, &dir).await? {
+        datasets += 1 + create::dir_word(cx, child, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0);
+        snapshots += create::dir_word(cx, child, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0);
     }
-
-    /// Stores a property of a new dataset. The caller checked it before the creation.
-    pub(super) async fn store_at_creation(
-        &mut self,
-        created: Created,
-        property: &str,
-        value: &props::Value,
-    ) -> Result<(), DslError> {
-        let dir = self.dir(created.dir).await?;
-        let phys = self.dataset(created.dataset).await?;
-        let name = String::new();
-        let at = super::names::FoundDir { id: created.dir, dir, name: name.clone() };
-        let found = Found { at, id: created.dataset, phys, name };
-        self.set_on_dir(&found, property, &Setting::Set(value.clone())).await
-    }
-
-    /// Stores a property of a new snapshot.
-    pub(super) async fn store_on_snapshot(
-        &mut self,
-        id: ObjectId,
-        property: &str,
-        value: &props::Value,
-    ) -> Result<(), DslError> {
-        self.set_on_snapshot(id, property, &Setting::Set(value.clone())).await
-    }
-
-    /// Starts the counts of file systems and snapshots below a directory.
-    pub(super) async fn start_counting(&mut self, dir: ObjectId) -> Result<(), DslError> {
-        if !self.is_active("filesystem_limits").await? {
-            self.count_feature("filesystem_limits", 1).await?;
-        }
-        // Descendants first: each directory adds up the counts of its children.
-        let mut order = vec![dir];
-        let mut at = 0;
-        let mut trail = CycleGuard::default();
-        while let Some(id) = order.get(at).copied() {
-            at += 1;
-            trail.step(&self.mos, id)?;
-            if self.dir_word(id, dir_field::FILESYSTEM_COUNT).await?.is_none() {
-                let phys = self.dir(id).await?;
-                order.extend(self.children_of(&phys).await?.into_iter().map(|(_, child)| child));
-            }
-        }
-        for id in order.into_iter().rev() {
-            if self.dir_word(id, dir_field::FILESYSTEM_COUNT).await?.is_none() {
-                self.count_below(id).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn count_below(&mut self, id: ObjectId) -> Result<(), DslError> {
-        let dir = self.dir(id).await?;
-        let head = self.dataset(dir.head_dataset).await?;
-        let mut datasets = 0;
-        let mut snapshots = 0;
-        for (_, child) in self.children_of(&dir).await? {
-            datasets += 1 + self.dir_word(child, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0);
-            snapshots += self.dir_word(child, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0);
-        }
-        // Names that begin with % are of temporary snapshots, which exist during one operation.
-        let own = self.snapshots_of(&head).await?;
-        snapshots += own.iter().filter(|(name, _)| !name.starts_with('%')).count() as u64;
-        self.zapify(id).await?;
-        self.put(id, dir_field::FILESYSTEM_COUNT, number(datasets)).await?;
-        self.put(id, dir_field::SNAPSHOT_COUNT, number(snapshots)).await
-    }
+    // Names that begin with % are of temporary snapshots, which exist during one operation.
+    let own = names::snapshots_of(cx, &head).await?;
+    snapshots += own.iter().filter(|(name, _)| !name.starts_with('%')).count() as u64;
+    features::zapify(cx, id).await?;
+    cx.put(id, dir_field::FILESYSTEM_COUNT, number(datasets)).await?;
+    cx.put(id, dir_field::SNAPSHOT_COUNT, number(snapshots)).await
 }
 
 /// Checks name and value of a property without reading the pool.

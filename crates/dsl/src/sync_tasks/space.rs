@@ -93,15 +93,22 @@ fn add_use(dir: &mut DslDir, what: Use, by: i64) {
     }
 }
 
+/// Whether the space used is the sum of its uses. What was read from disk need not be so.
+fn is_exact(dir: &DslDir) -> bool {
+    dir.flags & 1 != 0 && dir.used_breakdown.iter().copied().fold(0, u64::wrapping_add) == dir.used_bytes
+}
+
 /// Applies `delta` to one directory, `new_use` of it (and the difference taken from `old`) accounted as `new`. Returns
 /// the change of the parent's charge.
 pub fn book(dir: &mut DslDir, delta: Delta, new_use: i64, old: Use, new: Use) -> i64 {
+    let was_exact = is_exact(dir);
     let above = charged(dir.used_bytes, delta.used, dir.reserved_bytes);
     dir.used_bytes = changed(dir.used_bytes, delta.used);
     dir.compressed_bytes = changed(dir.compressed_bytes, delta.compressed);
     dir.uncompressed_bytes = changed(dir.uncompressed_bytes, delta.uncompressed);
     add_use(dir, old, delta.used - new_use);
     add_use(dir, new, new_use);
+    debug_assert!(!was_exact || is_exact(dir), "the space used is not the sum of its uses: {dir:?}");
     above
 }
 

@@ -11,21 +11,22 @@ use super::*;
 use crate::Dsl;
 use weir_dmu::live;
 use weir_dmu::txg::TxgTracker;
+use weir_format::features::Feature;
 use weir_format::{ObjectId, ObjsetKind};
 use weir_sim::SimWorld;
 
 /// Features of the pool that the tests create.
-const FEATURES: [&str; 10] = [
-    "async_destroy",
-    "empty_bpobj",
-    "extensible_dataset",
-    "bookmarks",
-    "bookmark_v2",
-    "bookmark_written",
-    "filesystem_limits",
-    "userobj_accounting",
-    "project_quota",
-    "enabled_txg",
+const FEATURES: [&Feature; 10] = [
+    Feature::ASYNC_DESTROY,
+    Feature::EMPTY_BPOBJ,
+    Feature::EXTENSIBLE_DATASET,
+    Feature::BOOKMARKS,
+    Feature::BOOKMARK_V2,
+    Feature::BOOKMARK_WRITTEN,
+    Feature::FILESYSTEM_LIMITS,
+    Feature::USEROBJ_ACCOUNTING,
+    Feature::PROJECT_QUOTA,
+    Feature::ENABLED_TXG,
 ];
 
 /// A pool's MOS in memory.
@@ -56,13 +57,13 @@ impl Lab {
         let tx = lab.tx();
         zap::create_at(&lab.rq, &lab.mos, &tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await.unwrap();
         let mut change = lab.change(&tx);
-        change.create_pool_dirs().await.unwrap();
-        change.create_feature_objects().await.unwrap();
+        pool_dirs::create_pool_dirs(&mut change).await.unwrap();
+        features::create_feature_objects(&mut change).await.unwrap();
         for feature in FEATURES {
-            change.enable_feature(feature).await.unwrap();
+            features::enable_feature(&mut change, feature).await.unwrap();
         }
-        change.create_root_dataset().await.unwrap();
-        change.create_history(1 << 20).await.unwrap();
+        pool_dirs::create_root_dataset(&mut change).await.unwrap();
+        history::create_history(&mut change, 1 << 20).await.unwrap();
         lab.txg = 5;
         lab
     }
@@ -115,10 +116,10 @@ fn a_new_pool_has_its_directories() {
         assert_eq!(names, ["$FREE", "$MOS", "$ORIGIN"]);
         let tx = lab.tx();
         let mut change = lab.change(&tx);
-        assert_eq!(change.feature_count("userobj_accounting").await.unwrap(), Some(1));
-        assert_eq!(change.feature_count("extensible_dataset").await.unwrap(), Some(1));
-        assert_eq!(change.feature_count("lz4_compress").await.unwrap(), None);
-        assert!(change.is_active("empty_bpobj").await.unwrap());
+        assert_eq!(features::feature_count(&mut change, Feature::USEROBJ_ACCOUNTING).await.unwrap(), Some(1));
+        assert_eq!(features::feature_count(&mut change, Feature::EXTENSIBLE_DATASET).await.unwrap(), Some(1));
+        assert_eq!(features::feature_count(&mut change, Feature::LZ4_COMPRESS).await.unwrap(), None);
+        assert!(features::is_active(&mut change, Feature::EMPTY_BPOBJ).await.unwrap());
     });
 }
 
@@ -128,8 +129,8 @@ fn names_are_checked_before_anything_is_made() {
         let lab = Lab::new(&machine).await;
         let tx = lab.tx();
         let mut change = lab.change(&tx);
-        change.create(&file_system("tank/a")).await.unwrap();
-        change.create(&file_system("tank/a/b")).await.unwrap();
+        create::create(&mut change, &file_system("tank/a")).await.unwrap();
+        create::create(&mut change, &file_system("tank/a/b")).await.unwrap();
         for (name, wanted) in [
             ("tank/a", "tank/a: dataset already exists"),
             ("tank/x/y", "tank/x/y: parent does not exist"),
@@ -138,20 +139,20 @@ fn names_are_checked_before_anything_is_made() {
             ("tank/a@b", "tank/a@b: not the name of a file system or volume"),
             ("tank/a%", "tank/a%: invalid name: a character is not allowed"),
         ] {
-            assert_eq!(change.create(&file_system(name)).await.unwrap_err().to_string(), wanted);
+            assert_eq!(create::create(&mut change, &file_system(name)).await.unwrap_err().to_string(), wanted);
         }
         let odd = VolumeSpec { size_bytes: 10_000, block_bytes: 8192 };
         let new = NewDataset { kind: Kind::Volume(odd), ..file_system("tank/v") };
-        assert!(matches!(change.create(&new).await, Err(DslError::Property { .. })));
-        let busy = change.destroy("tank/a").await.unwrap_err();
+        assert!(matches!(create::create(&mut change, &new).await, Err(DslError::Property { .. })));
+        let busy = destroy_head::destroy(&mut change, "tank/a").await.unwrap_err();
         assert_eq!(
             busy,
             DslError::HasDependents { name: "tank/a".into(), what: "children", dependents: vec!["tank/a/b".into()] }
         );
-        change.destroy("tank/a/b").await.unwrap();
-        change.destroy("tank/a").await.unwrap();
+        destroy_head::destroy(&mut change, "tank/a/b").await.unwrap();
+        destroy_head::destroy(&mut change, "tank/a").await.unwrap();
         assert!(lab.dsl().await.dir_named("tank/a").is_none());
-        assert_eq!(change.feature_count("userobj_accounting").await.unwrap(), Some(1));
+        assert_eq!(features::feature_count(&mut change, Feature::USEROBJ_ACCOUNTING).await.unwrap(), Some(1));
     });
 }
 
@@ -162,37 +163,40 @@ fn objects_come_and_go_in_pairs() {
         let before = objects(&lab).await;
         let tx = lab.tx();
         let mut change = lab.change(&tx);
-        change.create(&file_system("tank/a")).await.unwrap();
+        create::create(&mut change, &file_system("tank/a")).await.unwrap();
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        change.snapshot(&["tank/a@1".into(), "tank@1".into()], &[]).await.unwrap();
+        snapshot::snapshot(&mut change, &["tank/a@1".into(), "tank@1".into()], &[]).await.unwrap();
         let twice = [("tank/a@1".into(), "keep".into()), ("tank/a@1".into(), "keep".into())];
-        assert!(matches!(change.hold(&twice, false).await, Err(DslError::Exists { .. })));
-        change.hold(&twice[..1], false).await.unwrap();
-        assert!(matches!(change.destroy_snapshots(&["tank/a@1".into()], false).await, Err(DslError::Busy { .. })));
-        change.hold(&[("tank/a@1".into(), "until-import".into())], true).await.unwrap();
-        change.destroy_snapshots(&["tank/a@1".into()], true).await.unwrap();
+        assert!(matches!(hold::hold(&mut change, &twice, false).await, Err(DslError::Exists { .. })));
+        hold::hold(&mut change, &twice[..1], false).await.unwrap();
+        assert!(matches!(
+            destroy::destroy_snapshots(&mut change, &["tank/a@1".into()], false).await,
+            Err(DslError::Busy { .. })
+        ));
+        hold::hold(&mut change, &[("tank/a@1".into(), "until-import".into())], true).await.unwrap();
+        destroy::destroy_snapshots(&mut change, &["tank/a@1".into()], true).await.unwrap();
         // The last hold keeps it.
-        change.drop_temporary_holds().await.unwrap();
-        let gone = change.release(&[("tank/a@1".into(), "until-import".into())]).await;
+        hold::drop_temporary_holds(&mut change).await.unwrap();
+        let gone = hold::release(&mut change, &[("tank/a@1".into(), "until-import".into())]).await;
         assert!(matches!(gone, Err(DslError::Missing { .. })));
-        change.drop_temporary_holds().await.unwrap();
-        change.release(&[("tank/a@1".into(), "keep".into())]).await.unwrap();
-        assert!(matches!(change.find("tank/a@1").await, Err(DslError::Missing { .. })));
-        let early = change.clone_snapshot("tank@1", "tank/c", &[]).await;
+        hold::drop_temporary_holds(&mut change).await.unwrap();
+        hold::release(&mut change, &[("tank/a@1".into(), "keep".into())]).await.unwrap();
+        assert!(matches!(names::find(&mut change, "tank/a@1").await, Err(DslError::Missing { .. })));
+        let early = branch::clone_snapshot(&mut change, "tank@1", "tank/c", &[]).await;
         assert!(matches!(early, Err(DslError::Busy { .. })), "later writes of this txg would count as the snapshot's");
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        change.clone_snapshot("tank@1", "tank/c", &[]).await.unwrap();
-        let clones = change.destroy_snapshots(&["tank@1".into()], false).await.unwrap_err();
+        branch::clone_snapshot(&mut change, "tank@1", "tank/c", &[]).await.unwrap();
+        let clones = destroy::destroy_snapshots(&mut change, &["tank@1".into()], false).await.unwrap_err();
         assert!(matches!(clones, DslError::HasDependents { what: "clones", .. }));
         for name in ["tank/c", "tank/a"] {
-            change.destroy(name).await.unwrap();
+            destroy_head::destroy(&mut change, name).await.unwrap();
         }
-        change.destroy_snapshots(&["tank@1".into()], false).await.unwrap();
-        change.free_in_background(1000).await.unwrap();
-        change.free_in_background(1000).await.unwrap();
-        assert_eq!(change.feature_count("async_destroy").await.unwrap(), Some(0));
+        destroy::destroy_snapshots(&mut change, &["tank@1".into()], false).await.unwrap();
+        trees::free_in_background(&mut change, 1000).await.unwrap();
+        trees::free_in_background(&mut change, 1000).await.unwrap();
+        assert_eq!(features::feature_count(&mut change, Feature::ASYNC_DESTROY).await.unwrap(), Some(0));
         // The root directory became a ZAP, to record when its snapshots changed, and has a list of clones.
         let mut wanted = before;
         *wanted.get_mut("DSL directory").unwrap() -= 1;
@@ -241,14 +245,14 @@ fn history_is_a_ring() {
         let lab = Lab::new(&machine).await;
         let tx = lab.tx();
         let mut change = lab.change(&tx);
-        change.log_command("zpool create tank", 0).await.unwrap();
+        history::log_command(&mut change, "zpool create tank", 0).await.unwrap();
         let texts = |dsl: Arc<Dsl>, rq: Request| async move {
-            let records = dsl.history(&rq).await.unwrap();
+            let records = crate::history::history(&dsl, &rq).await.unwrap();
             let text = |r: &weir_format::NvList| r.get_str("history command").unwrap_or("?").to_owned();
             records.iter().map(text).collect::<Vec<_>>()
         };
         for n in 0..3000 {
-            change.log_command(&format!("command {n} {}", "x".repeat(100)), 0).await.unwrap();
+            history::log_command(&mut change, &format!("command {n} {}", "x".repeat(100)), 0).await.unwrap();
         }
         let all = texts(lab.dsl().await, Request::internal("test")).await;
         assert_eq!(all.first().unwrap(), "zpool create tank");
@@ -261,8 +265,8 @@ fn history_is_a_ring() {
         let kind = ObjectType::SPA_HISTORY_OFFSETS;
         lab.mos.changes().set_bonus(&lab.rq, &tx, id, kind, &bonus.finish()).await.unwrap();
         lab.mos.frees().punch(&lab.rq, &tx, id, 0, u64::MAX).await.unwrap();
-        change.create(&file_system("tank/a")).await.unwrap();
-        assert!(change.find_head("tank/a").await.is_ok());
+        create::create(&mut change, &file_system("tank/a")).await.unwrap();
+        assert!(names::find_head(&mut change, "tank/a").await.is_ok());
     });
 }
 
@@ -272,7 +276,7 @@ fn a_running_scrub_follows_its_datasets() {
         let lab = Lab::new(&machine).await;
         let tx = lab.tx();
         let mut change = lab.change(&tx);
-        let head = change.create(&file_system("tank/a")).await.unwrap().dataset;
+        let head = create::create(&mut change, &file_system("tank/a")).await.unwrap().dataset;
         let queue = change.zap(ObjectType::SCAN_QUEUE).await.unwrap();
         zap::put_int(&lab.rq, &lab.mos, &tx, queue, head.0, 3).await.unwrap();
         let mut words = vec![0; 24];
@@ -290,11 +294,11 @@ fn a_running_scrub_follows_its_datasets() {
         };
         let tx = Tx::of_syncing(Txg(6));
         let mut change = DslSyncContext::new(&lab.rq, lab.mos.clone(), &tx, lab.pool.clone(), 9);
-        let snapshot = change.snapshot(&["tank/a@s".into()], &[]).await.unwrap()[0];
+        let snapshot = snapshot::snapshot(&mut change, &["tank/a@s".into()], &[]).await.unwrap()[0];
         assert_eq!(stands().await, (snapshot.0, 0, vec![format!("{:x}", snapshot.0)]));
-        change.destroy_snapshots(&["tank/a@s".into()], false).await.unwrap();
+        destroy::destroy_snapshots(&mut change, &["tank/a@s".into()], false).await.unwrap();
         assert_eq!(stands().await, (head.0, 1, vec![format!("{:x}", head.0)]));
-        change.destroy("tank/a").await.unwrap();
+        destroy_head::destroy(&mut change, "tank/a").await.unwrap();
         assert_eq!(stands().await, (u64::MAX, 1, vec![]));
     });
 }

@@ -18,7 +18,7 @@
 //! cannot represent gaps.
 
 use super::space::Delta;
-use super::{DslError, DslSyncContext};
+use super::{DslError, DslSyncContext, features, lists, pool_dirs};
 use crate::bpobj::{self, Sums};
 use futures_util::future::BoxFuture;
 use std::cmp::Ordering;
@@ -31,6 +31,7 @@ use weir_dmu::object::Object;
 use weir_dmu::object_set::{ObjectSet, Opening};
 use weir_dmu::zap;
 use weir_format::dsl::pool;
+use weir_format::features::Feature;
 use weir_format::{
     BlockPointer, Cursor, Dnode, DslDataset, Encoder, Endian, ObjectId, ObjectType, Objset, ObjsetId, Txg,
 };
@@ -49,7 +50,7 @@ const ENTRY_BYTES: u64 = 168;
 /// The object set of bookmarks in destroyed trees (`ZB_DESTROYED_OBJSET`).
 const DESTROYED: u64 = u64::MAX;
 /// The feature that is active while there are trees.
-const FEATURE: &str = "async_destroy";
+const FEATURE: &Feature = Feature::ASYNC_DESTROY;
 
 /// Header of the object (`bptree_phys_t`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,185 +208,193 @@ struct AsyncDestroyer {
     entered: VisitedBlocks,
 }
 
-impl DslSyncContext<'_> {
-    async fn trees_header(&self, id: ObjectId) -> Result<Header, DslError> {
-        let object = self.mos.object(self.rq, id).await?;
-        Ok(Header::of(&self.mos, &object)?)
-    }
+async fn trees_header(cx: &DslSyncContext<'_>, id: ObjectId) -> Result<Header, DslError> {
+    let object = cx.mos.object(cx.rq, id).await?;
+    Ok(Header::of(&cx.mos, &object)?)
+}
 
-    async fn put_trees_header(&self, id: ObjectId, header: &Header) -> Result<(), DslError> {
-        Ok(self.mos.changes().set_bonus(self.rq, self.tx, id, WORDS_METADATA, &header.encode()).await?)
-    }
+async fn put_trees_header(cx: &DslSyncContext<'_>, id: ObjectId, header: &Header) -> Result<(), DslError> {
+    Ok(cx.mos.changes().set_bonus(cx.rq, cx.tx, id, WORDS_METADATA, &header.encode()).await?)
+}
 
-    /// Checks that a dataset can be freed. A pool without `async_destroy` frees it in this txg, so all of it must be
-    /// readable; in other pools an unreadable part waits.
-    ///
-    /// # Errors
-    /// Errors of reading it.
-    pub(super) async fn check_freeing(&mut self, phys: &DslDataset) -> Result<(), DslError> {
-        if !self.is_enabled(FEATURE).await? {
-            let tree = BptreeEntry { root: phys.pointer, after: phys.prev_snapshot_txg, mark: None };
-            tree.look(self.rq, self.mos.cache(), u64::MAX).await?;
-        }
-        Ok(())
+/// Checks that a dataset can be freed. A pool without `async_destroy` frees it in this txg, so all of it must be
+/// readable; in other pools an unreadable part waits.
+///
+/// # Errors
+/// Errors of reading it.
+pub(super) async fn check_freeing(cx: &mut DslSyncContext<'_>, phys: &DslDataset) -> Result<(), DslError> {
+    if !features::is_enabled(cx, FEATURE).await? {
+        let tree = BptreeEntry { root: phys.pointer, after: phys.prev_snapshot_txg, mark: None };
+        tree.look(cx.rq, cx.mos.cache(), u64::MAX).await?;
     }
+    Ok(())
+}
 
-    /// Adds a tree whose blocks born after `after` are to free; their space is accounted to `$FREE` until then.
-    pub(super) async fn add_tree(&mut self, root: &BlockPointer, after: Txg, size: Delta) -> Result<(), DslError> {
-        let tree = BptreeEntry { root: *root, after, mark: None };
-        if !self.is_enabled(FEATURE).await? {
-            // A pool without `async_destroy` frees the tree in this txg.
-            let mut header = Header::default();
-            let part = self.free_some(&mut header, tree, u64::MAX, false).await?;
-            return part.stuck.map_or(Ok(()), |error| Err(error.into()));
-        }
-        let id = match self.word(super::DIRECTORY, pool::BPTREE_OBJ).await? {
-            Some(id) => ObjectId(id),
-            None => {
-                let new = NewObject::new(WORDS_METADATA, BLOCK_BYTES).bonus(WORDS_METADATA, Header::default().encode());
-                let id = self.mos.changes().create(self.rq, self.tx, &new).await?;
-                self.insert_word(super::DIRECTORY, pool::BPTREE_OBJ, id.0).await?;
-                self.count_feature(FEATURE, 1).await?;
-                id
-            }
-        };
-        let mut header = self.trees_header(id).await?;
-        self.mos.writes().write(self.rq, self.tx, id, header.end * ENTRY_BYTES, &tree.bytes()).await?;
-        header.end += 1;
-        header.add(size);
-        self.put_trees_header(id, &header).await?;
-        self.book_free(size).await
+/// Adds a tree whose blocks born after `after` are to free; their space is accounted to `$FREE` until then.
+pub(super) async fn add_tree(
+    cx: &mut DslSyncContext<'_>,
+    root: &BlockPointer,
+    after: Txg,
+    size: Delta,
+) -> Result<(), DslError> {
+    let tree = BptreeEntry { root: *root, after, mark: None };
+    if !features::is_enabled(cx, FEATURE).await? {
+        // A pool without `async_destroy` frees the tree in this txg.
+        let mut header = Header::default();
+        let part = free_some(cx, &mut header, tree, u64::MAX, false).await?;
+        return part.stuck.map_or(Ok(()), |error| Err(error.into()));
     }
+    let id = match cx.word(super::DIRECTORY, pool::BPTREE_OBJ).await? {
+        Some(id) => ObjectId(id),
+        None => {
+            let new = NewObject::new(WORDS_METADATA, BLOCK_BYTES).bonus(WORDS_METADATA, Header::default().encode());
+            let id = cx.mos.changes().create(cx.rq, cx.tx, &new).await?;
+            cx.insert_word(super::DIRECTORY, pool::BPTREE_OBJ, id.0).await?;
+            features::count_feature(cx, FEATURE, 1).await?;
+            id
+        }
+    };
+    let mut header = trees_header(cx, id).await?;
+    cx.mos.writes().write(cx.rq, cx.tx, id, header.end * ENTRY_BYTES, &tree.bytes()).await?;
+    header.end += 1;
+    header.add(size);
+    put_trees_header(cx, id, &header).await?;
+    pool_dirs::book_free(cx, size).await
+}
 
-    /// Frees up to `most` of the waiting blocks. The syncer calls this once per txg; [`DslSyncContext::take_frees`]
-    /// returns the blocks.
-    pub async fn free_in_background(&mut self, most: u64) -> Result<Freed, DslError> {
-        let mut freed = Freed::default();
-        if let Some(list) = self.pool_object(pool::FREE_BPOBJ).await? {
-            self.free_listed(list, most, &mut freed).await?;
-            while freed.blocks < most && self.list_deleted_clone(list).await? {
-                self.free_listed(list, most, &mut freed).await?;
-            }
+/// Frees up to `most` of the waiting blocks. The syncer calls this once per txg; [`DslSyncContext::take_frees`]
+/// returns the blocks.
+pub async fn free_in_background(cx: &mut DslSyncContext<'_>, most: u64) -> Result<Freed, DslError> {
+    let mut freed = Freed::default();
+    if let Some(list) = cx.pool_object(pool::FREE_BPOBJ).await? {
+        free_listed(cx, list, most, &mut freed).await?;
+        while freed.blocks < most && lists::list_deleted_clone(cx, list).await? {
+            free_listed(cx, list, most, &mut freed).await?;
         }
-        if freed.blocks < most
-            && let Some(id) = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.map(ObjectId)
-        {
-            self.free_trees(id, most, &mut freed).await?;
-        }
-        let trees = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.is_some();
-        let listed = match self.pool_object(pool::FREE_BPOBJ).await? {
-            Some(list) => !bpobj::is_empty(self.rq, &self.mos, list).await?,
-            None => false,
-        };
-        let clones = self.word(super::DIRECTORY, pool::DELETED_CLONES).await?.is_some();
-        freed.more = trees || listed || clones;
-        Ok(freed)
     }
-
-    /// Frees the listed blocks but no trees: for tests whose trees are on no disk.
-    #[cfg(test)]
-    pub(super) async fn free_listed_for_test(&mut self) {
-        let list = self.pool_object(pool::FREE_BPOBJ).await.unwrap().unwrap();
-        self.free_listed(list, u64::MAX, &mut Freed::default()).await.unwrap();
+    if freed.blocks < most
+        && let Some(id) = cx.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.map(ObjectId)
+    {
+        free_trees(cx, id, most, &mut freed).await?;
     }
+    let trees = cx.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.is_some();
+    let listed = match cx.pool_object(pool::FREE_BPOBJ).await? {
+        Some(list) => !bpobj::is_empty(cx.rq, &cx.mos, list).await?,
+        None => false,
+    };
+    let clones = cx.word(super::DIRECTORY, pool::DELETED_CLONES).await?.is_some();
+    freed.more = trees || listed || clones;
+    Ok(freed)
+}
 
-    async fn free_listed(&mut self, list: ObjectId, most: u64, freed: &mut Freed) -> Result<(), DslError> {
-        let sizes = self.pool.sizes.clone();
-        while freed.blocks < most {
-            let left = most - freed.blocks;
-            let pointers = bpobj::take(self.rq, &self.mos, self.tx, list, left, &*sizes).await?;
-            if pointers.is_empty() {
-                break;
-            }
-            let mut sum = Delta::default();
-            for pointer in pointers {
-                sum += Sums::of(&pointer, &*sizes).into();
-                freed.blocks += 1;
-                self.free(pointer);
-            }
-            self.book_free(-sum).await?;
-        }
-        Ok(())
-    }
+/// Frees the listed blocks but no trees: for tests whose trees are on no disk.
+#[cfg(test)]
+pub(super) async fn free_listed_for_test(cx: &mut DslSyncContext<'_>) {
+    let list = cx.pool_object(pool::FREE_BPOBJ).await.unwrap().unwrap();
+    free_listed(cx, list, u64::MAX, &mut Freed::default()).await.unwrap();
+}
 
-    /// Frees up to `most` blocks of waiting trees in all, and removes the object when no tree is left.
-    async fn free_trees(&mut self, id: ObjectId, most: u64, freed: &mut Freed) -> Result<(), DslError> {
-        let mut header = self.trees_header(id).await?;
-        let mut number = header.begin;
-        while number < header.end && freed.blocks < most {
-            let object = self.mos.object(self.rq, id).await?;
-            let at = number * ENTRY_BYTES;
-            let words = self.mos.reader().read_words(self.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
-            let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "a malformed entry" };
-            let tree = BptreeEntry::of_words(&words).ok_or(wrong)?;
-            let part = self.free_some(&mut header, tree.clone(), most - freed.blocks, true).await?;
-            freed.blocks += part.blocks;
-            let pauses = part.rest.is_some() && part.stuck.is_none();
-            freed.stuck = freed.stuck.take().or(part.stuck);
-            match part.rest {
-                Some(rest) if rest == tree => {}
-                Some(rest) => self.mos.writes().write(self.rq, self.tx, id, at, &rest.bytes()).await?,
-                // Behind a stuck tree.
-                None if number > header.begin && tree.is_done() => {}
-                None if number > header.begin => {
-                    let done = BptreeEntry { after: Txg(u64::MAX), mark: None, ..tree };
-                    self.mos.writes().write(self.rq, self.tx, id, at, &done.bytes()).await?;
-                }
-                None => {
-                    header.begin += 1;
-                    self.mos.frees().punch(self.rq, self.tx, id, at, ENTRY_BYTES).await?;
-                }
-            }
-            if part.blocks > 0 || header.begin > number {
-                self.put_trees_header(id, &header).await?;
-            }
-            if pauses {
-                break;
-            }
-            number += 1;
+async fn free_listed(
+    cx: &mut DslSyncContext<'_>,
+    list: ObjectId,
+    most: u64,
+    freed: &mut Freed,
+) -> Result<(), DslError> {
+    let sizes = cx.pool.sizes.clone();
+    while freed.blocks < most {
+        let left = most - freed.blocks;
+        let pointers = bpobj::take(cx.rq, &cx.mos, cx.tx, list, left, &*sizes).await?;
+        if pointers.is_empty() {
+            break;
         }
-        if header.begin >= header.end {
-            // The object must be removed: its sizes are all subtracted.
-            self.zap_remove(super::DIRECTORY, pool::BPTREE_OBJ).await?;
-            self.remove(id).await?;
-            self.count_feature(FEATURE, -1).await?;
-        }
-        Ok(())
-    }
-
-    /// Frees up to `most` blocks of a tree.
-    async fn free_some(
-        &mut self,
-        header: &mut Header,
-        tree: BptreeEntry,
-        most: u64,
-        booked: bool,
-    ) -> Result<PendingFree, DslError> {
-        if tree.is_done() {
-            return Ok(PendingFree::default());
-        }
-        let freer = match AsyncDestroyer::open(self.rq, self.mos.cache(), &tree, most).await {
-            Ok(freer) => freer.run(self.rq, &tree.root).await,
-            Err(error) => return Ok(PendingFree { rest: Some(tree), stuck: Some(error), ..PendingFree::default() }),
-        };
         let mut sum = Delta::default();
-        let sizes = self.pool.sizes.clone();
-        for pointer in &freer.freed {
-            sum += Sums::of(pointer, &*sizes).into();
+        for pointer in pointers {
+            sum += Sums::of(&pointer, &*sizes).into();
+            freed.blocks += 1;
+            cx.free(pointer);
         }
-        let blocks = freer.freed.len() as u64;
-        for pointer in freer.freed {
-            self.free(pointer);
-        }
-        if blocks > 0 {
-            header.add(-sum);
-            if booked {
-                self.book_free(-sum).await?;
+        pool_dirs::book_free(cx, -sum).await?;
+    }
+    Ok(())
+}
+
+/// Frees up to `most` blocks of waiting trees in all, and removes the object when no tree is left.
+async fn free_trees(cx: &mut DslSyncContext<'_>, id: ObjectId, most: u64, freed: &mut Freed) -> Result<(), DslError> {
+    let mut header = trees_header(cx, id).await?;
+    let mut number = header.begin;
+    while number < header.end && freed.blocks < most {
+        let object = cx.mos.object(cx.rq, id).await?;
+        let at = number * ENTRY_BYTES;
+        let words = cx.mos.reader().read_words(cx.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
+        let wrong = ObjectError::Corrupt { place: cx.mos.place(id, 0, 0), why: "a malformed entry" };
+        let tree = BptreeEntry::of_words(&words).ok_or(wrong)?;
+        let part = free_some(cx, &mut header, tree.clone(), most - freed.blocks, true).await?;
+        freed.blocks += part.blocks;
+        let pauses = part.rest.is_some() && part.stuck.is_none();
+        freed.stuck = freed.stuck.take().or(part.stuck);
+        match part.rest {
+            Some(rest) if rest == tree => {}
+            Some(rest) => cx.mos.writes().write(cx.rq, cx.tx, id, at, &rest.bytes()).await?,
+            // Behind a stuck tree.
+            None if number > header.begin && tree.is_done() => {}
+            None if number > header.begin => {
+                let done = BptreeEntry { after: Txg(u64::MAX), mark: None, ..tree };
+                cx.mos.writes().write(cx.rq, cx.tx, id, at, &done.bytes()).await?;
+            }
+            None => {
+                header.begin += 1;
+                cx.mos.frees().punch(cx.rq, cx.tx, id, at, ENTRY_BYTES).await?;
             }
         }
-        let rest = freer.paused.map(|mark| BptreeEntry { mark: Some(mark), ..tree });
-        Ok(PendingFree { blocks, rest, stuck: freer.stuck })
+        if part.blocks > 0 || header.begin > number {
+            put_trees_header(cx, id, &header).await?;
+        }
+        if pauses {
+            break;
+        }
+        number += 1;
     }
+    if header.begin >= header.end {
+        // The object must be removed: its sizes are all subtracted.
+        cx.zap_remove(super::DIRECTORY, pool::BPTREE_OBJ).await?;
+        cx.remove(id).await?;
+        features::count_feature(cx, FEATURE, -1).await?;
+    }
+    Ok(())
+}
+
+/// Frees up to `most` blocks of a tree.
+async fn free_some(
+    cx: &mut DslSyncContext<'_>,
+    header: &mut Header,
+    tree: BptreeEntry,
+    most: u64,
+    booked: bool,
+) -> Result<PendingFree, DslError> {
+    if tree.is_done() {
+        return Ok(PendingFree::default());
+    }
+    let freer = match AsyncDestroyer::open(cx.rq, cx.mos.cache(), &tree, most).await {
+        Ok(freer) => freer.run(cx.rq, &tree.root).await,
+        Err(error) => return Ok(PendingFree { rest: Some(tree), stuck: Some(error), ..PendingFree::default() }),
+    };
+    let mut sum = Delta::default();
+    let sizes = cx.pool.sizes.clone();
+    for pointer in &freer.freed {
+        sum += Sums::of(pointer, &*sizes).into();
+    }
+    let blocks = freer.freed.len() as u64;
+    for pointer in freer.freed {
+        cx.free(pointer);
+    }
+    if blocks > 0 {
+        header.add(-sum);
+        if booked {
+            pool_dirs::book_free(cx, -sum).await?;
+        }
+    }
+    let rest = freer.paused.map(|mark| BptreeEntry { mark: Some(mark), ..tree });
+    Ok(PendingFree { blocks, rest, stuck: freer.stuck })
 }
 
 impl AsyncDestroyer {

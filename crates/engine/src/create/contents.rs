@@ -22,8 +22,11 @@ use weir_dmu::live::{NewObject, Policy, TxAdmission};
 use weir_dmu::zap::{self, Key, NewZap, Value};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::bpobj;
-use weir_dsl::sync_tasks::{DslSyncContext, FileSystemSpec, Setting, ZAP_METADATA};
+use weir_dsl::sync_tasks::{
+    DslSyncContext, FileSystemSpec, Setting, ZAP_METADATA, features, history, pool_dirs, properties,
+};
 use weir_format::dsl::pool as names;
+use weir_format::features::Feature;
 use weir_format::znode::Timestamp;
 use weir_format::{NvList, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_pool::config::{Class, VdevConfig};
@@ -50,13 +53,13 @@ impl Contents {
     pub async fn make(self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let DslSyncContext { rq, mos, tx, .. } = &syncing.change;
         zap::create_at(rq, mos, tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await?;
-        syncing.change.create_pool_dirs().await?;
-        syncing.change.create_feature_objects().await?;
+        pool_dirs::create_pool_dirs(&mut syncing.change).await?;
+        features::create_feature_objects(&mut syncing.change).await?;
         for feature in &self.options.features {
-            syncing.change.enable_feature(feature).await?;
+            features::enable_feature(&mut syncing.change, features::known(feature)?).await?;
         }
         self.root_file_system(syncing).await?;
-        syncing.change.create_history(syncing.engine.gate.space().size_bytes).await?;
+        history::create_history(&mut syncing.change, syncing.engine.gate.space().size_bytes).await?;
         self.config_object(syncing).await?;
         self.pool_facts(syncing).await?;
         self.vdev_zaps(syncing).await?;
@@ -67,7 +70,7 @@ impl Contents {
 
     async fn root_file_system(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let plan = keys::plan(syncing, &self.options.name, &self.options.encryption).await?;
-        let created = syncing.change.create_root_dataset().await?;
+        let created = pool_dirs::create_root_dataset(&mut syncing.change).await?;
         let key = match plan {
             Some(plan) => Some(keys::encrypt(syncing, created, &plan).await?),
             None => None,
@@ -77,7 +80,7 @@ impl Contents {
         let opening = Opening { id: ObjsetId(created.dataset.0), key, ..Opening::default() };
         let policy = policy_for(ObjsetKind::Zfs, Policy::default());
         let set = ObjectSet::make_with(engine.cache.clone(), opening, ObjsetKind::Zfs, gate, policy);
-        let projects = syncing.change.is_enabled("project_quota").await?;
+        let projects = features::is_enabled(&mut syncing.change, Feature::PROJECT_QUOTA).await?;
         let now = match self.options.root.now {
             given if given != Timestamp::default() => given,
             _ => Timestamp { sec: syncing.change.now_s.cast_signed(), nsec: 0 },
@@ -91,7 +94,7 @@ impl Contents {
             .iter()
             .map(|(name, value)| (name.clone(), Setting::Set(value.clone())))
             .collect();
-        syncing.change.set_properties(&self.options.name, &settings).await?;
+        properties::set_properties(&mut syncing.change, &self.options.name, &settings).await?;
         syncing.add_set(set);
         Ok(())
     }
@@ -132,8 +135,8 @@ impl Contents {
         let all = new_zap(&syncing.change).await?;
         put_word(&syncing.change, DIRECTORY, names::VDEV_ZAP_MAP, all.0).await?;
         let mut root = syncing.core.config.root.clone();
-        if syncing.change.is_enabled("vdev_zaps_v2").await? {
-            syncing.change.count_feature("vdev_zaps_v2", 1).await?;
+        if features::is_enabled(&mut syncing.change, Feature::VDEV_ZAPS_V2).await? {
+            features::count_feature(&mut syncing.change, Feature::VDEV_ZAPS_V2, 1).await?;
             let id = linked_zap(&syncing.change, all).await?;
             root.set(ROOT_ZAP, id.0);
             move_before_children(&mut root);
@@ -179,7 +182,7 @@ impl Contents {
         record.set("history time", syncing.change.now_s);
         record.set("history command", self.options.command.as_str());
         record.set("history who", 0u64);
-        Ok(syncing.change.append_history(record).await?)
+        Ok(history::append_history(&mut syncing.change, record).await?)
     }
 }
 
@@ -211,7 +214,7 @@ pub(crate) async fn zaps_of_top(
         put(&syncing.change, id, ALLOCATION_BIAS, &text_value(class.name())).await?;
     }
     if matches!(class, Class::Special | Class::Dedup) {
-        syncing.change.count_feature("allocation_classes", 1).await?;
+        features::count_feature(&mut syncing.change, Feature::ALLOCATION_CLASSES, 1).await?;
     }
     Ok(())
 }

@@ -194,7 +194,7 @@ impl Client {
     /// Promotes a clone, which gets the snapshots up to its origin and their bookmarks. Without any clone, clones `snapshot`.
     async fn promote(&mut self, names: Names, snapshot: String, n: u64) {
         let rq = Request::internal("client");
-        let dsl = self.engine.dsl(&rq).await.unwrap();
+        let dsl = self.engine.synced().dsl(&rq).await.unwrap();
         let mut clones = Vec::new();
         for dir in dsl.dirs().into_iter().filter(|dir| names.contains(&dir.name) && dir.phys.origin.0 != 0) {
             // The origin of a dataset that is not a clone is not in `names`.
@@ -252,14 +252,14 @@ impl Client {
         names.insert(format!("{name}={bytes}"));
         self.begin(names);
         let quota = ("quota".to_owned(), Setting::Set(Value::Number(bytes)));
-        self.engine.set_properties(name, vec![quota]).await.unwrap();
+        self.engine.properties().set_properties(name, vec![quota]).await.unwrap();
         self.did("quota");
     }
 }
 
 /// Returns the names that exist, of all names that ever existed.
 pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Names, String> {
-    let dsl = engine.dsl(&Request::internal("judge")).await.map_err(|e| e.to_string())?;
+    let dsl = engine.synced().dsl(&Request::internal("judge")).await.map_err(|e| e.to_string())?;
     let possible: BTreeSet<&String> = known.names.iter().flat_map(|names| names.all()).flatten().collect();
     let mut found = Names::new();
     for name in possible {
@@ -278,7 +278,7 @@ async fn is_there(engine: &Engine, dsl: &DslReadGuard, name: &str) -> bool {
         return dsl.holds(rq, &dataset).await.is_ok_and(|all| all.iter().any(|(held, _)| held == tag));
     }
     if name.contains('#') {
-        let bookmarks = dsl.bookmarks(rq, &dataset).await;
+        let bookmarks = weir_dsl::bookmarks::bookmarks(dsl, rq, &dataset).await;
         return bookmarks.is_ok_and(|all| all.iter().any(|bookmark| bookmark.name == name));
     }
     let Some((_, bytes)) = name.split_once('=') else { return true };

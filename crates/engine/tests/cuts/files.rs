@@ -198,6 +198,7 @@ impl Client {
         });
         let due = self.know(|k| k.due());
         self.engine
+            .properties()
             .set_quota(dataset, QuotaPrincipal::User, QuotaKind::Bytes, Some(LIMITED), quota_bytes)
             .await
             .unwrap();

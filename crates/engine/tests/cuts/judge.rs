@@ -86,7 +86,8 @@ pub fn look(known: &Judged, world: &SimWorld, way: Way) -> Result<Found, String>
         let mut shared = 0;
         let mut before = false;
         let as_it_was = matches!(way, Way::BeforeImport | Way::Rewound);
-        if way == Way::Rewound {
+        // Known fault, see docs/limits.md: in fragmented pools the oldest deferred txg may be overwritten.
+        if way == Way::Rewound && !known.shape.scattered {
             before = verify_oldest_rewind(&machine).await?;
         }
         if as_it_was {

@@ -130,7 +130,7 @@ impl Client {
             known.units[(size_bytes / UNIT) as usize..].iter_mut().for_each(|unit| unit.push(began, 0));
             known.due()
         };
-        self.engine.set_volume_size(NAME.to_owned(), size_bytes).await.unwrap();
+        self.engine.properties().set_volume_size(NAME.to_owned(), size_bytes).await.unwrap();
         let now = self.moments.now();
         let mut known = self.known.lock().unwrap();
         known.promise(now, due);
@@ -148,7 +148,7 @@ impl Client {
             key
         };
         let new = root(&self.machine, NAME, key).await;
-        self.engine.change_key(NAME.to_owned(), KeyChange::New(new)).await.unwrap();
+        self.engine.encryption_keys().change(NAME.to_owned(), KeyChange::New(new)).await.unwrap();
         let now = self.moments.now();
         let mut known = self.known.lock().unwrap();
         let keys = known.keys.as_mut().unwrap();

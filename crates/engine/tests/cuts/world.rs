@@ -242,9 +242,11 @@ pub async fn verify_oldest_rewind(machine: &Machine) -> Result<bool, String> {
 }
 
 async fn verify_open_pool(pool: &Pool) -> Result<u64, String> {
-    let report = pool.verify(&Request::internal("test")).await.map_err(|e| e.to_string())?;
+    let report = weir_pool::verify::verify_pool(pool, &Request::internal("test")).await.map_err(|e| e.to_string())?;
     if report.is_clean() {
-        let invariants = pool.check_invariants(&Request::internal("test")).await.map_err(|e| e.to_string())?;
+        let invariants = weir_pool::invariants::check_invariants(pool, &Request::internal("test"))
+            .await
+            .map_err(|e| e.to_string())?;
         if invariants.is_clean() {
             return Ok(report.cloned.1);
         }

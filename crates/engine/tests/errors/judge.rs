@@ -92,7 +92,7 @@ fn explain(bytes: &[u8], units: &Units) -> Result<(), String> {
 
 async fn judge_datasets(engine: &Arc<Engine>, known: &Known) -> Result<(), String> {
     let rq = Request::internal("judge");
-    let dsl = engine.dsl(&rq).await.map_err(|e| e.to_string())?;
+    let dsl = engine.synced().dsl(&rq).await.map_err(|e| e.to_string())?;
     for (name, slot) in &known.datasets {
         let is_there = dsl.find(&rq, name).await.is_ok();
         if !slot.allowed().contains(&is_there) {

@@ -146,7 +146,7 @@ pub fn prepare(shape: Shape) -> (SimWorld, Known) {
 /// Verifies that all blocks are readable and accounted for.
 pub async fn verify(machine: &Machine) -> Result<(), String> {
     let pool = Pool::open(machine, &opening()).await.map_err(|e| e.to_string())?;
-    let report = pool.verify(&Request::internal("test")).await.map_err(|e| e.to_string())?;
+    let report = weir_pool::verify::verify_pool(&pool, &Request::internal("test")).await.map_err(|e| e.to_string())?;
     if report.is_clean() {
         return Ok(());
     }

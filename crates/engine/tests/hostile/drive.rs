@@ -56,7 +56,7 @@ pub async fn drive(machine: &Machine, options: &OpenOptions, marks: &Marks, open
     let rq = Request::internal("hostile");
     let report = verify_blocks(machine, &pool, &rq).await;
     counters.note(report);
-    counters.note(pool.dsl.history(&rq).await);
+    counters.note(weir_dsl::history::history(&pool.dsl, &rq).await);
     let clones = ddt_brt_reader::clone_tables(&rq, &pool.mos.set, pool.tree.children.len() as u64).await;
     for table in counters.note(clones).unwrap_or_default() {
         counters.note(ddt_brt_reader::clone_entries(&rq, &pool.mos.set, &table).await);
@@ -97,8 +97,8 @@ async fn verify_blocks(machine: &Machine, pool: &Pool, rq: &Request) -> Result<R
 async fn dataset(pool: &Pool, rq: &Request, name: &str, kind: DatasetKind, counters: &mut AnswerCounters) {
     if let Some(found) = counters.note(pool.dataset(rq, name).await) {
         counters.note(pool.dsl.properties(rq, &found, &pool.facts()).await);
-        counters.note(pool.dsl.written(rq, &found).await);
-        counters.note(pool.dsl.bookmarks(rq, &found).await);
+        counters.note(weir_dsl::space::written(&pool.dsl, rq, &found).await);
+        counters.note(weir_dsl::bookmarks::bookmarks(&pool.dsl, rq, &found).await);
         counters.note(pool.dsl.holds(rq, &found).await);
         counters.note(pool.dsl.clones(rq, &found).await);
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use weir_blocks::fault_injection::{PointerForger, Stage};
 use weir_dmu::live::{NewObject, SpaceReserve};
 use weir_dmu::{ObjectSet, zap};
+use weir_dsl::sync_tasks::snapshot;
 use weir_engine::TxgSync;
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::{BlockPointer, ObjectType};
@@ -54,7 +55,9 @@ fn pool(machine: &Machine) -> PathBuf {
         engine.sync().await.unwrap();
         engine
             .sync_task(|syncing: &mut TxgSync<'_>| {
-                Box::pin(async move { Ok(syncing.change.snapshot(&["tank@s".to_owned()], &[]).await.map(drop)?) })
+                Box::pin(async move {
+                    Ok(snapshot::snapshot(&mut syncing.change, &["tank@s".to_owned()], &[]).await.map(drop)?)
+                })
             })
             .await
             .unwrap();

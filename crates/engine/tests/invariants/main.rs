@@ -16,7 +16,7 @@ use weir_pool::{OpenOptions, Pool, PoolError};
 async fn check(machine: &Machine, dir: &Path, forger: Option<PointerForger>) -> Result<Report, PoolError> {
     let options = OpenOptions { forger, ..OpenOptions::new(vec![dir.to_owned()], "") };
     let pool = Pool::open(machine, &options).await?;
-    Ok(pool.check_invariants(&Request::internal("test")).await?)
+    Ok(weir_pool::invariants::check_invariants(&pool, &Request::internal("test")).await?)
 }
 
 fn goldens() -> Vec<(String, PathBuf)> {

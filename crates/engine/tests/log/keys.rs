@@ -127,18 +127,18 @@ fn a_log_is_claimed_without_its_key_and_replayed_with_it() {
         let rq = &Request::internal("test");
         let engine = import(&machine, false).await;
         assert_locked(&engine).await;
-        let wrong = engine.load_key(rq, HOME, vec![8; 32]).await.unwrap_err();
+        let wrong = engine.encryption_keys().load(rq, HOME, vec![8; 32]).await.unwrap_err();
         assert!(matches!(wrong, PoolError::Key(KeyError::Wrong { .. })), "{wrong}");
-        let short = engine.check_key(rq, HOME, vec![7; 31]).await.unwrap_err();
+        let short = engine.encryption_keys().check(rq, HOME, vec![7; 31]).await.unwrap_err();
         assert!(matches!(short, PoolError::Key(KeyError::Material { .. })), "{short}");
-        let child = engine.load_key(rq, VOLUME, secret()).await.unwrap_err();
+        let child = engine.encryption_keys().load(rq, VOLUME, secret()).await.unwrap_err();
         assert!(matches!(child, PoolError::Key(KeyError::NotRoot { .. })), "{child}");
-        let plain = engine.load_key(rq, OTHER, secret()).await.unwrap_err();
+        let plain = engine.encryption_keys().load(rq, OTHER, secret()).await.unwrap_err();
         assert!(matches!(plain, PoolError::Key(KeyError::NotEncrypted { .. })), "{plain}");
-        engine.check_key(rq, HOME, secret()).await.unwrap();
+        engine.encryption_keys().check(rq, HOME, secret()).await.unwrap();
         assert_locked(&engine).await;
-        engine.load_key(rq, HOME, secret()).await.unwrap();
-        let again = engine.load_key(rq, HOME, secret()).await.unwrap_err();
+        engine.encryption_keys().load(rq, HOME, secret()).await.unwrap();
+        let again = engine.encryption_keys().load(rq, HOME, secret()).await.unwrap_err();
         assert!(matches!(again, PoolError::Key(KeyError::Loaded { .. })), "{again}");
         let files = engine.file_system(rq, HOME).await.unwrap();
         assert_file(&files, "early").await;
@@ -199,7 +199,7 @@ fn keys_are_unloaded_and_loaded_again() {
             write_volume(&engine, n).await;
             let files = engine.file_system(rq, HOME).await.unwrap();
             files.holds().hold(files.root());
-            let busy = engine.unload_key(rq, HOME).await.unwrap_err();
+            let busy = engine.encryption_keys().unload(rq, HOME).await.unwrap_err();
             assert!(matches!(busy, PoolError::Key(KeyError::Busy { .. })), "{busy}");
             make(&engine, HOME, &format!("busy-{n}")).await;
             files.holds().release(rq, files.root()).await.unwrap();
@@ -207,8 +207,8 @@ fn keys_are_unloaded_and_loaded_again() {
             engine.snapshot(vec![snapshot.clone()], Vec::new()).await.unwrap();
             let old = engine.file_system(rq, &snapshot).await.unwrap();
             assert_file(&old, &format!("busy-{n}")).await;
-            engine.unload_key(rq, HOME).await.unwrap();
-            let again = engine.unload_key(rq, HOME).await.unwrap_err();
+            engine.encryption_keys().unload(rq, HOME).await.unwrap();
+            let again = engine.encryption_keys().unload(rq, HOME).await.unwrap_err();
             assert!(matches!(again, PoolError::Key(KeyError::Unloaded { .. })), "{again}");
             assert_locked(&engine).await;
             for files in [&files, &old] {
@@ -218,7 +218,7 @@ fn keys_are_unloaded_and_loaded_again() {
             let rootless = engine.create_dataset(new("tank/e/x", Kind::FileSystem(FileSystemSpec::default()))).await;
             assert!(matches!(rootless, Err(PoolError::Key(KeyError::RootNotLoaded))), "{rootless:?}");
             make(&engine, OTHER, &format!("plain-{n}")).await;
-            engine.load_key(rq, HOME, secret()).await.unwrap();
+            engine.encryption_keys().load(rq, HOME, secret()).await.unwrap();
             let files = engine.file_system(rq, HOME).await.unwrap();
             for name in &made {
                 assert_file(&files, name).await;

@@ -286,7 +286,7 @@ fn quotas_are_enforced() {
         let bob = Cred::new(1001, 100, &[]);
         files.attrs().set(&rq, &root, files.root(), &SetAttributes::mode(0o777)).await.unwrap();
         let set = async |principal, kind, id, limit| {
-            engine.set_quota(HOME.into(), principal, kind, Some(id), limit).await.unwrap();
+            engine.properties().set_quota(HOME.into(), principal, kind, Some(id), limit).await.unwrap();
         };
         set(QuotaPrincipal::User, QuotaKind::Bytes, 1000, 2 << 20).await;
         set(QuotaPrincipal::Group, QuotaKind::Objects, 100, 6).await;
@@ -396,7 +396,7 @@ fn attributes_fit_large_dnodes() {
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         for (size, slots) in [(0, 1), (1, 2), (4096, 8), (16384, 32)] {
             let value = Setting::Set(Value::Number(size));
-            engine.set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
+            engine.properties().set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
             for n in 0..20 {
                 let name = format!("file-{size}-{n}");
                 make(&files, &name).await;
@@ -443,7 +443,7 @@ fn object_numbers_of_large_dnodes_are_reused() {
         let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         let value = Setting::Set(Value::Number(2048));
-        engine.set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
+        engine.properties().set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
         let new = New::of(NewKind::Regular, 0o600);
         let mut first = None;
         for n in 0..40 {
@@ -493,7 +493,7 @@ fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
         let (engine, files) = create(&machine, shape).await.unwrap();
         if throughput {
             let value = Setting::Set(Value::Number(1));
-            engine.set_properties(HOME.into(), vec![("logbias".into(), value)]).await.unwrap();
+            engine.properties().set_properties(HOME.into(), vec![("logbias".into(), value)]).await.unwrap();
         }
         make(&files, "begun").await;
         engine.sync().await.unwrap();

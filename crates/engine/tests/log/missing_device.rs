@@ -92,7 +92,7 @@ fn a_log_is_discarded_on_request() {
         assert!(has(&files, "early").await && has(&files, "new").await && !has(&files, "late-0").await);
         engine.export().await.unwrap();
         let pool = crate::world::open(&machine).await;
-        let report = pool.verify(&Request::internal("test")).await.unwrap();
+        let report = weir_pool::verify::verify_pool(&pool, &Request::internal("test")).await.unwrap();
         assert!(report.unreadable.is_empty() && report.clashes.is_empty());
     });
     alone.unwrap();

@@ -63,7 +63,7 @@ async fn assert_counted(engine: &Engine, files: &Arc<FileSystem>) -> BTreeMap<Fu
 async fn assert_usage(engine: &Engine, files: &Arc<FileSystem>, [top, b, a, inner, file]: [ObjectId; 5]) {
     let rq = rq();
     let limit = async |kind, limit| {
-        engine.set_quota(HOME.into(), QuotaPrincipal::Project, kind, Some(7), limit).await.unwrap();
+        engine.properties().set_quota(HOME.into(), QuotaPrincipal::Project, kind, Some(7), limit).await.unwrap();
     };
     let left = files.quotas().usage(&rq, inner).await.unwrap();
     assert_eq!((left.referenced_bytes, left.available_bytes), (MIB, 0), "the quota is exceeded");
@@ -119,7 +119,7 @@ async fn exercise(engine: &Engine, files: &Arc<FileSystem>) {
     assert_eq!(project(files, other).await, (Some(7), true), "the renamed file has the flag");
     // Limits.
     let limit = async |kind, limit| {
-        engine.set_quota(HOME.into(), QuotaPrincipal::Project, kind, Some(7), limit).await.unwrap();
+        engine.properties().set_quota(HOME.into(), QuotaPrincipal::Project, kind, Some(7), limit).await.unwrap();
     };
     limit(QuotaKind::Bytes, MIB).await;
     let wrote = files.contents().write(&rq, &root, file, WriteAt::End, noise(1000, 5)).await;
@@ -135,13 +135,17 @@ async fn exercise(engine: &Engine, files: &Arc<FileSystem>) {
     assert!(counted[&Fuid(9)].0 > MIB && counted[&Fuid(7)].0 < MIB, "its attribute files moved with it: {counted:?}");
     set(files, lone, 7, false).await.unwrap();
     // The default quota of projects without their own quota.
-    engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, None, 2).await.unwrap();
+    engine.properties().set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, None, 2).await.unwrap();
     assert_eq!(files.quotas().usage(&rq, inner).await.unwrap().objects_available, 0);
     let made = files.names().create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
     assert_eq!(made.map(drop), Err(FileError::Quota));
-    engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, Some(7), 1000).await.unwrap();
+    engine
+        .properties()
+        .set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, Some(7), 1000)
+        .await
+        .unwrap();
     make(files, inner, "new", NewKind::Regular).await;
-    engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, None, 0).await.unwrap();
+    engine.properties().set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, None, 0).await.unwrap();
     let bound = files.objects().accounting().bound_accounts(&rq, QuotaPrincipal::Project).await.unwrap();
     assert_eq!((bound[&Fuid(9)].quota_objects, bound[&Fuid(7)].quota_objects), (0, 1000));
     // Projects can be set only on files and directories, and only by the owner.

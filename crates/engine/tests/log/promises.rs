@@ -119,7 +119,7 @@ fn a_log_is_replayed_into_a_dataset_that_became_read_only() {
     let run = world.run(async {
         let engine = import(&machine).await.unwrap();
         let setting = Setting::Set(Value::Number(1));
-        engine.set_properties(HOME.into(), vec![("readonly".into(), setting)]).await.unwrap();
+        engine.properties().set_properties(HOME.into(), vec![("readonly".into(), setting)]).await.unwrap();
         engine.export().await.unwrap();
     });
     run.unwrap();
@@ -150,7 +150,7 @@ fn a_log_is_replayed_past_a_quota() {
         let engine = import(&machine).await.unwrap();
         for name in ["quota", "refquota"] {
             let setting = Setting::Set(Value::Number(1 << 20));
-            engine.set_properties(HOME.into(), vec![(name.into(), setting)]).await.unwrap();
+            engine.properties().set_properties(HOME.into(), vec![(name.into(), setting)]).await.unwrap();
         }
         engine.export().await.unwrap();
     });

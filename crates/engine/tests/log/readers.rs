@@ -18,9 +18,9 @@ fn readers_are_answered_while_a_txg_cannot_be_written() {
     let read = {
         let engine = engine.clone();
         async move {
-            let dsl = engine.dsl(&rq).await.unwrap();
+            let dsl = engine.synced().dsl(&rq).await.unwrap();
             let found = dsl.find(&rq, HOME).await.map(drop);
-            (found.is_ok(), engine.scrub(&rq).await.unwrap().is_none())
+            (found.is_ok(), engine.scrubs().progress(&rq).await.unwrap().is_none())
         }
     };
     // What is read is in the cache from now on.
@@ -41,7 +41,7 @@ fn readers_are_answered_while_a_txg_cannot_be_written() {
         async move {
             clock.sleep(std::time::Duration::from_secs(20)).await;
             let rq = Request::internal("test");
-            let dsl = engine.dsl(&rq).await.unwrap();
+            let dsl = engine.synced().dsl(&rq).await.unwrap();
             dsl.find(&rq, HOME).await.is_ok()
         }
     });
@@ -58,7 +58,7 @@ fn txgs_sync_while_a_reader_holds_the_state_and_its_blocks_stay() {
         .run(async move {
             let (engine, files) = world::create(&machine, SHAPE).await.unwrap();
             let rq = &Request::internal("test");
-            let held = engine.dsl(rq).await.unwrap();
+            let held = engine.synced().dsl(rq).await.unwrap();
             let before = held.find(rq, HOME).await.unwrap().phys.clone();
             let first = engine.txgs().last_synced();
             for n in 0..40 {
@@ -69,9 +69,9 @@ fn txgs_sync_while_a_reader_holds_the_state_and_its_blocks_stay() {
             // The cache has room for little, so this reads the disk.
             engine.cache.clear();
             assert_eq!(held.find(rq, HOME).await.unwrap().phys, before, "the state of its txg");
-            let now = engine.dsl(rq).await.unwrap();
+            let now = engine.synced().dsl(rq).await.unwrap();
             assert_ne!(now.find(rq, HOME).await.unwrap().phys, before, "a new reader gets the new state");
-            assert!(engine.dsl(rq).now_or_never().is_some(), "readers of one txg share its state");
+            assert!(engine.synced().dsl(rq).now_or_never().is_some(), "readers of one txg share its state");
             drop((held, now));
             engine.export().await.unwrap();
         })

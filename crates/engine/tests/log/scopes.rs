@@ -40,10 +40,10 @@ fn the_cost_of_one_dataset_does_not_depend_on_their_number() {
                     create(&engine, &format!("{HOME}/d{n}")).await;
                 }
                 let one = Request::internal("test");
-                let dsl = engine.dsl_of(&one, &format!("{HOME}/d7")).await.unwrap();
+                let dsl = engine.synced().dsl_of(&one, &format!("{HOME}/d7")).await.unwrap();
                 assert_eq!(dsl.dirs().len(), 3, "the pool's, the parent's and the dataset's");
                 let all = Request::internal("test");
-                engine.dsl(&all).await.unwrap();
+                engine.synced().dsl(&all).await.unwrap();
                 costs.push((read_bytes(&one), read_bytes(&all)));
             }
             let [(one_of_few, few), (one_of_many, many)] = costs[..] else { panic!("{costs:?}") };
@@ -67,7 +67,7 @@ fn each_scope_contains_what_it_says() {
             }
             engine.snapshot(vec!["tank/a/b@s".into()], Vec::new()).await.unwrap();
             let rq = &Request::internal("test");
-            let all = engine.dsl(rq).await.unwrap();
+            let all = engine.synced().dsl(rq).await.unwrap();
             let in_all = shape(&all.dirs());
             for top in all.dirs() {
                 let read = async |scope| Dsl::read(rq, all.mos().clone(), "tank", scope).await.unwrap();
@@ -85,15 +85,16 @@ fn each_scope_contains_what_it_says() {
                 );
                 assert_eq!(path.dir_named(&top.name).unwrap().id, top.id);
             }
-            let snapshot = engine.dsl_of(rq, "tank/a/b@s").await.unwrap().find(rq, "tank/a/b@s").await.unwrap();
+            let snapshot =
+                engine.synced().dsl_of(rq, "tank/a/b@s").await.unwrap().find(rq, "tank/a/b@s").await.unwrap();
             assert_eq!(snapshot.id, all.find(rq, "tank/a/b@s").await.unwrap().id);
             for absent in
                 ["tank/x", "tank/a/x/y", "tank/", "tank//a", "tan", "tankx", "other/a", "", "tank/$MOS", "$MOS"]
             {
-                let dsl = engine.dsl_of(rq, absent).await.unwrap();
+                let dsl = engine.synced().dsl_of(rq, absent).await.unwrap();
                 assert!(dsl.dir_named(absent).is_none(), "{absent}");
                 assert!(dsl.root().is_some(), "the root is always there");
-                let subtree = engine.dsl_in(rq, Scope::Subtree(absent)).await.unwrap();
+                let subtree = engine.synced().dsl_in(rq, Scope::Subtree(absent)).await.unwrap();
                 assert!(subtree.dir_named(absent).is_none() && subtree.dirs().len() <= 2, "{absent}");
             }
             drop(all);
@@ -116,7 +117,11 @@ fn open_datasets_follow_the_properties_of_their_ancestors() {
             let other = engine.file_system(rq, "tank/other").await.unwrap();
             let set = async |name: &str, to: u64| {
                 let setting = Setting::Set(Value::Number(to));
-                engine.set_properties(name.to_owned(), vec![("readonly".to_owned(), setting)]).await.unwrap();
+                engine
+                    .properties()
+                    .set_properties(name.to_owned(), vec![("readonly".to_owned(), setting)])
+                    .await
+                    .unwrap();
             };
             let writable = || [&home, &below, &other].map(|files| files.is_writable());
             assert_eq!(writable(), [true; 3]);

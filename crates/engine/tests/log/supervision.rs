@@ -12,6 +12,7 @@ use weir_sim::{Fault, SimWorld};
 
 const DEADLINES: Deadlines = Deadlines { slow: Duration::from_secs(2), hang: Duration::from_secs(10) };
 const ENOSPC: i32 = 28;
+const EIO: i32 = 5;
 
 fn shape(layout: Layout, devices: usize) -> Shape {
     Shape { layout, devices, log: false }
@@ -25,7 +26,7 @@ fn supervised(world: &SimWorld, shape: Shape) -> (Machine, Arc<Engine>, Arc<File
         async move {
             let (engine, files) = world::create(&machine, shape).await.unwrap();
             world::write(&files, "before").await;
-            engine.supervise(DEADLINES, Arc::new(|why| panic!("{why}"))).await.unwrap();
+            weir_engine::supervision::supervise(&engine, DEADLINES, Arc::new(|why| panic!("{why}"))).await.unwrap();
             engine.sync().await.unwrap();
             (engine, files)
         }
@@ -74,11 +75,11 @@ fn b1_a_device_that_hangs_is_taken_out_of_service_and_writes_go_on() {
         let files_later = files.clone();
         world.run(async move { world::make(&files_later, "later").await }).unwrap();
         assert!(world.now_ns() - begun < 1_000_000_000, "{layout:?}");
-        assert_eq!(engine.suspended_because(), None, "{layout:?}");
+        assert_eq!(engine.devices().suspended_because(), None, "{layout:?}");
         let refused = world
             .run({
                 let engine = engine.clone();
-                async move { engine.clear(None).await }
+                async move { engine.devices().clear(None).await }
             })
             .unwrap();
         assert!(refused.is_err(), "{layout:?}: operations of the device are still in progress");
@@ -89,13 +90,13 @@ fn b1_a_device_that_hangs_is_taken_out_of_service_and_writes_go_on() {
                 async move {
                     machine.clock.sleep(Duration::from_secs(5)).await;
                     assert_eq!(faulted(&machine).await, 1, "{layout:?}: the labels say so");
-                    engine.clear(None).await.unwrap();
+                    engine.devices().clear(None).await.unwrap();
                     assert!(!engine.cache.blocks().tree().health()[1].faulted);
                     engine.sync().await.unwrap();
                     assert_eq!(faulted(&machine).await, 0, "{layout:?}");
                     // What the device missed is in its DTL; a scrub repairs it.
-                    engine.scrub_start().await.unwrap();
-                    engine.scrub_on(&Default::default(), &mut |_| true).await.unwrap();
+                    engine.scrubs().start().await.unwrap();
+                    engine.scrubs().run(&Default::default(), &mut |_| true).await.unwrap();
                     assert!(engine.cache.blocks().tree().dtls().is_empty(), "{layout:?}");
                     engine.export().await.unwrap();
                     world::assert_pool_clean(&machine, "after the hang").await;
@@ -125,7 +126,7 @@ fn a_device_without_redundancy_that_hangs_is_waited_for() {
             let engine = engine.clone();
             async move {
                 clock.sleep(Duration::from_secs(30)).await;
-                engine.suspended_because()
+                engine.devices().suspended_because()
             }
         })
         .unwrap();
@@ -136,7 +137,7 @@ fn a_device_without_redundancy_that_hangs_is_waited_for() {
         .run(async move {
             write.await.unwrap();
             machine.clock.sleep(Duration::from_secs(3)).await;
-            assert_eq!(engine.suspended_because(), None);
+            assert_eq!(engine.devices().suspended_because(), None);
             engine.export().await.unwrap();
             world::assert_pool_clean(&machine, "after the wait").await;
         })
@@ -164,7 +165,7 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
                 let clock = machine.clock.clone();
                 async move {
                     clock.sleep(Duration::from_secs(8)).await;
-                    engine.suspended_because()
+                    engine.devices().suspended_because()
                 }
             })
             .unwrap();
@@ -176,9 +177,9 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
                 let engine = engine.clone();
                 let clock = machine.clock.clone();
                 async move {
-                    engine.clear(None).await.unwrap();
+                    engine.devices().clear(None).await.unwrap();
                     clock.sleep(Duration::from_secs(3)).await;
-                    engine.suspended_because().is_some()
+                    engine.devices().suspended_because().is_some()
                 }
             })
             .unwrap();
@@ -186,9 +187,9 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
         disk.lift(full);
         world
             .run(async move {
-                engine.clear(None).await.unwrap();
+                engine.devices().clear(None).await.unwrap();
                 write.await.unwrap().unwrap();
-                assert_eq!(engine.suspended_because(), None);
+                assert_eq!(engine.devices().suspended_because(), None);
                 let last = engine.txgs().last_synced();
                 world::write(&files, "afterwards").await;
                 engine.sync().await.unwrap();
@@ -201,6 +202,64 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
                 world::assert_pool_clean(&machine, "after the room came back").await;
             })
             .unwrap();
+    }
+}
+
+/// Lays failing flushes on the first `failing` disks during a txg, then lifts them and clears the pool: the disks dropped
+/// writes of that txg, and nothing of it may be missing afterwards.
+fn flushes_fail(seed: u64, shape: Shape, failing: usize) {
+    let world = world::world(seed, shape);
+    let (machine, engine, files) = supervised(&world, shape);
+    let disks: Vec<_> = world.disks().into_iter().take(failing).collect();
+    let laid: Vec<_> = disks.iter().map(|disk| disk.lay(Fault::FailFlushes { errno: EIO })).collect();
+    let write = machine.tasks.spawn({
+        let (engine, files) = (engine.clone(), files.clone());
+        async move {
+            world::write(&files, "not flushed").await;
+            engine.sync().await
+        }
+    });
+    let wait = |engine: Arc<Engine>, clear: bool| {
+        let clock = machine.clock.clone();
+        async move {
+            if clear {
+                engine.devices().clear(None).await.unwrap();
+            }
+            clock.sleep(Duration::from_secs(8)).await;
+            (engine.devices().suspended_because(), engine.txgs().failure())
+        }
+    };
+    let (why, failure) = world.run(wait(engine.clone(), false)).unwrap();
+    assert!(why.is_some() && failure.is_none(), "seed {seed}: {why:?}, {failure:?}");
+    // Clearing while flushes still fail suspends the pool again.
+    let (why, failure) = world.run(wait(engine.clone(), true)).unwrap();
+    assert!(why.is_some() && failure.is_none(), "seed {seed}: {why:?}, {failure:?}");
+    disks.iter().zip(laid).for_each(|(disk, laid)| disk.lift(laid));
+    world
+        .run(async move {
+            engine.devices().clear(None).await.unwrap();
+            write.await.unwrap().unwrap();
+            assert_eq!(engine.devices().suspended_because(), None);
+            world::write(&files, "afterwards").await;
+            engine.sync().await.unwrap();
+            let dtls = engine.cache.blocks().tree().dtls();
+            assert!(dtls.is_empty(), "seed {seed}: no device has lost anything: {dtls:?}");
+            let rq = &Request::internal("test");
+            for name in ["before", "not flushed", "afterwards"] {
+                files.directories().lookup(rq, files.root(), name.as_bytes()).await.unwrap();
+            }
+            engine.export().await.unwrap();
+            world::assert_pool_clean(&machine, "after the flushes succeed").await;
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_pool_whose_flushes_failed_resumes_and_writes_again_what_the_devices_dropped() {
+    for seed in 50..60 {
+        flushes_fail(seed, shape(Layout::Single, 1), 1);
+        flushes_fail(seed, shape(Layout::Mirror, 2), 2);
+        flushes_fail(seed, shape(Layout::Raidz(1), 3), 2);
     }
 }
 

@@ -101,12 +101,12 @@ fn reports(engine: &Engine) -> Vec<Arc<Event>> {
 /// Damaged files as `zpool status -v` lists them.
 async fn listed(machine: &Machine) -> Vec<String> {
     let pool = open(machine).await;
-    let errors = pool.errors(&rq()).await.unwrap();
-    pool.error_lines(&rq(), &errors).await
+    let errors = weir_pool::errlog::errors(&pool, &rq()).await.unwrap();
+    weir_pool::errlog::error_lines(&pool, &rq(), &errors).await
 }
 
 async fn assert_no_leaks(machine: &Machine) {
-    let report = open(machine).await.verify(&rq()).await.unwrap();
+    let report = weir_pool::verify::verify_pool(&open(machine).await, &rq()).await.unwrap();
     assert!(report.clashes.is_empty() && report.leaks().count() == 0, "{:x?}", report.leaks().collect::<Vec<_>>());
 }
 

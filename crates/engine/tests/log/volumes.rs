@@ -31,7 +31,7 @@ fn an_open_volume_becomes_read_only() {
         let (engine, volume) = create_with_volume(&machine).await;
         let readonly = async |on| {
             let setting = Setting::Set(Value::Number(on));
-            engine.set_properties(NAME.into(), vec![("readonly".into(), setting)]).await.unwrap();
+            engine.properties().set_properties(NAME.into(), vec![("readonly".into(), setting)]).await.unwrap();
             volume.write(&rq, 0, Bytes::from_static(&[1; 512]), false).await
         };
         assert!(matches!(readonly(1).await, Err(VolumeError::ReadOnly { .. })));

@@ -102,10 +102,10 @@ pub async fn open(machine: &Machine) -> Pool {
 /// Verifies that all blocks are readable and accounted for, and that all invariants hold.
 pub async fn assert_pool_clean(machine: &Machine, when: &str) {
     let pool = open(machine).await;
-    let report = pool.verify(&Request::internal("test")).await.unwrap();
+    let report = weir_pool::verify::verify_pool(&pool, &Request::internal("test")).await.unwrap();
     let leaks: Vec<_> = report.leaks().take(5).collect();
     let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));
-    let invariants = pool.check_invariants(&Request::internal("test")).await.unwrap();
+    let invariants = weir_pool::invariants::check_invariants(&pool, &Request::internal("test")).await.unwrap();
     let findings: Vec<String> = invariants.findings.iter().take(12).map(ToString::to_string).collect();
     assert!(invariants.is_clean(), "{when}, txg {}: {findings:#?}", pool.uberblock.txg);
     assert!(

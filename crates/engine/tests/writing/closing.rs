@@ -164,8 +164,8 @@ fn a_log_of_errors_that_is_lost_stops_no_scrub() {
     let rq = &Request::internal("test");
     let scrub = async || {
         let engine = import(&machine, &dir).await.unwrap();
-        engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+        engine.scrubs().start().await.unwrap();
+        let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         assert!(done.is_finished(), "{done:?}");
         engine.sync().await.expect("the pool goes on");
         engine.export().await.unwrap();
@@ -183,14 +183,14 @@ fn a_log_of_errors_that_is_lost_stops_no_scrub() {
         let pointer = pool.mos.set.object(rq, log).await.unwrap().dnode.block_pointers[0];
         drop(pool);
         stuck::spoil(&dir, &pointer);
-        let errors = open().await.errors(rq).await.unwrap();
+        let errors = weir_pool::errlog::errors(&open().await, rq).await.unwrap();
         assert!(errors.count == 0 && errors.lost.is_some(), "{errors:?}");
         // The log is one of what it finds.
         assert_eq!(scrub().await, 2);
-        let errors = open().await.errors(rq).await.unwrap();
+        let errors = weir_pool::errlog::errors(&open().await, rq).await.unwrap();
         assert!(errors.count == 2 && errors.lost.is_none(), "{errors:?}");
         assert_eq!(scrub().await, 1, "and it is gone");
-        assert_eq!(open().await.errors(rq).await.unwrap().count, 1);
+        assert_eq!(weir_pool::errlog::errors(&open().await, rq).await.unwrap().count, 1);
     });
     std::fs::remove_dir_all(&dir).unwrap();
 }
@@ -238,7 +238,7 @@ fn a_tree_that_is_none_is_not_written() {
             work::make_dataset(&engine, name).await.unwrap();
         }
         let ids = {
-            let dsl = engine.dsl(rq).await.unwrap();
+            let dsl = engine.synced().dsl(rq).await.unwrap();
             ["tank/a", "tank/a/b"].map(|name| dsl.dir_named(name).unwrap().id)
         };
         let forged = engine.sync_task(move |syncing: &mut TxgSync<'_>| {

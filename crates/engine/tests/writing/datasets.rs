@@ -7,7 +7,10 @@ use std::sync::Arc;
 use weir_dmu::live::{Policy, SpaceReserve, TxAdmission};
 use weir_dmu::{ObjectError, ObjectSet, zap};
 use weir_dsl::props::Value;
-use weir_dsl::sync_tasks::{DslError, DslSyncContext, FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
+use weir_dsl::sync_tasks::{
+    DslError, DslSyncContext, FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec, bookmark, create, destroy,
+    destroy_head, promote, properties, rename, snapshot, trees,
+};
 use weir_dsl::{Dsl, Scope, bpobj};
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_engine::{DslReadGuard, ImportOptions, TxgSync};
@@ -85,7 +88,7 @@ impl History {
     }
 
     async fn dsl(&self) -> DslReadGuard {
-        self.engine.dsl(&self.rq).await.unwrap()
+        self.engine.synced().dsl(&self.rq).await.unwrap()
     }
 
     async fn snapshots(&self) -> Vec<String> {
@@ -124,7 +127,7 @@ impl History {
                 continue;
             }
             self.engine.open_set(&self.rq, &name, None).await.unwrap();
-            self.engine.renew_settings(&self.rq, Scope::Path(&name)).await.unwrap();
+            self.engine.properties().renew(&self.rq, Scope::Path(&name)).await.unwrap();
             match work::write_object(&self.engine, &name, blocks, seed).await {
                 Ok(id) => self.objects.push((name, id)),
                 // Quotas of the pool that the history began with.
@@ -159,7 +162,8 @@ impl History {
             false => Kind::FileSystem(FileSystemSpec::default()),
         };
         let result = task!(self, |syncing| {
-            let created = syncing.change.create(&NewDataset { name, kind, properties: Vec::new() }).await?;
+            let created =
+                create::create(&mut syncing.change, &NewDataset { name, kind, properties: Vec::new() }).await?;
             let gate: Arc<dyn TxAdmission> = syncing.engine.gate.clone();
             let id = ObjsetId(created.dataset.0);
             let set = ObjectSet::make(syncing.engine.cache.clone(), id, kind.objset(), gate, Policy::default());
@@ -180,9 +184,9 @@ impl History {
             heads.into_iter().filter(|_| self.dice.roll(2) == 0).map(|n| format!("{n}@{short}")).collect();
         let bookmark = names.first().filter(|_| self.dice.roll(2) == 0).map(|n| (n.replace('@', "#"), n.clone()));
         let result = task!(self, |syncing| {
-            syncing.change.snapshot(&names, &[]).await?;
+            snapshot::snapshot(&mut syncing.change, &names, &[]).await?;
             if let Some(bookmark) = bookmark {
-                syncing.change.bookmark(&[bookmark]).await?;
+                bookmark::bookmark(&mut syncing.change, &[bookmark]).await?;
             }
         });
         self.settled("snapshot", result);
@@ -192,7 +196,7 @@ impl History {
         let all = self.snapshots().await;
         let Some(name) = self.dice.pick(&all) else { return };
         let defer = self.dice.roll(3) == 0;
-        let result = task!(self, |syncing| syncing.change.destroy_snapshots(&[name], defer).await?);
+        let result = task!(self, |syncing| destroy::destroy_snapshots(&mut syncing.change, &[name], defer).await?);
         self.settled("destroy snapshot", result);
     }
 
@@ -207,7 +211,7 @@ impl History {
     async fn promote(&mut self) {
         let heads = self.heads().await;
         let Some(name) = self.dice.pick(&heads) else { return };
-        let result = task!(self, |syncing| syncing.change.promote(&name).await?);
+        let result = task!(self, |syncing| promote::promote(&mut syncing.change, &name).await?);
         self.settled("promote", result);
     }
 
@@ -243,10 +247,10 @@ impl History {
         let result = match slowly {
             false => self.engine.destroy_dataset(name).await,
             true => task!(self, |syncing| {
-                syncing.change.destroy(&name).await?;
+                destroy_head::destroy(&mut syncing.change, &name).await?;
                 syncing.engine.sets.remove(set);
                 // A few blocks at a time: each call goes on where the one before stopped.
-                while syncing.change.free_in_background(3).await?.more {}
+                while trees::free_in_background(&mut syncing.change, 3).await?.more {}
             }),
         };
         if self.settled("destroy", result) {
@@ -259,7 +263,7 @@ impl History {
         let from = self.dice.pick(&heads).unwrap();
         let under = self.dice.pick(&heads).unwrap();
         let to = format!("{under}/{}", self.name("r"));
-        let result = task!(self, |syncing| syncing.change.rename(&from, &to).await?);
+        let result = task!(self, |syncing| rename::rename(&mut syncing.change, &from, &to).await?);
         if self.settled("rename", result) {
             self.objects.clear();
         }
@@ -277,7 +281,9 @@ impl History {
             "my:tag" => Value::Text("a value".into()),
             _ => Value::Number(self.dice.roll(200) * 4096),
         };
-        let result = task!(self, |syncing| syncing.change.set_property(&name, property, &Setting::Set(value)).await?);
+        let result =
+            task!(self, |syncing| properties::set_property(&mut syncing.change, &name, property, &Setting::Set(value))
+                .await?);
         self.settled("set", result);
     }
 

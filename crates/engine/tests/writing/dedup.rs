@@ -16,7 +16,7 @@ const BLOCKS: u64 = 20;
 
 async fn set(engine: &Engine, property: &str, number: u64) {
     let setting = Setting::Set(Value::Number(number));
-    engine.set_properties("tank".into(), vec![(property.to_owned(), setting)]).await.unwrap();
+    engine.properties().set_properties("tank".into(), vec![(property.to_owned(), setting)]).await.unwrap();
 }
 
 async fn pointers(engine: &Arc<Engine>, id: u64) -> Vec<BlockPointer> {

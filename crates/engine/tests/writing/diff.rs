@@ -349,17 +349,17 @@ fn random_histories() {
         let mut lines = 0;
         for (n, (older, before)) in states.iter().enumerate() {
             for (newer, after) in states.iter().skip(n + 1) {
-                let mut comparison = engine.compare(rq, older, newer).await.unwrap();
+                let mut comparison = engine.comparisons().begin(rq, older, newer).await.unwrap();
                 assert_eq!(comparison.pair.mountpoint, "/tank/home");
                 let differences = all(rq, &mut comparison.diff).await;
-                engine.end_comparison(comparison).await.unwrap();
+                engine.comparisons().end(comparison).await.unwrap();
                 compare(&differences, before, after, &linked);
                 lines += differences.len();
             }
         }
         assert!(lines > 1000, "{lines}");
         // What was read for the file system itself left nothing behind.
-        let dsl = engine.dsl(rq).await.unwrap();
+        let dsl = engine.synced().dsl(rq).await.unwrap();
         let list = dsl.snapshots(rq, dsl.dir_named("tank/home").unwrap()).await.unwrap();
         assert_eq!(list.snapshots.len(), 6);
         drop(dsl);
@@ -398,15 +398,15 @@ fn snapshots_that_are_compared_stay() {
         // Linked, and the link taken away again: its parent then is a directory that does not have it.
         files.names().link(rq, &root, twice, inner, b"link").await.unwrap();
         files.names().remove(rq, &root, inner, b"link").await.unwrap();
-        let mut comparison = engine.compare(rq, "tank/home@one", "tank/home").await.unwrap();
+        let mut comparison = engine.comparisons().begin(rq, "tank/home@one", "tank/home").await.unwrap();
         let lines: Vec<String> = all(rq, &mut comparison.diff).await.iter().map(line).collect();
         assert_eq!(lines, ["M /twice", "M /dir"]);
-        engine.end_comparison(comparison).await.unwrap();
+        engine.comparisons().end(comparison).await.unwrap();
         let open = make("open").await;
         snapshot("two").await;
         files.holds().hold(open);
         files.names().remove(rq, &root, files.root(), b"open").await.unwrap();
-        let mut comparison = engine.compare(rq, "tank/home@two", "tank/home").await.unwrap();
+        let mut comparison = engine.comparisons().begin(rq, "tank/home@two", "tank/home").await.unwrap();
         for defer in [false, true] {
             let destroyed = engine.destroy_snapshots(vec!["tank/home@two".into()], defer).await;
             assert!(matches!(destroyed, Err(PoolError::Dsl(_))), "{destroyed:?}");
@@ -417,10 +417,10 @@ fn snapshots_that_are_compared_stay() {
             lines,
             ["R /open -> (on_delete_queue)", "M /"].map(str::to_owned).to_vec().into_iter().rev().collect::<Vec<_>>()
         );
-        engine.end_comparison(comparison).await.unwrap();
+        engine.comparisons().end(comparison).await.unwrap();
         engine.destroy_snapshots(vec!["tank/home@two".into()], false).await.unwrap();
         for (a, b) in [("tank/home@two", "tank/home"), ("tank/home", "tank/home")] {
-            assert!(engine.compare(rq, a, b).await.is_err(), "{a} {b}");
+            assert!(engine.comparisons().begin(rq, a, b).await.is_err(), "{a} {b}");
         }
         files.holds().release(rq, open).await.unwrap();
         engine.export().await.unwrap();

@@ -36,10 +36,10 @@ fn assert_degraded(pool: &Pool, leaf: &str, dtl: &Dtl) {
 /// Scrubs the pool, which ends all DTLs; then the other device alone may go.
 async fn assert_scrubbed(machine: &Machine, dir: &Path, gone: &Path) {
     let engine = import(machine, dir).await.unwrap();
-    engine.scrub_start().await.unwrap();
-    let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+    engine.scrubs().start().await.unwrap();
+    let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
     assert!(done.is_finished() && done.scan.errors == 0 && done.scan.processed_bytes > 100_000, "{done:?}");
-    let view = engine.view(&OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
+    let view = engine.synced().view(&OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
     assert_eq!((view.state, view.dtls()), (VdevState::Online, Dtls::new()), "while it is open");
     drop(view);
     engine.stop().await.unwrap();
@@ -94,7 +94,7 @@ fn a_dtl_of_a_device_that_was_away_lasts_until_a_scrub() {
             assert_degraded(&look(&machine, &dir).await, "a1", &dtl);
             // A restart writes all labels anew: the DTL is not forgotten with the old ones.
             let engine = import(&machine, &dir).await.unwrap();
-            let view = engine.view(&OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
+            let view = engine.synced().view(&OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
             assert_degraded(&view, "a1", &dtl);
             drop(view);
             engine.stop().await.unwrap();
@@ -112,7 +112,7 @@ fn a_dtl_of_a_device_that_was_away_lasts_until_a_scrub() {
                     assert_eq!(pool.state, VdevState::Degraded);
                     let lost = pool.lost();
                     assert!(lost.len() == 1 && lost[0].ends_with(&format!("the blocks of {dtl}")), "{lost:?}");
-                    let report = pool.verify(&Request::internal("test")).await.unwrap();
+                    let report = weir_pool::verify::verify_pool(&pool, &Request::internal("test")).await.unwrap();
                     assert!(!report.unreadable.is_empty(), "old bytes passed for new ones");
                 }
                 Err(error) => assert!(layout != Layout::Raidz(2), "{error}"),
@@ -181,7 +181,7 @@ fn a_dtl_of_a_side_that_refused_writes_is_kept_over_a_restart() {
         disks[1].lift(gone);
         work::write_object(&engine, "tank", 10, 2).await.unwrap();
         engine.sync().await.unwrap();
-        let view = engine.view(&open).await.unwrap();
+        let view = engine.synced().view(&open).await.unwrap();
         let dtl = view.dtls().into_values().next().unwrap();
         assert_degraded(&view, "a1", &dtl);
         drop(view);
@@ -192,8 +192,8 @@ fn a_dtl_of_a_side_that_refused_writes_is_kept_over_a_restart() {
         assert!(!after.clone().add_all(&dtl), "{after} lacks some of {dtl}");
         drop(pool);
         let engine = Engine::import(&machine, &ImportOptions::new(open.clone())).await.unwrap();
-        engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+        engine.scrubs().start().await.unwrap();
+        let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
         engine.stop().await.unwrap();
         let pool = Pool::open(&machine, &open).await.unwrap();

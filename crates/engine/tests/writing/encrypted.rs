@@ -7,7 +7,9 @@ use std::sync::Arc;
 use weir_codec::crypt::{Suite, WrappingKey};
 use weir_dmu::live::{NewObject, Policy, SpaceReserve, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
-use weir_dsl::sync_tasks::{FileSystemSpec, KeySource, Kind, NewDataset, NewKey};
+use weir_dsl::sync_tasks::{
+    FileSystemSpec, KeySource, Kind, NewDataset, NewKey, bookmark, branch, create, destroy, destroy_head, key,
+};
 use weir_dsl::{KeyFormat, SetKey};
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_engine::{ImportOptions, TxgSync};
@@ -33,9 +35,9 @@ async fn make(engine: &Engine, name: &str, suite: Suite, key: NewKey, n: u8) -> 
             Box::pin(async move {
                 let spec = FileSystemSpec::default();
                 let new = NewDataset { name, kind: Kind::FileSystem(spec), properties: Vec::new() };
-                let created = syncing.change.create(&new).await?;
+                let created = create::create(&mut syncing.change, &new).await?;
                 let wrapping = WrappingKey::from_raw(&secret(n)).unwrap();
-                let (_, _, key) = syncing.change.encrypt_new(created, suite, &key, &wrapping).await?;
+                let (_, _, key) = key::encrypt_new(&mut syncing.change, created, suite, &key, &wrapping).await?;
                 let gate: Arc<dyn TxAdmission> = syncing.engine.gate.clone();
                 let opening = Opening { id: ObjsetId(created.dataset.0), key: Some(key.clone()), ..Opening::default() };
                 let cache = syncing.engine.cache.clone();
@@ -92,10 +94,10 @@ fn encrypted_datasets() {
         engine
             .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
-                    syncing.change.clone_snapshot("tank/e@s", "tank/e/k", &[]).await?;
-                    syncing.change.bookmark(&[("tank/e#b".into(), "tank/e@s".into())]).await?;
+                    branch::clone_snapshot(&mut syncing.change, "tank/e@s", "tank/e/k", &[]).await?;
+                    bookmark::bookmark(&mut syncing.change, &[("tank/e#b".into(), "tank/e@s".into())]).await?;
                     let [old, new] = [1, 2].map(|n| WrappingKey::from_raw(&secret(n)).unwrap());
-                    Ok(syncing.change.change_key("tank/e", &old, &new, &source()).await?)
+                    Ok(key::change_key(&mut syncing.change, "tank/e", &old, &new, &source()).await?)
                 })
             })
             .await
@@ -121,9 +123,9 @@ fn encrypted_datasets() {
             .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
                     for name in ["tank/e/k", "tank/e/c"] {
-                        syncing.change.destroy(name).await?;
+                        destroy_head::destroy(&mut syncing.change, name).await?;
                     }
-                    Ok(syncing.change.destroy_snapshots(&["tank/e@s".into()], false).await?)
+                    Ok(destroy::destroy_snapshots(&mut syncing.change, &["tank/e@s".into()], false).await?)
                 })
             })
             .await

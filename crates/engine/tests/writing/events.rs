@@ -42,8 +42,8 @@ fn a_wrong_block_is_reported_with_its_place() {
         machine.block_on(async {
             let engine = import(&machine, &dir).await.unwrap();
             assert_eq!(classes(&engine), ["pool_import"], "{name}");
-            engine.scrub_start().await.unwrap();
-            engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap();
+            engine.scrubs().start().await.unwrap();
+            engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap();
             assert_eq!(classes(&engine), ["pool_import", "scrub_start", "checksum", "scrub_finish"], "{name}");
             let all = events(&engine);
             let event = &all.iter().find(|event| event.class == "ereport.fs.zfs.checksum").unwrap().list;
@@ -52,7 +52,7 @@ fn a_wrong_block_is_reported_with_its_place() {
             let offset = number("zio_offset");
             let size = number("zio_size");
             assert!(offset <= at && at < offset + size, "{name}: {at} in {offset}+{size}");
-            let dataset = engine.dsl(&Request::internal("test")).await.unwrap();
+            let dataset = engine.synced().dsl(&Request::internal("test")).await.unwrap();
             let root = dataset.find(&Request::internal("test"), "tank").await.unwrap();
             let block = ["zio_objset", "zio_object", "zio_blkid", "vdev_cksum_errors"].map(number);
             assert_eq!(block, [root.objset().0, object, 2, 1], "{name}");
@@ -60,8 +60,8 @@ fn a_wrong_block_is_reported_with_its_place() {
             assert!(event.pairs().iter().any(|p| p.name == b"zio_level" && p.value == NvValue::Int64(0)), "{name}");
             assert_eq!(event.get_str("cksum_algorithm"), Some("fletcher4"), "{name}");
             // After its repair it is not reported again.
-            engine.scrub_start().await.unwrap();
-            engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap();
+            engine.scrubs().start().await.unwrap();
+            engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap();
             assert_eq!(classes(&engine).iter().filter(|class| *class == "checksum").count(), 1, "{name}");
             engine.export().await.unwrap();
             assert_eq!(classes(&engine).last().unwrap(), "pool_export");
@@ -83,11 +83,11 @@ fn losses_and_commands_are_reported() {
     destroy_block(&dir.join("a0"), &work::contents(77, 0));
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
-        engine.scrub_start().await.unwrap();
-        engine.scrub_pause().await.unwrap();
-        engine.scrub_start().await.unwrap();
-        engine.scrub_stop().await.unwrap();
-        engine.trim().await.unwrap();
+        engine.scrubs().start().await.unwrap();
+        engine.scrubs().pause().await.unwrap();
+        engine.scrubs().start().await.unwrap();
+        engine.scrubs().stop().await.unwrap();
+        engine.devices().trim().await.unwrap();
         engine.log_command("zpool nothing".into(), 7).await.unwrap();
         let done =
             ["pool_import", "scrub_start", "scrub_paused", "scrub_resume", "scrub_abort", "trim_start", "trim_finish"];
@@ -99,8 +99,8 @@ fn losses_and_commands_are_reported() {
             (Some("zpool nothing"), Some(7))
         );
         assert_eq!(engine.events.clear(), all.len());
-        engine.scrub_start().await.unwrap();
-        engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap();
+        engine.scrubs().start().await.unwrap();
+        engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap();
         assert_eq!(classes(&engine), ["scrub_start", "checksum", "data", "scrub_finish"]);
         let all = events(&engine);
         let lost = &all.iter().find(|event| event.class == "ereport.fs.zfs.data").unwrap().list;

@@ -110,7 +110,7 @@ fn raidz_with_large_sectors() {
 
 async fn set(engine: &Engine, name: &str, property: &str, value: u64) {
     let settings = vec![(property.to_owned(), Setting::Set(Value::Number(value)))];
-    engine.set_properties(name.to_owned(), settings).await.unwrap();
+    engine.properties().set_properties(name.to_owned(), settings).await.unwrap();
 }
 
 /// Quotas stop writing, reservations keep space for their owners.

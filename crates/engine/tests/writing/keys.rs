@@ -148,11 +148,11 @@ fn change_keys(machine: &Machine, dir: &Path) {
         let engine = import(machine, dir, &[("tank/e", OLD)]).await;
         assert_all(&engine).await;
         let change = KeyChange::New(NEW.root(machine, "tank/e").await);
-        engine.change_key("tank/e".into(), change).await.unwrap();
+        engine.encryption_keys().change("tank/e".into(), change).await.unwrap();
         let own = KeyChange::New(OLD.root(machine, "tank/e/c").await);
-        engine.change_key("tank/e/c".into(), own).await.unwrap();
+        engine.encryption_keys().change("tank/e/c".into(), own).await.unwrap();
         let of_clone = KeyChange::New(OLD.root(machine, "tank/k").await);
-        assert_eq!(key_error(engine.change_key("tank/k".into(), of_clone).await), KeyError::Clone);
+        assert_eq!(key_error(engine.encryption_keys().change("tank/k".into(), of_clone).await), KeyError::Clone);
         assert_all(&engine).await;
         engine.export().await.unwrap();
         work::assert_pool_clean(machine, dir, "tank").await;
@@ -167,15 +167,18 @@ fn move_root(machine: &Machine, dir: &Path) {
     let rq = &Request::internal("test");
     machine.block_on(async {
         let engine = import(machine, dir, &[("tank/e", NEW)]).await;
-        assert_eq!(key_error(engine.change_key("tank/e/c".into(), KeyChange::Inherit).await), KeyError::NotLoaded);
-        engine.load_key(rq, "tank/e/c", OLD.secret()).await.unwrap();
+        assert_eq!(
+            key_error(engine.encryption_keys().change("tank/e/c".into(), KeyChange::Inherit).await),
+            KeyError::NotLoaded
+        );
+        engine.encryption_keys().load(rq, "tank/e/c", OLD.secret()).await.unwrap();
         assert_all(&engine).await;
-        engine.change_key("tank/e/c".into(), KeyChange::Inherit).await.unwrap();
-        let twice = engine.change_key("tank/e/c".into(), KeyChange::Inherit).await;
+        engine.encryption_keys().change("tank/e/c".into(), KeyChange::Inherit).await.unwrap();
+        let twice = engine.encryption_keys().change("tank/e/c".into(), KeyChange::Inherit).await;
         assert_eq!(key_error(twice), KeyError::InheritsAlready);
         engine.promote("tank/k".into()).await.unwrap();
         let known = KeyError::Loaded { name: "tank/k".into() };
-        assert_eq!(key_error(engine.load_key(rq, "tank/k", NEW.secret()).await), known);
+        assert_eq!(key_error(engine.encryption_keys().load(rq, "tank/k", NEW.secret()).await), known);
         engine.create_dataset(files_of("tank/e/late")).await.unwrap();
         engine.export().await.unwrap();
         work::assert_pool_clean(machine, dir, "tank").await;

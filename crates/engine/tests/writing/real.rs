@@ -181,7 +181,7 @@ fn vdevs_are_added() {
         more.tops.push(top(&dir, "s", Class::Special, Layout::Mirror, 2));
         more.caches = vec![device(&dir, "cache", 64 * MIB)];
         let import = ImportOptions::new(OpenOptions::new(vec![dir.clone()], "tank"));
-        let engine = Engine::add(&machine, &import, &more).await.unwrap();
+        let engine = weir_engine::open::import_and_add(&machine, &import, &more).await.unwrap();
         work::write_object(&engine, "tank", 500, 9).await.unwrap();
         // While it is in use.
         let before = engine.gate.space().size_bytes;
@@ -189,7 +189,7 @@ fn vdevs_are_added() {
         let tops =
             vec![top(&dir, "c", Class::Normal, Layout::Mirror, 2), top(&dir, "m", Class::Log, Layout::Mirror, 2)];
         let more = VdevAddRequest { tops, spares: vec![device(&dir, "spare", 64 * MIB)], ..VdevAddRequest::default() };
-        let (added, written) = futures_util::future::join(engine.add_vdevs(&more), file).await;
+        let (added, written) = futures_util::future::join(engine.devices().add(&more), file).await;
         added.unwrap();
         written.unwrap();
         assert!(engine.gate.space().size_bytes > before);
@@ -197,7 +197,7 @@ fn vdevs_are_added() {
         engine.sync().await.unwrap();
         let taken = engine.cache.blocks().vdev_space(4).allocated_bytes;
         assert!(taken > 0, "nothing is on the new vdev");
-        let again = engine.add_vdevs(&more).await.unwrap_err();
+        let again = engine.devices().add(&more).await.unwrap_err();
         assert!(matches!(again, weir_pool::PoolError::InUse { .. }), "{again}");
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
@@ -212,8 +212,8 @@ async fn share(engine: &Engine) {
     work::make_dataset(engine, "tank/b").await.unwrap();
     let first = work::write_object(engine, "tank", 20, 5).await.unwrap();
     engine.sync().await.unwrap();
-    engine.renew_settings(rq, Scope::Path("tank")).await.unwrap();
-    engine.renew_settings(rq, Scope::Path("tank/b")).await.unwrap();
+    engine.properties().renew(rq, Scope::Path("tank")).await.unwrap();
+    engine.properties().renew(rq, Scope::Path("tank/b")).await.unwrap();
     let from = engine.open_set(rq, "tank", None).await.unwrap();
     let mut sharers = Vec::new();
     for name in ["tank", "tank/b"] {

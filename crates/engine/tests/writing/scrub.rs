@@ -42,13 +42,13 @@ fn a_scrub_puts_a_whole_device_right() {
         spoil(&dir.join("a1"));
         machine.block_on(async {
             let engine = import(&machine, &dir).await.unwrap();
-            engine.scrub_start().await.unwrap();
-            let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+            engine.scrubs().start().await.unwrap();
+            let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
             assert!(done.is_finished() && done.scan.errors == 0, "{name}: {done:?}");
             assert!(done.scan.processed_bytes > 100_000, "{name}: {done:?}");
             assert!(done.scan.examined_bytes * 10 > done.scan.to_examine_bytes * 9, "{name}: {done:?}");
-            engine.scrub_start().await.unwrap();
-            let again = engine.scrub_on(&small(), &mut |_| true).await.unwrap().unwrap();
+            engine.scrubs().start().await.unwrap();
+            let again = engine.scrubs().run(&small(), &mut |_| true).await.unwrap().unwrap();
             assert!(again.is_finished() && again.scan.processed_bytes == 0, "{name}: {again:?}");
             engine.export().await.unwrap();
         });
@@ -74,8 +74,8 @@ fn a_scrub_excises_the_dtl_of_a_device_that_was_away() {
         std::fs::rename(&away, &there).unwrap();
         assert_eq!(dtls().await, 1);
         let engine = import(&machine, &dir).await.unwrap();
-        engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+        engine.scrubs().start().await.unwrap();
+        let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         assert!(done.is_finished() && done.scan.errors == 0 && done.scan.processed_bytes > 100_000, "{done:?}");
         engine.export().await.unwrap();
         assert_eq!(dtls().await, 0);
@@ -104,12 +104,12 @@ fn a_dtl_is_kept_where_blocks_may_have_passed_a_scrub_by() {
         std::fs::rename(&away, &there).unwrap();
         for (destroys, left) in [(true, 1), (false, 0)] {
             let engine = import(&machine, &dir).await.unwrap();
-            engine.scrub_start().await.unwrap();
-            engine.scrub_on(&small(), &mut |_| false).await.unwrap();
+            engine.scrubs().start().await.unwrap();
+            engine.scrubs().run(&small(), &mut |_| false).await.unwrap();
             if destroys {
                 engine.destroy_snapshots(vec!["tank@first".to_owned()], false).await.unwrap();
             }
-            let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+            let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
             assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
             engine.export().await.unwrap();
             assert_eq!(dtls().await, left, "destroys {destroys}");
@@ -127,21 +127,22 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
     let rq = &Request::internal("test");
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
-        assert!(matches!(engine.scrub_pause().await, Err(PoolError::Refused { .. })));
-        assert!(engine.scrub(rq).await.unwrap().is_none());
-        let datasets = engine.dsl(rq).await.unwrap();
-        assert!(engine.scrub(rq).now_or_never().is_some(), "a reader waits for no other");
+        assert!(matches!(engine.scrubs().pause().await, Err(PoolError::Refused { .. })));
+        assert!(engine.scrubs().progress(rq).await.unwrap().is_none());
+        let datasets = engine.synced().dsl(rq).await.unwrap();
+        assert!(engine.scrubs().progress(rq).now_or_never().is_some(), "a reader waits for no other");
         drop(datasets);
-        engine.scrub_start().await.unwrap();
-        let whole = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
-        engine.scrub_start().await.unwrap();
+        engine.scrubs().start().await.unwrap();
+        let whole = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+        engine.scrubs().start().await.unwrap();
         engine.export().await.unwrap();
         let mut places = Vec::new();
         let (last, parts) = loop {
             let engine = import(&machine, &dir).await.unwrap();
             let mut passes = 0;
             let part: Progress = engine
-                .scrub_on(&small(), &mut |_| {
+                .scrubs()
+                .run(&small(), &mut |_| {
                     passes += 1;
                     passes < 2
                 })
@@ -149,16 +150,17 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
                 .unwrap()
                 .unwrap();
             if places.len() == 1 {
-                engine.scrub_pause().await.unwrap();
-                let halted = engine.scrub_on(&small(), &mut |_| true).await.unwrap().unwrap();
+                engine.scrubs().pause().await.unwrap();
+                let halted = engine.scrubs().run(&small(), &mut |_| true).await.unwrap().unwrap();
                 assert!(halted.is_paused() && halted.place == part.place);
                 engine.export().await.unwrap();
                 zdb::assert_clean(&dir, "tank");
-                let scan = read_only(&machine, &dir).await.last_scan(rq).await.unwrap().unwrap();
+                let scan =
+                    weir_pool::scan_status::last_scan(&read_only(&machine, &dir).await, rq).await.unwrap().unwrap();
                 assert!(scan.stage == Stage::Running && scan.paused);
                 let engine = import(&machine, &dir).await.unwrap();
-                assert!(engine.scrub(rq).await.unwrap().unwrap().is_paused());
-                engine.scrub_start().await.unwrap();
+                assert!(engine.scrubs().progress(rq).await.unwrap().unwrap().is_paused());
+                engine.scrubs().start().await.unwrap();
                 engine.export().await.unwrap();
             } else {
                 engine.export().await.unwrap();
@@ -186,13 +188,14 @@ fn snapshots_of_meanwhile_are_scrubbed_in_stretches() {
         let engine = import(&machine, &dir).await.unwrap();
         work::write_object(&engine, "tank", 800, 5).await.unwrap();
         engine.sync().await.unwrap();
-        engine.scrub_start().await.unwrap();
-        let first = engine.scrub_on(&small(), &mut |_| false).await.unwrap().unwrap();
+        engine.scrubs().start().await.unwrap();
+        let first = engine.scrubs().run(&small(), &mut |_| false).await.unwrap().unwrap();
         work::snapshot(&engine, "tank@meanwhile").await.unwrap();
         let mut examined = vec![first.scan.examined_bytes];
         let mut places = vec![first.place];
         let done = engine
-            .scrub_on(&small(), &mut |progress| {
+            .scrubs()
+            .run(&small(), &mut |progress| {
                 examined.push(progress.scan.examined_bytes);
                 places.push(progress.place);
                 true
@@ -221,12 +224,12 @@ fn a_scrub_that_is_stopped_is_over() {
     let rq = &Request::internal("test");
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
-        engine.scrub_start().await.unwrap();
-        engine.scrub_on(&small(), &mut |_| false).await.unwrap();
-        engine.scrub_stop().await.unwrap();
-        assert!(matches!(engine.scrub_stop().await, Err(PoolError::Refused { .. })));
+        engine.scrubs().start().await.unwrap();
+        engine.scrubs().run(&small(), &mut |_| false).await.unwrap();
+        engine.scrubs().stop().await.unwrap();
+        assert!(matches!(engine.scrubs().stop().await, Err(PoolError::Refused { .. })));
         engine.export().await.unwrap();
-        let scan = read_only(&machine, &dir).await.last_scan(rq).await.unwrap().unwrap();
+        let scan = weir_pool::scan_status::last_scan(&read_only(&machine, &dir).await, rq).await.unwrap().unwrap();
         assert_eq!(scan.stage, Stage::Canceled);
     });
     zdb::assert_clean(&dir, "tank");
@@ -247,14 +250,14 @@ fn a_lost_block_is_reported_until_it_is_gone() {
     destroy_block(&dir.join("a0"), &work::contents(77, 0));
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
-        engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&small(), &mut |_| true).await.unwrap().unwrap();
+        engine.scrubs().start().await.unwrap();
+        let done = engine.scrubs().run(&small(), &mut |_| true).await.unwrap().unwrap();
         assert_eq!((done.is_finished(), done.scan.errors), (true, 1));
         engine.export().await.unwrap();
         let pool = read_only(&machine, &dir).await;
-        let errors = pool.errors(rq).await.unwrap();
+        let errors = weir_pool::errlog::errors(&pool, rq).await.unwrap();
         assert_eq!(errors.count, 1);
-        let lines = pool.error_lines(rq, &errors).await;
+        let lines = weir_pool::errlog::error_lines(&pool, rq, &errors).await;
         assert_eq!(lines, [format!("tank:<{object:#x}>")]);
         drop(pool);
 
@@ -265,11 +268,11 @@ fn a_lost_block_is_reported_until_it_is_gone() {
             set.frees().remove(rq, &tx, weir_format::ObjectId(object)).await.unwrap();
         }
         engine.sync().await.unwrap();
-        engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+        engine.scrubs().start().await.unwrap();
+        let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         assert_eq!((done.is_finished(), done.scan.errors), (true, 0));
         engine.export().await.unwrap();
-        assert_eq!(read_only(&machine, &dir).await.errors(rq).await.unwrap().count, 0);
+        assert_eq!(weir_pool::errlog::errors(&read_only(&machine, &dir).await, rq).await.unwrap().count, 0);
     });
     zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();

@@ -239,7 +239,7 @@ async fn rootless(machine: &Machine, dir: &Path) {
     let engine = import(machine, dir).await.unwrap();
     let (files, file) = make(&engine, "tank/first").await;
     engine.sync().await.unwrap();
-    let dsl = engine.dsl(rq).await.unwrap();
+    let dsl = engine.synced().dsl(rq).await.unwrap();
     let pointer = dsl.find(rq, "tank/first").await.unwrap().phys.pointer;
     drop((dsl, files));
     engine.export().await.unwrap();

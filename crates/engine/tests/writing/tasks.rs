@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_dmu::{ErrorLocation, ObjectError};
 use weir_dsl::Dataset;
-use weir_dsl::sync_tasks::{DslError, Kind, NewDataset, VolumeSpec};
+use weir_dsl::sync_tasks::{DslError, Kind, NewDataset, VolumeSpec, snapshot};
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{ImportOptions, TxgSync};
 use weir_machine::{Machine, Request};
@@ -75,7 +75,7 @@ async fn fails(engine: &Engine, halfway: bool) -> Result<(), PoolError> {
         .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 if halfway {
-                    syncing.change.snapshot(&["tank/home@half".to_owned()], &[]).await?;
+                    snapshot::snapshot(&mut syncing.change, &["tank/home@half".to_owned()], &[]).await?;
                 }
                 Err(ObjectError::Corrupt { place: ErrorLocation::default(), why: "a block that cannot be read" }.into())
             })

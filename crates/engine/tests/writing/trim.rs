@@ -77,7 +77,7 @@ fn groups_go_on_while_all_is_trimmed() {
         disk.lay(Fault::Slow { factor: 10_000 });
         let trim = machine.tasks.spawn({
             let engine = engine.clone();
-            async move { engine.trim().await.unwrap() }
+            async move { engine.devices().trim().await.unwrap() }
         });
         while disk.stats().discards == 0 {
             machine.clock.sleep(Duration::from_micros(10)).await;

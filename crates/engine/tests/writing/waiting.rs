@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_dmu::zap::{self, NewZap};
 use weir_dsl::props::Value;
-use weir_dsl::sync_tasks::{NewDataset, ZAP_METADATA};
+use weir_dsl::sync_tasks::{NewDataset, ZAP_METADATA, features};
 use weir_dsl::{bpobj, deadlist};
 use weir_engine::syncing::TxgSync;
 use weir_engine::{Engine, ImportOptions, Layout};
@@ -39,7 +39,7 @@ async fn import(machine: &Machine, dir: &Path) -> Arc<Engine> {
 async fn judged(machine: &Machine, dir: &Path) -> u64 {
     let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
     let rq = &Request::internal("test");
-    let waiting = pool.verify(rq).await.unwrap().counts.cell(DEFERRED, None).count;
+    let waiting = weir_pool::verify::verify_pool(&pool, rq).await.unwrap().counts.cell(DEFERRED, None).count;
     let properties = weir_pool::properties::properties(rq, &pool, None).await.unwrap();
     let freeing = properties.iter().find(|p| p.name == "freeing").unwrap().value.text(true);
     assert_eq!(freeing != "0", waiting > 0, "{waiting} blocks wait, {freeing} bytes are said to");
@@ -98,7 +98,7 @@ async fn leave_as_live_list(syncing: &mut TxgSync<'_>) -> Result<usize, PoolErro
     // Those that lie in their pointers stand in no live list.
     let (embedded, pointers): (Vec<_>, Vec<_>) = pointers.into_iter().partition(BlockPointer::is_embedded);
     bpobj::push(rq, &mos, tx, free, &embedded, false, &*sizes).await?;
-    syncing.change.count_feature("livelist", 1).await?;
+    features::count_feature(&mut syncing.change, weir_format::features::Feature::LIVELIST, 1).await?;
     let list = deadlist::create(rq, &mos, tx).await?;
     let (first, second) = pointers.split_at(pointers.len() / 2);
     for (key, pointers) in [(0, first), (7, second)] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dmu::live::{NewObject, Policy, SpaceReserve, TxAdmission};
 use weir_dsl::Dir;
-use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, create, snapshot};
 use weir_engine::{Engine, TxgSync};
 use weir_format::{ObjectType, ObjsetId};
 use weir_machine::{Machine, Request};
@@ -18,7 +18,7 @@ pub async fn make_dataset(engine: &Engine, name: &str) -> Result<(), PoolError> 
             Box::pin(async move {
                 let spec = FileSystemSpec::default();
                 let new = NewDataset { name, kind: Kind::FileSystem(spec), properties: Vec::new() };
-                let created = syncing.change.create(&new).await?;
+                let created = create::create(&mut syncing.change, &new).await?;
                 let engine = syncing.engine;
                 let gate: Arc<dyn TxAdmission> = engine.gate.clone();
                 let id = ObjsetId(created.dataset.0);
@@ -36,7 +36,7 @@ pub async fn snapshot(engine: &Engine, name: &str) -> Result<(), PoolError> {
     let names = vec![name.to_owned()];
     engine
         .sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move { Ok(syncing.change.snapshot(&names, &[]).await.map(drop)?) })
+            Box::pin(async move { Ok(snapshot::snapshot(&mut syncing.change, &names, &[]).await.map(drop)?) })
         })
         .await
 }
@@ -94,7 +94,7 @@ pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
     let rq = &Request::internal("test");
     let is_plain = |dir: &&Dir| !dir.fields.contains_key("com.datto:crypto_key_obj");
     let names: Vec<String> =
-        engine.dsl(rq).await?.dirs().into_iter().filter(is_plain).map(|dir| dir.name.clone()).collect();
+        engine.synced().dsl(rq).await?.dirs().into_iter().filter(is_plain).map(|dir| dir.name.clone()).collect();
     for name in names {
         let set = engine.open_set(rq, &name, None).await?;
         let mut at = 8;
@@ -115,9 +115,9 @@ pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
 pub async fn assert_pool_clean(machine: &Machine, search: &std::path::Path, name: &str) {
     let rq = &Request::internal("test");
     let pool = Pool::open(machine, &OpenOptions::new(vec![search.to_owned()], name)).await.unwrap();
-    let report = pool.verify(rq).await.unwrap();
+    let report = weir_pool::verify::verify_pool(&pool, rq).await.unwrap();
     let leaks: Vec<_> = report.leaks().take(5).collect();
-    let invariants = pool.check_invariants(rq).await.unwrap();
+    let invariants = weir_pool::invariants::check_invariants(&pool, rq).await.unwrap();
     let findings: Vec<String> = invariants.findings.iter().take(12).map(ToString::to_string).collect();
     assert!(invariants.is_clean(), "{name} at txg {}: {findings:#?}", pool.uberblock.txg);
     let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));
@@ -129,7 +129,7 @@ pub async fn assert_pool_clean(machine: &Machine, search: &std::path::Path, name
         report.clashes.iter().take(3).collect::<Vec<_>>()
     );
     // Whether the space maps are compared at once or in passes makes no difference.
-    let passes = pool.verify_in_passes(rq, 16).await.unwrap();
+    let passes = weir_pool::verify::verify_pool_in_passes(&pool, rq, 16).await.unwrap();
     assert!(passes.is_clean(), "{name} in passes: clashes {:?}", passes.clashes.iter().take(3).collect::<Vec<_>>());
     let sums = |r: &weir_pool::verify::Report| (r.found_bytes(), r.allocated_bytes(), r.deduped, r.cloned);
     assert_eq!(sums(&passes), sums(&report), "{name}");

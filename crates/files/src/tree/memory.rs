@@ -4,7 +4,7 @@
 mod changes;
 
 use super::Export;
-use super::source::{FileFuture, Files, Opener};
+use super::source::{Created, FileFuture, Files, Opener};
 use crate::DirName;
 use crate::{
     Acl, Attributes, Cred, DirEntry, FileError, FileFlags, FileKind, New, RenameMode, Seek, SetAttributes, Snapdir,
@@ -268,7 +268,7 @@ impl Files for MemoryFiles {
     }
 
     fn acl<'a>(&'a self, _: &'a Request, object: ObjectId) -> FileFuture<'a, Acl> {
-        let trivial = Acl { entries: Vec::new(), trivial: true };
+        let trivial = Acl { entries: Vec::new(), trivial: true, flags: 0 };
         now(self.state().entry(object).map(|entry| entry.acl.clone().unwrap_or(trivial)))
     }
 
@@ -412,5 +412,15 @@ impl Opener for MemoryOpener {
     fn open<'a>(&'a self, _: &'a Request, export: &'a Export) -> FileFuture<'a, Arc<dyn Files>> {
         let files = self.0.get(&export.name).map(|files| Arc::clone(files) as Arc<dyn Files>);
         now(files.ok_or(FileError::NoKey))
+    }
+
+    /// The time of the root directory.
+    fn created<'a>(&'a self, _: &'a Request, export: &'a Export) -> FileFuture<'a, Created> {
+        let files = self.0.get(&export.name).ok_or(FileError::NotFound);
+        now(files.map(|files| {
+            let root = files.state().entry(files.root()).map(|root| root.attributes.crtime_ns);
+            let seconds = root.map_or(0, |ns| u64::try_from(ns / 1_000_000_000).unwrap_or(0));
+            Created { seconds, txg: 0 }
+        }))
     }
 }

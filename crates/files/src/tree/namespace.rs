@@ -3,11 +3,13 @@
 //! Changes replace the exports below the changed datasets only, so that their cost depends on the number of these, not on
 //! the number of all exports.
 
+use super::shadow::ShadowNames;
+use super::source::Created;
 use super::synthetic_entries::Entries;
 use super::{Export, Opened};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A file system or snapshot with its position in the tree.
 #[derive(Clone)]
@@ -22,6 +24,10 @@ pub(super) struct MountedDataset {
     pub snapshots_changed_ns: i128,
     /// The opened file system, kept over renames.
     pub opened: Arc<Mutex<Option<Opened>>>,
+    /// Time of creation of a snapshot in seconds since 1970, when it was first asked for.
+    pub created: Arc<OnceLock<Created>>,
+    /// Second names of the snapshots, and the snapshots that they are of.
+    pub shadow: Arc<Mutex<Option<Arc<ShadowNames>>>>,
 }
 
 /// The exports of a tree.
@@ -178,6 +184,8 @@ impl Namespace {
             snapshots: Entries::default(),
             snapshots_changed_ns: now_ns,
             opened: before.get(&index).map(|branch| branch.opened.clone()).unwrap_or_default(),
+            created: before.get(&index).map(|branch| branch.created.clone()).unwrap_or_default(),
+            shadow: Arc::default(),
             export,
         };
         let slot = self.branches.get_mut(index as usize)?;

@@ -24,6 +24,15 @@ use weir_machine::Request;
 /// Future of a file operation.
 pub type FileFuture<'a, T> = BoxFuture<'a, Result<T, FileError>>;
 
+/// Time of creation of a snapshot; snapshots of one second are in the order of their txgs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Created {
+    /// Seconds since 1970.
+    pub seconds: u64,
+    /// The txg.
+    pub txg: u64,
+}
+
 /// Opens file systems and snapshots.
 pub trait Opener: Send + Sync {
     /// Opens the file system of an export.
@@ -32,6 +41,14 @@ pub trait Opener: Send + Sync {
     /// [`FileError::NoKey`] if it is encrypted and its key is not loaded; [`FileError::NotFound`] if it was
     /// destroyed, even if its name was reused.
     fn open<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, Arc<dyn Files>>;
+
+    /// Time of creation of a snapshot.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`] if it was destroyed.
+    fn created<'a>(&'a self, _rq: &'a Request, _export: &'a Export) -> FileFuture<'a, Created> {
+        ready(Ok(Created::default())).boxed()
+    }
 }
 
 fn refused<'a, T: Send + 'a>() -> FileFuture<'a, T> {

@@ -46,58 +46,61 @@ impl Entries {
     }
 }
 
-impl Tree {
-    /// Lists the synthetic entries after a position: `.`, `..`, `.zfs`, child file systems, snapshots.
-    pub(super) async fn list_synthetic(
-        &self,
-        rq: &Request,
-        node: Node,
-        branch: &MountedDataset,
-        after: Position,
-        max: usize,
-        out: &mut Vec<TreeEntry>,
-    ) -> Result<(), FileError> {
-        let (fixed, member) = match after {
-            Position::Fixed(index) => (index, None),
-            Position::Member(number) => (u64::MAX, Some(number)),
-            Position::Stored(_) => return Ok(()),
-        };
-        let at = |object| Node { branch: node.branch, object };
-        let mut enter = |name: &[u8], node, place: Position| {
-            if out.len() < max {
-                let name = name.to_vec();
-                let kind = Some(FileKind::Directory);
-                out.push(TreeEntry { name, node, kind, cookie: place.cookie() });
-            }
-        };
-        if fixed < AFTER_SELF {
-            enter(b".", node, Position::Fixed(AFTER_SELF));
+/// Lists the synthetic entries after a position: `.`, `..`, `.zfs`, child file systems, snapshots.
+pub(super) async fn list_synthetic(
+    tree: &Tree,
+    rq: &Request,
+    node: Node,
+    branch: &MountedDataset,
+    after: Position,
+    max: usize,
+    out: &mut Vec<TreeEntry>,
+) -> Result<(), FileError> {
+    let (fixed, member) = match after {
+        Position::Fixed(index) => (index, None),
+        Position::Member(number) => (u64::MAX, Some(number)),
+        Position::Stored(_) => return Ok(()),
+    };
+    let at = |object| Node { branch: node.branch, object };
+    let mut enter = |name: &[u8], node, place: Position| {
+        if out.len() < max {
+            let name = name.to_vec();
+            let kind = Some(FileKind::Directory);
+            out.push(TreeEntry { name, node, kind, cookie: place.cookie() });
         }
-        if fixed < AFTER_PARENT {
-            enter(b"..", self.parent(rq, node).await?, Position::Fixed(AFTER_PARENT));
-        }
-        let control = match node.object {
-            Node::ROOT if fixed < AFTER_CONTROL && !branch.is_snapshot => {
-                let opened = self.open(rq, node.branch).await?;
-                let visible = matches!(opened, Opened::Files(files) if files.snapdir() == Snapdir::Visible);
-                visible.then_some((&b".zfs"[..], Node::CONTROL))
-            }
-            Node::CONTROL if fixed < AFTER_CONTROL => Some((&b"snapshot"[..], Node::SNAPSHOTS)),
-            _ => None,
-        };
-        if let Some((name, object)) = control {
-            enter(name, at(object), Position::Fixed(AFTER_CONTROL));
-        }
-        let members = match node.object {
-            Node::ROOT => &branch.children,
-            Node::SNAPSHOTS => &branch.snapshots,
-            _ => return Ok(()),
-        };
-        for (number, name, index) in members.after(member).take(max) {
-            enter(name, Node { branch: index, object: Node::ROOT }, Position::Member(number));
-        }
-        Ok(())
+    };
+    if fixed < AFTER_SELF {
+        enter(b".", node, Position::Fixed(AFTER_SELF));
     }
+    if fixed < AFTER_PARENT {
+        enter(b"..", tree.parent(rq, node).await?, Position::Fixed(AFTER_PARENT));
+    }
+    let control = match node.object {
+        Node::ROOT if fixed < AFTER_CONTROL && !branch.is_snapshot => {
+            let opened = tree.open(rq, node.branch).await?;
+            let visible = matches!(opened, Opened::Files(files) if files.snapdir() == Snapdir::Visible);
+            visible.then_some((&b".zfs"[..], Node::CONTROL))
+        }
+        Node::CONTROL if fixed < AFTER_CONTROL => Some((&b"snapshot"[..], Node::SNAPSHOTS)),
+        _ => None,
+    };
+    if let Some((name, object)) = control {
+        enter(name, at(object), Position::Fixed(AFTER_CONTROL));
+    }
+    let shadow;
+    let members = match node.object {
+        Node::ROOT => &branch.children,
+        Node::SNAPSHOTS => &branch.snapshots,
+        Node::SHADOW => {
+            shadow = tree.shadow_names(rq, branch).await?;
+            &shadow.names
+        }
+        _ => return Ok(()),
+    };
+    for (number, name, index) in members.after(member).take(max) {
+        enter(name, Node { branch: index, object: Node::ROOT }, Position::Member(number));
+    }
+    Ok(())
 }
 
 /// Attributes of a synthetic directory: readable by all, with the times of its file system's root.

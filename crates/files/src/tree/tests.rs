@@ -68,6 +68,7 @@ fn children_cover_directories_and_names_are_unique() {
         assert_eq!(names(&tree, "", page), [".", "..", "locked", "a", "open", "file"]);
         assert_eq!(names(&tree, "a", page), [".", "..", "dir"]);
         assert_eq!(names(&tree, "open", page), [".", "..", ".zfs", "open"]);
+        assert_eq!(names(&tree, "a/.zfs/shadow", page).len(), 4);
         assert_eq!(names(&tree, "a/.zfs", page), [".", "..", "snapshot"]);
         assert_eq!(names(&tree, "a/.zfs/snapshot", page), [".", "..", "s2", "s1"]);
         assert_eq!(names(&tree, "a/.zfs/snapshot/s1", page), [".", "..", "a@s1"]);
@@ -336,4 +337,33 @@ fn sync_works_on_a_read_only_file_system() {
     let rq = Request::internal("test");
     wait(tree.sync(&rq, tree.root())).unwrap();
     assert_eq!((files.writable, files.syncs()), (false, 1));
+}
+
+#[test]
+fn snapshots_have_second_names_by_their_time() {
+    let mut opener = MemoryOpener::default();
+    let times = [("p", 0), ("p@old", 1_000_000_000), ("p@twin", 1_000_000_000), ("p@new", 1_795_513_737)];
+    let mut exports = Vec::new();
+    for (id, (name, seconds)) in (1..).zip(times) {
+        let mut files = MemoryFiles::new(id);
+        files.change(34, |a| a.crtime_ns = i128::from(seconds) * 1_000_000_000);
+        opener.0.insert(name.into(), Arc::new(files));
+        exports.push(export(name, id));
+    }
+    let tree = Tree::new(Arc::new(opener), exports.clone());
+    let [old, twin, new] =
+        ["@GMT-2001.09.09-01.46.40", "@GMT-2001.09.09-01.46.41", "@GMT-2026.11.24-09.48.57"].map(String::from);
+    let mut shown = names(&tree, ".zfs/shadow", 10);
+    shown.sort();
+    assert_eq!(shown, [".", "..", &old, &twin, &new]);
+    for (shadow, name) in [(&old, "old"), (&twin, "twin"), (&new, "new")] {
+        let by_time = walk(&tree, &format!(".zfs/shadow/{shadow}")).unwrap();
+        assert_eq!(by_time, walk(&tree, &format!(".zfs/snapshot/{name}")).unwrap());
+    }
+    assert!(matches!(walk(&tree, ".zfs/shadow/@GMT-2001.09.09-01.46.42"), Err(FileError::NotFound)));
+    assert_eq!(names(&tree, ".zfs", 10), [".", "..", "snapshot"], "not listed");
+    // After the first of the twins is destroyed, the second has the name of its own second.
+    tree.renew(exports.into_iter().filter(|export| export.name != "p@old").collect());
+    let by_time = walk(&tree, &format!(".zfs/shadow/{old}")).unwrap();
+    assert_eq!(by_time, walk(&tree, ".zfs/snapshot/twin").unwrap());
 }

@@ -10,7 +10,7 @@
 //! flags.
 
 use super::node::Node;
-use crate::acl::{Ace, Acl};
+use crate::acl::{self, Ace, Acl};
 use crate::attributes::FileKind;
 use crate::change::{Cred, SetAttributes, SetTime};
 use crate::error::FileError;
@@ -19,17 +19,27 @@ use weir_format::znode::FileFlags;
 
 /// Rights of a caller on a file as bits of [`READ`], [`WRITE`] and [`EXECUTE`].
 pub(crate) fn granted(cred: &Cred, node: &Node) -> Result<u32, FileError> {
+    with_access_info(cred, node, |file| permission::granted(cred, file))
+}
+
+/// Rights of a caller as a mask of an NFSv4 ACL's entries, and those that an entry denies.
+fn granted_mask(cred: &Cred, node: &Node) -> Result<(u32, u32), FileError> {
+    with_access_info(cred, node, |file| permission::granted_mask(cred, file))
+}
+
+/// Evaluates the attributes of a file that determine access.
+fn with_access_info<T>(cred: &Cred, node: &Node, evaluate: impl Fn(&AccessInfo<'_>) -> T) -> Result<T, FileError> {
     let (uid, gid) = node.owner();
     let file = AccessInfo { is_dir: node.is_dir(), mode: node.mode() as u32, uid, gid, posix: None, acl: None };
     if cred.uid == 0 {
-        return Ok(permission::granted(cred, &file));
+        return Ok(evaluate(&file));
     }
     let posix = super::xattrs::nvlist_value(node, permission::POSIX_ACCESS)?;
     let acl = match node.has_flag(FileFlags::ACL_TRIVIAL) {
         true => None,
-        false => Some(Acl { entries: node.aces()?.iter().map(Ace::of).collect(), trivial: false }),
+        false => Some(Acl { entries: node.aces()?.iter().map(Ace::of).collect(), trivial: false, flags: 0 }),
     };
-    Ok(permission::granted(cred, &AccessInfo { posix: posix.as_deref(), acl: acl.as_ref(), ..file }))
+    Ok(evaluate(&AccessInfo { posix: posix.as_deref(), acl: acl.as_ref(), ..file }))
 }
 
 fn need(cred: &Cred, node: &Node, rights: u32) -> Result<(), FileError> {
@@ -67,10 +77,27 @@ pub(crate) fn link(node: &Node) -> Result<(), FileError> {
     refuse(node, FileFlags::IMMUTABLE | FileFlags::APPENDONLY)
 }
 
-/// Checks removing the name of `node` from `dir`. In a sticky directory only the owner of either may.
+/// Checks setting the ACL: the owner may, and users to whom the ACL gives this right.
+pub(crate) fn set_acl(cred: &Cred, node: &Node) -> Result<(), FileError> {
+    if is_owner(cred, node) || granted_mask(cred, node)?.0 & acl::WRITE_ACL != 0 {
+        return refuse(node, FileFlags::IMMUTABLE);
+    }
+    Err(FileError::NotPermitted { object: node.id })
+}
+
+/// Checks removing the name of `node` from `dir`: either ACL may permit it (`zfs_zaccess_delete`), else permission to
+/// write in the directory does, unless the file's ACL denies it. In a sticky directory only the owner of either may.
 pub(crate) fn remove(cred: &Cred, dir: &Node, node: &Node) -> Result<(), FileError> {
     const STICKY: u64 = 0o1000;
-    need(cred, dir, WRITE | EXECUTE)?;
+    if !cred.checked {
+        let (of_node, denied) = granted_mask(cred, node)?;
+        if of_node & acl::DELETE == 0 && granted_mask(cred, dir)?.0 & acl::DELETE_CHILD == 0 {
+            need(cred, dir, WRITE | EXECUTE)?;
+            if denied & acl::DELETE != 0 {
+                return Err(FileError::Denied { object: node.id });
+            }
+        }
+    }
     let sticky = dir.mode() & STICKY != 0;
     if sticky && !is_owner(cred, dir) && !is_owner(cred, node) {
         return Err(FileError::NotPermitted { object: node.id });
@@ -109,18 +136,22 @@ pub(crate) fn set(cred: &Cred, node: &Node, set: &SetAttributes) -> Result<(), F
         return Ok(());
     }
     let owner = is_owner(cred, node);
+    let (granted, _) = granted_mask(cred, node)?;
     let (uid, gid) = node.owner();
-    if set.mode.is_some() && !owner
-        || set.uid.is_some_and(|new| new != uid || !owner)
-        || set.gid.is_some_and(|new| !owner || new != gid && !cred.in_group(new))
+    // With the right to change the owner, a user may make a file its own, and give it to a group of its own.
+    let takes = granted & acl::WRITE_OWNER != 0;
+    if set.mode.is_some() && !owner && granted & acl::WRITE_ACL == 0
+        || set.uid.is_some_and(|new| if new == uid { !owner } else { !(takes && new == cred.uid) })
+        || set.gid.is_some_and(|new| !(owner || takes) || new != gid && !cred.in_group(new))
     {
         return not_permitted;
     }
     let times = [set.atime, set.mtime];
-    if !owner && times.iter().any(|time| matches!(time, Some(SetTime::At(_)))) {
+    let sets_times = owner || granted & acl::WRITE_ATTRIBUTES != 0;
+    if !sets_times && times.iter().any(|time| matches!(time, Some(SetTime::At(_)))) {
         return not_permitted;
     }
-    if !owner && times.iter().any(Option::is_some) {
+    if !sets_times && times.iter().any(Option::is_some) {
         need(cred, node, WRITE)?;
     }
     Ok(())

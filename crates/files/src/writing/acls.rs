@@ -12,13 +12,12 @@
 //! ```
 
 use crate::acl::{
-    APPEND_DATA, EXECUTE, READ_ACL, READ_ATTRIBUTES, READ_DATA, READ_NAMED_ATTRS, SYNCHRONIZE, WRITE_ACL,
+    APPEND_DATA, DELETE_CHILD, EXECUTE, READ_ACL, READ_ATTRIBUTES, READ_DATA, READ_NAMED_ATTRS, SYNCHRONIZE, WRITE_ACL,
     WRITE_ATTRIBUTES, WRITE_DATA, WRITE_NAMED_ATTRS, WRITE_OWNER,
 };
 use weir_format::acl::Ace;
 use weir_format::znode::FileFlags;
 
-const DELETE_CHILD: u32 = 0x40;
 const OWNING_GROUP: u16 = Ace::GROUP | Ace::IDENTIFIER_GROUP;
 const INHERIT_FLAGS: u16 = Ace::FILE_INHERIT | Ace::DIRECTORY_INHERIT | Ace::NO_PROPAGATE | Ace::INHERIT_ONLY;
 /// The kind bits of a mode, and the bits that an ACL cannot express: set-uid, set-gid, sticky.

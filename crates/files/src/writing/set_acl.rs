@@ -15,9 +15,6 @@ use weir_format::acl::Ace as StoredAce;
 use weir_format::znode::FileFlags;
 use weir_machine::Request;
 
-/// Maximum number of entries of an ACL (`MAX_ACL_ENTRIES`).
-const ENTRIES_MAX: usize = 1024;
-
 fn stored(ace: &Ace) -> StoredAce {
     let (who_flags, who) = match ace.who {
         AceWho::Owner => (StoredAce::OWNER, 0),
@@ -34,14 +31,14 @@ impl Acls<'_> {
     /// Sets the ACL of a file, and the mode that follows from it. An empty ACL is replaced by that of the mode.
     ///
     /// # Errors
-    /// [`FileError::NotPermitted`] if the caller is not the owner; [`FileError::Invalid`] for an ACL that is too long
+    /// [`FileError::NotPermitted`] if the caller is neither the owner nor has the right to change the ACL; [`FileError::Invalid`] for an ACL that is too long
     /// or has entries of unknown types; [`FileError::Unsupported`] if the file system uses POSIX ACLs.
     pub async fn set(self, rq: &Request, cred: &Cred, object: ObjectId, acl: &Acl) -> Result<(), FileError> {
         let aces: Vec<StoredAce> = acl.entries.iter().map(stored).collect();
         if self.files.writing()?.settings().acl_type == super::AclType::Posix {
             return Err(FileError::Unsupported { what: "an NFSv4 ACL with acltype=posix".into() });
         }
-        self.set_locked(rq, cred, object, aces, None).await?;
+        self.set_locked(rq, cred, object, aces, Some(acl.stored_flags())).await?;
         self.files.commit_if_sync_always(rq, Some(object)).await
     }
 
@@ -53,16 +50,13 @@ impl Acls<'_> {
         aces: Vec<StoredAce>,
         flags: Option<u64>,
     ) -> Result<(), FileError> {
-        const ALARM: u16 = 3;
         let writing = self.files.writing()?;
-        if aces.len() > ENTRIES_MAX || aces.iter().any(|ace| ace.kind > ALARM) {
+        if aces.len() > Acl::MAX_ENTRIES || aces.iter().any(|ace| ace.kind > StoredAce::ALARM) {
             return Err(FileError::Invalid { why: "invalid access control list" });
         }
         let _held = writing.locks.one(rq, object).await;
         let mut node = self.files.nodes().load(rq, object).await?;
-        if !access_checks::is_owner(cred, &node) || node.has_flag(FileFlags::IMMUTABLE) {
-            return Err(FileError::NotPermitted { object });
-        }
+        access_checks::set_acl(cred, &node)?;
         let tx = self.files.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let mode = node.mode();
         let is_dir = node.is_dir();

@@ -61,6 +61,22 @@ impl Default for RequestTotals {
     }
 }
 
+impl std::ops::Add for RequestTotals {
+    type Output = RequestTotals;
+
+    fn add(mut self, other: RequestTotals) -> RequestTotals {
+        let all = |to: &mut [u64], from: &[u64]| to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        self.requests += other.requests;
+        self.written_bytes += other.written_bytes;
+        self.device_ops += other.device_ops;
+        all(&mut self.answered_bytes, &other.answered_bytes);
+        all(&mut self.support_bytes, &other.support_bytes);
+        all(&mut self.stage_ns, &other.stage_ns);
+        all(&mut self.latency, &other.latency);
+        self
+    }
+}
+
 impl RequestTotals {
     /// Bytes answered from `source`.
     pub fn answered_bytes(&self, source: Source) -> u64 {
@@ -82,7 +98,7 @@ impl RequestTotals {
         self.stage_ns[stage as usize]
     }
 
-    pub(super) fn add(&mut self, registers: &OperationRegisters) {
+    pub(super) fn record(&mut self, registers: &OperationRegisters) {
         let get = |register: &AtomicU64| register.load(Ordering::Relaxed);
         let all = |to: &mut [u64], from: &[AtomicU64]| to.iter_mut().zip(from).for_each(|(to, from)| *to += get(from));
         self.requests += get(&registers.requests);

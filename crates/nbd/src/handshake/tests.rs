@@ -9,7 +9,7 @@ fn header(option: u32, len: u32) -> Vec<u8> {
 
 /// A handshake that has received the client flags.
 fn begun(flags: u32) -> Handshake {
-    let (mut handshake, step) = Handshake::begin(true);
+    let (mut handshake, step) = Handshake::begin(TlsMode::Off);
     assert_eq!(step.send, [&b"NBDMAGICIHAVEOPT"[..], &[0, 3]].concat());
     let step = handshake.receive(&small_exports(), &flags.to_be_bytes());
     assert_eq!(step.next, NextAction::Read(16));
@@ -112,7 +112,7 @@ fn malformed_options_are_rejected_and_the_handshake_continues() {
         assert_eq!(step.next, NextAction::Read(16));
         replies(&step)[0].0
     };
-    assert_eq!(refused(option::STARTTLS, &[]), reply::ERR_UNSUP);
+    assert_eq!(refused(option::STARTTLS, &[]), reply::ERR_POLICY);
     assert_eq!(refused(99, b"what"), reply::ERR_UNSUP);
     assert_eq!(refused(option::LIST, b"x"), reply::ERR_INVALID);
     assert_eq!(refused(option::STRUCTURED_REPLY, b"x"), reply::ERR_INVALID);
@@ -128,7 +128,7 @@ fn malformed_options_are_rejected_and_the_handshake_continues() {
     assert_eq!(handshake.receive(&small_exports(), &header(option::LIST, u32::MAX)).next, NextAction::Close);
     assert_eq!(send(&mut begun(3), option::ABORT, &[]).next, NextAction::Close);
     assert_eq!(begun(3).receive(&small_exports(), &[0; 16]).next, NextAction::Close);
-    let (mut handshake, _) = Handshake::begin(true);
+    let (mut handshake, _) = Handshake::begin(TlsMode::Off);
     assert_eq!(handshake.receive(&small_exports(), &[0, 0, 0, 4]).next, NextAction::Close);
 }
 
@@ -140,18 +140,45 @@ fn a_client_that_sends_too_many_options_is_disconnected() {
 }
 
 #[test]
-fn writable_flags_need_a_writable_export_and_permission() {
+fn writable_flags_need_a_writable_export() {
     let mut exports = small_exports();
     let writable = MemoryDevice::new(vec![1; 512]).with_writing(true);
     exports.0.insert("p/rw".into(), Arc::new(writable));
-    for (may_write, name, flags) in
-        [(true, "p/rw", [0x0d, 0x6d]), (false, "p/rw", [0x05, 0x07]), (true, "p/w", [0x05, 0x07])]
-    {
-        let (mut handshake, _) = Handshake::begin(may_write);
+    for (name, flags) in [("p/rw", [0x0d, 0x6d]), ("p/w", [0x05, 0x07])] {
+        let (mut handshake, _) = Handshake::begin(TlsMode::Off);
         handshake.receive(&exports, &3u32.to_be_bytes());
         handshake.receive(&exports, &header(option::EXPORT_NAME, name.len() as u32));
         let step = handshake.receive(&exports, name.as_bytes());
-        assert_eq!(step.send[8..10], flags, "{name} {may_write}");
+        assert_eq!(step.send[8..10], flags, "{name}");
         assert!(matches!(step.next, NextAction::Serve(negotiated) if negotiated.writable == (flags[0] == 0x0d)));
     }
+}
+
+#[test]
+fn tls_is_started_once_and_forgets_what_came_before() {
+    let begun = |mode| {
+        let (mut handshake, _) = Handshake::begin(mode);
+        handshake.receive(&small_exports(), &3u32.to_be_bytes());
+        handshake
+    };
+    let first = |step: &HandshakeStep| replies(step)[0].0;
+    let mut off = begun(TlsMode::Off);
+    assert_eq!(first(&send(&mut off, option::STARTTLS, &[])), reply::ERR_POLICY);
+    let mut allowed = begun(TlsMode::Allowed);
+    assert_eq!(first(&send(&mut allowed, option::STRUCTURED_REPLY, &[])), reply::ACK);
+    assert_eq!(first(&send(&mut allowed, option::STARTTLS, b"x")), reply::ERR_INVALID);
+    let step = send(&mut allowed, option::STARTTLS, &[]);
+    assert_eq!((first(&step), step.next), (reply::ACK, NextAction::StartTls));
+    assert_eq!(first(&send(&mut allowed, option::STARTTLS, &[])), reply::ERR_INVALID, "once");
+    let NextAction::Serve(negotiated) = send(&mut allowed, option::GO, &named("p/v", &[0, 0])).next else {
+        panic!("it is served")
+    };
+    assert!(!negotiated.structured, "negotiated in clear text");
+    let mut required = begun(TlsMode::Required);
+    for option in [option::LIST, option::GO, option::INFO, option::STRUCTURED_REPLY, 99] {
+        assert_eq!(first(&send(&mut required, option, &[])), reply::ERR_TLS_REQUIRED, "{option}");
+    }
+    assert_eq!(send(&mut required, option::STARTTLS, &[]).next, NextAction::StartTls);
+    assert!(matches!(send(&mut required, option::GO, &named("p/v", &[0, 0])).next, NextAction::Serve(_)));
+    assert_eq!(send(&mut begun(TlsMode::Required), option::EXPORT_NAME, b"p/v").next, NextAction::Close);
 }

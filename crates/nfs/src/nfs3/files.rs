@@ -44,7 +44,7 @@ impl Context<'_> {
     /// Attributes of a handle's file.
     pub(super) async fn file_attributes(&self, handle: &[u8]) -> Result<Attributes, Failed> {
         let id = self.id(handle)?;
-        self.files.attributes(self.rq, id).await.map_err(|failure| self.failed(failure))
+        self.files.attributes(self.rq, &self.caller, id).await.map_err(|failure| self.failed(failure))
     }
 
     pub(super) async fn lookup(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
@@ -90,7 +90,7 @@ impl Context<'_> {
         let handle = handle_argument(&mut input)?;
         let found = async {
             let id = self.id(handle)?;
-            self.files.read_link(self.rq, id).await.map_err(|failure| self.failed(failure))
+            self.files.read_link(self.rq, &self.caller, id).await.map_err(|failure| self.failed(failure))
         };
         match found.await {
             Ok((target, file)) => {

@@ -26,7 +26,7 @@ impl Context<'_> {
         let handle = handle_argument(&mut input)?;
         let found = async {
             let id = self.id(handle)?;
-            self.files.usage(self.rq, id).await.map_err(|failure| self.failed(failure))
+            self.files.usage(self.rq, &self.caller, id).await.map_err(|failure| self.failed(failure))
         };
         match found.await {
             Ok((usage, file)) => {

@@ -9,7 +9,7 @@
 //! GUID.
 
 use super::{Context, FATTR3_BYTES, Failed, LIST_MAX_BYTES, Status, handle_argument, post_op};
-use crate::handle::HANDLE_BYTES;
+use crate::handle::{HANDLE_BYTES, Handles};
 use crate::reply::Results;
 use crate::wire::{Decoder, Encoder, opaque_bytes};
 use weir_front::files::{Attributes, Entry, Listing};
@@ -72,7 +72,7 @@ impl Context<'_> {
             Ok((dir, page)) => {
                 let out = out.status(Status::Ok);
                 post_op(out, Some(&dir));
-                out.u64(self.handles.pool());
+                out.u64(Handles::pool_of(handle).unwrap_or(0));
                 out.bytes.extend_from_slice(&page.entries.bytes);
                 out.bool(false).bool(page.eof);
             }
@@ -94,7 +94,7 @@ impl Context<'_> {
         loop {
             let listing = self.files.read_dir(self.rq, &self.caller, id, cookie, PAGE_ENTRIES, plus).await;
             let Listing { dir, entries, at_end } = listing.map_err(|failure| self.failed(failure))?;
-            if first && cookie != 0 && verifier != self.handles.pool() {
+            if first && cookie != 0 && verifier != id.pool {
                 return Err((Status::BadCookie, Some(dir)));
             }
             if first && !limits.take(0, FRAME_BYTES) {

@@ -128,17 +128,15 @@ impl Report {
     }
 }
 
-impl Pool {
-    /// Checks the invariants of the pool's current state.
-    ///
-    /// # Errors
-    /// [`ObjectError`] if the lists that the check starts from cannot be read.
-    pub async fn check_invariants(&self, rq: &Request) -> Result<Report, ObjectError> {
-        let mut report = Report::default();
-        let born = trees::check(rq, self, &mut report).await?;
-        dsl::check(rq, self, &born, &mut report).await?;
-        features::check(rq, self, &mut report).await?;
-        space::check(rq, self, &mut report).await?;
-        Ok(report)
-    }
+/// Checks the invariants of the pool's current state.
+///
+/// # Errors
+/// [`ObjectError`] if the lists that the check starts from cannot be read.
+pub async fn check_invariants(pool: &Pool, rq: &Request) -> Result<Report, ObjectError> {
+    let mut report = Report::default();
+    let born = trees::check(rq, pool, &mut report).await?;
+    dsl::check(rq, pool, &born, &mut report).await?;
+    features::check(rq, pool, &mut report).await?;
+    space::check(rq, pool, &mut report).await?;
+    Ok(report)
 }

@@ -13,7 +13,7 @@
 //! Invariants: `free_block` is above every block in use; a leaf is referred to by its own range of pointers, and by no
 //! other. Each block is checked against these before it is followed, so a malformed ZAP ends in an error.
 
-use super::{Change, FAT_SHIFT, NOT_TEXT, Writer, fat_entry, hash_of};
+use super::{Change, FAT_SHIFT, NOT_TEXT, ZapWriter, fat_entry, hash_of};
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::zap::entry::{Key, Match, hash_bits};
@@ -34,7 +34,7 @@ const LITTLE: Endian = Endian::Little;
 
 /// A fat ZAP that is being changed: the blocks that will be written.
 pub(super) struct Fat<'a> {
-    writer: Writer<'a>,
+    writer: ZapWriter<'a>,
     object: Option<Arc<Object>>,
     header: FatHeader,
     /// The header's block, whose second half is the embedded table.
@@ -48,7 +48,7 @@ pub(super) struct Fat<'a> {
 impl<'a> Fat<'a> {
     /// Creates an empty ZAP. [`Fat::flush`] writes its blocks.
     pub async fn start(
-        writer: Writer<'a>,
+        writer: ZapWriter<'a>,
         block_shift: u8,
         salt: u64,
         norm: NormFlags,
@@ -74,7 +74,7 @@ impl<'a> Fat<'a> {
     }
 
     /// Converts a micro ZAP into a fat one with the same entries.
-    pub async fn upgrade(writer: Writer<'a>, micro: &MicroZap<'_>) -> Result<Self, ObjectError> {
+    pub async fn upgrade(writer: ZapWriter<'a>, micro: &MicroZap<'_>) -> Result<Self, ObjectError> {
         let mut fat = Self::start(writer, FAT_SHIFT, micro.salt, micro.norm, ZapFlags(0)).await?;
         for entry in micro.entries() {
             let key = Key::Name(entry.name.to_vec());
@@ -85,7 +85,12 @@ impl<'a> Fat<'a> {
     }
 
     /// Opens the ZAP with header block `first`; `foreign`: the block has the other byte order.
-    pub fn open(writer: Writer<'a>, object: Arc<Object>, first: Vec<u8>, foreign: bool) -> Result<Self, ObjectError> {
+    pub fn open(
+        writer: ZapWriter<'a>,
+        object: Arc<Object>,
+        first: Vec<u8>,
+        foreign: bool,
+    ) -> Result<Self, ObjectError> {
         let header = FatHeader::decode(&first, LITTLE).map_err(|e| ObjectError::decode(writer.place(0), e))?;
         let dirty = BTreeMap::new();
         let freed = Vec::new();
@@ -94,7 +99,7 @@ impl<'a> Fat<'a> {
 
     /// Writes the changed blocks in one step: a concurrent reader sees all changes or none.
     pub async fn flush(&mut self) -> Result<(), ObjectError> {
-        let Writer { rq, set, tx, id } = self.writer;
+        let ZapWriter { rq, set, tx, id } = self.writer;
         let mut head = self.header.encode(LITTLE);
         let dirty = std::mem::take(&mut self.dirty);
         let mut blocks: Vec<(u64, Bytes)> = dirty.into_iter().map(|(n, bytes)| (n, Bytes::from(bytes))).collect();
@@ -178,7 +183,7 @@ impl<'a> Fat<'a> {
         match (self.dirty.get(&block), &self.object) {
             (Some(bytes), _) => Ok((Bytes::copy_from_slice(bytes), LITTLE)),
             (None, Some(object)) => {
-                let Writer { rq, set, .. } = self.writer;
+                let ZapWriter { rq, set, .. } = self.writer;
                 set.reader().read_ordered_block(rq, object, block).await?.ok_or_else(hole)
             }
             (None, None) => Err(hole()),

@@ -125,7 +125,7 @@ enum Change<'a> {
 /// Creates a ZAP.
 pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap) -> Result<ObjectId, ObjectError> {
     let id = set.changes().create(rq, tx, &new.object()).await?;
-    Writer { rq, set, tx, id }.start(new).await?;
+    ZapWriter { rq, set, tx, id }.start(new).await?;
     Ok(id)
 }
 
@@ -138,7 +138,7 @@ pub async fn create_at(
     new: &NewZap,
 ) -> Result<(), ObjectError> {
     set.changes().create_at(rq, tx, id, &new.object()).await?;
-    Writer { rq, set, tx, id }.start(new).await
+    ZapWriter { rq, set, tx, id }.start(new).await
 }
 
 /// Adds a new name.
@@ -153,7 +153,7 @@ pub async fn insert(
     key: &Key,
     value: &Value,
 ) -> Result<(), ObjectError> {
-    Writer { rq, set, tx, id }.change(key, Change::Insert(value)).await.map(|_| ())
+    ZapWriter { rq, set, tx, id }.change(key, Change::Insert(value)).await.map(|_| ())
 }
 
 /// Adds a name, or replaces its value. Returns whether it existed.
@@ -168,12 +168,12 @@ pub async fn put(
     key: &Key,
     value: &Value,
 ) -> Result<bool, ObjectError> {
-    Writer { rq, set, tx, id }.change(key, Change::Put(value)).await
+    ZapWriter { rq, set, tx, id }.change(key, Change::Put(value)).await
 }
 
 /// Removes a name. Returns whether it existed.
 pub async fn remove(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, key: &Key) -> Result<bool, ObjectError> {
-    Writer { rq, set, tx, id }.change(key, Change::Remove(Match::Exact)).await
+    ZapWriter { rq, set, tx, id }.change(key, Change::Remove(Match::Exact)).await
 }
 
 /// Removes the name that matches `name` (of several, the one that a look-up finds). Returns whether there was one.
@@ -185,7 +185,7 @@ pub async fn remove_match(
     name: &[u8],
     how: Match,
 ) -> Result<bool, ObjectError> {
-    Writer { rq, set, tx, id }.change(&Key::Name(name.to_vec()), Change::Remove(how)).await
+    ZapWriter { rq, set, tx, id }.change(&Key::Name(name.to_vec()), Change::Remove(how)).await
 }
 
 /// Adds `delta` to the integer of a name; a name that does not exist counts as 0, and a name that becomes 0 is removed.
@@ -340,14 +340,14 @@ const NOT_TEXT: ObjectError =
 
 /// A ZAP and the transaction that changes it.
 #[derive(Clone, Copy)]
-struct Writer<'a> {
+struct ZapWriter<'a> {
     rq: &'a Request,
     set: &'a Arc<ObjectSet>,
     tx: &'a Tx,
     id: ObjectId,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> ZapWriter<'a> {
     fn place(&self, block: u64) -> ErrorLocation {
         self.set.place(self.id, 0, block)
     }
@@ -460,7 +460,7 @@ impl<'a> Writer<'a> {
         at: usize,
         slot: [u8; MicroZap::SLOT],
     ) -> Result<(), ObjectError> {
-        let Writer { rq, set, tx, id } = self;
+        let ZapWriter { rq, set, tx, id } = self;
         if endian == Endian::Little && at < bytes.len() {
             // If no other task holds the block, it is changed in place.
             drop(bytes);

@@ -1,9 +1,13 @@
 //! Limits that are checked before any change, and the counts that some of them use.
 
-use super::{Lab, file_system, run};
+use super::{
+    Lab, branch, create, destroy, destroy_head, features, file_system, names, promote, properties, rename, rollback,
+    run, snapshot,
+};
 use crate::bpobj;
 use crate::sync_tasks::*;
 use weir_format::dsl::dir_field::{FILESYSTEM_COUNT, SNAPSHOT_COUNT};
+use weir_format::features::Feature;
 
 fn with(name: &str, properties: &[(&str, u64)]) -> NewDataset {
     let number = |(name, n): &(&str, u64)| ((*name).to_owned(), crate::props::Value::Number(*n));
@@ -11,13 +15,16 @@ fn with(name: &str, properties: &[(&str, u64)]) -> NewDataset {
 }
 
 async fn limit(change: &mut DslSyncContext<'_>, name: &str, property: &str, most: u64) {
-    change.set_property(name, property, &Setting::Set(crate::props::Value::Number(most))).await.unwrap();
+    properties::set_property(change, name, property, &Setting::Set(crate::props::Value::Number(most))).await.unwrap();
 }
 
 /// Counts of file systems and snapshots at and below a dataset.
 async fn counts(change: &mut DslSyncContext<'_>, name: &str) -> [Option<u64>; 2] {
-    let dir = change.find_dir(name).await.unwrap().id;
-    [change.dir_word(dir, FILESYSTEM_COUNT).await.unwrap(), change.dir_word(dir, SNAPSHOT_COUNT).await.unwrap()]
+    let dir = names::find_dir(change, name).await.unwrap().id;
+    [
+        create::dir_word(change, dir, FILESYSTEM_COUNT).await.unwrap(),
+        create::dir_word(change, dir, SNAPSHOT_COUNT).await.unwrap(),
+    ]
 }
 
 #[test]
@@ -33,19 +40,21 @@ fn reservations_beyond_the_pool_are_refused() {
             &[("reservation", 1 << 20), ("quota", 1 << 19)],
             &[("refreservation", 1 << 20), ("refquota", 1 << 19)],
         ] {
-            let refused = change.create(&with("tank/a", properties)).await;
+            let refused = create::create(&mut change, &with("tank/a", properties)).await;
             assert!(matches!(refused, Err(DslError::Space { .. })), "{properties:?}");
-            assert!(matches!(change.find_head("tank/a").await, Err(DslError::Missing { .. })));
+            assert!(matches!(names::find_head(&mut change, "tank/a").await, Err(DslError::Missing { .. })));
         }
-        change.create(&with("tank/a", &[("refreservation", 1 << 20), ("reservation", 1 << 20)])).await.unwrap();
+        create::create(&mut change, &with("tank/a", &[("refreservation", 1 << 20), ("reservation", 1 << 20)]))
+            .await
+            .unwrap();
         let tx = lab.next_tx();
-        lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
+        snapshot::snapshot(&mut lab.change(&tx), &["tank/a@s".into()], &[]).await.unwrap();
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         let huge = with("tank/c", &[("refreservation", 2 * all)]).properties;
-        let refused = change.clone_snapshot("tank/a@s", "tank/c", &huge).await;
+        let refused = branch::clone_snapshot(&mut change, "tank/a@s", "tank/c", &huge).await;
         assert!(matches!(refused, Err(DslError::Space { .. })));
-        assert!(matches!(change.find_head("tank/c").await, Err(DslError::Missing { .. })));
+        assert!(matches!(names::find_head(&mut change, "tank/c").await, Err(DslError::Missing { .. })));
     });
 }
 
@@ -56,7 +65,7 @@ fn values_without_their_pool_feature_are_refused() {
         let lab = Lab::new(&machine).await;
         let tx = lab.tx();
         let mut change = lab.change(&tx);
-        change.create(&file_system("tank/a")).await.unwrap();
+        create::create(&mut change, &file_system("tank/a")).await.unwrap();
         let values = [
             ("recordsize", 1 << 20),
             ("compression", 16 | 3 << 7),
@@ -66,25 +75,32 @@ fn values_without_their_pool_feature_are_refused() {
             ("longname", 1),
         ];
         for (property, n) in values {
-            let refused = change.create(&with("tank/b", &[(property, n)])).await;
+            let refused = create::create(&mut change, &with("tank/b", &[(property, n)])).await;
             assert!(matches!(refused, Err(DslError::Feature { .. })), "{property}");
             let setting = Setting::Set(crate::props::Value::Number(n));
-            let refused = change.set_property("tank/a", property, &setting).await;
+            let refused = properties::set_property(&mut change, "tank/a", property, &setting).await;
             assert!(matches!(refused, Err(DslError::Feature { .. })), "{property}");
         }
         let volume = Kind::Volume(VolumeSpec { size_bytes: 1 << 20, block_bytes: 1 << 20 });
         let large = Kind::FileSystem(FileSystemSpec { slots: 2, ..FileSystemSpec::default() });
         for kind in [volume, large] {
-            let refused = change.create(&NewDataset { kind, ..file_system("tank/b") }).await;
+            let refused = create::create(&mut change, &NewDataset { kind, ..file_system("tank/b") }).await;
             assert!(matches!(refused, Err(DslError::Feature { .. })), "{kind:?}");
         }
-        for feature in ["large_blocks", "zstd_compress", "blake3", "sha512", "large_dnode", "longname"] {
-            change.enable_feature(feature).await.unwrap();
+        for feature in [
+            Feature::LARGE_BLOCKS,
+            Feature::ZSTD_COMPRESS,
+            Feature::BLAKE3,
+            Feature::SHA512,
+            Feature::LARGE_DNODE,
+            Feature::LONGNAME,
+        ] {
+            features::enable_feature(&mut change, feature).await.unwrap();
         }
         for (property, n) in values {
             limit(&mut change, "tank/a", property, n).await;
         }
-        change.create(&NewDataset { kind: volume, ..file_system("tank/b") }).await.unwrap();
+        create::create(&mut change, &NewDataset { kind: volume, ..file_system("tank/b") }).await.unwrap();
     });
 }
 
@@ -95,12 +111,12 @@ fn counts_hold_after_a_rollback() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         limit(&mut change, "tank", "filesystem_limit", 9).await;
-        change.create(&file_system("tank/a")).await.unwrap();
+        create::create(&mut change, &file_system("tank/a")).await.unwrap();
         let tx = lab.next_tx();
-        lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
+        snapshot::snapshot(&mut lab.change(&tx), &["tank/a@s".into()], &[]).await.unwrap();
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        change.rollback("tank/a", None).await.unwrap();
+        rollback::rollback(&mut change, "tank/a", None).await.unwrap();
         assert_eq!(counts(&mut change, "tank").await, [Some(1), Some(1)]);
         assert_eq!(counts(&mut change, "tank/a").await, [Some(0), Some(1)]);
     });
@@ -114,22 +130,22 @@ fn snapshots_of_one_txg_need_space_together() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         for name in ["tank/a", "tank/b"] {
-            change.create(&with(name, &[("refreservation", BYTES)])).await.unwrap();
-            let head = change.find_head(name).await.unwrap();
+            create::create(&mut change, &with(name, &[("refreservation", BYTES)])).await.unwrap();
+            let head = names::find_head(&mut change, name).await.unwrap();
             let full = weir_format::DslDataset { unique_bytes: BYTES, ..head.phys };
             change.put_dataset(head.id, &full).await.unwrap();
         }
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        let root = change.root_dir().await.unwrap();
+        let root = names::root_dir(&mut change).await.unwrap();
         change.pool.capacity_bytes = change.dir(root).await.unwrap().used_bytes + BYTES * 3 / 2;
         let names = ["tank/a@s".to_owned(), "tank/b@s".to_owned()];
         for one in &names {
-            change.check_snapshots(std::slice::from_ref(one)).await.unwrap();
+            snapshot::check_snapshots(&mut change, std::slice::from_ref(one)).await.unwrap();
         }
-        assert!(matches!(change.check_snapshots(&names).await, Err(DslError::Space { .. })));
+        assert!(matches!(snapshot::check_snapshots(&mut change, &names).await, Err(DslError::Space { .. })));
         change.pool.capacity_bytes += BYTES;
-        change.snapshot(&names, &[]).await.unwrap();
+        snapshot::snapshot(&mut change, &names, &[]).await.unwrap();
     });
 }
 
@@ -141,19 +157,19 @@ fn a_dataset_that_moves_into_a_counting_directory_is_counted() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         for name in ["tank/x", "tank/b", "tank/b/c"] {
-            change.create(&file_system(name)).await.unwrap();
+            create::create(&mut change, &file_system(name)).await.unwrap();
         }
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        change.snapshot(&["tank/b/c@s".into()], &[]).await.unwrap();
+        snapshot::snapshot(&mut change, &["tank/b/c@s".into()], &[]).await.unwrap();
         limit(&mut change, "tank/x", "filesystem_limit", 2).await;
-        change.rename("tank/b", "tank/x/b").await.unwrap();
+        rename::rename(&mut change, "tank/b", "tank/x/b").await.unwrap();
         assert_eq!(counts(&mut change, "tank/x").await, [Some(2), Some(1)]);
         assert_eq!(counts(&mut change, "tank/x/b").await, [Some(1), Some(1)]);
-        let full = change.create(&file_system("tank/x/b/d")).await;
+        let full = create::create(&mut change, &file_system("tank/x/b/d")).await;
         assert!(matches!(full, Err(DslError::Space { .. })));
-        change.destroy_snapshots(&["tank/x/b/c@s".into()], false).await.unwrap();
-        change.destroy("tank/x/b/c").await.unwrap();
+        destroy::destroy_snapshots(&mut change, &["tank/x/b/c@s".into()], false).await.unwrap();
+        destroy_head::destroy(&mut change, "tank/x/b/c").await.unwrap();
         assert_eq!(counts(&mut change, "tank/x").await, [Some(1), Some(0)]);
     });
 }
@@ -165,23 +181,23 @@ fn a_move_below_one_limit_is_not_counted_twice() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         for name in ["tank/x", "tank/x/p", "tank/x/q", "tank/x/q/r"] {
-            change.create(&file_system(name)).await.unwrap();
+            create::create(&mut change, &file_system(name)).await.unwrap();
         }
         limit(&mut change, "tank/x", "filesystem_limit", 3).await;
-        change.rename("tank/x/q/r", "tank/x/p/r").await.unwrap();
+        rename::rename(&mut change, "tank/x/q/r", "tank/x/p/r").await.unwrap();
         limit(&mut change, "tank/x", "filesystem_limit", 4).await;
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        change.snapshot(&["tank/x/p@s".into()], &[]).await.unwrap();
+        snapshot::snapshot(&mut change, &["tank/x/p@s".into()], &[]).await.unwrap();
         limit(&mut change, "tank/x", "snapshot_limit", 1).await;
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        change.clone_snapshot("tank/x/p@s", "tank/x/c", &[]).await.unwrap();
-        change.promote("tank/x/c").await.unwrap();
+        branch::clone_snapshot(&mut change, "tank/x/p@s", "tank/x/c", &[]).await.unwrap();
+        promote::promote(&mut change, "tank/x/c").await.unwrap();
         assert_eq!(counts(&mut change, "tank/x").await, [Some(4), Some(1)]);
         // Below another limit, it counts.
         limit(&mut change, "tank/x/q", "filesystem_limit", 0).await;
-        let refused = change.rename("tank/x/p/r", "tank/x/q/r").await;
+        let refused = rename::rename(&mut change, "tank/x/p/r", "tank/x/q/r").await;
         assert!(matches!(refused, Err(DslError::Space { .. })));
     });
 }
@@ -193,23 +209,23 @@ fn old_deadlists_are_left_as_they_are() {
     run(14, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
-        lab.change(&tx).create(&file_system("tank/a")).await.unwrap();
+        create::create(&mut lab.change(&tx), &file_system("tank/a")).await.unwrap();
         let tx = lab.next_tx();
-        lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
+        snapshot::snapshot(&mut lab.change(&tx), &["tank/a@s".into()], &[]).await.unwrap();
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         let list = bpobj::create(&lab.rq, &lab.mos, &tx, false).await.unwrap();
-        let head = change.find_head("tank/a").await.unwrap();
+        let head = names::find_head(&mut change, "tank/a").await.unwrap();
         let old = weir_format::DslDataset { deadlist: list, ..head.phys };
         change.put_dataset(head.id, &old).await.unwrap();
         let before = change.marks();
         let names = [["tank/a@s".to_owned()], ["tank/a@t".to_owned()]];
         let refused = [
-            change.destroy_snapshots(&names[0], false).await,
-            change.destroy_snapshots(&names[0], true).await,
-            change.snapshot(&names[1], &[]).await.map(drop),
-            change.rollback("tank/a", None).await,
-            change.clone_snapshot("tank/a@s", "tank/c", &[]).await.map(drop),
+            destroy::destroy_snapshots(&mut change, &names[0], false).await,
+            destroy::destroy_snapshots(&mut change, &names[0], true).await,
+            snapshot::snapshot(&mut change, &names[1], &[]).await.map(drop),
+            rollback::rollback(&mut change, "tank/a", None).await,
+            branch::clone_snapshot(&mut change, "tank/a@s", "tank/c", &[]).await.map(drop),
         ];
         for result in refused {
             assert!(matches!(result, Err(DslError::Object(ObjectError::Unsupported { .. }))), "{result:?}");

@@ -1,8 +1,9 @@
 //! Corrupt links that form cycles: each walk along them ends, with an error.
 
-use super::{Lab, file_system, run};
+use super::{Lab, bookmark, branch, create, file_system, names, promote, properties, rename, run, snapshot, synced};
 use crate::bpobj::{self, EmptyList};
 use crate::deadlist;
+use crate::sync_tasks;
 use crate::sync_tasks::space::{Delta, Use};
 use crate::sync_tasks::*;
 use weir_format::dsl::Bpobj;
@@ -19,23 +20,23 @@ fn directories_that_contain_each_other() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         for name in ["tank/a", "tank/a/b"] {
-            change.create(&file_system(name)).await.unwrap();
+            create::create(&mut change, &file_system(name)).await.unwrap();
         }
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        let a = change.find_dir("tank/a").await.unwrap();
-        let b = change.find_dir("tank/a/b").await.unwrap();
+        let a = names::find_dir(&mut change, "tank/a").await.unwrap();
+        let b = names::find_dir(&mut change, "tank/a/b").await.unwrap();
         change.put_dir(a.id, &weir_format::DslDir { parent: b.id, ..a.dir }).await.unwrap();
-        is_corrupt(change.book(b.id, Use::Head, Delta::used(1)).await);
-        is_corrupt(change.available_in(b.id).await);
-        is_corrupt(change.dir_name(b.id).await);
-        is_corrupt(change.create(&file_system("tank/a/b/c")).await);
-        is_corrupt(change.rename("tank/a/b", "tank/c").await);
+        is_corrupt(synced::book(&mut change, b.id, Use::Head, Delta::used(1)).await);
+        is_corrupt(sync_tasks::limits::available_in(&mut change, b.id).await);
+        is_corrupt(names::dir_name(&mut change, b.id).await);
+        is_corrupt(create::create(&mut change, &file_system("tank/a/b/c")).await);
+        is_corrupt(rename::rename(&mut change, "tank/a/b", "tank/c").await);
         // From above as well.
         change.insert_word(b.dir.children, "a", a.id.0).await.unwrap();
-        is_corrupt(change.limits().await);
-        is_corrupt(change.start_counting(a.id).await);
-        is_corrupt(change.check_rename("tank/a/b", "tank/c").await);
+        is_corrupt(sync_tasks::limits::limits(&mut change).await);
+        is_corrupt(properties::start_counting(&mut change, a.id).await);
+        is_corrupt(rename::check_rename(&mut change, "tank/a/b", "tank/c").await);
         assert_eq!(lab.dsl().await.damaged().len(), 1);
     });
 }
@@ -47,9 +48,9 @@ fn names_are_bounded() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         let name = "x".repeat(200);
-        let mut at = change.root_dir().await.unwrap();
+        let mut at = names::root_dir(&mut change).await.unwrap();
         for _ in 0..9 {
-            at = change.create_dir(Some(at), &name).await.unwrap();
+            at = create::create_dir(&mut change, Some(at), &name).await.unwrap();
         }
         let dsl = lab.dsl().await;
         assert_eq!((dsl.dirs().len(), dsl.damaged().len()), (6, 1));
@@ -61,30 +62,30 @@ fn snapshots_and_clones_that_descend_from_themselves() {
     run(22, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
-        lab.change(&tx).create(&file_system("tank/a")).await.unwrap();
+        create::create(&mut lab.change(&tx), &file_system("tank/a")).await.unwrap();
         let tx = lab.next_tx();
-        lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
-        let tx = lab.next_tx();
-        let mut change = lab.change(&tx);
-        change.clone_snapshot("tank/a@s", "tank/c", &[]).await.unwrap();
-        change.create(&file_system("tank/d")).await.unwrap();
-        let tx = lab.next_tx();
-        lab.change(&tx).snapshot(&["tank/d@s".into()], &[]).await.unwrap();
+        snapshot::snapshot(&mut lab.change(&tx), &["tank/a@s".into()], &[]).await.unwrap();
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        let s = change.find("tank/a@s").await.unwrap();
+        branch::clone_snapshot(&mut change, "tank/a@s", "tank/c", &[]).await.unwrap();
+        create::create(&mut change, &file_system("tank/d")).await.unwrap();
+        let tx = lab.next_tx();
+        snapshot::snapshot(&mut lab.change(&tx), &["tank/d@s".into()], &[]).await.unwrap();
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        let s = names::find(&mut change, "tank/a@s").await.unwrap();
         change.put_dataset(s.id, &DslDataset { prev_snapshot: s.id, ..s.phys.clone() }).await.unwrap();
-        is_corrupt(change.promote("tank/c").await);
+        is_corrupt(promote::promote(&mut change, "tank/c").await);
         let dsl = lab.dsl().await;
         let rq = &lab.rq;
         let later = dsl.find(rq, "tank/a").await.unwrap();
         let since = dsl.find(rq, "tank/d@s").await.unwrap();
-        let written = dsl.written_since(rq, &later, &since).await;
+        let written = crate::space::written_since(&dsl, rq, &later, &since).await;
         assert!(matches!(written, Err(ObjectError::Corrupt { .. })), "{written:?}");
         // Makes tank/a a clone of its own snapshot.
-        let a = change.find_dir("tank/a").await.unwrap();
+        let a = names::find_dir(&mut change, "tank/a").await.unwrap();
         change.put_dir(a.id, &weir_format::DslDir { origin: s.id, ..a.dir }).await.unwrap();
-        is_corrupt(change.bookmark(&[("tank/c#b".into(), "tank/d@s".into())]).await);
+        is_corrupt(bookmark::bookmark(&mut change, &[("tank/c#b".into(), "tank/d@s".into())]).await);
     });
 }
 

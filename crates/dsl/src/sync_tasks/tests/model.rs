@@ -4,10 +4,14 @@
 //! dataset refers to, its unique bytes, and the uses of its directory; and checks that every block without references
 //! was handed out to be freed, exactly once.
 
-use super::{Lab, file_system, run};
+use super::{
+    Lab, bookmark, branch, create, destroy, destroy_head, features, file_system, names, promote, properties, rename,
+    rollback, run, snapshot, synced, trees,
+};
 use crate::sync_tasks::*;
 use std::collections::{BTreeMap, BTreeSet};
-use weir_format::dsl::pool as names;
+use weir_format::dsl::pool as mos_names;
+use weir_format::features::Feature;
 
 type Block = u64;
 
@@ -139,9 +143,9 @@ impl World<'_> {
         head.blocks.extend(born.iter().map(|b| (*b, txg)));
         let new: Vec<BlockPointer> = born.iter().map(|b| pointer(*b, txg)).collect();
         let mut change = self.lab.change(tx);
-        let id = change.find_head(name).await.unwrap().id;
+        let id = names::find_head(&mut change, name).await.unwrap().id;
         let synced = SyncedSet { root: BlockPointer::HOLE, born: &new, killed: &dead };
-        change.apply_synced(id, &synced).await.unwrap();
+        synced::apply_synced(&mut change, id, &synced).await.unwrap();
         let frees = change.take_frees();
         self.take(frees);
     }
@@ -181,7 +185,7 @@ impl World<'_> {
         let parent = self.dice.pick(&parents).unwrap();
         self.next_name += 1;
         let name = format!("{parent}/d{}", self.next_name);
-        self.lab.change(tx).create(&file_system(&name)).await.unwrap();
+        create::create(&mut self.lab.change(tx), &file_system(&name)).await.unwrap();
         self.model.heads.insert(name, Head::default());
     }
 
@@ -191,7 +195,7 @@ impl World<'_> {
         let all: Vec<String> = self.model.heads.keys().cloned().collect();
         let chosen: Vec<String> = all.into_iter().filter(|_| self.dice.roll(2) == 0).collect();
         let full: Vec<String> = chosen.iter().map(|n| format!("{n}@{short}")).collect();
-        match self.lab.change(tx).snapshot(&full, &[]).await {
+        match snapshot::snapshot(&mut self.lab.change(tx), &full, &[]).await {
             Ok(_) => {}
             Err(DslError::Space { .. }) => return,
             Err(error) => panic!("{error}"),
@@ -205,7 +209,7 @@ impl World<'_> {
             && let Some(name) = full.first()
         {
             let bookmark = name.replace('@', "#");
-            self.lab.change(tx).bookmark(&[(bookmark, name.clone())]).await.unwrap();
+            bookmark::bookmark(&mut self.lab.change(tx), &[(bookmark, name.clone())]).await.unwrap();
         }
     }
 
@@ -213,7 +217,7 @@ impl World<'_> {
         let Some((of, name)) = self.dice.pick(&self.snapshots()) else { return };
         let full = format!("{of}@{name}");
         let mut change = self.lab.change(tx);
-        let done = change.destroy_snapshots(std::slice::from_ref(&full), false).await;
+        let done = destroy::destroy_snapshots(&mut change, std::slice::from_ref(&full), false).await;
         assert_eq!(done.is_err(), !self.model.clones_of(&of, &name).is_empty(), "{full}: {done:?}");
         if done.is_ok() {
             self.model.heads.get_mut(&of).unwrap().snapshots.retain(|s| s.name != name);
@@ -227,7 +231,7 @@ impl World<'_> {
         }
         self.next_name += 1;
         let name = format!("tank/c{}", self.next_name);
-        self.lab.change(tx).clone_snapshot(&format!("{of}@{snapshot}"), &name, &[]).await.unwrap();
+        branch::clone_snapshot(&mut self.lab.change(tx), &format!("{of}@{snapshot}"), &name, &[]).await.unwrap();
         let from = self.model.heads[&of].snapshots.iter().find(|s| s.name == snapshot).unwrap();
         let head = Head { blocks: from.blocks.clone(), origin: Some((of, snapshot)), ..Head::default() };
         self.model.heads.insert(name, head);
@@ -239,7 +243,7 @@ impl World<'_> {
         let below = format!("{name}/");
         let busy =
             !self.model.heads[&name].snapshots.is_empty() || self.model.heads.keys().any(|n| n.starts_with(&below));
-        let done = self.lab.change(tx).destroy(&name).await;
+        let done = destroy_head::destroy(&mut self.lab.change(tx), &name).await;
         assert_eq!(done.is_err(), busy, "{name}: {done:?}");
         if done.is_ok() {
             let head = self.model.heads.remove(&name).unwrap();
@@ -257,7 +261,7 @@ impl World<'_> {
         let clones: Vec<String> =
             self.model.heads.iter().filter(|(_, h)| h.origin.is_some()).map(|(n, _)| n.clone()).collect();
         let Some(name) = self.dice.pick(&clones) else { return };
-        match self.lab.change(tx).promote(&name).await {
+        match promote::promote(&mut self.lab.change(tx), &name).await {
             Ok(()) => {}
             Err(DslError::Space { .. } | DslError::HasDependents { .. }) => return,
             Err(error) => panic!("{error}"),
@@ -293,7 +297,7 @@ impl World<'_> {
         if to.txg == self.lab.txg {
             return;
         }
-        match self.lab.change(tx).rollback(&name, None).await {
+        match rollback::rollback(&mut self.lab.change(tx), &name, None).await {
             Ok(()) => {}
             Err(DslError::Space { .. } | DslError::HasDependents { .. }) => return,
             Err(error) => panic!("{error}"),
@@ -310,7 +314,7 @@ impl World<'_> {
         let bytes = self.dice.roll(40) * 1024;
         let value = if property.ends_with("quota") && bytes > 0 { bytes + 60_000 } else { bytes };
         let setting = Setting::Set(crate::props::Value::Number(value));
-        match self.lab.change(tx).set_property(&name, property, &setting).await {
+        match properties::set_property(&mut self.lab.change(tx), &name, property, &setting).await {
             Ok(()) | Err(DslError::Space { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -321,7 +325,7 @@ impl World<'_> {
         let (Some(from), Some(under)) = (self.dice.pick(&all), self.dice.pick(&all)) else { return };
         self.next_name += 1;
         let to = format!("{under}/r{}", self.next_name);
-        match self.lab.change(tx).rename(&from, &to).await {
+        match rename::rename(&mut self.lab.change(tx), &from, &to).await {
             Ok(()) => {}
             Err(DslError::Kind { .. } | DslError::Space { .. }) => return,
             Err(error) => panic!("{from} -> {to}: {error}"),
@@ -339,7 +343,7 @@ impl World<'_> {
 
     async fn check(&mut self, tx: &Tx) {
         let mut change = self.lab.change(tx);
-        change.free_listed_for_test().await;
+        trees::free_listed_for_test(&mut change).await;
         let frees = change.take_frees();
         self.take(frees);
         let alive = self.model.alive();
@@ -358,7 +362,7 @@ impl World<'_> {
 
     async fn check_head(&self, tx: &Tx, name: &str) {
         let mut change = self.lab.change(tx);
-        let found = change.find_head(name).await.unwrap();
+        let found = names::find_head(&mut change, name).await.unwrap();
         let head = &self.model.heads[name];
         let referenced: u64 = head.blocks.keys().map(|b| bytes(*b)).sum();
         assert_eq!(found.phys.referenced_bytes, referenced, "{name} in {}", self.lab.txg);
@@ -374,7 +378,7 @@ impl World<'_> {
         assert_eq!(found.phys.unique_bytes, unique, "unique of {name} in {}", self.lab.txg);
         let dir = &found.at.dir;
         let (of_head, of_snapshots) = self.model.uses(head);
-        let reserved = change.ref_reservation(found.at.id).await.unwrap();
+        let reserved = synced::ref_reservation(&mut change, found.at.id).await.unwrap();
         let [own, snapshots, children, child_reservations, ref_reservation] = dir.used_breakdown;
         assert_eq!((own, snapshots), (of_head, of_snapshots), "{name} in {}", self.lab.txg);
         assert_eq!(ref_reservation, reserved.saturating_sub(unique), "{name}");
@@ -395,7 +399,7 @@ impl World<'_> {
     async fn check_snapshot(&self, change: &mut DslSyncContext<'_>, name: &str, n: usize, snapshot: &Snapshot) {
         let head = &self.model.heads[name];
         let full = format!("{name}@{}", snapshot.name);
-        let found = change.find_snapshot(&full).await.unwrap();
+        let found = names::find_snapshot(change, &full).await.unwrap();
         let sum = |blocks: &BTreeMap<Block, u64>| blocks.keys().map(|b| bytes(*b)).sum::<u64>();
         assert_eq!(found.phys.referenced_bytes, sum(&snapshot.blocks), "{full}");
         let clones = self.model.clones_of(name, &snapshot.name).len() as u64;
@@ -414,14 +418,14 @@ impl World<'_> {
     /// Checks that the space waiting to be freed is accounted to `$FREE`, and is in the bptree's header.
     async fn check_freeing(&self, tx: &Tx) {
         let mut change = self.lab.change(tx);
-        let free = change.special_dir("$FREE").await.unwrap().unwrap();
+        let free = names::special_dir(&mut change, "$FREE").await.unwrap().unwrap();
         let waiting: u64 = self.trees.iter().map(|b| bytes(*b)).sum();
         assert_eq!(change.dir(free).await.unwrap().used_bytes, waiting, "in {}", self.lab.txg);
-        let trees = change.word(DIRECTORY, names::BPTREE_OBJ).await.unwrap();
-        assert_eq!(trees.is_some(), change.is_active("async_destroy").await.unwrap());
+        let trees = change.word(DIRECTORY, mos_names::BPTREE_OBJ).await.unwrap();
+        assert_eq!(trees.is_some(), features::is_active(&mut change, Feature::ASYNC_DESTROY).await.unwrap());
         // The shared empty list exists while it has references.
-        let empty = change.word(DIRECTORY, names::EMPTY_BPOBJ).await.unwrap();
-        assert_eq!(empty.is_some(), change.is_active("empty_bpobj").await.unwrap());
+        let empty = change.word(DIRECTORY, mos_names::EMPTY_BPOBJ).await.unwrap();
+        assert_eq!(empty.is_some(), features::is_active(&mut change, Feature::EMPTY_BPOBJ).await.unwrap());
     }
 }
 

@@ -1,6 +1,9 @@
 //! Operations on several names are all or nothing, also if a name occurs twice.
 
-use super::{Lab, file_system, run};
+use super::{
+    Lab, bookmark, branch, create, destroy, destroy_head, file_system, hold, names, promote, properties, rename, run,
+    snapshot, synced,
+};
 use crate::sync_tasks::*;
 use weir_format::dsl::dir_field::SNAPSHOT_COUNT;
 
@@ -18,10 +21,10 @@ async fn lab(machine: &weir_machine::Machine) -> Lab {
     let tx = lab.tx();
     let mut change = lab.change(&tx);
     for name in ["tank/a", "tank/b"] {
-        change.create(&file_system(name)).await.unwrap();
+        create::create(&mut change, &file_system(name)).await.unwrap();
     }
     let tx = lab.next_tx();
-    lab.change(&tx).snapshot(&names(["tank/a@s", "tank/b@s"]), &[]).await.unwrap();
+    snapshot::snapshot(&mut lab.change(&tx), &names(["tank/a@s", "tank/b@s"]), &[]).await.unwrap();
     lab.next_tx();
     lab
 }
@@ -33,17 +36,19 @@ fn names_that_occur_twice() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         let hold = pairs([("tank/b@s", "tag")]);
-        change.hold(&hold, false).await.unwrap();
-        change.destroy_snapshots(&names(["tank/b@s"]), true).await.unwrap();
+        hold::hold(&mut change, &hold, false).await.unwrap();
+        destroy::destroy_snapshots(&mut change, &names(["tank/b@s"]), true).await.unwrap();
         let before = change.marks();
-        let twice = change.release(&[hold.clone(), hold.clone()].concat()).await;
+        let twice = hold::release(&mut change, &[hold.clone(), hold.clone()].concat()).await;
         assert!(matches!(twice, Err(DslError::Missing { .. })), "{twice:?}");
-        let twice = change.bookmark(&pairs([("tank/a#m", "tank/a@s"), ("tank/a#m", "tank/a@s")])).await;
+        let twice = bookmark::bookmark(&mut change, &pairs([("tank/a#m", "tank/a@s"), ("tank/a#m", "tank/a@s")])).await;
         assert!(matches!(twice, Err(DslError::Exists { .. })), "{twice:?}");
         assert_eq!(change.marks(), before, "nothing was changed");
-        change.release(&hold).await.unwrap();
-        change.destroy_snapshots(&names(["tank/a@s", "tank/a@s"]), false).await.unwrap();
-        assert!(change.find("tank/a@s").await.is_err() && change.find("tank/b@s").await.is_err());
+        hold::release(&mut change, &hold).await.unwrap();
+        destroy::destroy_snapshots(&mut change, &names(["tank/a@s", "tank/a@s"]), false).await.unwrap();
+        assert!(
+            names::find(&mut change, "tank/a@s").await.is_err() && names::find(&mut change, "tank/b@s").await.is_err()
+        );
     });
 }
 
@@ -52,18 +57,20 @@ fn snapshots_are_renamed_all_or_none() {
     run(31, |machine| async move {
         let mut lab = lab(&machine).await;
         let tx = lab.next_tx();
-        lab.change(&tx).snapshot(&names(["tank/b@t"]), &[]).await.unwrap();
+        snapshot::snapshot(&mut lab.change(&tx), &names(["tank/b@t"]), &[]).await.unwrap();
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         let before = change.marks();
-        let taken = change.rename_snapshots(&pairs([("tank/a@s", "t"), ("tank/b@s", "t")])).await;
+        let taken = rename::rename_snapshots(&mut change, &pairs([("tank/a@s", "t"), ("tank/b@s", "t")])).await;
         assert!(matches!(taken, Err(DslError::Exists { .. })), "{taken:?}");
-        let two = change.rename_snapshots(&pairs([("tank/b@s", "u"), ("tank/b@t", "v")])).await;
+        let two = rename::rename_snapshots(&mut change, &pairs([("tank/b@s", "u"), ("tank/b@t", "v")])).await;
         assert!(matches!(two, Err(DslError::Busy { .. })), "{two:?}");
         assert_eq!(change.marks(), before, "nothing was changed");
-        change.rename_snapshots(&pairs([("tank/a@s", "u"), ("tank/b@s", "u")])).await.unwrap();
-        assert!(change.find("tank/a@u").await.is_ok() && change.find("tank/b@u").await.is_ok());
-        assert!(change.find("tank/a@s").await.is_err());
+        rename::rename_snapshots(&mut change, &pairs([("tank/a@s", "u"), ("tank/b@s", "u")])).await.unwrap();
+        assert!(
+            names::find(&mut change, "tank/a@u").await.is_ok() && names::find(&mut change, "tank/b@u").await.is_ok()
+        );
+        assert!(names::find(&mut change, "tank/a@s").await.is_err());
     });
 }
 
@@ -74,15 +81,15 @@ fn a_limit_counts_all_snapshots_of_one_txg() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         let three = Setting::Set(crate::props::Value::Number(3));
-        change.set_property("tank", "snapshot_limit", &three).await.unwrap();
+        properties::set_property(&mut change, "tank", "snapshot_limit", &three).await.unwrap();
         let both = names(["tank/a@t", "tank/b@t"]);
-        let refused = change.snapshot(&both, &[]).await;
+        let refused = snapshot::snapshot(&mut change, &both, &[]).await;
         assert!(matches!(refused, Err(DslError::Space { .. })), "{refused:?}");
-        change.snapshot(&both[..1], &[]).await.unwrap();
-        let root = change.root_dir().await.unwrap();
-        assert_eq!(change.dir_word(root, SNAPSHOT_COUNT).await.unwrap(), Some(3));
+        snapshot::snapshot(&mut change, &both[..1], &[]).await.unwrap();
+        let root = names::root_dir(&mut change).await.unwrap();
+        assert_eq!(create::dir_word(&change, root, SNAPSHOT_COUNT).await.unwrap(), Some(3));
         let tx = lab.next_tx();
-        assert!(lab.change(&tx).snapshot(&both[1..], &[]).await.is_err());
+        assert!(snapshot::snapshot(&mut lab.change(&tx), &both[1..], &[]).await.is_err());
     });
 }
 
@@ -95,26 +102,26 @@ fn a_promotion_needs_space() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         for name in ["tank/from", "tank/from/a", "tank/to"] {
-            change.create(&file_system(name)).await.unwrap();
+            create::create(&mut change, &file_system(name)).await.unwrap();
         }
-        let head = change.find_head("tank/from/a").await.unwrap();
+        let head = names::find_head(&mut change, "tank/from/a").await.unwrap();
         let full = weir_format::DslDataset { referenced_bytes: BYTES, unique_bytes: BYTES, ..head.phys };
         change.put_dataset(head.id, &full).await.unwrap();
-        change.book(head.at.id, space::Use::Head, space::Delta::new(BYTES, BYTES, BYTES)).await.unwrap();
+        synced::book(&mut change, head.at.id, space::Use::Head, space::Delta::new(BYTES, BYTES, BYTES)).await.unwrap();
         let reserved = Setting::Set(crate::props::Value::Number(4 * BYTES));
-        change.set_property("tank/from", "reservation", &reserved).await.unwrap();
+        properties::set_property(&mut change, "tank/from", "reservation", &reserved).await.unwrap();
         let tx = lab.next_tx();
-        lab.change(&tx).snapshot(&names(["tank/from/a@s"]), &[]).await.unwrap();
+        snapshot::snapshot(&mut lab.change(&tx), &names(["tank/from/a@s"]), &[]).await.unwrap();
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        change.clone_snapshot("tank/from/a@s", "tank/to/c", &[]).await.unwrap();
+        branch::clone_snapshot(&mut change, "tank/from/a@s", "tank/to/c", &[]).await.unwrap();
         // The pool is full except for the reservation below tank/from, which stays reserved there.
-        let root = change.root_dir().await.unwrap();
+        let root = names::root_dir(&mut change).await.unwrap();
         change.pool.capacity_bytes = change.dir(root).await.unwrap().used_bytes + BYTES / 2;
-        let refused = change.promote("tank/to/c").await;
+        let refused = promote::promote(&mut change, "tank/to/c").await;
         assert!(matches!(refused, Err(DslError::Space { .. })), "{refused:?}");
         change.pool.capacity_bytes += BYTES;
-        change.promote("tank/to/c").await.unwrap();
+        promote::promote(&mut change, "tank/to/c").await.unwrap();
     });
 }
 
@@ -126,32 +133,35 @@ fn names_that_ignore_case() {
         let mut change = lab.change(&tx);
         for (name, casesensitivity) in [("tank/i", 1), ("tank/m", 2)] {
             let kind = Kind::FileSystem(FileSystemSpec { casesensitivity, ..FileSystemSpec::default() });
-            change.create(&NewDataset { kind, ..file_system(name) }).await.unwrap();
+            create::create(&mut change, &NewDataset { kind, ..file_system(name) }).await.unwrap();
         }
         let tx = lab.next_tx();
-        lab.change(&tx).snapshot(&names(["tank/i@Snap", "tank/m@Snap"]), &[]).await.unwrap();
+        snapshot::snapshot(&mut lab.change(&tx), &names(["tank/i@Snap", "tank/m@Snap"]), &[]).await.unwrap();
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         let flags = async |change: &mut DslSyncContext<'_>, name: &str| {
-            change.find(name).await.map(|found| found.phys.flags >> 16 & 1)
+            names::find(change, name).await.map(|found| found.phys.flags >> 16 & 1)
         };
         assert_eq!(flags(&mut change, "tank/i").await, Ok(1));
         assert_eq!(flags(&mut change, "tank/i@sNAP").await, Ok(1), "a snapshot has its head's flags");
         assert_eq!(flags(&mut change, "tank/m").await, Ok(0));
-        assert!(matches!(change.find("tank/m@snap").await, Err(DslError::Missing { .. })));
-        assert!(matches!(change.check_snapshots(&names(["tank/i@SNAP"])).await, Err(DslError::Exists { .. })));
-        change.bookmark(&pairs([("tank/i#Mark", "tank/i@snap")])).await.unwrap();
-        let again = change.bookmark(&pairs([("tank/i#MARK", "tank/i@snap")])).await;
+        assert!(matches!(names::find(&mut change, "tank/m@snap").await, Err(DslError::Missing { .. })));
+        assert!(matches!(
+            snapshot::check_snapshots(&mut change, &names(["tank/i@SNAP"])).await,
+            Err(DslError::Exists { .. })
+        ));
+        bookmark::bookmark(&mut change, &pairs([("tank/i#Mark", "tank/i@snap")])).await.unwrap();
+        let again = bookmark::bookmark(&mut change, &pairs([("tank/i#MARK", "tank/i@snap")])).await;
         assert!(matches!(again, Err(DslError::Exists { .. })), "{again:?}");
-        change.rename_snapshots(&pairs([("tank/i@SNAP", "Later")])).await.unwrap();
+        rename::rename_snapshots(&mut change, &pairs([("tank/i@SNAP", "Later")])).await.unwrap();
         let dsl = lab.dsl().await;
         assert!(dsl.find(&lab.rq, "tank/i@later").await.is_ok() && dsl.find(&lab.rq, "tank/i@Snap").await.is_err());
-        change.clone_snapshot("tank/i@LATER", "tank/c", &[]).await.unwrap();
+        branch::clone_snapshot(&mut change, "tank/i@LATER", "tank/c", &[]).await.unwrap();
         assert_eq!(flags(&mut change, "tank/c").await, Ok(1));
-        change.destroy("tank/c").await.unwrap();
-        change.destroy_bookmarks(&names(["tank/i#mark"])).await.unwrap();
-        change.destroy_snapshots(&names(["tank/i@LATER"]), false).await.unwrap();
-        change.destroy("tank/i").await.unwrap();
+        destroy_head::destroy(&mut change, "tank/c").await.unwrap();
+        bookmark::destroy_bookmarks(&mut change, &names(["tank/i#mark"])).await.unwrap();
+        destroy::destroy_snapshots(&mut change, &names(["tank/i@LATER"]), false).await.unwrap();
+        destroy_head::destroy(&mut change, "tank/i").await.unwrap();
     });
 }
 
@@ -174,12 +184,16 @@ fn limits_that_contradict_each_other() {
             &[("quota", 4 * MIB), ("refreservation", 8 * MIB)],
             &[("refreservation", most), ("reservation", most * 2)],
         ] {
-            let refused = change.set_properties("tank/a", &all(limits)).await;
+            let refused = properties::set_properties(&mut change, "tank/a", &all(limits)).await;
             assert!(matches!(refused, Err(DslError::Space { .. })), "{limits:?}: {refused:?}");
             assert_eq!(change.marks(), before, "{limits:?}: nothing was changed");
         }
-        change.set_properties("tank/a", &all(&[("quota", 8 * MIB), ("reservation", 8 * MIB)])).await.unwrap();
+        properties::set_properties(&mut change, "tank/a", &all(&[("quota", 8 * MIB), ("reservation", 8 * MIB)]))
+            .await
+            .unwrap();
         // A reservation covers the part of it that the head reserves.
-        change.set_properties("tank/b", &all(&[("refreservation", most), ("reservation", most)])).await.unwrap();
+        properties::set_properties(&mut change, "tank/b", &all(&[("refreservation", most), ("reservation", most)]))
+            .await
+            .unwrap();
     });
 }

@@ -425,6 +425,41 @@ fn nfsv4_acls_are_stored_and_determine_the_mode() {
     });
 }
 
+#[test]
+fn the_acl_says_which_users_may_change_it_remove_the_file_and_take_it() {
+    let settings = Settings { acl_type: AclType::Nfsv4, ..Settings::default() };
+    in_world(settings, async |rq, _, fs| {
+        let root = &Cred::root();
+        let ace = |kind, mask| crate::Ace { kind, flags: 0, mask, who: AceWho::User(USER.into()) };
+        let id = fs.names().create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap().object;
+        let mut acl = fs.acls().get(rq, id).await.unwrap();
+        let refused = Err(FileError::NotPermitted { object: id });
+        assert_eq!(fs.acls().set(rq, &user(USER), id, &acl).await, refused, "neither owner nor permitted");
+        acl.entries.insert(0, ace(0, crate::acl::WRITE_ACL));
+        acl.flags = Acl::PROTECTED;
+        fs.acls().set(rq, root, id, &acl).await.unwrap();
+        assert_eq!(fs.acls().get(rq, id).await.unwrap().flags, Acl::PROTECTED);
+        assert_eq!(fs.acls().set(rq, &user(7), id, &acl).await, refused);
+        // Whom the ACL permits to change it may permit itself the rest.
+        acl.entries[0] = ace(0, crate::acl::WRITE_ACL | crate::acl::WRITE_OWNER | crate::acl::DELETE);
+        fs.acls().set(rq, &user(USER), id, &acl).await.unwrap();
+        let take = SetAttributes { uid: Some(7), ..SetAttributes::default() };
+        assert!(fs.attrs().set(rq, &user(USER), id, &take).await.is_err(), "only for itself");
+        let take = SetAttributes { uid: Some(USER), ..SetAttributes::default() };
+        assert_eq!(fs.attrs().set(rq, &user(USER), id, &take).await.unwrap().uid, USER);
+        fs.attrs().set(rq, root, ROOT, &SetAttributes { mode: Some(0o755), ..SetAttributes::default() }).await.unwrap();
+        assert!(fs.names().remove(rq, &user(7), ROOT, b"f").await.is_err());
+        fs.names().remove(rq, &user(USER), ROOT, b"f").await.unwrap();
+        // The right to write in the directory includes that to remove files, as in OpenZFS's ACL of its mode.
+        fs.attrs().set(rq, root, ROOT, &SetAttributes { mode: Some(0o777), ..SetAttributes::default() }).await.unwrap();
+        let id = fs.names().create(rq, root, ROOT, b"g", &file(0o644)).await.unwrap().object;
+        let mut acl = fs.acls().get(rq, id).await.unwrap();
+        acl.entries.insert(0, ace(1, crate::acl::DELETE));
+        fs.acls().set(rq, root, id, &acl).await.unwrap();
+        fs.names().remove(rq, &user(USER), ROOT, b"g").await.unwrap();
+    });
+}
+
 /// A rejected operation changes nothing: a file whose mode cannot change is not truncated first.
 #[test]
 fn a_rejected_chmod_keeps_the_contents() {

@@ -1,0 +1,380 @@
+//! The pools of the daemon: opened, served, remembered and closed, each while the others go on being served.
+//!
+//! Invariants: a pool of the table of the process is locked, has a running engine, and has exports. It is served once the
+//! listeners are there. Its GUID is in its cache file from [`Daemon::adopt`] until it is exported or destroyed.
+//!
+//! Order of the asynchronous locks: `changing` (one pool is opened or closed at a time), then those of the engine.
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
+
+use super::notify::Notifier;
+use super::pool_log;
+use super::remembered::RememberedPools;
+use super::run::Settings;
+use crate::admin::{CloseMode, ServedPool};
+use crate::cache_file::CachePlace;
+use crate::failure::Failure;
+use crate::limits::Limits;
+use crate::locks::Locks;
+use crate::process::PoolProcess;
+use crate::writable::WritablePool;
+use futures_util::lock::Mutex as AsyncMutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use weir_daemon::service::{device_summary, summary};
+use weir_daemon::{Exports, OpenPool, Service};
+use weir_engine::Engine;
+use weir_format::Txg;
+use weir_machine::{Machine, Nanos, Request};
+use weir_pool::PoolError;
+
+/// Time that a pool which is being closed waits for clients that were disconnected.
+const DISCONNECT_TIME: Duration = Duration::from_secs(5);
+/// Interval in which it checks them.
+const DISCONNECT_POLL: Duration = Duration::from_millis(10);
+/// Maximum time for the last txgs of all pools when the daemon stops.
+const LAST_TXG_TIME: Duration = Duration::from_secs(20);
+
+/// How a pool is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    Export,
+    Destroy,
+    /// The pool stays in use by this machine: the next start imports it.
+    Stop,
+}
+
+/// The daemon.
+pub struct Daemon {
+    /// Machine on which everything runs.
+    pub machine: Machine,
+    /// The open pools.
+    pub process: Arc<PoolProcess>,
+    /// Pools of the cache file that are not open.
+    pub remembered: RememberedPools,
+    /// Time of the start.
+    pub started: Nanos,
+    /// The service manager.
+    pub notifier: Notifier,
+    pub(super) settings: Mutex<Settings>,
+    pub(super) reload_settings: Box<dyn Fn() -> Result<Settings, Failure> + Send + Sync>,
+    service: OnceLock<Arc<Service>>,
+    places: Mutex<BTreeMap<u64, CachePlace>>,
+    /// Configurations of the pools as the cache files have them.
+    cached: Mutex<BTreeMap<u64, Vec<u8>>>,
+    /// Held while a pool is opened, served for the first time, or closed.
+    changing: AsyncMutex<()>,
+    stop: watch::Sender<Option<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Daemon {
+    /// A daemon without pools and listeners.
+    pub fn new(
+        machine: &Machine,
+        settings: Settings,
+        reload_settings: impl Fn() -> Result<Settings, Failure> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let daemon = Arc::new(Daemon {
+            machine: machine.clone(),
+            process: PoolProcess::new(machine),
+            remembered: RememberedPools::default(),
+            started: machine.clock.now(),
+            notifier: Notifier::from_env(),
+            settings: Mutex::new(settings),
+            reload_settings: Box::new(reload_settings),
+            service: OnceLock::new(),
+            places: Mutex::default(),
+            cached: Mutex::default(),
+            changing: AsyncMutex::default(),
+            stop: watch::Sender::new(None),
+        });
+        daemon.process.set_daemon(&daemon);
+        daemon
+    }
+
+    /// Memory limits of one more pool: its share of those of the daemon.
+    pub fn limits_of_pool(&self) -> Limits {
+        let limits = lock(&self.settings).limits.clone();
+        let pools = self.process.all().len().max(self.remembered.len()).max(1);
+        limits.shared_by(pools)
+    }
+
+    /// Memory limits of all pools together.
+    pub fn limits(&self) -> Limits {
+        lock(&self.settings).limits.clone()
+    }
+
+    /// The servers, once they listen.
+    pub fn service(&self) -> Option<&Arc<Service>> {
+        self.service.get()
+    }
+
+    /// Moves an open pool to another cache file: the property `cachefile`.
+    ///
+    /// # Errors
+    /// If a cache file cannot be written.
+    pub fn set_place(&self, pool: &ServedPool, place: CachePlace) -> Result<(), Failure> {
+        let before = lock(&self.places).insert(pool.guid(), place.clone()).unwrap_or_default();
+        if before != place {
+            before.file().map_or(Ok(()), |file| file.remove(pool.guid()))?;
+        }
+        place.file().map_or(Ok(()), |file| file.put(&pool.engine))
+    }
+
+    /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file.
+    ///
+    /// # Errors
+    /// If its datasets cannot be read; then it is closed again.
+    pub async fn adopt(self: &Arc<Self>, writable: WritablePool, place: CachePlace) -> Result<(), Failure> {
+        let Ok((engine, locks)) = writable.into_engine() else { return Ok(()) };
+        let _one_at_a_time = self.changing.lock().await;
+        let name = engine.name();
+        let guid = engine.shown().config.guid;
+        let adopted = self.take_over(&engine, locks).await;
+        let pool = match adopted {
+            Ok(pool) => pool,
+            Err(failure) => {
+                self.process.remove(guid);
+                engine.stop().await.map_err(Failure::from).and(Err(failure))?
+            }
+        };
+        self.remembered.remove(guid);
+        self.expect_remembered();
+        lock(&self.places).insert(guid, place);
+        self.refresh_cache_files();
+        self.share_memory();
+        pool_log::start(&pool);
+        pool.go_on_scrubbing();
+        tracing::info!("pool '{name}' opened ({guid})");
+        Ok(())
+    }
+
+    /// Puts an open pool into the tables of the process and of the servers.
+    async fn take_over(self: &Arc<Self>, engine: &Arc<Engine>, locks: Locks) -> Result<Arc<ServedPool>, Failure> {
+        let deadlines = lock(&self.settings).limits.deadlines;
+        weir_engine::supervision::supervise(engine, deadlines, Arc::new(crate::mount::abort)).await?;
+        let (sender, requests) = mpsc::channel(1);
+        let pool = ServedPool::new(self.machine.clone(), engine.clone(), locks.identities(), sender);
+        pool.also_has(locks);
+        let rq = Request::internal("serve");
+        let exports = Arc::new(Exports::open(&rq, &OpenPool::Writable(engine.clone())).await?);
+        crate::mount::tell_of_unsynced(&exports.pool).await?;
+        pool.set_front(exports.clone());
+        if let Some(service) = self.service.get() {
+            service.add(&exports).await.map_err(|error| Failure::failed(error.to_string()))?;
+            pool.set_service(service);
+        }
+        self.process.add(&pool);
+        debug_assert!(self.process.named(&pool.guid().to_string()).is_some(), "commands find the pool");
+        drop(self.machine.tasks.spawn(close_on_request(self.clone(), pool.clone(), requests)));
+        Ok(pool)
+    }
+
+    /// Starts the listeners with the pools that are open.
+    ///
+    /// # Errors
+    /// If a port is unavailable.
+    pub async fn listen(&self) -> Result<&Arc<Service>, Failure> {
+        let _one_at_a_time = self.changing.lock().await;
+        let options = lock(&self.settings).service.clone();
+        let pools = self.process.all();
+        let exports: Vec<Arc<Exports>> = pools.iter().filter_map(|pool| pool.front()).collect();
+        let service = Service::start_with(&self.machine, &exports, &options).await;
+        let service = Arc::new(service.map_err(|error| Failure::failed(format!("weir daemon: {error}")))?);
+        pools.iter().for_each(|pool| pool.set_service(&service));
+        for server in service.protocols() {
+            tracing::info!(protocol = server.protocol().name(), "listening on {}", server.address());
+        }
+        service.notices().iter().for_each(|notice| tracing::info!("{notice}"));
+        let service = self.service.get_or_init(|| service);
+        service.expect(&self.remembered.guids());
+        Ok(service)
+    }
+
+    /// Closes a pool while the others are served. Its devices are unlocked afterwards, even if closing failed.
+    async fn close(&self, pool: &Arc<ServedPool>, how: Closing) -> Result<(), String> {
+        let _one_at_a_time = self.changing.lock().await;
+        let guid = pool.guid();
+        let name = pool.engine.name();
+        if self.process.named(&guid.to_string()).is_none() {
+            return Err("it is closed already".to_owned());
+        }
+        if let Some(service) = self.service.get() {
+            service.remove(guid);
+        }
+        let until = self.machine.clock.now() + DISCONNECT_TIME;
+        while pool.has_open_files() && self.machine.clock.now() < until {
+            self.machine.clock.sleep(DISCONNECT_POLL).await;
+        }
+        let done = match how {
+            Closing::Export => pool.engine.export().await,
+            Closing::Destroy => pool.engine.destroy().await,
+            Closing::Stop => pool.engine.stop().await,
+        };
+        self.process.remove(guid);
+        pool.let_go();
+        log_totals(pool);
+        let place = lock(&self.places).remove(&guid).unwrap_or_default();
+        lock(&self.cached).remove(&guid);
+        let forgotten = how != Closing::Stop && done.is_ok();
+        if let Err(failure) = place.file().filter(|_| forgotten).map_or(Ok(()), |file| file.remove(guid)) {
+            tracing::error!("pool '{name}': {failure}");
+        }
+        self.share_memory();
+        log_closed(&name, how, &done);
+        done.map_err(|error| error.to_string())
+    }
+
+    /// Tells the servers which pools may be opened later.
+    pub(super) fn expect_remembered(&self) {
+        if let Some(service) = self.service.get() {
+            service.expect(&self.remembered.guids());
+        }
+    }
+
+    /// Records the configurations of pools that have changed since the last call: a command has added devices, for example.
+    pub fn refresh_cache_files(&self) {
+        for pool in self.process.all() {
+            let config = pool.engine.shown().config.mos_list(Txg(0)).encode_xdr();
+            let before = lock(&self.cached).insert(pool.guid(), config.clone());
+            if before.is_some_and(|before| before == config) {
+                continue;
+            }
+            let place = lock(&self.places).get(&pool.guid()).cloned().unwrap_or_default();
+            if let Err(failure) = place.file().map_or(Ok(()), |file| file.put(&pool.engine)) {
+                tracing::error!("pool '{}': {failure}", pool.engine.name());
+            }
+        }
+    }
+
+    /// Divides the memory of the ARC among the open pools.
+    fn share_memory(&self) {
+        let pools = self.process.all();
+        let limits = lock(&self.settings).limits.shared_by(pools.len().max(1));
+        pools.iter().for_each(|pool| pool.engine.cache.set_budget(limits.arc_bytes));
+    }
+
+    /// Asks the daemon to stop.
+    pub fn stop(&self, why: &str) {
+        self.stop.send_if_modified(|stop| {
+            let is_first = stop.is_none();
+            stop.get_or_insert_with(|| why.to_owned());
+            is_first
+        });
+    }
+
+    /// Waits until the daemon is asked to stop, and returns why.
+    pub async fn stopped(&self) -> String {
+        let mut stop = self.stop.subscribe();
+        let why = stop.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
+        why.unwrap_or_else(|| "it was dropped".to_owned())
+    }
+
+    /// Answers the calls in progress, and closes all pools without exporting them.
+    ///
+    /// # Errors
+    /// If a pool could not be closed in time.
+    pub async fn close_all(self: &Arc<Self>) -> Result<(), Failure> {
+        if let Some(service) = self.service.get() {
+            service.stop().await;
+        }
+        let pools = self.process.all();
+        let closing = pools.iter().map(|pool| {
+            let daemon = self.clone();
+            let pool = pool.clone();
+            async move { daemon.end(&pool).await.map_err(|why| format!("pool '{}': {why}", pool.engine.name())) }
+        });
+        let failures: Vec<String> =
+            futures_util::future::join_all(closing).await.into_iter().filter_map(Result::err).collect();
+        if failures.is_empty() { Ok(()) } else { Err(Failure::failed(failures.join("\n"))) }
+    }
+
+    /// The last txg of a pool when the daemon stops. All pools end at the same time, so no lock is taken.
+    async fn end(&self, pool: &Arc<ServedPool>) -> Result<(), String> {
+        let name = pool.engine.name();
+        let done = tokio::time::timeout(LAST_TXG_TIME, pool.engine.stop()).await;
+        self.process.remove(pool.guid());
+        log_totals(pool);
+        match done {
+            Ok(done) => {
+                pool.let_go();
+                log_closed(&name, Closing::Stop, &done);
+                done.map_err(|error| error.to_string())
+            }
+            // The devices stay locked until the process ends.
+            Err(_) => Err(format!(
+                "its last txg did not end within {} s; what was acknowledged as stable is replayed at the next start",
+                LAST_TXG_TIME.as_secs()
+            )),
+        }
+    }
+}
+
+fn log_closed(name: &str, how: Closing, done: &Result<(), PoolError>) {
+    let what = match how {
+        Closing::Export => "exported",
+        Closing::Destroy => "destroyed",
+        Closing::Stop => "closed",
+    };
+    match done {
+        Ok(()) => tracing::info!("pool '{name}' {what}"),
+        Err(error) => tracing::error!("pool '{name}' closed, but not {what}: {error}"),
+    }
+}
+
+/// Logs what clients and devices of a pool did while it was open.
+fn log_totals(pool: &ServedPool) {
+    let accounts = pool.engine.cache.accounts();
+    let name = pool.engine.name();
+    for protocol in [weir_machine::Protocol::Nfs3, weir_machine::Protocol::Nbd] {
+        let served = accounts.protocol(protocol);
+        if served.requests > 0 {
+            tracing::info!("pool '{name}': {}", summary(protocol.name(), &served));
+        }
+    }
+    tracing::info!("pool '{name}': {}", device_summary(accounts));
+}
+
+/// Closes a pool when an administrator asks for it.
+async fn close_on_request(daemon: Arc<Daemon>, pool: Arc<ServedPool>, mut requests: mpsc::Receiver<CloseMode>) {
+    if let Some(CloseMode { destroyed, done }) = requests.recv().await {
+        let how = if destroyed { Closing::Destroy } else { Closing::Export };
+        let closed = daemon.close(&pool, how).await;
+        // Sending fails if the administrator's command was interrupted, which is ignored.
+        let _ = done.send(closed);
+    }
+}
+
+impl Daemon {
+    /// Directories and devices of the configuration in which pools are found.
+    pub fn pool_dirs(&self) -> Vec<std::path::PathBuf> {
+        lock(&self.settings).pool_dirs.clone()
+    }
+
+    /// Reads the configuration again, tries to open the remembered pools, and brings all exports up to date. Returns what
+    /// happened, one line each.
+    ///
+    /// # Errors
+    /// If the configuration is invalid; then everything stays as it was.
+    pub async fn reload(self: &Arc<Self>) -> Result<Vec<String>, Failure> {
+        let new = (self.reload_settings)()?;
+        let mut lines = Vec::new();
+        {
+            let mut settings = lock(&self.settings);
+            if !new.service.has_addresses_of(&settings.service) || new.log != settings.log {
+                lines.push("addresses, ports and log change when the daemon is started again".to_owned());
+            }
+            *settings = new;
+        }
+        self.share_memory();
+        self.remember()?;
+        lines.extend(self.open_remembered(true).await);
+        self.process.renew().await?;
+        Ok(lines)
+    }
+}

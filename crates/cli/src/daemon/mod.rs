@@ -1,0 +1,151 @@
+//! `weir daemon`: the process that keeps every imported pool open and serves what their properties say.
+//!
+//! ```text
+//!   zpool create, import ─► daemon.sock ─► Daemon::adopt ─► PoolProcess: commands find the pool
+//!                                              │       └──► Service: NFS, NBD on one port each, for all pools
+//!                                              └──────────► cache file: imported again at the next start
+//! ```
+//!
+//! - `configuration`: the one TOML file
+//! - `keeper`: pools that are opened, served and closed, while others are served
+//! - `remembered`: pools of the cache file, imported at the start, and later if their devices appear
+//! - `pool_log`: log lines about devices and exports
+//! - `run`: start, signals, end
+//! - `notify`: systemd's readiness protocol
+//! - `status`: `weir daemon status`
+//!
+//! **Order at the start:** lock, administration socket, import of the remembered pools, listeners, ready. Clients of a pool
+//! that is remembered but cannot be opened yet get the error "try again", so that their mounts survive.
+//!
+//! **Order at the end:** no new connections, answers to the calls in progress, a last txg of each pool, exit. The pools are not
+//! exported: the next start imports them. A crash leaves the same state, except that intent logs are replayed.
+
+mod configuration;
+mod keeper;
+mod notify;
+mod pool_log;
+mod remembered;
+mod run;
+mod status;
+
+pub use keeper::Daemon;
+
+use crate::admin;
+use crate::args::CommandLine;
+use crate::call::{Call, errln, outln};
+use crate::failure::Failure;
+use crate::options::JsonOptions;
+use clap::{Parser, Subcommand};
+use configuration::Configuration;
+use std::path::PathBuf;
+
+/// Keep every imported pool open and serve it, until stopped.
+///
+/// The daemon imports the pools of the cache file. While it runs, zpool create and import open pools in it, and all commands
+/// go to it. Root's daemon uses /run/weir, /var/lib/weir and /etc/weir; an ordinary user's daemon uses the user's own
+/// directories.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weir daemon",
+    override_usage = "weir daemon [--config FILE] [--check]\n       weir daemon status [-j [--json-int]]\n       weir daemon reload|stop"
+)]
+pub struct DaemonArgs {
+    /// Configuration file [default: weir.toml in the configuration directory, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the configuration and do nothing
+    #[arg(long)]
+    check: bool,
+    #[command(subcommand)]
+    command: Option<DaemonCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum DaemonCommand {
+    Status(StatusArgs),
+    Reload(ReloadArgs),
+    Stop(StopArgs),
+}
+
+/// Show pools, exports, clients, memory limits and ports of the daemon.
+#[derive(Debug, Parser)]
+#[command(name = "weir daemon status", override_usage = "weir daemon status [-j [--json-int]]")]
+pub struct StatusArgs {
+    #[command(flatten)]
+    json: JsonOptions,
+}
+
+/// Read the configuration again, and try to open the missing pools.
+#[derive(Debug, Parser)]
+#[command(name = "weir daemon reload", override_usage = "weir daemon reload")]
+pub struct ReloadArgs {}
+
+/// Stop the daemon, and wait until its pools are closed.
+#[derive(Debug, Parser)]
+#[command(name = "weir daemon stop", override_usage = "weir daemon stop")]
+pub struct StopArgs {}
+
+/// Runs the command as this process, and returns its exit code.
+pub fn run(args: &DaemonArgs, call: &Call) -> u8 {
+    let done = match &args.command {
+        None => start(args),
+        Some(_) if args.config.is_some() || args.check => {
+            Err(DaemonArgs::misused("--config and --check belong to 'weir daemon' alone"))
+        }
+        Some(command) => ask(call, command),
+    };
+    call.begin();
+    done.unwrap_or_else(|failure| {
+        eprintln!("{failure}");
+        failure.code
+    })
+}
+
+fn start(args: &DaemonArgs) -> Result<u8, Failure> {
+    let configuration = Configuration::load(args.config.as_deref())?;
+    let checked = run::Settings::of(&configuration)?;
+    if args.check {
+        match &configuration.path {
+            Some(path) => println!("{}: no errors", path.display()),
+            None => println!("no configuration file: the defaults are used"),
+        }
+        return Ok(0);
+    }
+    run::run(checked, args.config.clone())
+}
+
+/// Sends a command to the daemon that runs.
+fn ask(call: &Call, command: &DaemonCommand) -> Result<u8, Failure> {
+    let daemon = admin::daemon().ok_or_else(|| {
+        let places: Vec<String> =
+            crate::directories::runtime().iter().map(|folder| folder.display().to_string()).collect();
+        Failure::failed(format!("no daemon is running: there is no socket in {}", places.join(", ")))
+    })?;
+    let code = admin::ask(call, &daemon)?;
+    if code == 0 && matches!(command, DaemonCommand::Stop(_)) {
+        run::wait_for_end(call, daemon.pid)?;
+    }
+    Ok(code)
+}
+
+/// Runs a command of another process in this one, which should be the daemon.
+pub fn carry_out(call: &Call, args: &DaemonArgs) -> u8 {
+    let daemon = call.process().and_then(|process| process.daemon());
+    let done = match (daemon, &args.command) {
+        (Some(daemon), Some(DaemonCommand::Status(args))) => status::show(call, &daemon, args),
+        (Some(daemon), Some(DaemonCommand::Reload(_))) => call.machine().and_then(|machine| {
+            let what = machine.block_on(daemon.reload())?;
+            what.iter().for_each(|line| outln!(call, "{line}"));
+            Ok(0)
+        }),
+        (Some(daemon), Some(DaemonCommand::Stop(_))) => {
+            daemon.stop("'weir daemon stop'");
+            Ok(0)
+        }
+        _ => Err(Failure::failed("this process is not the daemon")),
+    };
+    done.unwrap_or_else(|failure| {
+        errln!(call, "{failure}");
+        failure.code
+    })
+}

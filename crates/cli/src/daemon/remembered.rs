@@ -1,0 +1,183 @@
+//! Pools of the cache file that could not be opened, with the reason.
+//!
+//! They are tried again when the set of their devices that can be read changes, and at every reload. A reason is logged once,
+//! and again only if it changes.
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
+
+use super::keeper::Daemon;
+use crate::cache_file::{CacheFile, CachePlace, CachedPool};
+use crate::failure::Failure;
+use crate::limits::Limits;
+use crate::writable::{WritablePool, WriteIntent};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_admin::{Action, Command, Outcome, ProcessChange, Refusal, RefusalKind};
+use weir_machine::Machine;
+use weir_pool::assemble::state;
+use weir_pool::{assemble, scan};
+
+/// A pool that is not open.
+#[derive(Clone, Debug)]
+pub struct MissingPool {
+    /// The pool in the cache file.
+    pub cached: CachedPool,
+    /// Why it could not be opened; empty before the first attempt.
+    pub why: String,
+    /// Devices of the pool that existed at the last attempt.
+    present: BTreeSet<PathBuf>,
+}
+
+/// Pools of the cache file that are not open, by GUID.
+#[derive(Default)]
+pub struct RememberedPools(Mutex<BTreeMap<u64, MissingPool>>);
+
+impl RememberedPools {
+    fn pools(&self) -> MutexGuard<'_, BTreeMap<u64, MissingPool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of pools.
+    pub fn len(&self) -> usize {
+        self.pools().len()
+    }
+
+    /// Their GUIDs.
+    pub fn guids(&self) -> BTreeSet<u64> {
+        self.pools().keys().copied().collect()
+    }
+
+    /// All of them, by GUID.
+    pub fn all(&self) -> Vec<MissingPool> {
+        self.pools().values().cloned().collect()
+    }
+
+    /// Removes a pool that is open now, or that was exported.
+    pub fn remove(&self, guid: u64) {
+        self.pools().remove(&guid);
+    }
+
+    /// Adds a pool of the cache file.
+    pub fn add(&self, cached: CachedPool) {
+        let missing = MissingPool { cached, why: String::new(), present: BTreeSet::new() };
+        self.pools().insert(missing.cached.guid, missing);
+    }
+
+    /// Records a failed attempt; returns whether its reason is new. A pool that another command has open is due again at
+    /// once.
+    fn failed(&self, guid: u64, why: &str, is_busy: bool) -> bool {
+        let mut pools = self.pools();
+        let Some(pool) = pools.get_mut(&guid) else { return false };
+        let is_new = pool.why != why;
+        pool.why = why.to_owned();
+        pool.present = if is_busy { BTreeSet::new() } else { present(&pool.cached) };
+        is_new
+    }
+}
+
+/// Devices of a pool that exist.
+fn present(pool: &CachedPool) -> BTreeSet<PathBuf> {
+    pool.paths.iter().filter(|path| path.exists()).cloned().collect()
+}
+
+impl Daemon {
+    /// Adds the pools of the cache file that are not open to the remembered ones.
+    ///
+    /// # Errors
+    /// If the cache file cannot be read.
+    pub fn remember(&self) -> Result<(), Failure> {
+        let cached = CacheFile::usual().map_or(Ok(Vec::new()), |file| file.pools())?;
+        let known: BTreeSet<u64> = self.remembered.all().iter().map(|pool| pool.cached.guid).collect();
+        let is_open = |guid: u64| self.process.named(&guid.to_string()).is_some();
+        cached.into_iter().filter(|pool| !known.contains(&pool.guid) && !is_open(pool.guid)).for_each(|pool| {
+            self.remembered.add(pool);
+        });
+        self.expect_remembered();
+        Ok(())
+    }
+
+    /// Carries out a command on a pool that is not open: an export removes it from the cache file.
+    ///
+    /// # Errors
+    /// All other commands are refused, with the reason why the pool is not open.
+    pub fn carry_out_without_pool(&self, command: &Command) -> Result<Outcome, Refusal> {
+        let name = &command.pool;
+        let is_named = |pool: &MissingPool| pool.cached.name == *name || pool.cached.guid.to_string() == *name;
+        let Some(missing) = self.remembered.all().into_iter().find(is_named) else {
+            return Err(Refusal::new(
+                RefusalKind::OtherPool,
+                "no such pool; 'zpool import' lists those that can be imported",
+            ));
+        };
+        let Action::Process(ProcessChange::Close { destroyed: false, .. }) = command.action else {
+            return Err(Refusal::new(RefusalKind::Pool, format!("the pool is not open: {}", missing.why)));
+        };
+        let guid = missing.cached.guid;
+        let forgotten = CacheFile::usual().map_or(Ok(()), |file| file.remove(guid));
+        forgotten.map_err(|failure| Refusal::new(RefusalKind::Pool, failure.line))?;
+        self.remembered.remove(guid);
+        self.expect_remembered();
+        tracing::info!("pool '{}' ({guid}) is not remembered any more", missing.cached.name);
+        Ok(Outcome::Changed)
+    }
+
+    /// Tries to open the remembered pools: all, or only those of which a device has appeared or gone since the last attempt.
+    /// Returns one line for each pool that was opened or could not be.
+    pub async fn open_remembered(self: &Arc<Self>, all: bool) -> Vec<String> {
+        let mut attempts = Vec::new();
+        for pool in self.remembered.all() {
+            if all || present(&pool.cached) != pool.present {
+                attempts.push(self.clone().attempt(pool.cached));
+            }
+        }
+        futures_util::future::join_all(attempts).await
+    }
+
+    /// Tries to open a remembered pool; returns a line about the outcome.
+    async fn attempt(self: Arc<Self>, pool: CachedPool) -> String {
+        let opened = self.open(&pool).await;
+        let CachedPool { name, guid, .. } = pool;
+        let Err(failure) = opened else { return format!("pool '{name}' opened") };
+        if self.remembered.failed(guid, &failure.line, failure.is_busy()) {
+            tracing::error!("pool '{name}' ({guid}) is not served: {failure}");
+        }
+        format!("pool '{name}' is not served: {failure}")
+    }
+
+    /// Imports a pool of the cache file.
+    async fn open(self: &Arc<Self>, pool: &CachedPool) -> Result<(), Failure> {
+        let mut search: Vec<PathBuf> = pool.paths.iter().filter(|path| path.exists()).cloned().collect();
+        search.extend(self.pool_dirs());
+        if search.is_empty() {
+            return Err(Failure::failed(format!("none of its devices exists: {}", shown(&pool.paths))));
+        }
+        let limits = self.limits_of_pool();
+        let machine = self.machine.clone();
+        let pool = pool.clone();
+        let opening = tokio::task::spawn_blocking(move || import(machine, &pool, search, limits)).await;
+        let writable = opening.unwrap_or_else(|error| Err(Failure::failed(error.to_string())))?;
+        self.adopt(writable, CachePlace::Usual).await
+    }
+}
+
+/// Imports a pool of the cache file from these places, unless it was exported or destroyed meanwhile.
+fn import(machine: Machine, pool: &CachedPool, search: Vec<PathBuf>, limits: Limits) -> Result<WritablePool, Failure> {
+    let assembly = assemble(machine.block_on(scan(&machine, &search))?);
+    match assembly.pools.get(&pool.guid).map(|pool| pool.config.state) {
+        Some(state::ACTIVE) => {}
+        None => return Err(Failure::failed(format!("no device has its label: {}", shown(&pool.paths)))),
+        Some(state::DESTROYED) => return Err(Failure::failed("it was destroyed")),
+        Some(_) => {
+            let why = format!("it was exported; 'zpool import {}' imports it", pool.name);
+            return Err(Failure::failed(why));
+        }
+    }
+    drop(assembly);
+    let pool = pool.guid.to_string();
+    let intent = WriteIntent { search, pool, limits: Some(limits), ..WriteIntent::default() };
+    WritablePool::open(machine, &intent)
+}
+
+fn shown(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,257 @@
+//! Start, signals and end of the daemon.
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
+
+use super::configuration::Configuration;
+use super::keeper::Daemon;
+use super::notify;
+use crate::admin::AdminSocket;
+use crate::call::Call;
+use crate::directories;
+use crate::failure::Failure;
+use crate::limits::{LimitOptions, Limits};
+use crate::log;
+use crate::serve_options::set_daemon_locks;
+use std::fs::{File, TryLockError};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use weir_daemon::protocols::ISCSI_PORT;
+use weir_daemon::users::ChapUsers;
+use weir_daemon::{ServiceOptions, Sharing};
+use weir_linux::Production;
+use weir_machine::Clock;
+
+/// Interval in which pools that could not be opened are looked at again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Time that the first import of all pools may take before the listeners start without those that are not open yet.
+const FIRST_IMPORT_TIME: Duration = Duration::from_secs(8);
+/// Time within which a daemon that was asked to stop has ended.
+const STOP_TIME: Duration = Duration::from_secs(40);
+
+/// The checked configuration.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Addresses and ports.
+    pub service: ServiceOptions,
+    /// Memory limits and deadlines.
+    pub limits: Limits,
+    /// Filter of the log.
+    pub log: String,
+    /// Directories and devices in which pools are found beside the cache file.
+    pub pool_dirs: Vec<PathBuf>,
+}
+
+impl Settings {
+    /// Checks the values of a configuration.
+    ///
+    /// # Errors
+    /// The first value that is invalid.
+    pub fn of(configuration: &Configuration) -> Result<Self, Failure> {
+        let place = configuration.path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default();
+        let seconds = |number: Option<f64>| number.map(|number| number.to_string());
+        let options = LimitOptions {
+            arc_max: configuration.arc_max.clone(),
+            dirty_max: configuration.dirty_max.clone(),
+            slow_io: seconds(configuration.slow_io),
+            deadman: seconds(configuration.deadman),
+        };
+        let limits = Limits::chosen(&options).map_err(|why| {
+            let key = why.replacen("--", "", 1).replacen('-', "_", 1);
+            Failure::failed(format!("{place}{key}"))
+        })?;
+        let usual = ServiceOptions::default();
+        let mut service = ServiceOptions {
+            sharing: Sharing::ByProperties,
+            listen: configuration.listen.unwrap_or(usual.listen),
+            nfs_port: configuration.nfs_port.unwrap_or(usual.nfs_port),
+            nbd_port: configuration.nbd_port.unwrap_or(usual.nbd_port),
+            iscsi_port: Some(configuration.iscsi_port.unwrap_or(ISCSI_PORT)),
+            needs_iscsi: configuration.iscsi_port.is_some(),
+            chap_users: directories::state().map(ChapUsers::new),
+            needs_nbd: true,
+            ..usual
+        };
+        set_daemon_locks(&mut service);
+        let log = configuration.log.clone().unwrap_or_else(|| "info".to_owned());
+        EnvFilter::try_new(&log).map_err(|error| Failure::failed(format!("{place}log: {error}")))?;
+        let pool_dirs = configuration.pool_dirs.clone().unwrap_or_default();
+        Ok(Settings { service, limits, log, pool_dirs })
+    }
+}
+
+/// Keeps other daemons out of the runtime and the state directory while it exists.
+struct OnlyDaemon(#[expect(dead_code, reason = "locked until they are closed")] Vec<File>);
+
+impl OnlyDaemon {
+    /// Creates the directories and locks them.
+    fn lock() -> Result<Self, Failure> {
+        let runtime = directories::own_runtime().ok_or_else(|| {
+            Failure::failed("there is no runtime directory: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR")
+        })?;
+        let state = directories::state().ok_or_else(|| Failure::failed("there is no state directory: set HOME"))?;
+        directories::create(&state)?;
+        let mut files = Vec::new();
+        for folder in [runtime, state] {
+            let path = folder.join("daemon.lock");
+            let failed = |error: std::io::Error| Failure::failed(format!("{}: {error}", path.display()));
+            let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) => files.push(file),
+                Err(TryLockError::WouldBlock) => {
+                    let why = format!("another daemon uses {}: stop it with 'weir daemon stop'", folder.display());
+                    return Err(Failure::busy(why));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+        }
+        Ok(OnlyDaemon(files))
+    }
+}
+
+/// Runs the daemon until it is stopped.
+pub fn run(settings: Settings, config: Option<PathBuf>) -> Result<u8, Failure> {
+    log::start_daemon(&settings.log);
+    let only = OnlyDaemon::lock()?;
+    let machine = Production::from_env().build()?;
+    let reload = move || Configuration::load(config.as_deref()).and_then(|read| Settings::of(&read));
+    let daemon = Daemon::new(&machine, settings, reload);
+    let done = machine.block_on(serve(&daemon));
+    drop(only);
+    match &done {
+        Ok(()) => tracing::info!("ended"),
+        Err(failure) => tracing::error!("ended: {failure}"),
+    }
+    done.map(|()| 0)
+}
+
+/// The signals that the daemon obeys.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let of = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
+        let [interrupt, terminate, hangup] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        Ok(Signals { interrupt: of(interrupt)?, terminate: of(terminate)?, hangup: of(hangup)? })
+    }
+}
+
+async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
+    let signals = Signals::new()?;
+    tracing::info!("weir {} started, process {}; {}", env!("CARGO_PKG_VERSION"), std::process::id(), daemon.limits());
+    let mut socket = AdminSocket::open(&daemon.process)?;
+    socket.announce_daemon()?;
+    let started = start(daemon).await;
+    let done = match started {
+        Ok(()) => {
+            let why = work(daemon, signals).await;
+            tracing::info!("stopping: {why}");
+            daemon.notifier.stopping(&why);
+            Ok(())
+        }
+        Err(failure) => Err(failure),
+    };
+    let closed = daemon.close_all().await;
+    socket.close().await;
+    done.and(closed)
+}
+
+/// Imports the remembered pools, then starts the listeners.
+async fn start(daemon: &Arc<Daemon>) -> Result<(), Failure> {
+    if let Err(failure) = daemon.remember() {
+        tracing::error!("no pool is imported: {failure}");
+    }
+    let opening = tokio::spawn({
+        let daemon = daemon.clone();
+        async move { daemon.open_remembered(true).await }
+    });
+    // The import of pools that take longer goes on.
+    let _ended = tokio::time::timeout(FIRST_IMPORT_TIME, opening).await;
+    daemon.listen().await?;
+    daemon.notifier.ready(&daemon.summary());
+    // For those who started the daemon by hand or in a script.
+    println!("ready");
+    Ok(())
+}
+
+/// Serves until the daemon is asked to stop; returns why.
+async fn work(daemon: &Arc<Daemon>, mut signals: Signals) -> String {
+    let clock = daemon.machine.clock.clone();
+    let watchdog = notify::watchdog_interval();
+    let mut retry_at = clock.now() + RETRY_INTERVAL;
+    let mut watchdog_at = clock.now();
+    loop {
+        let tick = watchdog.map_or(RETRY_INTERVAL, |interval| interval.min(RETRY_INTERVAL));
+        tokio::select! {
+            why = daemon.stopped() => return why,
+            _ = signals.interrupt.recv() => return "SIGINT".to_owned(),
+            _ = signals.terminate.recv() => return "SIGTERM".to_owned(),
+            _ = signals.hangup.recv() => reload(daemon).await,
+            () = clock.sleep(tick) => {}
+        }
+        if watchdog.is_some_and(|_| clock.now() >= watchdog_at) {
+            daemon.notifier.watchdog();
+            watchdog_at = clock.now() + watchdog.unwrap_or_default();
+        }
+        if clock.now() >= retry_at {
+            retry(daemon);
+            retry_at = clock.now() + RETRY_INTERVAL;
+        }
+    }
+}
+
+/// Tries in the background to open the pools whose devices have changed.
+fn retry(daemon: &Arc<Daemon>) {
+    if daemon.remembered.len() > 0 {
+        let daemon = daemon.clone();
+        drop(tokio::spawn(async move {
+            if !daemon.open_remembered(false).await.is_empty() {
+                daemon.notifier.status(&daemon.summary());
+            }
+        }));
+    }
+}
+
+async fn reload(daemon: &Arc<Daemon>) {
+    daemon.notifier.reloading(monotonic_us(&daemon.machine.clock));
+    tracing::info!("SIGHUP: reading the configuration again");
+    match daemon.reload().await {
+        Ok(lines) => lines.iter().for_each(|line| tracing::info!("{line}")),
+        Err(failure) => tracing::error!("the configuration stays as it was: {failure}"),
+    }
+    daemon.notifier.ready(&daemon.summary());
+}
+
+/// The kernel's monotonic time, which systemd compares with its own.
+fn monotonic_us(_: &Clock) -> u128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u128::from(now.tv_sec.unsigned_abs()) * 1_000_000 + u128::from(now.tv_nsec.unsigned_abs()) / 1000
+}
+
+/// Whether a process runs. One that has ended and whose parent has not read its exit code is no more there.
+fn is_running(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which is in brackets and may contain any character.
+    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}
+
+/// Waits until a daemon that was asked to stop has ended.
+pub fn wait_for_end(call: &Call, pid: u32) -> Result<(), Failure> {
+    let machine = call.machine()?;
+    let until = machine.clock.now() + STOP_TIME;
+    while is_running(pid) {
+        if machine.clock.now() >= until {
+            return Err(Failure::failed(format!(
+                "the daemon, process {pid}, has not ended within {} s",
+                STOP_TIME.as_secs()
+            )));
+        }
+        machine.block_on(machine.clock.sleep(Duration::from_millis(20)));
+    }
+    Ok(())
+}

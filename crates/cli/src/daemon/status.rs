@@ -1,0 +1,166 @@
+//! `weir daemon status`: what the daemon has open, exports, and to whom.
+
+use super::StatusArgs;
+use super::keeper::Daemon;
+use crate::admin::ServedPool;
+use crate::call::{Call, outln};
+use crate::failure::Failure;
+use crate::json::{self, Numbers};
+use crate::units::human_bytes;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_daemon::ProtocolServer;
+use weir_daemon::service::exported_names;
+use weir_pool::OpenOptions;
+use weir_pool::status::VdevState;
+
+impl Daemon {
+    /// The state in one line, for the service manager.
+    pub fn summary(&self) -> String {
+        let open = self.process.all();
+        let names: Vec<String> = open.iter().map(|pool| pool.engine.name()).collect();
+        let missing: Vec<String> = self.remembered.all().into_iter().map(|pool| pool.cached.name).collect();
+        let part = |what: &str, names: &[String]| match names {
+            [] => String::new(),
+            names => format!("; {what}: {}", names.join(", ")),
+        };
+        format!("{} pools{}{}", open.len(), part("serving", &names), part("not open", &missing))
+    }
+}
+
+/// Prints the status.
+pub fn show(call: &Call, daemon: &Arc<Daemon>, args: &StatusArgs) -> Result<u8, Failure> {
+    let numbers = args.json.numbers::<StatusArgs>()?;
+    let object = gather(call, daemon)?;
+    if args.json.json {
+        let mut answer = json::frame("weir daemon status");
+        answer.extend(with_numbers(object, numbers));
+        json::print(call, answer);
+    } else {
+        text(call, &object);
+    }
+    Ok(0)
+}
+
+/// The status as an object whose numbers are integers.
+fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failure> {
+    let uptime = daemon.machine.clock.now().since(daemon.started);
+    let limits = daemon.limits();
+    let mut out = Map::new();
+    out.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    out.insert("pid".into(), std::process::id().into());
+    out.insert("uptime_s".into(), uptime.as_secs().into());
+    let mut pools = Map::new();
+    for pool in daemon.process.all() {
+        pools.insert(pool.engine.name(), Value::Object(pool_object(call, &pool)?));
+    }
+    for missing in daemon.remembered.all() {
+        let mut object = Map::new();
+        object.insert("guid".into(), missing.cached.guid.into());
+        object.insert("health".into(), "NOT OPEN".into());
+        object.insert("reason".into(), missing.why.into());
+        pools.insert(missing.cached.name, Value::Object(object));
+    }
+    out.insert("pools".into(), Value::Object(pools));
+    let protocols = daemon.service().map(|service| service.protocols().to_vec()).unwrap_or_default();
+    let protocols = protocols.iter().map(|server| (server.protocol().name().to_owned(), protocol_object(&**server)));
+    out.insert("protocols".into(), Value::Object(protocols.collect()));
+    let memory = [
+        ("arc_max_bytes", limits.arc_bytes),
+        ("dirty_max_bytes", limits.dirty_bytes),
+        ("memory_bytes", limits.memory_bytes()),
+    ];
+    out.insert(
+        "limits".into(),
+        Value::Object(memory.map(|(name, bytes)| (name.to_owned(), bytes.into())).into_iter().collect()),
+    );
+    Ok(out)
+}
+
+fn pool_object(call: &Call, pool: &ServedPool) -> Result<Map<String, Value>, Failure> {
+    let machine = call.machine()?;
+    let options = OpenOptions::new(pool.paths(), pool.guid().to_string());
+    let viewed = machine.block_on(async { pool.engine.synced().view(&options).await.map(|view| view.health()) });
+    // Without any device, there is nothing to view.
+    let health = viewed.unwrap_or_else(|_| VdevState::Unavail.to_string());
+    let mut out = Map::new();
+    out.insert("guid".into(), pool.guid().into());
+    out.insert("health".into(), health.into());
+    let exports = pool.front().map(|exports| exported_names(&exports)).unwrap_or_default();
+    out.insert("exports".into(), Value::Array(exports.into_iter().map(Value::String).collect()));
+    Ok(out)
+}
+
+fn protocol_object(server: &dyn ProtocolServer) -> Value {
+    let mut out = Map::new();
+    out.insert("address".into(), server.address().to_string().into());
+    let clients = server.connections().into_iter().map(|connection| {
+        let mut client = Map::new();
+        client.insert("peer".into(), connection.peer.to_string().into());
+        client.insert("uses".into(), connection.used.into());
+        client.insert("connected_s".into(), connection.age.as_secs().into());
+        client.insert("received_bytes".into(), connection.received_bytes.into());
+        client.insert("sent_bytes".into(), connection.sent_bytes.into());
+        Value::Object(client)
+    });
+    out.insert("clients".into(), Value::Array(clients.collect()));
+    Value::Object(out)
+}
+
+/// Numbers as text, as OpenZFS prints them without `--json-int`.
+fn with_numbers(object: Map<String, Value>, numbers: Numbers) -> Map<String, Value> {
+    fn text(value: Value) -> Value {
+        match value {
+            Value::Number(number) => Value::String(number.to_string()),
+            Value::Array(values) => Value::Array(values.into_iter().map(text).collect()),
+            Value::Object(object) => {
+                Value::Object(object.into_iter().map(|(name, value)| (name, text(value))).collect())
+            }
+            other => other,
+        }
+    }
+    match (numbers, text(Value::Object(object.clone()))) {
+        (Numbers::Text, Value::Object(texts)) => texts,
+        _ => object,
+    }
+}
+
+fn text(call: &Call, status: &Map<String, Value>) {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let field = |object: &Value, name: &str| word(&object[name]);
+    let bytes = |object: &Value, name: &str| human_bytes(object[name].as_u64().unwrap_or(0));
+    let uptime = Duration::from_secs(status["uptime_s"].as_u64().unwrap_or(0));
+    outln!(call, "weir {}, process {}, up {}", word(&status["version"]), word(&status["pid"]), age(uptime));
+    let limits = &status["limits"];
+    let [arc, dirty, all] = ["arc_max_bytes", "dirty_max_bytes", "memory_bytes"].map(|name| bytes(limits, name));
+    outln!(call, "memory: ARC at most {arc}, dirty data at most {dirty}, of {all}");
+    for (name, pool) in status["pools"].as_object().into_iter().flatten() {
+        let reason = pool["reason"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+        outln!(call, "pool {name}: {}{reason}", field(pool, "health"));
+        for export in pool["exports"].as_array().into_iter().flatten() {
+            outln!(call, "  {}", word(export));
+        }
+    }
+    for (name, protocol) in status["protocols"].as_object().into_iter().flatten() {
+        let clients = protocol["clients"].as_array().map(Vec::as_slice).unwrap_or_default();
+        outln!(call, "{name} on {}: {} connections", field(protocol, "address"), clients.len());
+        for client in clients {
+            let since = age(Duration::from_secs(client["connected_s"].as_u64().unwrap_or(0)));
+            let [received, sent] = ["received_bytes", "sent_bytes"].map(|name| bytes(client, name));
+            let uses = field(client, "uses");
+            outln!(call, "  {} {uses}, for {since}, received {received}, sent {sent}", field(client, "peer"));
+        }
+    }
+}
+
+/// A duration in its two largest units.
+fn age(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..86_400 => format!("{} h {} min", s / 3600, s % 3600 / 60),
+        _ => format!("{} d {} h", s / 86_400, s % 86_400 / 3600),
+    }
+}

@@ -1,0 +1,173 @@
+//! Directories of Weir: runtime (sockets), state (cache file) and configuration, by one rule for root and for ordinary users.
+//!
+//! | directory | set by systemd | root | ordinary user |
+//! |---|---|---|---|
+//! | runtime | `RUNTIME_DIRECTORY` | `/run/weir` | `XDG_RUNTIME_DIR/weir`, else `/run/user/UID/weir`, else `/tmp/weir-UID` |
+//! | state | `STATE_DIRECTORY` | `/var/lib/weir` | `XDG_STATE_HOME/weir`, else `~/.local/state/weir` |
+//! | configuration | `CONFIGURATION_DIRECTORY` | `/etc/weir` | `XDG_CONFIG_HOME/weir`, else `~/.config/weir` |
+//!
+//! A variable that systemd sets decides alone; it may hold several paths, of which the first counts. Relative paths count as
+//! not set. Several daemons of one user run side by side if each has its own runtime and state directory.
+
+use crate::failure::Failure;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Where the rule looks: the environment and the user.
+struct Surroundings<'a> {
+    variable: &'a dyn Fn(&str) -> Option<OsString>,
+    uid: u32,
+}
+
+/// The surroundings of this process.
+fn own() -> Surroundings<'static> {
+    Surroundings { variable: &|name| std::env::var_os(name), uid: rustix::process::geteuid().as_raw() }
+}
+
+impl Surroundings<'_> {
+    /// The first absolute path in a variable, which may hold several separated by colons.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        let value = (self.variable)(name)?;
+        let first = value.as_bytes().split(|byte| *byte == b':').next().unwrap_or_default().to_vec();
+        Some(PathBuf::from(OsString::from_vec(first))).filter(|path| path.is_absolute())
+    }
+
+    /// Candidates for the runtime directory, in order of preference.
+    fn runtime(&self) -> Vec<PathBuf> {
+        if let Some(given) = self.path("RUNTIME_DIRECTORY") {
+            return vec![given];
+        }
+        let last = PathBuf::from(format!("/tmp/weir-{}", self.uid));
+        if self.uid == 0 {
+            return vec![PathBuf::from("/run/weir"), last];
+        }
+        let of_session = self.path("XDG_RUNTIME_DIR").map(|dir| dir.join("weir"));
+        let of_user = PathBuf::from(format!("/run/user/{}/weir", self.uid));
+        of_session.into_iter().chain([of_user, last]).collect()
+    }
+
+    /// A directory that has one place.
+    fn fixed(&self, of_systemd: &str, of_root: &str, of_user: &str, in_home: &str) -> Option<PathBuf> {
+        if let Some(given) = self.path(of_systemd) {
+            return Some(given);
+        }
+        if self.uid == 0 {
+            return Some(PathBuf::from(of_root));
+        }
+        let named = self.path(of_user).map(|dir| dir.join("weir"));
+        named.or_else(|| self.path("HOME").map(|home| home.join(in_home).join("weir")))
+    }
+
+    fn state(&self) -> Option<PathBuf> {
+        self.fixed("STATE_DIRECTORY", "/var/lib/weir", "XDG_STATE_HOME", ".local/state")
+    }
+
+    fn configuration(&self) -> Option<PathBuf> {
+        self.fixed("CONFIGURATION_DIRECTORY", "/etc/weir", "XDG_CONFIG_HOME", ".config")
+    }
+}
+
+/// Candidates for this process's runtime directory, in order of preference.
+pub fn runtime() -> Vec<PathBuf> {
+    own().runtime()
+}
+
+/// Directories in which a process of that user may have its socket.
+pub fn runtime_of(uid: u32) -> Vec<PathBuf> {
+    let mut all = runtime();
+    let none = |_: &str| None;
+    all.extend(Surroundings { variable: &none, uid }.runtime());
+    // A service of an ordinary user has the directory that systemd made for it.
+    all.push(PathBuf::from("/run/weir"));
+    all.dedup();
+    all
+}
+
+/// State directory; `None` for a user without a home directory.
+pub fn state() -> Option<PathBuf> {
+    own().state()
+}
+
+/// Configuration directory; `None` for a user without a home directory.
+pub fn configuration() -> Option<PathBuf> {
+    own().configuration()
+}
+
+/// Whether a path is a folder, not a symbolic link, that only that user can access.
+pub fn is_private(folder: &Path, uid: u32) -> bool {
+    let metadata = std::fs::symlink_metadata(folder);
+    metadata.is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0)
+}
+
+/// Creates a directory that only its user can access, with its parents.
+///
+/// # Errors
+/// If it is missing and cannot be created.
+pub fn create(folder: &Path) -> Result<(), Failure> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| Failure::failed(format!("cannot create the directory {}: {error}", folder.display())))
+}
+
+/// This process's runtime directory: the first that exists, or can be created, and that only its user can access.
+pub fn own_runtime() -> Option<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    runtime().into_iter().find(|folder| {
+        // Creation fails if the folder exists, which the check accepts.
+        let _made = std::fs::DirBuilder::new().mode(0o700).create(folder);
+        is_private(folder, uid)
+    })
+}
+
+/// A file's path in the state directory; `None` for a user without a home directory.
+pub fn in_state(name: impl AsRef<OsStr>) -> Option<PathBuf> {
+    state().map(|folder| folder.join(name.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn one_rule_gives_the_directories_of_root_users_and_services() {
+        let of = |uid: u32, set: &[(&str, &str)]| {
+            let set: Vec<(String, OsString)> = set.iter().map(|(n, v)| ((*n).to_owned(), v.into())).collect();
+            let variable = move |name: &str| set.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+            let around = Surroundings { variable: &variable, uid };
+            let text = |path: Option<PathBuf>| path.map(|path| path.display().to_string()).unwrap_or_default();
+            [text(around.runtime().into_iter().next()), text(around.state()), text(around.configuration())]
+        };
+        let session = [("HOME", "/h/u"), ("XDG_RUNTIME_DIR", "/run/user/7")];
+        assert_eq!(of(0, &session), ["/run/weir", "/var/lib/weir", "/etc/weir"]);
+        assert_eq!(of(7, &session), ["/run/user/7/weir", "/h/u/.local/state/weir", "/h/u/.config/weir"]);
+        assert_eq!(of(7, &[]), ["/run/user/7/weir", "", ""]);
+        let named = [("XDG_STATE_HOME", "/s"), ("XDG_CONFIG_HOME", "not/absolute"), ("HOME", "/h")];
+        assert_eq!(of(7, &named), ["/run/user/7/weir", "/s/weir", "/h/.config/weir"]);
+        let service = [
+            ("RUNTIME_DIRECTORY", "/run/a:/run/b"),
+            ("STATE_DIRECTORY", "/var/lib/a"),
+            ("CONFIGURATION_DIRECTORY", "/etc/a"),
+            ("HOME", "/h"),
+        ];
+        for uid in [0, 7] {
+            assert_eq!(of(uid, &service), ["/run/a", "/var/lib/a", "/etc/a"]);
+        }
+    }
+
+    #[test]
+    fn folders_accessible_to_other_users_are_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let set = |mode| std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        set(0o700);
+        assert!(is_private(dir.path(), uid) && !is_private(dir.path(), uid + 1));
+        set(0o750);
+        assert!(!is_private(dir.path(), uid));
+        set(0o700);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(!is_private(&link, uid));
+    }
+}

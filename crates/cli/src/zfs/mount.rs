@@ -1,0 +1,271 @@
+//! `zfs mount`, `zfs unmount`, `zfs share` and `zfs unshare`: in the process that has the pool open.
+
+use super::target::{self, pool_of};
+use crate::admin::ServedPool;
+use crate::args::CommandLine;
+use crate::call::{Call, outln};
+use crate::failure::Failure;
+use crate::mounts::{MountRequest, failed, weir_mounts};
+use crate::options::Places;
+use clap::Parser;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use weir_daemon::{DatasetShares, Exports, MountRule, Sharing};
+use weir_dsl::props::DatasetKind;
+use weir_machine::Request;
+
+/// Mount file systems at their mount points, or list what is mounted.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zfs mount",
+    override_usage = "zfs mount\n       zfs mount [-Ov] [-o ro|rw] [--dir DIR]… -a POOL|FILESYSTEM"
+)]
+pub struct MountArgs {
+    /// Mount all file systems of the pool whose canmount is on
+    #[arg(short)]
+    all: bool,
+    /// Mount over a directory that is not empty
+    #[arg(short = 'O')]
+    overlay: bool,
+    /// Mount options: ro, rw
+    #[arg(short, value_name = "OPTION,…")]
+    options: Vec<String>,
+    /// Print each file system that is mounted
+    #[arg(short)]
+    verbose: bool,
+    #[command(flatten)]
+    places: Places,
+    /// File system, or with -a the pool
+    #[arg(value_name = "FILESYSTEM")]
+    words: Vec<String>,
+}
+
+/// Unmount file systems.
+#[derive(Debug, Parser)]
+#[command(name = "zfs unmount", override_usage = "zfs unmount [-f] [--dir DIR]… -a POOL|FILESYSTEM|MOUNTPOINT")]
+pub struct UnmountArgs {
+    /// Unmount all file systems of the pool
+    #[arg(short)]
+    all: bool,
+    /// Detach a file system that is in use
+    #[arg(short)]
+    force: bool,
+    #[command(flatten)]
+    places: Places,
+    /// File system or mount point, or with -a the pool
+    #[arg(value_name = "FILESYSTEM")]
+    words: Vec<String>,
+}
+
+/// Share file systems as sharenfs and sharesmb say.
+#[derive(Debug, Parser)]
+#[command(name = "zfs share", override_usage = "zfs share [--dir DIR]… -a POOL|FILESYSTEM")]
+pub struct ShareArgs {
+    /// Share all file systems of the pool
+    #[arg(short)]
+    all: bool,
+    #[command(flatten)]
+    places: Places,
+    /// File system, or with -a the pool
+    #[arg(value_name = "FILESYSTEM")]
+    words: Vec<String>,
+}
+
+/// Stop sharing file systems, until 'zfs share' or the end of the process.
+#[derive(Debug, Parser)]
+#[command(name = "zfs unshare", override_usage = "zfs unshare [--dir DIR]… -a POOL|FILESYSTEM")]
+pub struct UnshareArgs {
+    /// Unshare all file systems of the pool
+    #[arg(short)]
+    all: bool,
+    #[command(flatten)]
+    places: Places,
+    /// File system, or with -a the pool
+    #[arg(value_name = "FILESYSTEM")]
+    words: Vec<String>,
+}
+
+/// A pool that this process serves, for these commands.
+struct Target {
+    served_pool: Arc<ServedPool>,
+    front: Arc<Exports>,
+    /// Properties of sharing and mounting, by name.
+    shares: BTreeMap<String, DatasetShares>,
+}
+
+impl Target {
+    /// The file system of this name.
+    fn file_system(&self, name: &str, doing: &str) -> Result<&DatasetShares, Failure> {
+        let found = self.shares.get(name).ok_or_else(|| failed(doing, "dataset does not exist"))?;
+        match found.kind {
+            DatasetKind::Filesystem => Ok(found),
+            _ => Err(failed(doing, "operation not applicable to datasets of this type")),
+        }
+    }
+
+    /// The file systems below a name, parents before children.
+    fn below<'a>(&'a self, top: &'a str) -> impl Iterator<Item = &'a DatasetShares> {
+        self.shares.values().filter(move |shares| {
+            let rest = shares.dataset.strip_prefix(top);
+            shares.kind == DatasetKind::Filesystem && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    }
+}
+
+/// Runs `work` on the pool of a name in the process that serves it.
+fn with<T>(
+    call: &Call,
+    places: &Places,
+    name: &str,
+    doing: &str,
+    work: impl FnOnce(&Target) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    target::open(call, places, name)?.with_pool(|pool| {
+        let served = pool.served_pool().and_then(|served_pool| Some((served_pool.clone(), served_pool.front()?)));
+        let Some((served_pool, front)) = served else {
+            let pool = pool_of(name);
+            let why = format!(
+                "no process serves pool '{pool}': start 'weir serve --shared {pool}', or mount the whole pool with \
+                 'weir mount {pool} DIR'"
+            );
+            return Err(failed(doing, &why));
+        };
+        let shares = pool.machine.block_on(front.dataset_shares(&Request::internal("shares")))?;
+        work(&Target { served_pool, front, shares })
+    })
+}
+
+/// The one name that a command takes.
+fn one<C: CommandLine>(words: &[String], missing: &str) -> Result<String, Failure> {
+    match words {
+        [name] => Ok(name.clone()),
+        [] => Err(C::misused(missing)),
+        _ => Err(C::misused("too many arguments")),
+    }
+}
+
+/// Runs `zfs mount`.
+pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
+    if args.words.is_empty() && !args.all {
+        let text = std::fs::read_to_string("/proc/self/mounts")
+            .map_err(|error| Failure::failed(format!("cannot list mounts: /proc/self/mounts: {error}")))?;
+        for (source, path) in weir_mounts(&text) {
+            outln!(call, "{source:<30}  {}", path.display());
+        }
+        return Ok(0);
+    }
+    let name = one::<MountArgs>(&args.words, "missing filesystem argument; with -a name the pool")?;
+    let mut request = MountRequest { overlay: args.overlay, ..MountRequest::default() };
+    for option in args.options.iter().flat_map(|options| options.split(',')) {
+        match option {
+            "ro" => request.read_only = true,
+            "rw" | "nodev" | "nosuid" | "noatime" | "relatime" => {}
+            other => return Err(MountArgs::misused(&format!("'{other}' is no mount option: ro, rw"))),
+        }
+    }
+    let doing = format!("cannot mount '{name}'");
+    with(call, &args.places, &name, &doing, |target| {
+        target.file_system(&name, &doing)?;
+        let all = |shares: &&DatasetShares| args.all && shares.mount.is_automatic();
+        let chosen = target.below(&name).filter(|shares| all(shares) || !args.all && shares.dataset == name);
+        let mut failures = Vec::new();
+        for shares in chosen {
+            let mounts = &target.served_pool.mounts;
+            // Mounting all skips what is mounted, and goes on after a failure.
+            match mounts.mount(&target.front, &target.served_pool.machine.tasks, shares, request) {
+                Ok(true) => {
+                    target.front.share_one(shares.id, true);
+                    if args.verbose {
+                        outln!(call, "mounted {}", shares.dataset);
+                    }
+                }
+                Ok(false) if args.all => {}
+                Ok(false) => failures.push(format!("{doing}: filesystem already mounted")),
+                Err(why) => failures.push(format!("cannot mount '{}': {why}", shares.dataset)),
+            }
+        }
+        if failures.is_empty() { Ok(0) } else { Err(Failure::failed(failures.join("\n"))) }
+    })
+}
+
+/// Runs `zfs unmount`.
+pub fn unmount(call: &Call, args: &UnmountArgs) -> Result<u8, Failure> {
+    let given = one::<UnmountArgs>(&args.words, "missing filesystem argument; with -a name the pool")?;
+    let doing = format!("cannot unmount '{given}'");
+    let name = if given.starts_with('/') { dataset_at(call, &given, &doing)? } else { given };
+    with(call, &args.places, &name, &doing, |target| {
+        target.file_system(&name, &doing)?;
+        let mounts = &target.served_pool.mounts;
+        let chosen: Vec<String> = if args.all {
+            let below = target.below(&name).map(|shares| shares.dataset.clone());
+            below.filter(|name| mounts.list().iter().any(|(mounted, _)| mounted == name)).collect()
+        } else {
+            vec![name.clone()]
+        };
+        for name in chosen.iter().rev() {
+            match mounts.unmount(name, args.force) {
+                Ok(true) => {}
+                Ok(false) if args.all => {}
+                Ok(false) => return Err(failed(&doing, "not currently mounted")),
+                Err(why) => return Err(Failure::failed(format!("cannot unmount {why}"))),
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// The dataset that is mounted at a path.
+fn dataset_at(call: &Call, path: &str, doing: &str) -> Result<String, Failure> {
+    let path = call.path(path);
+    if let Some(name) = call.served_pools().iter().find_map(|served_pool| served_pool.mounts.at(&path)) {
+        return Ok(name);
+    }
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounted = weir_mounts(&text).into_iter().find(|(_, mounted)| mounted == Path::new(&path));
+    mounted.map(|(source, _)| source).ok_or_else(|| failed(doing, "not a ZFS mountpoint"))
+}
+
+/// Runs `zfs share`.
+pub fn share(call: &Call, args: &ShareArgs) -> Result<u8, Failure> {
+    let name = one::<ShareArgs>(&args.words, "missing filesystem argument; with -a name the pool")?;
+    let doing = format!("cannot share '{name}'");
+    with(call, &args.places, &name, &doing, |target| {
+        target.file_system(&name, &doing)?;
+        if target.front.shares.sharing() != Sharing::ByProperties {
+            let why = "the process that serves the pool does not follow the properties: start it with --shared";
+            return Err(failed(&doing, why));
+        }
+        let chosen: Vec<&DatasetShares> = match args.all {
+            true => target.below(&name).filter(|shares| shares.mount.is_automatic()).collect(),
+            false => vec![target.file_system(&name, &doing)?],
+        };
+        for shares in chosen {
+            let is_off = shares.nfs.is_off() && shares.smb.is_off();
+            match &shares.mount {
+                _ if is_off && args.all => continue,
+                _ if is_off => return Err(failed(&doing, "sharenfs and sharesmb are off: set one of them")),
+                MountRule::At(_) | MountRule::OnCommand(_) => target.front.share_one(shares.id, true),
+                MountRule::Legacy => return Err(failed(&doing, "legacy mountpoint: set mountpoint to a path")),
+                MountRule::Never(why) => return Err(failed(&doing, why)),
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// Runs `zfs unshare`.
+pub fn unshare(call: &Call, args: &UnshareArgs) -> Result<u8, Failure> {
+    let name = one::<UnshareArgs>(&args.words, "missing filesystem argument; with -a name the pool")?;
+    let doing = format!("cannot unshare '{name}'");
+    with(call, &args.places, &name, &doing, |target| {
+        target.file_system(&name, &doing)?;
+        if target.front.shares.sharing() != Sharing::ByProperties {
+            let why = "everything in the pool is shared, because the process that serves it was started so";
+            return Err(failed(&doing, why));
+        }
+        let is_chosen = |shares: &&DatasetShares| args.all || shares.dataset == name;
+        target.below(&name).filter(is_chosen).for_each(|shares| target.front.share_one(shares.id, false));
+        Ok(0)
+    })
+}

@@ -1,0 +1,154 @@
+//! The protocols that serve the pools of this process: the one place where a protocol is added.
+//!
+//! ```text
+//!   start_all ─▶ one ProtocolServer per protocol, with one listener each
+//!   a pool is opened ─▶ PoolTable ─▶ ProtocolServer::add of each       a pool is closed ─▶ ProtocolServer::remove of each
+//! ```
+//!
+//! A protocol is a [`ProtocolServer`] that [`start_all`] starts. It serves all pools of the [`PoolTable`]; the two calls tell
+//! it of pools that come and go.
+
+mod iscsi;
+mod nbd;
+mod nfs;
+
+pub use iscsi::ISCSI_PORT;
+
+use crate::exports::Exports;
+use crate::pool_table::PoolTable;
+use crate::service::{ServiceError, ServiceOptions};
+use futures_util::future::BoxFuture;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+use weir_front::ClientConnection;
+use weir_machine::net::Listener;
+use weir_machine::{JoinHandle, Machine, Protocol, RequestTotals};
+
+/// A server of one protocol for all pools.
+pub trait ProtocolServer: Send + Sync {
+    /// The protocol.
+    fn protocol(&self) -> Protocol;
+    /// Address on which it listens.
+    fn address(&self) -> SocketAddr;
+    /// Serves one more pool, which is in the table already.
+    fn add<'a>(&'a self, exports: &'a Exports) -> BoxFuture<'a, Result<(), ServiceError>>;
+    /// Stops serving a pool, which is not in the table any more, and disconnects clients that use it alone.
+    fn remove(&self, exports: &Exports);
+    /// Sets the pools that will be added later, by GUID. The default is for protocols whose clients cannot wait for them.
+    fn expect(&self, _pools: &BTreeSet<u64>) {}
+    /// Addresses of the clients that use a pool, each once.
+    fn users(&self, exports: &Exports) -> Vec<String>;
+    /// All connections.
+    fn connections(&self) -> Vec<ClientConnection>;
+    /// Totals of the requests that concern no pool.
+    fn served_beside_pools(&self) -> RequestTotals;
+    /// Facts that an administrator may not expect. The default is none.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Shell commands with which a client uses what a pool exports.
+    fn lines(&self, exports: &Exports) -> Vec<String>;
+    /// Stops accepting connections, answers the calls in progress, and closes.
+    fn stop(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Parameters of the start of the servers.
+pub struct ProtocolContext<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// The pools.
+    pub pools: &'a Arc<PoolTable>,
+    /// Addresses, ports and rules.
+    pub options: &'a ServiceOptions,
+}
+
+/// Starts the servers of all protocols.
+///
+/// # Errors
+/// If a port is unavailable; the servers that were started by then stop.
+pub async fn start_all(context: &ProtocolContext<'_>) -> Result<Vec<Arc<dyn ProtocolServer>>, ServiceError> {
+    let mut servers: Vec<Arc<dyn ProtocolServer>> = vec![Arc::new(nfs::NfsServer::start(context).await?)];
+    if let Some(nbd) = nbd::NbdServer::start(context).await? {
+        servers.push(Arc::new(nbd));
+    }
+    if let Some(iscsi) = iscsi::IscsiServer::start(context).await? {
+        servers.push(Arc::new(iscsi));
+    }
+    Ok(servers)
+}
+
+/// A task that serves an address until it is stopped.
+struct ServingTask {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl ServingTask {
+    /// Starts the task that `serve` returns for the signal to stop.
+    fn start<F>(machine: &Machine, address: SocketAddr, serve: impl FnOnce(watch::Receiver<bool>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (stop, stopped) = watch::channel(false);
+        let task = Mutex::new(Some(machine.tasks.spawn(serve(stopped))));
+        ServingTask { address, stop, task }
+    }
+
+    /// Stops the task and waits for its end.
+    async fn stop(&self) {
+        self.stop.send_replace(true);
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            // A failed server task needs no cleanup.
+            let _ = task.await;
+        }
+    }
+}
+
+async fn listen(machine: &Machine, address: IpAddr, port: u16) -> Result<Arc<dyn Listener>, ServiceError> {
+    let address = SocketAddr::new(address, port);
+    machine.net.listen(address).await.map_err(|why| ServiceError::Listen { address, why })
+}
+
+/// How a client names this address in a path, with brackets around IPv6.
+fn bracketed(host: IpAddr) -> String {
+    match host {
+        IpAddr::V4(host) => host.to_string(),
+        IpAddr::V6(host) => format!("[{host}]"),
+    }
+}
+
+/// Quotes a word for a shell, because dataset names may contain spaces.
+fn shell_quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.:".contains(c);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// Percent-encodes a name for a URI.
+fn uri_escaped(name: &str) -> String {
+    let keep = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-_.:".contains(byte);
+    name.bytes().map(|byte| if keep(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_for_a_shell() {
+        assert_eq!(shell_quoted("127.0.0.1:/p/v-1.x"), "127.0.0.1:/p/v-1.x");
+        assert_eq!(shell_quoted("[::1]:/p"), "'[::1]:/p'");
+        assert_eq!(shell_quoted("127.0.0.1:/p/a b"), "'127.0.0.1:/p/a b'");
+        assert_eq!(shell_quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn names_are_escaped_for_uris() {
+        assert_eq!(uri_escaped("p/v-1.x"), "p/v-1.x");
+        assert_eq!(uri_escaped("p/v@s %"), "p/v%40s%20%25");
+        assert_eq!(bracketed("::1".parse().unwrap()), "[::1]");
+    }
+}

@@ -1,0 +1,194 @@
+//! What one dataset shares, read from its properties.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use weir_dsl::props::{DatasetKind, Facts, Source, Value, resolve_one, text_of};
+use weir_dsl::{Dsl, PoolFacts};
+use weir_front::shares::{ShareError, ShareIscsi, ShareNbd, ShareNfs, ShareSmb};
+use weir_machine::Request;
+use weir_pool::PoolError;
+use weir_pool::datasets::DatasetInfo;
+
+/// Where and whether a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountRule {
+    /// Never: a volume, `canmount=off`, `mountpoint=none`, `zoned=on`; the text is the reason.
+    Never(String),
+    /// At a place of the administrator's choice, who mounts it by hand (`mountpoint=legacy`).
+    Legacy,
+    /// At this path, by a command only (`canmount=noauto`).
+    OnCommand(String),
+    /// At this path.
+    At(String),
+}
+
+impl MountRule {
+    /// Whether it is mounted and shared without a command that names it.
+    pub fn is_automatic(&self) -> bool {
+        matches!(self, MountRule::At(_))
+    }
+
+    /// Whether a command can mount and share it.
+    pub fn is_possible(&self) -> bool {
+        self.path().is_some()
+    }
+
+    /// The path.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            MountRule::At(path) | MountRule::OnCommand(path) => Some(path),
+            MountRule::Never(_) | MountRule::Legacy => None,
+        }
+    }
+}
+
+/// Shares of one dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetShares {
+    /// Name of the dataset.
+    pub dataset: String,
+    /// Persistent ID of the dataset.
+    pub id: u64,
+    /// File system or volume.
+    pub kind: DatasetKind,
+    /// Where a file system is mounted.
+    pub mount: MountRule,
+    /// Whether `mountpoint` is inherited, so that the file system is below its parent's mount point.
+    pub is_below_parent: bool,
+    /// `readonly`.
+    pub is_readonly: bool,
+    /// `sharenfs`.
+    pub nfs: ShareNfs,
+    /// `sharesmb`.
+    pub smb: ShareSmb,
+    /// `weir:iscsi`.
+    pub iscsi: ShareIscsi,
+    /// `weir:nbd`.
+    pub nbd: ShareNbd,
+    /// Whether a volume is a device (`volmode` is not `none`).
+    pub is_device: bool,
+    /// Whether the snapshots of a volume are devices (`snapdev=visible`).
+    pub shows_snapshots: bool,
+    /// Names after the `@` and IDs of the snapshots.
+    pub snapshots: Vec<(String, u64)>,
+    /// Values that share nothing, with the reason.
+    pub problems: Vec<String>,
+}
+
+impl DatasetShares {
+    /// Host names in the properties.
+    pub(super) fn host_names(&self) -> impl Iterator<Item = &str> {
+        let of_files = self.nfs.names().chain(self.smb.hosts.names());
+        of_files.chain(self.nbd.hosts.names()).chain(self.iscsi.hosts.names())
+    }
+}
+
+/// `canmount`, as it is stored.
+const CANMOUNT_OFF: u64 = 0;
+const CANMOUNT_NOAUTO: u64 = 2;
+/// `volmode=none`, as it is stored.
+const VOLMODE_NONE: u64 = 3;
+
+/// The effective properties of one dataset.
+struct Effective<'a>(Facts<'a>);
+
+impl Effective<'_> {
+    fn number(&self, name: &str) -> u64 {
+        match resolve_one(&self.0, name).map(|found| found.value) {
+            Some(Value::Number(number)) => number,
+            _ => 0,
+        }
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        resolve_one(&self.0, name).map(|found| text_of(name, &found.value, true))
+    }
+
+    /// Whether a property is set here, not inherited.
+    fn is_set_here(&self, name: &str) -> bool {
+        resolve_one(&self.0, name).is_some_and(|found| matches!(found.source, Source::Local | Source::Received))
+    }
+
+    /// The value of a property of sharing; `None` if it is not set, or if it cannot be parsed, which is a problem.
+    fn share<T: FromStr<Err = ShareError>>(&self, name: &str, problems: &mut Vec<String>) -> Option<T> {
+        let text = self.text(name)?;
+        match text.parse() {
+            Ok(value) => Some(value),
+            Err(why) => {
+                problems.push(format!("{name}: {why}"));
+                None
+            }
+        }
+    }
+
+    fn mount(&self) -> MountRule {
+        if self.number("zoned") != 0 {
+            return MountRule::Never("zoned=on".into());
+        }
+        if self.number("canmount") == CANMOUNT_OFF {
+            return MountRule::Never("canmount=off".into());
+        }
+        match self.text("mountpoint") {
+            Some(path) if path == "legacy" => MountRule::Legacy,
+            Some(path) if path.starts_with('/') && self.number("canmount") == CANMOUNT_NOAUTO => {
+                MountRule::OnCommand(path)
+            }
+            Some(path) if path.starts_with('/') => MountRule::At(path),
+            _ => MountRule::Never("mountpoint=none".into()),
+        }
+    }
+}
+
+/// Reads what a file system or volume shares.
+pub(super) async fn read(
+    rq: &Request,
+    dsl: &Dsl,
+    pool: &PoolFacts,
+    info: &DatasetInfo,
+) -> Result<DatasetShares, PoolError> {
+    let missing = || PoolError::from(weir_dsl::sync_tasks::DslError::Missing { name: info.name.clone() });
+    let dir = dsl.dir_named(&info.name).ok_or_else(missing)?;
+    let chain = dsl.stored_chain(rq, dir).await?;
+    let computed = BTreeMap::new();
+    let found = Effective(Facts {
+        kind: info.kind,
+        of_volume: false,
+        name: &info.name,
+        snapshot: None,
+        chain: &chain,
+        computed: &computed,
+        altroot: &pool.altroot,
+    });
+    let mut problems = Vec::new();
+    let is_file_system = info.kind == DatasetKind::Filesystem;
+    let mount = if is_file_system { found.mount() } else { MountRule::Never("a volume".into()) };
+    let nfs = if is_file_system { found.share("sharenfs", &mut problems) } else { None };
+    let smb = if is_file_system { found.share("sharesmb", &mut problems) } else { None };
+    let iscsi = if is_file_system { None } else { found.share("weir:iscsi", &mut problems) };
+    let nbd = if is_file_system { None } else { found.share("weir:nbd", &mut problems) };
+    // A name, or a place in a target, is that of one dataset: those that inherit the property have the default names.
+    let keep = |property: &str| found.is_set_here(property);
+    let smb = smb.map(|smb: ShareSmb| if keep("sharesmb") { smb } else { ShareSmb { name: None, ..smb } });
+    let nbd = nbd.map(|nbd: ShareNbd| if keep("weir:nbd") { nbd } else { ShareNbd { name: None, ..nbd } });
+    let iscsi = iscsi.map(
+        |iscsi: ShareIscsi| {
+            if keep("weir:iscsi") { iscsi } else { ShareIscsi { target: None, lun: 0, ..iscsi } }
+        },
+    );
+    Ok(DatasetShares {
+        dataset: info.name.clone(),
+        id: info.fsid,
+        kind: info.kind,
+        mount,
+        is_below_parent: is_file_system && !found.is_set_here("mountpoint") && info.name.contains('/'),
+        is_readonly: found.number("readonly") != 0,
+        nfs: nfs.unwrap_or_default(),
+        smb: smb.unwrap_or_else(ShareSmb::off),
+        iscsi: iscsi.unwrap_or_else(ShareIscsi::off),
+        nbd: nbd.unwrap_or_else(ShareNbd::off),
+        is_device: !is_file_system && found.number("volmode") != VOLMODE_NONE,
+        shows_snapshots: found.number("snapdev") != 0,
+        snapshots: Vec::new(),
+        problems,
+    })
+}

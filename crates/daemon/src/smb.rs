@@ -1,0 +1,199 @@
+//! SMB: the mounts that smbd serves, and smbd itself.
+//!
+//! ```text
+//!   RUNTIME/mnt/POOL    a mount of the pool's tree, for smbd alone       share NAME ─▶ path RUNTIME/mnt/POOL/a/b
+//! ```
+//!
+//! Each pool has a mount of its own, which begins before its first share and ends after its last: a share of a dataset is a
+//! directory of it. A mount that a killed process left behind is detached first.
+
+use crate::exports::{Exports, OpenPool};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Either, select};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use thiserror::Error;
+use weir_dsl::props::Value;
+use weir_fuse::{Clients, FuseError, MountOptions, Mounted, mount_for_server, unmount_stale_at};
+use weir_machine::{Machine, Request, RequestTotals};
+use weir_pool::PoolError;
+pub use weir_smb::{
+    CaseSensitivity, Connection, Directories, Options, Programs, SMB_PORT, Samba, Share, SmbError, Status, TimeMachine,
+    UNPRIVILEGED_PORT, User, is_running, status_of, users,
+};
+
+/// Threads that read requests from the kernel; a request that waits for a disk occupies none.
+const THREADS: usize = 4;
+
+/// Time for the kernel to end a mount after it was unmounted.
+const END_TIME: Duration = Duration::from_secs(5);
+
+/// Error of serving SMB.
+#[derive(Debug, Error)]
+pub enum SmbServiceError {
+    /// Samba cannot be used.
+    #[error("{0}")]
+    Samba(#[from] SmbError),
+    /// The pool cannot be mounted.
+    #[error("SMB needs a mount: {0}")]
+    Mount(#[from] FuseError),
+    /// The datasets cannot be read.
+    #[error("{0}")]
+    Pool(#[from] PoolError),
+}
+
+/// The clients of smbd's processes, for the accounts.
+struct SmbClients(Arc<weir_smb::clients::Clients>);
+
+impl Clients for SmbClients {
+    fn client(&self, tid: u32, uid: u32) -> BoxFuture<'_, String> {
+        self.0.client(tid, uid).boxed()
+    }
+}
+
+/// Mounts and server.
+pub struct SmbService {
+    machine: Machine,
+    samba: Samba,
+    directories: Directories,
+    mounts: Mutex<BTreeMap<String, Mounted>>,
+}
+
+impl SmbService {
+    /// Starts a server without shares.
+    ///
+    /// # Errors
+    /// If Samba is not installed or does not start.
+    pub async fn start(machine: &Machine, options: Options) -> Result<Self, SmbServiceError> {
+        let directories = options.directories.clone();
+        directories.create()?;
+        detach_stale(&directories.mount());
+        let samba = Samba::start(machine, options, Vec::new()).await?;
+        Ok(SmbService { machine: machine.clone(), samba, directories, mounts: Mutex::default() })
+    }
+
+    /// The server.
+    pub fn samba(&self) -> &Samba {
+        &self.samba
+    }
+
+    /// Mounts a pool for smbd.
+    ///
+    /// # Errors
+    /// If it cannot be mounted.
+    pub fn mount_pool(&self, exports: &Exports) -> Result<(), SmbServiceError> {
+        let pool = exports.pool.name();
+        let path = self.directories.mount().join(&pool);
+        let point = |why| FuseError::MountPoint { path: path.clone(), why };
+        std::fs::create_dir_all(&path).map_err(point)?;
+        let options = MountOptions {
+            source: pool.clone(),
+            // smbd, started by root, acts as other users.
+            allow_other: rustix::process::geteuid().is_root(),
+            threads: THREADS,
+            writable: exports.pool.is_writable(),
+            exclusive: false,
+            dev: false,
+            suid: false,
+        };
+        let clients = Arc::new(SmbClients(self.samba.clients()));
+        let mounted = mount_for_server(exports.tree.clone(), &self.machine, clients, &path, &options)?;
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner).insert(pool, mounted);
+        Ok(())
+    }
+
+    /// Directory of a dataset for [`Share::path`].
+    pub fn path_of(&self, dataset: &str) -> PathBuf {
+        self.directories.mount().join(dataset)
+    }
+
+    /// A share of a dataset, with what its properties say of case and ACLs.
+    ///
+    /// # Errors
+    /// If the properties cannot be read.
+    pub async fn share(&self, rq: &Request, pool: &OpenPool, dataset: &str, name: &str) -> Result<Share, PoolError> {
+        /// Stored values of `casesensitivity=insensitive` and of `acltype=posix`.
+        const INSENSITIVE: u64 = 1;
+        const POSIX: u64 = 1;
+        let number = async |property| match pool {
+            OpenPool::ReadOnly(_) => Ok::<_, PoolError>(None),
+            OpenPool::Writable(engine) => {
+                let dsl = engine.synced().dsl(rq).await?;
+                let found = dsl.find(rq, dataset).await?;
+                let property = dsl.property(rq, &found, &engine.facts(), property).await?;
+                Ok(property.and_then(|found| if let Value::Number(number) = found.value { Some(number) } else { None }))
+            }
+        };
+        let insensitive = number("casesensitivity").await? == Some(INSENSITIVE);
+        Ok(Share {
+            name: name.to_owned(),
+            path: self.path_of(dataset),
+            read_only: !pool.is_writable(),
+            case: if insensitive { CaseSensitivity::Insensitive } else { CaseSensitivity::Sensitive },
+            snapshots: true,
+            nfs4_acls: number("acltype").await? != Some(POSIX),
+            ..Share::default()
+        })
+    }
+
+    /// Totals of the requests of all mounts.
+    pub fn served(&self) -> Vec<RequestTotals> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner).values().map(Mounted::served).collect()
+    }
+
+    /// Ends the server, then the mounts.
+    pub async fn stop(&self) {
+        self.samba.stop().await;
+        let mounts = std::mem::take(&mut *self.mounts.lock().unwrap_or_else(PoisonError::into_inner));
+        for (pool, mounted) in mounts {
+            match mounted.unmounter().unmount() {
+                // A mount in use is detached and ends with its last user.
+                Ok(true) => tracing::warn!(pool, "the mount for SMB was in use and was detached"),
+                Ok(false) => self.until_ended(&pool, mounted).await,
+                Err(error) => tracing::warn!(pool, %error, "the mount for SMB cannot be unmounted"),
+            }
+        }
+    }
+
+    /// Waits until the kernel has ended a mount. A copy of it in another mount namespace (a container, a service) keeps it
+    /// for as long as that namespace exists.
+    async fn until_ended(&self, pool: &str, mounted: Mounted) {
+        let (done, ended) = tokio::sync::oneshot::channel();
+        let join = move || {
+            // The receiver may have given up.
+            let _ = done.send(mounted.join());
+        };
+        if let Err(error) = std::thread::Builder::new().name("weir-unmount".into()).spawn(join) {
+            tracing::warn!(pool, %error, "cannot wait for the end of the mount for SMB");
+        }
+        match select(ended, pin!(self.machine.clock.sleep(END_TIME))).await {
+            Either::Left((Ok(Err(error)), _)) => tracing::warn!(pool, %error, "the mount for SMB ended with an error"),
+            Either::Left(_) => {}
+            Either::Right(_) => tracing::warn!(pool, "the mount for SMB is still used in another mount namespace"),
+        }
+    }
+
+    /// Commands that use a share.
+    pub fn lines(&self, share: &str, user: Option<&str>) -> Vec<String> {
+        let user = user.unwrap_or("USER");
+        let host = self.samba.address.ip();
+        let port = self.samba.address.port();
+        vec![
+            format!("smbclient -p {port} -U {user} '//{host}/{share}'"),
+            format!("mount -t cifs -o port={port},user={user} '//{host}/{share}' /mnt"),
+        ]
+    }
+}
+
+/// Detaches mounts that a killed process left behind, of which every use fails.
+fn detach_stale(mounts: &Path) {
+    let entries = std::fs::read_dir(mounts).into_iter().flatten().flatten();
+    for entry in entries {
+        if unmount_stale_at(&entry.path(), &entry.file_name().to_string_lossy()) {
+            tracing::info!(path = %entry.path().display(), "unmounted: its server was killed");
+        }
+    }
+}
