@@ -179,6 +179,7 @@ impl TxgSync<'_> {
         self.write_config().await?;
         self.read_limits().await?;
         let root = self.sync_mos(early).await?;
+        let is_committed = root.is_some();
         if let Some((plan, root)) = root {
             self.commit(root.pointer, now_s).await?;
             plan.finish(&root);
@@ -191,7 +192,14 @@ impl TxgSync<'_> {
         }
         let blocks = self.engine.cache.blocks();
         blocks.tree().accounts().synced(self.txg().0);
-        let freed = blocks.synced(self.txg());
+        // A txg that changed nothing wrote no uberblock. It does not end the deferral of frees, because the pool can still be
+        // rewound to the txgs before it.
+        let freed = if is_committed {
+            blocks.synced(self.txg())
+        } else {
+            blocks.skipped(self.txg());
+            Vec::new()
+        };
         let core = &mut *self.core;
         if core.config_object.0 == 0 || core.ended {
             return Ok(());
@@ -363,14 +371,16 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// Writes the configuration into the MOS, if it changed.
+    /// Writes the configuration into the MOS if it changed, or if a transaction waits for deferred frees: they end only with
+    /// txgs that write an uberblock, and this makes the txg one of those.
     async fn write_config(&mut self) -> Result<(), PoolError> {
         for (feature, active) in self.change.label_features() {
             let features = &mut self.core.config.label_features;
             let changed = if active { features.insert(feature.to_owned()) } else { features.remove(feature) };
             self.core.config_dirty |= changed;
         }
-        if !self.core.config_dirty || self.core.config_object.0 == 0 {
+        let is_needed = self.core.config_dirty | self.engine.gate.take_commit_request();
+        if !is_needed || self.core.config_object.0 == 0 {
             return Ok(());
         }
         let list = self.core.config.mos_list(self.txg());

@@ -26,7 +26,7 @@
 
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weir_blocks::Tree;
@@ -163,6 +163,8 @@ pub struct PoolTxAdmission {
     saved_bytes: AtomicU64,
     /// Space that only the checkpoint refers to as of the last txg, in bytes.
     kept_bytes: AtomicU64,
+    /// A transaction waits for deferred frees: the next txg must be committed, even if it changes nothing.
+    commit_request: AtomicBool,
 }
 
 impl PoolTxAdmission {
@@ -185,6 +187,7 @@ impl PoolTxAdmission {
             last_wakeup: Mutex::default(),
             saved_bytes: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
+            commit_request: AtomicBool::new(false),
         })
     }
 
@@ -221,6 +224,11 @@ impl PoolTxAdmission {
     /// Sets the space that dedup and block cloning save.
     pub(crate) fn set_dedup_saved_bytes(&self, bytes: u64) {
         self.saved_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a transaction has begun to wait for deferred frees since the last call.
+    pub(crate) fn take_commit_request(&self) -> bool {
+        self.commit_request.swap(false, Ordering::Relaxed)
     }
 
     /// The limits of dirty data.
@@ -299,7 +307,12 @@ impl PoolTxAdmission {
                 Err(LimitRefusal::Quota) => return Err(ObjectError::Quota { objset: set, bytes }),
                 Err(LimitRefusal::Full) => break,
                 Err(LimitRefusal::Wait) if tried == SPACE_TRIES => break,
-                Err(LimitRefusal::Wait) => self.txgs.wait_synced(self.txgs.open()).await?,
+                Err(LimitRefusal::Wait) => {
+                    if self.space().deferred_bytes > 0 {
+                        self.commit_request.store(true, Ordering::Relaxed);
+                    }
+                    self.txgs.wait_synced(self.txgs.open()).await?;
+                }
             }
         }
         Err(ObjectError::NoSpace { bytes })

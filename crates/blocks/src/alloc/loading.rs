@@ -115,6 +115,16 @@ impl Allocator {
         Ok(())
     }
 
+    /// Whether the load of a metaslab failed since the last txg was committed.
+    pub fn has_failed_loads(&self) -> bool {
+        self.vdevs.values().flat_map(|vdev| &vdev.metaslabs).any(Metaslab::has_failed_load)
+    }
+
+    /// Permits all metaslabs whose loads failed to be loaded again.
+    pub fn retry_failed_loads(&mut self) {
+        self.vdevs.values_mut().flat_map(|vdev| &mut vdev.metaslabs).for_each(Metaslab::retry_load);
+    }
+
     /// Unloads a metaslab that was used last for something that does not return, if the memory has reached its limit.
     pub fn release(&mut self, vdev: u32, metaslab: u64) {
         if self.loading.max_bytes.is_some_and(|max_bytes| self.loaded_bytes() > max_bytes) {

@@ -217,6 +217,20 @@ impl Metaslab {
         }
     }
 
+    /// Whether the last load failed, and may be tried again.
+    pub fn has_failed_load(&self) -> bool {
+        matches!(&self.contents, Contents::Unloaded(unloaded) if unloaded.state == LoadState::Failed)
+    }
+
+    /// Permits a load after one that failed.
+    pub fn retry_load(&mut self) {
+        if let Contents::Unloaded(unloaded) = &mut self.contents
+            && unloaded.state == LoadState::Failed
+        {
+            unloaded.state = LoadState::Idle;
+        }
+    }
+
     /// Whether the metaslab may be unloaded: its space map has all its allocations, and nothing refers to its segments.
     ///
     /// Allocations are handed out for the space map before their txg has synced, so those of later txgs than `synced` may not
@@ -343,11 +357,17 @@ impl Metaslab {
         Ok(())
     }
 
-    /// Hands out the changes of `txg` since the last call: allocations, then frees.
+    /// Hands out the changes of the txgs up to `txg` since the last call: allocations, then frees.
+    ///
+    /// A change of an earlier txg is one that was made after the last call for that txg.
     pub fn changes(&mut self, txg: Txg) -> Vec<(SpaceKind, Range<u64>)> {
-        let Some(Changes { allocated, freed }) = self.changes.remove(&txg) else { return Vec::new() };
-        let allocated = allocated.iter().map(|r| (SpaceKind::Alloc, r));
-        allocated.chain(freed.iter().map(|r| (SpaceKind::Free, r))).collect()
+        if self.changes.first_key_value().is_none_or(|(first, _)| *first > txg) {
+            return Vec::new();
+        }
+        let later = self.changes.split_off(&Txg(txg.0.saturating_add(1)));
+        let ready = std::mem::replace(&mut self.changes, later);
+        let allocated = ready.values().flat_map(|c| c.allocated.iter()).map(|r| (SpaceKind::Alloc, r));
+        allocated.chain(ready.values().flat_map(|c| c.freed.iter()).map(|r| (SpaceKind::Free, r))).collect()
     }
 
     /// Makes the frees of txgs up to `freed_until` allocatable, and forgets the allocations of txgs up to `forget_until`. The

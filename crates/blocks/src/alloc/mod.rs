@@ -19,8 +19,8 @@
 //!
 //! *Classes.* Blocks of a class are allocated on its vdevs, and on the normal ones when it has none or they are full.
 //!
-//! *Deferred frees.* Space freed in txg t is allocatable when t + 2 has synced, because until then a pool can be rewound
-//! to a state that needs it. Space that is allocated and freed in one txg, before the allocation was handed out as a
+//! *Deferred frees.* Space freed in txg t is allocatable when t + 2 or a later txg is committed, because until then a pool can
+//! be rewound to a state that needs it. Txgs that change nothing are not committed, and end no deferral. Space that is allocated and freed in one txg, before the allocation was handed out as a
 //! change, is no change, but is deferred all the same.
 //!
 //! *Stale pointers.* Reads in progress delay the reuse of blocks freed since they began ([`Allocator::synced`]). The
@@ -384,7 +384,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Hands out the allocations and frees of `txg` since the last call, in the order of vdev, metaslab, kind (allocations
+    /// Hands out the allocations and frees of the txgs up to `txg` since the last call, in the order of vdev, metaslab, kind (allocations
     /// first) and offset.
     pub fn take_changes(&mut self, txg: Txg) -> Vec<SpaceChange> {
         let mut out = Vec::new();
@@ -402,7 +402,8 @@ impl Allocator {
         out
     }
 
-    /// Records that `txg` has synced and returns the ranges that became allocatable, as vdev and range.
+    /// Records that `txg` is committed (its uberblock is on stable storage), and returns the ranges that became allocatable, as
+    /// vdev and range.
     ///
     /// `oldest_read` is the txg that was the last synced one when the oldest read in progress began. Blocks freed later stay
     /// deferred, because that read may use a pointer to them.
@@ -424,6 +425,11 @@ impl Allocator {
         }
         self.unload_unused();
         out
+    }
+
+    /// Records that `txg` changed nothing and ended without a commit: no deferral ends.
+    pub fn skipped(&mut self, txg: Txg) {
+        self.synced = self.synced.max(txg);
     }
 
     /// Status of an address for a pointer to a block of `psize_bytes`, born in `birth`; [`AllocStatus::Unsynced`] where

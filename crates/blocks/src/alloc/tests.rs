@@ -99,6 +99,37 @@ fn frees_are_deferred_for_two_txgs() {
 }
 
 #[test]
+fn a_txg_without_a_commit_ends_no_deferral() {
+    let mut space = pool(&[(Class::Normal, 1)]);
+    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).done().unwrap();
+    space.take_changes(Txg(5));
+    space.synced(Txg(5), Txg(u64::MAX));
+    space.free(0, range(&all[0]), Txg(6)).unwrap();
+    space.take_changes(Txg(6));
+    assert!(space.synced(Txg(6), Txg(u64::MAX)).is_empty());
+    (7..20).for_each(|txg| space.skipped(Txg(txg)));
+    assert_eq!(
+        space.allocate(&want(Class::Normal, 4096, 1, 20)),
+        Allocation::Full,
+        "the uberblock of txg 5 can be opened"
+    );
+    assert_eq!(space.synced(Txg(20), Txg(u64::MAX)), [(0, 0..1 << 20)]);
+}
+
+#[test]
+fn a_change_after_the_last_call_for_its_txg_is_handed_out_with_the_next() {
+    let mut space = pool(&[(Class::Normal, 1)]);
+    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).done().unwrap();
+    assert_eq!(space.take_changes(Txg(5)).len(), 1);
+    space.synced(Txg(5), Txg(u64::MAX));
+    assert!(space.take_changes(Txg(6)).is_empty());
+    space.free(0, range(&all[0]), Txg(5)).unwrap();
+    space.skipped(Txg(6));
+    let freed = space.take_changes(Txg(7));
+    assert!(matches!(freed[..], [SpaceChange { kind: SpaceKind::Free, len_bytes: 0x10_0000, .. }]), "{freed:?}");
+}
+
+#[test]
 fn a_free_in_the_txg_of_the_allocation_is_no_change_but_deferred() {
     let mut space = pool(&[(Class::Normal, 1)]);
     let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];

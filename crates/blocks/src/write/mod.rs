@@ -49,6 +49,9 @@ use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectT
 use weir_machine::accounts::{Content, Redundancy};
 use weir_machine::{Origin, Request};
 
+/// Why a pool is suspended whose other metaslabs are full.
+const LOADS_FAILED: &str = "there is no space, except in metaslabs whose space maps could not be read";
+
 /// Options of writing a block.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
@@ -404,7 +407,8 @@ impl Blocks {
         (cost_bytes, work)
     }
 
-    /// Allocates space for a block; loads metaslabs if necessary.
+    /// Allocates space for a block; loads metaslabs if necessary. If there is no space in those that could be loaded, the pool
+    /// is suspended until they can.
     async fn place(&self, writer: &Writer, psize_bytes: u64, options: &WriteOptions) -> Result<Placed, BlockError> {
         let request = place::PlacementRequest {
             class: options.class,
@@ -417,7 +421,13 @@ impl Blocks {
             let placed = place::place(&mut writer.space(), psize_bytes, &request);
             match placed {
                 Ok(placed) => return Ok(placed),
-                Err(NotPlaced::Full) => return Err(BlockError::NoSpace { psize_bytes }),
+                Err(NotPlaced::Full) => {
+                    let has_failed = writer.space().has_failed_loads();
+                    if !(has_failed && self.tree().suspension().wait(&LOADS_FAILED).await) {
+                        return Err(BlockError::NoSpace { psize_bytes });
+                    }
+                    writer.space().retry_failed_loads();
+                }
                 Err(NotPlaced::Load(vdev, metaslab)) => writer.load(vdev, metaslab).await,
             }
         }

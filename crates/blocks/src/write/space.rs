@@ -121,17 +121,24 @@ impl Blocks {
         self.writer().map_or(512, |w| w.space().unit_bytes())
     }
 
-    /// Hands out the allocations and frees of `txg` since the last call.
+    /// Hands out the allocations and frees of the txgs up to `txg` since the last call.
     pub fn take_changes(&self, txg: Txg) -> Vec<SpaceChange> {
         self.writer().map_or_else(|_| Vec::new(), |w| w.space().take_changes(txg))
     }
 
-    /// Records that `txg` has synced: space freed two txgs before is allocatable again, unless reads are in progress that
+    /// Records that `txg` is committed: space freed two txgs before is allocatable again, unless reads are in progress that
     /// began before it was freed. Returns the ranges, by vdev; they may be trimmed.
     pub fn synced(&self, txg: Txg) -> Vec<(u32, Range<u64>)> {
         let Ok(writer) = self.writer() else { return Vec::new() };
         let oldest_read = writer.reads.synced(txg);
         writer.space().synced(txg, oldest_read)
+    }
+
+    /// Records that `txg` changed nothing and ended without a commit, so that no freed space is allocatable again.
+    pub fn skipped(&self, txg: Txg) {
+        if let Ok(writer) = self.writer() {
+            writer.space().skipped(txg);
+        }
     }
 
     /// Sums of space over the vdevs of a class.

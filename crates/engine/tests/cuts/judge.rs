@@ -86,8 +86,7 @@ pub fn look(known: &Judged, world: &SimWorld, way: Way) -> Result<Found, String>
         let mut shared = 0;
         let mut before = false;
         let as_it_was = matches!(way, Way::BeforeImport | Way::Rewound);
-        // Known fault, see docs/limits.md: in fragmented pools the oldest deferred txg may be overwritten.
-        if way == Way::Rewound && !known.shape.scattered {
+        if way == Way::Rewound {
             before = verify_oldest_rewind(&machine).await?;
         }
         if as_it_was {
