@@ -41,6 +41,7 @@ cargo xtask TASK
   bench locks               the locks of the hot paths: how often taken, held and waited for
   bench compare OTHER       this build compared with another build's weir-judge
   bench accounting          processor time of accounting requests, compared with a build without it
+  bench memory [--most N]   memory of import, writing and verification by the size of the pool
   bench kernels             RAID-Z parity compared with raidz_test -B, one core each
   package [deb] [rpm] [oci] [--profile NAME]  packages in target/packages (with cargo-deb, cargo-generate-rpm)
   judge package [--profile NAME]  these packages: lintian, rpm, the image unpacked, a clean Debian root

@@ -40,4 +40,7 @@ pub use fault_observer::{Bookmark, Fault, FaultObserver};
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
 pub use suspension::{FailMode, Suspension};
 pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
-pub use write::{NonMetaslabFrees, Prepared, ReadHold, Ready, Reserved, VdevGrid, WritableEncodings, WriteOptions};
+pub use write::{
+    MetaslabSource, NonMetaslabFrees, Prepared, ReadHold, Ready, Reserved, SourceError, VdevGrid, WritableEncodings,
+    WriteOptions,
+};

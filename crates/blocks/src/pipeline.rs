@@ -144,7 +144,10 @@ impl Blocks {
             Ok(buf) => self.open(request, pointer, options, buf),
             Err(error) => Err(error),
         };
-        answer.inspect_err(|error| self.report_lost(request, pointer, way, error))
+        if let Err(error) = &answer {
+            self.report_lost(request, pointer, way, error).await;
+        }
+        answer
     }
 
     /// Decrypts and decompresses verified physical bytes; with `options.raw`, returns them unchanged.
@@ -248,12 +251,17 @@ impl Blocks {
     }
 
     /// Reports a lost block, unless it is the next one of an intent log, or was freed.
-    fn report_lost(&self, request: &Request, pointer: &BlockPointer, way: ReadPath, error: &BlockError) {
+    async fn report_lost(&self, request: &Request, pointer: &BlockPointer, way: ReadPath, error: &BlockError) {
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
         let job = self.healing_job(request, pointer, way);
         let dva = pointer.dva(0);
         let quiet = way.prefetch || log || !self.verifies_checksums() || matches!(error, BlockError::NoKey { .. });
-        if !quiet && job.reports_fault(Place::new(dva.vdev, dva.offset_bytes)) {
+        if quiet {
+            return;
+        }
+        let place = Place::new(dva.vdev, dva.offset_bytes);
+        job.settle(place).await;
+        if job.reports_fault(place) {
             let fault =
                 Fault { what: FaultKind::Lost(error), spot: None, about: job.about, priority: request.priority };
             self.tree.notifier().notify(&fault);
@@ -344,8 +352,10 @@ impl Blocks {
             }
         }
         if let Some(buf) = right {
-            let repair = |&place: &Place| Some((WriteJob::repairing(job, &self.tree, place)?, place));
-            let repairs: Vec<_> = wrong.iter().filter_map(repair).collect();
+            let mut repairs = Vec::new();
+            for place in wrong {
+                repairs.extend(WriteJob::repairing(job, &self.tree, place).await.map(|repair| (repair, place)));
+            }
             if !repairs.is_empty() {
                 self.heal(&repairs, buf.as_ref()).await;
             }

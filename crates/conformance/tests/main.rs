@@ -1,4 +1,4 @@
-//! Manifests: every golden is read, and its archive has the images that it names.
+//! Manifests: every golden is read, and its archive has the images that it names. Memory: a large pool takes little.
 
 use weir_conformance::golden::{Unpacked, folder, names};
 use weir_conformance::manifest::Golden;
@@ -35,4 +35,19 @@ fn an_archive_unpacks_to_the_images_of_its_manifest() {
     bytes[300_000] ^= 1;
     std::fs::write(&first, bytes).unwrap();
     assert_eq!(unpacked.changed(&golden).unwrap(), [golden.devices[0].file.clone()]);
+}
+
+/// 32 disks of 32 TiB, with metadata only: the processes that write to the pool and walk it fail beyond their limits of
+/// memory. `cargo xtask bench memory` has the same with more segments and pointers.
+#[test]
+fn a_walk_over_a_pebibyte_takes_bounded_memory() {
+    let home = tempfile::tempdir().unwrap();
+    let (home, shape) = (home.path().to_str().unwrap(), "32,32,6400,65536");
+    for step in ["prepare", "write", "walk"] {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_weir-judge"));
+        let output = child.args(["memory-bench-child", step, shape, home]).output().unwrap();
+        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && text.contains("peak") != (step == "prepare"), "{step}: {text}{errors}");
+        println!("{step}: {text}");
+    }
 }

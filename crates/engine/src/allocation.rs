@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::tx_admission::{PoolSpace, SpaceSource};
 use std::sync::Arc;
+use weir_blocks::alloc::{SegmentCounts, Summary};
 use weir_blocks::{BlockError, Blocks, VdevGrid};
 use weir_dsl::sync_tasks::PoolContext;
 use weir_machine::Machine;
@@ -11,8 +12,7 @@ use weir_pool::capacity;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_pool::metaslab_geometry::MetaslabGeometry;
-use weir_pool::ranges::Ranges;
-use weir_pool::space_map_loader::Allocated;
+use weir_pool::space_map_loader::{MapSummary, SpaceMapIndex};
 
 fn failed(top: &VdevConfig) -> impl Fn(BlockError) -> PoolError {
     let name = top.name();
@@ -49,43 +49,45 @@ pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), Poo
     Ok(())
 }
 
-/// Adds the vdevs of an existing pool: space that neither a space map nor the checkpoint holds is free.
-pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -> Result<(), PoolError> {
+/// Adds the vdevs of an existing pool, with summaries of their metaslabs. Space that only the checkpoint needs is allocated in
+/// the space maps.
+pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &SpaceMapIndex) -> Result<(), PoolError> {
     blocks.tree().set_writable(true);
     for top in root.children.iter().filter(|t| t.is_concrete()) {
-        add(blocks, top)?;
         let vdev = top.id as u32;
-        let mut taken = known.vdevs.get(&vdev).cloned().unwrap_or_default();
-        for (start, len) in known.kept.get(&vdev).into_iter().flat_map(Ranges::iter) {
-            taken.add(start, len);
-        }
-        let mut taken = taken.iter().peekable();
-        let geometry = MetaslabGeometry::of(top);
-        for metaslab in 0..geometry.count() {
-            let whole = geometry.range(metaslab);
-            let mut at = whole.start;
-            let mut free = Vec::new();
-            while let Some((start, len)) = taken.peek().copied() {
-                let end = start + len;
-                if start >= whole.end {
-                    break;
-                }
-                if start > at {
-                    free.push(at..start);
-                }
-                at = at.max(end);
-                if end > whole.end {
-                    break;
-                }
-                taken.next();
-            }
-            if at < whole.end {
-                free.push(at..whole.end);
-            }
-            blocks.set_space(vdev, metaslab, &free).map_err(failed(top))?;
+        let Some(maps) = known.tops.get(&vdev) else {
+            // It is being added to the pool.
+            set_empty_top(blocks, top)?;
+            continue;
+        };
+        add(blocks, top)?;
+        for (metaslab, map) in (0u64..).zip(&maps.metaslabs) {
+            let size_bytes = maps.geometry.size_bytes(metaslab);
+            let allocated_bytes = known.allocated_bytes((vdev, metaslab));
+            let Some(free_bytes) = size_bytes.checked_sub(allocated_bytes) else {
+                let name = top.name();
+                let what =
+                    format!("{name}: metaslab {metaslab} has {size_bytes} bytes, {allocated_bytes} are allocated");
+                return Err(PoolError::Refused { what });
+            };
+            let histogram = histogram(map, maps.ashift, free_bytes);
+            blocks.summarize_space(vdev, metaslab, Summary { free_bytes, histogram }).map_err(failed(top))?;
         }
     }
     Ok(())
+}
+
+/// Free segments of a metaslab by size, by its map's header; `None` if that has no histogram.
+fn histogram(map: &MapSummary, ashift: u32, free_bytes: u64) -> Option<SegmentCounts> {
+    let mut out = [0; 64];
+    if map.object.0 == 0 {
+        out[free_bytes.max(1).ilog2() as usize] = 1;
+        return Some(SegmentCounts::of(&out));
+    }
+    for (log, count) in (ashift as usize..64).zip(map.histogram.as_ref()?) {
+        out[log] = *count;
+    }
+    Some(SegmentCounts::of(&out))
 }
 
 /// The top-level vdevs of the normal class, whose space datasets account.

@@ -40,6 +40,7 @@ pub mod scrub;
 pub mod space;
 pub mod supervision;
 pub mod sync_task_api;
+mod synced_maps;
 pub mod synced_state;
 pub mod syncing;
 pub mod tasks;
@@ -85,6 +86,20 @@ use weir_pool::error::PoolError;
 
 /// The time after which a txg is synced, unless another is set (`zfs_txg_timeout`).
 pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Loaded metaslabs take at most one part in this many of the ARC's limit, besides it.
+const LOADED_METASLABS_DIVISOR: u64 = 4;
+/// Minimum of that limit, in bytes.
+const MIN_LOADED_METASLABS_BYTES: u64 = 16 << 20;
+
+/// Maximum memory for loaded metaslabs. Debug builds and the simulator unload a metaslab as early as possible, so that their
+/// tests load metaslabs in every txg.
+fn max_loaded_bytes(arc_bytes: u64) -> u64 {
+    match weir_machine::invariant::is_checked() {
+        true => 0,
+        false => (arc_bytes / LOADED_METASLABS_DIVISOR).max(MIN_LOADED_METASLABS_BYTES),
+    }
+}
 
 /// The pool's configuration and uberblock as of the last synced txg.
 #[derive(Clone, Debug)]
@@ -189,6 +204,9 @@ impl Engine {
         };
         let events = Events::new(machine.clock.clone(), &core.config);
         cache.blocks().tree().set_fault_observer(events.clone());
+        let max_loaded_bytes = max_loaded_bytes(cache.stats().sizes.budget_bytes);
+        // Refused only in a pool that is not written to, which loads no metaslab.
+        let _ = cache.blocks().set_metaslab_source(core.maps.source(&machine, cache.blocks()), max_loaded_bytes);
         // Set once, here.
         let _ = gate.tree.set(cache.blocks().tree().clone());
         let opened = machine.clock.now();
@@ -394,9 +412,10 @@ impl Engine {
         self.sets.select(is_file_system).into_iter().filter_map(files).collect()
     }
 
-    /// Memory that the pool may use, in bytes: the cache and the dirty data.
+    /// Memory that the pool may use, in bytes: the cache, the dirty data and the loaded metaslabs.
     fn budget_bytes(&self) -> u64 {
-        self.cache.stats().sizes.budget_bytes + self.gate.dirty_limits().max_bytes
+        let loaded_bytes = self.cache.blocks().load_stats().bytes;
+        self.cache.stats().sizes.budget_bytes + self.gate.dirty_limits().max_bytes + loaded_bytes
     }
 
     async fn store_of(&self, files: &FileSystem) {

@@ -39,10 +39,15 @@ use weir_pool::assemble::state;
 use weir_pool::config::{Class, VdevConfig, VdevKind};
 use weir_pool::error::PoolError;
 use weir_pool::open::{OpenOptions, Pool};
-use weir_pool::{dtls, label, sizes, space_map_loader};
+use weir_pool::space_map_loader::SpaceMapIndex;
+use weir_pool::{dtls, label, sizes};
 
 /// Features that Weir reads but does not write: a pool on which one is active opens only read-only.
 const READ_ONLY_FEATURES: [&str; 1] = ["draid_failure_domains"];
+
+/// Space maps of at most this length in total are checked whole before a pool is written; of longer ones only headers are
+/// read, and each map is checked when its metaslab is loaded.
+const CHECKED_MAP_BYTES: u64 = 4 << 20;
 
 /// Options of a writable import.
 #[derive(Clone, Debug)]
@@ -356,12 +361,16 @@ async fn assemble(
     config: Config,
 ) -> Result<Arc<Engine>, PoolError> {
     let rq = &Request::internal("import");
-    let (index, known) = space_map_loader::allocated(rq, &pool.mos, &pool.tree.children).await?;
-    if let Some(fault) = known.faults.first() {
+    let mut index = SpaceMapIndex::read(rq, &pool.mos, &pool.tree.children).await?;
+    let fault = match index.map_bytes() {
+        ..=CHECKED_MAP_BYTES => index.first_fault(rq, &pool.mos).await?,
+        _ => index.faults.pop(),
+    };
+    if let Some(fault) = fault {
         return Err(refused(&pool, format!("its space maps cannot be trusted: {fault}")));
     }
     let blocks = pool.blocks.clone();
-    allocation::set_known(&blocks, &pool.tree, &known)?;
+    allocation::set_known(&blocks, &pool.tree, &index)?;
     let has = |guid: &str| pool.features.count(guid).is_some();
     let formats = WritableEncodings {
         lz4: has("org.illumos:lz4_compress"),
@@ -373,7 +382,7 @@ async fn assemble(
     let checkpoint = pool.mos.named_words(rq, names::CHECKPOINT).await?.and_then(|words| words.get(2).copied());
     let writable = blocks.set_checkpoint(Txg(checkpoint.unwrap_or(0)));
     writable.map_err(|error| refused(&pool, error))?;
-    let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, index.log).await?;
+    let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, pool.uberblock.root, index.log).await?;
     // After a rewind, new txgs must be newer than the discarded ones.
     let txgs = TxgTracker::new(pool.newest_txg.max(pool.uberblock.txg));
     let open = Arc::new(UnlimitedTxAdmission(txgs.clone()));

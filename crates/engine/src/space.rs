@@ -14,10 +14,12 @@
 //!
 //! Source: OpenZFS `module/zfs/metaslab.c` (`metaslab_sync`, `metaslab_flush`), `module/zfs/vdev.c` (`vdev_sync`).
 
+use super::synced_maps::{MapReader, MapsState, SyncedMaps, VdevMaps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 use weir_blocks::alloc::Segments;
-use weir_blocks::{Blocks, SpaceChange};
+use weir_blocks::{Blocks, MetaslabSource, SpaceChange};
 use weir_dmu::live::NewObject;
 use weir_dmu::space_map::{self, BLOCK_BYTES_NO_LOG, BLOCK_BYTES_WITH_LOG, Style};
 use weir_dmu::write_words;
@@ -26,8 +28,9 @@ use weir_dsl::sync_tasks::{DslSyncContext, ZAP_METADATA, features};
 use weir_format::dsl::pool as names;
 use weir_format::features::Feature;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
-use weir_format::{ObjectId, ObjectType, Txg};
-use weir_machine::Request;
+use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
+use weir_machine::lock::MutexGuard;
+use weir_machine::{Machine, Request};
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 use weir_pool::metaslab_geometry::MetaslabGeometry;
@@ -73,13 +76,13 @@ impl Maps {
 }
 
 /// The space maps of a pool.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct SpaceMaps {
     tops: BTreeMap<u32, Maps>,
     /// Maps that the syncing txg has appended to.
     touched: BTreeSet<MetaslabId>,
-    /// The logs and the unflushed changes.
-    log: SpaceLog,
+    /// The logs and the unflushed changes, and what loads of metaslabs need.
+    synced: Arc<SyncedMaps>,
     /// The log of the syncing txg.
     current: Option<ObjectId>,
 }
@@ -111,17 +114,46 @@ fn range(change: &SpaceChange) -> Range<u64> {
 }
 
 impl SpaceMaps {
-    /// Reads the arrays of maps; `log` holds the contents of the logs.
-    pub async fn read(rq: &Request, mos: &Mos, tops: &[VdevConfig], log: SpaceLog) -> Result<Self, PoolError> {
-        let mut out = SpaceMaps { log, ..SpaceMaps::default() };
+    /// Reads the arrays of maps in the MOS with this root; `log` holds the contents of the logs.
+    pub async fn read(
+        rq: &Request,
+        mos: &Mos,
+        tops: &[VdevConfig],
+        root: BlockPointer,
+        log: SpaceLog,
+    ) -> Result<Self, PoolError> {
+        let synced = Arc::new(SyncedMaps::new(root, log));
+        let mut out = SpaceMaps { synced, ..SpaceMaps::default() };
         for top in tops.iter().filter(|t| t.is_concrete() && t.metaslab_array != 0) {
             let count = MetaslabGeometry::of(top).count();
             let words = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
             let mut maps: Vec<ObjectId> = words.into_iter().map(ObjectId).collect();
             maps.resize(count as usize, ObjectId(0));
-            out.tops.insert(top.id as u32, Self::maps(top, ObjectId(top.metaslab_array), maps));
+            out.insert(top, ObjectId(top.metaslab_array), maps);
         }
         Ok(out)
+    }
+
+    fn insert(&mut self, top: &VdevConfig, array: ObjectId, maps: Vec<ObjectId>) {
+        let maps = Self::maps(top, array, maps);
+        let Maps { ashift, array, geometry, .. } = maps;
+        self.synced.add(top.id as u32, VdevMaps { array, geometry, ashift });
+        self.tops.insert(top.id as u32, maps);
+    }
+
+    /// The source from which the allocator loads metaslabs.
+    pub(crate) fn source(&self, machine: &Machine, blocks: &Arc<Blocks>) -> Arc<dyn MetaslabSource> {
+        let (maps, machine) = (self.synced.clone(), machine.clone());
+        Arc::new(MapReader { maps, machine, blocks: Arc::downgrade(blocks) })
+    }
+
+    /// Records that the syncing txg was committed, with this root of the MOS.
+    pub(crate) fn committed(&self, root: BlockPointer) {
+        self.synced.committed(root);
+    }
+
+    fn log(&self) -> MutexGuard<'_, MapsState> {
+        self.synced.lock()
     }
 
     fn maps(top: &VdevConfig, array: ObjectId, maps: Vec<ObjectId>) -> Maps {
@@ -136,7 +168,7 @@ impl SpaceMaps {
         let new = NewObject::new(ObjectType::OBJECT_ARRAY, block_bytes);
         let array = change.mos.changes().create(change.rq, change.tx, &new).await?;
         let maps = vec![ObjectId(0); count as usize];
-        self.tops.insert(top.id as u32, Self::maps(top, array, maps));
+        self.insert(top, array, maps);
         Ok(array)
     }
 
@@ -170,10 +202,11 @@ impl SpaceMaps {
         let txg = change.txg();
         let zap = self.log_zap(change).await?;
         let early = by_metaslab(early);
-        for id in self.log.due(txg, all) {
+        let due = self.log().log.due(txg, all);
+        for id in due {
             self.flush(change, blocks, id, early.get(&id).map_or(&[], |e| e)).await?;
         }
-        let obsolete = self.log.take_obsolete(txg, if all { 0 } else { KEPT });
+        let obsolete = self.log().log.take_obsolete(txg, if all { 0 } else { KEPT });
         let DslSyncContext { rq, mos, tx, .. } = &*change;
         for (of, _) in &obsolete {
             zap::remove_name(rq, mos, tx, zap, &format!("{:x}", of.0)).await?;
@@ -187,7 +220,7 @@ impl SpaceMaps {
             None => create_map(change, LOG_BLOCK_BYTES).await?,
         };
         zap::put_word(change.rq, &change.mos, change.tx, zap, &format!("{:x}", txg.0), object.0).await?;
-        self.log.logs.insert(txg, Log { object, blocks: 0 });
+        self.log().log.logs.insert(txg, Log { object, blocks: 0 });
         self.current = Some(object);
         for object in obsolete {
             remove_map(change, object).await?;
@@ -197,14 +230,15 @@ impl SpaceMaps {
 
     /// The ZAP of the logs; created if there is none.
     async fn log_zap(&mut self, change: &mut DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
-        if let Some(zap) = self.log.zap {
+        let known = self.log().log.zap;
+        if let Some(zap) = known {
             return Ok(zap);
         }
         let DslSyncContext { rq, mos, tx, .. } = &*change;
         let zap = zap::create(rq, mos, tx, &NewZap::new(ZAP_METADATA)).await?;
         zap::put_word(rq, mos, tx, ObjectId(names::DIRECTORY_OBJECT), names::LOG_SPACEMAP, zap.0).await?;
         features::count_feature(change, FEATURE, 1).await?;
-        self.log.zap = Some(zap);
+        self.log().log.zap = Some(zap);
         Ok(zap)
     }
 
@@ -216,18 +250,10 @@ impl SpaceMaps {
         id: MetaslabId,
         early: &[SpaceChange],
     ) -> Result<(), PoolError> {
-        let unflushed = self.log.flushed(id, change.txg());
+        let unflushed = self.log().log.flushed(id, change.txg());
         self.write_since(change, id).await?;
         if !unflushed.dirty {
             return Ok(());
-        }
-        let mut allocated = synced_allocated(blocks, id);
-        for change in early {
-            if change.kind == SpaceKind::Alloc {
-                allocated.remove_common(&range(change));
-            } else {
-                allocated.add(range(change));
-            }
         }
         let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
         let of = |kind, segments: &Segments| -> Vec<SpaceSegment> {
@@ -235,49 +261,57 @@ impl SpaceMaps {
         };
         let mut segments = of(SpaceKind::Alloc, &unflushed.taken);
         segments.extend(of(SpaceKind::Free, &unflushed.given_back));
-        self.write_map(change, blocks, id, &segments, &allocated).await
+        self.write_map(change, blocks, id, &segments, early).await
     }
 
     /// Writes the first txg whose logs apply to a metaslab (`metaslab_unflushed_txg`).
     async fn write_since(&mut self, change: &mut DslSyncContext<'_>, id: MetaslabId) -> Result<(), PoolError> {
         let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
-        let Some(metaslab) = self.log.metaslabs.get(&id) else { return Ok(()) };
+        let (since, array) = {
+            let state = self.log();
+            let Some(metaslab) = state.log.metaslabs.get(&id) else { return Ok(()) };
+            (metaslab.since, state.log.arrays.get(&id.0).copied())
+        };
         let DslSyncContext { rq, mos, tx, .. } = &*change;
-        let array = match self.log.arrays.get(&id.0) {
-            Some(array) => *array,
+        let array = match array {
+            Some(array) => array,
             None => {
                 let array =
                     mos.changes().create(rq, tx, &NewObject::new(UINT64_METADATA, LOG_INCARNATION_BLOCK_BYTES)).await?;
                 zap::put_word(rq, mos, tx, maps.zap, UNFLUSHED_TXGS, array.0).await?;
-                self.log.arrays.insert(id.0, array);
+                self.log().log.arrays.insert(id.0, array);
                 array
             }
         };
-        Ok(write_words(rq, mos, tx, array, id.1, &[metaslab.since.0]).await?)
+        Ok(write_words(rq, mos, tx, array, id.1, &[since.0]).await?)
     }
 
-    /// Appends segments to a metaslab's map, or condenses it if it is much longer than necessary.
+    /// Appends segments to a metaslab's map, or condenses it if it is loaded and its map is much longer than necessary.
     ///
-    /// `allocated` is the metaslab's allocated space after the append.
+    /// After the append, the map has all changes that the allocator handed out, except for those in `missing`.
     async fn write_map(
         &mut self,
         change: &mut DslSyncContext<'_>,
         blocks: &Blocks,
         id: MetaslabId,
         segments: &[SpaceSegment],
-        allocated: &Segments,
+        missing: &[SpaceChange],
     ) -> Result<(), PoolError> {
         let two_words = features::is_active(change, SPACEMAP_V2).await?;
         let map = self.ensure(change, id).await?;
         let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
         let style = Style { shift: maps.ashift, two_words, pass: 1 };
         let DslSyncContext { rq, mos, tx, .. } = &*change;
-        let all = maps.segments(allocated, id.1);
         let histogram = maps.histogram(blocks, id, change.txg());
         let header = space_map::header(rq, mos, map).await?;
-        let needed = all.len() as u64 * ENTRY_BYTES * REWRITE_FACTOR;
-        if header.length_bytes > needed.max(REWRITE_BYTES) {
-            return Ok(space_map::rewrite(rq, mos, tx, map, style, &all, Some(&histogram)).await?);
+        if header.length_bytes > REWRITE_BYTES
+            && let Some(allocated) = allocated_without(blocks, id, missing)
+        {
+            let needed = allocated.len() as u64 * ENTRY_BYTES * REWRITE_FACTOR;
+            if header.length_bytes > needed {
+                let all = maps.segments(&allocated, id.1);
+                return Ok(space_map::rewrite(rq, mos, tx, map, style, &all, Some(&histogram)).await?);
+            }
         }
         Ok(space_map::append(rq, mos, tx, map, style, segments, Some(&histogram)).await?)
     }
@@ -306,11 +340,12 @@ impl SpaceMaps {
         let mut segments = Vec::new();
         for (id, changes) in by_metaslab(changes) {
             self.ensure(change, id).await?;
-            if self.log.mark(id, txg) {
+            let is_new = self.log().log.mark(id, txg);
+            if is_new {
                 self.write_since(change, id).await?;
             }
             for c in changes {
-                self.log.note(id, txg, c.kind, range(&c));
+                self.log().log.note(id, txg, c.kind, range(&c));
                 segments.push(SpaceSegment {
                     kind: c.kind,
                     vdev: Some(c.vdev),
@@ -325,7 +360,7 @@ impl SpaceMaps {
         space_map::append(rq, mos, tx, log, LOG_STYLE, &segments, None).await?;
         let header = space_map::header(rq, mos, log).await?;
         let blocks = header.length_bytes.div_ceil(u64::from(LOG_BLOCK_BYTES));
-        self.log.logs.insert(txg, Log { object: log, blocks });
+        self.log().log.logs.insert(txg, Log { object: log, blocks });
         Ok(())
     }
 
@@ -353,7 +388,7 @@ impl SpaceMaps {
             let Some(maps) = self.tops.get(&id.0) else { continue };
             let segments: Vec<SpaceSegment> = changes.iter().map(|c| maps.segment(c.kind, range(c), id.1)).collect();
             if self.touched.insert(id) {
-                self.write_map(change, blocks, id, &segments, &synced_allocated(blocks, id)).await?;
+                self.write_map(change, blocks, id, &segments, &[]).await?;
                 continue;
             }
             let style =
@@ -404,11 +439,19 @@ async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<()
     Ok(())
 }
 
-/// Allocated space of a metaslab according to all changes that its space maps have been given so far.
-fn synced_allocated(blocks: &Blocks, (vdev, metaslab): MetaslabId) -> Segments {
+/// Allocated space of a metaslab according to all changes that the allocator handed out, except for those in `missing`;
+/// `None` if the metaslab is not loaded.
+fn allocated_without(blocks: &Blocks, (vdev, metaslab): MetaslabId, missing: &[SpaceChange]) -> Option<Segments> {
     let mut out = Segments::default();
-    for range in blocks.allocated_as_synced(vdev, metaslab) {
+    for range in blocks.allocated_as_synced(vdev, metaslab)? {
         out.add(range);
     }
-    out
+    for change in missing {
+        if change.kind == SpaceKind::Alloc {
+            out.remove_common(&range(change));
+        } else {
+            out.add(range(change));
+        }
+    }
+    Some(out)
 }

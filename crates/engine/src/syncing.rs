@@ -168,8 +168,6 @@ impl TxgSync<'_> {
         self.engine.gate.set_dedup_saved_bytes(saved_bytes);
         self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
         self.write_checkpoint_and_obsolete_maps().await?;
-        // A txg without changes writes no uberblock, and then returns no deferred frees.
-        self.core.config_dirty |= self.engine.gate.take_awaits_frees();
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.syncing().is_dirty(self.txg());
         let behind = self.core.dtls.is_behind(self.engine.cache.blocks().tree());
@@ -366,14 +364,16 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// Writes the configuration into the MOS, if it changed.
+    /// Writes the configuration into the MOS if it changed, or if a transaction waits for deferred frees: they end only with
+    /// txgs that write an uberblock, and this makes the txg one of those.
     async fn write_config(&mut self) -> Result<(), PoolError> {
         for (feature, active) in self.change.label_features() {
             let features = &mut self.core.config.label_features;
             let changed = if active { features.insert(feature.to_owned()) } else { features.remove(feature) };
             self.core.config_dirty |= changed;
         }
-        if !self.core.config_dirty || self.core.config_object.0 == 0 {
+        let is_needed = self.core.config_dirty | self.engine.gate.take_awaits_frees();
+        if !is_needed || self.core.config_object.0 == 0 {
             return Ok(());
         }
         let list = self.core.config.mos_list(self.txg());
@@ -490,6 +490,7 @@ impl TxgSync<'_> {
                 self.engine.events.label_not_written(leaf.guid, health.map(|h| h.counts).unwrap_or_default(), source);
             }
         }
+        core.maps.committed(root);
         core.uberblock = uberblock;
         if core.config_dirty {
             self.engine.events.know(&core.config);

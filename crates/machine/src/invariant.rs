@@ -56,7 +56,7 @@ pub fn violated(message: fmt::Arguments<'_>, place: (&str, u32)) {
 }
 
 /// Whether checks that cost time are made: in debug builds and in the simulator.
-pub(crate) fn is_checked() -> bool {
+pub fn is_checked() -> bool {
     cfg!(debug_assertions) || PANICS.load(Ordering::Relaxed)
 }
 

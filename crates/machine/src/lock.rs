@@ -72,6 +72,8 @@ pub mod order {
         ADMISSION_WAKEUP,
         /// Top-level vdevs that space was added for.
         TOP_LEVEL_VDEVS,
+        /// Logs of the space maps.
+        SPACE_LOG,
         /// State of an intent log.
         INTENT_LOG,
         /// Holds and states of txgs.
@@ -82,6 +84,8 @@ pub mod order {
         VDEV_TREE,
         /// Holds of reads in progress.
         READ_HOLDS,
+        /// Loads of metaslabs in progress.
+        METASLAB_LOADS,
         /// Free and allocated space.
         ALLOCATOR,
         /// Frees outside of loaded metaslabs.

@@ -356,7 +356,7 @@ impl Candidate<'_> {
         let space = space::load(rq, &rooted.mos, &rooted.tree).await?;
         let capacity = capacity::compute_space(rq, &rooted.mos, &rooted.tree, &space).await?;
         if self.rewinds && self.writing {
-            let index = SpaceMapIndex::read(rq, &rooted.mos, &rooted.tree.children).await?;
+            let mut index = SpaceMapIndex::read(rq, &rooted.mos, &rooted.tree.children).await?;
             if let Some(fault) = index.first_fault(rq, &rooted.mos).await? {
                 let what = format!("its space maps cannot be trusted: {fault}");
                 return Err(PoolError::Config { pool: self.name().to_owned(), what });

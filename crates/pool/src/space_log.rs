@@ -29,6 +29,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use weir_blocks::SpaceKind;
 use weir_blocks::alloc::Segments;
 use weir_format::features::Feature;
@@ -121,6 +122,8 @@ pub struct SpaceLog {
     pub metaslabs: BTreeMap<MetaslabId, Unflushed>,
     /// Objects of the arrays of *since*, by vdev.
     pub arrays: BTreeMap<u32, ObjectId>,
+    /// Changes that the syncing txg flushes: the maps of the last synced txg do not have them.
+    pub flushing: BTreeMap<MetaslabId, Arc<Unflushed>>,
 }
 
 impl SpaceLog {
@@ -144,9 +147,12 @@ impl SpaceLog {
 
     /// Marks a metaslab as flushed up to the beginning of txg `txg`: returns the changes that its space map did not
     /// have.
-    pub fn flushed(&mut self, id: MetaslabId, txg: Txg) -> Unflushed {
+    pub fn flushed(&mut self, id: MetaslabId, txg: Txg) -> Arc<Unflushed> {
         let new = Unflushed { since: txg, ..Unflushed::default() };
-        self.metaslabs.insert(id, new).unwrap_or_default()
+        let flushed = Arc::new(self.metaslabs.insert(id, new).unwrap_or_default());
+        let earlier = self.flushing.insert(id, flushed.clone());
+        debug_assert!(earlier.is_none(), "a metaslab is flushed once in a txg");
+        flushed
     }
 
     /// Returns the metaslabs to flush in txg `txg`, in order: those that are due, or `all`. Some may not be dirty.

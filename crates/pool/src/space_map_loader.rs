@@ -215,6 +215,11 @@ impl SpaceMapIndex {
         u64::try_from(in_map.saturating_add(unflushed)).unwrap_or(0)
     }
 
+    /// Length of all maps in bytes.
+    pub fn map_bytes(&self) -> u64 {
+        self.tops.values().flat_map(|top| &top.metaslabs).map(|map| map.length_bytes).fold(0, u64::saturating_add)
+    }
+
     /// Allocated bytes of all metaslabs.
     pub fn total_bytes(&self) -> u64 {
         self.ids().map(|id| self.allocated_bytes(id)).fold(0, u64::saturating_add)
@@ -290,11 +295,11 @@ impl SpaceMapIndex {
         }
     }
 
-    /// Reads all space maps, one after the other, and returns the first fault.
+    /// Reads all space maps, run by run, and returns the first fault.
     ///
     /// # Errors
     /// As [`SpaceMapIndex::allocated`].
-    pub async fn first_fault(mut self, rq: &Request, mos: &Mos) -> Result<Option<MapFault>, ObjectError> {
+    pub async fn first_fault(&mut self, rq: &Request, mos: &Mos) -> Result<Option<MapFault>, ObjectError> {
         if !self.faults.is_empty() {
             return Ok(Some(self.faults.swap_remove(0)));
         }
@@ -344,21 +349,6 @@ pub async fn read_map(
             faults.extend(change(ranges, vdev, object, kind, range.start, range.end - range.start));
         }
     }
-}
-
-/// Reads all space maps of all top-level vdevs.
-///
-/// # Errors
-/// As [`SpaceMapIndex::read`].
-pub async fn allocated(
-    rq: &Request,
-    mos: &Mos,
-    tops: &[VdevConfig],
-) -> Result<(SpaceMapIndex, Allocated), ObjectError> {
-    let mut index = SpaceMapIndex::read(rq, mos, tops).await?;
-    let mut all = index.allocated(rq, mos, &MetaslabRun::ALL).await?;
-    all.faults.splice(0..0, index.faults.drain(..));
-    Ok((index, all))
 }
 
 async fn headers(

@@ -1,13 +1,17 @@
 //! The allocator: chooses the addresses of new blocks. Pure: no I/O, clock or lock.
 //!
-//! A top-level vdev's space is divided into metaslabs of equal size. Their free segments are kept in memory. Every change
-//! is handed out as data ([`Allocator::take_changes`]); the engine writes it to the space maps, because those are objects,
-//! which this crate does not know.
+//! A top-level vdev's space is divided into metaslabs of equal size. Every change is handed out as data
+//! ([`Allocator::take_changes`]); the engine writes it to the space maps, because those are objects, which this crate does
+//! not know.
+//!
+//! *Loading.* Only loaded metaslabs have their free segments in memory; of the others, a summary chooses the one to load
+//! next ([`Allocation::Load`]), and they take frees. The caller loads a metaslab and asks again. A metaslab without a use for
+//! some txgs is unloaded, and the longest unused ones earlier if the memory has reached its bound.
 //!
 //! ```text
 //!   class ─► vdev, by a rotor: each gets a share in proportion to its free space before the rotor advances
 //!              └─► metaslab: the active one while a segment fits; else the one with the longest free segment, then the
-//!                  emptiest
+//!                  emptiest; of those with long segments, a loaded one
 //!                     └─► segment: first fit from the cursor on, or best fit when space is short
 //! ```
 //!
@@ -17,8 +21,8 @@
 //!
 //! *Deferred frees.* Space freed in txg t is allocatable when t or a later txg and two more have written an uberblock,
 //! because until then a pool can be rewound to a state that needs it. Txgs without changes write none, and do not count.
-//! Space that is allocated and freed in one txg, before the allocation was handed out as a
-//! change, is no change, but is deferred all the same.
+//! Space that is allocated and freed in one txg, before the allocation was handed out as a change, is no change, but is
+//! deferred all the same.
 //!
 //! *Stale pointers.* Reads in progress delay the reuse of blocks freed since they began ([`Allocator::synced`]). The
 //! allocations of the last txgs are remembered, so that a stale pointer can be recognised
@@ -29,6 +33,8 @@
 //!
 //! Source of the ideas: OpenZFS `module/zfs/metaslab.c`.
 
+mod contents;
+mod loading;
 mod metaslab;
 mod rotor;
 mod segments;
@@ -36,6 +42,8 @@ mod sizing;
 #[cfg(test)]
 mod tests;
 
+pub use contents::{SegmentCounts, Summary};
+pub use loading::LoadStats;
 pub use metaslab::{AllocStatus, DEFER, DeferredFrees, Metaslab};
 pub use segments::Segments;
 pub use sizing::{RaidzSizing, Sizing};
@@ -137,6 +145,36 @@ pub enum SpaceFault {
     NotFree,
     #[error("double load of its space map")]
     LoadedTwice,
+    #[error("its metaslab is not loaded")]
+    NotLoaded,
+    #[error("its space map contradicts the map's header")]
+    Contradicts,
+}
+
+/// Result of a request for space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// The addresses of all copies.
+    Done(Vec<Dva>),
+    /// Nothing is allocated until this metaslab is loaded: vdev and index. The caller loads it and asks again.
+    Load(u32, u64),
+    /// There are not enough free segments of that length.
+    Full,
+}
+
+impl Allocation {
+    /// The addresses, if the space was allocated.
+    pub fn done(self) -> Option<Vec<Dva>> {
+        if let Allocation::Done(dvas) = self { Some(dvas) } else { None }
+    }
+}
+
+/// Result of looking for space on one vdev.
+enum Found {
+    /// At this offset.
+    At(u64),
+    /// In this metaslab perhaps, which is not loaded.
+    Unloaded(u64),
 }
 
 /// A request for the space of one block.
@@ -158,6 +196,9 @@ const DISTANCE_SHIFT: u32 = 3;
 /// Number of synced txgs whose allocations are remembered.
 const REMEMBERED_TXGS: u64 = 4;
 
+/// Among metaslabs with free segments of this length (log2) or longer, loaded ones are preferred.
+const LONG_SEGMENT_SHIFT: u32 = 24;
+
 struct VdevState {
     about: VdevSpace,
     metaslabs: Vec<Metaslab>,
@@ -177,6 +218,8 @@ pub struct Allocator {
     rewindable: VecDeque<Txg>,
     /// Maximum bytes before parity that are allocated contiguously; tests of gang blocks set it.
     largest_piece: Option<u64>,
+    /// Limit and statistics of loaded metaslabs.
+    loading: loading::Loading,
 }
 
 impl Allocator {
@@ -214,7 +257,7 @@ impl Allocator {
         let slot = usize::try_from(metaslab).ok().and_then(|i| state.metaslabs.get_mut(i));
         let slot = slot.ok_or(SpaceFault::Unknown)?;
         slot.load(free)?;
-        state.free_bytes += slot.free_segments().total_bytes();
+        state.free_bytes += slot.free_bytes();
         Ok(())
     }
 
@@ -240,34 +283,52 @@ impl Allocator {
         1 << normal.map(|v| v.about.sizing.ashift).min().unwrap_or(9)
     }
 
-    /// Allocates all copies of a block; `None` if there are not enough free segments of that length.
-    pub fn allocate(&mut self, request: &AllocRequest) -> Option<Vec<Dva>> {
+    /// Allocates all copies of a block.
+    pub fn allocate(&mut self, request: &AllocRequest) -> Allocation {
         if self.largest_piece.is_some_and(|limit| request.psize_bytes > limit) {
-            return None;
+            return Allocation::Full;
         }
-        let found = self.allocate_in(request.class, request);
-        let normal = |this: &mut Self| this.allocate_in(Class::Normal, request);
-        if request.class == Class::Normal { found } else { found.or_else(|| normal(self)) }
-    }
-
-    fn allocate_in(&mut self, class: Class, request: &AllocRequest) -> Option<Vec<Dva>> {
-        let mut dvas: Vec<Dva> = Vec::with_capacity(usize::from(request.copies));
-        for _ in 0..request.copies.clamp(1, 3) {
-            match self.allocate_copy(class, request, &dvas) {
-                Some(dva) => dvas.push(dva),
-                None => {
-                    for dva in dvas {
-                        self.undo(&dva, request.txg);
-                    }
-                    return None;
+        let classes = [request.class, Class::Normal];
+        let classes = if request.class == Class::Normal { &classes[1..] } else { &classes[..] };
+        for &class in classes {
+            for hard in [false, true] {
+                match self.allocate_in(class, request, hard) {
+                    Allocation::Full => {}
+                    found => return found,
                 }
             }
         }
-        Some(dvas)
+        Allocation::Full
     }
 
-    /// Allocates one more copy besides `others`: on a vdev that has none yet, else at a distance, else anywhere.
-    fn allocate_copy(&mut self, class: Class, request: &AllocRequest, others: &[Dva]) -> Option<Dva> {
+    fn allocate_in(&mut self, class: Class, request: &AllocRequest, hard: bool) -> Allocation {
+        let mut dvas: Vec<Dva> = Vec::with_capacity(usize::from(request.copies));
+        for _ in 0..request.copies.clamp(1, 3) {
+            let failed = match self.allocate_copy(class, request, &dvas, hard) {
+                Ok(dva) => {
+                    dvas.push(dva);
+                    continue;
+                }
+                Err(Some((vdev, metaslab))) => Allocation::Load(vdev, metaslab),
+                Err(None) => Allocation::Full,
+            };
+            for dva in dvas {
+                self.undo(&dva, request.txg);
+            }
+            return failed;
+        }
+        Allocation::Done(dvas)
+    }
+
+    /// Allocates one more copy besides `others`: on a vdev that has none yet, else at a distance, else anywhere. An error
+    /// names the metaslab to load first, if there is one.
+    fn allocate_copy(
+        &mut self,
+        class: Class,
+        request: &AllocRequest,
+        others: &[Dva],
+        hard: bool,
+    ) -> Result<Dva, Option<(u32, u64)>> {
         let free = |vdev: u32| self.vdevs.get(&vdev).map_or(0, |v| v.free_bytes);
         let candidates = self.rotors[class as usize].candidates(others.last().map(|d| d.vdev), free);
         for distance_shift in [Some(DISTANCE_SHIFT), Some(62), None] {
@@ -275,21 +336,23 @@ impl Allocator {
                 let Some(state) = self.vdevs.get_mut(&vdev) else { continue };
                 let asize_bytes = state.about.sizing.asize_bytes(request.psize_bytes, request.txg.0);
                 let near: Vec<u64> = others.iter().filter(|d| d.vdev == vdev).map(|d| d.offset_bytes).collect();
-                let Some(offset_bytes) = state.allocate(asize_bytes, request.txg, others.len(), &near, distance_shift)
-                else {
-                    continue;
+                let place = CopyPlace { copy: others.len(), near: &near, distance_shift, hard };
+                let offset_bytes = match state.allocate(asize_bytes, request.txg, &place) {
+                    Some(Found::At(offset_bytes)) => offset_bytes,
+                    Some(Found::Unloaded(metaslab)) => return Err(Some((vdev, metaslab))),
+                    None => continue,
                 };
                 if others.is_empty() {
                     let free = |vdev: u32| self.vdevs.get(&vdev).map_or(0, |v| v.free_bytes);
                     self.rotors[class as usize].record(vdev, asize_bytes, free);
                 }
-                return Some(Dva { vdev, offset_bytes, asize_bytes, gang: false, grid: 0 });
+                return Ok(Dva { vdev, offset_bytes, asize_bytes, gang: false, grid: 0 });
             }
             if others.is_empty() {
                 break;
             }
         }
-        None
+        Err(None)
     }
 
     /// Reverts an allocation that was not handed out as a change and not written to.
@@ -325,8 +388,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Hands out the allocations and frees of `txg` since the last call, in the order of vdev, metaslab, kind (allocations
-    /// first) and offset.
+    /// Hands out the allocations and frees of the txgs up to `txg` since the last call, in the order of vdev, metaslab, kind
+    /// (allocations first) and offset.
     pub fn take_changes(&mut self, txg: Txg) -> Vec<SpaceChange> {
         let mut out = Vec::new();
         for (&vdev, state) in &mut self.vdevs {
@@ -373,6 +436,7 @@ impl Allocator {
                 }
             }
         }
+        self.unload_unused();
         out
     }
 
@@ -420,32 +484,35 @@ impl Allocator {
         })
     }
 
-    /// Number of free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes of a vdev, for each n.
-    pub fn histogram(&self, vdev: u32) -> [u64; 64] {
-        let mut histogram = [0; 64];
-        for metaslab in self.vdevs.get(&vdev).map_or(&[][..], |v| &v.metaslabs) {
-            metaslab.free_segments().histogram(&mut histogram);
-        }
-        histogram
-    }
-
     /// Histogram of a metaslab's free segments as of `txg`; see [`Metaslab::histogram`].
     pub fn metaslab_histogram(&self, vdev: u32, metaslab: u64, txg: Txg) -> [u64; 64] {
         let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
         slot.map_or([0; 64], |m| m.histogram(txg))
     }
 
-    /// Allocated ranges of a metaslab according to all changes handed out so far.
-    pub fn allocated_as_synced(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
-        let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
-        slot.map_or_else(Vec::new, |m| m.synced_allocated().iter().collect())
+    /// Allocated ranges of a metaslab according to all changes handed out so far; `None` if it is not loaded.
+    pub fn allocated_as_synced(&self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
+        let slot = self.vdevs.get(&vdev)?.metaslabs.get(usize::try_from(metaslab).ok()?)?;
+        Some(slot.synced_allocated()?.iter().collect())
     }
 
-    /// Free segments of a metaslab.
-    pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
-        let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
-        slot.map_or_else(Vec::new, |m| m.free_segments().iter().collect())
+    /// Free segments of a metaslab; `None` if it is not loaded.
+    pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
+        let slot = self.vdevs.get(&vdev)?.metaslabs.get(usize::try_from(metaslab).ok()?)?;
+        Some(slot.free_segments()?.iter().collect())
     }
+}
+
+/// Where a copy of a block may be on a vdev.
+struct CopyPlace<'a> {
+    /// Number of the copy.
+    copy: usize,
+    /// Offsets of the other copies on the vdev.
+    near: &'a [u64],
+    /// The minimum distance from them is the vdev's size shifted right by this; any if `None`.
+    distance_shift: Option<u32>,
+    /// Metaslabs that are not loaded are tried even if their summaries promise no segment that is long enough.
+    hard: bool,
 }
 
 impl VdevState {
@@ -459,9 +526,9 @@ impl VdevState {
         Ok(metaslab)
     }
 
-    /// Allocates `len` bytes for copy number `copy`, at a distance from the offsets `near` of the vdev's size shifted right
-    /// by `distance_shift`; anywhere if that is `None`.
-    fn allocate(&mut self, len: u64, txg: Txg, copy: usize, near: &[u64], distance_shift: Option<u32>) -> Option<u64> {
+    /// Allocates `len` bytes, or names the metaslab to load before.
+    fn allocate(&mut self, len: u64, txg: Txg, place: &CopyPlace<'_>) -> Option<Found> {
+        let CopyPlace { copy, near, distance_shift, hard } = *place;
         let size = (self.metaslabs.len() as u64) << self.about.metaslab_shift;
         // The next metaslab begins at least a byte away.
         let distance = distance_shift.map_or(0, |shift| (size >> shift).max(1));
@@ -473,23 +540,30 @@ impl VdevState {
             })
         };
         let copy = copy.min(2);
-        let usable = |m: &Metaslab| m.free_segments().largest_bytes() >= len && far(m);
+        let fits = |m: &Metaslab| m.fits(len) && far(m);
         let others: Vec<usize> =
             self.active.iter().enumerate().filter(|(c, _)| *c != copy).filter_map(|(_, a)| *a).collect();
-        let active = self.active[copy].filter(|&i| self.metaslabs.get(i).is_some_and(usable));
+        let active = self.active[copy].filter(|&i| self.metaslabs.get(i).is_some_and(fits));
         let best = || {
-            let candidates = self.metaslabs.iter().enumerate().filter(|(_, m)| usable(m));
+            let may_fit = |m: &Metaslab| fits(m) || m.may_fit(len, hard) && far(m);
+            let candidates = self.metaslabs.iter().enumerate().filter(|(_, m)| may_fit(m));
             let weight = |(i, m): &(usize, &Metaslab)| {
-                let bucket = m.free_segments().largest_bytes().max(1).ilog2();
-                (!others.contains(i), bucket, m.free_segments().total_bytes(), std::cmp::Reverse(*i))
+                let bucket = m.bucket();
+                let is_loaded = m.free_segments().is_some();
+                let order = (bucket, m.free_bytes(), std::cmp::Reverse(*i));
+                (!others.contains(i), bucket.min(LONG_SEGMENT_SHIFT), is_loaded, order)
             };
             candidates.max_by_key(weight).map(|(i, _)| i)
         };
         let index = active.or_else(best)?;
+        let metaslab = self.metaslabs.get_mut(index)?;
+        if metaslab.free_segments().is_none() {
+            return Some(Found::Unloaded(index as u64));
+        }
         self.active[copy] = Some(index);
-        let at = self.metaslabs.get_mut(index)?.allocate(len, txg)?;
+        let at = metaslab.allocate(len, txg)?;
         self.free_bytes -= len;
-        Some(at)
+        Some(Found::At(at))
     }
 
     fn sums(&self) -> SpaceSums {

@@ -33,14 +33,14 @@ fn range(dva: &Dva) -> Range<u64> {
 fn copies_are_on_different_vdevs_or_else_far_apart() {
     let mut space = pool(&[(Class::Normal, 8), (Class::Normal, 8), (Class::Normal, 8)]);
     for _ in 0..50 {
-        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap();
+        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).done().unwrap();
         let mut vdevs: Vec<u32> = dvas.iter().map(|d| d.vdev).collect();
         vdevs.sort_unstable();
         assert_eq!(vdevs, [0, 1, 2]);
     }
     let mut space = pool(&[(Class::Normal, 16)]);
     for _ in 0..50 {
-        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap();
+        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).done().unwrap();
         for (i, a) in dvas.iter().enumerate() {
             for b in &dvas[..i] {
                 assert!(a.offset_bytes.abs_diff(b.offset_bytes) > 1 << SHIFT, "{dvas:?}");
@@ -49,7 +49,7 @@ fn copies_are_on_different_vdevs_or_else_far_apart() {
     }
     let mut space = pool(&[(Class::Normal, 1)]);
     assert_eq!(
-        space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap().len(),
+        space.allocate(&want(Class::Normal, 4096, 3, 1)).done().unwrap().len(),
         3,
         "close together, if there is no other way"
     );
@@ -58,7 +58,7 @@ fn copies_are_on_different_vdevs_or_else_far_apart() {
 #[test]
 fn classes_use_their_vdevs_and_then_normal_ones() {
     let mut space = pool(&[(Class::Normal, 4), (Class::Log, 1), (Class::Special, 1)]);
-    let vdev = |space: &mut Allocator, class| space.allocate(&want(class, 512 << 10, 1, 1)).unwrap()[0].vdev;
+    let vdev = |space: &mut Allocator, class| space.allocate(&want(class, 512 << 10, 1, 1)).done().unwrap()[0].vdev;
     assert_eq!(vdev(&mut space, Class::Log), 1);
     assert_eq!(vdev(&mut space, Class::Special), 2);
     assert_eq!(vdev(&mut space, Class::Dedup), 0, "there is no vdev of this class");
@@ -74,7 +74,7 @@ fn shares_follow_free_space() {
     let mut space = pool(&[(Class::Normal, 30), (Class::Normal, 10)]);
     let mut got = [0u64; 2];
     for _ in 0..1000 {
-        for dva in space.allocate(&want(Class::Normal, 16 << 10, 1, 1)).unwrap() {
+        for dva in space.allocate(&want(Class::Normal, 16 << 10, 1, 1)).done().unwrap() {
             got[dva.vdev as usize] += dva.asize_bytes;
         }
     }
@@ -84,28 +84,41 @@ fn shares_follow_free_space() {
 #[test]
 fn frees_are_deferred_for_two_txgs() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).unwrap();
+    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).done().unwrap();
     assert_eq!(space.take_changes(Txg(5)).len(), 1);
     space.synced(Txg(5), true, Txg(u64::MAX));
     space.free(0, range(&all[0]), Txg(6)).unwrap();
     assert_eq!(space.free(0, range(&all[0]), Txg(6)), Err(SpaceFault::AlreadyFree));
     for txg in 6..8 {
         assert!(space.synced(Txg(txg), true, Txg(u64::MAX)).is_empty());
-        assert!(space.allocate(&want(Class::Normal, 4096, 1, txg + 1)).is_none());
+        assert!(space.allocate(&want(Class::Normal, 4096, 1, txg + 1)).done().is_none());
         assert_eq!(space.sums(Class::Normal).deferred_bytes, 1 << 20);
     }
     assert_eq!(space.synced(Txg(8), true, Txg(u64::MAX)), [(0, 0..1 << 20)]);
-    assert!(space.allocate(&want(Class::Normal, 1 << 20, 1, 9)).is_some());
+    assert!(space.allocate(&want(Class::Normal, 1 << 20, 1, 9)).done().is_some());
+}
+
+#[test]
+fn a_change_after_the_last_call_for_its_txg_is_handed_out_with_the_next() {
+    let mut space = pool(&[(Class::Normal, 1)]);
+    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).done().unwrap();
+    assert_eq!(space.take_changes(Txg(5)).len(), 1);
+    space.synced(Txg(5), true, Txg(u64::MAX));
+    assert!(space.take_changes(Txg(6)).is_empty());
+    space.free(0, range(&all[0]), Txg(5)).unwrap();
+    space.synced(Txg(6), false, Txg(u64::MAX));
+    let freed = space.take_changes(Txg(7));
+    assert!(matches!(freed[..], [SpaceChange { kind: SpaceKind::Free, len_bytes: 0x10_0000, .. }]), "{freed:?}");
 }
 
 #[test]
 fn a_free_in_the_txg_of_the_allocation_is_no_change_but_deferred() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];
     space.free(0, range(&dva), Txg(5)).unwrap();
     assert!(space.take_changes(Txg(5)).is_empty());
     assert_eq!(space.sums(Class::Normal).deferred_bytes, 8192);
-    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Alloc);
     space.free(0, range(&dva), Txg(5)).unwrap();
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Free);
@@ -116,7 +129,7 @@ fn a_free_in_the_txg_of_the_allocation_is_no_change_but_deferred() {
 #[test]
 fn txgs_without_uberblocks_do_not_shorten_the_deferral() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];
     space.free(0, range(&dva), Txg(6)).unwrap();
     for (txg, wrote_uberblock) in [(5, true), (6, true), (7, false), (8, true), (9, false), (10, false)] {
         let back = space.synced(Txg(txg), wrote_uberblock, Txg(u64::MAX));
@@ -144,10 +157,10 @@ fn claims_allocate_exactly_their_range_or_nothing() {
 fn nothing_is_allocated_in_a_metaslab_before_it_is_loaded() {
     let mut space = Allocator::default();
     space.add_vdev(about(3, Class::Normal, 2));
-    assert!(space.allocate(&want(Class::Normal, 4096, 1, 1)).is_none());
+    assert!(space.allocate(&want(Class::Normal, 4096, 1, 1)).done().is_none());
     space.free(3, 4096..8192, Txg(1)).unwrap();
     space.load(3, 0, &[0..8192, 16384..20480]).unwrap();
-    assert_eq!(space.free_segments(3, 0), [0..4096, 16384..20480], "deferred frees are not free yet");
+    assert_eq!(space.free_segments(3, 0).unwrap(), [0..4096, 16384..20480], "deferred frees are not free yet");
     assert_eq!(space.load(3, 0, &[]), Err(SpaceFault::LoadedTwice));
     assert_eq!(space.load(3, 1, std::slice::from_ref(&(0..4096))), Err(SpaceFault::Outside));
     assert_eq!(space.unit_bytes(), 4096);
@@ -157,10 +170,10 @@ fn nothing_is_allocated_in_a_metaslab_before_it_is_loaded() {
 fn small_blocks_are_adjacent_and_all_space_is_allocatable() {
     let mut space = pool(&[(Class::Normal, 4)]);
     let offsets: Vec<u64> =
-        (0..20).map(|_| space.allocate(&want(Class::Normal, 8192, 1, 1)).unwrap()[0].offset_bytes).collect();
+        (0..20).map(|_| space.allocate(&want(Class::Normal, 8192, 1, 1)).done().unwrap()[0].offset_bytes).collect();
     assert!(offsets.windows(2).all(|w| w[1] == w[0] + 8192), "{offsets:?}");
     let mut count = 20;
-    while space.allocate(&want(Class::Normal, 8192, 1, 1)).is_some() {
+    while space.allocate(&want(Class::Normal, 8192, 1, 1)).done().is_some() {
         count += 1;
     }
     assert_eq!(count, (4 << SHIFT) / 8192);
@@ -221,7 +234,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Allocate { psize_bytes, copies, class } => {
-                    let dvas = space.allocate(&want(Class::ALL[class], psize_bytes, copies, txg)).unwrap_or_default();
+                    let dvas = space.allocate(&want(Class::ALL[class], psize_bytes, copies, txg)).done().unwrap_or_default();
                     prop_assert!(dvas.is_empty() || dvas.len() == usize::from(copies));
                     for dva in dvas {
                         let r = range(&dva);
@@ -309,7 +322,7 @@ proptest! {
 #[test]
 fn reads_in_progress_delay_the_reuse_of_later_frees() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];
     let status = |space: &Allocator, birth| space.alloc_status(0, dva.offset_bytes, 8192, Txg(birth));
     assert_eq!((status(&space, 5), status(&space, 4)), (AllocStatus::Unsynced, AllocStatus::Freed));
     space.take_changes(Txg(5));
@@ -327,4 +340,232 @@ fn reads_in_progress_delay_the_reuse_of_later_frees() {
     assert_eq!(space.synced(Txg(20), true, Txg(10)).len(), 1);
     assert_eq!(status(&space, 5), AllocStatus::Freed);
     assert_eq!(space.alloc_status(3, 0, 512, Txg(1)), AllocStatus::Unsynced);
+}
+
+/// A summary of free ranges, with or without a histogram.
+fn summary(free: &[Range<u64>], with_histogram: bool) -> Summary {
+    let mut segments = Segments::default();
+    free.iter().for_each(|range| assert!(segments.add(range.clone())));
+    let mut histogram = [0; 64];
+    segments.histogram(&mut histogram);
+    let histogram = with_histogram.then(|| SegmentCounts::of(&histogram));
+    Summary { free_bytes: segments.total_bytes(), histogram }
+}
+
+#[test]
+fn a_metaslab_is_loaded_when_its_summary_promises_a_segment() {
+    let mut space = Allocator::default();
+    space.add_vdev(about(0, Class::Normal, 3));
+    let base = |metaslab: u64| metaslab << SHIFT;
+    let free = [
+        vec![base(0)..base(0) + 8192],
+        vec![base(1)..base(1) + 65536, base(1) + (128 << 10)..base(1) + (132 << 10)],
+        vec![base(2)..base(2) + 4096, base(2) + 8192..base(2) + 12288],
+    ];
+    for (metaslab, free) in free.iter().enumerate() {
+        space.summarize(0, metaslab as u64, summary(free, true)).unwrap();
+    }
+    assert_eq!(space.sums(Class::Normal).free_bytes, 8192 + 65536 + 4096 + 8192);
+    assert_eq!(space.allocate(&want(Class::Normal, 32 << 10, 1, 1)), Allocation::Load(0, 1));
+    assert_eq!(space.claim(0, base(1)..base(1) + 4096, Txg(1)), Err(SpaceFault::NotLoaded));
+    assert!(space.begin_load(0, 1) && !space.begin_load(0, 1));
+    space.finish_load(0, 1, Some(&free[1])).unwrap();
+    let at = space.allocate(&want(Class::Normal, 32 << 10, 1, 1)).done().unwrap();
+    assert_eq!(at[0].offset_bytes >> SHIFT, 1);
+    assert_eq!(
+        space.allocate(&want(Class::Normal, 32 << 10, 1, 1)).done().map(|at| at[0].offset_bytes >> SHIFT),
+        Some(1)
+    );
+    // Of the rest, no summary promises so much, but frees may have merged.
+    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Allocation::Load(0, 0));
+    assert!(space.begin_load(0, 0));
+    space.finish_load(0, 0, None).unwrap();
+    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Allocation::Load(0, 2), "the other one has failed");
+    assert!(space.begin_load(0, 2));
+    assert_eq!(space.finish_load(0, 2, Some(&free[2][..1])), Err(SpaceFault::Contradicts));
+    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Allocation::Full);
+    space.synced(Txg(1), true, Txg(u64::MAX));
+    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Allocation::Load(0, 0), "it is tried again");
+}
+
+#[test]
+fn frees_during_a_load_stay_deferred_until_it_ends() {
+    for read_before in [true, false] {
+        let mut space = Allocator::default();
+        space.add_vdev(about(0, Class::Normal, 1));
+        space.summarize(0, 0, summary(&[0..4096], false)).unwrap();
+        space.free(0, 8192..12288, Txg(1)).unwrap();
+        for txg in 1..4 {
+            space.synced(Txg(txg), true, Txg(u64::MAX));
+        }
+        assert_eq!(
+            space.sums(Class::Normal),
+            SpaceSums { free_bytes: 8192, deferred_bytes: 0, ..space.sums(Class::Normal) }
+        );
+        assert!(space.begin_load(0, 0));
+        space.free(0, 16384..20480, Txg(4)).unwrap();
+        for txg in 4..10 {
+            assert!(space.synced(Txg(txg), true, Txg(u64::MAX)).is_empty());
+        }
+        let mut free = vec![0..4096, 8192..12288];
+        if !read_before {
+            free.push(16384..20480);
+        }
+        space.finish_load(0, 0, Some(&free)).unwrap();
+        assert_eq!(space.free_segments(0, 0).unwrap(), [0..4096, 8192..12288]);
+        assert_eq!(space.synced(Txg(10), true, Txg(u64::MAX)), [(0, 16384..20480)]);
+        assert_eq!(space.free_segments(0, 0).unwrap().len(), 3);
+    }
+}
+
+#[test]
+fn unused_metaslabs_are_unloaded_when_their_changes_are_written() {
+    let mut space = pool(&[(Class::Normal, 4)]);
+    space.set_max_loaded(0);
+    let dva = space.allocate(&want(Class::Normal, 4096, 1, 2)).done().unwrap()[0];
+    let used = dva.offset_bytes >> SHIFT;
+    space.take_changes(Txg(2));
+    space.synced(Txg(1), true, Txg(u64::MAX));
+    assert_eq!(space.load_stats().loaded, 1, "the changes of txg 2 may not be in the space map");
+    assert!(space.free_segments(0, used).is_some());
+    space.synced(Txg(2), true, Txg(u64::MAX));
+    assert_eq!((space.load_stats().loaded, space.load_stats().unloads), (0, 4));
+    let histogram = space.metaslab_histogram(0, used, Txg(2));
+    assert_eq!(histogram[19], 1, "1 MiB less 4 KiB are free");
+    space.free(0, range(&dva), Txg(3)).unwrap();
+    assert_eq!(space.free(0, range(&dva), Txg(3)), Err(SpaceFault::AlreadyFree));
+    assert_eq!(space.metaslab_histogram(0, used, Txg(3))[12], 1);
+    assert_eq!(space.alloc_status(0, dva.offset_bytes, 4096, Txg(2)), AllocStatus::Freed);
+    assert_eq!(space.allocated_as_synced(0, used), None);
+    assert_eq!(space.alloc_status(0, dva.offset_bytes + 4096, 4096, Txg(2)), AllocStatus::Unknown);
+}
+
+/// A step of the property test of loading.
+#[derive(Clone, Debug)]
+enum LoadStep {
+    Allocate {
+        psize_bytes: u64,
+        copies: u8,
+    },
+    Free {
+        which: prop::sample::Index,
+    },
+    TakeChanges,
+    Sync,
+    /// Ends a load: with the committed state of the time when it began, or of now.
+    FinishLoad {
+        which: prop::sample::Index,
+        is_late: bool,
+        fails: bool,
+    },
+}
+
+fn load_step() -> impl Strategy<Value = LoadStep> {
+    let index = any::<prop::sample::Index>;
+    let finish = (index(), any::<bool>(), prop::bool::weighted(0.1));
+    prop_oneof![
+        6 => (1u64..200_000, 1u8..4).prop_map(|(psize_bytes, copies)| LoadStep::Allocate { psize_bytes, copies }),
+        5 => index().prop_map(|which| LoadStep::Free { which }),
+        1 => Just(LoadStep::TakeChanges),
+        3 => Just(LoadStep::Sync),
+        6 => finish.prop_map(|(which, is_late, fails)| LoadStep::FinishLoad { which, is_late, fails }),
+    ]
+}
+
+/// The space maps of a pool, by metaslab.
+type Maps = BTreeMap<(u32, u64), Segments>;
+
+/// Free ranges of a metaslab by its space map.
+fn free_by(maps: &Maps, (vdev, metaslab): (u32, u64)) -> Vec<Range<u64>> {
+    let mut free = Segments::default();
+    free.add(metaslab << SHIFT..(metaslab + 1) << SHIFT);
+    for range in maps.get(&(vdev, metaslab)).into_iter().flat_map(Segments::iter) {
+        assert!(free.remove(range), "the map allocates twice");
+    }
+    free.iter().collect()
+}
+
+fn apply(maps: &mut Maps, changes: Vec<SpaceChange>) {
+    for change in changes {
+        let map = maps.entry((change.vdev, change.metaslab)).or_default();
+        let range = change.offset_bytes..change.offset_bytes + change.len_bytes;
+        let is_change = if change.kind == SpaceKind::Alloc { map.add(range) } else { map.remove(range) };
+        assert!(is_change, "{change:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Metaslabs are loaded from space maps of any synced txg since the load began, and unloaded when memory is short: nothing
+    /// is allocated twice, the sums stay exact, the histograms fit into the free space, and no load contradicts its summary.
+    #[test]
+    fn loading_and_unloading_lose_nothing(max_bytes in 0u64..20_000, steps in prop::collection::vec(load_step(), 1..400)) {
+        let mut space = Allocator::default();
+        for vdev in 0..2 {
+            space.add_vdev(about(vdev, Class::Normal, 4));
+            for i in 0..4u64 {
+                space.summarize(vdev, i, summary(std::slice::from_ref(&(i << SHIFT..(i + 1) << SHIFT)), i % 2 == 0)).unwrap();
+            }
+        }
+        space.set_max_loaded(max_bytes);
+        let mut maps = Maps::new();
+        let mut committed = Maps::new();
+        let mut loads: Vec<((u32, u64), Vec<Range<u64>>)> = Vec::new();
+        let mut allocated: Vec<(u32, Range<u64>)> = Vec::new();
+        let mut txg = 10;
+        for step in steps {
+            match step {
+                LoadStep::Allocate { psize_bytes, copies } => {
+                    match space.allocate(&want(Class::Normal, psize_bytes, copies, txg)) {
+                        Allocation::Done(dvas) => for dva in dvas {
+                            let r = range(&dva);
+                            prop_assert!(!overlaps(allocated.iter().cloned(), dva.vdev, &r), "allocated twice: {dva:?}");
+                            allocated.push((dva.vdev, r));
+                        },
+                        Allocation::Load(vdev, metaslab) => if space.begin_load(vdev, metaslab) {
+                            loads.push(((vdev, metaslab), free_by(&committed, (vdev, metaslab))));
+                        },
+                        Allocation::Full => {}
+                    }
+                }
+                LoadStep::Free { which } if !allocated.is_empty() => {
+                    let (vdev, r) = allocated.swap_remove(which.index(allocated.len()));
+                    prop_assert_eq!(space.free(vdev, r, Txg(txg)), Ok(()));
+                }
+                LoadStep::Free { .. } => {}
+                LoadStep::FinishLoad { which, is_late, fails } if !loads.is_empty() => {
+                    let (id, early) = loads.swap_remove(which.index(loads.len()));
+                    let free = if is_late { free_by(&committed, id) } else { early };
+                    prop_assert_eq!(space.finish_load(id.0, id.1, (!fails).then_some(&free[..])), Ok(()));
+                }
+                LoadStep::FinishLoad { .. } => {}
+                LoadStep::TakeChanges => apply(&mut maps, space.take_changes(Txg(txg))),
+                LoadStep::Sync => {
+                    apply(&mut maps, space.take_changes(Txg(txg)));
+                    for vdev in 0..2 {
+                        for metaslab in 0..4 {
+                            let free = free_by(&maps, (vdev, metaslab));
+                            if let Some(known) = space.allocated_as_synced(vdev, metaslab) {
+                                prop_assert_eq!(known, maps.get(&(vdev, metaslab)).into_iter().flat_map(Segments::iter).collect::<Vec<_>>());
+                            }
+                            let mut needed = 0u128;
+                            for (bin, count) in space.metaslab_histogram(vdev, metaslab, Txg(txg)).iter().enumerate().rev() {
+                                needed = needed * 2 + u128::from(*count);
+                                let room: u64 = free.iter().map(|r| (r.end - r.start) >> bin).sum();
+                                prop_assert!(needed <= room.into(), "segments of a histogram do not fit");
+                            }
+                        }
+                    }
+                    committed = maps.clone();
+                    space.synced(Txg(txg), true, Txg(u64::MAX));
+                    txg += 1;
+                }
+            }
+            let sums = space.sums(Class::Normal);
+            let model: u64 = allocated.iter().map(|(_, r)| r.end - r.start).sum();
+            prop_assert_eq!(sums.allocated_bytes, model);
+            prop_assert_eq!(sums.size_bytes, 8 << SHIFT);
+        }
+    }
 }

@@ -258,6 +258,7 @@ impl Leaf {
         match verify.map(|test| test(buf.as_ref())) {
             None | Some(Ok(())) => Ok(buf),
             Some(Err(fault)) => {
+                job.settle(place).await;
                 // A leaf whose DTL has the block's birth txg is expected to return stale bytes: this is no new fault.
                 if job.reports_fault(place) && !self.is_stale(job.birth) {
                     self.counters.checksum_error();

@@ -50,7 +50,7 @@ pub(super) async fn read(
     if let Some(buf) = right {
         if verify.is_some()
             && !wrong.is_empty()
-            && let Some(repair) = WriteJob::repairing(job, tree, place)
+            && let Some(repair) = WriteJob::repairing(job, tree, place).await
         {
             heal(&wrong, &repair, place, offset, buf.as_ref()).await;
         }

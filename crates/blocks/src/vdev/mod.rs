@@ -80,6 +80,8 @@ pub(crate) trait PointerFreshness: Sync {
     fn alloc_status(&self, place: Place, psize_bytes: u64, birth: Txg) -> AllocStatus;
     /// Delays the reuse of all space that is allocated now.
     fn hold(&self) -> ReadHold;
+    /// Loads the metaslab of `place`, so that its status is known.
+    fn load_at(&self, place: Place) -> BoxFuture<'_, ()>;
 }
 
 /// Parameters of a read from the tree.
@@ -112,6 +114,14 @@ impl VdevRead<'_> {
         self.freshness.map_or(AllocStatus::Synced, |f| f.alloc_status(place, self.psize_bytes, self.birth))
     }
 
+    /// Makes the status of the space at `place` known before wrong bytes there are judged. Only reads that may repair wait
+    /// for that: a scrub knows that its pointers are not stale, and a metaslab's load must not wait for another one.
+    pub async fn settle(&self, place: Place) {
+        if let Some(freshness) = self.freshness.filter(|_| self.self_heals && !self.tests_every_copy()) {
+            freshness.load_at(place).await;
+        }
+    }
+
     /// Whether wrong bytes at `place` are a device fault: not if the block may not exist, or was freed.
     pub fn reports_fault(&self, place: Place) -> bool {
         !self.speculative && self.alloc_status(place) != AllocStatus::Freed
@@ -122,9 +132,14 @@ impl VdevRead<'_> {
     /// leaf may still have the bytes of a stale pointer's block.
     pub fn repairs(&self, tree: &Tree, place: Place) -> bool {
         let scrub = self.request.priority == Priority::Scrub;
+        let is_current = match self.alloc_status(place) {
+            AllocStatus::Synced => true,
+            AllocStatus::Unknown => scrub,
+            AllocStatus::Unsynced | AllocStatus::Freed => false,
+        };
         self.self_heals
             && self.freshness.is_some()
-            && self.alloc_status(place) == AllocStatus::Synced
+            && is_current
             && (scrub || tree.has_all_since(place.vdev, self.birth))
     }
 }

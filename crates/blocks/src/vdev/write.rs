@@ -88,7 +88,8 @@ impl Portion {
 
 impl<'a> WriteJob<'a> {
     /// The write that repairs wrong bytes that a read found at `place`; `None` if they must not be repaired.
-    pub fn repairing(job: &VdevRead<'a>, tree: &'a Tree, place: Place) -> Option<Self> {
+    pub async fn repairing(job: &VdevRead<'a>, tree: &'a Tree, place: Place) -> Option<Self> {
+        job.settle(place).await;
         let VdevRead { request, clock, pool, birth: txg, about, .. } = *job;
         // The hold is taken before the check that the block is still allocated.
         let hold = Some(Arc::new(job.freshness?.hold()));

@@ -7,7 +7,7 @@
 //! Source: OpenZFS `module/zfs/zil.c` (`zil_lwb_write_issue`), `zio.c` (`zio_alloc_zil`).
 
 use super::writer::Writer;
-use crate::alloc::{AllocRequest, Class};
+use crate::alloc::{AllocRequest, Allocation, Class};
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
@@ -50,7 +50,14 @@ impl Blocks {
         if psize_bytes > MAX_BLOCK_BYTES {
             return Err(BlockError::BadSize { len_bytes: size_bytes });
         }
-        let dvas = writer.space().allocate(&AllocRequest { class: Class::Log, psize_bytes, copies: 1, txg });
+        let request = AllocRequest { class: Class::Log, psize_bytes, copies: 1, txg };
+        let dvas = loop {
+            let found = writer.space().allocate(&request);
+            match found {
+                Allocation::Load(vdev, metaslab) => writer.load(vdev, metaslab).await,
+                found => break found.done(),
+            }
+        };
         let [dva] = dvas.as_deref().unwrap_or_default() else { return Err(BlockError::NoSpace { psize_bytes }) };
         Ok(self.log_pointer(writer, dva, psize_bytes, txg, checksum, keys))
     }

@@ -17,6 +17,7 @@
 //! Source: OpenZFS `module/zfs/zio.c` (`zio_write_compress`, `zio_encrypt`, `zio_write_gang_block`, `zio_alloc_zil`).
 
 mod encode;
+mod loads;
 mod log;
 mod place;
 pub(crate) mod reads;
@@ -24,6 +25,7 @@ mod space;
 mod trim;
 pub(crate) mod writer;
 
+pub use loads::{MetaslabSource, SourceError};
 pub use reads::ReadHold;
 pub use space::VdevGrid;
 pub(crate) use writer::Writer;
@@ -38,7 +40,7 @@ use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
 use futures_util::future::{join_all, poll_fn};
-use place::Placed;
+use place::{NotPlaced, Placed};
 use smallvec::smallvec;
 use std::sync::Arc;
 use weir_codec::compress::ZstdLevel;
@@ -46,6 +48,9 @@ use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::accounts::{Content, Redundancy};
 use weir_machine::{Origin, Request};
+
+/// Why a pool is suspended whose other metaslabs are full.
+const LOADS_FAILED: &str = "there is no space, except in metaslabs whose space maps could not be read";
 
 /// Options of writing a block.
 #[derive(Clone, Debug)]
@@ -298,7 +303,7 @@ impl Blocks {
     ) -> Result<BlockPointer, BlockError> {
         let Ready(stored) = ready;
         let psize_bytes = stored.bytes.len() as u64;
-        let placed = self.place(self.writer()?, psize_bytes, options)?;
+        let placed = self.place(self.writer()?, psize_bytes, options).await?;
         let guard = AllocationGuard { blocks: self, placed: Some(placed), txg: options.txg };
         let pointer = self.issue(request, guard.placed(), &stored, options, plug).await?;
         guard.keep();
@@ -310,10 +315,10 @@ impl Blocks {
     ///
     /// # Errors
     /// [`BlockError::NoSpace`], [`BlockError::ReadOnly`].
-    pub fn reserve(&self, psize_bytes: u64, options: &WriteOptions) -> Result<Reserved, BlockError> {
+    pub async fn reserve(&self, psize_bytes: u64, options: &WriteOptions) -> Result<Reserved, BlockError> {
         let writer = self.writer()?;
         let psize_bytes = psize_bytes.max(1).next_multiple_of(self.unit_bytes());
-        let placed = self.place(writer, psize_bytes, options)?;
+        let placed = self.place(writer, psize_bytes, options).await?;
         Ok(Reserved { placed, psize_bytes, txg: options.txg })
     }
 
@@ -402,7 +407,9 @@ impl Blocks {
         (cost_bytes, work)
     }
 
-    fn place(&self, writer: &Writer, psize_bytes: u64, options: &WriteOptions) -> Result<Placed, BlockError> {
+    /// Allocates space for a block; loads metaslabs if necessary. If there is no space in those that could be loaded, the pool
+    /// is suspended until they can.
+    async fn place(&self, writer: &Writer, psize_bytes: u64, options: &WriteOptions) -> Result<Placed, BlockError> {
         let request = place::PlacementRequest {
             class: options.class,
             copies: options.copies.clamp(1, options.max_copies()),
@@ -410,8 +417,20 @@ impl Blocks {
             txg: options.txg,
             unit_bytes: self.unit_bytes(),
         };
-        let placed = place::place(&mut writer.space(), psize_bytes, &request);
-        placed.ok_or(BlockError::NoSpace { psize_bytes })
+        loop {
+            let placed = place::place(&mut writer.space(), psize_bytes, &request);
+            match placed {
+                Ok(placed) => return Ok(placed),
+                Err(NotPlaced::Full) => {
+                    let has_failed = writer.space().has_failed_loads();
+                    if !(has_failed && self.tree().suspension().wait(&LOADS_FAILED).await) {
+                        return Err(BlockError::NoSpace { psize_bytes });
+                    }
+                    writer.space().retry_failed_loads();
+                }
+                Err(NotPlaced::Load(vdev, metaslab)) => writer.load(vdev, metaslab).await,
+            }
+        }
     }
 
     /// Writes a block, and again if the pool was suspended because its devices failed.

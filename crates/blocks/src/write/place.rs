@@ -7,7 +7,7 @@
 //!
 //! All parts of a gang are allocated before any of them is written, so a gang is allocated completely or not at all.
 
-use crate::alloc::{AllocRequest, Allocator, Class};
+use crate::alloc::{AllocRequest, Allocation, Allocator, Class};
 use bytes::Bytes;
 use weir_codec::checksum::embedded::{Verifier, seal_embedded};
 use weir_codec::checksum::pointer_checksum;
@@ -79,32 +79,55 @@ impl Placed {
     }
 }
 
-/// Allocates space for a block; `None`, with nothing allocated, if there is not enough.
-pub(super) fn place(space: &mut Allocator, psize_bytes: u64, request: &PlacementRequest) -> Option<Placed> {
+/// Reason why nothing was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotPlaced {
+    /// This metaslab has to be loaded first: vdev and index.
+    Load(u32, u64),
+    /// There is not enough space.
+    Full,
+}
+
+/// Allocates space for a block, or nothing.
+pub(super) fn place(space: &mut Allocator, psize_bytes: u64, request: &PlacementRequest) -> Result<Placed, NotPlaced> {
     place_at(space, psize_bytes, request, 0)
 }
 
-fn place_at(space: &mut Allocator, psize_bytes: u64, request: &PlacementRequest, depth: u8) -> Option<Placed> {
-    let PlacementRequest { class, copies, header_copies, txg, unit_bytes } = *request;
-    if let Some(dvas) = space.allocate(&AllocRequest { class, psize_bytes, copies, txg }) {
-        return Some(Placed::Whole(dvas));
+fn allocate(space: &mut Allocator, request: &AllocRequest) -> Result<Vec<Dva>, NotPlaced> {
+    match space.allocate(request) {
+        Allocation::Done(dvas) => Ok(dvas),
+        Allocation::Load(vdev, metaslab) => Err(NotPlaced::Load(vdev, metaslab)),
+        Allocation::Full => Err(NotPlaced::Full),
     }
-    if depth >= MAX_DEPTH || psize_bytes <= unit_bytes {
-        return None;
+}
+
+fn place_at(
+    space: &mut Allocator,
+    psize_bytes: u64,
+    request: &PlacementRequest,
+    depth: u8,
+) -> Result<Placed, NotPlaced> {
+    let PlacementRequest { class, copies, header_copies, txg, unit_bytes } = *request;
+    match allocate(space, &AllocRequest { class, psize_bytes, copies, txg }) {
+        Err(NotPlaced::Full) if depth < MAX_DEPTH && psize_bytes > unit_bytes => {}
+        placed => return placed.map(Placed::Whole),
     }
     let header_request = |copies| AllocRequest { class, psize_bytes: gang::CLASSIC_BYTES as u64, copies, txg };
-    let header = space.allocate(&header_request(header_copies)).or_else(|| space.allocate(&header_request(copies)))?;
+    let header = match allocate(space, &header_request(header_copies)) {
+        Err(NotPlaced::Full) => allocate(space, &header_request(copies))?,
+        header => header?,
+    };
     let mut gang = (header, Vec::new());
     let mut rest = psize_bytes;
     let count = gang::pointers_in(gang::CLASSIC_BYTES) as u64;
     for left in (1..=count).rev() {
         let bytes = rest.div_ceil(left).next_multiple_of(unit_bytes).min(rest);
         match place_at(space, bytes, request, depth + 1) {
-            Some(piece) => gang.1.push((bytes, piece)),
-            None => {
+            Ok(piece) => gang.1.push((bytes, piece)),
+            Err(why) => {
                 let (header, pieces) = gang;
                 Placed::Gang { header, pieces }.each(&mut |dva| space.undo(dva, txg));
-                return None;
+                return Err(why);
             }
         }
         rest -= bytes;
@@ -113,7 +136,7 @@ fn place_at(space: &mut Allocator, psize_bytes: u64, request: &PlacementRequest,
         }
     }
     let (header, pieces) = gang;
-    Some(Placed::Gang { header, pieces })
+    Ok(Placed::Gang { header, pieces })
 }
 
 /// Adds the addresses to `pointer`, whose checksum is that of `bytes`, and collects the necessary writes.

@@ -1,9 +1,10 @@
 //! Space management of [`Blocks`]: loading metaslabs, freeing and claiming blocks, sums of space.
 
 use super::Reserved;
+use super::loads::MetaslabSource;
 use super::place::Placed;
 use super::writer::NonMetaslabFrees;
-use crate::alloc::{Class, SpaceChange, SpaceFault, SpaceSums, VdevSpace};
+use crate::alloc::{Class, LoadStats, SpaceChange, SpaceFault, SpaceSums, Summary, VdevSpace};
 use crate::error::BlockError;
 use crate::gang;
 use crate::pipeline::{Blocks, ReadPath};
@@ -11,6 +12,7 @@ use crate::vdev::Remapped;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_format::{BlockPointer, Dva, Txg};
 use weir_machine::Request;
@@ -57,6 +59,45 @@ impl Blocks {
         self.writer()?.space().load(vdev, metaslab, free).map_err(space_fault(vdev, metaslab, 0))
     }
 
+    /// Sets what is known of the free space of a metaslab, which is loaded when it is needed.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`], [`BlockError::ReadOnly`].
+    pub fn summarize_space(&self, vdev: u32, metaslab: u64, summary: Summary) -> Result<(), BlockError> {
+        self.writer()?.space().summarize(vdev, metaslab, summary).map_err(space_fault(vdev, metaslab, 0))
+    }
+
+    /// Sets the source of metaslabs that are not loaded, once, and the maximum memory for loaded ones. From then on,
+    /// metaslabs are unloaded.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn set_metaslab_source(&self, source: Arc<dyn MetaslabSource>, max_bytes: u64) -> Result<(), BlockError> {
+        self.writer()?.set_source(source, max_bytes);
+        Ok(())
+    }
+
+    /// Changes the maximum memory for loaded metaslabs; no effect before [`Blocks::set_metaslab_source`].
+    pub fn limit_loaded_metaslabs(&self, max_bytes: u64) {
+        if let Ok(writer) = self.writer() {
+            writer.space().limit_loaded(max_bytes);
+        }
+    }
+
+    /// Loads a metaslab, unless it is loaded; waits until it is, or the load failed.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub async fn load_metaslab(&self, vdev: u32, metaslab: u64) -> Result<(), BlockError> {
+        self.writer()?.load(vdev, metaslab).await;
+        Ok(())
+    }
+
+    /// Loaded metaslabs, and their memory.
+    pub fn load_stats(&self) -> LoadStats {
+        self.writer().map_or_else(|_| LoadStats::default(), |w| w.space().load_stats())
+    }
+
     /// Stops or resumes allocation on a vdev.
     ///
     /// # Errors
@@ -80,7 +121,7 @@ impl Blocks {
         self.writer().map_or(512, |w| w.space().unit_bytes())
     }
 
-    /// Hands out the allocations and frees of `txg` since the last call.
+    /// Hands out the allocations and frees of the txgs up to `txg` since the last call.
     pub fn take_changes(&self, txg: Txg) -> Vec<SpaceChange> {
         self.writer().map_or_else(|_| Vec::new(), |w| w.space().take_changes(txg))
     }
@@ -105,9 +146,9 @@ impl Blocks {
     }
 
     /// Allocated ranges of a metaslab according to all changes that [`Blocks::take_changes`] returned so far, which is the
-    /// content of its space map.
-    pub fn allocated_as_synced(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
-        self.writer().map_or_else(|_| Vec::new(), |w| w.space().allocated_as_synced(vdev, metaslab))
+    /// content of its space map; `None` if it is not loaded.
+    pub fn allocated_as_synced(&self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
+        self.writer().ok()?.space().allocated_as_synced(vdev, metaslab)
     }
 
     /// Number of a metaslab's free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, for each n, as of `txg`: allocatable segments, and the
@@ -116,9 +157,10 @@ impl Blocks {
         self.writer().map_or([0; 64], |w| w.space().metaslab_histogram(vdev, metaslab, txg))
     }
 
-    /// Allocatable segments of a metaslab: those that are free according to its space map, without deferred frees.
-    pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
-        self.writer().map_or_else(|_| Vec::new(), |w| w.space().free_segments(vdev, metaslab))
+    /// Allocatable segments of a metaslab: those that are free according to its space map, without deferred frees; `None` if
+    /// it is not loaded.
+    pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
+        self.writer().ok()?.space().free_segments(vdev, metaslab)
     }
 
     /// Whether the class has a vdev on which blocks are allocated.
@@ -241,9 +283,22 @@ impl Blocks {
         let mut places = Vec::new();
         let way = ReadPath { depth: 0, prefetch: false, origin: None };
         self.places(request, pointer, way, &mut places).await?;
+        let writer = self.writer()?;
+        loop {
+            let Err(error) = self.claim_all(&places, txg) else { return Ok(()) };
+            let BlockError::Space { vdev, offset, fault: SpaceFault::NotLoaded, .. } = error else { return Err(error) };
+            let unloaded = writer.space().first_unloaded(vdev, &(offset..offset.saturating_add(1)));
+            // Not if the load of the metaslab failed.
+            let Some(metaslab) = unloaded else { return Err(error) };
+            writer.load(vdev, metaslab).await;
+        }
+    }
+
+    /// Claims all of some ranges, or none.
+    fn claim_all(&self, places: &[Dva], txg: Txg) -> Result<(), BlockError> {
         let mut space = self.writer()?.space();
         let mut claimed = Vec::new();
-        for dva in places {
+        for &dva in places {
             let Dva { vdev, offset_bytes: at, asize_bytes: len, .. } = dva;
             if let Err(fault) = space.claim(vdev, at..at.saturating_add(len), txg) {
                 for dva in claimed {

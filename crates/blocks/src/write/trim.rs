@@ -68,11 +68,16 @@ impl Blocks {
             let mut at = range.start;
             while at < range.end {
                 let part = at..range.end.min(at.saturating_add(MAX_BYTES));
+                let unloaded = writer.space().first_unloaded(*vdev, &part);
+                writer.load_range(*vdev, part.clone()).await;
                 let (disabled, end) = DisabledRanges::disable(writer, *vdev, part);
                 for piece in disabled.ranges.iter().filter(|r| r.end - r.start >= MIN_BYTES) {
                     trimmed += self.tree().discard(*vdev, piece.clone()).await;
                 }
                 drop(disabled);
+                if let Some(metaslab) = unloaded {
+                    writer.space().release(*vdev, metaslab);
+                }
                 at = end;
             }
         }

@@ -1,8 +1,10 @@
 //! State of a pool for writing blocks.
 
+use super::loads::Loads;
 use super::reads::{ReadHold, Reads};
 use crate::alloc::{AllocStatus, Allocator};
 use crate::vdev::{Place, PointerFreshness};
+use futures_util::future::BoxFuture;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -45,7 +47,8 @@ pub(crate) struct Writer {
     pub(super) entropy: Entropy,
     /// Buffers for encoded blocks.
     pub(super) buffers: BufPool,
-    pub(super) space: Mutex<Allocator, { order::ALLOCATOR }>,
+    pub(super) space: Arc<Mutex<Allocator, { order::ALLOCATOR }>>,
+    pub(super) loads: Loads,
     pub(super) reads: Arc<Reads>,
     pub(super) formats: Mutex<WritableEncodings, { order::ENCODINGS }>,
     /// Txg of the pool's checkpoint; 0 if it has none.
@@ -61,7 +64,8 @@ impl Writer {
             compute: machine.compute.clone(),
             entropy: machine.entropy.clone(),
             buffers: machine.write_buffers.clone(),
-            space: Mutex::default(),
+            space: Arc::default(),
+            loads: Loads::new(machine.tasks.clone()),
             reads: Arc::default(),
             formats: Mutex::new(WritableEncodings::ALL),
             checkpoint_txg: AtomicU64::new(0),
@@ -102,5 +106,9 @@ impl PointerFreshness for Writer {
 
     fn hold(&self) -> ReadHold {
         self.reads.begin()
+    }
+
+    fn load_at(&self, place: Place) -> BoxFuture<'_, ()> {
+        Box::pin(self.load_range(place.vdev, place.offset..place.offset.saturating_add(1)))
     }
 }

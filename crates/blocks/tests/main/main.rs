@@ -9,6 +9,7 @@ mod failing;
 mod faults;
 mod heal;
 mod layouts;
+mod loads;
 mod locked;
 mod log;
 mod queue;

@@ -268,7 +268,7 @@ fn reserved_places_are_filled_later() {
     let fill = |reserved: &weir_blocks::Reserved, data: &[u8]| {
         bench.world.run(blocks.fill(&request, reserved, Bytes::copy_from_slice(data), &options)).unwrap()
     };
-    let reserved = blocks.reserve(40 << 10, &options).unwrap();
+    let reserved = bench.world.run(blocks.reserve(40 << 10, &options)).unwrap().unwrap();
     assert_eq!(blocks.take_changes(TXG).iter().map(|c| c.len_bytes).sum::<u64>(), reserved.asize_bytes());
     let data = soft(64 << 10, 1);
     let pointer = fill(&reserved, &data).unwrap();
@@ -279,7 +279,7 @@ fn reserved_places_are_filled_later() {
     assert_eq!(bench.read(&blocks, &zeros).unwrap(), [0; 64 << 10]);
     let refused = fill(&reserved, &pattern(64 << 10, 1));
     assert_eq!(refused, Err(BlockError::NoRoom { psize_bytes: 40 << 10, needed_bytes: 64 << 10 }));
-    let whole = blocks.reserve(64 << 10, &options).unwrap();
+    let whole = bench.world.run(blocks.reserve(64 << 10, &options)).unwrap().unwrap();
     for data in [pattern(64 << 10, 2), soft(64 << 10, 3), vec![0; 64 << 10]] {
         let pointer = fill(&whole, &data).unwrap();
         assert_eq!(pointer.compression(), Some(CompressionKind::Off));
@@ -290,7 +290,7 @@ fn reserved_places_are_filled_later() {
     blocks.unreserve(whole).unwrap();
     assert_eq!(blocks.take_changes(TXG).iter().map(|c| c.len_bytes).sum::<u64>(), taken);
     blocks.force_gangs_above(Some(16 << 10)).unwrap();
-    let gang = blocks.reserve(64 << 10, &options).unwrap();
+    let gang = bench.world.run(blocks.reserve(64 << 10, &options)).unwrap().unwrap();
     let data = pattern(64 << 10, 4);
     let pointer = fill(&gang, &data).unwrap();
     assert!(pointer.is_gang());
@@ -336,7 +336,7 @@ fn nothing_is_written_before_writing_is_allowed() {
     let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
     assert_eq!(write(&bench, &blocks, &[1; 512], &options()), Err(BlockError::ReadOnly));
     assert_eq!(bench.world.run(blocks.flush()).unwrap(), Err(BlockError::ReadOnly));
-    assert!(blocks.reserve(512, &options()).is_err());
+    assert!(bench.world.run(blocks.reserve(512, &options())).unwrap().is_err());
     assert_eq!(bench.disks[0].stats().changes(), 0);
 }
 

@@ -117,6 +117,11 @@ impl ProgressLine {
         } else {
             String::new()
         };
+        // Only the first pass counts bytes.
+        let done = match p.pass {
+            0 | 1 => done,
+            pass => format!(", space maps in pass {pass} of {}", p.passes),
+        };
         let rate = human_bytes(rate as u64);
         let mut err = std::io::stderr().lock();
         // An error of a closed terminal is ignored.

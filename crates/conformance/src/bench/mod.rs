@@ -9,6 +9,7 @@
 //!   write ───────► write_child                 the engine makes a pool on files that were written before
 //!         ───────► mounted                     the same files under any file system that can be mounted
 //!   scan ────────► administration              commands of an administrator on a pool that a server has open
+//!   memory ──────► a child of its own          pools on simulated disks; peak memory
 //!   serve ───────► nfs_load, block_load, smb_load   clients of Weir's servers and of their peers
 //!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
 //! ```
@@ -16,11 +17,13 @@
 
 pub mod administration;
 pub mod compare;
+pub mod memory;
 pub mod mounted;
 pub mod read;
 pub mod read_child;
 pub mod scan;
 pub mod serve;
+pub mod sparse_disks;
 pub mod write;
 pub mod write_child;
 

@@ -30,6 +30,7 @@ weir-judge JUDGE
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   smb [--long]                              smbclient, smbcacls and smbtorture on `weir serve --smb`, beside the same smbd on another file system
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
+  memory-bench [--most SEGMENTS]            memory by the size of the pool, on simulated disks (use a release build)
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
   serve-bench [--rounds N] [--only TEXT] [--mib N]
@@ -59,6 +60,11 @@ fn main() -> ExitCode {
         && judge == "mounted-bench-child"
     {
         return bench::mounted::main(what, mib, folder);
+    }
+    if let [judge, step, shape, home] = arguments.as_slice()
+        && judge == "memory-bench-child"
+    {
+        return bench::memory::main(step, shape, home);
     }
     if let [judge, what] = arguments.as_slice()
         && judge == "mounted-weir-child"
@@ -128,6 +134,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "compare-bench" => bench::compare::run(rest, report)?,
         "serve-bench" => bench::serve::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,
+        "memory-bench" => bench::memory::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,

@@ -260,7 +260,7 @@ impl MosPlan {
         let len = self.header_bytes();
         let options = self.options(META, ObjectType::OBJSET, 0, 0);
         let psize = (3 * DNODE_BYTES + 512).min(len).max(self.min_psize(META, u8::MAX, 0));
-        self.header = Some(self.place(&options, psize, len)?);
+        self.header = Some(self.place(&options, psize, len).await?);
         Ok(())
     }
 
@@ -294,17 +294,17 @@ impl MosPlan {
             tree.replaced.insert((level, block));
         }
         let len = if level == 0 { tree.block_bytes() } else { tree.indirect_bytes() };
-        let slot = self.place(&options, psize, len)?;
+        let slot = self.place(&options, psize, len).await?;
         tree.used += slot.dsize_bytes as i64;
         tree.reservations.insert((level, block), slot);
         Ok(())
     }
 
     /// Allocates space for a block of `len` bytes that will be compressed to `psize`.
-    fn place(&mut self, options: &WriteOptions, psize: u64, len: u64) -> Result<Reservation, ObjectError> {
+    async fn place(&mut self, options: &WriteOptions, psize: u64, len: u64) -> Result<Reservation, ObjectError> {
         let failed =
             |error: BlockError| ObjectError::block(self.set.place(options.object, options.level, options.block), error);
-        let reserved = self.blocks.reserve(psize, options).map_err(failed)?;
+        let reserved = self.blocks.reserve(psize, options).await.map_err(failed)?;
         let dsize_bytes = self.blocks.reserved_dsize_bytes(&reserved);
         let slot = Reservation { dsize_bytes, psize_bytes: reserved.psize_bytes().min(len), reserved };
         self.delta.used += slot.dsize_bytes as i64;

@@ -102,7 +102,7 @@ async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, kn
     let of_sets = shape.suite_of(datasets::HOME);
     make_home(&engine, &machine, volume::NAME, Home::Volume { size_bytes: volume::BYTES }, of_volume).await;
     make_home(&engine, &machine, datasets::HOME, Home::Files { record_bytes: records[0] }, of_sets).await;
-    let gaps = shape.scattered.then(|| scatter(&engine, shape));
+    let gaps = if shape.scattered { Some(scatter(&engine, shape).await) } else { None };
     let made = moments.now();
     let mut rng = Rng::new(seed);
     let clock = machine.clock.clone();

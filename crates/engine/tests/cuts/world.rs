@@ -125,8 +125,13 @@ pub type Gaps = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 /// Fragments the free space: starts trims of parts of it, which cannot be allocated until the trim ends, and never polls
 /// the trims again.
-pub fn scatter(engine: &Engine, shape: Shape) -> Gaps {
+pub async fn scatter(engine: &Engine, shape: Shape) -> Gaps {
     let blocks = engine.cache.blocks();
+    // A trim that waits for a metaslab to be loaded would take no space.
+    let metaslabs = blocks.load_stats().metaslabs;
+    for (vdev, metaslab) in (0..=u32::from(shape.log)).flat_map(|vdev| (0..metaslabs).map(move |i| (vdev, i))) {
+        blocks.load_metaslab(vdev, metaslab).await.unwrap();
+    }
     let gaps = (0..=u32::from(shape.log)).flat_map(|vdev| {
         let size = blocks.vdev_space(vdev).size_bytes;
         (PIECE_BYTES..size).step_by((PIECE_BYTES + GAP_BYTES) as usize).map(move |at| (vdev, at..at + GAP_BYTES))
@@ -139,7 +144,7 @@ pub fn scatter(engine: &Engine, shape: Shape) -> Gaps {
         trim.as_mut().now_or_never().is_none().then_some(trim)
     };
     let gaps: Gaps = gaps.filter_map(begun).collect();
-    assert!(gaps.len() > 100, "too few gaps");
+    assert!(gaps.len() > 100 && blocks.load_stats().segments > 100, "too few gaps");
     gaps
 }
 

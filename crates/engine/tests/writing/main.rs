@@ -18,6 +18,7 @@ mod full;
 mod gangs;
 mod goldens;
 mod keys;
+mod loading;
 mod other_process;
 mod real;
 mod removing;

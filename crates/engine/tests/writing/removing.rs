@@ -25,12 +25,13 @@ const UINT64_METADATA: ObjectType = ObjectType(0xc3);
 async fn copy_a_part(syncing: &mut TxgSync<'_>, pieces: usize) -> Result<ObjectId, PoolError> {
     let blocks = syncing.engine.cache.blocks().clone();
     let mut entries = Vec::new();
-    for range in blocks.allocated_as_synced(0, 0) {
+    blocks.load_metaslab(0, 0).await.unwrap();
+    for range in blocks.allocated_as_synced(0, 0).unwrap() {
         let mut at = range.start;
         while at < range.end && entries.len() < pieces {
             let len = PIECE_BYTES.min(range.end - at);
             let options = WriteOptions::new(syncing.change.txg(), ObjectType::PLAIN_FILE_CONTENTS);
-            let reserved = blocks.reserve(len, &options).unwrap();
+            let reserved = blocks.reserve(len, &options).await.unwrap();
             let target = reserved.dvas()[0];
             assert_eq!((target.vdev, target.asize_bytes), (1, len));
             entries.push(MappingEntry { source_bytes: at, target });

@@ -5,11 +5,14 @@ use crate::{goldens, work, zdb};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use weir_engine::{Engine, ImportOptions, Layout};
+use weir_dmu::live::SpaceReserve;
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::dsl::pool as names;
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
+use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, Rewind};
+use weir_sim::{SimWorld, Timing};
 
 /// The newest log space map that has entries: its txg, and the offset of its first block on the device.
 async fn newest_log(pool: &Pool) -> (Txg, Vec<u64>) {
@@ -76,4 +79,39 @@ fn a_checkpoint_is_opened_though_the_newest_state_is_bad() {
         assert!(old.uberblock.txg < old.newest_txg);
     });
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Txgs that change nothing write no uberblock: freed space that the last uberblocks need is not reused after them.
+#[test]
+fn idle_txgs_end_no_deferral_of_frees() {
+    let world = SimWorld::new(21);
+    world.add_disk("/sim/d0", 64 << 20, 512, Timing::Nvme);
+    let machine = world.machine();
+    let leaf = NewLeaf { path: "/sim/d0".into(), is_file: true };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let run = world.run(async {
+        let rq = &Request::internal("test");
+        let engine = Engine::create(&machine, &CreateOptions::new("tank", vec![top])).await.unwrap();
+        let id = work::write_object(&engine, "tank", 64, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        let set = engine.open_set(rq, "tank", None).await.unwrap();
+        let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await.unwrap();
+        set.frees().remove(rq, &tx, ObjectId(id)).await.unwrap();
+        drop(tx);
+        engine.sync().await.unwrap();
+        let committed = engine.shown().uberblock.txg;
+        let deferred = || engine.cache.blocks().vdev_space(0).deferred_bytes;
+        let before = deferred();
+        assert!(before > 512 << 10, "{before} bytes are deferred");
+        let idle = engine.txgs().last_synced();
+        machine.clock.sleep(std::time::Duration::from_secs(60)).await;
+        assert!(engine.txgs().last_synced() > Txg(idle.0 + 4), "no txgs");
+        assert_eq!((engine.shown().uberblock.txg, deferred()), (committed, before), "an idle txg was committed");
+        work::write_object(&engine, "tank", 1, 2).await.unwrap();
+        engine.sync().await.unwrap();
+        assert!(deferred() < before / 2, "{} of {before} bytes are deferred after the next commit", deferred());
+        engine.export().await.unwrap();
+        work::assert_pool_clean(&machine, Path::new("/sim"), "tank").await;
+    });
+    run.unwrap();
 }

@@ -57,7 +57,7 @@ impl Read<'_> {
         if differences.is_empty() {
             return;
         }
-        let Some(job) = &WriteJob::repairing(self.job, self.tree, self.place) else { return };
+        let Some(job) = &WriteJob::repairing(self.job, self.tree, self.place).await else { return };
         let writes = differences.into_iter().filter_map(|(at, bytes)| {
             let (column, child) = (*self.column(at), self.child(at)?);
             Some(async move {

@@ -43,6 +43,8 @@ pub(in crate::vdev) async fn read(
         read.heal(&block).await;
         return Ok(block);
     }
+    // Devices are blamed below.
+    job.settle(place).await;
     let rest = read.untried();
     if !rest.is_empty() {
         read.fetch(&rest).await;

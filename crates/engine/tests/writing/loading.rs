@@ -1,0 +1,54 @@
+//! Metaslabs are loaded when they are allocated from, few per txg, and unloaded when they are not used.
+
+use crate::{real, work};
+use std::ops::Range;
+use weir_blocks::Blocks;
+use weir_engine::{Engine, Layout};
+
+/// Loads all metaslabs and returns the sum of their free segments.
+async fn load_all(blocks: &Blocks) -> u64 {
+    let mut free_bytes = 0;
+    for metaslab in 0..blocks.load_stats().metaslabs {
+        blocks.load_metaslab(0, metaslab).await.unwrap();
+        let free = blocks.free_segments(0, metaslab).unwrap();
+        free_bytes += free.iter().map(|Range { start, end }| end - start).sum::<u64>();
+    }
+    free_bytes
+}
+
+#[test]
+fn few_metaslabs_are_loaded_and_unused_ones_unloaded() {
+    let dir = real::folder("loading");
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &real::pool_of(&dir, Layout::Single, 1)).await.unwrap();
+        work::write_object(&engine, "tank", 100, 1).await.unwrap();
+        engine.export().await.unwrap();
+        let engine = real::import(&machine, &dir).await.unwrap();
+        let blocks = engine.cache.blocks().clone();
+        blocks.limit_loaded_metaslabs(u64::MAX);
+        engine.sync().await.unwrap();
+        let before = blocks.load_stats();
+        assert!(before.loaded < before.metaslabs, "an import loads {} of {}", before.loaded, before.metaslabs);
+        for seed in 0..10 {
+            work::write_object(&engine, "tank", 10, seed).await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        let after = blocks.load_stats();
+        // The three copies of the MOS's blocks are in three metaslabs.
+        assert!(after.loads - before.loads <= 3, "{} metaslabs were loaded for 10 txgs", after.loads - before.loads);
+        assert_eq!(after.unloads, before.unloads);
+        assert_eq!(load_all(&blocks).await, blocks.vdev_space(0).free_bytes);
+        // Without memory for them, they are unloaded when their changes are stable.
+        blocks.limit_loaded_metaslabs(0);
+        work::write_object(&engine, "tank", 10, 11).await.unwrap();
+        engine.sync().await.unwrap();
+        assert_eq!(blocks.load_stats().loaded, 0);
+        // Without a change in between, the loaded segments are exactly the free space.
+        assert_eq!(load_all(&blocks).await, blocks.vdev_space(0).free_bytes);
+        assert!(blocks.load_stats().loads >= after.loads + after.metaslabs);
+        engine.export().await.unwrap();
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}
