@@ -42,11 +42,13 @@ fn an_archive_unpacks_to_the_images_of_its_manifest() {
 #[test]
 fn a_walk_over_a_pebibyte_takes_bounded_memory() {
     let home = tempfile::tempdir().unwrap();
-    let (home, shape) = (home.path().to_str().unwrap(), "32,32,6400,65536");
+    let home = home.path().to_str().unwrap();
+    let shape = "32,32,6400,65536";
     for step in ["prepare", "write", "walk"] {
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_weir-judge"));
         let output = child.args(["memory-bench-child", step, shape, home]).output().unwrap();
-        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && text.contains("peak") != (step == "prepare"), "{step}: {text}{errors}");
         println!("{step}: {text}");
     }

@@ -44,7 +44,7 @@ pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), Poo
     add(blocks, top)?;
     let geometry = MetaslabGeometry::of(top);
     for metaslab in 0..geometry.count() {
-        blocks.set_space(top.id as u32, metaslab, &[geometry.range(metaslab)]).map_err(failed(top))?;
+        blocks.metaslabs().set_free(top.id as u32, metaslab, &[geometry.range(metaslab)]).map_err(failed(top))?;
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &SpaceMapInde
                 return Err(PoolError::Refused { what });
             };
             let histogram = histogram(map, maps.ashift, free_bytes);
-            blocks.summarize_space(vdev, metaslab, Summary { free_bytes, histogram }).map_err(failed(top))?;
+            blocks.metaslabs().summarize(vdev, metaslab, Summary { free_bytes, histogram }).map_err(failed(top))?;
         }
     }
     Ok(())

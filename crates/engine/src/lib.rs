@@ -206,7 +206,7 @@ impl Engine {
         cache.blocks().tree().set_fault_observer(events.clone());
         let max_loaded_bytes = max_loaded_bytes(cache.stats().sizes.budget_bytes);
         // Refused only in a pool that is not written to, which loads no metaslab.
-        let _ = cache.blocks().set_metaslab_source(core.maps.source(&machine, cache.blocks()), max_loaded_bytes);
+        let _ = cache.blocks().metaslabs().set_source(core.maps.source(&machine, cache.blocks()), max_loaded_bytes);
         // Set once, here.
         let _ = gate.tree.set(cache.blocks().tree().clone());
         let opened = machine.clock.now();
@@ -414,7 +414,7 @@ impl Engine {
 
     /// Memory that the pool may use, in bytes: the cache, the dirty data and the loaded metaslabs.
     fn budget_bytes(&self) -> u64 {
-        let loaded_bytes = self.cache.blocks().load_stats().bytes;
+        let loaded_bytes = self.cache.blocks().metaslabs().stats().bytes;
         self.cache.stats().sizes.budget_bytes + self.gate.dirty_limits().max_bytes + loaded_bytes
     }
 

@@ -71,7 +71,7 @@ impl Maps {
 
     /// The histogram for the header of a metaslab's map, as of `txg`.
     fn histogram(&self, blocks: &Blocks, (vdev, metaslab): MetaslabId, txg: Txg) -> [u64; 32] {
-        space_map::histogram(&blocks.free_histogram(vdev, metaslab, txg), self.ashift)
+        space_map::histogram(&blocks.metaslabs().free_histogram(vdev, metaslab, txg), self.ashift)
     }
 }
 
@@ -443,7 +443,7 @@ async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<()
 /// `None` if the metaslab is not loaded.
 fn allocated_without(blocks: &Blocks, (vdev, metaslab): MetaslabId, missing: &[SpaceChange]) -> Option<Segments> {
     let mut out = Segments::default();
-    for range in blocks.allocated_as_synced(vdev, metaslab)? {
+    for range in blocks.metaslabs().allocated_as_synced(vdev, metaslab)? {
         out.add(range);
     }
     for change in missing {

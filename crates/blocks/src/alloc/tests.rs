@@ -358,7 +358,7 @@ fn a_metaslab_is_loaded_when_its_summary_promises_a_segment() {
     space.add_vdev(about(0, Class::Normal, 3));
     let base = |metaslab: u64| metaslab << SHIFT;
     let free = [
-        vec![base(0)..base(0) + 8192],
+        std::iter::once(base(0)..base(0) + 8192).collect(),
         vec![base(1)..base(1) + 65536, base(1) + (128 << 10)..base(1) + (132 << 10)],
         vec![base(2)..base(2) + 4096, base(2) + 8192..base(2) + 12288],
     ];
@@ -393,7 +393,7 @@ fn frees_during_a_load_stay_deferred_until_it_ends() {
     for read_before in [true, false] {
         let mut space = Allocator::default();
         space.add_vdev(about(0, Class::Normal, 1));
-        space.summarize(0, 0, summary(&[0..4096], false)).unwrap();
+        space.summarize(0, 0, summary(std::slice::from_ref(&(0..4096)), false)).unwrap();
         space.free(0, 8192..12288, Txg(1)).unwrap();
         for txg in 1..4 {
             space.synced(Txg(txg), true, Txg(u64::MAX));
@@ -511,7 +511,7 @@ proptest! {
         space.set_max_loaded(max_bytes);
         let mut maps = Maps::new();
         let mut committed = Maps::new();
-        let mut loads: Vec<((u32, u64), Vec<Range<u64>>)> = Vec::new();
+        let mut loads = Vec::new();
         let mut allocated: Vec<(u32, Range<u64>)> = Vec::new();
         let mut txg = 10;
         for step in steps {

@@ -19,6 +19,7 @@
 mod encode;
 mod loads;
 mod log;
+mod metaslabs;
 mod place;
 pub(crate) mod reads;
 mod space;
@@ -26,6 +27,7 @@ mod trim;
 pub(crate) mod writer;
 
 pub use loads::{MetaslabSource, SourceError};
+pub use metaslabs::Metaslabs;
 pub use reads::ReadHold;
 pub use space::VdevGrid;
 pub(crate) use writer::Writer;

@@ -1,10 +1,10 @@
-//! Space management of [`Blocks`]: loading metaslabs, freeing and claiming blocks, sums of space.
+//! Space management of [`Blocks`]: vdevs, freeing and claiming blocks, sums of space.
 
 use super::Reserved;
-use super::loads::MetaslabSource;
+use super::metaslabs::Metaslabs;
 use super::place::Placed;
 use super::writer::NonMetaslabFrees;
-use crate::alloc::{Class, LoadStats, SpaceChange, SpaceFault, SpaceSums, Summary, VdevSpace};
+use crate::alloc::{Class, SpaceChange, SpaceFault, SpaceSums, VdevSpace};
 use crate::error::BlockError;
 use crate::gang;
 use crate::pipeline::{Blocks, ReadPath};
@@ -12,7 +12,6 @@ use crate::vdev::Remapped;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_format::{BlockPointer, Dva, Txg};
 use weir_machine::Request;
@@ -32,11 +31,16 @@ pub struct VdevGrid {
     pub non_allocating: bool,
 }
 
-fn space_fault(vdev: u32, offset: u64, len_bytes: u64) -> impl Fn(SpaceFault) -> BlockError {
+pub(super) fn space_fault(vdev: u32, offset: u64, len_bytes: u64) -> impl Fn(SpaceFault) -> BlockError {
     move |fault| BlockError::Space { vdev, offset, len_bytes, fault }
 }
 
 impl Blocks {
+    /// The metaslabs, one by one.
+    pub fn metaslabs(&self) -> Metaslabs<'_> {
+        Metaslabs { blocks: self }
+    }
+
     /// Adds a vdev to the allocator, before its metaslabs are loaded. A vdev that was added before is kept unchanged.
     ///
     /// # Errors
@@ -49,53 +53,6 @@ impl Blocks {
         let about = VdevSpace { vdev, class, sizing, metaslab_shift, metaslab_count, non_allocating };
         self.writer()?.space().add_vdev(about);
         Ok(())
-    }
-
-    /// Loads the free ranges (in the vdev's space) of a metaslab. Before that nothing is allocated in it.
-    ///
-    /// # Errors
-    /// [`BlockError::Space`], [`BlockError::ReadOnly`].
-    pub fn set_space(&self, vdev: u32, metaslab: u64, free: &[Range<u64>]) -> Result<(), BlockError> {
-        self.writer()?.space().load(vdev, metaslab, free).map_err(space_fault(vdev, metaslab, 0))
-    }
-
-    /// Sets what is known of the free space of a metaslab, which is loaded when it is needed.
-    ///
-    /// # Errors
-    /// [`BlockError::Space`], [`BlockError::ReadOnly`].
-    pub fn summarize_space(&self, vdev: u32, metaslab: u64, summary: Summary) -> Result<(), BlockError> {
-        self.writer()?.space().summarize(vdev, metaslab, summary).map_err(space_fault(vdev, metaslab, 0))
-    }
-
-    /// Sets the source of metaslabs that are not loaded, once, and the maximum memory for loaded ones. From then on,
-    /// metaslabs are unloaded.
-    ///
-    /// # Errors
-    /// [`BlockError::ReadOnly`].
-    pub fn set_metaslab_source(&self, source: Arc<dyn MetaslabSource>, max_bytes: u64) -> Result<(), BlockError> {
-        self.writer()?.set_source(source, max_bytes);
-        Ok(())
-    }
-
-    /// Changes the maximum memory for loaded metaslabs; no effect before [`Blocks::set_metaslab_source`].
-    pub fn limit_loaded_metaslabs(&self, max_bytes: u64) {
-        if let Ok(writer) = self.writer() {
-            writer.space().limit_loaded(max_bytes);
-        }
-    }
-
-    /// Loads a metaslab, unless it is loaded; waits until it is, or the load failed.
-    ///
-    /// # Errors
-    /// [`BlockError::ReadOnly`].
-    pub async fn load_metaslab(&self, vdev: u32, metaslab: u64) -> Result<(), BlockError> {
-        self.writer()?.load(vdev, metaslab).await;
-        Ok(())
-    }
-
-    /// Loaded metaslabs, and their memory.
-    pub fn load_stats(&self) -> LoadStats {
-        self.writer().map_or_else(|_| LoadStats::default(), |w| w.space().load_stats())
     }
 
     /// Stops or resumes allocation on a vdev.
@@ -143,24 +100,6 @@ impl Blocks {
     /// Sums of space of one vdev.
     pub fn vdev_space(&self, vdev: u32) -> SpaceSums {
         self.writer().map_or_else(|_| SpaceSums::default(), |w| w.space().vdev_sums(vdev))
-    }
-
-    /// Allocated ranges of a metaslab according to all changes that [`Blocks::take_changes`] returned so far, which is the
-    /// content of its space map; `None` if it is not loaded.
-    pub fn allocated_as_synced(&self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
-        self.writer().ok()?.space().allocated_as_synced(vdev, metaslab)
-    }
-
-    /// Number of a metaslab's free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, for each n, as of `txg`: allocatable segments, and the
-    /// frees of each txg up to that one.
-    pub fn free_histogram(&self, vdev: u32, metaslab: u64, txg: Txg) -> [u64; 64] {
-        self.writer().map_or([0; 64], |w| w.space().metaslab_histogram(vdev, metaslab, txg))
-    }
-
-    /// Allocatable segments of a metaslab: those that are free according to its space map, without deferred frees; `None` if
-    /// it is not loaded.
-    pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
-        self.writer().ok()?.space().free_segments(vdev, metaslab)
     }
 
     /// Whether the class has a vdev on which blocks are allocated.

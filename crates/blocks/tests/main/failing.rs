@@ -131,7 +131,7 @@ fn each_row_of_draid_bears_a_missing_disk() {
             VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 30, metaslab_count: 1, non_allocating: false };
         blocks.add_vdev(&grid).unwrap();
         let free = group - (96 << 10)..group + (192 << 10);
-        blocks.set_space(0, 0, std::slice::from_ref(&free)).unwrap();
+        blocks.metaslabs().set_free(0, 0, std::slice::from_ref(&free)).unwrap();
         let data = pattern(128 << 10, 5);
         let pointer = write(&bench, &blocks, &data, &options()).unwrap();
         assert_eq!(pointer.dva(0).offset_bytes, group - (96 << 10));

@@ -41,11 +41,11 @@ fn pool_with(bench: &Bench, unreadable: &[u64]) -> (Arc<Blocks>, Maps) {
     blocks.add_vdev(&grid).unwrap();
     for metaslab in 0..2 {
         let summary = Summary { free_bytes: METASLAB_BYTES, histogram: None };
-        blocks.summarize_space(0, metaslab, summary).unwrap();
+        blocks.metaslabs().summarize(0, metaslab, summary).unwrap();
     }
     let maps = Maps::default();
     maps.unreadable.lock().unwrap().extend(unreadable);
-    blocks.set_metaslab_source(Arc::new(maps.clone()), 0).unwrap();
+    blocks.metaslabs().set_source(Arc::new(maps.clone()), 0).unwrap();
     (blocks, maps)
 }
 
@@ -60,7 +60,7 @@ fn space_is_allocated_elsewhere_if_a_space_map_cannot_be_read() {
             assert_eq!(written.unwrap().dva(0).offset_bytes / METASLAB_BYTES, 1 - unreadable);
         }
         assert!(maps.failures.lock().unwrap().iter().all(|metaslab| *metaslab == unreadable));
-        assert_eq!(blocks.load_stats().loads, 1);
+        assert_eq!(blocks.metaslabs().stats().loads, 1);
     }
 }
 

@@ -97,7 +97,7 @@ fn log_blocks_go_to_log_vdevs_and_are_claimed_there() {
     open(&blocks, 1);
     let grid = VdevGrid { vdev: 1, class: Class::Log, metaslab_shift: SHIFT, metaslab_count: 1, non_allocating: false };
     blocks.add_vdev(&grid).unwrap();
-    blocks.set_space(1, 0, std::slice::from_ref(&(0..1 << SHIFT))).unwrap();
+    blocks.metaslabs().set_free(1, 0, std::slice::from_ref(&(0..1 << SHIFT))).unwrap();
     let vdevs: Vec<u32> = (0..9).map(|_| allocate(&bench, &blocks, 128 << 10, FIRST, None).dva(0).vdev).collect();
     assert_eq!(vdevs, [1, 1, 1, 1, 1, 1, 1, 1, 0], "then the normal vdevs help out");
     assert_eq!(write(&bench, &blocks, &pattern(4096, 1), &options()).unwrap().dva(0).vdev, 0);

@@ -23,7 +23,7 @@ fn tiny(bench: &Bench, kind: VdevKind, disks: usize, missing: &[usize]) -> std::
     blocks.tree().set_writable(true);
     let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 18, metaslab_count: 1, non_allocating: false };
     blocks.add_vdev(&grid).unwrap();
-    blocks.set_space(0, 0, std::slice::from_ref(&(0..1 << 18))).unwrap();
+    blocks.metaslabs().set_free(0, 0, std::slice::from_ref(&(0..1 << 18))).unwrap();
     blocks
 }
 

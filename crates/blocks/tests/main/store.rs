@@ -123,7 +123,7 @@ pub fn open(blocks: &Blocks, count: u32) {
             VdevGrid { vdev, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, non_allocating: false };
         blocks.add_vdev(&grid).unwrap();
         for i in 0..16 {
-            blocks.set_space(vdev, i, std::slice::from_ref(&(i << SHIFT..(i + 1) << SHIFT))).unwrap();
+            blocks.metaslabs().set_free(vdev, i, std::slice::from_ref(&(i << SHIFT..(i + 1) << SHIFT))).unwrap();
         }
     }
 }

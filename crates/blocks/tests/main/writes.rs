@@ -238,7 +238,7 @@ fn a_riddled_vdev_takes_blocks_in_pieces_until_it_is_full() {
     blocks.add_vdev(&grid).unwrap();
     for i in 0..2u64 {
         let free: Vec<_> = (0..32).map(|n| (i << SHIFT) + (n << 15)..(i << SHIFT) + (n << 15) + (12 << 10)).collect();
-        blocks.set_space(0, i, &free).unwrap();
+        blocks.metaslabs().set_free(0, i, &free).unwrap();
     }
     let mut written = Vec::new();
     let full = loop {

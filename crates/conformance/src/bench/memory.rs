@@ -180,7 +180,7 @@ impl Bench {
     async fn import(&self) -> Result<Arc<Engine>, PoolError> {
         let engine = Engine::import(&self.machine, &ImportOptions::new(self.opening())).await?;
         // The limit of a release build, also in a debug build.
-        engine.cache.blocks().limit_loaded_metaslabs(LOADED_BYTES);
+        engine.cache.blocks().metaslabs().limit_loaded(LOADED_BYTES);
         Ok(engine)
     }
 
@@ -197,9 +197,9 @@ impl Bench {
         options.arc_bytes = 1 << 30;
         options.force = true;
         let engine = Engine::create(&self.machine, &options).await?;
-        engine.cache.blocks().limit_loaded_metaslabs(u64::MAX);
+        engine.cache.blocks().metaslabs().limit_loaded(u64::MAX);
         let made = write_pointers(&engine, self.pointers).await.and(self.fragment(&engine).await);
-        let loads = engine.cache.blocks().load_stats();
+        let loads = engine.cache.blocks().metaslabs().stats();
         engine.export().await?;
         made?;
         let seconds = begun.elapsed().as_secs();
@@ -228,7 +228,7 @@ impl Bench {
         let begun = Instant::now();
         let engine = self.import().await?;
         let imported = format!("import: peak {}, {:.1} s", mib(peak_bytes(SELF)), begun.elapsed().as_secs_f64());
-        let before = engine.cache.blocks().load_stats();
+        let before = engine.cache.blocks().metaslabs().stats();
         let rq = &Request::internal("bench");
         let set = engine.open_set(rq, POOL, None).await?;
         for _ in 0..WRITTEN_TXGS {
@@ -244,7 +244,7 @@ impl Bench {
             drop(tx);
             engine.sync().await?;
         }
-        let after = engine.cache.blocks().load_stats();
+        let after = engine.cache.blocks().metaslabs().stats();
         let loads = after.loads - before.loads;
         let text = format!(
             "{imported}; {} written in {WRITTEN_TXGS} txgs: peak {}, {loads} metaslabs loaded ({} before), {} of {} in \

@@ -143,7 +143,7 @@ fn on_disk(world: &SimWorld) -> OnDisk {
     let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 22, metaslab_count: 8, non_allocating: false };
     blocks.add_vdev(&grid).unwrap();
     for i in 0..8 {
-        blocks.set_space(0, i, std::slice::from_ref(&(i << 22..(i + 1) << 22))).unwrap();
+        blocks.metaslabs().set_free(0, i, std::slice::from_ref(&(i << 22..(i + 1) << 22))).unwrap();
     }
     let cache = weir_cache::Cache::new(machine, blocks, 1 << 20);
     let txgs = TxgTracker::new(Txg(3));

@@ -128,9 +128,9 @@ pub type Gaps = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 pub async fn scatter(engine: &Engine, shape: Shape) -> Gaps {
     let blocks = engine.cache.blocks();
     // A trim that waits for a metaslab to be loaded would take no space.
-    let metaslabs = blocks.load_stats().metaslabs;
+    let metaslabs = blocks.metaslabs().stats().metaslabs;
     for (vdev, metaslab) in (0..=u32::from(shape.log)).flat_map(|vdev| (0..metaslabs).map(move |i| (vdev, i))) {
-        blocks.load_metaslab(vdev, metaslab).await.unwrap();
+        blocks.metaslabs().load(vdev, metaslab).await.unwrap();
     }
     let gaps = (0..=u32::from(shape.log)).flat_map(|vdev| {
         let size = blocks.vdev_space(vdev).size_bytes;
@@ -144,7 +144,7 @@ pub async fn scatter(engine: &Engine, shape: Shape) -> Gaps {
         trim.as_mut().now_or_never().is_none().then_some(trim)
     };
     let gaps: Gaps = gaps.filter_map(begun).collect();
-    assert!(gaps.len() > 100 && blocks.load_stats().segments > 100, "too few gaps");
+    assert!(gaps.len() > 100 && blocks.metaslabs().stats().segments > 100, "too few gaps");
     gaps
 }
 

@@ -25,8 +25,8 @@ const UINT64_METADATA: ObjectType = ObjectType(0xc3);
 async fn copy_a_part(syncing: &mut TxgSync<'_>, pieces: usize) -> Result<ObjectId, PoolError> {
     let blocks = syncing.engine.cache.blocks().clone();
     let mut entries = Vec::new();
-    blocks.load_metaslab(0, 0).await.unwrap();
-    for range in blocks.allocated_as_synced(0, 0).unwrap() {
+    blocks.metaslabs().load(0, 0).await.unwrap();
+    for range in blocks.metaslabs().allocated_as_synced(0, 0).unwrap() {
         let mut at = range.start;
         while at < range.end && entries.len() < pieces {
             let len = PIECE_BYTES.min(range.end - at);

@@ -1,0 +1,83 @@
+//! The metaslabs of a pool: what is known of their free space, and when it is in memory.
+
+use super::loads::MetaslabSource;
+use super::space::space_fault;
+use crate::alloc::{LoadStats, Summary};
+use crate::error::BlockError;
+use crate::pipeline::Blocks;
+use std::ops::Range;
+use std::sync::Arc;
+use weir_format::Txg;
+
+/// The metaslabs of [`Blocks`].
+#[derive(Clone, Copy)]
+pub struct Metaslabs<'a> {
+    pub(super) blocks: &'a Blocks,
+}
+
+impl Metaslabs<'_> {
+    /// Loads the free ranges (in the vdev's space) of a metaslab. Before that nothing is allocated in it.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`], [`BlockError::ReadOnly`].
+    pub fn set_free(self, vdev: u32, metaslab: u64, free: &[Range<u64>]) -> Result<(), BlockError> {
+        self.blocks.writer()?.space().load(vdev, metaslab, free).map_err(space_fault(vdev, metaslab, 0))
+    }
+
+    /// Sets what is known of the free space of a metaslab, which is loaded when it is needed.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`], [`BlockError::ReadOnly`].
+    pub fn summarize(self, vdev: u32, metaslab: u64, summary: Summary) -> Result<(), BlockError> {
+        self.blocks.writer()?.space().summarize(vdev, metaslab, summary).map_err(space_fault(vdev, metaslab, 0))
+    }
+
+    /// Sets the source of metaslabs that are not loaded, once, and the maximum memory for loaded ones. From then on,
+    /// metaslabs are unloaded.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn set_source(self, source: Arc<dyn MetaslabSource>, max_bytes: u64) -> Result<(), BlockError> {
+        self.blocks.writer()?.set_source(source, max_bytes);
+        Ok(())
+    }
+
+    /// Changes the maximum memory for loaded metaslabs; no effect before [`Metaslabs::set_source`].
+    pub fn limit_loaded(self, max_bytes: u64) {
+        if let Ok(writer) = self.blocks.writer() {
+            writer.space().limit_loaded(max_bytes);
+        }
+    }
+
+    /// Loads a metaslab, unless it is loaded; waits until it is, or the load failed.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub async fn load(self, vdev: u32, metaslab: u64) -> Result<(), BlockError> {
+        self.blocks.writer()?.load(vdev, metaslab).await;
+        Ok(())
+    }
+
+    /// Loaded metaslabs, and their memory.
+    pub fn stats(self) -> LoadStats {
+        self.blocks.writer().map_or_else(|_| LoadStats::default(), |w| w.space().load_stats())
+    }
+
+    /// Allocated ranges of a metaslab according to all changes that [`Blocks::take_changes`] returned so far, which is the
+    /// content of its space map; `None` if it is not loaded.
+    pub fn allocated_as_synced(self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
+        self.blocks.writer().ok()?.space().allocated_as_synced(vdev, metaslab)
+    }
+
+    /// Number of a metaslab's free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, for each n, as of `txg`: allocatable segments, and the
+    /// frees of each txg up to that one.
+    pub fn free_histogram(self, vdev: u32, metaslab: u64, txg: Txg) -> [u64; 64] {
+        self.blocks.writer().map_or([0; 64], |w| w.space().metaslab_histogram(vdev, metaslab, txg))
+    }
+
+    /// Allocatable segments of a metaslab: those that are free according to its space map, without deferred frees; `None` if
+    /// it is not loaded.
+    pub fn free_segments(self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
+        self.blocks.writer().ok()?.space().free_segments(vdev, metaslab)
+    }
+}
