@@ -132,7 +132,10 @@ impl PoolSpace {
 
     /// Space that a transaction of this purpose may still allocate, in bytes.
     pub fn available(&self, purpose: SpaceReserve) -> u64 {
-        let free = self.size_bytes.saturating_sub(self.used_bytes).saturating_sub(self.deferred_bytes);
+        // Each txg that writes an uberblock frees some metadata, so that a pool in use always has deferred frees. The slop
+        // has room for them.
+        let deferred_bytes = self.deferred_bytes.saturating_sub(self.slop_bytes / DEFERRED_IN_SLOP);
+        let free = self.size_bytes.saturating_sub(self.used_bytes).saturating_sub(deferred_bytes);
         free.saturating_sub(self.reserved_bytes(purpose))
     }
 }
@@ -142,6 +145,8 @@ pub type SpaceSource = Arc<dyn Fn() -> PoolSpace + Send + Sync>;
 
 /// Maximum txgs that a transaction waits for space before it is refused.
 const SPACE_TRIES: u32 = 6;
+/// Part of the slop that may consist of deferred frees: less than any purpose must leave.
+const DEFERRED_IN_SLOP: u64 = 32;
 /// Assumed ratio of allocated to written bytes: copies, parity, padding and indirect blocks.
 const INFLATION: u64 = 3;
 
@@ -283,20 +288,21 @@ impl PoolTxAdmission {
     fn check_space(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<(), LimitRefusal> {
         let space = self.space();
         let waiting = self.txgs.dirty_bytes();
-        let mut anything_waits = waiting > 0;
+        let has_deferred = space.deferred_bytes > 0;
+        let mut anything_waits = waiting > 0 || has_deferred;
         if let Some(limits) = self.limits().as_ref() {
             let admitted = limits.admit(set, bytes, purpose, space.slop_bytes - space.reserved_bytes(purpose));
             anything_waits |= limits.anything_waits();
-            // Changes in open txgs may free enough once they have synced.
-            admitted.map_err(|why| if limits.anything_waits() { LimitRefusal::Wait } else { why })?;
+            // Changes in open txgs, and frees that follow from them, may make room once they have synced. No deferred free
+            // changes what a quota counts.
+            let may_change = |why| limits.anything_waits() || why == LimitRefusal::Full && has_deferred;
+            admitted.map_err(|why| if may_change(why) { LimitRefusal::Wait } else { why })?;
         }
-        let available = space.available(purpose);
-        if bytes > available {
-            let awaits_frees = bytes <= available.saturating_add(space.deferred_bytes);
-            if awaits_frees {
+        if bytes > space.available(purpose) {
+            if has_deferred {
                 self.awaits_frees.store(true, Ordering::Relaxed);
             }
-            return Err(if anything_waits || awaits_frees { LimitRefusal::Wait } else { LimitRefusal::Full });
+            return Err(if anything_waits { LimitRefusal::Wait } else { LimitRefusal::Full });
         }
         let worst_case_bytes = bytes.saturating_add(waiting).saturating_mul(INFLATION);
         if waiting > 0 && worst_case_bytes > space.available(SpaceReserve::NetFree) {
