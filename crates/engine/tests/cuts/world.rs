@@ -40,6 +40,9 @@ pub struct Shape {
     pub freed_blocks: u64,
     /// Free space is fragmented, so the allocator reuses freed space as soon as it is allowed to.
     pub scattered: bool,
+    /// Metaslabs are unloaded as soon as possible, so that each txg loads them. Then cuts are less often equivalent, and take
+    /// three times as long.
+    pub unloads_early: bool,
 }
 
 /// All ciphers.
@@ -53,11 +56,12 @@ impl Shape {
         let autotrim = seed % 3 == 1;
         let freed_blocks = [100_000, 24, 3][(seed / 3 % 3) as usize];
         let scattered = seed / 5 % 2 == 1;
+        let unloads_early = seed % 4 == 2;
         let layout = Layout::Single;
         let devices = 1;
         let log = false;
         let dedup = false;
-        let shape = Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks, scattered };
+        let shape = Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks, scattered, unloads_early };
         match seed % 5 {
             0 => shape,
             1 => Shape { layout: Layout::Mirror, devices: 2, ..shape },
@@ -111,7 +115,15 @@ fn options(shape: Shape) -> CreateOptions {
 }
 
 pub async fn create(machine: &Machine, shape: Shape) -> Result<Arc<Engine>, PoolError> {
-    Engine::create(machine, &options(shape)).await
+    Ok(with_loading(Engine::create(machine, &options(shape)).await?, shape))
+}
+
+/// Sets when the engine unloads metaslabs; by itself it does so as soon as possible, because its invariants are checked.
+fn with_loading(engine: Arc<Engine>, shape: Shape) -> Arc<Engine> {
+    if !shape.unloads_early {
+        engine.cache.blocks().metaslabs().limit_loaded(u64::MAX);
+    }
+    engine
 }
 
 /// Size of free segments in a pool with fragmented space. It is too small for the allocator's cursor, so the allocator
@@ -197,7 +209,7 @@ pub async fn import(machine: &Machine, shape: Shape, keys: &[(&str, u8)]) -> Res
     open.keys = keys.iter().map(|(name, number)| ((*name).to_owned(), secret(*number))).collect();
     let mut options = ImportOptions::new(open);
     options.dirty.freed_blocks = shape.freed_blocks;
-    Engine::import(machine, &options).await
+    Ok(with_loading(Engine::import(machine, &options).await?, shape))
 }
 
 /// Whether the import failed because of a wrong key.
