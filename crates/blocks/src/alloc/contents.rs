@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   unknown ──summarize──► unloaded ──begin_load──► loading ──finish_load──► loaded
-//!      └───────load──────────▲───────────────────────────────────────────────┘ │ ▲
-//!                            └──────────────────unload─────────────────────────┘ └── (load, for tests and new vdevs)
+//!                             ▲                                                │
+//!                             └─────────────────── unload ─────────────────────┘
+//!   unknown ──load──► loaded: a new vdev, all of whose space is free
 //! ```
 //!
 //! Nothing is allocated in a metaslab that is not loaded, so its space map only gains frees. While it is being loaded, its

@@ -422,7 +422,8 @@ impl Metaslab {
 
     /// Number of free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, for each n: allocatable segments, and the frees of each txg up to
     /// `txg`. Each txg's frees are counted separately and not merged, as in the header of a space map
-    /// (`metaslab_sync` in OpenZFS's `module/zfs/metaslab.c`); nor are, in a metaslab that is not loaded, those since it was.
+    /// (`metaslab_sync` in OpenZFS's `module/zfs/metaslab.c`). While a metaslab is not loaded, its new frees are not merged
+    /// either.
     pub fn histogram(&self, txg: Txg) -> [u64; 64] {
         let mut out = [0; 64];
         match &self.contents {

@@ -5,7 +5,7 @@
 //! not know.
 //!
 //! *Loading.* Only loaded metaslabs have their free segments in memory; of the others, a summary chooses the one to load
-//! next ([`Allocation::Load`]), and they take frees. The caller loads a metaslab and asks again. A metaslab without a use for
+//! next ([`NotAllocated::Load`]), and they take frees. The caller loads a metaslab and asks again. A metaslab without a use for
 //! some txgs is unloaded, and the longest unused ones earlier if the memory has reached its bound.
 //!
 //! ```text
@@ -151,22 +151,13 @@ pub enum SpaceFault {
     Contradicts,
 }
 
-/// Result of a request for space.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Allocation {
-    /// The addresses of all copies.
-    Done(Vec<Dva>),
-    /// Nothing is allocated until this metaslab is loaded: vdev and index. The caller loads it and asks again.
+/// Reason why nothing was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAllocated {
+    /// This metaslab must be loaded first: vdev and index. The caller loads it and asks again.
     Load(u32, u64),
     /// There are not enough free segments of that length.
     Full,
-}
-
-impl Allocation {
-    /// The addresses, if the space was allocated.
-    pub fn done(self) -> Option<Vec<Dva>> {
-        if let Allocation::Done(dvas) = self { Some(dvas) } else { None }
-    }
 }
 
 /// Result of looking for space on one vdev.
@@ -283,52 +274,49 @@ impl Allocator {
         1 << normal.map(|v| v.about.sizing.ashift).min().unwrap_or(9)
     }
 
-    /// Allocates all copies of a block.
-    pub fn allocate(&mut self, request: &AllocRequest) -> Allocation {
+    /// Allocates all copies of a block, or nothing.
+    ///
+    /// # Errors
+    /// [`NotAllocated`].
+    pub fn allocate(&mut self, request: &AllocRequest) -> Result<Vec<Dva>, NotAllocated> {
         if self.largest_piece.is_some_and(|limit| request.psize_bytes > limit) {
-            return Allocation::Full;
+            return Err(NotAllocated::Full);
         }
         let classes = [request.class, Class::Normal];
         let classes = if request.class == Class::Normal { &classes[1..] } else { &classes[..] };
         for &class in classes {
             for hard in [false, true] {
                 match self.allocate_in(class, request, hard) {
-                    Allocation::Full => {}
+                    Err(NotAllocated::Full) => {}
                     found => return found,
                 }
             }
         }
-        Allocation::Full
+        Err(NotAllocated::Full)
     }
 
-    fn allocate_in(&mut self, class: Class, request: &AllocRequest, hard: bool) -> Allocation {
+    fn allocate_in(&mut self, class: Class, request: &AllocRequest, hard: bool) -> Result<Vec<Dva>, NotAllocated> {
         let mut dvas: Vec<Dva> = Vec::with_capacity(usize::from(request.copies));
         for _ in 0..request.copies.clamp(1, 3) {
-            let failed = match self.allocate_copy(class, request, &dvas, hard) {
-                Ok(dva) => {
-                    dvas.push(dva);
-                    continue;
+            match self.allocate_copy(class, request, &dvas, hard) {
+                Ok(dva) => dvas.push(dva),
+                Err(why) => {
+                    dvas.iter().for_each(|dva| self.undo(dva, request.txg));
+                    return Err(why);
                 }
-                Err(Some((vdev, metaslab))) => Allocation::Load(vdev, metaslab),
-                Err(None) => Allocation::Full,
-            };
-            for dva in dvas {
-                self.undo(&dva, request.txg);
             }
-            return failed;
         }
-        Allocation::Done(dvas)
+        Ok(dvas)
     }
 
-    /// Allocates one more copy besides `others`: on a vdev that has none yet, else at a distance, else anywhere. An error
-    /// names the metaslab to load first, if there is one.
+    /// Allocates one more copy besides `others`: on a vdev that has none yet, else at a distance, else anywhere.
     fn allocate_copy(
         &mut self,
         class: Class,
         request: &AllocRequest,
         others: &[Dva],
         hard: bool,
-    ) -> Result<Dva, Option<(u32, u64)>> {
+    ) -> Result<Dva, NotAllocated> {
         let free = |vdev: u32| self.vdevs.get(&vdev).map_or(0, |v| v.free_bytes);
         let candidates = self.rotors[class as usize].candidates(others.last().map(|d| d.vdev), free);
         for distance_shift in [Some(DISTANCE_SHIFT), Some(62), None] {
@@ -339,7 +327,7 @@ impl Allocator {
                 let place = CopyPlace { copy: others.len(), near: &near, distance_shift, hard };
                 let offset_bytes = match state.allocate(asize_bytes, request.txg, &place) {
                     Some(Found::At(offset_bytes)) => offset_bytes,
-                    Some(Found::Unloaded(metaslab)) => return Err(Some((vdev, metaslab))),
+                    Some(Found::Unloaded(metaslab)) => return Err(NotAllocated::Load(vdev, metaslab)),
                     None => continue,
                 };
                 if others.is_empty() {
@@ -352,7 +340,7 @@ impl Allocator {
                 break;
             }
         }
-        Err(None)
+        Err(NotAllocated::Full)
     }
 
     /// Reverts an allocation that was not handed out as a change and not written to.

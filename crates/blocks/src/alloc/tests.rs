@@ -33,14 +33,14 @@ fn range(dva: &Dva) -> Range<u64> {
 fn copies_are_on_different_vdevs_or_else_far_apart() {
     let mut space = pool(&[(Class::Normal, 8), (Class::Normal, 8), (Class::Normal, 8)]);
     for _ in 0..50 {
-        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).done().unwrap();
+        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap();
         let mut vdevs: Vec<u32> = dvas.iter().map(|d| d.vdev).collect();
         vdevs.sort_unstable();
         assert_eq!(vdevs, [0, 1, 2]);
     }
     let mut space = pool(&[(Class::Normal, 16)]);
     for _ in 0..50 {
-        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).done().unwrap();
+        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap();
         for (i, a) in dvas.iter().enumerate() {
             for b in &dvas[..i] {
                 assert!(a.offset_bytes.abs_diff(b.offset_bytes) > 1 << SHIFT, "{dvas:?}");
@@ -49,7 +49,7 @@ fn copies_are_on_different_vdevs_or_else_far_apart() {
     }
     let mut space = pool(&[(Class::Normal, 1)]);
     assert_eq!(
-        space.allocate(&want(Class::Normal, 4096, 3, 1)).done().unwrap().len(),
+        space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap().len(),
         3,
         "close together, if there is no other way"
     );
@@ -58,7 +58,7 @@ fn copies_are_on_different_vdevs_or_else_far_apart() {
 #[test]
 fn classes_use_their_vdevs_and_then_normal_ones() {
     let mut space = pool(&[(Class::Normal, 4), (Class::Log, 1), (Class::Special, 1)]);
-    let vdev = |space: &mut Allocator, class| space.allocate(&want(class, 512 << 10, 1, 1)).done().unwrap()[0].vdev;
+    let vdev = |space: &mut Allocator, class| space.allocate(&want(class, 512 << 10, 1, 1)).unwrap()[0].vdev;
     assert_eq!(vdev(&mut space, Class::Log), 1);
     assert_eq!(vdev(&mut space, Class::Special), 2);
     assert_eq!(vdev(&mut space, Class::Dedup), 0, "there is no vdev of this class");
@@ -74,7 +74,7 @@ fn shares_follow_free_space() {
     let mut space = pool(&[(Class::Normal, 30), (Class::Normal, 10)]);
     let mut got = [0u64; 2];
     for _ in 0..1000 {
-        for dva in space.allocate(&want(Class::Normal, 16 << 10, 1, 1)).done().unwrap() {
+        for dva in space.allocate(&want(Class::Normal, 16 << 10, 1, 1)).unwrap() {
             got[dva.vdev as usize] += dva.asize_bytes;
         }
     }
@@ -84,24 +84,24 @@ fn shares_follow_free_space() {
 #[test]
 fn frees_are_deferred_for_two_txgs() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).done().unwrap();
+    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).unwrap();
     assert_eq!(space.take_changes(Txg(5)).len(), 1);
     space.synced(Txg(5), true, Txg(u64::MAX));
     space.free(0, range(&all[0]), Txg(6)).unwrap();
     assert_eq!(space.free(0, range(&all[0]), Txg(6)), Err(SpaceFault::AlreadyFree));
     for txg in 6..8 {
         assert!(space.synced(Txg(txg), true, Txg(u64::MAX)).is_empty());
-        assert!(space.allocate(&want(Class::Normal, 4096, 1, txg + 1)).done().is_none());
+        assert!(space.allocate(&want(Class::Normal, 4096, 1, txg + 1)).is_err());
         assert_eq!(space.sums(Class::Normal).deferred_bytes, 1 << 20);
     }
     assert_eq!(space.synced(Txg(8), true, Txg(u64::MAX)), [(0, 0..1 << 20)]);
-    assert!(space.allocate(&want(Class::Normal, 1 << 20, 1, 9)).done().is_some());
+    assert!(space.allocate(&want(Class::Normal, 1 << 20, 1, 9)).is_ok());
 }
 
 #[test]
 fn a_change_after_the_last_call_for_its_txg_is_handed_out_with_the_next() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).done().unwrap();
+    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).unwrap();
     assert_eq!(space.take_changes(Txg(5)).len(), 1);
     space.synced(Txg(5), true, Txg(u64::MAX));
     assert!(space.take_changes(Txg(6)).is_empty());
@@ -114,11 +114,11 @@ fn a_change_after_the_last_call_for_its_txg_is_handed_out_with_the_next() {
 #[test]
 fn a_free_in_the_txg_of_the_allocation_is_no_change_but_deferred() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
     space.free(0, range(&dva), Txg(5)).unwrap();
     assert!(space.take_changes(Txg(5)).is_empty());
     assert_eq!(space.sums(Class::Normal).deferred_bytes, 8192);
-    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Alloc);
     space.free(0, range(&dva), Txg(5)).unwrap();
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Free);
@@ -129,7 +129,7 @@ fn a_free_in_the_txg_of_the_allocation_is_no_change_but_deferred() {
 #[test]
 fn txgs_without_uberblocks_do_not_shorten_the_deferral() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
     space.free(0, range(&dva), Txg(6)).unwrap();
     for (txg, wrote_uberblock) in [(5, true), (6, true), (7, false), (8, true), (9, false), (10, false)] {
         let back = space.synced(Txg(txg), wrote_uberblock, Txg(u64::MAX));
@@ -157,7 +157,7 @@ fn claims_allocate_exactly_their_range_or_nothing() {
 fn nothing_is_allocated_in_a_metaslab_before_it_is_loaded() {
     let mut space = Allocator::default();
     space.add_vdev(about(3, Class::Normal, 2));
-    assert!(space.allocate(&want(Class::Normal, 4096, 1, 1)).done().is_none());
+    assert!(space.allocate(&want(Class::Normal, 4096, 1, 1)).is_err());
     space.free(3, 4096..8192, Txg(1)).unwrap();
     space.load(3, 0, &[0..8192, 16384..20480]).unwrap();
     assert_eq!(space.free_segments(3, 0).unwrap(), [0..4096, 16384..20480], "deferred frees are not free yet");
@@ -170,10 +170,10 @@ fn nothing_is_allocated_in_a_metaslab_before_it_is_loaded() {
 fn small_blocks_are_adjacent_and_all_space_is_allocatable() {
     let mut space = pool(&[(Class::Normal, 4)]);
     let offsets: Vec<u64> =
-        (0..20).map(|_| space.allocate(&want(Class::Normal, 8192, 1, 1)).done().unwrap()[0].offset_bytes).collect();
+        (0..20).map(|_| space.allocate(&want(Class::Normal, 8192, 1, 1)).unwrap()[0].offset_bytes).collect();
     assert!(offsets.windows(2).all(|w| w[1] == w[0] + 8192), "{offsets:?}");
     let mut count = 20;
-    while space.allocate(&want(Class::Normal, 8192, 1, 1)).done().is_some() {
+    while space.allocate(&want(Class::Normal, 8192, 1, 1)).is_ok() {
         count += 1;
     }
     assert_eq!(count, (4 << SHIFT) / 8192);
@@ -234,7 +234,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Allocate { psize_bytes, copies, class } => {
-                    let dvas = space.allocate(&want(Class::ALL[class], psize_bytes, copies, txg)).done().unwrap_or_default();
+                    let dvas = space.allocate(&want(Class::ALL[class], psize_bytes, copies, txg)).unwrap_or_default();
                     prop_assert!(dvas.is_empty() || dvas.len() == usize::from(copies));
                     for dva in dvas {
                         let r = range(&dva);
@@ -322,7 +322,7 @@ proptest! {
 #[test]
 fn reads_in_progress_delay_the_reuse_of_later_frees() {
     let mut space = pool(&[(Class::Normal, 1)]);
-    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).done().unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
     let status = |space: &Allocator, birth| space.alloc_status(0, dva.offset_bytes, 8192, Txg(birth));
     assert_eq!((status(&space, 5), status(&space, 4)), (AllocStatus::Unsynced, AllocStatus::Freed));
     space.take_changes(Txg(5));
@@ -366,26 +366,30 @@ fn a_metaslab_is_loaded_when_its_summary_promises_a_segment() {
         space.summarize(0, metaslab as u64, summary(free, true)).unwrap();
     }
     assert_eq!(space.sums(Class::Normal).free_bytes, 8192 + 65536 + 4096 + 8192);
-    assert_eq!(space.allocate(&want(Class::Normal, 32 << 10, 1, 1)), Allocation::Load(0, 1));
+    assert_eq!(space.allocate(&want(Class::Normal, 32 << 10, 1, 1)), Err(NotAllocated::Load(0, 1)));
     assert_eq!(space.claim(0, base(1)..base(1) + 4096, Txg(1)), Err(SpaceFault::NotLoaded));
     assert!(space.begin_load(0, 1) && !space.begin_load(0, 1));
     space.finish_load(0, 1, Some(&free[1])).unwrap();
-    let at = space.allocate(&want(Class::Normal, 32 << 10, 1, 1)).done().unwrap();
+    let at = space.allocate(&want(Class::Normal, 32 << 10, 1, 1)).unwrap();
     assert_eq!(at[0].offset_bytes >> SHIFT, 1);
     assert_eq!(
-        space.allocate(&want(Class::Normal, 32 << 10, 1, 1)).done().map(|at| at[0].offset_bytes >> SHIFT),
+        space.allocate(&want(Class::Normal, 32 << 10, 1, 1)).ok().map(|at| at[0].offset_bytes >> SHIFT),
         Some(1)
     );
     // Of the rest, no summary promises so much, but frees may have merged.
-    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Allocation::Load(0, 0));
+    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Err(NotAllocated::Load(0, 0)));
     assert!(space.begin_load(0, 0));
     space.finish_load(0, 0, None).unwrap();
-    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Allocation::Load(0, 2), "the other one has failed");
+    assert_eq!(
+        space.allocate(&want(Class::Normal, 8192, 1, 1)),
+        Err(NotAllocated::Load(0, 2)),
+        "the other one has failed"
+    );
     assert!(space.begin_load(0, 2));
     assert_eq!(space.finish_load(0, 2, Some(&free[2][..1])), Err(SpaceFault::Contradicts));
-    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Allocation::Full);
+    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Err(NotAllocated::Full));
     space.synced(Txg(1), true, Txg(u64::MAX));
-    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Allocation::Load(0, 0), "it is tried again");
+    assert_eq!(space.allocate(&want(Class::Normal, 8192, 1, 1)), Err(NotAllocated::Load(0, 0)), "it is tried again");
 }
 
 #[test]
@@ -422,7 +426,7 @@ fn frees_during_a_load_stay_deferred_until_it_ends() {
 fn unused_metaslabs_are_unloaded_when_their_changes_are_written() {
     let mut space = pool(&[(Class::Normal, 4)]);
     space.set_max_loaded(0);
-    let dva = space.allocate(&want(Class::Normal, 4096, 1, 2)).done().unwrap()[0];
+    let dva = space.allocate(&want(Class::Normal, 4096, 1, 2)).unwrap()[0];
     let used = dva.offset_bytes >> SHIFT;
     space.take_changes(Txg(2));
     space.synced(Txg(1), true, Txg(u64::MAX));
@@ -518,15 +522,15 @@ proptest! {
             match step {
                 LoadStep::Allocate { psize_bytes, copies } => {
                     match space.allocate(&want(Class::Normal, psize_bytes, copies, txg)) {
-                        Allocation::Done(dvas) => for dva in dvas {
+                        Ok(dvas) => for dva in dvas {
                             let r = range(&dva);
                             prop_assert!(!overlaps(allocated.iter().cloned(), dva.vdev, &r), "allocated twice: {dva:?}");
                             allocated.push((dva.vdev, r));
                         },
-                        Allocation::Load(vdev, metaslab) => if space.begin_load(vdev, metaslab) {
+                        Err(NotAllocated::Load(vdev, metaslab)) => if space.begin_load(vdev, metaslab) {
                             loads.push(((vdev, metaslab), free_by(&committed, (vdev, metaslab))));
                         },
-                        Allocation::Full => {}
+                        Err(NotAllocated::Full) => {}
                     }
                 }
                 LoadStep::Free { which } if !allocated.is_empty() => {

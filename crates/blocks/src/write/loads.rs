@@ -1,7 +1,7 @@
 //! Loading of metaslabs: reads the free ranges of one that the allocator wants to allocate in.
 //!
 //! ```text
-//!   allocation ─► Allocation::Load(metaslab) ─► one task per metaslab ─► MetaslabSource ─► its free ranges ─► asks again
+//!   allocation ─► NotAllocated::Load ─► one task per metaslab ─► MetaslabSource ─► its free ranges ─► asks again
 //!   claim, trim, repair of a copy ─► load ─┘
 //! ```
 //!

@@ -7,7 +7,7 @@
 //! Source: OpenZFS `module/zfs/zil.c` (`zil_lwb_write_issue`), `zio.c` (`zio_alloc_zil`).
 
 use super::writer::Writer;
-use crate::alloc::{AllocRequest, Allocation, Class};
+use crate::alloc::{AllocRequest, Class, NotAllocated};
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
@@ -54,8 +54,8 @@ impl Blocks {
         let dvas = loop {
             let found = writer.space().allocate(&request);
             match found {
-                Allocation::Load(vdev, metaslab) => writer.load(vdev, metaslab).await,
-                found => break found.done(),
+                Err(NotAllocated::Load(vdev, metaslab)) => writer.load(vdev, metaslab).await,
+                found => break found.ok(),
             }
         };
         let [dva] = dvas.as_deref().unwrap_or_default() else { return Err(BlockError::NoSpace { psize_bytes }) };

@@ -33,7 +33,7 @@ pub use space::VdevGrid;
 pub(crate) use writer::Writer;
 pub use writer::{NonMetaslabFrees, WritableEncodings};
 
-use crate::alloc::Class;
+use crate::alloc::{Class, NotAllocated};
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
@@ -42,7 +42,7 @@ use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
 use futures_util::future::{join_all, poll_fn};
-use place::{NotPlaced, Placed};
+use place::Placed;
 use smallvec::smallvec;
 use std::sync::Arc;
 use weir_codec::compress::ZstdLevel;
@@ -423,14 +423,14 @@ impl Blocks {
             let placed = place::place(&mut writer.space(), psize_bytes, &request);
             match placed {
                 Ok(placed) => return Ok(placed),
-                Err(NotPlaced::Full) => {
+                Err(NotAllocated::Full) => {
                     let has_failed = writer.space().has_failed_loads();
                     if !(has_failed && self.tree().suspension().wait(&LOADS_FAILED).await) {
                         return Err(BlockError::NoSpace { psize_bytes });
                     }
                     writer.space().retry_failed_loads();
                 }
-                Err(NotPlaced::Load(vdev, metaslab)) => writer.load(vdev, metaslab).await,
+                Err(NotAllocated::Load(vdev, metaslab)) => writer.load(vdev, metaslab).await,
             }
         }
     }

@@ -7,7 +7,7 @@
 //!
 //! All parts of a gang are allocated before any of them is written, so a gang is allocated completely or not at all.
 
-use crate::alloc::{AllocRequest, Allocation, Allocator, Class};
+use crate::alloc::{AllocRequest, Allocator, Class, NotAllocated};
 use bytes::Bytes;
 use weir_codec::checksum::embedded::{Verifier, seal_embedded};
 use weir_codec::checksum::pointer_checksum;
@@ -79,26 +79,13 @@ impl Placed {
     }
 }
 
-/// Reason why nothing was allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotPlaced {
-    /// This metaslab has to be loaded first: vdev and index.
-    Load(u32, u64),
-    /// There is not enough space.
-    Full,
-}
-
 /// Allocates space for a block, or nothing.
-pub(super) fn place(space: &mut Allocator, psize_bytes: u64, request: &PlacementRequest) -> Result<Placed, NotPlaced> {
+pub(super) fn place(
+    space: &mut Allocator,
+    psize_bytes: u64,
+    request: &PlacementRequest,
+) -> Result<Placed, NotAllocated> {
     place_at(space, psize_bytes, request, 0)
-}
-
-fn allocate(space: &mut Allocator, request: &AllocRequest) -> Result<Vec<Dva>, NotPlaced> {
-    match space.allocate(request) {
-        Allocation::Done(dvas) => Ok(dvas),
-        Allocation::Load(vdev, metaslab) => Err(NotPlaced::Load(vdev, metaslab)),
-        Allocation::Full => Err(NotPlaced::Full),
-    }
 }
 
 fn place_at(
@@ -106,15 +93,15 @@ fn place_at(
     psize_bytes: u64,
     request: &PlacementRequest,
     depth: u8,
-) -> Result<Placed, NotPlaced> {
+) -> Result<Placed, NotAllocated> {
     let PlacementRequest { class, copies, header_copies, txg, unit_bytes } = *request;
-    match allocate(space, &AllocRequest { class, psize_bytes, copies, txg }) {
-        Err(NotPlaced::Full) if depth < MAX_DEPTH && psize_bytes > unit_bytes => {}
+    match space.allocate(&AllocRequest { class, psize_bytes, copies, txg }) {
+        Err(NotAllocated::Full) if depth < MAX_DEPTH && psize_bytes > unit_bytes => {}
         placed => return placed.map(Placed::Whole),
     }
     let header_request = |copies| AllocRequest { class, psize_bytes: gang::CLASSIC_BYTES as u64, copies, txg };
-    let header = match allocate(space, &header_request(header_copies)) {
-        Err(NotPlaced::Full) => allocate(space, &header_request(copies))?,
+    let header = match space.allocate(&header_request(header_copies)) {
+        Err(NotAllocated::Full) => space.allocate(&header_request(copies))?,
         header => header?,
     };
     let mut gang = (header, Vec::new());
