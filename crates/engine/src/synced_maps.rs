@@ -10,7 +10,7 @@
 //! of a txg, its space map and its unflushed changes have only gained frees. The allocator knows all frees since the load
 //! began, because it keeps them deferred until the load ends: whether the unflushed changes include them or not makes no
 //! difference. A flush of txg N+1 moves the unflushed changes into a map that the MOS of txg N does not have; until
-//! txg N+1 is committed, they are kept for loads ([`SpaceLog::flushing`]).
+//! txg N+1 is committed, they are kept for loads ([`SpaceLog::unflushed`]).
 //!
 //! *Memory.* A load reads through a small cache of its own: the blocks of a space map are of no use afterwards, and a load
 //! never waits for a read that waits for a load.
@@ -85,17 +85,13 @@ impl SyncedMaps {
     pub fn committed(&self, root: BlockPointer) {
         let mut state = self.lock();
         state.root = root;
-        state.log.flushing.clear();
+        state.log.committed();
     }
 
     fn capture(&self, id: MetaslabId) -> Option<Captured> {
         let state = self.lock();
         let maps = *state.vdevs.get(&id.0).filter(|_| !state.root.is_hole())?;
-        let unflushed = match state.log.flushing.get(&id) {
-            Some(flushing) => flushing.clone(),
-            None => Arc::new(state.log.metaslabs.get(&id).cloned().unwrap_or_default()),
-        };
-        Some(Captured { root: state.root, maps, unflushed })
+        Some(Captured { root: state.root, maps, unflushed: state.log.unflushed(id) })
     }
 }
 

@@ -123,7 +123,7 @@ pub struct SpaceLog {
     /// Objects of the arrays of *since*, by vdev.
     pub arrays: BTreeMap<u32, ObjectId>,
     /// Changes that the syncing txg flushes: the maps of the last synced txg do not have them.
-    pub flushing: BTreeMap<MetaslabId, Arc<Unflushed>>,
+    flushing: BTreeMap<MetaslabId, Arc<Unflushed>>,
 }
 
 impl SpaceLog {
@@ -153,6 +153,17 @@ impl SpaceLog {
         let earlier = self.flushing.insert(id, flushed.clone());
         debug_assert!(earlier.is_none(), "a metaslab is flushed once in a txg");
         flushed
+    }
+
+    /// Records that the txg of the last flushes was committed: the space maps have their changes now.
+    pub fn committed(&mut self) {
+        self.flushing.clear();
+    }
+
+    /// Changes of a metaslab that the space maps of the last synced txg do not have.
+    pub fn unflushed(&self, id: MetaslabId) -> Arc<Unflushed> {
+        let kept = || Arc::new(self.metaslabs.get(&id).cloned().unwrap_or_default());
+        self.flushing.get(&id).cloned().unwrap_or_else(kept)
     }
 
     /// Returns the metaslabs to flush in txg `txg`, in order: those that are due, or `all`. Some may not be dirty.

@@ -19,8 +19,7 @@ fn run(txgs: u64, touched: impl Fn(u64) -> Vec<u64>, mut each: impl FnMut(&Space
             log.note((0, metaslab), txg, SpaceKind::Alloc, start..start + 512);
         }
         each(&log, flushed);
-        // The txg is committed.
-        log.flushing.clear();
+        log.committed();
     }
     log
 }
