@@ -135,10 +135,8 @@ async fn file_system_kind(
 
 /// Adds the refreservation of a volume: the space of all its blocks, unless the properties reserve space.
 fn add_reservation(engine: &Engine, spec: VolumeSpec, properties: &mut Vec<(String, Value)>) {
-    if properties
-        .iter()
-        .any(|(name, _)| [ZfsProp::RefReservation, ZfsProp::Reservation].iter().any(|prop| prop.name() == name))
-    {
+    let reserves = |name: &str| matches!(ZfsProp::of_name(name), Some(ZfsProp::RefReservation | ZfsProp::Reservation));
+    if properties.iter().any(|(name, _)| reserves(name)) {
         return;
     }
     let copies = properties.iter().find_map(|(name, value)| match value {

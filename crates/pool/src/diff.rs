@@ -35,11 +35,9 @@ impl Pair {
             let what = format!("'{older}' is not an earlier snapshot of the file system of '{newer}'");
             return Err(PoolError::Refused { what });
         }
-        let mountpoint = match dsl
-            .property(rq, &head_of(rq, dsl, &b).await?, facts, ZfsProp::MountPoint.name())
-            .await?
-            .map(|p| p.value)
-        {
+        let head = head_of(rq, dsl, &b).await?;
+        let found = dsl.property(rq, &head, facts, ZfsProp::MountPoint.name()).await?;
+        let mountpoint = match found.map(|property| property.value) {
             // The root of the tree brings its slash with each path.
             Some(Value::Text(path)) if path.starts_with('/') => path.trim_end_matches('/').to_owned(),
             _ => String::new(),

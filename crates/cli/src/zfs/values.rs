@@ -162,11 +162,11 @@ pub fn inheritable(name: &str) -> Result<String, String> {
     }
     let native = native_named(name).ok_or_else(|| format!("invalid property '{name}'"))?;
     let full = native.prop.name();
-    let limit =
-        matches!(native.prop, ZfsProp::Quota | ZfsProp::Reservation | ZfsProp::RefQuota | ZfsProp::RefReservation);
     match native.rule {
         Rule::ReadOnly => Err(format!("{full} property is read-only")),
-        _ if limit => Err(format!("{full} property cannot be inherited: use 'zfs set {full}=none' to clear")),
+        _ if native.prop.is_space_limit() => {
+            Err(format!("{full} property cannot be inherited: use 'zfs set {full}=none' to clear"))
+        }
         Rule::OneTime => Err(format!("{full} property cannot be inherited")),
         Rule::Inherit | Rule::Own => Ok(full.to_owned()),
     }

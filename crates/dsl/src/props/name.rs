@@ -159,6 +159,13 @@ impl ZfsProp {
     }
 }
 
+impl ZfsProp {
+    /// Whether the property limits or reserves space.
+    pub const fn is_space_limit(self) -> bool {
+        matches!(self, ZfsProp::Quota | ZfsProp::Reservation | ZfsProp::RefQuota | ZfsProp::RefReservation)
+    }
+}
+
 impl std::fmt::Display for ZfsProp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())

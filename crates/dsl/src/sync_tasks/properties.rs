@@ -158,9 +158,6 @@ async fn store_local(
     cx.put(zap, name, stored(value)).await
 }
 
-/// The properties that limit or reserve space.
-const LIMITS: [ZfsProp; 4] = [ZfsProp::Quota, ZfsProp::Reservation, ZfsProp::RefQuota, ZfsProp::RefReservation];
-
 /// Checks that a dataset's property may have this setting.
 ///
 /// # Errors
@@ -178,7 +175,7 @@ pub async fn check_property(
         check_feature(cx, name, property, value).await?;
     }
     let Some(prop) = ZfsProp::of_name(property) else { return Ok(()) };
-    if LIMITS.contains(&prop) {
+    if prop.is_space_limit() {
         check_limit(cx, &found, prop, setting).await?;
     }
     if matches!(prop, ZfsProp::FilesystemLimit | ZfsProp::SnapshotLimit)
@@ -324,7 +321,8 @@ async fn check_together(
     name: &str,
     settings: &[(String, Setting)],
 ) -> Result<(), DslError> {
-    let is_limit = |property: &str| ZfsProp::of_name(property).is_some_and(|prop| LIMITS.contains(&prop));
+    const LIMITS: [ZfsProp; 4] = [ZfsProp::Quota, ZfsProp::Reservation, ZfsProp::RefQuota, ZfsProp::RefReservation];
+    let is_limit = |property: &str| ZfsProp::of_name(property).is_some_and(ZfsProp::is_space_limit);
     if settings.iter().filter(|(property, _)| is_limit(property)).count() < 2 {
         return Ok(());
     }
