@@ -181,6 +181,17 @@ async fn listen(machine: &Machine, address: IpAddr, port: u16) -> Result<Arc<dyn
     machine.net.listen(address).await.map_err(|why| ServiceError::Listen { address, why })
 }
 
+/// Calls `renew` whenever the shares of a pool change, until `stop` becomes true or its sender is dropped.
+async fn at_changes(mut changes: watch::Receiver<u64>, mut stop: watch::Receiver<bool>, renew: impl Fn()) {
+    loop {
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        renew();
+    }
+}
+
 /// Addresses of the hosts with connections that use one of these names, each once.
 fn hosts_that_use(names: &BTreeSet<String>, connections: Vec<ClientConnection>) -> Vec<String> {
     let using = connections.into_iter().filter(|connection| names.contains(&connection.used));

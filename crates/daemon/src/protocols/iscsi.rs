@@ -8,7 +8,7 @@
 //! With [`Sharing::Everything`], each volume is a target of its own, for the hosts that may write. A target whose CHAP secret
 //! cannot be read is not served at all.
 
-use super::{ProtocolContext, ProtocolServer, ServingTask, hosts_that_use, listen};
+use super::{ProtocolContext, ProtocolServer, ServingTask, at_changes, hosts_that_use, listen};
 use crate::exports::{Exports, OpenPool};
 use crate::pool_table::PoolTable;
 use crate::service::ServiceError;
@@ -87,7 +87,8 @@ impl ProtocolServer for IscsiServer {
 
     fn add<'a>(&'a self, exports: &'a Exports) -> BoxFuture<'a, Result<(), ServiceError>> {
         let (stop, stopped) = watch::channel(false);
-        let following = follow(self.targets.clone(), exports.shares.changes(), stopped);
+        let targets = self.targets.clone();
+        let following = at_changes(exports.shares.changes(), stopped, move || targets.renew());
         // The task ends when the sender is dropped.
         drop(self.machine.tasks.spawn(following));
         self.following().insert(exports.pool.guid(), stop);
@@ -138,17 +139,6 @@ impl ProtocolServer for IscsiServer {
     fn stop(&self) -> BoxFuture<'_, ()> {
         self.following().clear();
         self.serving.stop().boxed()
-    }
-}
-
-/// Renews the targets whenever the shares of a pool change, until `stop` becomes true or its sender is dropped.
-async fn follow(targets: Arc<Targets>, mut changes: watch::Receiver<u64>, mut stop: watch::Receiver<bool>) {
-    loop {
-        tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
-            _ = stop.wait_for(|stop| *stop) => return,
-        }
-        targets.renew();
     }
 }
 

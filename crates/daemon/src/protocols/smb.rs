@@ -1,6 +1,6 @@
 //! SMB for the file systems of all pools, as `sharesmb` says: see [`crate::smb`].
 
-use super::{ClientLine, ProtocolContext, ProtocolServer};
+use super::{ClientLine, ProtocolContext, ProtocolServer, at_changes};
 use crate::exports::Exports;
 use crate::service::ServiceError;
 use crate::smb::SmbFollower;
@@ -52,7 +52,8 @@ impl ProtocolServer for SmbServer {
     fn add<'a>(&'a self, exports: &'a Exports) -> BoxFuture<'a, Result<(), ServiceError>> {
         async move {
             let (stop, stopped) = watch::channel(false);
-            let following = follow(self.follower.clone(), exports.shares.changes(), stopped);
+            let follower = self.follower.clone();
+            let following = at_changes(exports.shares.changes(), stopped, move || follower.renew());
             // The task ends when the sender is dropped.
             drop(self.machine.tasks.spawn(following));
             self.following().insert(exports.pool.guid(), stop);
@@ -110,17 +111,5 @@ impl ProtocolServer for SmbServer {
     fn stop(&self) -> BoxFuture<'_, ()> {
         self.following().clear();
         self.follower.stop().boxed()
-    }
-}
-
-/// Renews the shares whenever those of a pool change, until `stop` becomes true or its sender is dropped.
-async fn follow(follower: Arc<SmbFollower>, mut changes: watch::Receiver<u64>, mut stop: watch::Receiver<bool>) {
-    loop {
-        tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
-            _ = stop.wait_for(|stop| *stop) => return,
-        }
-        changes.mark_unchanged();
-        follower.renew();
     }
 }
