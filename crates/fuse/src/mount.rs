@@ -101,9 +101,7 @@ pub fn mount_file_system(
     id: u64,
     contains: Arc<dyn Fn(u64) -> bool + Send + Sync>,
 ) -> Result<Mounted, FuseError> {
-    let gone = || FuseError::MountPoint { path: path.to_path_buf(), why: io::Error::from(io::ErrorKind::NotFound) };
-    let branch = tree.branch_by_id(id).ok_or_else(gone)?;
-    let part = (Node { branch, object: Node::ROOT }, contains);
+    let part = (root_of(&tree, path, id)?, contains);
     let inner = Inner::new(tree, options.writable, options.exclusive, Some(part));
     mount_inner(inner, MountOption::DefaultPermissions, tasks, path, options)
 }
@@ -139,12 +137,16 @@ pub fn mount_file_system_for_server(
     id: u64,
     contains: Arc<dyn Fn(u64) -> bool + Send + Sync>,
 ) -> Result<Mounted, FuseError> {
-    let gone = || FuseError::MountPoint { path: path.to_path_buf(), why: io::Error::from(io::ErrorKind::NotFound) };
-    let branch = tree.branch_by_id(id).ok_or_else(gone)?;
-    let part = (Node { branch, object: Node::ROOT }, contains);
+    let part = (root_of(&tree, path, id)?, contains);
     let server = FileServer::new(machine.clock.clone(), clients);
     let inner = Inner::new(tree, options.writable, false, Some(part)).for_server(server, !options.allow_other);
     mount_inner(inner, MountOption::NoExec, machine.tasks.clone(), path, options)
+}
+
+/// The root of the file system of this ID, for a mount at `path`.
+fn root_of(tree: &Tree, path: &Path, id: u64) -> Result<Node, FuseError> {
+    let gone = || FuseError::MountPoint { path: path.to_path_buf(), why: io::Error::from(io::ErrorKind::NotFound) };
+    Ok(Node { branch: tree.branch_by_id(id).ok_or_else(gone)?, object: Node::ROOT })
 }
 
 fn mount_inner(
