@@ -1,5 +1,7 @@
-//! Random operations compared with the in-memory model; behaviour that the model lacks is tested in `operations`.
+//! Random operations compared with the in-memory model; behaviour that the model lacks is tested in `operations`
+//! and `case`.
 
+mod case;
 mod operations;
 mod replayed;
 
