@@ -245,7 +245,7 @@ impl Service {
         line
     }
 
-    /// Starts the server of a protocol with the pools that there are and will be.
+    /// Starts the server of one protocol: it serves the pools that are open, and expects those that will be opened.
     async fn start_one(
         &self,
         protocol: Protocol,

@@ -373,7 +373,9 @@ impl Login {
         if let Some(methods) = keys.get("AuthMethod") {
             let (method, why) = match chap {
                 Some(_) => ("CHAP", "it does not offer CHAP, which the target requires"),
-                None => ("None", "it insists on authentication where there is none: let it offer None, too"),
+                None => {
+                    ("None", "it requires authentication, and discovery has none: let it offer AuthMethod=None as well")
+                }
             };
             if !methods.split(',').any(|offered| offered == method) {
                 return Err(Refusal::unauthenticated(why));

@@ -1,7 +1,7 @@
 //! Clients of the demo: SMB with a user of its own, and the lines that use each protocol on Linux, macOS and Windows.
 //!
-//! The SMB user `demo` and its password are of this run: they are in a state directory of the demo's own, not among the users of
-//! `weir smb user`. A new password is made at each start and is in the printed lines, as the only purpose of the demo is to try.
+//! The SMB user `demo` and its password belong to this run alone: they are stored in a state directory of the demo, not among
+//! the users of `weir smb user`. A new password is made at each start and is in the printed lines, as the only purpose of the demo is to try.
 
 use super::POOL;
 use crate::failure::Failure;

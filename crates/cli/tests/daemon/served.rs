@@ -339,7 +339,7 @@ fn sharesmb_makes_and_ends_shares() {
     site.ok("zfs set sharesmb=on tank/a");
     assert!(site.smb("tank_a", "ls").contains("inner"));
     assert_eq!(mounts_below(&site.path("run-smb")).len(), 2);
-    // Killed: smbd and its mounts are left behind, and replaced.
+    // After SIGKILL, smbd and the mounts of the daemon remain; the next start replaces them.
     daemon.signal(rustix::process::Signal::KILL);
     daemon.ended();
     let begun = Instant::now();

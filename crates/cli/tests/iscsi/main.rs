@@ -210,7 +210,7 @@ fn extended_copy_shares_blocks() {
         assert_eq!(initiator.write(0, (n * PIECE / 512) as u64, piece), 0);
     }
     assert_eq!(used(), 0);
-    // 4 MiB; then one block and a half, which is copied in part.
+    // 4 MiB are cloned; of one and a half blocks after them, the half block is copied.
     copy(&mut initiator, 0, 2048, 8192);
     copy(&mut initiator, 0, 16384, 48);
     initiator.done(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0);

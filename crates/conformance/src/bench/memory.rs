@@ -146,7 +146,7 @@ fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// The result of a step, unless this process has taken more memory than its limit.
+/// Returns the result of a step, or an error if the peak memory of this process exceeds its limit.
 fn within(limit_bytes: u64, text: String) -> Result<String, PoolError> {
     let peak = peak_bytes(SELF);
     if peak == 0 || peak > limit_bytes {

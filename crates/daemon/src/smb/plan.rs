@@ -87,7 +87,7 @@ fn root_of<'a>(shared: &BTreeMap<&str, &'a Shared>, share: &'a SmbShare) -> Opti
 
 /// The hosts for smbd: no word for every host, one that no client has if none of the names has an address.
 pub(super) fn hosts_allow(hosts: &HostList, names: &Names) -> Vec<String> {
-    const NOBODY: &str = "255.255.255.255";
+    const NO_HOST: &str = "255.255.255.255";
     let mut out = Vec::new();
     for word in hosts.words() {
         match word {
@@ -99,7 +99,7 @@ pub(super) fn hosts_allow(hosts: &HostList, names: &Names) -> Vec<String> {
             HostWord::Name(name) => out.extend(names.get(name).into_iter().flatten().map(IpAddr::to_string)),
         }
     }
-    if out.is_empty() { vec![NOBODY.to_owned()] } else { out }
+    if out.is_empty() { vec![NO_HOST.to_owned()] } else { out }
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ fn a_refusal_names_initiator_target_and_reason() {
     let refusal = of(&[name, discovery, ("AuthMethod", "CHAP")]).unwrap();
     assert_eq!(
         refusal,
-        "'iqn.a', for discovery: it insists on authentication where there is none: let it offer None, too (status 0201)"
+        "'iqn.a', for discovery: it requires authentication, and discovery has none: let it offer AuthMethod=None as well (status 0201)"
     );
     let refusal = of(&[name, ("TargetName", "iqn.chap"), ("AuthMethod", "None")]).unwrap();
     assert!(refusal.starts_with("'iqn.a', to target 'iqn.chap': it does not offer CHAP"), "{refusal}");
