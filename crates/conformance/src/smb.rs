@@ -8,6 +8,7 @@
 //! | ACLs decide | an entry denies over SMB, and to a process on the mount, what the mode permits, and the other way round |
 //! | attributes | DOS attributes, streams, a copy on the server |
 //! | case | `casesensitivity=insensitive` and `mixed`: names and patterns of another case find a file; smbtorture makes 2,000 |
+//! | idle | a dataset whose files smbd has used and closed can be rolled back; one with an open file is busy |
 //! | status | `weir smb status` names user, dialect, signing and share of a connection |
 //! | restart | a server that is killed serves again within ten seconds |
 //! | accounts | bytes written are accounted to `user@address` |
@@ -106,6 +107,48 @@ fn snapshots(server: &Server, folder: &Path, devices: &Path) -> Verdict {
         }
     }
     verdict(format!("{} snapshots by their times", times.len()), wrong)
+}
+
+/// Rolls back what smbd has written and closed: the kernel still knows the file's inode number.
+fn idle(server: &Server, folder: &Path, devices: &Path) -> Verdict {
+    let text = folder.join("idle");
+    std::fs::write(&text, "a text").map_err(|e| failed("a file", e))?;
+    let zfs = |arguments: &[&str]| {
+        let mut command = Command::new(weir()?);
+        let output = output(command.env("WEIR_POOL_DIRS", devices).arg("zfs").args(arguments))?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok::<_, JudgeError>(if output.status.success() { Ok(()) } else { Err(said) })
+    };
+    let snapshot = format!("{SHARE}@idle");
+    let mut wrong = Vec::new();
+    wrong.extend(zfs(&["snapshot", &snapshot])?.err());
+    server.client(&format!("put {} idle", text.display()))?;
+    let open = std::fs::File::open(server.directory.join("idle")).map_err(|e| failed("the mount", e))?;
+    match zfs(&["rollback", &snapshot])? {
+        Err(said) if said.contains("busy") => {}
+        other => wrong.push(format!("a file is open, and rollback says {other:?}")),
+    }
+    drop(open);
+    // The kernel tells the mount a moment later that the file is closed.
+    let end = Instant::now() + RESTART_TIME;
+    let mut rolled_back = zfs(&["rollback", &snapshot])?;
+    while rolled_back.is_err() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(100));
+        rolled_back = zfs(&["rollback", &snapshot])?;
+    }
+    wrong.extend(rolled_back.err().map(|said| format!("no file is open, and rollback says {said}")));
+    // The kernel may answer from its cache for a second.
+    let mut said = server.client("ls idle")?;
+    while !said.contains("NO_SUCH_FILE") && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(100));
+        said = server.client("ls idle")?;
+    }
+    if !said.contains("NO_SUCH_FILE") {
+        wrong.push(format!("the file is still there after the rollback: {said}"));
+    }
+    server.client(&format!("put {} idle; rm idle", text.display()))?;
+    wrong.extend(zfs(&["destroy", &snapshot])?.err());
+    verdict("rolled back without a restart; busy while a file is open".into(), wrong)
 }
 
 fn smbcacls(server: &Server, file: &str, words: &[&str]) -> Result<String, JudgeError> {
@@ -231,6 +274,7 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     std::fs::create_dir(&scratch).map_err(|e| failed("a folder", e))?;
     book(report, "smb files", files(&server, &scratch));
     book(report, "smb snapshots", snapshots(&server, &scratch, &devices));
+    book(report, "smb idle", idle(&server, &scratch, &devices));
     book(report, "smb ACLs", acls(&server));
     book(report, "smb ACLs decide", windows::acls_decide(&server, &scratch));
     book(report, "smb attributes", windows::attributes_streams_copies(&server, &scratch));

@@ -31,8 +31,8 @@ use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tracker::ChangeTracker;
-use weir_files::tree::{CallHold, Node, Tree};
-use weir_files::{Attributes, Cred, FileKind};
+use weir_files::tree::{Hold, Node, Tree};
+use weir_files::{Attributes, Cred, FileKind, HoldKind};
 use weir_front::files::{
     BeforeAfter, Change, ChangeFuture, Condition, File, FileError, FileFuture, FileId, FileSystemInfo, Link, Listing,
     New, Permissions, ReadData, Rename, SetAttributes, Stability, Usage,
@@ -216,11 +216,11 @@ impl TreeFiles {
 
     /// Executes a call while its files are pinned.
     async fn pinned<T, const N: usize>(&self, call: &Call<'_>, files: [FileId; N], step: impl Future<Output = T>) -> T {
-        let mut holds = SmallVec::<[CallHold; 2]>::new();
+        let mut holds = SmallVec::<[Hold; 2]>::new();
         for file in files {
             let Ok(node) = call.node(file) else { continue };
             // A file that fails here also fails in the call, which returns the error.
-            holds.extend(call.tree.hold_for_call(call.rq, node).await.ok().flatten());
+            holds.extend(call.tree.hold_as(call.rq, node, HoldKind::Call).await.ok().flatten());
         }
         let done = step.await;
         for hold in holds {

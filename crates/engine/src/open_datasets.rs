@@ -22,7 +22,7 @@ impl OpenDataset {
     /// Whether clients use the dataset: they have files open or are attached.
     pub fn is_used(&self) -> bool {
         match self {
-            OpenDataset::Files(files) => files.holds().held_count() > 0,
+            OpenDataset::Files(files) => files.holds().open_count() > 0,
             OpenDataset::Volume(volume) => volume.users() > 0,
         }
     }

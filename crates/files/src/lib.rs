@@ -74,3 +74,4 @@ pub use error::FileError;
 pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Snapdir, Usage};
 pub use handles::{Acls, Atimes, Attrs, Contents, DeleteQueue, Directories, Holds, Names, Quotas, Replay, Xattrs};
 pub use weir_format::znode::FileFlags;
+pub use writing::unlinked::HoldKind;

@@ -36,7 +36,7 @@ mod source;
 mod spelling;
 mod synthetic_entries;
 
-pub use change::CallHold;
+pub use change::Hold;
 pub use source::{Created, FileFuture, Files, Opener};
 pub use spelling::spelling;
 

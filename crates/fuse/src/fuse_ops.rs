@@ -95,8 +95,8 @@ impl Filesystem for FuseOps {
         let inner = Arc::clone(&self.inner);
         if !held.is_empty() {
             self.tasks.start(async move {
-                for node in held {
-                    inner.release(&Request::internal("forget"), node).await;
+                for hold in held {
+                    inner.end_lookup(&Request::internal("forget"), Some(hold)).await;
                 }
             });
         }

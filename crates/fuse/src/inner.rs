@@ -15,8 +15,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use weir_files::tree::{Node, Tree, TreeEntry};
-use weir_files::{Acl, Attributes, Cred, FileError, FileFlags, FileKind, Seek, acl_xdr, masks};
+use weir_files::tree::{Hold, Node, Tree, TreeEntry};
+use weir_files::{Acl, Attributes, Cred, FileError, FileFlags, FileKind, HoldKind, Seek, acl_xdr, masks};
 use weir_machine::{Client, Protocol, Request};
 
 /// Directory entries per step of `readdir` and of `readdirplus`.
@@ -151,16 +151,31 @@ impl Inner {
 
     /// Counts a lookup of a file and holds the file, on a mount for a file server.
     async fn count_lookup(&self, rq: &Request, node: Node) -> Result<(), Errno> {
-        if self.server.is_some() && self.lookups.add(node) {
-            self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
+        if self.server.is_none() || !self.lookups.add(node, Hold::is_closed) {
+            return Ok(());
         }
+        let replaced = match self.tree.hold_as(rq, node, HoldKind::Lookup).await {
+            Ok(held) => held.and_then(|hold| self.lookups.keep(node, hold)),
+            Err(error) => {
+                // The reply is an error, so the kernel counts no lookup.
+                self.forget(rq, node, 1).await;
+                return Err(report(rq, &error));
+            }
+        };
+        self.end_lookup(rq, replaced).await;
         Ok(())
     }
 
     /// Forgets lookups of a file.
     pub(crate) async fn forget(&self, rq: &Request, node: Node, lookups: u64) {
-        if self.lookups.forget(node, lookups) {
-            self.release(rq, node).await;
+        self.end_lookup(rq, self.lookups.forget(node, lookups)).await;
+    }
+
+    /// Releases a file that the kernel has forgotten, unless its file system was closed meanwhile.
+    pub(crate) async fn end_lookup(&self, rq: &Request, hold: Option<Hold>) {
+        let Some(hold) = hold.filter(|hold| !hold.is_closed()) else { return };
+        if let Err(error) = hold.release(rq).await {
+            tracing::warn!(%error, "an unlinked file may stay in the unlinked set until the pool is imported again");
         }
     }
 

@@ -9,7 +9,7 @@ use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_engine::{Crypt, Encryption, ImportOptions, KeyError, NewRoot};
 use weir_engine::{Engine, Layout};
 use weir_files::FilePosition;
-use weir_files::{Cred, FileError, FileSystem, New, NewKind, WriteAt};
+use weir_files::{Cred, FileError, FileSystem, HoldKind, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, PoolError};
 use weir_zil::needs_replay;
@@ -198,11 +198,11 @@ fn keys_are_unloaded_and_loaded_again() {
             }
             write_volume(&engine, n).await;
             let files = engine.file_system(rq, HOME).await.unwrap();
-            files.holds().hold(files.root());
+            files.holds().hold(files.root(), HoldKind::Open);
             let busy = engine.encryption_keys().unload(rq, HOME).await.unwrap_err();
             assert!(matches!(busy, PoolError::Key(KeyError::Busy { .. })), "{busy}");
             make(&engine, HOME, &format!("busy-{n}")).await;
-            files.holds().release(rq, files.root()).await.unwrap();
+            files.holds().release(rq, files.root(), HoldKind::Open).await.unwrap();
             let snapshot = format!("{HOME}@{n}");
             engine.snapshot(vec![snapshot.clone()], Vec::new()).await.unwrap();
             let old = engine.file_system(rq, &snapshot).await.unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weir_dmu::{ObjectError, ObjectSet, zap};
 use weir_engine::{Engine, Layout};
 use weir_engine::{Event, ImportOptions};
-use weir_files::{Cred, FileError, FileSystem, New, NewKind, WriteAt};
+use weir_files::{Cred, FileError, FileSystem, HoldKind, New, NewKind, WriteAt};
 use weir_format::label::FRONT_BYTES;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::{Machine, Request};
@@ -326,7 +326,7 @@ fn an_unreadable_delete_queue_is_not_changed() {
             let name = format!("open-{n}");
             let file =
                 files.names().create(&rq(), &Cred::root(), files.root(), name.as_bytes(), &new).await.unwrap().object;
-            files.holds().hold(file);
+            files.holds().hold(file, HoldKind::Open);
             files.names().remove(&rq(), &Cred::root(), files.root(), name.as_bytes()).await.unwrap();
         }
         make(&files, "early").await;

@@ -11,7 +11,7 @@ use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::{Engine, Layout};
 use weir_files::DirName;
 use weir_files::diff::{Change, Diff, Difference};
-use weir_files::{Cred, FileKind, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
+use weir_files::{Cred, FileKind, FileSystem, HoldKind, New, NewKind, RenameMode, SetAttributes, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_pool::diff::Pair;
@@ -404,7 +404,7 @@ fn snapshots_that_are_compared_stay() {
         engine.comparisons().end(comparison).await.unwrap();
         let open = make("open").await;
         snapshot("two").await;
-        files.holds().hold(open);
+        files.holds().hold(open, HoldKind::Open);
         files.names().remove(rq, &root, files.root(), b"open").await.unwrap();
         let mut comparison = engine.comparisons().begin(rq, "tank/home@two", "tank/home").await.unwrap();
         for defer in [false, true] {
@@ -422,7 +422,7 @@ fn snapshots_that_are_compared_stay() {
         for (a, b) in [("tank/home@two", "tank/home"), ("tank/home", "tank/home")] {
             assert!(engine.comparisons().begin(rq, a, b).await.is_err(), "{a} {b}");
         }
-        files.holds().release(rq, open).await.unwrap();
+        files.holds().release(rq, open, HoldKind::Open).await.unwrap();
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
     });

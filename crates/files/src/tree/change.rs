@@ -5,24 +5,31 @@
 //! mounts.
 
 use super::{Files, Node, Opened, Tree, node_of, object_of};
-use crate::{Attributes, Cred, DirName, FileError, FilePosition, New, RenameMode};
+use crate::{Attributes, Cred, DirName, FileError, FilePosition, HoldKind, New, RenameMode};
 use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-/// Pins a file for the duration of one call, even if its last link is removed.
-pub struct CallHold {
+/// A file that stays, even if its last link is removed. It belongs to one instance of a file system, which a rollback
+/// replaces.
+pub struct Hold {
     files: Arc<dyn Files>,
     object: ObjectId,
+    kind: HoldKind,
 }
 
-impl CallHold {
-    /// Unpins the file; an unlinked file without other holds is freed.
+impl Hold {
+    /// Whether the file system was closed permanently: the hold keeps nothing any more.
+    pub fn is_closed(&self) -> bool {
+        self.files.is_closed()
+    }
+
+    /// Releases the file; an unlinked file without other holds is freed.
     ///
     /// # Errors
     /// If the file cannot be freed; it is freed when the file system is next opened.
     pub async fn release(self, rq: &Request) -> Result<(), FileError> {
-        self.files.end_call(rq, self.object).await
+        self.files.release(rq, self.object, self.kind).await
     }
 }
 
@@ -176,24 +183,25 @@ impl Tree {
         }
     }
 
-    /// Pins a file for one call so that its object number is not reused. Check the generation afterwards.
-    pub async fn hold_for_call(&self, rq: &Request, node: Node) -> Result<Option<CallHold>, FileError> {
+    /// Holds a file for a call or a lookup, so that its object number is not reused. Check the generation afterwards.
+    /// `None` for files that are not stored.
+    pub async fn hold_as(&self, rq: &Request, node: Node, kind: HoldKind) -> Result<Option<Hold>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => {
                 let object = object_of(&*files, node);
-                files.hold_for_call(object);
-                Ok(Some(CallHold { files, object }))
+                files.hold(object, kind);
+                Ok(Some(Hold { files, object, kind }))
             }
             _ => Ok(None),
         }
     }
 
-    /// Pins an open file, so that it survives the removal of its last link. Each hold needs one [`Tree::release`].
+    /// Holds an open file, so that it survives the removal of its last link. Each hold needs one [`Tree::release`].
     pub async fn hold(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         if let Opened::Files(files) = self.open(rq, node.branch).await?
             && !node.is_synthetic()
         {
-            files.hold(object_of(&*files, node));
+            files.hold(object_of(&*files, node), HoldKind::Open);
         }
         Ok(())
     }
@@ -201,7 +209,9 @@ impl Tree {
     /// Releases a hold; an unlinked file without holds is freed.
     pub async fn release(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         match self.open(rq, node.branch).await? {
-            Opened::Files(files) if !node.is_synthetic() => files.release(rq, object_of(&*files, node)).await,
+            Opened::Files(files) if !node.is_synthetic() => {
+                files.release(rq, object_of(&*files, node), HoldKind::Open).await
+            }
             _ => Ok(()),
         }
     }

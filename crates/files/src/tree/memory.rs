@@ -5,11 +5,11 @@ mod changes;
 
 use super::Export;
 use super::source::{Created, FileFuture, Files, Opener};
-use crate::DirName;
 use crate::{
     Acl, Attributes, Cred, DirEntry, FileError, FileFlags, FileKind, New, RenameMode, Seek, SetAttributes, Snapdir,
     Space, Usage, WriteAt, XattrMode,
 };
+use crate::{DirName, HoldKind};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::ready;
@@ -403,11 +403,11 @@ impl Files for MemoryFiles {
         now(Ok(()))
     }
 
-    fn hold(&self, object: ObjectId) {
+    fn hold(&self, object: ObjectId, _: HoldKind) {
         *self.state().holds.entry(object.0).or_default() += 1;
     }
 
-    fn release<'a>(&'a self, _: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
+    fn release<'a>(&'a self, _: &'a Request, object: ObjectId, _: HoldKind) -> FileFuture<'a, ()> {
         self.state().release(object);
         now(Ok(()))
     }

@@ -8,7 +8,7 @@
 
 use super::{Export, Node, Tree, object_of};
 use crate::{
-    Acl, Attributes, CaseSensitivity, Cred, DirEntry, DirName, FileError, FileSystem, New, RenameMode, Seek,
+    Acl, Attributes, CaseSensitivity, Cred, DirEntry, DirName, FileError, FileSystem, HoldKind, New, RenameMode, Seek,
     SetAttributes, SetFlags, Snapdir, Space, Usage, WriteAt, XattrMode,
 };
 use bytes::Bytes;
@@ -167,19 +167,11 @@ files! {
         fn sync<'a>(&'a self, _rq: &'a Request, _object: Option<ObjectId>) -> FileFuture<'a, ()> {
             ready(Ok(())).boxed()
         }
-        /// Holds an open file, so that it survives the removal of its last link.
-        fn hold(&self, _object: ObjectId) {}
-        /// Releases a hold; an unlinked file without holds is freed.
-        fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId) -> FileFuture<'a, ()> {
+        /// Holds a file, so that it survives the removal of its last link.
+        fn hold(&self, _object: ObjectId, _kind: HoldKind) {}
+        /// Releases a hold of this kind; an unlinked file without holds is freed.
+        fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId, _kind: HoldKind) -> FileFuture<'a, ()> {
             ready(Ok(())).boxed()
-        }
-        /// Pins a file for the duration of a call.
-        fn hold_for_call(&self, object: ObjectId) {
-            self.hold(object);
-        }
-        /// Releases the pin of a call.
-        fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
-            self.release(rq, object)
         }
     }
     by_file_system {
@@ -223,20 +215,12 @@ files! {
             FileSystem::sync(self, rq, object).boxed()
         }
 
-        fn hold(&self, object: ObjectId) {
-            self.holds().hold(object);
+        fn hold(&self, object: ObjectId, kind: HoldKind) {
+            self.holds().hold(object, kind);
         }
 
-        fn release<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
-            self.holds().release(rq, object).boxed()
-        }
-
-        fn hold_for_call(&self, object: ObjectId) {
-            self.holds().hold_for_call(object);
-        }
-
-        fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
-            self.holds().end_call(rq, object).boxed()
+        fn release<'a>(&'a self, rq: &'a Request, object: ObjectId, kind: HoldKind) -> FileFuture<'a, ()> {
+            self.holds().release(rq, object, kind).boxed()
         }
     }
     reads {

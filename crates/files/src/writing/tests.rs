@@ -12,7 +12,7 @@ use crate::file_system::Identity;
 use crate::metadata::index;
 use crate::tree;
 use crate::tree::memory::MemoryFiles;
-use crate::{Attributes, Cred, FileKind};
+use crate::{Attributes, Cred, FileKind, HoldKind};
 use bytes::Bytes;
 use proptest::prelude::*;
 use weir_dmu::live::scratch;
@@ -286,14 +286,14 @@ impl Play<'_> {
             }
             Step::Hold(n) => {
                 let pair = self.pair(*n);
-                fs.holds().hold(pair.0);
-                model.hold(pair.1);
+                fs.holds().hold(pair.0, HoldKind::Open);
+                model.hold(pair.1, HoldKind::Open);
                 self.held.push(pair);
             }
             Step::Release(n) if !self.held.is_empty() => {
                 let pair = self.held.remove(n % self.held.len());
-                fs.holds().release(rq, pair.0).await.unwrap();
-                model.release(rq, pair.1).await.unwrap();
+                fs.holds().release(rq, pair.0, HoldKind::Open).await.unwrap();
+                model.release(rq, pair.1, HoldKind::Open).await.unwrap();
             }
             Step::Close => {
                 // Later steps belong to the next txg.
@@ -372,8 +372,8 @@ async fn play(rq: &Request, machine: &Machine, settings: Settings, steps: &[Step
         play.compare(step).await;
     }
     for pair in std::mem::take(&mut play.held) {
-        play.fs.holds().release(rq, pair.0).await.unwrap();
-        tree::Files::release(&play.model, rq, pair.1).await.unwrap();
+        play.fs.holds().release(rq, pair.0, HoldKind::Open).await.unwrap();
+        tree::Files::release(&play.model, rq, pair.1, HoldKind::Open).await.unwrap();
     }
     play.compare(&Step::Close).await;
     // No leaked objects: each is a file of the model or contains attributes of one.

@@ -35,14 +35,40 @@ const REAP_BYTES: u64 = 8 << 10;
 /// The open files.
 pub(crate) type HoldCounts = Mutex<BTreeMap<ObjectId, OpenCount>>;
 
+/// Why a file is held, and hence what the hold prevents. Every hold keeps the file after the removal of its last link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldKind {
+    /// A client has the file open: its dataset is busy.
+    Open,
+    /// A call is in progress: the dataset is not busy, but a snapshot is not destroyed meanwhile.
+    Call,
+    /// The kernel knows the file's inode number. It may know it for days after the last use, so the dataset may be rolled
+    /// back, destroyed or exported at any time.
+    Lookup,
+}
+
 /// Number of holds of a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpenCount {
-    count: u64,
-    /// Number of holds for the duration of a call.
+    opens: u64,
     calls: u64,
+    lookups: u64,
     /// Unlinked: the last release frees it.
     nameless: bool,
+}
+
+impl OpenCount {
+    fn of(&mut self, kind: HoldKind) -> &mut u64 {
+        match kind {
+            HoldKind::Open => &mut self.opens,
+            HoldKind::Call => &mut self.calls,
+            HoldKind::Lookup => &mut self.lookups,
+        }
+    }
+
+    fn is_zero(&self) -> bool {
+        self.opens == 0 && self.calls == 0 && self.lookups == 0
+    }
 }
 
 /// Pins a snapshot until it is dropped.
@@ -54,39 +80,24 @@ pub(super) struct OpenGuard<'a> {
 impl Drop for OpenGuard<'_> {
     fn drop(&mut self) {
         // Files of a snapshot are never unlinked.
-        self.files.holds().end_hold(self.object);
+        self.files.holds().end_hold(self.object, HoldKind::Open);
     }
 }
 
 impl<'a> Holds<'a> {
-    /// Holds an open file, so that it survives the removal of its last link. Also pins a snapshot, unless it is
-    /// closed already; the caller checks that afterwards. Each hold needs one [`Holds::release`](crate::Holds::release).
-    pub fn hold(self, object: ObjectId) {
-        lock(&self.files.holds).entry(object).or_default().count += 1;
+    /// Holds a file, so that it survives the removal of its last link. Unless the kind is [`HoldKind::Lookup`], it also pins a
+    /// snapshot, if that is not closed already; the caller checks that afterwards. Each hold needs one
+    /// [`Holds::release`](crate::Holds::release) of the same kind.
+    pub fn hold(self, object: ObjectId, kind: HoldKind) {
+        *lock(&self.files.holds).entry(object).or_default().of(kind) += 1;
     }
 
-    /// Holds a file for the duration of a call; the file system does not count as busy. Each needs one
-    /// [`Holds::end_call`](crate::Holds::end_call).
-    pub fn hold_for_call(self, object: ObjectId) {
-        let mut holds = lock(&self.files.holds);
-        let held = holds.entry(object).or_default();
-        (held.count, held.calls) = (held.count + 1, held.calls + 1);
-    }
-
-    /// Releases the hold of a call, like [`Holds::release`](crate::Holds::release).
-    ///
-    /// # Errors
-    /// Those of [`Holds::release`](crate::Holds::release).
-    pub async fn end_call(self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
-        lock(&self.files.holds).entry(object).and_modify(|held| held.calls = held.calls.saturating_sub(1));
-        self.release(rq, object).await
-    }
-
-    /// Closes the file system permanently, unless files of it are held, or blocks of it were cloned in a txg after
-    /// `syncing`, whose references are not synced yet. Returns whether it is closed.
+    /// Closes the file system permanently, unless files of it are open or in a call, or blocks of it were cloned in a txg
+    /// after `syncing`, whose references are not synced yet. Returns whether it is closed.
     pub fn close_unless_used(self, syncing: Txg) -> bool {
         let holds = lock(&self.files.holds);
-        let unused = holds.is_empty() && self.files.cloned_txg.load(Ordering::SeqCst) <= syncing.0;
+        let idle = holds.values().all(|held| held.opens == 0 && held.calls == 0);
+        let unused = idle && self.files.cloned_txg.load(Ordering::SeqCst) <= syncing.0;
         if unused {
             self.files.objects().close(true);
         }
@@ -106,17 +117,19 @@ impl<'a> Holds<'a> {
         if !self.files.is_snapshot() {
             return Ok(None);
         }
-        self.hold(object);
+        self.hold(object, HoldKind::Open);
         let kept = OpenGuard { files: self.files, object };
         if self.files.is_closed() { Err(FileError::Stale { object }) } else { Ok(Some(kept)) }
     }
 
     /// Releases a hold; returns the entry if it was the last one.
-    fn end_hold(self, object: ObjectId) -> Option<OpenCount> {
+    fn end_hold(self, object: ObjectId, kind: HoldKind) -> Option<OpenCount> {
         let mut holds = lock(&self.files.holds);
-        let last = holds.get_mut(&object).is_some_and(|hold| {
-            hold.count -= 1;
-            hold.count == 0
+        let last = holds.get_mut(&object).is_some_and(|held| {
+            let count = held.of(kind);
+            debug_assert!(*count > 0, "file {object} is released once more than it was held, as {kind:?}");
+            *count = count.saturating_sub(1);
+            held.is_zero()
         });
         if last { holds.remove(&object) } else { None }
     }
@@ -125,16 +138,16 @@ impl<'a> Holds<'a> {
     ///
     /// # Errors
     /// If the file cannot be freed; it stays in the delete queue.
-    pub async fn release(self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
-        match self.end_hold(object) {
+    pub async fn release(self, rq: &Request, object: ObjectId, kind: HoldKind) -> Result<(), FileError> {
+        match self.end_hold(object, kind) {
             Some(OpenCount { nameless: true, .. }) => self.files.delete_queue().reap_soon(rq, object).await,
             _ => Ok(()),
         }
     }
 
-    /// Number of open files, without those held for a call.
-    pub fn held_count(self) -> usize {
-        lock(&self.files.holds).values().filter(|held| held.count > held.calls).count()
+    /// Number of open files.
+    pub fn open_count(self) -> usize {
+        lock(&self.files.holds).values().filter(|held| held.opens > 0).count()
     }
 
     /// Whether an unlinked file is held; it is then freed by the last release.

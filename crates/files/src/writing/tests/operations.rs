@@ -26,18 +26,18 @@ fn an_unlinked_open_file_survives_until_released_or_crashed() {
         let held = fs.names().create(rq, root, ROOT, b"held", &file(0o600)).await.unwrap().object;
         let crashed = fs.names().create(rq, root, ROOT, b"crashed", &file(0o600)).await.unwrap().object;
         fs.xattrs().set(rq, root, crashed, b"trusted.big", &[1; 50_000], XattrMode::Any).await.unwrap();
-        fs.holds().hold(held);
-        fs.holds().hold(held);
-        fs.holds().hold(crashed);
+        fs.holds().hold(held, HoldKind::Open);
+        fs.holds().hold(held, HoldKind::Open);
+        fs.holds().hold(crashed, HoldKind::Open);
         for name in [&b"held"[..], b"crashed"] {
             fs.names().remove(rq, root, ROOT, name).await.unwrap();
         }
         fs.contents().write(rq, root, held, WriteAt::Offset(0), Bytes::from_static(b"still here")).await.unwrap();
         assert_eq!(fs.attrs().get(rq, held).await.unwrap().links, 0);
         assert_eq!(fs.names().link(rq, root, held, ROOT, b"again").await, Err(FileError::NotFound));
-        fs.holds().release(rq, held).await.unwrap();
+        fs.holds().release(rq, held, HoldKind::Open).await.unwrap();
         assert_eq!(&fs.contents().read(rq, held, 0, 99).await.unwrap()[..], b"still here");
-        fs.holds().release(rq, held).await.unwrap();
+        fs.holds().release(rq, held, HoldKind::Open).await.unwrap();
         assert!(fs.attrs().get(rq, held).await.is_err());
         // A new instance has no holds.
         let opening = Opening { machine: machine.clone(), zil: None, settings: Settings::default() };
@@ -55,15 +55,32 @@ fn call_holds_do_not_make_a_file_system_busy() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
         let id = fs.names().create(rq, root, ROOT, b"file", &file(0o600)).await.unwrap().object;
-        fs.holds().hold_for_call(id);
-        assert_eq!((fs.holds().held_count(), fs.holds().close_unless_used(Txg(u64::MAX))), (0, false));
-        fs.holds().hold(id);
-        assert_eq!(fs.holds().held_count(), 1);
-        fs.holds().release(rq, id).await.unwrap();
+        fs.holds().hold(id, HoldKind::Call);
+        assert_eq!((fs.holds().open_count(), fs.holds().close_unless_used(Txg(u64::MAX))), (0, false));
+        fs.holds().hold(id, HoldKind::Open);
+        assert_eq!(fs.holds().open_count(), 1);
+        fs.holds().release(rq, id, HoldKind::Open).await.unwrap();
         fs.names().remove(rq, root, ROOT, b"file").await.unwrap();
-        assert_eq!((fs.holds().held_count(), fs.attrs().get(rq, id).await.map(|a| a.links)), (0, Ok(0)));
-        fs.holds().end_call(rq, id).await.unwrap();
+        assert_eq!((fs.holds().open_count(), fs.attrs().get(rq, id).await.map(|a| a.links)), (0, Ok(0)));
+        fs.holds().release(rq, id, HoldKind::Call).await.unwrap();
         assert!(fs.attrs().get(rq, id).await.is_err());
+    });
+}
+
+#[test]
+fn lookups_keep_files_and_let_the_file_system_close() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        let root = &Cred::root();
+        let id = fs.names().create(rq, root, ROOT, b"file", &file(0o600)).await.unwrap().object;
+        fs.holds().hold(id, HoldKind::Lookup);
+        fs.names().remove(rq, root, ROOT, b"file").await.unwrap();
+        assert_eq!(fs.attrs().get(rq, id).await.map(|a| a.links), Ok(0), "the kernel still knows it");
+        assert_eq!(fs.holds().open_count(), 0, "no client has it open");
+        fs.holds().hold(id, HoldKind::Open);
+        assert!(!fs.holds().close_unless_used(Txg(u64::MAX)), "a client has it open");
+        fs.holds().release(rq, id, HoldKind::Open).await.unwrap();
+        assert!(fs.attrs().get(rq, id).await.is_ok(), "the kernel still knows it");
+        assert!(fs.holds().close_unless_used(Txg(u64::MAX)) && fs.is_closed());
     });
 }
 
