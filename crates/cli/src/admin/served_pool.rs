@@ -1,6 +1,7 @@
 //! A pool that this process has open, as seen by commands that other processes send.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
+use super::processes;
 use crate::automount::AutoMounts;
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks};
@@ -171,6 +172,14 @@ impl ServedPool {
     pub fn clients(&self) -> Vec<String> {
         let users = self.service.get().and_then(Weak::upgrade).map(|service| service.users(self.guid()));
         users.into_iter().flatten().map(|(protocol, host)| format!("{} {host}", protocol.name())).collect()
+    }
+
+    /// Clients of the network, and processes on the pool's mounts, that may be what keeps a dataset or the pool busy.
+    pub async fn all_users(&self) -> Vec<String> {
+        let mounts: Vec<PathBuf> = self.mounts.list().into_iter().map(|(_, path)| path).collect();
+        let processes = tokio::task::spawn_blocking(move || processes::that_use(&mounts, std::process::id())).await;
+        // A task that panicked names none.
+        self.clients().into_iter().chain(processes.unwrap_or_default()).collect()
     }
 
     /// Reads the connections of other processes, for [`ServedPool::clients`].

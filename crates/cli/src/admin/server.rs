@@ -227,7 +227,14 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
     }
     let (uid, gid) = ids;
     let mut author = Author { uid, gid, now: now(), command: command.line.clone() };
-    let done = command.run(&ServingHost(served_pool.clone()), &mut author).await;
+    let mut done = command.run(&ServingHost(served_pool.clone()), &mut author).await;
+    if let Err(refusal) = &mut done
+        && refusal.kind == RefusalKind::Busy
+        && refusal.names.is_empty()
+    {
+        served_pool.refresh_clients().await;
+        refusal.names = served_pool.all_users().await;
+    }
     // A command that failed may have changed something before.
     if let Err(failure) = served_pool.renew().await {
         tracing::warn!("the exports are not up to date: {failure}");
