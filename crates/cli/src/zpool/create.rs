@@ -1,12 +1,13 @@
 //! `zpool create`: a new pool on devices that are not in use, or with `-f`.
 
+use super::claim::claim;
 use super::devices::{self, Vdevs};
 use super::features;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::locks::{Identity, lock};
+use crate::locks::Identity;
 use crate::pools::{go_to_daemon, usual_paths};
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
@@ -90,7 +91,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     check_name_is_free(call, name, &vdevs)?;
-    let locks = in_turn_of(call, || lock(name, vdevs.paths()))?;
+    let locks = in_turn_of(call, || claim(call, name, vdevs.paths()))?;
     call.begin();
     let machine = call.machine()?;
     let daemon = call.process().and_then(|process| process.daemon());
