@@ -1,6 +1,8 @@
 //! What refused commands say: the thing in the way, and what helps.
 
 use super::*;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 #[test]
 fn a_device_of_an_open_pool_is_refused_with_that_pools_name() {
@@ -46,4 +48,23 @@ fn an_import_tells_an_open_pool_from_another_of_its_name() {
     let guid = how.strip_prefix("use the form 'zpool import ").unwrap().split(' ').next().unwrap();
     site.ok(&format!("zpool import -d {dir} {guid} older"));
     assert_eq!(site.pools(), ["older", "tank"]);
+}
+
+#[test]
+fn a_runtime_directory_that_others_may_enter_is_used_and_one_that_they_may_change_is_not() {
+    let site = Site::new(1);
+    let set = |mode| std::fs::set_permissions(site.path("run"), Permissions::from_mode(mode)).unwrap();
+    set(0o755);
+    let daemon = site.start();
+    site.ok("zpool create tank d0");
+    for name in ["run/daemon.lock".to_owned(), format!("run/{}.sock", daemon.child.id())] {
+        let mode = std::fs::metadata(site.path(&name)).unwrap().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{name}");
+    }
+    set(0o777);
+    let error = site.fails("daemon status");
+    assert!(error.contains("no daemon is running") && error.contains("its mode is 0777"), "{error}");
+    drop(daemon);
+    let error = site.fails("daemon");
+    assert!(error.contains("run: its mode is 0777") && error.contains("chmod go-w"), "{error}");
 }
