@@ -76,6 +76,10 @@ impl Host for ServingHost {
         self.0.clients()
     }
 
+    fn chap_users(&self) -> Result<Vec<String>, String> {
+        crate::users::chap_names()
+    }
+
     fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.0.end(destroyed))
     }

@@ -68,3 +68,33 @@ fn a_runtime_directory_that_others_may_enter_is_used_and_one_that_they_may_chang
     let error = site.fails("daemon");
     assert!(error.contains("run: its mode is 0777") && error.contains("chmod go-w"), "{error}");
 }
+
+#[test]
+fn a_share_that_names_what_does_not_exist_is_refused_when_it_is_set() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zfs create -V 16M tank/v");
+    for (value, why) in [
+        ("weir:iscsi=on,chap=carol", "there is no CHAP user 'carol'; 'weir user add carol' adds it"),
+        ("weir:nbd=on,hosts=no-such-host.invalid", "host name 'no-such-host.invalid' cannot be resolved"),
+        ("weir:iscsi=on,ro,rw", "'rw': an option before it says something else"),
+        ("weir:iscsi=wce=maybe", "'wce=maybe': it takes on or off"),
+        (
+            "weir:ndb=on",
+            "invalid property 'weir:ndb': of those that begin with 'weir:' there are weir:iscsi and weir:nbd",
+        ),
+    ] {
+        let error = site.fails(&format!("zfs set {value} tank/v"));
+        assert!(error.starts_with("cannot set property for 'tank/v': ") && error.contains(why), "{value}: {error}");
+        for line in ["zfs create -V 16M -o VALUE tank/w", "zpool create -O VALUE other d1"] {
+            let out = site.command(&line.replace("VALUE", value)).output().unwrap();
+            assert!(!out.status.success() && text(&out.stderr).contains(why), "{line} {value}: {}", text(&out.stderr));
+        }
+    }
+    assert_eq!(site.ok("zfs list -H -o name"), "tank\ntank/v\n");
+    assert_eq!(site.pools(), ["tank"]);
+    // Names of other prefixes are the user's, and hosts that exist are accepted.
+    site.ok("zfs set org.example:ndb=on weir:nbd=on,hosts=localhost tank/v");
+    site.ok("zfs inherit weir:ndb tank/v");
+}
