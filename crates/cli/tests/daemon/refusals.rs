@@ -98,3 +98,36 @@ fn a_share_that_names_what_does_not_exist_is_refused_when_it_is_set() {
     site.ok("zfs set org.example:ndb=on weir:nbd=on,hosts=localhost tank/v");
     site.ok("zfs inherit weir:ndb tank/v");
 }
+
+/// Whatever cannot be refused when it is set is in the status: users that go, hosts that go, conflicts, other properties.
+#[test]
+fn the_status_says_how_each_dataset_is_shared_and_why_not() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.with_input("user add bob", "a secret of bob\n");
+    site.ok("zpool create -O sharenfs=on -O canmount=off tank d0");
+    site.ok("zfs create tank/home");
+    site.ok("zfs create -o canmount=noauto tank/later");
+    site.ok("zfs create -V 16M -o weir:iscsi=on,target=iqn.2026-01.test:v,chap=bob -o weir:nbd=name=disk tank/v");
+    site.ok("zfs create -V 16M -o weir:nbd=name=disk tank/w");
+    let status = site.ok("daemon status");
+    let has = |status: &str, line: &str| assert!(status.lines().any(|found| found == line), "{line}: {status}");
+    has(&status, "  tank: not served");
+    has(&status, "    nfs3: not served: canmount=off");
+    has(&status, "  tank/home: nfs3 /tank/home");
+    has(&status, "    nfs3: not served: canmount=noauto: it waits for zfs share or zfs mount");
+    has(&status, "  tank/v: nbd disk, iscsi iqn.2026-01.test:v LUN 0");
+    has(&status, "    nbd: not served: weir:nbd: 'tank/v' has the name 'disk' already");
+    site.ok("user remove bob");
+    let status = site.ok("daemon status");
+    has(&status, "  tank/v: nbd disk");
+    has(&status, "    iscsi: not served: there is no CHAP user 'bob'; 'weir user add bob' adds it");
+    let shares = site.status("/pools/tank/shares");
+    let iscsi = shares.as_array().unwrap().iter().find(|share| share["protocol"] == "iscsi").unwrap();
+    assert_eq!((&iscsi["dataset"], &iscsi["served"]), (&"tank/v".into(), &false.into()), "{shares}");
+    assert!(
+        site.log().contains("not shared: tank/v: iqn.2026-01.test:v: there is no CHAP user 'bob'"),
+        "{}",
+        site.log()
+    );
+}
