@@ -112,9 +112,12 @@ fn a_target_comes_and_goes_with_its_chap_user() {
     assert_eq!(site.targets(), "", "without its secret, it is not shared");
     site.with_input("user add bob", "another secret of bob\n");
     assert!(site.targets().contains("iqn.2026-01.test:v"), "{}", site.log());
+    let address = site.status("/protocols/iscsi/address").as_str().unwrap().to_owned();
+    let with_user = format!("iscsi://bob%another secret of bob@{address}");
+    let listed = Command::new("iscsi-ls").args(["-s", &with_user]).output().unwrap();
+    assert!(text(&listed.stdout).contains("Lun:0"), "{}{}", text(&listed.stdout), site.log());
     site.ok("user remove bob");
     assert_eq!(site.targets(), "");
-    let address = site.status("/protocols/iscsi/address").as_str().unwrap().to_owned();
     let url = format!("iscsi://{address}/iqn.2026-01.test:v/0");
     assert!(!Command::new("iscsi-inq").arg(url).output().unwrap().status.success());
     let log = site.log();
