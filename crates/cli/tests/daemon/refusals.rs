@@ -131,3 +131,17 @@ fn the_status_says_how_each_dataset_is_shared_and_why_not() {
         site.log()
     );
 }
+
+#[test]
+fn the_tuning_sheet_shows_the_limits_of_the_daemon() {
+    let site = Site::new(0);
+    let current = || {
+        let sheet = site.ok("tune show");
+        let line = sheet.lines().find(|line| line.starts_with("weir.arc_max ")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(current(), "-", "no daemon runs");
+    site.configure(&format!("{CONFIGURATION}arc_max = \"96M\"\n"));
+    let _daemon = site.start();
+    assert_eq!(current(), "96M");
+}
