@@ -12,6 +12,7 @@ use crate::change::{Author, Change};
 use crate::destroy::Destruction;
 use crate::pool::{self, FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 use crate::refusal::{Refusal, RefusalKind};
+use crate::sharing::{check_named, set_by};
 use serde::{Deserialize, Serialize};
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
@@ -182,7 +183,11 @@ impl Action {
             Action::Trim => Ok(Outcome::Trimmed { bytes: engine.devices().trim().await? }),
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
-            Action::Change(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
+            Action::Change(change) => {
+                let named = check_named(&engine.machine, || host.chap_users(), set_by(&change)).await;
+                named.map_err(|why| Refusal::new(RefusalKind::Property, why))?;
+                change.run(engine, author).await.map(|()| Outcome::Changed)
+            }
             Action::Plan(destruction) => {
                 let plan = destruction.plan(engine).await?;
                 Ok(Outcome::Destroys(

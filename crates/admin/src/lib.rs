@@ -34,4 +34,4 @@ pub use destroy::Destruction;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};
-pub use sharing::check_share;
+pub use sharing::{check_named, check_share};

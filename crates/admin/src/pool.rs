@@ -117,6 +117,12 @@ pub trait Host: Sync {
         Vec::new()
     }
 
+    /// Names of the users with a CHAP secret.
+    ///
+    /// # Errors
+    /// If the list cannot be read.
+    fn chap_users(&self) -> Result<Vec<String>, String>;
+
     /// Closes the pool and ends the process; returns when the devices are unlocked.
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 
 use crate::failure::Failure;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -95,10 +96,30 @@ pub fn configuration() -> Option<PathBuf> {
     own().configuration()
 }
 
-/// Whether a path is a folder, not a symbolic link, that only that user can access.
-pub fn is_private(folder: &Path, uid: u32) -> bool {
-    let metadata = std::fs::symlink_metadata(folder);
-    metadata.is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0)
+/// Whether a path is a folder, not a symbolic link, that only that user (and root) can change.
+pub fn belongs_to(folder: &Path, uid: u32) -> bool {
+    fault_of(folder, uid).is_none()
+}
+
+/// Why a path is not a folder that only that user can change. Others may enter it, as the directories that systemd makes
+/// by default (mode 0755): the socket in it has a mode of its own, and its process asks the kernel for the peer's user.
+fn fault_of(folder: &Path, uid: u32) -> Option<String> {
+    let found = match std::fs::symlink_metadata(folder) {
+        Ok(found) => found,
+        Err(error) => return Some(error.to_string()),
+    };
+    let mode = found.mode() & 0o7777;
+    if found.is_symlink() {
+        Some("it is a symbolic link".into())
+    } else if !found.is_dir() {
+        Some("it is no directory".into())
+    } else if found.uid() != uid {
+        Some(format!("it belongs to user {}, and this is user {uid}", found.uid()))
+    } else if mode & 0o022 != 0 {
+        Some(format!("its mode is {mode:04o}, so that other users can change it: chmod go-w"))
+    } else {
+        None
+    }
 }
 
 /// Creates a directory that only its user can access, with its parents.
@@ -110,14 +131,35 @@ pub fn create(folder: &Path) -> Result<(), Failure> {
     made.map_err(|error| Failure::failed(format!("cannot create the directory {}: {error}", folder.display())))
 }
 
-/// This process's runtime directory: the first that exists, or can be created, and that only its user can access.
-pub fn own_runtime() -> Option<PathBuf> {
+/// This process's runtime directory: the first that exists, or can be created, and that only its user can change.
+///
+/// # Errors
+/// What is wrong with each candidate.
+pub fn own_runtime() -> Result<PathBuf, Failure> {
     let uid = rustix::process::geteuid().as_raw();
-    runtime().into_iter().find(|folder| {
-        // Creation fails if the folder exists, which the check accepts.
-        let _made = std::fs::DirBuilder::new().mode(0o700).create(folder);
-        is_private(folder, uid)
-    })
+    let mut faults = Vec::new();
+    for folder in runtime() {
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+        match (made, fault_of(&folder, uid)) {
+            (_, None) => return Ok(folder),
+            (Err(error), Some(_)) if error.kind() != ErrorKind::AlreadyExists => {
+                faults.push(format!("{}: cannot create it: {error}", folder.display()));
+            }
+            (_, Some(fault)) => faults.push(format!("{}: {fault}", folder.display())),
+        }
+    }
+    let how = "correct that, or name another directory with RUNTIME_DIRECTORY or XDG_RUNTIME_DIR";
+    Err(Failure::failed(format!("there is no runtime directory for the socket\n{}\n{how}", faults.join("\n"))))
+}
+
+/// The runtime directories of this process, each with the reason why it is not used if there is one.
+pub fn described_runtime() -> Vec<String> {
+    let uid = rustix::process::geteuid().as_raw();
+    let describe = |folder: PathBuf| match fault_of(&folder, uid) {
+        Some(fault) if folder.exists() => format!("{} ({fault})", folder.display()),
+        _ => folder.display().to_string(),
+    };
+    runtime().into_iter().map(describe).collect()
 }
 
 /// A file's path in the state directory; `None` for a user without a home directory.
@@ -157,17 +199,22 @@ mod tests {
     }
 
     #[test]
-    fn folders_accessible_to_other_users_are_not_used() {
+    fn folders_that_other_users_can_change_are_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let set = |mode| std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
-        set(0o700);
-        assert!(is_private(dir.path(), uid) && !is_private(dir.path(), uid + 1));
-        set(0o750);
-        assert!(!is_private(dir.path(), uid));
+        for mode in [0o700, 0o750, 0o755] {
+            set(mode);
+            assert!(belongs_to(dir.path(), uid) && !belongs_to(dir.path(), uid + 1), "{mode:o}");
+        }
+        for mode in [0o770, 0o702, 0o1777] {
+            set(mode);
+            let fault = fault_of(dir.path(), uid).unwrap();
+            assert!(fault.contains(&format!("{mode:04o}")) && fault.contains("chmod go-w"), "{fault}");
+        }
         set(0o700);
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(dir.path(), &link).unwrap();
-        assert!(!is_private(&link, uid));
+        assert!(!belongs_to(&link, uid));
     }
 }

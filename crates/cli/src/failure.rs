@@ -41,6 +41,11 @@ impl Failure {
         Failure { wait_for: Some(holder.into()), ..Failure::busy(line) }
     }
 
+    /// This failure, described by another line.
+    pub fn saying(self, line: String) -> Self {
+        Failure { line, ..self }
+    }
+
     /// Description of the process to wait for before the next attempt, once; `None` if waiting does not help.
     pub fn take_wait_for(&mut self) -> Option<String> {
         self.wait_for.take()

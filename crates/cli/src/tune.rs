@@ -4,12 +4,16 @@ use crate::args::CommandLine;
 use crate::directories;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
+use crate::units::human_bytes;
 use clap::{Parser, Subcommand};
+use serde_json::Value;
 use std::io::Read;
 use std::path::PathBuf;
 use weir_doctor::tune::{Applies, Item, Sets, TuneError, TuningSet, items};
 use weir_doctor::{Reader, RealHost};
 
+/// The command that prints the status of the daemon.
+const STATUS: [&str; 4] = ["daemon", "status", "-j", "--json-int"];
 /// Longest text that is imported.
 const IMPORT_BYTES: u64 = 1 << 20;
 
@@ -125,7 +129,28 @@ pub fn run(args: &TuneArgs) -> Result<String, Failure> {
 }
 
 fn all_items() -> Vec<Item> {
-    items(&RealHost, &Reader::new(RealHost).facts(&[], &[]))
+    let mut all = items(&RealHost, &Reader::new(RealHost).facts(&[], &[]));
+    let limits = limits_of_daemon();
+    for item in &mut all {
+        let bytes = match item.key.as_str() {
+            "weir.arc_max" => limits["arc_max_bytes"].as_u64(),
+            "weir.dirty_max" => limits["dirty_max_bytes"].as_u64(),
+            _ => None,
+        };
+        item.current = item.current.take().or(bytes.map(human_bytes));
+    }
+    all
+}
+
+/// The limits in the status of the daemon that runs; null without one.
+fn limits_of_daemon() -> Value {
+    let ask = || {
+        crate::admin::daemon()?;
+        let status = std::process::Command::new(std::env::current_exe().ok()?).args(STATUS).output().ok()?;
+        let status: Value = serde_json::from_slice(&status.stdout).ok()?;
+        status.get("limits").cloned()
+    };
+    ask().unwrap_or_default()
 }
 
 /// The file of the sets, in the state directory of the user.

@@ -54,6 +54,14 @@ pub fn chap_users() -> Result<ChapUsers, Failure> {
     folder.map(ChapUsers::new).ok_or_else(none)
 }
 
+/// Names of the users of this user's list, for checks of what properties name.
+///
+/// # Errors
+/// If the list cannot be read.
+pub fn chap_names() -> Result<Vec<String>, String> {
+    chap_users().map_err(|failure| failure.line)?.names().map_err(|error| error.to_string())
+}
+
 /// Runs the command.
 pub fn run(args: &UserArgs) -> Result<u8, Failure> {
     let users = chap_users()?;

@@ -276,6 +276,10 @@ impl weir_admin::Host for WritablePool {
         self.served_pool().map(|served_pool| served_pool.clients()).unwrap_or_default()
     }
 
+    fn chap_users(&self) -> Result<Vec<String>, String> {
+        crate::users::chap_names()
+    }
+
     fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             match (&self.hold, destroyed) {

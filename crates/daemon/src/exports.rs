@@ -5,7 +5,7 @@ use crate::shares::{DatasetShares, FileShares, Shares, Sharing};
 use crate::volumes::Volumes;
 use futures_util::FutureExt;
 use futures_util::lock::Mutex as AsyncMutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::{PoolFacts, Scope};
@@ -94,6 +94,17 @@ impl OpenPool {
             }
         }
         Ok(out)
+    }
+
+    /// Encrypted datasets whose keys are not loaded; none of a pool that is open read-only.
+    ///
+    /// # Errors
+    /// If the datasets cannot be read.
+    pub(crate) async fn without_key(&self, rq: &Request) -> Result<BTreeSet<String>, PoolError> {
+        let OpenPool::Writable(engine) = self else { return Ok(BTreeSet::new()) };
+        let dsl = engine.synced().dsl(rq).await?;
+        let is_locked = |dir: &&weir_dsl::Dir| dir.crypto_key().is_some() && engine.keys.of(Some(dir)).is_none();
+        Ok(dsl.dirs().into_iter().filter(is_locked).map(|dir| dir.name.clone()).collect())
     }
 
     /// The first file system on which this property is `off`; `None` for a pool that is open read-only.

@@ -18,6 +18,7 @@ pub use iscsi::ISCSI_PORT;
 use crate::exports::Exports;
 use crate::pool_table::PoolTable;
 use crate::service::{ServiceError, ServiceOptions};
+use crate::shares::ShareState;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use std::collections::BTreeSet;
@@ -45,6 +46,10 @@ pub trait ProtocolServer: Send + Sync {
     fn remove(&self, exports: &Exports);
     /// Sets the pools that will be added later, by GUID. The default is for protocols whose clients cannot wait for them.
     fn expect(&self, _pools: &BTreeSet<u64>) {}
+    /// Why a share of this protocol is not served, beyond what the properties and [`ProtocolServer::problem`] say.
+    fn obstacle(&self, _exports: &Exports, _share: &ShareState) -> Option<String> {
+        None
+    }
     /// Reads the users with secrets again. The default is for protocols without such users.
     fn renew_users(&self) {}
     /// Waits until what is shared now is served, and nothing else. The default is for protocols where that is so at once.

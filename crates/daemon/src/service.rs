@@ -4,7 +4,7 @@ use crate::exports::Exports;
 use crate::locks::LockServiceOptions;
 use crate::pool_table::PoolTable;
 use crate::protocols::{PROTOCOLS, ProtocolContext, ProtocolServer, start, start_all};
-use crate::shares::Sharing;
+use crate::shares::{ShareState, Sharing};
 use crate::users::ChapUsers;
 use futures_util::future::{Either, pending, select};
 use std::collections::{BTreeMap, BTreeSet};
@@ -322,6 +322,30 @@ impl Service {
             server.users(&exports).into_iter().map(move |host| (protocol, host)).collect::<Vec<_>>()
         };
         self.protocols().iter().flat_map(of).collect()
+    }
+
+    /// How the datasets of a pool are shared, and why not.
+    ///
+    /// # Errors
+    /// If the datasets cannot be read.
+    pub async fn share_states(&self, rq: &Request, exports: &Exports) -> Result<Vec<ShareState>, PoolError> {
+        let protocols = self.protocols();
+        let locked = exports.pool.without_key(rq).await?;
+        let mut states = exports.shares.states(exports.pool.guid());
+        for state in &mut states {
+            if locked.contains(&state.dataset) {
+                state.refuse("its key is not loaded: zfs load-key");
+            }
+            match protocols.iter().find(|server| server.protocol() == state.protocol) {
+                None => state
+                    .refuse(format!("no server of {} runs: its port is not free, or not set", state.protocol.name())),
+                Some(server) => {
+                    let obstacles = server.problem().into_iter().chain(server.obstacle(exports, state));
+                    obstacles.collect::<Vec<_>>().into_iter().for_each(|why| state.refuse(why));
+                }
+            }
+        }
+        Ok(states)
     }
 
     /// Facts that an administrator may not expect, for example that there is no rpcbind.

@@ -15,9 +15,11 @@
 
 mod files;
 mod properties;
+mod states;
 
 pub use files::FileShares;
 pub use properties::{DatasetShares, MountRule};
+pub use states::ShareState;
 
 use crate::exports::OpenPool;
 use std::collections::{BTreeMap, BTreeSet};
@@ -171,7 +173,7 @@ impl Shares {
             smb_shares(&state.file_systems()).conflicts.into_iter().map(|(name, why)| format!("{name}: {why}")),
         );
         for shares in state.datasets.values() {
-            problems.extend(shares.problems.iter().map(|why| format!("{}: {why}", shares.dataset)));
+            problems.extend(shares.problems.iter().map(|(_, why)| format!("{}: {why}", shares.dataset)));
         }
         problems.difference(&state.logged).for_each(|line| tracing::warn!("not shared: {line}"));
         state.logged = problems;

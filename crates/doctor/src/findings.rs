@@ -3,6 +3,8 @@
 use crate::facts::{Connection, Duplex, Facts, Interface};
 use serde::Serialize;
 
+/// Longest packet that IP allows; longer ones cannot be probed.
+pub(crate) const MAX_PACKET_BYTES: u32 = 65_535;
 /// Ethernet's cost of a packet beside its MTU: preamble, header, checksum, gap.
 const FRAME_BYTES: u64 = 38;
 /// Headers of IPv4 and TCP with time stamps within the MTU.
@@ -157,7 +159,8 @@ fn interrupts(interface: &Interface) -> Option<Finding> {
 fn mtu(facts: &Facts) -> Vec<Finding> {
     let smaller = |probe: &&crate::MtuProbe| {
         let interface = facts.interfaces.iter().find(|interface| interface.name == probe.interface);
-        interface.is_some_and(|interface| probe.path_mtu_bytes < interface.mtu_bytes)
+        // The loopback's MTU is larger than any packet.
+        interface.is_some_and(|interface| probe.path_mtu_bytes < interface.mtu_bytes.min(MAX_PACKET_BYTES))
     };
     let finding = |probe: &crate::MtuProbe| {
         let interface = facts.interfaces.iter().find(|interface| interface.name == probe.interface)?;

@@ -4,6 +4,7 @@
 //! configure, and their JSON is stable. They run without privileges and are given at most [`PROGRAM_TIME`].
 
 use crate::facts::{Buffers, Disk, Duplex, Facts, Interface, InterruptUse, MtuProbe};
+use crate::findings::MAX_PACKET_BYTES;
 use crate::ss;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -181,7 +182,7 @@ impl<H: Host> Reader<H> {
     fn probe(&mut self, interfaces: &[Interface], peer: IpAddr) -> Option<MtuProbe> {
         let route = self.json("ip", &["-j", "route", "get", &peer.to_string()]);
         let name = route.first()?["dev"].as_str()?.to_owned();
-        let mtu = interfaces.iter().find(|interface| interface.name == name)?.mtu_bytes;
+        let mtu = interfaces.iter().find(|interface| interface.name == name)?.mtu_bytes.min(MAX_PACKET_BYTES);
         if !self.answers(peer, LEAST_MTU_BYTES) {
             return None;
         }

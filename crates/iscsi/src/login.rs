@@ -31,7 +31,8 @@ pub const MAX_NAME_BYTES: usize = 223;
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
-/// Keys that may only be in the first request.
+/// Keys of the first request. A later request may repeat them with the same values, which changes nothing: libiscsi does so
+/// after it was offered no authentication. RFC 7143 (6.3) would have the target end such a login.
 const NAMES: [&str; 4] = ["InitiatorName", "TargetName", "SessionType", "InitiatorAlias"];
 
 /// Class and detail of a login response.
@@ -179,8 +180,8 @@ pub struct Login {
     first: Option<([u8; 6], u32, u16)>,
     text: Vec<u8>,
     names: Option<Names>,
-    /// Initiator and target as the first request names them, whether or not they are valid.
-    claimed: [Option<String>; 2],
+    /// Values of [`NAMES`] in the first request, whether or not they are valid.
+    claimed: [Option<String>; 4],
     refusal: Option<Refusal>,
     parameters: Parameters,
     /// Operational keys that were answered.
@@ -201,7 +202,7 @@ impl Login {
             first: None,
             text: Vec::new(),
             names: None,
-            claimed: [None, None],
+            claimed: [const { None }; 4],
             refusal: None,
             parameters: Parameters::default(),
             answered: Vec::new(),
@@ -247,7 +248,7 @@ impl Login {
     /// Why the last request was refused, and who sent it, for the log; `None` if it was not.
     pub fn refusal(&self) -> Option<String> {
         let Refusal { status, why } = self.refusal?;
-        let [initiator, target] = self.claimed.each_ref().map(|name| name.as_deref().map(quoted));
+        let [initiator, target, ..] = self.claimed.each_ref().map(|name| name.as_deref().map(quoted));
         let initiator = initiator.unwrap_or_else(|| "an initiator without a name".to_owned());
         let target = target.map_or_else(|| "for discovery".to_owned(), |target| format!("to target {target}"));
         Some(format!("{initiator}, {target}: {why} (status {status:04x})"))
@@ -289,12 +290,12 @@ impl Login {
         }
         let keys = Keys::decode(&std::mem::take(&mut self.text)).ok_or(status::INITIATOR_ERROR)?;
         if self.names.is_none() {
-            self.claimed = ["InitiatorName", "TargetName"].map(|key| keys.get(key).map(str::to_owned));
+            self.claimed = NAMES.map(|key| keys.get(key).map(str::to_owned));
             self.names = Some(self.named(directory, &keys)?);
             if self.names.as_ref().is_some_and(|names| names.target.is_some()) {
                 reply.push("TargetPortalGroupTag", PORT_GROUP.to_string());
             }
-        } else if NAMES.iter().any(|key| keys.get(key).is_some()) {
+        } else if self.renames(&keys) {
             return Err(status::INITIATOR_ERROR.into());
         }
         let stage = bhs.flags() >> 2 & 3;
@@ -313,6 +314,12 @@ impl Login {
             return Ok(Some(wanted));
         }
         if stage == SECURITY { Ok(None) } else { Err(status::AUTHENTICATION_FAILURE.into()) }
+    }
+
+    /// Whether keys of a later request name something else than the first request.
+    fn renames(&self, keys: &Keys) -> bool {
+        let is_other = |key: &str, first: Option<&str>| keys.get(key).is_some_and(|again| first != Some(again));
+        NAMES.into_iter().zip(&self.claimed).any(|(key, first)| is_other(key, first.as_deref()))
     }
 
     /// Checks version, identity and stage.

@@ -11,10 +11,9 @@
 //! one carries the command out. Of the other commands, the whole command line is sent, and output, prompts and the exit code
 //! come back: the command is the same function in both processes; only its [`crate::call::Call`] differs.
 //!
-//!  The socket is accessible
-//! to its owner alone (mode 0600, in a folder of mode 0700). The kernel reports the peer's user (`SO_PEERCRED`), and
-//! the process accepts commands from the same user and from root only. [`weir_daemon::admin`] defines the frames and
-//! bounds.
+//! The socket is accessible to its owner alone (mode 0600, in a folder that others cannot change). The kernel reports the
+//! peer's user (`SO_PEERCRED`), and the process accepts commands from the same user and from root only.
+//! [`weir_daemon::admin`] defines the frames and bounds.
 //!
 //! *Discovery.* A process that has a pool open has the pool's devices locked ([`crate::locks`]). The kernel reports the
 //! process id of a lock's holder, and the process id is the name of the socket. A socket that a dead process left
@@ -30,7 +29,8 @@ pub use client::{ask, send, tell};
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::AdminSocket;
 
-use crate::directories::{self, is_private};
+use crate::directories::{self, belongs_to};
+use crate::failure::Failure;
 use crate::locks::{self, Identity};
 use crate::remote::RemoteProcess;
 use std::collections::BTreeSet;
@@ -46,11 +46,19 @@ fn socket_in(folder: &Path, pid: u32) -> PathBuf {
 }
 
 /// Path for this process's socket, in its runtime directory.
-fn own_socket() -> Option<PathBuf> {
+///
+/// # Errors
+/// If there is no runtime directory, or its path is too long.
+fn own_socket() -> Result<PathBuf, Failure> {
     // Removes the sockets that killed processes left behind.
     listeners();
-    let socket = directories::own_runtime().map(|folder| socket_in(&folder, std::process::id()));
-    socket.filter(|socket| socket.as_os_str().len() <= MAX_SOCKET_PATH_LEN)
+    let folder = directories::own_runtime()?;
+    let socket = socket_in(&folder, std::process::id());
+    if socket.as_os_str().len() > MAX_SOCKET_PATH_LEN {
+        let why = format!("{}: the path of a socket has at most {MAX_SOCKET_PATH_LEN} bytes", socket.display());
+        return Err(Failure::failed(format!("{why}: name a shorter one with RUNTIME_DIRECTORY")));
+    }
+    Ok(socket)
 }
 
 /// Name of the link to a daemon's socket in its runtime directory.
@@ -67,7 +75,7 @@ fn daemon_in(folder: &Path) -> Option<RemoteProcess> {
     let pid = socket.file_stem()?.to_str()?.parse::<u32>().ok()?;
     // A folder that others can write to could lead commands to another user's process.
     let owner = std::fs::symlink_metadata(folder).ok()?.uid();
-    let is_own = is_private(folder, owner) && std::os::unix::net::UnixStream::connect(&socket).is_ok();
+    let is_own = belongs_to(folder, owner) && std::os::unix::net::UnixStream::connect(&socket).is_ok();
     (pid != std::process::id() && is_own).then_some(RemoteProcess { pid, socket, is_daemon: true })
 }
 
@@ -77,7 +85,7 @@ pub fn remote_process(pid: u32) -> Option<RemoteProcess> {
         return None;
     }
     let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    let folders = directories::runtime_of(uid).into_iter().filter(|folder| is_private(folder, uid));
+    let folders = directories::runtime_of(uid).into_iter().filter(|folder| belongs_to(folder, uid));
     let mut sockets = folders.map(|folder| socket_in(&folder, pid));
     sockets.find(|socket| socket.exists()).map(|socket| RemoteProcess { pid, socket, is_daemon: false })
 }
@@ -86,7 +94,7 @@ pub fn remote_process(pid: u32) -> Option<RemoteProcess> {
 fn listeners() -> Vec<u32> {
     let uid = rustix::process::geteuid().as_raw();
     let mut out = BTreeSet::new();
-    for folder in directories::runtime().into_iter().filter(|folder| is_private(folder, uid)) {
+    for folder in directories::runtime().into_iter().filter(|folder| belongs_to(folder, uid)) {
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some("sock".as_ref()))
         {

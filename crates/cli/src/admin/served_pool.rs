@@ -77,6 +77,10 @@ impl Host for ServingHost {
         self.0.clients()
     }
 
+    fn chap_users(&self) -> Result<Vec<String>, String> {
+        crate::users::chap_names()
+    }
+
     fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.0.end(destroyed))
     }
@@ -123,10 +127,13 @@ impl ServedPool {
 
     /// Whether a pool found by a scan is this one: same GUID, and a device in common.
     pub fn has(&self, found: &FoundPool) -> bool {
-        let added: BTreeSet<Identity> = self.added().iter().flat_map(Locks::identities).collect();
-        let has = |identity| self.devices.contains(&identity) || added.contains(&identity);
-        let is_ours = |path| Identity::of(path).is_some_and(has);
+        let is_ours = |path| Identity::of(path).is_some_and(|identity| self.has_device(identity));
         found.config.guid == self.engine.shown().config.guid && found.leaves().any(|device| is_ours(&device.path))
+    }
+
+    /// Whether a file or device is locked for this pool.
+    pub fn has_device(&self, identity: Identity) -> bool {
+        self.devices.contains(&identity) || self.added().iter().any(|locks| locks.identities().contains(&identity))
     }
 
     fn added(&self) -> MutexGuard<'_, Vec<Locks>> {

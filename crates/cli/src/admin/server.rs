@@ -60,9 +60,7 @@ impl AdminSocket {
     /// # Errors
     /// If there is no folder for the socket, or listening on it fails.
     pub fn open(process: &Arc<PoolProcess>) -> Result<Self, Failure> {
-        let nowhere =
-            || Failure::failed("there is no directory for a socket: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR");
-        let path = own_socket().ok_or_else(nowhere)?;
+        let path = own_socket()?;
         // Removes the socket of an earlier process with the same process id.
         let _ = std::fs::remove_file(&path);
         let failed = |error: io::Error| Failure::failed(format!("cannot listen on {}: {error}", path.display()));

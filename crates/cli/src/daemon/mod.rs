@@ -127,8 +127,7 @@ fn start(args: &DaemonArgs) -> Result<u8, Failure> {
 /// Sends a command to the daemon that runs.
 fn ask(call: &Call, command: &DaemonCommand) -> Result<u8, Failure> {
     let daemon = admin::daemon().ok_or_else(|| {
-        let places: Vec<String> =
-            crate::directories::runtime().iter().map(|folder| folder.display().to_string()).collect();
+        let places = crate::directories::described_runtime();
         Failure::failed(format!("no daemon is running: there is no socket in {}", places.join(", ")))
     })?;
     let code = admin::ask(call, &daemon)?;

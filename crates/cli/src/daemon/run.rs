@@ -13,7 +13,8 @@ use crate::log;
 use crate::serve_options::set_daemon_locks;
 use crate::smb::places;
 use crate::smb::serving::default_port;
-use std::fs::{File, TryLockError};
+use std::fs::{File, Permissions, TryLockError};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,16 +98,17 @@ struct OnlyDaemon(#[expect(dead_code, reason = "locked until they are closed")] 
 impl OnlyDaemon {
     /// Creates the directories and locks them.
     fn lock() -> Result<Self, Failure> {
-        let runtime = directories::own_runtime().ok_or_else(|| {
-            Failure::failed("there is no runtime directory: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR")
-        })?;
+        let runtime = directories::own_runtime()?;
         let state = directories::state().ok_or_else(|| Failure::failed("there is no state directory: set HOME"))?;
         directories::create(&state)?;
         let mut files = Vec::new();
         for folder in [runtime, state] {
             let path = folder.join("daemon.lock");
             let failed = |error: std::io::Error| Failure::failed(format!("{}: {error}", path.display()));
-            let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+            let file =
+                File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed)?;
+            // Who can open the file can lock it, and so keep the daemon from starting.
+            file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => files.push(file),
                 Err(TryLockError::WouldBlock) => {

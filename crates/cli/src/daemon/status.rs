@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_daemon::ProtocolServer;
 use weir_daemon::service::exported_names;
+use weir_daemon::shares::ShareState;
+use weir_machine::Request;
 use weir_pool::OpenOptions;
 use weir_pool::status::VdevState;
 
@@ -53,7 +55,7 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
     out.insert("uptime_s".into(), uptime.as_secs().into());
     let mut pools = Map::new();
     for pool in daemon.process.all() {
-        pools.insert(pool.engine.name(), Value::Object(pool_object(call, &pool)?));
+        pools.insert(pool.engine.name(), Value::Object(pool_object(call, daemon, &pool)?));
     }
     for missing in daemon.remembered.all() {
         // Between two looks at the tables, it may have been opened.
@@ -98,7 +100,7 @@ fn unopened(guid: u64, health: &str, reason: String) -> Value {
     Value::Object(object)
 }
 
-fn pool_object(call: &Call, pool: &ServedPool) -> Result<Map<String, Value>, Failure> {
+fn pool_object(call: &Call, daemon: &Daemon, pool: &ServedPool) -> Result<Map<String, Value>, Failure> {
     let machine = call.machine()?;
     let options = OpenOptions::new(pool.paths(), pool.guid().to_string());
     let viewed = machine.block_on(async { pool.engine.synced().view(&options).await.map(|view| view.health()) });
@@ -109,7 +111,23 @@ fn pool_object(call: &Call, pool: &ServedPool) -> Result<Map<String, Value>, Fai
     out.insert("health".into(), health.into());
     let exports = pool.front().map(|exports| exported_names(&exports)).unwrap_or_default();
     out.insert("exports".into(), Value::Array(exports.into_iter().map(Value::String).collect()));
+    let mut shares = Vec::new();
+    if let (Some(service), Some(exports)) = (daemon.service(), pool.front()) {
+        let states = machine.block_on(service.share_states(&Request::internal("status"), &exports))?;
+        shares.extend(states.into_iter().map(share_object));
+    }
+    out.insert("shares".into(), Value::Array(shares));
     Ok(out)
+}
+
+fn share_object(state: ShareState) -> Value {
+    let mut out = Map::new();
+    out.insert("dataset".into(), state.dataset.into());
+    out.insert("protocol".into(), state.protocol.name().into());
+    out.insert("name".into(), state.name.into());
+    out.insert("served".into(), state.is_served.into());
+    out.insert("problems".into(), Value::Array(state.problems.into_iter().map(Value::String).collect()));
+    Value::Object(out)
 }
 
 fn protocol_object(server: &dyn ProtocolServer) -> Value {
@@ -163,9 +181,7 @@ fn text(call: &Call, status: &Map<String, Value>) {
     for (name, pool) in status["pools"].as_object().into_iter().flatten() {
         let reason = pool["reason"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
         outln!(call, "pool {name}: {}{reason}", field(pool, "health"));
-        for export in pool["exports"].as_array().into_iter().flatten() {
-            outln!(call, "  {}", word(export));
-        }
+        share_lines(pool).into_iter().for_each(|line| outln!(call, "  {line}"));
     }
     for (name, protocol) in status["protocols"].as_object().into_iter().flatten() {
         let clients = protocol["clients"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -183,6 +199,26 @@ fn text(call: &Call, status: &Map<String, Value>) {
             outln!(call, "{line}");
         }
     }
+}
+
+/// The shares of a pool: a line for each dataset, and one below it for each problem.
+fn share_lines(pool: &Value) -> Vec<String> {
+    let shares = pool["shares"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let field = |share: &Value, name: &str| share[name].as_str().unwrap_or_default().to_owned();
+    let mut lines = Vec::new();
+    for of_dataset in shares.chunk_by(|one, other| one["dataset"] == other["dataset"]) {
+        let served = of_dataset.iter().filter(|share| share["served"] == Value::Bool(true));
+        let names: Vec<String> =
+            served.map(|share| format!("{} {}", field(share, "protocol"), field(share, "name"))).collect();
+        let names = if names.is_empty() { "not served".to_owned() } else { names.join(", ") };
+        lines.extend(of_dataset.first().map(|share| format!("{}: {names}", field(share, "dataset"))));
+        for share in of_dataset {
+            let what = if share["served"] == Value::Bool(true) { "" } else { "not served: " };
+            let problems = share["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            lines.extend(problems.map(|why| format!("  {}: {what}{why}", field(share, "protocol"))));
+        }
+    }
+    lines
 }
 
 /// A duration in its two largest units.

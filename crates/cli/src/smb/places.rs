@@ -32,8 +32,7 @@ fn runtime() -> Result<(PathBuf, &'static str), Failure> {
     if let Some(path) = variable("WEIR_RUNTIME_DIR") {
         return Ok((path, "smb-"));
     }
-    let none = || Failure::failed("there is no runtime directory: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR");
-    let own = crate::directories::own_runtime().ok_or_else(none)?;
+    let own = crate::directories::own_runtime()?;
     if !rustix::process::geteuid().is_root() {
         return Ok((own, "smb-"));
     }

@@ -9,8 +9,9 @@ use crate::failure::Failure;
 use crate::options::Places;
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
+use crate::users::chap_names;
 use clap::Parser;
-use weir_admin::{Change, CreateDataset, NewKind};
+use weir_admin::{Change, CreateDataset, NewKind, check_named};
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::{FileSystemSpec, VolumeSpec};
 use weir_machine::Request;
@@ -118,6 +119,9 @@ fn create_encrypted(
         if args.parents && engine.synced().dsl_of(rq, &name).await?.dir_named(&name).is_some() {
             return Ok(());
         }
+        check_named(call.machine()?, chap_names, new.properties.iter().map(|(name, value)| (name, value)))
+            .await
+            .map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
         target::run_as(call, doing, async |author| new.run(engine, author, encryption).await).await

@@ -1,10 +1,10 @@
 //! `zpool add`: more vdevs for a pool, also while it is in use.
 
+use super::claim::claim;
 use super::devices;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
-use crate::locks::lock;
 use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::size;
@@ -65,7 +65,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
             outln!(call, "would add to '{pool}':\n\n{}", devices::shown(pool, &vdevs));
             return Ok(());
         }
-        let locks = lock(pool, vdevs.paths())?;
+        let locks = claim(call, pool, vdevs.paths())?;
         (more.tops, more.caches, more.spares) = (vdevs.tops, vdevs.caches, vdevs.spares);
         let failed = |error| Failure::failed(format!("cannot add to '{pool}': {error}"));
         engine.devices().add(&more).await.map_err(failed)?;

@@ -1,21 +1,24 @@
 //! `zpool create`: a new pool on devices that are not in use, or with `-f`.
 
+use super::claim::claim;
 use super::devices::{self, Vdevs};
 use super::features;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::locks::{Identity, lock};
+use crate::locks::Identity;
 use crate::pools::{go_to_daemon, usual_paths};
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
 use crate::turn::in_turn_of;
+use crate::users::chap_names;
 use crate::writable::{WritablePool, host};
 use crate::zfs::{When, file_system, is_usual_limit, parse_property};
 use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::Path;
+use weir_admin::check_named;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_engine::create::{CreateOptions, PoolValue, check_pool_name};
 use weir_engine::{DirtyLimits, Engine};
@@ -90,7 +93,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     check_name_is_free(call, name, &vdevs)?;
-    let locks = in_turn_of(call, || lock(name, vdevs.paths()))?;
+    let locks = in_turn_of(call, || claim(call, name, vdevs.paths()))?;
     call.begin();
     let machine = call.machine()?;
     let daemon = call.process().and_then(|process| process.daemon());
@@ -99,6 +102,9 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         options.arc_bytes = limits.arc_bytes;
         options.dirty = DirtyLimits::new(limits.dirty_bytes);
     }
+    let named = options.root_properties.iter().map(|(property, value)| (property, value));
+    let named = machine.block_on(check_named(machine, chap_names, named));
+    named.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
     let encryption = machine.block_on(wanted.encryption(KeyPrompt::Caller(call), machine, name));
     options.encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));

@@ -179,9 +179,11 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let (assembly, _) = look(call, args)?;
     let named = |p: &&FoundPool| p.config.name == pool || p.config.guid.to_string() == pool;
     let destroyed = |p: &&FoundPool| p.config.state == state::DESTROYED;
-    let mut found = assembly.pools.values().filter(named).filter(|p| destroyed(p) == args.destroyed);
+    let is_closed = |p: &&FoundPool| call.process().is_none_or(|process| process.find(p).is_none());
+    let mut found = assembly.pools.values().filter(named).filter(|p| destroyed(p) == args.destroyed).filter(is_closed);
     let Some(one) = found.next() else {
-        return Err(Failure::failed(format!("{doing}: no such pool available")));
+        let why = if call.served_pool(pool).is_some() { "it is already imported" } else { "no such pool available" };
+        return Err(Failure::failed(format!("{doing}: {why}")));
     };
     if found.next().is_some() {
         return Err(Failure::failed(format!("{doing}: more than one matching pool\nimport by numeric ID instead")));
@@ -189,9 +191,14 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let guid = one.config.guid.to_string();
     let name = new_name.clone().unwrap_or_else(|| one.config.name.clone());
     drop(assembly);
-    if call.served_pool(&name).is_some() || call.served_pool(&guid).is_some() {
-        let how = format!("'zpool import {guid} NEWPOOL' gives it a new name");
-        return Err(Failure::failed(format!("{doing}: a pool with that name is already imported; {how}")));
+    if let Some(open) = call.served_pool(&guid) {
+        let why = format!("a pool with the same GUID is already imported as '{}': one is a copy", open.engine.name());
+        return Err(Failure::failed(format!("{doing}: {why}")));
+    }
+    if call.served_pool(&name).is_some() {
+        let which = if name == pool { "that name".to_owned() } else { format!("the name '{name}'") };
+        let how = format!("use the form 'zpool import {guid} <newpool>' to give it a new name");
+        return Err(Failure::failed(format!("{doing}: a pool with {which} already exists\n{how}")));
     }
     let Wanted { read_only, place } = wanted_properties(args)?;
     let search = places(call, args)?;

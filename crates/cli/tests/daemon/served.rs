@@ -40,7 +40,7 @@ fn can_mount() -> bool {
 
 impl Site {
     /// Runs a command with this standard input.
-    fn with_input(&self, line: &str, input: &str) {
+    pub fn with_input(&self, line: &str, input: &str) {
         let mut command = self.command(line);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -105,13 +105,19 @@ fn a_target_comes_and_goes_with_its_chap_user() {
     let site = Site::new(1);
     let _daemon = site.start();
     site.ok("zpool create tank d0");
-    site.ok("zfs create -V 16M -o weir:iscsi=on,target=iqn.2026-01.test:v,chap=bob tank/v");
-    assert_eq!(site.targets(), "", "without its secret, it is not shared");
     site.with_input("user add bob", "a secret of bob\n");
+    site.ok("zfs create -V 16M -o weir:iscsi=on,target=iqn.2026-01.test:v,chap=bob tank/v");
     assert!(site.targets().contains("iqn.2026-01.test:v"), "{}", site.log());
     site.ok("user remove bob");
-    assert_eq!(site.targets(), "");
+    assert_eq!(site.targets(), "", "without its secret, it is not shared");
+    site.with_input("user add bob", "another secret of bob\n");
+    assert!(site.targets().contains("iqn.2026-01.test:v"), "{}", site.log());
     let address = site.status("/protocols/iscsi/address").as_str().unwrap().to_owned();
+    let with_user = format!("iscsi://bob%another secret of bob@{address}");
+    let listed = Command::new("iscsi-ls").args(["-s", &with_user]).output().unwrap();
+    assert!(text(&listed.stdout).contains("Lun:0"), "{}{}", text(&listed.stdout), site.log());
+    site.ok("user remove bob");
+    assert_eq!(site.targets(), "");
     let url = format!("iscsi://{address}/iqn.2026-01.test:v/0");
     assert!(!Command::new("iscsi-inq").arg(url).output().unwrap().status.success());
     let log = site.log();

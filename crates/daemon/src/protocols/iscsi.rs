@@ -12,7 +12,7 @@ use super::{ProtocolContext, ProtocolServer, ServingTask, at_changes, hosts_that
 use crate::exports::{Exports, OpenPool};
 use crate::pool_table::PoolTable;
 use crate::service::ServiceError;
-use crate::shares::Sharing;
+use crate::shares::{ShareState, Sharing};
 use crate::users::{ChapUsers, UserError};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -63,7 +63,8 @@ impl IscsiServer {
         let store = Arc::new(Reservations(PoolTable::clone(pools)));
         let server = Arc::new(weir_iscsi::Server::new(devices.clone() as _, store));
         let users = options.chap_users.clone();
-        let targets = Arc::new(Targets { pools: PoolTable::clone(pools), devices, server: server.clone(), users });
+        let pools = PoolTable::clone(pools);
+        let targets = Arc::new(Targets { pools, devices, server: server.clone(), users, logged: Mutex::default() });
         let address = listener.address();
         let serving = ServingTask::start(machine, address, |stopped| {
             weir_iscsi::serve(listener, server, (*machine).clone(), stopped)
@@ -100,6 +101,13 @@ impl ProtocolServer for IscsiServer {
         self.following().remove(&exports.pool.guid());
         // The pool is not in the table any more: its sessions end.
         self.targets.renew();
+    }
+
+    fn obstacle(&self, exports: &Exports, share: &ShareState) -> Option<String> {
+        let targets = self.targets.of(exports).into_iter();
+        let own = |target: &IscsiTarget| target.luns.iter().any(|lun| lun.dataset == share.dataset);
+        let mut targets = targets.filter(own);
+        targets.find_map(|target| self.targets.config(exports, &target).err()).map(|error| unusable_secret(&error))
     }
 
     /// A target whose user is gone is not served any more, and its sessions end.
@@ -148,6 +156,8 @@ struct Targets {
     devices: Arc<Devices>,
     server: Arc<weir_iscsi::Server>,
     users: Option<ChapUsers>,
+    /// Lines about targets that are not served, which were logged.
+    logged: Mutex<BTreeSet<String>>,
 }
 
 impl Targets {
@@ -155,17 +165,24 @@ impl Targets {
     fn renew(&self) {
         let mut configs = Vec::new();
         let mut read_only = BTreeSet::new();
+        let mut problems = BTreeSet::new();
         for exports in self.pools.all().values() {
             for target in self.of(exports) {
                 read_only.extend(target.luns.iter().filter(|lun| lun.read_only).map(|lun| lun.dataset.clone()));
                 match self.config(exports, &target) {
                     Ok(config) => configs.push(config),
                     Err(error) => {
-                        tracing::warn!(target = %target.iqn, %error, "not shared: its CHAP secret cannot be read")
+                        let datasets: Vec<&str> = target.luns.iter().map(|lun| lun.dataset.as_str()).collect();
+                        let why = unusable_secret(&error);
+                        problems.insert(format!("{}: {}: {why}", datasets.join(", "), target.iqn));
                     }
                 }
             }
         }
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.difference(&logged).for_each(|line| tracing::warn!("not shared: {line}"));
+        *logged = problems;
+        drop(logged);
         *self.devices.read_only.write().unwrap_or_else(PoisonError::into_inner) = read_only;
         self.server.set_targets(configs);
     }
@@ -210,6 +227,14 @@ impl Targets {
             hosts,
             chap,
         })
+    }
+}
+
+/// Why a target with CHAP is not served, and what helps.
+fn unusable_secret(error: &UserError) -> String {
+    match error {
+        UserError::Missing { name } => format!("there is no CHAP user '{name}'; 'weir user add {name}' adds it"),
+        other => format!("its CHAP secret cannot be read: {other}"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use weir_dsl::props::{DatasetKind, Facts, Source, Value, resolve_one, text_of};
 use weir_dsl::{Dsl, PoolFacts};
 use weir_front::shares::{ShareError, ShareIscsi, ShareNbd, ShareNfs, ShareSmb};
-use weir_machine::Request;
+use weir_machine::{Protocol, Request};
 use weir_pool::PoolError;
 use weir_pool::datasets::DatasetInfo;
 
@@ -71,8 +71,8 @@ pub struct DatasetShares {
     pub shows_snapshots: bool,
     /// Names after the `@` and IDs of the snapshots.
     pub snapshots: Vec<(String, u64)>,
-    /// Values that share nothing, with the reason.
-    pub problems: Vec<String>,
+    /// Values that share nothing over a protocol, with the property and the reason.
+    pub problems: Vec<(Protocol, String)>,
 }
 
 impl DatasetShares {
@@ -110,12 +110,17 @@ impl Effective<'_> {
     }
 
     /// The value of a property of sharing; `None` if it is not set, or if it cannot be parsed, which is a problem.
-    fn share<T: FromStr<Err = ShareError>>(&self, name: &str, problems: &mut Vec<String>) -> Option<T> {
+    fn share<T: FromStr<Err = ShareError>>(
+        &self,
+        name: &str,
+        protocol: Protocol,
+        problems: &mut Vec<(Protocol, String)>,
+    ) -> Option<T> {
         let text = self.text(name)?;
         match text.parse() {
             Ok(value) => Some(value),
             Err(why) => {
-                problems.push(format!("{name}: {why}"));
+                problems.push((protocol, format!("{name}: {why}")));
                 None
             }
         }
@@ -162,10 +167,10 @@ pub(super) async fn read(
     let mut problems = Vec::new();
     let is_file_system = info.kind == DatasetKind::Filesystem;
     let mount = if is_file_system { found.mount() } else { MountRule::Never("a volume".into()) };
-    let nfs = if is_file_system { found.share("sharenfs", &mut problems) } else { None };
-    let smb = if is_file_system { found.share("sharesmb", &mut problems) } else { None };
-    let iscsi = if is_file_system { None } else { found.share("weir:iscsi", &mut problems) };
-    let nbd = if is_file_system { None } else { found.share("weir:nbd", &mut problems) };
+    let nfs = if is_file_system { found.share("sharenfs", Protocol::Nfs3, &mut problems) } else { None };
+    let smb = if is_file_system { found.share("sharesmb", Protocol::Smb, &mut problems) } else { None };
+    let iscsi = if is_file_system { None } else { found.share("weir:iscsi", Protocol::Iscsi, &mut problems) };
+    let nbd = if is_file_system { None } else { found.share("weir:nbd", Protocol::Nbd, &mut problems) };
     // A name, or a place in a target, is that of one dataset: those that inherit the property have the default names.
     let keep = |property: &str| found.is_set_here(property);
     let smb = smb.map(|smb: ShareSmb| if keep("sharesmb") { smb } else { ShareSmb { name: None, ..smb } });

@@ -56,7 +56,7 @@ fn invalid_values_share_nothing_and_valid_ones_are_inherited() {
         exports.renew(rq).await.unwrap();
         assert_eq!(permitted(), [stale.clone(), Ok(false), stale.clone()]);
         let problems = exports.shares.of("tank/a/b").unwrap().problems;
-        assert!(problems.len() == 1 && problems[0].contains("'sec=krb5p': Kerberos"), "{problems:?}");
+        assert!(problems.len() == 1 && problems[0].1.contains("'sec=krb5p': Kerberos"), "{problems:?}");
         // A name without an address grants nothing, also to hosts that other lists do not name.
         set(&engine, "tank/a/b", "sharenfs", "rw=build.example.org").await;
         exports.renew(rq).await.unwrap();

@@ -98,3 +98,16 @@ fn the_ceiling_is_that_of_full_packets() {
     assert_eq!(payload_ceiling_bytes(10_000_000_000, 9000) / 1_000_000, 1237);
     assert_eq!(payload_ceiling_bytes(1_000_000_000, 0), 0);
 }
+
+#[test]
+fn the_loopback_carries_the_largest_packet_and_has_no_mismatch() {
+    let on_loopback = |path_mtu_bytes| {
+        rules(|facts| {
+            facts.interfaces.push(Interface { name: "lo".into(), is_loopback: true, mtu_bytes: 65_536, ..interface() });
+            facts.probes =
+                vec![MtuProbe { peer: "127.0.0.1".parse().unwrap(), interface: "lo".into(), path_mtu_bytes }];
+        })
+    };
+    assert_eq!(on_loopback(65_535), [""; 0]);
+    assert_eq!(on_loopback(1500), ["mtu-mismatch"]);
+}

@@ -40,6 +40,9 @@ pub struct Item {
 /// Rates from which a link counts as fast, in bits per second.
 const FAST_LINK: u64 = 10_000_000_000;
 
+/// Seconds for a command of a disk: longer than the disk tries by itself, shorter than Weir waits for it.
+const GOOD_TIMEOUTS: std::ops::Range<u64> = 10..60;
+
 /// All settings, in the order of the sheet.
 pub fn items(host: &impl Host, facts: &Facts) -> Vec<Item> {
     let rate = facts.interfaces.iter().filter(|i| !i.is_loopback).filter_map(crate::Interface::rate).max();
@@ -50,7 +53,7 @@ pub fn items(host: &impl Host, facts: &Facts) -> Vec<Item> {
         applies: Applies::Kernel,
         current: Some(disk.timeout_seconds.to_string()),
         default: "30".into(),
-        recommended: "30".into(),
+        recommended: if GOOD_TIMEOUTS.contains(&disk.timeout_seconds) { disk.timeout_seconds } else { 30 }.to_string(),
         why: "seconds until the kernel gives up a command; at least as long as the disk tries by itself (7 s with TLER), \
               less than --deadman (60 s), after which Weir goes on without the disk"
             .into(),
@@ -90,25 +93,43 @@ fn kernel(host: &impl Host, is_fast: bool) -> Vec<Item> {
             "send buffer of a connection: at least, at first, at most",
         ),
         ("net.core.netdev_max_backlog", "1000", "1000", "30000", "packets that wait for a processor"),
-        (
-            "net.ipv4.tcp_slow_start_after_idle",
-            "1",
-            "0",
-            "0",
-            "1 begins slowly again after each pause, such as between files",
-        ),
+        (SLOW_START, "1", "0", "0", "1 begins slowly again after each pause, such as between files"),
         ("net.ipv4.tcp_mtu_probing", "0", "1", "1", "1 finds the packet size of the path where ICMP is filtered"),
     ];
-    let item = |(key, default, slow, fast, why): (&str, &str, &str, &str, &str)| Item {
-        current: path_of(key).and_then(|path| host.file(&path)).map(|text| normal(&text)),
-        key: key.into(),
-        applies: Applies::Kernel,
-        default: default.into(),
-        recommended: if is_fast { fast } else { slow }.into(),
-        why: why.into(),
-        how: None,
+    let item = |(key, default, slow, fast, why): (&str, &str, &str, &str, &str)| {
+        let current = path_of(key).and_then(|path| host.file(&path)).map(|text| normal(&text));
+        let enough = if is_fast { fast } else { slow };
+        let recommended = match &current {
+            Some(current) if key != SLOW_START => at_least(current, enough),
+            _ => enough.to_owned(),
+        };
+        Item {
+            key: key.into(),
+            applies: Applies::Kernel,
+            default: default.into(),
+            recommended,
+            why: why.into(),
+            how: None,
+            current,
+        }
     };
     KERNEL.into_iter().map(item).collect()
+}
+
+/// The one setting of the kernel that is better when it is smaller: a switch.
+const SLOW_START: &str = "net.ipv4.tcp_slow_start_after_idle";
+
+/// The larger of each pair of numbers: larger buffers take memory only while they are used.
+fn at_least(current: &str, enough: &str) -> String {
+    let numbers = |text: &str| text.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>();
+    match (numbers(current), numbers(enough)) {
+        (Ok(current), Ok(enough)) if current.len() == enough.len() => {
+            let larger: Vec<String> =
+                current.iter().zip(&enough).map(|(current, enough)| current.max(enough).to_string()).collect();
+            larger.join(" ")
+        }
+        _ => enough.to_owned(),
+    }
 }
 
 /// Settings that are written elsewhere.
@@ -122,7 +143,13 @@ fn by_hand(is_fast: bool) -> Vec<Item> {
         why: why.into(),
         how: Some(how.into()),
     };
-    let nconnect = if is_fast { "4" } else { "1" };
+    let mount = format!("rsize=1048576,wsize=1048576,hard{}", if is_fast { ",nconnect=4" } else { "" });
+    let nconnect = match is_fast {
+        true => {
+            "one connection is served by one processor at a time, which a fast link is too much for: nconnect=4 spreads it"
+        }
+        false => "one connection fills a link below 10 Gbit/s; nconnect=4 is for faster ones",
+    };
     vec![
         item(
             Applies::Weir,
@@ -130,7 +157,7 @@ fn by_hand(is_fast: bool) -> Vec<Item> {
             "half of the memory",
             "half of the memory, more on a machine for Weir alone",
             "memory from which reads are answered without a disk",
-            "weir serve --arc-max SIZE",
+            "weir.toml: arc_max = \"SIZE\"; weir serve --arc-max SIZE",
         ),
         item(
             Applies::Weir,
@@ -138,7 +165,7 @@ fn by_hand(is_fast: bool) -> Vec<Item> {
             "a tenth of the memory, at most 4 GiB",
             "a tenth of the memory",
             "bursts up to this size are taken at the speed of the network; longer ones at the speed of the pool",
-            "weir serve --dirty-max SIZE",
+            "weir.toml: dirty_max = \"SIZE\"; weir serve --dirty-max SIZE",
         ),
         item(
             Applies::Weir,
@@ -153,9 +180,9 @@ fn by_hand(is_fast: bool) -> Vec<Item> {
             Applies::Client,
             "nfs.mount",
             "rsize=1048576,wsize=1048576,hard",
-            &format!("rsize=1048576,wsize=1048576,hard,nconnect={nconnect}"),
-            "several connections use several processors and queues of a fast link",
-            &format!("mount -t nfs -o vers=3,rsize=1048576,wsize=1048576,hard,nconnect={nconnect} SERVER:/POOL /mnt"),
+            &mount,
+            nconnect,
+            &format!("mount -t nfs -o vers=3,{mount} SERVER:/POOL /mnt"),
         ),
         item(
             Applies::Client,
@@ -224,6 +251,47 @@ mod tests {
         }
         let wrong = |path: String| !crate::read::is_setting(std::path::Path::new(&path));
         assert!(!path_of("net.ipv4.tcp_rmem").is_some_and(wrong));
+    }
+
+    /// A machine whose settings are these, and otherwise has none.
+    struct Settings(&'static [(&'static str, &'static str)]);
+
+    impl Host for Settings {
+        fn run(&self, _: &str, _: &[&str]) -> Result<Option<String>, crate::read::NotInstalled> {
+            Err(crate::read::NotInstalled)
+        }
+
+        fn file(&self, path: &str) -> Option<String> {
+            self.0.iter().find(|(key, _)| path_of(key).as_deref() == Some(path)).map(|(_, value)| (*value).to_owned())
+        }
+
+        fn names(&self, _: &str) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn no_recommendation_is_below_the_current_value_without_a_reason() {
+        let host = Settings(&[
+            ("net.ipv4.tcp_rmem", "4096\t131072\t33554432"),
+            ("net.ipv4.tcp_wmem", "4096\t16384\t1048576"),
+            ("net.core.rmem_max", "212992"),
+            ("net.ipv4.tcp_mtu_probing", "2"),
+            (SLOW_START, "1"),
+        ]);
+        let mut facts = Facts::default();
+        facts.disks = [45, 180]
+            .map(|timeout_seconds| crate::facts::Disk { name: format!("sd{timeout_seconds}"), timeout_seconds })
+            .to_vec();
+        let all = items(&host, &facts);
+        let of = |key: &str| all.iter().find(|item| item.key == key).unwrap().recommended.clone();
+        assert_eq!(of("net.ipv4.tcp_rmem"), "4096 131072 33554432", "it stays");
+        assert_eq!(of("net.ipv4.tcp_wmem"), "4096 16384 4194304", "the last number alone grows");
+        assert_eq!(of("net.core.rmem_max"), "4194304");
+        assert_eq!(of("net.ipv4.tcp_mtu_probing"), "2");
+        assert_eq!(of(SLOW_START), "0", "a switch");
+        assert_eq!((of("disk.sd45.timeout"), of("disk.sd180.timeout")), ("45".into(), "30".into()));
+        assert!(!of("nfs.mount").contains("nconnect"), "no fast link");
     }
 
     #[test]

@@ -135,13 +135,18 @@ impl FromStr for ShareIscsi {
     fn from_str(text: &str) -> Result<Self, ShareError> {
         let mut out = ShareIscsi::on();
         let Some(text) = after_switch(text)? else { return Ok(ShareIscsi::off()) };
+        let mut lun = None;
+        let mut hosts = None;
+        let mut write_cache = None;
+        let mut read_only = None;
         for option in options(text) {
             match option.key {
-                "target" => out.target = Some(option.required()?.parse()?),
+                "target" => option.put(&mut out.target, option.required()?.parse()?)?,
                 "lun" => {
-                    let lun =
+                    let number =
                         option.number().ok().filter(|lun| *lun <= MAX_LUN).and_then(|lun| u16::try_from(lun).ok());
-                    out.lun = lun.ok_or_else(|| ShareError::refused(option.word, "it takes a number, 0 to 255"))?;
+                    let refused = || ShareError::refused(option.word, "it takes a number, 0 to 255");
+                    option.put(&mut lun, number.ok_or_else(refused)?)?;
                 }
                 "initiators" => {
                     for name in option.required()?.split('+').filter(|name| !name.is_empty()) {
@@ -154,18 +159,22 @@ impl FromStr for ShareIscsi {
                         return Err(ShareError::refused(option.word, "no initiator is named"));
                     }
                 }
-                "hosts" => out.hosts = HostList::parse(option.required()?)?,
-                "chap" => out.chap = Some(user(option.word, option.required()?)?),
-                "mutual" => out.mutual = Some(user(option.word, option.required()?)?),
-                "wce" => out.write_cache = option.switch()?,
-                "ro" | "readonly" | "read-only" => out.read_only = option.switch()?,
-                "rw" => (option.flag()?, out.read_only = false).1,
+                "hosts" => option.put(&mut hosts, HostList::parse(option.required()?)?)?,
+                "chap" => option.put(&mut out.chap, user(option.word, option.required()?)?)?,
+                "mutual" => option.put(&mut out.mutual, user(option.word, option.required()?)?)?,
+                "wce" => option.put(&mut write_cache, option.switch()?)?,
+                "ro" | "readonly" | "read-only" => option.put(&mut read_only, option.switch()?)?,
+                "rw" => option.flag().and_then(|()| option.put(&mut read_only, false))?,
                 _ => {
                     let option = option.word.to_owned();
                     return Err(ShareError::Unknown { option, property: "weir:iscsi", options: OPTIONS });
                 }
             }
         }
+        out.lun = lun.unwrap_or_default();
+        out.hosts = hosts.unwrap_or(out.hosts);
+        out.write_cache = write_cache.unwrap_or(out.write_cache);
+        out.read_only = read_only.unwrap_or_default();
         if out.mutual.is_some() && out.chap.is_none() {
             return Err(ShareError::refused(text, "mutual= needs chap=: the initiator authenticates first"));
         }

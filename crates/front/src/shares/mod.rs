@@ -73,6 +73,33 @@ impl ShareError {
 /// The properties of this module.
 pub const PROPERTIES: [&str; 4] = ["sharenfs", "sharesmb", "weir:iscsi", "weir:nbd"];
 
+/// Host names and users with a CHAP secret that the value of a property names. None for other properties and for values
+/// that cannot be parsed.
+pub fn named_in(property: &str, value: &str) -> NamedInShare {
+    let hosts = |hosts: &HostList| hosts.names().map(str::to_owned).collect();
+    let of_hosts = |hosts| NamedInShare { hosts, chap_users: Vec::new() };
+    let found = match property {
+        "sharenfs" => value.parse().ok().map(|nfs: ShareNfs| of_hosts(nfs.names().map(str::to_owned).collect())),
+        "sharesmb" => value.parse().ok().map(|smb: ShareSmb| of_hosts(hosts(&smb.hosts))),
+        "weir:nbd" => value.parse().ok().map(|nbd: ShareNbd| of_hosts(hosts(&nbd.hosts))),
+        "weir:iscsi" => value.parse().ok().map(|iscsi: ShareIscsi| NamedInShare {
+            hosts: hosts(&iscsi.hosts),
+            chap_users: iscsi.chap.into_iter().chain(iscsi.mutual).collect(),
+        }),
+        _ => None,
+    };
+    found.unwrap_or_default()
+}
+
+/// Names in a value of a property of sharing: each must exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedInShare {
+    /// Host names.
+    pub hosts: Vec<String>,
+    /// Users with a CHAP secret.
+    pub chap_users: Vec<String>,
+}
+
 /// Checks the value of a property of this module; other properties pass.
 ///
 /// # Errors
@@ -114,12 +141,22 @@ impl OptionWord<'_> {
         found.ok_or_else(|| ShareError::refused(self.word, "it takes a number, 0 to 4294967295"))
     }
 
+    /// Records what the option says. An option that says something else than one before it is refused, so that a list
+    /// never means less or more than its reader believes.
+    fn put<T: PartialEq>(&self, slot: &mut Option<T>, said: T) -> Result<(), ShareError> {
+        if slot.as_ref().is_some_and(|before| *before != said) {
+            return Err(ShareError::refused(self.word, "an option before it says something else; leave one out"));
+        }
+        *slot = Some(said);
+        Ok(())
+    }
+
     /// A switch: `y`, `yes`, `on`, `true`, `1`, or no value, and their opposites.
     fn switch(&self) -> Result<bool, ShareError> {
         match self.value {
             None | Some("y" | "yes" | "on" | "true" | "1") => Ok(true),
             Some("n" | "no" | "off" | "false" | "0") => Ok(false),
-            Some(_) => Err(ShareError::refused(self.word, "it takes y or n")),
+            Some(_) => Err(ShareError::refused(self.word, "it takes on or off (also y or n)")),
         }
     }
 }

@@ -42,6 +42,8 @@ impl FromStr for ShareNbd {
     fn from_str(text: &str) -> Result<Self, ShareError> {
         let mut out = ShareNbd::on();
         let Some(text) = after_switch(text)? else { return Ok(ShareNbd::off()) };
+        let mut hosts = None;
+        let mut read_only = None;
         for option in options(text) {
             match option.key {
                 "name" => {
@@ -50,17 +52,19 @@ impl FromStr for ShareNbd {
                         let why = "a name has at most 255 bytes and no control characters";
                         return Err(ShareError::refused(option.word, why));
                     }
-                    out.name = Some(name.to_owned());
+                    option.put(&mut out.name, name.to_owned())?;
                 }
-                "hosts" => out.hosts = HostList::parse(option.required()?)?,
-                "ro" | "readonly" | "read-only" => out.read_only = option.switch()?,
-                "rw" => (option.flag()?, out.read_only = false).1,
+                "hosts" => option.put(&mut hosts, HostList::parse(option.required()?)?)?,
+                "ro" | "readonly" | "read-only" => option.put(&mut read_only, option.switch()?)?,
+                "rw" => option.flag().and_then(|()| option.put(&mut read_only, false))?,
                 _ => {
                     let option = option.word.to_owned();
                     return Err(ShareError::Unknown { option, property: "weir:nbd", options: OPTIONS });
                 }
             }
         }
+        out.hosts = hosts.unwrap_or(out.hosts);
+        out.read_only = read_only.unwrap_or_default();
         Ok(out)
     }
 }

@@ -112,18 +112,21 @@ impl FromStr for ShareSmb {
     fn from_str(text: &str) -> Result<Self, ShareError> {
         let mut out = ShareSmb::on();
         let Some(text) = after_switch(text)? else { return Ok(ShareSmb::off()) };
+        let mut hosts = None;
+        let mut guest = None;
+        let mut read_only = None;
         for option in options(text) {
             match option.key {
                 "name" | "resource" => {
                     let name = option.required()?;
                     check_name(option.word, name)?;
-                    out.name = Some(name.to_owned());
+                    option.put(&mut out.name, name.to_owned())?;
                 }
-                "guest_ok" | "guestok" | "guest" | "public" => out.guest = option.switch()?,
-                "ro" | "readonly" | "read-only" => out.read_only = option.switch()?,
-                "rw" => (option.flag()?, out.read_only = false).1,
+                "guest_ok" | "guestok" | "guest" | "public" => option.put(&mut guest, option.switch()?)?,
+                "ro" | "readonly" | "read-only" => option.put(&mut read_only, option.switch()?)?,
+                "rw" => option.flag().and_then(|()| option.put(&mut read_only, false))?,
                 "browseable" | "browsable" => out.browseable = option.switch()?,
-                "hosts" => out.hosts = HostList::parse(option.required()?)?,
+                "hosts" => option.put(&mut hosts, HostList::parse(option.required()?)?)?,
                 "timemachine" => {
                     out.time_machine = match option.value {
                         None => TimeMachine::Unlimited,
@@ -144,6 +147,9 @@ impl FromStr for ShareSmb {
                 }
             }
         }
+        out.hosts = hosts.unwrap_or(out.hosts);
+        out.guest = guest.unwrap_or_default();
+        out.read_only = read_only.unwrap_or_default();
         Ok(out)
     }
 }

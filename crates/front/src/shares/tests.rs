@@ -155,16 +155,23 @@ fn values_of_volumes_round_trip() {
         ("target=disk", "'disk': not a name like iqn."),
         ("lun=256", "0 to 255"),
         ("mutual=weir", "mutual= needs chap="),
-        ("wce=maybe", "'wce=maybe': it takes y or n"),
+        ("wce=maybe", "'wce=maybe': it takes on or off"),
         ("yes", "'yes' is not an option of weir:iscsi"),
         ("chap=a b", "not the name of one user"),
         ("", "write on, off or options"),
         ("off,chap=bob", "off takes no options"),
+        ("ro,rw", "'rw': an option before it says something else"),
+        ("lun=1,lun=2", "'lun=2': an option before it"),
+        ("chap=ann,chap=bob", "'chap=bob': an option before it"),
         ("chap=bob,on", "'on' is not an option of weir:iscsi"),
     ] {
         let message = refusal::<ShareIscsi>(text);
         assert!(message.contains(why), "{text}: {message}");
     }
+    assert!("ro,readonly,lun=0,lun=0".parse::<ShareIscsi>().is_ok_and(|iscsi| iscsi.read_only));
+    assert!(refusal::<ShareNbd>("ro,rw").contains("'rw': an option before it"));
+    assert!(refusal::<ShareNbd>("name=a,name=b").contains("'name=b': an option before it"));
+    assert!(refusal::<ShareSmb>("rw,ro").contains("'ro': an option before it"));
     assert!(refusal::<ShareNbd>("name=").contains("a value is missing"));
     assert!(refusal::<ShareNbd>("off,ro").contains("off takes no options"));
     assert!(refusal::<ShareSmb>("off,guest").contains("off takes no options"));
@@ -182,7 +189,7 @@ fn values_of_sharesmb_round_trip() {
             "timemachine=536870912000,hosts=@10.0.0.0/8:mac,browseable=n",
         ),
         ("timemachine,guest", "guest_ok=y,timemachine"),
-        ("read-only,rw", "on"),
+        ("rw,readonly=n", "on"),
         ("on,guest", "guest_ok=y"),
     ] {
         let value: ShareSmb = text.parse().unwrap();
@@ -325,4 +332,19 @@ fn random_values_round_trip() {
     }
     assert!(parsed > 500, "{parsed} of the texts are values");
     assert!(check("compression", "anything").is_ok());
+}
+
+#[test]
+fn users_and_hosts_that_a_value_names_are_found() {
+    let of = |property, value| {
+        let NamedInShare { hosts, chap_users } = named_in(property, value);
+        (hosts.join(" "), chap_users.join(" "))
+    };
+    assert_eq!(of("sharenfs", "rw=build:10.0.0.1,ro=mac,root=build"), ("build mac build".into(), String::new()));
+    assert_eq!(of("weir:iscsi", "chap=ann,mutual=bob,hosts=disk+10.0.0.0/8"), ("disk".into(), "ann bob".into()));
+    assert_eq!(of("weir:nbd", "hosts=disk").0, "disk");
+    assert_eq!(of("sharesmb", "hosts=mac").0, "mac");
+    for (property, value) in [("weir:iscsi", "chap=a b"), ("weir:nbd", "on"), ("comment", "hosts=disk")] {
+        assert_eq!(of(property, value), (String::new(), String::new()), "{property}={value}");
+    }
 }

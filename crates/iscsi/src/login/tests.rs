@@ -59,6 +59,23 @@ fn stages_follow_each_other() {
     assert_eq!(step.bhs.word(24), 2, "each response has its StatSN");
 }
 
+/// libiscsi repeats its name and the kind of session in the operational stage if it has credentials and needs none.
+#[test]
+fn a_name_may_be_repeated_but_not_changed() {
+    let discovery = [("InitiatorName", "iqn.a"), ("SessionType", "Discovery")];
+    let second = |again: &[(&str, &str)]| {
+        let mut login = login();
+        let keys = [&discovery[..], &[("AuthMethod", "CHAP,None")]].concat();
+        assert_eq!(receive(&mut login, request(TRANSIT | OPERATIONAL, SECURITY, &keys)).0.next, Next::Request);
+        let keys = [again, &[("HeaderDigest", "None")]].concat();
+        receive(&mut login, request(TRANSIT | FULL_FEATURE, OPERATIONAL, &keys)).0
+    };
+    assert!(matches!(second(&discovery).next, Next::Session(established) if established.target.is_none()));
+    for other in [("InitiatorName", "iqn.b"), ("TargetName", "iqn.open"), ("SessionType", "Normal")] {
+        assert_eq!(status(&second(&[other])), status::INITIATOR_ERROR, "{other:?}");
+    }
+}
+
 #[test]
 fn split_texts_are_joined() {
     let mut login = login();

@@ -1,0 +1,147 @@
+//! What refused commands say: the thing in the way, and what helps.
+
+use super::*;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+#[test]
+fn a_device_of_an_open_pool_is_refused_with_that_pools_name() {
+    let site = Site::new(3);
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zpool create other d1");
+    let d0 = site.path("d0").display().to_string();
+    for line in ["zpool create new d0", "zpool create -f new d0", "zpool add -f other d0", "zpool add -f tank d0"] {
+        let error = site.fails(line);
+        assert!(error.contains(&format!("{d0} is part of active pool 'tank'")), "{line}: {error}");
+        assert!(error.contains("zpool destroy tank") && !error.contains("'new'"), "{line}: {error}");
+    }
+    // A vdev that was added later, and a spare, whose label names no pool.
+    site.ok("zpool add -f tank spare d2");
+    let error = site.fails("zpool create -f new d2");
+    assert!(error.contains("d2 is part of active pool 'tank'"), "{error}");
+}
+
+#[test]
+fn a_device_of_a_pool_that_another_process_serves_is_refused_with_that_pools_name() {
+    let site = Site::new(2);
+    site.ok("zpool create tank d0");
+    let dir = site.dir.path().display().to_string();
+    let server = serve(&site, &format!("serve -d {dir} --nfs-port 0 --nbd-port 0 --iscsi-port 0 tank"));
+    let error = site.fails("zpool create -f new d0");
+    assert!(error.contains("d0 is part of active pool 'tank'"), "{error}");
+    assert!(error.contains(&format!("process {}", server.child.id())), "{error}");
+}
+
+#[test]
+fn an_import_tells_an_open_pool_from_another_of_its_name() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    let dir = site.dir.path().display().to_string();
+    site.ok("zpool create tank d0");
+    site.ok("zpool export tank");
+    site.ok("zpool create tank d1");
+    assert_eq!(site.fails(&format!("zpool import -d {dir}/d1 tank")), "cannot import 'tank': it is already imported\n");
+    let error = site.fails(&format!("zpool import -d {dir} tank"));
+    let (first, how) = error.split_once('\n').unwrap();
+    assert_eq!(first, "cannot import 'tank': a pool with that name already exists");
+    let guid = how.strip_prefix("use the form 'zpool import ").unwrap().split(' ').next().unwrap();
+    site.ok(&format!("zpool import -d {dir} {guid} older"));
+    assert_eq!(site.pools(), ["older", "tank"]);
+}
+
+#[test]
+fn a_runtime_directory_that_others_may_enter_is_used_and_one_that_they_may_change_is_not() {
+    let site = Site::new(1);
+    let set = |mode| std::fs::set_permissions(site.path("run"), Permissions::from_mode(mode)).unwrap();
+    set(0o755);
+    let daemon = site.start();
+    site.ok("zpool create tank d0");
+    for name in ["run/daemon.lock".to_owned(), format!("run/{}.sock", daemon.child.id())] {
+        let mode = std::fs::metadata(site.path(&name)).unwrap().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{name}");
+    }
+    set(0o777);
+    let error = site.fails("daemon status");
+    assert!(error.contains("no daemon is running") && error.contains("its mode is 0777"), "{error}");
+    drop(daemon);
+    let error = site.fails("daemon");
+    assert!(error.contains("run: its mode is 0777") && error.contains("chmod go-w"), "{error}");
+}
+
+#[test]
+fn a_share_that_names_what_does_not_exist_is_refused_when_it_is_set() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zfs create -V 16M tank/v");
+    for (value, why) in [
+        ("weir:iscsi=on,chap=carol", "there is no CHAP user 'carol'; 'weir user add carol' adds it"),
+        ("weir:nbd=on,hosts=no-such-host.invalid", "host name 'no-such-host.invalid' cannot be resolved"),
+        ("weir:iscsi=on,ro,rw", "'rw': an option before it says something else"),
+        ("weir:iscsi=wce=maybe", "'wce=maybe': it takes on or off"),
+        (
+            "weir:ndb=on",
+            "invalid property 'weir:ndb': of those that begin with 'weir:' there are weir:iscsi and weir:nbd",
+        ),
+    ] {
+        let error = site.fails(&format!("zfs set {value} tank/v"));
+        assert!(error.starts_with("cannot set property for 'tank/v': ") && error.contains(why), "{value}: {error}");
+        for line in ["zfs create -V 16M -o VALUE tank/w", "zpool create -O VALUE other d1"] {
+            let out = site.command(&line.replace("VALUE", value)).output().unwrap();
+            assert!(!out.status.success() && text(&out.stderr).contains(why), "{line} {value}: {}", text(&out.stderr));
+        }
+    }
+    assert_eq!(site.ok("zfs list -H -o name"), "tank\ntank/v\n");
+    assert_eq!(site.pools(), ["tank"]);
+    // Names of other prefixes are the user's, and hosts that exist are accepted.
+    site.ok("zfs set org.example:ndb=on weir:nbd=on,hosts=localhost tank/v");
+    site.ok("zfs inherit weir:ndb tank/v");
+}
+
+/// Whatever cannot be refused when it is set is in the status: users that go, hosts that go, conflicts, other properties.
+#[test]
+fn the_status_says_how_each_dataset_is_shared_and_why_not() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.with_input("user add bob", "a secret of bob\n");
+    site.ok("zpool create -O sharenfs=on -O canmount=off tank d0");
+    site.ok("zfs create tank/home");
+    site.ok("zfs create -o canmount=noauto tank/later");
+    site.ok("zfs create -V 16M -o weir:iscsi=on,target=iqn.2026-01.test:v,chap=bob -o weir:nbd=name=disk tank/v");
+    site.ok("zfs create -V 16M -o weir:nbd=name=disk tank/w");
+    let status = site.ok("daemon status");
+    let has = |status: &str, line: &str| assert!(status.lines().any(|found| found == line), "{line}: {status}");
+    has(&status, "  tank: not served");
+    has(&status, "    nfs3: not served: canmount=off");
+    has(&status, "  tank/home: nfs3 /tank/home");
+    has(&status, "    nfs3: not served: canmount=noauto: it waits for zfs share or zfs mount");
+    has(&status, "  tank/v: nbd disk, iscsi iqn.2026-01.test:v LUN 0");
+    has(&status, "    nbd: not served: weir:nbd: 'tank/v' has the name 'disk' already");
+    site.ok("user remove bob");
+    let status = site.ok("daemon status");
+    has(&status, "  tank/v: nbd disk");
+    has(&status, "    iscsi: not served: there is no CHAP user 'bob'; 'weir user add bob' adds it");
+    let shares = site.status("/pools/tank/shares");
+    let iscsi = shares.as_array().unwrap().iter().find(|share| share["protocol"] == "iscsi").unwrap();
+    assert_eq!((&iscsi["dataset"], &iscsi["served"]), (&"tank/v".into(), &false.into()), "{shares}");
+    assert!(
+        site.log().contains("not shared: tank/v: iqn.2026-01.test:v: there is no CHAP user 'bob'"),
+        "{}",
+        site.log()
+    );
+}
+
+#[test]
+fn the_tuning_sheet_shows_the_limits_of_the_daemon() {
+    let site = Site::new(0);
+    let current = || {
+        let sheet = site.ok("tune show");
+        let line = sheet.lines().find(|line| line.starts_with("weir.arc_max ")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(current(), "-", "no daemon runs");
+    site.configure(&format!("{CONFIGURATION}arc_max = \"96M\"\n"));
+    let _daemon = site.start();
+    assert_eq!(current(), "96M");
+}
