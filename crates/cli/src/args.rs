@@ -98,6 +98,11 @@ fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
         }
         (ErrorKind::InvalidSubcommand, _) => {
             let given = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+            if let Some(what) = not_in_weir(command.get_name(), &given) {
+                return Stop::Misuse(Failure::usage(format!(
+                    "{what}\n'{title} --help' lists the commands that it has"
+                )));
+            }
             let near = suggestion(error, ContextKind::SuggestedSubcommand);
             let what = format!("unrecognized command '{given}'{near}\n{}", usage(&mut command));
             return Stop::Misuse(Failure::usage(format!("{what}\n'{title} --help' lists the commands")));
@@ -116,6 +121,46 @@ fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
         }
     };
     Stop::Misuse(Failure::usage(format!("{title}: {what}\n{}", usage(&mut command))))
+}
+
+/// Commands of OpenZFS that Weir does not have, by program.
+const NOT_IN_WEIR: [(&str, &[&str]); 2] = [
+    (
+        "zpool",
+        &[
+            "attach",
+            "checkpoint",
+            "ddtprune",
+            "detach",
+            "initialize",
+            "offline",
+            "online",
+            "prefetch",
+            "reguid",
+            "remove",
+            "reopen",
+            "replace",
+            "resilver",
+            "split",
+            "upgrade",
+            "wait",
+        ],
+    ),
+    (
+        "zfs",
+        &[
+            "allow", "jail", "program", "receive", "recv", "redact", "rewrite", "send", "unallow", "unjail", "unzone",
+            "upgrade", "wait", "zone",
+        ],
+    ),
+];
+
+/// The message for a command of OpenZFS that Weir does not have; `None` for other words.
+fn not_in_weir(program: &str, given: &str) -> Option<String> {
+    let (_, commands) = NOT_IN_WEIR.iter().find(|(name, _)| *name == program)?;
+    let is_missing = commands.contains(&given);
+    is_missing
+        .then(|| format!("'{program} {given}' is a command of OpenZFS that Weir does not have: see docs/limits.md"))
 }
 
 /// The command that the words name, or the deepest one before a word that names none; and its name with its program.
@@ -173,6 +218,24 @@ mod tests {
 
     fn parse(line: &[&str]) -> Result<TestArgs, Stop> {
         TestArgs::parse_line(&line.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    /// The lists of this module and docs/limits.md are the same, and Weir has none of their commands.
+    #[test]
+    fn commands_that_weir_does_not_have_are_those_of_the_documentation() {
+        let text = include_str!("../../../docs/limits.md");
+        let section = text.split("## Commands that do not exist").nth(1).unwrap().split("\n## ").next().unwrap();
+        for (program, commands) in NOT_IN_WEIR {
+            let listed = section.split(&format!("- `{program}`: ")).nth(1).unwrap().split('.').next().unwrap();
+            let listed: std::collections::BTreeSet<&str> =
+                listed.split([',', ' ', '\n']).filter(|w| !w.is_empty()).collect();
+            assert_eq!(listed, commands.iter().copied().collect(), "{program}");
+        }
+        let there = definition::<crate::tree::CommandTree>();
+        for (program, commands) in NOT_IN_WEIR {
+            let program = there.find_subcommand(program).unwrap();
+            assert!(commands.iter().all(|command| program.find_subcommand(command).is_none()));
+        }
     }
 
     #[test]

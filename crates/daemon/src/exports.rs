@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::lock::Mutex as AsyncMutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use weir_dsl::props::{DatasetKind, Value};
+use weir_dsl::props::{DatasetKind, Value, ZfsProp};
 use weir_dsl::{PoolFacts, Scope};
 use weir_engine::{Changed, DslReadGuard, Engine};
 use weir_files::tree::{Created, Export, FileFuture, Files, Opener, Tree};
@@ -88,7 +88,7 @@ impl OpenPool {
         let mut out = Vec::new();
         for info in datasets_of(rq, &dsl, false).await {
             let dataset = dsl.find(rq, &info.name).await?;
-            let sync = dsl.property(rq, &dataset, &facts, "sync").await?;
+            let sync = dsl.property(rq, &dataset, &facts, ZfsProp::Sync.name()).await?;
             if sync.is_some_and(|property| property.value == Value::Number(DISABLED)) {
                 out.push(info.name);
             }

@@ -184,8 +184,8 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
         (true, _) => Ok(1),
         (false, true) => Ok(0),
         (false, false) => Err(Failure::failed(
-            "The key is right, but no process has the pool open to keep it loaded: 'weir serve -l' and 'weir mount -l' ask \
-             for keys",
+            "The key is right, but no process has the pool open to keep it loaded: run this command while 'weir daemon' has \
+             the pool imported; 'weir serve -l' and 'weir mount -l' ask for keys by themselves",
         )),
     }
 }

@@ -102,13 +102,13 @@ fn leaf(folder: &Path, text: &str) -> Result<NewLeaf, Failure> {
     let in_dev = Path::new("/dev").join(given);
     let path = match given.is_absolute() {
         true => given.to_path_buf(),
-        false if is_block_device(&in_dev) => in_dev,
+        false if is_block_device(&in_dev) => in_dev.clone(),
         false => folder.join(given),
     };
     let cannot = |why: &dyn std::fmt::Display| Failure::failed(format!("cannot open '{text}': {why}"));
     let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound if !given.is_absolute() => {
-            cannot(&"no such device in /dev\nmust be a full path or shorthand device name")
+            cannot(&format!("there is neither {} nor {}", path.display(), in_dev.display()))
         }
         std::io::ErrorKind::NotFound => cannot(&"no such file or directory"),
         _ => cannot(&error),
@@ -264,7 +264,8 @@ mod tests {
             assert_eq!(vdevs(&dir, line).unwrap_err().code, 1, "{line}");
         }
         assert!(vdevs(&dir, "/nowhere/x").unwrap_err().line.contains("no such file"));
-        assert!(vdevs(&dir, "nowhere").unwrap_err().line.contains("no such device in /dev"));
+        assert!(vdevs(&dir, "nowhere").unwrap_err().line.contains("/nowhere nor /dev/nowhere"));
+        assert!(vdevs(&dir, "disks/nofile").unwrap_err().line.contains("/disks/nofile nor /dev/disks/nofile"));
         assert!(vdevs(&dir, "/dev/null").unwrap_err().line.contains("must be a block device"));
     }
 

@@ -114,10 +114,17 @@ fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
         shown += 1;
     }
     if shown == 0 {
-        let why = format!("no pools available to import; looked at {looked_at} file(s) or device(s)");
+        let what = if args.destroyed { "no destroyed pools" } else { "no pools" };
+        let hint = hint(args);
+        let why = format!("{what} available to import; looked at {looked_at} file(s) or device(s){hint}");
         return Err(Failure::failed(why));
     }
     Ok(0)
+}
+
+/// How pools are found that the search did not find.
+fn hint(args: &ImportArgs) -> &'static str {
+    if args.places.dirs.is_empty() { "\npools in files are found with -d DIR" } else { "" }
 }
 
 /// Folders and devices to scan: those given, else, in the daemon, the usual places and those of its configuration.
@@ -182,8 +189,11 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let is_closed = |p: &&FoundPool| call.process().is_none_or(|process| process.find(p).is_none());
     let mut found = assembly.pools.values().filter(named).filter(|p| destroyed(p) == args.destroyed).filter(is_closed);
     let Some(one) = found.next() else {
-        let why = if call.served_pool(pool).is_some() { "it is already imported" } else { "no such pool available" };
-        return Err(Failure::failed(format!("{doing}: {why}")));
+        if call.served_pool(pool).is_some() {
+            return Err(Failure::failed(format!("{doing}: it is already imported")));
+        }
+        let what = if args.destroyed { "no such destroyed pool available" } else { "no such pool available" };
+        return Err(Failure::failed(format!("{doing}: {what}{}", hint(args))));
     };
     if found.next().is_some() {
         return Err(Failure::failed(format!("{doing}: more than one matching pool\nimport by numeric ID instead")));

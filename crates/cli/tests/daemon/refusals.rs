@@ -145,3 +145,31 @@ fn the_tuning_sheet_shows_the_limits_of_the_daemon() {
     let _daemon = site.start();
     assert_eq!(current(), "96M");
 }
+
+#[test]
+fn commands_that_weir_lacks_and_things_that_are_not_there_are_named() {
+    let site = Site::new(1);
+    site.ok("zpool create tank d0");
+    let said = |line: &str, code: i32| {
+        let out = site.command(line).output().unwrap();
+        assert_eq!(out.status.code(), Some(code), "{line}: {}", text(&out.stderr));
+        text(&out.stderr)
+    };
+    for line in ["zfs send tank@a", "zpool attach tank a b", "zfs recv tank/x"] {
+        let error = said(line, 2);
+        assert!(error.contains("is a command of OpenZFS that Weir does not have"), "{line}: {error}");
+        assert!(!error.contains("did you mean"), "{line}: {error}");
+    }
+    assert!(said("zfs sned tank@a", 2).contains("unrecognized command 'sned'"));
+    let error = said("zpool create t2 disks/nofile", 1);
+    assert!(error.contains("cannot open 'disks/nofile': there is neither /"), "{error}");
+    for line in ["zpool import -D", "zpool import -D gone", "zpool import gone"] {
+        let error = said(line, 1);
+        assert!(error.contains("-d DIR"), "{line}: {error}");
+        assert_eq!(error.contains("destroyed pool"), line.contains("-D"), "{line}: {error}");
+    }
+    site.ok("zfs create -V 20000 tank/v");
+    assert_eq!(site.ok("zfs get -Hp -o value volsize tank/v"), "32768\n", "rounded up, as by OpenZFS");
+    let error = said("zfs set volsize=40000 tank/v", 1);
+    assert!(error.contains("must be a multiple of volblocksize, 16384 bytes; the next is 49152"), "{error}");
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use weir_dsl::props::{DatasetKind, Facts, Source, Value, resolve_one, text_of};
+use weir_dsl::props::{DatasetKind, Facts, Source, Value, ZfsProp, resolve_one, text_of};
 use weir_dsl::{Dsl, PoolFacts};
 use weir_front::shares::{ShareError, ShareIscsi, ShareNbd, ShareNfs, ShareSmb};
 use weir_machine::{Protocol, Request};
@@ -93,8 +93,8 @@ const VOLMODE_NONE: u64 = 3;
 struct Effective<'a>(Facts<'a>);
 
 impl Effective<'_> {
-    fn number(&self, name: &str) -> u64 {
-        match resolve_one(&self.0, name).map(|found| found.value) {
+    fn number(&self, prop: ZfsProp) -> u64 {
+        match resolve_one(&self.0, prop.name()).map(|found| found.value) {
             Some(Value::Number(number)) => number,
             _ => 0,
         }
@@ -127,15 +127,15 @@ impl Effective<'_> {
     }
 
     fn mount(&self) -> MountRule {
-        if self.number("zoned") != 0 {
+        if self.number(ZfsProp::Zoned) != 0 {
             return MountRule::Never("zoned=on".into());
         }
-        if self.number("canmount") == CANMOUNT_OFF {
+        if self.number(ZfsProp::CanMount) == CANMOUNT_OFF {
             return MountRule::Never("canmount=off".into());
         }
-        match self.text("mountpoint") {
+        match self.text(ZfsProp::MountPoint.name()) {
             Some(path) if path == "legacy" => MountRule::Legacy,
-            Some(path) if path.starts_with('/') && self.number("canmount") == CANMOUNT_NOAUTO => {
+            Some(path) if path.starts_with('/') && self.number(ZfsProp::CanMount) == CANMOUNT_NOAUTO => {
                 MountRule::OnCommand(path)
             }
             Some(path) if path.starts_with('/') => MountRule::At(path),
@@ -167,13 +167,14 @@ pub(super) async fn read(
     let mut problems = Vec::new();
     let is_file_system = info.kind == DatasetKind::Filesystem;
     let mount = if is_file_system { found.mount() } else { MountRule::Never("a volume".into()) };
-    let nfs = if is_file_system { found.share("sharenfs", Protocol::Nfs3, &mut problems) } else { None };
-    let smb = if is_file_system { found.share("sharesmb", Protocol::Smb, &mut problems) } else { None };
+    let nfs = if is_file_system { found.share(ZfsProp::ShareNfs.name(), Protocol::Nfs3, &mut problems) } else { None };
+    let smb = if is_file_system { found.share(ZfsProp::ShareSmb.name(), Protocol::Smb, &mut problems) } else { None };
     let iscsi = if is_file_system { None } else { found.share("weir:iscsi", Protocol::Iscsi, &mut problems) };
     let nbd = if is_file_system { None } else { found.share("weir:nbd", Protocol::Nbd, &mut problems) };
     // A name, or a place in a target, is that of one dataset: those that inherit the property have the default names.
     let keep = |property: &str| found.is_set_here(property);
-    let smb = smb.map(|smb: ShareSmb| if keep("sharesmb") { smb } else { ShareSmb { name: None, ..smb } });
+    let smb =
+        smb.map(|smb: ShareSmb| if keep(ZfsProp::ShareSmb.name()) { smb } else { ShareSmb { name: None, ..smb } });
     let nbd = nbd.map(|nbd: ShareNbd| if keep("weir:nbd") { nbd } else { ShareNbd { name: None, ..nbd } });
     let iscsi = iscsi.map(
         |iscsi: ShareIscsi| {
@@ -185,14 +186,14 @@ pub(super) async fn read(
         id: info.fsid,
         kind: info.kind,
         mount,
-        is_below_parent: is_file_system && !found.is_set_here("mountpoint") && info.name.contains('/'),
-        is_readonly: found.number("readonly") != 0,
+        is_below_parent: is_file_system && !found.is_set_here(ZfsProp::MountPoint.name()) && info.name.contains('/'),
+        is_readonly: found.number(ZfsProp::ReadOnly) != 0,
         nfs: nfs.unwrap_or_default(),
         smb: smb.unwrap_or_else(ShareSmb::off),
         iscsi: iscsi.unwrap_or_else(ShareIscsi::off),
         nbd: nbd.unwrap_or_else(ShareNbd::off),
-        is_device: !is_file_system && found.number("volmode") != VOLMODE_NONE,
-        shows_snapshots: found.number("snapdev") != 0,
+        is_device: !is_file_system && found.number(ZfsProp::VolMode) != VOLMODE_NONE,
+        shows_snapshots: found.number(ZfsProp::SnapDev) != 0,
         snapshots: Vec::new(),
         problems,
     })

@@ -245,6 +245,20 @@ pub async fn check_create(cx: &mut DslSyncContext<'_>, new: &NewDataset) -> Resu
     check_new_properties(cx, &new.name, parent, &new.properties, 0).await
 }
 
+/// Space that the pool must have left for a new dataset: 5 blocks of 16 KiB in the MOS, three copies of each (OpenZFS
+/// `dsl_sync_task_sync`, `dmu_objset_create`).
+const NEW_DATASET_BYTES: u64 = 5 * 3 * (16 << 10);
+
+/// Checks that the pool has room for one more dataset, whatever reservations hold.
+async fn check_room(cx: &mut DslSyncContext<'_>, name: &str) -> Result<(), DslError> {
+    let root = names::root_dir(cx).await?;
+    let used_bytes = cx.dir(root).await?.used_bytes;
+    if used_bytes.saturating_add(NEW_DATASET_BYTES) > cx.pool.capacity_bytes {
+        return Err(DslError::space(name, "out of space"));
+    }
+    Ok(())
+}
+
 /// Checks the properties of a new dataset that refers to the given number of bytes: the pool has the features for
 /// them, and there is space for the reservations.
 pub(super) async fn check_new_properties(
@@ -254,6 +268,7 @@ pub(super) async fn check_new_properties(
     properties: &[(String, props::Value)],
     referenced_bytes: u64,
 ) -> Result<(), DslError> {
+    check_room(cx, name).await?;
     for (property, value) in properties {
         properties::check_feature(cx, name, property, value).await?;
     }

@@ -53,11 +53,9 @@ impl VolumeSpec {
 
 fn check_size(name: &str, size_bytes: u64, block_bytes: u64) -> Result<(), DslError> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
-        return Err(DslError::property(
-            name,
-            ZfsProp::VolSize.name(),
-            "must be a multiple of the volume's block size, not 0",
-        ));
+        let next = size_bytes.max(1).checked_next_multiple_of(block_bytes).unwrap_or(block_bytes);
+        let why = format!("must be a multiple of volblocksize, {block_bytes} bytes; the next is {next}");
+        return Err(DslError::property(name, ZfsProp::VolSize.name(), why));
     }
     if size_bytes > i64::MAX as u64 {
         return Err(DslError::property(name, ZfsProp::VolSize.name(), "is too large"));

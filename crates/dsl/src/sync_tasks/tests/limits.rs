@@ -123,6 +123,22 @@ fn counts_hold_after_a_rollback() {
 }
 
 #[test]
+fn a_pool_without_space_takes_no_new_dataset() {
+    run(17, |machine| async move {
+        let lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        let root = names::root_dir(&mut change).await.unwrap();
+        let used_bytes = change.dir(root).await.unwrap().used_bytes;
+        change.pool.capacity_bytes = used_bytes + 5 * 3 * (16 << 10) - 1;
+        let refused = create::check_create(&mut change, &file_system("tank/a")).await;
+        assert!(matches!(refused, Err(DslError::Space { why: "out of space", .. })), "{refused:?}");
+        change.pool.capacity_bytes += 1;
+        create::check_create(&mut change, &file_system("tank/a")).await.unwrap();
+    });
+}
+
+#[test]
 fn snapshots_of_one_txg_need_space_together() {
     run(16, |machine| async move {
         const BYTES: u64 = 64 << 20;
