@@ -17,7 +17,7 @@ mod files;
 mod properties;
 
 pub use files::FileShares;
-pub use properties::{DatasetShares, MountRule};
+pub use properties::{DatasetShares, MountAllows, MountRule};
 
 use crate::exports::OpenPool;
 use std::collections::{BTreeMap, BTreeSet};

@@ -61,6 +61,7 @@ impl Call<'_> {
             return Err(FileError::Denied);
         }
         let found = self.at(node).await?;
+        self.tree.require_key(self.rq, node).await.map_err(shown)?;
         if found.attributes.kind == FileKind::Directory { self.file(&found) } else { Err(FileError::NotDirectory) }
     }
 
@@ -99,7 +100,11 @@ impl Call<'_> {
 
     pub(super) async fn access(&self, id: FileId) -> Result<(Attributes, Permissions), Failure> {
         let found = self.resolve(id).await?;
-        let granted = self.granted(&found).await.map_err(|error| failure(error, &found))?;
+        let granted = match self.tree.require_key(self.rq, found.node).await {
+            Ok(()) => self.granted(&found).await.map_err(|error| failure(error, &found))?,
+            // Clients then report the error themselves, also for root, before they read the directory.
+            Err(_) => EXECUTE,
+        };
         let write = granted & WRITE != 0 && self.require_writable(&found).await.is_ok();
         Ok((found.shown(), Permissions { read: granted & READ != 0, write, execute: granted & EXECUTE != 0 }))
     }
