@@ -37,8 +37,10 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Changes datasets.
+    /// Changes datasets. The mounts of the process follow.
     Change(Change),
+    /// Changes datasets, and leaves the mounts of the process as they are (`-u`).
+    ChangeWithoutMounts(Change),
     /// Changes the pool.
     Pool(PoolChange),
     /// Changes what the process that has the pool open does.
@@ -183,11 +185,8 @@ impl Action {
             Action::Trim => Ok(Outcome::Trimmed { bytes: engine.devices().trim().await? }),
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
-            Action::Change(change) => {
-                let named = check_named(&engine.machine, || host.chap_users(), set_by(&change)).await;
-                named.map_err(|why| Refusal::new(RefusalKind::Property, why))?;
-                change.run(engine, author).await.map(|()| Outcome::Changed)
-            }
+            Action::Change(change) => Self::change(change, host, author, false).await,
+            Action::ChangeWithoutMounts(change) => Self::change(change, host, author, true).await,
             Action::Plan(destruction) => {
                 let plan = destruction.plan(engine).await?;
                 Ok(Outcome::Destroys(
@@ -196,6 +195,32 @@ impl Action {
             }
             Action::Kind { name } => kind_of(engine, &name).await.map(Outcome::Kind),
         }
+    }
+}
+
+impl From<Change> for Action {
+    fn from(change: Change) -> Self {
+        Action::Change(change)
+    }
+}
+
+impl Action {
+    /// Changes datasets, between the steps that end and make mounts.
+    async fn change(
+        change: Change,
+        host: &impl Host,
+        author: &mut Author,
+        leaves_mounts: bool,
+    ) -> Result<Outcome, Refusal> {
+        let named = check_named(&host.engine().machine, || host.chap_users(), set_by(&change)).await;
+        named.map_err(|why| Refusal::new(RefusalKind::Property, why))?;
+        let Some(effect) = change.mount_effect() else {
+            return change.run(host.engine(), author).await.map(|()| Outcome::Changed);
+        };
+        let suspended = host.prepare_mounts(&effect, leaves_mounts).await?;
+        let done = change.run(host.engine(), author).await;
+        let settled = host.settle_mounts(&effect, leaves_mounts, suspended).await;
+        done.and(settled).map(|()| Outcome::Changed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Commands on a pool as a whole, and on the process that has it open.
 
 use crate::change::Author;
+use crate::mounting::MountEffect;
 use crate::refusal::{Refusal, RefusalKind};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -122,6 +123,32 @@ pub trait Host: Sync {
     /// # Errors
     /// If the list cannot be read.
     fn chap_users(&self) -> Result<Vec<String>, String>;
+
+    /// Before a change: unmounts the file systems that the change moves, and returns their IDs. With `leaves_mounts` it unmounts
+    /// none, and the process mounts and moves none because of the change. The default is for processes without mounts.
+    ///
+    /// # Errors
+    /// If one of them is busy; then all of them are still mounted.
+    fn prepare_mounts<'a>(
+        &'a self,
+        _effect: &'a MountEffect,
+        _leaves_mounts: bool,
+    ) -> BoxFuture<'a, Result<Vec<u64>, Refusal>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// After a change, or after it failed: mounts the file systems of [`Host::prepare_mounts`] where they belong now.
+    ///
+    /// # Errors
+    /// If one cannot be mounted there.
+    fn settle_mounts<'a>(
+        &'a self,
+        _effect: &'a MountEffect,
+        _leaves_mounts: bool,
+        _suspended: Vec<u64>,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Closes the pool and ends the process; returns when the devices are unlocked.
     ///

@@ -9,15 +9,16 @@
 //! ```
 //!
 //! What cannot be mounted is logged; the command that caused it has succeeded all the same. A file system whose key is missing is
-//! mounted when the key is loaded.
+//! mounted when the key is loaded. Commands that move a file system unmount it themselves before they change anything
+//! ([`ServedPool::prepare_mounts`]), and with `-u` they leave it as it is.
 
 use crate::admin::ServedPool;
 use crate::failure::Failure;
-use crate::mounts::{MountRequest, weir_mounts};
+use crate::mounts::{MountError, MountRequest, weir_mounts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-use weir_daemon::{DatasetShares, Exports, MountRule, Sharing, fuse};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_daemon::{DatasetShares, Exports, MountAllows, MountRule, Sharing, fuse};
 use weir_dsl::props::DatasetKind;
 use weir_machine::Request;
 
@@ -27,11 +28,20 @@ struct Known {
     dataset: String,
     mount: MountRule,
     is_readonly: bool,
+    allows: MountAllows,
 }
 
-/// The file systems of a pool as they were when they were looked at last, by ID.
 #[derive(Debug, Default)]
-pub struct AutoMounts(Mutex<BTreeMap<u64, Known>>);
+struct State {
+    /// The file systems of a pool as they were when they were looked at last, by ID.
+    known: BTreeMap<u64, Known>,
+    /// File systems that commands leave as they are, with those below them (`-u`); each command adds one and removes it.
+    left: Vec<String>,
+}
+
+/// The mounts that a process makes by itself.
+#[derive(Debug, Default)]
+pub struct AutoMounts(Mutex<State>);
 
 /// Mounts to make and to end, from two states of the properties. Pure.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,24 +53,31 @@ struct Changes {
     wanted: BTreeSet<u64>,
 }
 
-fn is_below(name: &str, top: &str) -> bool {
+/// Whether a dataset is `top` or below it.
+pub fn is_below(name: &str, top: &str) -> bool {
     name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// `mounted` are names and paths of the mounted file systems by ID.
+/// `mounted` are names and paths of the mounted file systems by ID. Nothing is done with those in and below `left`.
 fn changes(
     before: &BTreeMap<u64, Known>,
     now: &BTreeMap<u64, Known>,
     mounted: &BTreeMap<u64, (String, String)>,
+    left: &[String],
 ) -> Changes {
+    let is_left = |known: &Known| left.iter().any(|top| is_below(&known.dataset, top));
     let mut out = Changes::default();
     for (id, (name, path)) in mounted {
         let Some(new) = now.get(id) else {
             out.gone.push(name.clone());
             continue;
         };
-        let is_readonly_as_before = before.get(id).is_none_or(|old| old.is_readonly == new.is_readonly);
-        let stays = new.mount.path() == Some(path) && new.dataset == *name && is_readonly_as_before;
+        if is_left(new) {
+            continue;
+        }
+        let options = |known: &Known| (known.is_readonly, known.allows);
+        let has_options_as_before = before.get(id).is_none_or(|old| options(old) == options(new));
+        let stays = new.mount.path() == Some(path) && new.dataset == *name && has_options_as_before;
         if before.get(id).is_some_and(|old| old != new) && !stays {
             // Those below are unmounted with it.
             out.moved.push(name.clone());
@@ -68,7 +85,8 @@ fn changes(
             out.wanted.extend(below.filter(|id| now.get(id).is_some_and(|new| new.mount.is_possible())));
         }
     }
-    let turned_on = now.iter().filter(|(id, new)| new.mount.is_automatic() && before.get(*id) != Some(*new));
+    let is_new = |id: &u64, new: &Known| new.mount.is_automatic() && before.get(id) != Some(new) && !is_left(new);
+    let turned_on = now.iter().filter(|(id, new)| is_new(id, new));
     out.wanted.extend(turned_on.map(|(id, _)| *id));
     out
 }
@@ -79,20 +97,37 @@ impl AutoMounts {
     /// # Errors
     /// If their properties cannot be read.
     pub fn know(&self, pool: &ServedPool, front: &Exports) -> Result<(), Failure> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known(pool, front)?.0;
+        self.lock().known = known(pool, front)?.0;
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the mounts of a file system and of those below it as they are, until [`AutoMounts::follow_again`].
+    pub fn leave(&self, name: &str) {
+        self.lock().left.push(name.to_owned());
+    }
+
+    /// Ends one [`AutoMounts::leave`], after the change is known.
+    pub fn follow_again(&self, name: &str) {
+        let mut state = self.lock();
+        let at = state.left.iter().position(|left| left == name);
+        debug_assert!(at.is_some(), "a command ends what it began");
+        at.map(|at| state.left.remove(at));
     }
 
     /// Mounts, moves and unmounts. It blocks until the kernel has done so.
     pub fn renew(&self, pool: &ServedPool, front: &Exports) {
         // One at a time: the later call finds what the earlier one did.
-        let mut before = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         let Ok((mut now, shares)) = known(pool, front).inspect_err(|error| tracing::warn!("not mounted: {error}"))
         else {
             return;
         };
         let mounted = pool.mounts.by_id();
-        let changes = changes(&before, &now, &mounted);
+        let changes = changes(&state.known, &now, &mounted, &state.left);
         for (names, force) in [(&changes.gone, true), (&changes.moved, false)] {
             for name in names {
                 if let Err(why) = pool.mounts.unmount(name, force) {
@@ -102,21 +137,32 @@ impl AutoMounts {
         }
         // By name: parents first.
         for shares in shares.values().filter(|shares| changes.wanted.contains(&shares.id)) {
-            if !is_readable(pool, &shares.dataset) {
-                // Its key is missing: it is new to the next call, too.
-                now.remove(&shares.id);
-                continue;
-            }
             match mount(pool, front, shares) {
                 Ok(true) => {
                     tracing::info!("mounted: {} at {}", shares.dataset, shares.mount.path().unwrap_or_default())
                 }
                 Ok(false) => {}
+                // It is new to the next call, too.
+                Err(MountError::NoKey) => drop(now.remove(&shares.id)),
                 Err(why) => tracing::warn!("not mounted: {}: {why}", shares.dataset),
             }
         }
-        *before = now;
+        show_without_key(pool, &shares);
+        state.known = now;
     }
+}
+
+/// Shows the directories of file systems that would be mounted in the mounts of their parents if their keys were loaded.
+fn show_without_key(pool: &ServedPool, shares: &BTreeMap<String, DatasetShares>) {
+    let mounted = pool.mounts.by_id();
+    let rq = Request::internal("mount");
+    let is_loaded = |name: &str| pool.machine.block_on(pool.engine.encryption_keys().is_loaded(&rq, name));
+    let is_without = |shares: &&DatasetShares| {
+        let is_wanted = shares.mount.is_automatic() && !mounted.contains_key(&shares.id);
+        is_wanted && matches!(is_loaded(&shares.dataset), Ok(Some(false)))
+    };
+    let without: Vec<&DatasetShares> = shares.values().filter(is_without).collect();
+    pool.mounts.show_without_key(&without);
 }
 
 /// File systems by ID and by name.
@@ -134,22 +180,18 @@ fn known(pool: &ServedPool, front: &Exports) -> Result<FileSystems, Failure> {
         dataset: shares.dataset.clone(),
         mount: shares.mount.clone(),
         is_readonly: shares.is_readonly,
+        // Whether it may cover files matters when it is mounted, not afterwards.
+        allows: MountAllows { overlay: true, ..shares.allows },
     };
     Ok((shares.values().map(|shares| (shares.id, of(shares))).collect(), shares))
 }
 
-/// Whether the root of a file system can be read: not without its key.
-fn is_readable(pool: &ServedPool, dataset: &str) -> bool {
-    pool.machine.block_on(pool.engine.file_system(&Request::internal("mount"), dataset)).is_ok()
-}
-
-fn mount(pool: &ServedPool, front: &Exports, shares: &DatasetShares) -> Result<bool, String> {
+fn mount(pool: &ServedPool, front: &Exports, shares: &DatasetShares) -> Result<bool, MountError> {
     if shares.mount.path() == Some("/") {
-        return Err("its mount point is the root of this machine: set another one".to_owned());
+        let why = "its mount point is the root of this machine: set another one";
+        return Err(MountError::Other(why.to_owned()));
     }
-    // As OpenZFS's property overlay, which is on by default, says.
-    let request = MountRequest { read_only: false, overlay: true };
-    pool.mounts.mount(front, &pool.machine.tasks, shares, request)
+    pool.mounts.mount(front, &pool.machine, shares, MountRequest::default())
 }
 
 /// Detaches mounts of the pool that a killed process left behind, wherever they are.
@@ -172,6 +214,7 @@ mod tests {
             dataset: dataset.to_owned(),
             mount: mount.clone(),
             is_readonly: false,
+            allows: MountAllows { devices: true, setuid: true, exec: true, overlay: true },
         };
         all.iter().map(|(id, dataset, mount)| (*id, of(dataset, mount))).collect()
     }
@@ -186,21 +229,21 @@ mod tests {
         let mounted: BTreeMap<u64, (String, String)> =
             [(1, ("t".into(), "/t".into())), (2, ("t/a".into(), "/t/a".into()))].into();
         // At the start all are new; afterwards nothing happens, also if one was unmounted by hand.
-        let first = changes(&BTreeMap::new(), &old, &BTreeMap::new());
+        let first = changes(&BTreeMap::new(), &old, &BTreeMap::new(), &[]);
         assert_eq!((first.wanted, first.gone.len(), first.moved.len()), ([1, 2, 3].into(), 0, 0));
-        assert_eq!(changes(&old, &old, &mounted), Changes::default());
+        assert_eq!(changes(&old, &old, &mounted, &[]), Changes::default());
         // A mount point that moves takes those below it along, except one that may not be mounted any more.
         let never = MountRule::Never("canmount=off".into());
         let new = known(&[(1, "t", at("/x")), (2, "t/a", never.clone()), (3, "t/b", at("/x/b"))]);
-        let moved = changes(&old, &new, &mounted);
+        let moved = changes(&old, &new, &mounted, &[]);
         assert_eq!((moved.moved, moved.wanted), (vec!["t".into(), "t/a".into()], [1, 3].into()));
         // canmount=noauto leaves a mount alone, canmount=off and a destroyed file system end it.
         let new = known(&[(1, "t", MountRule::OnCommand("/t".into())), (2, "t/a", never)]);
-        assert_eq!(changes(&old, &new, &mounted).moved, ["t/a"]);
-        assert_eq!(changes(&old, &known(&[(1, "t", at("/t"))]), &mounted).gone, ["t/a"]);
+        assert_eq!(changes(&old, &new, &mounted, &[]).moved, ["t/a"]);
+        assert_eq!(changes(&old, &known(&[(1, "t", at("/t"))]), &mounted, &[]).gone, ["t/a"]);
         // A renamed file system is mounted again under its name.
         let new = known(&[(1, "t", at("/t")), (2, "t/c", at("/t/c")), (3, "t/b", at("/t/b"))]);
-        let renamed = changes(&old, &new, &mounted);
+        let renamed = changes(&old, &new, &mounted, &[]);
         assert_eq!((renamed.moved, renamed.wanted), (vec!["t/a".into()], [2].into()));
     }
 }

@@ -7,7 +7,7 @@ use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::remote::RemoteProcess;
 use crate::writable::{WritablePool, WriteIntent, refused};
-use weir_admin::{Action, Author, Change, Command, Outcome, Refusal};
+use weir_admin::{Action, Author, Command, Outcome, Refusal};
 use weir_format::znode::Timestamp;
 
 /// A pool for the commands of a user: open in this process, or in another process that carries commands out.
@@ -88,7 +88,7 @@ impl<'a> CommandTarget<'a> {
     /// # Errors
     /// If the pool cannot be reached. A refusal is not an error here.
     pub fn attempt(&self, action: Action) -> Result<Result<Outcome, Refusal>, Failure> {
-        let changes = matches!(action, Action::Change(_) | Action::Pool(_));
+        let changes = matches!(action, Action::Change(_) | Action::ChangeWithoutMounts(_) | Action::Pool(_));
         let line = if changes { self.call.note() } else { String::new() };
         let done = match &self.place {
             Place::Here(pool) => {
@@ -105,8 +105,8 @@ impl<'a> CommandTarget<'a> {
     }
 
     /// Carries out a change that must succeed: `doing` begins the message of a refusal.
-    pub fn change(&self, doing: &str, change: Change) -> Result<(), Failure> {
-        self.attempt(Action::Change(change))?.map(drop).map_err(|refusal| refused(doing, refusal))
+    pub fn change(&self, doing: &str, change: impl Into<Action>) -> Result<(), Failure> {
+        self.attempt(change.into())?.map(drop).map_err(|refusal| refused(doing, refusal))
     }
 }
 

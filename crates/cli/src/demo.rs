@@ -231,6 +231,7 @@ async fn mount(machine: &Machine, folder: &Path, front: &Exports) -> Result<Opti
         exclusive: false,
         dev: false,
         suid: false,
+        exec: true,
     };
     match fuse::mount(front.tree.clone(), machine.tasks.clone(), &path, &options) {
         Ok(mounted) => Ok(Some(mounted)),

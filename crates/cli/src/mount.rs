@@ -64,7 +64,7 @@ pub struct OpenPoolOptions {
     override_usage = "weir mount [-fl] [-o ro|rw[,OPTION]…] [-d DIR]… [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT"
 )]
 pub struct MountArgs {
-    /// Mount options, separated by commas: ro, rw, allow_other, nodev, nosuid, noatime; may be repeated. Default:
+    /// Mount options, separated by commas: ro, rw, allow_other, nodev, nosuid, noexec, noatime; may be repeated. Default:
     /// writable if the pool can be written
     #[arg(short, value_name = "OPTION,…")]
     options: Vec<String>,
@@ -382,7 +382,8 @@ pub fn run(args: &MountArgs) -> Result<u8, Failure> {
         let writable = shown.is_writable();
         let dev = allowed(shown, options.dev, "devices").await?;
         let suid = allowed(shown, options.suid, "setuid").await?;
-        let options = MountOptions { source: shown.name(), threads: THREADS, writable, dev, suid, ..options };
+        let exec = allowed(shown, options.exec, "exec").await?;
+        let options = MountOptions { source: shown.name(), threads: THREADS, writable, dev, suid, exec, ..options };
         let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(mountpoint), &options)?;
         if let Some(served_pool) = opened.served_pool() {
             served_pool.mounts.set_whole_pool(true);
@@ -454,6 +455,7 @@ fn mount_options(given: &[String]) -> Result<(MountOptions, Access), Failure> {
     let mut allow_other = root;
     let mut dev = root;
     let mut suid = root;
+    let mut exec = true;
     for value in given {
         for word in value.split(',') {
             match word {
@@ -462,9 +464,10 @@ fn mount_options(given: &[String]) -> Result<(MountOptions, Access), Failure> {
                 "allow_other" => allow_other = true,
                 "nodev" => dev = false,
                 "nosuid" => suid = false,
+                "noexec" => exec = false,
                 "" | "noatime" => {}
                 other => {
-                    let there_is = "there is: ro, rw, allow_other, nodev, nosuid";
+                    let there_is = "there is: ro, rw, allow_other, nodev, nosuid, noexec";
                     return Err(MountArgs::misused(&format!("unknown mount option '{other}'; {there_is}")));
                 }
             }
@@ -481,6 +484,7 @@ fn mount_options(given: &[String]) -> Result<(MountOptions, Access), Failure> {
         exclusive: true,
         dev,
         suid,
+        exec,
     };
     Ok((options, access))
 }

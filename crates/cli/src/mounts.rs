@@ -5,20 +5,24 @@
 //!   tank/a/b    inherited: /tank/a/b    contained in the mount of tank/a, at its place in the tree
 //!   tank/a/c    mountpoint /srv/c       its own FUSE mount at /srv/c; hidden in the mount of tank/a
 //!   tank/a/d    canmount=noauto         hidden until 'zfs mount tank/a/d', then contained in the mount of tank/a
+//!   tank/a/e    key not loaded          in the mount of tank/a, as a directory that cannot be listed
 //! ```
 //!
 //! A file system is contained in the mount of its parent if its mount point is the path at which the parent's mount shows it:
-//! one FUSE mount then serves both, and no mount point has to be made in the parent. All mounts end with the process.
+//! one FUSE mount then serves both, and no mount point has to be made in the parent. If the properties `devices`, `setuid` and
+//! `exec` of the two differ, the child has a mount of its own at this place. All mounts end with the process.
 
 use crate::failure::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
-use weir_daemon::{DatasetShares, Exports, MountRule};
+use weir_daemon::{DatasetShares, Exports, MountAllows, MountRule};
 use weir_dsl::MountedFileSystems;
 use weir_dsl::props::DatasetKind;
-use weir_machine::Tasks;
+use weir_files::FileError;
+use weir_files::tree::Node;
+use weir_machine::{Machine, Request};
 
 /// Threads of one mount that read requests from the kernel.
 const THREADS: usize = 2;
@@ -35,13 +39,37 @@ struct MountedFileSystem {
     dataset: String,
     path: PathBuf,
     place: Place,
+    allows: MountAllows,
 }
 
 #[derive(Default)]
 struct Table {
     by_id: BTreeMap<u64, MountedFileSystem>,
+    /// File systems that are not contained in the mount of their parent, and whose directory is shown there: those whose key is
+    /// not loaded, which may not look as if they did not exist, and those with a mount of their own at that place.
+    shown: BTreeSet<u64>,
     /// Whether one mount shows all file systems of the pool.
     has_whole_pool: bool,
+}
+
+impl Table {
+    /// The mounted parent of a file system whose mount shows it at this path.
+    fn parent_at(&self, dataset: &str, path: &Path) -> Option<&MountedFileSystem> {
+        let (parent, leaf) = dataset.rsplit_once('/')?;
+        self.by_id.values().find(|mounted| mounted.dataset == parent && mounted.path.join(leaf) == path)
+    }
+
+    /// Whether programs have files open in a file system that the mount of another one contains.
+    fn is_used_in_parent(&self, id: u64) -> bool {
+        let Some(mounted) = self.by_id.get(&id) else { return false };
+        let own = |above: &Path| {
+            self.by_id.values().find_map(|other| match &other.place {
+                Place::Own(own) if other.path == above => Some(own),
+                _ => None,
+            })
+        };
+        mounted.path.ancestors().find_map(own).is_some_and(|own| own.uses(id))
+    }
 }
 
 /// The mounts of a pool.
@@ -53,8 +81,46 @@ pub struct Mounts(Arc<Mutex<Table>>);
 pub struct MountRequest {
     /// Forbid changes.
     pub read_only: bool,
-    /// Mount on a directory that is not empty.
+    /// Mount on a directory that is not empty, whatever the property `overlay` says.
     pub overlay: bool,
+    /// Forbid device nodes.
+    pub no_devices: bool,
+    /// Ignore set-user-id and set-group-id bits.
+    pub no_setuid: bool,
+    /// Forbid the execution of programs.
+    pub no_exec: bool,
+}
+
+/// Why a file system is not mounted, without the command and the name.
+#[derive(Debug)]
+pub enum MountError {
+    /// The file system is encrypted, and its key is not loaded.
+    NoKey,
+    /// Another reason.
+    Other(String),
+}
+
+impl std::fmt::Display for MountError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            MountError::NoKey => "encryption key not loaded",
+            MountError::Other(why) => why,
+        })
+    }
+}
+
+impl From<String> for MountError {
+    fn from(why: String) -> Self {
+        MountError::Other(why)
+    }
+}
+
+/// Unmounting that ended at a busy file system.
+struct Unfinished {
+    /// Path and reason.
+    why: String,
+    /// IDs of the file systems that were unmounted before.
+    ended: Vec<u64>,
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
@@ -94,6 +160,28 @@ impl Mounts {
         lock(&self.0).by_id.iter().map(|(id, mounted)| (*id, of(mounted))).collect()
     }
 
+    /// Takes over the names of file systems that were renamed and stayed mounted.
+    pub fn follow_names(&self, names: &BTreeMap<u64, String>) {
+        for (id, mounted) in &mut lock(&self.0).by_id {
+            if let Some(name) = names.get(id) {
+                mounted.dataset.clone_from(name);
+            }
+        }
+    }
+
+    /// Shows in the mounts of their parents the directories of these file systems, whose keys are not loaded, and of no others
+    /// that are not mounted.
+    pub fn show_without_key(&self, all: &[&DatasetShares]) {
+        let mut table = lock(&self.0);
+        let is_there = |shares: &&&DatasetShares| {
+            shares.mount.path().is_some_and(|path| table.parent_at(&shares.dataset, Path::new(path)).is_some())
+        };
+        let ids: BTreeSet<u64> = all.iter().filter(is_there).map(|shares| shares.id).collect();
+        let Table { by_id, shown, .. } = &mut *table;
+        shown.retain(|id| by_id.contains_key(id));
+        shown.extend(ids);
+    }
+
     /// Forgets the mounts that were ended from outside, with the file systems that they contained.
     fn forget_ended(&self) {
         let Some(present) = kernel_mounts() else { return };
@@ -109,35 +197,46 @@ impl Mounts {
         table.by_id.retain(|_, mounted| is_contained(&mounted.path));
     }
 
-    /// Mounts a file system at its mount point. Returns false if it is mounted already.
+    /// Mounts a file system at its mount point. Returns false if it is mounted already. It blocks.
     ///
     /// # Errors
-    /// The reason, without the command and the name.
+    /// [`MountError::NoKey`], or another reason.
     pub fn mount(
         &self,
         front: &Exports,
-        tasks: &Tasks,
+        machine: &Machine,
         shares: &DatasetShares,
         request: MountRequest,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, MountError> {
         self.forget_ended();
         let path = mount_point(shares)?;
         if lock(&self.0).by_id.contains_key(&shares.id) {
             return Ok(false);
         }
-        let contained = {
-            let table = lock(&self.0);
-            let parent = shares.dataset.rsplit_once('/').map(|(parent, leaf)| (parent, Path::new(leaf)));
-            parent.is_some_and(|(parent, leaf)| {
-                table.by_id.values().any(|mounted| mounted.dataset == parent && mounted.path.join(leaf) == path)
-            })
+        let allows = MountAllows {
+            devices: shares.allows.devices && !request.no_devices,
+            setuid: shares.allows.setuid && !request.no_setuid,
+            exec: shares.allows.exec && !request.no_exec,
+            overlay: shares.allows.overlay || request.overlay,
         };
-        let place = match contained && !request.read_only {
-            true => Place::InParent,
-            false => Place::Own(self.mount_at(front, tasks, shares, &path, request)?),
+        let parent = lock(&self.0).parent_at(&shares.dataset, &path).map(|parent| parent.allows);
+        let has_key = has_key(front, machine, shares.id);
+        if parent.is_some() {
+            // An own mount needs the directory; without the key, it must be there and not be empty.
+            lock(&self.0).shown.insert(shares.id);
+        }
+        has_key?;
+        let as_parent = |parent: MountAllows| MountAllows { overlay: allows.overlay, ..parent } == allows;
+        let made = match parent.is_some_and(as_parent) && !request.read_only {
+            true => Ok(Place::InParent),
+            false => self.mount_at(front, machine, shares, &path, request, allows).map(Place::Own),
         };
+        let mut table = lock(&self.0);
+        if !matches!(made, Ok(Place::Own(_))) {
+            table.shown.remove(&shares.id);
+        }
         let dataset = shares.dataset.clone();
-        let before = lock(&self.0).by_id.insert(shares.id, MountedFileSystem { dataset, path, place });
+        let before = table.by_id.insert(shares.id, MountedFileSystem { dataset, path, place: made?, allows });
         debug_assert!(before.is_none(), "a file system is mounted once");
         Ok(true)
     }
@@ -145,19 +244,21 @@ impl Mounts {
     fn mount_at(
         &self,
         front: &Exports,
-        tasks: &Tasks,
+        machine: &Machine,
         shares: &DatasetShares,
         path: &Path,
         request: MountRequest,
+        allows: MountAllows,
     ) -> Result<Mounted, String> {
         let is_root = rustix::process::geteuid().is_root();
         std::fs::create_dir_all(path).map_err(|error| {
             let advice = if is_root { String::new() } else { without_permission(shares) };
             format!("failed to create mountpoint '{}': {error}{advice}", path.display())
         })?;
+        let is_in_parent = lock(&self.0).shown.contains(&shares.id);
         let is_empty = std::fs::read_dir(path).map(|mut entries| entries.next().is_none()).unwrap_or(true);
-        if !is_empty && !request.overlay {
-            return Err(format!("directory '{}' is not empty: -O mounts over it", path.display()));
+        if !is_empty && !is_in_parent && !allows.overlay {
+            return Err(format!("directory '{}' is not empty, and overlay is off: -O mounts over it", path.display()));
         }
         let options = MountOptions {
             source: shares.dataset.clone(),
@@ -165,14 +266,19 @@ impl Mounts {
             threads: THREADS,
             writable: front.pool.is_writable() && !shares.is_readonly && !request.read_only,
             exclusive: false,
-            dev: false,
-            suid: false,
+            // Users other than root may not allow these.
+            dev: is_root && allows.devices,
+            suid: is_root && allows.setuid,
+            exec: allows.exec,
         };
         let table = self.0.clone();
         let contains = Arc::new(move |id: u64| {
-            lock(&table).by_id.get(&id).is_some_and(|mounted| matches!(mounted.place, Place::InParent))
+            let table = lock(&table);
+            let is_contained = |mounted: &MountedFileSystem| matches!(mounted.place, Place::InParent);
+            table.shown.contains(&id) || table.by_id.get(&id).is_some_and(is_contained)
         });
-        let mounted = fuse::mount_file_system(front.tree.clone(), tasks.clone(), path, &options, shares.id, contains);
+        let tasks = machine.tasks.clone();
+        let mounted = fuse::mount_file_system(front.tree.clone(), tasks, path, &options, shares.id, contains);
         mounted.map_err(|error| match error {
             FuseError::Refused { .. } if !is_root => format!("{error}{}", without_permission(shares)),
             other => other.to_string(),
@@ -182,35 +288,93 @@ impl Mounts {
     /// Unmounts a file system and those below it, the deepest first. Returns false if it is not mounted.
     ///
     /// # Errors
-    /// The reason, without the command and the name.
+    /// The path and the reason, without the command.
     pub fn unmount(&self, dataset: &str, force: bool) -> Result<bool, String> {
-        self.forget_ended();
+        let mounted = self.by_id();
+        if !mounted.values().any(|(name, _)| name == dataset) {
+            return Ok(false);
+        }
         let below =
             |name: &str| name.strip_prefix(dataset).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        let mut ids: Vec<(String, u64)> = {
-            let table = lock(&self.0);
-            if !table.by_id.values().any(|mounted| mounted.dataset == dataset) {
-                return Ok(false);
-            }
-            let mounted = table.by_id.iter().filter(|(_, mounted)| below(&mounted.dataset));
-            mounted.map(|(id, mounted)| (mounted.dataset.clone(), *id)).collect()
+        let ids: BTreeSet<u64> = mounted.iter().filter(|(_, (name, _))| below(name)).map(|(id, _)| *id).collect();
+        self.unmount_these(&ids, force).map_err(|unfinished| unfinished.why)?;
+        Ok(true)
+    }
+
+    /// Unmounts these file systems and those that their mounts contain, and returns their IDs; or none of them.
+    ///
+    /// # Errors
+    /// The path and the reason, without the command. Then all are mounted as before.
+    pub fn suspend(
+        &self,
+        ids: &BTreeSet<u64>,
+        front: &Exports,
+        machine: &Machine,
+        all: &BTreeMap<String, DatasetShares>,
+    ) -> Result<Vec<u64>, String> {
+        let Unfinished { why, ended } = match self.unmount_these(ids, false) {
+            Ok(ended) => return Ok(ended),
+            Err(unfinished) => unfinished,
         };
-        ids.sort_by(|a, b| b.cmp(a));
-        for (name, id) in ids {
-            let Some(mounted) = lock(&self.0).by_id.remove(&id) else { continue };
-            let MountedFileSystem { path, place: Place::Own(own), .. } = mounted else { continue };
-            match own.unmounter().unmount_if_free(force) {
-                // A detached mount ends after its last user; its thread is not awaited.
-                Ok(true) => {}
-                Ok(false) => own.join().map_err(|error| format!("'{name}': {error}"))?,
-                Err(error) => {
-                    let place = Place::Own(own);
-                    lock(&self.0).by_id.insert(id, MountedFileSystem { dataset: name.clone(), path, place });
-                    return Err(format!("'{name}': {error}"));
-                }
+        let request = MountRequest { overlay: true, ..MountRequest::default() };
+        // By name: parents first.
+        for shares in all.values().filter(|shares| ended.contains(&shares.id)) {
+            if let Err(error) = self.mount(front, machine, shares, request) {
+                tracing::warn!("not mounted again: {}: {error}", shares.dataset);
             }
         }
-        Ok(true)
+        Err(why)
+    }
+
+    /// Unmounts these file systems, the deepest first, and those that their mounts contain.
+    fn unmount_these(&self, ids: &BTreeSet<u64>, force: bool) -> Result<Vec<u64>, Unfinished> {
+        let (own, contained) = {
+            let table = lock(&self.0);
+            let is_own = |mounted: &MountedFileSystem| matches!(mounted.place, Place::Own(_));
+            let chosen = table.by_id.iter().filter(|(id, mounted)| ids.contains(id) && is_own(mounted));
+            let mut own: Vec<(String, PathBuf, u64)> =
+                chosen.map(|(id, mounted)| (mounted.dataset.clone(), mounted.path.clone(), *id)).collect();
+            own.sort_by(|a, b| b.cmp(a));
+            let ends = |mounted: &MountedFileSystem| {
+                let mut above = mounted.path.ancestors();
+                let nearest =
+                    above.find(|above| table.by_id.values().any(|other| is_own(other) && other.path == *above));
+                nearest.is_some_and(|nearest| own.iter().any(|(_, path, _)| path == nearest))
+            };
+            let contained = table.by_id.iter().filter(|(_, mounted)| !is_own(mounted));
+            let contained: Vec<u64> =
+                contained.filter(|(id, mounted)| ids.contains(id) || ends(mounted)).map(|(id, _)| *id).collect();
+            if let Some(used) = contained.iter().find(|id| !force && table.is_used_in_parent(**id)) {
+                let path = table.by_id.get(used).map(|mounted| mounted.path.clone()).unwrap_or_default();
+                let why = format!("'{}': {}", path.display(), FuseError::Busy);
+                return Err(Unfinished { why, ended: Vec::new() });
+            }
+            (own, contained)
+        };
+        let mut ended = Vec::new();
+        for (_, path, id) in own {
+            let Some(mounted) = lock(&self.0).by_id.remove(&id) else { continue };
+            let MountedFileSystem { place: Place::Own(own), dataset, allows, .. } = mounted else { continue };
+            let is_detached = match own.unmounter().unmount_if_free(force) {
+                Ok(is_detached) => is_detached,
+                Err(error) => {
+                    let place = Place::Own(own);
+                    let back = MountedFileSystem { dataset, path: path.clone(), place, allows };
+                    lock(&self.0).by_id.insert(id, back);
+                    return Err(Unfinished { why: format!("'{}': {error}", path.display()), ended });
+                }
+            };
+            lock(&self.0).shown.remove(&id);
+            ended.push(id);
+            // A detached mount ends after its last user; its thread is not awaited.
+            if !is_detached && let Err(error) = own.join() {
+                return Err(Unfinished { why: format!("'{}': {error}", path.display()), ended });
+            }
+        }
+        let mut table = lock(&self.0);
+        contained.iter().for_each(|id| drop(table.by_id.remove(id)));
+        ended.extend(contained);
+        Ok(ended)
     }
 
     /// Unmounts everything, whether it is in use or not; for the end of the process.
@@ -227,6 +391,16 @@ impl Mounts {
     pub fn at(&self, path: &Path) -> Option<String> {
         self.list().into_iter().find(|(_, mounted)| mounted == path).map(|(name, _)| name)
     }
+}
+
+/// Fails if the key of a file system is not loaded, or the file system cannot be opened.
+fn has_key(front: &Exports, machine: &Machine, id: u64) -> Result<(), MountError> {
+    let gone = || MountError::Other("dataset does not exist".to_owned());
+    let root = Node { branch: front.tree.branch_by_id(id).ok_or_else(gone)?, object: Node::ROOT };
+    machine.block_on(front.tree.require_key(&Request::internal("mount"), root)).map_err(|error| match error {
+        FileError::NoKey => MountError::NoKey,
+        other => MountError::Other(other.to_string()),
+    })
 }
 
 /// The mount point of a file system.
@@ -257,8 +431,8 @@ fn kernel_mounts() -> Option<BTreeSet<PathBuf>> {
     Some(weir_mounts(&text).into_iter().map(|(_, path)| path).collect())
 }
 
-/// Sources and mount points of the mounts of Weir in the text of `/proc/mounts`. Root's mounts have the kind `fuse`, those of
-/// fusermount3 `fuse.weir`; the source of a mount of Weir is the name of a dataset.
+/// Sources and mount points of the mounts of Weir in the text of `/proc/mounts`. Their type is `fuse.weir`; earlier versions
+/// made those of root with the type `fuse`. The source of a mount of Weir is the name of a dataset.
 pub fn weir_mounts(text: &str) -> Vec<(String, PathBuf)> {
     let fields = text.lines().map(|line| line.split(' ').map(unescaped).collect::<Vec<_>>());
     let ours = fields.filter_map(|fields| match fields.as_slice() {

@@ -14,7 +14,7 @@ use crate::turn::in_turn_of;
 use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_admin::Refusal;
+use weir_admin::{MountEffect, Refusal};
 use weir_engine::{DirtyLimits, Engine, Host, ImportOptions};
 use weir_machine::Machine;
 use weir_pool::assemble::state;
@@ -278,6 +278,33 @@ impl weir_admin::Host for WritablePool {
 
     fn chap_users(&self) -> Result<Vec<String>, String> {
         crate::users::chap_names()
+    }
+
+    fn prepare_mounts<'a>(
+        &'a self,
+        effect: &'a MountEffect,
+        leaves_mounts: bool,
+    ) -> BoxFuture<'a, Result<Vec<u64>, Refusal>> {
+        Box::pin(async move {
+            match self.served_pool() {
+                Some(served_pool) => served_pool.prepare_mounts(effect, leaves_mounts).await,
+                None => Ok(Vec::new()),
+            }
+        })
+    }
+
+    fn settle_mounts<'a>(
+        &'a self,
+        effect: &'a MountEffect,
+        leaves_mounts: bool,
+        suspended: Vec<u64>,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(async move {
+            match self.served_pool() {
+                Some(served_pool) => served_pool.settle_mounts(effect, leaves_mounts, suspended).await,
+                None => Ok(()),
+            }
+        })
     }
 
     fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {

@@ -18,7 +18,7 @@ mod properties;
 mod states;
 
 pub use files::FileShares;
-pub use properties::{DatasetShares, MountRule};
+pub use properties::{DatasetShares, MountAllows, MountRule};
 pub use states::ShareState;
 
 use crate::exports::OpenPool;

@@ -157,6 +157,7 @@ impl SmbService {
             exclusive: false,
             dev: false,
             suid: false,
+            exec: false,
         };
         Ok((path, options))
     }

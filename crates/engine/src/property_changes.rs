@@ -14,7 +14,7 @@ use weir_machine::Request;
 use weir_pool::error::PoolError;
 
 /// Native properties that decide what front ends share and mount, and how; properties `weir:*` do, too.
-const FRONT_END_PROPERTIES: [ZfsProp; 9] = [
+const FRONT_END_PROPERTIES: [ZfsProp; 13] = [
     ZfsProp::ShareNfs,
     ZfsProp::ShareSmb,
     ZfsProp::CanMount,
@@ -24,6 +24,10 @@ const FRONT_END_PROPERTIES: [ZfsProp; 9] = [
     ZfsProp::SnapDir,
     ZfsProp::SnapDev,
     ZfsProp::VolMode,
+    ZfsProp::Devices,
+    ZfsProp::Setuid,
+    ZfsProp::Exec,
+    ZfsProp::Overlay,
 ];
 
 fn is_front_end(property: &str) -> bool {

@@ -321,6 +321,8 @@ impl PoolTxAdmission {
                 Err(LimitRefusal::Wait) => self.txgs.wait_synced(self.txgs.open()).await?,
             }
         }
+        // A pool that is closed has no space at all: that it is closed is the error.
+        drop(self.txgs.hold()?);
         Err(ObjectError::NoSpace { bytes })
     }
 

@@ -19,10 +19,13 @@
 //! export is not reused, and its nodes are stale. Exports are replaced atomically ([`Tree::renew`], [`Tree::renew_below`]): each
 //! step sees either the old or the new ones. A node has one representation: the root directory of an export is always
 //! [`Node::ROOT`], never its object number. File systems are opened on first access and kept open; ten thousand
-//! unused snapshots cost two names each. A file system whose key is not loaded appears as an empty directory with its
-//! children, like the mount point of an unmounted file system in ZFS; any other open failure is returned by each
-//! access. No lock is held across an await: two concurrent first accesses may both open the file system, and the
-//! first to finish is kept.
+//! unused snapshots cost two names each. An open failure is returned by each access. No lock is held across an await: two
+//! concurrent first accesses may both open the file system, and the first to finish is kept.
+//!
+//! A file system whose key is not loaded is never taken for an empty one, because programs that copy directories would copy
+//! that. Its root is a directory that cannot be listed (mode 0111): it has attributes, so that the directory above can be listed
+//! with them, and lookups of its child file systems succeed, because their keys may be loaded. Every other access fails with
+//! [`FileError::NoKey`].
 //!
 //! Rejected: file systems at their `mountpoint` (absolute paths of another machine, `none`, `legacy`, duplicates).
 
@@ -47,7 +50,7 @@ use cursor::Position;
 use namespace::{Extent, MountedDataset, Namespace};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::UNIX_EPOCH;
-use synthetic_entries::synthetic;
+use synthetic_entries::{locked_root, synthetic};
 use weir_format::ObjectId;
 use weir_machine::{Accounts, Clock, Request};
 
@@ -84,6 +87,15 @@ pub struct Export {
     pub name: String,
     /// Persistent ID that is never reused and that file handles contain: the dataset's `fsid_guid`.
     pub id: u64,
+}
+
+/// How names in a directory are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameRules {
+    /// Whether names that differ only in case are equal.
+    pub is_case_insensitive: bool,
+    /// Whether each entry has exactly one spelling.
+    pub has_exact_names: bool,
 }
 
 /// A directory entry of the tree.
@@ -250,19 +262,17 @@ impl Tree {
         }
     }
 
-    /// Whether names that differ only in case are equal in a directory.
-    pub async fn is_case_insensitive(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
+    /// How names in a directory are compared. Synthetic names are exact.
+    ///
+    /// # Errors
+    /// Those of opening the file system.
+    pub async fn name_rules(&self, rq: &Request, node: Node) -> Result<NameRules, FileError> {
+        let rules = |is_case_insensitive, has_exact_names| NameRules { is_case_insensitive, has_exact_names };
         match self.open(rq, node.branch).await? {
-            Opened::Files(files) if !node.is_synthetic() => Ok(files.is_case_insensitive()),
-            _ => Ok(false),
-        }
-    }
-
-    /// Whether each entry of a directory has exactly one spelling.
-    pub async fn has_exact_names(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
-        match self.open(rq, node.branch).await? {
-            Opened::Files(files) if !node.is_synthetic() => Ok(files.has_exact_names()),
-            _ => Ok(true),
+            Opened::Files(files) if !node.is_synthetic() => {
+                Ok(rules(files.is_case_insensitive(), files.has_exact_names()))
+            }
+            _ => Ok(rules(false, true)),
         }
     }
 
@@ -306,7 +316,7 @@ impl Tree {
             _ => {}
         }
         let Opened::Files(files) = self.open(rq, node.branch).await? else {
-            return if name == b"." { Ok(node) } else { Err(FileError::NotFound) };
+            return if name == b"." && node.object == Node::ROOT { Ok(node) } else { Err(FileError::NoKey) };
         };
         if name.len() > files.name_max() {
             return Err(FileError::NameTooLong { len: name.len() });
@@ -325,7 +335,19 @@ impl Tree {
     async fn require_snapshot_dir(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if files.snapdir() == Snapdir::Disabled => Err(FileError::NotFound),
-            _ => Ok(()),
+            Opened::Files(_) => Ok(()),
+            Opened::Locked => Err(FileError::NoKey),
+        }
+    }
+
+    /// Fails if the key of a node's file system is not loaded.
+    ///
+    /// # Errors
+    /// [`FileError::NoKey`]; errors of opening the file system.
+    pub async fn require_key(&self, rq: &Request, node: Node) -> Result<(), FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(_) => Ok(()),
+            Opened::Locked => Err(FileError::NoKey),
         }
     }
 
@@ -353,7 +375,8 @@ impl Tree {
     pub async fn attributes(&self, rq: &Request, node: Node) -> Result<Attributes, FileError> {
         let branch = self.branch(node)?;
         match self.open(rq, node.branch).await? {
-            Opened::Locked => Ok(synthetic(node, None, branch.children.by_name.len())),
+            Opened::Locked if node.object == Node::ROOT => Ok(locked_root(branch.children.by_name.len())),
+            Opened::Locked => Err(FileError::NoKey),
             Opened::Files(files) if node.is_synthetic() => {
                 let root = files.attributes(rq, files.root()).await?;
                 let inside = if node.object == Node::CONTROL { 1 } else { branch.snapshots.by_name.len() };
@@ -378,6 +401,7 @@ impl Tree {
         max: usize,
     ) -> Result<Vec<TreeEntry>, FileError> {
         let branch = self.branch(node)?;
+        self.require_key(rq, node).await?;
         let mut out = Vec::new();
         let mut stored = match Position::of(cookie) {
             Position::Stored(cookie) => Some(cookie),
@@ -394,7 +418,7 @@ impl Tree {
             self.require_snapshot_dir(rq, node).await?;
             return Ok(out);
         }
-        let Opened::Files(files) = self.open(rq, node.branch).await? else { return Ok(out) };
+        let Opened::Files(files) = self.open(rq, node.branch).await? else { return Err(FileError::NoKey) };
         let dir = object_of(&*files, node);
         let covered = |name: &[u8]| {
             node.object == Node::ROOT
@@ -453,7 +477,7 @@ impl Tree {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if node.is_synthetic() => files.usage(rq, files.root()).await,
             Opened::Files(files) => files.usage(rq, object_of(&*files, node)).await,
-            Opened::Locked => Ok(Usage::default()),
+            Opened::Locked => Err(FileError::NoKey),
         }
     }
 
@@ -490,7 +514,8 @@ impl Tree {
     async fn files(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => Ok(files),
-            _ => Err(FileError::IsDirectory { object: ObjectId(node.object) }),
+            Opened::Locked => Err(FileError::NoKey),
+            Opened::Files(_) => Err(FileError::IsDirectory { object: ObjectId(node.object) }),
         }
     }
 }

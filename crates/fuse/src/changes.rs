@@ -37,6 +37,7 @@ impl Inner {
     /// Opens a file with the rights in `mask`: pins it until `close`.
     pub(crate) async fn open(&self, rq: &Request, cred: &Cred, number: INodeNo, mask: u32) -> Result<(), Errno> {
         let node = self.node(number)?;
+        self.tree.require_key(rq, node).await.map_err(|e| report(rq, &e))?;
         let writes = mask & (masks::WRITE_DATA | masks::APPEND_DATA) != 0;
         if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report(rq, &e))? {
             return Err(Errno::EROFS);
@@ -45,7 +46,10 @@ impl Inner {
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
         // It may have been removed before it was pinned.
         match self.tree.attributes(rq, node).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.opens.add(node.branch);
+                Ok(())
+            }
             Err(error) => {
                 self.release(rq, node).await;
                 Err(report(rq, &error))
@@ -56,6 +60,7 @@ impl Inner {
     /// Closes a file that `open` pinned.
     pub(crate) async fn close(&self, rq: &Request, number: INodeNo) -> Result<(), Errno> {
         let node = self.node(number)?;
+        self.opens.remove(node.branch);
         self.tree.release(rq, node).await.map_err(|e| report(rq, &e))
     }
 
@@ -117,8 +122,9 @@ impl Inner {
             self.entry_for(rq, (create.parent, create.name), node, &attributes).await
         };
         let entry = entry.await;
-        if entry.is_err() {
-            self.release(rq, node).await;
+        match entry {
+            Ok(_) => self.opens.add(node.branch),
+            Err(_) => self.release(rq, node).await,
         }
         entry
     }

@@ -5,6 +5,7 @@ use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
 use crate::lookups::Lookups;
 use crate::name_cache::{LONG_TTL, NameCache, SHORT_TTL};
+use crate::open_counts::OpenCounts;
 use crate::spelling;
 use fuser::{
     Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs,
@@ -53,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) single_user: bool,
     /// Lookups that the kernel has not forgotten, on a mount for a file server.
     pub(crate) lookups: Lookups,
+    /// Files that programs have open.
+    pub(crate) opens: OpenCounts,
     /// Whether the kernel invalidates the page cache on direct writes.
     invalidates_page_cache: OnceLock<bool>,
 }
@@ -102,6 +105,7 @@ impl Inner {
             server: None,
             single_user: false,
             lookups: Lookups::default(),
+            opens: OpenCounts::default(),
             invalidates_page_cache: OnceLock::new(),
         }
     }
@@ -216,6 +220,8 @@ impl Inner {
         self.require(rq, cred, dir, masks::EXECUTE).await?;
         let node = self.tree.lookup(rq, dir, name).await.map_err(|e| report(rq, &e))?;
         if !self.has(dir, node) {
+            // What is in a file system whose key is not loaded is not known, so nothing is said to be missing there.
+            self.tree.require_key(rq, dir).await.map_err(|e| report(rq, &e))?;
             return Err(Errno::ENOENT);
         }
         self.entry_of(rq, (parent, name), node).await
@@ -268,7 +274,7 @@ impl Inner {
         let mut entry_ttl = if may_cache { self.attr_ttl } else { Duration::ZERO };
         if self.exclusive_mount {
             let dir = self.node(parent)?;
-            let exact = self.tree.has_exact_names(rq, dir).await.map_err(|e| report(rq, &e))?;
+            let exact = self.tree.name_rules(rq, dir).await.map_err(|e| report(rq, &e))?.has_exact_names;
             let stays = exact && node.branch == dir.branch && !node.is_synthetic();
             entry_ttl = self.kernel.entry_ttl(parent, name, stays);
         }

@@ -1,10 +1,11 @@
 //! Mounting and unmounting.
 //!
-//! Root mounts with `mount(2)`; other users need `fusermount3`, which is set-uid. A mount ends by `umount`, after
-//! which the kernel closes the session, or by [`Unmounter::unmount`]. If the mount is busy, it is detached: it
-//! disappears from the directory tree immediately and the program can exit.
+//! Root mounts with `mount(2)` ([`crate::device`]); other users need `fusermount3`, which is set-uid. A mount ends by `umount`,
+//! after which the kernel closes the session, by [`Unmounter::unmount_if_free`], or by [`Unmounter::unmount`], which detaches a
+//! mount that is busy: it disappears from the directory tree immediately and the program can exit.
 
 use crate::callers::{Clients, FileServer};
+use crate::device::{self, DirectMount};
 use crate::fuse_ops::FuseOps;
 use crate::inner::Inner;
 use crate::stale;
@@ -28,8 +29,13 @@ pub enum FuseError {
         why: io::Error,
     },
     /// The kernel has no FUSE, or this user may not open it.
-    #[error("/dev/fuse: {0}; load the kernel module 'fuse' or pass the device into the container")]
-    NoDevice(io::Error),
+    #[error("/dev/fuse: {why}: {advice}")]
+    NoDevice {
+        /// The cause.
+        why: io::Error,
+        /// The missing part, and the command that repairs it.
+        advice: String,
+    },
     /// The kernel or its helper rejected the mount.
     #[error("cannot mount at {}: {why}{hint}", .path.display())]
     Refused {
@@ -39,6 +45,15 @@ pub enum FuseError {
         why: io::Error,
         /// A suggestion for the user, or empty.
         hint: &'static str,
+    },
+    /// Programs have files or directories of the mount open.
+    #[error("pool or dataset is busy")]
+    Busy,
+    /// The kernel or its helper did not unmount.
+    #[error("{why}")]
+    NotUnmounted {
+        /// The cause.
+        why: String,
     },
     /// The FUSE session failed.
     #[error("the mount ended: {0}")]
@@ -62,6 +77,8 @@ pub struct MountOptions {
     pub dev: bool,
     /// Whether set-user-id and set-group-id bits take effect (`suid`).
     pub suid: bool,
+    /// Whether programs can be executed (`exec`).
+    pub exec: bool,
 }
 
 /// An active mount.
@@ -69,6 +86,8 @@ pub struct Mounted {
     session: BackgroundSession,
     path: PathBuf,
     inner: Arc<Inner>,
+    /// The mount, if no helper made it.
+    direct: Option<DirectMount>,
 }
 
 /// Ends a mount from another thread.
@@ -85,7 +104,7 @@ pub fn mount(
     options: &MountOptions,
 ) -> Result<Mounted, FuseError> {
     let inner = Inner::new(tree, options.writable, options.exclusive, None);
-    mount_inner(inner, MountOption::DefaultPermissions, tasks, path, options)
+    mount_inner(inner, tasks, path, options)
 }
 
 /// Mounts one file system at `path`, with those of its child file systems for which `contains` returns true when a directory
@@ -103,7 +122,7 @@ pub fn mount_file_system(
 ) -> Result<Mounted, FuseError> {
     let part = (root_of(&tree, path, id)?, contains);
     let inner = Inner::new(tree, options.writable, options.exclusive, Some(part));
-    mount_inner(inner, MountOption::DefaultPermissions, tasks, path, options)
+    mount_inner(inner, tasks, path, options)
 }
 
 /// Mounts `tree` at `path` for a file server that acts for its clients: ACLs decide instead of modes, and operations are
@@ -120,7 +139,7 @@ pub fn mount_for_server(
 ) -> Result<Mounted, FuseError> {
     let server = FileServer::new(machine.clock.clone(), clients);
     let inner = Inner::new(tree, options.writable, false, None).for_server(server, !options.allow_other);
-    mount_inner(inner, MountOption::NoExec, machine.tasks.clone(), path, options)
+    mount_inner(inner, machine.tasks.clone(), path, &MountOptions { exec: false, ..options.clone() })
 }
 
 /// Mounts one file system at `path` as [`mount_for_server`] mounts a tree, with those of its descendants that
@@ -140,7 +159,7 @@ pub fn mount_file_system_for_server(
     let part = (root_of(&tree, path, id)?, contains);
     let server = FileServer::new(machine.clock.clone(), clients);
     let inner = Inner::new(tree, options.writable, false, Some(part)).for_server(server, !options.allow_other);
-    mount_inner(inner, MountOption::NoExec, machine.tasks.clone(), path, options)
+    mount_inner(inner, machine.tasks.clone(), path, &MountOptions { exec: false, ..options.clone() })
 }
 
 /// The root of the file system of this ID, for a mount at `path`.
@@ -149,33 +168,16 @@ fn root_of(tree: &Tree, path: &Path, id: u64) -> Result<Node, FuseError> {
     Ok(Node { branch: tree.branch_by_id(id).ok_or_else(gone)?, object: Node::ROOT })
 }
 
-fn mount_inner(
-    inner: Inner,
-    checks: MountOption,
-    tasks: Tasks,
-    path: &Path,
-    options: &MountOptions,
-) -> Result<Mounted, FuseError> {
+fn mount_inner(inner: Inner, tasks: Tasks, path: &Path, options: &MountOptions) -> Result<Mounted, FuseError> {
     let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
     stale::unmount_stale_at(path, &options.source);
     let path = path.canonicalize().map_err(point)?;
     if !path.metadata().map_err(point)?.is_dir() {
         return Err(point(io::Error::from(io::ErrorKind::NotADirectory)));
     }
-    std::fs::File::options().read(true).write(true).open("/dev/fuse").map_err(FuseError::NoDevice)?;
-    let mut config = Config::default();
-    config.mount_options = vec![
-        if options.writable { MountOption::RW } else { MountOption::RO },
-        checks,
-        MountOption::FSName(options.source.clone()),
-        MountOption::Subtype("weir".into()),
-    ];
-    // The default of both options is off.
-    config.mount_options.extend(options.dev.then_some(MountOption::Dev));
-    config.mount_options.extend(options.suid.then_some(MountOption::Suid));
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = false;
+    let device = device::open()?;
+    let checks = inner.server.is_none();
+    let config = config(options, checks);
     let inner = Arc::new(inner);
     let ops = FuseOps { inner: Arc::clone(&inner), tasks };
     let refused = |why: io::Error| {
@@ -186,10 +188,43 @@ fn mount_inner(
         };
         FuseError::Refused { path: path.clone(), why, hint }
     };
-    let session = Session::new(ops, &path, &config).map_err(refused)?;
+    let is_root = rustix::process::geteuid().is_root();
+    let direct = match is_root.then(|| device::mount(&device, &path, options, checks)) {
+        // Root of a container may need the helper as well.
+        Some(Err(why)) if why.raw_os_error() == Some(libc::EPERM) => None,
+        Some(mounted) => Some(mounted.map_err(refused)?),
+        None => None,
+    };
+    let session = match direct {
+        Some(_) => Session::from_fd(ops, device.into(), config.acl, config),
+        None => Session::new(ops, &path, &config),
+    };
+    let session = session.map_err(refused)?;
     inner.kernel.set_notifier(session.notifier());
     let session = session.spawn().map_err(refused)?;
-    Ok(Mounted { session, path, inner })
+    Ok(Mounted { session, path, inner, direct })
+}
+
+/// Options of a session. The kernel checks permissions if `checks`.
+fn config(options: &MountOptions, checks: bool) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        if options.writable { MountOption::RW } else { MountOption::RO },
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("weir".into()),
+    ];
+    // The default of the first two options is off, of the third it is on.
+    let all = [
+        (checks, MountOption::DefaultPermissions),
+        (options.dev, MountOption::Dev),
+        (options.suid, MountOption::Suid),
+        (!options.exec, MountOption::NoExec),
+    ];
+    config.mount_options.extend(all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, option)| option));
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = false;
+    config
 }
 
 fn is_on_path(program: &str) -> bool {
@@ -208,9 +243,18 @@ impl Mounted {
         self.inner.tree.accounts().protocol(self.inner.protocol())
     }
 
+    /// Whether programs have files or directories of the file system of this ID open through the mount. Working directories are
+    /// not known, nor is anything on a read-only mount.
+    pub fn uses(&self, id: u64) -> bool {
+        self.inner.tree.branch_by_id(id).is_some_and(|branch| self.inner.opens.count(branch) > 0)
+    }
+
     /// Blocks until the mount is gone.
     pub fn join(self) -> Result<(), FuseError> {
-        self.session.join().map_err(FuseError::Session)
+        let Mounted { session, direct, .. } = self;
+        let ended = session.join().map_err(FuseError::Session);
+        drop(direct);
+        ended
     }
 }
 
@@ -218,34 +262,58 @@ impl Unmounter {
     /// Unmounts if nothing uses the mount, or in any case if `force` is set. Returns true if the mount was only detached.
     ///
     /// # Errors
-    /// [`FuseError::Session`] if it is busy and `force` is not set, or if it cannot be unmounted.
+    /// [`FuseError::Busy`] if it is busy and `force` is not set, [`FuseError::NotUnmounted`] if it cannot be unmounted.
     pub fn unmount_if_free(&self, force: bool) -> Result<bool, FuseError> {
-        use rustix::mount::UnmountFlags;
-        match rustix::mount::unmount(&self.path, UnmountFlags::empty()) {
+        use rustix::io::Errno;
+        match rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::empty()) {
             Ok(()) => Ok(false),
-            Err(errno @ rustix::io::Errno::BUSY) if !force => Err(FuseError::Session(errno.into())),
-            Err(_) => self.unmount(),
+            Err(_) if force => self.unmount(),
+            Err(Errno::BUSY) => Err(FuseError::Busy),
+            // The mount of a user who is not root.
+            Err(Errno::PERM) => self.unmount_by_helper(&["-u"]).map(|()| false),
+            // Already unmounted.
+            Err(Errno::INVAL) => Ok(false),
+            Err(errno) => Err(FuseError::NotUnmounted { why: errno.to_string() }),
         }
     }
 
     /// Unmounts. Returns true if the mount was busy and only detached: then [`Mounted::join`] returns after its last
     /// user is gone.
+    ///
+    /// # Errors
+    /// [`FuseError::NotUnmounted`] if it cannot be unmounted.
     pub fn unmount(&self) -> Result<bool, FuseError> {
+        use rustix::io::Errno;
         use rustix::mount::UnmountFlags;
-        let session = |errno: rustix::io::Errno| FuseError::Session(errno.into());
+        let failed = |errno: Errno| FuseError::NotUnmounted { why: errno.to_string() };
         match rustix::mount::unmount(&self.path, UnmountFlags::empty()) {
             Ok(()) => Ok(false),
-            Err(rustix::io::Errno::BUSY) => {
-                rustix::mount::unmount(&self.path, UnmountFlags::DETACH).map_err(session)?;
+            Err(Errno::BUSY) => {
+                rustix::mount::unmount(&self.path, UnmountFlags::DETACH).map_err(failed)?;
                 Ok(true)
             }
-            Err(rustix::io::Errno::PERM) => {
-                let helper = std::process::Command::new("fusermount3").arg("-uz").arg(&self.path).status();
-                helper.map(|_| true).map_err(FuseError::Session)
-            }
+            Err(Errno::PERM) => self.unmount_by_helper(&["-u", "-z"]).map(|()| true),
             // Already unmounted.
-            Err(rustix::io::Errno::INVAL) => Ok(false),
-            Err(errno) => Err(session(errno)),
+            Err(Errno::INVAL) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Asks the set-uid helper, unless the mount is gone already.
+    fn unmount_by_helper(&self, options: &[&str]) -> Result<(), FuseError> {
+        if !device::is_mount_point(&self.path) {
+            return Ok(());
+        }
+        let mut helper = std::process::Command::new("fusermount3");
+        let ended = helper.args(options).arg("--").arg(&self.path).env("LC_ALL", "C").output();
+        let ended = ended.map_err(|error| FuseError::NotUnmounted { why: format!("fusermount3: {error}") })?;
+        if ended.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&ended.stderr).trim().to_owned();
+        match said.contains("busy") {
+            true => Err(FuseError::Busy),
+            false => Err(FuseError::NotUnmounted { why: said }),
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A mount is unmounted here only if the table of mounts says that it is one of this server, and `statfs` of it fails with
 //! ENOTCONN. `statfs` is never answered from the kernel's caches, and a living server answers it. Mounts of this server have
-//! the type `fuse.weir` if the helper made them. Those that root made have the type `fuse`, because `fuser` does not pass on
-//! the second part then; they are known by their source, the pool.
+//! the type `fuse.weir`; earlier versions made root's with the type `fuse`,
+//! which are known by their source, the pool.
 
 use rustix::fs::statfs;
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Type of mounts that the helper made, and of those that root made.
+/// Types of mounts of this and of earlier versions.
 const TYPES: [&str; 2] = ["fuse.weir", "fuse"];
 const TABLE: &str = "/proc/self/mountinfo";
 
@@ -24,7 +24,12 @@ fn mount_points(table: &str, pool: &str) -> Vec<PathBuf> {
         is_ours && words.next().is_some_and(|source| unescaped(source.as_bytes()) == pool.as_bytes())
     };
     let points = table.lines().filter(of_pool).filter_map(|line| line.split(' ').nth(4));
-    points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point.as_bytes())))).collect()
+    points.map(unescaped_path).collect()
+}
+
+/// A path in the table.
+pub(crate) fn unescaped_path(text: &str) -> PathBuf {
+    PathBuf::from(OsString::from_vec(unescaped(text.as_bytes())))
 }
 
 /// Replaces `\ooo` by the byte with that octal number.
@@ -68,8 +73,8 @@ fn unmount_if_dead(path: &Path) -> bool {
         Ok(()) => true,
         // A user's mount was made by the helper, which also ends it.
         Err(_) => {
-            let helper = std::process::Command::new("fusermount3").args(["-u", "-z"]).arg(path).status();
-            helper.is_ok_and(|status| status.success())
+            let helper = std::process::Command::new("fusermount3").args(["-u", "-z"]).arg(path).output();
+            helper.is_ok_and(|ended| ended.status.success())
         }
     };
     match done {

@@ -55,8 +55,16 @@ fn mounted(machine: &Machine, path: &Path) -> Option<Mounted> {
 fn mounted_tree(machine: &Machine, tree: impl Into<Arc<Tree>>, path: &Path, writable: bool) -> Option<Mounted> {
     let root = rustix::process::geteuid().is_root();
     let source = "p".to_string();
-    let options =
-        MountOptions { source, allow_other: root, threads: 2, writable, exclusive: writable, dev: root, suid: root };
+    let options = MountOptions {
+        source,
+        allow_other: root,
+        threads: 2,
+        writable,
+        exclusive: writable,
+        dev: root,
+        suid: root,
+        exec: true,
+    };
     match mount(tree, machine.tasks.clone(), path, &options) {
         Ok(mounted) => Some(mounted),
         Err(error) => {

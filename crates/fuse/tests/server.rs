@@ -54,6 +54,7 @@ fn mounted(machine: &Machine, tree: &Arc<Tree>, path: &Path) -> Option<Mounted> 
         exclusive: false,
         dev: false,
         suid: false,
+        exec: false,
     };
     match mount_for_server(tree.clone(), machine, Arc::new(OneClient), path, &options) {
         Ok(mounted) => Some(mounted),

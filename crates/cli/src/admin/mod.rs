@@ -21,6 +21,7 @@
 //! no place to look for pools go to the daemon, before anything is scanned.
 
 mod client;
+mod moving_mounts;
 mod processes;
 mod served_pool;
 mod server;

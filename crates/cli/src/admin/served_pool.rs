@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use weir_admin::Host;
+use weir_admin::{Host, MountEffect, Refusal};
 use weir_daemon::{Exports, Service};
 use weir_engine::Engine;
 use weir_engine::scrub::ScanLimits;
@@ -79,6 +79,23 @@ impl Host for ServingHost {
 
     fn chap_users(&self) -> Result<Vec<String>, String> {
         crate::users::chap_names()
+    }
+
+    fn prepare_mounts<'a>(
+        &'a self,
+        effect: &'a MountEffect,
+        leaves_mounts: bool,
+    ) -> BoxFuture<'a, Result<Vec<u64>, Refusal>> {
+        Box::pin(self.0.prepare_mounts(effect, leaves_mounts))
+    }
+
+    fn settle_mounts<'a>(
+        &'a self,
+        effect: &'a MountEffect,
+        leaves_mounts: bool,
+        suspended: Vec<u64>,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(self.0.settle_mounts(effect, leaves_mounts, suspended))
     }
 
     fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {
@@ -233,6 +250,11 @@ impl ServedPool {
         if let Ok(Err(failure)) = known {
             tracing::warn!("pool '{}': {failure}", self.engine.name());
         }
+    }
+
+    /// The mounts that the process makes by itself, if it does.
+    pub fn automounts(&self) -> Option<&AutoMounts> {
+        self.automounts.get().map(|automounts| &**automounts)
     }
 
     async fn renew_mounts(self: &Arc<Self>) {

@@ -10,8 +10,9 @@ use crate::options::Places;
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
 use crate::users::chap_names;
+use crate::writable::refused;
 use clap::Parser;
-use weir_admin::{Change, CreateDataset, NewKind, check_named};
+use weir_admin::{Change, CreateDataset, MountChange, MountEffect, NewKind, check_named};
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::{FileSystemSpec, VolumeSpec};
 use weir_machine::Request;
@@ -32,9 +33,9 @@ pub struct CreateArgs {
     /// Print the result in columns separated by tabs
     #[arg(short = 'P')]
     parsable: bool,
-    /// Accepted for compatibility; has no effect
+    /// Do not mount the new file system
     #[arg(short = 'u')]
-    _no_mount: bool,
+    no_mount: bool,
     /// Print what is created
     #[arg(short)]
     verbose: bool,
@@ -67,9 +68,9 @@ pub struct CloneArgs {
     /// Create also the parents that are missing
     #[arg(short)]
     parents: bool,
-    /// Accepted for compatibility; has no effect
+    /// Do not mount the clone
     #[arg(short = 'u')]
-    _no_mount: bool,
+    no_mount: bool,
     /// Property of the clone; may be repeated
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
@@ -94,7 +95,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     if wanted == EncryptionArgs::default() {
-        target::once(call, &args.places, &name, &doing, Change::Create(new))?;
+        target::once(call, &args.places, &name, &doing, target::action(Change::Create(new), args.no_mount))?;
     } else {
         create_encrypted(call, args, &doing, new, &wanted)?;
     }
@@ -113,7 +114,11 @@ fn create_encrypted(
     wanted: &EncryptionArgs,
 ) -> Result<(), Failure> {
     let name = new.name.clone();
-    target::open(call, &args.places, &name)?.with(async |engine| {
+    let pool = target::open(call, &args.places, &name)?;
+    // The pool is mounted by the process that has it open, which is this one, or by none.
+    let served_pool = pool.served_pool().filter(|_| args.no_mount).cloned();
+    let effect = MountEffect { name: name.clone(), recursive: false, change: MountChange::New };
+    pool.with(async |engine| {
         // Checked here too, so that no key is asked for.
         let rq = &Request::internal("create");
         if args.parents && engine.synced().dsl_of(rq, &name).await?.dir_named(&name).is_some() {
@@ -124,7 +129,15 @@ fn create_encrypted(
             .map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
-        target::run_as(call, doing, async |author| new.run(engine, author, encryption).await).await
+        if let Some(served_pool) = &served_pool {
+            served_pool.prepare_mounts(&effect, true).await.map_err(|refusal| refused(doing, refusal))?;
+        }
+        let done = target::run_as(call, doing, async |author| new.run(engine, author, encryption).await).await;
+        if let Some(served_pool) = &served_pool {
+            let settled = served_pool.settle_mounts(&effect, true, Vec::new()).await;
+            settled.map_err(|refusal| refused(doing, refusal))?;
+        }
+        done
     })
 }
 
@@ -193,5 +206,5 @@ pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: {why}")));
     }
     let change = Change::Clone { origin, name: name.clone(), properties, parents: args.parents };
-    target::once(call, &args.places, &name, &doing, change)
+    target::once(call, &args.places, &name, &doing, target::action(change, args.no_mount))
 }

@@ -5,6 +5,7 @@
 
 use super::target::{self, words};
 use super::values::{self, When};
+use crate::admin::ServedPool;
 use crate::args::CommandLine;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
@@ -206,6 +207,19 @@ async fn load_one(call: &Call, engine: &Engine, root: &Root, only_check: bool) -
     done.map_err(loading)
 }
 
+/// Name of a mounted file system that uses the key of an encryption root, if there is one. A mount of the whole pool does not
+/// count: it goes on without the file system.
+async fn mounted_with(rq: &Request, served_pool: &ServedPool, root: &str) -> Result<Option<String>, PoolError> {
+    let dsl = served_pool.engine.synced().dsl(rq).await?;
+    for (name, _) in served_pool.mounts.list() {
+        let Some(dir) = dsl.dir_named(&name) else { continue };
+        if weir_dsl::keys::encryption_root(&dsl, rq, dir).await?.as_deref() == Some(root) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
 /// Runs `zfs unload-key`.
 pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
@@ -224,6 +238,14 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
             };
             let done = match &served_pool {
                 _ if many && !loaded => Ok(()),
+                Some(served_pool) if loaded => machine.block_on(async {
+                    let mounted = mounted_with(rq, served_pool, &name).await?;
+                    if let Some(mounted) = mounted {
+                        errln!(call, "'{mounted}' is mounted: zfs unmount {mounted}");
+                        return Err(KeyError::Busy { name: name.clone() }.into());
+                    }
+                    served_pool.engine.encryption_keys().unload(rq, &name).await
+                }),
                 Some(served_pool) => machine.block_on(served_pool.engine.encryption_keys().unload(rq, &name)),
                 None => Err(KeyError::Unloaded { name }.into()),
             };

@@ -19,16 +19,16 @@ use weir_machine::Request;
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs mount",
-    override_usage = "zfs mount\n       zfs mount [-Ov] [-o ro|rw] [--dir DIR]… -a POOL|FILESYSTEM"
+    override_usage = "zfs mount\n       zfs mount [-Ov] [-o OPTION,…] [--dir DIR]… -a POOL|FILESYSTEM"
 )]
 pub struct MountArgs {
     /// Mount all file systems of the pool whose canmount is on
     #[arg(short)]
     all: bool,
-    /// Mount over a directory that is not empty
+    /// Mount over a directory that is not empty, also with overlay=off
     #[arg(short = 'O')]
     overlay: bool,
-    /// Mount options: ro, rw
+    /// Mount options: ro, rw, nodev, nosuid, noexec
     #[arg(short, value_name = "OPTION,…")]
     options: Vec<String>,
     /// Print each file system that is mounted
@@ -160,8 +160,14 @@ pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
     for option in args.options.iter().flat_map(|options| options.split(',')) {
         match option {
             "ro" => request.read_only = true,
-            "rw" | "nodev" | "nosuid" | "noatime" | "relatime" => {}
-            other => return Err(MountArgs::misused(&format!("'{other}' is no mount option: ro, rw"))),
+            "nodev" => request.no_devices = true,
+            "nosuid" => request.no_setuid = true,
+            "noexec" => request.no_exec = true,
+            "rw" | "noatime" | "relatime" => {}
+            other => {
+                let why = format!("'{other}' is no mount option: ro, rw, nodev, nosuid, noexec");
+                return Err(MountArgs::misused(&why));
+            }
         }
     }
     let doing = format!("cannot mount '{name}'");
@@ -173,7 +179,7 @@ pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
         for shares in chosen {
             let mounts = &target.served_pool.mounts;
             // Mounting all skips what is mounted, and goes on after a failure.
-            match mounts.mount(&target.front, &target.served_pool.machine.tasks, shares, request) {
+            match mounts.mount(&target.front, &target.served_pool.machine, shares, request) {
                 Ok(true) => {
                     target.front.share_one(shares.id, true);
                     if args.verbose {

@@ -18,9 +18,9 @@ use weir_dsl::sync_tasks::Setting;
 #[derive(Debug, Parser)]
 #[command(name = "zfs set", override_usage = "zfs set [-u] [--dir DIR]… PROPERTY=VALUE… FILESYSTEM|VOLUME|SNAPSHOT…")]
 pub struct SetArgs {
-    /// Accepted for compatibility; has no effect
+    /// Do not mount, unmount or remount file systems
     #[arg(short = 'u')]
-    _no_mount: bool,
+    no_mount: bool,
     #[command(flatten)]
     places: Places,
     /// Properties with their values, then datasets
@@ -57,12 +57,18 @@ pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
     }
     for name in names {
         let doing = format!("cannot set property for '{name}'");
-        target::with(call, &args.places, &name, |target| set(target, &name, &pairs, &doing))?;
+        target::with(call, &args.places, &name, |target| set(target, &name, &pairs, &doing, args.no_mount))?;
     }
     Ok(0)
 }
 
-fn set(target: &CommandTarget<'_>, name: &str, pairs: &[String], doing: &str) -> Result<(), Failure> {
+fn set(
+    target: &CommandTarget<'_>,
+    name: &str,
+    pairs: &[String],
+    doing: &str,
+    leaves_mounts: bool,
+) -> Result<(), Failure> {
     let kind = kind_of(target, name)?;
     let mut settings = Vec::new();
     for pair in pairs {
@@ -98,7 +104,8 @@ fn set(target: &CommandTarget<'_>, name: &str, pairs: &[String], doing: &str) ->
         return Ok(());
     }
     let settings = settings.into_iter().map(|(property, value)| (property, Setting::Set(value))).collect();
-    target.change(doing, Change::Set { name: name.to_owned(), settings, recursive: false })
+    let change = Change::Set { name: name.to_owned(), settings, recursive: false };
+    target.change(doing, target::action(change, leaves_mounts))
 }
 
 /// Parses the quota of a user, group or project; `None` if the property is not a quota that can be set.

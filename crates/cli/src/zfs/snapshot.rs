@@ -78,9 +78,9 @@ pub struct RenameArgs {
     /// Accepted for compatibility; has no effect
     #[arg(short = 'p')]
     _parents: bool,
-    /// Accepted for compatibility; has no effect
+    /// Do not remount file systems
     #[arg(short = 'u')]
-    _no_mount: bool,
+    no_mount: bool,
     #[command(flatten)]
     places: Places,
     /// Present and new name
@@ -182,7 +182,8 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
     match (from.split_once('@'), to.split_once('@')) {
         (None, None) if args.recursive => Err(RenameArgs::misused("-r renames snapshots")),
         (None, None) => {
-            once(call, &args.places, from, &doing, Change::Rename { name: from.clone(), new_name: to.clone() })
+            let change = Change::Rename { name: from.clone(), new_name: to.clone() };
+            once(call, &args.places, from, &doing, target::action(change, args.no_mount))
         }
         (Some((of, _)), Some((other, _))) if of != other => {
             Err(Failure::failed(format!("{doing}: snapshots must be part of same dataset")))

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::options::Places;
 use crate::pools::{keys_of, search};
 use crate::writable::{WritablePool, WriteIntent, refused};
-use weir_admin::{Author, Change};
+use weir_admin::{Action, Author, Change};
 use weir_pool::PoolError;
 
 /// The pool's name in a dataset's, snapshot's or bookmark's.
@@ -44,8 +44,13 @@ pub fn with<T>(
     target.with(work)
 }
 
+/// A change that mounts follow, unless `leaves_mounts` (`-u`).
+pub fn action(change: Change, leaves_mounts: bool) -> Action {
+    if leaves_mounts { Action::ChangeWithoutMounts(change) } else { Action::Change(change) }
+}
+
 /// Opens the pool of a name, carries out one change and closes the pool.
-pub fn once(call: &Call, places: &Places, name: &str, doing: &str, change: Change) -> Result<u8, Failure> {
+pub fn once(call: &Call, places: &Places, name: &str, doing: &str, change: impl Into<Action>) -> Result<u8, Failure> {
     with(call, places, name, |target| target.change(doing, change))?;
     Ok(0)
 }

@@ -103,6 +103,27 @@ impl Nfs {
         out
     }
 
+    /// The handle of a name in a directory, or the status.
+    pub fn lookup(&mut self, dir: &[u8], name: &str) -> Result<Vec<u8>, u32> {
+        let reply = self.call(NFS, 3, Xdr::default().opaque(dir).opaque(name.as_bytes()));
+        let mut rest = &reply[..];
+        match word(&mut rest) {
+            0 => Ok(opaque(&mut rest)),
+            status => Err(status),
+        }
+    }
+
+    /// Status of READDIR.
+    pub fn status_of_listing(&mut self, dir: &[u8]) -> u32 {
+        let from_start = Xdr::default().opaque(dir).word(0).word(0).word(0).word(0);
+        word(&mut &self.call(NFS, 16, from_start.word(4096))[..])
+    }
+
+    /// Status of READ at the start of a file.
+    pub fn status_of_read(&mut self, file: &[u8]) -> u32 {
+        word(&mut &self.call(NFS, 6, Xdr::default().opaque(file).word(0).word(0).word(16))[..])
+    }
+
     /// Status of GETATTR.
     pub fn status_of(&mut self, handle: &[u8]) -> u32 {
         let reply = self.call(NFS, 1, Xdr::default().opaque(handle));

@@ -30,7 +30,7 @@ fn as_unit(site: &Site) -> Command {
 }
 
 /// Whether this test may mount.
-fn can_mount() -> bool {
+pub fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() && has(&["fusermount3"]);
     if !can {
         println!("skipped: mounts need root and /dev/fuse");
@@ -204,7 +204,7 @@ fn a_reload_moves_the_ports_that_changed_and_no_other() {
 }
 
 /// Mount points of Weir below a directory, in the kernel's list.
-fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let points = text.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
     let mut below: Vec<PathBuf> = points.filter_map(|point| point.strip_prefix(dir).ok().map(Path::to_owned)).collect();

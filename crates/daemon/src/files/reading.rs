@@ -61,6 +61,7 @@ impl Call<'_> {
             return Err(FileError::Denied);
         }
         let found = self.at(node).await?;
+        self.tree.require_key(self.rq, node).await.map_err(shown)?;
         if found.attributes.kind == FileKind::Directory { self.file(&found) } else { Err(FileError::NotDirectory) }
     }
 
@@ -99,7 +100,11 @@ impl Call<'_> {
 
     pub(super) async fn access(&self, id: FileId) -> Result<(Attributes, Permissions), Failure> {
         let found = self.resolve(id).await?;
-        let granted = self.granted(&found).await.map_err(|error| failure(error, &found))?;
+        let granted = match self.tree.require_key(self.rq, found.node).await {
+            Ok(()) => self.granted(&found).await.map_err(|error| failure(error, &found))?,
+            // Clients then report the error themselves, also for root, before they read the directory.
+            Err(_) => EXECUTE,
+        };
         let write = granted & WRITE != 0 && self.require_writable(&found).await.is_ok();
         Ok((found.shown(), Permissions { read: granted & READ != 0, write, execute: granted & EXECUTE != 0 }))
     }
@@ -240,7 +245,8 @@ impl Call<'_> {
         let found = self.resolve(id).await?;
         let name_max = self.tree.name_max(self.rq, found.node).await;
         let name_max = name_max.map_err(|error| failure(shown(error), &found))?;
-        let is_case_insensitive = self.tree.is_case_insensitive(self.rq, found.node).await.unwrap_or(false);
+        let rules = self.tree.name_rules(self.rq, found.node).await;
+        let is_case_insensitive = rules.is_ok_and(|rules| rules.is_case_insensitive);
         let is_writable = self.require_writable(&found).await.is_ok();
         Ok((FileSystemInfo { name_max, is_case_insensitive, is_writable }, found.shown()))
     }

@@ -42,6 +42,19 @@ impl MountRule {
     }
 }
 
+/// Operations that the mount of a file system allows, by its properties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountAllows {
+    /// `devices`: device nodes work.
+    pub devices: bool,
+    /// `setuid`: set-user-id and set-group-id bits take effect.
+    pub setuid: bool,
+    /// `exec`: programs can be executed.
+    pub exec: bool,
+    /// `overlay`: it is mounted over a directory that is not empty.
+    pub overlay: bool,
+}
+
 /// Shares of one dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetShares {
@@ -57,6 +70,8 @@ pub struct DatasetShares {
     pub is_below_parent: bool,
     /// `readonly`.
     pub is_readonly: bool,
+    /// Operations that a mount allows.
+    pub allows: MountAllows,
     /// `sharenfs`.
     pub nfs: ShareNfs,
     /// `sharesmb`.
@@ -76,6 +91,27 @@ pub struct DatasetShares {
 }
 
 impl DatasetShares {
+    /// A file system that shares nothing and is mounted at a path; for tests.
+    pub fn mounted_at(dataset: &str, id: u64, path: &str, is_below_parent: bool) -> Self {
+        DatasetShares {
+            dataset: dataset.to_owned(),
+            id,
+            kind: DatasetKind::Filesystem,
+            mount: MountRule::At(path.to_owned()),
+            is_below_parent,
+            is_readonly: false,
+            allows: MountAllows { devices: true, setuid: true, exec: true, overlay: true },
+            nfs: ShareNfs::default(),
+            smb: ShareSmb::off(),
+            iscsi: ShareIscsi::off(),
+            nbd: ShareNbd::off(),
+            is_device: false,
+            shows_snapshots: false,
+            snapshots: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
     /// Host names in the properties.
     pub(super) fn host_names(&self) -> impl Iterator<Item = &str> {
         let of_files = self.nfs.names().chain(self.smb.hosts.names());
@@ -188,6 +224,12 @@ pub(super) async fn read(
         mount,
         is_below_parent: is_file_system && !found.is_set_here(ZfsProp::MountPoint.name()) && info.name.contains('/'),
         is_readonly: found.number(ZfsProp::ReadOnly) != 0,
+        allows: MountAllows {
+            devices: found.number(ZfsProp::Devices) != 0,
+            setuid: found.number(ZfsProp::Setuid) != 0,
+            exec: found.number(ZfsProp::Exec) != 0,
+            overlay: found.number(ZfsProp::Overlay) != 0,
+        },
         nfs: nfs.unwrap_or_default(),
         smb: smb.unwrap_or_else(ShareSmb::off),
         iscsi: iscsi.unwrap_or_else(ShareIscsi::off),

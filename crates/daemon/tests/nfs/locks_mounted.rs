@@ -38,6 +38,7 @@ fn locks_of_a_client_and_of_a_mount_exclude_each_other() {
         exclusive: false,
         dev: false,
         suid: false,
+        exec: true,
     };
     let mounted = match mount_tree(tree.clone(), machine.tasks.clone(), &dir, &options) {
         Ok(mounted) => mounted,

@@ -67,7 +67,10 @@ impl Tree {
 
     /// Whether the file system of a node is writable.
     pub async fn is_writable(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
-        Ok(matches!(self.open(rq, node.branch).await?, Opened::Files(files) if files.is_writable()))
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) => Ok(files.is_writable()),
+            Opened::Locked => Err(FileError::NoKey),
+        }
     }
 
     /// Creates a file of any kind in directory `dir`; see [`Names::create`](crate::Names::create).

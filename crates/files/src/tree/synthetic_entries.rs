@@ -127,3 +127,10 @@ pub(super) fn synthetic(node: Node, root: Option<&Attributes>, inside: usize) ->
         project: None,
     }
 }
+
+/// Attributes of the root of a file system whose key is not loaded: it cannot be listed, and all users may pass to the file systems
+/// below. `inside` is their number.
+pub(super) fn locked_root(inside: usize) -> Attributes {
+    let root = Node { branch: 0, object: Node::ROOT };
+    Attributes { mode: 0o111, flags: crate::FileFlags(crate::FileFlags::ACL_TRIVIAL), ..synthetic(root, None, inside) }
+}

@@ -72,7 +72,6 @@ fn children_cover_directories_and_names_are_unique() {
         assert_eq!(names(&tree, "a/.zfs", page), [".", "..", "snapshot"]);
         assert_eq!(names(&tree, "a/.zfs/snapshot", page), [".", "..", "s2", "s1"]);
         assert_eq!(names(&tree, "a/.zfs/snapshot/s1", page), [".", "..", "a@s1"]);
-        assert_eq!(names(&tree, "locked", page), [".", ".."]);
     }
 }
 
@@ -99,7 +98,7 @@ fn dot_dot_crosses_file_system_boundaries() {
 fn missing_names_return_errors() {
     let tree = tree();
     let rq = Request::internal("test");
-    for path in ["b", "a/.zfs/x", "a/.zfs/snapshot/s3", "a/.zfs/snapshot/s1/.zfs", "locked/x", "a/dir/.zfs"] {
+    for path in ["b", "a/.zfs/x", "a/.zfs/snapshot/s3", "a/.zfs/snapshot/s1/.zfs", "a/dir/.zfs"] {
         assert_eq!(walk(&tree, path), Err(FileError::NotFound), "{path}");
     }
     assert!(matches!(walk(&tree, "file/x"), Err(FileError::NotDirectory { .. })));
@@ -114,6 +113,46 @@ fn missing_names_return_errors() {
     assert!(matches!(wait(tree.read_dir(&rq, file, 0, 10)), Err(FileError::NotDirectory { .. })));
     let control = walk(&tree, "a/.zfs").unwrap();
     assert!(matches!(wait(tree.read(&rq, control, 0, 10)), Err(FileError::IsDirectory { .. })));
+}
+
+/// Programs that copy or compare directories must see an error, and no empty directory.
+#[test]
+fn a_file_system_without_its_key_is_no_empty_directory() {
+    use crate::{Cred, New, NewKind};
+    let rq = Request::internal("test");
+    let mut opener = MemoryOpener::default();
+    for name in ["p", "p/locked/open"] {
+        opener.0.insert(name.into(), Arc::new(MemoryFiles::new(1)));
+    }
+    let exports = ["p", "p/locked", "p/locked@s", "p/locked/open"];
+    let exports = exports.iter().enumerate().map(|(i, n)| export(n, i as u64 + 10)).collect();
+    let tree = Tree::new(Arc::new(opener), exports);
+    let locked = walk(&tree, "locked").unwrap();
+    let root = wait(tree.attributes(&rq, locked)).unwrap();
+    assert_eq!((root.kind, root.mode), (FileKind::Directory, 0o111));
+    assert_eq!(names(&tree, "", 10), [".", "..", "locked"]);
+    for cookie in [0, 1, 1 << 62 | 2] {
+        assert_eq!(wait(tree.read_dir(&rq, locked, cookie, 10)), Err(FileError::NoKey));
+    }
+    for path in ["locked/x", "locked/.zfs", "locked/.zfs/snapshot/s/x", "locked/open/../x"] {
+        assert_eq!(walk(&tree, path), Err(FileError::NoKey), "{path}");
+    }
+    assert_eq!(names(&tree, "locked/open", 10), [".", ".."], "its key is loaded");
+    assert_eq!((walk(&tree, "locked/.."), walk(&tree, "locked/.")), (Ok(tree.root()), Ok(locked)));
+    // Handles of files and directories that clients had before.
+    for object in [34, 100, Node::CONTROL, Node::SNAPSHOTS] {
+        let node = Node { object, ..locked };
+        assert_eq!(wait(tree.attributes(&rq, node)), Err(FileError::NoKey), "{object}");
+        assert_eq!(wait(tree.read_dir(&rq, node, 0, 10)), Err(FileError::NoKey), "{object}");
+        assert_eq!(wait(tree.by_file_id(&rq, node, 7)), Err(FileError::NoKey), "{object}");
+    }
+    assert_eq!(wait(tree.read(&rq, locked, 0, 10)), Err(FileError::NoKey));
+    assert_eq!(wait(tree.usage(&rq, locked)), Err(FileError::NoKey));
+    assert_eq!(wait(spelling(&tree, &rq, locked, b"x")), Err(FileError::NoKey));
+    let new = New::of(NewKind::Regular, 0o644);
+    let made = wait(tree.create(&rq, &Cred::new(0, 0, &[]), locked, b"x", &new));
+    assert_eq!(made.map(drop), Err(FileError::NoKey));
+    assert_eq!(FileError::NoKey.errno(), 13, "EACCES, as OpenZFS");
 }
 
 #[test]
