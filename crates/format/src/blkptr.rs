@@ -105,6 +105,16 @@ impl BlockPointer {
         Ok(BlockPointer { words: cursor.words()? })
     }
 
+    /// The pointers in an indirect block, with their indexes, without the null ones. Most pointers of a small file's
+    /// indirect block are null, and finding them so costs a tenth of decoding them.
+    pub fn in_block(bytes: &[u8], endian: Endian) -> impl Iterator<Item = (usize, Self)> + '_ {
+        let pointers = bytes.as_chunks::<{ Self::SIZE }>().0.iter().enumerate();
+        pointers.filter(|(_, bytes)| **bytes != [0; Self::SIZE]).filter_map(move |(index, bytes)| {
+            let pointer = Self::decode(&mut Cursor::new(bytes, endian, "indirect block")).ok()?;
+            Some((index, pointer))
+        })
+    }
+
     /// A pointer made of words in host byte order.
     pub fn from_words(words: [u64; 16]) -> Self {
         BlockPointer { words }
@@ -462,6 +472,23 @@ mod tests {
                         cksum=000000037e7cf1ce:00000d695052fac5:0019c405c5ff0a03:21090d0030241e9e";
         assert_eq!(golden().display().to_string(), expected);
         assert_eq!((golden().lsize_bytes(), golden().asize_bytes()), (4096, 3 * 4096));
+    }
+
+    #[test]
+    fn pointers_in_a_block_keep_their_indexes() {
+        for endian in [Endian::Little, Endian::Big] {
+            let mut block = vec![0; 8 * BlockPointer::SIZE + 5];
+            for index in [1, 7] {
+                block[index * BlockPointer::SIZE..][..BlockPointer::SIZE].copy_from_slice(&golden().encode(endian));
+            }
+            // A hole with a birth is not null.
+            let mut hole = [0; 16];
+            hole[10] = 9;
+            let hole = BlockPointer::from_words(hole);
+            block[3 * BlockPointer::SIZE..][..BlockPointer::SIZE].copy_from_slice(&hole.encode(endian));
+            let found: Vec<(usize, BlockPointer)> = BlockPointer::in_block(&block, endian).collect();
+            assert_eq!(found, [(1, golden()), (3, hole), (7, golden())]);
+        }
     }
 
     #[test]

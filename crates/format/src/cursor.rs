@@ -146,8 +146,17 @@ impl<'a> Cursor<'a> {
     /// The next `N` 64-bit integers.
     pub fn words<const N: usize>(&mut self) -> Result<[u64; N], DecodeError> {
         let mut out = [0; N];
-        for w in &mut out {
-            *w = self.u64()?;
+        if self.remaining() < N * 8 {
+            // The error names the first word that is missing.
+            for word in &mut out {
+                *word = self.u64()?;
+            }
+            return Ok(out);
+        }
+        let (words, _) = self.bytes(N * 8)?.as_chunks::<8>();
+        match self.endian {
+            Endian::Little => out.iter_mut().zip(words).for_each(|(out, word)| *out = u64::from_le_bytes(*word)),
+            Endian::Big => out.iter_mut().zip(words).for_each(|(out, word)| *out = u64::from_be_bytes(*word)),
         }
         Ok(out)
     }

@@ -349,9 +349,7 @@ impl<V: Visit> Run<'_, V> {
         let endian = bp.endian();
         if bp.level() > 0 {
             let per_block = bytes.len() / BlockPointer::SIZE;
-            for (i, raw) in bytes.chunks_exact(BlockPointer::SIZE).enumerate() {
-                let mut c = weir_format::Cursor::new(raw, endian, "indirect block");
-                let Ok(child) = BlockPointer::decode(&mut c) else { continue };
+            for (i, child) in BlockPointer::in_block(bytes, endian) {
                 let block = at.block.wrapping_mul(per_block as u64).wrapping_add(i as u64);
                 // A malformed level would lead in circles: every step must descend.
                 if child.is_hole() || child.level() + 1 != bp.level() {

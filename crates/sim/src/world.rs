@@ -27,6 +27,13 @@ use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Memory, 
 /// Limit in bytes of each of the machine's buffer pools.
 const BUFFER_POOL_BYTES: usize = 4 << 20;
 
+thread_local! {
+    /// Buffers for writes and for reads. The worlds of a thread share them, because a world often lives for a few
+    /// milliseconds, in which page faults in new memory would cost more than all reads. What is left in a buffer
+    /// reaches no reader ([`weir_machine::buf`]); if it did, two runs of a seed would differ.
+    static BUFFERS: [BufPool; 2] = [BufPool::new(BUFFER_POOL_BYTES), BufPool::new(BUFFER_POOL_BYTES)];
+}
+
 /// A simulated world. The code under test uses its [`Machine`]; the test uses the other methods.
 #[derive(Clone)]
 pub struct SimWorld {
@@ -77,8 +84,8 @@ impl SimWorld {
             compute: Compute::new(platform.clone()),
             entropy: Entropy::new(platform),
             disks: self.disks.clone(),
-            write_buffers: BufPool::new(BUFFER_POOL_BYTES),
-            read_buffers: BufPool::new(BUFFER_POOL_BYTES),
+            write_buffers: BUFFERS.with(|buffers| buffers[0].clone()),
+            read_buffers: BUFFERS.with(|buffers| buffers[1].clone()),
             memory: Memory::untrimmed(),
         }
     }

@@ -28,8 +28,21 @@ pub(super) const DNODE_SPILL: u8 = 4;
 pub(super) const DNODE_FLAGS_AT: usize = 7;
 pub(super) const DNODE_USED_AT: usize = 24;
 
+/// Number of pointers of which the portable parts are hashed at once.
+const POINTERS_AT_ONCE: usize = 128;
+
+/// Size in bytes of the portable part of a block pointer.
+fn portable_bytes(version: u64) -> usize {
+    if version == 0 { 24 } else { 32 }
+}
+
 /// Appends the portable part of a block pointer to `to`. `bytes` are its 128 on-disk bytes in byte order `endian`.
 pub(super) fn portable_pointer(version: u64, endian: Endian, bytes: &[u8; BlockPointer::SIZE], to: &mut Vec<u8>) {
+    if *bytes == [0; BlockPointer::SIZE] {
+        // Most pointers of an indirect block are null.
+        to.resize(to.len() + portable_bytes(version), 0);
+        return;
+    }
     let pointer = BlockPointer::decode(&mut Cursor::new(bytes, endian, "block pointer")).unwrap_or_default();
     const PSIZE: u64 = 0xffff << 16;
     const COMPRESSION: u64 = 0x7f << 32;
@@ -54,10 +67,10 @@ pub(super) fn portable_pointer(version: u64, endian: Endian, bytes: &[u8; BlockP
 /// The MAC of a decompressed indirect block: SHA-512 over the portable parts of its pointers.
 pub(super) fn indirect(version: u64, endian: Endian, logical: &[u8]) -> [u8; 16] {
     let mut context = digest::Context::new(&digest::SHA512);
-    let mut buffer = Vec::with_capacity(32);
-    for bytes in logical.as_chunks::<{ BlockPointer::SIZE }>().0 {
+    let mut buffer = Vec::with_capacity(POINTERS_AT_ONCE * portable_bytes(version));
+    for pointers in logical.as_chunks::<{ BlockPointer::SIZE }>().0.chunks(POINTERS_AT_ONCE) {
         buffer.clear();
-        portable_pointer(version, endian, bytes, &mut buffer);
+        pointers.iter().for_each(|bytes| portable_pointer(version, endian, bytes, &mut buffer));
         context.update(&buffer);
     }
     let digest = context.finish();
@@ -183,4 +196,29 @@ fn portable_dnode(version: u64, endian: Endian, data: &[u8], at: usize, to: &mut
         portable_pointer(version, endian, spill, to);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_pointers_are_hashed_like_other_holes() {
+        // A hole with a birth is not null; its birth is not portable.
+        let mut hole = [0; 16];
+        hole[10] = 77;
+        let hole = BlockPointer::from_words(hole).encode(Endian::Little);
+        for version in [0, 1] {
+            let portable = |pointer| {
+                let mut out = vec![1];
+                portable_pointer(version, Endian::Little, pointer, &mut out);
+                out
+            };
+            assert_eq!(portable(&hole), portable(&[0; BlockPointer::SIZE]), "version {version}");
+            let mut block = vec![0; 300 * BlockPointer::SIZE];
+            let null = indirect(version, Endian::Little, &block);
+            block[200 * BlockPointer::SIZE..][..BlockPointer::SIZE].copy_from_slice(&hole);
+            assert_eq!(indirect(version, Endian::Little, &block), null);
+        }
+    }
 }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use weir_blocks::BlockError;
 use weir_blocks::WriteOptions;
-use weir_format::{BlockPointer, Cursor, Dnode, DnodeFlags, Encoder, Endian, ObjectId, ObjectType, Objset};
+use weir_format::{BlockPointer, Dnode, DnodeFlags, Encoder, Endian, ObjectId, ObjectType, Objset};
 use weir_machine::Request;
 
 /// Maximum number of blocks of one object that are written at the same time.
@@ -251,7 +251,7 @@ impl MosPlan {
         for ((_, child), pointer) in pointers.range((level - 1, first)..(level - 1, end)) {
             put(*child, pointer);
         }
-        let fill = fill_of(&bytes).map_err(|e| ObjectError::decode(self.set.place(tree.id, level, block), e))?;
+        let fill = fill_of(&bytes);
         Ok((Bytes::from(bytes), fill))
     }
 
@@ -284,14 +284,8 @@ impl MosPlan {
 }
 
 /// Sum of the fill counts of a block of pointers.
-fn fill_of(block: &[u8]) -> Result<u64, weir_format::DecodeError> {
-    let mut cursor = Cursor::new(block, Endian::Little, "indirect block");
-    let mut fill = 0u64;
-    for _ in 0..block.len() / BlockPointer::SIZE {
-        let pointer = BlockPointer::decode(&mut cursor)?;
-        if !pointer.is_hole() {
-            fill = fill.saturating_add(if pointer.is_embedded() { 1 } else { pointer.fill() });
-        }
-    }
-    Ok(fill)
+fn fill_of(block: &[u8]) -> u64 {
+    let pointers = BlockPointer::in_block(block, Endian::Little).filter(|(_, pointer)| !pointer.is_hole());
+    let fill = |(_, pointer): (usize, BlockPointer)| if pointer.is_embedded() { 1 } else { pointer.fill() };
+    pointers.map(fill).fold(0, u64::saturating_add)
 }

@@ -47,6 +47,29 @@ fn run_all(prepared: &Prepared, histories: &[History], sums: &Mutex<Sums>) {
     });
 }
 
+/// Errors of a run that must fail operations in all ways: the default of `cargo xtask sim`.
+const ENOUGH_ERRORS: u64 = 10_000;
+/// Ways in which an operation fails: with and without delay; once, three times, or from then on always. Each seed has one.
+const WAYS: u64 = 6;
+/// Errors of one history with a disk that fails for good, about. Most of them repeat the same few.
+const PERMANENT_ERRORS: u64 = 35;
+/// Minimum histories of a seed and a pool in which single operations fail.
+const MIN_SINGLE: u64 = 4;
+/// Errors of the share of a seed and a pool for each history with random errors.
+const ERRORS_PER_RANDOM: u64 = 200;
+
+/// Number of operations that fail in the histories of a seed.
+fn failing_operations(seed: u64) -> u64 {
+    [1, 3, u64::MAX][(seed / 2 % 3) as usize]
+}
+
+/// Histories of a seed and a pool in which single operations fail, if its share of the run is `share` errors: they have
+/// half of it.
+fn single_histories(seed: u64, share: u64) -> u64 {
+    let each = failing_operations(seed).min(PERMANENT_ERRORS);
+    (share / 2).div_ceil(each).max(MIN_SINGLE)
+}
+
 const ENDINGS: [Ending; 3] = [Ending::Cut, Ending::Stop, Ending::Export];
 
 /// Histories of `seed`, one for each of its operations, or at most `most`: that operation fails, and for some seeds the
@@ -58,7 +81,7 @@ pub fn each_operation(prepared: &Prepared, seed: u64, most: u64) -> Vec<History>
     assert!(operations > 50, "only {operations} operations");
     let stride = operations.div_ceil(most.max(1)).max(1);
     let without_delay = seed % 2 == 1;
-    let count = [1, 3, u64::MAX][(seed / 2 % 3) as usize];
+    let count = failing_operations(seed);
     let fails = |nth| History {
         errors: Some(ErrorPlan::Nth { nth, count, at_once: without_delay }),
         ending: if nth % 4 < 2 { Ending::Cut } else { ENDINGS[nth as usize % 4 - 1] },
@@ -102,26 +125,28 @@ fn device_errors_break_no_promise() {
     let first = number("WEIR_SIM_SEED", 1);
     let prepared: Vec<Prepared> = SHAPES.into_iter().map(Prepared::new).collect();
     let sums = Mutex::new(Sums::default());
-    // At most half of the errors are of single operations. Long runs fail each operation.
-    let most = (all / 2).div_ceil(prepared.len() as u64);
-    // Each seed runs on all pools, because a disk that fails permanently gives hundreds of errors in one history.
+    // The errors are spread over all ways of failing and all pools. The seeds of a long run together fail each operation.
+    let share = all.div_ceil(WAYS * prepared.len() as u64);
     for seed in first.. {
         for prepared in &prepared {
-            run_all(prepared, &each_operation(prepared, seed, most), &sums);
-            run_all(prepared, &at_random(prepared, seed, (most / 40).max(1)), &sums);
+            run_all(prepared, &each_operation(prepared, seed, single_histories(seed, share)), &sums);
+            run_all(prepared, &at_random(prepared, seed, (share / ERRORS_PER_RANDOM).max(1)), &sums);
             if sums.lock().unwrap().failures.len() > 20 {
                 break;
             }
         }
         let sums = sums.lock().unwrap();
         println!("seed {seed}: {} of {all} errors, {} histories", sums.errors.all(), sums.histories);
-        if sums.errors.all() >= all || !sums.failures.is_empty() {
+        let covers_ways = all < ENOUGH_ERRORS || seed + 1 >= first + WAYS;
+        if covers_ways && sums.errors.all() >= all || !sums.failures.is_empty() {
             break;
         }
     }
     let Sums { histories, errors, promises, refusals, failures } = sums.into_inner().unwrap();
     fail_on_first(&failures);
     assert!(promises > 0);
+    let kinds = [errors.reads, errors.writes, errors.flushes];
+    assert!(all < ENOUGH_ERRORS || !kinds.contains(&0), "a kind of operation never failed: {errors}");
     println!(
         "{} errors ({errors}) in {histories} histories: {promises} promises kept, {refusals} answers were errors",
         errors.all()

@@ -21,13 +21,12 @@ use super::{Part, Report, zaps};
 use crate::open::Pool;
 use crate::roots::roots;
 use crate::walk::Root;
-use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_dmu::{ErrorLocation, Object, ObjectError, ObjectSet, Opening, TreeGeometry};
 use weir_dsl::bpobj::Sums;
-use weir_format::{BlockPointer, Cursor, Dnode, DnodeFlags, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
+use weir_format::{BlockPointer, Dnode, DnodeFlags, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
 
 /// Maximum number of objects that are checked at the same time.
@@ -380,32 +379,26 @@ impl<'a> Tree<'a> {
         });
     }
 
-    /// Returns the pointers in an indirect block; `None` if it cannot be read.
+    /// Returns the pointers in an indirect block that are not null; `None` if it cannot be read.
     async fn below(&self, rq: &Request, step: &Step, report: &mut Report) -> Option<Vec<Step>> {
         let set = &self.set.set;
         let place = ErrorLocation { objset: set.id(), object: self.object.id, level: step.level, block: step.number };
         let read = set.cache().read(rq, &step.pointer, set.options()).await;
         let read = read.map_err(|error| ObjectError::Block { place, error });
         let bytes = report.readable(Part::Pointer, self.block_place(step), read)?;
-        let pointers = pointers_in(&bytes, &step.pointer);
-        let fill = pointers.iter().map(fill_of).fold(0, u64::saturating_add);
+        let pointers: Vec<(usize, BlockPointer)> = BlockPointer::in_block(&bytes, step.pointer.endian()).collect();
+        let fill = pointers.iter().map(|(_, pointer)| fill_of(pointer)).fold(0, u64::saturating_add);
         let found = step.pointer.fill();
         report.demand(found == fill, Part::Pointer, self.block_place(step), || {
             format!("fill {found}, the pointers in it have {fill}")
         });
-        let has_any = pointers.iter().any(|pointer| !pointer.is_hole());
+        let has_any = pointers.iter().any(|(_, pointer)| !pointer.is_hole());
         report.demand(has_any, Part::Pointer, self.block_place(step), || "a block of holes alone".into());
-        let count = pointers.len() as u64;
+        let count = (bytes.len() / BlockPointer::SIZE) as u64;
         let holder = step.pointer.logical_birth();
         let first = step.number.saturating_mul(count);
         let level = step.level - 1;
-        let step = |(at, pointer)| Step { pointer, level, number: first.saturating_add(at), holder };
-        Some((0..).zip(pointers).map(step).collect())
+        let step = |(at, pointer)| Step { pointer, level, number: first.saturating_add(at as u64), holder };
+        Some(pointers.into_iter().map(step).collect())
     }
-}
-
-/// The pointers in an indirect block.
-fn pointers_in(bytes: &Bytes, above: &BlockPointer) -> Vec<BlockPointer> {
-    let mut cursor = Cursor::new(bytes, above.endian(), "indirect block");
-    std::iter::from_fn(|| BlockPointer::decode(&mut cursor).ok()).collect()
 }
