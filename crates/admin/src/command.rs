@@ -196,15 +196,7 @@ impl Action {
             Action::Kind { name } => kind_of(engine, &name).await.map(Outcome::Kind),
         }
     }
-}
 
-impl From<Change> for Action {
-    fn from(change: Change) -> Self {
-        Action::Change(change)
-    }
-}
-
-impl Action {
     /// Changes datasets, between the steps that end and make mounts.
     async fn change(
         change: Change,
@@ -221,6 +213,12 @@ impl Action {
         let done = change.run(host.engine(), author).await;
         let settled = host.settle_mounts(&effect, leaves_mounts, suspended).await;
         done.and(settled).map(|()| Outcome::Changed)
+    }
+}
+
+impl From<Change> for Action {
+    fn from(change: Change) -> Self {
+        Action::Change(change)
     }
 }
 
