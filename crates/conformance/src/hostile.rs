@@ -259,7 +259,7 @@ fn case(serving: &Serving, attack: &Attack<'_>) -> Result<CaseResult, JudgeError
     let mut pressed = Latencies::default();
     for _ in 0..ATTEMPTS {
         for _ in 0..ROUNDS {
-            rounds(serving, attack, &mut quiet, &mut pressed, &mut out)?;
+            round_of_each(serving, attack, &mut quiet, &mut pressed, &mut out)?;
         }
         out.compare(&mut quiet, &mut pressed);
         if !out.refused.is_empty() || out.slower.is_empty() {
@@ -270,7 +270,7 @@ fn case(serving: &Serving, attack: &Attack<'_>) -> Result<CaseResult, JudgeError
 }
 
 /// One round without hostile clients and one with them.
-fn rounds(
+fn round_of_each(
     serving: &Serving,
     attack: &Attack<'_>,
     quiet: &mut Latencies,
