@@ -96,13 +96,14 @@ pub fn configuration() -> Option<PathBuf> {
     own().configuration()
 }
 
-/// Whether a path is a folder, not a symbolic link, that only that user (and root) can change.
+/// Whether a path is a directory, not a symbolic link, that this user (and root) alone can write to.
 pub fn belongs_to(folder: &Path, uid: u32) -> bool {
     fault_of(folder, uid).is_none()
 }
 
-/// Why a path is not a folder that only that user can change. Others may enter it, as the directories that systemd makes
-/// by default (mode 0755): the socket in it has a mode of its own, and its process asks the kernel for the peer's user.
+/// The reason why a path is not a directory that this user alone can write to; `None` if it is. Other users may list it, because
+/// systemd makes runtime directories with mode 0755: the socket in it has mode 0600, and its process asks the kernel for the
+/// peer's user.
 fn fault_of(folder: &Path, uid: u32) -> Option<String> {
     let found = match std::fs::symlink_metadata(folder) {
         Ok(found) => found,

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A file system is contained in the mount of its parent if its mount point is the path at which the parent's mount shows it:
-//! one FUSE mount then serves both, and no mount point has to be made in the parent. If the properties `devices`, `setuid` and
-//! `exec` of the two differ, the child has a mount of its own at this place. All mounts end with the process.
+//! one FUSE mount then serves both, and no mount point has to be made in the parent. If the values of `devices`, `setuid` or
+//! `exec` of parent and child differ, the child has a mount of its own there. All mounts end with the process.
 
 use crate::failure::Failure;
 use std::collections::{BTreeMap, BTreeSet};
@@ -366,7 +366,7 @@ impl Mounts {
             };
             lock(&self.0).shown.remove(&id);
             ended.push(id);
-            // A detached mount ends after its last user; its thread is not awaited.
+            // The kernel ends a detached mount when its last open file is closed: nothing waits for its thread.
             if !is_detached && let Err(error) = own.join() {
                 return Err(Unfinished { why: format!("'{}': {error}", path.display()), ended });
             }

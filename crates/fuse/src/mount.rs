@@ -205,7 +205,7 @@ fn mount_inner(inner: Inner, tasks: Tasks, path: &Path, options: &MountOptions) 
     Ok(Mounted { session, path, inner, direct })
 }
 
-/// Options of a session. The kernel checks permissions if `checks`.
+/// Options of a FUSE session. With `checks`, the kernel checks permissions by modes.
 fn config(options: &MountOptions, checks: bool) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![

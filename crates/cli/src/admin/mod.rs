@@ -49,7 +49,7 @@ fn socket_in(folder: &Path, pid: u32) -> PathBuf {
 /// Path for this process's socket, in its runtime directory.
 ///
 /// # Errors
-/// If there is no runtime directory, or its path is too long.
+/// If this process has no usable runtime directory, or the path of the socket is too long.
 fn own_socket() -> Result<PathBuf, Failure> {
     // Removes the sockets that killed processes left behind.
     listeners();

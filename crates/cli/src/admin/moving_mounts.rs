@@ -1,7 +1,6 @@
 //! Mounts around a change of datasets that moves them: unmounted before it, mounted after it where they belong then.
 //!
-//! As with OpenZFS, a file system that is busy keeps its mount point and its name: the change is refused before anything is
-//! changed. With `-u`, mounts stay as they are.
+//! As in OpenZFS, a change of the name or the mount point of a busy file system is refused, and nothing is changed. With `-u`, mounts stay as they are.
 
 use super::ServedPool;
 use crate::automount::is_below;

@@ -94,7 +94,7 @@ fn a_share_that_names_what_does_not_exist_is_refused_when_it_is_set() {
     }
     assert_eq!(site.ok("zfs list -H -o name"), "tank\ntank/v\n");
     assert_eq!(site.pools(), ["tank"]);
-    // Names of other prefixes are the user's, and hosts that exist are accepted.
+    // User properties with another prefix may have any name; a host name that can be resolved is accepted.
     site.ok("zfs set org.example:ndb=on weir:nbd=on,hosts=localhost tank/v");
     site.ok("zfs inherit weir:ndb tank/v");
 }

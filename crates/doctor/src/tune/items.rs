@@ -116,7 +116,7 @@ fn kernel(host: &impl Host, is_fast: bool) -> Vec<Item> {
     KERNEL.into_iter().map(item).collect()
 }
 
-/// The one setting of the kernel that is better when it is smaller: a switch.
+/// The only setting of the kernel whose recommended value may be below the current one: it is 0 or 1.
 const SLOW_START: &str = "net.ipv4.tcp_slow_start_after_idle";
 
 /// The larger of each pair of numbers: larger buffers take memory only while they are used.
@@ -145,9 +145,7 @@ fn by_hand(is_fast: bool) -> Vec<Item> {
     };
     let mount = format!("rsize=1048576,wsize=1048576,hard{}", if is_fast { ",nconnect=4" } else { "" });
     let nconnect = match is_fast {
-        true => {
-            "one connection is served by one processor at a time, which a fast link is too much for: nconnect=4 spreads it"
-        }
+        true => "one processor serves a connection at a time and cannot fill a fast link: nconnect=4 uses four",
         false => "one connection fills a link below 10 Gbit/s; nconnect=4 is for faster ones",
     };
     vec![

@@ -49,7 +49,7 @@ fn run_all(prepared: &Prepared, histories: &[History], sums: &Mutex<Sums>) {
 
 /// Errors of a run that must fail operations in all ways: the default of `cargo xtask sim`.
 const ENOUGH_ERRORS: u64 = 10_000;
-/// Ways in which an operation fails: with and without delay; once, three times, or from then on always. Each seed has one.
+/// Ways in which an operation fails: at once or after a delay; once, three times or permanently. Each seed tests one way.
 const WAYS: u64 = 6;
 /// Errors of one history with a disk that fails for good, about. Most of them repeat the same few.
 const PERMANENT_ERRORS: u64 = 35;
