@@ -7,6 +7,7 @@
 //! Results are comparable only if measured on the same files in the same minute, so each benchmark is one program
 //! (built in release mode) that alternates between Weir, fio and other file systems.
 
+use crate::failures::Failures;
 use crate::process::{self, Outcome, cargo, must};
 use crate::{bench_kernels, judge};
 
@@ -22,7 +23,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         Some((kind, rest)) if matches!(kind.as_str(), "read" | "scan" | "serve" | "write" | "compare" | "memory") => {
             let mut all = vec![format!("{kind}-bench")];
             all.extend_from_slice(rest);
-            match judge::start(&all, "release")? {
+            match judge::start(&all, "release", &mut Failures::default())? {
                 (_, true) => Ok(()),
                 _ => Err(format!("bench {kind}: failed or below a target")),
             }
@@ -44,10 +45,11 @@ fn accounting() -> Outcome {
     must("build without accounting", build.env("RUSTFLAGS", flags.trim()))?;
     let other = format!("{folder}/release/weir-judge");
     // Makes the pool that both builds read.
-    judge::start(&["read-bench", "--prepare", "--only", "b-single"].map(str::to_string), "release")?;
+    let prepare = ["read-bench", "--prepare", "--only", "b-single"].map(str::to_string);
+    judge::start(&prepare, "release", &mut Failures::default())?;
     let arguments =
         ["compare-bench", other.as_str(), "--only", "single requests", "--rounds", "20", "--processor", "2"];
-    match judge::start(&arguments.map(str::to_string), "release")? {
+    match judge::start(&arguments.map(str::to_string), "release", &mut Failures::default())? {
         (_, true) => Ok(()),
         _ => Err("bench accounting: failed, or accounting takes more than 2 % of the processor time".to_string()),
     }

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::failures::Failures;
 use crate::package;
 use crate::process::{Outcome, Totals, cargo, must, on_path, target, top, watch};
 
@@ -21,7 +22,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         Some("package") => package::judge(&arguments[1..]),
         Some("--fetch") => fetch(arguments.iter().any(|argument| argument == "--peer")),
         Some(_) => {
-            let (totals, succeeded) = start(arguments, "dev")?;
+            let (totals, succeeded) = start(arguments, "dev", &mut Failures::default())?;
             if succeeded && totals.failed == 0 { Ok(()) } else { Err("conformance tests failed".to_string()) }
         }
         None => Err("judge: needs --fetch or the name of a run (`cargo xtask judge help`)".to_string()),
@@ -55,8 +56,9 @@ fn prepare_guest(profile: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs `weir-judge` with these arguments in a cargo profile and parses its totals.
-pub fn start(arguments: &[String], profile: &str) -> Result<(Totals, bool), String> {
+/// Runs `weir-judge` with these arguments in a cargo profile and parses its totals; `failures` collects the lines about
+/// failed cases.
+pub fn start(arguments: &[String], profile: &str, failures: &mut Failures) -> Result<(Totals, bool), String> {
     // Most conformance runs start the `weir` program itself.
     must("build weir", &mut cargo(&["build", "--quiet", "--profile", profile, "-p", "weir", "--bin", "weir"]))?;
     if arguments.first().is_some_and(|judge| judge == "guest") {
@@ -69,10 +71,18 @@ pub fn start(arguments: &[String], profile: &str) -> Result<(Totals, bool), Stri
         command.env("WEIR_ZFS_TOOLS", folder);
     }
     let mut totals = Totals::default();
-    let succeeded = watch(&format!("judge {}", arguments.join(" ")), &mut command, |line| {
+    let mut ended = false;
+    let title = format!("judge {}", arguments.join(" "));
+    let mut seen = failures.of(&title);
+    let succeeded = watch(&title, &mut command, |line| {
+        seen.line(line);
         if let Some(run) = Totals::from_last_line(line) {
             totals.add(run);
+            ended = true;
         }
     })?;
+    if !ended {
+        failures.note(&title, "it ended without its totals");
+    }
     Ok((totals, succeeded))
 }

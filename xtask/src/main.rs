@@ -9,6 +9,7 @@ mod bench;
 mod bench_kernels;
 mod check;
 mod demo;
+mod failures;
 mod fuzz;
 mod judge;
 mod licences;

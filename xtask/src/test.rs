@@ -4,6 +4,7 @@
 //! exist: golden pools, OpenZFS's tools. Whatever cannot run counts as skipped, with a line that gives the reason.
 //! The last line is `N passed, N failed, N skipped`.
 
+use crate::failures::Failures;
 use crate::judge;
 use crate::process::{Outcome, Totals, cargo, golden, target, watch};
 
@@ -42,13 +43,16 @@ pub fn run(arguments: &[String]) -> Outcome {
     let others: Vec<&String> = arguments.iter().filter(|argument| *argument != "--fast").collect();
     let mut totals = Totals::default();
     let mut failed_runs = Vec::new();
+    let mut failures = Failures::default();
 
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
     command.args(others);
     if let Some(tools) = judge::tools() {
         command.env("WEIR_ZFS_TOOLS", tools);
     }
+    let mut seen = failures.of("tests of the workspace");
     let succeeded = watch("tests of the workspace", &mut command, |line| {
+        seen.line(line);
         if let Some(result) = Totals::from_test_result(line) {
             totals.add(result);
         }
@@ -65,7 +69,7 @@ pub fn run(arguments: &[String]) -> Outcome {
                 continue;
             }
             let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-            let (results, succeeded) = judge::start(&arguments, "dev")?;
+            let (results, succeeded) = judge::start(&arguments, "dev", &mut failures)?;
             totals.add(results);
             if !succeeded {
                 failed_runs.push(format!("judge {name}"));
@@ -76,6 +80,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     if !failed_runs.is_empty() && totals.failed == 0 {
         totals.failed = failed_runs.len() as u64;
     }
+    failures.print();
     println!("\n{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
     if failed_runs.is_empty() && totals.failed == 0 {
         Ok(())

@@ -1,0 +1,100 @@
+//! The lines about failed tests and cases of all runs, which are printed again before the totals: the output of a whole
+//! test run is long, and often only its end is kept.
+
+use std::fmt::Write as _;
+
+/// Lines kept about one failed case, beside its name.
+const LINES_PER_CASE: usize = 8;
+/// Lines kept about one run.
+const LINES_PER_RUN: usize = 60;
+
+/// The failures of all runs.
+#[derive(Default)]
+pub struct Failures {
+    text: String,
+}
+
+/// Recognises the lines about failures in the output of one run.
+pub struct Run<'a> {
+    title: Option<String>,
+    text: &'a mut String,
+    /// How many indented lines of the last failed case are still kept.
+    details: usize,
+    left: usize,
+}
+
+impl Failures {
+    /// Starts with the output of a run.
+    pub fn of(&mut self, title: &str) -> Run<'_> {
+        Run { title: Some(title.to_owned()), text: &mut self.text, details: 0, left: LINES_PER_RUN }
+    }
+
+    /// Adds a line about a run.
+    pub fn note(&mut self, title: &str, line: &str) {
+        let _ = writeln!(self.text, "== {title}\n{line}");
+    }
+
+    /// Prints all lines, with a headline if there are any.
+    pub fn print(&self) {
+        if !self.text.is_empty() {
+            println!("\n===== failures\n{}", self.text.trim_end());
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Keeps the line if it is about a failure: `FAIL  case` of a judge with the indented lines below it, or
+    /// `test name ... FAILED` of Rust's test harness.
+    pub fn line(&mut self, line: &str) {
+        let names_a_case = line.starts_with("FAIL ") || (line.starts_with("test ") && line.ends_with("... FAILED"));
+        if names_a_case {
+            self.details = LINES_PER_CASE;
+        } else if self.details == 0 || !line.starts_with("    ") {
+            self.details = 0;
+            return;
+        } else {
+            self.details -= 1;
+        }
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        if let Some(title) = self.title.take() {
+            let _ = writeln!(self.text, "== {title}");
+        }
+        let _ = writeln!(self.text, "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_cases_are_kept_with_their_details() {
+        let mut failures = Failures::default();
+        let mut run = failures.of("judge x");
+        for line in ["ok    a", "    detail of a", "FAIL  b", "        why", "ok    c", "    detail of c"] {
+            run.line(line);
+        }
+        run.line("test d::e ... FAILED");
+        run.line("test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
+        assert_eq!(failures.text, "== judge x\nFAIL  b\n        why\ntest d::e ... FAILED\n");
+    }
+
+    #[test]
+    fn lines_are_bounded() {
+        let mut failures = Failures::default();
+        let mut run = failures.of("judge x");
+        for _ in 0..3 * LINES_PER_RUN {
+            run.line("FAIL  b");
+            for _ in 0..20 {
+                run.line("        why");
+            }
+        }
+        assert_eq!(failures.text.lines().count(), LINES_PER_RUN + 1);
+        assert!(
+            failures.text.lines().skip(1).take(LINES_PER_CASE + 2).filter(|line| line.starts_with("FAIL")).count() == 2
+        );
+    }
+}
