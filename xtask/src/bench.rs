@@ -7,9 +7,10 @@
 //! Results are comparable only if measured on the same files in the same minute, so each benchmark is one program
 //! (built in release mode) that alternates between Weir, fio and other file systems.
 
+use crate::bench_kernels;
 use crate::failures::Failures;
+use crate::judge::{self, Build};
 use crate::process::{self, Outcome, cargo, must};
-use crate::{bench_kernels, judge};
 
 /// Entry point of the task.
 pub fn run(arguments: &[String]) -> Outcome {
@@ -23,7 +24,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         Some((kind, rest)) if matches!(kind.as_str(), "read" | "scan" | "serve" | "write" | "compare" | "memory") => {
             let mut all = vec![format!("{kind}-bench")];
             all.extend_from_slice(rest);
-            match judge::start(&all, "release", &mut Failures::default())? {
+            match judge::start(&all, Build::Alone("release"), &mut Failures::default())? {
                 (_, true) => Ok(()),
                 _ => Err(format!("bench {kind}: failed or below a target")),
             }
@@ -46,10 +47,10 @@ fn accounting() -> Outcome {
     let other = format!("{folder}/release/weir-judge");
     // Makes the pool that both builds read.
     let prepare = ["read-bench", "--prepare", "--only", "b-single"].map(str::to_string);
-    judge::start(&prepare, "release", &mut Failures::default())?;
+    judge::start(&prepare, Build::Alone("release"), &mut Failures::default())?;
     let arguments =
         ["compare-bench", other.as_str(), "--only", "single requests", "--rounds", "20", "--processor", "2"];
-    match judge::start(&arguments.map(str::to_string), "release", &mut Failures::default())? {
+    match judge::start(&arguments.map(str::to_string), Build::Alone("release"), &mut Failures::default())? {
         (_, true) => Ok(()),
         _ => Err("bench accounting: failed, or accounting takes more than 2 % of the processor time".to_string()),
     }

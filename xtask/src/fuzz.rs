@@ -9,6 +9,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::judge::Build;
 use crate::process::{Outcome, cargo, must, on_path, top};
 
 /// Entry point of the task.
@@ -16,8 +17,10 @@ pub fn run(arguments: &[String]) -> Outcome {
     if let Some(at) = arguments.iter().position(|argument| argument == "--long") {
         return long(&arguments[at + 1..]);
     }
-    let mut command = cargo(&["run", "--quiet", "-p", "weir-conformance", "--bin", "weir-fuzz", "--"]);
-    must("fuzz", command.args(arguments))
+    let with_tests = arguments.iter().any(|argument| argument == "--with-tests");
+    let build = if with_tests { Build::WithTests } else { Build::Alone("dev") };
+    let mut command = build.program("weir-conformance", "weir-fuzz")?;
+    must("fuzz", command.args(arguments.iter().filter(|argument| *argument != "--with-tests")))
 }
 
 /// Default seconds per target.

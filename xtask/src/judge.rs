@@ -4,7 +4,7 @@
 //! binary `weir-judge`, which links the engine.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::failures::Failures;
 use crate::package;
@@ -22,7 +22,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         Some("package") => package::judge(&arguments[1..]),
         Some("--fetch") => fetch(arguments.iter().any(|argument| argument == "--peer")),
         Some(_) => {
-            let (totals, succeeded) = start(arguments, "dev", &mut Failures::default())?;
+            let (totals, succeeded) = start(arguments, Build::Alone("dev"), &mut Failures::default())?;
             if succeeded && totals.failed == 0 { Ok(()) } else { Err("conformance tests failed".to_string()) }
         }
         None => Err("judge: needs --fetch or the name of a run (`cargo xtask judge help`)".to_string()),
@@ -44,11 +44,37 @@ pub fn fetch(peer: bool) -> Outcome {
     must("fetch OpenZFS tools", &mut script)
 }
 
+/// Whose features the programs of a run are built with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Build<'a> {
+    /// Those of the programs alone, in a cargo profile: the least to build for a single run.
+    Alone(&'a str),
+    /// Those of the whole workspace and its tests, in the profile `dev`. After `cargo test --workspace` nothing is left to
+    /// build, while programs built alone would have other features, and every crate would be built again.
+    WithTests,
+}
+
+impl Build<'_> {
+    /// Builds a program of a package; returns the command that starts it.
+    pub fn program(self, package: &str, program: &str) -> Result<Command, String> {
+        let (arguments, folder) = match self {
+            Build::Alone(profile) => {
+                let folder = if profile == "dev" { "debug" } else { profile };
+                (vec!["build", "--quiet", "--profile", profile, "-p", package, "--bin", program], folder)
+            }
+            Build::WithTests => (vec!["build", "--quiet", "--workspace", "--bins", "--tests"], "debug"),
+        };
+        must(&format!("build {program}"), &mut cargo(&arguments))?;
+        let mut command = Command::new(target().join(folder).join(program));
+        command.current_dir(top()).stdin(Stdio::null());
+        Ok(command)
+    }
+}
+
 /// Builds the agent of the emulated machine and unpacks the packages that the machine is made of. Without a network they
 /// are absent, which the script says; the judge then skips itself.
-fn prepare_guest(profile: &str) -> Outcome {
-    let agent = ["build", "--quiet", "--profile", profile, "-p", "weir-conformance", "--bin", "weir-guest-agent"];
-    must("build weir-guest-agent", &mut cargo(&agent))?;
+fn prepare_guest(build: Build<'_>) -> Outcome {
+    build.program("weir-conformance", "weir-guest-agent")?;
     if on_path("qemu-system-x86_64") && std::env::var_os("WEIR_GUEST").is_none() {
         let mut script = Command::new(top().join("xtask/scripts/fetch-guest.sh"));
         let _ = must("fetch the guest", script.arg(target().join("judges/guest")));
@@ -56,16 +82,15 @@ fn prepare_guest(profile: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs `weir-judge` with these arguments in a cargo profile and parses its totals; `failures` collects the lines about
+/// Builds `weir` and `weir-judge`, runs `weir-judge` with these arguments and parses its totals; `failures` collects the lines about
 /// failed cases.
-pub fn start(arguments: &[String], profile: &str, failures: &mut Failures) -> Result<(Totals, bool), String> {
+pub fn start(arguments: &[String], build: Build<'_>, failures: &mut Failures) -> Result<(Totals, bool), String> {
     // Most conformance runs start the `weir` program itself.
-    must("build weir", &mut cargo(&["build", "--quiet", "--profile", profile, "-p", "weir", "--bin", "weir"]))?;
+    build.program("weir", "weir")?;
     if arguments.first().is_some_and(|judge| judge == "guest") {
-        prepare_guest(profile)?;
+        prepare_guest(build)?;
     }
-    let mut command =
-        cargo(&["run", "--quiet", "--profile", profile, "-p", "weir-conformance", "--bin", "weir-judge", "--"]);
+    let mut command = build.program("weir-conformance", "weir-judge")?;
     command.args(arguments);
     if let Some(folder) = tools() {
         command.env("WEIR_ZFS_TOOLS", folder);

@@ -33,7 +33,8 @@ cargo xtask TASK
                             the simulator: seeds, doubled runs, the canary; power cuts of whole pools: 20,000, or a
                             million that can be interrupted and resumed (--long); zdb checks one of EVERY;
                             device errors: 10,000, or a million (--long)
-  fuzz [--seconds S] [--target NAME]   every fuzz target on mutated seeds, S seconds each (stable compiler)
+  fuzz [--seconds S] [--target NAME] [--with-tests]  every fuzz target on mutated seeds, S seconds each (stable
+                            compiler); --with-tests builds what `test` needs, for a run of both
   fuzz --long [--seconds S] [--target NAME]  the same, coverage guided (cargo-fuzz, nightly compiler)
   bench scan [--prepare]    long directories and snapshot lists, and how their cost grows
   bench read [--prepare] [--only CASE] reads compared with fio, zdb and zfs-fuse, as ratios

@@ -5,7 +5,7 @@
 //! The last line is `N passed, N failed, N skipped`.
 
 use crate::failures::Failures;
-use crate::judge;
+use crate::judge::{self, Build};
 use crate::process::{Outcome, Totals, cargo, golden, target, watch};
 
 /// The conformance runs of every test run, with their prerequisites.
@@ -69,7 +69,7 @@ pub fn run(arguments: &[String]) -> Outcome {
                 continue;
             }
             let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-            let (results, succeeded) = judge::start(&arguments, "dev", &mut failures)?;
+            let (results, succeeded) = judge::start(&arguments, Build::WithTests, &mut failures)?;
             totals.add(results);
             if !succeeded {
                 failed_runs.push(format!("judge {name}"));
