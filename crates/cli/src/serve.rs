@@ -103,7 +103,7 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
             Err(failure) => return opened.into_iter().try_for_each(OpenedPool::close).and(Err(failure)),
         }
     }
-    options.nbd_tls = args.tls.tls(&machine, ServeArgs::misused)?;
+    options.nbd_tls = args.tls.tls(&machine.clock, ServeArgs::misused)?;
     if let Some(pool) = opened.first() {
         args.locks.apply(&mut options, pool.shown.guid());
     }

@@ -9,23 +9,23 @@ use std::sync::Arc;
 use weir_daemon::locks::RPCBIND_SOCKET;
 use weir_daemon::{LockServiceOptions, PemFiles, ServiceOptions, Tls};
 use weir_linux::DiskStateFile;
-use weir_machine::Machine;
+use weir_machine::Clock;
 
-/// TLS of NBD.
-#[derive(Args, Debug)]
+/// TLS of NBD: options of `weir serve`, and keys of the daemon's configuration.
+#[derive(Args, Debug, Default)]
 pub struct TlsOptions {
     /// Certificate of NBD over TLS, in PEM, with those up to its authority
     #[arg(long, value_name = "FILE")]
-    nbd_tls_cert: Option<OsString>,
+    pub nbd_tls_cert: Option<OsString>,
     /// Key of the certificate, in PEM
     #[arg(long, value_name = "FILE")]
-    nbd_tls_key: Option<OsString>,
+    pub nbd_tls_key: Option<OsString>,
     /// Serve NBD over TLS only to clients with a certificate of this authority
     #[arg(long, value_name = "FILE")]
-    nbd_tls_ca: Option<OsString>,
+    pub nbd_tls_ca: Option<OsString>,
     /// Whether NBD clients have to use TLS: off, allowed or required [default: allowed if there is a certificate]
     #[arg(long, value_name = "MODE")]
-    nbd_tls: Option<String>,
+    pub nbd_tls: Option<String>,
 }
 
 /// Locks of NFS.
@@ -46,7 +46,7 @@ fn read(path: &OsString) -> Result<Vec<u8>, Failure> {
 
 impl TlsOptions {
     /// Reads the files; `None` if NBD is not encrypted. `misused` makes the error of a wrong command line.
-    pub fn tls(&self, machine: &Machine, misused: impl Fn(&str) -> Failure) -> Result<Option<Tls>, Failure> {
+    pub fn tls(&self, clock: &Clock, misused: impl Fn(&str) -> Failure) -> Result<Option<Tls>, Failure> {
         let is_required = match self.nbd_tls.as_deref() {
             Some("off") => return Ok(None),
             None | Some("allowed") => false,
@@ -60,7 +60,7 @@ impl TlsOptions {
         };
         let authority = self.nbd_tls_ca.as_ref().map(read).transpose()?;
         let files = PemFiles { certificate: &certificate, key: &key, client_authority: authority.as_deref() };
-        let tls = Tls::new(files, is_required, &machine.clock);
+        let tls = Tls::new(files, is_required, clock);
         tls.map(Some).map_err(|error| Failure::failed(format!("TLS of NBD: {error}")))
     }
 }

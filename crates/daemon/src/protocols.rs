@@ -50,6 +50,9 @@ pub trait ProtocolServer: Send + Sync {
     fn obstacle(&self, _exports: &Exports, _share: &ShareState) -> Option<String> {
         None
     }
+    /// Takes over those options that need no other listener, for clients that connect from now on. The default is for
+    /// protocols without such options.
+    fn set_options(&self, _options: &ServiceOptions) {}
     /// Reads the users with secrets again. The default is for protocols without such users.
     fn renew_users(&self) {}
     /// Waits until what is shared now is served, and nothing else. The default is for protocols where that is so at once.

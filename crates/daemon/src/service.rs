@@ -203,7 +203,7 @@ impl Service {
     }
 
     /// Moves the protocols whose address or port changed: their listeners are closed and opened again, and their clients
-    /// connect again. The others keep their connections. Returns a line for each that was moved, or could not be and stays
+    /// connect again. The others keep their connections, and use other new options, such as certificates, for the next ones. Returns a line for each that was moved, or could not be and stays
     /// where it was.
     pub async fn rebind(&self, new: &ServiceOptions) -> Vec<String> {
         let mut lines = Vec::new();
@@ -211,6 +211,9 @@ impl Service {
             let old = self.started_with().get(protocol.name()).cloned().unwrap_or_default();
             if old.address(protocol) != new.address(protocol) {
                 lines.push(self.restart(protocol, &old, new).await);
+            } else {
+                self.started_with().insert(protocol.name(), new.clone());
+                self.protocols().iter().filter(|one| one.protocol() == protocol).for_each(|one| one.set_options(new));
             }
         }
         lines

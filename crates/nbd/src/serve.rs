@@ -16,7 +16,7 @@ use crate::transmission::{self, CommandPlan, Pieces};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
 use bytes::{Bytes, BytesMut};
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_front::{
@@ -53,14 +53,15 @@ pub struct Server {
     memory: Arc<HostBudget>,
     /// Set while [`serve`] runs.
     front: OnceLock<Arc<FrontEnd>>,
-    tls: Option<Tls>,
+    /// For clients that connect from now on.
+    tls: RwLock<Option<Tls>>,
 }
 
 impl Server {
     /// Serves these exports.
     pub fn new(exports: Arc<dyn HostBlockExports>) -> Self {
         let memory = Arc::new(HostBudget::new(MAX_TOTAL_BYTES));
-        Server { exports, accounts: Arc::default(), memory, front: OnceLock::new(), tls: None }
+        Server { exports, accounts: Arc::default(), memory, front: OnceLock::new(), tls: RwLock::default() }
     }
 
     /// The open connections; each uses the export that it names.
@@ -70,7 +71,18 @@ impl Server {
 
     /// Offers or requires TLS; without this, it is not offered.
     pub fn with_tls(self, tls: Option<Tls>) -> Self {
-        Server { tls, ..self }
+        self.set_tls(tls);
+        self
+    }
+
+    /// Offers, requires or ends TLS for clients that connect from now on; the others keep their connections.
+    pub fn set_tls(&self, tls: Option<Tls>) {
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+    }
+
+    /// TLS of a connection that begins now.
+    pub fn tls(&self) -> Option<Tls> {
+        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Totals of the requests so far that concern no device with accounts of its own.
@@ -132,7 +144,8 @@ async fn handshake(
     server: &Server,
     exports: &dyn BlockExports,
 ) -> io::Result<Option<(Negotiated, Reader, Writer)>> {
-    let (mut handshake, mut step) = Handshake::begin(server.tls.as_ref().map_or(TlsMode::Off, Tls::mode));
+    let tls = server.tls();
+    let (mut handshake, mut step) = Handshake::begin(tls.as_ref().map_or(TlsMode::Off, Tls::mode));
     loop {
         let HandshakeStep { send, next } = step;
         writer.write_all(&send).await?;
@@ -148,7 +161,7 @@ async fn handshake(
                 handshake.receive(exports, &[])
             }
             NextAction::StartTls => {
-                let Some(tls) = &server.tls else { return Ok(None) };
+                let Some(tls) = &tls else { return Ok(None) };
                 (reader, writer) = tls.accept(reader, writer, handle).await?;
                 let mut bytes = vec![0; OPTION_HEADER_BYTES];
                 reader.read_exact(&mut bytes).await?;

@@ -6,6 +6,10 @@
 //! nbd_port = 10809
 //! iscsi_port = 3260
 //! smb_port = 445
+//! nbd_tls_cert = "/etc/weir/nbd.crt"
+//! nbd_tls_key = "/etc/weir/nbd.key"
+//! nbd_tls_ca = "/etc/weir/clients.crt"
+//! nbd_tls = "required"
 //! mounts = true
 //! arc_max = "8G"
 //! dirty_max = "1G"
@@ -41,6 +45,14 @@ pub struct Configuration {
     pub iscsi_port: Option<u16>,
     /// Port of SMB.
     pub smb_port: Option<u16>,
+    /// Certificate of NBD over TLS, in PEM.
+    pub nbd_tls_cert: Option<PathBuf>,
+    /// Key of the certificate, in PEM.
+    pub nbd_tls_key: Option<PathBuf>,
+    /// Authority whose certificates NBD clients must have over TLS, in PEM.
+    pub nbd_tls_ca: Option<PathBuf>,
+    /// Whether NBD clients have to use TLS: `off`, `allowed` or `required`.
+    pub nbd_tls: Option<String>,
     /// Whether file systems are mounted at their mount points.
     pub mounts: Option<bool>,
     /// Maximum size of the ARC of each pool.
@@ -74,11 +86,18 @@ impl Configuration {
     /// Parses the text of a file.
     fn parse(text: &str) -> Result<Self, String> {
         let parsed: Configuration = toml::from_str(text).map_err(|error| one_line(text, &error))?;
-        let relative = parsed.pool_dirs.iter().flatten().find(|path| !path.is_absolute());
-        match relative {
-            Some(path) => Err(format!("pool_dirs: '{}' is not an absolute path", path.display())),
-            None => Ok(parsed),
+        let files = [
+            ("nbd_tls_cert", &parsed.nbd_tls_cert),
+            ("nbd_tls_key", &parsed.nbd_tls_key),
+            ("nbd_tls_ca", &parsed.nbd_tls_ca),
+        ];
+        let files = files.into_iter().filter_map(|(key, path)| Some((key, path.as_ref()?)));
+        let folders = parsed.pool_dirs.iter().flatten().map(|path| ("pool_dirs", path));
+        let relative = folders.chain(files).find(|(_, path)| !path.is_absolute());
+        if let Some((key, path)) = relative {
+            return Err(format!("{key}: '{}' is not an absolute path", path.display()));
         }
+        Ok(parsed)
     }
 }
 
@@ -102,6 +121,7 @@ mod tests {
         assert_eq!((parsed.nfs_port, parsed.nbd_port), (Some(2049), Some(10_809)));
         assert_eq!((parsed.smb_port, parsed.mounts), (Some(445), Some(true)));
         assert_eq!(parsed.pool_dirs, Some(vec!["/srv/disks".into()]));
+        assert_eq!(parsed.nbd_tls.as_deref(), Some("required"));
         assert_eq!(Configuration::parse("").unwrap(), Configuration::default());
     }
 
@@ -120,5 +140,7 @@ mod tests {
             assert_eq!(error.lines().count(), 1, "{error}");
         }
         assert!(Configuration::parse("pool_dirs = [\"disks\"]").unwrap_err().contains("'disks'"));
+        let relative = Configuration::parse("nbd_tls_key = \"nbd.key\"").unwrap_err();
+        assert_eq!(relative, "nbd_tls_key: 'nbd.key' is not an absolute path");
     }
 }

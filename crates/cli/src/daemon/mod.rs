@@ -41,6 +41,7 @@ use crate::options::JsonOptions;
 use clap::{Parser, Subcommand};
 use configuration::Configuration;
 use std::path::PathBuf;
+use weir_linux::Production;
 
 /// Keep every imported pool open and serve it, until stopped.
 ///
@@ -113,7 +114,8 @@ pub fn run(args: &DaemonArgs, call: &Call) -> u8 {
 
 fn start(args: &DaemonArgs) -> Result<u8, Failure> {
     let configuration = Configuration::load(args.config.as_deref())?;
-    let checked = run::Settings::of(&configuration)?;
+    let machine = Production::from_env().build()?;
+    let checked = run::Settings::of(&configuration, &machine.clock)?;
     if args.check {
         match &configuration.path {
             Some(path) => println!("{}: no errors", path.display()),
@@ -121,7 +123,7 @@ fn start(args: &DaemonArgs) -> Result<u8, Failure> {
         }
         return Ok(0);
     }
-    run::run(checked, args.config.clone())
+    run::run(machine, checked, args.config.clone())
 }
 
 /// Sends a command to the daemon that runs.

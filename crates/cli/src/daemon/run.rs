@@ -10,7 +10,7 @@ use crate::directories;
 use crate::failure::Failure;
 use crate::limits::{LimitOptions, Limits};
 use crate::log;
-use crate::serve_options::set_daemon_locks;
+use crate::serve_options::{TlsOptions, set_daemon_locks};
 use crate::smb::places;
 use crate::smb::serving::default_port;
 use std::fs::{File, Permissions, TryLockError};
@@ -23,9 +23,8 @@ use tracing_subscriber::EnvFilter;
 use weir_daemon::protocols::ISCSI_PORT;
 use weir_daemon::smb::Options;
 use weir_daemon::users::ChapUsers;
-use weir_daemon::{ServiceOptions, Sharing};
-use weir_linux::Production;
-use weir_machine::Clock;
+use weir_daemon::{ServiceOptions, Sharing, Tls};
+use weir_machine::{Clock, Machine};
 
 /// Interval in which pools that could not be opened are looked at again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -50,11 +49,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Checks the values of a configuration.
+    /// Checks the values of a configuration, and reads the certificates that it names, whose validity ends by this clock.
     ///
     /// # Errors
-    /// The first value that is invalid.
-    pub fn of(configuration: &Configuration) -> Result<Self, Failure> {
+    /// The first value that is invalid, or a certificate that cannot be used.
+    pub fn of(configuration: &Configuration, clock: &Clock) -> Result<Self, Failure> {
         let place = configuration.path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default();
         let seconds = |number: Option<f64>| number.map(|number| number.to_string());
         let options = LimitOptions {
@@ -77,6 +76,10 @@ impl Settings {
             needs_iscsi: configuration.iscsi_port.is_some(),
             chap_users: directories::state().map(ChapUsers::new),
             needs_nbd: true,
+            nbd_tls: nbd_tls(configuration, clock).map_err(|failure| {
+                let line = format!("{place}{failure}");
+                failure.saying(line)
+            })?,
             ..usual
         };
         let smb_port = configuration.smb_port.unwrap_or_else(default_port);
@@ -90,6 +93,18 @@ impl Settings {
         let mounts = configuration.mounts.unwrap_or_else(|| rustix::process::geteuid().is_root());
         Ok(Settings { service, limits, mounts, log, pool_dirs })
     }
+}
+
+/// TLS of NBD as the configuration says; messages name its keys instead of the options of `weir serve`.
+fn nbd_tls(configuration: &Configuration, clock: &Clock) -> Result<Option<Tls>, Failure> {
+    let file = |path: &Option<PathBuf>| path.clone().map(PathBuf::into_os_string);
+    let options = TlsOptions {
+        nbd_tls_cert: file(&configuration.nbd_tls_cert),
+        nbd_tls_key: file(&configuration.nbd_tls_key),
+        nbd_tls_ca: file(&configuration.nbd_tls_ca),
+        nbd_tls: configuration.nbd_tls.clone(),
+    };
+    options.tls(clock, |why| Failure::failed(why.replace("--nbd-tls", "nbd_tls").replace("_tls-", "_tls_")))
 }
 
 /// Keeps other daemons out of the runtime and the state directory while it exists.
@@ -123,11 +138,11 @@ impl OnlyDaemon {
 }
 
 /// Runs the daemon until it is stopped.
-pub fn run(settings: Settings, config: Option<PathBuf>) -> Result<u8, Failure> {
+pub fn run(machine: Machine, settings: Settings, config: Option<PathBuf>) -> Result<u8, Failure> {
     log::start_daemon(&settings.log);
     let only = OnlyDaemon::lock()?;
-    let machine = Production::from_env().build()?;
-    let reload = move || Configuration::load(config.as_deref()).and_then(|read| Settings::of(&read));
+    let clock = machine.clock.clone();
+    let reload = move || Configuration::load(config.as_deref()).and_then(|read| Settings::of(&read, &clock));
     let daemon = Daemon::new(&machine, settings, reload);
     let done = machine.block_on(serve(&daemon));
     drop(only);

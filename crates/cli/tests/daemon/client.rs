@@ -157,6 +157,14 @@ impl Nbd {
         Nbd { stream, size_bytes }
     }
 
+    /// Whether the server has not closed the connection.
+    pub fn is_connected(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
     /// Waits for the server to close the connection; false if it does not.
     pub fn is_disconnected(&mut self) -> bool {
         self.stream.read_to_end(&mut Vec::new()).is_ok()

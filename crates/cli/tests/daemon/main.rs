@@ -120,6 +120,28 @@ impl Site {
         Nfs::connect(self.status("/protocols/nfs3/address").as_str().unwrap())
     }
 
+    /// Makes a certificate of its own authority, and its key, as `NAME-cert.pem` and `NAME-key.pem`; false if openssl is missing.
+    fn certificate(&self, name: &str) -> bool {
+        let [key, certificate] = ["key", "cert"].map(|kind| self.path(&format!("{name}-{kind}.pem")));
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+        openssl.args(["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]).arg("-keyout").arg(key).arg("-out");
+        openssl.arg(certificate).output().is_ok_and(|out| out.status.success())
+    }
+
+    /// Whether nbdinfo gets the size of an export, over TLS if the certificate of a server is named; `None` if it is missing.
+    fn nbdinfo(&self, export: &str, server: Option<&str>) -> Option<bool> {
+        let address = self.status("/protocols/nbd/address").as_str().unwrap_or_default().to_owned();
+        let mut uri = format!("nbd://{address}/{export}");
+        if let Some(name) = server {
+            let folder = self.path(&format!("trust-{name}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::copy(self.path(&format!("{name}-cert.pem")), folder.join("ca-cert.pem")).unwrap();
+            uri = format!("nbds://{address}/{export}?tls-certificates={}", folder.display());
+        }
+        Some(Command::new("nbdinfo").args(["--size", &uri]).output().ok()?.status.success())
+    }
+
     fn nbd(&self, export: &str) -> Nbd {
         Nbd::attach(self.status("/protocols/nbd/address").as_str().unwrap(), export)
     }
@@ -376,6 +398,49 @@ fn a_reload_applies_the_configuration_and_keeps_an_invalid_one_out() {
     assert!(site.fails("daemon reload").contains("line 1"));
     assert_eq!(site.status("/limits/arc_max_bytes"), 64 << 20);
     assert_eq!(site.pools(), ["tank"]);
+}
+
+#[test]
+fn nbd_over_tls_follows_the_configuration_and_new_certificates() {
+    let site = Site::new(1);
+    if !site.certificate("old")
+        || !site.certificate("new")
+        || Command::new("nbdinfo").arg("--version").output().is_err()
+    {
+        eprintln!("skipped: openssl or nbdinfo is missing");
+        return;
+    }
+    let configured = |name: &str, mode: &str| {
+        let place = |kind: &str| site.path(&format!("{name}-{kind}.pem")).display().to_string();
+        let files = format!("nbd_tls_cert = {:?}\nnbd_tls_key = {:?}\n", place("cert"), place("key"));
+        site.configure(&format!("{CONFIGURATION}{files}nbd_tls = {mode:?}\n"));
+    };
+    configured("old", "allowed");
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zfs create -V 8M -o weir:nbd=on tank/vol");
+    assert_eq!(site.nbdinfo("tank/vol", Some("old")), Some(true));
+    assert_eq!(site.nbdinfo("tank/vol", None), Some(true), "TLS is allowed, not required");
+    let attached = site.nbd("tank/vol");
+
+    configured("new", "required");
+    site.ok("daemon reload");
+    assert_eq!(site.nbdinfo("tank/vol", Some("new")), Some(true));
+    assert_eq!(site.nbdinfo("tank/vol", Some("old")), Some(false), "the old certificate is not shown any more");
+    assert_eq!(site.nbdinfo("tank/vol", None), Some(false), "TLS is required");
+    assert!(attached.is_connected(), "a reload keeps the connections");
+
+    // The key of another certificate: nothing changes.
+    std::fs::copy(site.path("old-key.pem"), site.path("new-key.pem")).unwrap();
+    let refusal = site.fails("daemon reload");
+    assert!(refusal.contains("weir.toml: TLS of NBD: the certificate and its key"), "{refusal}");
+    assert_eq!(site.nbdinfo("tank/vol", Some("new")), Some(true));
+    site.configure(&format!("{CONFIGURATION}nbd_tls = \"required\"\n"));
+    let refusal = site.fails("daemon reload");
+    assert!(refusal.contains("weir.toml: TLS of NBD needs nbd_tls_cert and nbd_tls_key"), "{refusal}");
+    site.configure(CONFIGURATION);
+    site.ok("daemon reload");
+    assert_eq!(site.nbdinfo("tank/vol", None), Some(true));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{ProtocolContext, ProtocolServer, ServingTask, hosts_that_use, listen, shell_quoted, uri_escaped};
 use crate::exports::Exports;
-use crate::service::ServiceError;
+use crate::service::{ServiceError, ServiceOptions};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use std::net::SocketAddr;
@@ -14,7 +14,6 @@ use weir_machine::{Protocol, RequestTotals};
 pub(super) struct NbdServer {
     server: Arc<weir_nbd::Server>,
     serving: ServingTask,
-    is_encrypted: bool,
 }
 
 impl NbdServer {
@@ -40,7 +39,7 @@ impl NbdServer {
         let serving = ServingTask::start(machine, listener.address(), |stopped| {
             weir_nbd::serve(listener, server.clone(), (*machine).clone(), stopped)
         });
-        Ok(Some(NbdServer { server, serving, is_encrypted: options.nbd_tls.is_some() }))
+        Ok(Some(NbdServer { server, serving }))
     }
 }
 
@@ -61,6 +60,10 @@ impl ProtocolServer for NbdServer {
         exports.volumes.withdraw();
     }
 
+    fn set_options(&self, options: &ServiceOptions) {
+        self.server.set_tls(options.nbd_tls.clone());
+    }
+
     fn users(&self, exports: &Exports) -> Vec<String> {
         hosts_that_use(&exports.volumes.shared_names().into_iter().collect(), self.connections())
     }
@@ -77,7 +80,8 @@ impl ProtocolServer for NbdServer {
         let address = self.address();
         let port = address.port();
         // qemu takes no URI for TLS.
-        let (look, tls) = if self.is_encrypted { ("nbdinfo nbds", "-enable-tls ") } else { ("qemu-img info nbd", "") };
+        let (look, tls) =
+            if self.server.tls().is_some() { ("nbdinfo nbds", "-enable-tls ") } else { ("qemu-img info nbd", "") };
         let flag = if exports.pool.is_writable() { "" } else { "-readonly " };
         let names = exports.volumes.shared_names().into_iter().filter(|name| !name.contains('@'));
         let lines = names.flat_map(|name| {
