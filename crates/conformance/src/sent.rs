@@ -1,7 +1,7 @@
 //! Send streams, made and received by the program `weir`.
 //!
 //! ```text
-//!   golden pool ─► weir zfs send ─► the golden stream, byte for byte        records of embedded spill blocks aside
+//!   golden pool ─► weir zfs send ─► the golden stream, byte for byte (but for embedded spill blocks)
 //!   golden stream ─► weir zfs receive, into a new pool ─► the manifest's files ─► zdb -bcc
 //!                                  └► weir zfs send ─► weir zfs receive, into another pool ─► the same
 //! ```

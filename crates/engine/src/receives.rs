@@ -76,7 +76,7 @@ impl Receives<'_> {
         }
     }
 
-    /// Lets the properties of the dataset decide how its blocks are written.
+    /// Applies the properties of the dataset to the writing of its blocks.
     async fn adopt_properties(&self, rq: &Request, name: &str, set: &ObjectSet) -> Result<(), PoolError> {
         let _steady = self.engine.mos_sync_lock.lock().await;
         let dsl = self.engine.live_dsl(rq, Scope::Path(name)).await?;

@@ -17,7 +17,7 @@ use weir_send::PoolFeatures;
 pub struct SentSnapshot {
     /// The snapshot.
     pub dataset: Dataset,
-    /// Its object set.
+    /// Object set of the snapshot.
     pub set: Arc<ObjectSet>,
     /// Features of the pool.
     pub features: PoolFeatures,

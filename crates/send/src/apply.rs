@@ -32,13 +32,13 @@ pub struct Applier {
     last: (ObjectId, u64),
 }
 
-/// What an OBJECT record does with an object that exists.
+/// Effect of an OBJECT record on an object that exists.
 enum Existing {
-    /// Its blocks and block size stay.
+    /// The blocks and the block size stay.
     Keep,
-    /// Its blocks are freed.
+    /// The blocks are freed.
     Discard,
-    /// It is removed, and made anew.
+    /// The object is removed, and made anew.
     Replace,
 }
 

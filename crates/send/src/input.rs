@@ -18,7 +18,7 @@ pub trait Input: Send {
 pub struct Received {
     /// The record.
     pub record: Record,
-    /// Its payload.
+    /// Payload of the record.
     pub payload: Bytes,
 }
 

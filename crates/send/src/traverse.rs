@@ -16,7 +16,7 @@ use weir_machine::{BytePermit, ByteSemaphore, Request};
 /// Maximum object number (`DN_MAX_OBJECT`).
 const MAX_OBJECTS: u64 = 1 << 48;
 
-/// What the stream says next.
+/// The next part of the stream.
 pub(crate) enum Found {
     /// An object, and its spill block if that is older than the txg.
     Object { id: ObjectId, dnode: Box<Dnode>, unmodified_spill: Option<BlockPointer> },
@@ -30,7 +30,7 @@ pub(crate) enum Found {
     Spill { object: ObjectId, pointer: BlockPointer },
 }
 
-/// What was found, with the memory that its block takes.
+/// A part of the stream, with the memory that its block takes.
 pub(crate) type Item = (Found, Option<BytePermit>);
 
 /// A walk over one object set.
@@ -133,7 +133,7 @@ impl<'a> Traversal<'a> {
         let tree = object.tree();
         // A number that overflows is beyond every object, and can never have been anything but a hole.
         let Some(first) = number.checked_mul(tree.cover(level)) else { return Ok(()) };
-        let end = first.checked_add(tree.cover(level)).unwrap_or(u64::MAX);
+        let end = first.saturating_add(tree.cover(level));
         if object.id.0 == 0 {
             let slots = object.block_bytes() / Dnode::SLOT as u64;
             let most = slots.saturating_mul(object.dnode.max_block_id.saturating_add(1)).min(MAX_OBJECTS);
@@ -149,7 +149,7 @@ impl<'a> Traversal<'a> {
             return Ok(());
         }
         let Some(offset) = first.checked_mul(object.block_bytes()) else { return Ok(()) };
-        let end = end.checked_mul(object.block_bytes()).unwrap_or(u64::MAX);
+        let end = end.saturating_mul(object.block_bytes());
         self.found(Found::Hole { object: object.id, offset, length: end - offset }, 0).await
     }
 

@@ -20,7 +20,7 @@ use weir_machine::invariant;
 /// Name of the clone that an existing dataset is received into.
 pub const CLONE: &str = "%recv";
 
-/// What a stream is received as.
+/// Description of a received stream: names, GUIDs, kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receive {
     /// Full name of the snapshot that the stream makes.
@@ -187,7 +187,7 @@ async fn is_modified(cx: &DslSyncContext<'_>, head: &DslDataset, last: ObjectId)
     Ok(blocks(head.pointer).await? != blocks(snapshot.pointer).await?)
 }
 
-/// What an earlier process left behind where a stream is received; `None` for nothing, and for a stream that can be
+/// The dataset that an earlier process left behind where a stream is received; `None` for nothing, and for a stream that can be
 /// resumed.
 ///
 /// # Errors
