@@ -32,10 +32,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("dmu", &["format", "codec", "machine", "blocks", "cache"]),
     ("zil", &["format", "codec", "machine", "blocks", "cache", "dmu"]),
     ("dsl", &["format", "codec", "machine", "blocks", "cache", "dmu"]),
+    ("send", &["format", "codec", "machine", "blocks", "dmu", "dsl"]),
     ("files", &["format", "machine", "dmu", "zil", "dsl"]),
     ("volumes", &["format", "machine", "dmu", "zil", "dsl"]),
     ("pool", &["format", "codec", "machine", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes"]),
-    ("engine", &["format", "codec", "machine", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes", "pool"]),
+    (
+        "engine",
+        &["format", "codec", "machine", "blocks", "cache", "dmu", "zil", "dsl", "send", "files", "volumes", "pool"],
+    ),
     ("front", &["machine"]),
     ("nfs", &["machine", "front"]),
     ("nbd", &["machine", "front"]),
@@ -54,15 +58,15 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "weir",
         &[
-            "format", "codec", "machine", "linux", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes", "pool",
-            "engine", "admin", "daemon", "doctor",
+            "format", "codec", "machine", "linux", "blocks", "cache", "dmu", "zil", "dsl", "send", "files", "volumes",
+            "pool", "engine", "admin", "daemon", "doctor",
         ],
     ),
     (
         "conformance",
         &[
-            "format", "codec", "machine", "linux", "sim", "blocks", "cache", "dmu", "zil", "dsl", "files", "volumes",
-            "pool", "engine", "front", "nfs", "nbd", "iscsi", "smb", "admin", "daemon", "doctor",
+            "format", "codec", "machine", "linux", "sim", "blocks", "cache", "dmu", "zil", "dsl", "send", "files",
+            "volumes", "pool", "engine", "front", "nfs", "nbd", "iscsi", "smb", "admin", "daemon", "doctor",
         ],
     ),
     ("xtask", &[]),

@@ -32,6 +32,8 @@ pub enum RefusalKind {
     Property,
     /// A key is missing or wrong.
     Key,
+    /// A stream cannot be received into the dataset.
+    Stream,
     /// The pool is another one than the command names.
     OtherPool,
     /// Reading or writing the pool failed.
@@ -89,6 +91,7 @@ impl From<DslError> for Refusal {
             DslError::Name { why, .. } => of(RefusalKind::Name, &format!("invalid name: {why}")),
             DslError::Kind { why, .. } => of(RefusalKind::Name, why),
             DslError::Space { why, .. } => of(RefusalKind::Space, why),
+            DslError::Stream { why, .. } => of(RefusalKind::Stream, &why),
             DslError::Key { why, .. } => of(RefusalKind::Key, why),
             DslError::Busy { why, .. } => of(RefusalKind::Busy, &format!("dataset is busy: {why}")),
             DslError::HasDependents { what, dependents, .. } => {

@@ -148,10 +148,7 @@ const NOT_IN_WEIR: [(&str, &[&str]); 2] = [
     ),
     (
         "zfs",
-        &[
-            "allow", "jail", "program", "receive", "recv", "redact", "rewrite", "send", "unallow", "unjail", "unzone",
-            "upgrade", "wait", "zone",
-        ],
+        &["allow", "jail", "program", "redact", "rewrite", "unallow", "unjail", "unzone", "upgrade", "wait", "zone"],
     ),
 ];
 

@@ -4,8 +4,9 @@ use crate::failure::Failure;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Read;
-use weir_format::stream::{Begin, MAX_PAYLOAD, RECORD_BYTES, Record, RunningChecksum, StreamDecoder, StreamItem};
-use weir_format::{Endian, NvList};
+use weir_format::NvList;
+use weir_format::stream::{Begin, MAX_PAYLOAD, RECORD_BYTES, Record, StreamDecoder, StreamItem};
+use weir_send::RunningFletcher4;
 
 /// Examine send streams.
 #[derive(Debug, Parser)]
@@ -46,47 +47,18 @@ const HEADER_BYTES: u64 = 312;
 /// Memory that is kept for the next record: enough for all but BEGIN.
 const KEPT_BYTES: usize = RECORD_BYTES + MAX_PAYLOAD as usize;
 
-/// Fletcher-4, running over the whole stream.
-#[derive(Default)]
-struct Fletcher([u64; 4]);
-
-impl RunningChecksum for Fletcher {
-    fn update(&mut self, bytes: &[u8], endian: Endian) {
-        let [mut a, mut b, mut c, mut d] = self.0;
-        for word in bytes.as_chunks::<4>().0 {
-            let word = match endian {
-                Endian::Little => u32::from_le_bytes(*word),
-                Endian::Big => u32::from_be_bytes(*word),
-            };
-            a = a.wrapping_add(word.into());
-            b = b.wrapping_add(a);
-            c = c.wrapping_add(b);
-            d = d.wrapping_add(c);
-        }
-        self.0 = [a, b, c, d];
-    }
-
-    fn value(&self) -> [u64; 4] {
-        self.0
-    }
-
-    fn reset(&mut self) {
-        self.0 = [0; 4];
-    }
-}
-
 /// The records of a stream as they come.
 struct Records<R> {
     input: R,
     /// The present one.
     bytes: Vec<u8>,
-    decoder: StreamDecoder<Fletcher>,
+    decoder: StreamDecoder<RunningFletcher4>,
     begun: bool,
 }
 
 impl<R: Read> Records<R> {
     fn new(input: R) -> Self {
-        Records { input, bytes: Vec::new(), decoder: StreamDecoder::new(Fletcher::default()), begun: false }
+        Records { input, bytes: Vec::new(), decoder: StreamDecoder::new(RunningFletcher4::default()), begun: false }
     }
 
     /// Reads until this number of bytes of the record is there, or the input ends. A claimed length alone allocates no
@@ -193,6 +165,7 @@ fn begin_text(begin: &Begin, payload: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_format::Endian;
     use weir_format::stream::WriteRecord;
 
     /// Gives a stream's bytes bit by bit.

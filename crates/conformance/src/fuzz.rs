@@ -39,6 +39,7 @@ pub fn targets() -> Vec<Target> {
         weir_blocks::fuzz::TARGETS,
         weir_dmu::fuzz::TARGETS,
         weir_dsl::fuzz::TARGETS,
+        weir_send::fuzz::TARGETS,
         weir_files::fuzz::TARGETS,
         weir_nfs::fuzz::TARGETS,
         weir_nbd::fuzz::TARGETS,

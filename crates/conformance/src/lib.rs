@@ -34,6 +34,7 @@ pub mod readers;
 pub mod report;
 pub mod rewritten;
 pub mod rpc;
+pub mod sent;
 pub mod smb;
 pub mod streams;
 pub mod suites;

@@ -273,4 +273,35 @@ impl Dsl {
         self.remembered().kinds.insert(dir.id, set.kind());
         Ok(set.kind())
     }
+
+    /// Whether `later` descends from the snapshot `earlier`, of which the directory and the creation txg are looked at
+    /// (`dsl_dataset_is_before`).
+    ///
+    /// # Errors
+    /// Errors of reading the origins of clones.
+    pub async fn is_before(&self, rq: &Request, later: &Dataset, earlier: &Dataset) -> Result<bool, ObjectError> {
+        let mut later = later.clone();
+        let born = earlier.phys.creation_txg;
+        // Each step goes to an older origin; a malformed one that is not older ends the loop.
+        loop {
+            if later.is_snapshot() && born >= later.phys.creation_txg {
+                return Ok(false);
+            }
+            if later.dir == earlier.dir {
+                return Ok(true);
+            }
+            let origin = self.dir(later.dir).map_or(later.phys.prev_snapshot, |dir| dir.phys.origin);
+            if origin.0 == 0 {
+                return Ok(false);
+            }
+            if origin == earlier.id {
+                return Ok(true);
+            }
+            let limit = later.phys.creation_txg;
+            later = self.dataset(rq, origin, "origin@".to_owned()).await?;
+            if later.phys.creation_txg >= limit {
+                return Ok(false);
+            }
+        }
+    }
 }

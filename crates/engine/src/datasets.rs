@@ -13,11 +13,12 @@ use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dmu::live::Policy;
 use weir_dsl::props::{Property, Value, ZfsProp};
+use weir_dsl::sync_tasks::DslError;
 use weir_dsl::{Dataset, Dsl, MountedFileSystems, PoolFacts, Scope, SetKey};
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
 use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::features::Feature;
-use weir_format::{Dnode, ObjsetKind};
+use weir_format::{Dnode, DslDataset, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
@@ -44,6 +45,14 @@ fn dnode_slots(property: u64) -> u8 {
         // `auto`: 1 KiB, which has space for some extended attributes.
         1 => 2,
         bytes => (bytes >> 9).clamp(1, 32) as u8,
+    }
+}
+
+/// Refuses a dataset that is being received, or of which a process left a part behind.
+fn check_whole(dataset: &Dataset) -> Result<(), PoolError> {
+    match dataset.phys.flags & DslDataset::INCONSISTENT {
+        0 => Ok(()),
+        _ => Err(DslError::Busy { name: dataset.name.clone(), why: "it is being received" }.into()),
     }
 }
 
@@ -89,6 +98,7 @@ impl Engine {
         let mos_sync_lock = self.mos_sync_lock.lock().await;
         let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
+        check_whole(&dataset)?;
         let values = self.values(rq, &dsl, &dataset).await?;
         let identity = values.identity(&dataset);
         if dataset.is_snapshot() {
@@ -141,6 +151,7 @@ impl Engine {
         let mos_sync_lock = self.mos_sync_lock.lock().await;
         let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
+        check_whole(&dataset)?;
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             let volume = Volume::open(rq, set, name).await.map_err(failed)?;

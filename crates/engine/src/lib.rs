@@ -36,7 +36,9 @@ pub mod open_datasets;
 pub mod open_set;
 mod property_changes;
 pub mod read_guards;
+pub mod receives;
 pub mod scrub;
+pub mod sends;
 pub mod space;
 pub mod supervision;
 pub mod sync_task_api;
@@ -467,6 +469,10 @@ handles! {
     scrubs = Scrubs;
     /// Comparisons of snapshots (`zfs diff`).
     comparisons = Comparisons;
+    /// Snapshots that are sent (`zfs send`).
+    sends = Sends;
+    /// Datasets that are received from streams (`zfs receive`).
+    receives = Receives;
 }
 
 /// The syncer.

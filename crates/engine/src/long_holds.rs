@@ -86,7 +86,7 @@ impl LongHolds {
         Arc::new(move |id| reading.is_read(id, syncing))
     }
 
-    fn begin(&self, id: ObjsetId) -> Reader {
+    pub(crate) fn begin(&self, id: ObjsetId) -> Reader {
         *self.all_of().counts.entry(id).or_default() += 1;
         Reader { reading: self.clone(), id }
     }
@@ -105,7 +105,7 @@ impl LongHolds {
 }
 
 /// A long hold on a snapshot, released on drop.
-struct Reader {
+pub(crate) struct Reader {
     reading: LongHolds,
     id: ObjsetId,
 }

@@ -31,7 +31,7 @@ impl Pair {
     pub async fn find(rq: &Request, dsl: &Dsl, facts: &PoolFacts, older: &str, newer: &str) -> Result<Pair, PoolError> {
         let a = dsl.find(rq, older).await?;
         let b = dsl.find(rq, newer).await?;
-        if !a.is_snapshot() || !is_before(rq, dsl, &b, &a).await? {
+        if !a.is_snapshot() || !dsl.is_before(rq, &b, &a).await? {
             let what = format!("'{older}' is not an earlier snapshot of the file system of '{newer}'");
             return Err(PoolError::Refused { what });
         }
@@ -50,32 +50,5 @@ async fn head_of(rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Dataset, 
     match dsl.dir(dataset.dir) {
         Some(dir) => Ok(dsl.head(rq, dir).await?),
         None => Ok(dataset.clone()),
-    }
-}
-
-/// Whether `later` descends from the snapshot `earlier`.
-async fn is_before(rq: &Request, dsl: &Dsl, later: &Dataset, earlier: &Dataset) -> Result<bool, PoolError> {
-    let mut later = later.clone();
-    let born = earlier.phys.creation_txg;
-    // Each step goes to an older origin; a malformed one that is not older ends the loop.
-    loop {
-        if later.is_snapshot() && born >= later.phys.creation_txg {
-            return Ok(false);
-        }
-        if later.dir == earlier.dir {
-            return Ok(true);
-        }
-        let origin = dsl.dir(later.dir).map_or(later.phys.prev_snapshot, |dir| dir.phys.origin);
-        if origin.0 == 0 {
-            return Ok(false);
-        }
-        if origin == earlier.id {
-            return Ok(true);
-        }
-        let limit = later.phys.creation_txg;
-        later = dsl.dataset(rq, origin, "origin@".to_owned()).await?;
-        if later.phys.creation_txg >= limit {
-            return Ok(false);
-        }
     }
 }

@@ -83,8 +83,8 @@ async fn connect(remote: &RemoteProcess) -> io::Result<UnixStream> {
     }
 }
 
-/// Maximum number of bytes of standard input that are sent to the other process.
-const MAX_INPUT_BYTES: u32 = 4096;
+/// Maximum number of bytes of standard input that are sent to the other process at once: those of one frame.
+const MAX_INPUT_BYTES: u32 = 64 << 10;
 
 /// Sends the requested input from standard input.
 async fn answer(stream: &mut UnixStream, wanted: Input) -> io::Result<()> {

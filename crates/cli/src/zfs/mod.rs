@@ -10,7 +10,9 @@ mod keys;
 mod list;
 mod mount;
 mod project;
+mod receive;
 mod select;
+mod send;
 mod set;
 mod snapshot;
 mod sort;
@@ -53,9 +55,12 @@ enum ZfsCommand {
     Project(project::ProjectArgs),
     Projectspace(userspace::ProjectspaceArgs),
     Promote(snapshot::PromoteArgs),
+    #[command(visible_alias = "recv")]
+    Receive(receive::ReceiveArgs),
     Release(holds::ReleaseArgs),
     Rename(snapshot::RenameArgs),
     Rollback(snapshot::RollbackArgs),
+    Send(send::SendArgs),
     Set(set::SetArgs),
     Share(mount::ShareArgs),
     #[command(visible_alias = "snap")]
@@ -90,9 +95,11 @@ pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
         ZfsCommand::Project(args) => project::run(call, args),
         ZfsCommand::Projectspace(args) => userspace::of_projects(call, args),
         ZfsCommand::Promote(args) => snapshot::promote(call, args),
+        ZfsCommand::Receive(args) => receive::run(call, args),
         ZfsCommand::Release(args) => holds::release(call, args),
         ZfsCommand::Rename(args) => snapshot::rename(call, args),
         ZfsCommand::Rollback(args) => snapshot::rollback(call, args),
+        ZfsCommand::Send(args) => send::run(call, args),
         ZfsCommand::Set(args) => set::run(call, args),
         ZfsCommand::Share(args) => mount::share(call, args),
         ZfsCommand::Snapshot(args) => snapshot::run(call, args),

@@ -8,6 +8,7 @@ mod client;
 mod mounts;
 mod refusals;
 mod served;
+mod streams;
 
 use client::{Nbd, Nfs};
 use std::io::{BufRead, BufReader};

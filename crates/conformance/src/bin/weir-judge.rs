@@ -6,7 +6,7 @@ use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
     JudgeError, bench, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, old_pools, properties,
-    readers, rewritten, smb, streams, suites, zdb, ztest,
+    readers, rewritten, sent, smb, streams, suites, zdb, ztest,
 };
 
 const USAGE: &str = "\
@@ -16,7 +16,7 @@ weir-judge JUDGE
   golden-rw [--short] [--only] [NAME...]    every golden pool that may be written: imported, worked on, exported, compared
   bcc [NAME...]                             our zdb -bcc beside OpenZFS's on every golden pool
   properties [NAME...]                      what pools and datasets say of themselves beside OpenZFS's answers
-  streams                                   send streams beside OpenZFS's zstream dump
+  streams                                   send streams beside OpenZFS's zstream dump; made and received
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
   ztest [ROUNDS] [--keep]                   pools that OpenZFS's ztest made and was killed over: read, and written
   old-pools [POOL...]                       the pools of OpenZFS's test package
@@ -139,7 +139,10 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,
         "smb" => smb::run(rest, report)?,
-        "streams" => streams::run(&folder()?, report)?,
+        "streams" => {
+            streams::run(&folder()?, report)?;
+            sent::run(&folder()?, report)?;
+        }
         "ztest" => ztest::run(rest, report)?,
         "old-pools" => old_pools::run(rest, report)?,
         _ => return Err(Stop::Usage),

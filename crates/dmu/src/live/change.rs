@@ -166,6 +166,60 @@ impl ObjectChanges<'_> {
         .await
     }
 
+    /// Gives an object another type, block size and bonus area, as a received stream describes it; it keeps its number,
+    /// slots and pointers (`dmu_object_reclaim_dnsize`). The spill block stays if `keeps_spill`. If the block size changes,
+    /// the caller has freed all blocks.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the bonus area does not fit.
+    pub async fn reclaim(
+        self,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        new: &NewObject,
+        keeps_spill: bool,
+    ) -> Result<(), ObjectError> {
+        self.change_image(rq, tx, id, |image, changes| {
+            let has_spill = keeps_spill && image.spill.is_some();
+            let capacity = bonus_capacity(image.slots(), image.block_pointers.len(), has_spill);
+            if new.bonus.len() > capacity {
+                return Err(ObjectError::Unsupported { what: "contents that exceed the bonus area" });
+            }
+            if !keeps_spill {
+                changes.spill = Some(None);
+            }
+            image.object_type = new.kind;
+            image.data_block_bytes = new.block_bytes.max(512).next_multiple_of(512);
+            image.bonus_type = new.bonus_type;
+            image.bonus_len = new.bonus.len() as u16;
+            image.bonus.clear();
+            image.bonus.extend_from_slice(&new.bonus);
+            image.bonus.resize(capacity, 0);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sets the checksum and the compression that an object's dnode asks for; 0 is that of the dataset.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`].
+    pub async fn set_encoding(
+        self,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        checksum: u8,
+        compression: u8,
+    ) -> Result<(), ObjectError> {
+        self.change_image(rq, tx, id, |image, _| {
+            (image.checksum, image.compression) = (checksum, compression);
+            Ok(())
+        })
+        .await
+    }
+
     /// Sets the type of an object: a DSL directory becomes a ZAP as well.
     ///
     /// # Errors

@@ -88,6 +88,14 @@ pub enum DslError {
         /// The feature's short name.
         feature: &'static str,
     },
+    /// A stream cannot be received into the dataset; the message is OpenZFS's.
+    #[error("{why}")]
+    Stream {
+        /// The dataset.
+        name: String,
+        /// Reason.
+        why: String,
+    },
     /// A key is missing or wrong.
     #[error("{name}: {why}")]
     Key {
@@ -115,6 +123,11 @@ impl DslError {
 
     pub(crate) fn kind(name: &str, why: &'static str) -> Self {
         DslError::Kind { name: name.to_owned(), why }
+    }
+
+    /// A [`DslError::Stream`] about a dataset.
+    pub fn stream(name: &str, why: String) -> Self {
+        DslError::Stream { name: name.to_owned(), why }
     }
 
     pub(crate) fn space(name: &str, why: &'static str) -> Self {

@@ -38,6 +38,7 @@ mod names;
 pub mod pool_dirs;
 pub mod promote;
 pub mod properties;
+pub mod receive;
 pub mod rename;
 pub mod rollback;
 mod scan;

@@ -101,7 +101,7 @@ pub async fn rollback(cx: &mut DslSyncContext<'_>, name: &str, to: Option<&str>)
 }
 
 /// Exchanges the contents of a head and a clone of its last snapshot.
-async fn swap(cx: &mut DslSyncContext<'_>, clone_id: ObjectId, head_id: ObjectId) -> Result<(), DslError> {
+pub(super) async fn swap(cx: &mut DslSyncContext<'_>, clone_id: ObjectId, head_id: ObjectId) -> Result<(), DslError> {
     let mut clone = cx.dataset(clone_id).await?;
     let mut head = cx.dataset(head_id).await?;
     swap_features(cx, clone_id, head_id).await?;

@@ -1,0 +1,349 @@
+//! Datasets that a stream makes (OpenZFS `dmu_recv_begin_sync`, `dmu_recv_end_sync`).
+//!
+//! ```text
+//!   new dataset   begin: the dataset, marked as inconsistent       end: its snapshot, with the GUID of the sender's
+//!   existing one  begin: a clone NAME/%recv of the origin          end: head and clone exchange their contents,
+//!                                                                       the snapshot, and the clone is destroyed
+//! ```
+//!
+//! A dataset that is being received is inconsistent: nothing opens it, and the next import destroys it.
+
+use super::names::{Found, FoundDir};
+use super::{
+    Created, DslError, DslSyncContext, create, destroy, destroy_head, history, lists, names, rollback, snapshot,
+};
+use weir_dmu::{ObjectSet, Opening};
+use weir_format::dsl::{dataset_field, dir_field};
+use weir_format::{DslDataset, ObjectId, ObjsetKind};
+use weir_machine::invariant;
+
+/// Name of the clone that an existing dataset is received into.
+pub const CLONE: &str = "%recv";
+
+/// Description of a received stream: names, GUIDs, kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receive {
+    /// Full name of the snapshot that the stream makes.
+    pub snapshot: String,
+    /// GUID of the snapshot.
+    pub to_guid: u64,
+    /// GUID of the origin of an incremental stream; 0 for a full one.
+    pub from_guid: u64,
+    /// Creation time of the snapshot, in seconds since 1970.
+    pub creation_time_s: u64,
+    /// Whether names ignore case.
+    pub ignores_case: bool,
+    /// Kind of the dataset.
+    pub kind: ObjsetKind,
+    /// Full name of the snapshot that a new dataset is a clone of.
+    pub origin: Option<String>,
+    /// Whether later changes and snapshots are discarded (`-F`).
+    pub force: bool,
+}
+
+impl Receive {
+    /// Names of the dataset and, after the `@`, of the snapshot.
+    pub fn names(&self) -> (&str, &str) {
+        self.snapshot.split_once('@').unwrap_or((&self.snapshot, ""))
+    }
+}
+
+/// A dataset that a stream is applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receiving {
+    /// Directory and dataset: the new one, or the clone.
+    pub created: Created,
+    /// Whether the dataset is new.
+    pub is_new: bool,
+    /// Whether it began with the contents of a snapshot.
+    pub has_origin: bool,
+}
+
+/// Checks that a stream may be received.
+///
+/// # Errors
+/// [`DslError::Exists`], [`DslError::Missing`], [`DslError::Stream`] with OpenZFS's message, and those of
+/// [`create::check_create`](super::create::check_create).
+pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<(), DslError> {
+    names::check_name(&receive.snapshot)?;
+    let (name, short) = receive.names();
+    let head = match names::find_head(cx, name).await {
+        Err(DslError::Missing { .. }) => None,
+        other => Some(other?),
+    };
+    let Some(head) = head else {
+        if receive.from_guid != 0 && receive.origin.is_none() {
+            return Err(DslError::stream(name, format!("destination '{name}' does not exist")));
+        }
+        let parent = create::check_place(cx, name).await?;
+        for field in [dir_field::FILESYSTEM_COUNT, dir_field::SNAPSHOT_COUNT] {
+            create::check_count_limit(cx, parent, field, 1, ObjectId(0)).await?;
+        }
+        create::check_new_properties(cx, name, parent, &[], 0).await?;
+        if let Some(origin) = &receive.origin {
+            let origin = names::find_snapshot(cx, origin).await?;
+            if receive.from_guid != 0 && origin.phys.guid != receive.from_guid {
+                return Err(not_matching(name));
+            }
+        }
+        return encryption(cx, parent, name).await;
+    };
+    encryption(cx, head.at.id, name).await?;
+    if receive.origin.is_some() {
+        return Err(DslError::stream(name, format!("destination '{name}' exists\nmust specify -F to overwrite it")));
+    }
+    if cx.word(head.at.dir.children, CLONE).await?.is_some() {
+        return Err(DslError::busy(name, "another stream is being received"));
+    }
+    if names::snapshot_named(cx, &head.phys, short).await?.is_some() {
+        return Err(DslError::exists(&receive.snapshot));
+    }
+    create::check_count_limit(cx, head.at.id, dir_field::SNAPSHOT_COUNT, 1, ObjectId(0)).await?;
+    if create::kind_of(cx, &head.phys, head.id).await? != receive.kind {
+        return Err(DslError::stream(name, format!("destination '{name}' is of another type")));
+    }
+    lists::check_lists(cx, head.id).await?;
+    match receive.from_guid {
+        0 => overwritable(cx, &head, receive).await,
+        _ => source_of(cx, &head, receive).await.map(drop),
+    }
+}
+
+/// A stream that is not raw makes no encrypted dataset yet.
+async fn encryption(cx: &mut DslSyncContext<'_>, dir: ObjectId, name: &str) -> Result<(), DslError> {
+    for (at, _) in names::upwards(cx, dir).await? {
+        if create::dir_word(cx, at, dir_field::CRYPTO_KEY_OBJ).await?.is_some() {
+            return Err(DslError::stream(name, "weir does not receive into encrypted datasets yet".into()));
+        }
+    }
+    Ok(())
+}
+
+fn not_matching(name: &str) -> DslError {
+    DslError::stream(name, format!("most recent snapshot of {name} does not\nmatch incremental source"))
+}
+
+/// Whether a full stream may replace a dataset.
+async fn overwritable(cx: &mut DslSyncContext<'_>, head: &Found, receive: &Receive) -> Result<(), DslError> {
+    let name = &head.name;
+    if !receive.force {
+        return Err(DslError::stream(name, format!("destination '{name}' exists\nmust specify -F to overwrite it")));
+    }
+    if let Some((snapshot, _)) = names::snapshots_of(cx, &head.phys).await?.first() {
+        let why = format!("destination has snapshots (eg. {name}@{snapshot})\nmust destroy them to overwrite it");
+        return Err(DslError::stream(name, why));
+    }
+    if head.at.dir.origin.0 != 0 && create::empty_origin(cx).await? != Some(head.at.dir.origin) {
+        let why = format!("destination '{name}' is a clone\nmust destroy it to overwrite it");
+        return Err(DslError::stream(name, why));
+    }
+    Ok(())
+}
+
+/// The snapshot of an existing dataset that an incremental stream is relative to.
+async fn source_of(cx: &mut DslSyncContext<'_>, head: &Found, receive: &Receive) -> Result<ObjectId, DslError> {
+    let name = &head.name;
+    let last = head.phys.prev_snapshot;
+    let mut at = last;
+    loop {
+        if at.0 == 0 {
+            return Err(not_matching(name));
+        }
+        let phys = cx.dataset(at).await?;
+        if phys.dir != head.at.id {
+            return Err(not_matching(name));
+        }
+        if phys.guid == receive.from_guid {
+            break;
+        }
+        at = phys.prev_snapshot;
+    }
+    if receive.force {
+        return Ok(at);
+    }
+    if at != last {
+        return Err(not_matching(name));
+    }
+    if is_modified(cx, &head.phys, last).await? {
+        return Err(DslError::stream(
+            name,
+            format!("destination {name} has been modified\nsince most recent snapshot"),
+        ));
+    }
+    Ok(at)
+}
+
+/// Whether a head's contents changed since its last snapshot (`dsl_dataset_modified_since_snap`).
+async fn is_modified(cx: &DslSyncContext<'_>, head: &DslDataset, last: ObjectId) -> Result<bool, DslError> {
+    if head.pointer.logical_birth() <= head.prev_snapshot_txg {
+        return Ok(false);
+    }
+    let snapshot = cx.dataset(last).await?;
+    // The headers may differ in the intent log alone.
+    let blocks = async |pointer| {
+        let set = ObjectSet::open(cx.rq, cx.mos.cache().clone(), pointer, Opening::default()).await?;
+        Ok::<_, DslError>(set.meta().map(|meta| meta.dnode.block_pointers.clone()))
+    };
+    Ok(blocks(head.pointer).await? != blocks(snapshot.pointer).await?)
+}
+
+/// The dataset that an earlier process left behind where a stream is received; `None` for nothing, and for a stream that can be
+/// resumed.
+///
+/// # Errors
+/// Errors of reading the pool.
+pub async fn left_behind(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Option<Receiving>, DslError> {
+    let head = match names::find_head(cx, receive.names().0).await {
+        Err(DslError::Missing { .. }) => return Ok(None),
+        other => other?,
+    };
+    let (created, is_new) = match cx.word(head.at.dir.children, CLONE).await?.map(ObjectId) {
+        Some(dir) => (Created { dir, dataset: cx.dir(dir).await?.head_dataset }, false),
+        None => (Created { dir: head.at.id, dataset: head.id }, true),
+    };
+    let phys = cx.dataset(created.dataset).await?;
+    let can_resume = names::dataset_word(cx, created.dataset, dataset_field::RESUME_TOGUID).await?.is_some();
+    let is_left = phys.flags & DslDataset::INCONSISTENT != 0 && !can_resume;
+    Ok(is_left.then_some(Receiving { created, is_new, has_origin: false }))
+}
+
+/// Creates the dataset that a stream is applied to. The caller opens its set for writing in this txg; an existing
+/// dataset stays as it is until the end.
+///
+/// # Errors
+/// Those of [`check_begin`], before anything was changed.
+pub async fn begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Receiving, DslError> {
+    check_begin(cx, receive).await?;
+    let (name, _) = receive.names();
+    let (parent, last, origin, is_new) = match names::find_head(cx, name).await {
+        Ok(head) if receive.from_guid == 0 => (head.at.id, CLONE, None, false),
+        Ok(head) => {
+            let origin = source_of(cx, &head, receive).await?;
+            // Without -F nothing has changed since, and the clone is one of the last snapshot, as for a rollback.
+            (head.at.id, CLONE, Some(origin), false)
+        }
+        Err(_) => {
+            let parent = create::check_place(cx, name).await?;
+            let origin = match &receive.origin {
+                Some(origin) => Some(names::find_snapshot(cx, origin).await?.id),
+                None => None,
+            };
+            (parent, name.rsplit_once('/').map_or(name, |(_, last)| last), origin, true)
+        }
+    };
+    let created = create::create_head(cx, parent, last, origin).await?;
+    let mut phys = cx.dataset(created.dataset).await?;
+    phys.flags |= DslDataset::INCONSISTENT;
+    if receive.ignores_case {
+        phys.flags |= DslDataset::CASE_INSENSITIVE;
+    }
+    if origin.is_none() {
+        // The contents begin empty, also where datasets begin with those of the empty origin.
+        phys.pointer = weir_format::BlockPointer::HOLE;
+    }
+    cx.put_dataset(created.dataset, &phys).await?;
+    if receive.kind == ObjsetKind::Zfs && origin.is_none() {
+        create::use_accounting(cx, created.dataset).await?;
+    }
+    history::log(cx, name, created.dataset, "receive", "").await?;
+    Ok(Receiving { created, is_new, has_origin: origin.is_some() })
+}
+
+/// Checks that a received stream may take its place.
+///
+/// # Errors
+/// As [`check_begin`]: other changes may have come first.
+pub async fn check_end(cx: &mut DslSyncContext<'_>, receive: &Receive, receiving: &Receiving) -> Result<(), DslError> {
+    let (name, short) = receive.names();
+    let head = names::find_head(cx, name).await?;
+    if names::snapshot_named(cx, &head.phys, short).await?.is_some() {
+        return Err(DslError::exists(&receive.snapshot));
+    }
+    if receiving.is_new {
+        return if head.id == receiving.created.dataset { Ok(()) } else { Err(DslError::exists(name)) };
+    }
+    let clone = cx.dataset(receiving.created.dataset).await?;
+    if receiving.has_origin && source_of(cx, &head, receive).await? != clone.prev_snapshot {
+        return Err(not_matching(name));
+    }
+    if !receiving.has_origin {
+        overwritable(cx, &head, receive).await?;
+    }
+    for later in later_snapshots(cx, &head, &clone, receiving).await? {
+        let phys = cx.dataset(later).await?;
+        if phys.children > 1 || destroy::holds_on(cx, &phys).await? > 0 || (cx.reading)(later) {
+            return Err(DslError::busy(name, "a later snapshot is held or has clones"));
+        }
+    }
+    super::trees::check_freeing(cx, &head.phys).await
+}
+
+/// Snapshots of the head that are later than the clone's origin, from the newest on.
+async fn later_snapshots(
+    cx: &DslSyncContext<'_>,
+    head: &Found,
+    clone: &DslDataset,
+    receiving: &Receiving,
+) -> Result<Vec<ObjectId>, DslError> {
+    let mut later = Vec::new();
+    let mut at = head.phys.prev_snapshot;
+    while receiving.has_origin && at != clone.prev_snapshot && at.0 != 0 {
+        later.push(at);
+        at = cx.dataset(at).await?.prev_snapshot;
+    }
+    Ok(later)
+}
+
+/// Makes the received contents those of the dataset, with the sender's snapshot. The caller has closed the open sets.
+///
+/// # Errors
+/// Those of [`check_end`], before anything was changed.
+pub async fn end(cx: &mut DslSyncContext<'_>, receive: &Receive, receiving: &Receiving) -> Result<(), DslError> {
+    check_end(cx, receive, receiving).await?;
+    let (name, short) = receive.names();
+    let received = receiving.created;
+    let head = names::find_head(cx, name).await?;
+    if !receiving.is_new {
+        let clone = cx.dataset(received.dataset).await?;
+        for later in later_snapshots(cx, &head, &clone, receiving).await? {
+            destroy::destroy_snapshot(cx, later).await?;
+        }
+        rollback::swap(cx, received.dataset, head.id).await?;
+    }
+    let made = snapshot::snapshot_head(cx, head.id, short).await?;
+    let mut phys = cx.dataset(made).await?;
+    phys.guid = receive.to_guid;
+    phys.creation_time_s = receive.creation_time_s;
+    phys.flags &= !DslDataset::INCONSISTENT;
+    cx.put_dataset(made, &phys).await?;
+    let mut now = cx.dataset(head.id).await?;
+    now.flags &= !DslDataset::INCONSISTENT;
+    invariant!(now.prev_snapshot == made, "the received snapshot is the last one");
+    cx.put_dataset(head.id, &now).await?;
+    if !receiving.is_new {
+        destroy_clone(cx, name, received).await?;
+    }
+    history::log(cx, name, head.id, "finish receiving", &format!("snap={short}")).await
+}
+
+async fn destroy_clone(cx: &mut DslSyncContext<'_>, name: &str, clone: Created) -> Result<(), DslError> {
+    let name = format!("{name}/{CLONE}");
+    let dir = cx.dir(clone.dir).await?;
+    let phys = cx.dataset(clone.dataset).await?;
+    let at = FoundDir { id: clone.dir, dir, name: name.clone() };
+    destroy_head::destroy_head(cx, Found { at, id: clone.dataset, phys, name }).await
+}
+
+/// Destroys what was received so far. The caller has closed its set.
+///
+/// # Errors
+/// Errors of reading and changing the pool.
+pub async fn abandon(cx: &mut DslSyncContext<'_>, receive: &Receive, receiving: &Receiving) -> Result<(), DslError> {
+    let (name, _) = receive.names();
+    if !receiving.is_new {
+        return destroy_clone(cx, name, receiving.created).await;
+    }
+    let found = names::find_head(cx, name).await?;
+    invariant!(found.phys.flags & DslDataset::INCONSISTENT != 0, "{name} was being received");
+    destroy_head::destroy_head(cx, found).await
+}

@@ -1,0 +1,261 @@
+//! Applies the records of a stream to a live object set, each in transactions of its own (OpenZFS `receive_object`,
+//! `receive_write` and so on).
+//!
+//! An object of an incremental stream may exist: with the same block size its blocks stay, and the stream replaces those
+//! that changed. With another one it is another file under the same number, and its blocks go; unless it is the same file
+//! (the ZPL's generation tells), sent in larger pieces than before (`-L`): then its block size stays.
+
+use crate::check::{SLOTS_PER_BLOCK, check, is_spill};
+use crate::error::ReceiveError;
+use crate::make::{HAS_SPILL, SPILL_UNMODIFIED};
+use crate::plan::HAS_SPILLS;
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_codec::decompress;
+use weir_dmu::{NewObject, Object, ObjectError, ObjectSet, SpaceReserve};
+use weir_format::stream::{Begin, ObjectRecord, Record, SpillRecord, WriteRecord};
+use weir_format::{CompressionKind, Cursor, Endian, ObjectId, ObjectType};
+use weir_machine::{Request, invariant};
+
+/// Bytes that a change of a dnode is assumed to write.
+const DNODE_TX_BYTES: u64 = 32 << 10;
+/// Default log2 of the size of an indirect block.
+const INDIRECT_SHIFT: u8 = 17;
+/// Offset of the generation in a row of system attributes, after its header (`SA_GEN_OFFSET`), and in an old znode.
+const GENERATION: [usize; 2] = [16, 64];
+
+/// Applies a stream to an object set.
+pub struct Applier {
+    set: Arc<ObjectSet>,
+    begin: Begin,
+    /// Object and offset of the last WRITE: they must ascend.
+    last: (ObjectId, u64),
+}
+
+/// Effect of an OBJECT record on an object that exists.
+enum Existing {
+    /// The blocks and the block size stay.
+    Keep,
+    /// The blocks are freed.
+    Discard,
+    /// The object is removed, and made anew.
+    Replace,
+}
+
+impl Applier {
+    /// Applies the stream that `begin` began to `set`, which must be live.
+    pub fn new(set: Arc<ObjectSet>, begin: Begin) -> Self {
+        debug_assert!(set.is_live(), "a stream changes the set");
+        Applier { set, begin, last: (ObjectId(0), 0) }
+    }
+
+    /// Applies one record.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Invalid`] if the record contradicts earlier ones; errors of reading and writing the set.
+    pub async fn apply(&mut self, rq: &Request, record: &Record, payload: Bytes) -> Result<(), ReceiveError> {
+        check(&self.begin, record)?;
+        match record {
+            Record::Object(object) => self.object(rq, object, &payload).await,
+            Record::FreeObjects { first, count, .. } => self.free_objects(rq, *first, *count).await,
+            Record::Write(write) => self.write(rq, write, payload).await,
+            Record::Free { object, offset, length, .. } => self.free(rq, *object, *offset, *length).await,
+            Record::Spill(spill) => self.spill(rq, spill, payload).await,
+            Record::WriteEmbedded { object, offset, length, compression, lsize_bytes, psize_bytes, .. } => {
+                let stored = payload.get(..*psize_bytes as usize).unwrap_or_default();
+                let mut block = expand(*compression, stored, u64::from(*lsize_bytes))?;
+                // The rest of an embedded block is zeros.
+                block.resize(usize::try_from(*length).unwrap_or(0), 0);
+                if is_spill(*offset, *length) {
+                    return self.put_spill(rq, *object, Bytes::from(block)).await;
+                }
+                self.put(rq, *object, *offset, Bytes::from(block)).await
+            }
+            other => Err(ReceiveError::Invalid(format!("a record {} does not belong here", other.name()))),
+        }
+    }
+
+    /// The object of that number, if there is one.
+    async fn existing(&self, rq: &Request, id: ObjectId) -> Result<Option<Arc<Object>>, ReceiveError> {
+        match self.set.object(rq, id).await {
+            Ok(object) => Ok(Some(object)),
+            Err(ObjectError::NoObject { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn must_exist(&self, rq: &Request, id: ObjectId) -> Result<Arc<Object>, ReceiveError> {
+        let missing = || ReceiveError::Invalid(format!("a record of object {id}, which does not exist"));
+        self.existing(rq, id).await?.ok_or_else(missing)
+    }
+
+    async fn object(&mut self, rq: &Request, o: &ObjectRecord, payload: &[u8]) -> Result<(), ReceiveError> {
+        let slots = o.dnode_slots.max(1);
+        let bonus = payload.get(..o.bonus_len as usize).unwrap_or_default();
+        let mut new = NewObject::new(ObjectType(o.object_type as u8), o.block_bytes)
+            .bonus(ObjectType(o.bonus_type as u8), bonus.to_vec());
+        (new.slots, new.indirect_shift) = (slots, INDIRECT_SHIFT);
+        self.make_room(rq, o.object, slots).await?;
+        let has_spill = o.flags & HAS_SPILL != 0 || self.begin.flags & HAS_SPILLS == 0;
+        let found = self.existing(rq, o.object).await?;
+        let how = found.as_ref().map(|now| self.compare(o, now, bonus)).transpose()?;
+        match (how, found) {
+            (Some(Existing::Replace), _) => self.remove(rq, o.object).await?,
+            (Some(Existing::Discard), _) => self.free(rq, o.object, 0, u64::MAX).await?,
+            (Some(Existing::Keep), Some(now)) => new.block_bytes = now.block_bytes() as u32,
+            _ => {}
+        }
+        let is_there = self.existing(rq, o.object).await?.is_some();
+        let tx = self.set.begin(rq, DNODE_TX_BYTES, SpaceReserve::Normal).await?;
+        if is_there {
+            self.set.changes().reclaim(rq, &tx, o.object, &new, has_spill).await?;
+        } else {
+            self.set.changes().create_at(rq, &tx, o.object, &new).await?;
+        }
+        self.set.changes().set_encoding(rq, &tx, o.object, o.checksum, o.compression).await?;
+        drop(tx);
+        invariant!(self.set.object(rq, o.object).await.is_ok(), "object {} was just received", o.object);
+        Ok(())
+    }
+
+    /// Decides what becomes of an object that exists (`receive_handle_existing_object`).
+    fn compare(&self, o: &ObjectRecord, now: &Object, bonus: &[u8]) -> Result<Existing, ReceiveError> {
+        let slots = usize::from(o.dnode_slots.max(1));
+        if slots != now.dnode.slots() {
+            return Ok(Existing::Replace);
+        }
+        // The same rule as for new dnodes: attributes leave room to grow, others have as many pointers as fit.
+        let room = (slots * 512 - 64).saturating_sub(bonus.len()) / 128;
+        let pointers = if o.bonus_type == u32::from(ObjectType::SA.0) { 1 } else { room.clamp(1, 3) };
+        if pointers < now.dnode.block_pointers.len() {
+            return Ok(Existing::Replace);
+        }
+        if u64::from(o.block_bytes) == now.block_bytes() {
+            return Ok(Existing::Keep);
+        }
+        let files = u32::from(ObjectType::PLAIN_FILE_CONTENTS.0);
+        let is_file = o.object_type == files && u32::from(now.dnode.object_type.0) == files;
+        if self.begin.from_guid == 0 || !is_file || now.span_bytes() <= now.block_bytes() {
+            return Ok(Existing::Discard);
+        }
+        let before = generation(now.dnode.bonus_type, now.dnode.bonus(), now.dnode.endian);
+        let after = generation(ObjectType(o.bonus_type as u8), bonus, Endian::Little);
+        match (before, after) {
+            (Some(before), Some(after)) if before != after => Ok(Existing::Discard),
+            (Some(_), Some(_)) if u64::from(o.block_bytes) > now.block_bytes() => Ok(Existing::Keep),
+            _ => Err(ReceiveError::Invalid(format!("object {} cannot get smaller blocks", o.object))),
+        }
+    }
+
+    /// Frees the objects in further slots of a large dnode. Its first slot must not be a further slot of another one.
+    async fn make_room(&self, rq: &Request, id: ObjectId, slots: u8) -> Result<(), ReceiveError> {
+        for next in id.0 + 1..id.0 + u64::from(slots) {
+            if self.existing(rq, ObjectId(next)).await?.is_some() {
+                self.remove(rq, ObjectId(next)).await?;
+            }
+        }
+        let first = id.0 - id.0 % SLOTS_PER_BLOCK;
+        for before in (first.max(1)..id.0).rev() {
+            let Some(object) = self.existing(rq, ObjectId(before)).await? else { continue };
+            if before + object.dnode.slots() as u64 > id.0 {
+                return Err(ReceiveError::Invalid(format!("object {id} is inside the dnode of object {before}")));
+            }
+            break;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, rq: &Request, id: ObjectId) -> Result<(), ReceiveError> {
+        self.set.frees().free_long_range(rq, id, 0..u64::MAX).await?;
+        let tx = self.set.begin(rq, DNODE_TX_BYTES, SpaceReserve::NetFree).await?;
+        Ok(self.set.frees().remove(rq, &tx, id).await?)
+    }
+
+    async fn free_objects(&self, rq: &Request, first: ObjectId, count: u64) -> Result<(), ReceiveError> {
+        let end = first.0.saturating_add(count);
+        let mut from = ObjectId(first.0.max(1));
+        while let Some(id) = self.set.dnodes().next_object(rq, from).await?.filter(|id| id.0 < end) {
+            if self.existing(rq, id).await?.is_some() {
+                self.remove(rq, id).await?;
+            }
+            from = ObjectId(id.0 + 1);
+        }
+        Ok(())
+    }
+
+    async fn free(&self, rq: &Request, id: ObjectId, offset: u64, length: u64) -> Result<(), ReceiveError> {
+        let object = self.must_exist(rq, id).await?;
+        if offset >= object.span_bytes() {
+            return Ok(());
+        }
+        let end = offset.saturating_add(length);
+        self.set.frees().free_long_range(rq, id, offset..end).await?;
+        let tx = self.set.begin(rq, DNODE_TX_BYTES, SpaceReserve::NetFree).await?;
+        Ok(self.set.frees().punch(rq, &tx, id, offset, length).await?)
+    }
+
+    async fn write(&mut self, rq: &Request, w: &WriteRecord, payload: Bytes) -> Result<(), ReceiveError> {
+        if (w.object, w.offset) < self.last {
+            return Err(ReceiveError::Invalid("blocks that are not in ascending order".into()));
+        }
+        self.last = (w.object, w.offset);
+        let block = match w.compression {
+            0 => payload,
+            kind => Bytes::from(expand(kind, &payload, w.logical_bytes)?),
+        };
+        self.put(rq, w.object, w.offset, block).await
+    }
+
+    async fn put(&self, rq: &Request, id: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ReceiveError> {
+        let block_bytes = self.must_exist(rq, id).await?.block_bytes();
+        let tx = self.set.begin(rq, bytes.len() as u64 + DNODE_TX_BYTES, SpaceReserve::Normal).await?;
+        if bytes.len() as u64 == block_bytes && offset.is_multiple_of(block_bytes) {
+            Ok(self.set.writes().write_block(rq, &tx, id, offset / block_bytes, bytes).await?)
+        } else {
+            Ok(self.set.writes().write(rq, &tx, id, offset, &bytes).await?)
+        }
+    }
+
+    async fn spill(&self, rq: &Request, s: &SpillRecord, payload: Bytes) -> Result<(), ReceiveError> {
+        // A block that is sent again for receivers that lost it. This one keeps it, as OBJECT says.
+        if self.begin.flags & HAS_SPILLS != 0 && s.flags & SPILL_UNMODIFIED != 0 {
+            return Ok(());
+        }
+        self.put_spill(rq, s.object, payload).await
+    }
+
+    async fn put_spill(&self, rq: &Request, id: ObjectId, block: Bytes) -> Result<(), ReceiveError> {
+        self.must_exist(rq, id).await?;
+        let tx = self.set.begin(rq, block.len() as u64 + DNODE_TX_BYTES, SpaceReserve::Normal).await?;
+        Ok(self.set.changes().set_spill(rq, &tx, id, Some(block)).await?)
+    }
+}
+
+/// The bytes of a compressed block.
+fn expand(kind: u8, stored: &[u8], logical_bytes: u64) -> Result<Vec<u8>, ReceiveError> {
+    let bad = || ReceiveError::Invalid("a compressed block that cannot be decompressed".into());
+    let bytes = usize::try_from(logical_bytes).map_err(|_| bad())?;
+    match CompressionKind::from_u8(kind) {
+        None => Err(bad()),
+        Some(CompressionKind::Inherit | CompressionKind::Off) if stored.len() == bytes => Ok(stored.to_vec()),
+        Some(kind) => decompress(kind, stored, bytes).map_err(|_| bad()),
+    }
+}
+
+/// The generation of a file from its bonus area (`zpl_get_file_info`); `None` if it is too short or of another type.
+fn generation(kind: ObjectType, bonus: &[u8], endian: Endian) -> Option<u64> {
+    let [in_row, in_znode] = GENERATION;
+    let at = match kind {
+        ObjectType::SA => {
+            let mut cursor = Cursor::new(bonus, endian, "system attributes");
+            cursor.skip(4).ok()?;
+            let header_bytes = usize::from(cursor.u16().ok()? >> 10) * 8;
+            header_bytes + in_row
+        }
+        ObjectType::ZNODE => in_znode,
+        _ => return None,
+    };
+    let mut cursor = Cursor::new(bonus, endian, "file");
+    cursor.skip(at).ok()?;
+    cursor.u64().ok()
+}

@@ -1,0 +1,52 @@
+//! Fuzz target for received streams: reading, verifying and checking records returns for every input, in memory bounded
+//! by the input's length.
+
+use crate::check::{check, check_features};
+use crate::error::ReceiveError;
+use crate::input::{Input, StreamInput};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use weir_format::stream::Record;
+
+/// A fuzz target: name and body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Name and body of each target.
+pub const TARGETS: &[Target] = &[("receive", receive_target)];
+
+/// Bytes in memory, given in pieces.
+struct Pieces<'a>(&'a [u8]);
+
+impl Input for Pieces<'_> {
+    fn get(&mut self, wanted: usize) -> BoxFuture<'_, Result<Vec<u8>, ReceiveError>> {
+        let (piece, rest) = self.0.split_at(wanted.min(self.0.len()).min(1000));
+        self.0 = rest;
+        let piece = piece.to_vec();
+        Box::pin(async move { Ok(piece) })
+    }
+}
+
+fn receive_target(data: &[u8]) {
+    let mut pieces = Pieces(data);
+    let mut input = StreamInput::new(&mut pieces);
+    let mut begun = None;
+    // The input is in memory, so that no step waits.
+    while let Some(Ok(Some(received))) = input.next().now_or_never() {
+        match (&received.record, &begun) {
+            (Record::Begin(begin), _) => {
+                let _ = check_features(begin);
+                begun = Some(begin.clone());
+            }
+            (record, Some(begin)) => drop(check(begin, record)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nothing_panics() {
+        weir_sim::fuzz::run_targets(super::TARGETS, 500, 2500);
+    }
+}
