@@ -51,6 +51,8 @@ pub enum PoolChange {
 pub enum ProcessChange {
     /// Starts a scrub, or resumes a paused one, in the background.
     StartScrub,
+    /// Starts a resilver of all devices that lack blocks, in the background; one that is running starts again.
+    StartResilver,
     /// Closes the pool, and ends the process.
     Close {
         /// Whether the pool is marked as destroyed instead of exported.
@@ -190,6 +192,11 @@ impl ProcessChange {
         match self {
             ProcessChange::StartScrub => {
                 host.engine().scrubs().start().await?;
+                host.go_on_scrubbing();
+                Ok(())
+            }
+            ProcessChange::StartResilver => {
+                host.engine().scrubs().start_resilver(true).await?;
                 host.go_on_scrubbing();
                 Ok(())
             }

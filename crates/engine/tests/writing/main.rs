@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 mod account;
+mod attach;
 mod closing;
 mod cuts;
 mod datasets;
@@ -19,9 +20,11 @@ mod gangs;
 mod goldens;
 mod keys;
 mod loading;
+mod offline;
 mod other_process;
 mod real;
 mod removing;
+mod resilver;
 mod rewind;
 mod scrub;
 mod space_log;
