@@ -84,6 +84,8 @@ pub struct ScrubProgress {
     pub is_running: bool,
     /// Whether it examined the whole pool.
     pub is_finished: bool,
+    /// Whether it is a resilver.
+    pub is_resilver: bool,
     /// Bytes examined.
     pub examined_bytes: u64,
     /// Bytes to examine in all.
@@ -227,6 +229,7 @@ pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Ref
     Ok(progress.map(|progress| ScrubProgress {
         is_running: progress.is_open() && !progress.is_paused() && is_at_work,
         is_finished: progress.is_finished(),
+        is_resilver: progress.is_resilver(),
         examined_bytes: progress.scan.examined_bytes,
         to_examine_bytes: progress.scan.to_examine_bytes,
         repaired_bytes: progress.scan.processed_bytes,

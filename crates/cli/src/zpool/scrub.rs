@@ -237,7 +237,8 @@ fn progress_line(progress: &ScrubProgress) -> String {
     let all = human_size(progress.to_examine_bytes);
     let found = format!("{} repaired, {} errors", human_size(progress.repaired_bytes), progress.errors);
     if progress.is_finished {
-        return format!("scrubbed {examined} in {} s, {found}", progress.active_s);
+        let did = if progress.is_resilver { "resilvered, examined" } else { "scrubbed" };
+        return format!("{did} {examined} in {} s, {found}", progress.active_s);
     }
     let part = percent(progress.examined_bytes, progress.to_examine_bytes).min(100.0);
     let left = progress.left_s.map_or_else(String::new, |s| format!(", {} left", time(s)));

@@ -76,7 +76,8 @@ fn a_single_device_becomes_a_mirror_and_the_other_side_alone_has_everything() {
         engine.stop().await.unwrap();
         for name in ["a0", "c0"] {
             // The labels are wiped: the devices can be used again without force.
-            NewLeaf { path: dir.join(name), is_file: true };
+            let bytes = std::fs::read(dir.join(name)).unwrap();
+            assert!(bytes[..512 << 10].iter().all(|byte| *byte == 0), "{name} has labels");
             std::fs::remove_file(dir.join(name)).unwrap();
         }
         assert_healthy(&machine, &dir).await;
