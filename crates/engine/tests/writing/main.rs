@@ -31,6 +31,7 @@ mod space_log;
 mod stuck;
 mod tasks;
 mod trim;
+mod vdev_cuts;
 mod volumes;
 mod waiting;
 mod work;
