@@ -51,6 +51,8 @@ pub enum PoolChange {
 pub enum ProcessChange {
     /// Starts a scrub, or resumes a paused one, in the background.
     StartScrub,
+    /// Starts a resilver of all devices that lack blocks, in the background; one that is running starts again.
+    StartResilver,
     /// Closes the pool, and ends the process.
     Close {
         /// Whether the pool is marked as destroyed instead of exported.
@@ -82,6 +84,8 @@ pub struct ScrubProgress {
     pub is_running: bool,
     /// Whether it examined the whole pool.
     pub is_finished: bool,
+    /// Whether it is a resilver.
+    pub is_resilver: bool,
     /// Bytes examined.
     pub examined_bytes: u64,
     /// Bytes to examine in all.
@@ -193,6 +197,11 @@ impl ProcessChange {
                 host.go_on_scrubbing();
                 Ok(())
             }
+            ProcessChange::StartResilver => {
+                host.engine().scrubs().start_resilver(true).await?;
+                host.go_on_scrubbing();
+                Ok(())
+            }
             ProcessChange::Close { force: false, .. } if host.is_used() => {
                 let why = "pool is busy: clients use it (-f ends that)";
                 Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
@@ -220,6 +229,7 @@ pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Ref
     Ok(progress.map(|progress| ScrubProgress {
         is_running: progress.is_open() && !progress.is_paused() && is_at_work,
         is_finished: progress.is_finished(),
+        is_resilver: progress.is_resilver(),
         examined_bytes: progress.scan.examined_bytes,
         to_examine_bytes: progress.scan.to_examine_bytes,
         repaired_bytes: progress.scan.processed_bytes,

@@ -52,6 +52,9 @@ pub struct ReadOptions {
     pub cache: CacheClass,
     /// The read is a prefetch.
     pub prefetch: bool,
+    /// Writes the block to the devices that lack it: those whose DTL has its birth txg. Other copies are read only if the
+    /// first one is wrong.
+    pub resilver: bool,
 }
 
 /// Context of a read within the pipeline.
@@ -61,6 +64,8 @@ pub(crate) struct ReadPath {
     pub depth: u8,
     /// The read is a prefetch.
     pub prefetch: bool,
+    /// The block is written to the devices that lack it.
+    pub resilver: bool,
     /// The block's bookmark, if it is known.
     pub origin: Option<Bookmark>,
 }
@@ -139,7 +144,8 @@ impl Blocks {
         }
         // Blocks that are allocated now are not overwritten during this read.
         let _hold = self.hold();
-        let way = ReadPath { depth: 0, prefetch: options.prefetch, origin: options.origin };
+        let ReadOptions { prefetch, resilver, origin, .. } = *options;
+        let way = ReadPath { depth: 0, prefetch, resilver, origin };
         let answer = match self.physical(request, pointer, way).await {
             Ok(buf) => self.open(request, pointer, options, buf),
             Err(error) => Err(error),
@@ -224,6 +230,7 @@ impl Blocks {
             birth,
             speculative: false,
             self_heals: false,
+            resilver: false,
             psize_bytes: 0,
             freshness: self.freshness(),
             about: BlockContext::default(),
@@ -244,6 +251,7 @@ impl Blocks {
         let about = BlockContext { origin: way.origin, checksum: pointer.checksum_kind() };
         VdevRead {
             self_heals,
+            resilver: way.resilver && self.verifies_checksums(),
             psize_bytes: pointer.psize_bytes(),
             about,
             ..self.job(request, pointer.physical_birth())
@@ -358,6 +366,12 @@ impl Blocks {
             }
             if !repairs.is_empty() {
                 self.heal(&repairs, buf.as_ref()).await;
+            }
+            if job.resilver {
+                let right = Bytes::copy_from_slice(buf.as_ref());
+                let resilvering = self.tree.resilvering();
+                let places = pointer.dvas().map(|dva| Place::new(dva.vdev, dva.offset_bytes));
+                join_all(places.map(|place| resilvering.give(job, place, right.clone()))).await;
             }
             return Ok(buf);
         }

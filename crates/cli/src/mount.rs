@@ -192,6 +192,7 @@ impl OpenedPool {
         let devices = writable.locks().map(Locks::identities).unwrap_or_default();
         let served_pool = ServedPool::new(writable.machine.clone(), writable.engine.clone(), devices, sender);
         served_pool.go_on_scrubbing();
+        served_pool.keep_resilvered();
         let shown = OpenPool::Writable(writable.engine.clone());
         let admin_socket = Mutex::default();
         let close_mode = Mutex::default();

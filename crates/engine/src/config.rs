@@ -271,7 +271,7 @@ pub(crate) fn visit(vdev: &mut NvList, each: &mut dyn FnMut(&mut NvList)) {
 }
 
 /// Sets a value in place, so that the order of the pairs does not change.
-fn set(list: &mut NvList, name: &str, value: NvValue) {
+pub(super) fn set(list: &mut NvList, name: &str, value: NvValue) {
     if !list.contains(name) {
         list.set(name, value);
         return;

@@ -89,22 +89,41 @@ impl StoredDtls {
     ) -> Result<bool, PoolError> {
         let mut config_changed = false;
         for (guid, dtl) in self.changed(tree, change.txg()) {
-            config_changed |= self.write_dtl(change, config, guid, &dtl).await?;
+            // A device that is being detached has no DTL any more.
+            let Some(is_new) = self.write_dtl(change, config, guid, &dtl).await? else {
+                self.stored.remove(&guid);
+                continue;
+            };
+            config_changed |= is_new;
             self.stored.insert(guid, dtl);
         }
-        debug_assert!(!self.is_behind(tree));
         Ok(config_changed)
     }
 
-    /// Writes the DTL of one leaf. Returns whether its space map is new.
+    /// Forgets a leaf that was detached; its space map is gone.
+    pub(super) fn forget(&mut self, guid: u64) {
+        self.stored.remove(&guid);
+        self.compared.remove(&guid);
+    }
+
+    /// A leaf has another GUID.
+    pub(super) fn rename(&mut self, old: u64, new: u64) {
+        for dtls in [&mut self.stored, &mut self.compared] {
+            if let Some(dtl) = dtls.remove(&old) {
+                dtls.insert(new, dtl);
+            }
+        }
+    }
+
+    /// Writes the DTL of one leaf. Returns whether its space map is new; `None` if the configuration has no such leaf.
     async fn write_dtl(
         &self,
         change: &mut DslSyncContext<'_>,
         config: &mut Config,
         guid: u64,
         dtl: &Dtl,
-    ) -> Result<bool, PoolError> {
-        let Some(leaf) = labels::find(&config.root, guid) else { return Ok(false) };
+    ) -> Result<Option<bool>, PoolError> {
+        let Some(leaf) = labels::find(&config.root, guid) else { return Ok(None) };
         let known = leaf.get_u64(DTL).filter(|id| *id != 0).map(ObjectId);
         let id = match known {
             Some(id) => id,
@@ -117,7 +136,7 @@ impl StoredDtls {
         let two_words = features::is_active(change, Feature::SPACEMAP_V2).await?;
         let style = Style { shift: 0, two_words, pass: 1 };
         space_map::rewrite(change.rq, &change.mos, change.tx, id, style, &segments(dtl), None).await?;
-        Ok(known.is_none())
+        Ok(Some(known.is_none()))
     }
 }
 
@@ -134,6 +153,17 @@ pub(super) fn excise(root: &NvList, tree: &Tree, scrubbed: Txg) -> Result<(), Po
         }
     }
     Ok(())
+}
+
+/// Excises the DTLs of the leaves in service from txgs up to `last`, after a resilver gave them every block born up to then.
+/// Unlike a scrub, it writes to each side of a disk and its spare or replacement.
+pub(super) fn excise_resilvered(tree: &Tree, last: Txg) {
+    for guid in tree.dtls().into_keys() {
+        if let Ok(leaf) = tree.leaf(guid) {
+            let rest = leaf.excise_dtl(last);
+            tracing::debug!(device = leaf.name(), ?rest, "resilvered");
+        }
+    }
 }
 
 /// Whether a DTL has txgs that the one of `known` has not.

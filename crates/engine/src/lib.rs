@@ -16,6 +16,7 @@
 
 pub mod add;
 pub(crate) mod allocation;
+pub mod attach;
 pub mod autotrim;
 pub mod brt;
 pub mod changed_datasets;
@@ -31,12 +32,14 @@ pub mod keys;
 pub mod labels;
 pub mod long_holds;
 mod lost_records;
+pub mod offline;
 pub mod open;
 pub mod open_datasets;
 pub mod open_set;
 mod property_changes;
 pub mod read_guards;
 pub mod receives;
+pub mod resilver;
 pub mod scrub;
 pub mod sends;
 pub mod space;
@@ -49,8 +52,10 @@ pub mod tasks;
 mod trim;
 pub mod tx_admission;
 mod unflushed;
+mod vdev_config_edit;
 
 pub use add::VdevAddRequest;
+pub use attach::AttachRequest;
 pub use changed_datasets::{Changed, ChangedDatasets};
 pub use config::{Config, Host};
 pub use create::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
@@ -58,6 +63,7 @@ pub use events::{Event, Events};
 pub use freeing::Freeing;
 pub use keys::{Crypt, Encryption, KeyChange, KeyError, KeyStore, NewRoot};
 pub use long_holds::{DiffSession, LongHolds};
+pub use offline::OfflineMode;
 pub use open::ImportOptions;
 pub use property_changes::PoolProperty;
 pub use read_guards::{DslReadGuard, PoolSnapshotGuard};
@@ -465,7 +471,9 @@ handles! {
     encryption_keys = EncryptionKeys;
     /// The pool's devices: added, trimmed, taken out of service and put back.
     devices = Devices;
-    /// The scrub.
+    /// Devices that join others, leave them, go offline and return.
+    vdevs = Vdevs;
+    /// Scrubs and resilvers.
     scrubs = Scrubs;
     /// Comparisons of snapshots (`zfs diff`).
     comparisons = Comparisons;

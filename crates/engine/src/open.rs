@@ -413,6 +413,8 @@ async fn assemble(
         aside,
         dtls: StoredDtls::new(on_disk, blocks.tree().dtls()),
         scrub_began: None,
+        resilver_began: None,
+        blocks_moved: false,
         autotrim: AutoTrim::default(),
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,

@@ -21,10 +21,12 @@
 //! Source: OpenZFS `module/zfs/dsl_scan.c`, `spa_errlog.c`.
 
 use super::events::PoolEvent;
+use super::resilver::{RESILVER, ResilverTask, Resume};
 use super::{Scrubs, TxgSync};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use weir_blocks::{BlockError, Class};
+use weir_blocks::{BlockError, Class, Tree};
 use weir_dmu::ObjectError;
 use weir_dmu::zap::{self, Key, NewZap, Zap};
 use weir_format::dsl::{DslDataset, ScanPhys, pool as names};
@@ -39,9 +41,9 @@ use weir_pool::walk::{Claim, Position, Prove, Visit, VisitPosition, Walk};
 /// Set in the object set of a position that belongs to the walk over snapshots taken during the scrub.
 const RESCAN_BIT: u64 = 1 << 63;
 const SCRUB: u64 = 1;
-const RUNNING: u64 = 1;
+pub(crate) const RUNNING: u64 = 1;
 const FINISHED: u64 = 2;
-const CANCELED: u64 = 3;
+pub(crate) const CANCELED: u64 = 3;
 const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
 /// Limits of one pass of the walk; each pass ends with a txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +74,19 @@ pub struct Progress {
     pub place: Position,
     /// Seconds spent, over all imports.
     pub active_s: u64,
+    /// Facts that decide whether a resilver can be continued: see [`super::resilver`].
+    pub resume: Resume,
 }
 
 impl Progress {
-    /// Whether the scrub is running or paused.
+    /// Whether the scrub or resilver is running or paused.
     pub fn is_open(&self) -> bool {
-        self.scan.func == SCRUB && self.scan.state == RUNNING
+        matches!(self.scan.func, SCRUB | RESILVER) && self.scan.state == RUNNING
+    }
+
+    /// Whether this is a resilver.
+    pub fn is_resilver(&self) -> bool {
+        self.scan.func == RESILVER
     }
 
     /// Whether the scrub is paused.
@@ -85,9 +94,9 @@ impl Progress {
         self.is_open() && self.scan.flags & PAUSED != 0
     }
 
-    /// Whether the scrub finished the whole pool.
+    /// Whether the scrub or resilver went over the whole pool.
     pub fn is_finished(&self) -> bool {
-        self.scan.func == SCRUB && self.scan.state == FINISHED
+        matches!(self.scan.func, SCRUB | RESILVER) && self.scan.state == FINISHED
     }
 
     /// Estimated remaining seconds at the average rate so far; `None` before a rate is known.
@@ -106,6 +115,8 @@ struct ScanPass {
     examined_bytes: u64,
     errors: Vec<(VisitPosition, Txg)>,
     error_count: u64,
+    /// The vdev tree, if this is a pass of a resilver: its DTLs keep the txgs of unreadable blocks.
+    keeps: Option<Arc<Tree>>,
 }
 
 impl Visit for ScanPass {
@@ -118,6 +129,9 @@ impl Visit for ScanPass {
 
     fn unreadable(&mut self, at: &VisitPosition, bp: &BlockPointer, _error: &BlockError) {
         self.error_count += 1;
+        self.keeps.iter().for_each(|tree| {
+            tree.resilvering().keep_missing(bp.birth(), bp.level() > 0 || bp.object_type().is_metadata())
+        });
         if self.errors.len() < MAX_ERRORS {
             self.errors.push((*at, bp.birth()));
         }
@@ -140,13 +154,14 @@ impl Scrubs<'_> {
 }
 
 /// The last scrub that a MOS records.
-async fn scrub_in(rq: &Request, mos: &Mos) -> Result<Option<Progress>, PoolError> {
+pub(crate) async fn scrub_in(rq: &Request, mos: &Mos) -> Result<Option<Progress>, PoolError> {
     let Some(words) = mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
     let Some(scan) = ScanPhys::from_words(&words) else { return Ok(None) };
     let own = mos.named_words(rq, PLACE).await?.unwrap_or_default();
     let word = |i: usize| own.get(i).copied().unwrap_or(0);
     let place = Position { objset: ObjsetId(word(0)), object: word(1), block: word(3) };
-    Ok(Some(Progress { scan, place, active_s: word(2) }))
+    let resume = Resume { flags: word(4), examined_bytes: word(5), began: Txg(word(6)) };
+    Ok(Some(Progress { scan, place, active_s: word(2), resume }))
 }
 
 impl Scrubs<'_> {
@@ -167,6 +182,9 @@ impl Scrubs<'_> {
             .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
                     let mut progress = syncing.open_scrub().await?;
+                    if progress.is_resilver() {
+                        return Err(PoolError::Refused { what: "a resilver cannot be paused".into() });
+                    }
                     progress.scan.flags |= PAUSED;
                     syncing.put_scrub(&progress).await?;
                     syncing.engine.events.post(PoolEvent::ScrubPaused, |_| {});
@@ -185,6 +203,9 @@ impl Scrubs<'_> {
             .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
                     let progress = syncing.open_scrub().await?;
+                    if progress.is_resilver() {
+                        return Err(PoolError::Refused { what: "a resilver cannot be canceled".into() });
+                    }
                     syncing.end_scrub(progress, CANCELED).await
                 })
             })
@@ -206,9 +227,13 @@ impl Scrubs<'_> {
         let mut wanted = true;
         loop {
             let Some(progress) = self.progress(rq).await? else { return Ok(None) };
+            if progress.is_finished() && progress.is_resilver() {
+                self.engine.vdevs().finish_replacing().await?;
+            }
             if !wanted || !progress.is_open() || progress.is_paused() {
                 return Ok(Some(progress));
             }
+            let Some(progress) = self.ready(rq, progress).await? else { continue };
             self.run_pass(rq, pace, progress).await?;
             if let Some(progress) = self.progress(rq).await? {
                 wanted = show(&progress);
@@ -227,12 +252,14 @@ impl Scrubs<'_> {
         // Descending to the position again costs time as well: double the limits until the pass advances.
         while next == Some(progress.place) {
             pass = self.new_pass(&pace);
+            pass.keeps = progress.is_resilver().then(|| blocks.tree().clone());
             next = self.walk_pass(rq, &progress, &mut pass).await?;
             pace = ScanLimits { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
         }
         let spent_ns = self.engine.machine.clock.now().ns_since(began);
         let repaired_bytes = repaired().saturating_sub(before);
-        let done = Done { pass, next, spent_ns, repaired_bytes };
+        let unrepaired = progress.is_resilver() && self.settle_repairs().await;
+        let done = Done { pass, next, spent_ns, repaired_bytes, unrepaired };
         self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await
     }
 }
@@ -241,7 +268,15 @@ impl Scrubs<'_> {
     fn new_pass(&self, pace: &ScanLimits) -> ScanPass {
         let clock = self.engine.machine.clock.clone();
         let until = Nanos(clock.now().0.saturating_add(u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX)));
-        ScanPass { clock, until, max_bytes: pace.bytes, examined_bytes: 0, errors: Vec::new(), error_count: 0 }
+        ScanPass {
+            clock,
+            until,
+            max_bytes: pace.bytes,
+            examined_bytes: 0,
+            errors: Vec::new(),
+            error_count: 0,
+            keeps: None,
+        }
     }
 
     /// Continues the walk at the scrub's position. Returns the new position, or `None` at the end of the pool.
@@ -257,7 +292,7 @@ impl Scrubs<'_> {
         let again = place & RESCAN_BIT != 0;
         let from = ObjsetId(place & !RESCAN_BIT);
         // Snapshots taken during the scrub: the walk may have passed their numbers before it reached their blocks.
-        let start = progress.scan.max_txg;
+        let start = if progress.is_resilver() { progress.resume.began } else { progress.scan.max_txg };
         let late = |d: &DslDataset| d.is_snapshot() && d.creation_txg > start;
         let (mut roots, late) = {
             let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
@@ -265,7 +300,14 @@ impl Scrubs<'_> {
             if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
         };
         roots.retain(|root| root.objset >= from);
-        let walk = Walk { machine: self.engine.machine.clone(), blocks, prove: Prove::Everything, log_before: Txg(0) };
+        let mut prove = Prove::Everything;
+        let mut log_before = Txg(0);
+        if progress.is_resilver() {
+            prove = Prove::Lacking;
+            log_before = Txg(progress.scan.max_txg.0.saturating_add(1));
+            roots.iter_mut().for_each(|root| root.after = root.after.max(progress.scan.min_txg));
+        }
+        let walk = Walk { machine: self.engine.machine.clone(), blocks, prove, log_before };
         let next = walk.run_from(roots, Position { objset: from, ..progress.place }, pass).await;
         let marked = |p: Position| Position { objset: ObjsetId(p.objset.0 | RESCAN_BIT), ..p };
         let begin = (!late.is_empty()).then(|| marked(Position::default()));
@@ -279,6 +321,8 @@ struct Done {
     next: Option<Position>,
     spent_ns: u64,
     repaired_bytes: u64,
+    /// Devices could not be given blocks, or may have dropped them.
+    unrepaired: bool,
 }
 
 impl TxgSync<'_> {
@@ -286,6 +330,9 @@ impl TxgSync<'_> {
         let refused = |what: &str| PoolError::Refused { what: what.to_owned() };
         let rq = self.change.rq;
         let last = scrub_in(rq, &Mos { set: self.engine.mos.clone() }).await?;
+        if last.as_ref().is_some_and(|p| p.is_open() && p.is_resilver()) {
+            return Err(refused("currently resilvering"));
+        }
         if let Some(mut open) = last.as_ref().filter(|p| p.is_open()).cloned() {
             if open.is_paused() {
                 self.engine.events.post(PoolEvent::ScrubResume, |_| {});
@@ -294,57 +341,71 @@ impl TxgSync<'_> {
             return self.put_scrub(&open).await;
         }
         if last.is_some_and(|p| p.scan.state == RUNNING) {
-            return Err(refused("a resilver is running, which Weir does not support"));
+            return Err(refused("another kind of scan is running"));
         }
+        let progress = self.new_scan(SCRUB, (Txg(0), self.change.txg())).await?;
+        self.core.scrub_began = Some(progress.scan.max_txg);
+        self.put_scrub(&progress).await?;
+        self.engine.events.post(PoolEvent::ScrubStart, |_| {});
+        Ok(())
+    }
+
+    /// A new scan of the blocks born in a range of txgs.
+    pub(crate) async fn new_scan(&mut self, func: u64, (after, last): (Txg, Txg)) -> Result<Progress, PoolError> {
+        debug_assert!(matches!(func, SCRUB | RESILVER) && after <= last);
         let blocks = self.engine.cache.blocks();
         let to_examine_bytes = Class::ALL.iter().map(|c| blocks.space(*c).allocated_bytes).sum();
-        let queue = zap::create(rq, &self.change.mos, self.change.tx, &NewZap::new(ObjectType::SCAN_QUEUE)).await?;
+        let new = NewZap::new(ObjectType::SCAN_QUEUE);
+        let queue = zap::create(self.change.rq, &self.change.mos, self.change.tx, &new).await?;
         let scan = ScanPhys {
-            func: SCRUB,
+            func,
             state: RUNNING,
             queue,
-            max_txg: self.change.txg(),
+            min_txg: after,
+            max_txg: last,
             start_time_s: self.now_s(),
             to_examine_bytes,
             ddt_class_max: 3,
             ..ScanPhys::default()
         };
-        self.core.scrub_began = Some(scan.max_txg);
-        self.engine.cache.blocks().tree().begin_scrub();
-        self.put_scrub(&Progress { scan, place: Position::default(), active_s: 0 }).await?;
-        self.engine.events.post(PoolEvent::ScrubStart, |_| {});
-        Ok(())
+        blocks.tree().begin_scrub();
+        let resume = Resume { began: self.change.txg(), ..Resume::default() };
+        Ok(Progress { scan, place: Position::default(), active_s: 0, resume })
     }
 
     fn now_s(&self) -> u64 {
         self.engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
     }
 
-    async fn open_scrub(&self) -> Result<Progress, PoolError> {
+    pub(crate) async fn open_scrub(&self) -> Result<Progress, PoolError> {
         let none = PoolError::Refused { what: "there is no active scrub".into() };
         scrub_in(self.change.rq, &Mos { set: self.engine.mos.clone() }).await?.filter(Progress::is_open).ok_or(none)
     }
 
-    async fn put_scrub(&self, progress: &Progress) -> Result<(), PoolError> {
+    pub(crate) async fn put_scrub(&self, progress: &Progress) -> Result<(), PoolError> {
         let rq = self.change.rq;
         let mos = &self.change.mos;
         let tx = self.change.tx;
         zap::put_words(rq, mos, tx, DIRECTORY, names::SCAN, &progress.scan.to_words()).await?;
         let Position { objset, object, block } = progress.place;
-        let own = [objset.0, object, progress.active_s, block];
+        let Resume { flags, began, .. } = progress.resume;
+        let own = [objset.0, object, progress.active_s, block, flags, progress.scan.examined_bytes, began.0];
         Ok(zap::put_words(rq, mos, tx, DIRECTORY, PLACE, &own).await?)
     }
 
     /// Records a pass, unless the scrub ended in the meantime.
     async fn record_pass(&mut self, done: Done) -> Result<(), PoolError> {
         let Ok(mut progress) = self.open_scrub().await else { return Ok(()) };
-        let Done { pass, next, spent_ns, repaired_bytes } = done;
+        let Done { pass, next, spent_ns, repaired_bytes, unrepaired } = done;
         let scan = &mut progress.scan;
         scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
         scan.errors = scan.errors.saturating_add(pass.error_count);
         progress.active_s = progress.active_s.saturating_add(spent_ns.div_ceil(1_000_000_000));
-        if let Err(error) = self.log_errors(names::ERRLOG_SCRUB, &pass.errors).await {
+        let resilvers = progress.is_resilver();
+        progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
+        let log = if resilvers { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
+        if let Err(error) = self.log_errors(log, &pass.errors).await {
             // The errors are counted, and a read of the file finds them again (`sync_error_list`).
             tracing::warn!("cannot record errors that a scrub found: {error}");
         }
@@ -353,11 +414,14 @@ impl TxgSync<'_> {
                 progress.place = place;
                 self.put_scrub(&progress).await
             }
+            None if resilvers && progress.resume.flags & Resume::MOVED != 0 => {
+                ResilverTask(self).start(true).await.map(drop)
+            }
             None => self.end_scrub(progress, FINISHED).await,
         }
     }
 
-    async fn end_scrub(&mut self, mut progress: Progress, state: u64) -> Result<(), PoolError> {
+    pub(crate) async fn end_scrub(&mut self, mut progress: Progress, state: u64) -> Result<(), PoolError> {
         let rq = self.change.rq;
         let tx = self.change.tx;
         let mos = self.change.mos.clone();
@@ -368,6 +432,9 @@ impl TxgSync<'_> {
         progress.scan.flags &= !PAUSED;
         progress.scan.state = state;
         progress.scan.end_time_s = self.now_s();
+        if progress.is_resilver() {
+            return ResilverTask(self).end(progress, state == FINISHED).await;
+        }
         let whole = self.core.scrub_began == Some(progress.scan.max_txg) && progress.scan.errors == 0;
         if state == FINISHED && whole {
             let tree = self.engine.cache.blocks().tree();
@@ -388,7 +455,11 @@ impl TxgSync<'_> {
     ///
     /// While a scrub runs, this is the scrub's log, because it replaces the other log when the scrub ends.
     pub(crate) async fn errors_go_to(&self) -> &'static str {
-        if self.open_scrub().await.is_ok() { names::ERRLOG_SCRUB } else { names::ERRLOG_LAST }
+        if self.open_scrub().await.is_ok_and(|open| !open.is_resilver()) {
+            names::ERRLOG_SCRUB
+        } else {
+            names::ERRLOG_LAST
+        }
     }
 
     /// Appends errors, each with the birth txg of its block, to the error log `name` of the MOS directory.

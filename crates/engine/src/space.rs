@@ -430,7 +430,7 @@ pub(crate) async fn create_map(change: &mut DslSyncContext<'_>, block_bytes: u32
 }
 
 /// Removes a space map from the MOS and drops its reference to the histogram feature (`space_map_free_obj`).
-async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<(), PoolError> {
+pub(crate) async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<(), PoolError> {
     let header = space_map::header(change.rq, &change.mos, map).await?;
     change.mos.frees().remove(change.rq, change.tx, map).await?;
     if header.histogram.is_some() && features::is_enabled(change, HISTOGRAM).await? {

@@ -166,7 +166,7 @@ impl Devices<'_> {
     }
 
     /// Records in the configuration and the labels whether leaves are faulted.
-    async fn set_faulted(&self, leaves: Vec<u64>, faulted: bool) -> Result<(), PoolError> {
+    pub(crate) async fn set_faulted(&self, leaves: Vec<u64>, faulted: bool) -> Result<(), PoolError> {
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {

@@ -82,6 +82,10 @@ pub struct SyncerState {
     /// `None` if the scrub began before this import, or if a block may have moved since from a part of the pool that the
     /// scrub had not visited to one that it had.
     pub scrub_began: Option<Txg>,
+    /// The resilver that this process runs, by its first txg; `None` before it was continued or begun here.
+    pub resilver_began: Option<Txg>,
+    /// Whether blocks moved in this txg from one dataset to another, which a scan may have passed.
+    pub blocks_moved: bool,
     /// Freed space that awaits automatic trim.
     pub autotrim: AutoTrim,
     /// Space limits as of the last txg; `None` before the first.
@@ -176,6 +180,7 @@ impl TxgSync<'_> {
             let core = &mut *self.core;
             core.config_dirty |= core.dtls.write(&mut self.change, tree, &mut core.config).await?;
         }
+        self.note_moved_blocks().await?;
         self.write_config().await?;
         self.read_limits().await?;
         let root = self.sync_mos(early).await?;
@@ -185,9 +190,6 @@ impl TxgSync<'_> {
             plan.finish(&root);
         }
         for record in self.change.take_records() {
-            if record.get_str("internal_name") == Some(DESTROY) {
-                self.core.scrub_began = None;
-            }
             self.engine.events.post_history(&record);
         }
         let blocks = self.engine.cache.blocks();
@@ -200,6 +202,17 @@ impl TxgSync<'_> {
         self.apply_fail_mode().await?;
         let core = &mut *self.core;
         core.autotrim.record_freed(&self.change, &core.maps, freed, &self.engine.machine.tasks, blocks).await
+    }
+
+    /// A scan may have passed the place where blocks are now: a scrub does not excise DTLs then, and a resilver starts again
+    /// when it is through. Recorded in the same txg, for the process that continues it.
+    async fn note_moved_blocks(&mut self) -> Result<(), PoolError> {
+        let destroyed = |record: &NvList| record.get_str("internal_name") == Some(DESTROY);
+        if !std::mem::take(&mut self.core.blocks_moved) && !self.change.records().iter().any(destroyed) {
+            return Ok(());
+        }
+        self.core.scrub_began = None;
+        super::resilver::ResilverTask(self).note_moved().await
     }
 
     /// Syncs the intent logs: drops records of this txg and frees log blocks that held no others (`zil_sync`).
@@ -256,7 +269,7 @@ impl TxgSync<'_> {
         if cloned.is_empty() {
             return Ok(());
         }
-        self.core.scrub_began = None;
+        self.core.blocks_moved = true;
         let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
         let tree = VdevConfig::parse(&self.core.config.root).map_err(bad)?;
         for pointer in cloned {

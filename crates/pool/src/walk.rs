@@ -27,7 +27,7 @@ use weir_blocks::{BlockError, Blocks, Bookmark, ReadOptions};
 use weir_codec::checksum::verify_gang_header;
 use weir_dmu::{ErrorLocation, TreeGeometry, VisitedBlocks};
 use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
-use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
+use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
 use weir_machine::{Machine, Priority, Request};
 
 /// Maximum number of concurrent reads.
@@ -121,6 +121,8 @@ pub enum Prove {
     Metadata,
     /// Every block.
     Everything,
+    /// The blocks that devices in service lack, which are written to them (a resilver).
+    Lacking,
 }
 
 /// A walk over a pool's blocks.
@@ -289,7 +291,10 @@ impl<V: Visit> Run<'_, V> {
                 Prove::Nothing => false,
                 Prove::Metadata => bp.level() > 0 || bp.object_type().is_metadata(),
                 Prove::Everything => true,
+                Prove::Lacking => self.walk.blocks.tree().resilvering().needs(bp),
             };
+        let proven =
+            proven || log_block && self.walk.prove == Prove::Lacking && self.walk.blocks.tree().resilvering().needs(bp);
         let below = !log_block && leads_on(bp);
         if below && !self.entered.enter(bp) {
             return;
@@ -305,10 +310,16 @@ impl<V: Visit> Run<'_, V> {
         let blocks = self.walk.blocks.clone();
         let log_before = self.walk.log_before;
         // A block that is not verified is read only for its pointers, so one valid copy suffices.
-        let priority = if self.walk.prove == Prove::Nothing { Priority::Async } else { Priority::Scrub };
+        let resilver = self.walk.prove == Prove::Lacking && blocks.tree().resilvering().needs(&item.bp);
+        let priority = match self.walk.prove {
+            Prove::Nothing => Priority::Async,
+            Prove::Lacking if !resilver => Priority::Async,
+            _ => Priority::Scrub,
+        };
         let task = self.walk.machine.tasks.spawn(async move {
             let request = Request::internal("walk").with_priority(priority);
-            let result = if read { contents(&blocks, &request, &item, below).await } else { Ok(Bytes::new()) };
+            let result =
+                if read { contents(&blocks, &request, &item, below, resilver).await } else { Ok(Bytes::new()) };
             let gang = if ganged { gang_claims(&blocks, &request, &item.bp).await } else { Vec::new() };
             let log_items = match &result {
                 Ok(header) if item.log => log_items(&blocks, &request, &item, header, log_before).await,
@@ -327,6 +338,8 @@ impl<V: Visit> Run<'_, V> {
         }
         match done.result {
             Err(_) if item.is_known() => {}
+            // A log ends where a block was never written.
+            Err(_) if self.walk.prove == Prove::Lacking && is_log_block(&item.bp) => {}
             Err(error) => self.visitor.unreadable(&item.at, &item.bp, &error),
             Ok(bytes) if leads_on(&item.bp) && item.at.level != LOG_LEVEL => {
                 let first = self.stack.len();
@@ -424,13 +437,24 @@ fn leads_on(bp: &BlockPointer) -> bool {
     bp.level() > 0 || matches!(bp.object_type(), ObjectType::DNODE | ObjectType::OBJSET)
 }
 
+/// Whether a block is part of an intent log's chain.
+fn is_log_block(bp: &BlockPointer) -> bool {
+    matches!(bp.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2))
+}
+
 /// Reads a block: its logical bytes if it has pointers, otherwise it is only verified. Dnodes of encrypted datasets are
 /// readable without a key, except for their bonus buffers.
-async fn contents(blocks: &Blocks, request: &Request, item: &Item, below: bool) -> Result<Bytes, BlockError> {
+async fn contents(
+    blocks: &Blocks,
+    request: &Request,
+    item: &Item,
+    below: bool,
+    resilver: bool,
+) -> Result<Bytes, BlockError> {
     let bp = &item.bp;
     let raw = !below || bp.is_encrypted();
     let origin = Some(item.origin());
-    let options = ReadOptions { raw, objset: item.at.objset, origin, ..ReadOptions::default() };
+    let options = ReadOptions { raw, objset: item.at.objset, origin, resilver, ..ReadOptions::default() };
     let bytes = blocks.read(request, bp, &options).await?;
     if !below || !raw {
         return Ok(bytes);

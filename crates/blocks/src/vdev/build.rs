@@ -71,8 +71,9 @@ impl Builder<'_> {
         Ok(Top { ashift, asize_bytes, vdev: self.vdev(spec, ashift, 0)? })
     }
 
-    fn leaf(&self, guid: u64, name: &str, disk: Option<Arc<dyn Disk>>, faulted: bool, dtl: Dtl) -> Arc<Leaf> {
-        if let Some(leaf) = self.known.leaves.get(&guid) {
+    fn leaf(&self, guids: (u64, u64), name: &str, disk: Option<Arc<dyn Disk>>, faulted: bool, dtl: Dtl) -> Arc<Leaf> {
+        let (guid, former) = guids;
+        if let Some(leaf) = self.known.leaves.get(&former) {
             return leaf.clone();
         }
         let leaf = Leaf::new(guid, name.to_owned(), dtl, self.notifier, self.clock);
@@ -84,7 +85,9 @@ impl Builder<'_> {
     }
 
     fn vdev(&self, spec: VdevSpec, ashift: u32, depth: u32) -> Result<Vdev, TreeError> {
-        let VdevSpec { guid, name, kind, expansion, distributed_spare, children, disk, faulted, dtl, .. } = spec;
+        let VdevSpec {
+            guid, former_guid, name, kind, expansion, distributed_spare, children, disk, faulted, dtl, ..
+        } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {
             return bad("depth", depth.into());
@@ -96,7 +99,9 @@ impl Builder<'_> {
         let children: Vec<Vdev> =
             children.into_iter().map(|child| self.vdev(child, ashift, depth + 1)).collect::<Result<_, _>>()?;
         let body = match kind {
-            VdevKind::Disk | VdevKind::File => Body::Leaf(self.leaf(guid, &name, disk, faulted, dtl)),
+            VdevKind::Disk | VdevKind::File => {
+                Body::Leaf(self.leaf((guid, former_guid.unwrap_or(guid)), &name, disk, faulted, dtl))
+            }
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if count == 0 => {
                 return bad("number of children", 0);
             }

@@ -20,6 +20,8 @@ pub enum DeviceBug {
     ForgetsDtl,
     /// After a failed flush the next one is trusted, without repeating the writes.
     TrustsNextFlush,
+    /// A resilver leaves out the blocks of every other txg.
+    SkipsResilver,
 }
 
 /// The planted bug, if there is one.

@@ -211,6 +211,11 @@ impl LeafDtl {
         self.scrub = Dtl::default();
     }
 
+    /// Whether repairs failed since the scan began.
+    pub fn has_unrepaired(&self) -> bool {
+        !self.scrub.is_empty()
+    }
+
     /// Excises the DTL after a scrub that verified or repaired every block born up to `scrubbed`. Returns the rest: the
     /// repairs that failed. `None`, without a change, if the DTL has txgs after `scrubbed`.
     pub fn excise(&mut self, scrubbed: Txg) -> Option<Dtl> {

@@ -18,7 +18,7 @@ use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, DeviceRange, Fault, FaultKind, FaultNotifier};
 use futures_channel::oneshot;
 use smallvec::smallvec;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use weir_format::Txg;
 use weir_format::label::FRONT_BYTES;
@@ -102,7 +102,9 @@ struct State {
 /// A leaf. Successive vdev trees share it ([`super::Tree::replace`]), so its disk, queues, counters and DTL survive a change
 /// of the vdevs above.
 pub(crate) struct Leaf {
-    pub guid: u64,
+    guid: AtomicU64,
+    /// The GUID before the last change of it, by which writes in progress know the leaf; 0 for none.
+    former_guid: AtomicU64,
     /// Name in the output of tools.
     pub name: String,
     /// The disk; set later for a leaf whose device was missing.
@@ -116,7 +118,26 @@ impl Leaf {
     /// A leaf without a disk, that lacks the writes of the txgs in `dtl`.
     pub fn new(guid: u64, name: String, dtl: Dtl, notifier: &FaultNotifier, clock: &Clock) -> Self {
         let writes = LeafWrites::new(dtl, clock);
-        Leaf { guid, name, disk: OnceLock::new(), counters: Counters::default(), writes, notifier: notifier.clone() }
+        let (guid, former_guid) = (AtomicU64::new(guid), AtomicU64::default());
+        let notifier = notifier.clone();
+        Leaf { guid, former_guid, name, disk: OnceLock::new(), counters: Counters::default(), writes, notifier }
+    }
+
+    /// GUID of the leaf.
+    pub fn guid(&self) -> u64 {
+        self.guid.load(Ordering::Acquire)
+    }
+
+    /// Gives the leaf another GUID: it becomes a top-level vdev in the place of the one above it.
+    pub fn rename(&self, guid: u64) {
+        self.former_guid.store(self.guid(), Ordering::Release);
+        self.guid.store(guid, Ordering::Release);
+        debug_assert!(self.is_named(guid));
+    }
+
+    /// Whether the leaf has, or had until its last change, that GUID.
+    pub fn is_named(&self, guid: u64) -> bool {
+        guid != 0 && (self.guid() == guid || self.former_guid.load(Ordering::Acquire) == guid)
     }
 
     /// Gives the leaf its disk, which is out of service if `faulted`. False, without a change, if the leaf has a disk.
@@ -175,7 +196,7 @@ impl Leaf {
         about: BlockContext,
         priority: Priority,
     ) {
-        let spot = Some(DeviceRange { leaf: self.guid, offset_bytes, size_bytes, counts: self.counts() });
+        let spot = Some(DeviceRange { leaf: self.guid(), offset_bytes, size_bytes, counts: self.counts() });
         self.notifier.notify(&Fault { what, spot, about, priority });
     }
 
@@ -201,6 +222,11 @@ impl Leaf {
     /// Whether the leaf is present and its DTL has `birth`.
     pub fn is_stale(&self, birth: Txg) -> bool {
         self.present() && self.writes.dtl().contains(birth)
+    }
+
+    /// Whether the leaf is present and lacks anything.
+    pub fn is_behind(&self) -> bool {
+        self.present() && !self.has_everything()
     }
 
     /// Number of reads in progress and queued, and whether a read at `offset` continues the last one.

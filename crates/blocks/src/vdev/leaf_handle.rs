@@ -117,6 +117,11 @@ impl<'a> LeafHandle<'a> {
         is_new
     }
 
+    /// Adds the txgs from `first` to `last` to the DTL.
+    pub fn dirty_dtl_range(&self, first: Txg, last: Txg) {
+        self.leaf.writes().dtl().dirty(first, last, false);
+    }
+
     /// Excises the DTL after a scrub that verified or repaired all blocks of the leaf born up to `scrubbed`, and returns
     /// the rest. `None`, without a change, if the leaf is missing, its DTL has later txgs, or it failed a flush: reading the
     /// bytes afterwards does not prove that the device has stored them.

@@ -32,6 +32,7 @@ mod leaf_writes;
 mod mirror;
 pub mod queue;
 mod raidz;
+mod resilver;
 mod single_leaf;
 mod spec;
 mod tree;
@@ -46,9 +47,10 @@ pub(crate) use indirect::Remapped;
 pub use kind::VdevKind;
 pub use leaf_handle::{LeafHandle, OverdueLeaf, PutBackError};
 pub(crate) use leaf_write::WritePlug;
+pub use resilver::Resilvering;
 pub use spec::{DistributedSpare, Expansion, Reflow, TreeError, VdevSpec};
 pub use tree::{Replaced, Tree};
-pub(crate) use write::{FailedLeaves, WriteJob};
+pub(crate) use write::{FailedLeaves, Recipients, WriteJob};
 
 use crate::alloc::{AllocStatus, RaidzSizing};
 use crate::draid;
@@ -96,6 +98,8 @@ pub(crate) struct VdevRead<'a> {
     pub speculative: bool,
     /// Wrong copies are repaired: the pool is open for writing, and the block has a real checksum.
     pub self_heals: bool,
+    /// The block is written to the leaves whose DTL has its birth txg.
+    pub resilver: bool,
     /// Size of the block before parity.
     pub psize_bytes: u64,
     /// Check for stale pointers; `None` if the pool is not open for writing.
@@ -107,7 +111,7 @@ pub(crate) struct VdevRead<'a> {
 impl VdevRead<'_> {
     /// Whether every copy is read, even if the first is right.
     pub fn tests_every_copy(&self) -> bool {
-        self.request.priority == Priority::Scrub
+        self.request.priority == Priority::Scrub && !self.resilver
     }
 
     fn alloc_status(&self, place: Place) -> AllocStatus {

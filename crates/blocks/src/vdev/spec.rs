@@ -42,6 +42,8 @@ pub struct VdevSpec {
     pub id: u64,
     /// GUID of the vdev.
     pub guid: u64,
+    /// GUID that a present leaf has so far, if the tree is replaced by one in which it has another.
+    pub former_guid: Option<u64>,
     /// Name in the output of tools: a path, `mirror-0`.
     pub name: String,
     /// Kind of the vdev.
@@ -70,6 +72,7 @@ impl VdevSpec {
         VdevSpec {
             id,
             guid,
+            former_guid: None,
             name: name.into(),
             kind: VdevKind::File,
             expansion: None,

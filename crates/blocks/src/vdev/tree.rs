@@ -18,6 +18,7 @@ use super::build::{SharedParts, build};
 use super::indirect::MAX_HOPS;
 use super::leaf::Leaf;
 use super::leaf_handle::{LeafHandle, OverdueLeaf};
+use super::resilver::Resilvering;
 use super::{Body, Deadlines, Dtl, LeafHealth, MAX_BLOCK_BYTES, Place, TreeError, Vdev, VdevRead, VdevSpec, Verify};
 use crate::alloc::Sizing;
 use crate::error::BlockError;
@@ -101,13 +102,13 @@ impl Tops {
         child.ok_or(BlockError::InvalidPointer { vdev, offset: at, field: "distributed spare", value: spare })
     }
 
-    fn each_leaf(&self, visit: &mut dyn FnMut(&Arc<Leaf>)) {
+    pub fn each_leaf(&self, visit: &mut dyn FnMut(&Arc<Leaf>)) {
         self.iter().for_each(|top| top.vdev.each_leaf(visit));
     }
 
     fn shared_parts(&self) -> SharedParts {
         let mut parts = SharedParts::default();
-        self.each_leaf(&mut |leaf| drop(parts.leaves.insert(leaf.guid, leaf.clone())));
+        self.each_leaf(&mut |leaf| drop(parts.leaves.insert(leaf.guid(), leaf.clone())));
         for top in self.iter() {
             if let Body::Indirect(removed) = &top.vdev.body {
                 parts.removed.insert(top.vdev.guid, removed.clone());
@@ -187,6 +188,7 @@ impl Tree {
         let known = old.shared_parts();
         let mut dtls = Vec::new();
         specs.iter().for_each(|spec| collect_dtls(spec, &mut dtls));
+        let renamed: Vec<_> = specs.iter().filter_map(|spec| Some((spec.former_guid?, spec.guid))).collect();
         let new = build(specs, &known, &self.notifier, &self.clock)?;
         let count = new.len() as u64;
         for (index, top) in old.iter().enumerate() {
@@ -204,10 +206,18 @@ impl Tree {
             let ranges = dtl.ranges().iter();
             ranges.for_each(|(from, to)| leaf.iter().for_each(|leaf| leaf.writes().dtl().dirty(*from, *to, false)));
         }
+        for (former, guid) in renamed {
+            known.leaves.get(&former).into_iter().for_each(|leaf| leaf.rename(guid));
+        }
         let (tops, next_unused) = Tops::new(new);
         invariant!(tops.tops.len() >= old.tops.len(), "a top-level vdev disappears");
         self.tops.store(tops);
         Ok(Replaced(std::mem::replace(&mut unused, next_unused)))
+    }
+
+    /// The tree, for resilvers.
+    pub fn resilvering(&self) -> Resilvering<'_> {
+        Resilvering::new(self)
     }
 
     /// The present version. An operation that awaits holds it, so that [`Replaced::drained`] waits for the operation.
@@ -263,7 +273,7 @@ impl Tree {
     pub fn leaf(&self, guid: u64) -> Result<LeafHandle<'_>, BlockError> {
         let mut found = None;
         self.tops.load().each_leaf(&mut |leaf| {
-            if leaf.guid == guid {
+            if leaf.is_named(guid) {
                 found = Some(leaf.clone());
             }
         });
@@ -277,7 +287,7 @@ impl Tree {
             let name = leaf.name.clone();
             let present = leaf.present();
             let faulted = leaf.is_faulted();
-            out.push(LeafHealth { guid: leaf.guid, name, present, faulted, counts: leaf.counts() });
+            out.push(LeafHealth { guid: leaf.guid(), name, present, faulted, counts: leaf.counts() });
         });
         out
     }
@@ -291,9 +301,9 @@ impl Tree {
                 let (newly_slow, longest) = watched.check(deadlines.slow);
                 let hang = longest.filter(|longest| longest.age >= deadlines.hang);
                 if newly_slow > 0 || hang.is_some() {
-                    let is_dispensable = top.vdev.has_all_without(leaf.guid);
+                    let is_dispensable = top.vdev.has_all_without(leaf.guid());
                     let name = leaf.name.clone();
-                    overdue.push(OverdueLeaf { guid: leaf.guid, name, newly_slow, hang, is_dispensable });
+                    overdue.push(OverdueLeaf { guid: leaf.guid(), name, newly_slow, hang, is_dispensable });
                 }
             });
         }
@@ -306,7 +316,7 @@ impl Tree {
         self.tops.load().each_leaf(&mut |leaf| {
             let dtl = leaf.writes().dtl().missing();
             if !dtl.is_empty() {
-                out.insert(leaf.guid, dtl);
+                out.insert(leaf.guid(), dtl);
             }
         });
         out

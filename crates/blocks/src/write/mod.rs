@@ -37,7 +37,7 @@ use crate::alloc::{Class, NotAllocated};
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
-use crate::vdev::{FailedLeaves, Place, PointerFreshness, WriteJob, WritePlug};
+use crate::vdev::{FailedLeaves, Place, PointerFreshness, Recipients, WriteJob, WritePlug};
 use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
@@ -476,6 +476,7 @@ impl Blocks {
             here: false,
             about: BlockContext::default(),
             hold: self.hold().map(Arc::new),
+            recipients: Recipients::All,
             failed: Some(FailedLeaves::default()),
             cost: self.tree().accounts().write_cost(
                 options.content(),

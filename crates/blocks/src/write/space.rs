@@ -136,7 +136,13 @@ impl Blocks {
         let is_kept = pointer.physical_birth().0 <= checkpoint_txg && txg.0 > checkpoint_txg;
         let mut places = Vec::new();
         let _hold = self.hold();
-        self.places(request, pointer, ReadPath { depth: 0, prefetch: false, origin: None }, &mut places).await?;
+        self.places(
+            request,
+            pointer,
+            ReadPath { depth: 0, prefetch: false, resilver: false, origin: None },
+            &mut places,
+        )
+        .await?;
         for dva in places {
             self.free_dva(&dva, txg, is_kept)?;
         }
@@ -220,7 +226,7 @@ impl Blocks {
     /// [`BlockError::Space`] if a part is not free; then nothing is claimed. Errors of reading a gang header.
     pub async fn claim(&self, request: &Request, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
         let mut places = Vec::new();
-        let way = ReadPath { depth: 0, prefetch: false, origin: None };
+        let way = ReadPath { depth: 0, prefetch: false, resilver: false, origin: None };
         self.places(request, pointer, way, &mut places).await?;
         let writer = self.writer()?;
         loop {

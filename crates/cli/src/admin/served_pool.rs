@@ -16,12 +16,16 @@ use tokio::sync::{mpsc, oneshot};
 use weir_admin::{Host, MountEffect, Refusal};
 use weir_daemon::{Exports, Service};
 use weir_engine::Engine;
+use weir_engine::resilver::ResilverWatch;
 use weir_engine::scrub::ScanLimits;
 use weir_machine::{Machine, Request};
 use weir_pool::{FoundPool, VdevConfig};
 
 /// Time for the mounts of a pool to end when it is closed.
 const UNMOUNT_TIME: Duration = Duration::from_secs(5);
+
+/// Interval at which the pool's devices are checked for blocks that they lack.
+const RESILVER_INTERVAL: Duration = Duration::from_secs(2);
 
 /// An administrator's request to close the pool, and how to close it.
 pub struct CloseMode {
@@ -318,6 +322,29 @@ impl ServedPool {
                     tracing::info!("the scrub of pool '{}' was interrupted: {error}", served_pool.engine.name());
                     served_pool.scrub_state().error = Some(error.to_string());
                 }
+            }
+        }));
+    }
+
+    /// Resilvers devices that lack blocks, in a task of its own, from now on until the pool is closed.
+    pub fn keep_resilvered(self: &Arc<Self>) {
+        let served_pool = Arc::downgrade(self);
+        let clock = self.machine.clock.clone();
+        // The task is detached: it ends with the pool.
+        drop(self.machine.tasks.spawn(async move {
+            let mut watch = ResilverWatch::default();
+            loop {
+                let Some(pool) = served_pool.upgrade().filter(|pool| !pool.engine.events.is_ended()) else { return };
+                if let Err(error) = pool.engine.vdevs().reopen().await {
+                    tracing::debug!(%error, "cannot look for missing devices");
+                }
+                match pool.engine.scrubs().keep_resilvered(&mut watch).await {
+                    Ok(true) => pool.go_on_scrubbing(),
+                    Ok(false) => {}
+                    Err(error) => tracing::debug!(%error, "cannot look for devices to resilver"),
+                }
+                drop(pool);
+                clock.sleep(RESILVER_INTERVAL).await;
             }
         }));
     }

@@ -186,6 +186,7 @@ impl Daemon {
         self.share_memory();
         pool_log::start(&pool);
         pool.go_on_scrubbing();
+        pool.keep_resilvered();
         let wants_mounts = lock(&self.settings).mounts;
         if wants_mounts {
             crate::automount::unmount_stale(&name);

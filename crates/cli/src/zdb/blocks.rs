@@ -53,7 +53,7 @@ pub fn run(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<u8, Failure
 
 fn aim(prove: Prove, space: bool) -> String {
     let checksums = match prove {
-        Prove::Nothing => "",
+        Prove::Nothing | Prove::Lacking => "",
         Prove::Metadata => "metadata checksums ",
         Prove::Everything => "checksums ",
     };

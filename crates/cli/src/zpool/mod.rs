@@ -4,6 +4,7 @@
 //! the command ([`crate::admin`]); otherwise the command opens the pool and closes it before it ends.
 
 mod add;
+mod attach;
 mod claim;
 mod clear;
 mod create;
@@ -15,6 +16,7 @@ mod import;
 mod iostat;
 mod lifecycle;
 mod list;
+mod offline;
 mod opened;
 mod scrub;
 mod set;
@@ -38,9 +40,11 @@ pub struct ZpoolArgs {
 #[derive(Debug, Subcommand)]
 enum ZpoolCommand {
     Add(add::AddArgs),
+    Attach(attach::AttachArgs),
     Clear(clear::ClearArgs),
     Create(create::CreateArgs),
     Destroy(lifecycle::DestroyArgs),
+    Detach(attach::DetachArgs),
     Events(events::EventsArgs),
     Export(lifecycle::ExportArgs),
     Get(get::GetArgs),
@@ -49,6 +53,11 @@ enum ZpoolCommand {
     Iostat(iostat::IostatArgs),
     Labelclear(lifecycle::LabelclearArgs),
     List(list::ListArgs),
+    Offline(offline::OfflineArgs),
+    Online(offline::OnlineArgs),
+    Reopen(offline::ReopenArgs),
+    Replace(attach::ReplaceArgs),
+    Resilver(scrub::ResilverArgs),
     Scrub(scrub::ScrubArgs),
     Set(set::SetArgs),
     Status(status::StatusArgs),
@@ -63,9 +72,11 @@ enum ZpoolCommand {
 pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
     match &args.command {
         ZpoolCommand::Add(args) => add::run(call, args),
+        ZpoolCommand::Attach(args) => attach::attach(call, args),
         ZpoolCommand::Clear(args) => clear::run(call, args),
         ZpoolCommand::Create(args) => create::run(call, args),
         ZpoolCommand::Destroy(args) => lifecycle::destroy(call, args),
+        ZpoolCommand::Detach(args) => attach::detach(call, args),
         ZpoolCommand::Events(args) => events::run(call, args),
         ZpoolCommand::Export(args) => lifecycle::export(call, args),
         ZpoolCommand::Get(args) => get::run(call, args),
@@ -74,6 +85,11 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Iostat(args) => iostat::run(call, args),
         ZpoolCommand::Labelclear(args) => lifecycle::labelclear(call, args),
         ZpoolCommand::List(args) => list::run(call, args),
+        ZpoolCommand::Offline(args) => offline::offline(call, args),
+        ZpoolCommand::Online(args) => offline::online(call, args),
+        ZpoolCommand::Reopen(args) => offline::reopen(call, args),
+        ZpoolCommand::Replace(args) => attach::replace(call, args),
+        ZpoolCommand::Resilver(args) => scrub::resilver(call, args),
         ZpoolCommand::Scrub(args) => scrub::run(call, args),
         ZpoolCommand::Set(args) => set::run(call, args),
         ZpoolCommand::Status(args) => status::run(call, args),

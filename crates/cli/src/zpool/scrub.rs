@@ -44,6 +44,19 @@ const MIN_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum interval at which the progress of a scrub is read.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
+/// Start a resilver of all devices that lack blocks; one that is running starts again.
+///
+/// If no process has the pool open, the command itself resilvers and ends with the resilver.
+#[derive(Debug, Parser)]
+#[command(name = "zpool resilver", override_usage = "zpool resilver [-d DIR]… POOL…")]
+pub struct ResilverArgs {
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pools
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
+
 /// Issue TRIM for all free space of pools.
 #[derive(Debug, Parser)]
 #[command(name = "zpool trim", override_usage = "zpool trim [-d DIR]… POOL…")]
@@ -89,6 +102,26 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Runs `zpool resilver`.
+pub fn resilver(call: &Call, args: &ResilverArgs) -> Result<u8, Failure> {
+    if args.pools.is_empty() {
+        return Err(ResilverArgs::misused("missing pool name argument"));
+    }
+    for pool in &args.pools {
+        let target = CommandTarget::of_pool(call, &args.places, pool)?;
+        let cannot = |why: &dyn Display| Failure::failed(format!("cannot start resilvering {pool}: {why}"));
+        if let Place::There(_) = target.place() {
+            let started = target.attempt(Action::Process(ProcessChange::StartResilver))?;
+            started.map_err(|refusal| cannot(&refusal.why))?;
+        } else if let Place::Here(writable) = target.into_place() {
+            let started = writable.machine.block_on(writable.engine.scrubs().start_resilver(true));
+            let started = started.map(drop).map_err(|error| cannot(&error));
+            run_at_rest(call, writable, pool, started)?;
+        }
+    }
+    Ok(0)
+}
+
 fn failed(what: &str, pool: &str, why: &dyn Display) -> Failure {
     Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"))
 }
@@ -105,15 +138,24 @@ fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result
 /// Scrubs a pool that no process had open. This takes up to days, so this process runs the commands of other processes
 /// on the pool meanwhile.
 fn at_rest(call: &Call, writable: WritablePool, pool: &str) -> Result<(), Failure> {
+    let started = writable.machine.block_on(writable.engine.scrubs().start());
+    run_at_rest(call, writable, pool, started.map_err(|error| failed("start", pool, &error)))
+}
+
+/// Carries out a scrub or resilver that was started on a pool that no process had open, and closes the pool.
+pub fn run_at_rest(
+    call: &Call,
+    writable: WritablePool,
+    pool: &str,
+    started: Result<(), Failure>,
+) -> Result<(), Failure> {
     let machine = writable.machine.clone();
-    let started = machine.block_on(writable.engine.scrubs().start());
-    let started = started.map_err(|error| failed("start", pool, &error));
     let opened = OpenedPool::writable(writable, &Limits::of_command())?;
     let done = started.and_then(|()| {
         let Some(served_pool) = opened.served_pool() else { return Ok(()) };
         served_pool.go_on_scrubbing();
         match machine.block_on(opened.serve_commands(follow_here(call, served_pool, pool)))? {
-            Some(()) => Ok(()),
+            Some(()) => Ok(machine.block_on(served_pool.engine.vdevs().finish_replacing())?),
             None => Err(Failure::failed(format!("cannot go on scrubbing {pool}: another command closed the pool"))),
         }
     });
@@ -195,7 +237,8 @@ fn progress_line(progress: &ScrubProgress) -> String {
     let all = human_size(progress.to_examine_bytes);
     let found = format!("{} repaired, {} errors", human_size(progress.repaired_bytes), progress.errors);
     if progress.is_finished {
-        return format!("scrubbed {examined} in {} s, {found}", progress.active_s);
+        let did = if progress.is_resilver { "resilvered, examined" } else { "scrubbed" };
+        return format!("{did} {examined} in {} s, {found}", progress.active_s);
     }
     let part = percent(progress.examined_bytes, progress.to_examine_bytes).min(100.0);
     let left = progress.left_s.map_or_else(String::new, |s| format!(", {} left", time(s)));

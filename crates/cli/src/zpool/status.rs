@@ -321,6 +321,13 @@ impl Report {
 
     fn tree_text(&self, pool: &Pool, slow: bool) -> String {
         let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &pool.states, &pool.dtls());
+        let resilvers = self.scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running);
+        for row in lines.iter_mut().filter(|row| resilvers && !row.note.is_empty()) {
+            if pool.states.get(&row.guid).is_some_and(|state| state.is_usable()) && pool.dtls().contains_key(&row.guid)
+            {
+                row.note = format!("(resilvering), {}", row.note);
+            }
+        }
         let line = |v: &VdevConfig, state: &str| VdevRow { guid: v.guid, ..VdevRow::aux(v.name(), state) };
         if !self.caches.is_empty() {
             lines.push(VdevRow::heading("cache"));
@@ -390,28 +397,28 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     } else if !pool.lost().is_empty() {
         found(
             "Too few devices are there that have the blocks of some txgs: those cannot be read.",
-            "Bring the missing devices back, then run 'zpool scrub'.",
+            "Bring the missing devices back: a resilver gives the others what they lack.",
             None,
             true,
         )
     } else if any(VdevState::Faulted) {
         found(
             "A device is faulted and not used; the others stand in for it.",
-            "Replace the device, or run 'zpool clear' if it works again.",
+            "Replace the device with 'zpool replace', or run 'zpool clear' if it works again.",
             Some("ZFS-8000-K4"),
             true,
         )
     } else if any(VdevState::Unavail) {
         found(
             "A device is missing; the others stand in for it.",
-            "Bring the device back, or replace it.",
+            "Bring the device back, or replace it with 'zpool replace'.",
             Some("ZFS-8000-2Q"),
             true,
         )
     } else if any(VdevState::Offline) {
         found(
             "A device was taken offline; the others stand in for it.",
-            "Bring it online with OpenZFS's 'zpool online', or replace it.",
+            "Bring it online with 'zpool online', or replace it with 'zpool replace'.",
             None,
             true,
         )
@@ -420,7 +427,7 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     } else if misses {
         found(
             "A device misses writes: it was away, or failed, while the pool was written.",
-            "Run 'zpool scrub': it writes what the device misses. Keep the other devices until it is done.",
+            "Keep the other devices until the resilver is done; without a process that has the pool open, run 'zpool resilver'.",
             None,
             true,
         )
@@ -452,6 +459,7 @@ fn running_text(s: &Scan) -> String {
     let known = s.active_s > 0 && s.examined > 0;
     let left_s = (u128::from(left) * u128::from(s.active_s)).checked_div(u128::from(s.examined)).unwrap_or(0) as u64;
     let left = if known { format!(", {} left while it runs", super::scrub::time(left_s)) } else { String::new() };
-    let repaired = human_size(s.processed);
-    format!("\t{examined} of {all} scanned, {part:.1}%{left}\n\t{repaired} repaired, {} errors\n", s.errors)
+    let done = human_size(s.processed);
+    let did = if s.resilver { "resilvered" } else { "repaired" };
+    format!("\t{examined} of {all} scanned, {part:.1}%{left}\n\t{done} {did}, {} errors\n", s.errors)
 }

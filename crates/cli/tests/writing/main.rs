@@ -348,10 +348,10 @@ fn readable(lab: &Lab, pool: &str, volume: &str) -> Option<Vec<bool>> {
     })
 }
 
-/// A disk is away while 32 MiB are written, and comes back: the pool is degraded until a scrub, and its old copies
+/// A disk is away while 32 MiB are written, and comes back: the pool is degraded until a resilver, and its old copies
 /// stand in for no other disk.
 #[test]
-fn a_disk_that_was_away_has_a_dtl_until_a_scrub() {
+fn a_disk_that_was_away_has_a_dtl_until_a_resilver() {
     for (layout, disks) in [("raidz", 3), ("mirror", 2)] {
         let lab = Lab::new(disks);
         let names = (0..disks).map(|i| format!("D{i}")).collect::<Vec<_>>().join(" ");
@@ -369,7 +369,7 @@ fn a_disk_that_was_away_has_a_dtl_until_a_scrub() {
             let status = lab.ok("zpool status p");
             let line = status.lines().find(|line| line.trim_start().starts_with(d1.to_str().unwrap())).unwrap();
             assert!(line.contains("DEGRADED") && line.contains("misses txgs "), "{said}: {status}");
-            assert!(status.contains(" state: DEGRADED") && status.contains("zpool scrub"), "{said}: {status}");
+            assert!(status.contains(" state: DEGRADED") && status.contains("zpool resilver"), "{said}: {status}");
             assert!(lab.ok("zpool status -x").contains("misses txgs "), "{said}");
             assert_eq!(lab.ok("zpool list -H -o health p"), "DEGRADED\n", "{said}");
             assert!(lab.ok("zpool status -j p").contains("\"misses\""), "{said}");
@@ -390,7 +390,7 @@ fn a_disk_that_was_away_has_a_dtl_until_a_scrub() {
         let read = readable(&lab, "p", "p/v").unwrap_or_default();
         assert!(read.is_empty() || read.contains(&false), "{layout}: the old copies stood in for a disk");
         std::fs::rename(&gone0, &d0).unwrap();
-        lab.ok("zpool scrub -w p");
+        lab.ok("zpool resilver p");
         let status = lab.ok("zpool status p");
         assert!(status.contains(" state: ONLINE") && !status.contains("misses"), "{status}");
         assert_eq!(lab.ok("zpool status -x"), "all pools are healthy\n");

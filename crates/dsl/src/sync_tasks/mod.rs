@@ -172,6 +172,11 @@ impl<'a> DslSyncContext<'a> {
         (self.mos.edits(), self.frees.len())
     }
 
+    /// The records that were added to the pool's history since the last [`DslSyncContext::take_records`].
+    pub fn records(&self) -> &[NvList] {
+        &self.records
+    }
+
     /// Returns the records that were added to the pool's history since the last call.
     pub fn take_records(&mut self) -> Vec<NvList> {
         std::mem::take(&mut self.records)

@@ -244,7 +244,7 @@ async fn new_zap(change: &DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
 }
 
 /// Creates a ZAP and lists it in `all` under its hexadecimal object number.
-async fn linked_zap(change: &DslSyncContext<'_>, all: ObjectId) -> Result<ObjectId, PoolError> {
+pub(crate) async fn linked_zap(change: &DslSyncContext<'_>, all: ObjectId) -> Result<ObjectId, PoolError> {
     let id = new_zap(change).await?;
     put_word(change, all, &format!("{:x}", id.0), id.0).await?;
     Ok(id)

@@ -144,7 +144,8 @@ impl NewTopLevelVdev {
 }
 
 impl NewLeaf {
-    fn list(&self, id: u64, txg: u64, entropy: &Entropy) -> NvList {
+    /// The nvlist of a device that is not a top-level vdev, created in `txg`.
+    pub fn list(&self, id: u64, txg: u64, entropy: &Entropy) -> NvList {
         let mut list = NvList::new();
         list.set("type", if self.is_file { "file" } else { "disk" });
         list.set("id", id);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 mod account;
+mod attach;
 mod closing;
 mod cuts;
 mod datasets;
@@ -19,15 +20,18 @@ mod gangs;
 mod goldens;
 mod keys;
 mod loading;
+mod offline;
 mod other_process;
 mod real;
 mod removing;
+mod resilver;
 mod rewind;
 mod scrub;
 mod space_log;
 mod stuck;
 mod tasks;
 mod trim;
+mod vdev_cuts;
 mod volumes;
 mod waiting;
 mod work;

@@ -1,0 +1,212 @@
+//! `zpool attach`, `replace`, `detach`: devices join others, take their place, and leave them.
+//!
+//! The resilver of a new device is part of the command if no process has the pool open; otherwise that process resilvers in the
+//! background, and `-w` waits for it.
+
+use super::claim::claim;
+use super::devices;
+use super::scrub::run_at_rest;
+use crate::args::CommandLine;
+use crate::call::Call;
+use crate::failure::Failure;
+use crate::options::PoolDirs;
+use crate::pools::search;
+use crate::size;
+use crate::writable::{WritablePool, WriteIntent};
+use clap::Parser;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_engine::{AttachRequest, Engine};
+use weir_machine::Request;
+use weir_pool::VdevConfig;
+
+/// Interval at which `-w` looks whether the resilver has ended.
+const WAIT_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Options of attaching and replacing a device.
+#[derive(Debug, clap::Args)]
+struct JoinOptions {
+    /// Use the new device even if it appears to be in use
+    #[arg(short)]
+    force: bool,
+    /// Wait until the resilver ends
+    #[arg(short)]
+    wait: bool,
+    /// Property of the new device: ashift=N, its sector size as a power of two, 9 to 16
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    #[command(flatten)]
+    places: PoolDirs,
+}
+
+/// Attach a device to another one: both hold the same data.
+#[derive(Debug, Parser)]
+#[command(name = "zpool attach", override_usage = "zpool attach [-fw] [-o ashift=N] [-d DIR]… POOL DEVICE NEW_DEVICE")]
+pub struct AttachArgs {
+    #[command(flatten)]
+    options: JoinOptions,
+    /// Pool, its device, and the new device
+    #[arg(value_name = "POOL DEVICE NEW_DEVICE")]
+    words: Vec<String>,
+}
+
+/// Replace a device, which may be running, faulted or missing.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool replace",
+    override_usage = "zpool replace [-fw] [-o ashift=N] [-d DIR]… POOL DEVICE [NEW_DEVICE]"
+)]
+pub struct ReplaceArgs {
+    #[command(flatten)]
+    options: JoinOptions,
+    /// Pool, its device, and the new device; default: another one at the same path
+    #[arg(value_name = "POOL DEVICE [NEW_DEVICE]")]
+    words: Vec<String>,
+}
+
+/// Detach a device from a mirror, or give up its replacement.
+#[derive(Debug, Parser)]
+#[command(name = "zpool detach", override_usage = "zpool detach [-d DIR]… POOL DEVICE")]
+pub struct DetachArgs {
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool and its device
+    #[arg(value_name = "POOL DEVICE")]
+    words: Vec<String>,
+}
+
+/// Runs `zpool attach`.
+pub fn attach(call: &Call, args: &AttachArgs) -> Result<u8, Failure> {
+    match args.words.as_slice() {
+        [pool, device, new] => join(call, pool, (device, Some(new)), &args.options, false),
+        [] => Err(AttachArgs::misused("missing pool name argument")),
+        [_] => Err(AttachArgs::misused("missing <device> specification")),
+        [_, _] => Err(AttachArgs::misused("missing <new_device> specification")),
+        _ => Err(AttachArgs::misused("too many arguments")),
+    }
+}
+
+/// Runs `zpool replace`.
+pub fn replace(call: &Call, args: &ReplaceArgs) -> Result<u8, Failure> {
+    match args.words.as_slice() {
+        [pool, device] => join(call, pool, (device, None), &args.options, true),
+        [pool, device, new] => join(call, pool, (device, Some(new)), &args.options, true),
+        [] => Err(ReplaceArgs::misused("missing pool name argument")),
+        [_] => Err(ReplaceArgs::misused("missing <device> specification")),
+        _ => Err(ReplaceArgs::misused("too many arguments")),
+    }
+}
+
+/// Runs `zpool detach`.
+pub fn detach(call: &Call, args: &DetachArgs) -> Result<u8, Failure> {
+    let [pool, device] = args.words.as_slice() else {
+        return Err(DetachArgs::misused(if args.words.is_empty() {
+            "missing pool name argument"
+        } else {
+            "missing <device> specification"
+        }));
+    };
+    opened(call, &args.places, pool)?.with(async |engine| {
+        let cannot = |why: String| Failure::failed(format!("cannot detach {device}: {why}"));
+        let guid = find(engine, device).map_err(cannot)?.guid;
+        engine.vdevs().detach(guid).await.map_err(|error| cannot(error.to_string()))?;
+        engine.log_command(call.line(), call.caller.ids.0).await.map_err(|error| cannot(error.to_string()))
+    })?;
+    Ok(0)
+}
+
+/// Opens the pool, or finds it in this process.
+pub fn opened(call: &Call, places: &PoolDirs, pool: &str) -> Result<WritablePool, Failure> {
+    let intent = WriteIntent { search: search(call, &places.dirs)?, pool: pool.to_owned(), ..WriteIntent::default() };
+    WritablePool::of_call(call, &intent)
+}
+
+/// The device of the pool with that GUID, path or name, or whose path ends in that name.
+///
+/// # Errors
+/// `no such device in pool`.
+pub fn find(engine: &Engine, text: &str) -> Result<VdevConfig, String> {
+    let root = VdevConfig::parse(&engine.shown().config.root).map_err(|error| error.to_string())?;
+    let file_name = |path: &str| Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
+    let exact = |leaf: &VdevConfig| leaf.guid.to_string() == text || leaf.path.as_deref() == Some(text);
+    let by_name =
+        |leaf: &VdevConfig| leaf.name() == text || leaf.path.as_deref().and_then(file_name).as_deref() == Some(text);
+    let leaves = root.leaves();
+    let found = leaves.iter().find(|leaf| exact(leaf)).or(leaves.iter().find(|leaf| by_name(leaf)));
+    found.map(|leaf| (*leaf).clone()).ok_or_else(|| "no such device in pool".to_owned())
+}
+
+fn ashift_of(options: &JoinOptions) -> Result<Option<u64>, Failure> {
+    let mut ashift = None;
+    for text in &options.properties {
+        let shift = text.strip_prefix("ashift=").and_then(size::parse).filter(|shift| (9..=16).contains(shift));
+        let why = || AttachArgs::misused(&format!("'{text}': the one property is ashift, from 9 to 16"));
+        ashift = Some(shift.ok_or_else(why)?);
+    }
+    Ok(ashift)
+}
+
+fn join(
+    call: &Call,
+    pool: &str,
+    (device, new): (&str, Option<&String>),
+    options: &JoinOptions,
+    replaces: bool,
+) -> Result<u8, Failure> {
+    let cannot = |why: String| {
+        let doing = match (replaces, new) {
+            (false, new) => format!("cannot attach {} to {device}", new.map_or("a device", String::as_str)),
+            (true, Some(new)) => format!("cannot replace {device} with {new}"),
+            (true, None) => format!("cannot replace {device}"),
+        };
+        Failure::failed(format!("{doing}: {why}"))
+    };
+    let ashift = ashift_of(options)?;
+    let writable = opened(call, &options.places, pool)?;
+    let served_pool = writable.served_pool().cloned();
+    let mut locks = None;
+    let work = async {
+        let engine = &writable.engine;
+        let present = find(engine, device).map_err(&cannot)?;
+        let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
+        let words = [new.cloned().unwrap_or_else(|| path.to_string_lossy().into_owned())];
+        let vdevs = devices::parse(&call.caller.folder, &words)?;
+        let leaf = vdevs.tops.into_iter().flat_map(|top| top.leaves).next();
+        let leaf = leaf.ok_or_else(|| cannot("no device is given".into()))?;
+        let in_place = replaces && leaf.path == path;
+        match claim(call, pool, vec![leaf.path.clone()]) {
+            Ok(taken) => locks = Some(taken),
+            // The device at that path is locked already if it is still the pool's own.
+            Err(_) if in_place => {}
+            Err(failure) => return Err(failure),
+        }
+        let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
+        engine.vdevs().attach(&request).await.map_err(|error| cannot(error.to_string()))?;
+        engine.log_command(call.line(), call.caller.ids.0).await.map_err(|error| cannot(error.to_string()))
+    };
+    let attached = writable.machine.block_on(work);
+    let Some(served_pool) = served_pool else {
+        let done = run_at_rest(call, writable, pool, attached);
+        drop(locks);
+        return done.map(|()| 0);
+    };
+    locks.into_iter().for_each(|locks| served_pool.also_has(locks));
+    attached?;
+    served_pool.go_on_scrubbing();
+    if options.wait {
+        writable.machine.block_on(wait(&writable.engine)).map_err(cannot)?;
+    }
+    writable.close().map(|()| 0)
+}
+
+/// Waits until no resilver is running and no device is being replaced by one that has everything.
+async fn wait(engine: &Engine) -> Result<(), String> {
+    let rq = &Request::internal("wait");
+    loop {
+        let progress = engine.scrubs().progress(rq).await.map_err(|error| error.to_string())?;
+        if !progress.is_some_and(|scan| scan.is_resilver() && scan.is_open()) {
+            return engine.vdevs().finish_replacing().await.map_err(|error| error.to_string());
+        }
+        engine.machine.clock.sleep(WAIT_INTERVAL).await;
+    }
+}

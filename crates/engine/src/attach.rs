@@ -1,0 +1,362 @@
+//! Devices that join others and leave them, while the pool is in use: attach, replace, detach.
+//!
+//! ```text
+//!   checks ─► label with txg 0 ─► one txg: vdev tree replaced, configuration and DTL written ─► resilver
+//!                                                                                                │
+//!            labels wiped ◄─ drained ◄─ one txg: vdev tree and configuration without it ◄─ detach ◄┘ of a replaced device
+//! ```
+//!
+//! A new device lacks every block: its DTL goes from the first txg to the last one that may have writes in progress on the
+//! former tree. It is written to from the moment at which the tree is replaced, in the same txg that commits it.
+//!
+//! A device may leave if all blocks can be read without it, by the DTLs of the others.
+//!
+//! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done`).
+
+use super::config::visit;
+use super::create::devices::{self, Opened};
+use super::create::{NewLeaf, contents, layout};
+use super::events::PoolEvent;
+use super::labels::{self, Leaf};
+use super::syncing::TxgSync;
+use super::vdev_config_edit::{self as edit, Above, Detached, NewChild};
+use super::{Config, Vdevs};
+use std::collections::BTreeMap;
+use weir_blocks::Dtl;
+use weir_blocks::vdev::Replaced;
+use weir_dmu::zap::{self, Key};
+use weir_format::dsl::pool as names;
+use weir_format::{NvList, ObjectId, Txg};
+use weir_machine::{Request, invariant};
+use weir_pool::config::VdevConfig;
+use weir_pool::dtls::{self, Dtls};
+use weir_pool::error::PoolError;
+use weir_pool::mos::Mos;
+use weir_pool::sizes;
+use weir_pool::vdev_builder::{Facts, specs};
+
+/// Txgs that may be in progress at once (`TXG_CONCURRENT_STATES`).
+const CONCURRENT_TXGS: u64 = 3;
+/// The first txg of a pool, in which a DTL of everything begins (`TXG_INITIAL`).
+const FIRST_TXG: Txg = Txg(layout::INITIAL_TXG);
+/// Names in a leaf's configuration.
+const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
+const DTL: &str = "DTL";
+const RESILVER_TXG: &str = "resilver_txg";
+
+/// A device to attach.
+#[derive(Clone, Debug)]
+pub struct AttachRequest {
+    /// GUID of the present device.
+    pub device: u64,
+    /// The new device.
+    pub new: NewLeaf,
+    /// Whether it replaces the present device, instead of mirroring it.
+    pub replaces: bool,
+    /// log2 of the new device's sector size, if it is not what the device says.
+    pub ashift: Option<u64>,
+    /// Use the new device even if it appears to be in use.
+    pub force: bool,
+}
+
+fn refused(what: impl Into<String>) -> PoolError {
+    PoolError::Refused { what: what.into() }
+}
+
+fn guid_of(vdev: &NvList) -> u64 {
+    vdev.get_u64("guid").unwrap_or(0)
+}
+
+fn parsed(root: &NvList) -> Result<VdevConfig, PoolError> {
+    VdevConfig::parse(root).map_err(|source| PoolError::Decode { what: "the vdev tree".into(), source })
+}
+
+/// Minimum allocatable bytes of the leaf `guid` below a vdev of `bytes`.
+fn min_bytes(vdev: &VdevConfig, bytes: u64, guid: u64) -> Option<u64> {
+    if vdev.guid == guid {
+        return Some(bytes);
+    }
+    vdev.children.iter().find_map(|child| min_bytes(child, sizes::of_child(vdev, bytes), guid))
+}
+
+impl Vdevs<'_> {
+    /// Attaches a device to another one, or replaces that. When this returns, the new device is a part of the pool; the
+    /// resilver of what it lacks is started, and [`super::Scrubs::run`] carries it out.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] and [`PoolError::InUse`] before anything is written; [`PoolError::Suspended`].
+    pub async fn attach(&self, request: &AttachRequest) -> Result<(), PoolError> {
+        {
+            let _one_at_a_time = self.engine.adding.lock().await;
+            self.attach_alone(request).await?;
+        }
+        self.engine.scrubs().start_resilver(false).await.map(drop)
+    }
+
+    async fn attach_alone(&self, request: &AttachRequest) -> Result<(), PoolError> {
+        self.check_no_checkpoint().await?;
+        let mut config = self.engine.shown().config;
+        let (top, above) = place_of(&config, request)?;
+        let machine = &self.engine.machine;
+        let opened = devices::open_leaves(machine, std::iter::once(&request.new), request.force).await?;
+        let opened = opened.first().ok_or(refused("no device is given"))?;
+        check_device(&config, &top, request, opened)?;
+        let present = labels::find(&config.root, request.device).cloned().unwrap_or_default();
+        let mut leaf = request.new.list(0, present.get_u64("create_txg").unwrap_or(0), &machine.entropy);
+        leaf.set(RESILVER_TXG, self.engine.txgs().open().0);
+        let guid = guid_of(&leaf);
+        let above_guid = layout::guid(&machine.entropy);
+        let new = NewChild { beside: request.device, leaf, above, above_guid };
+        if !edit::attach(&mut config.root, &new) {
+            return Err(refused("no such device in pool"));
+        }
+        let device = opened.leaf(guid, top.id as usize, top.ashift, top.class == weir_pool::Class::Log);
+        let list = config.tops().get(top.id as usize).cloned().unwrap_or_default();
+        let mut label = config.label_list(&list, labels::find(&list, guid).unwrap_or(&list), Txg(0));
+        label.set("create_txg", self.engine.txgs().open().0);
+        labels::initialize(&device, &label).await?;
+        // Operations in progress on the former tree do not reach the new device: its DTL has their txgs.
+        let _replaced = self
+            .engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    let done = TreeChange(syncing).attach(&new, device).await;
+                    syncing.fail_txg_on_error(done)
+                })
+            })
+            .await?;
+        self.engine.events.post_vdev(PoolEvent::VdevAttach, guid);
+        Ok(())
+    }
+
+    async fn check_no_checkpoint(&self) -> Result<(), PoolError> {
+        let rq = &Request::internal("attach");
+        let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
+        match mos.named_words(rq, names::CHECKPOINT).await? {
+            Some(_) => Err(refused("the pool has a checkpoint")),
+            None => Ok(()),
+        }
+    }
+
+    /// Detaches a device from a mirror, or from the device that it replaces or that replaces it. Its labels are wiped.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if blocks would become unreadable ("no valid replicas"), or the device has no other beside it.
+    pub async fn detach(&self, device: u64) -> Result<(), PoolError> {
+        let _one_at_a_time = self.engine.adding.lock().await;
+        self.check_no_checkpoint().await?;
+        let (replaced, gone) = self
+            .engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    let (root, detached) = TreeChange(syncing).detachable(device)?;
+                    let done = TreeChange(syncing).detach(root, detached).await;
+                    syncing.fail_txg_on_error(done)
+                })
+            })
+            .await?;
+        self.engine.events.post_vdev(PoolEvent::VdevRemove, device);
+        replaced.drained().await;
+        // The pool does not know the device any more: a failure leaves labels that no import uses.
+        if let Some(gone) = gone
+            && let Err(error) = labels::clear(&gone.disk).await
+        {
+            tracing::warn!(device = %gone.path.display(), %error, "the labels of a detached device are not wiped");
+        }
+        Ok(())
+    }
+
+    /// Detaches the devices whose replacement has everything.
+    ///
+    /// # Errors
+    /// Errors of [`Vdevs::detach`].
+    pub async fn finish_replacing(&self) -> Result<(), PoolError> {
+        while let Some(old) = self.replaced_device()? {
+            if let Err(error) = self.detach(old).await {
+                // Another caller was first.
+                if self.replaced_device()? != Some(old) {
+                    continue;
+                }
+                return Err(error);
+            }
+            tracing::info!(guid = old, "a replaced device is detached");
+        }
+        Ok(())
+    }
+
+    /// A device whose replacement has everything, and that is not needed.
+    fn replaced_device(&self) -> Result<Option<u64>, PoolError> {
+        let tree = self.engine.cache.blocks().tree();
+        let root = parsed(&self.engine.shown().config.root)?;
+        let pairs = root.walk().into_iter().filter(|vdev| vdev.kind == weir_pool::VdevKind::Replacing);
+        for (old, new) in pairs.filter_map(|vdev| Some((vdev.children.first()?, vdev.children.last()?))) {
+            let is_whole = |leaf: &&VdevConfig| {
+                tree.leaf(leaf.guid).is_ok_and(|leaf| leaf.is_in_service() && leaf.dtl().is_empty())
+            };
+            let new_leaves = new.leaves();
+            if old.is_leaf() && new_leaves.iter().all(is_whole) && !self.is_required(&root, old.guid) {
+                return Ok(Some(old.guid));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether blocks would become unreadable, or remain so, without this leaf.
+    pub(crate) fn is_required(&self, root: &VdevConfig, guid: u64) -> bool {
+        let tree = self.engine.cache.blocks().tree();
+        dtls::is_required(root, guid, &|leaf| match tree.leaf(leaf.guid) {
+            Ok(leaf) if leaf.is_in_service() => leaf.dtl(),
+            _ => Dtl::all(),
+        })
+    }
+}
+
+/// The top-level vdev of a request's present device, and the kind of vdev above it and the new one.
+fn place_of(config: &Config, request: &AttachRequest) -> Result<(VdevConfig, Above), PoolError> {
+    let missing = || refused("no such device in pool");
+    let root = parsed(&config.root)?;
+    let is_of = |top: &&VdevConfig| top.leaves().iter().any(|leaf| leaf.guid == request.device);
+    let top = root.children.iter().find(is_of).cloned().ok_or_else(missing)?;
+    let parent = edit::parent_of(&config.root, request.device).ok_or_else(missing)?;
+    match (request.replaces, parent.get_str("type")) {
+        (false, Some("root" | "mirror")) => Ok((top, Above::Mirror)),
+        (false, _) => Err(refused("can only attach to mirrors and top-level disks")),
+        (true, Some("spare")) => Err(refused("the device is replaced by a hot spare: detach that first")),
+        (true, _) => Ok((top, Above::Replacing)),
+    }
+}
+
+/// Checks the size and the sectors of a new device.
+fn check_device(config: &Config, top: &VdevConfig, request: &AttachRequest, opened: &Opened) -> Result<(), PoolError> {
+    let path = request.new.path.display();
+    let size = opened.size();
+    let needed = min_bytes(top, sizes::of_top(top), request.device).unwrap_or(u64::MAX);
+    if layout::leaf_asize_bytes(size.device_bytes) < needed {
+        let needed_mib = sizes::of_device(needed) >> 20;
+        return Err(refused(format!("{path} is too small: {needed_mib} MiB are needed")));
+    }
+    let ashift = u64::from(size.sector_bytes.max(1).next_power_of_two().trailing_zeros());
+    if request.ashift.unwrap_or(ashift) > top.ashift || ashift > top.ashift {
+        return Err(refused(format!(
+            "{path} has sectors of {} bytes, and the vdev's have {}",
+            1u64 << request.ashift.unwrap_or(ashift).max(ashift).min(32),
+            1u64 << top.ashift.min(32)
+        )));
+    }
+    let uses = |path: &str| config.root.get_list_array("children").is_some() && is_at(&config.root, path);
+    let text = request.new.path.to_string_lossy();
+    let replaces_itself = request.replaces
+        && labels::find(&config.root, request.device).and_then(|leaf| leaf.get_str("path")) == Some(&text);
+    if uses(&text) && !replaces_itself {
+        return Err(PoolError::InUse { path: request.new.path.clone(), what: "is part of this pool".into() });
+    }
+    Ok(())
+}
+
+/// Whether a leaf at or below `vdev` has that path.
+fn is_at(vdev: &NvList, path: &str) -> bool {
+    let below = vdev.get_list_array("children").unwrap_or_default();
+    vdev.get_str("path") == Some(path) || below.iter().any(|child| is_at(child, path))
+}
+
+/// Changes of the vdev tree, in syncing context.
+struct TreeChange<'a, 'b>(&'a mut TxgSync<'b>);
+
+impl TreeChange<'_, '_> {
+    /// Replaces the vdev tree by the one of `root`. `devices` and `dtls` describe new leaves; `renamed` has old and new GUIDs.
+    fn replace_tree(
+        &self,
+        root: &NvList,
+        device: Option<&Leaf>,
+        dtls: &Dtls,
+        renamed: Option<(u64, u64)>,
+    ) -> Result<Replaced, PoolError> {
+        let devices = device.map(|leaf| (leaf.guid, devices::blank(leaf))).into_iter().collect::<BTreeMap<_, _>>();
+        let facts = Facts { devices: &devices, dtls, uberblock: &self.0.core.uberblock, writing: true };
+        let mut specs = specs(&parsed(root)?, &facts);
+        if let Some((old, new)) = renamed {
+            specs.iter_mut().filter(|spec| spec.guid == new).for_each(|spec| spec.former_guid = Some(old));
+        }
+        let bad = |e: weir_blocks::TreeError| PoolError::Config {
+            pool: self.0.core.config.name.clone(),
+            what: e.to_string(),
+        };
+        self.0.engine.cache.blocks().tree().replace(specs).map_err(bad)
+    }
+
+    async fn zaps_of_vdevs(&self) -> Result<Option<ObjectId>, PoolError> {
+        let mos = Mos { set: self.0.engine.mos.clone() };
+        Ok(mos.named(self.0.change.rq, names::VDEV_ZAP_MAP).await?)
+    }
+
+    async fn attach(&mut self, new: &NewChild, device: Leaf) -> Result<Replaced, PoolError> {
+        let guid = guid_of(&new.leaf);
+        let mut root = self.0.core.config.root.clone();
+        if !edit::attach(&mut root, new) {
+            return Err(refused("no such device in pool"));
+        }
+        let lacks: Dtl = vec![(FIRST_TXG, Txg(self.0.change.txg().0 + CONCURRENT_TXGS))].into();
+        let replaced = self.replace_tree(&root, Some(&device), &Dtls::from([(guid, lacks)]), None)?;
+        self.0.core.config.root = root;
+        if let Some(all) = self.zaps_of_vdevs().await? {
+            let id = contents::linked_zap(&self.0.change, all).await?;
+            self.0.core.config.set_number(guid, LEAF_ZAP, id.0);
+        }
+        self.0.core.leaves.push(device);
+        self.0.core.leaves.sort_by_key(|leaf| leaf.top);
+        self.0.core.config_dirty = true;
+        invariant!(self.0.engine.cache.blocks().tree().leaf(guid).is_ok(), "the new device is not in the tree");
+        Ok(replaced)
+    }
+
+    /// The vdev tree without a device, if it can be spared.
+    fn detachable(&self, device: u64) -> Result<(NvList, Detached), PoolError> {
+        let root = &self.0.core.config.root;
+        if labels::find(root, device).is_none_or(|vdev| vdev.contains("children")) {
+            return Err(refused("no such device in pool"));
+        }
+        let mut next = root.clone();
+        let none = || refused("only applicable to mirror and replacing vdevs");
+        let detached = edit::detach(&mut next, device).ok_or_else(none)?;
+        if self.0.engine.vdevs().is_required(&parsed(root)?, device) {
+            return Err(refused("no valid replicas"));
+        }
+        Ok((next, detached))
+    }
+
+    async fn detach(&mut self, root: NvList, detached: Detached) -> Result<(Replaced, Option<Leaf>), PoolError> {
+        let gone = guid_of(&detached.leaf);
+        let replaced = self.replace_tree(&root, None, &Dtls::new(), detached.renamed)?;
+        self.0.core.config.root = root;
+        let number = |name| detached.leaf.get_u64(name).filter(|id| *id != 0).map(ObjectId);
+        if let Some(map) = number(DTL) {
+            super::space::remove_map(&mut self.0.change, map).await?;
+        }
+        if let (Some(zap), Some(all)) = (number(LEAF_ZAP), self.zaps_of_vdevs().await?) {
+            let name = format!("{:x}", zap.0);
+            zap::remove(self.0.change.rq, &self.0.change.mos, self.0.change.tx, all, &Key::from(name.as_str())).await?;
+            self.0.change.discard(zap).await?;
+        }
+        self.0.core.dtls.forget(gone);
+        let leaves = &mut self.0.core.leaves;
+        let device = leaves.iter().position(|leaf| leaf.guid == gone).map(|at| leaves.remove(at));
+        if let Some((old, new)) = detached.renamed {
+            leaves.iter_mut().filter(|leaf| leaf.guid == old).for_each(|leaf| leaf.guid = new);
+            self.0.core.dtls.rename(old, new);
+        }
+        self.0.core.config_dirty = true;
+        invariant!(self.0.engine.cache.blocks().tree().leaf(gone).is_err(), "the detached device is in the tree");
+        Ok((replaced, device))
+    }
+}
+
+/// Forgets that devices are new which lack nothing any more.
+pub(crate) fn forget_resilver_txgs(syncing: &mut TxgSync<'_>) {
+    let tree = syncing.engine.cache.blocks().tree();
+    let mut changed = false;
+    visit(&mut syncing.core.config.root, &mut |vdev| {
+        let is_whole = tree.leaf(guid_of(vdev)).is_ok_and(|leaf| leaf.dtl().is_empty());
+        changed |= is_whole && vdev.remove(RESILVER_TXG).is_some();
+    });
+    syncing.core.config_dirty |= changed;
+}

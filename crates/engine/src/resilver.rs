@@ -1,0 +1,214 @@
+//! Resilver: gives devices that were away, or failed writes, the blocks that they lack.
+//!
+//! ```text
+//!   DTLs of the devices in service ─► `scan` in the MOS: first and last txg ─► passes as of a scrub, of blocks born in between:
+//!      each block that a device lacks is read, verified, and written to that device ─► flush ─► position ─► … ─► DTLs excised
+//! ```
+//!
+//! The record and the passes are those of a [scrub](super::scrub), whose place a resilver takes. It needs no command:
+//! [`Scrubs::start_resilver_if_needed`] starts it for any DTL of a device in service, and again when a DTL grew meanwhile.
+//!
+//! *Continuing* is safe for another process only if all repairs so far are stable, and if no other program went on with the
+//! scan. A pass therefore flushes before its position is recorded, with a flag if a device failed; and the record repeats the
+//! number of examined bytes, which another program would have changed. Otherwise the resilver starts again.
+//!
+//! *Blocks that move*, because a snapshot is destroyed or a file is cloned, may pass the walk. A flag in the record of the same
+//! txg makes the resilver start again when it is through.
+//!
+//! Source: OpenZFS `module/zfs/dsl_scan.c` (`dsl_scan_setup_sync`, `dsl_scan_done`), `module/zfs/vdev.c`
+//! (`vdev_resilver_needed`, `vdev_dtl_reassess`).
+
+use super::events::PoolEvent;
+use super::scrub::{CANCELED, Progress, scrub_in};
+use super::{Scrubs, TxgSync};
+use weir_format::Txg;
+use weir_machine::{Request, invariant};
+use weir_pool::error::PoolError;
+use weir_pool::mos::Mos;
+
+/// `POOL_SCAN_RESILVER`.
+pub(crate) const RESILVER: u64 = 2;
+
+/// Facts that decide whether a resilver can be continued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resume {
+    /// [`Resume::UNREPAIRED`], [`Resume::MOVED`].
+    pub flags: u64,
+    /// Examined bytes when the position was recorded.
+    pub examined_bytes: u64,
+    /// The txg in which the scan began.
+    pub began: Txg,
+}
+
+impl Resume {
+    /// A device could not be given all blocks before the position, or may have dropped some.
+    pub const UNREPAIRED: u64 = 1;
+    /// Blocks may have moved from behind the position to before it.
+    pub const MOVED: u64 = 2;
+}
+
+/// State of [`Scrubs::keep_resilvered`] between two calls.
+#[derive(Debug, Default)]
+pub struct ResilverWatch {
+    was_running: bool,
+    /// The range that the last resilver could not give to the devices.
+    left: Option<(Txg, Txg)>,
+}
+
+impl Scrubs<'_> {
+    /// To be called every few seconds: starts a resilver if devices in service lack blocks, but not while they fail writes, and
+    /// not for what the last one could not repair. Returns whether one is running, which [`Scrubs::run`] carries out.
+    ///
+    /// # Errors
+    /// Errors of reading or writing the MOS.
+    pub async fn keep_resilvered(&self, watch: &mut ResilverWatch) -> Result<bool, PoolError> {
+        let range = self.engine.cache.blocks().tree().resilvering().range();
+        let last = self.progress(&Request::internal("resilver")).await?;
+        if last.is_some_and(|scan| scan.is_open() && scan.is_resilver()) {
+            watch.was_running = true;
+            return Ok(true);
+        }
+        if std::mem::take(&mut watch.was_running) {
+            watch.left = range;
+        }
+        let is_quiet = range.is_some_and(|(_, last)| last < self.engine.txgs().last_synced());
+        if range == watch.left || !is_quiet {
+            return Ok(false);
+        }
+        watch.was_running = self.start_resilver(false).await?;
+        Ok(watch.was_running)
+    }
+
+    /// Starts a resilver if a device in service lacks blocks and none is running that includes them. Returns whether a
+    /// resilver is running.
+    ///
+    /// # Errors
+    /// Errors of reading or writing the MOS.
+    pub async fn start_resilver_if_needed(&self) -> Result<bool, PoolError> {
+        let last = self.progress(&Request::internal("resilver")).await?;
+        let open = last.filter(|scan| scan.is_open() && scan.is_resilver());
+        let range = self.engine.cache.blocks().tree().resilvering().range();
+        match (range, open) {
+            (None, None) => Ok(false),
+            (Some((_, last)), Some(open)) if last <= open.scan.max_txg => Ok(true),
+            (None, Some(_)) => Ok(true),
+            (Some(_), _) => self.start_resilver(false).await,
+        }
+    }
+
+    /// Starts a resilver of what devices in service lack; with `again`, also if one is running (`zpool resilver`). A scrub is
+    /// canceled. Returns whether a resilver is running then: not if no device lacks anything.
+    ///
+    /// # Errors
+    /// Errors of reading or writing the MOS.
+    pub async fn start_resilver(&self, again: bool) -> Result<bool, PoolError> {
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move { ResilverTask(syncing).start(again).await })
+            })
+            .await
+    }
+
+    /// Prepares the next pass of a scan. Returns `None` if the scan was started again.
+    pub(crate) async fn ready(&self, rq: &Request, progress: Progress) -> Result<Option<Progress>, PoolError> {
+        if !progress.is_resilver() {
+            return Ok(Some(progress));
+        }
+        let continued = self
+            .engine
+            .sync_task(|syncing: &mut TxgSync<'_>| Box::pin(async move { ResilverTask(syncing).resume().await }))
+            .await?;
+        // Blocks may still be written to the devices that a DTL is about: its last txgs are in the future for a new device.
+        while self.engine.txgs().last_synced() < progress.scan.max_txg {
+            self.engine.sync().await?;
+        }
+        match continued {
+            true => self.progress(rq).await,
+            false => Ok(None),
+        }
+    }
+
+    /// Makes the repairs of a pass stable. Returns whether a device failed some.
+    pub(crate) async fn settle_repairs(&self) -> bool {
+        let blocks = self.engine.cache.blocks();
+        let flushed = blocks.flush().await;
+        flushed.is_err() || blocks.tree().resilvering().has_unrepaired()
+    }
+}
+
+/// Changes of the record of a resilver, in syncing context.
+pub(crate) struct ResilverTask<'a, 'b>(pub &'a mut TxgSync<'b>);
+
+impl ResilverTask<'_, '_> {
+    /// See [`Scrubs::start_resilver`].
+    pub(crate) async fn start(&mut self, again: bool) -> Result<bool, PoolError> {
+        let range = self.0.engine.cache.blocks().tree().resilvering().range();
+        let last = scrub_in(self.0.change.rq, &Mos { set: self.0.engine.mos.clone() }).await?;
+        let open = last.filter(Progress::is_open);
+        if let Some(open) = &open
+            && open.is_resilver()
+            && !again
+            && range.is_none_or(|(_, last)| last <= open.scan.max_txg)
+        {
+            return Ok(true);
+        }
+        let Some((first, last)) = range else { return Ok(open.is_some_and(|open| open.is_resilver())) };
+        if let Some(open) = open {
+            self.0.end_scrub(open, CANCELED).await?;
+        }
+        let progress = self.0.new_scan(RESILVER, (Txg(first.0.saturating_sub(1)), last)).await?;
+        self.0.core.resilver_began = Some(progress.resume.began);
+        self.0.core.scrub_began = None;
+        self.0.put_scrub(&progress).await?;
+        self.0.engine.events.post(PoolEvent::ResilverStart, |_| {});
+        Ok(true)
+    }
+
+    /// Checks, once in a process, that a resilver which another process began can be continued; starts it again otherwise.
+    /// Returns whether it is continued.
+    async fn resume(&mut self) -> Result<bool, PoolError> {
+        let Ok(open) = self.0.open_scrub().await else { return Ok(false) };
+        if !open.is_resilver() || self.0.core.resilver_began == Some(open.resume.began) {
+            return Ok(true);
+        }
+        let by_others = open.resume.began == Txg(0) || open.resume.examined_bytes != open.scan.examined_bytes;
+        if by_others || open.resume.flags & Resume::UNREPAIRED != 0 || open.scan.errors > 0 {
+            if !self.start(true).await? {
+                self.0.end_scrub(open, CANCELED).await?;
+            }
+            return Ok(false);
+        }
+        self.0.core.resilver_began = Some(open.resume.began);
+        Ok(true)
+    }
+
+    /// Ends a resilver: `finished` if it went over all blocks.
+    pub(crate) async fn end(&mut self, progress: Progress, finished: bool) -> Result<(), PoolError> {
+        let is_known = self.0.core.resilver_began == Some(progress.resume.began);
+        invariant!(!finished || is_known, "a resilver ends that was not continued here");
+        if finished && is_known && progress.resume.flags & Resume::MOVED == 0 {
+            super::dtls::excise_resilvered(self.0.engine.cache.blocks().tree(), progress.scan.max_txg);
+        }
+        super::attach::forget_resilver_txgs(self.0);
+        self.0.core.resilver_began = None;
+        self.0.put_scrub(&progress).await?;
+        if finished {
+            self.0.engine.events.post(PoolEvent::ResilverFinish, |_| {});
+        }
+        Ok(())
+    }
+
+    /// Records that blocks moved while a resilver is open.
+    pub(crate) async fn note_moved(&mut self) -> Result<(), PoolError> {
+        let Ok(mut open) = self.0.open_scrub().await else { return Ok(()) };
+        if !open.is_resilver() || open.resume.flags & Resume::MOVED != 0 {
+            return Ok(());
+        }
+        open.resume.flags |= Resume::MOVED;
+        if self.0.core.resilver_began != Some(open.resume.began) {
+            // It was not checked whether it can be continued: now it cannot.
+            open.resume.began = Txg(0);
+        }
+        self.0.put_scrub(&open).await
+    }
+}

@@ -1,0 +1,183 @@
+//! Resilvers: a device that was away is given what it lacks, and no more; then the others may go.
+
+use crate::real::{folder, import, pool_of};
+use crate::{work, zdb};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_engine::scrub::{Progress, ScanLimits};
+use weir_engine::{Engine, Layout};
+use weir_machine::{Machine, Request};
+use weir_pool::scan_status::{Stage, last_scan};
+use weir_pool::{OpenOptions, Pool};
+
+pub const LAYOUTS: [(&str, Layout, usize); 3] =
+    [("mirror", Layout::Mirror, 2), ("raidz", Layout::Raidz(1), 3), ("raidz2", Layout::Raidz(2), 4)];
+
+pub fn small() -> ScanLimits {
+    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10 }
+}
+
+pub async fn look(machine: &Machine, dir: &Path) -> Pool {
+    Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap()
+}
+
+/// A pool that was written to while its device `a1` was away, which is back.
+async fn with_returned(machine: &Machine, name: &str, (layout, count): (Layout, usize)) -> PathBuf {
+    let dir = folder(&format!("resilver-{name}"));
+    let there = dir.join("a1");
+    let away = dir.with_extension("away");
+    let engine = Engine::create(machine, &pool_of(&dir, layout, count)).await.unwrap();
+    work::history(&engine, &|_| ()).await.unwrap();
+    engine.stop().await.unwrap();
+    std::fs::rename(&there, &away).unwrap();
+    let engine = import(machine, &dir).await.unwrap();
+    for seed in 0..3 {
+        work::write_object(&engine, "tank", 100, seed).await.unwrap();
+        work::snapshot(&engine, &format!("tank@away{seed}")).await.unwrap();
+    }
+    engine.stop().await.unwrap();
+    std::fs::rename(&away, &there).unwrap();
+    assert_eq!(look(machine, &dir).await.dtls().len(), 1);
+    dir
+}
+
+pub async fn run(engine: &Engine, limits: &ScanLimits) -> Progress {
+    let done = engine.scrubs().run(limits, &mut |_| true).await.unwrap().unwrap();
+    assert!(done.is_finished() && done.is_resilver() && done.scan.errors == 0, "{done:?}");
+    done
+}
+
+/// The pool has everything on the other devices: those in `gone` may go.
+async fn assert_whole_without(machine: &Machine, dir: &Path, gone: &[&str]) {
+    assert!(look(machine, dir).await.dtls().is_empty());
+    zdb::assert_clean(dir, "tank");
+    zdb::assert_counted(dir, "tank");
+    gone.iter().for_each(|name| std::fs::remove_file(dir.join(name)).unwrap());
+    work::assert_pool_clean(machine, dir, "tank").await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_returned_device_is_given_what_it_lacks() {
+    let machine = weir_linux::machine().unwrap();
+    for (name, layout, count) in LAYOUTS {
+        machine.block_on(async {
+            let dir = with_returned(&machine, name, (layout, count)).await;
+            let engine = import(&machine, &dir).await.unwrap();
+            assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
+            assert!(engine.scrubs().start_resilver_if_needed().await.unwrap(), "it goes on");
+            let refused = engine.scrubs().start().await.unwrap_err().to_string();
+            assert!(refused.contains("currently resilvering"), "{refused}");
+            let done = run(&engine, &small()).await;
+            let device = engine.cache.blocks().tree().health().into_iter().find(|leaf| leaf.name.ends_with("a1"));
+            let repaired = device.unwrap().counts.repaired_bytes;
+            assert!(repaired > 300 * (16 << 10) / 4 && done.scan.processed_bytes == repaired, "{name}: {done:?}");
+            assert!(!engine.scrubs().start_resilver_if_needed().await.unwrap(), "nothing is lacking");
+            engine.stop().await.unwrap();
+            let gone: &[&str] = if count == 4 { &["a0", "a2"] } else { &["a0"] };
+            assert_whole_without(&machine, &dir, gone).await;
+        });
+    }
+}
+
+/// Only blocks of the DTL's txgs are read: the rest of the pool, which is larger, is left alone.
+#[test]
+fn a_resilver_reads_only_what_was_born_while_a_device_was_away() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = folder("resilver-range");
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Mirror, 2)).await.unwrap();
+        work::write_object(&engine, "tank", 1000, 9).await.unwrap();
+        engine.stop().await.unwrap();
+        let away = dir.with_extension("away");
+        std::fs::rename(dir.join("a1"), &away).unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 10, 5).await.unwrap();
+        engine.stop().await.unwrap();
+        std::fs::rename(&away, dir.join("a1")).unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
+        let done = run(&engine, &ScanLimits::default()).await;
+        assert!(done.scan.processed_bytes < 200 * (16 << 10), "{done:?}");
+        assert!(done.scan.examined_bytes < 200 * (16 << 10), "{done:?}");
+        engine.stop().await.unwrap();
+        assert_whole_without(&machine, &dir, &["a0"]).await;
+    });
+}
+
+/// A process ends after each pass; the next one goes on where it was, and zdb likes each state.
+#[test]
+fn a_resilver_goes_on_after_each_import() {
+    let machine = weir_linux::machine().unwrap();
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let dir = with_returned(&machine, "resumed", (Layout::Raidz(1), 3)).await;
+        let mut places = Vec::new();
+        loop {
+            let engine = import(&machine, &dir).await.unwrap();
+            assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
+            let limits = ScanLimits { bytes: 1 << 20, ..small() };
+            let part = engine.scrubs().run(&limits, &mut |_| false).await.unwrap().unwrap();
+            engine.stop().await.unwrap();
+            if part.is_finished() {
+                break;
+            }
+            let scan = last_scan(&look(&machine, &dir).await, rq).await.unwrap().unwrap();
+            assert!(scan.resilver && scan.stage == Stage::Running);
+            places.push(part.place);
+        }
+        assert!(places.len() >= 2 && places.windows(2).all(|pair| pair[0] < pair[1]), "{places:?}");
+        assert_whole_without(&machine, &dir, &["a2"]).await;
+    });
+}
+
+/// Blocks of a destroyed snapshot move to a place that the walk has passed: the resilver starts again when it is through.
+#[test]
+fn blocks_that_move_while_a_resilver_runs_are_not_missed() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = with_returned(&machine, "moved", (Layout::Mirror, 2)).await;
+        let engine = import(&machine, &dir).await.unwrap();
+        assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
+        engine.scrubs().run(&small(), &mut |_| false).await.unwrap();
+        engine.destroy_snapshots(vec!["tank@away2".to_owned()], false).await.unwrap();
+        engine.stop().await.unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        let mut begun = Vec::new();
+        let mut note = |progress: &Progress| {
+            begun.push(progress.resume.began);
+            true
+        };
+        let done = engine.scrubs().run(&small(), &mut note).await.unwrap().unwrap();
+        assert!(done.is_finished());
+        begun.dedup();
+        assert_eq!(begun.len(), 2, "it starts again once: {begun:?}");
+        engine.stop().await.unwrap();
+        assert_whole_without(&machine, &dir, &["a0"]).await;
+    });
+}
+
+/// The bug that these tests must find: blocks of some txgs are left out, and the DTL is excised nevertheless.
+#[test]
+fn canary_a_resilver_that_skips_txgs_is_found() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = with_returned(&machine, "canary", (Layout::Mirror, 2)).await;
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.cache.blocks().tree().plant(weir_blocks::vdev::DeviceBug::SkipsResilver);
+        assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
+        run(&engine, &ScanLimits::default()).await;
+        engine.stop().await.unwrap();
+        assert!(look(&machine, &dir).await.dtls().is_empty());
+        std::fs::remove_file(dir.join("a0")).unwrap();
+        let is_found = match Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await {
+            Err(_) => true,
+            Ok(pool) => {
+                let report = weir_pool::verify::verify_pool(&pool, &Request::internal("test")).await.unwrap();
+                !report.unreadable.is_empty()
+            }
+        };
+        assert!(is_found, "blocks are missing, and no one noticed");
+        std::fs::remove_dir_all(&dir).unwrap();
+    });
+}

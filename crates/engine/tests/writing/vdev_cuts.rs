@@ -1,0 +1,127 @@
+//! In the simulator: the power fails at every write and flush while a device is replaced, another attached and one detached,
+//! with their resilvers. The pool is whole each time, is carried to the end, and each device of the mirror alone has everything.
+
+use crate::work;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_engine::scrub::ScanLimits;
+use weir_engine::{AttachRequest, CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
+use weir_machine::Machine;
+use weir_pool::config::Class;
+use weir_pool::{OpenOptions, PoolError, VdevConfig};
+use weir_sim::{Fault, SimDisk, SimError, SimWorld, Timing};
+
+const SEARCH: &str = "/sim";
+
+fn new(index: usize) -> NewLeaf {
+    NewLeaf { path: format!("{SEARCH}/d{index}").into(), is_file: true }
+}
+
+fn open() -> OpenOptions {
+    OpenOptions { arc_bytes: 16 << 20, ..OpenOptions::new(vec![SEARCH.into()], "tank") }
+}
+
+async fn import(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
+    Engine::import(machine, &ImportOptions::new(open())).await
+}
+
+fn leaves(engine: &Engine) -> Vec<VdevConfig> {
+    let root = VdevConfig::parse(&engine.shown().config.root).unwrap();
+    root.leaves().into_iter().cloned().collect()
+}
+
+fn guid(engine: &Engine, index: usize) -> u64 {
+    let path = format!("{SEARCH}/d{index}");
+    leaves(engine).iter().find(|leaf| leaf.path.as_deref() == Some(&path)).unwrap().guid
+}
+
+/// A mirror of the first two devices with some blocks.
+async fn prepare(machine: &Machine) -> Result<(), PoolError> {
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Mirror, leaves: vec![new(0), new(1)] };
+    let mut options = CreateOptions::new("tank", vec![top]);
+    options.arc_bytes = 16 << 20;
+    let engine = Engine::create(machine, &options).await?;
+    work::write_object(&engine, "tank", 12, 1).await.map_err(|error| PoolError::Refused { what: error.to_string() })?;
+    engine.sync().await?;
+    engine.stop().await
+}
+
+/// Runs the resilver in several passes, each of which is recorded.
+async fn resilver(engine: &Engine) -> Result<(), PoolError> {
+    let limits = ScanLimits { time: Duration::from_secs(60), bytes: 64 << 10 };
+    engine.scrubs().run(&limits, &mut |_| true).await.map(drop)
+}
+
+async fn attach(engine: &Engine, beside: usize, index: usize, replaces: bool) -> Result<(), PoolError> {
+    let device = guid(engine, beside);
+    let request = AttachRequest { device, new: new(index), replaces, ashift: None, force: true };
+    engine.vdevs().attach(&request).await?;
+    resilver(engine).await
+}
+
+/// Replaces the second device by the third, attaches the second again, detaches the first.
+async fn change(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    attach(&engine, 1, 2, true).await?;
+    attach(&engine, 0, 1, false).await?;
+    engine.vdevs().detach(guid(&engine, 0)).await?;
+    engine.stop().await
+}
+
+/// Carries a pool to the end of what the cut interrupted. Returns the devices that it has.
+async fn finish(machine: &Machine) -> Vec<String> {
+    work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
+    let engine = import(machine).await.unwrap();
+    engine.scrubs().start_resilver_if_needed().await.unwrap();
+    resilver(&engine).await.unwrap();
+    engine.vdevs().finish_replacing().await.unwrap();
+    let paths = leaves(&engine).into_iter().filter_map(|leaf| leaf.path).collect();
+    assert!(engine.cache.blocks().tree().dtls().is_empty());
+    engine.stop().await.unwrap();
+    paths
+}
+
+/// Cuts at change `at`, counted from the beginning of the changes; `None` if there are fewer.
+fn cut(seed: u64, at: u64) -> Option<()> {
+    let world = SimWorld::new(seed);
+    let disk = |i| world.add_disk(format!("{SEARCH}/d{i}"), 64 << 20, 512, Timing::Nvme);
+    let disks: Vec<Arc<SimDisk>> = (0..3).map(disk).collect();
+    let machine = world.machine();
+    world.run(prepare(&machine)).unwrap().unwrap();
+    world.cut_after(at);
+    let run = world.run(change(&machine));
+    world.cancel_cut();
+    let is_cut = match run {
+        Ok(done) => {
+            done.unwrap();
+            false
+        }
+        Err(SimError::PowerCut { .. }) => true,
+        Err(other) => panic!("seed {seed} cut {at}: {other}"),
+    };
+    let machine = world.machine();
+    let judged = world.run(async {
+        let devices = finish(&machine).await;
+        assert!((1..=3).contains(&devices.len()), "{devices:?}");
+        for alone in &devices {
+            let others = disks.iter().filter(|disk| disk.path() != Path::new(alone));
+            let gone: Vec<_> = others.map(|disk| (disk, disk.lay(Fault::Gone))).collect();
+            work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
+            gone.into_iter().for_each(|(disk, fault)| disk.lift(fault));
+        }
+    });
+    judged.unwrap_or_else(|error| panic!("seed {seed} cut {at}: {error}"));
+    is_cut.then_some(())
+}
+
+/// Every 211th change; `WEIR_SIM_CUT_STEP=1` cuts at each of about 5100.
+#[test]
+fn any_cut_while_devices_are_replaced_leaves_a_whole_pool() {
+    let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(211);
+    let mut at = 1;
+    while cut(4000 + at, at).is_some() {
+        at += step;
+    }
+    assert!(at > 100, "{at} changes");
+}
