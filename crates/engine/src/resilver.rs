@@ -1,4 +1,4 @@
-//! Resilver: gives devices that were away, or failed writes, the blocks that they lack.
+//! Resilver: writes to devices that were away, or failed writes, the blocks that they lack.
 //!
 //! ```text
 //!   DTLs of the devices in service ─► `scan` in the MOS: first and last txg ─► passes as of a scrub, of blocks born in between:
@@ -43,7 +43,7 @@ pub struct Resume {
 impl Resume {
     /// A device could not be given all blocks before the position, or may have dropped some.
     pub const UNREPAIRED: u64 = 1;
-    /// Blocks may have moved from behind the position to before it.
+    /// Blocks that the walk has not visited may have moved to places that it has passed.
     pub const MOVED: u64 = 2;
 }
 

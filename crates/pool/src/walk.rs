@@ -285,16 +285,14 @@ impl<V: Visit> Run<'_, V> {
             }
         }
         let log_block = item.at.level == LOG_LEVEL;
-        let proven = !bp.is_embedded()
-            && !log_block
-            && match self.walk.prove {
-                Prove::Nothing => false,
-                Prove::Metadata => bp.level() > 0 || bp.object_type().is_metadata(),
-                Prove::Everything => true,
-                Prove::Lacking => self.walk.blocks.tree().resilvering().needs(bp),
-            };
-        let proven =
-            proven || log_block && self.walk.prove == Prove::Lacking && self.walk.blocks.tree().resilvering().needs(bp);
+        let is_stored = !bp.is_embedded() && !log_block;
+        let proven = match self.walk.prove {
+            Prove::Nothing => false,
+            Prove::Metadata => is_stored && (bp.level() > 0 || bp.object_type().is_metadata()),
+            Prove::Everything => is_stored,
+            // With the blocks of intent logs.
+            Prove::Lacking => self.walk.blocks.tree().resilvering().needs(bp),
+        };
         let below = !log_block && leads_on(bp);
         if below && !self.entered.enter(bp) {
             return;

@@ -17,9 +17,8 @@ use super::{Body, Place, Tree, Vdev, VdevRead, WriteJob};
 use crate::alloc::AllocStatus;
 use bytes::Bytes;
 use std::fmt;
-use std::sync::Arc;
 use weir_format::{BlockPointer, Txg};
-use weir_machine::accounts::{Content, Redundancy, Shares};
+use weir_machine::accounts::Redundancy;
 use weir_machine::invariant;
 
 /// A vdev tree, for resilvers ([`Tree::resilvering`]).
@@ -129,25 +128,8 @@ impl<'a> Resilvering<'a> {
 
     /// The write of a resilver; `None` if the block is not there any more, or the pool is not open for writing.
     fn job(&self, job: &VdevRead<'a>, place: Place) -> Option<WriteJob<'a>> {
-        let VdevRead { request, clock, pool, birth: txg, about, .. } = *job;
-        // The hold is taken before the check that the block is still allocated.
-        let hold = Some(Arc::new(job.freshness?.hold()));
-        let is_there = job.alloc_status(place) != AllocStatus::Freed;
-        let cost = self.tree.accounts().write_cost(Content::Repair, txg.0, 0, Shares::new());
-        is_there.then_some(WriteJob {
-            request,
-            clock,
-            pool,
-            txg,
-            repair: true,
-            plug: None,
-            here: false,
-            about,
-            hold,
-            recipients: Recipients::Lacking,
-            failed: None,
-            cost,
-        })
+        let write = WriteJob::repair(job, self.tree, Recipients::Lacking)?;
+        (job.alloc_status(place) != AllocStatus::Freed).then_some(write)
     }
 }
 

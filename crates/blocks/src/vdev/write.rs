@@ -72,7 +72,8 @@ pub(crate) enum Recipients {
     All,
     /// Those in service whose DTL has the txg of the block (a resilver).
     Lacking,
-    /// Those in service with any DTL: a resilver of a range whose block was born before it was copied there.
+    /// Those in service that lack blocks of any txg. A device removal copied the range in a later txg than that of the block, so
+    /// the birth txg does not say whether the leaf has it.
     Behind,
 }
 
@@ -101,14 +102,13 @@ impl Portion {
 }
 
 impl<'a> WriteJob<'a> {
-    /// The write that repairs wrong bytes that a read found at `place`; `None` if they must not be repaired.
-    pub async fn repairing(job: &VdevRead<'a>, tree: &'a Tree, place: Place) -> Option<Self> {
-        job.settle(place).await;
+    /// The write of a verified block of `job` to these leaves. Its hold keeps the block from being allocated again, so the
+    /// caller checks afterwards that it is still there. `None` if the pool is not open for writing.
+    pub fn repair(job: &VdevRead<'a>, tree: &'a Tree, recipients: Recipients) -> Option<Self> {
         let VdevRead { request, clock, pool, birth: txg, about, .. } = *job;
-        // The hold is taken before the check that the block is still allocated.
         let hold = Some(Arc::new(job.freshness?.hold()));
         let cost = tree.accounts().write_cost(Content::Repair, txg.0, 0, Shares::new());
-        let repair = WriteJob {
+        Some(WriteJob {
             request,
             clock,
             pool,
@@ -118,10 +118,16 @@ impl<'a> WriteJob<'a> {
             here: false,
             about,
             hold,
-            recipients: Recipients::All,
+            recipients,
             failed: None,
             cost,
-        };
+        })
+    }
+
+    /// The write that repairs wrong bytes that a read found at `place`; `None` if they must not be repaired.
+    pub async fn repairing(job: &VdevRead<'a>, tree: &'a Tree, place: Place) -> Option<Self> {
+        job.settle(place).await;
+        let repair = Self::repair(job, tree, Recipients::All)?;
         job.repairs(tree, place).then_some(repair)
     }
 }

@@ -6,7 +6,8 @@
 //!                                                                       the snapshot, and the clone is destroyed
 //! ```
 //!
-//! A dataset that is being received is inconsistent: nothing opens it, and the next import destroys it.
+//! A dataset that is being received is inconsistent: nothing opens it. If the process ends before, the next stream
+//! that is received into the same dataset destroys it first.
 
 use super::names::{Found, FoundDir};
 use super::{

@@ -1,4 +1,5 @@
-//! Resilvers: a device that was away is given what it lacks, and no more; then the others may go.
+//! Resilvers write to a device that was away the blocks that it lacks, and no others; the pool is then readable without the
+//! other devices.
 
 use crate::real::{folder, import, pool_of};
 use crate::{work, zdb};
