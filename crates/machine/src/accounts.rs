@@ -9,12 +9,15 @@
 //! A block keeps the [`Origin`] (client and protocol) of its last writer from the dirty record to the txg that writes it,
 //! so bytes written in syncing context are charged to the dataset and client that caused them.
 //!
-//! All totals are atomic registers. Recording takes no lock once a client or dataset has its registers, and a snapshot
-//! delays no request; registers that are read one after the other may differ by requests that ended in between. The tables
-//! have fixed sizes; what does not fit is recorded under [`Origin::OTHER`].
+//! All totals are registers that a snapshot reads without delaying a request; registers that are read one after the other
+//! may differ by requests that ended in between. Recording takes no lock once a client or dataset has its registers, and
+//! threads add to registers of their own ([`shard`]). The tables have fixed sizes; what does not fit is recorded under
+//! [`Origin::OTHER`].
 
 mod client;
 mod device_bytes;
+mod rows;
+mod shard;
 #[cfg(test)]
 mod tests;
 mod totals;
@@ -28,29 +31,53 @@ use crate::request::{IS_ACCOUNTED, Operation, Protocol, Request, Source, Stage};
 use crate::time::{Clock, Nanos};
 use client::ClientIdentity;
 use device_bytes::DeviceRegisters;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use rows::{Owner, Rows};
+use shard::{SHARDS, Shard};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use totals::OperationRegisters;
 
 /// Maximum number of clients with an origin of their own.
 const MAX_CLIENTS: usize = 4096;
-/// Number of registers of datasets and origins; a power of two.
-const ROWS: usize = 1024;
 /// Number of txgs whose writes have registers of their own; a power of two.
 const TXGS: usize = 32;
-/// Number of copies of the registers of operations: threads use different ones.
-const SHARDS: usize = 8;
 
-/// Registers of one dataset and one origin.
+/// Registers of the requests of one dataset and one origin.
 #[derive(Default)]
-struct Row {
-    /// Dataset and origin, plus 1; 0 if the row is free.
-    key: AtomicU64,
+struct RequestRow {
     requests: AtomicU64,
     answered_bytes: AtomicU64,
     written_bytes: AtomicU64,
-    device: DeviceRegisters,
+}
+
+impl DatasetTotals {
+    /// Totals of an owner of registers, all 0.
+    fn of(owner: Owner, clients: &[Client]) -> Self {
+        let (dataset, origin) = owner.unwrap_or((0, Origin::OTHER));
+        let (protocol, name) = match clients.iter().find(|client| client.origin() == origin) {
+            Some(client) => (client.protocol(), client.name()),
+            None if origin == Origin::POOL => (Protocol::Internal, ""),
+            None => (Protocol::Internal, "other"),
+        };
+        DatasetTotals {
+            dataset,
+            protocol,
+            client: name.to_owned(),
+            requests: 0,
+            answered_bytes: 0,
+            written_bytes: 0,
+            device: DeviceBytes::default(),
+        }
+    }
+}
+
+/// The registers of requests. Each thread adds to those of its own shard.
+#[derive(Default)]
+struct RequestRegisters {
+    /// By protocol, made when it is first used: by operation.
+    operations: [OnceLock<Box<[OperationRegisters]>>; Protocol::ALL.len()],
+    rows: Rows<RequestRow>,
 }
 
 /// Totals of one dataset and one client.
@@ -72,9 +99,6 @@ pub struct DatasetTotals {
     pub device: DeviceBytes,
 }
 
-/// Registers of the operations of one protocol, made when the protocol is first used.
-type ProtocolRegisters = OnceLock<Box<[OperationRegisters]>>;
-
 /// Bytes written to devices in one txg, and bytes acknowledged in it.
 #[derive(Default)]
 struct TxgRegisters {
@@ -86,8 +110,8 @@ struct TxgRegisters {
 /// The accounts of one pool.
 pub struct Accounts {
     clock: Option<Clock>,
-    shards: [[ProtocolRegisters; Protocol::ALL.len()]; SHARDS],
-    rows: OnceLock<Box<[Row]>>,
+    shards: [RequestRegisters; SHARDS],
+    device_rows: Rows<DeviceRegisters>,
     device: DeviceRegisters,
     txgs: [TxgRegisters; TXGS],
     last_synced: AtomicU64,
@@ -98,8 +122,8 @@ impl Default for Accounts {
     fn default() -> Self {
         Accounts {
             clock: None,
-            shards: Default::default(),
-            rows: OnceLock::new(),
+            shards: std::array::from_fn(|_| RequestRegisters::default()),
+            device_rows: Rows::default(),
             device: DeviceRegisters::default(),
             txgs: std::array::from_fn(|_| TxgRegisters::default()),
             last_synced: AtomicU64::default(),
@@ -145,12 +169,11 @@ impl Accounts {
         if !IS_ACCOUNTED {
             return;
         }
-        let add = |register: &AtomicU64, n: u64| {
-            if n != 0 {
-                register.fetch_add(n, Ordering::Relaxed);
-            }
-        };
-        let registers = self.registers(request.protocol());
+        let shard = Shard::of_thread();
+        let add = |register: &AtomicU64, n: u64| shard.add(register, n);
+        let Some(RequestRegisters { operations, rows }) = self.shards.get(shard.number()) else { return };
+        let registers = operations[request.protocol() as usize]
+            .get_or_init(|| (0..Operation::SLOTS).map(|_| OperationRegisters::default()).collect());
         let Some(registers) = registers.get(request.operation.slot()) else { return };
         let mut answered = 0;
         for source in Source::ALL {
@@ -166,15 +189,10 @@ impl Accounts {
         let latency_ns = self.now().ns_since(request.begun);
         let class = (latency_ns.max(1).ilog2() as usize).min(LATENCY_CLASSES - 1);
         add(&registers.latency[class], 1);
-        let row = self.row(request.target().dataset, request.origin());
+        let row = rows.of(request.target().dataset, request.origin());
         add(&row.requests, 1);
         add(&row.answered_bytes, answered);
         add(&row.written_bytes, request.written_bytes());
-    }
-
-    fn registers(&self, protocol: Protocol) -> &[OperationRegisters] {
-        self.shards[shard()][protocol as usize]
-            .get_or_init(|| (0..Operation::SLOTS).map(|_| OperationRegisters::default()).collect())
     }
 
     /// Totals of the requests of a protocol.
@@ -190,58 +208,30 @@ impl Accounts {
 
     fn sum(&self, protocol: Protocol, wanted: impl Fn(usize) -> bool) -> RequestTotals {
         let mut totals = RequestTotals::default();
-        let shards = self.shards.iter().filter_map(|shard| shard[protocol as usize].get());
+        let shards = self.shards.iter().filter_map(|shard| shard.operations[protocol as usize].get());
         let all = shards.flat_map(|registers| registers.iter().enumerate());
         all.filter(|(slot, _)| wanted(*slot)).for_each(|(_, registers)| totals.record(registers));
         totals
-    }
-
-    /// The row of a dataset and an origin. Rows are found by linear probing; a row is never freed.
-    fn row(&self, dataset: u64, origin: Origin) -> &Row {
-        let rows = self.rows.get_or_init(|| (0..=ROWS).map(|_| Row::default()).collect());
-        let key = (dataset << 16 | u64::from(origin.0)) + 1;
-        let first = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
-        for row in (0..ROWS).filter_map(|step| rows.get((first + step) % ROWS)) {
-            let mut owner = row.key.load(Ordering::Acquire);
-            if owner == 0 {
-                let claimed = row.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire);
-                owner = claimed.map_or_else(|other| other, |_| key);
-            }
-            if owner == key {
-                return row;
-            }
-        }
-        // The last row is for what does not fit the table.
-        &rows[ROWS]
     }
 
     /// Totals by dataset and client.
     pub fn datasets(&self) -> Vec<DatasetTotals> {
         let get = |register: &AtomicU64| register.load(Ordering::Relaxed);
         let clients = self.clients.lock().clone();
-        let rows = self.rows.get().map_or(&[][..], |rows| rows);
-        let used =
-            rows.iter().enumerate().filter(|(n, row)| get(&row.key) != 0 || *n == ROWS && get(&row.requests) > 0);
-        let totals = used.map(|(n, row)| {
-            let key = get(&row.key).saturating_sub(1);
-            let origin = if n == ROWS { Origin::OTHER } else { Origin((key & 0xffff) as u32) };
-            let client = clients.iter().find(|client| client.origin() == origin);
-            let (protocol, name) = match client {
-                Some(client) => (client.protocol(), client.name()),
-                None if origin == Origin::POOL => (Protocol::Internal, ""),
-                None => (Protocol::Internal, "other"),
-            };
-            DatasetTotals {
-                dataset: key >> 16,
-                protocol,
-                client: name.to_owned(),
-                requests: get(&row.requests),
-                answered_bytes: get(&row.answered_bytes),
-                written_bytes: get(&row.written_bytes),
-                device: row.device.snapshot(),
-            }
-        });
-        totals.collect()
+        let mut totals: BTreeMap<Owner, DatasetTotals> = BTreeMap::new();
+        for (owner, row) in self.shards.iter().flat_map(|shard| shard.rows.used()) {
+            let totals = totals.entry(owner).or_insert_with(|| DatasetTotals::of(owner, &clients));
+            totals.requests += get(&row.requests);
+            totals.answered_bytes += get(&row.answered_bytes);
+            totals.written_bytes += get(&row.written_bytes);
+        }
+        for (owner, device) in self.device_rows.used() {
+            totals.entry(owner).or_insert_with(|| DatasetTotals::of(owner, &clients)).device = device.snapshot();
+        }
+        let is_used = |(owner, totals): &(Owner, DatasetTotals)| {
+            owner.is_some() || totals.requests > 0 || totals.device.total() > 0
+        };
+        totals.into_iter().filter(is_used).map(|(_, totals)| totals).collect()
     }
 
     /// Begins the write of a block: its content, the txg that writes it, the object set that it belongs to, and the
@@ -266,10 +256,10 @@ impl Accounts {
                     part
                 }),
             };
-            self.row(dataset, *origin).device.add(content, &part);
+            self.device_rows.of(dataset, *origin).add(content, &part);
         }
         if shares.is_empty() {
-            self.row(dataset, Origin::POOL).device.add(content, &left);
+            self.device_rows.of(dataset, Origin::POOL).add(content, &left);
         }
     }
 
@@ -332,18 +322,4 @@ impl Accounts {
             |registers: &TxgRegisters| u64::try_from(registers.unstable_bytes.load(Ordering::Relaxed)).unwrap_or(0);
         self.txgs.iter().map(of).sum()
     }
-}
-
-/// The shard of the calling thread.
-fn shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        shard.get()
-    })
 }

@@ -148,9 +148,11 @@ async fn hot(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
 async fn requests(accounts: &Accounts, file: &File) -> Result<(u64, u64), FileError> {
     let client = accounts.client(Protocol::Nbd, "bench");
     let mut sum = (0, 0);
-    for n in 0..REQUESTS {
+    let mut chance = Chance::new(7);
+    for _ in 0..REQUESTS {
         let rq = accounts.begin(&client, Operation::Read);
-        let offset = n * REQUEST_BYTES as u64 * 33 % HOT_BYTES;
+        // In random order: a constant stride would be prefetched.
+        let offset = (chance.below(HOT_BYTES as usize / REQUEST_BYTES) * REQUEST_BYTES) as u64;
         let pieces = file.files.contents().read_segments(&rq, file.object, offset, REQUEST_BYTES).await?;
         sum = add(sum, std::hint::black_box(&pieces).iter().map(|piece| piece.len()).sum());
         accounts.record(&rq);
