@@ -412,6 +412,7 @@ fn assemble(
         stuck: None,
         given_up: None,
         ended: false,
+        opened: Vec::new(),
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };
     let engine =

@@ -423,6 +423,7 @@ async fn assemble(
         stuck: None,
         given_up: None,
         ended: false,
+        opened: Vec::new(),
     };
     let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));
     let keys = KeyStore::new(pool.wrapping, opened.collect());

@@ -81,6 +81,28 @@ impl OpenDatasets {
         self.all_of().remove(&id)
     }
 
+    /// Removes those of these object sets that have no changes, no intent log and no user; returns the others that are open.
+    ///
+    /// Nobody can begin to use one meanwhile: the table is locked, and it has the only reference.
+    pub fn close_unused(&self, ids: Vec<ObjsetId>) -> Vec<ObjsetId> {
+        let mut open = self.all_of();
+        let is_unused = |open: &OpenSet| {
+            open.zil.is_none()
+                && open.door.is_none()
+                && Arc::strong_count(&open.set) == 1
+                && open.set.syncing().is_clean()
+        };
+        ids.into_iter()
+            .filter(|id| match open.get(id) {
+                Some(set) if is_unused(set) => {
+                    open.remove(id);
+                    false
+                }
+                other => other.is_some(),
+            })
+            .collect()
+    }
+
     /// The open datasets for which `wanted` is true, in ascending order of their numbers.
     pub fn select(&self, wanted: impl Fn(&OpenSet) -> bool) -> Vec<OpenSet> {
         self.all_of().values().filter(|open| wanted(open)).cloned().collect()

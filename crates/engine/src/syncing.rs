@@ -35,7 +35,7 @@ use weir_dsl::sync_tasks::{
 };
 use weir_format::features::Feature;
 use weir_format::uberblock::Mmp;
-use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
+use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock};
 use weir_machine::{Priority, Request};
 use weir_pool::assemble::state;
 use weir_pool::config::VdevConfig;
@@ -102,6 +102,8 @@ pub struct SyncerState {
     pub given_up: Option<String>,
     /// Whether the txg that is being synced is the last one.
     pub ended: bool,
+    /// Object sets that sync tasks opened, and that no client may be using.
+    pub opened: Vec<ObjsetId>,
 }
 
 /// Completes a task's submitter with the result of the txg.
@@ -196,6 +198,8 @@ impl TxgSync<'_> {
         blocks.tree().accounts().synced(self.txg().0);
         let freed = blocks.synced(self.txg(), wrote_uberblock);
         let core = &mut *self.core;
+        // Every txg looks at all open object sets.
+        core.opened = self.engine.sets.close_unused(std::mem::take(&mut core.opened));
         if core.config_object.0 == 0 || core.ended {
             return Ok(());
         }
@@ -522,6 +526,7 @@ impl TxgSync<'_> {
 
     /// Registers an object set that the current task created; it syncs when the task ends.
     pub fn add_set(&mut self, set: Arc<ObjectSet>) {
+        self.core.opened.push(set.id());
         self.made.push(self.engine.sets.insert(set));
     }
 }

@@ -54,6 +54,14 @@ impl<'a> Syncing<'a> {
         })
     }
 
+    /// Whether everything in memory has been synced.
+    pub fn is_clean(self) -> bool {
+        self.set.live().is_none_or(|live| {
+            let state = live.state();
+            state.zil.is_none() && state.nodes.is_empty()
+        })
+    }
+
     /// Sets the header of the intent log for the next sync.
     pub fn set_zil_header(self, header: ZilHeader) {
         if let Some(live) = self.set.live() {
