@@ -108,6 +108,14 @@ const POOL_OPTIONS: &[(&str, &str)] = &[
     ("--state", "WEIR_SIM_STATE"),
 ];
 
+/// Settings of glibc's allocator for the tests of pools: thousands of short-lived worlds would otherwise give their memory
+/// back to the kernel and fault it in again.
+const KEEPS_MEMORY: [(&str, &str); 3] = [
+    ("MALLOC_MMAP_THRESHOLD_", "1073741824"),
+    ("MALLOC_TRIM_THRESHOLD_", "4294967296"),
+    ("MALLOC_TOP_PAD_", "67108864"),
+];
+
 /// Environment variables for the tests of pools, with their values.
 type Settings = Vec<(&'static str, String)>;
 
@@ -155,7 +163,7 @@ pub fn sim(arguments: &[String]) -> Outcome {
     for (test, title, failure) in tests {
         let mut command =
             cargo(&["test", "--quiet", "--profile", "sim", "-p", "weir-engine", "--test", test, "--", "--nocapture"]);
-        command.envs(settings.clone());
+        command.envs(settings.clone()).envs(KEEPS_MEMORY);
         if let Some(tools) = judge::tools() {
             command.env("WEIR_ZFS_TOOLS", tools);
         }

@@ -77,12 +77,11 @@ impl Durable {
         numbers.into_iter().all(|number| match (self.0.get(number), other.0.get(number)) {
             (Some(one), Some(two)) if Arc::ptr_eq(one, two) => true,
             (one, two) => (0..PAGES).all(|n| {
-                let page = |of: Option<&Arc<Chunk>>| of.and_then(|chunk| chunk[n].clone());
                 let at = number * CHUNK + (n * PAGE) as u64;
-                match (page(one), page(two)) {
+                match (one.and_then(|chunk| chunk[n].as_ref()), two.and_then(|chunk| chunk[n].as_ref())) {
                     (None, None) => true,
-                    (Some(one), Some(two)) if Arc::ptr_eq(&one, &two) => true,
-                    (one, two) => is_page_equal(at, one.as_deref(), two.as_deref(), among, sector_bytes),
+                    (Some(one), Some(two)) if Arc::ptr_eq(one, two) => true,
+                    (one, two) => is_page_equal(at, one.map(|p| &**p), two.map(|p| &**p), among, sector_bytes),
                 }
             }),
         })

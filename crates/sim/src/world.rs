@@ -24,8 +24,8 @@ use weir_machine::tasks::Spawner;
 use weir_machine::time::ClockSource;
 use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Memory, Nanos, Tasks};
 
-/// Limit in bytes of each of the machine's buffer pools.
-const BUFFER_POOL_BYTES: usize = 4 << 20;
+/// Limit in bytes of each of the machine's buffer pools: more than the ARC and the dirty data of the worlds of a test.
+const BUFFER_POOL_BYTES: usize = 48 << 20;
 
 thread_local! {
     /// Buffers for writes and for reads. The worlds of a thread share them, because a world often lives for a few

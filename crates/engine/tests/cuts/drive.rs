@@ -242,9 +242,13 @@ fn changes_of(seed: u64) -> u64 {
 }
 
 /// Maximum cuts of a history in a run of `all` cuts. A long history gets only a part of them, so that a run covers many
-/// histories. In a long run that part exceeds the number of moments.
+/// histories, and a third of that if its cuts are seldom equivalent. In a long run that part exceeds the number of moments.
 fn max_cuts(seed: u64, all: u64) -> u64 {
-    let part = if is_cut_everywhere(seed) { 4 } else { 25 };
+    let part = match (is_cut_everywhere(seed), Shape::of(seed).unloads_early) {
+        (true, _) => 4,
+        (false, false) => 16,
+        (false, true) => 48,
+    };
     all.div_ceil(part).max(12)
 }
 
