@@ -26,7 +26,9 @@ pub mod config;
 pub mod create;
 pub mod datasets;
 pub mod dtls;
+pub(crate) mod error_log;
 pub mod events;
+mod fault_sink;
 pub mod freeing;
 pub mod keys;
 pub mod labels;
@@ -71,7 +73,9 @@ pub use syncing::{SyncerState, TxgSync};
 pub use tasks::Task;
 pub use tx_admission::{DirtyLimits, PoolSpace, PoolTxAdmission};
 
+use error_log::LostBlocks;
 use events::{ErrorReport, PoolEvent};
+use fault_sink::FaultSink;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
@@ -140,6 +144,8 @@ pub struct Engine {
     pub keys: KeyStore,
     /// The pool's events.
     pub events: Arc<Events>,
+    /// Lost blocks that are not in the error log yet.
+    pub(crate) lost_blocks: Arc<LostBlocks>,
     opened: Nanos,
     /// Whether intent logs that cannot be replayed now are discarded (`zpool import -m`).
     gives_up_logs: AtomicBool,
@@ -211,7 +217,9 @@ impl Engine {
             freeing: core.freeing,
         };
         let events = Events::new(machine.clock.clone(), &core.config);
-        cache.blocks().tree().set_fault_observer(events.clone());
+        let lost_blocks = Arc::<LostBlocks>::default();
+        let sink = FaultSink { events: events.clone(), lost_blocks: lost_blocks.clone() };
+        cache.blocks().tree().set_fault_observer(Arc::new(sink));
         let max_loaded_bytes = max_loaded_bytes(cache.stats().sizes.budget_bytes);
         // Refused only in a pool that is not written to, which loads no metaslab.
         let _ = cache.blocks().metaslabs().set_source(core.maps.source(&machine, cache.blocks()), max_loaded_bytes);
@@ -227,6 +235,7 @@ impl Engine {
             changed: ChangedDatasets::default(),
             keys,
             events,
+            lost_blocks,
             opened,
             gives_up_logs: AtomicBool::new(false),
             opening: AsyncMutex::new(()),

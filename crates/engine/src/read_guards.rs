@@ -127,6 +127,7 @@ impl Synced<'_> {
             tree,
             state,
             suspended: self.engine.devices().suspended_because().map(|why| why.to_string()),
+            unlogged_errors: self.engine.lost_blocks.unlogged(),
             states,
             newest_txg: uberblock.txg,
             uberblock,

@@ -108,6 +108,8 @@ pub mod order {
         FLUSHER,
         /// DTL of a leaf.
         DTL,
+        /// Lost blocks that are not in the pool's error log yet.
+        LOST_BLOCKS,
         /// Ring of the pool's events.
         EVENTS,
         /// Clients of the accounts.

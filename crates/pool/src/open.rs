@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_blocks::fault_injection::PointerForger;
+use weir_blocks::fault_observer::Bookmark;
 use weir_blocks::{Blocks, Dtl, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
@@ -106,6 +107,8 @@ pub struct Pool {
     pub state: VdevState,
     /// Why writes of the pool are suspended, or wait for a device; `None` if neither, or if no process has it open.
     pub suspended: Option<String>,
+    /// Lost blocks that the process that has the pool open found, with their births, and that are not in the error log yet.
+    pub unlogged_errors: Vec<(Bookmark, Txg)>,
     /// States of the vdevs by GUID.
     pub states: States,
     /// The uberblock in use.
@@ -219,6 +222,7 @@ impl Pool {
             tree: opened.tree,
             state,
             suspended: None,
+            unlogged_errors: Vec::new(),
             states,
             uberblock: opened.uberblock,
             newest_txg,
