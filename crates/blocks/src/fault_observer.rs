@@ -40,7 +40,7 @@ impl Bookmark {
 pub struct BlockContext {
     /// The block.
     pub origin: Option<Bookmark>,
-    /// Birth of the block; 0 if it is not known.
+    /// Physical birth of the block; 0 if it is not known.
     pub birth: Txg,
     /// Kind of the block's checksum.
     pub checksum: Option<ChecksumKind>,

@@ -30,7 +30,7 @@ const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
 /// Maximum lost blocks that wait for a txg to log them.
 const MAX_UNLOGGED: usize = 10_000;
 
-/// Lost blocks that readers found and that are not in the error log yet, with their births.
+/// Lost blocks that readers found and that are not in the error log yet, with their physical births.
 #[derive(Default)]
 pub(crate) struct LostBlocks(Mutex<BTreeMap<Bookmark, Txg>, { order::LOST_BLOCKS }>);
 

@@ -79,6 +79,7 @@ use fault_sink::FaultSink;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -170,6 +171,8 @@ pub struct Engine {
     is_supervised: AtomicBool,
     /// The device that the pool waits for, if one hangs.
     waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
+    /// GUIDs of the leaves that are offline until the next import.
+    temporarily_offline: Mutex<BTreeSet<u64>, { order::OFFLINE_DEVICES }>,
     shown: Mutex<PoolStatus, { order::SHOWN }>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>, { order::SYNCER }>,
 }
@@ -249,6 +252,7 @@ impl Engine {
             synced_states: Default::default(),
             is_supervised: AtomicBool::new(false),
             waits_for: Mutex::default(),
+            temporarily_offline: Mutex::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });

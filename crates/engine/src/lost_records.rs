@@ -128,5 +128,5 @@ async fn birth_of(rq: &Request, set: &Arc<ObjectSet>, object: ObjectId, level: u
         SPILL => found.dnode.spill,
         block => set.pointers().at(rq, &found, level, block).await.ok().flatten(),
     };
-    pointer.map_or(Txg(0), |pointer| pointer.logical_birth())
+    pointer.map_or(Txg(0), |pointer| pointer.physical_birth())
 }

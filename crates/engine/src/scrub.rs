@@ -134,7 +134,7 @@ impl Visit for ScanPass {
             // The root of an object set has a level of its own, as where a reader finds it.
             let is_root = bp.object_type() == ObjectType::OBJSET && at.level >= 0;
             let level = if is_root { Bookmark::ROOT_LEVEL as i8 } else { at.level };
-            self.errors.push((VisitPosition { level, ..*at }, bp.birth()));
+            self.errors.push((VisitPosition { level, ..*at }, bp.physical_birth()));
         }
     }
 

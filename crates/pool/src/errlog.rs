@@ -197,6 +197,10 @@ impl<'a> AffectedSets<'a> {
             BlockFound::Other(Txg(0)) => {}
             BlockFound::Other(birth) => until = birth,
         }
+        if in_head == BlockFound::It && !self.pool.blocks.tree().is_writable() {
+            // As in a read-only import by OpenZFS, which is in no txg: the head stands for its snapshots.
+            return Vec::new();
+        }
         let mut affected = BTreeSet::new();
         let mut next = head.phys.prev_snapshot.0;
         let mut txg = head.phys.prev_snapshot_txg;
