@@ -14,7 +14,7 @@ use crate::error::BlockError;
 use crate::vdev::counters::Counts;
 use std::sync::{Arc, OnceLock};
 use weir_codec::CodecError;
-use weir_format::{ChecksumKind, ObjsetId};
+use weir_format::{ChecksumKind, ObjsetId, Txg};
 use weir_machine::{DiskError, Priority};
 
 /// The block that an operation is about (`zbookmark_phys_t`).
@@ -40,6 +40,8 @@ impl Bookmark {
 pub struct BlockContext {
     /// The block.
     pub origin: Option<Bookmark>,
+    /// Physical birth of the block; 0 if it is not known.
+    pub birth: Txg,
     /// Kind of the block's checksum.
     pub checksum: Option<ChecksumKind>,
 }

@@ -248,7 +248,8 @@ impl Blocks {
         let has_checksum = !matches!(pointer.checksum_kind(), None | Some(ChecksumKind::Off | ChecksumKind::NoParity));
         let is_demand = !way.prefetch && request.priority != Priority::Async;
         let self_heals = has_checksum && self.verifies_checksums() && is_demand;
-        let about = BlockContext { origin: way.origin, checksum: pointer.checksum_kind() };
+        let about =
+            BlockContext { origin: way.origin, birth: pointer.physical_birth(), checksum: pointer.checksum_kind() };
         VdevRead {
             self_heals,
             resilver: way.resilver && self.verifies_checksums(),

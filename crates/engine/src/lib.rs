@@ -26,7 +26,9 @@ pub mod config;
 pub mod create;
 pub mod datasets;
 pub mod dtls;
+pub(crate) mod error_log;
 pub mod events;
+mod fault_sink;
 pub mod freeing;
 pub mod keys;
 pub mod labels;
@@ -71,10 +73,13 @@ pub use syncing::{SyncerState, TxgSync};
 pub use tasks::Task;
 pub use tx_admission::{DirtyLimits, PoolSpace, PoolTxAdmission};
 
+use error_log::LostBlocks;
 use events::{ErrorReport, PoolEvent};
+use fault_sink::FaultSink;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -140,6 +145,8 @@ pub struct Engine {
     pub keys: KeyStore,
     /// The pool's events.
     pub events: Arc<Events>,
+    /// Lost blocks that are not in the error log yet.
+    pub(crate) lost_blocks: Arc<LostBlocks>,
     opened: Nanos,
     /// Whether intent logs that cannot be replayed now are discarded (`zpool import -m`).
     gives_up_logs: AtomicBool,
@@ -164,6 +171,8 @@ pub struct Engine {
     is_supervised: AtomicBool,
     /// The device that the pool waits for, if one hangs.
     waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
+    /// GUIDs of the leaves that are offline until the next import.
+    temporarily_offline: Mutex<BTreeSet<u64>, { order::OFFLINE_DEVICES }>,
     shown: Mutex<PoolStatus, { order::SHOWN }>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>, { order::SYNCER }>,
 }
@@ -211,7 +220,9 @@ impl Engine {
             freeing: core.freeing,
         };
         let events = Events::new(machine.clock.clone(), &core.config);
-        cache.blocks().tree().set_fault_observer(events.clone());
+        let lost_blocks = Arc::<LostBlocks>::default();
+        let sink = FaultSink { events: events.clone(), lost_blocks: lost_blocks.clone() };
+        cache.blocks().tree().set_fault_observer(Arc::new(sink));
         let max_loaded_bytes = max_loaded_bytes(cache.stats().sizes.budget_bytes);
         // Refused only in a pool that is not written to, which loads no metaslab.
         let _ = cache.blocks().metaslabs().set_source(core.maps.source(&machine, cache.blocks()), max_loaded_bytes);
@@ -227,6 +238,7 @@ impl Engine {
             changed: ChangedDatasets::default(),
             keys,
             events,
+            lost_blocks,
             opened,
             gives_up_logs: AtomicBool::new(false),
             opening: AsyncMutex::new(()),
@@ -240,6 +252,7 @@ impl Engine {
             synced_states: Default::default(),
             is_supervised: AtomicBool::new(false),
             waits_for: Mutex::default(),
+            temporarily_offline: Mutex::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });

@@ -4,6 +4,7 @@
 //! added to the pool's error log, so that `zpool status -v` names the files that lost changes. The error log is on stable
 //! storage before the intent log is destroyed, so a crash between the two repeats the report and does not lose it.
 
+use super::error_log::ErrorLogTask;
 use super::events::ErrorReport;
 use crate::open_datasets::OpenSet;
 use crate::{Engine, TxgSync};
@@ -86,8 +87,9 @@ async fn report_given_up(
     engine
         .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                let log = syncing.errors_go_to().await;
-                if let Err(error) = syncing.log_errors(log, &errors).await {
+                let mut task = ErrorLogTask(syncing);
+                let log = task.name().await;
+                if let Err(error) = task.add(log, &errors).await {
                     tracing::warn!(dataset, %error, "the objects that lost changes are not in the pool's error log");
                 }
                 Ok(())
@@ -126,5 +128,5 @@ async fn birth_of(rq: &Request, set: &Arc<ObjectSet>, object: ObjectId, level: u
         SPILL => found.dnode.spill,
         block => set.pointers().at(rq, &found, level, block).await.ok().flatten(),
     };
-    pointer.map_or(Txg(0), |pointer| pointer.logical_birth())
+    pointer.map_or(Txg(0), |pointer| pointer.physical_birth())
 }

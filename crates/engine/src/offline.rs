@@ -67,6 +67,7 @@ impl Vdevs<'_> {
             let _was_in_service = leaf.take_out();
             invariant!(!leaf.is_in_service(), "a device that is offline is in service");
         }
+        self.engine.devices().set_temporarily_offline(guid, mode == OfflineMode::Temporary);
         match mode {
             OfflineMode::Kept => self.set_offline(guid, true).await,
             OfflineMode::Temporary => self.engine.sync().await,
@@ -101,6 +102,7 @@ impl Vdevs<'_> {
             }
         }
         invariant!(leaf.is_in_service(), "a device that is online is out of service");
+        self.engine.devices().set_temporarily_offline(guid, false);
         self.set_offline(guid, false).await?;
         self.engine.scrubs().start_resilver(false).await.map(drop)
     }

@@ -12,7 +12,7 @@ use weir_dsl::{Dsl, Scope};
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
 use weir_pool::assemble::assemble;
-use weir_pool::config::PoolConfig;
+use weir_pool::config::{PoolConfig, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
@@ -110,6 +110,9 @@ impl Synced<'_> {
         let mut tree = config.vdev_tree()?;
         classes(rq, &mos, &mut tree).await;
         let vdevs = self.engine.cache.blocks().tree();
+        let offline = self.engine.devices().offline();
+        let faulted = vdevs.health().iter().filter(|leaf| leaf.faulted).map(|leaf| leaf.guid).collect();
+        set_out_of_service(&mut tree, &offline, &faulted);
         let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
         // The engine uses a device that reappears only after the next import.
         let present = |guid: u64| found.devices.contains_key(&guid) && in_use.contains(&guid);
@@ -127,6 +130,7 @@ impl Synced<'_> {
             tree,
             state,
             suspended: self.engine.devices().suspended_because().map(|why| why.to_string()),
+            unlogged_errors: self.engine.lost_blocks.unlogged(),
             states,
             newest_txg: uberblock.txg,
             uberblock,
@@ -145,4 +149,11 @@ impl Synced<'_> {
         };
         Ok(PoolSnapshotGuard { pool, _state: synced })
     }
+}
+
+/// Marks the leaves that are out of service, also before that is in the configuration, and if it is not kept there.
+fn set_out_of_service(vdev: &mut VdevConfig, offline: &BTreeSet<u64>, faulted: &BTreeSet<u64>) {
+    vdev.offline |= vdev.is_leaf() && offline.contains(&vdev.guid);
+    vdev.faulted |= vdev.is_leaf() && faulted.contains(&vdev.guid) && !vdev.offline;
+    vdev.children.iter_mut().for_each(|child| set_out_of_service(child, offline, faulted));
 }

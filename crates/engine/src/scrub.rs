@@ -16,19 +16,19 @@
 //! ([`weir_blocks::ReadHold`]) and looks up its pointers again, so that no pointer leads to a reused block. Passes are
 //! short, because freed space waits for their end.
 //!
-//! *Errors* beyond redundancy are appended to the pool's error log. A scrub that ends replaces the previous log.
+//! *Errors* beyond redundancy are appended to the pool's [error log](super::error_log).
 //!
-//! Source: OpenZFS `module/zfs/dsl_scan.c`, `spa_errlog.c`.
+//! Source: OpenZFS `module/zfs/dsl_scan.c`.
 
+use super::error_log::ErrorLogTask;
 use super::events::PoolEvent;
 use super::resilver::{RESILVER, ResilverTask, Resume};
 use super::{Scrubs, TxgSync};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
+use weir_blocks::fault_observer::Bookmark;
 use weir_blocks::{BlockError, Class, Tree};
-use weir_dmu::ObjectError;
-use weir_dmu::zap::{self, Key, NewZap, Zap};
+use weir_dmu::zap::{self, NewZap};
 use weir_format::dsl::{DslDataset, ScanPhys, pool as names};
 use weir_format::{BlockPointer, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::{Clock, Nanos, Request};
@@ -60,8 +60,6 @@ impl Default for ScanLimits {
     }
 }
 
-/// The feature that stores errors by head dataset.
-const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// Maximum errors that one pass records.
 const MAX_ERRORS: usize = 10_000;
 
@@ -133,7 +131,10 @@ impl Visit for ScanPass {
             tree.resilvering().keep_missing(bp.birth(), bp.level() > 0 || bp.object_type().is_metadata())
         });
         if self.errors.len() < MAX_ERRORS {
-            self.errors.push((*at, bp.birth()));
+            // The root of an object set has a level of its own, as where a reader finds it.
+            let is_root = bp.object_type() == ObjectType::OBJSET && at.level >= 0;
+            let level = if is_root { Bookmark::ROOT_LEVEL as i8 } else { at.level };
+            self.errors.push((VisitPosition { level, ..*at }, bp.physical_birth()));
         }
     }
 
@@ -405,7 +406,7 @@ impl TxgSync<'_> {
         let resilvers = progress.is_resilver();
         progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
         let log = if resilvers { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
-        if let Err(error) = self.log_errors(log, &pass.errors).await {
+        if let Err(error) = ErrorLogTask(self).add(log, &pass.errors).await {
             // The errors are counted, and a read of the file finds them again (`sync_error_list`).
             tracing::warn!("cannot record errors that a scrub found: {error}");
         }
@@ -444,120 +445,17 @@ impl TxgSync<'_> {
             let txg = progress.scan.max_txg.0;
             zap::put_word(rq, &mos, tx, DIRECTORY, names::LAST_SCRUBBED_TXG, txg).await?;
         }
-        self.rotate_errors().await?;
+        ErrorLogTask(self).rotate().await?;
         self.put_scrub(&progress).await?;
         let event = if state == FINISHED { PoolEvent::ScrubFinish } else { PoolEvent::ScrubAbort };
         self.engine.events.post(event, |_| {});
         Ok(())
     }
 
-    /// The name of the error log for errors that ordinary reads find (`spa_log_error`).
-    ///
-    /// While a scrub runs, this is the scrub's log, because it replaces the other log when the scrub ends.
-    pub(crate) async fn errors_go_to(&self) -> &'static str {
-        if self.open_scrub().await.is_ok_and(|open| !open.is_resilver()) {
-            names::ERRLOG_SCRUB
-        } else {
-            names::ERRLOG_LAST
-        }
-    }
-
-    /// Appends errors, each with the birth txg of its block, to the error log `name` of the MOS directory.
-    pub(crate) async fn log_errors(&mut self, name: &str, errors: &[(VisitPosition, Txg)]) -> Result<(), PoolError> {
-        if errors.is_empty() {
-            return Ok(());
-        }
-        let rq = self.change.rq;
-        let tx = self.change.tx;
-        let mos = self.change.mos.clone();
-        let new = || NewZap::new(ObjectType::ERROR_LOG);
-        let found = zap::lookup_word(rq, &mos, DIRECTORY, name).await?.filter(|id| *id != 0);
-        let log = match found {
-            Some(id) => ObjectId(id),
-            None => {
-                let id = zap::create(rq, &mos, tx, &new()).await?;
-                zap::put_word(rq, &mos, tx, DIRECTORY, name, id.0).await?;
-                id
-            }
-        };
-        let features = weir_pool::features::Features::read(rq, &Mos { set: mos.clone() }).await?;
-        let by_head = features.count(HEAD_ERRLOG).is_some();
-        let mut heads: BTreeMap<u64, ObjectId> = BTreeMap::new();
-        for (at, birth) in errors {
-            let level = i64::from(at.level) as u64;
-            if !by_head {
-                let name = format!("{:x}:{:x}:{level:x}:{:x}", at.objset.0, at.object, at.block);
-                zap::put_bytes(rq, &mos, tx, log, &name, b"\0").await?;
-                continue;
-            }
-            let head = self.head_of(at.objset).await;
-            let inner = match heads.get(&head) {
-                Some(inner) => *inner,
-                None => {
-                    let name = format!("{head:x}");
-                    let known = zap::lookup_word(rq, &mos, log, &name).await?;
-                    let inner = match known {
-                        Some(id) => ObjectId(id),
-                        None => zap::create(rq, &mos, tx, &new()).await?,
-                    };
-                    zap::put_word(rq, &mos, tx, log, &name, inner.0).await?;
-                    heads.insert(head, inner);
-                    inner
-                }
-            };
-            let name = format!("{:x}:{level:x}:{:x}:{:x}", at.object, at.block, birth.0);
-            zap::put_bytes(rq, &mos, tx, inner, &name, b"\0").await?;
-        }
-        Ok(())
-    }
-
-    /// The head dataset of the file system or volume that an object set belongs to.
-    async fn head_of(&self, objset: ObjsetId) -> u64 {
-        let Ok(dataset) = self.change.dataset(ObjectId(objset.0)).await else { return objset.0 };
-        let dir = self.change.dir(dataset.dir).await;
-        dir.map_or(objset.0, |dir| dir.head_dataset.0)
-    }
-
-    /// The per-head logs that an error log refers to; empty if it cannot be read (`delete_errlog`).
-    ///
-    /// In that case the per-head logs leak, because a damaged old log must not fail the new scrub.
-    async fn inner_logs(&self, log: ObjectId) -> Vec<ObjectId> {
-        let rq = self.change.rq;
-        let mos = &self.change.mos;
-        let read = async { Zap::open(rq, mos, log).await?.all(rq, weir_pool::mos::MAX_ENTRIES).await };
-        let entries = read.await.unwrap_or_else(|error: ObjectError| {
-            tracing::warn!("cannot read an old error log; the logs it refers to are leaked: {error}");
-            Vec::new()
-        });
-        let inner = entries.iter().filter(|e| !e.key.text().contains(':')).filter_map(|e| e.value.first());
-        inner.map(ObjectId).collect()
-    }
-
     /// Removes an unreferenced object; logs a failure and leaks the object.
-    async fn discard(&self, id: ObjectId, what: &str) {
+    pub(crate) async fn discard(&self, id: ObjectId, what: &str) {
         if let Err(error) = self.change.discard(id).await {
             tracing::warn!("{what} is leaked: {error}");
         }
-    }
-
-    /// Makes this scrub's error log the last one and removes the previous log (`spa_errlog_rotate`).
-    async fn rotate_errors(&mut self) -> Result<(), PoolError> {
-        let rq = self.change.rq;
-        let tx = self.change.tx;
-        let mos = self.change.mos.clone();
-        let named = async |name: &str| zap::lookup_word(rq, &mos, DIRECTORY, name).await;
-        if let Some(old) = named(names::ERRLOG_LAST).await?.filter(|id| *id != 0).map(ObjectId) {
-            for inner in self.inner_logs(old).await.into_iter().chain([old]) {
-                self.discard(inner, "an old error log").await;
-            }
-        }
-        let last = named(names::ERRLOG_SCRUB).await?.unwrap_or(0);
-        if last == 0 {
-            zap::remove(rq, &mos, tx, DIRECTORY, &Key::from(names::ERRLOG_LAST)).await?;
-        } else {
-            zap::put_word(rq, &mos, tx, DIRECTORY, names::ERRLOG_LAST, last).await?;
-        }
-        zap::remove(rq, &mos, tx, DIRECTORY, &Key::from(names::ERRLOG_SCRUB)).await?;
-        Ok(())
     }
 }

@@ -99,19 +99,39 @@ impl Devices<'_> {
         *self.engine.waits_for.lock() = why.map(Into::into);
     }
 
+    /// Records whether a leaf is offline until the next import.
+    pub(crate) fn set_temporarily_offline(&self, leaf: u64, is_offline: bool) {
+        let mut offline = self.engine.temporarily_offline.lock();
+        let _was_other = if is_offline { offline.insert(leaf) } else { offline.remove(&leaf) };
+        debug_assert_eq!(offline.contains(&leaf), is_offline);
+    }
+
+    /// The leaves that the administrator took offline, until they are brought online or until the next import.
+    pub(crate) fn offline(&self) -> BTreeSet<u64> {
+        let mut offline = self.engine.temporarily_offline.lock().clone();
+        visit(&mut self.engine.shown().config.root, &mut |vdev| {
+            if vdev.get_u64("offline").is_some_and(|value| value != 0) {
+                offline.extend(vdev.get_u64("guid"));
+            }
+        });
+        offline
+    }
+
     /// Clears the error counters of a leaf, or of all, puts those that were taken out of service back, and resumes the
-    /// pool's writes (`zpool clear`).
+    /// pool's writes (`zpool clear`). Leaves that the administrator took offline stay so.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if a device still has operations in progress from before it was taken out of service, or if
     /// the pool cannot be resumed in this process.
     pub async fn clear(&self, leaf: Option<u64>) -> Result<(), PoolError> {
         let tree = self.engine.cache.blocks().tree().clone();
-        let chosen: Vec<_> =
+        let mut chosen: Vec<_> =
             tree.health().into_iter().filter(|health| leaf.is_none_or(|guid| guid == health.guid)).collect();
-        for health in &chosen {
+        let offline = self.offline();
+        for health in &mut chosen {
             let Ok(leaf) = tree.leaf(health.guid) else { continue };
             leaf.clear_counts();
+            health.faulted &= !offline.contains(&health.guid);
             if !health.faulted {
                 continue;
             }

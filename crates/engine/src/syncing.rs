@@ -18,6 +18,7 @@ use super::brt::BlockRefTable;
 use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
 use super::dtls::StoredDtls;
+use super::error_log::ErrorLogTask;
 use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::space::SpaceMaps;
@@ -163,6 +164,7 @@ impl TxgSync<'_> {
         if let Some(what) = self.core.given_up.take() {
             return Err(PoolError::Refused { what });
         }
+        let logged = ErrorLogTask(self).log_found().await;
         self.sync_sets().await?;
         self.free_all().await?;
         if self.core.config_object.0 != 0 {
@@ -190,6 +192,7 @@ impl TxgSync<'_> {
         if let Some((plan, root)) = root {
             self.commit(root.pointer, now_s).await?;
             plan.finish(&root);
+            logged.committed(&self.engine.lost_blocks);
         }
         for record in self.change.take_records() {
             self.engine.events.post_history(&record);

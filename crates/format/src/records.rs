@@ -50,7 +50,7 @@ pub fn history_records(bytes: &[u8]) -> Vec<Result<NvList, DecodeError>> {
 }
 
 /// The block that an entry of the error log names (OpenZFS `module/zfs/spa_errlog.c`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum ErrorName {
     /// The old log: object set, object, level, block.

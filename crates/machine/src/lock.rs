@@ -56,6 +56,8 @@ pub mod order {
         SHOWN,
         /// Device that the pool waits for.
         WAITS_FOR,
+        /// Devices that are offline until the next import.
+        OFFLINE_DEVICES,
         /// Table of open datasets.
         OPEN_DATASETS,
         /// Changes of datasets that no front end has taken yet.
@@ -108,6 +110,8 @@ pub mod order {
         FLUSHER,
         /// DTL of a leaf.
         DTL,
+        /// Lost blocks that are not in the pool's error log yet.
+        LOST_BLOCKS,
         /// Ring of the pool's events.
         EVENTS,
         /// Clients of the accounts.

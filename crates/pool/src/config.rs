@@ -60,6 +60,8 @@ pub struct VdevConfig {
     pub faulted: bool,
     /// Whether it is degraded.
     pub degraded: bool,
+    /// Why it is faulted or degraded: `external` or `err_exceeded`.
+    pub aux_state: Option<String>,
     /// Whether it was removed from the machine.
     pub removed: bool,
     /// Whether it never existed (split off, or missing when the configuration was written).
@@ -116,6 +118,7 @@ impl VdevConfig {
             offline: flag("offline"),
             faulted: flag("faulted"),
             degraded: flag("degraded"),
+            aux_state: text("aux_state"),
             removed: flag("removed"),
             not_present: flag("not_present"),
             is_spare: flag("is_spare"),

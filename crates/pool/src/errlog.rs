@@ -1,24 +1,32 @@
-//! The persistent error log: blocks of files that could not be read by the last scrub, or by readers since then.
-//! found them.
+//! The persistent error log: blocks that are lost, as found by readers and by the last scrub.
 //!
 //! ```text
 //!   MOS directory ─ errlog_last, errlog_scrub ─► ZAP   "objset:object:level:block"                      (the old form)
 //!                                                ZAP   head dataset ─► ZAP "object:level:block:birth"  (`head_errlog`)
 //! ```
 //!
+//! The old form names the object set in which the block was found. The form by head dataset names the block by its birth, so
+//! that each file system, snapshot and clone that has this block can be found, and an entry whose block no one has any more is
+//! not counted ([`AffectedSets`]). Whether that is so is not known for blocks without a birth, and in datasets that cannot be
+//! read: the entry counts then for the head dataset.
+//!
 //! An object is shown by its path, found by following parents from the object to the root; an object without a path, by
-//! its numbers. Source: OpenZFS `module/zfs/spa_errlog.c`, `lib/libzfs/libzfs_pool.c` (`zpool_obj_to_path`).
+//! its numbers. Source: OpenZFS `module/zfs/spa_errlog.c` (`process_error_block`, `check_filesystem`),
+//! `lib/libzfs/libzfs_pool.c` (`zpool_obj_to_path`).
 
 use crate::error::PoolError;
 use crate::mos::MAX_ENTRIES;
 use crate::open::Pool;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use weir_blocks::fault_observer::Bookmark;
 use weir_dmu::zap::Entry;
-use weir_dmu::{ObjectError, Zap};
+use weir_dmu::{ErrorLocation, ObjectError, ObjectSet, Zap};
+use weir_dsl::Dataset;
 use weir_files::FileSystem;
-use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_format::records::ErrorName;
+use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::Request;
 
 /// Feature that keeps the log by dataset.
@@ -27,11 +35,15 @@ const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 const MAX_DEPTH: usize = 4096;
 /// Number of entries of a log that are read at once.
 const MAX_CONCURRENT_READS: usize = 1024;
+/// Maximum number of blocks that are looked up in datasets, over all entries; beyond it, entries count for their head dataset.
+const MAX_LOOKUPS: usize = 20_000;
+/// Object sets that are kept open for that.
+const MAX_OPEN_SETS: usize = 64;
 
 /// Permanent errors of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// Number of blocks with an error.
+    /// Number of lost blocks; one that several datasets have counts for each of them.
     pub count: u64,
     /// Error of reading a part of the log.
     pub lost: Option<ObjectError>,
@@ -39,30 +51,53 @@ pub struct Errors {
     objects: BTreeSet<(u64, u64)>,
 }
 
-/// Reads the error log.
+/// Reads the error log, and adds the errors that it does not have yet.
 pub async fn errors(pool: &Pool, rq: &Request) -> Result<Errors, PoolError> {
     let mut out = Errors::default();
+    let mut found = BTreeSet::new();
     let by_head = pool.features.count(HEAD_ERRLOG).is_some();
     for name in [names::ERRLOG_LAST, names::ERRLOG_SCRUB] {
         let Some(id) = pool.mos.named(rq, name).await? else { continue };
         for entry in entries(pool, rq, id, &mut out).await {
             if !by_head {
-                if let Some(ErrorName::Bookmark { objset, object, .. }) = ErrorName::parse(&entry.key.text(), false) {
-                    out.add(objset, object);
-                }
+                let name = ErrorName::parse(&entry.key.text(), false);
+                found.extend(name.map(|name| (0, name)));
                 continue;
             }
             let head = u64::from_str_radix(&entry.key.text(), 16);
             let log = entry.value.first();
             let (Ok(head), Some(log)) = (head, log) else { continue };
             for entry in entries(pool, rq, ObjectId(log), &mut out).await {
-                if let Some(ErrorName::InHead { object, .. }) = ErrorName::parse(&entry.key.text(), true) {
-                    out.add(head, object);
-                }
+                let name = ErrorName::parse(&entry.key.text(), true);
+                found.extend(name.map(|name| (head, name)));
+            }
+        }
+    }
+    for (at, birth) in &pool.unlogged_errors {
+        found.insert(unlogged(pool, rq, by_head, at, *birth).await);
+    }
+    let mut affected = AffectedSets::new(pool);
+    for (head, name) in found {
+        match name {
+            ErrorName::Bookmark { objset, object, .. } => out.add(objset, object),
+            ErrorName::InHead { object, level, block, birth } => {
+                let block = LostBlock { object: ObjectId(object), level, block, birth: Txg(birth) };
+                affected.of(rq, head, &block).await.into_iter().for_each(|set| out.add(set, object));
             }
         }
     }
     Ok(out)
+}
+
+/// The entry that an error will have in the log.
+async fn unlogged(pool: &Pool, rq: &Request, by_head: bool, at: &Bookmark, birth: Txg) -> (u64, ErrorName) {
+    let Bookmark { objset, object, level, block } = *at;
+    if !by_head {
+        return (0, ErrorName::Bookmark { objset: objset.0, object, level, block });
+    }
+    let dataset = pool.dsl.dataset(rq, ObjectId(objset.0), String::new()).await.ok();
+    let head = dataset.and_then(|dataset| pool.dsl.dir(dataset.dir)).map_or(objset.0, |dir| dir.phys.head_dataset.0);
+    (head, ErrorName::InHead { object, level, block, birth: birth.0 })
 }
 
 /// Returns the entries of a log; none if it cannot be read, which is recorded in `errors`.
@@ -74,35 +109,222 @@ async fn entries(pool: &Pool, rq: &Request, log: ObjectId, errors: &mut Errors) 
     })
 }
 
+/// A block that an entry names.
+#[derive(Clone, Copy)]
+struct LostBlock {
+    object: ObjectId,
+    level: i64,
+    block: u64,
+    birth: Txg,
+}
+
+/// The block that a dataset has at the place of a lost block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BlockFound {
+    /// The lost block.
+    It,
+    /// A block of that birth, or none (0).
+    Other(Txg),
+    /// That cannot be read.
+    Unknown,
+}
+
+/// Finds the datasets that have a lost block: file systems, volumes, their snapshots, and clones.
+struct AffectedSets<'a> {
+    pool: &'a Pool,
+    sets: BTreeMap<u64, Option<Arc<ObjectSet>>>,
+    lookups: usize,
+}
+
+impl<'a> AffectedSets<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        AffectedSets { pool, sets: BTreeMap::new(), lookups: 0 }
+    }
+
+    /// The datasets that have a block that the log keeps under `head`; `head` itself if that is not known.
+    async fn of(&mut self, rq: &Request, head: u64, block: &LostBlock) -> Vec<u64> {
+        if block.birth == Txg(0) || head == 0 {
+            return vec![head];
+        }
+        let Some(top) = self.oldest_head(rq, head, block.birth).await else { return vec![head] };
+        let mut found = Vec::new();
+        let mut heads = VecDeque::from([top]);
+        let mut seen = BTreeSet::from([top]);
+        while let Some(id) = heads.pop_front() {
+            if self.lookups > MAX_LOOKUPS {
+                found.push(head);
+                break;
+            }
+            for clone in self.in_file_system(rq, id, block, &mut found).await {
+                if seen.insert(clone) {
+                    heads.push_back(clone);
+                }
+            }
+        }
+        debug_assert!(found.iter().all(|id| *id != 0));
+        found
+    }
+
+    async fn dataset(&self, rq: &Request, id: u64) -> Option<Dataset> {
+        self.pool.dsl.dataset(rq, ObjectId(id), String::new()).await.ok()
+    }
+
+    /// The head dataset of the oldest snapshot, among those that `head` descends from, that may have a block of `birth`
+    /// (`find_top_affected_fs`).
+    async fn oldest_head(&self, rq: &Request, head: u64, birth: Txg) -> Option<u64> {
+        let mut oldest = self.dataset(rq, head).await?;
+        let mut steps = 0;
+        while oldest.phys.prev_snapshot.0 != 0 && birth < oldest.phys.prev_snapshot_txg && steps < MAX_LOOKUPS {
+            let older = self.dataset(rq, oldest.phys.prev_snapshot.0).await?;
+            // In a malformed pool, the chain could be a circle.
+            if older.phys.creation_txg >= oldest.phys.creation_txg && older.is_snapshot() && oldest.is_snapshot() {
+                return None;
+            }
+            oldest = older;
+            steps += 1;
+        }
+        self.pool.dsl.dir(oldest.dir).map(|dir| dir.phys.head_dataset.0)
+    }
+
+    /// Adds a file system and its snapshots to `found`, if they have the block. Returns the clones of these snapshots
+    /// (`check_filesystem`).
+    async fn in_file_system(&mut self, rq: &Request, id: u64, block: &LostBlock, found: &mut Vec<u64>) -> Vec<u64> {
+        let Some(head) = self.dataset(rq, id).await else { return Vec::new() };
+        let mut until = Txg(u64::MAX);
+        let in_head = self.look_up(rq, id, block).await;
+        match in_head {
+            BlockFound::It | BlockFound::Unknown => found.push(id),
+            BlockFound::Other(Txg(0)) => {}
+            BlockFound::Other(birth) => until = birth,
+        }
+        if in_head == BlockFound::It && !self.pool.blocks.tree().is_writable() {
+            // As in a read-only import by OpenZFS, which is in no txg: the head stands for its snapshots.
+            return Vec::new();
+        }
+        let mut affected = BTreeSet::new();
+        let mut next = head.phys.prev_snapshot.0;
+        let mut txg = head.phys.prev_snapshot_txg;
+        while next != 0 && block.birth < txg && self.lookups <= MAX_LOOKUPS {
+            let Some(snapshot) = self.dataset(rq, next).await.filter(|snapshot| snapshot.dir == head.dir) else {
+                break;
+            };
+            // A head that has the block has it since its birth, and so have its snapshots since then.
+            let has_it = match in_head {
+                BlockFound::It => true,
+                _ => txg <= until && self.look_up(rq, next, block).await == BlockFound::It,
+            };
+            if has_it {
+                found.push(next);
+                affected.insert(next);
+            }
+            if snapshot.phys.prev_snapshot_txg >= txg {
+                break;
+            }
+            next = snapshot.phys.prev_snapshot.0;
+            txg = snapshot.phys.prev_snapshot_txg;
+        }
+        let dirs = self.pool.dsl.dirs().into_iter();
+        dirs.filter(|dir| affected.contains(&dir.phys.origin.0)).map(|dir| dir.phys.head_dataset.0).collect()
+    }
+
+    /// Looks for the block in an object set.
+    async fn look_up(&mut self, rq: &Request, id: u64, block: &LostBlock) -> BlockFound {
+        self.lookups += 1;
+        let Some(set) = self.open(rq, id).await else { return BlockFound::Unknown };
+        let Ok(level) = u8::try_from(block.level) else { return BlockFound::Unknown };
+        if block.object.0 == 0 {
+            return BlockFound::Unknown;
+        }
+        let object = match set.object(rq, block.object).await {
+            Ok(object) => object,
+            Err(ObjectError::NoObject { .. }) => return BlockFound::Other(Txg(0)),
+            Err(_) => return BlockFound::Unknown,
+        };
+        let pointer = match block.block {
+            ErrorLocation::SPILL => Ok(object.dnode.spill),
+            _ if level >= object.dnode.levels => Ok(None),
+            number => set.pointers().at(rq, &object, level, number).await,
+        };
+        let is_it = |pointer: &BlockPointer| {
+            [pointer.birth(), pointer.logical_birth(), pointer.physical_birth()].contains(&block.birth)
+        };
+        match pointer {
+            Ok(Some(pointer)) if pointer.is_hole() => BlockFound::Other(Txg(0)),
+            Ok(Some(pointer)) if is_it(&pointer) => BlockFound::It,
+            Ok(pointer) => BlockFound::Other(pointer.map_or(Txg(0), |pointer| pointer.birth())),
+            Err(_) => BlockFound::Unknown,
+        }
+    }
+
+    async fn open(&mut self, rq: &Request, id: u64) -> Option<Arc<ObjectSet>> {
+        if let Some(set) = self.sets.get(&id) {
+            return set.clone();
+        }
+        if self.sets.len() >= MAX_OPEN_SETS {
+            self.sets.clear();
+        }
+        let set = match self.dataset(rq, id).await {
+            Some(dataset) => {
+                let key = self.pool.loaded.get(&dataset.dir).cloned();
+                self.pool.dsl.open_set(rq, &dataset, key).await.ok()
+            }
+            None => None,
+        };
+        self.sets.insert(id, set.clone());
+        set
+    }
+}
+
 /// Returns the files with errors, one line each: `dataset:/path`.
 pub async fn error_lines(pool: &Pool, rq: &Request, errors: &Errors) -> Vec<String> {
     let mut out = Vec::new();
+    let mut last: Option<(u64, NamedSet)> = None;
     for (set, object) in &errors.objects {
-        out.push(error_line(pool, rq, *set, *object).await);
+        if last.as_ref().is_none_or(|(last, _)| last != set) {
+            last = Some((*set, NamedSet::open(pool, rq, *set).await));
+        }
+        if let Some((_, named)) = &last {
+            out.push(named.line(rq, *set, *object).await);
+        }
     }
     out
 }
 
-async fn error_line(pool: &Pool, rq: &Request, set: u64, object: u64) -> String {
-    if set == 0 {
-        return format!("<metadata>:<{object:#x}>");
+/// A dataset with errors.
+struct NamedSet {
+    /// `None` if it is gone.
+    name: Option<String>,
+    files: Option<Arc<FileSystem>>,
+}
+
+impl NamedSet {
+    async fn open(pool: &Pool, rq: &Request, set: u64) -> Self {
+        let dataset = pool.dsl.dataset(rq, ObjectId(set), String::new()).await.ok();
+        let dir = dataset.and_then(|d| pool.dsl.dir(d.dir).filter(|dir| dir.phys.head_dataset.0 == set));
+        let name = match dir {
+            Some(dir) => Some(dir.name.clone()),
+            None => pool.dsl.snapshot_name(rq, ObjectId(set)).await.ok().flatten(),
+        };
+        let files = match &name {
+            Some(name) => pool.file_system(rq, name).await.ok(),
+            None => None,
+        };
+        NamedSet { name, files }
     }
-    let dataset = pool.dsl.dataset(rq, ObjectId(set), String::new()).await.ok();
-    let dir = dataset.and_then(|d| pool.dsl.dir(d.dir).filter(|dir| dir.phys.head_dataset.0 == set));
-    let name = match dir {
-        Some(dir) => dir.name.clone(),
-        None => match pool.dsl.snapshot_name(rq, ObjectId(set)).await {
-            Ok(Some(name)) => name,
-            _ => return format!("<{set:#x}>:<{object:#x}>"),
-        },
-    };
-    let path = match pool.file_system(rq, &name).await {
-        Ok(files) => path_of(rq, &files, ObjectId(object)).await,
-        Err(_) => None,
-    };
-    match path {
-        Some(path) => format!("{name}:{path}"),
-        None => format!("{name}:<{object:#x}>"),
+
+    async fn line(&self, rq: &Request, set: u64, object: u64) -> String {
+        let Some(name) = self.name.as_ref().filter(|_| set != 0) else {
+            let set = if set == 0 { "metadata".to_owned() } else { format!("{set:#x}") };
+            return format!("<{set}>:<{object:#x}>");
+        };
+        let path = match &self.files {
+            Some(files) => path_of(rq, files, ObjectId(object)).await,
+            None => None,
+        };
+        match path {
+            Some(path) => format!("{name}:{path}"),
+            None => format!("{name}:<{object:#x}>"),
+        }
     }
 }
 

@@ -31,7 +31,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_blocks::fault_injection::PointerForger;
-use weir_blocks::{Blocks, Dtl, Tree};
+use weir_blocks::fault_observer::Bookmark;
+use weir_blocks::{Blocks, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_codec::crypt::WrappingKey;
@@ -106,6 +107,8 @@ pub struct Pool {
     pub state: VdevState,
     /// Why writes of the pool are suspended, or wait for a device; `None` if neither, or if no process has it open.
     pub suspended: Option<String>,
+    /// Lost blocks that the process that has the pool open found, with their births, and that are not in the error log yet.
+    pub unlogged_errors: Vec<(Bookmark, Txg)>,
     /// States of the vdevs by GUID.
     pub states: States,
     /// The uberblock in use.
@@ -219,6 +222,7 @@ impl Pool {
             tree: opened.tree,
             state,
             suspended: None,
+            unlogged_errors: Vec::new(),
             states,
             uberblock: opened.uberblock,
             newest_txg,
@@ -442,17 +446,8 @@ fn lost_lines(tree: &VdevConfig, states: &States, dtls: &Dtls) -> Vec<String> {
     // For an unusable vdev its state is enough.
     let usable = |top: &&VdevConfig| states.get(&top.guid).is_some_and(|state| state.is_usable());
     let tops = tree.children.iter().filter(|top| top.is_concrete()).filter(usable);
-    let lost = tops.map(|top| (top, lost_by(top, states, dtls))).filter(|(_, lost)| !lost.is_empty());
+    let lost = tops.map(|top| (top, status::lost_by(top, states, dtls))).filter(|(_, lost)| !lost.is_empty());
     lost.map(|(top, lost)| format!("{} has too few devices to read the blocks of {lost}", top.name())).collect()
-}
-
-/// Txgs whose blocks a top-level vdev cannot return.
-fn lost_by(top: &VdevConfig, states: &States, dtls: &Dtls) -> Dtl {
-    let usable = |guid: u64| states.get(&guid).is_some_and(|state| state.is_usable());
-    dtls::lost(top, &|leaf| match usable(leaf.guid) {
-        true => dtls.get(&leaf.guid).cloned().unwrap_or_default(),
-        false => Dtl::all(),
-    })
 }
 
 /// Warnings for the administrator who imports this pool.

@@ -1,14 +1,15 @@
 //! States of vdevs and of the pool, from the vdev tree and the devices that were found.
 //!
-//! A leaf has the state in the configuration (offline, faulted, removed), or is online, or cannot be opened; a leaf
-//! with a DTL is degraded. A parent is degraded as long as its redundancy suffices for its unusable children, and
-//! unavailable otherwise. A degraded parent may lack blocks nevertheless, where the DTLs of its children overlap:
-//! [`crate::dtls::lost`] returns their txgs.
+//! A leaf has the state in the configuration (offline, faulted, degraded, removed), or is online, or cannot be opened. A
+//! leaf in service with a DTL is online, as in OpenZFS: it gets what it lacks by a resilver. A parent is degraded as long as
+//! its redundancy suffices for its unusable children, and unavailable otherwise. A top-level vdev that lacks blocks because
+//! the DTLs of its leaves overlap ([`crate::dtls::lost`] returns their txgs) is degraded, too.
 
 use crate::config::{Class, VdevConfig, VdevKind};
-use crate::dtls::Dtls;
+use crate::dtls::{self, Dtls};
 use std::collections::BTreeMap;
 use std::fmt;
+use weir_blocks::Dtl;
 
 /// State of a vdev, or of a pool; a greater value is worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,8 +49,27 @@ pub type States = BTreeMap<u64, VdevState>;
 /// Returns the states of `root` and all vdevs below; `present` tells whether the device with a leaf's GUID was found.
 pub fn states(root: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) -> (VdevState, States) {
     let mut all = States::new();
-    let state = visit(root, &|leaf| leaf_state(leaf, present, dtls), &mut all);
+    visit(root, &|leaf| leaf_state(leaf, present), &mut all);
+    let mut tops = Vec::new();
+    for top in &root.children {
+        let state = all.get(&top.guid).copied().unwrap_or(VdevState::Unavail);
+        let lacks = state == VdevState::Online && top.is_concrete() && !lost_by(top, &all, dtls).is_empty();
+        let state = if lacks { VdevState::Degraded } else { state };
+        all.insert(top.guid, state);
+        tops.push(state);
+    }
+    let state = root_state(root, &tops);
+    all.insert(root.guid, state);
     (state, all)
+}
+
+/// Txgs whose blocks a vdev cannot return, because too many of its leaves are unusable or have them in their DTLs.
+pub fn lost_by(vdev: &VdevConfig, states: &States, dtls: &Dtls) -> Dtl {
+    let usable = |guid: u64| states.get(&guid).is_some_and(|state| state.is_usable());
+    dtls::lost(vdev, &|leaf| match usable(leaf.guid) {
+        true => dtls.get(&leaf.guid).cloned().unwrap_or_default(),
+        false => Dtl::all(),
+    })
 }
 
 fn visit(vdev: &VdevConfig, leaf: &impl Fn(&VdevConfig) -> VdevState, all: &mut States) -> VdevState {
@@ -71,7 +91,7 @@ fn visit(vdev: &VdevConfig, leaf: &impl Fn(&VdevConfig) -> VdevState, all: &mut 
     state
 }
 
-fn leaf_state(vdev: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) -> VdevState {
+fn leaf_state(vdev: &VdevConfig, present: &impl Fn(u64) -> bool) -> VdevState {
     if vdev.offline {
         VdevState::Offline
     } else if vdev.faulted {
@@ -79,7 +99,7 @@ fn leaf_state(vdev: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) ->
         VdevState::Faulted
     } else if !present(vdev.guid) {
         if vdev.removed { VdevState::Removed } else { VdevState::Unavail }
-    } else if vdev.degraded || dtls.contains_key(&vdev.guid) {
+    } else if vdev.degraded {
         VdevState::Degraded
     } else {
         VdevState::Online
@@ -177,13 +197,15 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_with_a_dtl_is_degraded() {
+    fn a_leaf_with_a_dtl_is_online_as_long_as_others_have_the_blocks() {
         for kind in ["mirror", "raidz"] {
             let tree = tree(kind, 1);
-            let dtls = Dtls::from([(12, vec![(weir_format::Txg(5), weir_format::Txg(9))].into())]);
-            let (state, all) = states(&tree, &|_| true, &dtls);
-            assert_eq!((state, all[&2], all[&12]), (VdevState::Degraded, VdevState::Degraded, VdevState::Degraded));
-            assert_eq!(all[&11], VdevState::Online);
+            let dtl: Dtl = vec![(weir_format::Txg(5), weir_format::Txg(9))].into();
+            let of = |guids: &[u64]| guids.iter().map(|guid| (*guid, dtl.clone())).collect::<Dtls>();
+            let (state, all) = states(&tree, &|_| true, &of(&[12]));
+            assert_eq!((state, all[&2], all[&12]), (VdevState::Online, VdevState::Online, VdevState::Online));
+            let (state, all) = states(&tree, &|_| true, &of(&[10, 11, 12, 13]));
+            assert_eq!((state, all[&2], all[&12]), (VdevState::Degraded, VdevState::Degraded, VdevState::Online));
         }
     }
 

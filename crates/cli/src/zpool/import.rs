@@ -4,6 +4,7 @@
 //! this machine uses it: every other command then opens it without `-f`, and another machine does not. With `-l` the
 //! command asks for the keys of encrypted datasets, verifies them, and replays the intent logs that need them.
 
+use super::advice::{FoundStates, Problem, wrapped};
 use super::tree;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
@@ -20,10 +21,10 @@ use std::path::PathBuf;
 use weir_dsl::Dir;
 use weir_engine::Engine;
 use weir_format::ObjsetKind;
-use weir_machine::Request;
+use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
 use weir_pool::dtls::all_by_labels;
-use weir_pool::status::{VdevState, lacking, states};
+use weir_pool::status::{lacking, states};
 use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, scan, uberblocks};
 
 /// List the pools that can be imported, or import pools.
@@ -110,7 +111,7 @@ fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let is_closed = |pool: &&FoundPool| call.process().is_none_or(|process| process.find(pool).is_none());
     let wanted = |pool: &&FoundPool| (pool.config.state == state::DESTROYED) == args.destroyed;
     for pool in assembly.pools.values().filter(wanted).filter(is_closed) {
-        call.print(format_args!("{}", describe(pool, &assembly)?));
+        call.print(format_args!("{}", describe(call.machine()?, pool, &assembly)?));
         shown += 1;
     }
     if shown == 0 {
@@ -295,7 +296,7 @@ fn wanted_properties(args: &ImportArgs) -> Result<Wanted, Failure> {
     Ok(Wanted { read_only, place })
 }
 
-fn describe(pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
+fn describe(machine: &Machine, pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
     let tree = pool.label_tree()?;
     let newest = uberblocks::ranked(pool, None).first().map(|uberblock| uberblock.txg).unwrap_or_default();
     let dtls = all_by_labels(&tree, &pool.devices, newest);
@@ -306,16 +307,24 @@ fn describe(pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
         out.push_str(" (DESTROYED)");
     }
     out.push('\n');
-    let (status, action) = advice(pool, health, &missing);
-    if let Some(status) = status {
-        out.push_str(&format!(" status: {status}\n"));
+    let has_bad_label = super::advice::has_bad_label(machine, &tree, &all);
+    let states = FoundStates { health, all: &all, has_bad_label, misses_writes: !dtls.is_empty() };
+    let problem = super::advice::of_found(pool, &tree, &states, crate::writable::host().id);
+    if let Some(problem) = problem {
+        let status = match missing.is_empty() {
+            true => problem.status(),
+            false => format!("{} They are: {}.", problem.status(), missing.join("; ")),
+        };
+        out.push_str(&wrapped(" status", &status));
     }
-    out.push_str(&format!(" action: {action}\n"));
+    out.push_str(&wrapped(" action", &action(pool, problem, !missing.is_empty())));
+    problem.and_then(Problem::page).into_iter().for_each(|page| out.push_str(&format!("    see: {page}\n")));
     if let Some(comment) = &pool.config.comment {
         out.push_str(&format!("comment: {comment}\n"));
     }
     out.push_str(" config:\n\n");
-    let text = tree::text(&tree::lines(&pool.config.name, health, &tree, &all, &dtls), &[], |_| Vec::new());
+    let facts = tree::TreeFacts { states: &all, dtls: &dtls, resilvers: false };
+    let text = tree::text(&tree::lines(&pool.config.name, health, &tree, &facts), &[], |_| Vec::new());
     // The heading has no place in this list.
     out.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
     for (heading, wanted) in [("cache", state::L2CACHE), ("spares", state::SPARE)] {
@@ -329,19 +338,23 @@ fn describe(pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// Returns the status of a pool and the action, if anything is wrong.
-fn advice(pool: &FoundPool, health: VdevState, missing: &[String]) -> (Option<String>, String) {
-    let open = "it can be imported by its name or its number".to_owned();
-    if !missing.is_empty() {
-        let status = format!("devices are missing beyond redundancy: {}", missing.join("; "));
-        return (Some(status), "it cannot be opened: bring the missing devices back".into());
+/// How to import a pool.
+fn action(pool: &FoundPool, problem: Option<Problem>, is_beyond: bool) -> String {
+    let by = "by its name or its number";
+    let destroyed = if pool.config.state == state::DESTROYED { " with '-D'" } else { "" };
+    match problem {
+        Some(problem) if is_beyond => format!("The pool cannot be imported. {}", problem.action()),
+        Some(Problem::BadLog) => {
+            format!("The pool can be imported with '-m', {by}. {}", Problem::BadLog.action())
+        }
+        Some(Problem::InUseElsewhere) => {
+            let host = pool.config.hostname.as_deref().unwrap_or("another machine");
+            format!("It was last in use by '{host}'. If that has ended, the pool can be imported with '-f', {by}.")
+        }
+        Some(_) => format!("The pool can be imported{destroyed} {by} in spite of that."),
+        None if pool.config.state == state::ACTIVE => {
+            format!("The pool can be imported {by}; it was not exported.")
+        }
+        None => format!("The pool can be imported{destroyed} {by}."),
     }
-    if health != VdevState::Online {
-        return (Some("devices are missing or miss writes; the others have what they lack".into()), open);
-    }
-    if pool.config.state == state::ACTIVE {
-        let host = pool.config.hostname.as_deref().unwrap_or("another machine");
-        return (Some(format!("it was last in use by '{host}' and was not exported")), open);
-    }
-    (None, open)
 }

@@ -4,6 +4,7 @@
 //! the command ([`crate::admin`]); otherwise the command opens the pool and closes it before it ends.
 
 mod add;
+mod advice;
 mod attach;
 mod claim;
 mod clear;

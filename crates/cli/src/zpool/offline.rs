@@ -56,7 +56,12 @@ pub fn offline(call: &Call, args: &OfflineArgs) -> Result<u8, Failure> {
         (false, true) => OfflineMode::Temporary,
         (false, false) => OfflineMode::Kept,
     };
-    opened(call, &args.places, pool)?.with(async |engine| {
+    let writable = opened(call, &args.places, pool)?;
+    if mode == OfflineMode::Temporary && writable.served_pool().is_none() {
+        let why = "-t is until the next import, and no process has the pool open";
+        return Err(Failure::failed(format!("cannot offline {}: {why}", devices.join(" "))));
+    }
+    writable.with(async |engine| {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot offline {device}: {why}"));
             let guid = find(engine, device).map_err(cannot)?.guid;

@@ -1,9 +1,8 @@
 //! `zpool status`: state of pools and their vdevs, scans, and files with errors.
 //!
-//! The status is the first of these that applies: files with permanent errors, missing devices,
-//! devices that were taken offline, an old on-disk format, features that are not enabled. OpenZFS's message ids
-//! (`ZFS-8000-…`) are printed with Weir's own text.
+//! What is wrong with a pool is decided in [`super::advice`].
 
+use super::advice::{self, PoolFacts, Problem};
 use super::get::header;
 use super::opened::OpenedPools;
 use super::vdevs::{self, Style};
@@ -14,6 +13,7 @@ use crate::json;
 use crate::options::{JsonOptions, PoolDirs};
 use clap::Parser;
 use serde_json::{Map, Value};
+use weir_blocks::FailMode;
 use weir_dsl::props::{human_size, human_time};
 use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
@@ -22,7 +22,6 @@ use weir_pool::assemble::state;
 use weir_pool::aux_devices::Extra;
 use weir_pool::errlog::Errors;
 use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
-use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig};
 
 /// Show health, vdevs, error counters and scans of pools.
@@ -60,7 +59,7 @@ pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
     let mut texts = Vec::new();
     opened.each(|pool| {
         let report = machine.block_on(Report::gather(pool))?;
-        if args.unhealthy && report.trouble.as_ref().is_none_or(|t| !t.unhealthy) {
+        if args.unhealthy && report.problem.is_none_or(|problem| !problem.is_unhealthy()) {
             if !args.pools.is_empty() {
                 texts.push(format!("pool '{}' is healthy\n", pool.name()));
             }
@@ -86,17 +85,8 @@ pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
     Ok(opened.close(call))
 }
 
-/// Status of a pool, and the action.
-struct Trouble {
-    status: &'static str,
-    action: &'static str,
-    id: Option<&'static str>,
-    /// Worse than something that could be better.
-    unhealthy: bool,
-}
-
 struct Report {
-    trouble: Option<Trouble>,
+    problem: Option<Problem>,
     scan: Option<Scan>,
     removal: Option<Removal>,
     expansion: Option<Expansion>,
@@ -112,29 +102,43 @@ impl Report {
     async fn gather(pool: &Pool) -> Result<Self, Failure> {
         let rq = &Request::internal("status");
         let errors = weir_pool::errlog::errors(pool, rq).await?;
+        let scan = weir_pool::scan_status::last_scan(pool, rq).await?;
+        let spares = weir_pool::aux_devices::extras(pool, rq, Extra::Spare).await?;
+        let caches = weir_pool::aux_devices::extras(pool, rq, Extra::Cache).await?;
+        let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
+            && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
+        let facts = PoolFacts {
+            // A log that cannot be read may have errors.
+            errors: errors.count.max(u64::from(errors.lost.is_some())),
+            resilvers: scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running && !scan.paused),
+            fails_requests: pool.blocks.tree().suspension().mode() == FailMode::Continue,
+            has_bad_label: advice::has_bad_label(&pool.machine, &pool.tree, &pool.states),
+            lacks_cache: caches.iter().any(|cache| !pool.aux.contains_key(&cache.guid)),
+            lacks_spare: spares.iter().any(|spare| vdevs::spare_state(pool, spare) == "UNAVAIL"),
+            lacks_features,
+            has_old_version: pool.uberblock.version < VERSION_FEATURES,
+        };
         Ok(Report {
-            trouble: trouble(pool, &errors),
-            scan: weir_pool::scan_status::last_scan(pool, rq).await?,
+            problem: advice::of_open(pool, &facts),
+            scan,
             removal: weir_pool::scan_status::last_removal(pool, rq).await?,
             expansion: weir_pool::scan_status::last_expansion(pool, rq).await?,
             checkpoint: weir_pool::scan_status::checkpoint(pool, rq).await?,
             freeing_bytes: weir_pool::properties::freeing_bytes(rq, pool).await?,
             error_lines: weir_pool::errlog::error_lines(pool, rq, &errors).await,
             errors,
-            spares: weir_pool::aux_devices::extras(pool, rq, Extra::Spare).await?,
-            caches: weir_pool::aux_devices::extras(pool, rq, Extra::Cache).await?,
+            spares,
+            caches,
         })
     }
 
     fn json(&self, pool: &Pool, style: Style) -> Map<String, Value> {
         let mut out = header(pool, false, style.numbers);
-        if let Some(trouble) = &self.trouble {
-            out.insert("status".into(), trouble.status.into());
-            out.insert("action".into(), trouble.action.into());
-            if let Some(id) = trouble.id {
-                out.insert("msgid".into(), id.into());
-                out.insert("moreinfo".into(), more_about(id).into());
-            }
+        if let Some(problem) = self.problem {
+            out.insert("status".into(), problem.status().into());
+            out.insert("action".into(), problem.action().into());
+            problem.id().into_iter().for_each(|id| drop(out.insert("msgid".into(), id.into())));
+            problem.page().into_iter().for_each(|page| drop(out.insert("moreinfo".into(), page.into())));
         }
         if let Some(why) = &pool.suspended {
             out.insert("suspended".into(), why.as_str().into());
@@ -236,13 +240,12 @@ impl Report {
 
     fn text(&self, pool: &Pool, args: &StatusArgs) -> String {
         let mut out = format!("  pool: {}\n state: {}\n", pool.name(), pool.health());
-        if let Some(trouble) = &self.trouble {
-            out.push_str(&format!("status: {}\naction: {}\n", trouble.status, trouble.action));
-            if let Some(id) = trouble.id {
-                out.push_str(&format!("   see: {}\n", more_about(id)));
-            }
+        if let Some(problem) = self.problem {
+            out.push_str(&advice::wrapped("status", &problem.status()));
+            out.push_str(&advice::wrapped("action", problem.action()));
+            problem.page().into_iter().for_each(|page| out.push_str(&format!("   see: {page}\n")));
         }
-        if self.trouble.is_none() && pool.label.state == state::EXPORTED {
+        if self.problem.is_none() && pool.label.state == state::EXPORTED {
             out.push_str("status: The pool is exported: no host uses it.\n");
             out.push_str(&format!("action: Import it with 'zpool import {}'.\n", pool.name()));
         }
@@ -262,11 +265,15 @@ impl Report {
             (0, _) => out.push_str("errors: No known data errors\n"),
             (n, false) => out.push_str(&format!("errors: {n} data errors, use '-v' for a list\n")),
             (_, true) => {
-                out.push_str("errors: Permanent errors in:\n\n");
+                out.push_str("errors: Permanent errors have been detected in these files:\n\n");
                 self.error_lines.iter().for_each(|line| out.push_str(&format!("        {line}\n")));
             }
         }
         out
+    }
+
+    fn resilvers(&self) -> bool {
+        self.scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running)
     }
 
     fn activity_text(&self) -> String {
@@ -320,14 +327,9 @@ impl Report {
     }
 
     fn tree_text(&self, pool: &Pool, slow: bool) -> String {
-        let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &pool.states, &pool.dtls());
-        let resilvers = self.scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running);
-        for row in lines.iter_mut().filter(|row| resilvers && !row.note.is_empty()) {
-            if pool.states.get(&row.guid).is_some_and(|state| state.is_usable()) && pool.dtls().contains_key(&row.guid)
-            {
-                row.note = format!("(resilvering), {}", row.note);
-            }
-        }
+        let dtls = pool.dtls();
+        let facts = tree::TreeFacts { states: &pool.states, dtls: &dtls, resilvers: self.resilvers() };
+        let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &facts);
         let line = |v: &VdevConfig, state: &str| VdevRow { guid: v.guid, ..VdevRow::aux(v.name(), state) };
         if !self.caches.is_empty() {
             lines.push(VdevRow::heading("cache"));
@@ -360,93 +362,12 @@ fn type_word(vdev: &VdevConfig) -> String {
     if vdev.is_leaf() { name } else { name.rsplit_once('-').map_or(name.clone(), |(word, _)| word.to_owned()) }
 }
 
-/// Address of a page of OpenZFS about a message id.
-pub fn more_about(id: &str) -> String {
-    format!("https://openzfs.github.io/openzfs-docs/msg/{id}")
-}
-
 /// `HH:MM:SS`, days before it if there are any.
 fn duration(seconds: u64) -> String {
     let clock = format!("{:02}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     match seconds / 86_400 {
         0 => clock,
         days => format!("{days} days {clock}"),
-    }
-}
-
-fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
-    let found = |status, action, id, unhealthy| Some(Trouble { status, action, id, unhealthy });
-    let any = |state: VdevState| pool.tree.leaves().iter().any(|leaf| pool.states.get(&leaf.guid) == Some(&state));
-    let misses = !pool.dtls().is_empty();
-    let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
-        && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
-    if pool.suspended.is_some() {
-        found(
-            "Writes to one or more devices fail or are not answered; changes of the pool wait.",
-            "Bring the devices back, or give them room, then run 'zpool clear'.",
-            Some("ZFS-8000-HC"),
-            true,
-        )
-    } else if errors.count > 0 {
-        found(
-            "Some files or metadata are damaged beyond repair.",
-            "Restore what 'zpool status -v' lists from a backup.",
-            Some("ZFS-8000-8A"),
-            true,
-        )
-    } else if !pool.lost().is_empty() {
-        found(
-            "Too few devices are there that have the blocks of some txgs: those cannot be read.",
-            "Bring the missing devices back: a resilver gives the others what they lack.",
-            None,
-            true,
-        )
-    } else if any(VdevState::Faulted) {
-        found(
-            "A device is faulted and not used; the others stand in for it.",
-            "Replace the device with 'zpool replace', or run 'zpool clear' if it works again.",
-            Some("ZFS-8000-K4"),
-            true,
-        )
-    } else if any(VdevState::Unavail) {
-        found(
-            "A device is missing; the others stand in for it.",
-            "Bring the device back, or replace it with 'zpool replace'.",
-            Some("ZFS-8000-2Q"),
-            true,
-        )
-    } else if any(VdevState::Offline) {
-        found(
-            "A device was taken offline; the others stand in for it.",
-            "Bring it online with 'zpool online', or replace it with 'zpool replace'.",
-            None,
-            true,
-        )
-    } else if any(VdevState::Removed) {
-        found("A device was taken out; the others stand in for it.", "Put the device back.", None, true)
-    } else if misses {
-        found(
-            "A device misses writes: it was away, or failed, while the pool was written.",
-            "Keep the other devices until the resilver is done; without a process that has the pool open, run 'zpool resilver'.",
-            None,
-            true,
-        )
-    } else if pool.uberblock.version < VERSION_FEATURES {
-        found(
-            "The pool has an old on-disk version: newer features are not available.",
-            "Upgrade it with OpenZFS's 'zpool upgrade' if no older software is to read it.",
-            None,
-            false,
-        )
-    } else if lacks_features {
-        found(
-            "Some features that new pools have are not enabled on the pool.",
-            "Enable them with 'zpool set feature@NAME=enabled' if no older software is to read it.",
-            None,
-            false,
-        )
-    } else {
-        None
     }
 }
 

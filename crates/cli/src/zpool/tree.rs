@@ -31,8 +31,7 @@ impl VdevRow {
 }
 
 /// The lines for a pool: its vdevs, then each class of its own under a heading.
-pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States, dtls: &Dtls) -> Vec<VdevRow> {
-    let facts = &Facts { states, dtls };
+pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, facts: &TreeFacts<'_>) -> Vec<VdevRow> {
     let mut out = vec![VdevRow {
         indent: 0,
         name: pool.into(),
@@ -54,19 +53,23 @@ fn shown(vdev: &VdevConfig, class: Class) -> bool {
     vdev.class == class && !matches!(vdev.kind, VdevKind::Hole | VdevKind::Indirect)
 }
 
-/// The states and DTLs of the vdevs.
-struct Facts<'a> {
-    states: &'a States,
-    dtls: &'a Dtls,
+/// Facts about the vdevs.
+pub struct TreeFacts<'a> {
+    /// Their states.
+    pub states: &'a States,
+    /// The DTLs of the leaves.
+    pub dtls: &'a Dtls,
+    /// Whether a resilver runs.
+    pub resilvers: bool,
 }
 
-fn below(root: &VdevConfig, class: Class, facts: &Facts<'_>, out: &mut Vec<VdevRow>) {
+fn below(root: &VdevConfig, class: Class, facts: &TreeFacts<'_>, out: &mut Vec<VdevRow>) {
     for vdev in root.children.iter().filter(|v| shown(v, class)) {
         push(vdev, 2, facts, out);
     }
 }
 
-fn push(vdev: &VdevConfig, indent: usize, facts: &Facts<'_>, out: &mut Vec<VdevRow>) {
+fn push(vdev: &VdevConfig, indent: usize, facts: &TreeFacts<'_>, out: &mut Vec<VdevRow>) {
     let state = facts.states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
     let mut notes = Vec::new();
     let mut name = vdev.name();
@@ -74,10 +77,25 @@ fn push(vdev: &VdevConfig, indent: usize, facts: &Facts<'_>, out: &mut Vec<VdevR
         name = vdev.guid.to_string();
         notes.extend(vdev.path.as_ref().map(|p| format!("was {p}")));
     }
-    notes.extend(facts.dtls.get(&vdev.guid).map(|dtl| format!("misses {dtl}")));
+    notes.extend(reason(vdev, state).map(str::to_owned));
+    if state.is_usable() && facts.dtls.contains_key(&vdev.guid) {
+        notes.push(if facts.resilvers { "(resilvering)".into() } else { "(awaiting resilver)".into() });
+    }
     out.push(VdevRow { indent, name, state: Some(state.to_string()), guid: vdev.guid, note: notes.join(", ") });
     for child in &vdev.children {
         push(child, indent + 2, facts, out);
+    }
+}
+
+/// Why a vdev has its state (`vs_aux`), where the state does not say it.
+fn reason(vdev: &VdevConfig, state: VdevState) -> Option<&'static str> {
+    match state {
+        VdevState::Faulted | VdevState::Degraded if vdev.is_leaf() => Some(match vdev.aux_state.as_deref() {
+            Some("external") => "external device fault",
+            _ => "too many errors",
+        }),
+        VdevState::Unavail if !vdev.children.is_empty() => Some("insufficient replicas"),
+        _ => None,
     }
 }
 

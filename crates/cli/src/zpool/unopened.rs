@@ -1,8 +1,10 @@
 //! Pools that cannot be opened, as `zpool status` shows them: described by their labels alone.
 
+use super::advice::{self, FoundStates, Problem};
 use super::tree::{self, VdevRow};
 use crate::call::Call;
 use crate::failure::Failure;
+use crate::writable::host;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use weir_pool::dtls::all_by_labels;
@@ -17,6 +19,8 @@ pub struct UnopenedPool {
     state: VdevState,
     /// Top-level vdevs without enough devices.
     missing: Vec<String>,
+    /// The problem of these.
+    problem: Option<Problem>,
     why: String,
     rows: Vec<VdevRow>,
 }
@@ -25,7 +29,7 @@ pub struct UnopenedPool {
 struct Advice {
     status: String,
     action: &'static str,
-    id: Option<&'static str>,
+    problem: Option<Problem>,
 }
 
 impl UnopenedPool {
@@ -43,51 +47,51 @@ impl UnopenedPool {
         // Without missing devices, the contents of the devices are the cause.
         let state = if missing.is_empty() { VdevState::Faulted } else { VdevState::Unavail };
         let name = pool.config.name.clone();
-        let rows = tree::lines(&name, state, &tree, &all, &dtls);
-        Ok(Some(UnopenedPool { name, guid, state, missing, why: why.to_owned(), rows }))
+        let rows = tree::lines(&name, state, &tree, &tree::TreeFacts { states: &all, dtls: &dtls, resilvers: false });
+        let has_bad_label = advice::has_bad_label(machine, &tree, &all);
+        let found = FoundStates { health: state, all: &all, has_bad_label, misses_writes: false };
+        let problem = if missing.is_empty() { None } else { advice::of_found(pool, &tree, &found, host().id) };
+        Ok(Some(UnopenedPool { name, guid, state, missing, problem, why: why.to_owned(), rows }))
     }
 
     fn advice(&self) -> Advice {
-        if !self.missing.is_empty() {
-            return Advice {
-                status: format!("Too many devices are missing: {}.", self.missing.join("; ")),
-                action: "Bring the missing devices back.",
-                id: Some("ZFS-8000-3C"),
-            };
+        if let Some(problem) = self.problem {
+            let missing = self.missing.join("; ");
+            let status = format!("{} They are: {missing}.", problem.status());
+            return Advice { status, action: problem.action(), problem: Some(problem) };
         }
         // The cause without the pool's name and the damaged block, which the error line names.
         let why = self.why.strip_prefix(&format!("pool '{}': ", self.name)).unwrap_or(&self.why);
         match why.split_once(": object set ") {
             Some((why, _)) => Advice {
-                status: format!("The metadata of the pool is damaged: {why}."),
-                action: "Try 'zpool import -F', which goes back to an earlier txg, or restore the pool from a backup.",
-                id: Some("ZFS-8000-72"),
+                status: format!("{} Cause: {why}.", Problem::DamagedPool.status()),
+                action: Problem::DamagedPool.action(),
+                problem: Some(Problem::DamagedPool),
             },
             None => Advice {
                 status: format!("The pool cannot be opened: {why}."),
                 action: "Correct the cause, and repeat the command.",
-                id: None,
+                problem: None,
             },
         }
     }
 
     /// Status as text.
     pub fn text(&self) -> String {
-        let Advice { status, action, id } = self.advice();
-        let see = id.map_or_else(String::new, |id| format!("   see: {}\n", super::status::more_about(id)));
+        let Advice { status, action, problem } = self.advice();
+        let status = advice::wrapped("status", &status);
+        let action = advice::wrapped("action", action);
+        let see = problem.and_then(Problem::page).map_or_else(String::new, |page| format!("   see: {page}\n"));
         let tree = tree::text(&self.rows, &["READ", "WRITE", "CKSUM"], |guid| match guid {
             0 => Vec::new(),
             _ => vec!["0".to_owned(); 3],
         });
-        format!(
-            "  pool: {}\n state: {}\nstatus: {status}\naction: {action}\n{see}config:\n\n{tree}",
-            self.name, self.state,
-        )
+        format!("  pool: {}\n state: {}\n{status}{action}{see}config:\n\n{tree}", self.name, self.state,)
     }
 
     /// Status as JSON.
     pub fn json(&self) -> Map<String, Value> {
-        let Advice { status, action, id } = self.advice();
+        let Advice { status, action, problem } = self.advice();
         let mut fields = vec![
             ("name", self.name.clone()),
             ("state", self.state.to_string()),
@@ -95,10 +99,8 @@ impl UnopenedPool {
             ("status", status),
             ("action", action.to_owned()),
         ];
-        if let Some(id) = id {
-            fields.push(("msgid", id.to_owned()));
-            fields.push(("moreinfo", super::status::more_about(id)));
-        }
+        fields.extend(problem.and_then(Problem::id).map(|id| ("msgid", id.to_owned())));
+        fields.extend(problem.and_then(Problem::page).map(|page| ("moreinfo", page)));
         fields.into_iter().map(|(name, value)| (name.to_owned(), Value::String(value))).collect()
     }
 }

@@ -493,3 +493,57 @@ fn a_scrub_at_rest_runs_the_commands_of_others() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("another command closed the pool"), "{out:?}");
     check(lab.0.path());
 }
+
+fn end(mut server: Child) {
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+}
+
+/// Row C2 of the trial: errors that were repaired are shown, and the pool is not healthy until they are cleared.
+#[test]
+fn c2_repaired_errors_are_no_health() {
+    use std::os::unix::fs::FileExt;
+    let lab = Lab::new();
+    let server = lab.serve();
+    lab.ok("zfs create p/a");
+    assert_eq!(lab.ok("zpool status -x"), "all pools are healthy\n");
+    let file = std::fs::File::options().write(true).open(lab.path("d0")).unwrap();
+    file.write_all_at(&vec![0xe7; 64 << 20], 4 << 20).unwrap();
+    lab.ok("zpool scrub -w p");
+    let status = lab.ok("zpool status -x");
+    assert!(status.contains(" state: ONLINE\nstatus: One or more devices had errors."), "{status}");
+    assert!(status.contains("msg/ZFS-8000-9P\n") && status.contains("errors: No known data errors"), "{status}");
+    let json: serde_json::Value = serde_json::from_str(&lab.ok("zpool status -j p")).unwrap();
+    assert_eq!(json["pools"]["p"]["msgid"], "ZFS-8000-9P");
+    lab.ok("zpool clear p");
+    assert_eq!(lab.ok("zpool status -x"), "all pools are healthy\n");
+    end(server);
+    check(lab.0.path());
+}
+
+/// A device that is offline until the next import is shown as offline, and `zpool clear` does not bring it back.
+#[test]
+fn a_device_is_offline_until_the_next_import() {
+    let lab = Lab::new();
+    let d1 = lab.path("d1").display().to_string();
+    assert!(lab.fails(&format!("zpool offline -t p {d1}")).contains("no process has the pool open"));
+    let server = lab.serve();
+    lab.ok(&format!("zpool offline -t p {d1}"));
+    let is_offline = || {
+        let status = lab.ok("zpool status p");
+        let line = status.lines().find(|line| line.trim_start().starts_with(&d1)).unwrap().to_owned();
+        assert!(line.contains(" OFFLINE ") && status.contains(" state: DEGRADED\nstatus: One or more"), "{status}");
+        assert!(status.contains("taken offline by the administrator") && !status.contains("see:"), "{status}");
+    };
+    is_offline();
+    lab.ok("zpool clear p");
+    is_offline();
+    lab.ok("zfs create p/meanwhile");
+    end(server);
+    let status = lab.ok("zpool status p");
+    assert!(status.contains("(awaiting resilver)") && !status.contains("OFFLINE"), "{status}");
+    lab.ok("zpool resilver p");
+    assert_eq!(lab.ok("zpool status -x"), "all pools are healthy\n");
+    check(lab.0.path());
+}

@@ -58,7 +58,11 @@ fn wrong(events: &Events, offset_bytes: u64) {
     events.fault(&Fault {
         what: FaultKind::Checksum(Some(&fault)),
         spot: Some(DeviceRange { leaf: 4, offset_bytes, size_bytes: 4096, counts }),
-        about: BlockContext { origin: Some(origin), checksum: Some(ChecksumKind::Fletcher4) },
+        about: BlockContext {
+            origin: Some(origin),
+            birth: weir_format::Txg(9),
+            checksum: Some(ChecksumKind::Fletcher4),
+        },
         priority: Priority::Scrub,
     });
 }

@@ -12,6 +12,7 @@ mod devices;
 mod diff;
 mod dtls;
 mod encrypted;
+mod error_log;
 mod events;
 mod files;
 mod freeing;

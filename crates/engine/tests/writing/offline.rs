@@ -42,6 +42,13 @@ fn a_device_is_offline_until_it_is_brought_online_and_gets_what_it_missed() {
             engine.vdevs().offline(device, OfflineMode::Temporary).await.unwrap();
             work::write_object(&engine, "tank", 10, 7).await.unwrap();
             engine.sync().await.unwrap();
+            let shown = async || {
+                let options = weir_pool::OpenOptions::new(vec![dir.clone()], "tank");
+                engine.synced().view(&options).await.unwrap().states[&device]
+            };
+            assert_eq!(shown().await, VdevState::Offline, "as long as the pool is open");
+            engine.devices().clear(None).await.unwrap();
+            assert_eq!(shown().await, VdevState::Offline, "clearing errors brings no device online");
             engine.vdevs().online(device).await.unwrap();
             run(&engine, &ScanLimits::default()).await;
             engine.vdevs().offline(device, OfflineMode::Faulted).await.unwrap();
