@@ -38,6 +38,8 @@ const SENT: &[(&str, &[&str])] = &[
     ("snaps-clone-origin", &["-i", "g-snaps/d@s2", "g-snaps/c2@cs1"]),
     ("snaps-full-e", &["-e", "g-snaps/d@s1"]),
     ("snaps-full-Lec", &["-L", "-e", "-c", "g-snaps/d@s5"]),
+    ("snaps-props", &["-p", "g-snaps/promoted@p1"]),
+    ("snaps-repl", &["-R", "g-snaps/promoted@q"]),
 ];
 /// Golden streams that are received in this order, the dataset that they are received into, and the snapshot of the
 /// golden pool that the received one equals.
@@ -49,6 +51,8 @@ const RECEIVED: &[(&str, &str, &str)] = &[
     ("snaps-full-e", "r/e@s1", "g-snaps/d@s1"),
     ("snaps-incr-all", "r/e@s5", "g-snaps/d@s5"),
     ("snaps-full-Lec", "r/l@s5", "g-snaps/d@s5"),
+    ("snaps-props", "r/p@p1", "g-snaps/promoted@p1"),
+    ("snaps-repl", "r/promoted@q", "g-snaps/promoted@q"),
 ];
 /// Size of a new pool's device.
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -164,7 +168,12 @@ fn received(folder: &Path, golden: &Golden, devices: &Path, from: Option<&Path>)
         };
         std::fs::write(&stream_file, &bytes).map_err(io(&stream_file))?;
         let input = File::open(&stream_file).map_err(io(&stream_file))?;
-        let target = if *name == "snaps-incr-all" { "r/e" } else { to };
+        // Streams of several snapshots name them.
+        let target = match *name {
+            "snaps-incr-all" => "r/e",
+            "snaps-repl" => "r/promoted",
+            _ => to,
+        };
         must(&mut findings, name, zfs(devices, "receive", &["-u", target])?.stdin(input))?;
     }
     std::fs::remove_file(&stream_file).map_err(io(&stream_file))?;

@@ -112,6 +112,14 @@ impl Dsl {
         Ok(stored)
     }
 
+    /// A snapshot's own property ZAP.
+    ///
+    /// # Errors
+    /// Errors of reading the ZAP.
+    pub async fn stored_of(&self, rq: &Request, snapshot: &Dataset) -> Result<Stored, ObjectError> {
+        self.read_stored(rq, snapshot.phys.props).await
+    }
+
     async fn read_stored(&self, rq: &Request, id: ObjectId) -> Result<Stored, ObjectError> {
         if id.0 == 0 {
             return Ok(Stored::new());

@@ -19,6 +19,7 @@ use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::Scope;
 use weir_dsl::sync_tasks::receive::{self, CLONE, Receive, Receiving};
+use weir_dsl::sync_tasks::receive_properties::{self, PropertyError, Stage};
 use weir_format::ObjsetId;
 use weir_format::zil::ZilHeader;
 use weir_machine::Request;
@@ -30,6 +31,7 @@ pub struct ReceiveSession {
     pub set: Arc<ObjectSet>,
     receive: Receive,
     receiving: Receiving,
+    refused: Vec<PropertyError>,
 }
 
 impl ReceiveSession {
@@ -47,7 +49,7 @@ impl Receives<'_> {
     /// Errors of [`receive::check_begin`].
     pub async fn begin(&self, rq: &Request, receive: Receive) -> Result<ReceiveSession, PoolError> {
         let wanted = receive.clone();
-        let (set, receiving) = self
+        let (set, receiving, refused) = self
             .engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
@@ -58,15 +60,21 @@ impl Receives<'_> {
                         }
                     }
                     let receiving = receive::begin(&mut syncing.change, &wanted).await?;
+                    let mut refused = Vec::new();
+                    if receiving.is_new {
+                        let (name, _) = wanted.names();
+                        let change = &mut syncing.change;
+                        refused = receive_properties::apply(change, name, &wanted.properties, Stage::New).await?;
+                    }
                     let set = open(syncing, &wanted, &receiving).await?;
                     syncing.add_set(set.clone());
-                    Ok((set, receiving))
+                    Ok((set, receiving, refused))
                 })
             })
             .await?;
         let (name, _) = receive.names();
         let at = if receiving.is_new { name.to_owned() } else { format!("{name}/{CLONE}") };
-        let session = ReceiveSession { set, receive, receiving };
+        let session = ReceiveSession { set, receive, receiving, refused };
         match self.adopt_properties(rq, &at, &session.set).await {
             Ok(()) => Ok(session),
             Err(error) => {
@@ -86,24 +94,32 @@ impl Receives<'_> {
         }
     }
 
-    /// Makes the received contents those of the dataset, with the stream's snapshot.
+    /// Makes the received contents those of the dataset, with the stream's snapshot. Returns properties that could not be
+    /// set.
     ///
     /// # Errors
     /// Errors of [`receive::check_end`], busy while clients use the dataset; then what was received is destroyed.
-    pub async fn end(&self, session: ReceiveSession) -> Result<(), PoolError> {
+    pub async fn end(&self, session: ReceiveSession) -> Result<Vec<PropertyError>, PoolError> {
         let name = session.receive.names().0.to_owned();
-        let done = self.finish(&session, &name).await;
-        if let Err(error) = done {
-            self.abandon(session).await?;
-            return Err(error);
-        }
+        let refused = match self.finish(&session, &name).await {
+            Ok(refused) => refused,
+            Err(error) => {
+                self.abandon(session).await?;
+                return Err(error);
+            }
+        };
         self.engine.changed.note(&name);
         self.engine.changed.note(&session.receive.snapshot);
-        self.engine.properties().renew(&Request::internal("receive"), Scope::Path(&name)).await
+        let scope = match session.receive.properties.is_empty() {
+            true => Scope::Path(&name),
+            false => Scope::Subtree(&name),
+        };
+        self.engine.properties().renew(&Request::internal("receive"), scope).await?;
+        Ok(session.refused.into_iter().chain(refused).collect())
     }
 
-    async fn finish(&self, session: &ReceiveSession, name: &str) -> Result<(), PoolError> {
-        let ReceiveSession { receive, receiving, set } = session;
+    async fn finish(&self, session: &ReceiveSession, name: &str) -> Result<Vec<PropertyError>, PoolError> {
+        let ReceiveSession { receive, receiving, set, .. } = session;
         let closing = if receiving.is_new { None } else { Some(closing::begin(self.engine, name).await?) };
         let name = name.to_owned();
         let receiving = *receiving;
@@ -117,7 +133,10 @@ impl Receives<'_> {
                     set.close(true);
                     syncing.engine.sets.remove(set.id());
                 }
-                Ok(receive::end(&mut syncing.change, &receive, &receiving).await?)
+                receive::end(&mut syncing.change, &receive, &receiving).await?;
+                let stage = if receiving.is_new { Stage::NewComplete } else { Stage::Existing };
+                let (name, _) = receive.names();
+                Ok(receive_properties::apply(&mut syncing.change, name, &receive.properties, stage).await?)
             })
         });
         let done = done.await;
@@ -132,7 +151,7 @@ impl Receives<'_> {
     /// # Errors
     /// Errors of the sync task.
     pub async fn abandon(&self, session: ReceiveSession) -> Result<(), PoolError> {
-        let ReceiveSession { set, receive, receiving } = session;
+        let ReceiveSession { set, receive, receiving, .. } = session;
         set.close(true);
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {

@@ -51,6 +51,72 @@ fn datasets_move_from_one_pool_to_another_and_failed_streams_leave_nothing() {
         assert_eq!(out.status.code(), Some(1), "{line} < {file}");
         assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
     }
-    assert!(site.fails("zfs send -R one/a@1").contains("weir does not support zfs send -R yet"));
     assert_eq!(site.ok("zfs list -H -o name -r two"), "two\ntwo/a\ntwo/v\n");
+}
+
+#[test]
+fn packages_carry_properties_holds_and_clones_and_follow_renames() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zpool create two d1");
+    for name in ["one/a", "one/a/x", "one/a/x/y", "two/b"] {
+        site.ok(&format!("zfs create {name}"));
+    }
+    site.ok("zfs create -V 8M one/a/v");
+    site.ok("zfs set compression=lz4 atime=off my:p=hello one/a");
+    site.ok("zfs set recordsize=64K one/a/x/y");
+    site.ok("zfs snapshot -r one/a@1");
+    site.ok("zfs set my:s=first one/a@1");
+    site.ok("zfs hold keep one/a/x@1");
+    site.ok("zfs clone one/a/x@1 one/a/c");
+    site.ok("zfs snapshot -r one/a@2");
+    let estimate = site.ok("zfs send -nP -R one/a@2");
+    assert!(estimate.starts_with("full\tone/a@1\t") && estimate.contains("\nincremental\t1\tone/a@2\t"), "{estimate}");
+    sent(&site, "zfs send -Rh one/a@2", "all");
+    let out = receive(&site, "zfs receive -u -o exec=off -x atime two/b/a", "all");
+    assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
+    let of = |property: &str, name: &str| site.ok(&format!("zfs get -Hp -o value,source {property} {name}"));
+    for (property, name, expected) in [
+        ("compression", "two/b/a", "lz4\treceived\n"),
+        ("my:p", "two/b/a", "hello\treceived\n"),
+        ("exec", "two/b/a", "off\tlocal\n"),
+        ("exec", "two/b/a/x", "off\tinherited from two/b/a\n"),
+        ("atime", "two/b/a", "on\tdefault\n"),
+        ("recordsize", "two/b/a/x/y", "65536\treceived\n"),
+        ("my:s", "two/b/a@1", "first\treceived\n"),
+        ("origin", "two/b/a/c", "two/b/a/x@1\t-\n"),
+    ] {
+        assert_eq!(of(property, name), expected, "{property} of {name}");
+    }
+    assert!(site.ok("zfs holds -H two/b/a/x@1").starts_with("two/b/a/x@1\tkeep\t"));
+    // A value of its own hides the received one; -S brings that back.
+    site.ok("zfs set compression=zstd two/b/a");
+    site.ok("zfs inherit compression two/b/a");
+    assert_eq!(of("compression", "two/b/a"), "on\tdefault\n");
+    site.ok("zfs inherit -S compression two/b/a");
+    assert_eq!(of("compression", "two/b/a"), "lz4\treceived\n");
+    site.ok("zfs rename one/a/x/y one/a/y");
+    site.ok("zfs create one/a/n");
+    site.ok("zfs rename one/a/y one/a/n/z");
+    site.ok("zfs destroy -r one/a/c");
+    site.ok("zfs rename one/a@1 one/a@first");
+    site.ok("zfs inherit my:p one/a");
+    site.ok("zfs snapshot -r one/a@3");
+    sent(&site, "zfs send -R -I @2 one/a@3", "more");
+    let out = receive(&site, "zfs receive -uF two/b/a", "more");
+    assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
+    let names = |top: &str| {
+        let all = site.ok(&format!("zfs list -H -t all -o name -r {top}"));
+        all.lines().map(|line| line.strip_prefix(top).unwrap_or(line).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("one/a"), names("two/b/a"));
+    assert_eq!(of("my:p", "two/b/a"), "-\t-\n");
+    // Received values are those of a backup that is sent back.
+    site.ok("zfs set compression=off two/b/a");
+    sent(&site, "zfs send -b two/b/a@3", "back");
+    let out = receive(&site, "zfs receive -u one/back", "back");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(of("compression", "one/back"), "lz4\treceived\n");
+    assert!(site.fails("zfs receive -o used=1 two/c").contains("invalid property 'used'"));
 }

@@ -10,6 +10,7 @@
 //! that is received into the same dataset destroys it first.
 
 use super::names::{Found, FoundDir};
+use super::receive_properties::ReceivedProperties;
 use super::{
     Created, DslError, DslSyncContext, create, destroy, destroy_head, history, lists, names, rollback, snapshot,
 };
@@ -40,6 +41,8 @@ pub struct Receive {
     pub origin: Option<String>,
     /// Whether later changes and snapshots are discarded (`-F`).
     pub force: bool,
+    /// Properties of the dataset.
+    pub properties: ReceivedProperties,
 }
 
 impl Receive {
