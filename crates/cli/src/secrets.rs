@@ -262,7 +262,7 @@ impl Root {
 /// Encryption roots among the datasets whose names satisfy `wanted`.
 pub async fn roots(rq: &Request, dsl: &Dsl, wanted: impl Fn(&str) -> bool) -> Result<Vec<Root>, PoolError> {
     let mut out = Vec::new();
-    for dir in dsl.dirs().into_iter().filter(|dir| wanted(&dir.name)) {
+    for dir in dsl.visible_dirs().into_iter().filter(|dir| wanted(&dir.name)) {
         let Some(spec) = weir_dsl::keys::key_spec(dsl, rq, dir).await?.filter(|spec| spec.root == dir.id) else {
             continue;
         };

@@ -5,6 +5,7 @@
 //!   …       the caller applies records to the set, each in transactions of its own
 //!   end     sync task: the snapshot with the sender's GUID; the clone takes the dataset's place
 //!   abandon sync task: what was received is destroyed
+//!   suspend instead: it stays, with the state from which the stream can be continued (-s)
 //! ```
 //!
 //! A process that ends in between leaves an inconsistent dataset. Nothing opens it, and the next stream that is received
@@ -18,17 +19,21 @@ use std::sync::Arc;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::Scope;
-use weir_dsl::sync_tasks::receive::{self, CLONE, Receive, Receiving};
+use weir_dsl::sync_tasks::DslError;
+use weir_dsl::sync_tasks::receive::{self, CLONE, Receive, Receiving, Resume};
 use weir_dsl::sync_tasks::receive_properties::{self, PropertyError, Stage};
 use weir_format::ObjsetId;
 use weir_format::zil::ZilHeader;
 use weir_machine::Request;
 use weir_pool::error::PoolError;
+use weir_send::ResumePoints;
 
 /// A dataset that is being received.
 pub struct ReceiveSession {
     /// The object set that the stream's records are applied to.
     pub set: Arc<ObjectSet>,
+    /// How far the stream is received, if that is kept.
+    pub points: Option<Arc<ResumePoints>>,
     receive: Receive,
     receiving: Receiving,
     refused: Vec<PropertyError>,
@@ -38,6 +43,11 @@ impl ReceiveSession {
     /// Whether the stream makes a dataset.
     pub fn is_new(&self) -> bool {
         self.receiving.is_new
+    }
+
+    /// Whether the stream can be continued if it is interrupted.
+    pub fn can_resume(&self) -> bool {
+        self.receive.resume != Resume::Never
     }
 }
 
@@ -56,12 +66,16 @@ impl Receives<'_> {
                     if let Some(left) = receive::left_behind(&mut syncing.change, &wanted).await? {
                         let is_open = syncing.engine.sets.get(ObjsetId(left.created.dataset.0)).is_some();
                         if !is_open {
-                            receive::abandon(&mut syncing.change, &wanted, &left).await?;
+                            receive::abandon(&mut syncing.change, wanted.names().0, &left).await?;
                         }
                     }
                     let receiving = receive::begin(&mut syncing.change, &wanted).await?;
+                    if syncing.engine.sets.get(ObjsetId(receiving.created.dataset.0)).is_some() {
+                        let name = wanted.names().0;
+                        return Err(DslError::busy(name, "another stream is being received").into());
+                    }
                     let mut refused = Vec::new();
-                    if receiving.is_new {
+                    if receiving.is_new && !receiving.continues {
                         let (name, _) = wanted.names();
                         let change = &mut syncing.change;
                         refused = receive_properties::apply(change, name, &wanted.properties, Stage::New).await?;
@@ -74,7 +88,13 @@ impl Receives<'_> {
             .await?;
         let (name, _) = receive.names();
         let at = if receiving.is_new { name.to_owned() } else { format!("{name}/{CLONE}") };
-        let session = ReceiveSession { set, receive, receiving, refused };
+        let mut points = None;
+        if receive.resume != Resume::Never {
+            let of_set = Arc::new(ResumePoints::default());
+            self.engine.sets.update(set.id(), |open| open.received = Some(of_set.clone()));
+            points = Some(of_set);
+        }
+        let session = ReceiveSession { set, points, receive, receiving, refused };
         match self.adopt_properties(rq, &at, &session.set).await {
             Ok(()) => Ok(session),
             Err(error) => {
@@ -146,6 +166,52 @@ impl Receives<'_> {
         }
     }
 
+    /// Keeps what was received so far, so that the stream can be continued.
+    ///
+    /// # Errors
+    /// Errors of writing it.
+    pub async fn suspend(&self, session: ReceiveSession) -> Result<(), PoolError> {
+        // What was received becomes stable with its state, and then nothing changes it.
+        self.engine.sync().await?;
+        let ReceiveSession { set, .. } = session;
+        set.close(true);
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    syncing.engine.sets.remove(set.id());
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Destroys what was received of an interrupted stream into the dataset `name` (`zfs receive -A`). Returns whether there
+    /// was something; with `of_existing` only the clone of an existing dataset counts.
+    ///
+    /// # Errors
+    /// Errors of finding it; busy while a stream is being received.
+    pub async fn discard(&self, name: &str, of_existing: bool) -> Result<bool, PoolError> {
+        let of = name.to_owned();
+        let is_gone = self.engine.sync_task(move |syncing: &mut TxgSync<'_>| {
+            Box::pin(async move {
+                let Some(partial) = receive::partial_at(&mut syncing.change, &of).await? else { return Ok(false) };
+                if of_existing && partial.is_new {
+                    return Ok(false);
+                }
+                if syncing.engine.sets.get(ObjsetId(partial.created.dataset.0)).is_some() {
+                    return Err(DslError::busy(&of, "a stream is being received").into());
+                }
+                receive::abandon(&mut syncing.change, &of, &partial).await?;
+                Ok(true)
+            })
+        });
+        let is_gone = is_gone.await?;
+        if is_gone {
+            self.engine.changed.note(name);
+        }
+        Ok(is_gone)
+    }
+
     /// Destroys what was received so far.
     ///
     /// # Errors
@@ -157,7 +223,7 @@ impl Receives<'_> {
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
                     syncing.engine.sets.remove(set.id());
-                    Ok(receive::abandon(&mut syncing.change, &receive, &receiving).await?)
+                    Ok(receive::abandon(&mut syncing.change, receive.names().0, &receiving).await?)
                 })
             })
             .await
@@ -171,10 +237,10 @@ async fn open(syncing: &TxgSync<'_>, receive: &Receive, receiving: &Receiving) -
     let gate: Arc<dyn TxAdmission> = engine.gate.clone();
     let policy = policy_for(receive.kind, Policy::default());
     let opening = Opening { id: ObjsetId(id.0), ..Opening::default() };
-    if !receiving.has_origin {
+    let pointer = syncing.change.dataset(id).await?.pointer;
+    if !receiving.has_origin && (!receiving.continues || pointer.is_hole()) {
         return Ok(ObjectSet::make_with(engine.cache.clone(), opening, receive.kind, gate, policy));
     }
-    let pointer = syncing.change.dataset(id).await?.pointer;
     let rq = syncing.change.rq;
     let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, policy).await?;
     set.syncing().set_zil_header(ZilHeader::default());

@@ -56,7 +56,7 @@ pub async fn gather(
     let mut out = Vec::new();
     let mut above: BTreeMap<ObjectId, Above> = BTreeMap::new();
     let scope = Scope::Subtree(top);
-    for dir in dsl.dirs().into_iter().filter(|dir| scope.contains(&dir.name)) {
+    for dir in dsl.visible_dirs().into_iter().filter(|dir| scope.contains(&dir.name)) {
         let is_top = dir.name == top;
         let inherited = match above.get(&dir.phys.parent) {
             _ if is_top => Above::default(),

@@ -29,6 +29,7 @@ pub mod make;
 pub mod package;
 pub mod plan;
 pub mod replicate;
+pub mod resume_points;
 mod running;
 mod traverse;
 
@@ -40,4 +41,5 @@ pub use input::{Input, StreamInput};
 pub use make::{Output, make};
 pub use package::{Package, PackagedDataset};
 pub use plan::{PoolFeatures, SendFlags, SendPlan};
+pub use resume_points::ResumePoints;
 pub use running::RunningFletcher4;

@@ -63,9 +63,18 @@ pub async fn make(
     output: &mut dyn Output,
 ) -> Result<u64, SendError> {
     let (to, items) = mpsc::channel(MAX_ITEMS);
+    let from_point = match plan.from_point {
+        Some((object, offset)) => {
+            // The block size is that of the snapshot, whatever the sizes of the pieces that were sent.
+            let block_bytes = set.object(rq, object).await?.block_bytes();
+            Some((object, offset.checked_div(block_bytes).unwrap_or(0)))
+        }
+        None => None,
+    };
     let traversal = Traversal {
         rq,
         set,
+        from_point,
         after: plan.from_txg,
         to,
         entered: VisitedBlocks::default(),
@@ -74,7 +83,7 @@ pub async fn make(
     let maker = Maker { rq, set, features: plan.begin.features };
     let encoding = async {
         let mut encoder = StreamEncoder::new(plan.begin.to_guid);
-        encoder.begin(plan.begin.clone(), &[]);
+        encoder.begin(plan.begin.clone(), &plan.list);
         let mut loaded = std::pin::pin!(items.map(|item| maker.load(item)).buffered(MAX_CONCURRENT_READS));
         while let Some(one) = loaded.next().await {
             maker.encode(&mut encoder, one?)?;

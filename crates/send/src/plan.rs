@@ -8,7 +8,7 @@ use weir_dsl::{Dataset, Dsl, bookmarks};
 use weir_format::features::Feature;
 use weir_format::stream::{Begin, feature};
 use weir_format::znode::master;
-use weir_format::{DslDataset, ObjectId, ObjsetKind, Txg};
+use weir_format::{DslDataset, Endian, NvList, ObjectId, ObjsetKind, Txg};
 use weir_machine::Request;
 
 /// BEGIN of one snapshot (`DMU_SUBSTREAM`).
@@ -23,6 +23,11 @@ pub const IGNORES_CASE: u32 = 2;
 pub const HAS_FREES: u32 = 4;
 /// Flag of BEGIN: objects say whether they have a spill block (`DRR_FLAG_SPILL_BLOCK`).
 pub const HAS_SPILLS: u32 = 8;
+
+/// Entries in the list of BEGIN: where a stream is continued (`BEGINNV_RESUME_OBJECT`, `BEGINNV_RESUME_OFFSET`).
+pub const RESUME_OBJECT: &str = "resume_object";
+/// See [`RESUME_OBJECT`].
+pub const RESUME_OFFSET: &str = "resume_offset";
 
 /// Features of the pool that decide what a stream may contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +58,10 @@ pub struct SendPlan {
     pub from_txg: Txg,
     /// The snapshot.
     pub to: Dataset,
+    /// Object and offset from which the stream is continued.
+    pub from_point: Option<(ObjectId, u64)>,
+    /// Packed list of the BEGIN record.
+    pub list: Vec<u8>,
 }
 
 /// The origin of an incremental stream.
@@ -94,7 +103,21 @@ impl SendPlan {
             to_name: to.name.clone().into_bytes(),
             payload_len: 0,
         };
-        Ok(SendPlan { begin, from_txg: origin.map_or(Txg(0), |origin| origin.txg), to })
+        let from_txg = origin.map_or(Txg(0), |origin| origin.txg);
+        Ok(SendPlan { begin, from_txg, to, from_point: None, list: Vec::new() })
+    }
+
+    /// The rest of the stream, from an object and an offset in it.
+    #[must_use]
+    pub fn continued(mut self, object: ObjectId, offset: u64) -> Self {
+        let mut list = NvList::new();
+        list.set(RESUME_OBJECT, object.0);
+        list.set(RESUME_OFFSET, offset);
+        self.list = list.encode_native(Endian::Little);
+        self.begin.features |= feature::RESUMING;
+        self.begin.payload_len = self.list.len() as u32;
+        self.from_point = Some((object, offset));
+        self
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Traversal<'a> {
     pub set: &'a Arc<ObjectSet>,
     /// Blocks born in this txg or before are left out.
     pub after: Txg,
+    /// Object and block from which on the set is walked.
+    pub from_point: Option<(ObjectId, u64)>,
     pub to: Sender<Item>,
     pub entered: VisitedBlocks,
     pub memory: ByteSemaphore,
@@ -57,6 +59,16 @@ impl<'a> Traversal<'a> {
         let gone = |_| SendError::ReaderGone;
         poll_fn(|cx| self.to.poll_ready(cx)).await.map_err(gone)?;
         self.to.start_send((found, permit)).map_err(gone)
+    }
+
+    /// Whether all blocks below a pointer of `object` come before the point from which the set is walked.
+    fn is_before(&self, object: &Object, level: u8, number: u64) -> bool {
+        let Some((from, block)) = self.from_point else { return false };
+        let end = number.saturating_add(1).saturating_mul(object.tree().cover(level));
+        match object.id {
+            ObjectId(0) => end.saturating_mul(object.block_bytes() / Dnode::SLOT as u64) <= from.0,
+            id => id < from || id == from && end <= block,
+        }
     }
 
     fn is_old(&self, pointer: &BlockPointer) -> bool {
@@ -88,7 +100,7 @@ impl<'a> Traversal<'a> {
         number: u64,
     ) -> BoxFuture<'s, Result<(), SendError>> {
         Box::pin(async move {
-            if self.is_old(&pointer) {
+            if self.is_old(&pointer) || self.is_before(object, level, number) {
                 return Ok(());
             }
             if pointer.is_hole() {
@@ -158,6 +170,7 @@ impl<'a> Traversal<'a> {
         let bytes = self.set.pointers().read(self.rq, meta, block, pointer).await?;
         let slots = (bytes.len() / Dnode::SLOT) as u64;
         let mut slot = 0;
+        let first = self.from_point.map_or(ObjectId(0), |(first, _)| first);
         while slot < slots {
             let id = ObjectId(block.saturating_mul(slots).saturating_add(slot));
             let at = bytes.get(slot as usize * Dnode::SLOT..).unwrap_or_default();
@@ -165,13 +178,13 @@ impl<'a> Traversal<'a> {
             match Dnode::decode(at, pointer.endian()).map_err(|e| ObjectError::decode(place, e))? {
                 None => {
                     slot += 1;
-                    if id.0 != 0 {
+                    if id.0 != 0 && id >= first {
                         self.found(Found::FreeObjects { first: id, count: 1 }, 0).await?;
                     }
                 }
                 Some(dnode) => {
                     slot += dnode.slots() as u64;
-                    if id.0 != 0 {
+                    if id.0 != 0 && id >= first {
                         self.one(id, dnode).await?;
                     }
                 }

@@ -45,7 +45,7 @@ fn datasets_move_from_one_pool_to_another_and_failed_streams_leave_nothing() {
         ("zfs receive two/b", "wrong", "cannot receive new filesystem stream: checksum mismatch"),
         ("zfs receive two/b", "incremental", "cannot receive incremental stream: destination 'two/b' does not exist"),
         ("zfs receive two/a@3", "full", "exists\nmust specify -F to overwrite it"),
-        ("zfs receive -s two/b", "full", "weir does not support zfs receive -s yet"),
+        ("zfs receive -c two/b", "full", "weir does not support zfs receive -c yet"),
     ] {
         let out = receive(&site, line, file);
         assert_eq!(out.status.code(), Some(1), "{line} < {file}");
@@ -119,4 +119,56 @@ fn packages_carry_properties_holds_and_clones_and_follow_renames() {
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert_eq!(of("compression", "one/back"), "lz4\treceived\n");
     assert!(site.fails("zfs receive -o used=1 two/c").contains("invalid property 'used'"));
+}
+
+#[test]
+fn interrupted_streams_are_continued_or_discarded() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zpool create two d1");
+    site.ok("zfs create one/a");
+    site.ok("zfs snapshot one/a@1");
+    site.ok("zfs set userquota@7=5M one/a");
+    site.ok("zfs snapshot one/a@2");
+    let token_of = |name: &str| site.ok(&format!("zfs get -Hp -o value receive_resume_token {name}")).trim().to_owned();
+    let full = sent(&site, "zfs send one/a@1", "full");
+    let mut tokens = Vec::new();
+    for cut in [full.len() - 400, full.len() / 2] {
+        std::fs::write(site.path("cut"), &full[..cut]).unwrap();
+        let out = receive(&site, "zfs receive -su two/a", "cut");
+        let why = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1));
+        let token = token_of("two/a");
+        assert!(why.contains("Partially received snapshot is saved.") && why.contains(&token), "{why}");
+        // Nothing else is received meanwhile, and nothing of it is seen.
+        let out = receive(&site, "zfs receive -u two/a", "full");
+        assert!(text(&out.stderr).contains("contains partially-complete state"), "{}", text(&out.stderr));
+        assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\ntwo/a\n");
+        tokens.push(token.clone());
+        if cut == full.len() - 400 {
+            site.ok("zfs receive -A two/a");
+            assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\n");
+            assert!(site.fails("zfs receive -A two").contains("does not have any resumable receive state to abort"));
+        } else {
+            // The name of the snapshot at the sender does not matter.
+            site.ok("zfs rename one/a one/c");
+            sent(&site, &format!("zfs send -t {token}"), "rest");
+            let out = receive(&site, "zfs receive -su two/a", "rest");
+            assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
+            assert_eq!(token_of("two/a"), "-");
+        }
+    }
+    assert!(site.fails("zfs send -t 1-0-0-").contains("resume token is corrupt"));
+    let guids = |names: &str| site.ok(&format!("zfs get -Hp -o value guid {names}"));
+    assert_eq!(guids("one/c@1"), guids("two/a@1"));
+    // Into an existing dataset: the clone is hidden, and goes with the dataset.
+    let more = sent(&site, "zfs send -i @1 one/c@2", "more");
+    assert!(more.len() > 624);
+    std::fs::write(site.path("cut"), &more[..more.len() - 312]).unwrap();
+    let out = receive(&site, "zfs receive -su two/a", "cut");
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\ntwo/a\ntwo/a@1\n");
+    site.ok("zfs destroy -r two/a");
+    assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\n");
 }

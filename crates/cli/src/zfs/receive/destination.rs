@@ -91,7 +91,7 @@ pub async fn find_guid(rq: &Request, dsl: &Dsl, near: &str, guid: u64) -> Result
     let mut within = near;
     loop {
         let scope = weir_dsl::Scope::Subtree(within);
-        for dir in dsl.dirs().into_iter().filter(|dir| scope.contains(&dir.name)) {
+        for dir in dsl.visible_dirs().into_iter().filter(|dir| scope.contains(&dir.name)) {
             let list = dsl.snapshots(rq, dir).await?;
             if let Some(found) = list.snapshots.iter().find(|snapshot| snapshot.phys.guid == guid) {
                 return Ok(Some(found.name.clone()));

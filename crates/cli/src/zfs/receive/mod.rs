@@ -5,7 +5,10 @@ mod follow;
 mod one;
 mod overrides;
 
+pub use destination::find_guid;
+
 use super::target::{self, words};
+use crate::args::CommandLine;
 use crate::call::{Call, Input as CallerInput, errln, outln};
 use crate::failure::Failure;
 use crate::options::Places;
@@ -32,7 +35,7 @@ const CHUNK_BYTES: u32 = 64 << 10;
 #[command(
     name = "zfs receive",
     disable_help_flag = true,
-    override_usage = "zfs receive [-vMnFhu] [-o origin=SNAPSHOT] [-o PROPERTY=VALUE]… [-x PROPERTY]… [--dir DIR]… FILESYSTEM|VOLUME|SNAPSHOT\n       zfs receive [-vMnFhu] [-o origin=SNAPSHOT] [-o PROPERTY=VALUE]… [-x PROPERTY]… [-d|-e] [--dir DIR]… FILESYSTEM"
+    override_usage = "zfs receive [-vMnsFhu] [-o origin=SNAPSHOT] [-o PROPERTY=VALUE]… [-x PROPERTY]… [--dir DIR]… FILESYSTEM|VOLUME|SNAPSHOT\n       zfs receive [-vMnsFhu] [-o origin=SNAPSHOT] [-o PROPERTY=VALUE]… [-x PROPERTY]… [-d|-e] [--dir DIR]… FILESYSTEM\n       zfs receive -A [--dir DIR]… FILESYSTEM|VOLUME"
 )]
 pub struct ReceiveArgs {
     /// Discard changes and snapshots since the origin of the stream
@@ -65,10 +68,10 @@ pub struct ReceiveArgs {
     /// Leave out a property of the stream
     #[arg(short = 'x', value_name = "PROPERTY")]
     excluded: Vec<String>,
-    /// Refused: not supported yet
+    /// Keep what was received if the stream is interrupted, so that it can be continued
     #[arg(short = 's')]
     resumable: bool,
-    /// Refused: not supported yet
+    /// Destroy what was received of an interrupted stream
     #[arg(short = 'A')]
     abort: bool,
     /// Refused: not supported yet
@@ -87,8 +90,7 @@ pub struct ReceiveArgs {
 impl ReceiveArgs {
     /// The first option that is not supported.
     fn refused(&self) -> Option<&'static str> {
-        let given = [(self.resumable, "-s"), (self.abort, "-A"), (self.corrective, "-c")];
-        given.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
+        self.corrective.then_some("-c")
     }
 
     /// Whether the sender's name is appended to the target's.
@@ -114,6 +116,9 @@ pub fn run(call: &Call, args: &ReceiveArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("cannot receive: weir does not support zfs receive {option} yet")));
     }
     let overrides = Overrides::parse(&args.properties, &args.excluded)?;
+    if args.abort {
+        return abort(call, args, &target);
+    }
     if call.process().is_none() && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
         let why = "Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.";
         return Err(Failure::failed(why));
@@ -137,6 +142,26 @@ pub fn run(call: &Call, args: &ReceiveArgs) -> Result<u8, Failure> {
         };
         pool.machine.block_on(receiving.run())
     })
+}
+
+/// Destroys what was received of an interrupted stream.
+fn abort(call: &Call, args: &ReceiveArgs, target: &str) -> Result<u8, Failure> {
+    if args.is_prefix() || args.dry_run || args.resumable || args.no_mount {
+        return Err(ReceiveArgs::misused("invalid option"));
+    }
+    let pool = target::open(call, &args.places, target)?;
+    let doing = format!("cannot abort receive into '{target}'");
+    pool.with_pool(|pool| {
+        let discarded = pool.machine.block_on(pool.engine.receives().discard(target, false));
+        if !discarded.map_err(|error| refused(&doing, error))? {
+            let why = format!("'{target}' does not have any resumable receive state to abort");
+            return Err(Failure::failed(why));
+        }
+        pool.machine.block_on(target::run_as(call, &doing, async |author| {
+            pool.engine.log_command(std::mem::take(&mut author.command), author.uid).await
+        }))
+    })?;
+    Ok(0)
 }
 
 /// Words a failure as OpenZFS does.

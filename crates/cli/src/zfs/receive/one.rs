@@ -8,16 +8,18 @@ use crate::failure::Failure;
 use crate::writable::refused;
 use weir_admin::{Change, HeldSnapshot, Host, MountChange, MountEffect};
 use weir_dsl::props::{ZfsProp, human_size};
-use weir_dsl::sync_tasks::receive::Receive;
+use weir_dsl::resume::resume_state;
+use weir_dsl::sync_tasks::receive::{Receive, Resume};
 use weir_dsl::sync_tasks::receive_properties::PropertyError;
 use weir_dsl::sync_tasks::{DslError, Setting};
+use weir_dsl::{ResumeState, StreamForms};
 use weir_engine::receives::ReceiveSession;
-use weir_format::ObjsetKind;
-use weir_format::stream::{Begin, Record};
+use weir_format::stream::{Begin, Record, feature};
+use weir_format::{NvList, ObjectId, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::PoolError;
 use weir_send::package::{Index, PackagedDataset, PackagedSnapshot};
-use weir_send::plan::{IGNORES_CASE, IS_CLONE};
+use weir_send::plan::{IGNORES_CASE, IS_CLONE, RESUME_OBJECT, RESUME_OFFSET};
 use weir_send::{Applier, StreamInput};
 
 /// Facts about a stream that are known before its first record is applied.
@@ -28,12 +30,14 @@ struct Known {
     receive: Receive,
     dataset: Option<PackagedDataset>,
     snapshot: Option<PackagedSnapshot>,
+    /// Bytes of the stream that were received before it was interrupted.
+    bytes_before: u64,
 }
 
 impl Receiving<'_> {
     /// Receives the stream that `begin` began.
-    pub(super) async fn one(&mut self, begin: Begin, _list: &[u8], input: &mut StreamInput<'_>) -> Result<(), Failure> {
-        let known = self.known(&begin).await?;
+    pub(super) async fn one(&mut self, begin: Begin, list: &[u8], input: &mut StreamInput<'_>) -> Result<(), Failure> {
+        let known = self.known(&begin, list).await?;
         let doing = known.doing;
         if self.args.verbose {
             let how = if self.args.dry_run { "would receive" } else { "receiving" };
@@ -60,7 +64,13 @@ impl Receiving<'_> {
                 return Err(refused(doing, error));
             }
         };
-        if let Err(error) = apply(&self.rq, &mut Applier::new(session.set.clone(), begin), input).await {
+        let applier = Applier::new(session.set.clone(), begin);
+        let mut applier = applier.noting(session.points.clone(), known.bytes_before);
+        if let Err(error) = apply(&self.rq, &mut applier, input).await {
+            if session.can_resume() {
+                engine.receives().suspend(session).await.map_err(|error| refused(doing, error))?;
+                return Err(self.interrupted(&known, error).await);
+            }
             engine.receives().abandon(session).await.map_err(|error| refused(doing, error))?;
             return Err(failed(doing, error));
         }
@@ -78,10 +88,16 @@ impl Receiving<'_> {
     }
 
     /// Finds the destination and the properties of a stream.
-    async fn known(&mut self, begin: &Begin) -> Result<Known, Failure> {
+    async fn known(&mut self, begin: &Begin, list: &[u8]) -> Result<Known, Failure> {
+        let resume = self.resume(begin, list)?;
+        let continues = matches!(resume, Resume::Continue { .. });
         let has_origin = self.overrides.origin.is_some() || begin.flags & IS_CLONE != 0;
-        let is_new = begin.from_guid == 0 || has_origin;
-        let doing = if is_new { "cannot receive new filesystem stream" } else { "cannot receive incremental stream" };
+        let is_new = (begin.from_guid == 0 || has_origin) && !continues;
+        let doing = match (continues, is_new) {
+            (true, _) => "cannot receive resume stream",
+            (false, true) => "cannot receive new filesystem stream",
+            (false, false) => "cannot receive incremental stream",
+        };
         let sent = String::from_utf8_lossy(&begin.to_name).into_owned();
         let index = Index::new(&self.package.datasets);
         let packaged = index.get(begin.to_guid).map(|(dataset, snapshot)| (dataset.clone(), snapshot.clone()));
@@ -99,7 +115,7 @@ impl Receiving<'_> {
             failed(doing, ReceiveError::Invalid(why))
         };
         let (kind, dataset_kind) = kind_of(begin.objset_type).ok_or_else(invalid)?;
-        let origin = self.origin(begin, doing, &place).await?;
+        let origin = if continues { None } else { self.origin(begin, doing, &place).await? };
         let name = place.split('@').next().unwrap_or_default().to_owned();
         if self.args.without_pool && is_new && !self.args.dry_run {
             self.make_parents(&name).await?;
@@ -128,8 +144,56 @@ impl Receiving<'_> {
             origin,
             force: self.args.force,
             properties,
+            resume,
         };
-        Ok(Known { doing, sent, kind, receive, dataset, snapshot })
+        let bytes_before = self.bytes_before(&receive).await?;
+        Ok(Known { doing, sent, kind, receive, dataset, snapshot, bytes_before })
+    }
+
+    /// Whether a stream is continued, or can be.
+    fn resume(&self, begin: &Begin, list: &[u8]) -> Result<Resume, Failure> {
+        if begin.features & feature::RESUMING == 0 {
+            let forms = forms_of(begin.features);
+            let sent_name = String::from_utf8_lossy(&begin.to_name).into_owned();
+            return Ok(if self.args.resumable { Resume::Save { sent_name, forms } } else { Resume::Never });
+        }
+        let invalid = || failed("cannot receive resume stream", ReceiveError::Invalid("no point to resume at".into()));
+        let list = NvList::decode(list).map_err(|_| invalid())?;
+        match (list.get_u64(RESUME_OBJECT), list.get_u64(RESUME_OFFSET)) {
+            (Some(object), Some(offset)) => Ok(Resume::Continue { object: ObjectId(object), offset }),
+            _ => Err(invalid()),
+        }
+    }
+
+    /// The state of an interrupted stream into a dataset.
+    async fn state(&self, name: &str) -> Result<Option<ResumeState>, Failure> {
+        self.datasets(async |rq, dsl| match dsl.dir_named(name) {
+            Some(dir) => Ok(resume_state(dsl, rq, dir, &dsl.head(rq, dir).await?).await?.map(|(state, _)| state)),
+            None => Ok(None),
+        })
+        .await
+    }
+
+    async fn bytes_before(&self, receive: &Receive) -> Result<u64, Failure> {
+        match receive.resume {
+            Resume::Continue { .. } => Ok(self.state(receive.names().0).await?.map_or(0, |state| state.bytes)),
+            _ => Ok(0),
+        }
+    }
+
+    /// The failure of a stream that can be continued.
+    async fn interrupted(&self, known: &Known, error: ReceiveError) -> Failure {
+        let failure = failed(known.doing, error);
+        match self.state(known.receive.names().0).await {
+            Ok(Some(state)) => {
+                let line = format!(
+                    "{failure}\nPartially received snapshot is saved.\nA resuming stream can be generated on the sending system by running:\n    zfs send -t {}",
+                    state.to_token()
+                );
+                failure.saying(line)
+            }
+            _ => failure,
+        }
     }
 
     /// The snapshot that a new dataset is a clone of.
@@ -231,6 +295,16 @@ impl Receiving<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Forms of blocks in a stream with these features.
+fn forms_of(features: u64) -> StreamForms {
+    StreamForms {
+        large_blocks: features & feature::LARGE_BLOCKS != 0,
+        embedded: features & feature::EMBED_DATA != 0,
+        compressed: features & feature::COMPRESSED != 0,
+        raw: features & feature::RAW != 0,
     }
 }
 

@@ -13,6 +13,7 @@ use clap::Parser;
 use progress::{Announcer, CallOutput};
 use source::{Source, Wanted};
 use std::io::IsTerminal;
+use weir_dsl::ResumeState;
 use weir_format::Endian;
 use weir_format::stream::{Begin, Record, feature};
 use weir_machine::Request;
@@ -26,7 +27,7 @@ use weir_send::{Gathering, Output, Package, PackagedDataset, SendError, SendFlag
 #[command(
     name = "zfs send",
     disable_help_flag = true,
-    override_usage = "zfs send [-DLPbcehnpsv] [-R [-X DATASET[,DATASET]…]] [-i SNAPSHOT|BOOKMARK | -I SNAPSHOT] [--dir DIR]… SNAPSHOT"
+    override_usage = "zfs send [-DLPUbcehnpsv] [-R [-X DATASET[,DATASET]…]] [-i SNAPSHOT|BOOKMARK | -I SNAPSHOT] [--dir DIR]… SNAPSHOT\n       zfs send [-nPv] [--dir DIR]… -t TOKEN"
 )]
 pub struct SendArgs {
     /// Send the changes since this snapshot or bookmark
@@ -86,7 +87,7 @@ pub struct SendArgs {
     /// Refused: not supported yet
     #[arg(short = 'S', long = "saved")]
     saved: bool,
-    /// Refused: not supported yet
+    /// Continue an interrupted stream: the token is the receiver's property receive_resume_token
     #[arg(short = 't', long = "resume", value_name = "TOKEN")]
     token: Option<String>,
     /// Refused: not supported yet
@@ -105,8 +106,7 @@ pub struct SendArgs {
 impl SendArgs {
     /// The first option that is not supported.
     fn refused(&self) -> Option<&'static str> {
-        let given =
-            [(self.raw, "-w"), (self.saved, "-S"), (self.token.is_some(), "-t"), (self.redact.is_some(), "--redact")];
+        let given = [(self.raw, "-w"), (self.saved, "-S"), (self.redact.is_some(), "--redact")];
         given.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
     }
 
@@ -134,6 +134,18 @@ impl SendArgs {
         self.is_range() || self.has_list() || self.backup
     }
 
+    /// The state of the interrupted stream that the command continues.
+    fn resumed(&self, token: &str) -> Result<ResumeState, Failure> {
+        let is_other = self.from.is_some() || self.is_package() || self.saved || self.redact.is_some();
+        if is_other {
+            return Err(SendArgs::misused("invalid flags combined with -t"));
+        }
+        if !self.words.is_empty() {
+            return Err(SendArgs::misused("too many arguments"));
+        }
+        ResumeState::from_token(token).map_err(|why| Failure::failed(format!("cannot resume send: {why}")))
+    }
+
     /// Checks the combination of options (OpenZFS `zfs_do_send`).
     fn check(&self, to: &str) -> Result<(), Failure> {
         if let Some(option) = self.refused() {
@@ -158,7 +170,11 @@ impl SendArgs {
 
 /// Runs the command.
 pub fn run(call: &Call, args: &SendArgs) -> Result<u8, Failure> {
-    let to = words::<SendArgs>(&args.words, 1..=1, "missing snapshot argument")?.remove(0);
+    let resumed = args.token.as_deref().map(|token| args.resumed(token)).transpose()?;
+    let to = match &resumed {
+        Some(state) => state.to_name.clone(),
+        None => words::<SendArgs>(&args.words, 1..=1, "missing snapshot argument")?.remove(0),
+    };
     args.check(&to)?;
     if args.dedup {
         let what =
@@ -181,7 +197,11 @@ pub fn run(call: &Call, args: &SendArgs) -> Result<u8, Failure> {
         (PoolHandle::Open(_), Some(served_pool)) => Source::Served(served_pool.engine.clone()),
         _ => Source::AtRest(&seen),
     };
-    let sending = Sending { call, args, rq: &rq, source, output: CallOutput::new(call, machine) };
+    let mut sending = Sending { call, args, rq: &rq, source, output: CallOutput::new(call, machine) };
+    if let Some(state) = &resumed {
+        let unable = |error| Failure::failed(format!("cannot resume send: {error}"));
+        return machine.block_on(sending.resume(state)).map_err(unable);
+    }
     machine.block_on(sending.run(from.as_deref(), &to)).map_err(|error| failure(&to, error))
 }
 
@@ -213,7 +233,7 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    async fn run(mut self, from: Option<&str>, to: &str) -> Result<u8, SendError> {
+    async fn run(&mut self, from: Option<&str>, to: &str) -> Result<u8, SendError> {
         let (top, short) = to.split_once('@').unwrap_or((to, ""));
         let mut range = None;
         if self.args.is_range() {
@@ -244,13 +264,44 @@ impl Sending<'_> {
                 self.output.begin(&step.to, self.args.parsable);
             }
             let names = (step.from.as_deref(), step.to.as_str());
-            self.source.one(self.rq, names, self.args.flags(), Wanted::Stream(&mut self.output)).await?;
+            self.source
+                .one(self.rq, names, self.args.flags(), Wanted::Stream { output: &mut self.output, from_point: None })
+                .await?;
         }
         if self.args.is_package() {
             // A package ends with a record without a checksum.
             self.output.put(Record::End { checksum: [0; 4], to_guid: 0 }.encode(Endian::Little, [0; 4])).await?;
         }
         Ok(u8::from(plan.steps.is_incomplete))
+    }
+
+    /// Sends the rest of an interrupted stream (OpenZFS `zfs_send_resume_impl_cb_impl`).
+    async fn resume(&mut self, state: &ResumeState) -> Result<u8, SendError> {
+        let args = self.args;
+        let flags = SendFlags {
+            large_blocks: args.large_blocks || state.forms.large_blocks,
+            embedded: args.embedded || state.forms.embedded,
+            compressed: args.compressed || state.forms.compressed,
+        };
+        let (to, from) = self.source.resumed(self.rq, state).await?;
+        let names = (from.as_deref(), to.as_str());
+        if args.estimates() {
+            let announcer = Announcer { call: self.call, parsable: args.parsable, to_output: args.dry_run };
+            announcer.token(state);
+            let whole = self.source.one(self.rq, names, flags, Wanted::Estimate).await?;
+            let rest = whole.saturating_sub(state.bytes);
+            announcer.stream(names.0, names.1, rest);
+            announcer.total(rest);
+        }
+        if args.dry_run {
+            return Ok(0);
+        }
+        if args.verbose > 0 {
+            self.output.begin(&to, args.parsable);
+        }
+        let point = Some((state.object, state.offset));
+        let wanted = Wanted::Stream { output: &mut self.output, from_point: point };
+        self.source.one(self.rq, names, flags, wanted).await.map(|_| 0)
     }
 
     /// The range of snapshots that is sent.

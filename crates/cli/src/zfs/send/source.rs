@@ -1,11 +1,14 @@
 //! The pool that streams are made of: open in this process, or read by the command.
 
+use super::super::receive::find_guid;
 use super::progress::Counter;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
-use weir_dsl::{Dataset, Dsl};
+use weir_dsl::bookmarks::bookmarks;
+use weir_dsl::{Dataset, Dsl, ResumeState};
 use weir_engine::Engine;
 use weir_engine::sends::{KeptSnapshots, pool_features};
+use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::{Pool, PoolError};
 use weir_send::estimate::estimate;
@@ -35,7 +38,12 @@ pub enum Wanted<'a> {
     /// The estimated size.
     Estimate,
     /// The bytes.
-    Stream(&'a mut dyn Output),
+    Stream {
+        /// Where they go.
+        output: &'a mut dyn Output,
+        /// Object and offset from which on the stream is sent.
+        from_point: Option<(ObjectId, u64)>,
+    },
 }
 
 fn pool_error(error: PoolError) -> SendError {
@@ -81,6 +89,18 @@ impl Source<'_> {
         match self {
             Source::Served(engine) => origin(rq, &*engine.synced().dsl(rq).await.map_err(pool_error)?, name).await,
             Source::AtRest(pool) => origin(rq, &pool.dsl, name).await,
+        }
+    }
+
+    /// The snapshot of an interrupted stream, and the snapshot or bookmark that it is relative to: by their GUIDs, whatever
+    /// their names are now.
+    ///
+    /// # Errors
+    /// [`SendError::Refused`] if one is gone.
+    pub async fn resumed(&self, rq: &Request, state: &ResumeState) -> Result<(String, Option<String>), SendError> {
+        match self {
+            Source::Served(engine) => resumed(rq, &*engine.synced().dsl(rq).await.map_err(pool_error)?, state).await,
+            Source::AtRest(pool) => resumed(rq, &pool.dsl, state).await,
         }
     }
 
@@ -152,6 +172,34 @@ async fn origin(rq: &Request, dsl: &Dsl, name: &str) -> Result<Option<String>, S
     }
 }
 
+async fn resumed(rq: &Request, dsl: &Dsl, state: &ResumeState) -> Result<(String, Option<String>), SendError> {
+    let name = &state.to_name;
+    let near = name.split('@').next().unwrap_or_default();
+    let by_guid = async |guid| find_guid(rq, dsl, near, guid).await.map_err(pool_error);
+    let Some(to) = by_guid(state.to_guid).await? else {
+        let why = match dsl.find(rq, name).await {
+            Ok(_) => format!("'{name}' is no longer the same snapshot used in the initial send"),
+            Err(_) => format!("'{name}' used in the initial send no longer exists"),
+        };
+        return Err(SendError::Refused(why));
+    };
+    let Some(guid) = state.from_guid else { return Ok((to, None)) };
+    let mut from = by_guid(guid).await?;
+    if from.is_none() {
+        for dir in dsl.visible_dirs() {
+            let bookmarks = bookmarks(dsl, rq, &dsl.head(rq, dir).await?).await?;
+            from = bookmarks.into_iter().find(|named| named.bookmark.guid == guid).map(|named| named.name);
+            if from.is_some() {
+                break;
+            }
+        }
+    }
+    match from {
+        Some(from) => Ok((to, Some(from))),
+        None => Err(SendError::Refused(format!("incremental source {guid:#x} no longer exists"))),
+    }
+}
+
 async fn checked(
     rq: &Request,
     dsl: &Dsl,
@@ -171,6 +219,9 @@ async fn made(rq: &Request, set: &Arc<ObjectSet>, plan: &SendPlan, wanted: Wante
             let mut counter = Counter::default();
             weir_send::make(rq, set, plan, &mut counter).await
         }
-        Wanted::Stream(output) => weir_send::make(rq, set, plan, output).await,
+        Wanted::Stream { output, from_point: None } => weir_send::make(rq, set, plan, output).await,
+        Wanted::Stream { output, from_point: Some((object, offset)) } => {
+            weir_send::make(rq, set, &plan.clone().continued(object, offset), output).await
+        }
     }
 }
