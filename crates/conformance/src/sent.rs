@@ -28,6 +28,8 @@ use crate::zdb::{Tools, fault, output};
 
 /// The golden pool of the streams.
 const GOLDEN: &str = "snaps";
+/// The golden pool of encrypted datasets.
+const ENCRYPTED: &str = "enc";
 /// Golden streams that Weir makes, with the words of `zfs send`.
 const SENT: &[(&str, &[&str])] = &[
     ("snaps-full", &["g-snaps/d@s2"]),
@@ -41,6 +43,9 @@ const SENT: &[(&str, &[&str])] = &[
     ("snaps-props", &["-p", "g-snaps/promoted@p1"]),
     ("snaps-repl", &["-R", "g-snaps/promoted@q"]),
 ];
+/// Raw golden streams that Weir makes without the keys of their pool.
+const SENT_RAW: &[(&str, &[&str])] =
+    &[("enc-raw", &["-w", "g-enc/gcm256@s1"]), ("enc-raw-incr", &["-w", "-i", "@s1", "g-enc/gcm256@s2"])];
 /// Golden streams that are received in this order, the dataset that they are received into, and the snapshot of the
 /// golden pool that the received one equals.
 const RECEIVED: &[(&str, &str, &str)] = &[
@@ -66,6 +71,10 @@ pub fn run(folder: &Path, report: &mut Report) -> Result<(), JudgeError> {
     let unpacked = Unpacked::new(folder, GOLDEN)?;
     for (name, words) in SENT {
         report.book(&format!("send {name}"), sent(folder, unpacked.path(), name, words));
+    }
+    let encrypted = Unpacked::new(folder, ENCRYPTED)?;
+    for (name, words) in SENT_RAW {
+        report.book(&format!("send {name}"), sent(folder, encrypted.path(), name, words));
     }
     let work = tempfile::tempdir().map_err(|source| JudgeError::Io { what: "folder".into(), source })?;
     let [first, second] = ["first", "second"].map(|name| work.path().join(name));

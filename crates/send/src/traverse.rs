@@ -6,11 +6,13 @@
 
 use crate::error::SendError;
 use crate::make::MAX_AHEAD_BYTES;
+use bytes::Bytes;
 use futures_channel::mpsc::Sender;
 use futures_util::future::{BoxFuture, poll_fn};
 use std::sync::Arc;
+use weir_blocks::{Bookmark, ReadOptions};
 use weir_dmu::{ErrorLocation, Object, ObjectError, ObjectSet, VisitedBlocks};
-use weir_format::{BlockPointer, Cursor, Dnode, Endian, ObjectId, Txg};
+use weir_format::{BlockPointer, CompressionKind, Cursor, Dnode, Endian, ObjectId, Txg};
 use weir_machine::{BytePermit, ByteSemaphore, Request};
 
 /// Maximum object number (`DN_MAX_OBJECT`).
@@ -20,6 +22,8 @@ const MAX_OBJECTS: u64 = 1 << 48;
 pub(crate) enum Found {
     /// An object, and its spill block if that is older than the txg.
     Object { id: ObjectId, dnode: Box<Dnode>, unmodified_spill: Option<BlockPointer> },
+    /// A block of dnodes, with its encryption parameters.
+    ObjectRange { first: ObjectId, slots: u64, pointer: BlockPointer },
     /// Numbers without objects.
     FreeObjects { first: ObjectId, count: u64 },
     /// Bytes without blocks.
@@ -39,6 +43,8 @@ pub(crate) struct Traversal<'a> {
     pub set: &'a Arc<ObjectSet>,
     /// Blocks born in this txg or before are left out.
     pub after: Txg,
+    /// Whether blocks of dnodes are read as they are on disk, and reported.
+    pub is_raw: bool,
     /// Object and block from which on the set is walked.
     pub from_point: Option<(ObjectId, u64)>,
     pub to: Sender<Item>,
@@ -167,8 +173,15 @@ impl<'a> Traversal<'a> {
 
     /// Visits the objects of a block of dnodes.
     async fn dnodes(&mut self, meta: &Arc<Object>, pointer: &BlockPointer, block: u64) -> Result<(), SendError> {
-        let bytes = self.set.pointers().read(self.rq, meta, block, pointer).await?;
+        let bytes = match self.is_raw {
+            true => self.raw_dnodes(block, pointer).await?,
+            false => self.set.pointers().read(self.rq, meta, block, pointer).await?,
+        };
         let slots = (bytes.len() / Dnode::SLOT) as u64;
+        if self.is_raw {
+            let first = ObjectId(block.saturating_mul(slots));
+            self.found(Found::ObjectRange { first, slots, pointer: *pointer }, 0).await?;
+        }
         let mut slot = 0;
         let first = self.from_point.map_or(ObjectId(0), |(first, _)| first);
         while slot < slots {
@@ -191,6 +204,19 @@ impl<'a> Traversal<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Reads a block of dnodes as it is on disk: their bonus areas are encrypted, the rest is not.
+    async fn raw_dnodes(&self, block: u64, pointer: &BlockPointer) -> Result<Bytes, SendError> {
+        let place = self.set.place(ObjectId(0), 0, block);
+        let is_stored = pointer.compression() == Some(CompressionKind::Off) && pointer.endian() == Endian::Little;
+        if !pointer.uses_crypt() || pointer.is_embedded() || !is_stored {
+            return Err(ObjectError::Corrupt { place, why: "a block of dnodes cannot be sent raw" }.into());
+        }
+        let origin = Some(Bookmark { objset: self.set.id(), object: 0, level: 0, block });
+        let options = ReadOptions { origin, raw: true, ..self.set.options().clone() };
+        let read = self.set.cache().read(self.rq, pointer, &options).await;
+        Ok(read.map_err(|error| ObjectError::block(place, error))?)
     }
 
     async fn one(&mut self, id: ObjectId, dnode: Dnode) -> Result<(), SendError> {

@@ -27,7 +27,7 @@ use weir_send::{Gathering, Output, Package, PackagedDataset, SendError, SendFlag
 #[command(
     name = "zfs send",
     disable_help_flag = true,
-    override_usage = "zfs send [-DLPUbcehnpsv] [-R [-X DATASET[,DATASET]…]] [-i SNAPSHOT|BOOKMARK | -I SNAPSHOT] [--dir DIR]… SNAPSHOT\n       zfs send [-nPv] [--dir DIR]… -t TOKEN"
+    override_usage = "zfs send [-DLPUbcehnpsvw] [-R [-X DATASET[,DATASET]…]] [-i SNAPSHOT|BOOKMARK | -I SNAPSHOT] [--dir DIR]… SNAPSHOT\n       zfs send [-nPv] [--dir DIR]… -t TOKEN"
 )]
 pub struct SendArgs {
     /// Send the changes since this snapshot or bookmark
@@ -81,7 +81,7 @@ pub struct SendArgs {
     /// Ignored with a warning, as by OpenZFS since 2.0
     #[arg(short = 'D', long = "dedup")]
     dedup: bool,
-    /// Refused: not supported yet
+    /// Send encrypted datasets as they are on disk, without their keys
     #[arg(short = 'w', long = "raw")]
     raw: bool,
     /// Refused: not supported yet
@@ -106,12 +106,17 @@ pub struct SendArgs {
 impl SendArgs {
     /// The first option that is not supported.
     fn refused(&self) -> Option<&'static str> {
-        let given = [(self.raw, "-w"), (self.saved, "-S"), (self.redact.is_some(), "--redact")];
+        let given = [(self.saved, "-S"), (self.redact.is_some(), "--redact")];
         given.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
     }
 
     fn flags(&self) -> SendFlags {
-        SendFlags { large_blocks: self.large_blocks, embedded: self.embedded, compressed: self.compressed }
+        SendFlags {
+            large_blocks: self.large_blocks,
+            embedded: self.embedded,
+            compressed: self.compressed,
+            raw: self.raw,
+        }
     }
 
     /// Whether estimates are printed.
@@ -282,6 +287,7 @@ impl Sending<'_> {
             large_blocks: args.large_blocks || state.forms.large_blocks,
             embedded: args.embedded || state.forms.embedded,
             compressed: args.compressed || state.forms.compressed,
+            raw: args.raw || state.forms.raw,
         };
         let (to, from) = self.source.resumed(self.rq, state).await?;
         let names = (from.as_deref(), to.as_str());
@@ -338,7 +344,7 @@ impl Sending<'_> {
             received: args.backup,
             holds: args.holds,
             properties: args.props,
-            encrypted: args.decrypted,
+            encrypted: args.decrypted || args.raw,
             excluded: args.excluded.clone(),
         }
     }
@@ -378,7 +384,7 @@ impl Sending<'_> {
                     from: from.map(str::to_owned),
                     to: to.split('@').nth(1).unwrap_or_default().to_owned(),
                     is_recursive: self.args.replicate,
-                    is_raw: false,
+                    is_raw: self.args.raw,
                     datasets: datasets.to_vec(),
                 };
                 package.to_list().encode_xdr()

@@ -121,7 +121,8 @@ impl Source<'_> {
                 let names = (from, sent.dataset.clone());
                 let plan = checked(rq, &dsl, names, &sent.set, (flags, sent.features)).await?;
                 if let Wanted::Estimate = wanted
-                    && let Some(bytes) = estimate(rq, &dsl, from, (&plan.to, &sent.set), flags.compressed).await?
+                    && let Some(bytes) =
+                        estimate(rq, &dsl, from, (&plan.to, &sent.set), flags.compressed || flags.raw).await?
                 {
                     return Ok(bytes);
                 }
@@ -136,7 +137,8 @@ impl Source<'_> {
                 let features = pool_features(&pool.features);
                 let plan = checked(rq, &pool.dsl, (from, dataset), &set, (flags, features)).await?;
                 if let Wanted::Estimate = wanted
-                    && let Some(bytes) = estimate(rq, &pool.dsl, from, (&plan.to, &set), flags.compressed).await?
+                    && let Some(bytes) =
+                        estimate(rq, &pool.dsl, from, (&plan.to, &set), flags.compressed || flags.raw).await?
                 {
                     return Ok(bytes);
                 }
@@ -207,7 +209,7 @@ async fn checked(
     set: &Arc<ObjectSet>,
     options: (SendFlags, PoolFeatures),
 ) -> Result<SendPlan, SendError> {
-    if set.is_locked() {
+    if set.is_locked() && !options.0.raw {
         return Err(SendError::Refused("source key must be loaded".into()));
     }
     SendPlan::new(rq, dsl, names, set, options).await
