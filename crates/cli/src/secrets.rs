@@ -185,6 +185,11 @@ impl EncryptionArgs {
         Self::take(&mut of_key)
     }
 
+    /// Whether the key is read from standard input.
+    pub fn reads_standard_input(&self) -> bool {
+        !self.has_no_key() && self.location.as_deref().is_none_or(|location| location == "prompt")
+    }
+
     /// Whether no key property is given.
     fn has_no_key(&self) -> bool {
         self.format.is_none() && self.location.is_none() && self.iterations.is_none()

@@ -13,15 +13,16 @@
 
 use super::closing::{self, close};
 use super::datasets::policy_for;
+use super::keys::{self, Encryption, KeyPlan};
 use super::syncing::TxgSync;
 use super::{Receives, open_set};
 use std::sync::Arc;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
-use weir_dsl::Scope;
 use weir_dsl::sync_tasks::DslError;
 use weir_dsl::sync_tasks::receive::{self, CLONE, Receive, Receiving, Resume};
 use weir_dsl::sync_tasks::receive_properties::{self, PropertyError, Stage};
+use weir_dsl::{Scope, SetKey};
 use weir_format::ObjsetId;
 use weir_format::zil::ZilHeader;
 use weir_machine::Request;
@@ -57,7 +58,12 @@ impl Receives<'_> {
     ///
     /// # Errors
     /// Errors of [`receive::check_begin`].
-    pub async fn begin(&self, rq: &Request, receive: Receive) -> Result<ReceiveSession, PoolError> {
+    pub async fn begin(
+        &self,
+        rq: &Request,
+        receive: Receive,
+        encryption: Encryption,
+    ) -> Result<ReceiveSession, PoolError> {
         let wanted = receive.clone();
         let (set, receiving, refused) = self
             .engine
@@ -69,7 +75,13 @@ impl Receives<'_> {
                             receive::abandon(&mut syncing.change, wanted.names().0, &left).await?;
                         }
                     }
+                    receive::check_begin(&mut syncing.change, &wanted).await?;
+                    let (key, plan) = key_for(syncing, &wanted, &encryption).await?;
                     let receiving = receive::begin(&mut syncing.change, &wanted).await?;
+                    let key = match plan {
+                        Some(plan) => Some(keys::encrypt(syncing, receiving.created, &plan).await?),
+                        None => key,
+                    };
                     if syncing.engine.sets.get(ObjsetId(receiving.created.dataset.0)).is_some() {
                         let name = wanted.names().0;
                         return Err(DslError::busy(name, "another stream is being received").into());
@@ -80,7 +92,7 @@ impl Receives<'_> {
                         let change = &mut syncing.change;
                         refused = receive_properties::apply(change, name, &wanted.properties, Stage::New).await?;
                     }
-                    let set = open(syncing, &wanted, &receiving).await?;
+                    let set = open(syncing, &wanted, &receiving, key).await?;
                     syncing.add_set(set.clone());
                     Ok((set, receiving, refused))
                 })
@@ -230,13 +242,37 @@ impl Receives<'_> {
     }
 }
 
+/// The loaded key that a received dataset shares, or the plan of its own.
+async fn key_for(
+    syncing: &mut TxgSync<'_>,
+    receive: &Receive,
+    encryption: &Encryption,
+) -> Result<(Option<SetKey>, Option<KeyPlan>), PoolError> {
+    let (name, _) = receive.names();
+    if let Some(object) = receive::shared_key(&mut syncing.change, receive).await? {
+        let why = "inherited key must be loaded";
+        let missing = || DslError::Key { name: name.to_owned(), why };
+        let key = syncing.engine.keys.of_object(object).ok_or_else(missing)?;
+        return Ok((Some(key), None));
+    }
+    if !receive.makes_dataset(&mut syncing.change).await? {
+        return Ok((None, None));
+    }
+    Ok((None, keys::plan(syncing, name, encryption).await?))
+}
+
 /// Opens the set of a dataset that is being received: empty, or with the contents of its origin without that one's log.
-async fn open(syncing: &TxgSync<'_>, receive: &Receive, receiving: &Receiving) -> Result<Arc<ObjectSet>, PoolError> {
+async fn open(
+    syncing: &TxgSync<'_>,
+    receive: &Receive,
+    receiving: &Receiving,
+    key: Option<SetKey>,
+) -> Result<Arc<ObjectSet>, PoolError> {
     let engine = syncing.engine;
     let id = receiving.created.dataset;
     let gate: Arc<dyn TxAdmission> = engine.gate.clone();
     let policy = policy_for(receive.kind, Policy::default());
-    let opening = Opening { id: ObjsetId(id.0), ..Opening::default() };
+    let opening = Opening { id: ObjsetId(id.0), key, ..Opening::default() };
     let pointer = syncing.change.dataset(id).await?.pointer;
     if !receiving.has_origin && (!receiving.continues || pointer.is_hole()) {
         return Ok(ObjectSet::make_with(engine.cache.clone(), opening, receive.kind, gate, policy));

@@ -172,3 +172,65 @@ fn interrupted_streams_are_continued_or_discarded() {
     site.ok("zfs destroy -r two/a");
     assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\n");
 }
+
+#[test]
+fn encrypted_parents_encrypt_what_they_receive_and_raw_streams_need_no_key() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zpool create two d1");
+    std::fs::write(site.path("key"), [7; 32]).unwrap();
+    let location = format!("file://{}", site.path("key").display());
+    site.ok("zfs create one/a");
+    site.ok("zfs snapshot one/a@1");
+    site.ok("zfs set userquota@7=5M one/a");
+    site.ok("zfs snapshot one/a@2");
+    site.ok("zfs clone one/a@1 one/c");
+    site.ok("zfs snapshot one/c@3");
+    let key = format!("-o encryption=aes-256-gcm -o keyformat=raw -o keylocation={location}");
+    site.ok(&format!("zfs create {key} two/e"));
+    sent(&site, "zfs send one/a@1", "full");
+    sent(&site, "zfs send -i @1 one/a@2", "more");
+    sent(&site, "zfs send -i one/a@1 one/c@3", "clone");
+    sent(&site, "zfs send -p one/a@1", "props");
+    for (line, file) in [
+        ("zfs receive -u two/e/a".to_owned(), "full"),
+        ("zfs receive -u two/e/a".to_owned(), "more"),
+        ("zfs receive -u two/e/c".to_owned(), "clone"),
+        // A stream with properties is that of a dataset that is not encrypted, unless that is left out.
+        ("zfs receive -u two/e/plain".to_owned(), "props"),
+        ("zfs receive -u -x encryption two/e/p".to_owned(), "props"),
+        (format!("zfs receive -u {key} two/own"), "full"),
+    ] {
+        let out = receive(&site, &line, file);
+        assert!(out.status.success(), "{line} < {file}: {}\n{}", text(&out.stderr), site.log());
+    }
+    for (name, root) in [
+        ("two/e/a", "two/e"),
+        ("two/e/a@2", "two/e"),
+        ("two/e/c", "two/e"),
+        ("two/e/p", "two/e"),
+        ("two/own", "two/own"),
+        ("two/e/plain", "-"),
+    ] {
+        assert_eq!(site.ok(&format!("zfs get -H -o value encryptionroot {name}")), format!("{root}\n"), "{name}");
+    }
+    // Back into plain text, and the same again.
+    sent(&site, "zfs send two/e/a@1", "again");
+    let out = receive(&site, "zfs receive -u one/back", "again");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let raw = sent(&site, "zfs send -w two/e/a@2", "raw");
+    site.ok("zfs unload-key -r two/e");
+    assert_eq!(sent(&site, "zfs send -w two/e/a@2", "raw"), raw);
+    assert!(site.fails("zfs send two/e/a@2").contains("source key must be loaded"));
+    for (line, file, why) in [
+        ("zfs receive -u two/e/b", "full", "key is not loaded"),
+        ("zfs receive -uF two/own", "full", "zfs receive -F cannot be used to destroy an encrypted filesystem"),
+        ("zfs receive -u two/r", "raw", "weir does not receive raw streams"),
+        ("zfs receive -u -o encryption=on -o keyformat=raw two/k", "full", "the stream is on standard input"),
+    ] {
+        let out = receive(&site, line, file);
+        assert_eq!(out.status.code(), Some(1), "{line} < {file}");
+        assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
+    }
+}

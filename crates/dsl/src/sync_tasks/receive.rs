@@ -13,8 +13,8 @@
 use super::names::{Found, FoundDir};
 use super::receive_properties::ReceivedProperties;
 use super::{
-    Created, DslError, DslSyncContext, create, destroy, destroy_head, features, history, lists, names, rollback,
-    snapshot,
+    Created, DslError, DslSyncContext, branch, create, destroy, destroy_head, features, history, lists, names,
+    rollback, snapshot,
 };
 use crate::StreamForms;
 use weir_dmu::{ObjectSet, Opening};
@@ -88,6 +88,18 @@ impl Receive {
     pub fn names(&self) -> (&str, &str) {
         self.snapshot.split_once('@').unwrap_or((&self.snapshot, ""))
     }
+
+    /// Whether the stream makes a dataset that is no clone.
+    ///
+    /// # Errors
+    /// Errors of finding the dataset.
+    pub async fn makes_dataset(&self, cx: &mut DslSyncContext<'_>) -> Result<bool, DslError> {
+        match names::find_head(cx, self.names().0).await {
+            Ok(_) => Ok(false),
+            Err(DslError::Missing { .. }) => Ok(self.origin.is_none()),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// A dataset that a stream is applied to.
@@ -133,18 +145,20 @@ pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
                 return Err(not_matching(name));
             }
         }
-        return encryption(cx, parent, name).await;
+        return Ok(());
     };
     if partial(cx, &head).await?.is_some_and(|partial| partial.can_resume) {
         let why = format!("destination {name} contains partially-complete state from \"zfs receive -s\".");
         return Err(DslError::stream(name, why));
     }
-    encryption(cx, head.at.id, name).await?;
     if receive.origin.is_some() {
         return Err(DslError::stream(name, format!("destination '{name}' exists\nmust specify -F to overwrite it")));
     }
     if cx.word(head.at.dir.children, CLONE).await?.is_some() {
         return Err(DslError::busy(name, "another stream is being received"));
+    }
+    if receive.from_guid == 0 {
+        overwritable(cx, &head, receive).await?;
     }
     if names::snapshot_named(cx, &head.phys, short).await?.is_some() {
         return Err(DslError::exists(&receive.snapshot));
@@ -155,19 +169,23 @@ pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
     }
     lists::check_lists(cx, head.id).await?;
     match receive.from_guid {
-        0 => overwritable(cx, &head, receive).await,
+        0 => Ok(()),
         _ => source_of(cx, &head, receive).await.map(drop),
     }
 }
 
-/// A stream that is not raw makes no encrypted dataset yet.
-async fn encryption(cx: &mut DslSyncContext<'_>, dir: ObjectId, name: &str) -> Result<(), DslError> {
-    for (at, _) in names::upwards(cx, dir).await? {
-        if create::dir_word(cx, at, dir_field::CRYPTO_KEY_OBJ).await?.is_some() {
-            return Err(DslError::stream(name, "weir does not receive into encrypted datasets yet".into()));
-        }
-    }
-    Ok(())
+/// The key object of the dataset that a stream is received into, if it shares that of an existing dataset: of itself, or of
+/// its origin. `None` if it is not encrypted, or gets a key of its own.
+///
+/// # Errors
+/// Errors of finding the datasets.
+pub async fn shared_key(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Option<ObjectId>, DslError> {
+    let dir = match (names::find_head(cx, receive.names().0).await, &receive.origin) {
+        (Ok(head), _) => head.at.id,
+        (Err(_), Some(origin)) => names::find_snapshot(cx, origin).await?.at.id,
+        (Err(_), None) => return Ok(None),
+    };
+    Ok(create::dir_word(cx, dir, dir_field::CRYPTO_KEY_OBJ).await?.map(ObjectId))
 }
 
 fn not_matching(name: &str) -> DslError {
@@ -179,6 +197,10 @@ async fn overwritable(cx: &mut DslSyncContext<'_>, head: &Found, receive: &Recei
     let name = &head.name;
     if !receive.force {
         return Err(DslError::stream(name, format!("destination '{name}' exists\nmust specify -F to overwrite it")));
+    }
+    if create::dir_word(cx, head.at.id, dir_field::CRYPTO_KEY_OBJ).await?.is_some() {
+        let why = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one";
+        return Err(DslError::stream(name, why.to_owned()));
     }
     if let Some((snapshot, _)) = names::snapshots_of(cx, &head.phys).await?.first() {
         let why = format!("destination has snapshots (eg. {name}@{snapshot})\nmust destroy them to overwrite it");
@@ -398,6 +420,10 @@ pub async fn begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Rec
         }
     };
     let created = create::create_head(cx, parent, last, origin).await?;
+    if let Some(origin) = origin {
+        let of = cx.dataset(origin).await?.dir;
+        branch::share_key(cx, of, created.dir).await?;
+    }
     let mut phys = cx.dataset(created.dataset).await?;
     phys.flags |= DslDataset::INCONSISTENT;
     if receive.ignores_case {

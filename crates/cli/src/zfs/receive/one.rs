@@ -5,6 +5,7 @@ use super::overrides::{Receiver, kind_of, moves_mounts, without_key_location};
 use super::{ReceiveError, Receiving, failed};
 use crate::call::outln;
 use crate::failure::Failure;
+use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::writable::refused;
 use weir_admin::{Change, HeldSnapshot, Host, MountChange, MountEffect};
 use weir_dsl::props::{ZfsProp, human_size};
@@ -14,6 +15,7 @@ use weir_dsl::sync_tasks::receive_properties::PropertyError;
 use weir_dsl::sync_tasks::{DslError, Setting};
 use weir_dsl::{ResumeState, StreamForms};
 use weir_engine::receives::ReceiveSession;
+use weir_engine::{Crypt, Encryption};
 use weir_format::stream::{Begin, Record, feature};
 use weir_format::{NvList, ObjectId, ObjsetKind};
 use weir_machine::Request;
@@ -25,6 +27,8 @@ use weir_send::{Applier, StreamInput};
 /// Facts about a stream that are known before its first record is applied.
 struct Known {
     doing: &'static str,
+    /// Whether the stream makes a dataset.
+    is_new: bool,
     sent: String,
     kind: ObjsetKind,
     receive: Receive,
@@ -52,7 +56,8 @@ impl Receiving<'_> {
         let started = self.pool.machine.clock.now();
         let bytes_before = input.total_bytes();
         let engine = self.pool.engine.clone();
-        let session = match engine.receives().begin(&self.rq, known.receive.clone()).await {
+        let encryption = self.encryption(&known).await?;
+        let session = match engine.receives().begin(&self.rq, known.receive.clone(), encryption).await {
             Ok(session) => session,
             Err(error) => {
                 if self.is_there_already(&error, &known.receive).await? {
@@ -147,7 +152,32 @@ impl Receiving<'_> {
             resume,
         };
         let bytes_before = self.bytes_before(&receive).await?;
-        Ok(Known { doing, sent, kind, receive, dataset, snapshot, bytes_before })
+        Ok(Known { doing, is_new, sent, kind, receive, dataset, snapshot, bytes_before })
+    }
+
+    /// The encryption of a new dataset: as the command line says; else none for a stream with properties, since that of an
+    /// encrypted dataset would be raw; else that of the parent (OpenZFS `zfs_receive_one`).
+    async fn encryption(&self, known: &Known) -> Result<Encryption, Failure> {
+        let wanted = &self.overrides.encryption;
+        let (name, _) = known.receive.names();
+        let is_given = *wanted != EncryptionArgs::default();
+        let is_top = self.top.as_deref() == Some(name);
+        let makes_dataset = known.is_new && known.receive.origin.is_none();
+        if is_given && !makes_dataset && !(self.has_list && self.package.is_recursive) {
+            let why = "encryption properties cannot be set for incremental streams.";
+            return Err(Failure::failed(format!("{}: {why}", known.doing)));
+        }
+        if is_given && makes_dataset && is_top {
+            if wanted.reads_standard_input() {
+                let why = "the stream is on standard input; give a keylocation of file://PATH";
+                return Err(Failure::failed(format!("{}: {why}", known.doing)));
+            }
+            let encryption = wanted.encryption(KeyPrompt::Caller(self.call), &self.pool.machine, name).await;
+            return encryption.map_err(|failure| Failure::failed(format!("{}: {failure}", known.doing)));
+        }
+        let is_plain = known.receive.properties.received.is_some() && !is_given && !self.overrides.inherits_encryption;
+        let crypt = if is_plain { Crypt::Off } else { Crypt::Inherit };
+        Ok(Encryption { crypt, root: None })
     }
 
     /// Whether a stream is continued, or can be.

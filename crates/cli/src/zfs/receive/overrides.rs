@@ -5,6 +5,7 @@ use super::super::values::{self, When};
 use super::ReceiveArgs;
 use crate::args::CommandLine;
 use crate::failure::Failure;
+use crate::secrets::EncryptionArgs;
 use weir_dsl::props::{self, DatasetKind, Rule, Stored, Value, ZfsProp, native_named};
 use weir_dsl::sync_tasks::receive_properties::ReceivedProperties;
 
@@ -17,6 +18,18 @@ pub struct Overrides {
     values: Vec<(String, String)>,
     /// Full names of properties that are left out.
     excluded: Vec<String>,
+    /// Encryption of a new dataset.
+    pub encryption: EncryptionArgs,
+    /// Whether a new dataset is encrypted as its parent is, whatever the stream says (`-x encryption`).
+    pub inherits_encryption: bool,
+}
+
+/// Properties of encryption, which are set at creation alone.
+const OF_ENCRYPTION: [ZfsProp; 4] =
+    [ZfsProp::Encryption, ZfsProp::KeyFormat, ZfsProp::Pbkdf2Iters, ZfsProp::KeyLocation];
+
+fn is_of_encryption(name: &str) -> bool {
+    native_named(name).is_some_and(|native| OF_ENCRYPTION.contains(&native.prop))
 }
 
 /// The dataset that is received.
@@ -43,10 +56,6 @@ fn full_name(given: &str) -> Result<String, Failure> {
     match native.prop {
         ZfsProp::Origin => Ok(given.to_owned()),
         ZfsProp::Version | ZfsProp::VolSize => Err(invalid()),
-        ZfsProp::Encryption | ZfsProp::KeyFormat | ZfsProp::Pbkdf2Iters | ZfsProp::KeyLocation => {
-            let why = "weir does not set encryption properties of received datasets yet";
-            Err(Failure::failed(format!("cannot receive: {given}: {why}")))
-        }
         _ if matches!(native.rule, Rule::ReadOnly | Rule::OneTime) => Err(invalid()),
         prop => Ok(prop.name().to_owned()),
     }
@@ -60,6 +69,7 @@ impl Overrides {
     pub fn parse(given: &[String], excluded: &[String]) -> Result<Self, Failure> {
         let mut overrides = Overrides::default();
         let mut seen: Vec<&str> = Vec::new();
+        let mut of_encryption = Vec::new();
         for pair in given {
             let Some((name, value)) = pair.split_once('=') else {
                 return Err(ReceiveArgs::misused("missing '=' for property=value argument"));
@@ -67,6 +77,10 @@ impl Overrides {
             seen.push(name);
             match name {
                 "origin" => overrides.origin = Some(value.to_owned()),
+                name if is_of_encryption(name) => {
+                    let setting = values::parse(pair, DatasetKind::Filesystem, When::Creation);
+                    of_encryption.push(setting.map_err(|why| Failure::failed(format!("cannot receive: {why}")))?);
+                }
                 _ => overrides.values.push((full_name(name)?, value.to_owned())),
             }
         }
@@ -75,8 +89,12 @@ impl Overrides {
                 return Err(ReceiveArgs::misused("invalid character '=' in property argument"));
             }
             seen.push(name);
-            overrides.excluded.push(full_name(name)?);
+            match is_of_encryption(name) {
+                true => overrides.inherits_encryption = true,
+                false => overrides.excluded.push(full_name(name)?),
+            }
         }
+        overrides.encryption = EncryptionArgs::take(&mut of_encryption);
         seen.sort_unstable();
         match seen.windows(2).find(|pair| pair.first() == pair.last()) {
             Some(twice) => {
