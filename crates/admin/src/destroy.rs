@@ -86,6 +86,10 @@ impl Destruction {
         }
         let (Destruction::Dataset { defer, .. } | Destruction::Snapshots { defer, .. }) = self;
         for step in plan {
+            if let Some(head) = &step.head {
+                // Of a stream that was interrupted, nothing is left: it is a hidden clone of the last snapshot.
+                engine.receives().discard(head, true).await?;
+            }
             if !step.snapshots.is_empty() {
                 engine.destroy_snapshots(step.snapshots, *defer).await?;
                 author.record(engine).await?;
@@ -216,7 +220,7 @@ fn in_order(mut heads: Vec<Head>) -> Option<Vec<DestroyStep>> {
 
 /// The datasets whose origin is one of these snapshots.
 fn clones<'a>(dsl: &'a Dsl, snapshots: &'a BTreeSet<ObjectId>) -> impl Iterator<Item = &'a str> {
-    dsl.dirs().into_iter().filter(|dir| snapshots.contains(&dir.phys.origin)).map(|dir| dir.name.as_str())
+    dsl.visible_dirs().into_iter().filter(|dir| snapshots.contains(&dir.phys.origin)).map(|dir| dir.name.as_str())
 }
 
 #[cfg(test)]

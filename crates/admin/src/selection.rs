@@ -6,7 +6,7 @@ use weir_pool::PoolError;
 
 /// Directories at and below a name, a parent before its children.
 pub fn below<'a>(dsl: &'a Dsl, top: &str) -> Vec<&'a Dir> {
-    dsl.dirs().into_iter().filter(|dir| weir_dsl::Scope::Subtree(top).contains(&dir.name)).collect()
+    dsl.visible_dirs().into_iter().filter(|dir| weir_dsl::Scope::Subtree(top).contains(&dir.name)).collect()
 }
 
 /// The snapshots of a directory: names after the `@`, oldest first.

@@ -185,6 +185,11 @@ impl EncryptionArgs {
         Self::take(&mut of_key)
     }
 
+    /// Whether the key is read from standard input.
+    pub fn reads_standard_input(&self) -> bool {
+        !self.has_no_key() && self.location.as_deref().is_none_or(|location| location == "prompt")
+    }
+
     /// Whether no key property is given.
     fn has_no_key(&self) -> bool {
         self.format.is_none() && self.location.is_none() && self.iterations.is_none()
@@ -262,7 +267,7 @@ impl Root {
 /// Encryption roots among the datasets whose names satisfy `wanted`.
 pub async fn roots(rq: &Request, dsl: &Dsl, wanted: impl Fn(&str) -> bool) -> Result<Vec<Root>, PoolError> {
     let mut out = Vec::new();
-    for dir in dsl.dirs().into_iter().filter(|dir| wanted(&dir.name)) {
+    for dir in dsl.visible_dirs().into_iter().filter(|dir| wanted(&dir.name)) {
         let Some(spec) = weir_dsl::keys::key_spec(dsl, rq, dir).await?.filter(|spec| spec.root == dir.id) else {
             continue;
         };

@@ -101,7 +101,7 @@ mod tests {
     use std::ffi::OsString;
 
     /// Commands whose `-h` is an option of OpenZFS.
-    const SHORT_H_TAKEN: [&str; 3] = ["weir zdb", "weir zfs diff", "weir zfs send"];
+    const SHORT_H_TAKEN: [&str; 4] = ["weir zdb", "weir zfs diff", "weir zfs receive", "weir zfs send"];
 
     /// Calls a function for each command with its path; the path of the tree itself is `weir`.
     fn walk(command: &Command, path: &str, see: &mut impl FnMut(&str, &Command)) {

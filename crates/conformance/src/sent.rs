@@ -28,6 +28,8 @@ use crate::zdb::{Tools, fault, output};
 
 /// The golden pool of the streams.
 const GOLDEN: &str = "snaps";
+/// The golden pool of encrypted datasets.
+const ENCRYPTED: &str = "enc";
 /// Golden streams that Weir makes, with the words of `zfs send`.
 const SENT: &[(&str, &[&str])] = &[
     ("snaps-full", &["g-snaps/d@s2"]),
@@ -38,7 +40,12 @@ const SENT: &[(&str, &[&str])] = &[
     ("snaps-clone-origin", &["-i", "g-snaps/d@s2", "g-snaps/c2@cs1"]),
     ("snaps-full-e", &["-e", "g-snaps/d@s1"]),
     ("snaps-full-Lec", &["-L", "-e", "-c", "g-snaps/d@s5"]),
+    ("snaps-props", &["-p", "g-snaps/promoted@p1"]),
+    ("snaps-repl", &["-R", "g-snaps/promoted@q"]),
 ];
+/// Raw golden streams that Weir makes without the keys of their pool.
+const SENT_RAW: &[(&str, &[&str])] =
+    &[("enc-raw", &["-w", "g-enc/gcm256@s1"]), ("enc-raw-incr", &["-w", "-i", "@s1", "g-enc/gcm256@s2"])];
 /// Golden streams that are received in this order, the dataset that they are received into, and the snapshot of the
 /// golden pool that the received one equals.
 const RECEIVED: &[(&str, &str, &str)] = &[
@@ -49,6 +56,8 @@ const RECEIVED: &[(&str, &str, &str)] = &[
     ("snaps-full-e", "r/e@s1", "g-snaps/d@s1"),
     ("snaps-incr-all", "r/e@s5", "g-snaps/d@s5"),
     ("snaps-full-Lec", "r/l@s5", "g-snaps/d@s5"),
+    ("snaps-props", "r/p@p1", "g-snaps/promoted@p1"),
+    ("snaps-repl", "r/promoted@q", "g-snaps/promoted@q"),
 ];
 /// Size of a new pool's device.
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -62,6 +71,10 @@ pub fn run(folder: &Path, report: &mut Report) -> Result<(), JudgeError> {
     let unpacked = Unpacked::new(folder, GOLDEN)?;
     for (name, words) in SENT {
         report.book(&format!("send {name}"), sent(folder, unpacked.path(), name, words));
+    }
+    let encrypted = Unpacked::new(folder, ENCRYPTED)?;
+    for (name, words) in SENT_RAW {
+        report.book(&format!("send {name}"), sent(folder, encrypted.path(), name, words));
     }
     let work = tempfile::tempdir().map_err(|source| JudgeError::Io { what: "folder".into(), source })?;
     let [first, second] = ["first", "second"].map(|name| work.path().join(name));
@@ -164,7 +177,12 @@ fn received(folder: &Path, golden: &Golden, devices: &Path, from: Option<&Path>)
         };
         std::fs::write(&stream_file, &bytes).map_err(io(&stream_file))?;
         let input = File::open(&stream_file).map_err(io(&stream_file))?;
-        let target = if *name == "snaps-incr-all" { "r/e" } else { to };
+        // Streams of several snapshots name them.
+        let target = match *name {
+            "snaps-incr-all" => "r/e",
+            "snaps-repl" => "r/promoted",
+            _ => to,
+        };
         must(&mut findings, name, zfs(devices, "receive", &["-u", target])?.stdin(input))?;
     }
     std::fs::remove_file(&stream_file).map_err(io(&stream_file))?;

@@ -316,7 +316,8 @@ impl Exports {
             let scope = Scope::Subtree(top);
             let dsl = engine.synced().dsl_in(rq, scope).await?;
             let below = datasets_in(rq, &dsl, scope, true).await;
-            found.extend(below.into_iter().map(|dataset| (dataset.name.clone(), dataset)));
+            let whole = below.into_iter().filter(|dataset| !dataset.is_partial);
+            found.extend(whole.map(|dataset| (dataset.name.clone(), dataset)));
         }
         let found: Vec<DatasetInfo> = found.into_values().collect();
         self.shares.replace(Some(&tops), self.shares.read(rq, &self.pool, &found).await?);
@@ -329,7 +330,9 @@ impl Exports {
 }
 
 async fn datasets(rq: &Request, pool: &OpenPool) -> Result<Vec<DatasetInfo>, PoolError> {
-    Ok(datasets_of(rq, &*pool.dsl(rq).await?, true).await)
+    let mut all = datasets_of(rq, &*pool.dsl(rq).await?, true).await;
+    all.retain(|dataset| !dataset.is_partial);
+    Ok(all)
 }
 
 /// Selects file systems and their snapshots.

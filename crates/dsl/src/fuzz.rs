@@ -12,7 +12,11 @@ use weir_format::{Cursor, Endian, ObjectId};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Name and body of each target.
-pub const TARGETS: &[Target] = &[("free_tree", free_tree_target), ("key_object", key_object_target)];
+pub const TARGETS: &[Target] = &[
+    ("free_tree", free_tree_target),
+    ("key_object", key_object_target),
+    ("resume_token", crate::resume::token_target),
+];
 
 fn free_tree_target(data: &[u8]) {
     let endian = if data.first().is_some_and(|first| first & 1 == 1) { Endian::Big } else { Endian::Little };

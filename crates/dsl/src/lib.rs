@@ -28,6 +28,7 @@ pub mod keys;
 pub mod livelist;
 mod properties;
 pub mod props;
+pub mod resume;
 mod snapshots;
 pub mod space;
 pub mod sync_tasks;
@@ -37,6 +38,7 @@ pub use directories::Scope;
 pub use history::HistoryRecord;
 pub use keys::{KeyFormat, KeySpec, SetKey};
 pub use properties::{MountedFileSystems, PoolFacts};
+pub use resume::{ResumeState, StreamForms};
 pub use snapshots::SnapshotList;
 pub use weir_dmu::accounting::{Account, Accounts, Domains, QuotaKind, QuotaPrincipal};
 
@@ -68,6 +70,11 @@ pub(crate) fn matching(phys: &DslDataset) -> zap::Match {
         0 => zap::Match::Exact,
         _ => zap::Match::Normalized,
     }
+}
+
+/// Whether a dataset of this name, or one above it, is a temporary one, which users do not see: `%recv`, `%rollback`.
+pub fn is_hidden(name: &str) -> bool {
+    name.split('/').any(|part| part.starts_with('%'))
 }
 
 /// A DSL directory: a file system or volume with its snapshots, properties and limits.
@@ -190,6 +197,11 @@ impl Dsl {
             out.push(dir);
         }
         out
+    }
+
+    /// The directories that users see: all but those below a hidden one ([`is_hidden`]).
+    pub fn visible_dirs(&self) -> Vec<&Dir> {
+        self.dirs().into_iter().filter(|dir| !is_hidden(&dir.name)).collect()
     }
 
     /// Directories that could not be read, with the reason.

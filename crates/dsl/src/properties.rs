@@ -112,6 +112,14 @@ impl Dsl {
         Ok(stored)
     }
 
+    /// A snapshot's own property ZAP.
+    ///
+    /// # Errors
+    /// Errors of reading the ZAP.
+    pub async fn stored_of(&self, rq: &Request, snapshot: &Dataset) -> Result<Stored, ObjectError> {
+        self.read_stored(rq, snapshot.phys.props).await
+    }
+
     async fn read_stored(&self, rq: &Request, id: ObjectId) -> Result<Stored, ObjectError> {
         if id.0 == 0 {
             return Ok(Stored::new());
@@ -258,6 +266,9 @@ impl Dsl {
         {
             computed.insert(ZfsProp::Origin, Value::Text(origin));
         }
+        if let Some((state, _)) = crate::resume::resume_state(self, rq, dir, head).await? {
+            computed.insert(ZfsProp::ReceiveResumeToken, Value::Text(state.to_token()));
+        }
         computed.insert(ZfsProp::Mounted, Value::Number(pool.mounted.has(head.phys.fsid_guid).into()));
         Ok(())
     }
@@ -281,7 +292,8 @@ impl Dsl {
         Ok(())
     }
 
-    /// Computes the properties that are stored in the dataset's own object set, as far as it is readable.
+    /// Computes the properties that are stored in the dataset's own object set, as far as it is readable. A dataset of which
+    /// a part was received may lack them.
     async fn compute_contents(
         &self,
         rq: &Request,
@@ -290,6 +302,9 @@ impl Dsl {
         of_volume: bool,
     ) -> Result<(), ObjectError> {
         let opening = Opening { id: dataset.objset(), ..Opening::default() };
+        if dataset.phys.flags & DslDataset::INCONSISTENT != 0 {
+            return Ok(());
+        }
         let set = ObjectSet::open(rq, self.mos.cache().clone(), dataset.phys.pointer, opening).await?;
         if of_volume {
             let size = zap::lookup_word(rq, &set, VOLUME_PROPERTIES, "size").await?;

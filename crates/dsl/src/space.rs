@@ -14,8 +14,8 @@ use std::sync::Arc;
 use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::error::ObjectError;
 use weir_dmu::zap::Zap;
-use weir_format::dsl::{Bpobj, Deadlist};
-use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
+use weir_format::dsl::{Bookmark, Bpobj, Deadlist};
+use weir_format::{BlockPointer, DslDataset, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
 /// Block pointers of old deadlists read at a time.
@@ -68,36 +68,121 @@ pub async fn written(dsl: &Dsl, rq: &Request, dataset: &Dataset) -> Result<Optio
     written_since(dsl, rq, dataset, &before).await.map(Some)
 }
 
+/// Bytes of blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockBytes {
+    /// Allocated.
+    pub allocated: u64,
+    /// After compression.
+    pub compressed: u64,
+    /// Before compression.
+    pub uncompressed: u64,
+}
+
+impl BlockBytes {
+    /// Bytes that a head or snapshot refers to.
+    pub fn referenced(phys: &DslDataset) -> Self {
+        BlockBytes {
+            allocated: phys.referenced_bytes,
+            compressed: phys.compressed_bytes,
+            uncompressed: phys.uncompressed_bytes,
+        }
+    }
+
+    // Sums of a damaged pool may wrap; they are shown, and decide nothing.
+    fn plus(self, more: BlockBytes) -> Self {
+        BlockBytes {
+            allocated: self.allocated.wrapping_add(more.allocated),
+            compressed: self.compressed.wrapping_add(more.compressed),
+            uncompressed: self.uncompressed.wrapping_add(more.uncompressed),
+        }
+    }
+
+    fn minus(self, less: BlockBytes) -> Self {
+        BlockBytes {
+            allocated: self.allocated.wrapping_sub(less.allocated),
+            compressed: self.compressed.wrapping_sub(less.compressed),
+            uncompressed: self.uncompressed.wrapping_sub(less.uncompressed),
+        }
+    }
+}
+
+/// A moment of a dataset: that of a snapshot, or of a bookmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Creation txg of the snapshot.
+    pub txg: Txg,
+    /// Bytes that it referred to.
+    pub referenced: BlockBytes,
+    /// Of these, bytes that were freed before the next snapshot, which bookmarks remember.
+    pub freed_before_next: Option<BlockBytes>,
+}
+
+impl Moment {
+    /// The moment of a snapshot.
+    pub fn of_snapshot(phys: &DslDataset) -> Self {
+        let referenced = BlockBytes::referenced(phys);
+        Moment { txg: phys.creation_txg, referenced, freed_before_next: None }
+    }
+
+    /// The moment of a bookmark; `None` if the bookmark does not remember the sizes.
+    pub fn of_bookmark(bookmark: &Bookmark) -> Option<Self> {
+        let bytes =
+            |[allocated, compressed, uncompressed]: [u64; 3]| BlockBytes { allocated, compressed, uncompressed };
+        (bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0).then(|| Moment {
+            txg: bookmark.creation_txg,
+            referenced: bytes(bookmark.referenced),
+            freed_before_next: Some(bytes(bookmark.freed_before_next)),
+        })
+    }
+}
+
 /// The property `written@snapshot`: bytes written to `dataset` since `since`, an earlier snapshot of it or of its
 /// origins.
 pub async fn written_since(dsl: &Dsl, rq: &Request, dataset: &Dataset, since: &Dataset) -> Result<u64, ObjectError> {
-    let mut total = dataset.phys.referenced_bytes.wrapping_sub(since.phys.referenced_bytes);
+    if dataset.id == since.id {
+        return Ok(0);
+    }
+    let grown = grown_since(dsl, rq, dataset, &Moment::of_snapshot(&since.phys)).await?;
+    let missing = || ObjectError::NoName { what: "earlier snapshot", name: since.name.clone() };
+    grown.map(|grown| grown.allocated).ok_or_else(missing)
+}
+
+/// Bytes written to `dataset` since an earlier moment of it or of its origins (`dsl_dataset_space_written_impl`); `None`
+/// if the moment of a snapshot is not that of an earlier one.
+///
+/// # Errors
+/// Errors of reading the deadlists.
+pub async fn grown_since(
+    dsl: &Dsl,
+    rq: &Request,
+    dataset: &Dataset,
+    since: &Moment,
+) -> Result<Option<BlockBytes>, ObjectError> {
+    let mut total = BlockBytes::referenced(&dataset.phys).minus(since.referenced);
     let mut at = dataset.id;
     let mut phys = dataset.phys.clone();
     let mut trail = CycleGuard::default();
-    loop {
+    while phys.prev_snapshot_txg > since.txg {
         trail.step(&dsl.mos, at)?;
-        if at == since.id {
-            return Ok(total);
-        }
-        // All blocks of a deadlist were born before the snapshot right before it.
-        let whole = phys.prev_snapshot_txg == since.phys.creation_txg;
-        let until = if whole { Txg(u64::MAX) } else { since.phys.creation_txg };
-        total = total.wrapping_add(deadlist_space(dsl, rq, phys.deadlist, until).await?);
+        total = total.plus(deadlist_space(dsl, rq, phys.deadlist, since.txg).await?);
         at = phys.prev_snapshot;
-        if at.0 == 0 {
-            break;
-        }
         phys = dsl.dataset(rq, at, String::new()).await?.phys;
     }
-    let name = since.name.clone();
-    Err(ObjectError::NoName { what: "earlier snapshot", name })
+    match since.freed_before_next {
+        Some(freed) => Ok(Some(total.plus(freed))),
+        // All blocks of a deadlist were born before the snapshot right before it.
+        None if phys.prev_snapshot_txg == since.txg => {
+            Ok(Some(total.plus(deadlist_space(dsl, rq, phys.deadlist, Txg(u64::MAX)).await?)))
+        }
+        None => Ok(None),
+    }
 }
 
 /// Bytes in a deadlist that were born in txg `until` or before; `Txg(u64::MAX)` for all.
-pub async fn deadlist_space(dsl: &Dsl, rq: &Request, id: ObjectId, until: Txg) -> Result<u64, ObjectError> {
+pub async fn deadlist_space(dsl: &Dsl, rq: &Request, id: ObjectId, until: Txg) -> Result<BlockBytes, ObjectError> {
     if id.0 == 0 {
-        return Ok(0);
+        return Ok(BlockBytes::default());
     }
     let object = dsl.mos.object(rq, id).await?;
     let place = dsl.mos.place(id, 0, 0);
@@ -106,31 +191,37 @@ pub async fn deadlist_space(dsl: &Dsl, rq: &Request, id: ObjectId, until: Txg) -
     }
     if until.0 == u64::MAX {
         let header = Deadlist::decode(object.dnode.bonus(), object.dnode.endian);
-        return header.map(|d| d.used_bytes).map_err(|e| ObjectError::decode(place, e));
+        let bytes = |d: Deadlist| BlockBytes {
+            allocated: d.used_bytes,
+            compressed: d.compressed_bytes,
+            uncompressed: d.uncompressed_bytes,
+        };
+        return header.map(bytes).map_err(|e| ObjectError::decode(place, e));
     }
-    let mut total = 0u64;
+    let mut total = BlockBytes::default();
     for entry in Zap::of(rq, &dsl.mos, object).await?.all(rq, MAX_ENTRIES).await? {
         // The blocks of a list were born after its key, up to the next key; the keys are txgs of snapshots.
         let key = Deadlist::key(&entry.key.text());
         if let (Some(key), Some(list)) = (key, entry.value.first())
             && key < until.0
         {
-            total = total.saturating_add(bpobj_space(dsl, rq, ObjectId(list), Txg(u64::MAX)).await?);
+            total = total.plus(bpobj_space(dsl, rq, ObjectId(list), Txg(u64::MAX)).await?);
         }
     }
     Ok(total)
 }
 
 /// Bytes of the block pointers in a list, those in its sub-lists included, that were born in `until` or before.
-pub async fn bpobj_space(dsl: &Dsl, rq: &Request, id: ObjectId, until: Txg) -> Result<u64, ObjectError> {
+pub async fn bpobj_space(dsl: &Dsl, rq: &Request, id: ObjectId, until: Txg) -> Result<BlockBytes, ObjectError> {
     let object = dsl.mos.object(rq, id).await?;
     let place = dsl.mos.place(id, 0, 0);
     let header = Bpobj::decode(object.dnode.bonus(), object.dnode.endian);
     let header = header.map_err(|e| ObjectError::decode(place, e))?;
     if until.0 == u64::MAX {
-        return Ok(header.bytes);
+        let (compressed, uncompressed) = header.sizes.unwrap_or_default();
+        return Ok(BlockBytes { allocated: header.bytes, compressed, uncompressed });
     }
-    let mut total = 0u64;
+    let mut total = BlockBytes::default();
     let mut at = 0u64;
     while at < header.pointers {
         let pointers = bpobj_pointers(dsl, rq, &object, &header, at).await?;
@@ -139,7 +230,12 @@ pub async fn bpobj_space(dsl: &Dsl, rq: &Request, id: ObjectId, until: Txg) -> R
         }
         at += pointers.len() as u64;
         let older = pointers.iter().filter(|bp| bp.logical_birth() <= until);
-        total = older.fold(total, |sum, bp| sum.saturating_add(bp.asize_bytes()));
+        total = older.fold(total, |sum, bp| {
+            let compressed = bp.psize_bytes();
+            // Indirect blocks count as compressed (`bp_get_ucsize`).
+            let uncompressed = if bp.level() > 0 { compressed } else { bp.lsize_bytes() };
+            sum.plus(BlockBytes { allocated: bp.asize_bytes(), compressed, uncompressed })
+        });
     }
     Ok(total)
 }

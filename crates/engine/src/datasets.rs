@@ -199,7 +199,7 @@ impl Engine {
         };
         let zil = Zil::new(opening);
         self.sets.update(set.id(), |open| open.zil = Some(zil.clone()));
-        Ok(OpenSet { set, zil: Some(zil), door: None })
+        Ok(OpenSet { set, zil: Some(zil), door: None, received: None })
     }
 
     /// Reads the values that the settings of a dataset depend on.

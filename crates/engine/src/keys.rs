@@ -139,7 +139,11 @@ impl KeyStore {
 
     /// The key of a directory's datasets, if they are encrypted and the key is loaded.
     pub fn of(&self, dir: Option<&Dir>) -> Option<SetKey> {
-        let object = dir?.crypto_key()?;
+        self.of_object(dir?.crypto_key()?)
+    }
+
+    /// The key in a key object, if it is loaded.
+    pub(crate) fn of_object(&self, object: ObjectId) -> Option<SetKey> {
         self.loaded().keys.get(&object).cloned()
     }
 

@@ -6,6 +6,7 @@ use weir_dmu::ObjectSet;
 use weir_files::FileSystem;
 use weir_format::{ObjsetId, Txg};
 use weir_machine::lock::{Mutex, MutexGuard, order};
+use weir_send::ResumePoints;
 use weir_volumes::Volume;
 use weir_zil::Zil;
 
@@ -47,6 +48,8 @@ pub struct OpenSet {
     pub zil: Option<Arc<Zil>>,
     /// The file system or volume; `None` until a client opens the dataset.
     pub door: Option<OpenDataset>,
+    /// How far a stream was received into it, if that is kept.
+    pub received: Option<Arc<ResumePoints>>,
 }
 
 /// The open datasets by object set number.
@@ -60,7 +63,7 @@ impl OpenDatasets {
 
     /// Adds an object set; returns the one already present if there is one.
     pub fn insert(&self, set: Arc<ObjectSet>) -> Arc<ObjectSet> {
-        let open = OpenSet { set, zil: None, door: None };
+        let open = OpenSet { set, zil: None, door: None, received: None };
         self.all_of().entry(open.set.id()).or_insert(open).set.clone()
     }
 

@@ -49,3 +49,27 @@ impl Sends<'_> {
         Ok((SentSnapshot { dataset, set, features, _hold: hold }, dsl))
     }
 }
+
+/// Snapshots of a package of streams. They cannot be destroyed while this exists.
+pub struct KeptSnapshots {
+    _holds: Vec<Reader>,
+}
+
+impl Sends<'_> {
+    /// Holds the snapshots of a package of streams, of which each is held again while it is sent.
+    ///
+    /// # Errors
+    /// Errors of finding them.
+    pub async fn keep(
+        &self,
+        rq: &Request,
+        dsl: &DslReadGuard,
+        names: impl Iterator<Item = &str>,
+    ) -> Result<KeptSnapshots, PoolError> {
+        let mut holds = Vec::new();
+        for name in names {
+            holds.push(self.engine.reading.begin(dsl.find(rq, name).await?.objset()));
+        }
+        Ok(KeptSnapshots { _holds: holds })
+    }
+}

@@ -32,7 +32,7 @@ use weir_dmu::txg::Tx;
 use weir_dmu::{ErrorLocation, ObjectError, ObjectSet};
 use weir_dsl::sync_tasks::space::Delta;
 use weir_dsl::sync_tasks::{
-    DslSyncContext, Limits, PoolContext, SyncedSet, features, limits, pool_dirs, synced, trees,
+    DslSyncContext, Limits, PoolContext, SyncedSet, features, limits, pool_dirs, receive, synced, trees,
 };
 use weir_format::features::Feature;
 use weir_format::uberblock::Mmp;
@@ -252,6 +252,9 @@ impl TxgSync<'_> {
         let txg = self.txg();
         for open in self.engine.sets.select(|open| open.set.syncing().is_dirty(txg)) {
             self.sync_set(&open.set).await?;
+            if let Some(point) = open.received.as_ref().and_then(|points| points.take(txg)) {
+                receive::save_point(&mut self.change, ObjectId(open.set.id().0), &point).await?;
+            }
         }
         Ok(())
     }

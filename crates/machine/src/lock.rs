@@ -60,6 +60,8 @@ pub mod order {
         OFFLINE_DEVICES,
         /// Table of open datasets.
         OPEN_DATASETS,
+        /// How far streams were received.
+        RESUME_POINTS,
         /// Changes of datasets that no front end has taken yet.
         CHANGED_DATASETS,
         /// Loaded keys.

@@ -8,7 +8,7 @@ use weir_dmu::ObjectSet;
 use weir_dsl::props::{DatasetKind, Value, ZfsProp};
 use weir_dsl::{Dataset, Dir, Dsl, MountedFileSystems, PoolFacts, Scope};
 use weir_files::{FileSystem, Identity, Snapdir};
-use weir_format::{ObjsetId, ObjsetKind};
+use weir_format::{DslDataset, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 
 /// A dataset in a list.
@@ -24,6 +24,8 @@ pub struct DatasetInfo {
     pub kind: DatasetKind,
     /// Whether a snapshot is one of a volume.
     pub of_volume: bool,
+    /// Whether clients cannot use it: a part of it was received, or it is hidden.
+    pub is_partial: bool,
 }
 
 /// Lists all file systems, volumes and, if requested, snapshots: each after its parent, snapshots after their dataset
@@ -51,11 +53,13 @@ async fn dataset_infos(rq: &Request, dsl: &Dsl, dir: &Dir, snapshots: bool) -> R
     let head = dsl.head(rq, dir).await?;
     let id = head.objset();
     let fsid = head.phys.fsid_guid;
-    let mut out = vec![DatasetInfo { name: dir.name.clone(), id, fsid, kind, of_volume: false }];
+    let is_partial = head.phys.flags & DslDataset::INCONSISTENT != 0 || weir_dsl::is_hidden(&dir.name);
+    let mut out = vec![DatasetInfo { name: dir.name.clone(), id, fsid, kind, of_volume: false, is_partial }];
     if snapshots {
         for s in &dsl.snapshots(rq, dir).await?.snapshots {
             let kind = DatasetKind::Snapshot;
-            out.push(DatasetInfo { name: s.name.clone(), id: s.objset(), fsid: s.phys.fsid_guid, kind, of_volume });
+            let fsid = s.phys.fsid_guid;
+            out.push(DatasetInfo { name: s.name.clone(), id: s.objset(), fsid, kind, of_volume, is_partial: false });
         }
     }
     Ok(out)

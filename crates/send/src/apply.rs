@@ -9,11 +9,14 @@ use crate::check::{SLOTS_PER_BLOCK, check, is_spill};
 use crate::error::ReceiveError;
 use crate::make::{HAS_SPILL, SPILL_UNMODIFIED};
 use crate::plan::HAS_SPILLS;
+use crate::resume_points::ResumePoints;
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_codec::decompress;
+use weir_dmu::txg::Tx;
 use weir_dmu::{NewObject, Object, ObjectError, ObjectSet, SpaceReserve};
-use weir_format::stream::{Begin, ObjectRecord, Record, SpillRecord, WriteRecord};
+use weir_dsl::sync_tasks::receive::ResumePoint;
+use weir_format::stream::{Begin, ObjectRecord, RECORD_BYTES, Record, SpillRecord, WriteRecord};
 use weir_format::{CompressionKind, Cursor, Endian, ObjectId, ObjectType};
 use weir_machine::{Request, invariant};
 
@@ -30,6 +33,9 @@ pub struct Applier {
     begin: Begin,
     /// Object and offset of the last WRITE: they must ascend.
     last: (ObjectId, u64),
+    /// Bytes of the stream.
+    bytes: u64,
+    points: Option<Arc<ResumePoints>>,
 }
 
 /// Effect of an OBJECT record on an object that exists.
@@ -46,7 +52,19 @@ impl Applier {
     /// Applies the stream that `begin` began to `set`, which must be live.
     pub fn new(set: Arc<ObjectSet>, begin: Begin) -> Self {
         debug_assert!(set.is_live(), "a stream changes the set");
-        Applier { set, begin, last: (ObjectId(0), 0) }
+        Applier { set, begin, last: (ObjectId(0), 0), bytes: 0, points: None }
+    }
+
+    /// Notes how far the stream is received, of which `bytes` were received before.
+    #[must_use]
+    pub fn noting(self, points: Option<Arc<ResumePoints>>, bytes: u64) -> Self {
+        Applier { points, bytes, ..self }
+    }
+
+    fn note(&self, tx: &Tx, object: ObjectId, offset: u64) {
+        if let Some(points) = &self.points {
+            points.note(tx.txg(), ResumePoint { object, offset, bytes: self.bytes });
+        }
     }
 
     /// Applies one record.
@@ -55,6 +73,7 @@ impl Applier {
     /// [`ReceiveError::Invalid`] if the record contradicts earlier ones; errors of reading and writing the set.
     pub async fn apply(&mut self, rq: &Request, record: &Record, payload: Bytes) -> Result<(), ReceiveError> {
         check(&self.begin, record)?;
+        self.bytes += (RECORD_BYTES + payload.len()) as u64;
         match record {
             Record::Object(object) => self.object(rq, object, &payload).await,
             Record::FreeObjects { first, count, .. } => self.free_objects(rq, *first, *count).await,
@@ -113,6 +132,7 @@ impl Applier {
             self.set.changes().create_at(rq, &tx, o.object, &new).await?;
         }
         self.set.changes().set_encoding(rq, &tx, o.object, o.checksum, o.compression).await?;
+        self.note(&tx, o.object, 0);
         drop(tx);
         invariant!(self.set.object(rq, o.object).await.is_ok(), "object {} was just received", o.object);
         Ok(())
@@ -210,10 +230,12 @@ impl Applier {
         let block_bytes = self.must_exist(rq, id).await?.block_bytes();
         let tx = self.set.begin(rq, bytes.len() as u64 + DNODE_TX_BYTES, SpaceReserve::Normal).await?;
         if bytes.len() as u64 == block_bytes && offset.is_multiple_of(block_bytes) {
-            Ok(self.set.writes().write_block(rq, &tx, id, offset / block_bytes, bytes).await?)
+            self.set.writes().write_block(rq, &tx, id, offset / block_bytes, bytes).await?;
         } else {
-            Ok(self.set.writes().write(rq, &tx, id, offset, &bytes).await?)
+            self.set.writes().write(rq, &tx, id, offset, &bytes).await?;
         }
+        self.note(&tx, id, offset);
+        Ok(())
     }
 
     async fn spill(&self, rq: &Request, s: &SpillRecord, payload: Bytes) -> Result<(), ReceiveError> {

@@ -28,14 +28,14 @@ pub const SUPPORTED: u64 = feature::SA_SPILL
     | feature::LARGE_DNODE
     | feature::ZSTD
     | feature::HOLDS
+    | feature::RESUMING
     | feature::SWITCH_TO_LARGE_BLOCKS
     | feature::LONGNAME
     | feature::LARGE_MICROZAP;
 /// Names of feature flags that are known and not supported.
-const UNSUPPORTED: [(u64, &str); 5] = [
+const UNSUPPORTED: [(u64, &str); 4] = [
     (feature::DEDUP, "deduplicated streams; convert it with: zstream redup"),
     (feature::DEDUP_PROPS, "deduplicated streams; convert it with: zstream redup"),
-    (feature::RESUMING, "resumed streams"),
     (feature::REDACTED, "redacted streams"),
     (feature::RAW, "raw streams (zfs send -w)"),
 ];

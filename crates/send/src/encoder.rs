@@ -7,10 +7,31 @@ use crate::running::RunningFletcher4;
 use weir_format::stream::{
     Begin, CHECKED_BYTES, ObjectRecord, RECORD_BYTES, Record, RunningChecksum, SpillRecord, WriteRecord,
 };
-use weir_format::{Endian, ObjectId};
+use weir_format::{BlockPointer, Endian, ObjectId};
 
 /// Length of a FREE record that reaches to the end of the object (`DMU_OBJECT_END`).
 pub const TO_THE_END: u64 = u64::MAX;
+
+/// Encryption parameters of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CryptParameters {
+    /// Salt; zero for a block that is authenticated only.
+    pub salt: [u8; 8],
+    /// IV; zero for a block that is authenticated only.
+    pub iv: [u8; 12],
+    /// MAC.
+    pub mac: [u8; 16],
+}
+
+impl CryptParameters {
+    /// The parameters in a pointer (`zio_crypt_decode_params_bp`, `zio_crypt_decode_mac_bp`).
+    pub fn of(pointer: &BlockPointer) -> Self {
+        match pointer.is_encrypted() {
+            true => CryptParameters { salt: pointer.crypt_salt(), iv: pointer.crypt_iv(), mac: pointer.crypt_mac() },
+            false => CryptParameters { mac: pointer.crypt_mac(), ..CryptParameters::default() },
+        }
+    }
+}
 
 /// Encodes a stream into a buffer, from which the caller takes the bytes.
 #[derive(Debug)]
@@ -94,6 +115,14 @@ impl StreamEncoder {
     pub fn spill(&mut self, spill: SpillRecord, block: &[u8]) {
         self.flush();
         self.record(&Record::Spill(SpillRecord { to_guid: self.to_guid, ..spill }), block);
+    }
+
+    /// OBJECT_RANGE: the encryption parameters of a block of dnodes.
+    pub fn object_range(&mut self, first: ObjectId, slots: u64, crypt: CryptParameters) {
+        self.flush();
+        let CryptParameters { salt, iv, mac } = crypt;
+        let record = Record::ObjectRange { first, slots, to_guid: self.to_guid, salt, iv, mac, flags: 0 };
+        self.record(&record, &[]);
     }
 
     /// WRITE_EMBEDDED; `record` has the GUID 0.

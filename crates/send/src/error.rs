@@ -10,6 +10,9 @@ pub enum SendError {
     /// The names do not describe a stream.
     #[error("{0}")]
     Refused(String),
+    /// The names do not describe a stream; the message is complete.
+    #[error("{0}")]
+    Whole(String),
     /// The dataset has something that cannot be sent.
     #[error("cannot send {0}")]
     Unsupported(&'static str),

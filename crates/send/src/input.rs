@@ -1,6 +1,7 @@
 //! Reads the records of a received stream, one at a time, and verifies their running checksums.
 
 use crate::error::ReceiveError;
+use crate::package::MAX_LIST_BYTES;
 use crate::running::RunningFletcher4;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -29,12 +30,19 @@ pub struct StreamInput<'a> {
     bytes: Vec<u8>,
     decoder: StreamDecoder<RunningFletcher4>,
     begun: bool,
+    total_bytes: u64,
 }
 
 impl<'a> StreamInput<'a> {
     /// Reads from the start of a stream.
     pub fn new(input: &'a mut dyn Input) -> Self {
-        StreamInput { input, bytes: Vec::new(), decoder: StreamDecoder::new(RunningFletcher4::default()), begun: false }
+        let decoder = StreamDecoder::new(RunningFletcher4::default());
+        StreamInput { input, bytes: Vec::new(), decoder, begun: false, total_bytes: 0 }
+    }
+
+    /// Bytes of the records so far.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
     }
 
     /// Fetches bytes until this number has arrived. A claimed length alone allocates no memory.
@@ -66,9 +74,13 @@ impl<'a> StreamInput<'a> {
             self.begun = true;
         }
         let whole = self.decoder.record_bytes(&self.bytes)?;
+        if whole > RECORD_BYTES + MAX_LIST_BYTES {
+            return Err(ReceiveError::Invalid("invalid stream (nvlist too large)".into()));
+        }
         if !self.fill(whole).await? {
             return Err(ReceiveError::Truncated);
         }
+        self.total_bytes += whole as u64;
         let rest = self.bytes.split_off(whole);
         let item = self.decoder.take(&self.bytes)?;
         if !item.checksum_holds() {

@@ -1,6 +1,6 @@
 //! Makes a stream of a snapshot: walks it, reads its blocks ahead, and encodes the records (OpenZFS `dmu_send_impl`).
 
-use crate::encoder::StreamEncoder;
+use crate::encoder::{CryptParameters, StreamEncoder};
 use crate::error::SendError;
 use crate::plan::SendPlan;
 use crate::traverse::{Found, Item, Traversal};
@@ -33,6 +33,8 @@ pub(crate) const HAS_SPILL: u8 = 4;
 pub(crate) const SPILL_UNMODIFIED: u8 = 4;
 /// Flag of WRITE: the checksum identifies the block (`DRR_CHECKSUM_DEDUP`).
 const STRONG_CHECKSUM: u8 = 1;
+/// Bytes of a dnode before its pointers (`DNODE_CORE_SIZE`).
+const DNODE_CORE_BYTES: usize = 64;
 /// Checksum type of a block without a usable checksum (`ZIO_CHECKSUM_OFF`).
 const NO_CHECKSUM: u8 = 2;
 
@@ -63,9 +65,19 @@ pub async fn make(
     output: &mut dyn Output,
 ) -> Result<u64, SendError> {
     let (to, items) = mpsc::channel(MAX_ITEMS);
+    let from_point = match plan.from_point {
+        Some((object, offset)) => {
+            // The block size is that of the snapshot, whatever the sizes of the pieces that were sent.
+            let block_bytes = set.object(rq, object).await?.block_bytes();
+            Some((object, offset.checked_div(block_bytes).unwrap_or(0)))
+        }
+        None => None,
+    };
     let traversal = Traversal {
         rq,
         set,
+        is_raw: plan.begin.features & feature::RAW != 0,
+        from_point,
         after: plan.from_txg,
         to,
         entered: VisitedBlocks::default(),
@@ -74,7 +86,8 @@ pub async fn make(
     let maker = Maker { rq, set, features: plan.begin.features };
     let encoding = async {
         let mut encoder = StreamEncoder::new(plan.begin.to_guid);
-        encoder.begin(plan.begin.clone(), &[]);
+        let (begin, list) = plan.head();
+        encoder.begin(begin, &list);
         let mut loaded = std::pin::pin!(items.map(|item| maker.load(item)).buffered(MAX_CONCURRENT_READS));
         while let Some(one) = loaded.next().await {
             maker.encode(&mut encoder, one?)?;
@@ -128,8 +141,12 @@ impl Maker<'_> {
                 if pointer.endian() == Endian::Big {
                     return Err(SendError::Unsupported("objects of the other byte order"));
                 }
-                let bytes = self.read(*id, ErrorLocation::SPILL, pointer, false).await?;
-                Ok(Loaded { item, bytes, is_compressed: false })
+                let is_raw = self.has(feature::RAW);
+                if is_raw {
+                    self.check_raw(*id, ErrorLocation::SPILL, pointer)?;
+                }
+                let bytes = self.read(*id, ErrorLocation::SPILL, pointer, is_raw).await?;
+                Ok(Loaded { item, bytes, is_compressed: is_raw })
             }
             Found::Data { pointer, .. } if self.embeds(pointer) => Ok(empty(item)),
             Found::Data { object, dnode, block, pointer } => {
@@ -137,12 +154,17 @@ impl Maker<'_> {
                 if pointer.endian() == Endian::Big && !pointer.is_embedded() && kind.swap() != Swap::Uint8 {
                     return Err(SendError::Unsupported("objects of the other byte order"));
                 }
-                let is_compressed = self.has(feature::COMPRESSED)
-                    && !self.splits(dnode.block_bytes())
-                    && pointer.endian() == Endian::Little
-                    && !pointer.is_embedded()
-                    && !pointer.is_encrypted()
-                    && !pointer.object_type().is_metadata();
+                let is_raw = self.has(feature::RAW);
+                if is_raw {
+                    self.check_raw(*object, *block, pointer)?;
+                }
+                let is_compressed = is_raw
+                    || self.has(feature::COMPRESSED)
+                        && !self.splits(dnode.block_bytes())
+                        && pointer.endian() == Endian::Little
+                        && !pointer.is_embedded()
+                        && !pointer.is_encrypted()
+                        && !pointer.object_type().is_metadata();
                 let bytes = self.read(*object, *block, pointer, is_compressed).await?;
                 let expected = if is_compressed { pointer.psize_bytes() } else { dnode.block_bytes() };
                 if bytes.len() as u64 != expected {
@@ -153,6 +175,18 @@ impl Maker<'_> {
             }
             _ => Ok(empty(item)),
         }
+    }
+
+    /// Checks that a block of a raw stream is as the receiver can store it.
+    fn check_raw(&self, id: ObjectId, block: u64, pointer: &BlockPointer) -> Result<(), SendError> {
+        if pointer.endian() == Endian::Big {
+            return Err(SendError::Unsupported("objects of the other byte order"));
+        }
+        if !pointer.uses_crypt() || pointer.is_embedded() {
+            let place = self.set.place(id, 0, block);
+            return Err(ObjectError::Corrupt { place, why: "a block of an encrypted dataset is not protected" }.into());
+        }
+        Ok(())
     }
 
     async fn read(&self, id: ObjectId, block: u64, pointer: &BlockPointer, raw: bool) -> Result<Bytes, SendError> {
@@ -166,15 +200,18 @@ impl Maker<'_> {
     fn encode(&self, encoder: &mut StreamEncoder, loaded: Loaded) -> Result<(), SendError> {
         let Loaded { item: (found, _permit), bytes, is_compressed } = loaded;
         match found {
+            Found::ObjectRange { first, slots, pointer } => {
+                encoder.object_range(first, slots, CryptParameters::of(&pointer));
+            }
             Found::Object { id, dnode, unmodified_spill } => {
                 self.object(encoder, id, &dnode);
                 if let Some(pointer) = unmodified_spill {
-                    spill(encoder, id, &pointer, SPILL_UNMODIFIED, &bytes);
+                    self.spill(encoder, id, &pointer, SPILL_UNMODIFIED, &bytes);
                 }
             }
             Found::FreeObjects { first, count } => encoder.free_objects(first, count),
             Found::Hole { object, offset, length } => encoder.free(object, offset, length),
-            Found::Spill { object, pointer } => spill(encoder, object, &pointer, 0, &bytes),
+            Found::Spill { object, pointer } => self.spill(encoder, object, &pointer, 0, &bytes),
             Found::Data { object, dnode, block, pointer } => {
                 let Some(offset) = block.checked_mul(dnode.block_bytes()) else {
                     let place = self.set.place(object, 0, block);
@@ -197,7 +234,8 @@ impl Maker<'_> {
                         encoder.write(record, piece);
                     }
                 } else {
-                    encoder.write(write_record(object, &dnode, offset, &pointer, is_compressed), &bytes);
+                    let is_raw = self.has(feature::RAW);
+                    encoder.write(write_record(object, &dnode, offset, &pointer, (is_compressed, is_raw)), &bytes);
                 }
             }
         }
@@ -210,7 +248,7 @@ impl Maker<'_> {
         } else {
             dnode.data_block_bytes
         };
-        let record = ObjectRecord {
+        let mut record = ObjectRecord {
             object: id,
             object_type: dnode.object_type.0.into(),
             bonus_type: dnode.bonus_type.0.into(),
@@ -225,13 +263,34 @@ impl Maker<'_> {
         let end = dnode.max_block_id.saturating_add(1).saturating_mul(dnode.data_block_bytes.into());
         // The area after the contents may hold remains of a longer one; OpenZFS sends them as padding.
         let bonus = dnode.bonus.get(..usize::from(dnode.bonus_len).next_multiple_of(8)).unwrap_or(dnode.bonus());
+        if self.has(feature::RAW) {
+            record.max_block_id = dnode.max_block_id;
+            record.indirect_shift = dnode.indirect_shift;
+            record.levels = dnode.levels;
+            record.pointers = dnode.block_pointers.len() as u8;
+            if !bonus.is_empty() {
+                // The whole area is encrypted.
+                let spill_bytes = if dnode.spill.is_some() { BlockPointer::SIZE } else { 0 };
+                let room = dnode.slots() * Dnode::SLOT - DNODE_CORE_BYTES;
+                let area_bytes = room.saturating_sub(dnode.block_pointers.len() * BlockPointer::SIZE + spill_bytes);
+                let area = dnode.bonus.get(..area_bytes).unwrap_or(&dnode.bonus);
+                record.raw_bonus_len = area.len() as u32;
+                return encoder.object(record, area, end);
+            }
+        }
         encoder.object(record, bonus, end);
     }
-}
 
-fn spill(encoder: &mut StreamEncoder, object: ObjectId, pointer: &BlockPointer, flags: u8, bytes: &[u8]) {
-    let record = SpillRecord { object, length: pointer.lsize_bytes(), flags, ..SpillRecord::default() };
-    encoder.spill(record, bytes);
+    fn spill(&self, encoder: &mut StreamEncoder, object: ObjectId, pointer: &BlockPointer, flags: u8, bytes: &[u8]) {
+        let mut record = SpillRecord { object, length: pointer.lsize_bytes(), flags, ..SpillRecord::default() };
+        if self.has(feature::RAW) {
+            let CryptParameters { salt, iv, mac } = CryptParameters::of(pointer);
+            record.compression = pointer.compression().map_or(0, CompressionKind::to_u8);
+            record.compressed_bytes = pointer.psize_bytes();
+            (record.salt, record.iv, record.mac) = (salt, iv, mac);
+        }
+        encoder.spill(record, bytes);
+    }
 }
 
 fn embedded(encoder: &mut StreamEncoder, object: ObjectId, offset: u64, length: u64, pointer: &BlockPointer) {
@@ -255,7 +314,7 @@ fn write_record(
     dnode: &Object,
     offset: u64,
     pointer: &BlockPointer,
-    is_compressed: bool,
+    (is_compressed, is_raw): (bool, bool),
 ) -> WriteRecord {
     let mut record = WriteRecord {
         object,
@@ -266,11 +325,15 @@ fn write_record(
         ..WriteRecord::default()
     };
     let compression = pointer.compression().filter(|_| !pointer.is_embedded());
-    if let Some(kind) = compression.filter(|kind| is_compressed && *kind != CompressionKind::Off) {
+    if let Some(kind) = compression.filter(|kind| is_raw || is_compressed && *kind != CompressionKind::Off) {
         record.compression = kind.to_u8();
         record.compressed_bytes = pointer.psize_bytes();
     }
-    if let Some(kind) = pointer.checksum_kind().filter(|_| !pointer.uses_crypt()) {
+    if is_raw {
+        let CryptParameters { salt, iv, mac } = CryptParameters::of(pointer);
+        (record.salt, record.iv, record.mac) = (salt, iv, mac);
+    }
+    if let Some(kind) = pointer.checksum_kind().filter(|_| is_raw || !pointer.uses_crypt()) {
         use ChecksumKind::{Blake3, Edonr, Sha256, Sha512, Skein};
         record.checksum_type = kind as u8;
         record.flags = u8::from(matches!(kind, Sha256 | Sha512 | Skein | Edonr | Blake3)) * STRONG_CHECKSUM;
@@ -279,9 +342,11 @@ fn write_record(
     record
 }
 
-/// Sizes and compression in a block's key (`DDK_SET_LSIZE` and so on): sectors less one in 16 bits each, compression in 7.
+/// Sizes and compression in a block's key (`DDK_SET_LSIZE` and so on): sectors less one in 16 bits each, compression in 7,
+/// protection in 1.
 fn key_properties(pointer: &BlockPointer) -> u64 {
     let sectors = |bytes: u64| (bytes >> 9).saturating_sub(1) & 0xffff;
     let compression = pointer.compression().map_or(0, CompressionKind::to_u8);
-    sectors(pointer.lsize_bytes()) | sectors(pointer.psize_bytes()) << 16 | u64::from(compression & 0x7f) << 32
+    let sizes = sectors(pointer.lsize_bytes()) | sectors(pointer.psize_bytes()) << 16;
+    sizes | u64::from(compression & 0x7f) << 32 | u64::from(pointer.uses_crypt()) << 39
 }

@@ -3,12 +3,15 @@
 
 use crate::error::SendError;
 use std::sync::Arc;
+use weir_codec::crypt::WrappedKey;
+use weir_dmu::zap::Value;
 use weir_dmu::{ObjectError, ObjectSet, zap};
-use weir_dsl::{Dataset, Dsl, bookmarks};
+use weir_dsl::{Dataset, Dsl, KeyFormat, bookmarks, keys};
+use weir_format::dsl::{crypto_key, dataset_field};
 use weir_format::features::Feature;
 use weir_format::stream::{Begin, feature};
 use weir_format::znode::master;
-use weir_format::{DslDataset, ObjectId, ObjsetKind, Txg};
+use weir_format::{DslDataset, Endian, NvList, NvValue, ObjectId, ObjsetKind, Txg};
 use weir_machine::Request;
 
 /// BEGIN of one snapshot (`DMU_SUBSTREAM`).
@@ -23,6 +26,13 @@ pub const IGNORES_CASE: u32 = 2;
 pub const HAS_FREES: u32 = 4;
 /// Flag of BEGIN: objects say whether they have a spill block (`DRR_FLAG_SPILL_BLOCK`).
 pub const HAS_SPILLS: u32 = 8;
+
+/// Entry in the list of BEGIN: the wrapped key of a raw stream (`crypt_keydata`).
+pub const KEY_DATA: &str = "crypt_keydata";
+/// Entries in the list of BEGIN: where a stream is continued (`BEGINNV_RESUME_OBJECT`, `BEGINNV_RESUME_OFFSET`).
+pub const RESUME_OBJECT: &str = "resume_object";
+/// See [`RESUME_OBJECT`].
+pub const RESUME_OFFSET: &str = "resume_offset";
 
 /// Features of the pool that decide what a stream may contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +52,8 @@ pub struct SendFlags {
     pub embedded: bool,
     /// Compressed blocks are sent as such (`-c`).
     pub compressed: bool,
+    /// Blocks of an encrypted dataset are sent as they are on disk, without the key (`-w`).
+    pub raw: bool,
 }
 
 /// A stream to be made.
@@ -53,6 +65,10 @@ pub struct SendPlan {
     pub from_txg: Txg,
     /// The snapshot.
     pub to: Dataset,
+    /// Object and offset from which the stream is continued.
+    pub from_point: Option<(ObjectId, u64)>,
+    /// The list of the BEGIN record.
+    pub list: NvList,
 }
 
 /// The origin of an incremental stream.
@@ -60,6 +76,8 @@ struct Origin {
     guid: u64,
     txg: Txg,
     is_clone: bool,
+    /// Identity of the IVs of its blocks; 0 if they are not encrypted.
+    ivset_guid: u64,
 }
 
 impl SendPlan {
@@ -94,7 +112,29 @@ impl SendPlan {
             to_name: to.name.clone().into_bytes(),
             payload_len: 0,
         };
-        Ok(SendPlan { begin, from_txg: origin.map_or(Txg(0), |origin| origin.txg), to })
+        let from_txg = origin.as_ref().map_or(Txg(0), |origin| origin.txg);
+        let mut list = NvList::new();
+        if begin.features & feature::RAW != 0 {
+            let from_ivset = origin.as_ref().map_or(0, |origin| origin.ivset_guid);
+            list.set(KEY_DATA, key_data(rq, dsl, &to, set, from_ivset).await?);
+        }
+        Ok(SendPlan { begin, from_txg, to, from_point: None, list })
+    }
+
+    /// The rest of the stream, from an object and an offset in it.
+    #[must_use]
+    pub fn continued(mut self, object: ObjectId, offset: u64) -> Self {
+        self.list.set(RESUME_OBJECT, object.0);
+        self.list.set(RESUME_OFFSET, offset);
+        self.begin.features |= feature::RESUMING;
+        self.from_point = Some((object, offset));
+        self
+    }
+
+    /// The BEGIN record and its packed list.
+    pub fn head(&self) -> (Begin, Vec<u8>) {
+        let list = if self.list.is_empty() { Vec::new() } else { self.list.encode_native(Endian::Little) };
+        (Begin { payload_len: list.len() as u32, ..self.begin.clone() }, list)
     }
 }
 
@@ -112,7 +152,8 @@ async fn origin(rq: &Request, dsl: &Dsl, from: &str, to: &Dataset) -> Result<Ori
             return Err(not_earlier());
         }
         let is_clone = earlier.name.split('@').next() != Some(of);
-        return Ok(Origin { guid: earlier.phys.guid, txg: earlier.phys.creation_txg, is_clone });
+        let ivset_guid = ivset_guid(rq, dsl, &earlier).await?;
+        return Ok(Origin { guid: earlier.phys.guid, txg: earlier.phys.creation_txg, is_clone, ivset_guid });
     };
     let dir = dsl
         .dir_named(source)
@@ -130,7 +171,63 @@ async fn origin(rq: &Request, dsl: &Dsl, from: &str, to: &Dataset) -> Result<Ori
     if !dsl.is_before(rq, to, &earlier).await? {
         return Err(not_earlier());
     }
-    Ok(Origin { guid: bookmark.guid, txg: bookmark.creation_txg, is_clone: source != of })
+    let is_clone = source != of;
+    Ok(Origin { guid: bookmark.guid, txg: bookmark.creation_txg, is_clone, ivset_guid: bookmark.ivset_guid })
+}
+
+/// Identity of the IVs of a snapshot's blocks; 0 if it has none.
+async fn ivset_guid(rq: &Request, dsl: &Dsl, snapshot: &Dataset) -> Result<u64, ObjectError> {
+    let fields = dsl.dataset_fields(rq, snapshot).await?;
+    Ok(fields.get(dataset_field::IVSET_GUID).and_then(Value::first).unwrap_or(0))
+}
+
+/// The wrapped key of an encrypted dataset, and how the dnodes of its snapshot are stored (`dsl_crypto_populate_key_nvlist`).
+async fn key_data(
+    rq: &Request,
+    dsl: &Dsl,
+    to: &Dataset,
+    set: &Arc<ObjectSet>,
+    from_ivset: u64,
+) -> Result<NvList, SendError> {
+    let unreadable = || SendError::Refused("the dataset has no readable key object".to_owned());
+    let dir = dsl.dir(to.dir).ok_or_else(unreadable)?;
+    let spec = keys::key_spec(dsl, rq, dir).await?.ok_or_else(unreadable)?;
+    // The root knows how the wrapping key is made; others may lack that.
+    let root = match dsl.dir(spec.root) {
+        Some(root) => keys::key_spec(dsl, rq, root).await?.ok_or_else(unreadable)?,
+        None => return Err(unreadable()),
+    };
+    let meta = set.meta().ok_or_else(unreadable)?;
+    let key = &spec.wrapped;
+    if key.version != WrappedKey::CURRENT_VERSION {
+        return Err(SendError::Refused("the dataset is encrypted in an old format that cannot be sent raw".to_owned()));
+    }
+    let is_passphrase = root.format == Some(KeyFormat::Passphrase);
+    let if_passphrase = |n: u64| if is_passphrase { n } else { 0 };
+    let mut list = NvList::new();
+    let bytes = |bytes: &[u8]| NvValue::Uint8Array(bytes.to_vec());
+    list.set(crypto_key::SUITE, key.suite);
+    list.set(crypto_key::GUID, key.guid);
+    list.set(crypto_key::VERSION, key.version);
+    list.set(crypto_key::MASTER_KEY, bytes(&key.master_key));
+    list.set(crypto_key::HMAC_KEY, bytes(&key.hmac_key));
+    list.set(crypto_key::IV, bytes(&key.iv));
+    list.set(crypto_key::MAC, bytes(&key.mac));
+    list.set("portable_mac", bytes(&set.root().header.portable_mac));
+    list.set(crypto_key::KEYFORMAT, root.format_number);
+    list.set(crypto_key::PBKDF2_ITERS, if_passphrase(root.iterations));
+    list.set(crypto_key::PBKDF2_SALT, if_passphrase(root.salt));
+    let dnode = &meta.dnode;
+    list.set("mdn_checksum", u64::from(dnode.checksum));
+    list.set("mdn_compress", u64::from(dnode.compression));
+    list.set("mdn_nlevels", u64::from(dnode.levels));
+    list.set("mdn_blksz", meta.block_bytes());
+    list.set("mdn_indblkshift", u64::from(dnode.indirect_shift));
+    list.set("mdn_nblkptr", dnode.block_pointers.len() as u64);
+    list.set("mdn_maxblkid", dnode.max_block_id);
+    list.set("to_ivset_guid", ivset_guid(rq, dsl, to).await?);
+    list.set("from_ivset_guid", from_ivset);
+    Ok(list)
 }
 
 /// The feature flags of a stream.
@@ -147,11 +244,15 @@ async fn feature_flags(
         return Err(SendError::Unsupported("a redacted dataset"));
     }
     let version = match set.kind() {
+        // All encrypted file systems have system attributes.
+        ObjsetKind::Zfs if set.is_locked() => Some(weir_dsl::sync_tasks::ZPL_VERSION),
         ObjsetKind::Zfs => zap::lookup_word(rq, set, ObjectId(master::OBJECT), master::VERSION).await?,
         _ => None,
     };
-    let large_blocks = flags.large_blocks && uses(Feature::LARGE_BLOCKS);
-    let embeds = flags.embedded && pool.embedded_data && !set.is_encrypted();
+    let is_raw = flags.raw && set.is_encrypted();
+    let large_blocks = (flags.large_blocks || flags.raw) && uses(Feature::LARGE_BLOCKS);
+    let embeds = (flags.embedded || flags.raw) && pool.embedded_data && !set.is_encrypted();
+    let compressed = flags.compressed || flags.raw;
     if uses(Feature::LARGE_MICROZAP) && !large_blocks {
         let why = "source snapshot contains large microzaps, need -L (--large-block) or -w (--raw) to generate stream";
         return Err(SendError::Refused(why.to_owned()));
@@ -160,9 +261,10 @@ async fn feature_flags(
         (version.is_some_and(|version| version >= weir_dsl::sync_tasks::ZPL_VERSION), feature::SA_SPILL),
         (large_blocks, feature::LARGE_BLOCKS),
         (embeds, feature::EMBED_DATA),
-        (flags.compressed, feature::COMPRESSED),
-        ((embeds || flags.compressed) && pool.lz4, feature::LZ4),
-        (flags.compressed && uses(Feature::ZSTD_COMPRESS), feature::ZSTD),
+        (compressed, feature::COMPRESSED),
+        (is_raw, feature::RAW),
+        ((embeds || compressed) && pool.lz4, feature::LZ4),
+        (compressed && uses(Feature::ZSTD_COMPRESS), feature::ZSTD),
         (uses(Feature::LARGE_DNODE), feature::LARGE_DNODE),
         (uses(Feature::LONGNAME), feature::LONGNAME),
         (uses(Feature::LARGE_MICROZAP), feature::LARGE_MICROZAP),

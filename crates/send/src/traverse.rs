@@ -6,11 +6,13 @@
 
 use crate::error::SendError;
 use crate::make::MAX_AHEAD_BYTES;
+use bytes::Bytes;
 use futures_channel::mpsc::Sender;
 use futures_util::future::{BoxFuture, poll_fn};
 use std::sync::Arc;
+use weir_blocks::{Bookmark, ReadOptions};
 use weir_dmu::{ErrorLocation, Object, ObjectError, ObjectSet, VisitedBlocks};
-use weir_format::{BlockPointer, Cursor, Dnode, Endian, ObjectId, Txg};
+use weir_format::{BlockPointer, CompressionKind, Cursor, Dnode, Endian, ObjectId, Txg};
 use weir_machine::{BytePermit, ByteSemaphore, Request};
 
 /// Maximum object number (`DN_MAX_OBJECT`).
@@ -20,6 +22,8 @@ const MAX_OBJECTS: u64 = 1 << 48;
 pub(crate) enum Found {
     /// An object, and its spill block if that is older than the txg.
     Object { id: ObjectId, dnode: Box<Dnode>, unmodified_spill: Option<BlockPointer> },
+    /// A block of dnodes, with its encryption parameters.
+    ObjectRange { first: ObjectId, slots: u64, pointer: BlockPointer },
     /// Numbers without objects.
     FreeObjects { first: ObjectId, count: u64 },
     /// Bytes without blocks.
@@ -39,6 +43,10 @@ pub(crate) struct Traversal<'a> {
     pub set: &'a Arc<ObjectSet>,
     /// Blocks born in this txg or before are left out.
     pub after: Txg,
+    /// Whether blocks of dnodes are read as they are on disk, and reported.
+    pub is_raw: bool,
+    /// Object and block from which on the set is walked.
+    pub from_point: Option<(ObjectId, u64)>,
     pub to: Sender<Item>,
     pub entered: VisitedBlocks,
     pub memory: ByteSemaphore,
@@ -57,6 +65,16 @@ impl<'a> Traversal<'a> {
         let gone = |_| SendError::ReaderGone;
         poll_fn(|cx| self.to.poll_ready(cx)).await.map_err(gone)?;
         self.to.start_send((found, permit)).map_err(gone)
+    }
+
+    /// Whether all blocks below a pointer of `object` come before the point from which the set is walked.
+    fn is_before(&self, object: &Object, level: u8, number: u64) -> bool {
+        let Some((from, block)) = self.from_point else { return false };
+        let end = number.saturating_add(1).saturating_mul(object.tree().cover(level));
+        match object.id {
+            ObjectId(0) => end.saturating_mul(object.block_bytes() / Dnode::SLOT as u64) <= from.0,
+            id => id < from || id == from && end <= block,
+        }
     }
 
     fn is_old(&self, pointer: &BlockPointer) -> bool {
@@ -88,7 +106,7 @@ impl<'a> Traversal<'a> {
         number: u64,
     ) -> BoxFuture<'s, Result<(), SendError>> {
         Box::pin(async move {
-            if self.is_old(&pointer) {
+            if self.is_old(&pointer) || self.is_before(object, level, number) {
                 return Ok(());
             }
             if pointer.is_hole() {
@@ -155,9 +173,17 @@ impl<'a> Traversal<'a> {
 
     /// Visits the objects of a block of dnodes.
     async fn dnodes(&mut self, meta: &Arc<Object>, pointer: &BlockPointer, block: u64) -> Result<(), SendError> {
-        let bytes = self.set.pointers().read(self.rq, meta, block, pointer).await?;
+        let bytes = match self.is_raw {
+            true => self.raw_dnodes(block, pointer).await?,
+            false => self.set.pointers().read(self.rq, meta, block, pointer).await?,
+        };
         let slots = (bytes.len() / Dnode::SLOT) as u64;
+        if self.is_raw {
+            let first = ObjectId(block.saturating_mul(slots));
+            self.found(Found::ObjectRange { first, slots, pointer: *pointer }, 0).await?;
+        }
         let mut slot = 0;
+        let first = self.from_point.map_or(ObjectId(0), |(first, _)| first);
         while slot < slots {
             let id = ObjectId(block.saturating_mul(slots).saturating_add(slot));
             let at = bytes.get(slot as usize * Dnode::SLOT..).unwrap_or_default();
@@ -165,19 +191,32 @@ impl<'a> Traversal<'a> {
             match Dnode::decode(at, pointer.endian()).map_err(|e| ObjectError::decode(place, e))? {
                 None => {
                     slot += 1;
-                    if id.0 != 0 {
+                    if id.0 != 0 && id >= first {
                         self.found(Found::FreeObjects { first: id, count: 1 }, 0).await?;
                     }
                 }
                 Some(dnode) => {
                     slot += dnode.slots() as u64;
-                    if id.0 != 0 {
+                    if id.0 != 0 && id >= first {
                         self.one(id, dnode).await?;
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Reads a block of dnodes as it is on disk: their bonus areas are encrypted, the rest is not.
+    async fn raw_dnodes(&self, block: u64, pointer: &BlockPointer) -> Result<Bytes, SendError> {
+        let place = self.set.place(ObjectId(0), 0, block);
+        let is_stored = pointer.compression() == Some(CompressionKind::Off) && pointer.endian() == Endian::Little;
+        if !pointer.uses_crypt() || pointer.is_embedded() || !is_stored {
+            return Err(ObjectError::Corrupt { place, why: "a block of dnodes cannot be sent raw" }.into());
+        }
+        let origin = Some(Bookmark { objset: self.set.id(), object: 0, level: 0, block });
+        let options = ReadOptions { origin, raw: true, ..self.set.options().clone() };
+        let read = self.set.cache().read(self.rq, pointer, &options).await;
+        Ok(read.map_err(|error| ObjectError::block(place, error))?)
     }
 
     async fn one(&mut self, id: ObjectId, dnode: Dnode) -> Result<(), SendError> {

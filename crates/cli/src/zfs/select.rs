@@ -203,7 +203,7 @@ impl Selection {
 
     async fn below(&self, call: &Call, pool: &Pool, top: &str, out: &mut Vec<Selected>) -> Result<(), Failure> {
         let slashes = |name: &str| name.matches('/').count();
-        for dir in pool.dsl.dirs() {
+        for dir in pool.dsl.visible_dirs() {
             let inside = dir.name == top || dir.name.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
             let depth = slashes(&dir.name).saturating_sub(slashes(top));
             if !inside || depth > self.depth {

@@ -259,7 +259,7 @@ async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
         let dsl = engine.synced().dsl(rq).await?;
         let mut opened = Vec::new();
         let is_due = |dir: &&Dir| engine.keys.of(Some(dir)).is_some() || all && dir.crypto_key().is_none();
-        for dir in dsl.dirs().into_iter().filter(is_due) {
+        for dir in dsl.visible_dirs().into_iter().filter(is_due) {
             opened.push((dir.name.clone(), dsl.kind(rq, dir).await.map_err(PoolError::from)?));
         }
         opened

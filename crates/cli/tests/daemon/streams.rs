@@ -45,12 +45,192 @@ fn datasets_move_from_one_pool_to_another_and_failed_streams_leave_nothing() {
         ("zfs receive two/b", "wrong", "cannot receive new filesystem stream: checksum mismatch"),
         ("zfs receive two/b", "incremental", "cannot receive incremental stream: destination 'two/b' does not exist"),
         ("zfs receive two/a@3", "full", "exists\nmust specify -F to overwrite it"),
-        ("zfs receive -s two/b", "full", "weir does not support zfs receive -s yet"),
+        ("zfs receive -c two/b", "full", "weir does not support zfs receive -c yet"),
     ] {
         let out = receive(&site, line, file);
         assert_eq!(out.status.code(), Some(1), "{line} < {file}");
         assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
     }
-    assert!(site.fails("zfs send -R one/a@1").contains("weir does not support zfs send -R yet"));
     assert_eq!(site.ok("zfs list -H -o name -r two"), "two\ntwo/a\ntwo/v\n");
+}
+
+#[test]
+fn packages_carry_properties_holds_and_clones_and_follow_renames() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zpool create two d1");
+    for name in ["one/a", "one/a/x", "one/a/x/y", "two/b"] {
+        site.ok(&format!("zfs create {name}"));
+    }
+    site.ok("zfs create -V 8M one/a/v");
+    site.ok("zfs set compression=lz4 atime=off my:p=hello one/a");
+    site.ok("zfs set recordsize=64K one/a/x/y");
+    site.ok("zfs snapshot -r one/a@1");
+    site.ok("zfs set my:s=first one/a@1");
+    site.ok("zfs hold keep one/a/x@1");
+    site.ok("zfs clone one/a/x@1 one/a/c");
+    site.ok("zfs snapshot -r one/a@2");
+    let estimate = site.ok("zfs send -nP -R one/a@2");
+    assert!(estimate.starts_with("full\tone/a@1\t") && estimate.contains("\nincremental\t1\tone/a@2\t"), "{estimate}");
+    sent(&site, "zfs send -Rh one/a@2", "all");
+    let out = receive(&site, "zfs receive -u -o exec=off -x atime two/b/a", "all");
+    assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
+    let of = |property: &str, name: &str| site.ok(&format!("zfs get -Hp -o value,source {property} {name}"));
+    for (property, name, expected) in [
+        ("compression", "two/b/a", "lz4\treceived\n"),
+        ("my:p", "two/b/a", "hello\treceived\n"),
+        ("exec", "two/b/a", "off\tlocal\n"),
+        ("exec", "two/b/a/x", "off\tinherited from two/b/a\n"),
+        ("atime", "two/b/a", "on\tdefault\n"),
+        ("recordsize", "two/b/a/x/y", "65536\treceived\n"),
+        ("my:s", "two/b/a@1", "first\treceived\n"),
+        ("origin", "two/b/a/c", "two/b/a/x@1\t-\n"),
+    ] {
+        assert_eq!(of(property, name), expected, "{property} of {name}");
+    }
+    assert!(site.ok("zfs holds -H two/b/a/x@1").starts_with("two/b/a/x@1\tkeep\t"));
+    // A value of its own hides the received one; -S brings that back.
+    site.ok("zfs set compression=zstd two/b/a");
+    site.ok("zfs inherit compression two/b/a");
+    assert_eq!(of("compression", "two/b/a"), "on\tdefault\n");
+    site.ok("zfs inherit -S compression two/b/a");
+    assert_eq!(of("compression", "two/b/a"), "lz4\treceived\n");
+    site.ok("zfs rename one/a/x/y one/a/y");
+    site.ok("zfs create one/a/n");
+    site.ok("zfs rename one/a/y one/a/n/z");
+    site.ok("zfs destroy -r one/a/c");
+    site.ok("zfs rename one/a@1 one/a@first");
+    site.ok("zfs inherit my:p one/a");
+    site.ok("zfs snapshot -r one/a@3");
+    sent(&site, "zfs send -R -I @2 one/a@3", "more");
+    let out = receive(&site, "zfs receive -uF two/b/a", "more");
+    assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
+    let names = |top: &str| {
+        let all = site.ok(&format!("zfs list -H -t all -o name -r {top}"));
+        all.lines().map(|line| line.strip_prefix(top).unwrap_or(line).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("one/a"), names("two/b/a"));
+    assert_eq!(of("my:p", "two/b/a"), "-\t-\n");
+    // Received values are those of a backup that is sent back.
+    site.ok("zfs set compression=off two/b/a");
+    sent(&site, "zfs send -b two/b/a@3", "back");
+    let out = receive(&site, "zfs receive -u one/back", "back");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(of("compression", "one/back"), "lz4\treceived\n");
+    assert!(site.fails("zfs receive -o used=1 two/c").contains("invalid property 'used'"));
+}
+
+#[test]
+fn interrupted_streams_are_continued_or_discarded() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zpool create two d1");
+    site.ok("zfs create one/a");
+    site.ok("zfs snapshot one/a@1");
+    site.ok("zfs set userquota@7=5M one/a");
+    site.ok("zfs snapshot one/a@2");
+    let token_of = |name: &str| site.ok(&format!("zfs get -Hp -o value receive_resume_token {name}")).trim().to_owned();
+    let full = sent(&site, "zfs send one/a@1", "full");
+    let mut tokens = Vec::new();
+    for cut in [full.len() - 400, full.len() / 2] {
+        std::fs::write(site.path("cut"), &full[..cut]).unwrap();
+        let out = receive(&site, "zfs receive -su two/a", "cut");
+        let why = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1));
+        let token = token_of("two/a");
+        assert!(why.contains("Partially received snapshot is saved.") && why.contains(&token), "{why}");
+        // Nothing else is received meanwhile, and nothing of it is seen.
+        let out = receive(&site, "zfs receive -u two/a", "full");
+        assert!(text(&out.stderr).contains("contains partially-complete state"), "{}", text(&out.stderr));
+        assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\ntwo/a\n");
+        tokens.push(token.clone());
+        if cut == full.len() - 400 {
+            site.ok("zfs receive -A two/a");
+            assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\n");
+            assert!(site.fails("zfs receive -A two").contains("does not have any resumable receive state to abort"));
+        } else {
+            // The name of the snapshot at the sender does not matter.
+            site.ok("zfs rename one/a one/c");
+            sent(&site, &format!("zfs send -t {token}"), "rest");
+            let out = receive(&site, "zfs receive -su two/a", "rest");
+            assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
+            assert_eq!(token_of("two/a"), "-");
+        }
+    }
+    assert!(site.fails("zfs send -t 1-0-0-").contains("resume token is corrupt"));
+    let guids = |names: &str| site.ok(&format!("zfs get -Hp -o value guid {names}"));
+    assert_eq!(guids("one/c@1"), guids("two/a@1"));
+    // Into an existing dataset: the clone is hidden, and goes with the dataset.
+    let more = sent(&site, "zfs send -i @1 one/c@2", "more");
+    assert!(more.len() > 624);
+    std::fs::write(site.path("cut"), &more[..more.len() - 312]).unwrap();
+    let out = receive(&site, "zfs receive -su two/a", "cut");
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\ntwo/a\ntwo/a@1\n");
+    site.ok("zfs destroy -r two/a");
+    assert_eq!(site.ok("zfs list -H -t all -o name -r two"), "two\n");
+}
+
+#[test]
+fn encrypted_parents_encrypt_what_they_receive_and_raw_streams_need_no_key() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zpool create two d1");
+    std::fs::write(site.path("key"), [7; 32]).unwrap();
+    let location = format!("file://{}", site.path("key").display());
+    site.ok("zfs create one/a");
+    site.ok("zfs snapshot one/a@1");
+    site.ok("zfs set userquota@7=5M one/a");
+    site.ok("zfs snapshot one/a@2");
+    site.ok("zfs clone one/a@1 one/c");
+    site.ok("zfs snapshot one/c@3");
+    let key = format!("-o encryption=aes-256-gcm -o keyformat=raw -o keylocation={location}");
+    site.ok(&format!("zfs create {key} two/e"));
+    sent(&site, "zfs send one/a@1", "full");
+    sent(&site, "zfs send -i @1 one/a@2", "more");
+    sent(&site, "zfs send -i one/a@1 one/c@3", "clone");
+    sent(&site, "zfs send -p one/a@1", "props");
+    for (line, file) in [
+        ("zfs receive -u two/e/a".to_owned(), "full"),
+        ("zfs receive -u two/e/a".to_owned(), "more"),
+        ("zfs receive -u two/e/c".to_owned(), "clone"),
+        // A stream with properties is that of a dataset that is not encrypted, unless that is left out.
+        ("zfs receive -u two/e/plain".to_owned(), "props"),
+        ("zfs receive -u -x encryption two/e/p".to_owned(), "props"),
+        (format!("zfs receive -u {key} two/own"), "full"),
+    ] {
+        let out = receive(&site, &line, file);
+        assert!(out.status.success(), "{line} < {file}: {}\n{}", text(&out.stderr), site.log());
+    }
+    for (name, root) in [
+        ("two/e/a", "two/e"),
+        ("two/e/a@2", "two/e"),
+        ("two/e/c", "two/e"),
+        ("two/e/p", "two/e"),
+        ("two/own", "two/own"),
+        ("two/e/plain", "-"),
+    ] {
+        assert_eq!(site.ok(&format!("zfs get -H -o value encryptionroot {name}")), format!("{root}\n"), "{name}");
+    }
+    // Back into plain text, and the same again.
+    sent(&site, "zfs send two/e/a@1", "again");
+    let out = receive(&site, "zfs receive -u one/back", "again");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let raw = sent(&site, "zfs send -w two/e/a@2", "raw");
+    site.ok("zfs unload-key -r two/e");
+    assert_eq!(sent(&site, "zfs send -w two/e/a@2", "raw"), raw);
+    assert!(site.fails("zfs send two/e/a@2").contains("source key must be loaded"));
+    for (line, file, why) in [
+        ("zfs receive -u two/e/b", "full", "key is not loaded"),
+        ("zfs receive -uF two/own", "full", "zfs receive -F cannot be used to destroy an encrypted filesystem"),
+        ("zfs receive -u two/r", "raw", "weir does not receive raw streams"),
+        ("zfs receive -u -o encryption=on -o keyformat=raw two/k", "full", "the stream is on standard input"),
+    ] {
+        let out = receive(&site, line, file);
+        assert_eq!(out.status.code(), Some(1), "{line} < {file}");
+        assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
+    }
 }

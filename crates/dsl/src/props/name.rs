@@ -109,6 +109,7 @@ properties! {
     RelAtime = "relatime",
     RedundantMetadata = "redundant_metadata",
     Overlay = "overlay",
+    ReceiveResumeToken = "receive_resume_token",
     Encryption = "encryption",
     KeyLocation = "keylocation",
     KeyFormat = "keyformat",

@@ -292,6 +292,7 @@ pub const NATIVES: &[Native] = &[
     inherited(P::RelAtime, FS, BOOLEAN, 1),
     inherited(P::RedundantMetadata, FV, &[("all", 0), ("most", 1), ("some", 2), ("none", 3)], 0),
     inherited(P::Overlay, FS, BOOLEAN, 1),
+    computed(P::ReceiveResumeToken, FV, Shape::Text),
     define(P::Encryption, FVS, Rule::OneTime, Shape::Index(ENCRYPTION), Default::Number(2)),
     text(P::KeyLocation, FV, Rule::Own, "none"),
     define(

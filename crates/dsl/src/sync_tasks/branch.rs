@@ -24,6 +24,16 @@ pub async fn check_clone(cx: &mut DslSyncContext<'_>, origin: &str, name: &str) 
     Ok(())
 }
 
+/// Makes a clone share the key of its origin, if that is encrypted.
+pub(super) async fn share_key(cx: &mut DslSyncContext<'_>, from: ObjectId, to: ObjectId) -> Result<(), DslError> {
+    let Some(key) = create::dir_word(cx, from, dir_field::CRYPTO_KEY_OBJ).await? else { return Ok(()) };
+    features::zapify(cx, to).await?;
+    cx.insert_word(to, dir_field::CRYPTO_KEY_OBJ, key).await?;
+    let key = ObjectId(key);
+    let uses = cx.word(key, crypto_key::REFCOUNT).await?.unwrap_or(1);
+    cx.put_word(key, crypto_key::REFCOUNT, uses + 1).await
+}
+
 /// Creates a clone. Its set begins with the snapshot's header: the caller opens it for writing and clears the
 /// intent log in it, which is the origin's, in this txg.
 ///
@@ -41,14 +51,7 @@ pub async fn clone_snapshot(
     create::check_new_properties(cx, name, parent, properties, snapshot.phys.referenced_bytes).await?;
     let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
     let created = create::create_head(cx, parent, last, Some(snapshot.id)).await?;
-    if let Some(key) = create::dir_word(cx, snapshot.at.id, dir_field::CRYPTO_KEY_OBJ).await? {
-        // A clone shares its origin's key.
-        features::zapify(cx, created.dir).await?;
-        cx.insert_word(created.dir, dir_field::CRYPTO_KEY_OBJ, key).await?;
-        let key = ObjectId(key);
-        let uses = cx.word(key, crypto_key::REFCOUNT).await?.unwrap_or(1);
-        cx.put_word(key, crypto_key::REFCOUNT, uses + 1).await?;
-    }
+    share_key(cx, snapshot.at.id, created.dir).await?;
     history::log(cx, name, created.dataset, "clone", &format!("origin={origin} ({})", snapshot.id)).await?;
     for (property, value) in properties {
         properties::store_at_creation(cx, created, property, value).await?;

@@ -39,6 +39,7 @@ pub mod pool_dirs;
 pub mod promote;
 pub mod properties;
 pub mod receive;
+pub mod receive_properties;
 pub mod rename;
 pub mod rollback;
 mod scan;

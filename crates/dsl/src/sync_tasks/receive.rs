@@ -7,12 +7,16 @@
 //! ```
 //!
 //! A dataset that is being received is inconsistent: nothing opens it. If the process ends before, the next stream
-//! that is received into the same dataset destroys it first.
+//! that is received into the same dataset destroys it first; unless it has the state of a stream that can be continued
+//! (`-s`), which is written in the same txgs as the blocks.
 
 use super::names::{Found, FoundDir};
+use super::receive_properties::ReceivedProperties;
 use super::{
-    Created, DslError, DslSyncContext, create, destroy, destroy_head, history, lists, names, rollback, snapshot,
+    Created, DslError, DslSyncContext, branch, create, destroy, destroy_head, features, history, lists, names,
+    rollback, snapshot,
 };
+use crate::StreamForms;
 use weir_dmu::{ObjectSet, Opening};
 use weir_format::dsl::{dataset_field, dir_field};
 use weir_format::{DslDataset, ObjectId, ObjsetKind};
@@ -40,12 +44,61 @@ pub struct Receive {
     pub origin: Option<String>,
     /// Whether later changes and snapshots are discarded (`-F`).
     pub force: bool,
+    /// Properties of the dataset.
+    pub properties: ReceivedProperties,
+    /// Whether an interrupted stream can be continued.
+    pub resume: Resume,
+}
+
+/// How a stream treats the state of an interrupted one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// An interrupted stream leaves nothing.
+    #[default]
+    Never,
+    /// An interrupted stream leaves its state (`-s`).
+    Save {
+        /// Name of the snapshot at the sender's.
+        sent_name: String,
+        /// Forms of blocks in the stream.
+        forms: StreamForms,
+    },
+    /// The stream continues an interrupted one from this object and offset.
+    Continue {
+        /// Object.
+        object: ObjectId,
+        /// Offset in the object.
+        offset: u64,
+    },
+}
+
+/// The last block of a stream that was written in a txg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResumePoint {
+    /// Object.
+    pub object: ObjectId,
+    /// Offset in the object.
+    pub offset: u64,
+    /// Bytes of the stream up to the block.
+    pub bytes: u64,
 }
 
 impl Receive {
     /// Names of the dataset and, after the `@`, of the snapshot.
     pub fn names(&self) -> (&str, &str) {
         self.snapshot.split_once('@').unwrap_or((&self.snapshot, ""))
+    }
+
+    /// Whether the stream makes a dataset that is no clone.
+    ///
+    /// # Errors
+    /// Errors of finding the dataset.
+    pub async fn makes_dataset(&self, cx: &mut DslSyncContext<'_>) -> Result<bool, DslError> {
+        match names::find_head(cx, self.names().0).await {
+            Ok(_) => Ok(false),
+            Err(DslError::Missing { .. }) => Ok(self.origin.is_none()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -58,6 +111,8 @@ pub struct Receiving {
     pub is_new: bool,
     /// Whether it began with the contents of a snapshot.
     pub has_origin: bool,
+    /// Whether it has the contents of an interrupted stream.
+    pub continues: bool,
 }
 
 /// Checks that a stream may be received.
@@ -67,6 +122,9 @@ pub struct Receiving {
 /// [`create::check_create`](super::create::check_create).
 pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<(), DslError> {
     names::check_name(&receive.snapshot)?;
+    if let Resume::Continue { object, offset } = receive.resume {
+        return interrupted(cx, receive, (object, offset)).await.map(drop);
+    }
     let (name, short) = receive.names();
     let head = match names::find_head(cx, name).await {
         Err(DslError::Missing { .. }) => None,
@@ -87,14 +145,20 @@ pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
                 return Err(not_matching(name));
             }
         }
-        return encryption(cx, parent, name).await;
+        return Ok(());
     };
-    encryption(cx, head.at.id, name).await?;
+    if partial(cx, &head).await?.is_some_and(|partial| partial.can_resume) {
+        let why = format!("destination {name} contains partially-complete state from \"zfs receive -s\".");
+        return Err(DslError::stream(name, why));
+    }
     if receive.origin.is_some() {
         return Err(DslError::stream(name, format!("destination '{name}' exists\nmust specify -F to overwrite it")));
     }
     if cx.word(head.at.dir.children, CLONE).await?.is_some() {
         return Err(DslError::busy(name, "another stream is being received"));
+    }
+    if receive.from_guid == 0 {
+        overwritable(cx, &head, receive).await?;
     }
     if names::snapshot_named(cx, &head.phys, short).await?.is_some() {
         return Err(DslError::exists(&receive.snapshot));
@@ -105,19 +169,23 @@ pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
     }
     lists::check_lists(cx, head.id).await?;
     match receive.from_guid {
-        0 => overwritable(cx, &head, receive).await,
+        0 => Ok(()),
         _ => source_of(cx, &head, receive).await.map(drop),
     }
 }
 
-/// A stream that is not raw makes no encrypted dataset yet.
-async fn encryption(cx: &mut DslSyncContext<'_>, dir: ObjectId, name: &str) -> Result<(), DslError> {
-    for (at, _) in names::upwards(cx, dir).await? {
-        if create::dir_word(cx, at, dir_field::CRYPTO_KEY_OBJ).await?.is_some() {
-            return Err(DslError::stream(name, "weir does not receive into encrypted datasets yet".into()));
-        }
-    }
-    Ok(())
+/// The key object of the dataset that a stream is received into, if it shares that of an existing dataset: of itself, or of
+/// its origin. `None` if it is not encrypted, or gets a key of its own.
+///
+/// # Errors
+/// Errors of finding the datasets.
+pub async fn shared_key(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Option<ObjectId>, DslError> {
+    let dir = match (names::find_head(cx, receive.names().0).await, &receive.origin) {
+        (Ok(head), _) => head.at.id,
+        (Err(_), Some(origin)) => names::find_snapshot(cx, origin).await?.at.id,
+        (Err(_), None) => return Ok(None),
+    };
+    Ok(create::dir_word(cx, dir, dir_field::CRYPTO_KEY_OBJ).await?.map(ObjectId))
 }
 
 fn not_matching(name: &str) -> DslError {
@@ -129,6 +197,10 @@ async fn overwritable(cx: &mut DslSyncContext<'_>, head: &Found, receive: &Recei
     let name = &head.name;
     if !receive.force {
         return Err(DslError::stream(name, format!("destination '{name}' exists\nmust specify -F to overwrite it")));
+    }
+    if create::dir_word(cx, head.at.id, dir_field::CRYPTO_KEY_OBJ).await?.is_some() {
+        let why = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one";
+        return Err(DslError::stream(name, why.to_owned()));
     }
     if let Some((snapshot, _)) = names::snapshots_of(cx, &head.phys).await?.first() {
         let why = format!("destination has snapshots (eg. {name}@{snapshot})\nmust destroy them to overwrite it");
@@ -188,6 +260,29 @@ async fn is_modified(cx: &DslSyncContext<'_>, head: &DslDataset, last: ObjectId)
     Ok(blocks(head.pointer).await? != blocks(snapshot.pointer).await?)
 }
 
+/// A dataset of which a part was received.
+struct Partial {
+    receiving: Receiving,
+    can_resume: bool,
+}
+
+/// The dataset of which a part was received: the head itself, or its clone.
+async fn partial(cx: &DslSyncContext<'_>, head: &Found) -> Result<Option<Partial>, DslError> {
+    let clone = cx.word(head.at.dir.children, CLONE).await?.map(ObjectId);
+    let created = match clone {
+        Some(dir) => Created { dir, dataset: cx.dir(dir).await?.head_dataset },
+        None => Created { dir: head.at.id, dataset: head.id },
+    };
+    let phys = cx.dataset(created.dataset).await?;
+    if phys.flags & DslDataset::INCONSISTENT == 0 {
+        return Ok(None);
+    }
+    let receiving = Receiving { created, is_new: clone.is_none(), has_origin: false, continues: true };
+    // Without blocks there is nothing to continue.
+    let has_state = names::dataset_word(cx, created.dataset, dataset_field::RESUME_TOGUID).await?.is_some();
+    Ok(Some(Partial { receiving, can_resume: has_state && !phys.pointer.is_hole() }))
+}
+
 /// The dataset that an earlier process left behind where a stream is received; `None` for nothing, and for a stream that can be
 /// resumed.
 ///
@@ -198,14 +293,101 @@ pub async fn left_behind(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
         Err(DslError::Missing { .. }) => return Ok(None),
         other => other?,
     };
-    let (created, is_new) = match cx.word(head.at.dir.children, CLONE).await?.map(ObjectId) {
-        Some(dir) => (Created { dir, dataset: cx.dir(dir).await?.head_dataset }, false),
-        None => (Created { dir: head.at.id, dataset: head.id }, true),
+    let partial = partial(cx, &head).await?;
+    Ok(partial.filter(|partial| !partial.can_resume).map(|partial| partial.receiving))
+}
+
+/// The partly received dataset at a name, to be destroyed (`zfs receive -A`); `None` if there is none.
+///
+/// # Errors
+/// Errors of finding and reading it.
+pub async fn partial_at(cx: &mut DslSyncContext<'_>, name: &str) -> Result<Option<Receiving>, DslError> {
+    let head = names::find_head(cx, name).await?;
+    Ok(partial(cx, &head).await?.map(|partial| partial.receiving))
+}
+
+/// Checks that a stream continues the interrupted one of its destination (`dmu_recv_resume_begin_check`).
+async fn interrupted(
+    cx: &mut DslSyncContext<'_>,
+    receive: &Receive,
+    (object, offset): (ObjectId, u64),
+) -> Result<Receiving, DslError> {
+    let (name, _) = receive.names();
+    let refuse = |why: &str| Err(DslError::stream(name, why.to_owned()));
+    let head = names::find_head(cx, name).await?;
+    let Some(Partial { mut receiving, can_resume: true }) = partial(cx, &head).await? else {
+        return refuse("there is no interrupted stream to continue");
     };
-    let phys = cx.dataset(created.dataset).await?;
-    let can_resume = names::dataset_word(cx, created.dataset, dataset_field::RESUME_TOGUID).await?.is_some();
-    let is_left = phys.flags & DslDataset::INCONSISTENT != 0 && !can_resume;
-    Ok(is_left.then_some(Receiving { created, is_new, has_origin: false }))
+    if !receiving.is_new && receive.from_guid == 0 && !receive.force {
+        let why = format!("Resuming recv on existing destination '{name}'\nmust specify -F to overwrite it");
+        return refuse(&why);
+    }
+    let dataset = receiving.created.dataset;
+    let state = async |field| names::dataset_word(cx, dataset, field).await.map(|word| word.unwrap_or(0));
+    let guids = [state(dataset_field::RESUME_TOGUID).await?, state(dataset_field::RESUME_FROMGUID).await?];
+    if guids != [receive.to_guid, receive.from_guid] {
+        return refuse("the stream is not the one that was interrupted");
+    }
+    let point = [state(dataset_field::RESUME_OBJECT).await?, state(dataset_field::RESUME_OFFSET).await?];
+    if point != [object.0, offset] {
+        return refuse("the stream does not continue where the interrupted one ended");
+    }
+    receiving.has_origin = receive.from_guid != 0;
+    Ok(receiving)
+}
+
+/// Records that an interrupted stream can be continued, from its first object on.
+async fn save_state(
+    cx: &mut DslSyncContext<'_>,
+    dataset: ObjectId,
+    receive: &Receive,
+    sent_name: &str,
+    mut forms: StreamForms,
+) -> Result<(), DslError> {
+    features::zapify(cx, dataset).await?;
+    if receive.from_guid != 0 {
+        cx.put_word(dataset, dataset_field::RESUME_FROMGUID, receive.from_guid).await?;
+    }
+    cx.put_word(dataset, dataset_field::RESUME_TOGUID, receive.to_guid).await?;
+    cx.put(dataset, dataset_field::RESUME_TONAME, super::text(sent_name)).await?;
+    save_point(cx, dataset, &ResumePoint { object: ObjectId(1), offset: 0, bytes: 0 }).await?;
+    for (_, field, is_set) in forms.named() {
+        if *is_set {
+            cx.put_word(dataset, field, 1).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Records how far a stream was received. The caller writes the changes of the dataset in the same txg.
+///
+/// # Errors
+/// Errors of changing the pool.
+pub async fn save_point(cx: &mut DslSyncContext<'_>, dataset: ObjectId, point: &ResumePoint) -> Result<(), DslError> {
+    cx.put_word(dataset, dataset_field::RESUME_OBJECT, point.object.0).await?;
+    cx.put_word(dataset, dataset_field::RESUME_OFFSET, point.offset).await?;
+    cx.put_word(dataset, dataset_field::RESUME_BYTES, point.bytes).await
+}
+
+/// Removes the state of a stream that is complete.
+async fn forget_state(cx: &mut DslSyncContext<'_>, dataset: ObjectId) -> Result<(), DslError> {
+    if names::dataset_word(cx, dataset, dataset_field::RESUME_TOGUID).await?.is_none() {
+        return Ok(());
+    }
+    let mut forms = StreamForms::default();
+    let of_forms = forms.named().map(|(_, field, _)| field);
+    let words = [
+        dataset_field::RESUME_FROMGUID,
+        dataset_field::RESUME_TOGUID,
+        dataset_field::RESUME_TONAME,
+        dataset_field::RESUME_OBJECT,
+        dataset_field::RESUME_OFFSET,
+        dataset_field::RESUME_BYTES,
+    ];
+    for field in words.into_iter().chain(of_forms) {
+        cx.zap_remove(dataset, field).await?;
+    }
+    Ok(())
 }
 
 /// Creates the dataset that a stream is applied to. The caller opens its set for writing in this txg; an existing
@@ -216,6 +398,11 @@ pub async fn left_behind(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
 pub async fn begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Receiving, DslError> {
     check_begin(cx, receive).await?;
     let (name, _) = receive.names();
+    if let Resume::Continue { object, offset } = receive.resume {
+        let receiving = interrupted(cx, receive, (object, offset)).await?;
+        history::log(cx, name, receiving.created.dataset, "resume receive", "").await?;
+        return Ok(receiving);
+    }
     let (parent, last, origin, is_new) = match names::find_head(cx, name).await {
         Ok(head) if receive.from_guid == 0 => (head.at.id, CLONE, None, false),
         Ok(head) => {
@@ -233,6 +420,10 @@ pub async fn begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Rec
         }
     };
     let created = create::create_head(cx, parent, last, origin).await?;
+    if let Some(origin) = origin {
+        let of = cx.dataset(origin).await?.dir;
+        branch::share_key(cx, of, created.dir).await?;
+    }
     let mut phys = cx.dataset(created.dataset).await?;
     phys.flags |= DslDataset::INCONSISTENT;
     if receive.ignores_case {
@@ -246,8 +437,11 @@ pub async fn begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Rec
     if receive.kind == ObjsetKind::Zfs && origin.is_none() {
         create::use_accounting(cx, created.dataset).await?;
     }
+    if let Resume::Save { sent_name, forms } = &receive.resume {
+        save_state(cx, created.dataset, receive, sent_name, *forms).await?;
+    }
     history::log(cx, name, created.dataset, "receive", "").await?;
-    Ok(Receiving { created, is_new, has_origin: origin.is_some() })
+    Ok(Receiving { created, is_new, has_origin: origin.is_some(), continues: false })
 }
 
 /// Checks that a received stream may take its place.
@@ -304,6 +498,7 @@ pub async fn end(cx: &mut DslSyncContext<'_>, receive: &Receive, receiving: &Rec
     let (name, short) = receive.names();
     let received = receiving.created;
     let head = names::find_head(cx, name).await?;
+    forget_state(cx, received.dataset).await?;
     if !receiving.is_new {
         let clone = cx.dataset(received.dataset).await?;
         for later in later_snapshots(cx, &head, &clone, receiving).await? {
@@ -339,8 +534,7 @@ async fn destroy_clone(cx: &mut DslSyncContext<'_>, name: &str, clone: Created) 
 ///
 /// # Errors
 /// Errors of reading and changing the pool.
-pub async fn abandon(cx: &mut DslSyncContext<'_>, receive: &Receive, receiving: &Receiving) -> Result<(), DslError> {
-    let (name, _) = receive.names();
+pub async fn abandon(cx: &mut DslSyncContext<'_>, name: &str, receiving: &Receiving) -> Result<(), DslError> {
     if !receiving.is_new {
         return destroy_clone(cx, name, receiving.created).await;
     }

@@ -84,6 +84,10 @@ pub mod dataset_field {
     pub const RESUME_OBJECT: &str = "com.delphix:resume_object";
     pub const RESUME_OFFSET: &str = "com.delphix:resume_offset";
     pub const RESUME_BYTES: &str = "com.delphix:resume_bytes";
+    pub const RESUME_LARGEBLOCK: &str = "com.delphix:resume_largeblockok";
+    pub const RESUME_EMBEDOK: &str = "com.delphix:resume_embedok";
+    pub const RESUME_COMPRESSOK: &str = "com.delphix:resume_compressok";
+    pub const RESUME_RAWOK: &str = "com.datto:resume_rawok";
 }
 
 /// Names in the ZAP of a wrapped encryption key (`dsl_crypt.h`).
