@@ -136,6 +136,13 @@ pub fn find(engine: &Engine, text: &str) -> Result<VdevConfig, String> {
     found.map(|leaf| (*leaf).clone()).ok_or_else(|| "no such device in pool".to_owned())
 }
 
+/// The path of the hot spare with that name; the text itself if there is none.
+fn spare_path(engine: &Engine, text: &str) -> String {
+    let spares = engine.shown().config.aux.spares;
+    let is_called = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == text);
+    spares.iter().filter_map(|spare| spare.get_str("path")).find(is_called).unwrap_or(text).to_owned()
+}
+
 fn ashift_of(options: &JoinOptions) -> Result<Option<u64>, Failure> {
     let mut ashift = None;
     for text in &options.properties {
@@ -169,15 +176,15 @@ fn join(
         let engine = &writable.engine;
         let present = find(engine, device).map_err(&cannot)?;
         let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
-        let words = [new.cloned().unwrap_or_else(|| path.to_string_lossy().into_owned())];
+        let words = [new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new))];
         let vdevs = devices::parse(&call.caller.folder, &words)?;
         let leaf = vdevs.tops.into_iter().flat_map(|top| top.leaves).next();
         let leaf = leaf.ok_or_else(|| cannot("no device is given".into()))?;
         let in_place = replaces && leaf.path == path;
         match claim(call, pool, vec![leaf.path.clone()]) {
             Ok(taken) => locks = Some(taken),
-            // The device at that path is locked already if it is still the pool's own.
-            Err(_) if in_place => {}
+            // The device at that path is locked already if it is the pool's own, or its hot spare.
+            Err(_) if in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path)) => {}
             Err(failure) => return Err(failure),
         }
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };

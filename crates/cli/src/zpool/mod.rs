@@ -18,6 +18,7 @@ mod lifecycle;
 mod list;
 mod offline;
 mod opened;
+mod remove;
 mod scrub;
 mod set;
 mod status;
@@ -56,6 +57,7 @@ enum ZpoolCommand {
     Offline(offline::OfflineArgs),
     Online(offline::OnlineArgs),
     Reopen(offline::ReopenArgs),
+    Remove(remove::RemoveArgs),
     Replace(attach::ReplaceArgs),
     Resilver(scrub::ResilverArgs),
     Scrub(scrub::ScrubArgs),
@@ -88,6 +90,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Offline(args) => offline::offline(call, args),
         ZpoolCommand::Online(args) => offline::online(call, args),
         ZpoolCommand::Reopen(args) => offline::reopen(call, args),
+        ZpoolCommand::Remove(args) => remove::run(call, args),
         ZpoolCommand::Replace(args) => attach::replace(call, args),
         ZpoolCommand::Resilver(args) => scrub::resilver(call, args),
         ZpoolCommand::Scrub(args) => scrub::run(call, args),

@@ -33,6 +33,8 @@ classes! {
     VdevAdd => "vdev_add",
     VdevAttach => "vdev_attach",
     VdevRemove => "vdev_remove",
+    VdevRemoveAux => "vdev_remove_aux",
+    VdevSpare => "vdev_spare",
     VdevClear => "vdev_clear",
     ResilverStart => "resilver_start",
     ResilverFinish => "resilver_finish",

@@ -11,19 +11,19 @@ use weir_engine::{AttachRequest, Engine, Layout, NewLeaf};
 use weir_machine::Machine;
 use weir_pool::{OpenOptions, Pool, VdevConfig};
 
-fn blank(dir: &Path, name: &str, mib: u64) -> NewLeaf {
+pub fn blank(dir: &Path, name: &str, mib: u64) -> NewLeaf {
     let path = dir.join(name);
     std::fs::File::create(&path).unwrap().set_len(mib << 20).unwrap();
     NewLeaf { path, is_file: true }
 }
 
-fn guid(engine: &Engine, name: &str) -> u64 {
+pub fn guid(engine: &Engine, name: &str) -> u64 {
     let root = VdevConfig::parse(&engine.shown().config.root).unwrap();
     let found = root.leaves().into_iter().find(|leaf| leaf.name().ends_with(name)).map(|leaf| leaf.guid);
     found.unwrap_or_else(|| panic!("no {name} in {root:?}"))
 }
 
-fn shape(engine: &Engine) -> String {
+pub fn shape(engine: &Engine) -> String {
     fn one(vdev: &VdevConfig) -> String {
         let name = vdev.name().rsplit('/').next().unwrap_or_default().to_owned();
         let below: Vec<_> = vdev.children.iter().map(one).collect();
@@ -32,11 +32,11 @@ fn shape(engine: &Engine) -> String {
     one(&VdevConfig::parse(&engine.shown().config.root).unwrap())
 }
 
-fn request(engine: &Engine, beside: &str, new: NewLeaf, replaces: bool) -> AttachRequest {
+pub fn request(engine: &Engine, beside: &str, new: NewLeaf, replaces: bool) -> AttachRequest {
     AttachRequest { device: guid(engine, beside), new, replaces, ashift: None, force: false }
 }
 
-async fn assert_healthy(machine: &Machine, dir: &Path) {
+pub async fn assert_healthy(machine: &Machine, dir: &Path) {
     assert!(look(machine, dir).await.dtls().is_empty());
     zdb::assert_clean(dir, "tank");
     zdb::assert_counted(dir, "tank");

@@ -28,6 +28,7 @@ mod resilver;
 mod rewind;
 mod scrub;
 mod space_log;
+mod spares;
 mod stuck;
 mod tasks;
 mod trim;

@@ -1,5 +1,6 @@
-//! In the simulator: the power fails at every write and flush while a device is replaced, another attached and one detached,
-//! with their resilvers. The pool is whole each time, is carried to the end, and each device of the mirror alone has everything.
+//! In the simulator: the power fails at every write and flush while a device is replaced, another attached and one detached, or
+//! while hot spares step in, back, and become permanent, with their resilvers. The pool is whole each time, is carried to the
+//! end, and each device of the mirror alone has everything.
 
 use crate::work;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
+use weir_engine::{OfflineMode, SpareWatch, VdevAddRequest};
 use weir_machine::Machine;
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, PoolError, VdevConfig};
@@ -61,7 +63,7 @@ async fn attach(engine: &Engine, beside: usize, index: usize, replaces: bool) ->
 }
 
 /// Replaces the second device by the third, attaches the second again, detaches the first.
-async fn change(machine: &Machine) -> Result<(), PoolError> {
+async fn change_devices(machine: &Machine) -> Result<(), PoolError> {
     let engine = import(machine).await?;
     attach(&engine, 1, 2, true).await?;
     attach(&engine, 0, 1, false).await?;
@@ -69,10 +71,40 @@ async fn change(machine: &Machine) -> Result<(), PoolError> {
     engine.stop().await
 }
 
+/// A hot spare steps in for the second device, which is faulted, and back when that works again; then it takes the place of the
+/// first for good.
+async fn change_spares(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    let more = VdevAddRequest { spares: vec![new(2)], ..VdevAddRequest::default() };
+    engine.devices().add(&more).await?;
+    engine.vdevs().offline(guid(&engine, 1), OfflineMode::Faulted).await?;
+    engine.vdevs().keep_spares(&mut SpareWatch::default(), &mut |_| true).await?;
+    resilver(&engine).await?;
+    engine.devices().clear(Some(guid(&engine, 1))).await?;
+    engine.scrubs().start_resilver_if_needed().await?;
+    resilver(&engine).await?;
+    attach(&engine, 0, 2, true).await?;
+    engine.vdevs().detach(guid(&engine, 0)).await?;
+    engine.stop().await
+}
+
+/// The spare of the pool, if it has one, can stand in for a device, whatever its labels say.
+async fn use_spare(machine: &Machine) {
+    let engine = import(machine).await.unwrap();
+    let Some(spare) = engine.shown().config.aux.spares.first().cloned() else { return engine.stop().await.unwrap() };
+    let is_active = leaves(&engine).iter().any(|leaf| Some(leaf.guid) == spare.get_u64("guid"));
+    if !is_active {
+        attach(&engine, 1, 2, true).await.unwrap();
+    }
+    assert!(engine.cache.blocks().tree().dtls().is_empty());
+    engine.stop().await.unwrap();
+}
+
 /// Carries a pool to the end of what the cut interrupted. Returns the devices that it has.
 async fn finish(machine: &Machine) -> Vec<String> {
     work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
     let engine = import(machine).await.unwrap();
+    engine.devices().clear(None).await.unwrap();
     engine.scrubs().start_resilver_if_needed().await.unwrap();
     resilver(&engine).await.unwrap();
     engine.vdevs().finish_replacing().await.unwrap();
@@ -82,15 +114,25 @@ async fn finish(machine: &Machine) -> Vec<String> {
     paths
 }
 
+/// The changes that are cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Devices,
+    Spares,
+}
+
 /// Cuts at change `at`, counted from the beginning of the changes; `None` if there are fewer.
-fn cut(seed: u64, at: u64) -> Option<()> {
+fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
     let world = SimWorld::new(seed);
     let disk = |i| world.add_disk(format!("{SEARCH}/d{i}"), 64 << 20, 512, Timing::Nvme);
     let disks: Vec<Arc<SimDisk>> = (0..3).map(disk).collect();
     let machine = world.machine();
     world.run(prepare(&machine)).unwrap().unwrap();
     world.cut_after(at);
-    let run = world.run(change(&machine));
+    let run = match change {
+        Change::Devices => world.run(change_devices(&machine)),
+        Change::Spares => world.run(change_spares(&machine)),
+    };
     world.cancel_cut();
     let is_cut = match run {
         Ok(done) => {
@@ -103,6 +145,7 @@ fn cut(seed: u64, at: u64) -> Option<()> {
     let machine = world.machine();
     let judged = world.run(async {
         let devices = finish(&machine).await;
+        use_spare(&machine).await;
         assert!((1..=3).contains(&devices.len()), "{devices:?}");
         for alone in &devices {
             let others = disks.iter().filter(|disk| disk.path() != Path::new(alone));
@@ -116,12 +159,21 @@ fn cut(seed: u64, at: u64) -> Option<()> {
 }
 
 /// Every 211th change; `WEIR_SIM_CUT_STEP=1` cuts at each of about 5100.
-#[test]
-fn any_cut_while_devices_are_replaced_leaves_a_whole_pool() {
+fn cut_all(change: Change, seed: u64) {
     let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(211);
     let mut at = 1;
-    while cut(4000 + at, at).is_some() {
+    while cut(change, seed + at, at).is_some() {
         at += step;
     }
     assert!(at > 100, "{at} changes");
+}
+
+#[test]
+fn any_cut_while_devices_are_replaced_leaves_a_whole_pool() {
+    cut_all(Change::Devices, 4000);
+}
+
+#[test]
+fn any_cut_while_spares_step_in_and_back_leaves_a_whole_pool() {
+    cut_all(Change::Spares, 9000);
 }
