@@ -405,7 +405,6 @@ fn assemble(
         dtls: StoredDtls::default(),
         scrub_began: None,
         resilver_began: None,
-        blocks_moved: false,
         autotrim: AutoTrim::default(),
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,

@@ -14,6 +14,7 @@
 //! *Failure.* When a txg cannot be written, the engine suspends the pool: it writes no later txg and returns an error to
 //! all waiters. The disks keep the last txg that was written completely.
 
+pub mod activity;
 pub mod add;
 pub(crate) mod allocation;
 pub mod attach;
@@ -56,6 +57,7 @@ pub mod tx_admission;
 mod unflushed;
 mod vdev_config_edit;
 
+pub use activity::Activity;
 pub use add::VdevAddRequest;
 pub use attach::AttachRequest;
 pub use changed_datasets::{Changed, ChangedDatasets};

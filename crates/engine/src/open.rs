@@ -423,7 +423,6 @@ async fn assemble(
         dtls: StoredDtls::new(on_disk, blocks.tree().dtls()),
         scrub_began: None,
         resilver_began: None,
-        blocks_moved: false,
         autotrim: AutoTrim::default(),
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,

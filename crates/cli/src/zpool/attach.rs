@@ -6,6 +6,7 @@
 use super::claim::claim;
 use super::devices;
 use super::scrub::run_at_rest;
+use super::wait::until_ended;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
@@ -14,14 +15,10 @@ use crate::pools::search;
 use crate::size;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use weir_engine::{AttachRequest, Engine};
-use weir_machine::Request;
+use weir_engine::{Activity, AttachRequest, Engine};
 use weir_pool::VdevConfig;
-
-/// Interval at which `-w` looks whether the resilver has ended.
-const WAIT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -201,19 +198,8 @@ fn join(
     attached?;
     served_pool.go_on_scrubbing();
     if options.wait {
-        writable.machine.block_on(wait(&writable.engine)).map_err(cannot)?;
+        let wanted = BTreeSet::from([Activity::Resilver, Activity::Replace]);
+        writable.machine.block_on(until_ended(&writable.engine, &wanted))?;
     }
     writable.close().map(|()| 0)
-}
-
-/// Waits until no resilver is running and no device is being replaced by one that has everything.
-async fn wait(engine: &Engine) -> Result<(), String> {
-    let rq = &Request::internal("wait");
-    loop {
-        let progress = engine.scrubs().progress(rq).await.map_err(|error| error.to_string())?;
-        if !progress.is_some_and(|scan| scan.is_resilver() && scan.is_open()) {
-            return engine.vdevs().finish_replacing().await.map_err(|error| error.to_string());
-        }
-        engine.machine.clock.sleep(WAIT_INTERVAL).await;
-    }
 }

@@ -25,6 +25,7 @@ mod status;
 mod tree;
 mod unopened;
 mod vdevs;
+mod wait;
 
 use crate::call::{Call, outln};
 use crate::failure::Failure;
@@ -65,6 +66,7 @@ enum ZpoolCommand {
     Status(status::StatusArgs),
     Sync(lifecycle::SyncArgs),
     Trim(scrub::TrimArgs),
+    Wait(wait::WaitArgs),
     /// Show the version of Weir's zpool.
     #[command(override_usage = "zpool version")]
     Version,
@@ -98,6 +100,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Status(args) => status::run(call, args),
         ZpoolCommand::Sync(args) => lifecycle::sync(call, args),
         ZpoolCommand::Trim(args) => scrub::trim(call, args),
+        ZpoolCommand::Wait(args) => wait::run(call, args),
         ZpoolCommand::Version => {
             outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)
