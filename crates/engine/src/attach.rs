@@ -262,11 +262,11 @@ fn is_at(vdev: &NvList, path: &str) -> bool {
 }
 
 /// Changes of the vdev tree, in syncing context.
-struct TreeChange<'a, 'b>(&'a mut TxgSync<'b>);
+pub(crate) struct TreeChange<'a, 'b>(pub(crate) &'a mut TxgSync<'b>);
 
 impl TreeChange<'_, '_> {
     /// Replaces the vdev tree by the one of `root`. `devices` and `dtls` describe new leaves; `renamed` has old and new GUIDs.
-    fn replace_tree(
+    pub(crate) fn replace_tree(
         &self,
         root: &NvList,
         device: Option<&Leaf>,

@@ -18,6 +18,7 @@ pub mod activity;
 pub mod add;
 pub(crate) mod allocation;
 pub mod attach;
+pub mod autoreplace;
 pub mod autotrim;
 pub mod aux_devices;
 pub mod brt;
@@ -29,6 +30,7 @@ pub mod create;
 pub mod datasets;
 pub mod dtls;
 pub mod events;
+pub mod expand;
 pub mod freeing;
 pub mod keys;
 pub mod labels;
@@ -41,6 +43,7 @@ pub mod open_set;
 mod property_changes;
 pub mod read_guards;
 pub mod receives;
+pub mod reguid;
 pub mod resilver;
 pub mod scrub;
 pub mod sends;
@@ -478,6 +481,10 @@ handles! {
     devices = Devices;
     /// Devices that join others, leave them, go offline and return.
     vdevs = Vdevs;
+    /// Replacement of devices that failed, by hot spares and by new devices at their paths.
+    spares = Spares;
+    /// Vdevs whose devices have grown.
+    growth = Growth;
     /// Scrubs and resilvers.
     scrubs = Scrubs;
     /// Comparisons of snapshots (`zfs diff`).

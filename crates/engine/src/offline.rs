@@ -83,7 +83,7 @@ impl Vdevs<'_> {
         self.online_alone(guid).await?;
         self.engine.scrubs().start_resilver(false).await?;
         // A hot spare is not needed any more if the device missed nothing.
-        self.finish_replacing().await
+        self.engine.spares().finish_replacing().await
     }
 
     async fn online_alone(&self, guid: u64) -> Result<(), PoolError> {

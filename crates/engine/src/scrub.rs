@@ -234,7 +234,7 @@ impl Scrubs<'_> {
         loop {
             let Some(progress) = self.progress(rq).await? else { return Ok(None) };
             if progress.is_finished() && progress.is_resilver() {
-                self.engine.vdevs().finish_replacing().await?;
+                self.engine.spares().finish_replacing().await?;
             }
             if !wanted || !progress.is_open() || progress.is_paused() {
                 return Ok(Some(progress));

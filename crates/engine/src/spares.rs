@@ -25,7 +25,7 @@ use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::syncing::TxgSync;
 use super::vdev_config_edit::{self as edit, IS_SPARE};
-use super::{Config, Vdevs};
+use super::{Config, Spares};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub const MISSING_FOR: Duration = Duration::from_secs(15);
 /// Asked before a device is used, which another process may have; false if it must not be.
 pub type MayUse<'a> = &'a mut (dyn FnMut(&Path) -> bool + Send);
 
-/// State of [`Vdevs::keep_spares`] between two calls.
+/// State of [`Spares::keep_spares`] between two calls.
 #[derive(Debug, Default)]
 pub struct SpareWatch {
     missing_since: BTreeMap<u64, Nanos>,
@@ -127,7 +127,7 @@ pub(crate) fn note_returned(pool: &Pool, config: &mut Config) {
     }
 }
 
-impl Vdevs<'_> {
+impl Spares<'_> {
     /// To be called every few seconds: replaces a device that failed by a hot spare. Returns the path of the spare; its
     /// resilver is started.
     ///
@@ -145,7 +145,7 @@ impl Vdevs<'_> {
                 let is_file = config.aux.spare(spare).and_then(|spare| spare.get_str("type")) == Some("file");
                 let new = NewLeaf { path: path.clone(), is_file };
                 let request = AttachRequest { device: failed.guid, new, replaces: true, ashift: None, force: false };
-                match self.attach(&request).await {
+                match self.engine.vdevs().attach(&request).await {
                     Ok(()) => {
                         tracing::warn!(device = failed.name, spare = %path.display(), "replaced by a hot spare");
                         return Ok(Some(path));
@@ -215,7 +215,7 @@ impl Vdevs<'_> {
     /// [`PoolError::Refused`] if the spare is active, or the pool has a checkpoint.
     pub async fn remove_aux(&self, guid: u64) -> Result<(), PoolError> {
         let _one_at_a_time = self.engine.adding.lock().await;
-        self.check_no_checkpoint().await?;
+        self.engine.vdevs().check_no_checkpoint().await?;
         let removed = self
             .engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
@@ -259,10 +259,10 @@ impl Vdevs<'_> {
     /// original has.
     ///
     /// # Errors
-    /// Errors of [`Vdevs::detach`].
+    /// Errors of [`super::Vdevs::detach`].
     pub async fn finish_replacing(&self) -> Result<(), PoolError> {
         while let Some(old) = self.superseded()? {
-            if let Err(error) = self.detach(old).await {
+            if let Err(error) = self.engine.vdevs().detach(old).await {
                 // Another caller was first.
                 if self.superseded()? != Some(old) {
                     continue;
@@ -279,7 +279,7 @@ impl Vdevs<'_> {
         let root = parsed(&self.engine.shown().config.root)?;
         for vdev in root.walk() {
             let Some((old, new)) = pair(vdev) else { continue };
-            if old.is_leaf() && self.is_whole(new) && !self.is_required(&root, old.guid) {
+            if old.is_leaf() && self.is_whole(new) && !self.engine.vdevs().is_required(&root, old.guid) {
                 invariant!(old.guid != new.guid, "a device supersedes itself");
                 return Ok(Some(old.guid));
             }

@@ -360,7 +360,8 @@ impl ServedPool {
         }));
     }
 
-    /// Replaces devices that failed by hot spares, and detaches hot spares that are not needed any more.
+    /// Replaces devices that failed by new ones at their paths (`autoreplace`) or by hot spares, and detaches hot spares that are not needed any more. Uses
+    /// devices that have grown (`autoexpand`).
     async fn keep_spares(&self, watch: &mut SpareWatch) -> Result<(), PoolError> {
         let mut taken = Vec::new();
         let mut may_use = |path: &Path| match lock(&self.engine.name(), vec![path.to_owned()]) {
@@ -371,10 +372,14 @@ impl ServedPool {
             // The process has the device already if it was a part of the pool before.
             Err(_) => self.has_path(path),
         };
-        let used = self.engine.vdevs().keep_spares(watch, &mut may_use).await;
+        let used = match self.engine.spares().keep_replacing(&mut may_use).await {
+            Ok(None) => self.engine.spares().keep_spares(watch, &mut may_use).await,
+            replaced => replaced,
+        };
         taken.into_iter().filter(|_| matches!(used, Ok(Some(_)))).for_each(|locks| self.also_has(locks));
         used?;
-        self.engine.vdevs().finish_replacing().await
+        self.engine.spares().finish_replacing().await?;
+        self.engine.growth().keep_expanded().await
     }
 
     /// Whether the scrub task runs.

@@ -18,12 +18,14 @@ mod lifecycle;
 mod list;
 mod offline;
 mod opened;
+mod reguid;
 mod remove;
 mod scrub;
 mod set;
 mod status;
 mod tree;
 mod unopened;
+mod upgrade;
 mod vdevs;
 mod wait;
 
@@ -58,6 +60,7 @@ enum ZpoolCommand {
     Offline(offline::OfflineArgs),
     Online(offline::OnlineArgs),
     Reopen(offline::ReopenArgs),
+    Reguid(reguid::ReguidArgs),
     Remove(remove::RemoveArgs),
     Replace(attach::ReplaceArgs),
     Resilver(scrub::ResilverArgs),
@@ -66,6 +69,7 @@ enum ZpoolCommand {
     Status(status::StatusArgs),
     Sync(lifecycle::SyncArgs),
     Trim(scrub::TrimArgs),
+    Upgrade(upgrade::UpgradeArgs),
     Wait(wait::WaitArgs),
     /// Show the version of Weir's zpool.
     #[command(override_usage = "zpool version")]
@@ -92,6 +96,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Offline(args) => offline::offline(call, args),
         ZpoolCommand::Online(args) => offline::online(call, args),
         ZpoolCommand::Reopen(args) => offline::reopen(call, args),
+        ZpoolCommand::Reguid(args) => reguid::run(call, args),
         ZpoolCommand::Remove(args) => remove::run(call, args),
         ZpoolCommand::Replace(args) => attach::replace(call, args),
         ZpoolCommand::Resilver(args) => scrub::resilver(call, args),
@@ -100,6 +105,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Status(args) => status::run(call, args),
         ZpoolCommand::Sync(args) => lifecycle::sync(call, args),
         ZpoolCommand::Trim(args) => scrub::trim(call, args),
+        ZpoolCommand::Upgrade(args) => upgrade::run(call, args),
         ZpoolCommand::Wait(args) => wait::run(call, args),
         ZpoolCommand::Version => {
             outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));

@@ -32,7 +32,7 @@ pub fn run(call: &Call, args: &RemoveArgs) -> Result<u8, Failure> {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot remove {device}: {why}"));
             let guid = find(engine, device).map_err(cannot)?;
-            engine.vdevs().remove_aux(guid).await.map_err(|error| cannot(error.to_string()))?;
+            engine.spares().remove_aux(guid).await.map_err(|error| cannot(error.to_string()))?;
         }
         Ok(engine.log_command(call.line(), call.caller.ids.0).await?)
     })?;

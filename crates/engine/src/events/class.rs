@@ -28,6 +28,7 @@ classes! {
     PoolCreate => "pool_create",
     PoolDestroy => "pool_destroy",
     PoolExport => "pool_export",
+    PoolReguid => "pool_reguid",
     ConfigSync => "config_sync",
     HistoryEvent => "history_event",
     VdevAdd => "vdev_add",

@@ -6,6 +6,7 @@ use crate::resilver::{LAYOUTS, look, run, small};
 use crate::{work, zdb};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use weir_engine::PoolProperty;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, Engine, Layout, NewLeaf};
 use weir_machine::Machine;
@@ -179,6 +180,36 @@ fn a_missing_device_is_replaced_and_stays_out() {
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
         assert!(pool.lost().is_empty());
         drop(pool);
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        std::fs::remove_dir_all(&dir).unwrap();
+    });
+}
+
+/// With `autoreplace=on`, a blank device at the path of a missing one replaces it; one that holds anything does not.
+#[test]
+fn a_blank_device_replaces_a_missing_one_if_the_pool_says_so() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = folder("autoreplace");
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Raidz(1), 3)).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.stop().await.unwrap();
+        std::fs::remove_file(dir.join("a1")).unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        let step = async || engine.spares().keep_replacing(&mut |_| true).await.unwrap();
+        let _new = blank(&dir, "a1", 96);
+        assert_eq!(step().await, None, "autoreplace is off");
+        let on = PoolProperty::Number { property: "autoreplace".into(), number: 1 };
+        engine.properties().set_on_pool(on).await.unwrap();
+        std::fs::File::options().write(true).open(dir.join("a1")).unwrap().write_all_at(b"mine", 8192).unwrap();
+        assert_eq!(step().await, None, "the device holds data");
+        let _new = blank(&dir, "a1", 96);
+        assert_eq!(step().await, Some(dir.join("a1")));
+        assert_eq!(step().await, None, "it is there");
+        run(&engine, &ScanLimits::default()).await;
+        assert_eq!(shape(&engine), "root[raidz1-0[a0 a1 a2]]");
+        engine.stop().await.unwrap();
+        std::fs::remove_file(dir.join("a2")).unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
         std::fs::remove_dir_all(&dir).unwrap();
     });

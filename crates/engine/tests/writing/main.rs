@@ -13,6 +13,7 @@ mod diff;
 mod dtls;
 mod encrypted;
 mod events;
+mod expand;
 mod files;
 mod freeing;
 mod full;

@@ -32,7 +32,7 @@ fn spare(dir: &Path, name: &str) -> NewLeaf {
 }
 
 async fn step_in(engine: &Engine) -> Option<PathBuf> {
-    engine.vdevs().keep_spares(&mut SpareWatch::default(), &mut |_| true).await.unwrap()
+    engine.spares().keep_spares(&mut SpareWatch::default(), &mut |_| true).await.unwrap()
 }
 
 fn label_state(pool: &weir_pool::Pool, guid: u64) -> Option<u64> {
@@ -57,7 +57,7 @@ fn a_spare_is_used_by_command_and_is_available_again_after_it() {
         }
         let error = engine.vdevs().attach(&request(&engine, "a1", t, true)).await.unwrap_err();
         assert!(error.to_string().contains("replaces the device already"), "{error}");
-        assert!(engine.vdevs().remove_aux(s).await.unwrap_err().to_string().contains("detach it first"));
+        assert!(engine.spares().remove_aux(s).await.unwrap_err().to_string().contains("detach it first"));
         run(&engine, &small()).await;
         assert_eq!(shape(&engine), "root[raidz1-0[a0 spare-1[a1 s] a2]]", "the device works: the spare stays");
         engine.stop().await.unwrap();
@@ -69,8 +69,8 @@ fn a_spare_is_used_by_command_and_is_available_again_after_it() {
         engine.stop().await.unwrap();
         assert_eq!(label_state(&look(&machine, &dir).await, s), Some(state::SPARE));
         let engine = import(&machine, &dir).await.unwrap();
-        engine.vdevs().remove_aux(s).await.unwrap();
-        assert!(engine.vdevs().remove_aux(s).await.is_err());
+        engine.spares().remove_aux(s).await.unwrap();
+        assert!(engine.spares().remove_aux(s).await.is_err());
         assert_eq!(engine.shown().config.aux.spares.len(), 1);
         engine.stop().await.unwrap();
         assert_healthy(&machine, &dir).await;
@@ -114,7 +114,7 @@ fn a_spare_steps_in_and_back_by_itself() {
         assert_eq!(step_in(&engine).await, None, "the administrator knows");
         engine.vdevs().online(device).await.unwrap();
         engine.vdevs().offline(device, OfflineMode::Faulted).await.unwrap();
-        let refused = engine.vdevs().keep_spares(&mut SpareWatch::default(), &mut |_| false).await.unwrap();
+        let refused = engine.spares().keep_spares(&mut SpareWatch::default(), &mut |_| false).await.unwrap();
         assert_eq!(refused, None, "another process has the spares");
         assert_eq!(step_in(&engine).await, Some(dir.join("t")));
         assert_eq!(step_in(&engine).await, None, "one is enough");
@@ -205,9 +205,9 @@ fn a_missing_device_gets_a_spare_after_a_while() {
         let engine = Engine::import(&machine, &ImportOptions::new(open())).await.unwrap();
         work::write_object(&engine, "tank", 12, 2).await.unwrap();
         let mut watch = SpareWatch::default();
-        assert_eq!(engine.vdevs().keep_spares(&mut watch, &mut |_| true).await.unwrap(), None);
+        assert_eq!(engine.spares().keep_spares(&mut watch, &mut |_| true).await.unwrap(), None);
         machine.clock.sleep(Duration::from_secs(16)).await;
-        let used = engine.vdevs().keep_spares(&mut watch, &mut |_| true).await.unwrap();
+        let used = engine.spares().keep_spares(&mut watch, &mut |_| true).await.unwrap();
         assert_eq!(used, Some(PathBuf::from("/sim/d2")));
         engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap();
         assert_eq!(shape(&engine), "root[mirror-0[d0 spare-1[d1 d2]]]");

@@ -6,6 +6,7 @@ use crate::work;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_engine::reguid::change_guid;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{OfflineMode, SpareWatch, VdevAddRequest};
@@ -78,13 +79,36 @@ async fn change_spares(machine: &Machine) -> Result<(), PoolError> {
     let more = VdevAddRequest { spares: vec![new(2)], ..VdevAddRequest::default() };
     engine.devices().add(&more).await?;
     engine.vdevs().offline(guid(&engine, 1), OfflineMode::Faulted).await?;
-    engine.vdevs().keep_spares(&mut SpareWatch::default(), &mut |_| true).await?;
+    engine.spares().keep_spares(&mut SpareWatch::default(), &mut |_| true).await?;
     resilver(&engine).await?;
     engine.devices().clear(Some(guid(&engine, 1))).await?;
     engine.scrubs().start_resilver_if_needed().await?;
     resilver(&engine).await?;
     attach(&engine, 0, 2, true).await?;
     engine.vdevs().detach(guid(&engine, 0)).await?;
+    engine.stop().await
+}
+
+/// The pool gets another GUID.
+async fn change_pool_guid(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    for _ in 0..2 {
+        change_guid(&engine, None).await?;
+        work::write_object(&engine, "tank", 2, 3)
+            .await
+            .map_err(|error| PoolError::Refused { what: error.to_string() })?;
+    }
+    engine.stop().await
+}
+
+/// The devices have grown: their space is used.
+async fn change_size(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    engine.growth().expand(None).await?;
+    for seed in 0..2 {
+        let written = work::write_object(&engine, "tank", 300, seed).await;
+        written.map_err(|error| PoolError::Refused { what: error.to_string() })?;
+    }
     engine.stop().await
 }
 
@@ -107,7 +131,7 @@ async fn finish(machine: &Machine) -> Vec<String> {
     engine.devices().clear(None).await.unwrap();
     engine.scrubs().start_resilver_if_needed().await.unwrap();
     resilver(&engine).await.unwrap();
-    engine.vdevs().finish_replacing().await.unwrap();
+    engine.spares().finish_replacing().await.unwrap();
     let paths = leaves(&engine).into_iter().filter_map(|leaf| leaf.path).collect();
     assert!(engine.cache.blocks().tree().dtls().is_empty());
     engine.stop().await.unwrap();
@@ -119,6 +143,8 @@ async fn finish(machine: &Machine) -> Vec<String> {
 enum Change {
     Devices,
     Spares,
+    Guid,
+    Size,
 }
 
 /// Cuts at change `at`, counted from the beginning of the changes; `None` if there are fewer.
@@ -128,10 +154,15 @@ fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
     let disks: Vec<Arc<SimDisk>> = (0..3).map(disk).collect();
     let machine = world.machine();
     world.run(prepare(&machine)).unwrap().unwrap();
+    if change == Change::Size {
+        disks.iter().for_each(|disk| disk.grow(160 << 20));
+    }
     world.cut_after(at);
     let run = match change {
         Change::Devices => world.run(change_devices(&machine)),
         Change::Spares => world.run(change_spares(&machine)),
+        Change::Guid => world.run(change_pool_guid(&machine)),
+        Change::Size => world.run(change_size(&machine)),
     };
     world.cancel_cut();
     let is_cut = match run {
@@ -158,19 +189,35 @@ fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
     is_cut.then_some(())
 }
 
-/// Every 211th change; `WEIR_SIM_CUT_STEP=1` cuts at each of about 5100.
+/// Every 211th change, or as many as the kind has; `WEIR_SIM_CUT_STEP=1` cuts at each of about 5100.
 fn cut_all(change: Change, seed: u64) {
-    let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(211);
+    let usual = match change {
+        Change::Devices | Change::Spares => 211,
+        Change::Guid => 3,
+        Change::Size => 47,
+    };
+    let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(usual);
     let mut at = 1;
     while cut(change, seed + at, at).is_some() {
         at += step;
     }
-    assert!(at > 100, "{at} changes");
+    assert!(at > 60, "{at} changes");
 }
 
 #[test]
 fn any_cut_while_devices_are_replaced_leaves_a_whole_pool() {
     cut_all(Change::Devices, 4000);
+}
+
+/// All labels name the former pool or the new one, and never is there a second pool.
+#[test]
+fn any_cut_while_the_pool_gets_another_guid_leaves_one_pool() {
+    cut_all(Change::Guid, 15_000);
+}
+
+#[test]
+fn any_cut_while_devices_are_used_that_have_grown_leaves_a_whole_pool() {
+    cut_all(Change::Size, 21_000);
 }
 
 #[test]
