@@ -112,7 +112,14 @@ impl CacheFile {
     /// If the file cannot be read or written.
     pub fn put(&self, engine: &Engine) -> Result<(), Failure> {
         let shown = engine.shown();
-        let config = shown.config.mos_list(shown.uberblock.txg);
+        let mut config = shown.config.mos_list(shown.uberblock.txg);
+        let mut root = shown.config.root.clone();
+        for (name, aux) in [("spares", &shown.config.aux.spares), ("l2cache", &shown.config.aux.caches)] {
+            if !aux.is_empty() {
+                root.set(name, aux.clone());
+            }
+        }
+        config.set("vdev_tree", root);
         self.update(|list| {
             remove(list, shown.config.guid);
             list.set(&shown.config.name, config);

@@ -6,6 +6,7 @@
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_add`).
 
+use super::aux_devices::{self, AuxKind};
 use super::config::Config;
 use super::events::PoolEvent;
 use super::labels::{self, Leaf};
@@ -20,7 +21,7 @@ use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_dsl::Scope;
 use weir_format::dsl::pool as names;
-use weir_format::{NvList, ObjectId, Txg};
+use weir_format::{NvList, Txg};
 use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
 use weir_pool::config::{Class, VdevConfig};
@@ -251,31 +252,9 @@ impl Added {
             let array = syncing.core.maps.add_top(&mut syncing.change, top).await?;
             syncing.core.config.set_top_number(id, "metaslab_array", array.0);
         }
-        for (name, vdevs) in [(names::SPARES, &self.spares), (names::L2CACHE, &self.caches)] {
-            self.add_aux(syncing, &mos, name, vdevs).await?;
-        }
+        aux_devices::add(syncing, AuxKind::Spare, &self.spares).await?;
+        aux_devices::add(syncing, AuxKind::Cache, &self.caches).await?;
         syncing.core.config_dirty = true;
         Ok(())
-    }
-
-    async fn add_aux(
-        &self,
-        syncing: &mut TxgSync<'_>,
-        mos: &Mos,
-        name: &str,
-        vdevs: &[NvList],
-    ) -> Result<(), PoolError> {
-        if vdevs.is_empty() {
-            return Ok(());
-        }
-        let rq = syncing.change.rq;
-        let (id, mut all) = match mos.named(rq, name).await? {
-            Some(id) => (id, mos.list(rq, id).await?.get_list_array(name).unwrap_or_default().to_vec()),
-            None => (contents::new_list(&syncing.change, ObjectId(names::DIRECTORY_OBJECT), name).await?, Vec::new()),
-        };
-        all.extend(vdevs.iter().cloned());
-        let mut list = NvList::new();
-        list.set(name, all);
-        syncing.write_list(id, &list).await
     }
 }

@@ -49,6 +49,15 @@ pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), Poo
     Ok(())
 }
 
+/// Adds the metaslabs of a top-level vdev that has grown, with all their space free.
+pub(crate) fn grow_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
+    let geometry = MetaslabGeometry::of(top);
+    for metaslab in blocks.metaslabs().grow(top.id as u32, geometry.count()).map_err(failed(top))? {
+        blocks.metaslabs().set_free(top.id as u32, metaslab, &[geometry.range(metaslab)]).map_err(failed(top))?;
+    }
+    Ok(())
+}
+
 /// Adds the vdevs of an existing pool, with summaries of their metaslabs. Space that only the checkpoint needs is allocated in
 /// the space maps.
 pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &SpaceMapIndex) -> Result<(), PoolError> {
@@ -106,6 +115,15 @@ impl Tops {
     pub fn add(&self, more: &[VdevConfig]) {
         let more = more.iter().filter(|top| top.is_concrete() && top.class == Class::Normal);
         self.locked().extend(more.cloned());
+    }
+
+    /// Replaces the vdevs that are known by their new description.
+    pub fn renew(&self, new: &[VdevConfig]) {
+        for top in self.locked().iter_mut() {
+            if let Some(new) = new.iter().find(|new| new.id == top.id) {
+                *top = new.clone();
+            }
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Vec<VdevConfig>> {

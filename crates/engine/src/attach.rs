@@ -11,13 +11,17 @@
 //!
 //! A device may leave if all blocks can be read without it, by the DTLs of the others.
 //!
+//! A hot spare joins and leaves the same way: see [`super::spares`].
+//!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done`).
 
+use super::aux_devices::{self, AuxKind};
 use super::config::visit;
 use super::create::devices::{self, Opened};
 use super::create::{NewLeaf, contents, layout};
 use super::events::PoolEvent;
 use super::labels::{self, Leaf};
+use super::spares;
 use super::syncing::TxgSync;
 use super::vdev_config_edit::{self as edit, Above, Detached, NewChild};
 use super::{Config, Vdevs};
@@ -28,6 +32,7 @@ use weir_dmu::zap::{self, Key};
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId, Txg};
 use weir_machine::{Request, invariant};
+use weir_pool::assemble::state;
 use weir_pool::config::VdevConfig;
 use weir_pool::dtls::{self, Dtls};
 use weir_pool::error::PoolError;
@@ -67,12 +72,12 @@ fn guid_of(vdev: &NvList) -> u64 {
     vdev.get_u64("guid").unwrap_or(0)
 }
 
-fn parsed(root: &NvList) -> Result<VdevConfig, PoolError> {
+pub(crate) fn parsed(root: &NvList) -> Result<VdevConfig, PoolError> {
     VdevConfig::parse(root).map_err(|source| PoolError::Decode { what: "the vdev tree".into(), source })
 }
 
 /// Minimum allocatable bytes of the leaf `guid` below a vdev of `bytes`.
-fn min_bytes(vdev: &VdevConfig, bytes: u64, guid: u64) -> Option<u64> {
+pub(crate) fn min_bytes(vdev: &VdevConfig, bytes: u64, guid: u64) -> Option<u64> {
     if vdev.guid == guid {
         return Some(bytes);
     }
@@ -98,13 +103,23 @@ impl Vdevs<'_> {
         let mut config = self.engine.shown().config;
         let (top, above) = place_of(&config, request)?;
         let machine = &self.engine.machine;
-        let opened = devices::open_leaves(machine, std::iter::once(&request.new), request.force).await?;
+        let spare = spares::at(&config, &request.new.path);
+        let is_forced = request.force || spare.is_some();
+        let opened = devices::open_leaves(machine, std::iter::once(&request.new), is_forced).await?;
         let opened = opened.first().ok_or(refused("no device is given"))?;
+        if let Some(spare) = spare {
+            spares::check(&config, spare, opened).await?;
+        }
         check_device(&config, &top, request, opened)?;
         let present = labels::find(&config.root, request.device).cloned().unwrap_or_default();
-        let mut leaf = request.new.list(0, present.get_u64("create_txg").unwrap_or(0), &machine.entropy);
+        let create_txg = present.get_u64("create_txg").unwrap_or(0);
+        let mut leaf = match spare {
+            Some(spare) => spares::active(spare, create_txg),
+            None => request.new.list(0, create_txg, &machine.entropy),
+        };
         leaf.set(RESILVER_TXG, self.engine.txgs().open().0);
         let guid = guid_of(&leaf);
+        let is_spare = spare.is_some();
         let above_guid = layout::guid(&machine.entropy);
         let new = NewChild { beside: request.device, leaf, above, above_guid };
         if !edit::attach(&mut config.root, &new) {
@@ -125,11 +140,14 @@ impl Vdevs<'_> {
                 })
             })
             .await?;
+        if is_spare {
+            self.engine.events.post_vdev(PoolEvent::VdevSpare, guid);
+        }
         self.engine.events.post_vdev(PoolEvent::VdevAttach, guid);
         Ok(())
     }
 
-    async fn check_no_checkpoint(&self) -> Result<(), PoolError> {
+    pub(crate) async fn check_no_checkpoint(&self) -> Result<(), PoolError> {
         let rq = &Request::internal("attach");
         let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
         match mos.named_words(rq, names::CHECKPOINT).await? {
@@ -138,14 +156,15 @@ impl Vdevs<'_> {
         }
     }
 
-    /// Detaches a device from a mirror, or from the device that it replaces or that replaces it. Its labels are wiped.
+    /// Detaches a device from a mirror, or from the device that it replaces or that replaces it. Its labels are wiped; a hot
+    /// spare becomes available again. If it is the original of a hot spare, that takes its place for good.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if blocks would become unreadable ("no valid replicas"), or the device has no other beside it.
     pub async fn detach(&self, device: u64) -> Result<(), PoolError> {
         let _one_at_a_time = self.engine.adding.lock().await;
         self.check_no_checkpoint().await?;
-        let (replaced, gone) = self
+        let (replaced, gone, spare) = self
             .engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
@@ -158,47 +177,17 @@ impl Vdevs<'_> {
         self.engine.events.post_vdev(PoolEvent::VdevRemove, device);
         replaced.drained().await;
         // The pool does not know the device any more: a failure leaves labels that no import uses.
-        if let Some(gone) = gone
-            && let Err(error) = labels::clear(&gone.disk).await
-        {
-            tracing::warn!(device = %gone.path.display(), %error, "the labels of a detached device are not wiped");
+        let Some(gone) = gone else { return Ok(()) };
+        let done = match spare {
+            Some(spare) => {
+                labels::initialize_aux(&gone, self.engine.shown().config.version, &spare, state::SPARE).await
+            }
+            None => labels::clear(&gone.disk).await.map_err(|source| PoolError::Disk { path: gone.path, source }),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "the labels of a detached device are not changed");
         }
         Ok(())
-    }
-
-    /// Detaches the devices whose replacement has everything.
-    ///
-    /// # Errors
-    /// Errors of [`Vdevs::detach`].
-    pub async fn finish_replacing(&self) -> Result<(), PoolError> {
-        while let Some(old) = self.replaced_device()? {
-            if let Err(error) = self.detach(old).await {
-                // Another caller was first.
-                if self.replaced_device()? != Some(old) {
-                    continue;
-                }
-                return Err(error);
-            }
-            tracing::info!(guid = old, "a replaced device is detached");
-        }
-        Ok(())
-    }
-
-    /// A device whose replacement has everything, and that is not needed.
-    fn replaced_device(&self) -> Result<Option<u64>, PoolError> {
-        let tree = self.engine.cache.blocks().tree();
-        let root = parsed(&self.engine.shown().config.root)?;
-        let pairs = root.walk().into_iter().filter(|vdev| vdev.kind == weir_pool::VdevKind::Replacing);
-        for (old, new) in pairs.filter_map(|vdev| Some((vdev.children.first()?, vdev.children.last()?))) {
-            let is_whole = |leaf: &&VdevConfig| {
-                tree.leaf(leaf.guid).is_ok_and(|leaf| leaf.is_in_service() && leaf.dtl().is_empty())
-            };
-            let new_leaves = new.leaves();
-            if old.is_leaf() && new_leaves.iter().all(is_whole) && !self.is_required(&root, old.guid) {
-                return Ok(Some(old.guid));
-            }
-        }
-        Ok(None)
     }
 
     /// Whether blocks would become unreadable, or remain so, without this leaf.
@@ -218,10 +207,23 @@ fn place_of(config: &Config, request: &AttachRequest) -> Result<(VdevConfig, Abo
     let is_of = |top: &&VdevConfig| top.leaves().iter().any(|leaf| leaf.guid == request.device);
     let top = root.children.iter().find(is_of).cloned().ok_or_else(missing)?;
     let parent = edit::parent_of(&config.root, request.device).ok_or_else(missing)?;
+    let is_spare = spares::at(config, &request.new.path).is_some();
+    let was_spare = labels::find(&config.root, request.device).and_then(|leaf| leaf.get_u64(edit::IS_SPARE)) == Some(1);
+    let spared =
+        edit::parent_of(&config.root, guid_of(parent)).and_then(|above| above.get_str("type")) == Some("spare");
     match (request.replaces, parent.get_str("type")) {
+        (false, _) if is_spare => Err(refused("the new device is a hot spare: it can only replace a device")),
         (false, Some("root" | "mirror")) => Ok((top, Above::Mirror)),
         (false, _) => Err(refused("can only attach to mirrors and top-level disks")),
-        (true, Some("spare")) => Err(refused("the device is replaced by a hot spare: detach that first")),
+        (true, _) if is_spare && top.class == weir_pool::Class::Log => Err(refused("hot spares cannot replace logs")),
+        (true, Some("spare")) if is_spare && !was_spare => Err(refused("a hot spare replaces the device already")),
+        (true, Some("spare")) if !is_spare && was_spare => {
+            Err(refused("the device is an active hot spare: replace the device that it replaces"))
+        }
+        (true, Some("replacing")) if is_spare && spared => {
+            Err(refused("a hot spare replaces the device already, which is being replaced"))
+        }
+        (true, _) if is_spare => Ok((top, Above::Spare)),
         (true, _) => Ok((top, Above::Replacing)),
     }
 }
@@ -260,11 +262,11 @@ fn is_at(vdev: &NvList, path: &str) -> bool {
 }
 
 /// Changes of the vdev tree, in syncing context.
-struct TreeChange<'a, 'b>(&'a mut TxgSync<'b>);
+pub(crate) struct TreeChange<'a, 'b>(pub(crate) &'a mut TxgSync<'b>);
 
 impl TreeChange<'_, '_> {
     /// Replaces the vdev tree by the one of `root`. `devices` and `dtls` describe new leaves; `renamed` has old and new GUIDs.
-    fn replace_tree(
+    pub(crate) fn replace_tree(
         &self,
         root: &NvList,
         device: Option<&Leaf>,
@@ -324,7 +326,12 @@ impl TreeChange<'_, '_> {
         Ok((next, detached))
     }
 
-    async fn detach(&mut self, root: NvList, detached: Detached) -> Result<(Replaced, Option<Leaf>), PoolError> {
+    /// Returns the former tree, the device, and its entry in the list of hot spares if it is one again.
+    async fn detach(
+        &mut self,
+        root: NvList,
+        detached: Detached,
+    ) -> Result<(Replaced, Option<Leaf>, Option<NvList>), PoolError> {
         let gone = guid_of(&detached.leaf);
         let replaced = self.replace_tree(&root, None, &Dtls::new(), detached.renamed)?;
         self.0.core.config.root = root;
@@ -337,6 +344,10 @@ impl TreeChange<'_, '_> {
             zap::remove(self.0.change.rq, &self.0.change.mos, self.0.change.tx, all, &Key::from(name.as_str())).await?;
             self.0.change.discard(zap).await?;
         }
+        if let Some(permanent) = detached.unspared {
+            // No entry: a spare that another program has removed from its list.
+            let _entry = aux_devices::remove(self.0, AuxKind::Spare, permanent).await?;
+        }
         self.0.core.dtls.forget(gone);
         let leaves = &mut self.0.core.leaves;
         let device = leaves.iter().position(|leaf| leaf.guid == gone).map(|at| leaves.remove(at));
@@ -346,7 +357,8 @@ impl TreeChange<'_, '_> {
         }
         self.0.core.config_dirty = true;
         invariant!(self.0.engine.cache.blocks().tree().leaf(gone).is_err(), "the detached device is in the tree");
-        Ok((replaced, device))
+        let spare = self.0.core.config.aux.spare(gone).cloned();
+        Ok((replaced, device, spare))
     }
 }
 

@@ -11,6 +11,7 @@
 //! Source: OpenZFS `module/zfs/spa_config.c` (`spa_config_generate`), `module/zfs/vdev_label.c`
 //! (`vdev_config_generate`, `vdev_aux_label_generate`).
 
+use super::aux_devices::AuxDevices;
 use std::collections::BTreeSet;
 use weir_format::nvlist::NvValue;
 use weir_format::{DecodeError, NvList, Txg};
@@ -75,6 +76,8 @@ pub struct Config {
     pub host: Host,
     /// The tree of vdevs, as the MOS has it.
     pub root: NvList,
+    /// Hot spares and cache devices. They are no part of the configuration as written: the MOS has a list of each kind.
+    pub aux: AuxDevices,
     /// Active features without which the MOS cannot be read, by their full names.
     pub label_features: BTreeSet<String>,
     /// Whether vdevs have ZAPs.
@@ -96,6 +99,7 @@ impl Config {
             compatibility: None,
             host,
             root,
+            aux: AuxDevices::default(),
             label_features: BTreeSet::new(),
             vdev_zaps: true,
             rest: Vec::new(),
@@ -119,6 +123,7 @@ impl Config {
             compatibility: list.get_str("compatibility").map(str::to_owned),
             host,
             root: list.require_list("vdev_tree")?.clone(),
+            aux: AuxDevices::default(),
             label_features: config.features_for_read.iter().cloned().collect(),
             vdev_zaps: list.contains(VDEV_ZAPS),
             rest: list.pairs().iter().filter(|p| kept(&p.name)).map(|p| (p.name.clone(), p.value.clone())).collect(),

@@ -18,6 +18,7 @@ pub use layout::{Layout, NewLeaf, NewTopLevelVdev};
 
 use super::events::PoolEvent;
 use crate::autotrim::AutoTrim;
+use crate::aux_devices::AuxDevices;
 use crate::brt::BlockRefTable;
 use crate::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use crate::dtls::StoredDtls;
@@ -323,6 +324,7 @@ fn plan(machine: &Machine, options: &CreateOptions, opened: &[Opened]) -> Result
         if is_cache { aux.caches.push(list) } else { aux.spares.push(list) }
     }
     let mut config = Config::new(&options.name, guid, options.host.clone(), root);
+    config.aux = AuxDevices { spares: aux.spares.clone(), caches: aux.caches.clone() };
     config.comment.clone_from(&options.comment);
     config.compatibility.clone_from(&options.compatibility);
     Ok((config, aux))
@@ -403,7 +405,6 @@ fn assemble(
         dtls: StoredDtls::default(),
         scrub_began: None,
         resilver_began: None,
-        blocks_moved: false,
         autotrim: AutoTrim::default(),
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,

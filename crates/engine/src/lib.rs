@@ -14,10 +14,13 @@
 //! *Failure.* When a txg cannot be written, the engine suspends the pool: it writes no later txg and returns an error to
 //! all waiters. The disks keep the last txg that was written completely.
 
+pub mod activity;
 pub mod add;
 pub(crate) mod allocation;
 pub mod attach;
+pub mod autoreplace;
 pub mod autotrim;
+pub mod aux_devices;
 pub mod brt;
 pub mod changed_datasets;
 pub mod checkpoint_obsolete_maps;
@@ -28,6 +31,7 @@ pub mod datasets;
 pub mod dtls;
 pub(crate) mod error_log;
 pub mod events;
+pub mod expand;
 mod fault_sink;
 pub mod freeing;
 pub mod keys;
@@ -41,10 +45,12 @@ pub mod open_set;
 mod property_changes;
 pub mod read_guards;
 pub mod receives;
+pub mod reguid;
 pub mod resilver;
 pub mod scrub;
 pub mod sends;
 pub mod space;
+pub mod spares;
 pub mod supervision;
 pub mod sync_task_api;
 mod synced_maps;
@@ -56,6 +62,7 @@ pub mod tx_admission;
 mod unflushed;
 mod vdev_config_edit;
 
+pub use activity::Activity;
 pub use add::VdevAddRequest;
 pub use attach::AttachRequest;
 pub use changed_datasets::{Changed, ChangedDatasets};
@@ -69,6 +76,7 @@ pub use offline::OfflineMode;
 pub use open::ImportOptions;
 pub use property_changes::PoolProperty;
 pub use read_guards::{DslReadGuard, PoolSnapshotGuard};
+pub use spares::SpareWatch;
 pub use syncing::{SyncerState, TxgSync};
 pub use tasks::Task;
 pub use tx_admission::{DirtyLimits, PoolSpace, PoolTxAdmission};
@@ -486,6 +494,10 @@ handles! {
     devices = Devices;
     /// Devices that join others, leave them, go offline and return.
     vdevs = Vdevs;
+    /// Replacement of devices that failed, by hot spares and by new devices at their paths.
+    spares = Spares;
+    /// Vdevs whose devices have grown.
+    growth = Growth;
     /// Scrubs and resilvers.
     scrubs = Scrubs;
     /// Comparisons of snapshots (`zfs diff`).

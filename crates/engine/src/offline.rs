@@ -15,6 +15,7 @@ use super::Vdevs;
 use super::config::{self, visit};
 use super::labels::Leaf;
 use super::syncing::TxgSync;
+use super::vdev_config_edit as edit;
 use std::path::PathBuf;
 use weir_blocks::vdev::PutBackError;
 use weir_format::{NvList, Txg};
@@ -80,6 +81,13 @@ impl Vdevs<'_> {
     /// # Errors
     /// [`PoolError::Refused`] if it cannot be opened, or still has operations in progress from before.
     pub async fn online(&self, guid: u64) -> Result<(), PoolError> {
+        self.online_alone(guid).await?;
+        self.engine.scrubs().start_resilver(false).await?;
+        // A hot spare is not needed any more if the device missed nothing.
+        self.engine.spares().finish_replacing().await
+    }
+
+    async fn online_alone(&self, guid: u64) -> Result<(), PoolError> {
         let _one_at_a_time = self.engine.adding.lock().await;
         let (_, top, config) = self.config_of(guid)?;
         if config.faulted {
@@ -103,8 +111,7 @@ impl Vdevs<'_> {
         }
         invariant!(leaf.is_in_service(), "a device that is online is out of service");
         self.engine.devices().set_temporarily_offline(guid, false);
-        self.set_offline(guid, false).await?;
-        self.engine.scrubs().start_resilver(false).await.map(drop)
+        self.set_offline(guid, false).await
     }
 
     /// Opens the paths of missing devices, and puts those into service that are there again (`zpool reopen`). Returns their
@@ -175,6 +182,8 @@ impl Vdevs<'_> {
                     syncing.core.leaves.retain(|leaf| leaf.guid != guid);
                     syncing.core.leaves.push(new);
                     syncing.core.leaves.sort_by_key(|leaf| leaf.top);
+                    // Most leaves have no spare.
+                    let _is_original = edit::unspare(&mut syncing.core.config.root, guid);
                     syncing.core.config_dirty = true;
                     Ok(())
                 })
@@ -197,6 +206,10 @@ impl Vdevs<'_> {
                             vdev.remove(OFFLINE);
                         }
                     });
+                    if !is_offline {
+                        // Most leaves have no spare.
+                        let _is_original = edit::unspare(&mut syncing.core.config.root, guid);
+                    }
                     syncing.core.config_dirty = true;
                     Ok(())
                 })

@@ -13,17 +13,18 @@
 
 use super::add::VdevAddRequest;
 use super::autotrim::AutoTrim;
+use super::aux_devices::AuxDevices;
 use super::brt::BlockRefTable;
 use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
 use super::dtls::StoredDtls;
 use super::events::{ErrorReport, PoolEvent};
 use super::keys::KeyStore;
-use super::labels::Leaf;
+use super::labels::{self, Leaf};
 use super::space::SpaceMaps;
 use super::syncing::{SyncerState, TxgSync};
 use super::tx_admission::{DirtyLimits, PoolTxAdmission};
-use super::{Engine, Host, Parts, allocation, unflushed};
+use super::{Engine, Host, Parts, allocation, spares, unflushed};
 use crate::create::layout;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -113,6 +114,9 @@ pub async fn import_and_add(
         pool.devices.remove(&leaf.guid);
     }
     let mut config = config_of(&pool, options)?;
+    config.aux = AuxDevices::read(rq, &pool.mos).await?;
+    spares::note_returned(&pool, &mut config);
+    let mislabelled = spares::mislabelled(&pool, &config);
     let added = more.join(machine, &mut pool, &mut config).await?;
     let absent: Vec<u64> =
         tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
@@ -133,6 +137,11 @@ pub async fn import_and_add(
     if let Err(error) = first.await {
         engine.abandon().await;
         return Err(error);
+    }
+    for (spare, list) in mislabelled {
+        if let Err(error) = labels::initialize_aux(&spare, engine.shown().config.version, &list, state::SPARE).await {
+            tracing::warn!(%error, "the labels of an available hot spare are not restored");
+        }
     }
     engine.events.post(PoolEvent::PoolImport, |_| {});
     Ok(engine)
@@ -414,7 +423,6 @@ async fn assemble(
         dtls: StoredDtls::new(on_disk, blocks.tree().dtls()),
         scrub_began: None,
         resilver_began: None,
-        blocks_moved: false,
         autotrim: AutoTrim::default(),
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,

@@ -12,8 +12,9 @@
 //! scan. A pass therefore flushes before its position is recorded, with a flag if a device failed; and the record repeats the
 //! number of examined bytes, which another program would have changed. Otherwise the resilver starts again.
 //!
-//! *Blocks that move*, because a snapshot is destroyed or a file is cloned, may pass the walk. A flag in the record of the same
-//! txg makes the resilver start again when it is through.
+//! *Blocks that move*, because a snapshot is destroyed, heads are exchanged, or a file is cloned or deduplicated, may pass the walk.
+//! The record of the same txg names the datasets to which they moved ([`Revisits`]); the resilver visits these again when it is
+//! through, in rounds, until no block has moved meanwhile.
 //!
 //! Source: OpenZFS `module/zfs/dsl_scan.c` (`dsl_scan_setup_sync`, `dsl_scan_done`), `module/zfs/vdev.c`
 //! (`vdev_resilver_needed`, `vdev_dtl_reassess`).
@@ -21,6 +22,8 @@
 use super::events::PoolEvent;
 use super::scrub::{CANCELED, Progress, scrub_in};
 use super::{Scrubs, TxgSync};
+use std::collections::BTreeSet;
+use weir_dsl::sync_tasks::Moves;
 use weir_format::Txg;
 use weir_machine::{Request, invariant};
 use weir_pool::error::PoolError;
@@ -43,8 +46,76 @@ pub struct Resume {
 impl Resume {
     /// A device could not be given all blocks before the position, or may have dropped some.
     pub const UNREPAIRED: u64 = 1;
-    /// Blocks that the walk has not visited may have moved to places that it has passed.
+    /// Blocks that the walk has not visited may have moved to more places that it has passed than are recorded.
     pub const MOVED: u64 = 2;
+}
+
+/// Datasets that a resilver visits again, in rounds, because blocks moved to them.
+///
+/// ```text
+///   round 0: all datasets ─► round 1: `next`, and snapshots taken since the beginning ─► round 2: `next` ─► … until it is empty
+/// ```
+///
+/// A snapshot that is taken after round 0 has blocks that were not visited only if its head will be visited again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revisits {
+    /// The round, from 0 on.
+    pub round: u64,
+    /// Objects of the datasets that this round visits; of round 1, besides snapshots.
+    pub now: BTreeSet<u64>,
+    /// Those of the next round.
+    pub next: BTreeSet<u64>,
+}
+
+impl Revisits {
+    /// Maximum datasets in a record, whose size is limited to 8 KiB (`ZAP_MAXVALUELEN`).
+    const MAX: usize = 900;
+
+    /// Decodes the integers of a record; none of an older record.
+    pub(crate) fn of_words(words: &[u64]) -> Self {
+        let count = words.get(1).map_or(0, |count| usize::try_from(*count).unwrap_or(usize::MAX));
+        let all = words.get(2..).unwrap_or_default();
+        let (now, next) = all.split_at(count.min(all.len()));
+        let set = |ids: &[u64]| ids.iter().copied().collect();
+        Revisits { round: words.first().copied().unwrap_or(0), now: set(now), next: set(next) }
+    }
+
+    /// Encodes the integers of a record.
+    pub(crate) fn to_words(&self) -> Vec<u64> {
+        [self.round, self.now.len() as u64]
+            .into_iter()
+            .chain(self.now.iter().copied())
+            .chain(self.next.iter().copied())
+            .collect()
+    }
+
+    /// Whether another round is needed.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.next.is_empty()
+    }
+
+    /// Begins the next round.
+    pub(crate) fn begin_round(&mut self) {
+        self.now = std::mem::take(&mut self.next);
+        self.round = self.round.saturating_add(1);
+        debug_assert!(!self.is_due(), "nothing has moved in a round that begins");
+    }
+
+    /// Adds the datasets to which blocks moved. Returns false if they are too many; they are not recorded then.
+    fn add(&mut self, moves: &Moves) -> bool {
+        let mut next = self.next.clone();
+        next.extend(moves.into.iter().map(|id| id.0));
+        for (head, snapshot) in moves.snapshots.iter().filter(|_| self.round > 0) {
+            if next.contains(&head.0) || self.now.contains(&head.0) {
+                next.insert(snapshot.0);
+            }
+        }
+        let fits = self.now.len() + next.len() <= Self::MAX;
+        if fits {
+            self.next = next;
+        }
+        fits
+    }
 }
 
 /// State of [`Scrubs::keep_resilvered`] between two calls.
@@ -199,16 +270,49 @@ impl ResilverTask<'_, '_> {
     }
 
     /// Records that blocks moved while a resilver is open.
-    pub(crate) async fn note_moved(&mut self) -> Result<(), PoolError> {
+    pub(crate) async fn note_moved(&mut self, moves: &Moves) -> Result<(), PoolError> {
         let Ok(mut open) = self.0.open_scrub().await else { return Ok(()) };
         if !open.is_resilver() || open.resume.flags & Resume::MOVED != 0 {
             return Ok(());
         }
-        open.resume.flags |= Resume::MOVED;
+        let before = open.revisits.clone();
+        if !open.revisits.add(moves) {
+            open.resume.flags |= Resume::MOVED;
+        } else if open.revisits == before {
+            return Ok(());
+        }
         if self.0.core.resilver_began != Some(open.resume.began) {
             // It was not checked whether it can be continued: now it cannot.
             open.resume.began = Txg(0);
         }
         self.0.put_scrub(&open).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_format::ObjectId;
+
+    fn moves(into: &[u64], snapshots: &[(u64, u64)]) -> Moves {
+        let id = |(head, snapshot): &(u64, u64)| (ObjectId(*head), ObjectId(*snapshot));
+        Moves { into: into.iter().copied().map(ObjectId).collect(), snapshots: snapshots.iter().map(id).collect() }
+    }
+
+    #[test]
+    fn what_blocks_moved_to_is_visited_in_the_next_round() {
+        let mut all = Revisits::default();
+        assert!(all.add(&moves(&[5], &[(7, 8)])) && all.is_due());
+        assert_eq!(all.next, BTreeSet::from([5]), "round 1 visits all new snapshots");
+        all.begin_round();
+        assert!(!all.is_due() && all.now.contains(&5));
+        assert!(all.add(&moves(&[], &[(7, 9), (5, 10)])));
+        assert_eq!(all.next, BTreeSet::from([10]), "a snapshot of a dataset of this round");
+        assert_eq!(Revisits::of_words(&all.to_words()), all);
+        assert_eq!(Revisits::of_words(&[]), Revisits::default());
+        assert_eq!(Revisits::of_words(&[1, u64::MAX, 3]).now, BTreeSet::from([3]), "a malformed count");
+        let many: Vec<u64> = (100..1100).collect();
+        assert!(!all.add(&moves(&many, &[])), "too many");
+        assert_eq!(all.next.len(), 1);
     }
 }

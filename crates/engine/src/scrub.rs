@@ -10,7 +10,8 @@
 //!
 //! The walk visits datasets and objects in ascending order of their numbers. Snapshots that are taken during the scrub
 //! may receive blocks from datasets that were not yet visited, so the scrub visits these snapshots again at the end.
-//! Positions of that second walk come after all others ([`RESCAN_BIT`]).
+//! Positions of that second walk come after all others ([`RESCAN_BIT`]). A resilver also visits other datasets again: see
+//! [`Revisits`].
 //!
 //! *Fresh pointers.* The pool changes during a scrub. Each pass therefore delays the reuse of freed space
 //! ([`weir_blocks::ReadHold`]) and looks up its pointers again, so that no pointer leads to a reused block. Passes are
@@ -22,7 +23,7 @@
 
 use super::error_log::ErrorLogTask;
 use super::events::PoolEvent;
-use super::resilver::{RESILVER, ResilverTask, Resume};
+use super::resilver::{RESILVER, ResilverTask, Resume, Revisits};
 use super::{Scrubs, TxgSync};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -60,6 +61,8 @@ impl Default for ScanLimits {
     }
 }
 
+/// Integers of the record of a position, before those of [`Revisits`].
+const RECORD_WORDS: usize = 7;
 /// Maximum errors that one pass records.
 const MAX_ERRORS: usize = 10_000;
 
@@ -74,6 +77,8 @@ pub struct Progress {
     pub active_s: u64,
     /// Facts that decide whether a resilver can be continued: see [`super::resilver`].
     pub resume: Resume,
+    /// Datasets that a resilver visits again.
+    pub revisits: Revisits,
 }
 
 impl Progress {
@@ -162,7 +167,8 @@ pub(crate) async fn scrub_in(rq: &Request, mos: &Mos) -> Result<Option<Progress>
     let word = |i: usize| own.get(i).copied().unwrap_or(0);
     let place = Position { objset: ObjsetId(word(0)), object: word(1), block: word(3) };
     let resume = Resume { flags: word(4), examined_bytes: word(5), began: Txg(word(6)) };
-    Ok(Some(Progress { scan, place, active_s: word(2), resume }))
+    let revisits = Revisits::of_words(own.get(RECORD_WORDS..).unwrap_or_default());
+    Ok(Some(Progress { scan, place, active_s: word(2), resume, revisits }))
 }
 
 impl Scrubs<'_> {
@@ -229,7 +235,7 @@ impl Scrubs<'_> {
         loop {
             let Some(progress) = self.progress(rq).await? else { return Ok(None) };
             if progress.is_finished() && progress.is_resilver() {
-                self.engine.vdevs().finish_replacing().await?;
+                self.engine.spares().finish_replacing().await?;
             }
             if !wanted || !progress.is_open() || progress.is_paused() {
                 return Ok(Some(progress));
@@ -250,17 +256,18 @@ impl Scrubs<'_> {
         let mut pace = *pace;
         let mut pass = self.new_pass(&pace);
         let mut next = Some(progress.place);
+        let mut has_late = false;
         // Descending to the position again costs time as well: double the limits until the pass advances.
         while next == Some(progress.place) {
             pass = self.new_pass(&pace);
             pass.keeps = progress.is_resilver().then(|| blocks.tree().clone());
-            next = self.walk_pass(rq, &progress, &mut pass).await?;
+            (next, has_late) = self.walk_pass(rq, &progress, &mut pass).await?;
             pace = ScanLimits { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
         }
         let spent_ns = self.engine.machine.clock.now().ns_since(began);
         let repaired_bytes = repaired().saturating_sub(before);
         let unrepaired = progress.is_resilver() && self.settle_repairs().await;
-        let done = Done { pass, next, spent_ns, repaired_bytes, unrepaired };
+        let done = Done { pass, next, has_late, spent_ns, repaired_bytes, unrepaired };
         self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await
     }
 }
@@ -280,13 +287,14 @@ impl Scrubs<'_> {
         }
     }
 
-    /// Continues the walk at the scrub's position. Returns the new position, or `None` at the end of the pool.
+    /// Continues the walk at the scrub's position. Returns the new position, or `None` at the end of this walk; and whether there
+    /// are snapshots that it did not visit, because they were taken meanwhile.
     async fn walk_pass(
         &self,
         rq: &Request,
         progress: &Progress,
         pass: &mut ScanPass,
-    ) -> Result<Option<Position>, PoolError> {
+    ) -> Result<(Option<Position>, bool), PoolError> {
         let blocks = self.engine.cache.blocks().clone();
         let _hold = blocks.hold();
         let Position { objset: ObjsetId(place), .. } = progress.place;
@@ -294,10 +302,12 @@ impl Scrubs<'_> {
         let from = ObjsetId(place & !RESCAN_BIT);
         // Snapshots taken during the scrub: the walk may have passed their numbers before it reached their blocks.
         let start = if progress.is_resilver() { progress.resume.began } else { progress.scan.max_txg };
-        let late = |d: &DslDataset| d.is_snapshot() && d.creation_txg > start;
+        let revisits = &progress.revisits;
+        let is_late = |d: &DslDataset| revisits.round <= 1 && d.is_snapshot() && d.creation_txg > start;
+        let wanted = |id: ObjsetId, d: &DslDataset| is_late(d) || again && revisits.now.contains(&id.0);
         let (mut roots, late) = {
             let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
-            let (late, _) = roots::datasets(rq, &mos, &late).await?;
+            let (late, _) = roots::datasets(rq, &mos, &wanted).await?;
             if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
         };
         roots.retain(|root| root.objset >= from);
@@ -310,16 +320,21 @@ impl Scrubs<'_> {
         }
         let walk = Walk { machine: self.engine.machine.clone(), blocks, prove, log_before };
         let next = walk.run_from(roots, Position { objset: from, ..progress.place }, pass).await;
-        let marked = |p: Position| Position { objset: ObjsetId(p.objset.0 | RESCAN_BIT), ..p };
-        let begin = (!late.is_empty()).then(|| marked(Position::default()));
-        Ok(if again { next.map(marked) } else { next.or(begin) })
+        Ok(if again { (next.map(marked), false) } else { (next, !late.is_empty()) })
     }
+}
+
+/// A position of the walk over what is visited again.
+fn marked(place: Position) -> Position {
+    Position { objset: ObjsetId(place.objset.0 | RESCAN_BIT), ..place }
 }
 
 /// The result of one pass.
 struct Done {
     pass: ScanPass,
     next: Option<Position>,
+    /// Snapshots were taken during the walk over all datasets.
+    has_late: bool,
     spent_ns: u64,
     repaired_bytes: u64,
     /// Devices could not be given blocks, or may have dropped them.
@@ -371,7 +386,7 @@ impl TxgSync<'_> {
         };
         blocks.tree().begin_scrub();
         let resume = Resume { began: self.change.txg(), ..Resume::default() };
-        Ok(Progress { scan, place: Position::default(), active_s: 0, resume })
+        Ok(Progress { scan, place: Position::default(), active_s: 0, resume, revisits: Revisits::default() })
     }
 
     fn now_s(&self) -> u64 {
@@ -390,14 +405,16 @@ impl TxgSync<'_> {
         zap::put_words(rq, mos, tx, DIRECTORY, names::SCAN, &progress.scan.to_words()).await?;
         let Position { objset, object, block } = progress.place;
         let Resume { flags, began, .. } = progress.resume;
-        let own = [objset.0, object, progress.active_s, block, flags, progress.scan.examined_bytes, began.0];
+        let own: [u64; RECORD_WORDS] =
+            [objset.0, object, progress.active_s, block, flags, progress.scan.examined_bytes, began.0];
+        let own = [own.as_slice(), &progress.revisits.to_words()].concat();
         Ok(zap::put_words(rq, mos, tx, DIRECTORY, PLACE, &own).await?)
     }
 
     /// Records a pass, unless the scrub ended in the meantime.
     async fn record_pass(&mut self, done: Done) -> Result<(), PoolError> {
         let Ok(mut progress) = self.open_scrub().await else { return Ok(()) };
-        let Done { pass, next, spent_ns, repaired_bytes, unrepaired } = done;
+        let Done { pass, next, has_late, spent_ns, repaired_bytes, unrepaired } = done;
         let scan = &mut progress.scan;
         scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
@@ -417,6 +434,11 @@ impl TxgSync<'_> {
             }
             None if resilvers && progress.resume.flags & Resume::MOVED != 0 => {
                 ResilverTask(self).start(true).await.map(drop)
+            }
+            None if has_late || progress.revisits.is_due() => {
+                progress.revisits.begin_round();
+                progress.place = marked(Position::default());
+                self.put_scrub(&progress).await
             }
             None => self.end_scrub(progress, FINISHED).await,
         }

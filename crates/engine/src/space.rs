@@ -172,6 +172,14 @@ impl SpaceMaps {
         Ok(array)
     }
 
+    /// A top-level vdev has grown: its new metaslabs have no maps yet.
+    pub fn grow_top(&mut self, top: &VdevConfig) {
+        let Some(old) = self.tops.get(&(top.id as u32)) else { return };
+        let (array, mut maps) = (old.array, old.maps.clone());
+        maps.resize(MetaslabGeometry::of(top).count() as usize, ObjectId(0));
+        self.insert(top, array, maps);
+    }
+
     /// The map of a metaslab, if there is one.
     pub fn map_of(&self, (vdev, metaslab): MetaslabId) -> Option<ObjectId> {
         let maps = self.tops.get(&vdev)?;

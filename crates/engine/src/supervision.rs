@@ -17,6 +17,7 @@
 use super::config::visit;
 use super::events::{ErrorReport, PoolEvent};
 use super::syncing::TxgSync;
+use super::vdev_config_edit as edit;
 use super::{Devices, Engine};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -195,6 +196,10 @@ impl Devices<'_> {
                             mark(vdev, faulted);
                         }
                     });
+                    for guid in leaves.iter().filter(|_| !faulted) {
+                        // Most leaves have no spare.
+                        let _is_original = edit::unspare(&mut syncing.core.config.root, *guid);
+                    }
                     syncing.core.config_dirty = true;
                     Ok(())
                 })

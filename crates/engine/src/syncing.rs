@@ -32,7 +32,7 @@ use weir_dmu::txg::Tx;
 use weir_dmu::{ErrorLocation, ObjectError, ObjectSet};
 use weir_dsl::sync_tasks::space::Delta;
 use weir_dsl::sync_tasks::{
-    DslSyncContext, Limits, PoolContext, SyncedSet, features, limits, pool_dirs, receive, synced, trees,
+    DslSyncContext, Limits, Moves, PoolContext, SyncedSet, features, limits, pool_dirs, receive, synced, trees,
 };
 use weir_format::features::Feature;
 use weir_format::uberblock::Mmp;
@@ -51,8 +51,6 @@ const FREES_PER_BATCH: u64 = 4096;
 const FREE_TIME_WHEN_BUSY: Duration = Duration::from_secs(1);
 /// Time per txg for freeing destroyed datasets while no sync is requested.
 const FREE_TIME_WHEN_IDLE: Duration = Duration::from_millis(2500);
-/// Name in the history of destroying a dataset. Blocks of a destroyed snapshot may move to the next snapshot.
-const DESTROY: &str = "destroy";
 /// Block size of the configuration object, in bytes.
 pub(crate) const CONFIG_BLOCK_BYTES: usize = 16 << 10;
 
@@ -85,8 +83,6 @@ pub struct SyncerState {
     pub scrub_began: Option<Txg>,
     /// The resilver that this process runs, by its first txg; `None` before it was continued or begun here.
     pub resilver_began: Option<Txg>,
-    /// Whether blocks moved in this txg from one dataset to another, which a scan may have passed.
-    pub blocks_moved: bool,
     /// Freed space that awaits automatic trim.
     pub autotrim: AutoTrim,
     /// Space limits as of the last txg; `None` before the first.
@@ -211,15 +207,17 @@ impl TxgSync<'_> {
         core.autotrim.record_freed(&self.change, &core.maps, freed, &self.engine.machine.tasks, blocks).await
     }
 
-    /// A scan may have passed the place where blocks are now: a scrub does not excise DTLs then, and a resilver starts again
-    /// when it is through. Recorded in the same txg, for the process that continues it.
+    /// A scan may have passed the place where blocks are now: a scrub does not excise DTLs then, and a resilver visits these
+    /// datasets again when it is through. Recorded in the same txg, for the process that continues it.
     async fn note_moved_blocks(&mut self) -> Result<(), PoolError> {
-        let destroyed = |record: &NvList| record.get_str("internal_name") == Some(DESTROY);
-        if !std::mem::take(&mut self.core.blocks_moved) && !self.change.records().iter().any(destroyed) {
+        let moves = self.change.take_moves();
+        if !moves.into.is_empty() {
+            self.core.scrub_began = None;
+        }
+        if moves == Moves::default() {
             return Ok(());
         }
-        self.core.scrub_began = None;
-        super::resilver::ResilverTask(self).note_moved().await
+        super::resilver::ResilverTask(self).note_moved(&moves).await
     }
 
     /// Syncs the intent logs: drops records of this txg and frees log blocks that held no others (`zil_sync`).
@@ -264,6 +262,10 @@ impl TxgSync<'_> {
             let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
             let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
             synced::apply_synced(&mut self.change, ObjectId(set.id().0), &synced).await?;
+            // Cloned and deduplicated blocks: a scan may not have been where they are from.
+            if outcome.born.iter().any(|bp| bp.physical_birth() < bp.logical_birth()) {
+                self.change.moved_into(ObjectId(set.id().0));
+            }
             self.add_clones(&outcome.cloned).await?;
             outcome.orphans.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
             let needed = [(outcome.large_dnodes, Feature::LARGE_DNODE), (outcome.long_names, Feature::LONGNAME)];
@@ -279,7 +281,6 @@ impl TxgSync<'_> {
         if cloned.is_empty() {
             return Ok(());
         }
-        self.core.blocks_moved = true;
         let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
         let tree = VdevConfig::parse(&self.core.config.root).map_err(bad)?;
         for pointer in cloned {

@@ -4,10 +4,15 @@
 //!   attach    A            ─► mirror-0 [A B]            top-level values (space, ashift, ZAP) go to the new parent
 //!   attach    mirror [A B] ─► mirror [A B C]
 //!   replace   A            ─► replacing-0 [A B]         below any vdev, or as a top-level vdev
+//!   replace   A            ─► spare-0 [A S]             the same, if S is a hot spare
 //!   detach    mirror [A B] ─► B                         B has the GUID of the mirror, if that was a top-level vdev
 //! ```
 //!
 //! Devices that were away know their top-level vdev by its GUID, so the last child of one inherits it.
+//!
+//! *Spares.* An active spare has `is_spare`. As soon as a device with `unspare` has everything, the other devices of its spare
+//! vdev are detached: it is the original that is back or was replaced, or a spare that became permanent because the original was
+//! detached.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_attach`, `spa_vdev_detach`), `module/zfs/vdev.c` (`vdev_add_parent`,
 //! `vdev_remove_parent`, `vdev_top_transfer`).
@@ -28,6 +33,11 @@ const OF_TOP: [&str; 10] = [
     "com.delphix:ms_unflushed_phys_txgs",
 ];
 
+/// Whether a leaf is an active hot spare (`ZPOOL_CONFIG_IS_SPARE`).
+pub(super) const IS_SPARE: &str = "is_spare";
+/// Whether the other devices of a leaf's spare vdev leave when it has everything (`ZPOOL_CONFIG_UNSPARE`).
+pub(super) const UNSPARE: &str = "unspare";
+
 /// End of the path of a device that is replaced by another one with the same path.
 const OLD: &str = "/old";
 
@@ -36,6 +46,7 @@ const OLD: &str = "/old";
 pub(super) enum Above {
     Mirror,
     Replacing,
+    Spare,
 }
 
 impl Above {
@@ -43,6 +54,7 @@ impl Above {
         match self {
             Above::Mirror => "mirror",
             Above::Replacing => "replacing",
+            Above::Spare => "spare",
         }
     }
 }
@@ -67,6 +79,8 @@ pub(super) struct Detached {
     pub leaf: NvList,
     /// Old and new GUID of the vdev that took the place of its parent, if it became a top-level vdev.
     pub renamed: Option<(u64, u64)>,
+    /// GUID, before it is renamed, of the hot spare that became an ordinary device, because this was the original.
+    pub unspared: Option<u64>,
 }
 
 fn guid(vdev: &NvList) -> u64 {
@@ -171,13 +185,21 @@ pub(super) fn detach(vdev: &mut NvList, gone: u64) -> Option<Detached> {
         if !matches!(kind(&all[at]), "mirror" | "replacing" | "spare") || below.len() < 2 {
             return None;
         }
+        let above = kind(&all[at]).to_owned();
         let leaf = below.remove(index);
-        if index > 0 && kind(&all[at]) == "replacing" {
+        if index > 0 && above == "replacing" {
             below.iter_mut().for_each(|other| unmark_old(other, &leaf));
         }
+        let unspared = if index == 0 && above == "spare" { below.last_mut().and_then(make_permanent) } else { None };
         let mut renamed = None;
         if let [last] = &mut below[..] {
             set(last, "id", all[at].get_u64("id").unwrap_or(at as u64));
+            if above == "spare" {
+                last.remove(UNSPARE);
+            } else if above == "replacing" && kind(vdev) == "spare" && at == 0 {
+                // The original has been replaced: its spare is not needed any more.
+                last.set(UNSPARE, 1u64);
+            }
             if is_root {
                 renamed = Some((guid(last), guid(&all[at])));
                 set(last, "guid", guid(&all[at]));
@@ -191,9 +213,37 @@ pub(super) fn detach(vdev: &mut NvList, gone: u64) -> Option<Detached> {
             set_children(&mut all[at], below);
         }
         super::config::set(vdev, "children", all.into());
-        return Some(Detached { leaf, renamed });
+        return Some(Detached { leaf, renamed, unspared });
     }
     None
+}
+
+/// Makes a hot spare an ordinary device. Returns its GUID; `None` if it is no spare, or a distributed one, which stays a spare.
+fn make_permanent(spare: &mut NvList) -> Option<u64> {
+    if spare.get_u64(IS_SPARE) != Some(1) || kind(spare) == "dspare" {
+        return None;
+    }
+    spare.remove(IS_SPARE);
+    spare.set(UNSPARE, 1u64);
+    Some(guid(spare))
+}
+
+/// The original device `guid` of a spare vdev works again: its spare leaves when it has everything. Returns whether `guid` is
+/// such a device.
+pub(super) fn unspare(vdev: &mut NvList, original: u64) -> bool {
+    let mut all = children(vdev);
+    let is_original = kind(vdev) == "spare" && all.first().is_some_and(|first| guid(first) == original);
+    let found = match all.first_mut().filter(|_| is_original) {
+        Some(first) => {
+            first.set(UNSPARE, 1u64);
+            true
+        }
+        None => all.iter_mut().any(|child| unspare(child, original)),
+    };
+    if found {
+        super::config::set(vdev, "children", all.into());
+    }
+    found
 }
 
 /// A replacement is given up: the old device has its path again.
@@ -269,5 +319,54 @@ mod tests {
         assert!(detach(&mut root, 20).is_some());
         assert_eq!(root, before);
         assert!(detach(&mut root, 10).is_none(), "RAID-Z has no device to spare");
+    }
+
+    fn with_spare(root: &mut NvList, beside: u64, spare: u64) {
+        let mut leaf = vdev("file", spare, 0, vec![]);
+        leaf.set(IS_SPARE, 1u64);
+        assert!(attach(root, &NewChild { beside, leaf, above: Above::Spare, above_guid: 91 }));
+    }
+
+    fn raidz() -> NvList {
+        let disks = (10..13).map(|guid| vdev("file", guid, guid - 10, vec![])).collect();
+        vdev("root", 1, 0, vec![vdev("raidz", 2, 0, disks)])
+    }
+
+    #[test]
+    fn a_spare_steps_in_and_back() {
+        let before = raidz();
+        let mut root = before.clone();
+        with_spare(&mut root, 11, 30);
+        let pair = children(&children(&root)[0]).remove(1);
+        assert_eq!((kind(&pair), guid(&pair), children(&pair).len()), ("spare", 91, 2));
+        assert!(!unspare(&mut root, 30) && !unspare(&mut root, 10) && unspare(&mut root, 11));
+        let gone = detach(&mut root, 30).unwrap();
+        assert_eq!((gone.leaf.get_u64(IS_SPARE), gone.unspared, gone.renamed), (Some(1), None, None));
+        assert_eq!(root, before);
+    }
+
+    #[test]
+    fn a_spare_becomes_permanent_when_the_original_is_detached() {
+        let mut root = raidz();
+        with_spare(&mut root, 11, 30);
+        with_spare(&mut root, 30, 31);
+        assert_eq!(children(&children(&children(&root)[0])[1]).len(), 3, "a spare of a spare joins the vdev");
+        assert_eq!(detach(&mut root, 11).unwrap().unspared, Some(31));
+        let pair = children(&children(&root)[0]).remove(1);
+        assert_eq!(children(&pair)[1].get_u64(UNSPARE), Some(1), "it waits until it has everything");
+        assert_eq!(detach(&mut root, 30).unwrap().unspared, None);
+        let last = children(&children(&root)[0]).remove(1);
+        assert_eq!((guid(&last), last.contains(IS_SPARE), last.contains(UNSPARE)), (31, false, false));
+    }
+
+    #[test]
+    fn after_a_replacement_the_spare_is_not_needed() {
+        let mut root = raidz();
+        with_spare(&mut root, 11, 30);
+        assert!(attach(&mut root, &new(11, 20, Above::Replacing)));
+        assert_eq!(detach(&mut root, 11).unwrap().unspared, None);
+        let pair = children(&children(&root)[0]).remove(1);
+        let first = children(&pair).remove(0);
+        assert_eq!((kind(&pair), guid(&first), first.get_u64(UNSPARE)), ("spare", 20, Some(1)));
     }
 }

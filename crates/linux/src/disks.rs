@@ -140,11 +140,15 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn geometry(&self) -> Geometry {
-        self.target.geometry
+        self.target.geometry()
+    }
+
+    fn look_again(&self) -> Geometry {
+        self.target.look_again()
     }
 
     fn submit(&self, mut io: Io) {
-        if let Err(error) = io.check(&self.target.geometry, self.target.access) {
+        if let Err(error) = io.check(&self.target.geometry(), self.target.access) {
             return io.fail(error);
         }
         let memory = io.parts.iter().map(AsRef::as_ref);

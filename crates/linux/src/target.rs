@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_machine::disk::{Access, Geometry};
 
 /// `<linux/fs.h>`: `_IOR(0x12, 114, size_t)` on a 64-bit machine.
@@ -39,7 +39,9 @@ struct Direct {
 }
 
 pub struct Target {
-    pub geometry: Geometry,
+    /// The geometry when the target was opened.
+    opened: Geometry,
+    size_bytes: AtomicU64,
     pub access: Access,
     /// Whether the target is a block device.
     pub device: bool,
@@ -91,7 +93,26 @@ impl Target {
             Some(Direct { file, offset_align, memory_align, usable: AtomicBool::new(true) })
         });
         let blocks_submission = !device && !starts_transfers_at_once(&buffered);
-        Ok(Target { geometry, access, device, blocks_submission, buffered, direct })
+        let size_bytes = AtomicU64::new(geometry.size_bytes);
+        Ok(Target { opened: geometry, size_bytes, access, device, blocks_submission, buffered, direct })
+    }
+
+    /// The geometry, as of the last look.
+    pub fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.size_bytes.load(Ordering::Relaxed), ..self.opened }
+    }
+
+    /// Looks whether the target has grown. One that has shrunk keeps its size: operations behind its end fail.
+    pub fn look_again(&self) -> Geometry {
+        let now = match self.device {
+            true => device_geometry(&self.buffered).map(|geometry| geometry.size_bytes),
+            false => self.buffered.metadata().map(|metadata| metadata.len()),
+        };
+        match now {
+            Ok(size_bytes) => drop(self.size_bytes.fetch_max(size_bytes, Ordering::Relaxed)),
+            Err(error) => tracing::debug!(%error, "the size of a device is unknown"),
+        }
+        self.geometry()
     }
 
     /// The file for a transfer, and whether it is opened for direct I/O.

@@ -147,6 +147,10 @@ pub struct Io {
 pub trait Disk: Send + Sync {
     /// The disk's geometry.
     fn geometry(&self) -> Geometry;
+    /// Looks again how large the disk is, because it may have grown since it was opened, and returns the geometry from now on.
+    fn look_again(&self) -> Geometry {
+        self.geometry()
+    }
     /// Starts an operation; `io.done` receives the result. Does not block for the transfer, unless `io.here` permits
     /// it.
     fn submit(&self, io: Io);

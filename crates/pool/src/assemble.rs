@@ -52,8 +52,9 @@ pub struct Assembly {
 }
 
 /// Groups devices into pools.
-pub fn assemble(scan: Scan) -> Assembly {
+pub fn assemble(mut scan: Scan) -> Assembly {
     let mut out = Assembly::default();
+    discard_uncommitted(&mut scan.devices);
     for device in scan.devices {
         let Some(list) = device.config().cloned() else {
             out.unclear.push((device, "no label with a valid configuration".into()));
@@ -73,6 +74,25 @@ pub fn assemble(scan: Scan) -> Assembly {
         collect_tops(pool);
     }
     out
+}
+
+/// Discards labels that an interrupted change of the pool's GUID left: those of the new GUID, if no uberblock of their txg was
+/// written to any device that has them. All labels are changed before the first uberblock is written.
+fn discard_uncommitted(devices: &mut [Device]) {
+    let mut changed = BTreeMap::new();
+    for device in devices.iter().filter(|device| device.labels.other_pool().is_some()) {
+        let list = device.config();
+        let pool = list.and_then(|list| Some((list.get_u64("pool_guid")?, list.get_u64("txg")?)));
+        changed.extend(pool);
+    }
+    for (guid, txg) in changed {
+        let is_new = |device: &&mut Device| device.config().and_then(|list| list.get_u64("pool_guid")) == Some(guid);
+        let is_committed = |device: &Device| device.labels.ring.iter().any(|slot| slot.uberblock.txg.0 >= txg);
+        let mut new: Vec<&mut Device> = devices.iter_mut().filter(is_new).collect();
+        if !new.iter().any(|device| is_committed(device)) {
+            new.iter_mut().for_each(|device| device.labels.discard_pool(guid));
+        }
+    }
 }
 
 fn add(out: &mut Assembly, device: Device, guid: u64, config: PoolConfig, searched: &[std::path::PathBuf]) {

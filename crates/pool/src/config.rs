@@ -68,6 +68,8 @@ pub struct VdevConfig {
     pub not_present: bool,
     /// Whether this leaf is an active hot spare.
     pub is_spare: bool,
+    /// Whether the other devices of its spare vdev leave when this one has everything.
+    pub unspare: bool,
     /// Whether a RAID-Z expansion is in progress.
     pub raidz_expanding: bool,
     /// The txgs in which earlier RAID-Z expansions were completed.
@@ -122,6 +124,7 @@ impl VdevConfig {
             removed: flag("removed"),
             not_present: flag("not_present"),
             is_spare: flag("is_spare"),
+            unspare: flag("unspare"),
             raidz_expanding: list.contains("raidz_expanding"),
             raidz_expand_txgs: list.get_u64_array("raidz_expand_txgs").unwrap_or_default().to_vec(),
             draid_spare: list.get_u64("top_guid").zip(list.get_u64("spareid")),

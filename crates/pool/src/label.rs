@@ -23,6 +23,9 @@ pub enum LabelFault {
     /// There is no label, or it is damaged.
     #[error("{0}")]
     Checksum(CodecError),
+    /// The label names another pool, and belongs to a txg that was not committed.
+    #[error("it was written for another pool, in a txg that was not committed")]
+    Uncommitted,
     /// The checksum is right, but the contents are malformed.
     #[error("{0}")]
     Decode(DecodeError),
@@ -54,6 +57,22 @@ impl Labels {
         let good = self.configs.iter().filter_map(|c| c.as_ref().ok());
         // Of equal ones the first, so that the order of labels decides.
         good.rev().max_by_key(|c| c.get_u64("txg"))
+    }
+
+    /// The newest configuration of another pool than that of [`Labels::best`]: a change of the GUID was interrupted.
+    pub fn other_pool(&self) -> Option<&NvList> {
+        let pool = self.best()?.get_u64("pool_guid");
+        let others = self.configs.iter().filter_map(|c| c.as_ref().ok()).filter(|c| c.get_u64("pool_guid") != pool);
+        others.max_by_key(|c| c.get_u64("txg"))
+    }
+
+    /// Discards the configurations of the pool `guid`.
+    pub fn discard_pool(&mut self, guid: u64) {
+        for config in &mut self.configs {
+            if config.as_ref().is_ok_and(|list| list.get_u64("pool_guid") == Some(guid)) {
+                *config = Err(LabelFault::Uncommitted);
+            }
+        }
     }
 
     /// Txg of the newest configuration; 0 for devices that have none (spares, cache devices).

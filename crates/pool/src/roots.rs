@@ -17,7 +17,7 @@ use weir_machine::Request;
 /// value.
 pub async fn roots(rq: &Request, mos: &Mos) -> Result<(Vec<Root>, u64), ObjectError> {
     let mut out = vec![Root { objset: ObjsetId::MOS, pointer: mos.set.pointer(), after: Txg(0), log: false }];
-    let (datasets, bad) = datasets(rq, mos, &|_| true).await?;
+    let (datasets, bad) = datasets(rq, mos, &|_, _| true).await?;
     out.extend(datasets);
     Ok((out, bad))
 }
@@ -29,7 +29,7 @@ pub async fn roots(rq: &Request, mos: &Mos) -> Result<(Vec<Root>, u64), ObjectEr
 pub async fn datasets(
     rq: &Request,
     mos: &Mos,
-    wanted: &(dyn Fn(&DslDataset) -> bool + Sync),
+    wanted: &(dyn Fn(ObjsetId, &DslDataset) -> bool + Sync),
 ) -> Result<(Vec<Root>, u64), ObjectError> {
     let mut out = Vec::new();
     let mut bad = 0;
@@ -43,7 +43,7 @@ pub async fn datasets(
             continue;
         }
         match DslDataset::decode(dnode.bonus(), dnode.endian) {
-            Ok(dataset) if !wanted(&dataset) => {}
+            Ok(dataset) if !wanted(ObjsetId(id.0), &dataset) => {}
             Ok(dataset) => out.push(Root {
                 objset: ObjsetId(id.0),
                 pointer: dataset.pointer,

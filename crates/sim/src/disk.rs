@@ -18,6 +18,7 @@ use crate::trace::hash_bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_machine::{Access, Bufs, Disk, DiskError, Disks, Geometry, Io, Op};
 
@@ -85,7 +86,8 @@ struct Pending {
 pub struct SimDisk {
     number: u64,
     path: PathBuf,
-    geometry: Geometry,
+    first_geometry: Geometry,
+    size_bytes: AtomicU64,
     timing: Timing,
     world: Weak<Shared>,
     state: Mutex<State>,
@@ -103,7 +105,14 @@ impl SimDisk {
 
     /// The disk's geometry.
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry { size_bytes: self.size_bytes.load(Ordering::Relaxed), ..self.first_geometry }
+    }
+
+    /// Makes the disk larger: the new bytes are zeros.
+    pub fn grow(&self, size_bytes: u64) {
+        assert!(size_bytes >= self.geometry().size_bytes, "a disk does not shrink");
+        self.lock().medium.grow(size_bytes);
+        self.size_bytes.store(size_bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -189,10 +198,10 @@ impl SimDisk {
         let rejection = {
             let state = &mut *self.lock();
             count(&mut state.stats, &io);
-            let sector = u64::from(self.geometry.sector_bytes);
+            let sector = u64::from(self.geometry().sector_bytes);
             let uneven = !io.offset.is_multiple_of(sector) || !io.len.is_multiple_of(sector);
             let Io { op, offset, len, .. } = io;
-            match io.check(&self.geometry, access) {
+            match io.check(&self.geometry(), access) {
                 Ok(()) if uneven => Some(DiskError::Os { op, offset, len, errno: EINVAL }),
                 Ok(()) if state.faults.values().any(|laid| laid.fault == Fault::Gone) => Some(gone(op)),
                 Ok(()) => {
@@ -251,7 +260,7 @@ impl SimDisk {
         let op = io.op;
         let offset = io.offset;
         let len = io.len;
-        let size = self.geometry.size_bytes;
+        let size = self.geometry().size_bytes;
         let done_ns = self.timing.completes_ns(&mut state.timing_state, now_ns, op, offset, len, size, &mut state.rng);
         let mut delay_ns = done_ns - now_ns;
         let mut errno = None;
@@ -398,7 +407,7 @@ struct Opened {
 
 impl Disk for Opened {
     fn geometry(&self) -> Geometry {
-        self.disk.geometry
+        self.disk.geometry()
     }
 
     fn submit(&self, io: Io) {
@@ -453,7 +462,8 @@ impl SimDisks {
         let disk = Arc::new(SimDisk {
             number: table.len() as u64,
             path: path.into(),
-            geometry,
+            first_geometry: geometry,
+            size_bytes: AtomicU64::new(geometry.size_bytes),
             timing,
             world: Arc::downgrade(world),
             state: Mutex::new(state),

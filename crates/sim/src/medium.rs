@@ -132,6 +132,12 @@ pub struct Medium {
 }
 
 impl Medium {
+    /// Makes the medium larger.
+    pub fn grow(&mut self, size: u64) {
+        debug_assert!(size >= self.size, "a medium does not shrink");
+        self.size = size;
+    }
+
     /// A medium of `size` bytes: those of `image`, or zeros.
     pub fn new(sector: u64, size: u64, image: Option<File>) -> Self {
         Medium {

@@ -228,6 +228,17 @@ impl Allocator {
         }
     }
 
+    /// Adds metaslabs to a vdev, up to `count`, without free space. Returns the number of the first one.
+    pub fn grow_vdev(&mut self, vdev: u32, count: u64) -> Option<u64> {
+        let state = self.vdevs.get_mut(&vdev)?;
+        let size = 1u64 << state.about.metaslab_shift.min(62);
+        let first = state.metaslabs.len() as u64;
+        state.metaslabs.extend((first..count).map(|i| Metaslab::new(i * size..(i + 1) * size)));
+        state.about.metaslab_count = state.metaslabs.len() as u64;
+        debug_assert!(state.about.metaslab_count >= count, "metaslabs are missing");
+        Some(first)
+    }
+
     /// Stops or resumes allocation on a vdev.
     pub fn set_non_allocating(&mut self, vdev: u32, non_allocating: bool) {
         let Some(state) = self.vdevs.get_mut(&vdev) else { return };

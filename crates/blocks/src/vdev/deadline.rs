@@ -192,6 +192,10 @@ impl Disk for WatchedDisk {
         self.inner.geometry()
     }
 
+    fn look_again(&self) -> Geometry {
+        self.inner.look_again()
+    }
+
     fn submit(&self, mut io: Io) {
         let shared = self.shared.clone();
         let id = {

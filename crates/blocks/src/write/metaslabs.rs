@@ -16,6 +16,16 @@ pub struct Metaslabs<'a> {
 }
 
 impl Metaslabs<'_> {
+    /// Adds metaslabs to a vdev that has grown, up to `count`, and returns the numbers of the new ones. They have no free space
+    /// until [`Metaslabs::set_free`].
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn grow(self, vdev: u32, count: u64) -> Result<Range<u64>, BlockError> {
+        let first = self.blocks.writer()?.space().grow_vdev(vdev, count);
+        Ok(first.unwrap_or(count)..count)
+    }
+
     /// Loads the free ranges (in the vdev's space) of a metaslab. Before that nothing is allocated in it.
     ///
     /// # Errors

@@ -4,22 +4,22 @@
 use super::processes;
 use crate::automount::AutoMounts;
 use crate::failure::Failure;
-use crate::locks::{Identity, Locks};
+use crate::locks::{Identity, Locks, lock};
 use crate::mounts::Mounts;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use weir_admin::{Host, MountEffect, Refusal};
 use weir_daemon::{Exports, Service};
-use weir_engine::Engine;
 use weir_engine::resilver::ResilverWatch;
 use weir_engine::scrub::ScanLimits;
+use weir_engine::{Engine, SpareWatch};
 use weir_machine::{Machine, Request};
-use weir_pool::{FoundPool, VdevConfig};
+use weir_pool::{FoundPool, PoolError, VdevConfig};
 
 /// Time for the mounts of a pool to end when it is closed.
 const UNMOUNT_TIME: Duration = Duration::from_secs(5);
@@ -157,6 +157,11 @@ impl ServedPool {
         self.devices.contains(&identity) || self.added().iter().any(|locks| locks.identities().contains(&identity))
     }
 
+    /// Whether the file or device at a path is locked for this pool.
+    pub fn has_path(&self, path: &Path) -> bool {
+        Identity::of(path).is_some_and(|identity| self.has_device(identity))
+    }
+
     fn added(&self) -> MutexGuard<'_, Vec<Locks>> {
         self.added.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,8 +180,9 @@ impl ServedPool {
     pub fn paths(&self) -> Vec<PathBuf> {
         let config = self.engine.shown().config;
         let tree = VdevConfig::parse(&config.root);
-        let leaves = tree.iter().flat_map(|tree| tree.leaves()).filter_map(|leaf| leaf.path.as_ref());
-        leaves.map(PathBuf::from).filter(|path| path.exists()).collect()
+        let leaves = tree.iter().flat_map(|tree| tree.leaves()).filter_map(|leaf| leaf.path.as_deref());
+        let aux = config.aux.spares.iter().chain(&config.aux.caches).filter_map(|vdev| vdev.get_str("path"));
+        leaves.chain(aux).map(PathBuf::from).filter(|path| path.exists()).collect()
     }
 
     /// Sets the exports that [`ServedPool::renew`] updates. Only the first call has an effect.
@@ -326,17 +332,22 @@ impl ServedPool {
         }));
     }
 
-    /// Resilvers devices that lack blocks, in a task of its own, from now on until the pool is closed.
+    /// Replaces devices that fail by hot spares, and resilvers devices that lack blocks, in a task of its own, from now on
+    /// until the pool is closed.
     pub fn keep_resilvered(self: &Arc<Self>) {
         let served_pool = Arc::downgrade(self);
         let clock = self.machine.clock.clone();
         // The task is detached: it ends with the pool.
         drop(self.machine.tasks.spawn(async move {
             let mut watch = ResilverWatch::default();
+            let mut spares = SpareWatch::default();
             loop {
                 let Some(pool) = served_pool.upgrade().filter(|pool| !pool.engine.events.is_ended()) else { return };
                 if let Err(error) = pool.engine.vdevs().reopen().await {
                     tracing::debug!(%error, "cannot look for missing devices");
+                }
+                if let Err(error) = pool.keep_spares(&mut spares).await {
+                    tracing::debug!(%error, "cannot look for devices that need a hot spare");
                 }
                 match pool.engine.scrubs().keep_resilvered(&mut watch).await {
                     Ok(true) => pool.go_on_scrubbing(),
@@ -347,6 +358,28 @@ impl ServedPool {
                 clock.sleep(RESILVER_INTERVAL).await;
             }
         }));
+    }
+
+    /// Replaces devices that failed by new ones at their paths (`autoreplace`) or by hot spares, and detaches hot spares that are not needed any more. Uses
+    /// devices that have grown (`autoexpand`).
+    async fn keep_spares(&self, watch: &mut SpareWatch) -> Result<(), PoolError> {
+        let mut taken = Vec::new();
+        let mut may_use = |path: &Path| match lock(&self.engine.name(), vec![path.to_owned()]) {
+            Ok(locks) => {
+                taken.push(locks);
+                true
+            }
+            // The process has the device already if it was a part of the pool before.
+            Err(_) => self.has_path(path),
+        };
+        let used = match self.engine.spares().keep_replacing(&mut may_use).await {
+            Ok(None) => self.engine.spares().keep_spares(watch, &mut may_use).await,
+            replaced => replaced,
+        };
+        taken.into_iter().filter(|_| matches!(used, Ok(Some(_)))).for_each(|locks| self.also_has(locks));
+        used?;
+        self.engine.spares().finish_replacing().await?;
+        self.engine.growth().keep_expanded().await
     }
 
     /// Whether the scrub task runs.

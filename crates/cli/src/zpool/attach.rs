@@ -6,6 +6,7 @@
 use super::claim::claim;
 use super::devices;
 use super::scrub::run_at_rest;
+use super::wait::until_ended;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
@@ -14,14 +15,10 @@ use crate::pools::search;
 use crate::size;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use weir_engine::{AttachRequest, Engine};
-use weir_machine::Request;
+use weir_engine::{Activity, AttachRequest, Engine};
 use weir_pool::VdevConfig;
-
-/// Interval at which `-w` looks whether the resilver has ended.
-const WAIT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -136,6 +133,13 @@ pub fn find(engine: &Engine, text: &str) -> Result<VdevConfig, String> {
     found.map(|leaf| (*leaf).clone()).ok_or_else(|| "no such device in pool".to_owned())
 }
 
+/// The path of the hot spare with that name; the text itself if there is none.
+fn spare_path(engine: &Engine, text: &str) -> String {
+    let spares = engine.shown().config.aux.spares;
+    let is_called = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == text);
+    spares.iter().filter_map(|spare| spare.get_str("path")).find(is_called).unwrap_or(text).to_owned()
+}
+
 fn ashift_of(options: &JoinOptions) -> Result<Option<u64>, Failure> {
     let mut ashift = None;
     for text in &options.properties {
@@ -169,15 +173,15 @@ fn join(
         let engine = &writable.engine;
         let present = find(engine, device).map_err(&cannot)?;
         let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
-        let words = [new.cloned().unwrap_or_else(|| path.to_string_lossy().into_owned())];
+        let words = [new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new))];
         let vdevs = devices::parse(&call.caller.folder, &words)?;
         let leaf = vdevs.tops.into_iter().flat_map(|top| top.leaves).next();
         let leaf = leaf.ok_or_else(|| cannot("no device is given".into()))?;
         let in_place = replaces && leaf.path == path;
         match claim(call, pool, vec![leaf.path.clone()]) {
             Ok(taken) => locks = Some(taken),
-            // The device at that path is locked already if it is still the pool's own.
-            Err(_) if in_place => {}
+            // The device at that path is locked already if it is the pool's own, or its hot spare.
+            Err(_) if in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path)) => {}
             Err(failure) => return Err(failure),
         }
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
@@ -194,19 +198,8 @@ fn join(
     attached?;
     served_pool.go_on_scrubbing();
     if options.wait {
-        writable.machine.block_on(wait(&writable.engine)).map_err(cannot)?;
+        let wanted = BTreeSet::from([Activity::Resilver, Activity::Replace]);
+        writable.machine.block_on(until_ended(&writable.engine, &wanted))?;
     }
     writable.close().map(|()| 0)
-}
-
-/// Waits until no resilver is running and no device is being replaced by one that has everything.
-async fn wait(engine: &Engine) -> Result<(), String> {
-    let rq = &Request::internal("wait");
-    loop {
-        let progress = engine.scrubs().progress(rq).await.map_err(|error| error.to_string())?;
-        if !progress.is_some_and(|scan| scan.is_resilver() && scan.is_open()) {
-            return engine.vdevs().finish_replacing().await.map_err(|error| error.to_string());
-        }
-        engine.machine.clock.sleep(WAIT_INTERVAL).await;
-    }
 }

@@ -19,12 +19,16 @@ mod lifecycle;
 mod list;
 mod offline;
 mod opened;
+mod reguid;
+mod remove;
 mod scrub;
 mod set;
 mod status;
 mod tree;
 mod unopened;
+mod upgrade;
 mod vdevs;
+mod wait;
 
 use crate::call::{Call, outln};
 use crate::failure::Failure;
@@ -57,6 +61,8 @@ enum ZpoolCommand {
     Offline(offline::OfflineArgs),
     Online(offline::OnlineArgs),
     Reopen(offline::ReopenArgs),
+    Reguid(reguid::ReguidArgs),
+    Remove(remove::RemoveArgs),
     Replace(attach::ReplaceArgs),
     Resilver(scrub::ResilverArgs),
     Scrub(scrub::ScrubArgs),
@@ -64,6 +70,8 @@ enum ZpoolCommand {
     Status(status::StatusArgs),
     Sync(lifecycle::SyncArgs),
     Trim(scrub::TrimArgs),
+    Upgrade(upgrade::UpgradeArgs),
+    Wait(wait::WaitArgs),
     /// Show the version of Weir's zpool.
     #[command(override_usage = "zpool version")]
     Version,
@@ -89,6 +97,8 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Offline(args) => offline::offline(call, args),
         ZpoolCommand::Online(args) => offline::online(call, args),
         ZpoolCommand::Reopen(args) => offline::reopen(call, args),
+        ZpoolCommand::Reguid(args) => reguid::run(call, args),
+        ZpoolCommand::Remove(args) => remove::run(call, args),
         ZpoolCommand::Replace(args) => attach::replace(call, args),
         ZpoolCommand::Resilver(args) => scrub::resilver(call, args),
         ZpoolCommand::Scrub(args) => scrub::run(call, args),
@@ -96,6 +106,8 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Status(args) => status::run(call, args),
         ZpoolCommand::Sync(args) => lifecycle::sync(call, args),
         ZpoolCommand::Trim(args) => scrub::trim(call, args),
+        ZpoolCommand::Upgrade(args) => upgrade::run(call, args),
+        ZpoolCommand::Wait(args) => wait::run(call, args),
         ZpoolCommand::Version => {
             outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)

@@ -27,8 +27,11 @@ pub struct OfflineArgs {
 
 /// Bring devices online. What they missed is resilvered.
 #[derive(Debug, Parser)]
-#[command(name = "zpool online", override_usage = "zpool online [-d DIR]… POOL DEVICE…")]
+#[command(name = "zpool online", override_usage = "zpool online [-e] [-d DIR]… POOL DEVICE…")]
 pub struct OnlineArgs {
+    /// Use all the space of devices that have grown
+    #[arg(short)]
+    expand: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pool and devices
@@ -82,6 +85,9 @@ pub fn online(call: &Call, args: &OnlineArgs) -> Result<u8, Failure> {
             let cannot = |why: String| Failure::failed(format!("cannot online {device}: {why}"));
             let guid = find(engine, device).map_err(cannot)?.guid;
             engine.vdevs().online(guid).await.map_err(|error| cannot(error.to_string()))?;
+            if args.expand {
+                engine.growth().expand(Some(guid)).await.map_err(|error| cannot(error.to_string()))?;
+            }
         }
         if let Some(served_pool) = &served_pool {
             served_pool.go_on_scrubbing();

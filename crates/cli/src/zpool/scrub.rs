@@ -155,7 +155,7 @@ pub fn run_at_rest(
         let Some(served_pool) = opened.served_pool() else { return Ok(()) };
         served_pool.go_on_scrubbing();
         match machine.block_on(opened.serve_commands(follow_here(call, served_pool, pool)))? {
-            Some(()) => Ok(machine.block_on(served_pool.engine.vdevs().finish_replacing())?),
+            Some(()) => Ok(machine.block_on(served_pool.engine.spares().finish_replacing())?),
             None => Err(Failure::failed(format!("cannot go on scrubbing {pool}: another command closed the pool"))),
         }
     });

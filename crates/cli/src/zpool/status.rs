@@ -341,7 +341,11 @@ impl Report {
         if !self.spares.is_empty() {
             lines.push(VdevRow::heading("spares"));
         }
-        lines.extend(self.spares.iter().map(|s| VdevRow::aux(s.name(), vdevs::spare_state(pool, s))));
+        lines.extend(self.spares.iter().map(|s| {
+            let state = vdevs::spare_state(pool, s);
+            let note = if state == "INUSE" { "currently in use" } else { "" };
+            VdevRow { note: note.into(), ..VdevRow::aux(s.name(), state) }
+        }));
         let health = vdevs::counts(pool);
         let headings = ["READ", "WRITE", "CKSUM", "SLOW"];
         let columns = if slow { headings.len() } else { headings.len() - 1 };

@@ -125,7 +125,11 @@ pub fn spare_state(pool: &Pool, spare: &VdevConfig) -> &'static str {
     let in_use = pool.tree.leaves().iter().any(|leaf| leaf.guid == spare.guid);
     if in_use {
         "INUSE"
-    } else if spare.kind == VdevKind::DraidSpare || pool.aux.contains_key(&spare.guid) {
+    } else if spare.kind == VdevKind::DraidSpare
+        || pool.aux.contains_key(&spare.guid)
+        // Its labels were not rewritten when it ceased to be active.
+        || pool.devices.contains_key(&spare.guid)
+    {
         "AVAIL"
     } else {
         "UNAVAIL"

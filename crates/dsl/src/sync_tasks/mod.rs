@@ -138,6 +138,16 @@ pub struct DslSyncContext<'a> {
     /// Directories that changed, or whose heads did.
     touched: BTreeSet<ObjectId>,
     records: Vec<NvList>,
+    moves: Moves,
+}
+
+/// Datasets to which blocks moved from other places, where a scan may not have been yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// Datasets that got blocks of destroyed snapshots, of exchanged heads, or by cloning and deduplication.
+    pub into: BTreeSet<ObjectId>,
+    /// Heads with their new snapshots.
+    pub snapshots: Vec<(ObjectId, ObjectId)>,
 }
 
 impl<'a> DslSyncContext<'a> {
@@ -155,6 +165,7 @@ impl<'a> DslSyncContext<'a> {
             pool_objects: BTreeMap::new(),
             touched: BTreeSet::new(),
             records: Vec::new(),
+            moves: Moves::default(),
         }
     }
 
@@ -181,6 +192,16 @@ impl<'a> DslSyncContext<'a> {
     /// Returns the records that were added to the pool's history since the last call.
     pub fn take_records(&mut self) -> Vec<NvList> {
         std::mem::take(&mut self.records)
+    }
+
+    /// Records that a dataset refers to blocks that another one, or another of its objects, got first.
+    pub fn moved_into(&mut self, dataset: ObjectId) {
+        self.moves.into.insert(dataset);
+    }
+
+    /// Returns the moves of blocks since the last call.
+    pub fn take_moves(&mut self) -> Moves {
+        std::mem::take(&mut self.moves)
     }
 
     /// Features that the MOS needs and that became active (`true`) or inactive since the last call, by name on disk, so

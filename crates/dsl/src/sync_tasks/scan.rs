@@ -1,6 +1,6 @@
 //! Updates a running scrub when datasets change (OpenZFS `dsl_scan_ds_snapshotted`, `dsl_scan_ds_destroyed`,
 //! `dsl_scan_ds_clone_swapped`): its bookmark and its queue name datasets by object, and must remain valid for the
-//! implementation that resumes it. Destroying a dataset also removes its error logs (`spa_delete_dataset_errlog`).
+//! implementation that resumes it. [`super::Moves`] has the same for Weir's own scans. Destroying a dataset also removes its error logs (`spa_delete_dataset_errlog`).
 
 use super::{DslError, DslSyncContext, features};
 use weir_dmu::zap::{self, Value};
@@ -54,6 +54,7 @@ pub(super) async fn scan_destroyed(
     id: ObjectId,
     next: Option<ObjectId>,
 ) -> Result<(), DslError> {
+    next.into_iter().for_each(|next| cx.moved_into(next));
     let Some((mut words, queue)) = running_scan(cx).await? else { return Ok(()) };
     if words.get(BOOKMARK) == Some(&id.0) {
         match next {
@@ -78,6 +79,7 @@ pub(super) async fn scan_snapshotted(
     head: ObjectId,
     snapshot: ObjectId,
 ) -> Result<(), DslError> {
+    cx.moves.snapshots.push((head, snapshot));
     let Some((mut words, queue)) = running_scan(cx).await? else { return Ok(()) };
     if words.get(BOOKMARK) == Some(&head.0) {
         words[BOOKMARK] = snapshot.0;
@@ -89,6 +91,8 @@ pub(super) async fn scan_snapshotted(
 
 /// Exchanges two datasets that exchanged their contents.
 pub(super) async fn scan_swapped(cx: &mut DslSyncContext<'_>, a: ObjectId, b: ObjectId) -> Result<(), DslError> {
+    cx.moved_into(a);
+    cx.moved_into(b);
     let Some((mut words, queue)) = running_scan(cx).await? else { return Ok(()) };
     if let Some(at) = words.get_mut(BOOKMARK).filter(|at| **at == a.0 || **at == b.0) {
         *at = if *at == a.0 { b.0 } else { a.0 };

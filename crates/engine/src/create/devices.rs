@@ -3,7 +3,7 @@
 use super::layout::Size;
 use super::{CreateOptions, NewLeaf, foreign};
 use crate::labels::Leaf;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_format::label::{LABEL_BYTES, LABELS, MIN_DEVICE_BYTES, label_offset};
 use weir_machine::{Access, Disk, DiskError, Machine};
@@ -24,6 +24,16 @@ impl Opened {
     pub fn size(&self) -> Size {
         let geometry = self.disk.geometry();
         Size { device_bytes: geometry.size_bytes, sector_bytes: geometry.sector_bytes }
+    }
+
+    /// The device's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The device.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 
     /// The device as a leaf whose labels the engine writes.

@@ -6,24 +6,25 @@ use crate::resilver::{LAYOUTS, look, run, small};
 use crate::{work, zdb};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use weir_engine::PoolProperty;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, Engine, Layout, NewLeaf};
 use weir_machine::Machine;
 use weir_pool::{OpenOptions, Pool, VdevConfig};
 
-fn blank(dir: &Path, name: &str, mib: u64) -> NewLeaf {
+pub fn blank(dir: &Path, name: &str, mib: u64) -> NewLeaf {
     let path = dir.join(name);
     std::fs::File::create(&path).unwrap().set_len(mib << 20).unwrap();
     NewLeaf { path, is_file: true }
 }
 
-fn guid(engine: &Engine, name: &str) -> u64 {
+pub fn guid(engine: &Engine, name: &str) -> u64 {
     let root = VdevConfig::parse(&engine.shown().config.root).unwrap();
     let found = root.leaves().into_iter().find(|leaf| leaf.name().ends_with(name)).map(|leaf| leaf.guid);
     found.unwrap_or_else(|| panic!("no {name} in {root:?}"))
 }
 
-fn shape(engine: &Engine) -> String {
+pub fn shape(engine: &Engine) -> String {
     fn one(vdev: &VdevConfig) -> String {
         let name = vdev.name().rsplit('/').next().unwrap_or_default().to_owned();
         let below: Vec<_> = vdev.children.iter().map(one).collect();
@@ -32,11 +33,11 @@ fn shape(engine: &Engine) -> String {
     one(&VdevConfig::parse(&engine.shown().config.root).unwrap())
 }
 
-fn request(engine: &Engine, beside: &str, new: NewLeaf, replaces: bool) -> AttachRequest {
+pub fn request(engine: &Engine, beside: &str, new: NewLeaf, replaces: bool) -> AttachRequest {
     AttachRequest { device: guid(engine, beside), new, replaces, ashift: None, force: false }
 }
 
-async fn assert_healthy(machine: &Machine, dir: &Path) {
+pub async fn assert_healthy(machine: &Machine, dir: &Path) {
     assert!(look(machine, dir).await.dtls().is_empty());
     zdb::assert_clean(dir, "tank");
     zdb::assert_counted(dir, "tank");
@@ -179,6 +180,36 @@ fn a_missing_device_is_replaced_and_stays_out() {
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
         assert!(pool.lost().is_empty());
         drop(pool);
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        std::fs::remove_dir_all(&dir).unwrap();
+    });
+}
+
+/// With `autoreplace=on`, a blank device at the path of a missing one replaces it; one that holds anything does not.
+#[test]
+fn a_blank_device_replaces_a_missing_one_if_the_pool_says_so() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = folder("autoreplace");
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Raidz(1), 3)).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.stop().await.unwrap();
+        std::fs::remove_file(dir.join("a1")).unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        let step = async || engine.spares().keep_replacing(&mut |_| true).await.unwrap();
+        let _new = blank(&dir, "a1", 96);
+        assert_eq!(step().await, None, "autoreplace is off");
+        let on = PoolProperty::Number { property: "autoreplace".into(), number: 1 };
+        engine.properties().set_on_pool(on).await.unwrap();
+        std::fs::File::options().write(true).open(dir.join("a1")).unwrap().write_all_at(b"mine", 8192).unwrap();
+        assert_eq!(step().await, None, "the device holds data");
+        let _new = blank(&dir, "a1", 96);
+        assert_eq!(step().await, Some(dir.join("a1")));
+        assert_eq!(step().await, None, "it is there");
+        run(&engine, &ScanLimits::default()).await;
+        assert_eq!(shape(&engine), "root[raidz1-0[a0 a1 a2]]");
+        engine.stop().await.unwrap();
+        std::fs::remove_file(dir.join("a2")).unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
         std::fs::remove_dir_all(&dir).unwrap();
     });

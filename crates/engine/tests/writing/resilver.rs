@@ -5,8 +5,10 @@ use crate::real::{folder, import, pool_of};
 use crate::{work, zdb};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weir_dmu::live::{CloneSource, NewObject, SpaceReserve};
 use weir_engine::scrub::{Progress, ScanLimits};
 use weir_engine::{Engine, Layout};
+use weir_format::{ObjectId, ObjectType};
 use weir_machine::{Machine, Request};
 use weir_pool::scan_status::{Stage, last_scan};
 use weir_pool::{OpenOptions, Pool};
@@ -132,28 +134,91 @@ fn a_resilver_goes_on_after_each_import() {
     });
 }
 
-/// Blocks of a destroyed snapshot move to a place that the walk has passed: the resilver starts again when it is through.
+/// Runs passes until the walk has passed the object set `objset`.
+async fn run_past(engine: &Engine, objset: u64) {
+    loop {
+        let part = engine.scrubs().run(&small(), &mut |_| false).await.unwrap().unwrap();
+        assert!(!part.is_finished(), "the walk ended before");
+        if part.place.objset.0 > objset {
+            return;
+        }
+    }
+}
+
+/// Carries a resilver to its end in another process. Returns the rounds of datasets that it visited again.
+async fn finish_elsewhere(machine: &Machine, dir: &Path) -> u64 {
+    let engine = import(machine, dir).await.unwrap();
+    let mut begun = Vec::new();
+    let mut rounds = 0;
+    let mut note = |progress: &Progress| {
+        begun.push(progress.resume.began);
+        rounds = progress.revisits.round;
+        true
+    };
+    let done = engine.scrubs().run(&small(), &mut note).await.unwrap().unwrap();
+    assert!(done.is_finished());
+    begun.dedup();
+    assert_eq!(begun.len(), 1, "it does not start again: {begun:?}");
+    engine.stop().await.unwrap();
+    rounds
+}
+
+/// Blocks of a destroyed snapshot move to a dataset that the walk has passed: that one is visited again.
 #[test]
 fn blocks_that_move_while_a_resilver_runs_are_not_missed() {
     let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let dir = with_returned(&machine, "moved", (Layout::Mirror, 2)).await;
         let engine = import(&machine, &dir).await.unwrap();
+        let head = engine.open_set(&Request::internal("test"), "tank", None).await.unwrap().id().0;
         assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
-        engine.scrubs().run(&small(), &mut |_| false).await.unwrap();
-        engine.destroy_snapshots(vec!["tank@away2".to_owned()], false).await.unwrap();
+        run_past(&engine, head).await;
+        for number in [1, 2] {
+            engine.destroy_snapshots(vec![format!("tank@away{number}")], false).await.unwrap();
+        }
         engine.stop().await.unwrap();
+        assert_eq!(finish_elsewhere(&machine, &dir).await, 1);
+        assert_whole_without(&machine, &dir, &["a0"]).await;
+    });
+}
+
+/// A file is cloned to a dataset that the walk has passed, and its original removed before the walk is there.
+#[test]
+fn blocks_that_are_cloned_while_a_resilver_runs_are_not_missed() {
+    let machine = weir_linux::machine().unwrap();
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let dir = folder("resilver-cloned");
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Mirror, 2)).await.unwrap();
+        engine.stop().await.unwrap();
+        let away = dir.with_extension("away");
+        std::fs::rename(dir.join("a1"), &away).unwrap();
         let engine = import(&machine, &dir).await.unwrap();
-        let mut begun = Vec::new();
-        let mut note = |progress: &Progress| {
-            begun.push(progress.resume.began);
-            true
-        };
-        let done = engine.scrubs().run(&small(), &mut note).await.unwrap().unwrap();
-        assert!(done.is_finished());
-        begun.dedup();
-        assert_eq!(begun.len(), 2, "it starts again once: {begun:?}");
+        work::make_dataset(&engine, "tank/z").await.unwrap();
+        let original = ObjectId(work::write_object(&engine, "tank/z", 40, 5).await.unwrap());
         engine.stop().await.unwrap();
+        std::fs::rename(&away, dir.join("a1")).unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.properties().renew(rq, weir_dsl::Scope::Path("tank")).await.unwrap();
+        let to = engine.open_set(rq, "tank", None).await.unwrap();
+        let from = engine.open_set(rq, "tank/z", None).await.unwrap();
+        assert!(engine.scrubs().start_resilver_if_needed().await.unwrap() && to.id() < from.id());
+        run_past(&engine, to.id().0).await;
+        let tx = to.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
+        let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10);
+        let copy = to.changes().create(rq, &tx, &new).await.unwrap();
+        for block in 0..40 {
+            let answer = to.writes().block_to_clone(rq, &tx, &from, original, block).await.unwrap();
+            let CloneSource::Block(pointer) = answer else { panic!("{answer:?}") };
+            to.writes().clone_block(rq, &tx, copy, block, pointer).await.unwrap();
+        }
+        drop(tx);
+        engine.sync().await.unwrap();
+        let tx = from.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
+        from.frees().remove(rq, &tx, original).await.unwrap();
+        drop(tx);
+        engine.stop().await.unwrap();
+        assert!(finish_elsewhere(&machine, &dir).await >= 1);
         assert_whole_without(&machine, &dir, &["a0"]).await;
     });
 }

@@ -1,12 +1,15 @@
-//! In the simulator: the power fails at every write and flush while a device is replaced, another attached and one detached,
-//! with their resilvers. The pool is whole each time, is carried to the end, and each device of the mirror alone has everything.
+//! In the simulator: the power fails at every write and flush while a device is replaced, another attached and one detached, or
+//! while hot spares step in, back, and become permanent, with their resilvers. The pool is whole each time, is carried to the
+//! end, and each device of the mirror alone has everything.
 
 use crate::work;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_engine::reguid::change_guid;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
+use weir_engine::{OfflineMode, SpareWatch, VdevAddRequest};
 use weir_machine::Machine;
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, PoolError, VdevConfig};
@@ -61,7 +64,7 @@ async fn attach(engine: &Engine, beside: usize, index: usize, replaces: bool) ->
 }
 
 /// Replaces the second device by the third, attaches the second again, detaches the first.
-async fn change(machine: &Machine) -> Result<(), PoolError> {
+async fn change_devices(machine: &Machine) -> Result<(), PoolError> {
     let engine = import(machine).await?;
     attach(&engine, 1, 2, true).await?;
     attach(&engine, 0, 1, false).await?;
@@ -69,28 +72,98 @@ async fn change(machine: &Machine) -> Result<(), PoolError> {
     engine.stop().await
 }
 
+/// A hot spare steps in for the second device, which is faulted, and back when that works again; then it takes the place of the
+/// first for good.
+async fn change_spares(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    let more = VdevAddRequest { spares: vec![new(2)], ..VdevAddRequest::default() };
+    engine.devices().add(&more).await?;
+    engine.vdevs().offline(guid(&engine, 1), OfflineMode::Faulted).await?;
+    engine.spares().keep_spares(&mut SpareWatch::default(), &mut |_| true).await?;
+    resilver(&engine).await?;
+    engine.devices().clear(Some(guid(&engine, 1))).await?;
+    engine.scrubs().start_resilver_if_needed().await?;
+    resilver(&engine).await?;
+    attach(&engine, 0, 2, true).await?;
+    engine.vdevs().detach(guid(&engine, 0)).await?;
+    engine.stop().await
+}
+
+/// The pool gets another GUID.
+async fn change_pool_guid(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    for _ in 0..2 {
+        change_guid(&engine, None).await?;
+        work::write_object(&engine, "tank", 2, 3)
+            .await
+            .map_err(|error| PoolError::Refused { what: error.to_string() })?;
+    }
+    engine.stop().await
+}
+
+/// The devices have grown: their space is used.
+async fn change_size(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    engine.growth().expand(None).await?;
+    for seed in 0..2 {
+        let written = work::write_object(&engine, "tank", 300, seed).await;
+        written.map_err(|error| PoolError::Refused { what: error.to_string() })?;
+    }
+    engine.stop().await
+}
+
+/// The spare of the pool, if it has one, can stand in for a device, whatever its labels say.
+async fn use_spare(machine: &Machine) {
+    let engine = import(machine).await.unwrap();
+    let Some(spare) = engine.shown().config.aux.spares.first().cloned() else { return engine.stop().await.unwrap() };
+    let is_active = leaves(&engine).iter().any(|leaf| Some(leaf.guid) == spare.get_u64("guid"));
+    if !is_active {
+        attach(&engine, 1, 2, true).await.unwrap();
+    }
+    assert!(engine.cache.blocks().tree().dtls().is_empty());
+    engine.stop().await.unwrap();
+}
+
 /// Carries a pool to the end of what the cut interrupted. Returns the devices that it has.
 async fn finish(machine: &Machine) -> Vec<String> {
     work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
     let engine = import(machine).await.unwrap();
+    engine.devices().clear(None).await.unwrap();
     engine.scrubs().start_resilver_if_needed().await.unwrap();
     resilver(&engine).await.unwrap();
-    engine.vdevs().finish_replacing().await.unwrap();
+    engine.spares().finish_replacing().await.unwrap();
     let paths = leaves(&engine).into_iter().filter_map(|leaf| leaf.path).collect();
     assert!(engine.cache.blocks().tree().dtls().is_empty());
     engine.stop().await.unwrap();
     paths
 }
 
+/// The changes that are cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Devices,
+    Spares,
+    Guid,
+    Size,
+}
+
 /// Cuts at change `at`, counted from the beginning of the changes; `None` if there are fewer.
-fn cut(seed: u64, at: u64) -> Option<()> {
+fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
     let world = SimWorld::new(seed);
     let disk = |i| world.add_disk(format!("{SEARCH}/d{i}"), 64 << 20, 512, Timing::Nvme);
     let disks: Vec<Arc<SimDisk>> = (0..3).map(disk).collect();
     let machine = world.machine();
     world.run(prepare(&machine)).unwrap().unwrap();
+    if change == Change::Size {
+        disks.iter().for_each(|disk| disk.grow(160 << 20));
+    }
     world.cut_after(at);
-    let run = world.run(change(&machine));
+    let run = match change {
+        Change::Devices => world.run(change_devices(&machine)),
+        Change::Spares => world.run(change_spares(&machine)),
+        Change::Guid => world.run(change_pool_guid(&machine)),
+        Change::Size => world.run(change_size(&machine)),
+    };
     world.cancel_cut();
     let is_cut = match run {
         Ok(done) => {
@@ -103,6 +176,7 @@ fn cut(seed: u64, at: u64) -> Option<()> {
     let machine = world.machine();
     let judged = world.run(async {
         let devices = finish(&machine).await;
+        use_spare(&machine).await;
         assert!((1..=3).contains(&devices.len()), "{devices:?}");
         for alone in &devices {
             let others = disks.iter().filter(|disk| disk.path() != Path::new(alone));
@@ -115,13 +189,38 @@ fn cut(seed: u64, at: u64) -> Option<()> {
     is_cut.then_some(())
 }
 
-/// Every 211th change; `WEIR_SIM_CUT_STEP=1` cuts at each of about 5100.
-#[test]
-fn any_cut_while_devices_are_replaced_leaves_a_whole_pool() {
-    let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(211);
+/// Every 211th change, or as many as the kind has; `WEIR_SIM_CUT_STEP=1` cuts at each of about 5100.
+fn cut_all(change: Change, seed: u64) {
+    let usual = match change {
+        Change::Devices | Change::Spares => 211,
+        Change::Guid => 3,
+        Change::Size => 47,
+    };
+    let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(usual);
     let mut at = 1;
-    while cut(4000 + at, at).is_some() {
+    while cut(change, seed + at, at).is_some() {
         at += step;
     }
-    assert!(at > 100, "{at} changes");
+    assert!(at > 60, "{at} changes");
+}
+
+#[test]
+fn any_cut_while_devices_are_replaced_leaves_a_whole_pool() {
+    cut_all(Change::Devices, 4000);
+}
+
+/// All labels name the former pool or the new one, and never is there a second pool.
+#[test]
+fn any_cut_while_the_pool_gets_another_guid_leaves_one_pool() {
+    cut_all(Change::Guid, 15_000);
+}
+
+#[test]
+fn any_cut_while_devices_are_used_that_have_grown_leaves_a_whole_pool() {
+    cut_all(Change::Size, 21_000);
+}
+
+#[test]
+fn any_cut_while_spares_step_in_and_back_leaves_a_whole_pool() {
+    cut_all(Change::Spares, 9000);
 }

@@ -1,0 +1,50 @@
+//! `zpool reguid`: another GUID for a pool.
+
+use super::attach::opened;
+use crate::args::CommandLine;
+use crate::cache_file::{self, CacheFile, CachePlace};
+use crate::call::Call;
+use crate::failure::Failure;
+use crate::options::PoolDirs;
+use clap::Parser;
+use weir_engine::reguid::change_guid;
+
+/// Give a pool another GUID, for example to a copy of its devices.
+#[derive(Debug, Parser)]
+#[command(name = "zpool reguid", override_usage = "zpool reguid [-g GUID] [-d DIR]… POOL")]
+pub struct ReguidArgs {
+    /// The GUID, in decimal; default: a random one
+    #[arg(short, value_name = "GUID")]
+    guid: Option<String>,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool
+    #[arg(value_name = "POOL")]
+    words: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(call: &Call, args: &ReguidArgs) -> Result<u8, Failure> {
+    let pool = match args.words.as_slice() {
+        [] => return Err(ReguidArgs::misused("missing pool name")),
+        [pool] => pool,
+        _ => return Err(ReguidArgs::misused("too many arguments")),
+    };
+    let invalid = |text: &String| ReguidArgs::misused(&format!("invalid GUID '{text}'"));
+    let guid = args.guid.as_ref().map(|text| text.parse::<u64>().map_err(|_| invalid(text))).transpose()?;
+    opened(call, &args.places, pool)?.with_pool(|opened| {
+        let engine = &opened.engine;
+        let former = engine.shown().config.guid;
+        let cannot = |error| Failure::failed(format!("cannot reguid '{pool}': {error}"));
+        opened.machine.block_on(change_guid(engine, guid)).map_err(cannot)?;
+        opened.machine.block_on(engine.log_command(call.line(), call.caller.ids.0)).map_err(cannot)?;
+        let file = CacheFile::usual();
+        let is_cached = |file: &CacheFile| file.pools().is_ok_and(|pools| pools.iter().any(|pool| pool.guid == former));
+        if let Some(file) = file.filter(is_cached) {
+            file.remove(former)?;
+            cache_file::remember(call, &CachePlace::Usual, engine);
+        }
+        Ok(())
+    })?;
+    Ok(0)
+}
