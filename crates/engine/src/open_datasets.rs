@@ -86,7 +86,7 @@ impl OpenDatasets {
 
     /// Removes those of these object sets that have no changes, no intent log and no user; returns the others that are open.
     ///
-    /// Nobody can begin to use one meanwhile: the table is locked, and it has the only reference.
+    /// No task can begin to use one meanwhile: the table is locked, and it has the only reference.
     pub fn close_unused(&self, ids: Vec<ObjsetId>) -> Vec<ObjsetId> {
         let mut open = self.all_of();
         let is_unused = |open: &OpenSet| {
