@@ -14,7 +14,9 @@
 use super::Vdevs;
 use super::config::{self, visit};
 use super::labels::Leaf;
+use super::supervision::LeafCondition;
 use super::syncing::TxgSync;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use weir_blocks::vdev::PutBackError;
 use weir_format::{NvList, Txg};
@@ -71,7 +73,10 @@ impl Vdevs<'_> {
         match mode {
             OfflineMode::Kept => self.set_offline(guid, true).await,
             OfflineMode::Temporary => self.engine.sync().await,
-            OfflineMode::Faulted => self.engine.devices().set_faulted(vec![guid], true).await,
+            OfflineMode::Faulted => {
+                let faulted = BTreeMap::from([(guid, LeafCondition::Faulted)]);
+                self.engine.devices().set_conditions(faulted).await
+            }
         }
     }
 

@@ -24,6 +24,7 @@ mod set;
 mod status;
 mod tree;
 mod unopened;
+mod vdev_properties;
 mod vdevs;
 
 use crate::call::{Call, outln};

@@ -2,6 +2,7 @@
 
 use super::create::{comment, stored};
 use super::opened::OpenedPools;
+use super::vdev_properties;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::{Call, outln};
@@ -18,14 +19,14 @@ use weir_format::{NvList, features};
 use weir_machine::Request;
 use weir_pool::PoolError;
 
-/// Set a property of a pool.
+/// Set a property of a pool or of a vdev.
 #[derive(Debug, Parser)]
-#[command(name = "zpool set", override_usage = "zpool set [-d DIR]… PROPERTY=VALUE POOL")]
+#[command(name = "zpool set", override_usage = "zpool set [-d DIR]… PROPERTY=VALUE POOL [VDEV]")]
 pub struct SetArgs {
     #[command(flatten)]
     places: PoolDirs,
-    /// Property with its value, and the pool
-    #[arg(value_name = "PROPERTY=VALUE POOL")]
+    /// Property with its value, the pool, and a vdev by name, path or GUID
+    #[arg(value_name = "PROPERTY=VALUE POOL [VDEV]")]
     words: Vec<String>,
 }
 
@@ -48,6 +49,10 @@ pub struct HistoryArgs {
 
 /// Runs `zpool set`.
 pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
+    if let [pair, pool, vdev] = args.words.as_slice() {
+        let pair = pair.split_once('=').ok_or_else(|| SetArgs::misused("missing value in property=value argument"))?;
+        return vdev_properties::set(call, &args.places, pair, pool, vdev);
+    }
     let [pair, pool]: [String; 2] =
         args.words.clone().try_into().map_err(|_| SetArgs::misused("missing property=value or pool argument"))?;
     let doing = format!("cannot set property for '{pool}'");
