@@ -2,7 +2,7 @@
 //!
 //! What is wrong with a pool is decided in [`super::advice`].
 
-use super::advice::{self, PoolFacts, Problem};
+use super::advice::{self, OpenErrors, PoolFacts, Problem};
 use super::get::header;
 use super::opened::OpenedPools;
 use super::vdevs::{self, Style};
@@ -96,6 +96,7 @@ struct Report {
     error_lines: Vec<String>,
     spares: Vec<VdevConfig>,
     caches: Vec<VdevConfig>,
+    open_errors: OpenErrors,
 }
 
 impl Report {
@@ -105,6 +106,7 @@ impl Report {
         let scan = weir_pool::scan_status::last_scan(pool, rq).await?;
         let spares = weir_pool::aux_devices::extras(pool, rq, Extra::Spare).await?;
         let caches = weir_pool::aux_devices::extras(pool, rq, Extra::Cache).await?;
+        let open_errors = OpenErrors::of(&pool.machine, &pool.tree, &pool.states);
         let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
             && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
         let facts = PoolFacts {
@@ -112,7 +114,7 @@ impl Report {
             errors: errors.count.max(u64::from(errors.lost.is_some())),
             resilvers: scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running && !scan.paused),
             fails_requests: pool.blocks.tree().suspension().mode() == FailMode::Continue,
-            has_bad_label: advice::has_bad_label(&pool.machine, &pool.tree, &pool.states),
+            has_bad_label: open_errors.has_bad_label(),
             lacks_cache: caches.iter().any(|cache| !pool.aux.contains_key(&cache.guid)),
             lacks_spare: spares.iter().any(|spare| vdevs::spare_state(pool, spare) == "UNAVAIL"),
             lacks_features,
@@ -129,6 +131,7 @@ impl Report {
             errors,
             spares,
             caches,
+            open_errors,
         })
     }
 
@@ -328,7 +331,12 @@ impl Report {
 
     fn tree_text(&self, pool: &Pool, slow: bool) -> String {
         let dtls = pool.dtls();
-        let facts = tree::TreeFacts { states: &pool.states, dtls: &dtls, resilvers: self.resilvers() };
+        let facts = tree::TreeFacts {
+            states: &pool.states,
+            dtls: &dtls,
+            resilvers: self.resilvers(),
+            open_errors: &self.open_errors,
+        };
         let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &facts);
         let line = |v: &VdevConfig, state: &str| VdevRow { guid: v.guid, ..VdevRow::aux(v.name(), state) };
         if !self.caches.is_empty() {

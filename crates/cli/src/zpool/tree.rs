@@ -1,5 +1,6 @@
 //! The `config:` tree of `zpool import` and `zpool status`.
 
+use super::advice::OpenErrors;
 use weir_pool::dtls::Dtls;
 use weir_pool::status::{States, VdevState};
 use weir_pool::{Class, VdevConfig, VdevKind};
@@ -61,6 +62,8 @@ pub struct TreeFacts<'a> {
     pub dtls: &'a Dtls,
     /// Whether a resilver runs.
     pub resilvers: bool,
+    /// Why leaves cannot be used.
+    pub open_errors: &'a OpenErrors,
 }
 
 fn below(root: &VdevConfig, class: Class, facts: &TreeFacts<'_>, out: &mut Vec<VdevRow>) {
@@ -76,6 +79,7 @@ fn push(vdev: &VdevConfig, indent: usize, facts: &TreeFacts<'_>, out: &mut Vec<V
     if vdev.is_leaf() && state == VdevState::Unavail {
         name = vdev.guid.to_string();
         notes.extend(vdev.path.as_ref().map(|p| format!("was {p}")));
+        notes.extend(facts.open_errors.get(vdev.guid).map(str::to_owned));
     }
     notes.extend(reason(vdev, state).map(str::to_owned));
     if state.is_usable() && facts.dtls.contains_key(&vdev.guid) {
