@@ -615,3 +615,28 @@ fn c9_devices_that_cannot_be_opened_are_not_missing() {
     let status = lab.ok("zpool status p");
     assert!(status.contains("msg/ZFS-8000-4J") && status.contains(", invalid label\n"), "{status}");
 }
+
+#[test]
+fn a_status_is_repeated_shortened_and_shows_other_names() {
+    let lab = Lab::new();
+    let json: serde_json::Value = serde_json::from_str(&lab.ok("zpool status -j p")).unwrap();
+    let guid = json["pools"]["p"]["vdevs"]["p"]["vdevs"]["mirror-0"]["guid"].as_str().unwrap().to_owned();
+    assert!(lab.ok("zpool status -g p").contains(&format!("\n\t  {guid} ")));
+    assert!(lab.ok("zpool status -LP p").contains(&lab.path("d0").canonicalize().unwrap().display().to_string()));
+    assert!(!lab.ok("zpool status -e p").contains("mirror-0"));
+    let server = lab.serve();
+    let twice = lab.ok("zpool status -T u p 0.1 2");
+    assert_eq!(twice.matches("  pool: p\n").count(), 2, "{twice}");
+    assert!(twice.lines().next().unwrap().parse::<u64>().unwrap() > 1_000_000_000, "{twice}");
+    let d1 = lab.path("d1").display().to_string();
+    lab.ok(&format!("zpool offline -t p {d1}"));
+    let bad = lab.ok("zpool status -e p");
+    assert!(bad.contains("mirror-0") && bad.contains("/d1 ") && !bad.contains("/d0 "), "{bad}");
+    for (line, part) in [("zpool status -c upath p", "-c is not supported"), ("zpool status -T x p", "-T takes d or u")]
+    {
+        let out = lab.run(line);
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert!(out.status.code() == Some(2) && said.contains(part), "{said}");
+    }
+    end(server);
+}
