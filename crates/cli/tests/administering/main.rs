@@ -640,3 +640,16 @@ fn a_status_is_repeated_shortened_and_shows_other_names() {
     }
     end(server);
 }
+
+/// Row C14 of the trial: the history has imports, and -i the events of the pool itself.
+#[test]
+fn c14_the_history_has_imports_and_internal_events() {
+    let lab = Lab::new();
+    lab.ok("zfs create p/a");
+    lab.ok("zpool export p");
+    lab.ok("zpool import p");
+    let commands = lab.ok("zpool history p");
+    assert!(commands.contains(" zpool import p\n") && !commands.contains("[txg:"), "{commands}");
+    let all = lab.ok("zpool history -i p");
+    assert!(all.contains("] create p/a (") && !all.contains("unknown"), "{all}");
+}
