@@ -3,13 +3,13 @@
 use crate::create::CreateDataset;
 use crate::destroy::Destruction;
 use crate::properties::{JsonPrincipal, JsonQuotaKind, settings, values};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, RefusalKind};
 use crate::same_txg::Attempts;
 use crate::selection::{below, named_below};
 use crate::{reservation, rollback, sharing};
 use serde::{Deserialize, Serialize};
 use weir_dsl::props::Value;
-use weir_dsl::sync_tasks::Setting;
+use weir_dsl::sync_tasks::{DslError, Setting};
 use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
 use weir_engine::{Encryption, Engine};
 use weir_format::znode::Timestamp;
@@ -224,8 +224,12 @@ impl Change {
             Change::DestroyBookmarks { bookmarks } => engine.destroy_bookmarks(bookmarks).await?,
             Change::Promote { name } => engine.promote(name).await?,
             Change::Rename { name, new_name } => engine.rename(name, new_name).await?,
-            Change::Hold { holds, recursive } => engine.hold(held(engine, holds, recursive).await?).await?,
-            Change::Release { holds, recursive } => engine.release(held(engine, holds, recursive).await?).await?,
+            Change::Hold { holds, recursive } => {
+                engine.hold(held(engine, holds, recursive).await?).await.map_err(tag_refused)?
+            }
+            Change::Release { holds, recursive } => {
+                engine.release(held(engine, holds, recursive).await?).await.map_err(tag_refused)?
+            }
             Change::Bookmark { bookmarks } => {
                 let sourced = bookmarks.into_iter().map(|sourced| (sourced.bookmark, sourced.source));
                 engine.bookmark(sourced.collect()).await?;
@@ -271,6 +275,19 @@ async fn same_below(engine: &Engine, snapshot: &str) -> Result<Vec<String>, Refu
     let dsl = engine.synced().dsl_in(rq, Scope::Subtree(of)).await?;
     let found = named_below(rq, &dsl, of, name).await?;
     if found.iter().any(|found| found == snapshot) { Ok(found) } else { Err(Refusal::missing()) }
+}
+
+/// The refusal of a hold or its release: what exists or is missing is the tag, if the error names one.
+fn tag_refused(error: PoolError) -> Refusal {
+    match error {
+        PoolError::Dsl(DslError::Exists { .. }) => {
+            Refusal::new(RefusalKind::Exists, "tag already exists on this dataset")
+        }
+        PoolError::Dsl(DslError::Missing { name }) if name.contains(" (tag ") => {
+            Refusal::new(RefusalKind::Missing, "no such tag on this dataset")
+        }
+        other => other.into(),
+    }
 }
 
 async fn held(engine: &Engine, holds: Vec<HeldSnapshot>, recursive: bool) -> Result<Vec<(String, String)>, Refusal> {

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::BlockError;
-use weir_blocks::fault_observer::{BlockContext, Bookmark, DeviceRange, Fault, FaultKind, FaultObserver};
+use weir_blocks::fault_observer::{BlockContext, Bookmark, DeviceRange, Fault, FaultKind};
 use weir_blocks::vdev::Counts;
 use weir_codec::CodecError;
 use weir_format::nvlist::NvValue;
@@ -305,10 +305,11 @@ impl Events {
     }
 
     /// Posts the change of a device's state (`resource.fs.zfs.statechange`); `state` is a `vdev_state_t`.
-    pub(crate) fn post_state_change(&self, leaf: u64, vdev_state: u64) {
+    pub(crate) fn post_state_change(&self, leaf: u64, was: u64, vdev_state: u64) {
         let mut state = self.lock();
         let mut list = state.pool.report("resource.fs.zfs.statechange", Some(leaf));
         list.set("vdev_state", vdev_state);
+        list.set("vdev_laststate", was);
         self.put(&mut state, list);
     }
 
@@ -317,7 +318,7 @@ impl Events {
         let spot = Some(DeviceRange { leaf, offset_bytes: 0, size_bytes: 0, counts });
         let about = BlockContext::default();
         let priority = Priority::Sync;
-        self.fault(&Fault { what: FaultKind::Write(error), spot, about, priority });
+        self.record(&Fault { what: FaultKind::Write(error), spot, about, priority });
     }
 
     /// Appends an event to the ring.
@@ -354,8 +355,14 @@ const HISTORY: [(&str, &str); 9] = [
     ("history who", "history_who"),
 ];
 
-impl FaultObserver for Events {
-    fn fault(&self, fault: &Fault<'_>) {
+impl Events {
+    /// GUID of the vdev above a leaf; 0 if that is not known.
+    pub(crate) fn parent_of(&self, leaf: u64) -> u64 {
+        self.lock().pool.vdevs.get(&leaf).map_or(0, |vdev| vdev.parent)
+    }
+
+    /// Reports a fault. Returns whether it is a new one, which the rate limit let through.
+    pub(crate) fn record(&self, fault: &Fault<'_>) -> bool {
         let class = class_of(&fault.what);
         let errno = errno_of(&fault.what);
         let (kind, priority) = kind_and_priority(fault);
@@ -364,11 +371,11 @@ impl FaultObserver for Events {
         let now = self.clock.now();
         let mut state = self.lock();
         if !state.recent.is_new((class, errno, leaf, offset, size, priority, fault.about.origin), now) {
-            return;
+            return false;
         }
         if state.too_many(class, leaf, now) {
             state.dropped += 1;
-            return;
+            return false;
         }
         let mut list = state.pool.report(&ereport(class), spot.map(|spot| spot.leaf));
         if let Some(spot) = spot {
@@ -382,6 +389,7 @@ impl FaultObserver for Events {
         list.set("zio_priority", priority);
         add_block(fault, &mut list);
         self.put(&mut state, list);
+        true
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) mod closing;
 pub mod config;
 pub mod create;
 pub mod datasets;
+pub mod diagnosis;
 pub mod dtls;
 pub(crate) mod error_log;
 pub mod events;
@@ -81,6 +82,7 @@ pub use syncing::{SyncerState, TxgSync};
 pub use tasks::Task;
 pub use tx_admission::{DirtyLimits, PoolSpace, PoolTxAdmission};
 
+use diagnosis::Diagnosis;
 use error_log::LostBlocks;
 use events::{ErrorReport, PoolEvent};
 use fault_sink::FaultSink;
@@ -155,6 +157,8 @@ pub struct Engine {
     pub events: Arc<Events>,
     /// Lost blocks that are not in the error log yet.
     pub(crate) lost_blocks: Arc<LostBlocks>,
+    /// Diagnosis of the devices by their errors.
+    pub(crate) diagnosis: Arc<Diagnosis>,
     opened: Nanos,
     /// Whether intent logs that cannot be replayed now are discarded (`zpool import -m`).
     gives_up_logs: AtomicBool,
@@ -229,7 +233,13 @@ impl Engine {
         };
         let events = Events::new(machine.clock.clone(), &core.config);
         let lost_blocks = Arc::<LostBlocks>::default();
-        let sink = FaultSink { events: events.clone(), lost_blocks: lost_blocks.clone() };
+        let diagnosis = Arc::<Diagnosis>::default();
+        let sink = FaultSink {
+            clock: machine.clock.clone(),
+            events: events.clone(),
+            lost_blocks: lost_blocks.clone(),
+            diagnosis: diagnosis.clone(),
+        };
         cache.blocks().tree().set_fault_observer(Arc::new(sink));
         let max_loaded_bytes = max_loaded_bytes(cache.stats().sizes.budget_bytes);
         // Refused only in a pool that is not written to, which loads no metaslab.
@@ -247,6 +257,7 @@ impl Engine {
             keys,
             events,
             lost_blocks,
+            diagnosis,
             opened,
             gives_up_logs: AtomicBool::new(false),
             opening: AsyncMutex::new(()),
@@ -492,6 +503,8 @@ handles! {
     encryption_keys = EncryptionKeys;
     /// The pool's devices: added, trimmed, taken out of service and put back.
     devices = Devices;
+    /// The thresholds of errors from which on devices are degraded or faulted.
+    diagnosis_thresholds = DiagnosisThresholds;
     /// Devices that join others, leave them, go offline and return.
     vdevs = Vdevs;
     /// Replacement of devices that failed, by hot spares and by new devices at their paths.

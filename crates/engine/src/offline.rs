@@ -14,8 +14,10 @@
 use super::Vdevs;
 use super::config::{self, visit};
 use super::labels::Leaf;
+use super::supervision::LeafCondition;
 use super::syncing::TxgSync;
 use super::vdev_config_edit as edit;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use weir_blocks::vdev::PutBackError;
 use weir_format::{NvList, Txg};
@@ -72,7 +74,10 @@ impl Vdevs<'_> {
         match mode {
             OfflineMode::Kept => self.set_offline(guid, true).await,
             OfflineMode::Temporary => self.engine.sync().await,
-            OfflineMode::Faulted => self.engine.devices().set_faulted(vec![guid], true).await,
+            OfflineMode::Faulted => {
+                let faulted = BTreeMap::from([(guid, LeafCondition::Faulted)]);
+                self.engine.devices().set_conditions(faulted).await
+            }
         }
     }
 

@@ -6,6 +6,8 @@
 //!                └► a device with one older than the hang threshold ─► ereport.fs.zfs.deadman
 //!                     ├─ the pool has all blocks without it ─► out of service at once; `faulted` in the labels
 //!                     └─ it does not ─► failmode: wait for it, fail its operations, or end the process
+//!
+//!   too many errors of a device ([`super::diagnosis`]) ─► degraded or faulted, in the labels
 //! ```
 //!
 //! A suspended pool is resumed by [`Engine::clear`] (`zpool clear`), and its status says why it is suspended. An engine that
@@ -15,11 +17,12 @@
 //! (`zio_suspend`); the `faulted` state with its `aux_state`: `module/zfs/vdev_label.c` (`vdev_config_generate`).
 
 use super::config::visit;
+use super::diagnosis::{Verdict, thresholds};
 use super::events::{ErrorReport, PoolEvent};
 use super::syncing::TxgSync;
 use super::vdev_config_edit as edit;
 use super::{Devices, Engine};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -29,15 +32,66 @@ use weir_dmu::zap;
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId};
 use weir_machine::invariant;
+use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 
 /// Interval at which devices are checked, at most; a quarter of the shortest threshold if that is less.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Names in a leaf's configuration (`ZPOOL_CONFIG_FAULTED`, `ZPOOL_CONFIG_AUX_STATE`). OpenZFS keeps a leaf faulted at
-/// import only if the reason is `external`.
+/// Names in a leaf's configuration (`ZPOOL_CONFIG_FAULTED`, `ZPOOL_CONFIG_DEGRADED`, `ZPOOL_CONFIG_AUX_STATE`). OpenZFS keeps
+/// a leaf faulted at import only if the reason is `external`.
 const FAULTED: &str = "faulted";
+const DEGRADED: &str = "degraded";
 const AUX_STATE: &str = "aux_state";
-const EXTERNAL: &str = "external";
+
+/// Condition of a leaf that its configuration keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeafCondition {
+    /// None of the others.
+    Healthy,
+    /// In service, but it had too many errors.
+    Degraded,
+    /// Out of service: it had too many errors.
+    Failed,
+    /// Out of service: it hangs, or the administrator wants it.
+    Faulted,
+}
+
+impl LeafCondition {
+    fn of(vdev: &NvList) -> Self {
+        let is = |name| vdev.get_u64(name).is_some_and(|value| value != 0);
+        match (is(FAULTED), is(DEGRADED)) {
+            (true, _) if vdev.get_str(AUX_STATE) == Some("err_exceeded") => LeafCondition::Failed,
+            (true, _) => LeafCondition::Faulted,
+            (false, true) => LeafCondition::Degraded,
+            (false, false) => LeafCondition::Healthy,
+        }
+    }
+
+    /// `vdev_state_t`.
+    fn state(self) -> u64 {
+        match self {
+            LeafCondition::Healthy => 7,
+            LeafCondition::Degraded => 6,
+            LeafCondition::Failed | LeafCondition::Faulted => 5,
+        }
+    }
+
+    /// Writes it to a leaf's configuration (`vdev_config_generate`).
+    fn mark(self, vdev: &mut NvList) {
+        [FAULTED, DEGRADED, AUX_STATE].into_iter().for_each(|name| drop(vdev.remove(name)));
+        let values = match self {
+            LeafCondition::Healthy => None,
+            LeafCondition::Degraded => Some((DEGRADED, "err_exceeded")),
+            LeafCondition::Failed => Some((FAULTED, "err_exceeded")),
+            LeafCondition::Faulted => Some((FAULTED, "external")),
+        };
+        values.into_iter().for_each(|(name, why)| {
+            vdev.set(name, 1u64);
+            vdev.set(AUX_STATE, why);
+        });
+        debug_assert_eq!(LeafCondition::of(vdev), self);
+    }
+}
 
 /// Called when `failmode=panic` demands that the process end, with the reason.
 pub type OnPanic = Arc<dyn Fn(&str) + Send + Sync>;
@@ -61,7 +115,14 @@ struct Supervisor {
 /// Errors of reading the property `failmode`.
 pub async fn supervise(engine: &Arc<Engine>, deadlines: Deadlines, on_panic: OnPanic) -> Result<(), PoolError> {
     engine.is_supervised.store(true, std::sync::atomic::Ordering::Release);
-    engine.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.apply_fail_mode())).await?;
+    engine
+        .sync_task(|syncing: &mut TxgSync<'_>| {
+            Box::pin(async move {
+                syncing.apply_fail_mode().await?;
+                syncing.apply_thresholds().await
+            })
+        })
+        .await?;
     let interval = (deadlines.slow.min(deadlines.hang) / 4).min(INTERVAL);
     let clock = engine.machine.clock.clone();
     let mut supervisor = Supervisor {
@@ -161,9 +222,16 @@ impl Devices<'_> {
         if self.suspension().resume() {
             tracing::info!("pool '{}' is resumed", self.engine.name());
         }
-        let faulted: Vec<u64> = chosen.into_iter().filter(|health| health.faulted).map(|health| health.guid).collect();
-        if !faulted.is_empty() {
-            self.set_faulted(faulted, false).await?;
+        chosen.iter().for_each(|health| self.engine.diagnosis.clear(health.guid));
+        let mut conditions = self.conditions();
+        conditions.retain(|guid, condition| {
+            let is_faulted = chosen.iter().any(|health| health.guid == *guid && health.faulted);
+            let is_chosen = chosen.iter().any(|health| health.guid == *guid);
+            is_faulted || is_chosen && *condition != LeafCondition::Healthy && !offline.contains(guid)
+        });
+        if !conditions.is_empty() {
+            let healthy = conditions.into_keys().map(|guid| (guid, LeafCondition::Healthy));
+            self.set_conditions(healthy.collect()).await?;
         }
         self.engine.events.post(PoolEvent::VdevClear, |_| {});
         Ok(())
@@ -186,15 +254,30 @@ impl Devices<'_> {
         }
     }
 
-    /// Records in the configuration and the labels whether leaves are faulted.
-    pub(crate) async fn set_faulted(&self, leaves: Vec<u64>, faulted: bool) -> Result<(), PoolError> {
+    /// Conditions of the leaves, by their configuration.
+    fn conditions(&self) -> BTreeMap<u64, LeafCondition> {
+        let mut out = BTreeMap::new();
+        visit(&mut self.engine.shown().config.root, &mut |vdev| {
+            out.extend(vdev.get_u64("guid").map(|guid| (guid, LeafCondition::of(vdev))));
+        });
+        out
+    }
+
+    /// Records conditions of leaves in the configuration and the labels, and posts the changes of their states.
+    pub(crate) async fn set_conditions(&self, leaves: BTreeMap<u64, LeafCondition>) -> Result<(), PoolError> {
+        let before = self.conditions();
+        for (guid, condition) in &leaves {
+            let was = before.get(guid).copied().unwrap_or(LeafCondition::Healthy);
+            if was.state() != condition.state() {
+                self.engine.events.post_state_change(*guid, was.state(), condition.state());
+            }
+        }
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
                     visit(&mut syncing.core.config.root, &mut |vdev| {
-                        if vdev.get_u64("guid").is_some_and(|guid| leaves.contains(&guid)) {
-                            mark(vdev, faulted);
-                        }
+                        let condition = vdev.get_u64("guid").and_then(|guid| leaves.get(&guid));
+                        condition.into_iter().for_each(|condition| condition.mark(vdev));
                     });
                     for guid in leaves.iter().filter(|_| !faulted) {
                         // Most leaves have no spare.
@@ -206,18 +289,32 @@ impl Devices<'_> {
             })
             .await
     }
-}
 
-/// Marks a leaf's configuration as faulted, or not.
-fn mark(vdev: &mut NvList, faulted: bool) {
-    if faulted {
-        vdev.set(FAULTED, 1u64);
-        vdev.set(AUX_STATE, EXTERNAL);
-    } else {
-        vdev.remove(FAULTED);
-        vdev.remove(AUX_STATE);
+    /// Carries out the verdict about a device that had too many errors (`zpool_vdev_fault`, `zpool_vdev_degrade`). One
+    /// that the pool needs stays in service, as degraded.
+    async fn carry_out(&self, guid: u64, verdict: Verdict) -> Result<(), PoolError> {
+        let tree = self.engine.cache.blocks().tree().clone();
+        let condition = self.conditions().remove(&guid).unwrap_or(LeafCondition::Healthy);
+        let Ok(leaf) = tree.leaf(guid) else { return Ok(()) };
+        let stays = match verdict {
+            Verdict::Degraded => condition != LeafCondition::Healthy,
+            Verdict::Faulted => matches!(condition, LeafCondition::Failed | LeafCondition::Faulted),
+        };
+        if stays || !leaf.is_in_service() {
+            return Ok(());
+        }
+        let bad = |source| PoolError::Decode { what: "the vdev tree".into(), source };
+        let root = VdevConfig::parse(&self.engine.shown().config.root).map_err(bad)?;
+        let is_of = |top: &&VdevConfig| top.leaves().iter().any(|leaf| leaf.guid == guid);
+        let is_log = root.children.iter().find(is_of).is_some_and(|top| top.class == Class::Log);
+        let is_needed = self.engine.vdevs().is_required(&root, guid) && !is_log;
+        let condition = match verdict {
+            Verdict::Faulted if !is_needed && leaf.take_out() => LeafCondition::Failed,
+            _ => LeafCondition::Degraded,
+        };
+        tracing::error!(device = leaf.name(), ?condition, "too many errors; 'zpool clear' marks it as repaired");
+        self.set_conditions(BTreeMap::from([(guid, condition)])).await
     }
-    debug_assert_eq!(vdev.get_u64(FAULTED) == Some(1), faulted);
 }
 
 /// Bytes of writes that a pool keeps, over all its devices, until a flush covers them.
@@ -243,6 +340,19 @@ impl TxgSync<'_> {
     }
 }
 
+impl TxgSync<'_> {
+    /// Applies the vdev properties about errors ([`thresholds`]).
+    pub(crate) async fn apply_thresholds(&mut self) -> Result<(), PoolError> {
+        let found = thresholds::read(self.change.rq, &self.change.mos, &self.core.config.root).await;
+        match found {
+            Ok(found) => self.engine.diagnosis.set_thresholds(found),
+            // The defaults apply: a ZAP that cannot be read is no reason not to supervise the devices.
+            Err(error) => tracing::warn!(%error, "the vdev properties checksum_n … io_t cannot be read"),
+        }
+        Ok(())
+    }
+}
+
 impl Supervisor {
     fn check(&mut self, engine: &Arc<Engine>) {
         let overdue = engine.cache.blocks().tree().check_deadlines(&self.deadlines);
@@ -257,6 +367,14 @@ impl Supervisor {
         }
         let waits = hanging.iter().find(|leaf| self.hanging.contains(&leaf.guid));
         engine.devices().set_waits_for(waits.map(|leaf| Hang(leaf).to_string()));
+        for (guid, verdict) in engine.diagnosis.take_verdicts() {
+            let engine = engine.clone();
+            drop(engine.machine.tasks.clone().spawn(async move {
+                if let Err(error) = engine.devices().carry_out(guid, verdict).await {
+                    tracing::warn!(%error, "the state of a device is not in the labels");
+                }
+            }));
+        }
         self.report_suspension(engine);
     }
 
@@ -277,10 +395,10 @@ impl Supervisor {
         if engine.cache.blocks().tree().leaf(leaf.guid).is_ok_and(|leaf| leaf.take_out()) {
             self.hanging.remove(&leaf.guid);
             tracing::error!(device = leaf.name, "taken out of service; 'zpool clear' puts it back");
-            engine.events.post_state_change(leaf.guid, VDEV_STATE_FAULTED);
-            let (engine, guid) = (engine.clone(), leaf.guid);
+            let conditions = BTreeMap::from([(leaf.guid, LeafCondition::Faulted)]);
+            let engine = engine.clone();
             drop(engine.machine.tasks.clone().spawn(async move {
-                if let Err(error) = engine.devices().set_faulted(vec![guid], true).await {
+                if let Err(error) = engine.devices().set_conditions(conditions).await {
                     tracing::warn!(%error, "the state of the device is not in the labels");
                 }
             }));
@@ -305,9 +423,6 @@ impl Supervisor {
         }
     }
 }
-
-/// `vdev_state_t` of a faulted vdev.
-const VDEV_STATE_FAULTED: u64 = 5;
 
 /// A device that hangs, for messages.
 struct Hang<'a>(&'a OverdueLeaf);

@@ -112,6 +112,8 @@ pub mod order {
         FLUSHER,
         /// DTL of a leaf.
         DTL,
+        /// Errors of the devices.
+        DIAGNOSIS,
         /// Lost blocks that are not in the pool's error log yet.
         LOST_BLOCKS,
         /// Ring of the pool's events.

@@ -85,8 +85,19 @@ pub struct CloneArgs {
 pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     let name = words::<CreateArgs>(&args.words, 1..=1, "missing dataset name argument")?.remove(0);
     let doing = format!("cannot create '{name}'");
-    if !name.contains('/') || name.contains(['@', '#']) {
-        return Err(Failure::failed(format!("{doing}: missing dataset name")));
+    let wrong = match name.as_str() {
+        name if name.starts_with('/') => Some("leading slash in name"),
+        name if name.contains('@') => {
+            Some("snapshot delimiter '@' is not expected here; 'zfs snapshot' makes snapshots")
+        }
+        name if name.contains('#') => {
+            Some("bookmark delimiter '#' is not expected here; 'zfs bookmark' makes bookmarks")
+        }
+        name if !name.contains('/') => Some("missing dataset name: 'zpool create' makes pools"),
+        _ => None,
+    };
+    if let Some(why) = wrong {
+        return Err(Failure::failed(format!("{doing}: {why}")));
     }
     let (new, wanted) = dataset(args, &name, &doing)?;
     if args.dry_run {

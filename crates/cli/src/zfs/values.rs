@@ -146,7 +146,7 @@ fn check_range(native: &Native, value: &Value) -> Result<(), String> {
             Err("'volblocksize' must be power of 2 from 512B to 16M".into())
         }
         ZfsProp::SpecialSmallBlocks if *n != 0 && (!power || *n < 512 || *n > 16 << 20) => {
-            Err("invalid 'special_small_blocks=': must be zero or a power of 2 from 512B to 16M".into())
+            Err(format!("invalid 'special_small_blocks={n}': must be zero or a power of 2 from 512B to 16M"))
         }
         _ => Ok(()),
     }

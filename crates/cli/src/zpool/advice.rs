@@ -9,8 +9,10 @@
 //! cannot be opened. A suspended pool comes before a resilver, which cannot go on in it. Only problems that concern a choice,
 //! such as features that are not enabled, leave a pool healthy for `zpool status -x`.
 
+use std::collections::BTreeMap;
+use weir_machine::{Access, DiskError, Machine};
 use weir_pool::assemble::state;
-use weir_pool::status::VdevState;
+use weir_pool::status::{States, VdevState};
 use weir_pool::{FoundPool, Pool, VdevConfig, VdevKind};
 
 /// Width at which texts are wrapped.
@@ -278,7 +280,7 @@ pub struct FoundStates<'a> {
     /// State of the pool.
     pub health: VdevState,
     /// States of the vdevs.
-    pub all: &'a weir_pool::status::States,
+    pub all: &'a States,
     /// Whether a device that cannot be used is at its path, so that its labels are not those of the pool.
     pub has_bad_label: bool,
     /// Whether labels of devices are older than those of others.
@@ -313,12 +315,39 @@ pub fn wrapped(heading: &str, text: &str) -> String {
     out
 }
 
-/// Whether a leaf that cannot be used has a device at its path: then it has no labels of the pool.
-pub fn has_bad_label(machine: &weir_machine::Machine, root: &VdevConfig, states: &weir_pool::status::States) -> bool {
-    let gone = root.leaves().into_iter().filter(|leaf| states.get(&leaf.guid) == Some(&VdevState::Unavail));
-    let mut paths = gone.filter_map(|leaf| leaf.path.as_deref());
-    paths.any(|path| machine.disks.open(path.as_ref(), weir_machine::Access::ReadOnly).is_ok())
+/// Why leaves cannot be used, by their GUID, if they are not just missing.
+#[derive(Clone, Debug, Default)]
+pub struct OpenErrors(BTreeMap<u64, String>);
+
+/// A device without labels of the pool.
+const BAD_LABEL: &str = "invalid label";
+
+impl OpenErrors {
+    /// Opens the paths of the leaves that cannot be used.
+    pub fn of(machine: &Machine, root: &VdevConfig, states: &States) -> Self {
+        let gone = root.leaves().into_iter().filter(|leaf| states.get(&leaf.guid) == Some(&VdevState::Unavail));
+        let why = |leaf: &VdevConfig| match machine.disks.open(leaf.path.as_deref()?.as_ref(), Access::ReadOnly) {
+            Ok(_) => Some(BAD_LABEL.to_owned()),
+            Err(DiskError::Open { errno: ENOENT, .. }) => None,
+            Err(DiskError::Open { errno, .. }) => Some(std::io::Error::from_raw_os_error(errno).to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        OpenErrors(gone.filter_map(|leaf| Some((leaf.guid, why(leaf)?))).collect())
+    }
+
+    /// The reason of a leaf.
+    pub fn get(&self, guid: u64) -> Option<&str> {
+        self.0.get(&guid).map(String::as_str)
+    }
+
+    /// Whether a device is at the path of a leaf, and has no labels of the pool.
+    pub fn has_bad_label(&self) -> bool {
+        self.0.values().any(|why| why == BAD_LABEL)
+    }
 }
+
+/// "No such file or directory".
+const ENOENT: i32 = 2;
 
 #[cfg(test)]
 mod tests {

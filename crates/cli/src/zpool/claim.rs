@@ -49,6 +49,9 @@ fn user_of(call: &Call, path: &Path) -> Option<User> {
 /// The pool that the labels of a device name.
 fn pool_on(call: &Call, path: &Path) -> Option<String> {
     let machine = call.machine().ok()?;
-    let assembly = assemble(machine.block_on(scan(machine, &[path.to_path_buf()])).ok()?);
+    let paths = [path.to_path_buf()];
+    // On a thread of its own, because a caller may run within a task.
+    let found = std::thread::scope(|scope| scope.spawn(|| machine.block_on(scan(machine, &paths))).join());
+    let assembly = assemble(found.ok()?.ok()?);
     assembly.pools.into_values().next().map(|pool| pool.config.name)
 }

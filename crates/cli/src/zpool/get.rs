@@ -1,6 +1,7 @@
 //! `zpool get`: properties of pools.
 
 use super::opened::OpenedPools;
+use super::vdev_properties;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
@@ -17,7 +18,7 @@ use weir_pool::properties::{self, PoolProperty};
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool get",
-    override_usage = "zpool get [-Hp] [-j [--json-int]] [-o FIELD[,…]] [-R ROOT] [-d DIR]… all|PROPERTY[,…] [POOL]…"
+    override_usage = "zpool get [-Hp] [-j [--json-int]] [-o FIELD[,…]] [-R ROOT] [-d DIR]… all|PROPERTY[,…] [POOL]…\n       zpool get [-H] [-o FIELD[,…]] [-d DIR]… PROPERTY[,…] POOL VDEV…"
 )]
 pub struct GetArgs {
     /// No header; columns separated by tabs
@@ -48,8 +49,16 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     let Some((wanted, pools)) = args.words.split_first() else {
         return Err(GetArgs::misused("missing property argument"));
     };
-    let wanted = wanted_names(wanted)?;
     let fields = fields(&args.fields)?;
+    if let [pool, vdevs @ ..] = pools
+        && wanted.split(',').all(vdev_properties::is_known)
+    {
+        if vdevs.is_empty() || args.json.json {
+            return Err(GetArgs::misused(&format!("'{wanted}' is of vdevs: name some after the pool, without -j")));
+        }
+        return of_vdevs(call, args, wanted, (pool, vdevs), &fields);
+    }
+    let wanted = wanted_names(wanted)?;
     let machine = call.machine()?;
     let opened = OpenedPools::open(call, &args.places, pools)?;
     let mut found = Vec::new();
@@ -83,6 +92,38 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
         }
         call.print(format_args!("{}", table.text()));
     }
+    Ok(opened.close(call))
+}
+
+/// Shows properties of vdevs.
+fn of_vdevs(
+    call: &Call,
+    args: &GetArgs,
+    wanted: &str,
+    (pool, vdevs): (&String, &[String]),
+    fields: &[&str],
+) -> Result<u8, Failure> {
+    let machine = call.machine()?;
+    let mut opened = OpenedPools::open(call, &args.places, std::slice::from_ref(pool))?;
+    let columns = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
+    let mut table = Table::new(columns, args.scripted);
+    opened.each(|pool| {
+        for vdev in vdevs {
+            let properties = machine.block_on(vdev_properties::get(pool, vdev))?;
+            let is_wanted = |name: &str| wanted.split(',').any(|other| other == name);
+            for (name, value, source) in properties.iter().filter(|(name, ..)| is_wanted(name)) {
+                let cell = |field: &&str| match *field {
+                    "name" => vdev.clone(),
+                    "property" => (*name).to_owned(),
+                    "value" => value.clone(),
+                    _ => (*source).to_owned(),
+                };
+                table.row(fields.iter().map(cell).collect());
+            }
+        }
+        Ok(())
+    });
+    call.print(format_args!("{}", table.text()));
     Ok(opened.close(call))
 }
 

@@ -4,7 +4,7 @@
 //! this machine uses it: every other command then opens it without `-f`, and another machine does not. With `-l` the
 //! command asks for the keys of encrypted datasets, verifies them, and replays the intent logs that need them.
 
-use super::advice::{FoundStates, Problem, wrapped};
+use super::advice::{FoundStates, OpenErrors, Problem, wrapped};
 use super::tree;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
@@ -21,11 +21,11 @@ use std::path::PathBuf;
 use weir_dsl::Dir;
 use weir_engine::Engine;
 use weir_format::ObjsetKind;
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_pool::assemble::state;
-use weir_pool::dtls::all_by_labels;
-use weir_pool::status::{lacking, states};
-use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, scan, uberblocks};
+use weir_pool::dtls::{Dtls, all_by_labels};
+use weir_pool::status::{States, VdevState, lacking, states};
+use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, VdevConfig, assemble, scan, uberblocks};
 
 /// List the pools that can be imported, or import pools.
 ///
@@ -111,7 +111,7 @@ fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let is_closed = |pool: &&FoundPool| call.process().is_none_or(|process| process.find(pool).is_none());
     let wanted = |pool: &&FoundPool| (pool.config.state == state::DESTROYED) == args.destroyed;
     for pool in assembly.pools.values().filter(wanted).filter(is_closed) {
-        call.print(format_args!("{}", describe(call.machine()?, pool, &assembly)?));
+        call.print(format_args!("{}", describe(call, args, pool, &assembly)?));
         shown += 1;
     }
     if shown == 0 {
@@ -201,6 +201,9 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     }
     let guid = one.config.guid.to_string();
     let name = new_name.clone().unwrap_or_else(|| one.config.name.clone());
+    if new_name.is_some() {
+        weir_engine::create::check_pool_name(&name).map_err(|error| Failure::failed(format!("{doing}: {error}")))?;
+    }
     drop(assembly);
     if let Some(open) = call.served_pool(&guid) {
         let why = format!("a pool with the same GUID is already imported as '{}': one is a copy", open.engine.name());
@@ -237,6 +240,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let intent = WriteIntent { search, pool: guid, keys, force, rewind, without_logs, new_name, limits };
     let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
+    let logged = writable.machine.block_on(writable.engine.log_command(call.line(), call.caller.ids.0));
     match daemon {
         Some(daemon) => {
             call.machine()?.block_on(daemon.adopt(writable, place, !args.no_mount && args.altroot.is_none()))?
@@ -247,6 +251,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
         }
     }
     replayed?;
+    logged?;
     Ok(u8::from(!all_keys))
 }
 
@@ -296,18 +301,35 @@ fn wanted_properties(args: &ImportArgs) -> Result<Wanted, Failure> {
     Ok(Wanted { read_only, place })
 }
 
-fn describe(machine: &Machine, pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
+/// The vdevs of a pool with their DTLs, their states and the pool's.
+type FoundVdevs = (VdevConfig, Dtls, VdevState, States);
+
+/// The vdevs of a pool by its labels. If these say that devices are missing beyond redundancy, the pool is opened: only its
+/// MOS knows which of its vdevs are logs, and it can be imported without those.
+fn vdevs_of(call: &Call, args: &ImportArgs, pool: &FoundPool) -> Result<FoundVdevs, Failure> {
     let tree = pool.label_tree()?;
     let newest = uberblocks::ranked(pool, None).first().map(|uberblock| uberblock.txg).unwrap_or_default();
     let dtls = all_by_labels(&tree, &pool.devices, newest);
     let (health, all) = states(&tree, &|guid| pool.devices.contains_key(&guid), &dtls);
+    if !lacking(&tree, &all).is_empty() && pool.config.state != state::DESTROYED {
+        let options = OpenOptions::new(places(call, args)?, pool.config.guid.to_string());
+        if let Ok(opened) = crate::pools::open(call, &options) {
+            return Ok((opened.tree.clone(), opened.dtls(), opened.state, opened.states.clone()));
+        }
+    }
+    Ok((tree, dtls, health, all))
+}
+
+fn describe(call: &Call, args: &ImportArgs, pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
+    let (tree, dtls, health, all) = vdevs_of(call, args, pool)?;
     let missing = lacking(&tree, &all);
     let mut out = format!("   pool: {}\n     id: {}\n  state: {health}", pool.config.name, pool.config.guid);
     if pool.config.state == state::DESTROYED {
         out.push_str(" (DESTROYED)");
     }
     out.push('\n');
-    let has_bad_label = super::advice::has_bad_label(machine, &tree, &all);
+    let open_errors = OpenErrors::of(call.machine()?, &tree, &all);
+    let has_bad_label = open_errors.has_bad_label();
     let states = FoundStates { health, all: &all, has_bad_label, misses_writes: !dtls.is_empty() };
     let problem = super::advice::of_found(pool, &tree, &states, crate::writable::host().id);
     if let Some(problem) = problem {
@@ -323,7 +345,13 @@ fn describe(machine: &Machine, pool: &FoundPool, assembly: &Assembly) -> Result<
         out.push_str(&format!("comment: {comment}\n"));
     }
     out.push_str(" config:\n\n");
-    let facts = tree::TreeFacts { states: &all, dtls: &dtls, resilvers: false };
+    let facts = tree::TreeFacts {
+        states: &all,
+        dtls: &dtls,
+        resilvers: false,
+        open_errors: &open_errors,
+        names: Default::default(),
+    };
     let text = tree::text(&tree::lines(&pool.config.name, health, &tree, &facts), &[], |_| Vec::new());
     // The heading has no place in this list.
     out.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
@@ -345,7 +373,10 @@ fn action(pool: &FoundPool, problem: Option<Problem>, is_beyond: bool) -> String
     match problem {
         Some(problem) if is_beyond => format!("The pool cannot be imported. {}", problem.action()),
         Some(Problem::BadLog) => {
-            format!("The pool can be imported with '-m', {by}. {}", Problem::BadLog.action())
+            format!(
+                "The pool can be imported {by}; '-m' gives up what cannot be replayed. {}",
+                Problem::BadLog.action()
+            )
         }
         Some(Problem::InUseElsewhere) => {
             let host = pool.config.hostname.as_deref().unwrap_or("another machine");

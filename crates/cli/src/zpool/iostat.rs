@@ -49,7 +49,7 @@ pub struct IostatArgs {
 }
 
 /// Interval of checks whether the client still waits for output.
-const LOOK: Duration = Duration::from_millis(200);
+pub const LOOK: Duration = Duration::from_millis(200);
 /// The longest interval, in seconds: a larger number is a pool's.
 const MAX_INTERVAL_S: f64 = 1e9;
 /// Columns of a number for people, and of an exact one.
@@ -110,24 +110,30 @@ pub fn run(call: &Call, args: &IostatArgs) -> Result<u8, Failure> {
 
 /// Parses the operands: a pool, an interval and a count, each optional.
 fn wanted(mut words: Vec<String>) -> Result<ReportRequest, Failure> {
-    let number = |word: &String| word.parse::<f64>().ok().filter(|n| (0.0..MAX_INTERVAL_S).contains(n));
-    let at = words.iter().rposition(|word| number(word).is_none()).map_or(0, |last| last + 1);
-    let numbers: Vec<f64> = words.split_off(at).iter().filter_map(number).collect();
+    let (interval, count) = take_interval::<IostatArgs>(&mut words)?;
     if words.len() > 1 {
         return Err(IostatArgs::misused("name one pool"));
     }
+    Ok(ReportRequest { pool: words.pop(), interval, count })
+}
+
+/// Takes an interval and a count, each optional, off the end of the operands.
+pub fn take_interval<A: CommandLine>(words: &mut Vec<String>) -> Result<(Option<Duration>, Option<u64>), Failure> {
+    let number = |word: &String| word.parse::<f64>().ok().filter(|n| (0.0..MAX_INTERVAL_S).contains(n));
+    let at = words.iter().rposition(|word| number(word).is_none()).map_or(0, |last| last + 1);
+    let numbers: Vec<f64> = words.split_off(at).iter().filter_map(number).collect();
     let (interval, count) = match numbers.as_slice() {
         [] => (None, None),
         [interval, rest @ ..] if *interval > 0.0 && rest.len() < 2 => {
             let count = rest.first().map(|count| *count as u64);
             (Some(Duration::from_secs_f64(*interval)), count)
         }
-        _ => return Err(IostatArgs::misused("an interval in seconds above zero, and how many reports")),
+        _ => return Err(A::misused("an interval in seconds above zero, and how many reports")),
     };
     if count == Some(0) {
-        return Err(IostatArgs::misused("the number of reports cannot be zero"));
+        return Err(A::misused("the number of reports cannot be zero"));
     }
-    Ok(ReportRequest { pool: words.pop(), interval, count })
+    Ok((interval, count))
 }
 
 /// Work of each leaf, by GUID.

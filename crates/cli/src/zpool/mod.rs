@@ -27,6 +27,7 @@ mod status;
 mod tree;
 mod unopened;
 mod upgrade;
+mod vdev_properties;
 mod vdevs;
 mod wait;
 

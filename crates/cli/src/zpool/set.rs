@@ -2,6 +2,7 @@
 
 use super::create::{comment, stored};
 use super::opened::OpenedPools;
+use super::vdev_properties;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::{Call, outln};
@@ -18,14 +19,14 @@ use weir_format::{NvList, features};
 use weir_machine::Request;
 use weir_pool::PoolError;
 
-/// Set a property of a pool.
+/// Set a property of a pool or of a vdev.
 #[derive(Debug, Parser)]
-#[command(name = "zpool set", override_usage = "zpool set [-d DIR]… PROPERTY=VALUE POOL")]
+#[command(name = "zpool set", override_usage = "zpool set [-d DIR]… PROPERTY=VALUE POOL [VDEV]")]
 pub struct SetArgs {
     #[command(flatten)]
     places: PoolDirs,
-    /// Property with its value, and the pool
-    #[arg(value_name = "PROPERTY=VALUE POOL")]
+    /// Property with its value, the pool, and a vdev by name, path or GUID
+    #[arg(value_name = "PROPERTY=VALUE POOL [VDEV]")]
     words: Vec<String>,
 }
 
@@ -48,6 +49,10 @@ pub struct HistoryArgs {
 
 /// Runs `zpool set`.
 pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
+    if let [pair, pool, vdev] = args.words.as_slice() {
+        let pair = pair.split_once('=').ok_or_else(|| SetArgs::misused("missing value in property=value argument"))?;
+        return vdev_properties::set(call, &args.places, pair, pool, vdev);
+    }
     let [pair, pool]: [String; 2] =
         args.words.clone().try_into().map_err(|_| SetArgs::misused("missing property=value or pool argument"))?;
     let doing = format!("cannot set property for '{pool}'");
@@ -132,11 +137,13 @@ fn shown(record: &NvList, internal: bool, long: bool) -> Option<String> {
     if !internal {
         return None;
     }
-    let name = record.get_str("history internal name").unwrap_or("unknown");
-    let of = record.get_str("history dataset name").unwrap_or_default();
-    let text = record.get_str("history internal str").unwrap_or_default();
     let txg = record.get_u64("history txg").unwrap_or(0);
-    Some(format!("{time} [txg:{txg}] {name} {of} {text}{tail}"))
+    let name = record.get_str("internal_name").unwrap_or("unknown");
+    let number = record.get_u64("dsid").map(|id| format!(" ({id})")).unwrap_or_default();
+    let of = record.get_str("dsname").map(|name| format!(" {name}{number}")).unwrap_or_default();
+    let text = record.get_str("history internal str").filter(|text| !text.is_empty());
+    let text = text.map(|text| format!(" {text}")).unwrap_or_default();
+    Some(format!("{time} [txg:{txg}] {name}{of}{text}{tail}"))
 }
 
 #[cfg(test)]
@@ -153,8 +160,13 @@ mod tests {
         assert_eq!(shown(&record, false, false).unwrap(), "2023-11-14.22:13:20 zpool create p x");
         assert!(shown(&record, false, true).unwrap().ends_with("x [user 0 on here]"));
         let mut record = NvList::new();
-        record.set("history internal name", "snapshot");
+        record.set("internal_name", "snapshot");
+        record.set("history txg", 12u64);
+        record.set("dsname", "p/a@s");
+        record.set("dsid", 77u64);
         assert_eq!(shown(&record, false, false), None);
-        assert!(shown(&record, true, false).unwrap().contains("[txg:0] snapshot"));
+        assert_eq!(shown(&record, true, false).unwrap(), "1970-01-01.00:00:00 [txg:12] snapshot p/a@s (77)");
+        record.set("history internal str", "x=1");
+        assert!(shown(&record, true, false).unwrap().ends_with("] snapshot p/a@s (77) x=1"));
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! What is wrong with a pool is decided in [`super::advice`].
 
-use super::advice::{self, PoolFacts, Problem};
+use super::advice::{self, OpenErrors, PoolFacts, Problem};
 use super::get::header;
+use super::iostat;
 use super::opened::OpenedPools;
+use super::tree::{self, NameStyle, VdevRow};
 use super::vdevs::{self, Style};
-use super::{tree, tree::VdevRow};
+use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
@@ -26,7 +28,10 @@ use weir_pool::{Class, Pool, VdevConfig};
 
 /// Show health, vdevs, error counters and scans of pools.
 #[derive(Debug, Parser)]
-#[command(name = "zpool status", override_usage = "zpool status [-svxp] [-j [--json-int]] [-d DIR]… [POOL]…")]
+#[command(
+    name = "zpool status",
+    override_usage = "zpool status [-egLpPsvx] [-T d|u] [-j [--json-int]] [-d DIR]… [POOL]… [INTERVAL [COUNT]]"
+)]
 pub struct StatusArgs {
     /// List the files with errors
     #[arg(short)]
@@ -37,6 +42,24 @@ pub struct StatusArgs {
     /// Show unhealthy pools only
     #[arg(short = 'x')]
     unhealthy: bool,
+    /// Show unhealthy vdevs only
+    #[arg(short = 'e')]
+    unhealthy_vdevs: bool,
+    /// Show GUIDs instead of names of vdevs
+    #[arg(short = 'g')]
+    guids: bool,
+    /// Resolve symbolic links in names of vdevs
+    #[arg(short = 'L')]
+    resolved: bool,
+    /// Show whole paths of vdevs
+    #[arg(short = 'P')]
+    full: bool,
+    /// Print the time of each report: d as a date, u in seconds since 1970
+    #[arg(short = 'T', value_name = "d|u")]
+    time: Option<String>,
+    /// Refused: a server runs no scripts for its clients
+    #[arg(short = 'c', value_name = "SCRIPT")]
+    scripts: Option<String>,
     /// Print exact numbers
     #[arg(short)]
     parsable: bool,
@@ -44,23 +67,56 @@ pub struct StatusArgs {
     json: JsonOptions,
     #[command(flatten)]
     places: PoolDirs,
-    /// Pools; default: all
+    /// Pools, default: all; then seconds between two reports, and number of reports
     #[arg(value_name = "POOL")]
-    pools: Vec<String>,
+    words: Vec<String>,
 }
 const CLASSES: [(Class, &str); 3] = [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
 
 /// Runs the command.
 pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
+    if args.scripts.is_some() {
+        return Err(StatusArgs::misused("-c is not supported: a server runs no scripts for its clients"));
+    }
+    let seconds = match args.time.as_deref() {
+        None => None,
+        Some("u") => Some(true),
+        Some("d") => Some(false),
+        Some(_) => return Err(StatusArgs::misused("-T takes d or u")),
+    };
+    let mut pools = args.words.clone();
+    let (interval, mut left) = iostat::take_interval::<StatusArgs>(&mut pools)?;
+    let machine = call.machine()?;
+    loop {
+        if let Some(seconds) = seconds {
+            let now = machine.clock.wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            outln!(call, "{}", if seconds { now.to_string() } else { human_time(now) });
+        }
+        let code = report(call, args, &pools)?;
+        left = left.map(|left| left - 1);
+        let Some(interval) = interval.filter(|_| left != Some(0)) else { return Ok(code) };
+        let due = machine.clock.now() + interval;
+        while machine.clock.now() < due {
+            if call.is_gone() {
+                return Ok(code);
+            }
+            machine.block_on(machine.clock.sleep(iostat::LOOK.min(due.since(machine.clock.now()))));
+        }
+        outln!(call, "");
+    }
+}
+
+/// Prints one report.
+fn report(call: &Call, args: &StatusArgs, pools: &[String]) -> Result<u8, Failure> {
     let style = Style { numbers: args.json.numbers::<StatusArgs>()?, parsable: args.parsable };
     let machine = call.machine()?;
-    let mut opened = OpenedPools::open(call, &args.places, &args.pools)?;
+    let mut opened = OpenedPools::open(call, &args.places, pools)?;
     let mut found = Map::new();
     let mut texts = Vec::new();
     opened.each(|pool| {
         let report = machine.block_on(Report::gather(pool))?;
         if args.unhealthy && report.problem.is_none_or(|problem| !problem.is_unhealthy()) {
-            if !args.pools.is_empty() {
+            if !pools.is_empty() {
                 texts.push(format!("pool '{}' is healthy\n", pool.name()));
             }
             return Ok(());
@@ -96,6 +152,7 @@ struct Report {
     error_lines: Vec<String>,
     spares: Vec<VdevConfig>,
     caches: Vec<VdevConfig>,
+    open_errors: OpenErrors,
 }
 
 impl Report {
@@ -105,6 +162,7 @@ impl Report {
         let scan = weir_pool::scan_status::last_scan(pool, rq).await?;
         let spares = weir_pool::aux_devices::extras(pool, rq, Extra::Spare).await?;
         let caches = weir_pool::aux_devices::extras(pool, rq, Extra::Cache).await?;
+        let open_errors = OpenErrors::of(&pool.machine, &pool.tree, &pool.states);
         let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
             && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
         let facts = PoolFacts {
@@ -112,7 +170,7 @@ impl Report {
             errors: errors.count.max(u64::from(errors.lost.is_some())),
             resilvers: scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running && !scan.paused),
             fails_requests: pool.blocks.tree().suspension().mode() == FailMode::Continue,
-            has_bad_label: advice::has_bad_label(&pool.machine, &pool.tree, &pool.states),
+            has_bad_label: open_errors.has_bad_label(),
             lacks_cache: caches.iter().any(|cache| !pool.aux.contains_key(&cache.guid)),
             lacks_spare: spares.iter().any(|spare| vdevs::spare_state(pool, spare) == "UNAVAIL"),
             lacks_features,
@@ -129,6 +187,7 @@ impl Report {
             errors,
             spares,
             caches,
+            open_errors,
         })
     }
 
@@ -255,7 +314,7 @@ impl Report {
         pool.lost().iter().for_each(|line| out.push_str(&format!("  lost: {line}\n")));
         out.push_str(&self.activity_text());
         out.push_str("config:\n\n");
-        out.push_str(&self.tree_text(pool, args.slow));
+        out.push_str(&self.tree_text(pool, args));
         out.push('\n');
         if let Some(error) = &self.errors.lost {
             out.push_str(&format!("errors: Part of the list is unavailable: {error}\n"));
@@ -326,9 +385,17 @@ impl Report {
         out
     }
 
-    fn tree_text(&self, pool: &Pool, slow: bool) -> String {
+    fn tree_text(&self, pool: &Pool, args: &StatusArgs) -> String {
+        let slow = args.slow;
+        let names = NameStyle { guids: args.guids, resolved: args.resolved, full: args.full };
         let dtls = pool.dtls();
-        let facts = tree::TreeFacts { states: &pool.states, dtls: &dtls, resilvers: self.resilvers() };
+        let facts = tree::TreeFacts {
+            states: &pool.states,
+            dtls: &dtls,
+            resilvers: self.resilvers(),
+            open_errors: &self.open_errors,
+            names,
+        };
         let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &facts);
         let line = |v: &VdevConfig, state: &str| VdevRow { guid: v.guid, ..VdevRow::aux(v.name(), state) };
         if !self.caches.is_empty() {
@@ -347,6 +414,9 @@ impl Report {
             VdevRow { note: note.into(), ..VdevRow::aux(s.name(), state) }
         }));
         let health = vdevs::counts(pool);
+        if args.unhealthy_vdevs {
+            lines = tree::unhealthy(lines, |guid| health.get(&guid).is_some_and(|counts| counts[..3] != [0; 3]));
+        }
         let headings = ["READ", "WRITE", "CKSUM", "SLOW"];
         let columns = if slow { headings.len() } else { headings.len() - 1 };
         tree::text(&lines, &headings[..columns], |guid| match guid {

@@ -1,5 +1,6 @@
 //! The `config:` tree of `zpool import` and `zpool status`.
 
+use super::advice::OpenErrors;
 use weir_pool::dtls::Dtls;
 use weir_pool::status::{States, VdevState};
 use weir_pool::{Class, VdevConfig, VdevKind};
@@ -53,6 +54,54 @@ fn shown(vdev: &VdevConfig, class: Class) -> bool {
     vdev.class == class && !matches!(vdev.kind, VdevKind::Hole | VdevKind::Indirect)
 }
 
+/// Names of vdevs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NameStyle {
+    /// GUIDs instead of names.
+    pub guids: bool,
+    /// Symbolic links are resolved.
+    pub resolved: bool,
+    /// Whole paths.
+    pub full: bool,
+}
+
+impl NameStyle {
+    fn of(self, vdev: &VdevConfig) -> String {
+        let path = match &vdev.path {
+            Some(_) if self.guids => None,
+            Some(path) if self.resolved => {
+                let resolved = std::fs::canonicalize(path).ok().map(|path| path.display().to_string());
+                resolved.or_else(|| Some(path.clone()))
+            }
+            Some(path) if self.full => Some(path.clone()),
+            _ => None,
+        };
+        match path.filter(|_| vdev.is_leaf()) {
+            Some(path) if self.full || vdev.kind == VdevKind::File => path,
+            Some(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
+            None if self.guids => vdev.guid.to_string(),
+            None => vdev.name(),
+        }
+    }
+}
+
+/// Rows of vdevs that are not healthy, with the vdevs and the headings above them, and the pool's row.
+pub fn unhealthy(rows: Vec<VdevRow>, has_errors: impl Fn(u64) -> bool) -> Vec<VdevRow> {
+    let mut kept = Vec::new();
+    let mut below = 0;
+    let count = rows.len();
+    for (i, row) in rows.into_iter().rev().enumerate() {
+        let is_healthy = matches!(row.state.as_deref(), None | Some("ONLINE" | "AVAIL")) && !has_errors(row.guid);
+        if !is_healthy || row.indent < below || i + 1 == count {
+            below = row.indent;
+            kept.push(row);
+        }
+    }
+    kept.reverse();
+    debug_assert!(kept.len() <= count);
+    kept
+}
+
 /// Facts about the vdevs.
 pub struct TreeFacts<'a> {
     /// Their states.
@@ -61,6 +110,10 @@ pub struct TreeFacts<'a> {
     pub dtls: &'a Dtls,
     /// Whether a resilver runs.
     pub resilvers: bool,
+    /// Why leaves cannot be used.
+    pub open_errors: &'a OpenErrors,
+    /// Names of the vdevs.
+    pub names: NameStyle,
 }
 
 fn below(root: &VdevConfig, class: Class, facts: &TreeFacts<'_>, out: &mut Vec<VdevRow>) {
@@ -72,10 +125,11 @@ fn below(root: &VdevConfig, class: Class, facts: &TreeFacts<'_>, out: &mut Vec<V
 fn push(vdev: &VdevConfig, indent: usize, facts: &TreeFacts<'_>, out: &mut Vec<VdevRow>) {
     let state = facts.states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
     let mut notes = Vec::new();
-    let mut name = vdev.name();
+    let mut name = facts.names.of(vdev);
     if vdev.is_leaf() && state == VdevState::Unavail {
         name = vdev.guid.to_string();
         notes.extend(vdev.path.as_ref().map(|p| format!("was {p}")));
+        notes.extend(facts.open_errors.get(vdev.guid).map(str::to_owned));
     }
     notes.extend(reason(vdev, state).map(str::to_owned));
     if state.is_usable() && facts.dtls.contains_key(&vdev.guid) {

@@ -1,6 +1,6 @@
 //! Pools that cannot be opened, as `zpool status` shows them: described by their labels alone.
 
-use super::advice::{self, FoundStates, Problem};
+use super::advice::{self, FoundStates, OpenErrors, Problem};
 use super::tree::{self, VdevRow};
 use crate::call::Call;
 use crate::failure::Failure;
@@ -47,8 +47,16 @@ impl UnopenedPool {
         // Without missing devices, the contents of the devices are the cause.
         let state = if missing.is_empty() { VdevState::Faulted } else { VdevState::Unavail };
         let name = pool.config.name.clone();
-        let rows = tree::lines(&name, state, &tree, &tree::TreeFacts { states: &all, dtls: &dtls, resilvers: false });
-        let has_bad_label = advice::has_bad_label(machine, &tree, &all);
+        let open_errors = OpenErrors::of(machine, &tree, &all);
+        let facts = tree::TreeFacts {
+            states: &all,
+            dtls: &dtls,
+            resilvers: false,
+            open_errors: &open_errors,
+            names: Default::default(),
+        };
+        let rows = tree::lines(&name, state, &tree, &facts);
+        let has_bad_label = open_errors.has_bad_label();
         let found = FoundStates { health: state, all: &all, has_bad_label, misses_writes: false };
         let problem = if missing.is_empty() { None } else { advice::of_found(pool, &tree, &found, host().id) };
         Ok(Some(UnopenedPool { name, guid, state, missing, problem, why: why.to_owned(), rows }))

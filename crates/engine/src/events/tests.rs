@@ -55,7 +55,7 @@ fn wrong(events: &Events, offset_bytes: u64) {
     let fault = CodecError::Checksum { kind: ChecksumKind::Fletcher4, expected: [1, 2, 3, 4], actual: [5, 6, 7, 8] };
     let origin = Bookmark { objset: ObjsetId(54), object: 7, level: 1, block: 9 };
     let counts = Counts { checksum_errors: 3, ..Counts::default() };
-    events.fault(&Fault {
+    events.record(&Fault {
         what: FaultKind::Checksum(Some(&fault)),
         spot: Some(DeviceRange { leaf: 4, offset_bytes, size_bytes: 4096, counts }),
         about: BlockContext {
@@ -95,7 +95,7 @@ fn device_errors_keep_their_errno() {
     events.label_not_written(3, Counts::default(), &error);
     let lost = BlockError::Missing { vdev: 0, offset: 0, devices: Vec::new() };
     let about = BlockContext::default();
-    events.fault(&Fault { what: FaultKind::Lost(&lost), spot: None, about, priority: Priority::Sync });
+    events.record(&Fault { what: FaultKind::Lost(&lost), spot: None, about, priority: Priority::Sync });
     let news = events.after(0);
     let number = |i: usize, name: &str| {
         news.events[i].list.pairs().iter().find(|p| p.name == name.as_bytes()).map(|p| p.value.clone())

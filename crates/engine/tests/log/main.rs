@@ -6,6 +6,7 @@
 mod accounts;
 mod client;
 mod cuts;
+mod fault_management;
 mod goldens;
 mod keys;
 mod lifecycle;
