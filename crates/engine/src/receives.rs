@@ -19,15 +19,16 @@ use super::{Receives, open_set};
 use std::sync::Arc;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
-use weir_dsl::sync_tasks::DslError;
 use weir_dsl::sync_tasks::receive::{self, CLONE, Receive, Receiving, Resume};
 use weir_dsl::sync_tasks::receive_properties::{self, PropertyError, Stage};
+use weir_dsl::sync_tasks::{DslError, features};
 use weir_dsl::{Scope, SetKey};
 use weir_format::ObjsetId;
+use weir_format::features::Feature;
 use weir_format::zil::ZilHeader;
 use weir_machine::Request;
 use weir_pool::error::PoolError;
-use weir_send::ResumePoints;
+use weir_send::{KeptCompressions, ResumePoints};
 
 /// A dataset that is being received.
 pub struct ReceiveSession {
@@ -35,6 +36,8 @@ pub struct ReceiveSession {
     pub set: Arc<ObjectSet>,
     /// How far the stream is received, if that is kept.
     pub points: Option<Arc<ResumePoints>>,
+    /// Compression functions whose blocks the pool may store.
+    pub kept: KeptCompressions,
     receive: Receive,
     receiving: Receiving,
     refused: Vec<PropertyError>,
@@ -65,7 +68,7 @@ impl Receives<'_> {
         encryption: Encryption,
     ) -> Result<ReceiveSession, PoolError> {
         let wanted = receive.clone();
-        let (set, receiving, refused) = self
+        let (set, receiving, refused, kept) = self
             .engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
@@ -94,7 +97,11 @@ impl Receives<'_> {
                     }
                     let set = open(syncing, &wanted, &receiving, key).await?;
                     syncing.add_set(set.clone());
-                    Ok((set, receiving, refused))
+                    let kept = KeptCompressions {
+                        lz4: features::is_enabled(&mut syncing.change, Feature::LZ4_COMPRESS).await?,
+                        zstd: features::is_enabled(&mut syncing.change, Feature::ZSTD_COMPRESS).await?,
+                    };
+                    Ok((set, receiving, refused, kept))
                 })
             })
             .await?;
@@ -106,7 +113,7 @@ impl Receives<'_> {
             self.engine.sets.update(set.id(), |open| open.received = Some(of_set.clone()));
             points = Some(of_set);
         }
-        let session = ReceiveSession { set, points, receive, receiving, refused };
+        let session = ReceiveSession { set, points, kept, receive, receiving, refused };
         match self.adopt_properties(rq, &at, &session.set).await {
             Ok(()) => Ok(session),
             Err(error) => {

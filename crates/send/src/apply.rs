@@ -12,6 +12,7 @@ use crate::plan::HAS_SPILLS;
 use crate::resume_points::ResumePoints;
 use bytes::Bytes;
 use std::sync::Arc;
+use weir_blocks::Compressed;
 use weir_codec::decompress;
 use weir_dmu::txg::Tx;
 use weir_dmu::{NewObject, Object, ObjectError, ObjectSet, SpaceReserve};
@@ -36,6 +37,27 @@ pub struct Applier {
     /// Bytes of the stream.
     bytes: u64,
     points: Option<Arc<ResumePoints>>,
+    kept: KeptCompressions,
+}
+
+/// Compression functions besides the oldest whose blocks may be stored as they come, since the pool has the features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptCompressions {
+    /// lz4.
+    pub lz4: bool,
+    /// zstd.
+    pub zstd: bool,
+}
+
+impl KeptCompressions {
+    fn has(self, kind: CompressionKind) -> bool {
+        match kind {
+            CompressionKind::Lz4 => self.lz4,
+            CompressionKind::Zstd => self.zstd,
+            CompressionKind::Lzjb | CompressionKind::Zle | CompressionKind::Gzip(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Effect of an OBJECT record on an object that exists.
@@ -52,13 +74,19 @@ impl Applier {
     /// Applies the stream that `begin` began to `set`, which must be live.
     pub fn new(set: Arc<ObjectSet>, begin: Begin) -> Self {
         debug_assert!(set.is_live(), "a stream changes the set");
-        Applier { set, begin, last: (ObjectId(0), 0), bytes: 0, points: None }
+        Applier { set, begin, last: (ObjectId(0), 0), bytes: 0, points: None, kept: KeptCompressions::default() }
     }
 
     /// Notes how far the stream is received, of which `bytes` were received before.
     #[must_use]
     pub fn noting(self, points: Option<Arc<ResumePoints>>, bytes: u64) -> Self {
         Applier { points, bytes, ..self }
+    }
+
+    /// Stores blocks that come compressed by these functions as they are.
+    #[must_use]
+    pub fn keeping(self, kept: KeptCompressions) -> Self {
+        Applier { kept, ..self }
     }
 
     fn note(&self, tx: &Tx, object: ObjectId, offset: u64) {
@@ -81,14 +109,18 @@ impl Applier {
             Record::Free { object, offset, length, .. } => self.free(rq, *object, *offset, *length).await,
             Record::Spill(spill) => self.spill(rq, spill, payload).await,
             Record::WriteEmbedded { object, offset, length, compression, lsize_bytes, psize_bytes, .. } => {
-                let stored = payload.get(..*psize_bytes as usize).unwrap_or_default();
+                let stored_bytes = payload.len().min(*psize_bytes as usize);
+                let stored = payload.get(..stored_bytes).unwrap_or_default();
                 let mut block = expand(*compression, stored, u64::from(*lsize_bytes))?;
                 // The rest of an embedded block is zeros.
                 block.resize(usize::try_from(*length).unwrap_or(0), 0);
                 if is_spill(*offset, *length) {
                     return self.put_spill(rq, *object, Bytes::from(block)).await;
                 }
-                self.put(rq, *object, *offset, Bytes::from(block)).await
+                let kind = CompressionKind::from_u8(*compression).filter(|kind| self.kept.has(*kind));
+                let kind = kind.filter(|_| u64::from(*lsize_bytes) == *length);
+                let compressed = kind.map(|kind| Compressed { kind, bytes: payload.slice(..stored_bytes) });
+                self.put(rq, *object, *offset, Bytes::from(block), compressed).await
             }
             other => Err(ReceiveError::Invalid(format!("a record {} does not belong here", other.name()))),
         }
@@ -219,18 +251,29 @@ impl Applier {
             return Err(ReceiveError::Invalid("blocks that are not in ascending order".into()));
         }
         self.last = (w.object, w.offset);
-        let block = match w.compression {
-            0 => payload,
-            kind => Bytes::from(expand(kind, &payload, w.logical_bytes)?),
-        };
-        self.put(rq, w.object, w.offset, block).await
+        if w.compression == 0 {
+            return self.put(rq, w.object, w.offset, payload, None).await;
+        }
+        // Decompressed also to check it.
+        let block = Bytes::from(expand(w.compression, &payload, w.logical_bytes)?);
+        let kind = CompressionKind::from_u8(w.compression).filter(|kind| self.kept.has(*kind));
+        let compressed = kind.map(|kind| Compressed { kind, bytes: payload });
+        self.put(rq, w.object, w.offset, block, compressed).await
     }
 
-    async fn put(&self, rq: &Request, id: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ReceiveError> {
+    async fn put(
+        &self,
+        rq: &Request,
+        id: ObjectId,
+        offset: u64,
+        bytes: Bytes,
+        compressed: Option<Compressed>,
+    ) -> Result<(), ReceiveError> {
         let block_bytes = self.must_exist(rq, id).await?.block_bytes();
         let tx = self.set.begin(rq, bytes.len() as u64 + DNODE_TX_BYTES, SpaceReserve::Normal).await?;
         if bytes.len() as u64 == block_bytes && offset.is_multiple_of(block_bytes) {
-            self.set.writes().write_block(rq, &tx, id, offset / block_bytes, bytes).await?;
+            let block = offset / block_bytes;
+            self.set.writes().write_compressed(rq, &tx, id, block, bytes, compressed).await?;
         } else {
             self.set.writes().write(rq, &tx, id, offset, &bytes).await?;
         }

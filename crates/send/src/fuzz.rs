@@ -1,18 +1,21 @@
-//! Fuzz target for received streams: reading, verifying and checking records returns for every input, in memory bounded
-//! by the input's length.
+//! Fuzz targets for received streams: reading, verifying and checking records and packages returns for every input, in
+//! memory bounded by the input's length.
 
 use crate::check::{check, check_features};
 use crate::error::ReceiveError;
 use crate::input::{Input, StreamInput};
+use crate::package::Package;
+use crate::replicate::order;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use weir_format::NvList;
 use weir_format::stream::Record;
 
 /// A fuzz target: name and body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Name and body of each target.
-pub const TARGETS: &[Target] = &[("receive", receive_target)];
+pub const TARGETS: &[Target] = &[("receive", receive_target), ("package", package_target)];
 
 /// Bytes in memory, given in pieces.
 struct Pieces<'a>(&'a [u8]);
@@ -41,6 +44,15 @@ fn receive_target(data: &[u8]) {
             _ => {}
         }
     }
+}
+
+/// The list at the head of a package: decoded, ordered, and encoded again to one that is decoded as well.
+fn package_target(data: &[u8]) {
+    let Ok(list) = NvList::decode(data) else { return };
+    let Ok(package) = Package::from_list(&list) else { return };
+    assert_eq!(order(&package.datasets).len(), package.datasets.len(), "each dataset is sent once");
+    let again = NvList::decode(&package.to_list().encode_xdr());
+    assert!(again.is_ok_and(|list| Package::from_list(&list).is_ok()), "what is encoded can be decoded");
 }
 
 #[cfg(test)]

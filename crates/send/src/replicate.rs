@@ -68,7 +68,7 @@ pub async fn steps(
 }
 
 /// Datasets in an order in which parents and origins come first. Those that wait for each other come last.
-fn order(datasets: &[PackagedDataset]) -> Vec<&PackagedDataset> {
+pub(crate) fn order(datasets: &[PackagedDataset]) -> Vec<&PackagedDataset> {
     let index = Index::new(datasets);
     let mut sent: BTreeSet<u64> = BTreeSet::new();
     let mut out = Vec::with_capacity(datasets.len());

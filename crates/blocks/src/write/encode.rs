@@ -62,9 +62,13 @@ pub(super) fn encode(encoding: &Encoding<'_>, data: Bytes) -> Result<Encoded, Bl
         return Ok(Encoded::Pointer(hole(encoding, len)));
     }
     let mut buf = Buf::empty();
-    let compressed = match kind {
-        CompressionKind::Off | CompressionKind::Empty => None,
-        kind => squeeze(encoding, kind, &data, &mut buf)?,
+    let (kind, compressed) = match (&options.compressed, kind) {
+        (Some(given), _) if encoding.reserved_bytes.is_none() => {
+            buf = encoding.pool.take(data.len());
+            (given.kind, filled(&given.bytes, &mut buf))
+        }
+        (_, CompressionKind::Off | CompressionKind::Empty) => (kind, None),
+        (_, kind) => (kind, squeeze(encoding, kind, &data, &mut buf)?),
     };
     if let Some(payload) = compressed.and_then(|bytes| buf.as_ref().get(..bytes))
         && encoding.reserved_bytes.is_none()
@@ -155,6 +159,13 @@ fn squeeze(
     *buf = encoding.pool.take(data.len());
     let out = buf.as_mut().get_mut(..max_bytes as usize).unwrap_or_default();
     compress(kind, encoding.options.compression_level, data, out).map_err(|fault| BlockError::Unencodable { fault })
+}
+
+/// Copies compressed bytes into a buffer as long as the block; `None` if they are not shorter.
+fn filled(bytes: &[u8], buf: &mut Buf) -> Option<usize> {
+    let out = buf.as_mut().get_mut(..bytes.len())?;
+    out.copy_from_slice(bytes);
+    Some(bytes.len())
 }
 
 /// The bytes to store and their compression: the compressed bytes at the front of `buf`, padded with zeros, or `data`

@@ -71,6 +71,9 @@ pub struct WriteOptions {
     pub object_type: ObjectType,
     /// Compression; `On` is lz4. [`CompressionKind::Off`] keeps blocks of zeros as they are; all others make them holes.
     pub compression: CompressionKind,
+    /// The block's bytes, compressed already: they are stored instead, unless they take no less space (`zfs receive` of
+    /// streams with compressed blocks).
+    pub compressed: Option<Compressed>,
     /// Level of zstd.
     pub compression_level: ZstdLevel,
     /// Checksum; `On` is fletcher4.
@@ -93,6 +96,15 @@ pub struct WriteOptions {
     pub writer: Origin,
 }
 
+/// The bytes of a block, compressed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compressed {
+    /// Compression function.
+    pub kind: CompressionKind,
+    /// Compressed bytes; padding may follow.
+    pub bytes: Bytes,
+}
+
 impl WriteOptions {
     /// The default options: one copy, lz4, fletcher4, the normal class, not encrypted, holes and embedded payloads.
     pub fn new(txg: Txg, object_type: ObjectType) -> Self {
@@ -104,6 +116,7 @@ impl WriteOptions {
             level: 0,
             object_type,
             compression: CompressionKind::Lz4,
+            compressed: None,
             compression_level: ZstdLevel::DEFAULT,
             checksum: ChecksumKind::Fletcher4,
             copies: 1,

@@ -3,7 +3,9 @@
 use crate::store::*;
 use bytes::Bytes;
 use weir_blocks::vdev::{Expansion, Reflow};
-use weir_blocks::{BlockError, Class, SpaceKind, VdevGrid, VdevKind, VdevSpec, WritableEncodings, WriteOptions};
+use weir_blocks::{
+    BlockError, Class, Compressed, SpaceKind, VdevGrid, VdevKind, VdevSpec, WritableEncodings, WriteOptions,
+};
 use weir_codec::compress::ZstdLevel;
 use weir_format::{ChecksumKind, CompressionKind, ObjectType, Txg};
 use weir_machine::Request;
@@ -439,4 +441,30 @@ fn a_vdev_that_cannot_keep_anything_is_given_nothing() {
         assert_ne!(pointer.dva(0).vdev, 1);
     }
     bench.world.run(blocks.flush()).unwrap().unwrap();
+}
+
+#[test]
+fn blocks_that_come_compressed_are_stored_as_they_are() {
+    let bench = Bench::new(3, 1, Timing::Chaos);
+    let blocks = stripe_of(&bench, 9, 1);
+    let data = soft(16 << 10, 5);
+    let mut room = vec![0; data.len()];
+    let kind = CompressionKind::Gzip(9);
+    let size = weir_codec::compress::compress(kind, ZstdLevel::DEFAULT, &data, &mut room).unwrap().unwrap();
+    room.truncate(size);
+    let given = |bytes: Vec<u8>| Some(Compressed { kind, bytes: bytes.into() });
+    // The object's own compression is off.
+    let options = WriteOptions { compression: CompressionKind::Off, compressed: given(room.clone()), ..options() };
+    let pointer = write(&bench, &blocks, &data, &options).unwrap();
+    assert_eq!(pointer.compression(), Some(kind));
+    assert_eq!(pointer.psize_bytes(), (size as u64).next_multiple_of(512));
+    assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+    // Bytes that are not shorter are not worth it, and a payload of a few bytes goes into the pointer.
+    let long = WriteOptions { compressed: given(vec![0; data.len() + 1]), ..options.clone() };
+    assert_eq!(write(&bench, &blocks, &data, &long).unwrap().compression(), Some(CompressionKind::Off));
+    let ones = vec![1; 4096];
+    let mut room = vec![0; ones.len()];
+    let size = weir_codec::compress::compress(kind, ZstdLevel::DEFAULT, &ones, &mut room).unwrap().unwrap();
+    let short = WriteOptions { compressed: given(room[..size].to_vec()), ..options };
+    assert!(size <= 112 && write(&bench, &blocks, &ones, &short).unwrap().is_embedded());
 }

@@ -267,7 +267,7 @@ impl ObjectChanges<'_> {
                     if let Some(bytes) = bytes {
                         let mut whole = BytesMut::from(&bytes[..]);
                         whole.resize(block_bytes as usize, 0);
-                        let contents = DirtyBlock { bytes: whole.freeze(), writer: rq.origin() };
+                        let contents = DirtyBlock::new(whole.freeze(), rq.origin());
                         self.set.writes().put(node, tx.txg(), id, 0, contents, false);
                     }
                     Ok(true)

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use weir_blocks::Compressed;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Txg};
 use weir_machine::Origin;
 
@@ -24,12 +25,19 @@ use weir_machine::Origin;
 pub(crate) struct DirtyBlock {
     pub bytes: Bytes,
     pub writer: Origin,
+    /// Form in which the bytes are stored, if they came compressed.
+    pub compressed: Option<Compressed>,
 }
 
 impl DirtyBlock {
     /// A block that the pool itself writes.
     pub fn of_pool(bytes: Bytes) -> Self {
-        DirtyBlock { bytes, writer: Origin::POOL }
+        DirtyBlock::new(bytes, Origin::POOL)
+    }
+
+    /// A block that is compressed when it is written.
+    pub fn new(bytes: Bytes, writer: Origin) -> Self {
+        DirtyBlock { bytes, writer, compressed: None }
     }
 }
 

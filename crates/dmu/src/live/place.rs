@@ -41,7 +41,7 @@ impl Writes<'_> {
             if let Some(pointer) = changes.placed.get(&block) {
                 return Ok(Some(*pointer));
             }
-            let (Some(DirtyBlock { bytes, writer }), Some(object)) =
+            let (Some(DirtyBlock { bytes, writer, .. }), Some(object)) =
                 (changes.blocks.get(&block).cloned(), node.current.clone())
             else {
                 return Ok(None);

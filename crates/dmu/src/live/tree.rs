@@ -230,10 +230,10 @@ impl Writer<'_> {
             let mut batch_bytes = 0;
             while batch.len() < MAX_BATCH_BLOCKS && batch_bytes < MAX_BATCH_BYTES {
                 let Some(block) = blocks.next().await else { break };
-                let (n, DirtyBlock { bytes, writer }) = block?;
+                let (n, DirtyBlock { bytes, writer, compressed }) = block?;
                 batch_bytes += bytes.len();
                 let options = self.options(tree.id, tree.kind, 0, n, bytes.len());
-                let options = WriteOptions { fill: fill(&bytes), writer, ..options };
+                let options = WriteOptions { fill: fill(&bytes), writer, compressed, ..options };
                 batch.push((bytes, options));
             }
             let Some((_, first)) = batch.first() else { break };

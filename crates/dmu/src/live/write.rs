@@ -7,6 +7,7 @@ use crate::object::Object;
 use crate::txg::Tx;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
+use weir_blocks::Compressed;
 use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::Request;
 
@@ -71,6 +72,22 @@ impl Writes<'_> {
         block: u64,
         bytes: Bytes,
     ) -> Result<(), ObjectError> {
+        self.write_compressed(rq, tx, id, block, bytes, None).await
+    }
+
+    /// Writes one whole block that came compressed: `compressed` holds the same bytes as they are stored.
+    ///
+    /// # Errors
+    /// As [`write_block`](Self::write_block).
+    pub async fn write_compressed(
+        self,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        block: u64,
+        bytes: Bytes,
+        compressed: Option<Compressed>,
+    ) -> Result<(), ObjectError> {
         if !tx.is_syncing() {
             self.set.frees().read_indirects_ahead(rq, id, block..block.saturating_add(1)).await?;
         }
@@ -81,7 +98,8 @@ impl Writes<'_> {
                 if bytes.len() as u64 != object.block_bytes() {
                     return Err(ObjectError::Unsupported { what: "a block that is not as long as the object's" });
                 }
-                let contents = DirtyBlock { bytes: bytes.clone(), writer: rq.origin() };
+                let (bytes, compressed) = (bytes.clone(), compressed.clone());
+                let contents = DirtyBlock { bytes, writer: rq.origin(), compressed };
                 self.put(node, tx.txg(), id, block, contents, false);
                 Ok(())
             })
@@ -124,7 +142,7 @@ impl Writes<'_> {
                     node.set_image(id, tx.txg(), image);
                 }
                 for (block, bytes) in blocks {
-                    let contents = DirtyBlock { bytes: bytes.clone(), writer: rq.origin() };
+                    let contents = DirtyBlock::new(bytes.clone(), rq.origin());
                     self.put(node, tx.txg(), id, *block, contents, false);
                 }
                 Ok(())
@@ -215,7 +233,7 @@ impl Writes<'_> {
                             (BlockLookup::Synced | BlockLookup::Shared(_), _) => return Ok(false),
                         },
                     };
-                    let contents = DirtyBlock { bytes: patched(whole, from, bytes), writer: rq.origin() };
+                    let contents = DirtyBlock::new(patched(whole, from, bytes), rq.origin());
                     self.put(node, tx.txg(), id, block, contents, is_counted);
                     Ok(true)
                 })

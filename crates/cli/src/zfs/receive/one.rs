@@ -70,7 +70,7 @@ impl Receiving<'_> {
             }
         };
         let applier = Applier::new(session.set.clone(), begin);
-        let mut applier = applier.noting(session.points.clone(), known.bytes_before);
+        let mut applier = applier.noting(session.points.clone(), known.bytes_before).keeping(session.kept);
         if let Err(error) = apply(&self.rq, &mut applier, input).await {
             if session.can_resume() {
                 engine.receives().suspend(session).await.map_err(|error| refused(doing, error))?;
