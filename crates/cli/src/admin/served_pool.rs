@@ -361,7 +361,7 @@ impl ServedPool {
     }
 
     /// Replaces devices that failed by new ones at their paths (`autoreplace`) or by hot spares, and detaches hot spares that are not needed any more. Uses
-    /// devices that have grown (`autoexpand`).
+    /// devices that have grown (`autoexpand`), and goes on with what was interrupted.
     async fn keep_spares(&self, watch: &mut SpareWatch) -> Result<(), PoolError> {
         let mut taken = Vec::new();
         let mut may_use = |path: &Path| match lock(&self.engine.name(), vec![path.to_owned()]) {
@@ -379,7 +379,8 @@ impl ServedPool {
         taken.into_iter().filter(|_| matches!(used, Ok(Some(_)))).for_each(|locks| self.also_has(locks));
         used?;
         self.engine.spares().finish_replacing().await?;
-        self.engine.growth().keep_expanded().await
+        self.engine.growth().keep_expanded().await?;
+        weir_engine::checkpoint::keep_discarding(&self.engine).await
     }
 
     /// Whether the scrub task runs.
