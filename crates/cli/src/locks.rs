@@ -95,13 +95,27 @@ impl Backing {
 /// The devices of a pool, locked until this is dropped.
 #[derive(Debug)]
 pub struct Locks {
-    files: Vec<File>,
+    files: Vec<LockedFile>,
+}
+
+/// A locked file.
+#[derive(Debug)]
+struct LockedFile {
+    /// The device for which it is locked: itself, or one that shows it.
+    device: PathBuf,
+    file: File,
 }
 
 impl Locks {
     /// Identities of the locked files and devices.
     pub fn identities(&self) -> BTreeSet<Identity> {
-        self.files.iter().filter_map(|file| file.metadata().ok()).map(|m| Identity::in_metadata(&m)).collect()
+        let metadata = self.files.iter().filter_map(|locked| locked.file.metadata().ok());
+        metadata.map(|metadata| Identity::in_metadata(&metadata)).collect()
+    }
+
+    /// Releases the locks of devices that exist and are not among `own`.
+    pub fn release_others(&mut self, own: &BTreeSet<Identity>) {
+        self.files.retain(|locked| Identity::of(&locked.device).is_none_or(|identity| own.contains(&identity)));
     }
 }
 
@@ -117,9 +131,9 @@ pub fn lock(pool: &str, mut paths: Vec<PathBuf>) -> Result<Locks, Failure> {
     for path in paths {
         let Ok(file) = File::open(&path) else { continue };
         let backing = file.metadata().ok().and_then(|metadata| Backing::of(&metadata, Path::new("/sys/dev/block")));
-        locks.add(pool, &path, file, How::Alone)?;
+        locks.add(pool, (&path, &path), file, How::Alone)?;
         if let Some(Backing { file: behind, part }) = backing {
-            locks.add_backing(pool, &behind, part)?;
+            locks.add_backing(pool, &path, &behind, part)?;
         }
     }
     Ok(locks)
@@ -133,14 +147,14 @@ enum How {
 }
 
 impl Locks {
-    /// Locks a file or device.
-    fn add(&mut self, pool: &str, path: &Path, file: File, how: How) -> Result<(), Failure> {
+    /// Locks a file or device, at its path, for a device.
+    fn add(&mut self, pool: &str, (device, path): (&Path, &Path), file: File, how: How) -> Result<(), Failure> {
         let locked = match how {
             How::Alone => file.try_lock(),
             How::Shared => file.try_lock_shared(),
         };
         match locked {
-            Ok(()) => self.files.push(file),
+            Ok(()) => self.files.push(LockedFile { device: device.to_owned(), file }),
             Err(TryLockError::WouldBlock) => {
                 return Err(in_the_way(pool, path));
             }
@@ -152,14 +166,14 @@ impl Locks {
     }
 
     /// Locks the file behind a loop device, or the part of it that the device shows.
-    fn add_backing(&mut self, pool: &str, path: &Path, part: Option<(u64, u64)>) -> Result<(), Failure> {
+    fn add_backing(&mut self, pool: &str, device: &Path, path: &Path, part: Option<(u64, u64)>) -> Result<(), Failure> {
         // A file that was deleted, or is in another mount namespace, has no path here that another process could name.
         let Ok(file) = File::options().read(true).write(true).open(path).or_else(|_| File::open(path)) else {
             return Ok(());
         };
-        let Some((offset, len)) = part else { return self.add(pool, path, file, How::Alone) };
+        let Some((offset, len)) = part else { return self.add(pool, (device, path), file, How::Alone) };
         match lock_part(&file, offset, len) {
-            Ok(()) => self.add(pool, path, file, How::Shared),
+            Ok(()) => self.add(pool, (device, path), file, How::Shared),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 let bytes = format!("bytes {offset} to {} of {}", offset.saturating_add(len), path.display());
                 Err(Failure::busy(format!("cannot open '{pool}': another device with {bytes} is in use")))
@@ -259,6 +273,22 @@ mod tests {
     }
 
     #[test]
+    fn devices_that_left_a_pool_are_unlocked() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["kept", "left"].map(|name| dir.path().join(name));
+        paths.iter().for_each(|path| std::fs::write(path, b"x").unwrap());
+        let mut locks = lock_when_free(&paths);
+        let own = BTreeSet::from_iter(Identity::of(&paths[0]));
+        locks.release_others(&own);
+        assert_eq!(locks.identities(), own);
+        assert!(lock("q", vec![paths[0].clone()]).unwrap_err().is_busy());
+        drop(lock_when_free(&paths[1..]));
+        std::fs::remove_file(&paths[0]).unwrap();
+        locks.release_others(&BTreeSet::new());
+        assert_eq!(locks.identities().len(), 1, "a device that is away");
+    }
+
+    #[test]
     fn the_file_behind_a_loop_device_is_read_from_its_folder_in_sys() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
@@ -290,7 +320,7 @@ mod tests {
         std::fs::write(&path, vec![0; 8192]).unwrap();
         let behind = |part| {
             let mut locks = Locks { files: Vec::new() };
-            locks.add_backing("p", &path, part).map(|()| locks)
+            locks.add_backing("p", &path, &path, part).map(|()| locks)
         };
         let first = behind(Some((0, 4096))).unwrap();
         let second = behind(Some((4096, 4096))).unwrap();

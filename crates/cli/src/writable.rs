@@ -50,6 +50,8 @@ pub struct WriteIntent {
     pub force: bool,
     /// Rewind to an older txg if the last one cannot be read.
     pub rewind: bool,
+    /// Go back to the pool's checkpoint.
+    pub to_checkpoint: bool,
     /// Discard the intent logs on missing log devices.
     pub without_logs: bool,
     /// New name of the pool, if it is renamed.
@@ -174,6 +176,7 @@ impl WritablePool {
         if intent.rewind {
             open.rewind = weir_pool::Rewind::Auto;
         }
+        open.checkpoint = intent.to_checkpoint;
         let limits = intent.limits.clone().unwrap_or_else(Limits::of_command);
         open.arc_bytes = limits.arc_bytes;
         let mut options = ImportOptions::new(open);

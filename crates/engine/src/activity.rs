@@ -3,7 +3,7 @@
 //! Source: OpenZFS `include/sys/fs/zfs.h` (`zpool_wait_activity_t`), `module/zfs/spa.c` (`spa_activity_in_progress`).
 
 use super::attach::parsed;
-use super::{Engine, Synced};
+use super::{Engine, Synced, checkpoint};
 use std::collections::BTreeSet;
 use weir_machine::Request;
 use weir_pool::config::VdevKind;
@@ -79,6 +79,7 @@ impl Synced<'_> {
         add(Activity::Scrub, scan.as_ref().is_some_and(|scan| !scan.is_resilver()));
         add(Activity::Free, self.engine.shown().freeing.left_bytes > 0);
         add(Activity::Replace, is_replacing(self.engine)?);
+        add(Activity::Discard, checkpoint::is_discarding(self.engine, rq).await?);
         Ok(out)
     }
 }

@@ -147,6 +147,11 @@ impl Vdevs<'_> {
         Ok(())
     }
 
+    /// Whether devices are joining or leaving the pool now.
+    pub fn is_changing(&self) -> bool {
+        self.engine.adding.try_lock().is_none()
+    }
+
     pub(crate) async fn check_no_checkpoint(&self) -> Result<(), PoolError> {
         let rq = &Request::internal("attach");
         let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };

@@ -23,6 +23,7 @@ pub mod autotrim;
 pub mod aux_devices;
 pub mod brt;
 pub mod changed_datasets;
+pub mod checkpoint;
 pub mod checkpoint_obsolete_maps;
 pub(crate) mod closing;
 pub mod config;

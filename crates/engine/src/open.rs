@@ -24,7 +24,8 @@ use super::labels::{self, Leaf};
 use super::space::SpaceMaps;
 use super::syncing::{SyncerState, TxgSync};
 use super::tx_admission::{DirtyLimits, PoolTxAdmission};
-use super::{Engine, Host, Parts, allocation, spares, unflushed};
+use super::unflushed::LogsAtImport;
+use super::{Engine, Host, Parts, allocation, checkpoint, spares, unflushed};
 use crate::create::layout;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -108,6 +109,9 @@ pub async fn import_and_add(
             return Err(refused(&pool, why));
         }
     }
+    if options.open.checkpoint {
+        checkpoint::go_back(&mut pool, leaves).await?;
+    }
     // A leaf that is offline is not written to: its DTL grows. So does that of a faulted leaf, which is out of service.
     let tree = pool.tree.clone();
     for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline) {
@@ -120,13 +124,19 @@ pub async fn import_and_add(
     let added = more.join(machine, &mut pool, &mut config).await?;
     let absent: Vec<u64> =
         tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
+    let is_rewound = pool.uberblock.checkpoint_txg.0 != 0;
     let engine = assemble(machine, options, pool, config).await?;
     absent.into_iter().for_each(|leaf| engine.events.report(ErrorReport::VdevOpenFailed, Some(leaf)));
     let without_logs = options.without_logs;
     engine.gives_up_logs.store(without_logs, Ordering::Relaxed);
+    let logs = match (is_rewound, without_logs) {
+        (true, _) => LogsAtImport::Dropped,
+        (false, true) => LogsAtImport::GivenUp,
+        (false, false) => LogsAtImport::Claimed,
+    };
     let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
         Box::pin(async move {
-            let done = match unflushed::first_txg_after_import(syncing, without_logs).await {
+            let done = match unflushed::first_txg_after_import(syncing, logs).await {
                 Ok(()) => added.make(syncing).await,
                 failed => failed,
             };

@@ -20,17 +20,28 @@ use weir_dsl::sync_tasks::{destroy_head, hold};
 use weir_dsl::{Scope, bpobj};
 use weir_format::Txg;
 use weir_format::dsl::pool as names;
+use weir_format::zil::ZilHeader;
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 use weir_zil::{Claim, claim};
 
+/// Intent logs of an import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogsAtImport {
+    /// All are claimed.
+    Claimed,
+    /// Those on missing devices are discarded.
+    GivenUp,
+    /// All are discarded: the pool is rewound to its checkpoint.
+    Dropped,
+}
+
 /// Completes deferred work and requests a write of the configuration.
 ///
-/// With `without_logs`, intent logs on missing devices are discarded.
-pub(super) async fn first_txg_after_import(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(), PoolError> {
+pub(super) async fn first_txg_after_import(syncing: &mut TxgSync<'_>, logs: LogsAtImport) -> Result<(), PoolError> {
     syncing.core.config_dirty = true;
     // Claim before any allocation, because the logs' blocks may look free.
-    claim_logs(syncing, without_logs).await?;
+    claim_logs(syncing, logs).await?;
     hold::drop_temporary_holds(&mut syncing.change).await?;
     drop_livelists(syncing).await?;
     free_deferred(syncing).await
@@ -46,7 +57,7 @@ async fn drop_livelists(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
 }
 
 /// Claims the intent logs that the last writer left behind.
-async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(), PoolError> {
+async fn claim_logs(syncing: &mut TxgSync<'_>, logs: LogsAtImport) -> Result<(), PoolError> {
     let rq = syncing.change.rq;
     let txg = syncing.change.txg();
     let engine = syncing.engine;
@@ -71,15 +82,16 @@ async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(),
         let claimed = claim::claim(rq, &blocks, &options, &header, unknown).await;
         let lost =
             is_lost(claimed.as_ref().err()) || is_lost(claim::blocks(rq, &blocks, &options, &header).await.1.as_ref());
-        let claim = if without_logs && lost {
+        let claim = if logs == LogsAtImport::Dropped {
+            drop_log(syncing, &header, unknown);
+            Claim::default()
+        } else if logs == LogsAtImport::GivenUp && lost {
             tracing::warn!(
                 "what was said to be stable in '{}' and not synced yet is given up: its log is lost",
                 dir.name
             );
             // The rest of the chain cannot be found.
-            if header.claim_txg.0 != 0 || header.log.birth() < unknown {
-                syncing.change.free_log_block(header.log);
-            }
+            drop_log(syncing, &header, unknown);
             Claim::default()
         } else {
             match claimed {
@@ -102,6 +114,13 @@ async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(),
         syncing.add_set(live);
     }
     Ok(())
+}
+
+/// Frees the first block of a log that is given up, if it is allocated.
+fn drop_log(syncing: &mut TxgSync<'_>, header: &ZilHeader, unknown: Txg) {
+    if header.claim_txg.0 != 0 || header.log.birth() < unknown {
+        syncing.change.free_log_block(header.log);
+    }
 }
 
 /// Whether a log has a block on a device that is missing or fails.

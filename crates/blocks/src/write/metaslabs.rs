@@ -16,6 +16,15 @@ pub struct Metaslabs<'a> {
 }
 
 impl Metaslabs<'_> {
+    /// Frees a range of a vdev that no block refers to any more: space that a discarded checkpoint kept.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`] if a part is free already; [`BlockError::ReadOnly`].
+    pub fn free(self, vdev: u32, range: Range<u64>, txg: Txg) -> Result<(), BlockError> {
+        let fault = space_fault(vdev, range.start, range.end.saturating_sub(range.start));
+        self.blocks.writer()?.space().free(vdev, range, txg).map_err(fault)
+    }
+
     /// Adds metaslabs to a vdev that has grown, up to `count`, and returns the numbers of the new ones. They have no free space
     /// until [`Metaslabs::set_free`].
     ///

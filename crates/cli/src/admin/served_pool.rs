@@ -41,7 +41,7 @@ pub struct ServedPool {
     pub machine: Machine,
     /// The pool.
     pub engine: Arc<Engine>,
-    devices: BTreeSet<Identity>,
+    devices: Mutex<BTreeSet<Identity>>,
     /// Locks of devices that were added later; empty after the pool is closed.
     added: Mutex<Vec<Locks>>,
     /// Mounts of single file systems.
@@ -129,7 +129,7 @@ impl ServedPool {
         Arc::new(ServedPool {
             machine,
             engine,
-            devices,
+            devices: Mutex::new(devices),
             added,
             mounts: Mounts::default(),
             front: OnceLock::new(),
@@ -154,12 +154,37 @@ impl ServedPool {
 
     /// Whether a file or device is locked for this pool.
     pub fn has_device(&self, identity: Identity) -> bool {
-        self.devices.contains(&identity) || self.added().iter().any(|locks| locks.identities().contains(&identity))
+        self.devices().contains(&identity) || self.added().iter().any(|locks| locks.identities().contains(&identity))
     }
 
     /// Whether the file or device at a path is locked for this pool.
     pub fn has_path(&self, path: &Path) -> bool {
         Identity::of(path).is_some_and(|identity| self.has_device(identity))
+    }
+
+    fn devices(&self) -> MutexGuard<'_, BTreeSet<Identity>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases the locks of devices that have left the pool, so that they can be used again.
+    fn release_removed(&self) {
+        // A device may be at another path than its configuration says.
+        let health = self.engine.cache.blocks().tree().health();
+        let opened = health.iter().map(|leaf| leaf.name.rsplit_once(':').map_or(leaf.name.as_str(), |(path, _)| path));
+        let named = health.iter().map(|leaf| leaf.name.as_str());
+        let own = self.paths().into_iter().chain(opened.chain(named).map(PathBuf::from));
+        let own: BTreeSet<Identity> = own.filter_map(|path| Identity::of(&path)).collect();
+        // A device that is leaving is written to until the change is complete.
+        if self.engine.vdevs().is_changing() {
+            return;
+        }
+        let mut released = BTreeSet::new();
+        for locks in self.added().iter_mut() {
+            let before = locks.identities();
+            locks.release_others(&own);
+            released.extend(before.difference(&locks.identities()).copied());
+        }
+        self.devices().retain(|identity| !released.contains(identity));
     }
 
     fn added(&self) -> MutexGuard<'_, Vec<Locks>> {
@@ -235,6 +260,7 @@ impl ServedPool {
     /// # Errors
     /// Errors of reading the datasets.
     pub async fn renew(self: &Arc<Self>) -> Result<(), Failure> {
+        self.release_removed();
         let Some(front) = self.front.get() else { return Ok(()) };
         front.renew(&Request::internal("renew")).await?;
         if let Some(service) = self.service.get().and_then(Weak::upgrade) {
@@ -354,6 +380,7 @@ impl ServedPool {
                     Ok(false) => {}
                     Err(error) => tracing::debug!(%error, "cannot look for devices to resilver"),
                 }
+                pool.release_removed();
                 drop(pool);
                 clock.sleep(RESILVER_INTERVAL).await;
             }
@@ -361,7 +388,7 @@ impl ServedPool {
     }
 
     /// Replaces devices that failed by new ones at their paths (`autoreplace`) or by hot spares, and detaches hot spares that are not needed any more. Uses
-    /// devices that have grown (`autoexpand`).
+    /// devices that have grown (`autoexpand`), and goes on with what was interrupted.
     async fn keep_spares(&self, watch: &mut SpareWatch) -> Result<(), PoolError> {
         let mut taken = Vec::new();
         let mut may_use = |path: &Path| match lock(&self.engine.name(), vec![path.to_owned()]) {
@@ -379,7 +406,8 @@ impl ServedPool {
         taken.into_iter().filter(|_| matches!(used, Ok(Some(_)))).for_each(|locks| self.also_has(locks));
         used?;
         self.engine.spares().finish_replacing().await?;
-        self.engine.growth().keep_expanded().await
+        self.engine.growth().keep_expanded().await?;
+        weir_engine::checkpoint::keep_discarding(&self.engine).await
     }
 
     /// Whether the scrub task runs.

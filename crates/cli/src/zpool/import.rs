@@ -55,6 +55,9 @@ pub struct ImportArgs {
     /// Discard intent logs on missing devices, and log records that cannot be replayed
     #[arg(short = 'm')]
     without_logs: bool,
+    /// Go back to the pool's checkpoint: what was written since is lost
+    #[arg(long = "rewind-to-checkpoint")]
+    to_checkpoint: bool,
     /// Import destroyed pools
     #[arg(short = 'D')]
     destroyed: bool,
@@ -218,7 +221,8 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let search = places(call, args)?;
     if args.dry_run || read_only {
         let rewind = if args.rewind { Rewind::Auto } else { Rewind::No };
-        let options = OpenOptions { rewind, ..OpenOptions::new(search, guid) };
+        let checkpoint = args.to_checkpoint;
+        let options = OpenOptions { rewind, checkpoint, ..OpenOptions::new(search, guid) };
         let opened = crate::pools::open(call, &options)?;
         if args.dry_run {
             outln!(call, "Would be able to return {} to its state as of txg {}.", opened.name(), opened.uberblock.txg);
@@ -237,7 +241,8 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let daemon = call.process().and_then(|process| process.daemon());
     let _opening = daemon.as_ref().map(|daemon| begin(call, daemon, &guid, &name, &doing)).transpose()?;
     let limits = daemon.as_ref().map(|daemon| daemon.limits_of_pool());
-    let intent = WriteIntent { search, pool: guid, keys, force, rewind, without_logs, new_name, limits };
+    let to_checkpoint = args.to_checkpoint;
+    let intent = WriteIntent { search, pool: guid, keys, force, rewind, to_checkpoint, without_logs, new_name, limits };
     let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
     let logged = writable.machine.block_on(writable.engine.log_command(call.line(), call.caller.ids.0));

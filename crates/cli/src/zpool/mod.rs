@@ -6,6 +6,7 @@
 mod add;
 mod advice;
 mod attach;
+mod checkpoint;
 mod claim;
 mod clear;
 mod create;
@@ -47,6 +48,7 @@ pub struct ZpoolArgs {
 enum ZpoolCommand {
     Add(add::AddArgs),
     Attach(attach::AttachArgs),
+    Checkpoint(checkpoint::CheckpointArgs),
     Clear(clear::ClearArgs),
     Create(create::CreateArgs),
     Destroy(lifecycle::DestroyArgs),
@@ -83,6 +85,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
     match &args.command {
         ZpoolCommand::Add(args) => add::run(call, args),
         ZpoolCommand::Attach(args) => attach::attach(call, args),
+        ZpoolCommand::Checkpoint(args) => checkpoint::run(call, args),
         ZpoolCommand::Clear(args) => clear::run(call, args),
         ZpoolCommand::Create(args) => create::run(call, args),
         ZpoolCommand::Destroy(args) => lifecycle::destroy(call, args),

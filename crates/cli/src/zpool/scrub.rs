@@ -59,8 +59,11 @@ pub struct ResilverArgs {
 
 /// Issue TRIM for all free space of pools.
 #[derive(Debug, Parser)]
-#[command(name = "zpool trim", override_usage = "zpool trim [-d DIR]… POOL…")]
+#[command(name = "zpool trim", override_usage = "zpool trim [-w] [-d DIR]… POOL…")]
 pub struct TrimArgs {
+    /// Accepted for compatibility: the command always waits until all is trimmed
+    #[arg(short)]
+    _wait: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools

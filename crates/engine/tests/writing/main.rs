@@ -4,6 +4,7 @@
 
 mod account;
 mod attach;
+mod checkpoint;
 mod closing;
 mod cuts;
 mod datasets;

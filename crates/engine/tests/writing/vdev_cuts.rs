@@ -6,6 +6,7 @@ use crate::work;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_engine::checkpoint;
 use weir_engine::reguid::change_guid;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
@@ -112,6 +113,27 @@ async fn change_size(machine: &Machine) -> Result<(), PoolError> {
     engine.stop().await
 }
 
+/// A checkpoint, more blocks, and the checkpoint discarded.
+async fn change_checkpoint(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    take_checkpoint(&engine).await?;
+    checkpoint::discard(&engine).await?;
+    engine.stop().await
+}
+
+async fn take_checkpoint(engine: &Engine) -> Result<(), PoolError> {
+    checkpoint::create(engine).await?;
+    work::destroy_all(engine).await?;
+    work::make_dataset(engine, "tank/later").await?;
+    engine.sync().await
+}
+
+/// The pool goes back to its checkpoint.
+async fn rewind(machine: &Machine) -> Result<(), PoolError> {
+    let open = OpenOptions { checkpoint: true, ..open() };
+    Engine::import(machine, &ImportOptions::new(open)).await?.stop().await
+}
+
 /// The spare of the pool, if it has one, can stand in for a device, whatever its labels say.
 async fn use_spare(machine: &Machine) {
     let engine = import(machine).await.unwrap();
@@ -129,6 +151,7 @@ async fn finish(machine: &Machine) -> Vec<String> {
     work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
     let engine = import(machine).await.unwrap();
     engine.devices().clear(None).await.unwrap();
+    checkpoint::keep_discarding(&engine).await.unwrap();
     engine.scrubs().start_resilver_if_needed().await.unwrap();
     resilver(&engine).await.unwrap();
     engine.spares().finish_replacing().await.unwrap();
@@ -145,6 +168,8 @@ enum Change {
     Spares,
     Guid,
     Size,
+    Checkpoint,
+    Rewind,
 }
 
 /// Cuts at change `at`, counted from the beginning of the changes; `None` if there are fewer.
@@ -157,12 +182,22 @@ fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
     if change == Change::Size {
         disks.iter().for_each(|disk| disk.grow(160 << 20));
     }
+    if change == Change::Rewind {
+        let taken = world.run(async {
+            let engine = import(&machine).await?;
+            take_checkpoint(&engine).await?;
+            engine.stop().await
+        });
+        taken.unwrap().unwrap();
+    }
     world.cut_after(at);
     let run = match change {
         Change::Devices => world.run(change_devices(&machine)),
         Change::Spares => world.run(change_spares(&machine)),
         Change::Guid => world.run(change_pool_guid(&machine)),
         Change::Size => world.run(change_size(&machine)),
+        Change::Checkpoint => world.run(change_checkpoint(&machine)),
+        Change::Rewind => world.run(rewind(&machine)),
     };
     world.cancel_cut();
     let is_cut = match run {
@@ -195,13 +230,15 @@ fn cut_all(change: Change, seed: u64) {
         Change::Devices | Change::Spares => 211,
         Change::Guid => 3,
         Change::Size => 47,
+        Change::Checkpoint => 31,
+        Change::Rewind => 5,
     };
     let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(usual);
     let mut at = 1;
     while cut(change, seed + at, at).is_some() {
         at += step;
     }
-    assert!(at > 60, "{at} changes");
+    assert!(at > 40, "{at} changes");
 }
 
 #[test]
@@ -218,6 +255,16 @@ fn any_cut_while_the_pool_gets_another_guid_leaves_one_pool() {
 #[test]
 fn any_cut_while_devices_are_used_that_have_grown_leaves_a_whole_pool() {
     cut_all(Change::Size, 21_000);
+}
+
+#[test]
+fn any_cut_while_a_checkpoint_comes_and_goes_leaves_a_whole_pool() {
+    cut_all(Change::Checkpoint, 27_000);
+}
+
+#[test]
+fn any_cut_while_a_pool_goes_back_to_its_checkpoint_leaves_a_whole_pool() {
+    cut_all(Change::Rewind, 33_000);
 }
 
 #[test]
