@@ -279,7 +279,7 @@ impl Devices<'_> {
                         let condition = vdev.get_u64("guid").and_then(|guid| leaves.get(&guid));
                         condition.into_iter().for_each(|condition| condition.mark(vdev));
                     });
-                    for guid in leaves.iter().filter(|_| !faulted) {
+                    for (guid, _) in leaves.iter().filter(|(_, condition)| **condition == LeafCondition::Healthy) {
                         // Most leaves have no spare.
                         let _is_original = edit::unspare(&mut syncing.core.config.root, *guid);
                     }
