@@ -8,7 +8,7 @@ use crate::options::{DatasetDirs, PoolDirs};
 use clap::Parser;
 use weir_engine::checkpoint::{create, discard};
 
-/// Keep the present state of a pool, to which 'zpool import --rewind-to-checkpoint' goes back.
+/// Keep the present state of a pool, for 'zpool import --rewind-to-checkpoint'.
 #[derive(Debug, Parser)]
 #[command(name = "zpool checkpoint", override_usage = "zpool checkpoint [-d [-w]] [--dir DIR]… POOL")]
 pub struct CheckpointArgs {
