@@ -11,7 +11,7 @@ use crate::remote::RemoteProcess;
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -82,9 +82,13 @@ pub struct Call {
     machine: OnceLock<Machine>,
     process: Option<Arc<PoolProcess>>,
     gone: Arc<AtomicBool>,
+    output_lost: AtomicU8,
     noted: AtomicBool,
     sent: AtomicBool,
 }
+
+/// Exit code of a program that SIGPIPE ended.
+pub const READER_GONE: u8 = 141;
 
 /// Prints a line on the caller's standard output.
 macro_rules! outln {
@@ -126,6 +130,7 @@ impl Call {
             machine: OnceLock::new(),
             process: None,
             gone: Arc::default(),
+            output_lost: AtomicU8::new(0),
             noted: AtomicBool::new(false),
             sent: AtomicBool::new(false),
         }
@@ -147,6 +152,7 @@ impl Call {
             machine,
             process: Some(process),
             gone,
+            output_lost: AtomicU8::new(0),
             noted: AtomicBool::new(false),
             sent: AtomicBool::new(false),
         }
@@ -231,9 +237,23 @@ impl Call {
         }
     }
 
-    /// Writes bytes to the caller's standard output.
+    /// Writes bytes to the caller's standard output. After an error [`Call::is_gone`] is true.
     pub fn write(&self, bytes: Vec<u8>) {
-        self.tell(Line::Out(bytes));
+        if !matches!(self.sink, OutputSink::Own(_)) || !self.has_begun() {
+            return self.tell(Line::Out(bytes));
+        }
+        // The command ends by itself: it has a pool open, which it must close.
+        if !self.is_gone()
+            && let Err(error) = put(&bytes)
+        {
+            self.output_lost.store(lost(&error), Ordering::Relaxed);
+            self.gone.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Exit code of a command whose output could not be written; 0 if it was.
+    pub fn output_lost(&self) -> u8 {
+        self.output_lost.load(Ordering::Relaxed)
     }
 
     /// Waits until the caller has read most of the output or disconnected, for commands with unbounded output.
@@ -306,15 +326,29 @@ impl Call {
 /// Prints output on this process's standard streams, or answers a request for input from standard input.
 pub fn show(line: &Line) {
     match line {
-        Line::Out(bytes) => match std::io::stdout().write_all(bytes) {
-            // The exit code of a program that SIGPIPE ended.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
-            _ => drop(std::io::stdout().flush()),
-        },
+        Line::Out(bytes) => {
+            if let Err(error) = put(bytes) {
+                std::process::exit(lost(&error).into());
+            }
+        }
         Line::Err(bytes) => drop(std::io::stderr().write_all(bytes)),
         // The receiver is closed if the command ended meanwhile.
         Line::Ask(input, to) => drop(to.send(input.read())),
     }
+}
+
+fn put(bytes: &[u8]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush())
+}
+
+/// Says why standard output cannot be written, unless its reader has closed it. Returns the exit code.
+fn lost(error: &std::io::Error) -> u8 {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        return READER_GONE;
+    }
+    eprintln!("cannot write to standard output: {error}");
+    1
 }
 
 /// At most `most` bytes of standard input; empty if it is a terminal.

@@ -184,6 +184,9 @@ fn attempt(call: &Call, program: &Program) -> Result<u8, Failure> {
 fn administer(call: &Call, program: &Program) -> u8 {
     let done = in_turn_of(call, || attempt(call, program));
     call.begin();
+    if call.output_lost() != 0 {
+        return call.output_lost();
+    }
     done.unwrap_or_else(|failure| {
         errln!(call, "{failure}");
         failure.code

@@ -162,3 +162,26 @@ fn unpack(folder: &Path, golden: &str) -> tempfile::TempDir {
     assert!(tar.success() && zstd.wait().unwrap().success(), "cannot unpack {golden}");
     devices
 }
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = folder.path().join("d0");
+    std::fs::File::create(&device).unwrap().set_len(128 << 20).unwrap();
+    let ok = |line: &[&str]| assert!(weir(line, folder.path()).status.success(), "{line:?}");
+    ok(&["zpool", "create", "full", device.to_str().unwrap()]);
+    ok(&["zfs", "snapshot", "full@1"]);
+    for line in [&["zfs", "send", "full@1"][..], &["zfs", "list"], &["zpool", "status"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(line).env("WEIR_POOL_DIRS", folder.path());
+        let device = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let out = command.stdout(device).output().unwrap();
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(1), "{line:?}: {error}");
+        assert!(error.starts_with("cannot write to standard output: No space left"), "{line:?}: {error}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let out = command.stdout(writer).output().unwrap();
+        assert_eq!((out.status.code(), out.stderr.as_slice()), (Some(141), &b""[..]), "{line:?}");
+    }
+}
