@@ -195,7 +195,8 @@ pub async fn resume_state(
     head: &Dataset,
 ) -> Result<Option<(ResumeState, Dataset)>, ObjectError> {
     if let Some(state) = ResumeState::from_fields(&dsl.dataset_fields(rq, head).await?) {
-        return Ok(Some((state, head.clone())));
+        // Without blocks there is nothing to continue.
+        return Ok((!head.phys.pointer.is_hole()).then(|| (state, head.clone())));
     }
     if dir.phys.children.0 == 0 {
         return Ok(None);

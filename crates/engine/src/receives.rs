@@ -185,13 +185,17 @@ impl Receives<'_> {
         }
     }
 
-    /// Keeps what was received so far, so that the stream can be continued.
+    /// Keeps what was received so far, so that the stream can be continued; if that is no block, destroys the dataset
+    /// (`dmu_recv_cleanup_ds`).
     ///
     /// # Errors
     /// Errors of writing it.
     pub async fn suspend(&self, session: ReceiveSession) -> Result<(), PoolError> {
         // What was received becomes stable with its state, and then nothing changes it.
         self.engine.sync().await?;
+        if session.set.pointer().is_hole() {
+            return self.abandon(session).await;
+        }
         let ReceiveSession { set, .. } = session;
         set.close(true);
         self.engine
