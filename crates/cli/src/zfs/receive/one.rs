@@ -156,7 +156,7 @@ impl Receiving<'_> {
     }
 
     /// The encryption of a new dataset: as the command line says; else none for a stream with properties, since that of an
-    /// encrypted dataset would be raw; else that of the parent (OpenZFS `zfs_receive_one`).
+    /// encrypted dataset would be raw, and the parent must have none; else that of the parent (OpenZFS `zfs_receive_one`).
     async fn encryption(&self, known: &Known) -> Result<Encryption, Failure> {
         let wanted = &self.overrides.encryption;
         let (name, _) = known.receive.names();
@@ -176,7 +176,7 @@ impl Receiving<'_> {
             return encryption.map_err(|failure| Failure::failed(format!("{}: {failure}", known.doing)));
         }
         let is_plain = known.receive.properties.received.is_some() && !is_given && !self.overrides.inherits_encryption;
-        let crypt = if is_plain { Crypt::Off } else { Crypt::Inherit };
+        let crypt = if is_plain { Crypt::AsSent } else { Crypt::Inherit };
         Ok(Encryption { crypt, root: None })
     }
 
