@@ -105,16 +105,7 @@ impl Devices<'_> {
         }
         self.engine.tops.add(&joined.tops);
         self.engine.events.post(PoolEvent::VdevAdd, |_| {});
-        let capacity_bytes = self.engine.gate.space().capacity_bytes();
-        self.engine
-            .sync_task(move |syncing: &mut TxgSync<'_>| {
-                Box::pin(async move {
-                    syncing.core.context.capacity_bytes = capacity_bytes;
-                    syncing.core.limits = None;
-                    Ok(())
-                })
-            })
-            .await?;
+        self.engine.growth().renew_capacity().await?;
         // The policy of intent logs depends on whether the pool has log devices.
         self.engine.properties().renew(&Request::internal("add"), Scope::All).await
     }

@@ -76,7 +76,7 @@ impl Growth<'_> {
     }
 
     /// Passes the pool's new capacity to the limits of datasets.
-    async fn renew_capacity(&self) -> Result<(), PoolError> {
+    pub(crate) async fn renew_capacity(&self) -> Result<(), PoolError> {
         let capacity_bytes = self.engine.gate.space().capacity_bytes();
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {

@@ -87,7 +87,7 @@ impl OpenDatasets {
     /// Removes those of these object sets that have no changes, no intent log and no user; returns the others that are open.
     ///
     /// No task can begin to use one meanwhile: the table is locked, and it has the only reference.
-    pub fn close_unused(&self, ids: Vec<ObjsetId>) -> Vec<ObjsetId> {
+    pub fn close_unused(&self, mut ids: Vec<ObjsetId>) -> Vec<ObjsetId> {
         let mut open = self.all_of();
         let is_unused = |open: &OpenSet| {
             open.zil.is_none()
@@ -95,15 +95,14 @@ impl OpenDatasets {
                 && Arc::strong_count(&open.set) == 1
                 && open.set.syncing().is_clean()
         };
-        ids.into_iter()
-            .filter(|id| match open.get(id) {
-                Some(set) if is_unused(set) => {
-                    open.remove(id);
-                    false
-                }
-                other => other.is_some(),
-            })
-            .collect()
+        ids.retain(|id| {
+            let is_used = open.get(id).map(|set| !is_unused(set));
+            if is_used == Some(false) {
+                open.remove(id);
+            }
+            is_used == Some(true)
+        });
+        ids
     }
 
     /// The open datasets for which `wanted` is true, in ascending order of their numbers.
