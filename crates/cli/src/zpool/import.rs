@@ -350,13 +350,7 @@ fn describe(call: &Call, args: &ImportArgs, pool: &FoundPool, assembly: &Assembl
         out.push_str(&format!("comment: {comment}\n"));
     }
     out.push_str(" config:\n\n");
-    let facts = tree::TreeFacts {
-        states: &all,
-        dtls: &dtls,
-        resilvers: false,
-        open_errors: &open_errors,
-        names: Default::default(),
-    };
+    let facts = tree::TreeFacts::of_found(&all, &dtls, &open_errors);
     let text = tree::text(&tree::lines(&pool.config.name, health, &tree, &facts), &[], |_| Vec::new());
     // The heading has no place in this list.
     out.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));

@@ -116,6 +116,13 @@ pub struct TreeFacts<'a> {
     pub names: NameStyle,
 }
 
+impl<'a> TreeFacts<'a> {
+    /// Facts about a pool that is not imported: nothing runs, and the names are those of its labels.
+    pub fn of_found(states: &'a States, dtls: &'a Dtls, open_errors: &'a OpenErrors) -> Self {
+        TreeFacts { states, dtls, resilvers: false, open_errors, names: NameStyle::default() }
+    }
+}
+
 fn below(root: &VdevConfig, class: Class, facts: &TreeFacts<'_>, out: &mut Vec<VdevRow>) {
     for vdev in root.children.iter().filter(|v| shown(v, class)) {
         push(vdev, 2, facts, out);

@@ -48,13 +48,7 @@ impl UnopenedPool {
         let state = if missing.is_empty() { VdevState::Faulted } else { VdevState::Unavail };
         let name = pool.config.name.clone();
         let open_errors = OpenErrors::of(machine, &tree, &all);
-        let facts = tree::TreeFacts {
-            states: &all,
-            dtls: &dtls,
-            resilvers: false,
-            open_errors: &open_errors,
-            names: Default::default(),
-        };
+        let facts = tree::TreeFacts::of_found(&all, &dtls, &open_errors);
         let rows = tree::lines(&name, state, &tree, &facts);
         let has_bad_label = open_errors.has_bad_label();
         let found = FoundStates { health: state, all: &all, has_bad_label, misses_writes: false };
