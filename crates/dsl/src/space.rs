@@ -89,7 +89,7 @@ impl BlockBytes {
         }
     }
 
-    // Sums of a damaged pool may wrap; they are shown, and decide nothing.
+    // The sums of a damaged pool may wrap: they are printed only, and no decision depends on them.
     fn plus(self, more: BlockBytes) -> Self {
         BlockBytes {
             allocated: self.allocated.wrapping_add(more.allocated),

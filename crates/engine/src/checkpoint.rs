@@ -3,15 +3,15 @@
 //! ```text
 //!   create   the last uberblock ─► MOS directory; from now on, blocks that it needs stay allocated when they are freed
 //!            ([`super::checkpoint_obsolete_maps`])
-//!   discard  entry removed ─► one txg for each vdev: the space of its checkpoint space map freed ─► feature inactive
+//!   discard  remove the entry ─► free the space in each vdev's checkpoint space map, a txg each ─► feature inactive
 //!   rewind   the uberblock in the entry ─► labels, as the newest ─► import
 //! ```
 //!
 //! The uberblock is that of the txg before the one which records it. No block that it needs is freed between: frees of a txg
 //! are carried out after its sync tasks.
 //!
-//! *Going back.* The first txg after it may overwrite blocks of the newest state. So the uberblock of the checkpoint is written
-//! first, with the next txg: from then on, this is the pool's state, whatever happens.
+//! *Going back.* After a rewind, the first txg may overwrite blocks of the state that was left. So the import writes the
+//! checkpoint's uberblock first, with the next txg number: a power cut from then on finds the checkpoint's state.
 //!
 //! *Intent logs* of the checkpoint are not replayed: their blocks may have been reused, and what they hold was synced since.
 //!

@@ -136,7 +136,7 @@ impl Visit for ScanPass {
             tree.resilvering().keep_missing(bp.birth(), bp.level() > 0 || bp.object_type().is_metadata())
         });
         if self.errors.len() < MAX_ERRORS {
-            // The root of an object set has a level of its own, as where a reader finds it.
+            // The error log has the root block of an object set under `ROOT_LEVEL`, as readers report it.
             let is_root = bp.object_type() == ObjectType::OBJSET && at.level >= 0;
             let level = if is_root { Bookmark::ROOT_LEVEL as i8 } else { at.level };
             self.errors.push((VisitPosition { level, ..*at }, bp.physical_birth()));
@@ -287,8 +287,8 @@ impl Scrubs<'_> {
         }
     }
 
-    /// Continues the walk at the scrub's position. Returns the new position, or `None` at the end of this walk; and whether there
-    /// are snapshots that it did not visit, because they were taken meanwhile.
+    /// Continues the walk at the scrub's position. Returns the new position, or `None` at the end of this walk; and whether
+    /// snapshots were taken during the walk, which it did not visit.
     async fn walk_pass(
         &self,
         rq: &Request,

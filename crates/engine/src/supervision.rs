@@ -180,7 +180,7 @@ impl Devices<'_> {
     }
 
     /// Clears the error counters of a leaf, or of all, puts those that were taken out of service back, and resumes the
-    /// pool's writes (`zpool clear`). Leaves that the administrator took offline stay so.
+    /// pool's writes (`zpool clear`). Leaves that the administrator took offline stay offline.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if a device still has operations in progress from before it was taken out of service, or if

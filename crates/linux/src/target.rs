@@ -110,7 +110,7 @@ impl Target {
         };
         match now {
             Ok(size_bytes) => drop(self.size_bytes.fetch_max(size_bytes, Ordering::Relaxed)),
-            Err(error) => tracing::debug!(%error, "the size of a device is unknown"),
+            Err(error) => tracing::debug!(%error, "cannot read the size of a device"),
         }
         self.geometry()
     }

@@ -202,7 +202,7 @@ pub struct PoolFacts {
     pub resilvers: bool,
     /// Whether a suspended pool fails requests (`failmode=continue`) instead of letting them wait.
     pub fails_requests: bool,
-    /// Whether a device that cannot be used is at its path, so that its labels are not those of the pool.
+    /// Whether a device file exists whose labels are not those of the pool.
     pub has_bad_label: bool,
     /// Whether a cache device cannot be opened.
     pub lacks_cache: bool,
@@ -281,7 +281,7 @@ pub struct FoundStates<'a> {
     pub health: VdevState,
     /// States of the vdevs.
     pub all: &'a States,
-    /// Whether a device that cannot be used is at its path, so that its labels are not those of the pool.
+    /// Whether a device file exists whose labels are not those of the pool.
     pub has_bad_label: bool,
     /// Whether labels of devices are older than those of others.
     pub misses_writes: bool,
