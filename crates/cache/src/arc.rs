@@ -227,6 +227,13 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
         self.link(at, list);
     }
 
+    /// Removes a block that will not be read again, from the resident blocks or from a ghost list.
+    pub fn forget(&mut self, key: &K) {
+        if let Some(&at) = self.index.get(key) {
+            self.drop_node(at);
+        }
+    }
+
     /// Reserves `cost_bytes` for a block that is about to be read, evicting others. The caller must undo it with
     /// [`ArcPolicy::release`].
     pub fn reserve(&mut self, cost_bytes: u64) {

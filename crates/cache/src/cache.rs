@@ -48,6 +48,12 @@ struct Key {
 }
 
 impl Key {
+    /// The key of a block that is neither embedded nor a hole.
+    fn of(bp: &BlockPointer, raw: bool) -> Self {
+        let dva = bp.dva(0);
+        Key { offset_bytes: dva.offset_bytes, birth: bp.physical_birth().0, vdev: dva.vdev, raw }
+    }
+
     /// A hash whose low bits depend on the whole key.
     fn hash(&self) -> u64 {
         let mixed = (self.offset_bytes >> 9) ^ self.birth.rotate_left(32) ^ u64::from(self.vdev).rotate_left(48);
@@ -258,6 +264,17 @@ impl Cache {
         self.change(&key, cost, |shard| shard.policy.insert(key, bytes, cost, class_of(bp), false, now_ns));
     }
 
+    /// Removes blocks that were freed (`arc_freed`), so that they take no room from those that can still be read. A block that
+    /// is read all the same is read from disk.
+    pub fn forget(&self, freed: &BlockPointer) {
+        if freed.is_embedded() || freed.is_hole() {
+            return;
+        }
+        for key in [false, true].map(|raw| Key::of(freed, raw)) {
+            self.change_shard(self.slot(&key), 0, |shard| shard.policy.forget(&key));
+        }
+    }
+
     /// The counters and sizes.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
@@ -442,6 +459,5 @@ fn key_of(bp: &BlockPointer, opts: &ReadOptions) -> Option<Key> {
     if !cacheable || bp.is_embedded() || bp.is_hole() {
         return None;
     }
-    let dva = bp.dva(0);
-    Some(Key { offset_bytes: dva.offset_bytes, birth: bp.physical_birth().0, vdev: dva.vdev, raw: opts.raw })
+    Some(Key::of(bp, opts.raw))
 }

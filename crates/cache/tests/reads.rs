@@ -138,6 +138,34 @@ fn errors_are_not_cached_and_primarycache_is_honoured() {
     });
 }
 
+/// The room of a freed block returns at once; a later read of it goes to the disk.
+#[test]
+fn freed_blocks_leave_the_cache() {
+    worlds(|machine| async move {
+        let cache = cache(&machine, 1 << 20).await;
+        let options = ReadOptions::default();
+        let raw = ReadOptions { raw: true, ..ReadOptions::default() };
+        let resident = |cache: &Cache| cache.stats().sizes.resident_bytes.iter().sum::<u64>();
+        for n in 0..4 {
+            cache.read(&Request::internal("test"), &pointer(n), &options).await.unwrap();
+        }
+        let others = resident(&cache);
+        cache.read(&Request::internal("test"), &pointer(4), &options).await.unwrap();
+        cache.read(&Request::internal("test"), &pointer(4), &raw).await.unwrap();
+        assert!(resident(&cache) > others);
+        cache.forget(&pointer(4));
+        assert_eq!(resident(&cache), others);
+        assert_eq!(cache.stats().sizes.ghost_bytes, [0; 4]);
+        let again = Request::internal("test");
+        let bytes = cache.read(&again, &pointer(4), &options).await.unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 4));
+        assert_eq!(again.read_bytes(Source::Disk), BLOCK_BYTES);
+        cache.forget(&pointer(7));
+        cache.forget(&BlockPointer::HOLE);
+        assert_eq!(resident(&cache), others + (others / 4));
+    });
+}
+
 #[test]
 fn a_small_budget_is_respected() {
     worlds(|machine| async move {

@@ -350,6 +350,7 @@ impl TxgSync<'_> {
                 Err(error) if pointer.is_gang() && is_bad(&error) => tracing::warn!("space is lost: {error}"),
                 freed => freed.map_err(|error| ObjectError::Block { place, error })?,
             }
+            self.engine.cache.forget(pointer);
         }
         Ok(())
     }

@@ -36,6 +36,8 @@ pub struct MosPlan {
     pub(super) trees: BTreeMap<ObjectId, TreePlan>,
     pub(super) header: Option<Reservation>,
     delta: MosDelta,
+    /// Blocks that are freed. They are read until the plan is written.
+    pub(super) freed: Vec<BlockPointer>,
     /// Minimum sizes of blocks that did not fit into their space.
     pub(super) min_psize: BTreeMap<(ObjectId, u8, u64), u64>,
 }
@@ -47,8 +49,9 @@ impl MosPlan {
         let trees = Default::default();
         let header = Default::default();
         let delta = Default::default();
+        let freed = Vec::new();
         let min_psize = Default::default();
-        MosPlan { set, blocks, txg, trees, header, delta, min_psize }
+        MosPlan { set, blocks, txg, trees, header, delta, freed, min_psize }
     }
 
     /// Change of the MOS's sizes, as far as it is planned.
@@ -330,6 +333,7 @@ impl MosPlan {
         self.blocks.free(rq, old, self.txg).await.map_err(failed)?;
         self.delta.used -= bytes as i64;
         self.delta.compressed -= old.psize_bytes() as i64;
+        self.freed.push(*old);
         Ok(bytes)
     }
 

@@ -274,8 +274,9 @@ impl MosPlan {
         dnode.flags.0 |= DnodeFlags::USED_BYTES;
     }
 
-    /// Makes the root current, and drops the overlay of the txg.
+    /// Makes the root current, and drops the overlay of the txg and the freed blocks from the cache.
     pub fn finish(self, root: &MosRoot) {
+        self.freed.iter().for_each(|freed| self.set.cache().forget(freed));
         if let Some(live) = self.set.live() {
             let objects = root.objects.iter().cloned();
             self.set.syncing().adopt(live, self.txg, Root::new(root.pointer, root.header.clone()), objects.collect());
