@@ -31,10 +31,10 @@ pub struct Author {
 
 impl Author {
     /// Records the command line in the history, once.
-    pub(crate) async fn record(&mut self, engine: &Engine) -> Result<(), PoolError> {
+    pub(crate) fn record(&mut self, engine: &Engine) -> Result<(), PoolError> {
         match std::mem::take(&mut self.command) {
             command if command.is_empty() => Ok(()),
-            command => engine.log_command(command, self.uid).await,
+            command => engine.log_command(command, self.uid),
         }
     }
 }
@@ -239,14 +239,14 @@ impl Change {
                 let names = if recursive { datasets_below(engine, &name).await? } else { vec![name] };
                 for name in names {
                     engine.properties().set_properties(name, settings.clone()).await?;
-                    author.record(engine).await?;
+                    author.record(engine)?;
                 }
             }
             Change::SetQuota { name, principal, kind, id, limit } => {
                 engine.properties().set_quota(name, principal, kind, id, limit).await?;
             }
         }
-        Ok(author.record(engine).await?)
+        Ok(author.record(engine)?)
     }
 }
 

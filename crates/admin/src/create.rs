@@ -74,7 +74,7 @@ impl CreateDataset {
         };
         let quotas = take_default_quotas(&mut properties);
         engine.create_encrypted(NewDataset { name: name.clone(), kind, properties }, encryption).await?;
-        author.record(engine).await?;
+        author.record(engine)?;
         set_default_quotas(engine, &name, quotas).await
     }
 }
@@ -97,7 +97,7 @@ pub async fn clone(
     while let Err(error) = engine.clone_snapshot(origin.clone(), name.clone(), properties.clone()).await {
         attempts.wait(engine, error).await?;
     }
-    author.record(engine).await?;
+    author.record(engine)?;
     set_default_quotas(engine, &name, quotas).await
 }
 
@@ -115,7 +115,7 @@ async fn make_parents(engine: &Engine, author: &mut Author, name: &str) -> Resul
         let kind = file_system_kind(engine, author, &mut Vec::new()).await?;
         let new = NewDataset { name: parent.to_owned(), kind, properties: Vec::new() };
         engine.create_encrypted(new, Encryption::default()).await?;
-        author.record(engine).await?;
+        author.record(engine)?;
     }
     Ok(())
 }

@@ -92,11 +92,11 @@ impl Destruction {
             }
             if !step.snapshots.is_empty() {
                 engine.destroy_snapshots(step.snapshots, *defer).await?;
-                author.record(engine).await?;
+                author.record(engine)?;
             }
             if let Some(head) = step.head {
                 engine.destroy_dataset(head).await?;
-                author.record(engine).await?;
+                author.record(engine)?;
             }
         }
         Ok(())

@@ -180,7 +180,7 @@ impl PoolChange {
             PoolChange::SetNumber { property, number } => PoolProperty::Number { property, number },
         };
         engine.properties().set_on_pool(property).await?;
-        Ok(author.record(engine).await?)
+        Ok(author.record(engine)?)
     }
 }
 

@@ -55,11 +55,11 @@ pub async fn resize(
     if then > now {
         // Without space for the larger reservation, the size is not changed.
         reserve(engine, name, then).await?;
-        author.record(engine).await?;
+        author.record(engine)?;
     }
     match engine.properties().set_volume_size(name.to_owned(), size_bytes).await {
         Ok(()) => {
-            author.record(engine).await?;
+            author.record(engine)?;
             if then < now { reserve(engine, name, then).await } else { Ok(()) }
         }
         Err(error) if then > now => reserve(engine, name, now).await.and(Err(error)),
@@ -78,7 +78,7 @@ pub async fn reserve_all(engine: &Engine, author: &mut Author, name: &str) -> Re
     let bytes = reservation(volume.size_bytes, volume.block_bytes, volume.copies, &raidz_of(engine));
     debug_assert!(bytes >= volume.size_bytes, "a volume needs at least its size");
     reserve(engine, name, bytes).await?;
-    author.record(engine).await
+    author.record(engine)
 }
 
 /// Properties of a volume on which its refreservation depends.

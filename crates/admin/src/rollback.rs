@@ -38,11 +38,11 @@ pub async fn prepare(engine: &Engine, author: &mut Author, snapshot: &str, destr
     }
     if !bookmarks.is_empty() {
         engine.destroy_bookmarks(bookmarks).await?;
-        author.record(engine).await?;
+        author.record(engine)?;
     }
     if !newer.is_empty() {
         engine.destroy_snapshots(newer, false).await?;
-        author.record(engine).await?;
+        author.record(engine)?;
     }
     Ok(())
 }

@@ -358,10 +358,14 @@ impl Engine {
     /// # Errors
     /// Errors of the task's checks; [`PoolError::Suspended`].
     pub async fn sync_task<T: Send + 'static>(&self, task: impl Task<T>) -> Result<T, PoolError> {
-        let closed = || PoolError::Suspended { pool: self.name(), why: "pool is exporting".into() };
-        let answer = self.queue.push(self.txgs().open(), task).ok_or_else(closed)?;
+        let answer = self.queue.push(self.txgs().open(), task).ok_or_else(|| self.closed())?;
         self.txgs().request_sync();
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        answer.await.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// The error of a task that no txg will run.
+    fn closed(&self) -> PoolError {
+        PoolError::Suspended { pool: self.name(), why: "pool is exporting".into() }
     }
 
     /// Exports the pool: syncs a last txg whose labels say that any machine may import it.

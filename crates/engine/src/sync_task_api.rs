@@ -255,15 +255,16 @@ impl Engine {
         .await
     }
 
-    /// Appends an administrator's command to the pool's history.
+    /// Appends an administrator's command to the pool's history, in the next txg, without waiting for it: what the command
+    /// did is stable already (`spa_history_log_nvl`). [`Engine::sync`] makes the history complete.
     ///
     /// # Errors
-    /// Errors of writing the history; [`PoolError::Suspended`].
-    pub async fn log_command(&self, line: String, uid: u32) -> Result<(), PoolError> {
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
+    /// [`PoolError::Suspended`].
+    pub fn log_command(&self, line: String, uid: u32) -> Result<(), PoolError> {
+        let queued = self.queue.push(self.txgs().open(), move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(history::log_command(&mut syncing.change, &line, uid).await?) })
-        })
-        .await
+        });
+        queued.map(drop).ok_or_else(|| self.closed())
     }
 }
 

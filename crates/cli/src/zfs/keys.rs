@@ -301,7 +301,7 @@ pub fn change(call: &Call, args: &ChangeKeyArgs) -> Result<u8, Failure> {
             KeyChange::New(root.ok_or_else(|| changing(&KeyError::NoFormat))?)
         };
         engine.encryption_keys().change(name.clone(), change).await.map_err(|why| changing(&why))?;
-        Ok(engine.log_command(call.note(), call.caller.ids.0).await?)
+        Ok(engine.log_command(call.note(), call.caller.ids.0)?)
     })?;
     Ok(0)
 }

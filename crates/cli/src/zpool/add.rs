@@ -72,7 +72,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         if let Some(served_pool) = served_pool {
             served_pool.also_has(locks);
         }
-        engine.log_command(call.line(), call.caller.ids.0).await.map_err(failed)
+        engine.log_command(call.line(), call.caller.ids.0).map_err(failed)
     })?;
     Ok(0)
 }

@@ -107,7 +107,7 @@ pub fn detach(call: &Call, args: &DetachArgs) -> Result<u8, Failure> {
         let cannot = |why: String| Failure::failed(format!("cannot detach {device}: {why}"));
         let guid = find(engine, device).map_err(cannot)?.guid;
         engine.vdevs().detach(guid).await.map_err(|error| cannot(error.to_string()))?;
-        engine.log_command(call.line(), call.caller.ids.0).await.map_err(|error| cannot(error.to_string()))
+        engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))
     })?;
     Ok(0)
 }
@@ -186,7 +186,7 @@ fn join(
         }
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
         engine.vdevs().attach(&request).await.map_err(|error| cannot(error.to_string()))?;
-        engine.log_command(call.line(), call.caller.ids.0).await.map_err(|error| cannot(error.to_string()))
+        engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))
     };
     let attached = writable.machine.block_on(work);
     let Some(served_pool) = served_pool else {

@@ -40,7 +40,7 @@ pub fn run(call: &Call, args: &CheckpointArgs) -> Result<u8, Failure> {
         let doing = if args.discard { "discard checkpoint in" } else { "checkpoint" };
         let cannot = |error| Failure::failed(format!("cannot {doing} '{pool}': {error}"));
         if args.discard { discard(engine).await } else { create(engine).await }.map_err(cannot)?;
-        engine.log_command(call.line(), call.caller.ids.0).await.map_err(cannot)
+        engine.log_command(call.line(), call.caller.ids.0).map_err(cannot)
     })?;
     Ok(0)
 }

@@ -245,7 +245,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let intent = WriteIntent { search, pool: guid, keys, force, rewind, to_checkpoint, without_logs, new_name, limits };
     let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
-    let logged = writable.machine.block_on(writable.engine.log_command(call.line(), call.caller.ids.0));
+    let logged = writable.engine.log_command(call.line(), call.caller.ids.0);
     match daemon {
         Some(daemon) => {
             call.machine()?.block_on(daemon.adopt(writable, place, !args.no_mount && args.altroot.is_none()))?

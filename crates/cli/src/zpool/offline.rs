@@ -70,7 +70,7 @@ pub fn offline(call: &Call, args: &OfflineArgs) -> Result<u8, Failure> {
             let guid = find(engine, device).map_err(cannot)?.guid;
             engine.vdevs().offline(guid, mode).await.map_err(|error| cannot(error.to_string()))?;
         }
-        Ok(engine.log_command(call.line(), call.caller.ids.0).await?)
+        Ok(engine.log_command(call.line(), call.caller.ids.0)?)
     })?;
     Ok(0)
 }
@@ -92,7 +92,7 @@ pub fn online(call: &Call, args: &OnlineArgs) -> Result<u8, Failure> {
         if let Some(served_pool) = &served_pool {
             served_pool.go_on_scrubbing();
         }
-        Ok(engine.log_command(call.line(), call.caller.ids.0).await?)
+        Ok(engine.log_command(call.line(), call.caller.ids.0)?)
     })?;
     Ok(0)
 }

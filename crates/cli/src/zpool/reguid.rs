@@ -37,7 +37,7 @@ pub fn run(call: &Call, args: &ReguidArgs) -> Result<u8, Failure> {
         let former = engine.shown().config.guid;
         let cannot = |error| Failure::failed(format!("cannot reguid '{pool}': {error}"));
         opened.machine.block_on(change_guid(engine, guid)).map_err(cannot)?;
-        opened.machine.block_on(engine.log_command(call.line(), call.caller.ids.0)).map_err(cannot)?;
+        engine.log_command(call.line(), call.caller.ids.0).map_err(cannot)?;
         let file = CacheFile::usual();
         let is_cached = |file: &CacheFile| file.pools().is_ok_and(|pools| pools.iter().any(|pool| pool.guid == former));
         if let Some(file) = file.filter(is_cached) {

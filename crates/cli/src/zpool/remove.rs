@@ -34,7 +34,7 @@ pub fn run(call: &Call, args: &RemoveArgs) -> Result<u8, Failure> {
             let guid = find(engine, device).map_err(cannot)?;
             engine.spares().remove_aux(guid).await.map_err(|error| cannot(error.to_string()))?;
         }
-        Ok(engine.log_command(call.line(), call.caller.ids.0).await?)
+        Ok(engine.log_command(call.line(), call.caller.ids.0)?)
     })?;
     Ok(0)
 }

@@ -104,6 +104,11 @@ fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
 /// Runs `zpool history`.
 pub fn history(call: &Call, args: &HistoryArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
+    let is_wanted = |name: &String| args.pools.is_empty() || args.pools.contains(name);
+    for served in call.served_pools().iter().filter(|served| is_wanted(&served.engine.name())) {
+        // The lines of the last commands may await their txg (`spa_history_get`). A suspended pool shows what it has.
+        let _synced = machine.block_on(served.engine.sync());
+    }
     let mut opened = OpenedPools::open(call, &args.places, &args.pools)?;
     opened.each(|pool| {
         outln!(call, "History for '{}':", pool.name());

@@ -40,7 +40,7 @@ pub fn set(
         let root = VdevConfig::parse(&engine.shown().config.root).map_err(|error| bad(&error))?;
         let guid = find(&root, vdev).ok_or_else(|| cannot("no such vdev in pool".into()))?;
         engine.diagnosis_thresholds().set(guid, property, number).await.map_err(|error| bad(&error))?;
-        Ok(engine.log_command(call.line(), call.caller.ids.0).await?)
+        Ok(engine.log_command(call.line(), call.caller.ids.0)?)
     })?;
     Ok(0)
 }

@@ -88,7 +88,8 @@ fn losses_and_commands_are_reported() {
         engine.scrubs().start().await.unwrap();
         engine.scrubs().stop().await.unwrap();
         engine.devices().trim().await.unwrap();
-        engine.log_command("zpool nothing".into(), 7).await.unwrap();
+        engine.log_command("zpool nothing".into(), 7).unwrap();
+        engine.sync().await.unwrap();
         let done =
             ["pool_import", "scrub_start", "scrub_paused", "scrub_resume", "scrub_abort", "trim_start", "trim_finish"];
         assert_eq!(classes(&engine), done);

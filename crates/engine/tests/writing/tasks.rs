@@ -123,3 +123,32 @@ fn a_snapshot_stays_while_clients_are_attached_to_it() {
         engine.export().await.unwrap();
     });
 }
+
+/// The command lines in the history of the exported pool, without that of its creation.
+async fn commands(machine: &Machine) -> Vec<String> {
+    let pool = Pool::open(machine, &OpenOptions::new(vec![SEARCH.into()], "tank")).await.unwrap();
+    let records = weir_dsl::history::history(&pool.dsl, &Request::internal("test")).await.unwrap();
+    records.iter().filter_map(|record| record.get_str("history command").map(str::to_string)).collect()
+}
+
+/// A command waits for no txg to write its line into the history; the next txg has it, and so has the last one.
+#[test]
+fn the_history_costs_a_command_no_txg() {
+    run(4, |machine| async move {
+        let engine = create(&machine).await;
+        engine.create_dataset(home()).await.unwrap();
+        let before = engine.txgs().open();
+        for n in 0..5 {
+            engine.log_command(format!("zfs command {n}"), 0).unwrap();
+        }
+        assert_eq!(engine.txgs().open(), before, "a line of the history closed a txg");
+        engine.sync().await.unwrap();
+        assert!(engine.txgs().open() > before);
+        engine.log_command("zfs last command".into(), 0).unwrap();
+        engine.export().await.unwrap();
+        let lines = commands(&machine).await;
+        let last: Vec<_> = lines.iter().rev().take(3).map(String::as_str).collect();
+        assert_eq!(last, ["zfs last command", "zfs command 4", "zfs command 3"]);
+        assert!(engine.log_command("zfs too late".into(), 0).is_err());
+    });
+}

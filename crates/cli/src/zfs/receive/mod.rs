@@ -158,7 +158,7 @@ fn abort(call: &Call, args: &ReceiveArgs, target: &str) -> Result<u8, Failure> {
             return Err(Failure::failed(why));
         }
         pool.machine.block_on(target::run_as(call, &doing, async |author| {
-            pool.engine.log_command(std::mem::take(&mut author.command), author.uid).await
+            pool.engine.log_command(std::mem::take(&mut author.command), author.uid)
         }))
     })?;
     Ok(0)
@@ -279,11 +279,11 @@ impl Receiving<'_> {
     }
 
     /// Writes the command line into the pool's history, once.
-    async fn record(&mut self) -> Result<(), Failure> {
+    fn record(&mut self) -> Result<(), Failure> {
         match std::mem::take(&mut self.author.command) {
             line if line.is_empty() => Ok(()),
             line => {
-                let logged = self.pool.engine.log_command(line, self.author.uid).await;
+                let logged = self.pool.engine.log_command(line, self.author.uid);
                 self.call.noted();
                 logged.map_err(plain_refusal)
             }

@@ -82,7 +82,7 @@ impl Receiving<'_> {
         let not_set = self.end(&known, session).await?;
         self.report(&known, not_set);
         self.finish_snapshot(&known).await?;
-        self.record().await?;
+        self.record()?;
         if self.args.verbose {
             let seconds = self.pool.machine.clock.now().since(started).as_secs_f64().max(1e-9);
             let bytes = input.total_bytes() - bytes_before;
