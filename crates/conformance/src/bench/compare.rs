@@ -177,6 +177,21 @@ struct Pairs {
     other: Vec<Measured>,
 }
 
+impl Pairs {
+    /// Measures a row by both builds, one directly after the other.
+    fn measure(&mut self, row: &Row, this: &Build, other: &Build, this_first: bool) -> Result<(), JudgeError> {
+        let (mine, theirs) = if this_first {
+            (this.measure(row)?, other.measure(row)?)
+        } else {
+            let theirs = other.measure(row)?;
+            (this.measure(row)?, theirs)
+        };
+        self.this.push(mine);
+        self.other.push(theirs);
+        Ok(())
+    }
+}
+
 /// Compares this build with another: `OTHER-JUDGE [--rounds N] [--only TEXT]`.
 ///
 /// `OTHER-JUDGE` is the program `weir-judge` of the other build, with `weir` beside it; rows by name contains `TEXT`
@@ -196,22 +211,24 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     let (this, other) = both(Build::with_judge(own), Build::with_judge(PathBuf::from(other)))?;
     mounted::remove_leftovers(&folder());
     write::prepare(&folder().join("write"))?;
-    let mut pairs: Vec<Pairs> = rows.iter().map(|_| Pairs::default()).collect();
+    let mut rows: Vec<(Row, Pairs)> = rows.into_iter().map(|row| (row, Pairs::default())).collect();
     for round in 0..rounds {
-        for (row, pairs) in rows.iter().zip(&mut pairs) {
-            if round % 2 == 0 {
-                pairs.this.push(this.measure(row)?);
-                pairs.other.push(other.measure(row)?);
-            } else {
-                pairs.other.push(other.measure(row)?);
-                pairs.this.push(this.measure(row)?);
+        let mut measured = Vec::new();
+        for (row, mut pairs) in rows {
+            match pairs.measure(&row, &this, &other, round % 2 == 0) {
+                Ok(()) => measured.push((row, pairs)),
+                Err(error) if error.to_string().contains(super::UNKNOWN) => {
+                    line(&format!("{}: left out, since one build does not know it", row.name()));
+                }
+                Err(error) => return Err(error),
             }
         }
+        rows = measured;
         line(&format!("round {} of {rounds} done", round + 1));
     }
     line("| | this | other | speed, 95 % | processor time, 95 % | |");
     line("|---|---|---|---|---|---|");
-    for (row, pairs) in rows.iter().zip(&pairs) {
+    for (row, pairs) in &rows {
         print(row, pairs, tolerance, report);
     }
     Ok(())

@@ -84,6 +84,8 @@ impl Measured {
     }
 }
 
+/// The beginning of the message about a measurement that a program does not have.
+const UNKNOWN: &str = "no measurement is called";
 /// This process in `/proc`.
 const SELF: &str = "self";
 

@@ -211,7 +211,7 @@ pub fn main(what: &str, mib: &str, folder: &str) -> ExitCode {
         ("synced-1", Ok(_)) => synced(folder),
         ("small", Ok(_)) => small(folder, true),
         ("small-once", Ok(_)) => small(folder, false),
-        _ => Err(std::io::Error::other(format!("no measurement is called {what}"))),
+        _ => Err(std::io::Error::other(format!("{} {what}", super::UNKNOWN))),
     };
     match done {
         Ok((bytes, operations)) => {

@@ -92,7 +92,7 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
         "hot" => machine.block_on(hot(&request, &file)),
         "requests" => machine.block_on(requests(opened.pool().blocks.tree().accounts(), &file)),
         _ if directory.is_some() => machine.block_on(list(&request, &file)),
-        other => return Err(failed(format!("no measurement is called {other}"))),
+        other => return Err(failed(format!("{} {other}", super::UNKNOWN))),
     }
     .map_err(failed)?;
     let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), cpu_seconds(SELF) - cpu_begun);

@@ -146,7 +146,7 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
             "small-once" => target.small(false).await?,
             _ => match what.strip_prefix("synced-").and_then(|writers| writers.parse().ok()) {
                 Some(writers) => target.synced(writers).await?,
-                None => return Err(failed(format!("no measurement is called {what}"))),
+                None => return Err(failed(format!("{} {what}", super::UNKNOWN))),
             },
         };
         let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), cpu_seconds(SELF) - cpu_begun);
