@@ -356,13 +356,15 @@ impl Service {
         self.protocols().iter().flat_map(|protocol| protocol.notices()).collect()
     }
 
-    /// Shell commands that mount each file system and attach each volume.
+    /// Shell commands that mount file systems and attach volumes: for each pool and protocol the first [`MAX_LINES`], and
+    /// how many more there are.
     pub fn lines(&self) -> Vec<String> {
         let pools = self.pools.all();
         let protocols = self.protocols();
-        let of_pool =
-            |exports: &Arc<Exports>| protocols.iter().flat_map(|protocol| protocol.lines(exports)).collect::<Vec<_>>();
-        pools.values().flat_map(of_pool).collect()
+        let of = |exports: &Arc<Exports>, server: &Arc<dyn ProtocolServer>| {
+            limited(server.lines(exports), server.protocol().name())
+        };
+        pools.values().flat_map(|exports| protocols.iter().flat_map(|server| of(exports, server))).collect()
     }
 
     /// Request totals of each protocol, of the pools that are served.
@@ -394,6 +396,8 @@ pub fn exported_names(exports: &Exports) -> Vec<String> {
     all.filter(|name| !name.contains('@')).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
+/// Commands for clients that are printed at the start, for each pool and protocol.
+const MAX_LINES: usize = 32;
 /// Interval at which host names are looked up again: their addresses may change.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -444,6 +448,16 @@ pub fn device_summary(accounts: &Accounts) -> String {
     format!("devices: {} bytes written: {}; of these {}", written.total(), contents.join(", "), redundancy.join(", "))
 }
 
+/// The first lines, and how many more there are.
+fn limited(mut lines: Vec<String>, protocol: &str) -> Vec<String> {
+    let more = lines.len().saturating_sub(MAX_LINES);
+    lines.truncate(MAX_LINES);
+    if more > 0 {
+        lines.push(format!("... and {more} more by {protocol}, likewise by their names (`zfs list`)"));
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -457,6 +471,18 @@ mod tests {
             device_summary(&accounts),
             "devices: 4608 bytes written: data 4096, metadata 512, intent log 0, labels 0, repair 0; \
              of these first copy 4000, copies 0, parity 512, padding 96"
+        );
+    }
+
+    #[test]
+    fn long_lists_of_commands_are_cut() {
+        let lines = |count: usize| (0..count).map(|n| format!("mount {n}")).collect::<Vec<_>>();
+        assert_eq!(limited(lines(MAX_LINES), "nfs3"), lines(MAX_LINES));
+        let cut = limited(lines(10_000), "nfs3");
+        assert_eq!(cut[..MAX_LINES], lines(MAX_LINES));
+        assert_eq!(
+            cut[MAX_LINES..],
+            [format!("... and {} more by nfs3, likewise by their names (`zfs list`)", 10_000 - MAX_LINES)]
         );
     }
 }
