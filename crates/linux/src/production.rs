@@ -12,6 +12,7 @@
 use crate::descriptors;
 use crate::disks::{Backend, RealDisks};
 use crate::heap_trim::{MallocTrimmer, configure_malloc};
+use crate::memory_limit::MemoryLimit;
 use crate::net::TcpNet;
 use crate::ring::thread_local_ring;
 use crate::submit_batch::Batched;
@@ -63,8 +64,13 @@ pub enum BuildError {
     },
 }
 
-/// Limit in bytes of unused memory in the pool of write buffers.
-const WRITE_POOL_BYTES: usize = 32 << 20;
+/// Least limit in bytes of unused memory in the pool of write buffers: what a txg writes at the same time.
+const MIN_WRITE_POOL_BYTES: u64 = 32 << 20;
+/// Greatest limit: also the writes that no flush covers yet, which a flush returns all at once.
+const MAX_WRITE_POOL_BYTES: u64 = 160 << 20;
+/// The limit in between is this part of the memory. Beyond it, the pages of a returned buffer are released, and the next
+/// write faults them in again.
+const WRITE_POOL_DIVISOR: u64 = 128;
 
 /// Settings of a machine on a real host.
 #[derive(Clone, Debug)]
@@ -157,11 +163,16 @@ impl Production {
             compute: Compute::new(compute.clone() as Arc<dyn ComputePool>),
             entropy: Entropy::new(Arc::new(KernelEntropy)),
             disks: Arc::new(disks),
-            write_buffers: BufPool::contiguous(WRITE_POOL_BYTES),
+            write_buffers: BufPool::contiguous(write_pool_bytes(MemoryLimit::current().bytes)),
             read_buffers: pool,
             memory: Memory::new(Arc::new(MallocTrimmer::new(compute))),
         })
     }
+}
+
+/// Limit in bytes of unused memory in the pool of write buffers, by the memory that the process may use.
+fn write_pool_bytes(memory_bytes: u64) -> usize {
+    (memory_bytes / WRITE_POOL_DIVISOR).clamp(MIN_WRITE_POOL_BYTES, MAX_WRITE_POOL_BYTES) as usize
 }
 
 struct TaskRuntime {
