@@ -13,6 +13,7 @@ use crate::inner::{Entry, Inner, reply_xattr};
 use crate::locks::KernelLock;
 use crate::operation::{opened_cred, reply_entry};
 use crate::{access, convert, flags};
+use bytes::Bytes;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -27,15 +28,38 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use weir_files::{DirName, FilePosition};
 use weir_files::{NewKind, masks};
-use weir_machine::{Operation, Request, Tasks};
+use weir_machine::{Buf, BufPool, Operation, Request, Tasks};
 
 /// Maximum number of the kernel's background requests (read-ahead), above its default of 16.
 const BACKGROUND: u16 = 64;
+
+/// Limit in bytes of unused memory for data of writes.
+const UNUSED_BYTES: usize = 4 << 20;
+/// Writes of at least this size are copied into aligned memory.
+const MIN_ALIGNED_BYTES: usize = 32 << 10;
 
 /// The operations of one mount.
 pub(crate) struct FuseOps {
     pub(crate) inner: Arc<Inner>,
     pub(crate) tasks: Tasks,
+    /// Memory for the data of writes.
+    buffers: BufPool,
+}
+
+impl FuseOps {
+    pub fn new(inner: Arc<Inner>, tasks: Tasks) -> Self {
+        FuseOps { inner, tasks, buffers: BufPool::new(UNUSED_BYTES) }
+    }
+
+    /// A copy of the data of a write. If it is aligned, a device writes whole blocks from it, without another copy.
+    fn copied(&self, data: &[u8]) -> Bytes {
+        if data.len() < MIN_ALIGNED_BYTES || !data.len().is_multiple_of(Buf::ALIGN) {
+            return Bytes::copy_from_slice(data);
+        }
+        let mut buf = self.buffers.take(data.len());
+        buf.as_mut().copy_from_slice(data);
+        buf.into_bytes()
+    }
 }
 
 impl Filesystem for FuseOps {
@@ -440,7 +464,7 @@ impl Filesystem for FuseOps {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let data = bytes::Bytes::copy_from_slice(data);
+        let data = self.copied(data);
         let cred = opened_cred(from);
         let args = convert::write_args(offset, flags.0, write_flags);
         self.run(from, Operation::Write, move |inner, rq| async move {

@@ -179,7 +179,7 @@ fn mount_inner(inner: Inner, tasks: Tasks, path: &Path, options: &MountOptions) 
     let checks = inner.server.is_none();
     let config = config(options, checks);
     let inner = Arc::new(inner);
-    let ops = FuseOps { inner: Arc::clone(&inner), tasks };
+    let ops = FuseOps::new(Arc::clone(&inner), tasks);
     let refused = |why: io::Error| {
         let helper = ["fusermount3", "fusermount"].iter().any(|name| is_on_path(name));
         let hint = match (rustix::process::geteuid().is_root(), helper) {
