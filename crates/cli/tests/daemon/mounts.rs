@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 const ACCESS_DENIED: i32 = 13;
 const IO_ERROR: i32 = 5;
+const READ_ONLY: i32 = 30;
 /// NFS3ERR_ACCES, and MNT3ERR_ACCES.
 const NFS_ACCESS_DENIED: u32 = 13;
 
@@ -264,6 +265,11 @@ fn mounts_have_the_options_of_their_properties() {
     assert!(std::process::Command::new(top.join("tank/data/true")).status().unwrap().success());
     site.ok("zfs inherit -r setuid tank/data");
     site.ok("zfs inherit devices tank/data");
+    let (_, options) = kernel_mount(&top.join("tank/data")).unwrap();
+    assert!(!["nodev", "nosuid", "noexec"].iter().any(|word| options.contains(word)), "{options}");
+    // After unmounting, it is mounted as its parent is.
+    site.ok("zfs unmount tank/data");
+    site.ok("zfs mount tank/data");
     assert!(
         kernel_mount(&top.join("tank/data")).is_none() && top.join("tank/data/true").exists(),
         "in its parent's mount"
@@ -283,6 +289,81 @@ fn mounts_have_the_options_of_their_properties() {
     site.command("zfs mount tank/full").status().unwrap();
     assert_eq!((site.get("mounted", "tank/full"), names(&top.join("full")).len()), ("yes".into(), 0));
     assert!(!site.log().contains("fusermount"), "{}", site.log());
+}
+
+/// As OpenZFS's remounts: what is in use is not in the way.
+#[test]
+fn options_of_a_mount_in_use_change_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let (site, _daemon, top) = site_with_mounts();
+    let work = top.join("tank/work");
+    site.ok("zfs create tank/work");
+    site.ok("zfs create tank/work/below");
+    let program = work.join("true");
+    std::fs::copy("/bin/true", &program).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let runs = || std::process::Command::new(&program).status().map(|status| status.success());
+    let file = File::create(work.join("open")).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+
+    // In the mount of its parent: what is open goes on there.
+    site.ok("zfs set exec=off tank/work");
+    assert_eq!(errno(runs()), ACCESS_DENIED);
+    let (_, options) = kernel_mount(&work).unwrap();
+    assert!(options.contains("noexec"), "{options}");
+    file.write_all_at(b"after!", 0).unwrap();
+    assert_eq!(std::fs::read(work.join("open")).unwrap(), b"after!");
+    assert!(work.join("below").is_dir() && site.get("mounted", "tank/work/below") == "yes");
+    // By its own mount, in both directions.
+    let file = File::create(work.join("second")).unwrap();
+    site.ok("zfs set exec=on tank/work");
+    assert!(runs().unwrap());
+    site.ok("zfs set readonly=on tank/work");
+    assert_eq!(errno(file.write_all_at(b"x", 0)), READ_ONLY);
+    assert_eq!(errno(File::create(work.join("new"))), READ_ONLY);
+    drop(file);
+    let reader = File::open(work.join("second")).unwrap();
+    site.ok("zfs set readonly=off tank/work");
+    File::create(work.join("new")).unwrap();
+    site.ok("zfs set readonly=on tank/work");
+    // Nothing is open for writing now, so that the kernel's flag says it too.
+    site.ok("zfs set setuid=off tank/work");
+    let (_, options) = kernel_mount(&work).unwrap();
+    assert!(options.split(',').any(|word| word == "ro") && options.contains("nosuid"), "{options}");
+    // A file system that is mounted while readonly=on becomes writable, too.
+    drop(reader);
+    site.ok("zfs unmount tank/work");
+    site.ok("zfs mount tank/work");
+    let reader = File::open(work.join("second")).unwrap();
+    site.ok("zfs set readonly=off tank/work");
+    std::fs::write(work.join("new"), b"y").unwrap();
+
+    // Access times.
+    // Of a file that is new to the kernel, which does not ask for what it has read before.
+    let is_noted = |name: &str| {
+        let file = work.join(name);
+        std::fs::write(&file, name).unwrap();
+        let atime = || std::fs::metadata(&file).unwrap().accessed().unwrap();
+        let before = atime();
+        assert_eq!(std::fs::read(&file).unwrap(), name.as_bytes());
+        // The kernel keeps attributes for a moment.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        atime() > before
+    };
+    site.ok("zfs set relatime=off tank/work");
+    assert!(is_noted("on"));
+    site.ok("zfs set atime=off tank/work");
+    assert!(!is_noted("off"));
+    site.ok("zfs set atime=on tank/work");
+    assert!(is_noted("on again"));
+    drop(reader);
+    assert!(!site.log().contains("WARN"), "{}", site.log());
+    // An administrator's 'zfs unmount' holds when another option changes.
+    site.ok("zfs unmount tank/work");
+    site.ok("zfs set exec=off tank/work");
+    assert_eq!(site.get("mounted", "tank/work"), "no");
 }
 
 /// An ordinary user mounts and unmounts by `fusermount3`.
