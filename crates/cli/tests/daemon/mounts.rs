@@ -115,6 +115,34 @@ fn without_its_key_a_file_system_is_no_empty_directory() {
     assert_eq!((nfs.status_of_listing(&root), nfs.status_of_read(&file)), (0, 0));
 }
 
+/// A daemon that mounts nothing: a client that does not call at the moment loses nothing unawares.
+#[test]
+fn the_key_of_a_shared_file_system_stays_until_it_is_unshared() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    std::fs::write(site.path("key"), "00112233445566778899aabbccddeeff".repeat(2)).unwrap();
+    let location = format!("-o keylocation=file://{}", site.path("key").display());
+    site.ok(&format!("zfs create -o encryption=on -o keyformat=hex {location} tank/enc"));
+    site.ok("zfs create -o sharenfs=on tank/enc/below");
+    let mut nfs = site.nfs();
+    let root = nfs.mount("/tank/enc/below").unwrap();
+    assert_eq!(nfs.status_of_listing(&root), 0);
+    drop(nfs);
+    let said = site.fails("zfs unload-key tank/enc");
+    assert!(said.contains("Key unload error: 'tank/enc' is busy."), "{said}");
+    assert!(said.contains("'tank/enc/below' is shared: zfs unshare tank/enc/below"), "{said}");
+    let mut nfs = site.nfs();
+    assert_eq!(nfs.status_of_listing(&root), 0);
+    site.ok("zfs unshare tank/enc/below");
+    site.ok("zfs unload-key tank/enc");
+    site.ok("zfs load-key tank/enc");
+    site.ok("zfs share tank/enc/below");
+    assert_eq!(nfs.status_of_listing(&root), 0);
+    site.ok("zfs set sharenfs=off tank/enc/below");
+    site.ok("zfs unload-key tank/enc");
+}
+
 #[test]
 fn keys_that_are_missing_at_the_start_show_on_mounts() {
     if !can_mount() {
@@ -298,52 +326,52 @@ fn options_of_a_mount_in_use_change_at_once() {
         return;
     }
     let (site, _daemon, top) = site_with_mounts();
-    let work = top.join("tank/work");
-    site.ok("zfs create tank/work");
-    site.ok("zfs create tank/work/below");
-    let program = work.join("true");
+    let desk = top.join("tank/desk");
+    site.ok("zfs create tank/desk");
+    site.ok("zfs create tank/desk/below");
+    let program = desk.join("true");
     std::fs::copy("/bin/true", &program).unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let runs = || std::process::Command::new(&program).status().map(|status| status.success());
-    let file = File::create(work.join("open")).unwrap();
+    let file = File::create(desk.join("open")).unwrap();
     file.write_all_at(b"before", 0).unwrap();
 
     // In the mount of its parent: what is open goes on there.
-    site.ok("zfs set exec=off tank/work");
+    site.ok("zfs set exec=off tank/desk");
     assert_eq!(errno(runs()), ACCESS_DENIED);
-    let (_, options) = kernel_mount(&work).unwrap();
+    let (_, options) = kernel_mount(&desk).unwrap();
     assert!(options.contains("noexec"), "{options}");
     file.write_all_at(b"after!", 0).unwrap();
-    assert_eq!(std::fs::read(work.join("open")).unwrap(), b"after!");
-    assert!(work.join("below").is_dir() && site.get("mounted", "tank/work/below") == "yes");
+    assert_eq!(std::fs::read(desk.join("open")).unwrap(), b"after!");
+    assert!(desk.join("below").is_dir() && site.get("mounted", "tank/desk/below") == "yes");
     // By its own mount, in both directions.
-    let file = File::create(work.join("second")).unwrap();
-    site.ok("zfs set exec=on tank/work");
+    let file = File::create(desk.join("second")).unwrap();
+    site.ok("zfs set exec=on tank/desk");
     assert!(runs().unwrap());
-    site.ok("zfs set readonly=on tank/work");
+    site.ok("zfs set readonly=on tank/desk");
     assert_eq!(errno(file.write_all_at(b"x", 0)), READ_ONLY);
-    assert_eq!(errno(File::create(work.join("new"))), READ_ONLY);
+    assert_eq!(errno(File::create(desk.join("new"))), READ_ONLY);
     drop(file);
-    let reader = File::open(work.join("second")).unwrap();
-    site.ok("zfs set readonly=off tank/work");
-    File::create(work.join("new")).unwrap();
-    site.ok("zfs set readonly=on tank/work");
+    let reader = File::open(desk.join("second")).unwrap();
+    site.ok("zfs set readonly=off tank/desk");
+    File::create(desk.join("new")).unwrap();
+    site.ok("zfs set readonly=on tank/desk");
     // Nothing is open for writing now, so that the kernel's flag says it too.
-    site.ok("zfs set setuid=off tank/work");
-    let (_, options) = kernel_mount(&work).unwrap();
+    site.ok("zfs set setuid=off tank/desk");
+    let (_, options) = kernel_mount(&desk).unwrap();
     assert!(options.split(',').any(|word| word == "ro") && options.contains("nosuid"), "{options}");
     // A file system that is mounted while readonly=on becomes writable, too.
     drop(reader);
-    site.ok("zfs unmount tank/work");
-    site.ok("zfs mount tank/work");
-    let reader = File::open(work.join("second")).unwrap();
-    site.ok("zfs set readonly=off tank/work");
-    std::fs::write(work.join("new"), b"y").unwrap();
+    site.ok("zfs unmount tank/desk");
+    site.ok("zfs mount tank/desk");
+    let reader = File::open(desk.join("second")).unwrap();
+    site.ok("zfs set readonly=off tank/desk");
+    std::fs::write(desk.join("new"), b"y").unwrap();
 
     // Access times.
     // Of a file that is new to the kernel, which does not ask for what it has read before.
     let is_noted = |name: &str| {
-        let file = work.join(name);
+        let file = desk.join(name);
         std::fs::write(&file, name).unwrap();
         let atime = || std::fs::metadata(&file).unwrap().accessed().unwrap();
         let before = atime();
@@ -352,18 +380,18 @@ fn options_of_a_mount_in_use_change_at_once() {
         std::thread::sleep(std::time::Duration::from_millis(1500));
         atime() > before
     };
-    site.ok("zfs set relatime=off tank/work");
+    site.ok("zfs set relatime=off tank/desk");
     assert!(is_noted("on"));
-    site.ok("zfs set atime=off tank/work");
+    site.ok("zfs set atime=off tank/desk");
     assert!(!is_noted("off"));
-    site.ok("zfs set atime=on tank/work");
+    site.ok("zfs set atime=on tank/desk");
     assert!(is_noted("on again"));
     drop(reader);
     assert!(!site.log().contains("WARN"), "{}", site.log());
     // An administrator's 'zfs unmount' holds when another option changes.
-    site.ok("zfs unmount tank/work");
-    site.ok("zfs set exec=off tank/work");
-    assert_eq!(site.get("mounted", "tank/work"), "no");
+    site.ok("zfs unmount tank/desk");
+    site.ok("zfs set exec=off tank/desk");
+    assert_eq!(site.get("mounted", "tank/desk"), "no");
 }
 
 /// An ordinary user mounts and unmounts by `fusermount3`.
