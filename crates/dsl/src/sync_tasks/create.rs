@@ -253,7 +253,7 @@ pub(super) const NEW_BOOKMARK_BLOCKS: u64 = 1;
 /// Size of such a block in bytes, with its three copies (OpenZFS `dsl_sync_task_sync`).
 const MOS_BLOCK_BYTES: u64 = 3 * (16 << 10);
 
-/// Checks that the pool has room for so many blocks of the MOS more, whatever reservations hold.
+/// Checks that the pool has room for this number of additional blocks in the MOS, whatever reservations hold.
 pub(super) async fn check_room(cx: &mut DslSyncContext<'_>, name: &str, blocks: u64) -> Result<(), DslError> {
     let root = names::root_dir(cx).await?;
     let used_bytes = cx.dir(root).await?.used_bytes;
