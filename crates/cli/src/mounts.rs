@@ -310,18 +310,20 @@ impl Mounts {
         Ok(true)
     }
 
-    /// Unmounts these file systems and those that their mounts contain, and returns their IDs; or none of them.
+    /// Unmounts these file systems and those that their mounts contain, and returns their IDs; or none of them. With `force`, those
+    /// in use are detached: what is open goes on.
     ///
     /// # Errors
     /// The path and the reason, without the command. Then all are mounted as before.
     pub fn suspend(
         &self,
         ids: &BTreeSet<u64>,
+        force: bool,
         front: &Exports,
         machine: &Machine,
         all: &BTreeMap<String, DatasetShares>,
     ) -> Result<Vec<u64>, String> {
-        let Unfinished { why, ended } = match self.unmount_these(ids, false) {
+        let Unfinished { why, ended } = match self.unmount_these(ids, force) {
             Ok(ended) => return Ok(ended),
             Err(unfinished) => unfinished,
         };

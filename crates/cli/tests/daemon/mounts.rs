@@ -115,6 +115,31 @@ fn without_its_key_a_file_system_is_no_empty_directory() {
     assert_eq!((nfs.status_of_listing(&root), nfs.status_of_read(&file)), (0, 0));
 }
 
+#[test]
+fn a_forced_rename_detaches_what_is_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let (site, _daemon, top) = site_with_mounts();
+    site.ok("zfs create tank/old");
+    let separate = top.join("separate");
+    site.ok(&format!("zfs create -o mountpoint={} tank/old/own", separate.display()));
+    let own = File::create(separate.join("file")).unwrap();
+    let file = File::create(top.join("tank/old/file")).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    let said = site.fails("zfs rename tank/old tank/new");
+    assert!(said.contains("busy"), "{said}");
+    site.ok("zfs rename -f tank/old tank/new");
+    assert_eq!(site.get("mounted", "tank/new"), "yes");
+    assert_eq!(site.get("mounted", "tank/new/own"), "yes");
+    // What was open goes on.
+    file.write_all_at(b"after!", 0).unwrap();
+    own.write_all_at(b"own", 0).unwrap();
+    assert_eq!(std::fs::read(top.join("tank/new/file")).unwrap(), b"after!");
+    assert_eq!(std::fs::read(separate.join("file")).unwrap(), b"own");
+    assert!(!top.join("tank/old").exists());
+}
+
 /// A daemon that mounts nothing: a client that does not call at the moment loses nothing unawares.
 #[test]
 fn the_key_of_a_shared_file_system_stays_until_it_is_unshared() {
