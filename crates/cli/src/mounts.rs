@@ -14,6 +14,7 @@
 //! options while it is in use, or the child a mount of its own over its directory. All mounts end with the process.
 
 mod options;
+pub mod points;
 
 use crate::failure::Failure;
 use std::collections::{BTreeMap, BTreeSet};
@@ -254,7 +255,7 @@ impl Mounts {
         allows: MountAllows,
     ) -> Result<Mounted, String> {
         let is_root = rustix::process::geteuid().is_root();
-        std::fs::create_dir_all(path).map_err(|error| {
+        let made = points::Made::at(path).map_err(|error| {
             let advice = if is_root { String::new() } else { without_permission(shares) };
             format!("failed to create mountpoint '{}': {error}{advice}", path.display())
         })?;
@@ -283,9 +284,12 @@ impl Mounts {
         });
         let tasks = machine.tasks.clone();
         let mounted = fuse::mount_file_system(front.tree.clone(), tasks, path, &options, shares.id, contains);
-        let mounted = mounted.map_err(|error| match error {
-            FuseError::Refused { .. } if !is_root => format!("{error}{}", without_permission(shares)),
-            other => other.to_string(),
+        let mounted = mounted.map_err(|error| {
+            made.remove();
+            match error {
+                FuseError::Refused { .. } if !is_root => format!("{error}{}", without_permission(shares)),
+                other => other.to_string(),
+            }
         })?;
         if shares.is_readonly && is_root {
             let shown = mounted.remounter().remount(options::of(shares, allows));

@@ -115,6 +115,27 @@ fn without_its_key_a_file_system_is_no_empty_directory() {
     assert_eq!((nfs.status_of_listing(&root), nfs.status_of_read(&file)), (0, 0));
 }
 
+/// As OpenZFS: directories that follow the names of file systems go with the pool, chosen ones stay.
+#[test]
+fn an_export_removes_the_mount_points_that_it_made() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new(1);
+    site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
+    let _daemon = site.start();
+    let top = site.path("m");
+    site.ok(&format!("zpool create -m {}/tank -O canmount=off tank d0", top.display()));
+    site.ok("zfs create tank/named");
+    site.ok(&format!("zfs create -o mountpoint={}/chosen tank/other", top.display()));
+    std::fs::write(top.join("tank/named/file"), "x").unwrap();
+    assert!(kernel_mount(&top.join("tank/named")).is_some() && kernel_mount(&top.join("chosen")).is_some());
+    site.ok("zpool export tank");
+    assert_eq!((names(&top), names(&top.join("tank"))), (vec!["chosen".to_owned(), "tank".to_owned()], vec![]));
+    site.ok(&format!("zpool import -d {} tank", site.dir.path().display()));
+    assert_eq!(std::fs::read_to_string(top.join("tank/named/file")).unwrap(), "x");
+}
+
 #[test]
 fn a_forced_rename_detaches_what_is_in_use() {
     if !can_mount() {

@@ -68,6 +68,8 @@ pub struct DatasetShares {
     pub mount: MountRule,
     /// Whether `mountpoint` is inherited, so that the file system is below its parent's mount point.
     pub is_below_parent: bool,
+    /// Whether `mountpoint` is set on this dataset, so that it does not follow the dataset's name.
+    pub is_mountpoint_set: bool,
     /// `readonly`.
     pub is_readonly: bool,
     /// Operations that a mount allows.
@@ -99,6 +101,7 @@ impl DatasetShares {
             kind: DatasetKind::Filesystem,
             mount: MountRule::At(path.to_owned()),
             is_below_parent,
+            is_mountpoint_set: false,
             is_readonly: false,
             allows: MountAllows { devices: true, setuid: true, exec: true, overlay: true },
             nfs: ShareNfs::default(),
@@ -223,6 +226,7 @@ pub(super) async fn read(
         kind: info.kind,
         mount,
         is_below_parent: is_file_system && !found.is_set_here(ZfsProp::MountPoint.name()) && info.name.contains('/'),
+        is_mountpoint_set: found.is_set_here(ZfsProp::MountPoint.name()),
         is_readonly: found.number(ZfsProp::ReadOnly) != 0,
         allows: MountAllows {
             devices: found.number(ZfsProp::Devices) != 0,
