@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The metadata of .deb and .rpm are in `crates/cli/Cargo.toml`; units, scripts and the default configuration in
-//! `packaging/`. The staged files are the same for all three, whatever the profile of the build.
+//! `packaging/`. The staged files are the same for all three, whatever the profile of the build. `WEIR_BIN` names a program that
+//! was built before, which is packaged instead.
 
 mod judge;
 mod oci;
@@ -100,14 +101,23 @@ fn output(command: &mut Command) -> Result<Vec<u8>, String> {
     Err(format!("{command:?}: {}: {}", done.status, why.trim()))
 }
 
+/// The program of this profile: built now, unless `WEIR_BIN` names one that was built before.
+fn program(profile: &str) -> Result<PathBuf, String> {
+    if let Some(built) = std::env::var_os("WEIR_BIN").map(PathBuf::from) {
+        let is_there = built.is_file();
+        return if is_there { Ok(built) } else { Err(format!("WEIR_BIN: {} is no file", built.display())) };
+    }
+    must("build weir", &mut cargo(&["build", "--quiet", "--profile", profile, "-p", "weir", "--bin", "weir"]))?;
+    let folder = if profile == "dev" { "debug" } else { profile };
+    Ok(target().join(folder).join("weir"))
+}
+
 /// Builds the program, and lays out what the packages contain.
 fn stage(profile: &str) -> Result<PathBuf, String> {
-    must("build weir", &mut cargo(&["build", "--quiet", "--profile", profile, "-p", "weir", "--bin", "weir"]))?;
+    let built = program(profile)?;
     // The metadata name this folder below the workspace, wherever cargo builds.
     let stage = top().join("target/package");
     empty(&stage)?;
-    let folder = if profile == "dev" { "debug" } else { profile };
-    let built = target().join(folder).join("weir");
     let weir = stage.join("weir");
     output(Command::new("strip").arg("--strip-unneeded").arg("-o").arg(&weir).arg(&built))?;
     for name in ["man", "completions", "links"] {

@@ -115,6 +115,8 @@ pub enum Change {
         name: String,
         /// New full name.
         new_name: String,
+        /// Whether file systems that are in use are unmounted all the same, to be mounted under the new name.
+        force: bool,
     },
     /// Renames a snapshot.
     RenameSnapshot {
@@ -223,7 +225,7 @@ impl Change {
             }
             Change::DestroyBookmarks { bookmarks } => engine.destroy_bookmarks(bookmarks).await?,
             Change::Promote { name } => engine.promote(name).await?,
-            Change::Rename { name, new_name } => engine.rename(name, new_name).await?,
+            Change::Rename { name, new_name, force: _ } => engine.rename(name, new_name).await?,
             Change::Hold { holds, recursive } => {
                 engine.hold(held(engine, holds, recursive).await?).await.map_err(tag_refused)?
             }

@@ -35,6 +35,8 @@ pub struct MountEffect {
     pub recursive: bool,
     /// The change.
     pub change: MountChange,
+    /// Whether file systems that are in use are unmounted all the same.
+    pub force: bool,
 }
 
 impl MountEffect {
@@ -51,11 +53,18 @@ impl Change {
     /// The effect of the change on mounts; `None` if it concerns none, or if the process decides that afterwards (`readonly`,
     /// `canmount=on`, destruction).
     pub fn mount_effect(&self) -> Option<MountEffect> {
-        let of = |name: &str, recursive, change| Some(MountEffect { name: name.to_owned(), recursive, change });
+        let of = |name: &str, recursive, change| {
+            Some(MountEffect { name: name.to_owned(), recursive, change, force: false })
+        };
         match self {
             Change::Create(new) => of(&new.name, false, MountChange::New),
             Change::Clone { name, .. } => of(name, false, MountChange::New),
-            Change::Rename { name, new_name } => of(name, true, MountChange::Renamed { new_name: new_name.clone() }),
+            Change::Rename { name, new_name, force } => Some(MountEffect {
+                name: name.clone(),
+                recursive: true,
+                change: MountChange::Renamed { new_name: new_name.clone() },
+                force: *force,
+            }),
             Change::Set { name, settings, recursive } => of(name, *recursive, of_settings(settings)?),
             _ => None,
         }
@@ -96,8 +105,10 @@ mod tests {
         assert_eq!(effect(set("canmount", number(OFF))), Some(MountChange::Forbidden));
         assert_eq!((effect(set("canmount", number(1))), effect(set("zoned", number(0)))), (None, None));
         assert_eq!(effect(set("zoned", number(1))), Some(MountChange::Forbidden));
-        let renamed = Change::Rename { name: "p/a".into(), new_name: "p/b".into() }.mount_effect().unwrap();
-        assert_eq!((renamed.name.as_str(), renamed.name_after(), renamed.recursive), ("p/a", "p/b", true));
+        let rename = Change::Rename { name: "p/a".into(), new_name: "p/b".into(), force: true };
+        let renamed = rename.mount_effect().unwrap();
+        assert_eq!((renamed.name.as_str(), renamed.name_after()), ("p/a", "p/b"));
+        assert!(renamed.recursive && renamed.force);
         assert_eq!(effect(Change::Promote { name: "p/a".into() }), None);
     }
 }

@@ -4,6 +4,7 @@
 //! ```text
 //!   new, canmount=on                      mounted
 //!   mountpoint, canmount or name changed  unmounted, and mounted at its new place if it was mounted or canmount=on is new
+//!   readonly, devices, setuid, exec       the mount is changed, also while it is in use
 //!   destroyed                             unmounted
 //!   otherwise                             left as it is: 'zfs unmount' holds until one of these happens
 //! ```
@@ -49,6 +50,8 @@ struct Changes {
     /// Names under which they are mounted.
     gone: Vec<String>,
     moved: Vec<String>,
+    /// IDs of those whose mounts stay and get other options.
+    changed: BTreeSet<u64>,
     /// IDs to mount, unless they are mounted.
     wanted: BTreeSet<u64>,
 }
@@ -56,6 +59,11 @@ struct Changes {
 /// Whether a dataset is `top` or below it.
 pub fn is_below(name: &str, top: &str) -> bool {
     name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// IDs of a file system and of those below it that are mounted, by names and paths by ID.
+fn below<'a>(mounted: &'a BTreeMap<u64, (String, String)>, name: &'a str) -> impl Iterator<Item = u64> + 'a {
+    mounted.iter().filter(|(_, (other, _))| is_below(other, name)).map(|(id, _)| *id)
 }
 
 /// `mounted` are names and paths of the mounted file systems by ID. Nothing is done with those in and below `left`.
@@ -75,17 +83,21 @@ fn changes(
         if is_left(new) {
             continue;
         }
-        let options = |known: &Known| (known.is_readonly, known.allows);
-        let has_options_as_before = before.get(id).is_none_or(|old| options(old) == options(new));
-        let stays = new.mount.path() == Some(path) && new.dataset == *name && has_options_as_before;
-        if before.get(id).is_some_and(|old| old != new) && !stays {
+        let Some(old) = before.get(id).filter(|old| *old != new) else { continue };
+        let stays = new.mount.path() == Some(path) && new.dataset == *name;
+        if stays && (old.is_readonly, old.allows) != (new.is_readonly, new.allows) {
+            out.changed.insert(*id);
+        }
+        if !stays {
             // Those below are unmounted with it.
             out.moved.push(name.clone());
-            let below = mounted.iter().filter(|(_, (other, _))| is_below(other, name)).map(|(id, _)| *id);
-            out.wanted.extend(below.filter(|id| now.get(id).is_some_and(|new| new.mount.is_possible())));
+            let is_possible = |id: &u64| now.get(id).is_some_and(|new| new.mount.is_possible());
+            out.wanted.extend(below(mounted, name).filter(is_possible));
         }
     }
-    let is_new = |id: &u64, new: &Known| new.mount.is_automatic() && before.get(id) != Some(new) && !is_left(new);
+    let place = |known: &Known| (known.dataset.clone(), known.mount.clone());
+    let has_place_as_before = |id: &u64, new: &Known| before.get(id).is_some_and(|old| place(old) == place(new));
+    let is_new = |id: &u64, new: &Known| new.mount.is_automatic() && !has_place_as_before(id, new) && !is_left(new);
     let turned_on = now.iter().filter(|(id, new)| is_new(id, new));
     out.wanted.extend(turned_on.map(|(id, _)| *id));
     out
@@ -127,12 +139,21 @@ impl AutoMounts {
             return;
         };
         let mounted = pool.mounts.by_id();
-        let changes = changes(&state.known, &now, &mounted, &state.left);
+        let mut changes = changes(&state.known, &now, &mounted, &state.left);
         for (names, force) in [(&changes.gone, true), (&changes.moved, false)] {
             for name in names {
                 if let Err(why) = pool.mounts.unmount(name, force) {
                     tracing::warn!("not unmounted: {why}");
                 }
+            }
+        }
+        let changed: Vec<&DatasetShares> =
+            shares.values().filter(|shares| changes.changed.contains(&shares.id)).collect();
+        for (name, why) in pool.mounts.change_options(front, &pool.machine, &changed, &shares) {
+            // Users other than root mount again what is not in use.
+            match pool.mounts.unmount(&name, false) {
+                Ok(_) => changes.wanted.extend(below(&mounted, &name)),
+                Err(busy) => tracing::warn!("options of a mount not changed: {busy}; {why}"),
             }
         }
         // By name: parents first.
@@ -241,6 +262,13 @@ mod tests {
         let new = known(&[(1, "t", MountRule::OnCommand("/t".into())), (2, "t/a", never)]);
         assert_eq!(changes(&old, &new, &mounted, &[]).moved, ["t/a"]);
         assert_eq!(changes(&old, &known(&[(1, "t", at("/t"))]), &mounted, &[]).gone, ["t/a"]);
+        // Other options change a mount that stays; one that an administrator ended is not made again.
+        let mut new = old.clone();
+        for known in new.values_mut() {
+            known.allows.exec = false;
+        }
+        let options = changes(&old, &new, &mounted, &[]);
+        assert_eq!(options, Changes { changed: [1, 2].into(), ..Changes::default() });
         // A renamed file system is mounted again under its name.
         let new = known(&[(1, "t", at("/t")), (2, "t/c", at("/t/c")), (3, "t/b", at("/t/b"))]);
         let renamed = changes(&old, &new, &mounted, &[]);

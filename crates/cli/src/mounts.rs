@@ -10,7 +10,11 @@
 //!
 //! A file system is contained in the mount of its parent if its mount point is the path at which the parent's mount shows it:
 //! one FUSE mount then serves both, and no mount point has to be made in the parent. If the values of `devices`, `setuid` or
-//! `exec` of parent and child differ, the child has a mount of its own there. All mounts end with the process.
+//! `exec` of parent and child differ, the child has a mount of its own there. If such a property changes, the mount gets the new
+//! options while it is in use, or the child a mount of its own over its directory. All mounts end with the process.
+
+mod options;
+pub mod points;
 
 use crate::failure::Failure;
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,7 +230,7 @@ impl Mounts {
             lock(&self.0).shown.insert(shares.id);
         }
         has_key?;
-        let as_parent = |parent: MountAllows| MountAllows { overlay: allows.overlay, ..parent } == allows;
+        let as_parent = |parent: MountAllows| options::is_alike(parent, allows);
         let made = match parent.is_some_and(as_parent) && !request.read_only {
             true => Ok(Place::InParent),
             false => self.mount_at(front, machine, shares, &path, request, allows).map(Place::Own),
@@ -251,7 +255,7 @@ impl Mounts {
         allows: MountAllows,
     ) -> Result<Mounted, String> {
         let is_root = rustix::process::geteuid().is_root();
-        std::fs::create_dir_all(path).map_err(|error| {
+        let made = points::Made::at(path).map_err(|error| {
             let advice = if is_root { String::new() } else { without_permission(shares) };
             format!("failed to create mountpoint '{}': {error}{advice}", path.display())
         })?;
@@ -264,7 +268,8 @@ impl Mounts {
             source: shares.dataset.clone(),
             allow_other: is_root,
             threads: THREADS,
-            writable: front.pool.is_writable() && !shares.is_readonly && !request.read_only,
+            // `readonly` may be turned off while it is mounted, if the mount can be changed then.
+            writable: front.pool.is_writable() && !request.read_only && (is_root || !shares.is_readonly),
             exclusive: false,
             // Users other than root may not allow these.
             dev: is_root && allows.devices,
@@ -279,10 +284,18 @@ impl Mounts {
         });
         let tasks = machine.tasks.clone();
         let mounted = fuse::mount_file_system(front.tree.clone(), tasks, path, &options, shares.id, contains);
-        mounted.map_err(|error| match error {
-            FuseError::Refused { .. } if !is_root => format!("{error}{}", without_permission(shares)),
-            other => other.to_string(),
-        })
+        let mounted = mounted.map_err(|error| {
+            made.remove();
+            match error {
+                FuseError::Refused { .. } if !is_root => format!("{error}{}", without_permission(shares)),
+                other => other.to_string(),
+            }
+        })?;
+        if shares.is_readonly && is_root {
+            let shown = mounted.remounter().remount(options::of(shares, allows));
+            shown.map_err(|error| error.to_string())?;
+        }
+        Ok(mounted)
     }
 
     /// Unmounts a file system and those below it, the deepest first. Returns false if it is not mounted.
@@ -301,18 +314,20 @@ impl Mounts {
         Ok(true)
     }
 
-    /// Unmounts these file systems and those that their mounts contain, and returns their IDs; or none of them.
+    /// Unmounts these file systems and those that their mounts contain, and returns their IDs; or none of them. With `force`, those
+    /// in use are detached: what is open goes on.
     ///
     /// # Errors
     /// The path and the reason, without the command. Then all are mounted as before.
     pub fn suspend(
         &self,
         ids: &BTreeSet<u64>,
+        force: bool,
         front: &Exports,
         machine: &Machine,
         all: &BTreeMap<String, DatasetShares>,
     ) -> Result<Vec<u64>, String> {
-        let Unfinished { why, ended } = match self.unmount_these(ids, false) {
+        let Unfinished { why, ended } = match self.unmount_these(ids, force) {
             Ok(ended) => return Ok(ended),
             Err(unfinished) => unfinished,
         };

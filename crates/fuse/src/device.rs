@@ -4,7 +4,7 @@
 //! apart by the second part of the type, so Weir mounts by itself, with the type `fuse.weir`, which the kernel takes as the type
 //! `fuse` with the subtype `weir`. Users other than root mount by `fusermount3`, which does the same.
 
-use crate::mount::{FuseError, MountOptions};
+use crate::mount::{ChangedOptions, FuseError, MountOptions};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
@@ -57,6 +57,31 @@ pub(crate) struct DirectMount {
     number: Option<String>,
 }
 
+impl DirectMount {
+    /// Number of the mounted device.
+    pub(crate) fn device(&self) -> Option<String> {
+        self.number.clone()
+    }
+}
+
+/// Changes the options of the mount of this device at a path.
+///
+/// # Errors
+/// The kernel's; [`Errno::INVAL`] if something else is mounted there.
+pub(crate) fn remount(path: &Path, number: &str, options: ChangedOptions) -> Result<(), Errno> {
+    if number_at(path).as_deref() != Some(number) {
+        return Err(Errno::INVAL);
+    }
+    match rustix::mount::mount_remount(path, flags(options), c"") {
+        // Files are open for writing: their writes are refused by what is served.
+        Err(Errno::BUSY) if !options.writable => {
+            let options = ChangedOptions { writable: true, ..options };
+            rustix::mount::mount_remount(path, flags(options), c"")
+        }
+        done => done,
+    }
+}
+
 impl Drop for DirectMount {
     fn drop(&mut self) {
         if self.number.is_some() && number_at(&self.path) == self.number {
@@ -79,15 +104,20 @@ pub(crate) fn mount(device: &File, path: &Path, options: &MountOptions, checks: 
     data.push_str(if checks { ",default_permissions" } else { "" });
     data.push_str(if options.allow_other { ",allow_other" } else { "" });
     let data = CString::new(data).map_err(io::Error::other)?;
+    let MountOptions { writable, dev, suid, exec, .. } = *options;
+    let flags = flags(ChangedOptions { writable, dev, suid, exec });
+    rustix::mount::mount(options.source.as_str(), path, TYPE, flags, Some(data.as_c_str()))?;
+    Ok(DirectMount { path: path.to_path_buf(), number: number_at(path) })
+}
+
+fn flags(options: ChangedOptions) -> MountFlags {
     let all = [
         (!options.writable, MountFlags::RDONLY),
         (!options.dev, MountFlags::NODEV),
         (!options.suid, MountFlags::NOSUID),
         (!options.exec, MountFlags::NOEXEC),
     ];
-    let flags = all.into_iter().filter(|(wanted, _)| *wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag);
-    rustix::mount::mount(options.source.as_str(), path, TYPE, flags, Some(data.as_c_str()))?;
-    Ok(DirectMount { path: path.to_path_buf(), number: number_at(path) })
+    all.into_iter().filter(|(wanted, _)| *wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
 }
 
 /// Whether something is mounted at a path.

@@ -58,6 +58,12 @@ pub enum FuseError {
     /// The FUSE session failed.
     #[error("the mount ended: {0}")]
     Session(io::Error),
+    /// The options of the mount cannot be changed.
+    #[error("cannot change the options of the mount: {why}")]
+    NotChanged {
+        /// The reason.
+        why: String,
+    },
 }
 
 /// Options of a mount.
@@ -81,6 +87,19 @@ pub struct MountOptions {
     pub exec: bool,
 }
 
+/// Options that can change while a file system is mounted; see [`MountOptions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedOptions {
+    /// Whether the kernel permits changes. What is served decides in any case.
+    pub writable: bool,
+    /// Whether device nodes work.
+    pub dev: bool,
+    /// Whether set-user-id and set-group-id bits take effect.
+    pub suid: bool,
+    /// Whether programs can be executed.
+    pub exec: bool,
+}
+
 /// An active mount.
 pub struct Mounted {
     session: BackgroundSession,
@@ -94,6 +113,30 @@ pub struct Mounted {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     path: PathBuf,
+}
+
+/// Changes options of a mount from another thread.
+#[derive(Clone, Debug)]
+pub struct Remounter {
+    path: PathBuf,
+    /// The mounted device, if this process made the mount without a helper.
+    device: Option<String>,
+    is_writable: bool,
+}
+
+impl Remounter {
+    /// Changes options of the mount at once, also for programs that use it. A mount on which files are open for writing stays
+    /// writable for the kernel; one that was mounted read-only stays so. The kernel may look up the path in other mounts of this
+    /// process meanwhile.
+    ///
+    /// # Errors
+    /// [`FuseError::NotChanged`] if this process has not made the mount, the mount is gone, or the kernel refuses.
+    pub fn remount(&self, options: ChangedOptions) -> Result<(), FuseError> {
+        let failed = |why: &str| FuseError::NotChanged { why: why.to_owned() };
+        let Some(number) = &self.device else { return Err(failed("only root can")) };
+        let options = ChangedOptions { writable: options.writable && self.is_writable, ..options };
+        device::remount(&self.path, number, options).map_err(|why| failed(&why.to_string()))
+    }
 }
 
 /// Mounts the whole `tree` at `path`. A mount of a dead server there is unmounted first.
@@ -247,6 +290,12 @@ impl Mounted {
     /// not known, nor is anything on a read-only mount.
     pub fn uses(&self, id: u64) -> bool {
         self.inner.tree.branch_by_id(id).is_some_and(|branch| self.inner.opens.count(branch) > 0)
+    }
+
+    /// A handle that changes its options.
+    pub fn remounter(&self) -> Remounter {
+        let device = self.direct.as_ref().and_then(DirectMount::device);
+        Remounter { path: self.path.clone(), device, is_writable: self.inner.writable }
     }
 
     /// Blocks until the mount is gone.

@@ -173,6 +173,12 @@ impl Server {
         Ok(unit)
     }
 
+    /// Forgets the state of units whose devices leave this server. If such a device comes back, perhaps after another server had
+    /// it, what is stored with it counts.
+    pub fn forget_units(&self, leaves: impl Fn(u64) -> bool) {
+        locked(&self.units).retain(|device, _| !leaves(*device));
+    }
+
     /// Numbers for a new session: its own, and its TSIH.
     pub(crate) fn new_session(&self) -> (u64, u16) {
         loop {

@@ -282,9 +282,20 @@ impl Debian {
         output(&mut self.command(script)).map(|text| String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Files of the root, without those that package management itself writes.
+    /// Files of the root, without those that package management and adduser themselves write.
     fn files(&self) -> Result<Vec<String>, String> {
-        let list = self.run("find / -xdev \\( -path /proc -o -path /var/lib/dpkg -o -path /var/cache -o -path /var/log \\) -prune -o -print")?;
+        const OTHERS: [&str; 7] = [
+            "/proc",
+            "/var/lib/dpkg",
+            "/var/lib/apt",
+            "/var/cache",
+            "/var/log",
+            "/run/adduser",
+            // The files of users as they were before the last change.
+            "/etc/*-",
+        ];
+        let others = OTHERS.map(|path| format!("-path '{path}'")).join(" -o ");
+        let list = self.run(&format!("find / -xdev \\( {others} \\) -prune -o -print"))?;
         let mut files: Vec<String> = list.lines().map(ToString::to_string).collect();
         files.sort();
         Ok(files)

@@ -62,9 +62,10 @@ impl ServedPool {
         };
         let all = all_shares(&front).await?;
         let ids = moved(effect, &self.mounts.by_id(), &all);
-        let pool = self.clone();
+        let (pool, force) = (self.clone(), effect.force);
         // The kernel asks this process while it unmounts.
-        let done = tokio::task::spawn_blocking(move || pool.mounts.suspend(&ids, &front, &pool.machine, &all)).await;
+        let done =
+            tokio::task::spawn_blocking(move || pool.mounts.suspend(&ids, force, &front, &pool.machine, &all)).await;
         let lost = |error: tokio::task::JoinError| Refusal::new(RefusalKind::Pool, error.to_string());
         done.map_err(lost)?.map_err(|why| Refusal::new(RefusalKind::Busy, format!("cannot unmount {why}")))
     }
@@ -128,7 +129,7 @@ mod tests {
         }
         let mounted = all.values().map(|s| (s.id, (s.dataset.clone(), s.mount.path().unwrap().to_owned()))).collect();
         let ids = |change, recursive| {
-            moved(&MountEffect { name: "t/a".into(), recursive, change }, &mounted, &all)
+            moved(&MountEffect { name: "t/a".into(), recursive, change, force: false }, &mounted, &all)
                 .into_iter()
                 .collect::<Vec<_>>()
         };

@@ -5,7 +5,7 @@ use super::processes;
 use crate::automount::AutoMounts;
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks, lock};
-use crate::mounts::Mounts;
+use crate::mounts::{Mounts, points};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -298,6 +298,12 @@ impl ServedPool {
         let pool = self.clone();
         // The kernel asks this process while it mounts. A task that failed has logged why.
         let _done = tokio::task::spawn_blocking(move || automounts.renew(&pool, &front)).await;
+    }
+
+    /// The mount points that the process made by the names of the file systems, if it mounts by itself.
+    pub fn mount_points_by_name(&self) -> Vec<PathBuf> {
+        let front = self.front().filter(|_| self.automounts().is_some());
+        front.map(|front| points::by_name(front.shares.all().values())).unwrap_or_default()
     }
 
     /// Unmounts all file systems, whether they are in use or not; at the latest after 5 s the caller goes on.

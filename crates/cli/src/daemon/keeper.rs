@@ -16,6 +16,7 @@ use crate::cache_file::CachePlace;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::locks::Locks;
+use crate::mounts::points;
 use crate::process::PoolProcess;
 use crate::writable::WritablePool;
 use futures_util::future::{Either, select};
@@ -247,7 +248,10 @@ impl Daemon {
         if self.process.named(&guid.to_string()).is_none() {
             return Err("it is closed already".to_owned());
         }
+        let points = if how == Closing::Stop { Vec::new() } else { pool.mount_points_by_name() };
         pool.unmount_all().await;
+        // OpenZFS leaves no empty directories behind, either.
+        points::remove(points);
         if let Some(service) = self.service.get() {
             service.remove(guid);
             service.settle().await;

@@ -128,7 +128,7 @@ fn create_encrypted(
     let pool = target::open(call, &args.places, &name)?;
     // The pool is mounted by the process that has it open, which is this one, or by none.
     let served_pool = pool.served_pool().filter(|_| args.no_mount).cloned();
-    let effect = MountEffect { name: name.clone(), recursive: false, change: MountChange::New };
+    let effect = MountEffect { name: name.clone(), recursive: false, change: MountChange::New, force: false };
     pool.with(async |engine| {
         // Checked here too, so that no key is asked for.
         let rq = &Request::internal("create");

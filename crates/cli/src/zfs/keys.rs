@@ -15,10 +15,11 @@ use crate::secrets::{EncryptionArgs, KeyPrompt, Root, roots, verified_key};
 use crate::writable::{WritablePool, WriteIntent};
 use clap::{Args, Parser};
 use weir_admin::below;
+use weir_daemon::Sharing;
 use weir_dsl::Dsl;
 use weir_dsl::props::DatasetKind;
 use weir_engine::{Engine, KeyChange, KeyError};
-use weir_machine::Request;
+use weir_machine::{Protocol, Request};
 use weir_pool::{OpenOptions, PoolError};
 
 /// Encryption roots that `zfs load-key` and `zfs unload-key` act on.
@@ -220,6 +221,28 @@ async fn mounted_with(rq: &Request, served_pool: &ServedPool, root: &str) -> Res
     Ok(None)
 }
 
+/// Name of a file system that is shared with clients and uses the key of an encryption root, if there is one. OpenZFS shares what
+/// is mounted. So where the process mounts by itself, a file system that is not mounted was unmounted by the administrator, and
+/// its clients may lose it; where nothing is mounted, `zfs unshare` has to come first.
+async fn shared_with(rq: &Request, served_pool: &ServedPool, root: &str) -> Result<Option<String>, PoolError> {
+    let Some(front) = served_pool.front().filter(|front| front.shares.sharing() == Sharing::ByProperties) else {
+        return Ok(None);
+    };
+    let dsl = served_pool.engine.synced().dsl(rq).await?;
+    let all = front.shares.all();
+    let mounts_by_itself = served_pool.automounts().is_some();
+    for state in front.shares.states(served_pool.guid()) {
+        let is_of_files = matches!(state.protocol, Protocol::Nfs3 | Protocol::Smb) && state.is_served;
+        let is_unmounted =
+            mounts_by_itself && all.get(&state.dataset).is_some_and(|shares| shares.mount.is_automatic());
+        let Some(dir) = dsl.dir_named(&state.dataset).filter(|_| is_of_files && !is_unmounted) else { continue };
+        if weir_dsl::keys::encryption_root(&dsl, rq, dir).await?.as_deref() == Some(root) {
+            return Ok(Some(state.dataset));
+        }
+    }
+    Ok(None)
+}
+
 /// Runs `zfs unload-key`.
 pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
@@ -242,6 +265,10 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
                     let mounted = mounted_with(rq, served_pool, &name).await?;
                     if let Some(mounted) = mounted {
                         errln!(call, "'{mounted}' is mounted: zfs unmount {mounted}");
+                        return Err(KeyError::Busy { name: name.clone() }.into());
+                    }
+                    if let Some(shared) = shared_with(rq, served_pool, &name).await? {
+                        errln!(call, "'{shared}' is shared: zfs unshare {shared}");
                         return Err(KeyError::Busy { name: name.clone() }.into());
                     }
                     served_pool.engine.encryption_keys().unload(rq, &name).await

@@ -72,9 +72,9 @@ pub struct RenameArgs {
     /// Rename the snapshots of all datasets below as well
     #[arg(short)]
     recursive: bool,
-    /// Accepted for compatibility; has no effect
+    /// Unmount file systems that are in use, and mount them under their new names
     #[arg(short = 'f')]
-    _force: bool,
+    force: bool,
     /// Accepted for compatibility; has no effect
     #[arg(short = 'p')]
     _parents: bool,
@@ -182,7 +182,7 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
     match (from.split_once('@'), to.split_once('@')) {
         (None, None) if args.recursive => Err(RenameArgs::misused("-r renames snapshots")),
         (None, None) => {
-            let change = Change::Rename { name: from.clone(), new_name: to.clone() };
+            let change = Change::Rename { name: from.clone(), new_name: to.clone(), force: args.force };
             once(call, &args.places, from, &doing, target::action(change, args.no_mount))
         }
         (Some((of, _)), Some((other, _))) if of != other => {

@@ -457,7 +457,7 @@ fn fill(lab: &Lab) {
         let rq = &weir_machine::Request::internal("test");
         let engine = weir_engine::Engine::import(&machine, &how).await.unwrap();
         let device = engine.volume(rq, "p/v").await.unwrap();
-        for at in 0..20 {
+        for at in 0..12 {
             device.write(rq, at << 20, vec![at as u8; 1 << 20].into(), false).await.unwrap();
         }
         engine.sync().await.unwrap();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 const ACCESS_DENIED: i32 = 13;
 const IO_ERROR: i32 = 5;
+const READ_ONLY: i32 = 30;
 /// NFS3ERR_ACCES, and MNT3ERR_ACCES.
 const NFS_ACCESS_DENIED: u32 = 13;
 
@@ -112,6 +113,80 @@ fn without_its_key_a_file_system_is_no_empty_directory() {
         (vec!["below".to_owned(), "file".to_owned()], "content".to_owned())
     );
     assert_eq!((nfs.status_of_listing(&root), nfs.status_of_read(&file)), (0, 0));
+}
+
+/// As OpenZFS: directories that follow the names of file systems go with the pool, chosen ones stay.
+#[test]
+fn an_export_removes_the_mount_points_that_it_made() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new(1);
+    site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
+    let _daemon = site.start();
+    let top = site.path("m");
+    site.ok(&format!("zpool create -m {}/tank -O canmount=off tank d0", top.display()));
+    site.ok("zfs create tank/named");
+    site.ok(&format!("zfs create -o mountpoint={}/chosen tank/other", top.display()));
+    std::fs::write(top.join("tank/named/file"), "x").unwrap();
+    assert!(kernel_mount(&top.join("tank/named")).is_some() && kernel_mount(&top.join("chosen")).is_some());
+    site.ok("zpool export tank");
+    assert_eq!((names(&top), names(&top.join("tank"))), (vec!["chosen".to_owned(), "tank".to_owned()], vec![]));
+    site.ok(&format!("zpool import -d {} tank", site.dir.path().display()));
+    assert_eq!(std::fs::read_to_string(top.join("tank/named/file")).unwrap(), "x");
+}
+
+#[test]
+fn a_forced_rename_detaches_what_is_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let (site, _daemon, top) = site_with_mounts();
+    site.ok("zfs create tank/old");
+    let separate = top.join("separate");
+    site.ok(&format!("zfs create -o mountpoint={} tank/old/own", separate.display()));
+    let own = File::create(separate.join("file")).unwrap();
+    let file = File::create(top.join("tank/old/file")).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    let said = site.fails("zfs rename tank/old tank/new");
+    assert!(said.contains("busy"), "{said}");
+    site.ok("zfs rename -f tank/old tank/new");
+    assert_eq!(site.get("mounted", "tank/new"), "yes");
+    assert_eq!(site.get("mounted", "tank/new/own"), "yes");
+    // What was open goes on.
+    file.write_all_at(b"after!", 0).unwrap();
+    own.write_all_at(b"own", 0).unwrap();
+    assert_eq!(std::fs::read(top.join("tank/new/file")).unwrap(), b"after!");
+    assert_eq!(std::fs::read(separate.join("file")).unwrap(), b"own");
+    assert!(!top.join("tank/old").exists());
+}
+
+/// A daemon that mounts nothing: a client that does not call at the moment loses nothing unawares.
+#[test]
+fn the_key_of_a_shared_file_system_stays_until_it_is_unshared() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    std::fs::write(site.path("key"), "00112233445566778899aabbccddeeff".repeat(2)).unwrap();
+    let location = format!("-o keylocation=file://{}", site.path("key").display());
+    site.ok(&format!("zfs create -o encryption=on -o keyformat=hex {location} tank/enc"));
+    site.ok("zfs create -o sharenfs=on tank/enc/below");
+    let mut nfs = site.nfs();
+    let root = nfs.mount("/tank/enc/below").unwrap();
+    assert_eq!(nfs.status_of_listing(&root), 0);
+    drop(nfs);
+    let said = site.fails("zfs unload-key tank/enc");
+    assert!(said.contains("Key unload error: 'tank/enc' is busy."), "{said}");
+    assert!(said.contains("'tank/enc/below' is shared: zfs unshare tank/enc/below"), "{said}");
+    let mut nfs = site.nfs();
+    assert_eq!(nfs.status_of_listing(&root), 0);
+    site.ok("zfs unshare tank/enc/below");
+    site.ok("zfs unload-key tank/enc");
+    site.ok("zfs load-key tank/enc");
+    site.ok("zfs share tank/enc/below");
+    assert_eq!(nfs.status_of_listing(&root), 0);
+    site.ok("zfs set sharenfs=off tank/enc/below");
+    site.ok("zfs unload-key tank/enc");
 }
 
 #[test]
@@ -264,6 +339,11 @@ fn mounts_have_the_options_of_their_properties() {
     assert!(std::process::Command::new(top.join("tank/data/true")).status().unwrap().success());
     site.ok("zfs inherit -r setuid tank/data");
     site.ok("zfs inherit devices tank/data");
+    let (_, options) = kernel_mount(&top.join("tank/data")).unwrap();
+    assert!(!["nodev", "nosuid", "noexec"].iter().any(|word| options.contains(word)), "{options}");
+    // After unmounting, it is mounted as its parent is.
+    site.ok("zfs unmount tank/data");
+    site.ok("zfs mount tank/data");
     assert!(
         kernel_mount(&top.join("tank/data")).is_none() && top.join("tank/data/true").exists(),
         "in its parent's mount"
@@ -283,6 +363,81 @@ fn mounts_have_the_options_of_their_properties() {
     site.command("zfs mount tank/full").status().unwrap();
     assert_eq!((site.get("mounted", "tank/full"), names(&top.join("full")).len()), ("yes".into(), 0));
     assert!(!site.log().contains("fusermount"), "{}", site.log());
+}
+
+/// As OpenZFS's remounts: what is in use is not in the way.
+#[test]
+fn options_of_a_mount_in_use_change_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let (site, _daemon, top) = site_with_mounts();
+    let desk = top.join("tank/desk");
+    site.ok("zfs create tank/desk");
+    site.ok("zfs create tank/desk/below");
+    let program = desk.join("true");
+    std::fs::copy("/bin/true", &program).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let runs = || std::process::Command::new(&program).status().map(|status| status.success());
+    let file = File::create(desk.join("open")).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+
+    // In the mount of its parent: what is open goes on there.
+    site.ok("zfs set exec=off tank/desk");
+    assert_eq!(errno(runs()), ACCESS_DENIED);
+    let (_, options) = kernel_mount(&desk).unwrap();
+    assert!(options.contains("noexec"), "{options}");
+    file.write_all_at(b"after!", 0).unwrap();
+    assert_eq!(std::fs::read(desk.join("open")).unwrap(), b"after!");
+    assert!(desk.join("below").is_dir() && site.get("mounted", "tank/desk/below") == "yes");
+    // By its own mount, in both directions.
+    let file = File::create(desk.join("second")).unwrap();
+    site.ok("zfs set exec=on tank/desk");
+    assert!(runs().unwrap());
+    site.ok("zfs set readonly=on tank/desk");
+    assert_eq!(errno(file.write_all_at(b"x", 0)), READ_ONLY);
+    assert_eq!(errno(File::create(desk.join("new"))), READ_ONLY);
+    drop(file);
+    let reader = File::open(desk.join("second")).unwrap();
+    site.ok("zfs set readonly=off tank/desk");
+    File::create(desk.join("new")).unwrap();
+    site.ok("zfs set readonly=on tank/desk");
+    // Nothing is open for writing now, so that the kernel's flag says it too.
+    site.ok("zfs set setuid=off tank/desk");
+    let (_, options) = kernel_mount(&desk).unwrap();
+    assert!(options.split(',').any(|word| word == "ro") && options.contains("nosuid"), "{options}");
+    // A file system that is mounted while readonly=on becomes writable, too.
+    drop(reader);
+    site.ok("zfs unmount tank/desk");
+    site.ok("zfs mount tank/desk");
+    let reader = File::open(desk.join("second")).unwrap();
+    site.ok("zfs set readonly=off tank/desk");
+    std::fs::write(desk.join("new"), b"y").unwrap();
+
+    // Access times.
+    // Of a file that is new to the kernel, which does not ask for what it has read before.
+    let is_noted = |name: &str| {
+        let file = desk.join(name);
+        std::fs::write(&file, name).unwrap();
+        let atime = || std::fs::metadata(&file).unwrap().accessed().unwrap();
+        let before = atime();
+        assert_eq!(std::fs::read(&file).unwrap(), name.as_bytes());
+        // The kernel keeps attributes for a moment.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        atime() > before
+    };
+    site.ok("zfs set relatime=off tank/desk");
+    assert!(is_noted("on"));
+    site.ok("zfs set atime=off tank/desk");
+    assert!(!is_noted("off"));
+    site.ok("zfs set atime=on tank/desk");
+    assert!(is_noted("on again"));
+    drop(reader);
+    assert!(!site.log().contains("WARN"), "{}", site.log());
+    // An administrator's 'zfs unmount' holds when another option changes.
+    site.ok("zfs unmount tank/desk");
+    site.ok("zfs set exec=off tank/desk");
+    assert_eq!(site.get("mounted", "tank/desk"), "no");
 }
 
 /// An ordinary user mounts and unmounts by `fusermount3`.

@@ -20,10 +20,26 @@ fn has(programs: &[&str]) -> bool {
     missing.is_empty()
 }
 
-/// The daemon with the umask of its unit.
-fn as_unit(site: &Site) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", "umask 077; exec \"$0\" daemon", env!("CARGO_BIN_EXE_weir")]).current_dir(site.dir.path());
+/// The daemon as a unit runs it: umask, system call filter and capabilities; without the programs for that, the umask.
+fn as_unit(site: &Site, unit: &str) -> Command {
+    let unit = format!("{}/../../packaging/systemd/{unit}", env!("CARGO_MANIFEST_DIR"));
+    const RUNNER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/daemon/under_unit.py");
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let works = has(&["python3", "systemd-analyze"])
+        && Command::new("python3").args([RUNNER, &unit, "true"]).status().is_ok_and(|status| status.success());
+    let mut command = match works {
+        true => Command::new("python3"),
+        false => Command::new("sh"),
+    };
+    match works {
+        true => command.args([RUNNER, &unit, weir, "daemon"]),
+        false => command.args(["-c", "umask 077; exec \"$0\" daemon", weir]),
+    };
+    println!(
+        "{}",
+        if works { "under the unit's filter" } else { "skipped: the unit's filter, which libseccomp loads" }
+    );
+    command.current_dir(site.dir.path());
     let like = site.command("daemon");
     command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command
@@ -300,6 +316,29 @@ impl Drop for Session {
     }
 }
 
+/// The unit for an ordinary user: pools on files, over the network, without mounts.
+#[test]
+fn the_rootless_unit_serves_pools_on_files() {
+    let site = Site::new(3);
+    let mut daemon = site.start_by(as_unit(&site, "weir-rootless.service"));
+    site.ok("zpool create -O sharenfs=on -O weir:nbd=on tank mirror d0 d1");
+    site.ok("zfs create -V 16M tank/vol");
+    site.ok("zfs create tank/a");
+    let mut nfs = site.nfs();
+    let root = nfs.mount("/tank/a").unwrap();
+    assert_eq!(nfs.status_of_listing(&root), 0);
+    assert!(site.nbd("tank/vol").is_connected());
+    site.ok("zfs snapshot -r tank@s");
+    site.ok("zpool add -f tank d2");
+    site.ok("zpool scrub tank");
+    drop(nfs);
+    site.ok("zpool export -f tank");
+    site.ok(&format!("zpool import -d {} tank", site.dir.path().display()));
+    daemon.signal(rustix::process::Signal::TERM);
+    assert!(daemon.ended(), "{}", site.log());
+    assert!(!site.log().contains("WARN") && !site.log().contains("ERROR"), "{}", site.log());
+}
+
 #[test]
 fn sharesmb_makes_and_ends_shares() {
     if !can_mount() || !has(&["smbd", "smbclient", "smbcontrol", "pdbedit"]) {
@@ -307,7 +346,7 @@ fn sharesmb_makes_and_ends_shares() {
     }
     let site = Site::new(2);
     std::fs::set_permissions(site.dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
-    let mut daemon = site.start_by(as_unit(&site));
+    let mut daemon = site.start_by(as_unit(&site, "weir.service"));
     site.with_input("smb user add ann", "a password\n");
     site.ok(&format!("zpool create -m {} tank d0", site.path("m").display()));
     site.ok("zpool create other d1");
@@ -349,7 +388,7 @@ fn sharesmb_makes_and_ends_shares() {
     daemon.signal(rustix::process::Signal::KILL);
     daemon.ended();
     let begun = Instant::now();
-    let _daemon = site.start();
+    let _daemon = site.start_by(as_unit(&site, "weir.service"));
     site.wait_until("shared again", || site.smb("tank_a", "ls").contains("inner"));
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     // An export ends the shares of the pool, and no other.

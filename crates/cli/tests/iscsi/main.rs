@@ -155,6 +155,75 @@ fn a_malformed_reservation_is_reported_once_and_ignored() {
     assert_eq!(reserved(&mut server.initiator("one"), 0), (vec![0x11], None));
 }
 
+/// A daemon with directories of its own, as on another machine; it keeps its pools in mind, and the last state of their units.
+fn daemon(folder: &Path) -> (Child, impl Fn(&[&str]) -> String + use<>) {
+    let site = folder.join("site");
+    std::fs::create_dir(&site).unwrap();
+    std::fs::write(
+        site.join("weir.toml"),
+        "nfs_port = 0\nnbd_port = 0\niscsi_port = 0\nsmb_port = 0\nmounts = false\n",
+    )
+    .unwrap();
+    let command = move |words: &[&str]| {
+        let mut command = weir(&site, words);
+        command.env("STATE_DIRECTORY", site.join("state")).env("RUNTIME_DIRECTORY", site.join("run"));
+        command.env("CONFIGURATION_DIRECTORY", &site);
+        command
+    };
+    let errors = std::fs::File::create(folder.join("daemon-errors")).unwrap();
+    let mut child = command(&["daemon"]).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "ready"));
+    let ok = move |words: &[&str]| {
+        let out = command(words).output().unwrap();
+        assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap().trim_end().to_owned()
+    };
+    (child, ok)
+}
+
+/// Reservations move with the pool from one process to another and back, where the process that had it before knows the changes.
+#[test]
+fn reservations_follow_an_exported_pool() {
+    let dir = pool();
+    let folder = dir.path();
+    let (child, command) = daemon(folder);
+    let import = || drop(command(&["zpool", "import", "-d", folder.to_str().unwrap(), "t"]));
+    let port = || -> u16 {
+        let status: serde_json::Value =
+            serde_json::from_str(&command(&["daemon", "status", "-j", "--json-int"])).unwrap();
+        let address = status.pointer("/protocols/iscsi/address").and_then(|value| value.as_str()).unwrap();
+        address.rsplit_once(':').unwrap().1.parse().unwrap()
+    };
+    let login = |name: &str| Initiator::login(port(), name, TARGET, &[0, 1]);
+    import();
+    let server = Server { port: port(), child };
+    let mut one = login("one");
+    reserve_out(&mut one, REGISTER_AND_IGNORE, 0, 0x11, true);
+    reserve_out(&mut one, RESERVE, 0x11, 0, false);
+    // The export ends the session.
+    command(&["zpool", "export", "-f", "t"]);
+    import();
+    let mut other = login("other");
+    assert_eq!(reserved(&mut other, 0), (vec![0x11], Some((0x11, WRITE_EXCLUSIVE))), "imported again");
+    assert_eq!(other.write(0, 0, &[7; 512]), CONFLICT);
+    command(&["zpool", "export", "-f", "t"]);
+    {
+        let second = Server::start(folder);
+        let mut other = second.initiator("other");
+        assert_eq!(reserved(&mut other, 0), (vec![0x11], Some((0x11, WRITE_EXCLUSIVE))), "in another process");
+        assert_eq!(other.write(0, 0, &[7; 512]), CONFLICT);
+        // The registration, and with it the reservation, is given up there.
+        reserve_out(&mut second.initiator("one"), REGISTER_AND_IGNORE, 0, 0, true);
+        assert_eq!(reserved(&mut other, 0), (vec![], None));
+    }
+    import();
+    let mut other = login("other");
+    assert_eq!(reserved(&mut other, 0), (vec![], None), "given up elsewhere");
+    assert_eq!(other.write(0, 0, &[7; 512]), 0);
+    drop(server);
+}
+
 /// The designator of a unit: its NAA identifier in page 83h.
 fn designator(initiator: &mut Initiator, lun: u8) -> Vec<u8> {
     let page = initiator.done(lun, &[0x12, 1, 0x83, 4, 0, 0], &[], 1024);

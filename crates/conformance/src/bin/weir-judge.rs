@@ -25,7 +25,7 @@ weir-judge JUDGE
   hostile-clients                           idle, half-sending and never-reading clients beside a good one
   clients                                   many NFS clients at once: fair, steady, and the sums of the accounts
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
-  guest [--long] [--only nfs|nbd|iscsi|smb] the NFS, NBD, iSCSI and SMB clients of a Linux kernel in an emulated machine
+  guest [--long] [--only nfs|nbd|iscsi|smb|daemon] the NFS, NBD, iSCSI and SMB clients of a Linux kernel in an emulated machine
   iscsi [--short] [SUITE...]                iscsi-test-cu, qemu and iscsi-ls against volumes as iSCSI targets
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   smb [--long]                              smbclient, smbcacls and smbtorture on `weir serve --smb`, beside the same smbd on another file system

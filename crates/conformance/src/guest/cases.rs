@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::emulator::{Guest, HOST};
+use super::emulator::{Guest, HOST, Network};
 use super::parts::Parts;
 use super::server::{POOL, SMB_USER, Server};
 use crate::JudgeError;
@@ -128,7 +128,7 @@ impl Cases<'_> {
         let limit = Duration::from_secs(600);
         let holder = self.guest.start("set -e\n. /judge/nfs.sh\nlocks shared hold\n", limit)?;
         self.guest.wait(holder, limit, |job| job.lines.iter().any(|line| line == "HELD"))?;
-        let second = Guest::boot(self.parts, self.folder, "two")?;
+        let second = Guest::boot(self.parts, self.folder, "two", Network::User)?;
         let first = std::mem::replace(&mut self.guest, second);
         // The cases of the second guest, then of both.
         let mounted = self.call("nfs.sh", "locking_started", 60)?.is_ok()

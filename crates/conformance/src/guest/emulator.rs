@@ -1,6 +1,7 @@
 //! The emulated machine: QEMU without KVM, its start, the scripts that run in it, and its end.
 //!
-//! QEMU's user network translates: the guest's 10.0.2.2 is the loopback of this machine, and nothing else is reached.
+//! QEMU's user network translates: the guest's 10.0.2.2 is the loopback of this machine, and nothing else is reached. With a
+//! tap device it is the address of that device.
 //! The agent answers on a virtio port that is QEMU's standard input and output; the kernel's console is a file, whose
 //! end is shown if the machine fails.
 
@@ -23,6 +24,25 @@ const BOOT: Duration = Duration::from_secs(180);
 const ANSWER: Duration = Duration::from_secs(30);
 /// Memory of the guest.
 const MEMORY_MIB: u32 = 768;
+
+/// Network of the guest, whose own address is 10.0.2.15 in both.
+#[derive(Clone, Copy, Debug)]
+pub enum Network {
+    /// QEMU's translation of addresses: servers see this machine's loopback as the client.
+    User,
+    /// A tap device of this name, which has the address [`HOST`]: servers see the guest's own address, and can call it.
+    Tap(&'static str),
+}
+
+impl Network {
+    /// The value of QEMU's `-nic`.
+    fn option(self) -> String {
+        match self {
+            Network::User => "user,model=virtio-net-pci,ipv6=off".to_owned(),
+            Network::Tap(name) => format!("tap,model=virtio-net-pci,ifname={name},script=no,downscript=no"),
+        }
+    }
+}
 
 /// A script in the guest.
 #[derive(Default, Debug)]
@@ -47,7 +67,7 @@ impl Guest {
     ///
     /// # Errors
     /// If QEMU does not start, or the agent does not answer in time.
-    pub fn boot(parts: &Parts, folder: &Path, name: &str) -> Result<Guest, JudgeError> {
+    pub fn boot(parts: &Parts, folder: &Path, name: &str, network: Network) -> Result<Guest, JudgeError> {
         let console = folder.join(format!("console-{name}"));
         let file = |what: &str| {
             let path = folder.join(format!("{what}-{name}"));
@@ -66,7 +86,7 @@ impl Guest {
         command.arg("-drive").arg(format!("file={},if=virtio,format=raw,snapshot=on", root.display()));
         let judge = parts.programs.path();
         command.arg("-drive").arg(format!("file={},if=virtio,format=raw,readonly=on", judge.display()));
-        command.args(["-nic", "user,model=virtio-net-pci,ipv6=off", "-device", "virtio-rng-pci"]);
+        command.args(["-nic", &network.option(), "-device", "virtio-rng-pci"]);
         command.args(["-chardev", "stdio,id=judge,signal=off", "-device", "virtio-serial"]);
         command.args(["-device", "virtserialport,chardev=judge,name=judge"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(file("qemu")?);

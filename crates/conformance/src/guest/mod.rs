@@ -11,6 +11,7 @@
 //! | NFSv3 | mounted by the line that Weir prints; contents, names, many files, a build, fsx, pjdfstest, snapshots, locks |
 //! | NBD, iSCSI | attached; ext4 and xfs with discard, fsck, random writes verified by fio |
 //! | SMB | `vers=2.1`, `3.0`, `3.1.1`, encrypted; contents, fsx |
+//! | NFSv3, `weir daemon` | locks of a client and of this machine's mount; the daemon is killed: the client reclaims them |
 //! | each | the server is killed and restarted while the client writes: it goes on, and what fsync promised is there |
 //!
 //! A protocol that this build does not serve is skipped by name. The emulated machine's parts come from Debian packages
@@ -18,6 +19,7 @@
 #![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
 mod cases;
+mod daemon;
 mod emulator;
 mod parts;
 mod restarts;
@@ -35,7 +37,7 @@ use crate::suites::program;
 use crate::zdb::Tools;
 
 use cases::Cases;
-use emulator::Guest;
+use emulator::{Guest, Network};
 use parts::Parts;
 use server::{POOL, Server};
 
@@ -73,12 +75,37 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let parts = Parts::find()?;
     isolated(rest);
     let folder = tempfile::tempdir().map_err(|e| failed("a folder", e))?;
-    let devices = folder.path().join("devices");
+    if only.is_none_or(|only| only != "daemon") {
+        served(&parts, folder.path(), long, wanted, report)?;
+    }
+    if wanted("daemon") {
+        match has_rpcbind() {
+            true => daemon::run(&parts, folder.path(), report)?,
+            false => report.skip("guest daemon", "no rpcbind, or no namespace to run it in"),
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a namespace of this run with an rpcbind in it.
+fn has_rpcbind() -> bool {
+    Path::new(RPCBIND).exists() && std::env::var_os(ISOLATED).is_some()
+}
+
+/// The cases on `weir serve`.
+fn served(
+    parts: &Parts,
+    folder: &Path,
+    long: bool,
+    wanted: impl Fn(&str) -> bool,
+    report: &mut Report,
+) -> Result<(), JudgeError> {
+    let devices = folder.join("devices");
     std::fs::create_dir(&devices).map_err(|e| failed("a folder", e))?;
-    let server = Server::start(&devices, Path::new(RPCBIND).exists() && std::env::var_os(ISOLATED).is_some())?;
-    let guest = Guest::boot(&parts, folder.path(), "one")?;
+    let server = Server::start(&devices, has_rpcbind())?;
+    let guest = Guest::boot(parts, folder, "one", Network::User)?;
     report.pass("guest boot", "a Linux kernel with its agent");
-    let mut cases = Cases { guest, server, parts: &parts, folder: folder.path(), long, report };
+    let mut cases = Cases { guest, server, parts, folder, long, report };
     cases.settings()?;
     if wanted("nfs") {
         cases.nfs()?;

@@ -12,7 +12,7 @@ use crate::process::{LIMITS, Running, weir};
 /// Name of the pool.
 pub const POOL: &str = "guest";
 /// Size of each of the three devices.
-const DEVICE_BYTES: u64 = 1 << 30;
+pub const DEVICE_BYTES: u64 = 1 << 30;
 /// Size of each volume: the smallest xfs is 300 MB.
 const VOLUME: &str = "320M";
 /// User of SMB and the password, as `weir smb user add` reads it.
@@ -58,7 +58,10 @@ fn free_port() -> Result<u16, JudgeError> {
 }
 
 /// Weir, with all its directories in this folder.
-fn program(folder: &Path) -> Result<Command, JudgeError> {
+///
+/// # Errors
+/// If it is not built, or a folder cannot be made.
+pub fn program(folder: &Path) -> Result<Command, JudgeError> {
     let mut command = Command::new(weir()?);
     command.envs(LIMITS).env("WEIR_POOL_DIRS", folder).current_dir(folder);
     for (variable, name) in DIRECTORIES {
@@ -72,7 +75,10 @@ fn program(folder: &Path) -> Result<Command, JudgeError> {
 }
 
 /// Runs a command of Weir; returns its output.
-fn command(folder: &Path, words: &[&str]) -> Result<String, JudgeError> {
+///
+/// # Errors
+/// If it fails.
+pub fn command(folder: &Path, words: &[&str]) -> Result<String, JudgeError> {
     command_with(folder, words, "")
 }
 

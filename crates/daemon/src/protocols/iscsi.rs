@@ -101,6 +101,7 @@ impl ProtocolServer for IscsiServer {
         self.following().remove(&exports.pool.guid());
         // The pool is not in the table any more: its sessions end.
         self.targets.renew();
+        self.targets.server.forget_units(|device| exports.volumes.name_of(device).is_some());
     }
 
     fn obstacle(&self, exports: &Exports, share: &ShareState) -> Option<String> {

@@ -68,6 +68,8 @@ pub struct DatasetShares {
     pub mount: MountRule,
     /// Whether `mountpoint` is inherited, so that the file system is below its parent's mount point.
     pub is_below_parent: bool,
+    /// Whether `mountpoint` is set on this dataset, so that it does not follow the dataset's name.
+    pub is_mountpoint_set: bool,
     /// `readonly`.
     pub is_readonly: bool,
     /// Operations that a mount allows.
@@ -99,6 +101,7 @@ impl DatasetShares {
             kind: DatasetKind::Filesystem,
             mount: MountRule::At(path.to_owned()),
             is_below_parent,
+            is_mountpoint_set: false,
             is_readonly: false,
             allows: MountAllows { devices: true, setuid: true, exec: true, overlay: true },
             nfs: ShareNfs::default(),
@@ -180,6 +183,25 @@ impl Effective<'_> {
     }
 }
 
+/// Start of the names of user properties that mean something to Weir.
+const OWN_PREFIX: &str = "weir:";
+/// Where reservations are kept.
+const RESERVATIONS: &str = "weir:iscsi-reservations";
+
+/// Properties of sharing that do not exist, by the names that are stored at a dataset. Weir refuses to set them; OpenZFS does not.
+/// Each is a problem of the protocol whose name is more like it.
+fn misspelt<'a>(stored: impl Iterator<Item = &'a String>) -> Vec<(Protocol, String)> {
+    let names = stored.map(|stored| stored.split('$').next().unwrap_or_default());
+    let is_known = |name: &str| weir_front::shares::PROPERTIES.contains(&name) || name == RESERVATIONS;
+    let unknown = names.filter(|name| name.starts_with(OWN_PREFIX) && !is_known(name));
+    let alike = |name: &str, letters: &str| name[OWN_PREFIX.len()..].chars().filter(|c| letters.contains(*c)).count();
+    let of = |name: &str| {
+        let protocol = if alike(name, "isc") > alike(name, "nbd") { Protocol::Iscsi } else { Protocol::Nbd };
+        (protocol, format!("{name}: there is no such property, only weir:iscsi and weir:nbd"))
+    };
+    unknown.map(of).collect()
+}
+
 /// Reads what a file system or volume shares.
 pub(super) async fn read(
     rq: &Request,
@@ -200,7 +222,7 @@ pub(super) async fn read(
         computed: &computed,
         altroot: &pool.altroot,
     });
-    let mut problems = Vec::new();
+    let mut problems = misspelt(chain.first().into_iter().flat_map(|(_, own)| own.keys()));
     let is_file_system = info.kind == DatasetKind::Filesystem;
     let mount = if is_file_system { found.mount() } else { MountRule::Never("a volume".into()) };
     let nfs = if is_file_system { found.share(ZfsProp::ShareNfs.name(), Protocol::Nfs3, &mut problems) } else { None };
@@ -223,6 +245,7 @@ pub(super) async fn read(
         kind: info.kind,
         mount,
         is_below_parent: is_file_system && !found.is_set_here(ZfsProp::MountPoint.name()) && info.name.contains('/'),
+        is_mountpoint_set: found.is_set_here(ZfsProp::MountPoint.name()),
         is_readonly: found.number(ZfsProp::ReadOnly) != 0,
         allows: MountAllows {
             devices: found.number(ZfsProp::Devices) != 0,
@@ -239,4 +262,18 @@ pub(super) async fn read(
         snapshots: Vec::new(),
         problems,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_properties_are_problems_of_the_protocol_that_was_meant() {
+        let stored =
+            ["weir:iscis", "weir:iscsi", "weir:ndb", "weir:nbd$recvd", "weir:iscsi-reservations", "user:x", "atime"];
+        let stored: Vec<String> = stored.map(str::to_owned).to_vec();
+        let why = |name: &str| format!("{name}: there is no such property, only weir:iscsi and weir:nbd");
+        assert_eq!(misspelt(stored.iter()), [(Protocol::Iscsi, why("weir:iscis")), (Protocol::Nbd, why("weir:ndb"))]);
+    }
 }

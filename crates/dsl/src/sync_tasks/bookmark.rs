@@ -157,6 +157,7 @@ pub async fn check_bookmark(cx: &mut DslSyncContext<'_>, name: &str, source: &st
     if bookmark_named(cx, &head, short).await?.is_some() {
         return Err(DslError::exists(name));
     }
+    create::check_room(cx, name, create::NEW_BOOKMARK_BLOCKS).await?;
     match split_name(source) {
         (_, Some(('@', _))) => {
             let snapshot = names::find_snapshot(cx, source).await?;

@@ -245,15 +245,19 @@ pub async fn check_create(cx: &mut DslSyncContext<'_>, new: &NewDataset) -> Resu
     check_new_properties(cx, &new.name, parent, &new.properties, 0).await
 }
 
-/// Space that the pool must have left for a new dataset: 5 blocks of 16 KiB in the MOS, three copies of each (OpenZFS
-/// `dsl_sync_task_sync`, `dmu_objset_create`).
-const NEW_DATASET_BYTES: u64 = 5 * 3 * (16 << 10);
+/// Blocks in the MOS that the pool must have room for (OpenZFS `dmu_objset_create`, `dsl_dataset_snapshot`,
+/// `dsl_bookmark_create`).
+const NEW_DATASET_BLOCKS: u64 = 5;
+pub(super) const NEW_SNAPSHOT_BLOCKS: u64 = 3;
+pub(super) const NEW_BOOKMARK_BLOCKS: u64 = 1;
+/// Size of such a block in bytes, with its three copies (OpenZFS `dsl_sync_task_sync`).
+const MOS_BLOCK_BYTES: u64 = 3 * (16 << 10);
 
-/// Checks that the pool has room for one more dataset, whatever reservations hold.
-async fn check_room(cx: &mut DslSyncContext<'_>, name: &str) -> Result<(), DslError> {
+/// Checks that the pool has room for this number of additional blocks in the MOS, whatever reservations hold.
+pub(super) async fn check_room(cx: &mut DslSyncContext<'_>, name: &str, blocks: u64) -> Result<(), DslError> {
     let root = names::root_dir(cx).await?;
     let used_bytes = cx.dir(root).await?.used_bytes;
-    if used_bytes.saturating_add(NEW_DATASET_BYTES) > cx.pool.capacity_bytes {
+    if used_bytes.saturating_add(blocks.saturating_mul(MOS_BLOCK_BYTES)) > cx.pool.capacity_bytes {
         return Err(DslError::space(name, "out of space"));
     }
     Ok(())
@@ -268,7 +272,7 @@ pub(super) async fn check_new_properties(
     properties: &[(String, props::Value)],
     referenced_bytes: u64,
 ) -> Result<(), DslError> {
-    check_room(cx, name).await?;
+    check_room(cx, name, NEW_DATASET_BLOCKS).await?;
     for (property, value) in properties {
         properties::check_feature(cx, name, property, value).await?;
     }

@@ -24,7 +24,7 @@ use weir_format::{DslDataset, ObjectId, ObjectType, Txg};
 /// # Errors
 /// [`DslError::Name`], [`DslError::Missing`] (no such dataset), [`DslError::Exists`], [`DslError::Busy`]
 /// (a dataset that is being received or destroyed; a second snapshot in one txg), [`DslError::Space`] (a
-/// refreservation without space beside the snapshot; a limit).
+/// refreservation without space beside the snapshot; a limit; a pool without space).
 pub async fn check_snapshots(cx: &mut DslSyncContext<'_>, names: &[String]) -> Result<(), DslError> {
     let mut seen = BTreeSet::new();
     let mut taken = BTreeMap::new();
@@ -47,7 +47,8 @@ pub async fn check_snapshots(cx: &mut DslSyncContext<'_>, names: &[String]) -> R
             return Err(DslError::space(name, why));
         }
     }
-    Ok(())
+    let Some(first) = names.first() else { return Ok(()) };
+    create::check_room(cx, first, create::NEW_SNAPSHOT_BLOCKS.saturating_mul(names.len() as u64)).await
 }
 
 async fn check_snapshot(cx: &mut DslSyncContext<'_>, head: &Found, name: &str, snapshot: &str) -> Result<(), DslError> {

@@ -274,7 +274,7 @@ impl Receiving<'_> {
         };
         let doing = known.doing;
         let (name, _) = known.receive.names();
-        let effect = change.map(|change| MountEffect { name: name.to_owned(), recursive: false, change });
+        let effect = change.map(|change| MountEffect { name: name.to_owned(), recursive: false, change, force: false });
         let leaves = self.args.no_mount;
         let suspended = match &effect {
             Some(effect) => {

@@ -1,4 +1,4 @@
-"""Byte-range locks (fcntl) on one file: what POSIX grants and refuses, and that waiting ends.
+"""Byte-range locks (fcntl) and locks of whole files (flock) on one file: what POSIX grants and refuses, and that waiting ends.
 
     locks.py FILE            two processes of this machine
     locks.py FILE hold       takes a lock, prints HELD, releases it when /tmp/release exists
@@ -41,6 +41,12 @@ def refused():
     assert taken(fcntl.LOCK_EX, 100, 1), "the other client's lock excludes"
     assert taken(fcntl.LOCK_SH, 105, 1), "the other client's lock excludes readers"
     assert not taken(fcntl.LOCK_EX, 110, 1), "the range ends where it ends"
+    with open(path, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return
+    raise AssertionError("the other client's lock excludes flock, which locks the whole file")
 
 
 def granted():

@@ -138,6 +138,42 @@ fn a_pool_without_space_takes_no_new_dataset() {
     });
 }
 
+/// In a pool that is not quite full, new names fit as long as OpenZFS would admit them.
+#[test]
+fn a_pool_without_space_takes_no_new_snapshots_and_bookmarks() {
+    run(18, |machine| async move {
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        for name in ["tank/a", "tank/b"] {
+            create::create(&mut change, &file_system(name)).await.unwrap();
+        }
+        let tx = lab.next_tx();
+        snapshot::snapshot(&mut lab.change(&tx), &["tank/a@old".into()], &[]).await.unwrap();
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        let root = names::root_dir(&mut change).await.unwrap();
+        let used_bytes = change.dir(root).await.unwrap().used_bytes;
+        let both = ["tank/a@s".to_owned(), "tank/b@s".to_owned()];
+        let fits_in = |result: Result<(), DslError>| match result {
+            Err(DslError::Space { why: "out of space", .. }) => false,
+            other => other.map(|()| true).unwrap(),
+        };
+        // Three blocks of 16 KiB with three copies for each snapshot, one for a bookmark.
+        for (blocks, fits) in
+            [(6, [true, true, true]), (5, [false, true, true]), (2, [false, false, true]), (0, [false; 3])]
+        {
+            change.pool.capacity_bytes = used_bytes + blocks * 3 * (16 << 10);
+            let results = [
+                snapshot::check_snapshots(&mut change, &both).await,
+                snapshot::check_snapshots(&mut change, &both[..1]).await,
+                bookmark::check_bookmark(&mut change, "tank/a#b", "tank/a@old").await,
+            ];
+            assert_eq!(results.map(fits_in), fits, "{blocks} blocks");
+        }
+    });
+}
+
 #[test]
 fn snapshots_of_one_txg_need_space_together() {
     run(16, |machine| async move {
