@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for real processes")]
 
 mod client;
+mod damaged;
 mod mounts;
 mod refusals;
 mod served;
