@@ -39,10 +39,13 @@ pub struct OnlineArgs {
     words: Vec<String>,
 }
 
-/// Open the paths of missing devices again.
+/// Look at all devices again: at their paths and labels.
 #[derive(Debug, Parser)]
-#[command(name = "zpool reopen", override_usage = "zpool reopen [-d DIR]… POOL…")]
+#[command(name = "zpool reopen", override_usage = "zpool reopen [-n] [-d DIR]… POOL…")]
 pub struct ReopenArgs {
+    /// Accepted, has no effect: a scrub in progress is never restarted
+    #[arg(short = 'n')]
+    no_restart: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools
@@ -104,7 +107,7 @@ pub fn reopen(call: &Call, args: &ReopenArgs) -> Result<u8, Failure> {
     }
     for pool in &args.pools {
         opened(call, &args.places, pool)?.with(async |engine| {
-            for path in engine.vdevs().reopen().await? {
+            for path in engine.vdevs().reopen_all().await? {
                 outln!(call, "{pool}: {} is there again", path.display());
             }
             Ok(())

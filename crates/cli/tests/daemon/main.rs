@@ -6,6 +6,7 @@
 
 mod client;
 mod damaged;
+mod devices;
 mod mounts;
 mod refusals;
 mod served;

@@ -57,6 +57,7 @@ classes! {
     IoFailure => "io_failure",
     LogReplay => "log_replay",
     VdevOpenFailed => "vdev.open_failed",
+    VdevBadLabel => "vdev.bad_label",
     Checksum => "checksum",
     Io => "io",
     Data => "data",
