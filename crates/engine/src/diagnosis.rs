@@ -106,6 +106,8 @@ struct State {
     verdicts: Vec<(u64, Verdict)>,
     /// Devices with errors that were not looked at since.
     suspects: BTreeSet<u64>,
+    /// Failed devices whose hot spare was detached by a command: they get no other one before they were healthy again.
+    without_spare: BTreeSet<u64>,
 }
 
 /// The diagnosis of a pool's devices.
@@ -145,6 +147,21 @@ impl Diagnosis {
     /// Takes the devices that had errors since the last call.
     pub fn take_suspects(&self) -> BTreeSet<u64> {
         std::mem::take(&mut self.0.lock().suspects)
+    }
+
+    /// Records that a command detached the hot spare of a device.
+    pub fn want_no_spare(&self, leaf: u64) {
+        self.0.lock().without_spare.insert(leaf);
+    }
+
+    /// Devices whose hot spare was detached by a command.
+    pub fn without_spare(&self) -> BTreeSet<u64> {
+        self.0.lock().without_spare.clone()
+    }
+
+    /// Forgets that of the devices that are healthy again.
+    pub fn want_spares(&self, is_healthy: impl Fn(u64) -> bool) {
+        self.0.lock().without_spare.retain(|leaf| !is_healthy(*leaf));
     }
 
     /// Takes the verdicts since the last call.

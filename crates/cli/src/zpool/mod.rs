@@ -25,6 +25,7 @@ mod remove;
 mod scrub;
 mod set;
 mod status;
+mod target;
 mod tree;
 mod unopened;
 mod upgrade;

@@ -1,6 +1,7 @@
 //! `zpool offline`, `online`, `reopen`: devices out of service, and back.
 
-use super::attach::{find, opened};
+use super::attach::opened;
+use super::target;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
@@ -53,6 +54,9 @@ pub struct ReopenArgs {
     pools: Vec<String>,
 }
 
+/// `EZFS_POOL_NOTSUP`.
+const NOT_A_LEAF: &str = "operation not supported on this type of pool";
+
 /// Runs `zpool offline`.
 pub fn offline(call: &Call, args: &OfflineArgs) -> Result<u8, Failure> {
     let (pool, devices) = pool_and_devices::<OfflineArgs>(&args.words)?;
@@ -70,7 +74,7 @@ pub fn offline(call: &Call, args: &OfflineArgs) -> Result<u8, Failure> {
     writable.with(async |engine| {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot offline {device}: {why}"));
-            let guid = find(engine, device).map_err(cannot)?.guid;
+            let guid = target::leaf(engine, device, NOT_A_LEAF).map_err(cannot)?.guid;
             engine.vdevs().offline(guid, mode).await.map_err(|error| cannot(error.to_string()))?;
         }
         Ok(engine.log_command(call.line(), call.caller.ids.0).await?)
@@ -86,7 +90,7 @@ pub fn online(call: &Call, args: &OnlineArgs) -> Result<u8, Failure> {
     writable.with(async |engine| {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot online {device}: {why}"));
-            let guid = find(engine, device).map_err(cannot)?.guid;
+            let guid = target::leaf(engine, device, NOT_A_LEAF).map_err(cannot)?.guid;
             engine.vdevs().online(guid).await.map_err(|error| cannot(error.to_string()))?;
             if args.expand {
                 engine.growth().expand(Some(guid)).await.map_err(|error| cannot(error.to_string()))?;

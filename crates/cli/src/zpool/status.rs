@@ -170,7 +170,7 @@ impl Report {
             errors: errors.count.max(u64::from(errors.lost.is_some())),
             resilvers: scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running && !scan.paused),
             fails_requests: pool.blocks.tree().suspension().mode() == FailMode::Continue,
-            has_bad_label: open_errors.has_bad_label(),
+            unopened: open_errors.kinds(),
             lacks_cache: caches.iter().any(|cache| !pool.aux.contains_key(&cache.guid)),
             lacks_spare: spares.iter().any(|spare| vdevs::spare_state(pool, spare) == "UNAVAIL"),
             lacks_features,

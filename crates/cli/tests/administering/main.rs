@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
 
 mod health;
+mod spares;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
