@@ -36,8 +36,8 @@ pub enum PutBackError {
 
 /// A leaf of a tree ([`Tree::leaf`]). It stays valid when the tree is replaced.
 pub struct LeafHandle<'a> {
-    tree: &'a Tree,
-    leaf: Arc<Leaf>,
+    pub(super) tree: &'a Tree,
+    pub(super) leaf: Arc<Leaf>,
 }
 
 impl fmt::Debug for LeafHandle<'_> {

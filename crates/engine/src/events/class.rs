@@ -47,6 +47,7 @@ classes! {
     TrimStart => "trim_start",
     TrimFinish => "trim_finish",
     TrimCancel => "trim_cancel",
+    TrimSuspend => "trim_suspend",
 }
 
 classes! {
