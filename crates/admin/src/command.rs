@@ -45,8 +45,6 @@ pub enum Action {
     Pool(PoolChange),
     /// Changes what the process that has the pool open does.
     Process(ProcessChange),
-    /// Issues TRIM for all free space.
-    Trim,
     /// Finds the last scrub.
     Scrub,
     /// Finds how far destroyed datasets are freed.
@@ -66,11 +64,6 @@ pub enum Action {
 pub enum Outcome {
     /// The change is on stable storage.
     Changed,
-    /// Bytes trimmed, over all devices.
-    Trimmed {
-        /// The number.
-        bytes: u64,
-    },
     /// The last scrub, if there was one.
     Scrub(Option<ScrubProgress>),
     /// Destroyed datasets that are being freed in the background; `None` if there are none.
@@ -182,7 +175,6 @@ impl Action {
         match self {
             Action::Pool(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
             Action::Process(change) => change.run(host).await.map(|()| Outcome::Changed),
-            Action::Trim => Ok(Outcome::Trimmed { bytes: engine.devices().trim().await? }),
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
             Action::Change(change) => Self::change(change, host, author, false).await,

@@ -412,7 +412,7 @@ impl Mounts {
 fn has_key(front: &Exports, machine: &Machine, id: u64) -> Result<(), MountError> {
     let gone = || MountError::Other("dataset does not exist".to_owned());
     let root = Node { branch: front.tree.branch_by_id(id).ok_or_else(gone)?, object: Node::ROOT };
-    machine.block_on(front.tree.require_key(&Request::internal("mount"), root)).map_err(|error| match error {
+    machine.block_on(front.tree.require_usable(&Request::internal("mount"), root)).map_err(|error| match error {
         FileError::NoKey => MountError::NoKey,
         other => MountError::Other(other.to_string()),
     })

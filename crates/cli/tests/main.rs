@@ -71,6 +71,20 @@ fn texts_are_as_kept() {
     assert!(differ.is_empty(), "not as kept:\n{}", differ.join("\n"));
 }
 
+/// OpenZFS on Linux tells disks that are missing from those with bad labels by no other message id than the latter's.
+#[test]
+fn missing_disks_have_the_message_id_of_openzfs() {
+    let Some(folder) = goldens() else { return };
+    for golden in ["degraded-raidz1", "degraded-raidz2", "degraded-raidz3-s"] {
+        let devices = unpack(&folder, golden);
+        let manifest = std::fs::read_to_string(folder.join(format!("{golden}.json"))).unwrap();
+        assert!(manifest.contains("ZFS-8000-4J"), "{golden}");
+        let out = weir(&["zpool", "status"], devices.path());
+        let shown = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(shown.contains("msg/ZFS-8000-4J") && shown.contains(" state: DEGRADED"), "{golden}: {shown}");
+    }
+}
+
 #[test]
 fn misuse_is_one_clear_line_with_its_exit_code() {
     let Some(folder) = goldens() else { return };

@@ -1,5 +1,6 @@
 //! The exports of a pool: its file systems and snapshots as one tree, its volumes and their snapshots as devices.
 
+use crate::damaged::DamagedDatasets;
 use crate::files::TreeFiles;
 use crate::shares::{DatasetShares, FileShares, Shares, Sharing};
 use crate::volumes::Volumes;
@@ -7,8 +8,8 @@ use futures_util::FutureExt;
 use futures_util::lock::Mutex as AsyncMutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use weir_dsl::props::{DatasetKind, Value, ZfsProp};
-use weir_dsl::{PoolFacts, Scope};
+use weir_dsl::props::{DatasetKind, Property, Value, ZfsProp};
+use weir_dsl::{Dsl, PoolFacts, Scope};
 use weir_engine::{Changed, DslReadGuard, Engine};
 use weir_files::tree::{Created, Export, FileFuture, Files, Opener, Tree};
 use weir_files::{FileError, FileSystem};
@@ -81,14 +82,12 @@ impl OpenPool {
         /// Stored value of `sync=disabled`.
         const DISABLED: u64 = 2;
         let dsl = self.dsl(rq).await?;
-        let facts = match self {
-            OpenPool::ReadOnly(_) => return Ok(Vec::new()),
-            OpenPool::Writable(engine) => engine.facts(),
-        };
+        if !self.is_writable() {
+            return Ok(Vec::new());
+        }
         let mut out = Vec::new();
         for info in datasets_of(rq, &dsl, false).await {
-            let dataset = dsl.find(rq, &info.name).await?;
-            let sync = dsl.property(rq, &dataset, &facts, ZfsProp::Sync.name()).await?;
+            let sync = stored(rq, &dsl, &info, ZfsProp::Sync.name()).await;
             if sync.is_some_and(|property| property.value == Value::Number(DISABLED)) {
                 out.push(info.name);
             }
@@ -114,10 +113,8 @@ impl OpenPool {
     pub async fn first_with_off(&self, rq: &Request, property: &str) -> Result<Option<String>, PoolError> {
         let OpenPool::Writable(engine) = self else { return Ok(None) };
         let dsl = engine.synced().dsl(rq).await?;
-        let facts = engine.facts();
         for info in datasets_of(rq, &dsl, false).await.iter().filter(|info| info.kind == DatasetKind::Filesystem) {
-            let dataset = dsl.find(rq, &info.name).await?;
-            let found = dsl.property(rq, &dataset, &facts, property).await?;
+            let found = stored(rq, &dsl, info, property).await;
             if found.is_some_and(|found| found.value == Value::Number(0)) {
                 return Ok(Some(info.name.clone()));
             }
@@ -144,20 +141,44 @@ impl OpenPool {
     }
 }
 
+/// A property of a dataset; `None` if it cannot be read, which [`Exports`] reports.
+async fn stored(rq: &Request, dsl: &Dsl, info: &DatasetInfo, property: &str) -> Option<Property> {
+    let dir = dsl.dir_named(&info.name)?;
+    dsl.stored_property(rq, dir, info.kind, property).await.ok().flatten()
+}
+
 /// Opens file systems of a pool for the tree.
-struct PoolOpener(OpenPool);
+struct PoolOpener {
+    pool: OpenPool,
+    damaged: Arc<DamagedDatasets>,
+}
+
+impl PoolOpener {
+    /// Opens the file system of an export, or says why it cannot be opened.
+    async fn file_system(&self, rq: &Request, export: &Export) -> Result<Arc<FileSystem>, FileError> {
+        match self.pool.file_system(rq, &export.name).await {
+            Ok(files) if files.fsid() == export.id => Ok(files),
+            // A new dataset has this name now.
+            Ok(_) => Err(FileError::NotFound),
+            Err(PoolError::File { source, .. }) => Err(*source),
+            Err(PoolError::Object(source)) => Err(FileError::opening(source)),
+            Err(other) => Err(FileError::Unsupported { what: other.to_string() }),
+        }
+    }
+}
 
 impl Opener for PoolOpener {
     fn open<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, Arc<dyn Files>> {
         async move {
-            match self.0.file_system(rq, &export.name).await {
-                Ok(files) if files.fsid() == export.id => Ok(files as Arc<dyn Files>),
-                // A new dataset has this name now.
-                Ok(_) => Err(FileError::NotFound),
-                Err(PoolError::File { source, .. }) => Err(*source),
-                Err(PoolError::Object(source)) => Err(FileError::opening(source)),
-                Err(other) => Err(FileError::Unsupported { what: other.to_string() }),
+            let opened = self.file_system(rq, export).await;
+            match &opened {
+                Ok(_) => self.damaged.forget(&export.name),
+                Err(why @ (FileError::Corrupt { .. } | FileError::Device { .. })) => {
+                    self.damaged.note(&export.name, &why.to_string());
+                }
+                Err(_) => {}
             }
+            opened.map(|files| files as Arc<dyn Files>)
         }
         .boxed()
     }
@@ -165,7 +186,7 @@ impl Opener for PoolOpener {
     fn created<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, Created> {
         async move {
             let failed = |error: PoolError| FileError::Unsupported { what: error.to_string() };
-            let dsl = self.0.dsl(rq).await.map_err(failed)?;
+            let dsl = self.pool.dsl(rq).await.map_err(failed)?;
             let found = dsl.find(rq, &export.name).await.map_err(|_| FileError::NotFound)?;
             Ok(Created { seconds: found.phys.creation_time_s, txg: found.phys.creation_txg.0 })
         }
@@ -188,6 +209,8 @@ pub struct Exports {
     pub shares: Shares,
     /// The rules of the file systems.
     pub file_shares: Arc<FileShares>,
+    /// Datasets that are damaged and not served.
+    pub damaged: Arc<DamagedDatasets>,
     /// Held while the exports are brought up to date.
     renewing: AsyncMutex<()>,
 }
@@ -202,12 +225,14 @@ impl Exports {
             // What changed before is in the lists that are read now.
             engine.changed.take();
         }
-        let all = datasets(rq, pool).await?;
+        let damaged = Arc::<DamagedDatasets>::default();
+        let all = datasets(rq, pool, &damaged).await?;
         let clock = match pool {
             OpenPool::ReadOnly(pool) => pool.machine.clock.clone(),
             OpenPool::Writable(engine) => engine.machine.clock.clone(),
         };
-        let tree = Tree::with_clock(Arc::new(PoolOpener(pool.clone())), tree_exports(&all), clock);
+        let opener = PoolOpener { pool: pool.clone(), damaged: damaged.clone() };
+        let tree = Tree::with_clock(Arc::new(opener), tree_exports(&all), clock);
         let tree = Arc::new(tree.with_accounts(pool.accounts()));
         let volumes = Arc::new(Volumes::new(pool.accounts()));
         volumes.renew(rq, pool, &all).await;
@@ -215,7 +240,8 @@ impl Exports {
         let files = Arc::new(TreeFiles::new(tree.clone(), pool.guid(), file_shares.clone()));
         let pool = pool.clone();
         let shares = Shares::default();
-        Ok(Exports { pool, tree, files, volumes, shares, file_shares, renewing: AsyncMutex::default() })
+        let renewing = AsyncMutex::default();
+        Ok(Exports { pool, tree, files, volumes, shares, file_shares, damaged, renewing })
     }
 
     /// Sets what decides what is shared, and applies it.
@@ -225,16 +251,19 @@ impl Exports {
     pub async fn share(&self, rq: &Request, sharing: Sharing) -> Result<(), PoolError> {
         let _one_at_a_time = self.renewing.lock().await;
         self.shares.set_sharing(sharing);
-        let all = datasets(rq, &self.pool).await?;
+        let all = datasets(rq, &self.pool, &self.damaged).await?;
         self.shares.replace(None, self.shares.read(rq, &self.pool, &all).await?);
         self.apply();
         Ok(())
     }
 
-    /// Names of the file systems and snapshots that are shared over NFS with any host.
+    /// Names of the file systems and snapshots that are shared over NFS with any host, but of those that are damaged.
     pub fn file_system_names(&self) -> Vec<String> {
         let all = || self.tree.exports().into_iter().map(|export| export.name).collect();
-        self.file_shares.names().unwrap_or_else(all)
+        let mut names = self.file_shares.names().unwrap_or_else(all);
+        let damaged = self.damaged.all();
+        names.retain(|name| !damaged.contains_key(name));
+        names
     }
 
     /// Properties of sharing and mounting of all file systems and volumes, whatever is shared, by name.
@@ -242,7 +271,7 @@ impl Exports {
     /// # Errors
     /// If the datasets cannot be read.
     pub async fn dataset_shares(&self, rq: &Request) -> Result<BTreeMap<String, DatasetShares>, PoolError> {
-        crate::shares::read(rq, &self.pool, &datasets(rq, &self.pool).await?).await
+        crate::shares::read(rq, &self.pool, &datasets(rq, &self.pool, &self.damaged).await?).await
     }
 
     /// Shares a file system that waits for a command (true), or does not although its properties say so (false), until the
@@ -299,7 +328,8 @@ impl Exports {
     }
 
     async fn renew_all(&self, rq: &Request) -> Result<(), PoolError> {
-        let all = datasets(rq, &self.pool).await?;
+        let all = datasets(rq, &self.pool, &self.damaged).await?;
+        self.damaged.retain(|name| all.iter().any(|dataset| dataset.name == name));
         // The rules first: a new file system has its rules when it appears in the tree.
         self.shares.replace(None, self.shares.read(rq, &self.pool, &all).await?);
         self.apply_rules();
@@ -319,7 +349,10 @@ impl Exports {
             let whole = below.into_iter().filter(|dataset| !dataset.is_partial);
             found.extend(whole.map(|dataset| (dataset.name.clone(), dataset)));
         }
+        let is_below = |name: &str| tops.iter().any(|top| Scope::Subtree(top).contains(name));
+        self.damaged.retain(|name| !is_below(name) || found.contains_key(name));
         let found: Vec<DatasetInfo> = found.into_values().collect();
+        note_damaged(rq, &*engine.synced().dsl(rq).await?, &found, &self.damaged).await;
         self.shares.replace(Some(&tops), self.shares.read(rq, &self.pool, &found).await?);
         self.apply_rules();
         self.tree.renew_below(&tops, tree_exports(&found));
@@ -329,10 +362,36 @@ impl Exports {
     }
 }
 
-async fn datasets(rq: &Request, pool: &OpenPool) -> Result<Vec<DatasetInfo>, PoolError> {
-    let mut all = datasets_of(rq, &*pool.dsl(rq).await?, true).await;
+async fn datasets(rq: &Request, pool: &OpenPool, damaged: &DamagedDatasets) -> Result<Vec<DatasetInfo>, PoolError> {
+    let dsl = pool.dsl(rq).await?;
+    let mut all = datasets_of(rq, &dsl, true).await;
     all.retain(|dataset| !dataset.is_partial);
+    note_damaged(rq, &dsl, &all, damaged).await;
     Ok(all)
+}
+
+/// Records the file systems and volumes that cannot be read. They stay in the lists: their children are found through them.
+async fn note_damaged(rq: &Request, dsl: &Dsl, all: &[DatasetInfo], damaged: &DamagedDatasets) {
+    for dataset in all.iter().filter(|dataset| dataset.kind != DatasetKind::Snapshot) {
+        let why = match &dataset.damage {
+            Some(why) => Some(why.clone()),
+            None => unreadable(rq, dsl, dataset).await,
+        };
+        if let Some(why) = why {
+            damaged.note(&dataset.name, &why);
+        }
+    }
+}
+
+/// Why what describes a dataset cannot be read: its properties, and the first objects of its object set.
+async fn unreadable(rq: &Request, dsl: &Dsl, dataset: &DatasetInfo) -> Option<String> {
+    let dir = dsl.dir_named(&dataset.name)?;
+    if let Err(error) = dsl.stored_chain(rq, dir).await {
+        return Some(error.to_string());
+    }
+    let contents =
+        async { dsl.check_contents(rq, &dsl.head(rq, dir).await?, dataset.kind == DatasetKind::Volume).await };
+    contents.await.err().map(|error| error.to_string())
 }
 
 /// Selects file systems and their snapshots.

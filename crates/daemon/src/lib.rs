@@ -11,6 +11,7 @@
 //! protocol has one server and one port. [`service::Service`] starts and stops the servers that [`protocols`] lists.
 
 pub mod admin;
+pub mod damaged;
 pub mod exports;
 pub mod files;
 pub mod fuzz;

@@ -336,6 +336,9 @@ impl Service {
         let locked = exports.pool.without_key(rq).await?;
         let mut states = exports.shares.states(exports.pool.guid());
         for state in &mut states {
+            if let Some(why) = exports.damaged.reason(&state.dataset) {
+                state.refuse(format!("it is damaged: {why}"));
+            }
             if locked.contains(&state.dataset) {
                 state.refuse("its key is not loaded: zfs load-key");
             }

@@ -132,6 +132,40 @@ impl Dsl {
         Ok(entries.iter().map(|e| (e.key.text(), value(&e.value))).collect())
     }
 
+    /// One property of a head as its property ZAPs and those above have it. The head's object set is not read, so that a
+    /// damaged dataset has it, too.
+    ///
+    /// # Errors
+    /// Errors of reading the ZAPs.
+    pub async fn stored_property(
+        &self,
+        rq: &Request,
+        dir: &Dir,
+        kind: DatasetKind,
+        name: &str,
+    ) -> Result<Option<Property>, ObjectError> {
+        let chain = self.stored_chain(rq, dir).await?;
+        let computed = Computed::new();
+        let facts = Facts {
+            kind,
+            of_volume: false,
+            name: &dir.name,
+            snapshot: None,
+            chain: &chain,
+            computed: &computed,
+            altroot: "",
+        };
+        Ok(props::resolve_one(&facts, name))
+    }
+
+    /// Reads the objects of a head that describe it: of a file system the master node, of a volume its properties.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    pub async fn check_contents(&self, rq: &Request, head: &Dataset, of_volume: bool) -> Result<(), ObjectError> {
+        self.compute_contents(rq, &mut Computed::new(), head, of_volume).await
+    }
+
     /// The property ZAPs from a directory up to the root, with the names of their directories.
     pub async fn stored_chain(&self, rq: &Request, dir: &Dir) -> Result<Vec<(String, Arc<Stored>)>, ObjectError> {
         let mut out = Vec::new();

@@ -195,6 +195,23 @@ impl Vdevs<'_> {
         Ok(())
     }
 
+    /// Detaches a device as [`Vdevs::detach`] does, by a command: the original of a hot spare that is detached gets no other
+    /// one by itself before it was healthy again.
+    ///
+    /// # Errors
+    /// Those of [`Vdevs::detach`].
+    pub async fn detach_by_command(&self, device: u64) -> Result<(), PoolError> {
+        let root = parsed(&self.engine.shown().config.root)?;
+        let is_spare = |leaf: &&VdevConfig| leaf.guid == device && leaf.is_spare;
+        let above = root.walk().into_iter().find(|vdev| vdev.children.iter().any(|leaf| is_spare(&leaf)));
+        let original = above.and_then(|spare| spare.children.first()).map(|first| first.guid);
+        self.detach(device).await?;
+        if let Some(original) = original.filter(|guid| *guid != device) {
+            self.engine.diagnosis.want_no_spare(original);
+        }
+        Ok(())
+    }
+
     /// Whether blocks would become unreadable, or remain so, without this leaf.
     pub(crate) fn is_required(&self, root: &VdevConfig, guid: u64) -> bool {
         let tree = self.engine.cache.blocks().tree();

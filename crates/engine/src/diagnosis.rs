@@ -18,7 +18,7 @@
 
 pub mod thresholds;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use weir_machine::Nanos;
 use weir_machine::lock::{Mutex, order};
@@ -104,6 +104,10 @@ struct State {
     cases: BTreeMap<u64, Case>,
     thresholds: BTreeMap<(u64, ErrorKind), Threshold>,
     verdicts: Vec<(u64, Verdict)>,
+    /// Devices with errors that were not looked at since.
+    suspects: BTreeSet<u64>,
+    /// Failed devices whose hot spare was detached by a command: they get no other one before they were healthy again.
+    without_spare: BTreeSet<u64>,
 }
 
 /// The diagnosis of a pool's devices.
@@ -133,6 +137,31 @@ impl Diagnosis {
             ErrorKind::Io => Verdict::Faulted,
         };
         state.verdicts.push((leaf, verdict));
+    }
+
+    /// Records that a device had an error, so that its path and labels are looked at ([`super::probe`]).
+    pub fn suspect(&self, leaf: u64) {
+        self.0.lock().suspects.insert(leaf);
+    }
+
+    /// Takes the devices that had errors since the last call.
+    pub fn take_suspects(&self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.0.lock().suspects)
+    }
+
+    /// Records that a command detached the hot spare of a device.
+    pub fn want_no_spare(&self, leaf: u64) {
+        self.0.lock().without_spare.insert(leaf);
+    }
+
+    /// Devices whose hot spare was detached by a command.
+    pub fn without_spare(&self) -> BTreeSet<u64> {
+        self.0.lock().without_spare.clone()
+    }
+
+    /// Forgets that of the devices that are healthy again.
+    pub fn want_spares(&self, is_healthy: impl Fn(u64) -> bool) {
+        self.0.lock().without_spare.retain(|leaf| !is_healthy(*leaf));
     }
 
     /// Takes the verdicts since the last call.

@@ -3,6 +3,7 @@
 //! ```text
 //!   any fault ─────────────► events      ereport.fs.zfs.checksum, .io, .data
 //!   of a device, reported ─► diagnosis   degrades or faults the device
+//!                          └► probe       its path and labels are looked at
 //!   a block is lost ───────► error log   of the next txg
 //! ```
 
@@ -34,6 +35,9 @@ impl FaultObserver for FaultSink {
             FaultKind::Read(_) | FaultKind::Write(_) | FaultKind::Flush(_) => Some(ErrorKind::Io),
             FaultKind::Lost(_) => None,
         };
+        if let Some(spot) = fault.spot {
+            self.diagnosis.suspect(spot.leaf);
+        }
         if let (true, Some(kind), Some(spot)) = (reported, kind, fault.spot) {
             self.diagnosis.record(spot.leaf, self.events.parent_of(spot.leaf), kind, self.clock.now());
         }

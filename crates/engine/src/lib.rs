@@ -44,6 +44,7 @@ pub mod offline;
 pub mod open;
 pub mod open_datasets;
 pub mod open_set;
+pub mod probe;
 mod property_changes;
 pub mod read_guards;
 pub mod receives;
@@ -54,6 +55,7 @@ pub mod sends;
 pub mod space;
 pub mod spares;
 pub mod supervision;
+pub mod sweeps;
 pub mod sync_task_api;
 mod synced_maps;
 pub mod synced_state;
@@ -186,6 +188,8 @@ pub struct Engine {
     waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
     /// GUIDs of the leaves that are offline until the next import.
     temporarily_offline: Mutex<BTreeSet<u64>, { order::OFFLINE_DEVICES }>,
+    /// Passes over the free space of devices that are in progress.
+    sweeping: Mutex<sweeps::SweepTable, { order::SWEEPS }>,
     shown: Mutex<PoolStatus, { order::SHOWN }>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>, { order::SYNCER }>,
 }
@@ -273,6 +277,7 @@ impl Engine {
             is_supervised: AtomicBool::new(false),
             waits_for: Mutex::default(),
             temporarily_offline: Mutex::default(),
+            sweeping: Mutex::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });
@@ -516,6 +521,8 @@ handles! {
     spares = Spares;
     /// Vdevs whose devices have grown.
     growth = Growth;
+    /// Passes over the free space of devices.
+    sweeps = Sweeps;
     /// Scrubs and resilvers.
     scrubs = Scrubs;
     /// Comparisons of snapshots (`zfs diff`).

@@ -4,6 +4,7 @@
 //!   offline ─► out of service at once; `offline` in the configuration, unless for this import only
 //!   online  ─► in service again, or its path opened ─► resilver of what it missed
 //!   reopen  ─► the paths of all missing devices opened; a device whose labels have the GUID is in service again
+//!              before, by command: those in service looked at ([`super::probe`])
 //! ```
 //!
 //! A device in no service lacks each txg; its DTL says so, so that only these txgs are resilvered when it returns. A device
@@ -60,6 +61,9 @@ impl Vdevs<'_> {
     /// # Errors
     /// [`PoolError::Refused`] if blocks would become unreadable ("no valid replicas").
     pub async fn offline(&self, guid: u64, mode: OfflineMode) -> Result<(), PoolError> {
+        // A device beside it that is gone must not count as one that has the blocks.
+        let beside: Vec<u64> = self.config_of(guid)?.1.leaves().iter().map(|leaf| leaf.guid).collect();
+        let _lost = self.probe(|leaf| leaf != guid && beside.contains(&leaf)).await?;
         let _one_at_a_time = self.engine.adding.lock().await;
         let (root, top, _) = self.config_of(guid)?;
         if self.is_required(&root, guid) && top.class != Class::Log {
@@ -86,6 +90,7 @@ impl Vdevs<'_> {
     /// # Errors
     /// [`PoolError::Refused`] if it cannot be opened, or still has operations in progress from before.
     pub async fn online(&self, guid: u64) -> Result<(), PoolError> {
+        let _is_lost = self.probe(|leaf| leaf == guid).await?;
         self.online_alone(guid).await?;
         self.engine.scrubs().start_resilver(false).await?;
         // A hot spare is not needed any more if the device missed nothing.
@@ -119,8 +124,17 @@ impl Vdevs<'_> {
         self.set_offline(guid, false).await
     }
 
-    /// Opens the paths of missing devices, and puts those into service that are there again (`zpool reopen`). Returns their
-    /// paths.
+    /// Looks at all devices: takes those out of service that are lost, and puts those into service that are there again
+    /// (`zpool reopen`). Returns the paths of the latter.
+    ///
+    /// # Errors
+    /// Errors of writing the configuration.
+    pub async fn reopen_all(&self) -> Result<Vec<PathBuf>, PoolError> {
+        let _lost = self.probe(|_| true).await?;
+        self.reopen().await
+    }
+
+    /// Opens the paths of missing devices, and puts those into service that are there again. Returns their paths.
     ///
     /// # Errors
     /// Errors of writing the configuration.

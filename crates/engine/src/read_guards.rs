@@ -5,7 +5,7 @@
 
 use super::Synced;
 use super::synced_state::SyncedState;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 use weir_dsl::{Dsl, Scope};
@@ -88,17 +88,16 @@ impl Synced<'_> {
 
     /// The pool as of its last txg, read through the engine's cache and devices.
     ///
-    /// The search paths in `options` are scanned again to find which devices are present.
+    /// The states of the devices are those of the engine. The search paths in `options` are scanned for the labels that the
+    /// devices have now.
     ///
     /// # Errors
-    /// [`PoolError::NoSuchPool`] if the scan does not find the pool's devices; errors of reading the MOS.
+    /// Errors of reading the MOS.
     pub async fn view(&self, options: &OpenOptions) -> Result<PoolSnapshotGuard, PoolError> {
         let mut assembly = assemble(scan(&self.engine.machine, &options.search).await?);
         let guid = self.engine.shown().config.guid;
-        let wanted = self.engine.name();
-        let searched = options.search.clone();
-        let missing = PoolError::NoSuchPool { wanted, searched, found: Vec::new() };
-        let found = assembly.pools.remove(&guid).ok_or(missing)?;
+        // None if all its files were removed: then the engine uses them through their open files.
+        let found = assembly.pools.remove(&guid);
         let rq = &Request::internal("view");
         let synced = self.state(rq).await?;
         let mos = Mos { set: synced.mos.clone() };
@@ -114,9 +113,9 @@ impl Synced<'_> {
         let faulted = vdevs.health().iter().filter(|leaf| leaf.faulted).map(|leaf| leaf.guid).collect();
         set_out_of_service(&mut tree, &offline, &faulted);
         let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
-        // The engine uses a device that reappears only after the next import.
-        let present = |guid: u64| found.devices.contains_key(&guid) && in_use.contains(&guid);
-        let (state, states) = status::states(&tree, &present, &vdevs.dtls());
+        let (state, states) = status::states(&tree, &|guid| in_use.contains(&guid), &vdevs.dtls());
+        let (label, devices) =
+            found.map_or_else(|| (config.clone(), BTreeMap::new()), |found| (found.config, found.devices));
         let dsl = synced.dsl(rq).await?;
         let (wrapping, mut loaded) = load_keys(rq, &dsl, &options.keys).await?;
         loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.engine.keys.of(Some(dir))?))));
@@ -126,7 +125,7 @@ impl Synced<'_> {
         let pool = Pool {
             machine: self.engine.machine.clone(),
             config,
-            label: found.config,
+            label,
             tree,
             state,
             suspended: self.engine.devices().suspended_because().map(|why| why.to_string()),
@@ -138,7 +137,7 @@ impl Synced<'_> {
             cache: self.engine.cache.clone(),
             features: Features::read(rq, &mos).await?,
             mos,
-            devices: found.devices,
+            devices,
             aux: assembly.aux,
             warnings: Vec::new(),
             dsl,

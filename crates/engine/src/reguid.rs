@@ -19,13 +19,16 @@ fn refused(what: impl Into<String>) -> PoolError {
 /// Gives the pool another GUID: the given one, or a random one. Returns it.
 ///
 /// # Errors
-/// [`PoolError::Refused`] if a device is not in service, the pool has a checkpoint, or a vdev has that GUID.
+/// [`PoolError::Refused`] if the GUID is 0, a device is not in service, the pool has a checkpoint, or a vdev has that GUID.
 pub async fn change_guid(engine: &Engine, given: Option<u64>) -> Result<u64, PoolError> {
     let _one_at_a_time = engine.adding.lock().await;
     engine.vdevs().check_no_checkpoint().await?;
     let guid = given.unwrap_or_else(|| layout::guid(&engine.machine.entropy));
     let root = attach::parsed(&engine.shown().config.root)?;
-    if guid == 0 || root.walk().iter().any(|vdev| vdev.guid == guid) {
+    if guid == 0 {
+        return Err(refused("a GUID is a number from 1 to 18446744073709551615"));
+    }
+    if root.walk().iter().any(|vdev| vdev.guid == guid) {
         return Err(refused(format!("the GUID {guid} is in use")));
     }
     let tree = engine.cache.blocks().tree();

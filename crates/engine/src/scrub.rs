@@ -172,11 +172,13 @@ pub(crate) async fn scrub_in(rq: &Request, mos: &Mos) -> Result<Option<Progress>
 }
 
 impl Scrubs<'_> {
-    /// Starts a scrub, or resumes a paused one. [`Engine::scrub_on`] does the work.
+    /// Starts a scrub, or resumes a paused one, after a look at all devices ([`super::probe`]). [`Engine::scrub_on`] does the
+    /// work.
     ///
     /// # Errors
     /// [`PoolError::Refused`] while a resilver is recorded as running.
     pub async fn start(&self) -> Result<(), PoolError> {
+        let _lost = self.engine.vdevs().probe(|_| true).await?;
         self.engine.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.start_scrub())).await
     }
 

@@ -167,6 +167,8 @@ impl Spares<'_> {
         let tree = self.engine.cache.blocks().tree();
         let now = self.engine.machine.clock.now();
         let mut missing = BTreeMap::new();
+        let mut ailing = BTreeSet::new();
+        let unwanted = self.engine.diagnosis.without_spare();
         let mut out = Vec::new();
         for top in root.children.iter().filter(|top| top.class != Class::Log) {
             for parent in top.walk().into_iter().chain([&root]) {
@@ -182,7 +184,10 @@ impl Spares<'_> {
                         VdevKind::Spare => leaf.is_spare && parent.children.last().is_some_and(|l| l.guid == leaf.guid),
                         _ => true,
                     };
-                    if is_free && (leaf.faulted || leaf.degraded || is_lost) {
+                    if leaf.faulted || leaf.degraded || is_absent {
+                        ailing.insert(leaf.guid);
+                    }
+                    if is_free && (leaf.faulted || leaf.degraded || is_lost) && !unwanted.contains(&leaf.guid) {
                         let needed_bytes = min_bytes(top, sizes::of_top(top), leaf.guid).unwrap_or(u64::MAX);
                         out.push(Failed { guid: leaf.guid, name: leaf.name(), needed_bytes });
                     }
@@ -190,6 +195,7 @@ impl Spares<'_> {
             }
         }
         watch.missing_since = missing;
+        self.engine.diagnosis.want_spares(|leaf| !ailing.contains(&leaf));
         Ok(out)
     }
 
@@ -209,14 +215,15 @@ impl Spares<'_> {
         out.into_iter().map(|(_, guid, path)| (guid, path)).collect()
     }
 
-    /// Takes a hot spare or a cache device out of the pool (`zpool remove`).
+    /// Takes a hot spare or a cache device out of the pool (`zpool remove`). The labels of a cache device are wiped, those of a
+    /// spare stay, because another pool may share it. Returns its entry in the list.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the spare is active, or the pool has a checkpoint.
-    pub async fn remove_aux(&self, guid: u64) -> Result<(), PoolError> {
+    pub async fn remove_aux(&self, guid: u64) -> Result<NvList, PoolError> {
         let _one_at_a_time = self.engine.adding.lock().await;
         self.engine.vdevs().check_no_checkpoint().await?;
-        let removed = self
+        let (removed, kind) = self
             .engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
@@ -231,27 +238,35 @@ impl Spares<'_> {
                         (false, false) => return Err(refused("no such device in pool")),
                     };
                     let removed = aux_devices::remove(syncing, kind, guid).await;
-                    syncing.fail_txg_on_error(removed).map(|removed| removed.filter(|_| kind == AuxKind::Cache))
+                    let removed = syncing.fail_txg_on_error(removed)?;
+                    let entry = removed.ok_or_else(|| refused("no such device in pool"))?;
+                    Ok((entry, kind))
                 })
             })
             .await?;
         self.engine.events.post_vdev(PoolEvent::VdevRemoveAux, guid);
-        // The labels of a spare stay: another pool may share it.
-        if let Some(cache) = removed
-            && let Err(error) = self.forget_cache(&cache).await
-        {
-            tracing::warn!(%error, "the labels of a removed cache device are not wiped");
+        if kind == AuxKind::Cache {
+            self.forget_aux(&removed).await;
         }
-        Ok(())
+        Ok(removed)
     }
 
-    /// Wipes the labels of a cache device that was removed, if they are its own.
-    async fn forget_cache(&self, cache: &NvList) -> Result<(), PoolError> {
-        let Some(path) = cache.get_str("path").map(PathBuf::from) else { return Ok(()) };
+    /// Wipes the labels of a device that was removed by [`Spares::remove_aux`], if they are its own. A failure leaves labels
+    /// that no pool knows, and is logged.
+    pub async fn forget_aux(&self, removed: &NvList) {
+        if let Err(error) = self.wipe(removed).await {
+            tracing::warn!(%error, "the labels of a removed device are not wiped");
+        }
+    }
+
+    async fn wipe(&self, removed: &NvList) -> Result<(), PoolError> {
+        let guid = guid_of(removed);
+        invariant!(self.engine.shown().config.aux.spare(guid).is_none(), "the labels of a hot spare are wiped");
+        let Some(path) = removed.get_str("path").map(PathBuf::from) else { return Ok(()) };
         let failed = |source| PoolError::Disk { path: path.clone(), source };
         let disk = self.engine.machine.disks.open(&path, Access::ReadWrite).map_err(failed)?;
         let labels = label::read(&disk).await;
-        let is_it = labels.best().is_some_and(|list| list.get_u64("guid") == Some(guid_of(cache)));
+        let is_it = labels.best().is_some_and(|list| list.get_u64("guid") == Some(guid));
         if is_it { labels::clear(&disk).await.map_err(failed) } else { Ok(()) }
     }
 

@@ -8,6 +8,7 @@
 //!                     └─ it does not ─► failmode: wait for it, fail its operations, or end the process
 //!
 //!   too many errors of a device ([`super::diagnosis`]) ─► degraded or faulted, in the labels
+//!   any error of a device ─► its path and labels are looked at ([`super::probe`])
 //! ```
 //!
 //! A suspended pool is resumed by [`Engine::clear`] (`zpool clear`), and its status says why it is suspended. An engine that
@@ -31,12 +32,14 @@ use weir_blocks::{FailMode, Suspension};
 use weir_dmu::zap;
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId};
-use weir_machine::invariant;
+use weir_machine::{Nanos, invariant};
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 
 /// Interval at which devices are checked, at most; a quarter of the shortest threshold if that is less.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between two looks at the paths and labels of devices with errors.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Names in a leaf's configuration (`ZPOOL_CONFIG_FAULTED`, `ZPOOL_CONFIG_DEGRADED`, `ZPOOL_CONFIG_AUX_STATE`). OpenZFS keeps
 /// a leaf faulted at import only if the reason is `external`.
 const FAULTED: &str = "faulted";
@@ -103,6 +106,9 @@ struct Supervisor {
     on_panic: OnPanic,
     /// Devices that hang and could not be taken out of service.
     hanging: BTreeSet<u64>,
+    /// Devices with errors, and when the last of them were looked at.
+    suspects: BTreeSet<u64>,
+    probed_at: Option<Nanos>,
     /// Whether the suspension was reported.
     is_suspended: bool,
     /// Whether a violated invariant was reported.
@@ -130,6 +136,8 @@ pub async fn supervise(engine: &Arc<Engine>, deadlines: Deadlines, on_panic: OnP
         deadlines,
         on_panic,
         hanging: BTreeSet::new(),
+        suspects: BTreeSet::new(),
+        probed_at: None,
         is_suspended: false,
         is_violated: false,
     };
@@ -375,7 +383,25 @@ impl Supervisor {
                 }
             }));
         }
+        self.probe_suspects(engine);
         self.report_suspension(engine);
+    }
+
+    /// Looks at the devices that had errors, not more often than every [`PROBE_INTERVAL`].
+    fn probe_suspects(&mut self, engine: &Arc<Engine>) {
+        self.suspects.extend(engine.diagnosis.take_suspects());
+        let now = engine.machine.clock.now();
+        if self.suspects.is_empty() || self.probed_at.is_some_and(|last| now.since(last) < PROBE_INTERVAL) {
+            return;
+        }
+        self.probed_at = Some(now);
+        let suspects = std::mem::take(&mut self.suspects);
+        let engine = engine.clone();
+        drop(engine.machine.tasks.clone().spawn(async move {
+            if let Err(error) = engine.vdevs().probe(|leaf| suspects.contains(&leaf)).await {
+                tracing::warn!(%error, "devices with errors cannot be looked at");
+            }
+        }));
     }
 
     fn on_hang(&mut self, engine: &Arc<Engine>, leaf: &OverdueLeaf) {

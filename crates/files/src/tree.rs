@@ -22,10 +22,11 @@
 //! unused snapshots cost two names each. An open failure is returned by each access. No lock is held across an await: two
 //! concurrent first accesses may both open the file system, and the first to finish is kept.
 //!
-//! A file system whose key is not loaded is never taken for an empty one, because programs that copy directories would copy
-//! that. Its root is a directory that cannot be listed (mode 0111): it has attributes, so that the directory above can be listed
-//! with them, and lookups of its child file systems succeed, because their keys may be loaded. Every other access fails with
-//! [`FileError::NoKey`].
+//! A file system whose key is not loaded, or that is damaged so that it cannot be opened, is never taken for an empty one,
+//! because programs that copy directories would copy that. Its root is a directory that cannot be listed (mode 0111): it has
+//! attributes, so that the directory above can be listed with them, and lookups of its child file systems succeed, because
+//! their keys may be loaded, and they may be whole. Every other access fails with [`FileError::NoKey`], or with the error of
+//! opening it.
 //!
 //! Rejected: file systems at their `mountpoint` (absolute paths of another machine, `none`, `legacy`, duplicates).
 
@@ -115,8 +116,8 @@ pub struct TreeEntry {
 #[derive(Clone)]
 enum Opened {
     Files(Arc<dyn Files>),
-    /// The key is not loaded.
-    Locked,
+    /// The file system cannot be used: its key is not loaded, or it is damaged. Its place and child file systems are known.
+    Shut(FileError),
 }
 
 impl Opened {
@@ -209,7 +210,7 @@ impl Tree {
             for branch in replaced.placed.iter().filter_map(|index| namespace.branch(*index)) {
                 let mut opened = branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
                 changed |= opened.as_ref().is_some_and(Opened::is_closed);
-                changed |= opened.take_if(|opened| matches!(opened, Opened::Locked)).is_some();
+                changed |= opened.take_if(|opened| matches!(opened, Opened::Shut(_))).is_some();
             }
             changed
         };
@@ -250,7 +251,7 @@ impl Tree {
     pub async fn fsid(&self, rq: &Request, node: Node) -> Result<u64, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) => Ok(files.fsid()),
-            Opened::Locked => Ok(self.branch(node)?.export.id),
+            Opened::Shut(_) => Ok(self.branch(node)?.export.id),
         }
     }
 
@@ -315,8 +316,10 @@ impl Tree {
             }
             _ => {}
         }
-        let Opened::Files(files) = self.open(rq, node.branch).await? else {
-            return if name == b"." && node.object == Node::ROOT { Ok(node) } else { Err(FileError::NoKey) };
+        let files = match self.open(rq, node.branch).await? {
+            Opened::Files(files) => files,
+            Opened::Shut(_) if name == b"." && node.object == Node::ROOT => return Ok(node),
+            Opened::Shut(why) => return Err(why),
         };
         if name.len() > files.name_max() {
             return Err(FileError::NameTooLong { len: name.len() });
@@ -336,18 +339,18 @@ impl Tree {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if files.snapdir() == Snapdir::Disabled => Err(FileError::NotFound),
             Opened::Files(_) => Ok(()),
-            Opened::Locked => Err(FileError::NoKey),
+            Opened::Shut(why) => Err(why),
         }
     }
 
-    /// Fails if the key of a node's file system is not loaded.
+    /// Fails if a node's file system cannot be used.
     ///
     /// # Errors
-    /// [`FileError::NoKey`]; errors of opening the file system.
-    pub async fn require_key(&self, rq: &Request, node: Node) -> Result<(), FileError> {
+    /// [`FileError::NoKey`] if its key is not loaded; errors of opening the file system.
+    pub async fn require_usable(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(_) => Ok(()),
-            Opened::Locked => Err(FileError::NoKey),
+            Opened::Shut(why) => Err(why),
         }
     }
 
@@ -375,8 +378,8 @@ impl Tree {
     pub async fn attributes(&self, rq: &Request, node: Node) -> Result<Attributes, FileError> {
         let branch = self.branch(node)?;
         match self.open(rq, node.branch).await? {
-            Opened::Locked if node.object == Node::ROOT => Ok(locked_root(branch.children.by_name.len())),
-            Opened::Locked => Err(FileError::NoKey),
+            Opened::Shut(_) if node.object == Node::ROOT => Ok(locked_root(branch.children.by_name.len())),
+            Opened::Shut(why) => Err(why),
             Opened::Files(files) if node.is_synthetic() => {
                 let root = files.attributes(rq, files.root()).await?;
                 let inside = if node.object == Node::CONTROL { 1 } else { branch.snapshots.by_name.len() };
@@ -401,7 +404,7 @@ impl Tree {
         max: usize,
     ) -> Result<Vec<TreeEntry>, FileError> {
         let branch = self.branch(node)?;
-        self.require_key(rq, node).await?;
+        self.require_usable(rq, node).await?;
         let mut out = Vec::new();
         let mut stored = match Position::of(cookie) {
             Position::Stored(cookie) => Some(cookie),
@@ -418,7 +421,10 @@ impl Tree {
             self.require_snapshot_dir(rq, node).await?;
             return Ok(out);
         }
-        let Opened::Files(files) = self.open(rq, node.branch).await? else { return Err(FileError::NoKey) };
+        let files = match self.open(rq, node.branch).await? {
+            Opened::Files(files) => files,
+            Opened::Shut(why) => return Err(why),
+        };
         let dir = object_of(&*files, node);
         let covered = |name: &[u8]| {
             node.object == Node::ROOT
@@ -477,7 +483,7 @@ impl Tree {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if node.is_synthetic() => files.usage(rq, files.root()).await,
             Opened::Files(files) => files.usage(rq, object_of(&*files, node)).await,
-            Opened::Locked => Err(FileError::NoKey),
+            Opened::Shut(why) => Err(why),
         }
     }
 
@@ -494,7 +500,11 @@ impl Tree {
         }
         let opened = match self.opener.open(rq, &branch.export).await {
             Ok(files) => Opened::Files(files),
-            Err(FileError::NoKey) => Opened::Locked,
+            Err(FileError::NoKey) => Opened::Shut(FileError::NoKey),
+            // Not stored: a device may return, and the next access tries again.
+            Err(why @ (FileError::Corrupt { .. } | FileError::Device { .. } | FileError::Unsupported { .. })) => {
+                return Ok(Opened::Shut(why));
+            }
             // It was destroyed, and the tree has not been renewed yet.
             Err(FileError::NotFound) => return Err(FileError::Stale { object: ObjectId(Node::ROOT) }),
             Err(error) => return Err(error),
@@ -514,7 +524,7 @@ impl Tree {
     async fn files(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => Ok(files),
-            Opened::Locked => Err(FileError::NoKey),
+            Opened::Shut(why) => Err(why),
             Opened::Files(_) => Err(FileError::IsDirectory { object: ObjectId(node.object) }),
         }
     }

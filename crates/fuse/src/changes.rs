@@ -37,7 +37,7 @@ impl Inner {
     /// Opens a file with the rights in `mask`: pins it until `close`.
     pub(crate) async fn open(&self, rq: &Request, cred: &Cred, number: INodeNo, mask: u32) -> Result<(), Errno> {
         let node = self.node(number)?;
-        self.tree.require_key(rq, node).await.map_err(|e| report(rq, &e))?;
+        self.tree.require_usable(rq, node).await.map_err(|e| report(rq, &e))?;
         let writes = mask & (masks::WRITE_DATA | masks::APPEND_DATA) != 0;
         if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report(rq, &e))? {
             return Err(Errno::EROFS);

@@ -220,8 +220,8 @@ impl Inner {
         self.require(rq, cred, dir, masks::EXECUTE).await?;
         let node = self.tree.lookup(rq, dir, name).await.map_err(|e| report(rq, &e))?;
         if !self.has(dir, node) {
-            // What is in a file system whose key is not loaded is not known, so nothing is said to be missing there.
-            self.tree.require_key(rq, dir).await.map_err(|e| report(rq, &e))?;
+            // What is in a file system that cannot be used is not known, so nothing is said to be missing there.
+            self.tree.require_usable(rq, dir).await.map_err(|e| report(rq, &e))?;
             return Err(Errno::ENOENT);
         }
         self.entry_of(rq, (parent, name), node).await

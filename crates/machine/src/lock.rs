@@ -58,6 +58,8 @@ pub mod order {
         WAITS_FOR,
         /// Devices that are offline until the next import.
         OFFLINE_DEVICES,
+        /// Passes over the free space of devices.
+        SWEEPS,
         /// Table of open datasets.
         OPEN_DATASETS,
         /// How far streams were received.

@@ -26,10 +26,13 @@ pub struct DatasetInfo {
     pub of_volume: bool,
     /// Whether clients cannot use it: a part of it was received, or it is hidden.
     pub is_partial: bool,
+    /// Why its object set cannot be read. The kind of such a dataset is that of its newest readable snapshot, or taken for a
+    /// file system.
+    pub damage: Option<String>,
 }
 
 /// Lists all file systems, volumes and, if requested, snapshots: each after its parent, snapshots after their dataset
-/// from the oldest on. Datasets that cannot be read are logged and left out.
+/// from the oldest on. Datasets whose entries in the MOS cannot be read are logged and left out.
 pub async fn datasets_of(rq: &Request, dsl: &Dsl, snapshots: bool) -> Vec<DatasetInfo> {
     datasets_in(rq, dsl, Scope::All, snapshots).await
 }
@@ -48,27 +51,48 @@ pub async fn datasets_in(rq: &Request, dsl: &Dsl, scope: Scope<'_>, snapshots: b
 }
 
 async fn dataset_infos(rq: &Request, dsl: &Dsl, dir: &Dir, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
-    let of_volume = dsl.kind(rq, dir).await? == ObjsetKind::Zvol;
-    let kind = if of_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
     let head = dsl.head(rq, dir).await?;
+    let (of_volume, damage) = match dsl.kind(rq, dir).await {
+        Ok(kind) => (kind == ObjsetKind::Zvol, None),
+        Err(error) => (is_volume_by_snapshots(rq, dsl, dir).await?, Some(error.to_string())),
+    };
+    let kind = if of_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
     let id = head.objset();
     let fsid = head.phys.fsid_guid;
     let is_partial = head.phys.flags & DslDataset::INCONSISTENT != 0 || weir_dsl::is_hidden(&dir.name);
-    let mut out = vec![DatasetInfo { name: dir.name.clone(), id, fsid, kind, of_volume: false, is_partial }];
+    let mut out = vec![DatasetInfo { name: dir.name.clone(), id, fsid, kind, of_volume: false, is_partial, damage }];
     if snapshots {
         for s in &dsl.snapshots(rq, dir).await?.snapshots {
             let kind = DatasetKind::Snapshot;
             let fsid = s.phys.fsid_guid;
-            out.push(DatasetInfo { name: s.name.clone(), id: s.objset(), fsid, kind, of_volume, is_partial: false });
+            let (name, id) = (s.name.clone(), s.objset());
+            out.push(DatasetInfo { name, id, fsid, kind, of_volume, is_partial: false, damage: None });
         }
     }
     Ok(out)
 }
 
+/// Whether the newest readable snapshot of a dataset is one of a volume.
+async fn is_volume_by_snapshots(rq: &Request, dsl: &Dsl, dir: &Dir) -> Result<bool, PoolError> {
+    for snapshot in dsl.snapshots(rq, dir).await?.snapshots.iter().rev() {
+        if let Ok(set) = dsl.open_set(rq, snapshot, None).await {
+            return Ok(set.kind() == ObjsetKind::Zvol);
+        }
+    }
+    Ok(false)
+}
+
 impl Pool {
-    /// Lists the pool's datasets: see [`datasets_of`].
+    /// Lists the pool's datasets, as [`datasets_of`] does. Those whose object sets cannot be read are logged and left out.
     pub async fn datasets(&self, rq: &Request, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
-        Ok(datasets_of(rq, &self.dsl, snapshots).await)
+        let mut all = datasets_of(rq, &self.dsl, snapshots).await;
+        all.retain(|dataset| {
+            if let Some(why) = &dataset.damage {
+                tracing::warn!(name = dataset.name, error = why, "cannot read a dataset");
+            }
+            dataset.damage.is_none()
+        });
+        Ok(all)
     }
 
     /// Returns a dataset by its full name.

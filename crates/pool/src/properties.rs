@@ -7,9 +7,11 @@
 //! Source: OpenZFS `module/zcommon/zpool_prop.c`, `module/zfs/spa.c` (`spa_prop_get_config`),
 //! `lib/libzfs/libzfs_pool.c` (`zpool_get_prop`).
 
+use crate::config::{Class, VdevConfig};
 use crate::error::PoolError;
 use crate::mos::MAX_ENTRIES;
 use crate::open::Pool;
+use crate::sizes;
 use std::collections::BTreeMap;
 use weir_dmu::zap::{self, Zap};
 use weir_dsl::props::human_size;
@@ -215,7 +217,7 @@ async fn computed(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
         ("free", Value::Size(capacity.size_bytes.saturating_sub(capacity.allocated_bytes))),
         ("allocated", Value::Size(capacity.allocated_bytes)),
         ("readonly", Value::Text("on".into())),
-        ("expandsize", Value::SizeIfAny(0)),
+        ("expandsize", Value::SizeIfAny(expandable_bytes(pool))),
         ("freeing", Value::Size(freeing_bytes(rq, pool).await?)),
         ("fragmentation", capacity.fragmentation.map_or(Value::Text("-".into()), Value::Percent)),
         ("leaked", Value::Size(of_own_dir(rq, pool, "$LEAK").await?)),
@@ -231,6 +233,18 @@ async fn computed(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
     let mut found: Found = values.map(|(name, value)| (name.to_owned(), (value, Origin::None))).into();
     found.insert("version".into(), version);
     Ok(found)
+}
+
+/// Bytes by which the normal class of a pool would grow with `zpool online -e` (`metaslab_class_expandable_space`).
+fn expandable_bytes(pool: &Pool) -> u64 {
+    let tops = pool.tree.children.iter().filter(|top| top.is_concrete() && top.class == Class::Normal);
+    tops.map(|top| expandable_bytes_of(pool, top)).sum()
+}
+
+/// Bytes by which a top-level vdev would grow with `zpool online -e`.
+pub fn expandable_bytes_of(pool: &Pool, top: &VdevConfig) -> u64 {
+    let device = |leaf: &VdevConfig| pool.devices.get(&leaf.guid).filter(|_| !leaf.offline && !leaf.faulted);
+    sizes::expandable(top, &|leaf| device(leaf).map(|device| device.disk.geometry().size_bytes))
 }
 
 /// The space of destroyed datasets that waits to be freed, in bytes (`freeing`).

@@ -36,6 +36,30 @@ pub fn of_device(bytes: u64) -> u64 {
     bytes.saturating_add(LABELS_BYTES)
 }
 
+/// Allocatable bytes that a vdev of at least `min_bytes` would have with the present sizes of its devices; `device_bytes`
+/// returns that of a leaf, if it is there. dRAID vdevs keep their size.
+pub fn max_asize(vdev: &VdevConfig, min_bytes: u64, device_bytes: &impl Fn(&VdevConfig) -> Option<u64>) -> u64 {
+    let each = of_child(vdev, min_bytes);
+    let least = || vdev.children.iter().map(|child| max_asize(child, each, device_bytes)).min().unwrap_or(each);
+    match vdev.kind {
+        VdevKind::Disk | VdevKind::File => {
+            device_bytes(vdev).map_or(min_bytes, |bytes| usable_device(bytes).saturating_sub(LABELS_BYTES))
+        }
+        VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => least(),
+        VdevKind::Raidz { .. } => least().saturating_mul(vdev.children.len() as u64),
+        _ => min_bytes,
+    }
+}
+
+/// Bytes by which a top-level vdev would grow with `zpool online -e`: whole metaslabs (`vs_esize`).
+pub fn expandable(top: &VdevConfig, device_bytes: &impl Fn(&VdevConfig) -> Option<u64>) -> u64 {
+    let Some(metaslab) = 1u64.checked_shl(top.metaslab_shift as u32).filter(|_| top.metaslab_shift != 0) else {
+        return 0;
+    };
+    let more = max_asize(top, of_top(top), device_bytes).saturating_sub(top.asize_bytes);
+    more / metaslab * metaslab
+}
+
 /// Usable bytes of a device: whole labels.
 pub fn usable_device(bytes: u64) -> u64 {
     bytes / label::LABEL_BYTES * label::LABEL_BYTES

@@ -11,10 +11,14 @@
 //! completes them at once: a mirror reads its other side, RAID-Z reconstructs, and a write counts as missed in the DTL. The
 //! memory of such an operation stays with the disk until it answers.
 //!
+//! A device can also be lost: it is not at its path any more, or has other labels. Then it counts as missing, and comes back
+//! with the disk that is opened anew.
+//!
 //! A device may be put back only when no such operation is left, because a late write could otherwise overwrite a block that
 //! was written after the device came back.
 
 use super::canary::{Canary, DeviceBug};
+use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +62,7 @@ struct Shared {
     clock: Clock,
     slow_ns: AtomicU64,
     is_out_of_service: AtomicBool,
+    is_lost: AtomicBool,
     slow: AtomicU64,
     canary: Canary,
     state: Mutex<State, { order::DEVICE_OPERATIONS }>,
@@ -65,7 +70,7 @@ struct Shared {
 
 /// A disk whose operations in progress are known.
 pub(crate) struct WatchedDisk {
-    inner: Arc<dyn Disk>,
+    inner: ArcSwap<Arc<dyn Disk>>,
     shared: Arc<Shared>,
 }
 
@@ -113,15 +118,45 @@ impl WatchedDisk {
             clock: clock.clone(),
             slow_ns: AtomicU64::new(u64::try_from(Deadlines::default().slow.as_nanos()).unwrap_or(u64::MAX)),
             is_out_of_service: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
             slow: AtomicU64::new(0),
             canary: Canary::default(),
             state: Mutex::default(),
         });
-        Arc::new(WatchedDisk { inner, shared })
+        Arc::new(WatchedDisk { inner: ArcSwap::from_pointee(inner), shared })
     }
 
     pub fn is_in_service(&self) -> bool {
         !self.shared.is_out_of_service.load(Ordering::Acquire)
+    }
+
+    /// Whether the device counts as missing.
+    pub fn is_lost(&self) -> bool {
+        self.shared.is_lost.load(Ordering::Acquire)
+    }
+
+    /// Takes the device out of service as a missing one.
+    pub fn lose(&self) {
+        self.shared.is_lost.store(true, Ordering::Release);
+        self.take_out();
+        debug_assert!(self.is_lost() && !self.is_in_service());
+    }
+
+    /// Puts a lost device back into service, with the disk that was opened anew.
+    ///
+    /// # Errors
+    /// The number of operations of the former disk that are still in progress, if there are any.
+    pub fn replace(&self, disk: Arc<dyn Disk>) -> Result<(), u64> {
+        invariant!(self.is_lost() && !self.is_in_service(), "a device in service gets another disk");
+        {
+            let state = self.shared.state();
+            if state.given_up > 0 {
+                return Err(state.given_up);
+            }
+            self.inner.store(Arc::new(disk));
+        }
+        self.shared.is_lost.store(false, Ordering::Release);
+        self.put_back()
     }
 
     /// Number of slow operations so far.
@@ -189,11 +224,11 @@ impl WatchedDisk {
 
 impl Disk for WatchedDisk {
     fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+        self.inner.load().geometry()
     }
 
     fn look_again(&self) -> Geometry {
-        self.inner.look_again()
+        self.inner.load().look_again()
     }
 
     fn submit(&self, mut io: Io) {
@@ -215,11 +250,11 @@ impl Disk for WatchedDisk {
             id
         };
         io.done = Box::new(move |answer| shared.complete(id, answer));
-        self.inner.submit(io);
+        self.inner.load().submit(io);
     }
 
     fn buffer(&self, len: usize) -> Buf {
-        self.inner.buffer(len)
+        self.inner.load().buffer(len)
     }
 }
 
@@ -262,6 +297,24 @@ mod tests {
     }
 
     const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_lost_device_comes_back_with_another_disk() {
+        let holding = [Arc::new(Holding::default()), Arc::new(Holding::default())];
+        let watched = WatchedDisk::new(holding[0].clone(), &Clock::new(Arc::new(SetClock::default())));
+        let disk: Arc<dyn Disk> = watched.clone();
+        let mut write = Box::pin(disk.write(0, vec![7; 512]));
+        assert!((&mut write).now_or_never().is_none());
+        watched.lose();
+        assert!(matches!(write.now_or_never(), Some(Err(DiskError::Refused { op: Op::Write, .. }))));
+        assert_eq!((watched.replace(holding[1].clone()), watched.is_lost()), (Err(1), true));
+        std::mem::take(&mut *holding[0].0.lock().unwrap()).into_iter().for_each(Io::succeed);
+        assert_eq!((watched.replace(holding[1].clone()), watched.is_lost()), (Ok(()), false));
+        let mut flush = Box::pin(disk.flush());
+        assert!((&mut flush).now_or_never().is_none());
+        let of = |index: usize| holding[index].0.lock().unwrap().len();
+        assert_eq!((watched.is_in_service(), of(0), of(1)), (true, 0, 1));
+    }
 
     #[test]
     fn a_late_answer_changes_nothing_and_the_device_comes_back_after_it() {

@@ -155,9 +155,9 @@ impl Leaf {
         self.watched().is_some_and(|watched| watched.is_in_service())
     }
 
-    /// Whether the leaf has a disk that was taken out of service.
+    /// Whether the leaf has a disk that was taken out of service, and is not lost.
     pub fn is_faulted(&self) -> bool {
-        self.watched().is_some_and(|watched| !watched.is_in_service())
+        self.watched().is_some_and(|watched| !watched.is_in_service() && !watched.is_lost())
     }
 
     /// The watched disk, in service or not.

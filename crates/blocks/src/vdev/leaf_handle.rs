@@ -36,8 +36,8 @@ pub enum PutBackError {
 
 /// A leaf of a tree ([`Tree::leaf`]). It stays valid when the tree is replaced.
 pub struct LeafHandle<'a> {
-    tree: &'a Tree,
-    leaf: Arc<Leaf>,
+    pub(super) tree: &'a Tree,
+    pub(super) leaf: Arc<Leaf>,
 }
 
 impl fmt::Debug for LeafHandle<'_> {
@@ -56,15 +56,37 @@ impl<'a> LeafHandle<'a> {
         &self.leaf.name
     }
 
-    /// The disk of the leaf, in service or not. Operations on it fail while it is out of service.
+    /// The disk of the leaf, in service or not; `None` if the device is missing or lost. Operations on it fail while it is
+    /// out of service.
     pub fn disk(&self) -> Option<Arc<dyn Disk>> {
-        self.leaf.watched().map(|watched| watched.clone() as Arc<dyn Disk>)
+        let watched = self.leaf.watched().filter(|watched| !watched.is_lost());
+        watched.map(|watched| watched.clone() as Arc<dyn Disk>)
     }
 
-    /// Gives a leaf whose device was missing its disk. From here on it is written to; its DTL has what it lacks. False,
-    /// without a change, if the leaf has a disk.
+    /// Gives a leaf whose device was missing or lost its disk. From here on it is written to; its DTL has what it lacks.
+    /// False, without a change, if the leaf has a disk, or operations of the former one are still in progress.
     pub fn set_disk(&self, disk: Arc<dyn Disk>) -> bool {
-        self.leaf.set_disk(disk, false, &self.tree.clock)
+        let Some(lost) = self.leaf.watched().filter(|watched| watched.is_lost()) else {
+            return self.leaf.set_disk(disk, false, &self.tree.clock);
+        };
+        self.leaf.writes().flusher.restart();
+        lost.replace(disk).is_ok()
+    }
+
+    /// Takes the leaf out of service as a missing one: its device is not at its path any more, or has other labels. It comes
+    /// back by [`LeafHandle::set_disk`]. Returns whether it was in service.
+    pub fn lose(&self) -> bool {
+        let Some(watched) = self.leaf.watched().filter(|watched| watched.is_in_service()) else { return false };
+        watched.lose();
+        self.gave_up();
+        true
+    }
+
+    /// Records what a device that was taken out of service may have dropped.
+    fn gave_up(&self) {
+        invariant!(!self.leaf.present(), "{} is still in service", self.leaf.name);
+        let error = DiskError::Refused { op: Op::Flush, why: "the device is out of service" };
+        self.leaf.writes().flusher.give_up(error, self.leaf.lost());
     }
 
     /// Whether the leaf has a disk in service.
@@ -77,9 +99,7 @@ impl<'a> LeafHandle<'a> {
     pub fn take_out(&self) -> bool {
         let Some(watched) = self.leaf.watched().filter(|watched| watched.is_in_service()) else { return false };
         watched.take_out();
-        invariant!(!self.leaf.present(), "{} is still in service", self.leaf.name);
-        let error = DiskError::Refused { op: Op::Flush, why: "the device is out of service" };
-        self.leaf.writes().flusher.give_up(error, self.leaf.lost());
+        self.gave_up();
         true
     }
 
@@ -88,7 +108,7 @@ impl<'a> LeafHandle<'a> {
     /// # Errors
     /// [`PutBackError`].
     pub fn put_back(&self) -> Result<(), PutBackError> {
-        let watched = self.leaf.watched().ok_or(PutBackError::NoDisk)?;
+        let watched = self.leaf.watched().filter(|watched| !watched.is_lost()).ok_or(PutBackError::NoDisk)?;
         if watched.is_in_service() {
             return Ok(());
         }

@@ -27,6 +27,7 @@ mod kept;
 mod kind;
 mod leaf;
 mod leaf_handle;
+mod leaf_part;
 mod leaf_write;
 mod leaf_writes;
 mod mirror;

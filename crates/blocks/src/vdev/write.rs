@@ -201,7 +201,7 @@ impl Tree {
     }
 
     /// Begins an operation that changes devices.
-    fn begin(&self) -> Result<OperationGuard<'_>, BlockError> {
+    pub(super) fn begin(&self) -> Result<OperationGuard<'_>, BlockError> {
         self.in_progress.fetch_add(1, Ordering::SeqCst);
         // Increment before check (SeqCst), mirrored by forbid-then-read in `close`: at least one side observes the other.
         let operation = OperationGuard(self);
@@ -221,7 +221,7 @@ impl Tree {
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// An operation in progress that changes devices.
-struct OperationGuard<'a>(&'a Tree);
+pub(super) struct OperationGuard<'a>(&'a Tree);
 
 impl Drop for OperationGuard<'_> {
     fn drop(&mut self) {
@@ -385,7 +385,7 @@ impl RaidzVdev {
     }
 
     /// The part of child `index` that holds its sectors of a range.
-    fn part_of(&self, index: u64, range: &Range<u64>) -> Range<u64> {
+    pub(super) fn part_of(&self, index: u64, range: &Range<u64>) -> Range<u64> {
         let width = self.children.len() as u64;
         // The first row whose sector on this child is not before the given sector.
         let row = |sector: u64| sector.saturating_sub(index).div_ceil(width) << self.ashift;
@@ -542,7 +542,7 @@ impl Leaf {
     }
 
     /// Discards a range on the disk; returns the bytes that it discarded.
-    async fn discard(&self, range: Range<u64>) -> u64 {
+    pub(super) async fn discard(&self, range: Range<u64>) -> u64 {
         let Some(disk) = self.disk() else { return 0 };
         let sector = u64::from(disk.geometry().sector_bytes.max(1));
         let start = (range.start + FRONT_BYTES).next_multiple_of(sector);

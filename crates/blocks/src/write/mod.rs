@@ -30,6 +30,7 @@ pub use loads::{MetaslabSource, SourceError};
 pub use metaslabs::Metaslabs;
 pub use reads::ReadHold;
 pub use space::VdevGrid;
+pub use trim::FreeParts;
 pub(crate) use writer::Writer;
 pub use writer::{NonMetaslabFrees, WritableEncodings};
 

@@ -1,4 +1,4 @@
-//! TRIM: discards free ranges on the devices.
+//! TRIM, and other work on free space: discards free ranges on the devices.
 //!
 //! A range is not allocatable while it is being trimmed, so that no write reaches a range that a device may still be
 //! discarding. Only a part of the free space is disabled at a time, because txgs that sync meanwhile need space. Ranges
@@ -55,6 +55,67 @@ impl Drop for DisabledRanges<'_> {
     }
 }
 
+/// The free parts of a range of a vdev, from the front. A part is not allocatable until the next one is asked for.
+pub struct FreeParts<'a> {
+    writer: &'a Writer,
+    vdev: u32,
+    left: Range<u64>,
+    max_bytes: u64,
+    disabled: Option<DisabledRanges<'a>>,
+    /// Parts that are disabled and were not returned yet, the last one first.
+    parts: Vec<Range<u64>>,
+    /// A metaslab that was loaded for this.
+    loaded: Option<u64>,
+}
+
+impl<'a> FreeParts<'a> {
+    /// The free parts of a range of a vdev, of at most `max_bytes` each, for work that no allocation must overtake. Ranges that
+    /// are not free are skipped.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn of(blocks: &'a Blocks, vdev: u32, range: Range<u64>, max_bytes: u64) -> Result<Self, BlockError> {
+        debug_assert!(max_bytes > 0 && range.start <= range.end);
+        let writer = blocks.writer()?;
+        let max_bytes = max_bytes.min(MAX_BYTES);
+        Ok(FreeParts { writer, vdev, left: range, max_bytes, disabled: None, parts: Vec::new(), loaded: None })
+    }
+
+    /// The next part; `None` at the end.
+    pub async fn next(&mut self) -> Option<Range<u64>> {
+        loop {
+            if let Some(part) = self.parts.pop() {
+                return Some(part);
+            }
+            self.release();
+            if self.left.is_empty() {
+                return None;
+            }
+            let front = self.left.start..self.left.end.min(self.left.start.saturating_add(self.max_bytes));
+            self.loaded = self.writer.space().first_unloaded(self.vdev, &front);
+            self.writer.load_range(self.vdev, front.clone()).await;
+            let (disabled, end) = DisabledRanges::disable(self.writer, self.vdev, front);
+            debug_assert!(end > self.left.start, "free parts come to an end");
+            self.parts = disabled.ranges.iter().rev().cloned().collect();
+            self.disabled = Some(disabled);
+            self.left.start = end;
+        }
+    }
+
+    fn release(&mut self) {
+        drop(self.disabled.take());
+        if let Some(metaslab) = self.loaded.take() {
+            self.writer.space().release(self.vdev, metaslab);
+        }
+    }
+}
+
+impl Drop for FreeParts<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 impl Blocks {
     /// Trims the free parts of the given ranges (vdev, range of its space), one after the other. Returns the bytes that
     /// devices discarded; a device that does not support discards is no error.
@@ -62,23 +123,13 @@ impl Blocks {
     /// # Errors
     /// [`BlockError::ReadOnly`].
     pub async fn trim(&self, ranges: &[(u32, Range<u64>)]) -> Result<u64, BlockError> {
-        let writer = self.writer()?;
         let mut trimmed = 0;
         for (vdev, range) in ranges.iter().filter(|(vdev, _)| self.tree().discards(*vdev)) {
-            let mut at = range.start;
-            while at < range.end {
-                let part = at..range.end.min(at.saturating_add(MAX_BYTES));
-                let unloaded = writer.space().first_unloaded(*vdev, &part);
-                writer.load_range(*vdev, part.clone()).await;
-                let (disabled, end) = DisabledRanges::disable(writer, *vdev, part);
-                for piece in disabled.ranges.iter().filter(|r| r.end - r.start >= MIN_BYTES) {
-                    trimmed += self.tree().discard(*vdev, piece.clone()).await;
+            let mut parts = FreeParts::of(self, *vdev, range.clone(), MAX_BYTES)?;
+            while let Some(part) = parts.next().await {
+                if part.end - part.start >= MIN_BYTES {
+                    trimmed += self.tree().discard(*vdev, part).await;
                 }
-                drop(disabled);
-                if let Some(metaslab) = unloaded {
-                    writer.space().release(*vdev, metaslab);
-                }
-                at = end;
             }
         }
         Ok(trimmed)

@@ -117,6 +117,8 @@ fn pool_object(call: &Call, daemon: &Daemon, pool: &ServedPool) -> Result<Map<St
         shares.extend(states.into_iter().map(share_object));
     }
     out.insert("shares".into(), Value::Array(shares));
+    let damaged = pool.front().map(|exports| exports.damaged.all()).unwrap_or_default();
+    out.insert("damaged".into(), damaged.into_iter().map(|(name, why)| (name, Value::String(why))).collect());
     Ok(out)
 }
 
@@ -181,6 +183,9 @@ fn text(call: &Call, status: &Map<String, Value>) {
     for (name, pool) in status["pools"].as_object().into_iter().flatten() {
         let reason = pool["reason"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
         outln!(call, "pool {name}: {}{reason}", field(pool, "health"));
+        for (dataset, why) in pool["damaged"].as_object().into_iter().flatten() {
+            outln!(call, "  {dataset}: damaged, not served: {}", word(why));
+        }
         share_lines(pool).into_iter().for_each(|line| outln!(call, "  {line}"));
     }
     for (name, protocol) in status["protocols"].as_object().into_iter().flatten() {

@@ -64,7 +64,7 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
                 Ok::<_, weir_pool::PoolError>((cells, keys))
             }) {
                 Ok((cells, keys)) => rows.push(Row { of, cells, keys }),
-                Err(error) => errln!(call, "{}: {error}", of.name()),
+                Err(error) => errln!(call, "cannot open '{}': {error}", of.name()),
             }
         }
     }

@@ -228,11 +228,16 @@ impl Selection {
         let rq = &Request::internal("list");
         let wants_heads = self.kinds.contains(&DatasetKind::Filesystem) || self.kinds.contains(&DatasetKind::Volume);
         if wants_heads {
-            let kind = match pool.dsl.kind(rq, dir).await? {
-                weir_format::ObjsetKind::Zvol => DatasetKind::Volume,
-                _ => DatasetKind::Filesystem,
+            let kind = match pool.dsl.kind(rq, dir).await {
+                Ok(weir_format::ObjsetKind::Zvol) => Some(DatasetKind::Volume),
+                Ok(_) => Some(DatasetKind::Filesystem),
+                // A damaged dataset must not hide the others.
+                Err(error) => {
+                    errln!(call, "cannot open '{}': {error}", dir.name);
+                    None
+                }
             };
-            if self.kinds.contains(&kind) {
+            if let Some(kind) = kind.filter(|kind| self.kinds.contains(kind)) {
                 out.push(Selected::dataset(pool.dsl.head(rq, dir).await?, kind));
             }
         }

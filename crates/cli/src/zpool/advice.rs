@@ -28,6 +28,7 @@ pub enum Problem {
     BadLog,
     FaultedDevicesBeyondRedundancy,
     MissingDevicesBeyondRedundancy,
+    MissingDisksBeyondRedundancy,
     BadLabelsBeyondRedundancy,
     MissingTopLevelVdevs,
     DamagedPool,
@@ -35,6 +36,7 @@ pub enum Problem {
     LacksBlocks,
     FaultedDevice,
     MissingDevice,
+    MissingDisk,
     BadLabel,
     FailingDevice,
     OfflineDevice,
@@ -53,8 +55,9 @@ impl Problem {
         Some(match self {
             Problem::MissingDevice => "ZFS-8000-2Q",
             Problem::MissingDevicesBeyondRedundancy => "ZFS-8000-3C",
-            Problem::BadLabel => "ZFS-8000-4J",
-            Problem::BadLabelsBeyondRedundancy => "ZFS-8000-5E",
+            // OpenZFS tells disks that are missing from those with bad labels only for files.
+            Problem::BadLabel | Problem::MissingDisk => "ZFS-8000-4J",
+            Problem::BadLabelsBeyondRedundancy | Problem::MissingDisksBeyondRedundancy => "ZFS-8000-5E",
             Problem::MissingTopLevelVdevs => "ZFS-8000-6X",
             Problem::DamagedPool => "ZFS-8000-72",
             Problem::DamagedData => "ZFS-8000-8A",
@@ -97,7 +100,7 @@ impl Problem {
                 "One or more devices are faulted after persistent errors, and too few others are left for the pool to work.",
                 "Create the pool anew from a backup. 'zpool clear', which marks the device as repaired, may let some data be read.",
             ),
-            Problem::MissingDevicesBeyondRedundancy => (
+            Problem::MissingDevicesBeyondRedundancy | Problem::MissingDisksBeyondRedundancy => (
                 "One or more devices cannot be opened, and too few others are left for the pool to work.",
                 "Bring the missing devices back, and bring them online with 'zpool online'.",
             ),
@@ -155,7 +158,7 @@ impl Problem {
                 "One or more devices are faulted after persistent errors and not used. The pool works without them, with less redundancy.",
                 "Replace the device with 'zpool replace', or mark it as repaired with 'zpool clear'.",
             ),
-            Problem::MissingDevice => (
+            Problem::MissingDevice | Problem::MissingDisk => (
                 "One or more devices cannot be opened. The pool works without them, with less redundancy.",
                 "Bring the missing device back, and bring it online with 'zpool online', or replace it with 'zpool replace'.",
             ),
@@ -164,7 +167,7 @@ impl Problem {
                 "Replace the device with 'zpool replace'.",
             ),
             Problem::FailingDevice => (
-                "One or more devices had errors. Redundancy made up for them and wrong data was corrected where possible: applications are not affected.",
+                "One or more devices had errors. What was wrong was read from other copies and corrected where the pool has any; no damaged file is known.",
                 "Decide whether the device must be replaced. Then clear the errors with 'zpool clear', or replace it with 'zpool replace'.",
             ),
             Problem::OfflineDevice => (
@@ -202,8 +205,8 @@ pub struct PoolFacts {
     pub resilvers: bool,
     /// Whether a suspended pool fails requests (`failmode=continue`) instead of letting them wait.
     pub fails_requests: bool,
-    /// Whether a device file exists whose labels are not those of the pool.
-    pub has_bad_label: bool,
+    /// Why devices cannot be opened.
+    pub unopened: Unopened,
     /// Whether a cache device cannot be opened.
     pub lacks_cache: bool,
     /// Whether a hot spare cannot be opened.
@@ -230,8 +233,10 @@ pub fn of_open(pool: &Pool, facts: &PoolFacts) -> Option<Problem> {
         (facts.errors > 0, Problem::DamagedData),
         (!pool.lost().is_empty(), Problem::LacksBlocks),
         (any(VdevState::Faulted), Problem::FaultedDevice),
-        (any(VdevState::Unavail) && facts.has_bad_label, Problem::BadLabel),
-        (any(VdevState::Unavail) || facts.lacks_cache, Problem::MissingDevice),
+        (any(VdevState::Unavail) && facts.unopened.lacks_file, Problem::MissingDevice),
+        (any(VdevState::Unavail) && facts.unopened.has_bad_label, Problem::BadLabel),
+        (any(VdevState::Unavail), Problem::MissingDisk),
+        (facts.lacks_cache, Problem::MissingDevice),
         (any(VdevState::Degraded) || watched.iter().any(has_errors), Problem::FailingDevice),
         (any(VdevState::Offline), Problem::OfflineDevice),
         (any(VdevState::Removed), Problem::RemovedDevice),
@@ -256,12 +261,14 @@ pub fn of_found(pool: &FoundPool, root: &VdevConfig, found: &FoundStates<'_>, ow
     let conditions = [
         (root.children.iter().any(|top| top.kind == VdevKind::Missing), Problem::MissingTopLevelVdevs),
         (is_beyond && any(VdevState::Faulted), Problem::FaultedDevicesBeyondRedundancy),
-        (is_beyond && found.has_bad_label, Problem::BadLabelsBeyondRedundancy),
-        (is_beyond, Problem::MissingDevicesBeyondRedundancy),
+        (is_beyond && found.unopened.lacks_file, Problem::MissingDevicesBeyondRedundancy),
+        (is_beyond && found.unopened.has_bad_label, Problem::BadLabelsBeyondRedundancy),
+        (is_beyond, Problem::MissingDisksBeyondRedundancy),
         (lacks_log, Problem::BadLog),
         (any(VdevState::Faulted), Problem::FaultedDevice),
-        (any(VdevState::Unavail) && found.has_bad_label, Problem::BadLabel),
-        (any(VdevState::Unavail), Problem::MissingDevice),
+        (any(VdevState::Unavail) && found.unopened.lacks_file, Problem::MissingDevice),
+        (any(VdevState::Unavail) && found.unopened.has_bad_label, Problem::BadLabel),
+        (any(VdevState::Unavail), Problem::MissingDisk),
         (any(VdevState::Degraded), Problem::FailingDevice),
         (any(VdevState::Offline), Problem::OfflineDevice),
         (any(VdevState::Removed), Problem::RemovedDevice),
@@ -281,8 +288,8 @@ pub struct FoundStates<'a> {
     pub health: VdevState,
     /// States of the vdevs.
     pub all: &'a States,
-    /// Whether a device file exists whose labels are not those of the pool.
-    pub has_bad_label: bool,
+    /// Why devices cannot be opened.
+    pub unopened: Unopened,
     /// Whether labels of devices are older than those of others.
     pub misses_writes: bool,
 }
@@ -315,9 +322,21 @@ pub fn wrapped(heading: &str, text: &str) -> String {
     out
 }
 
-/// Why leaves cannot be used, by their GUID, if they are not just missing.
+/// Kinds of the reasons why devices cannot be opened, which decide OpenZFS's message ids.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unopened {
+    /// Whether a file is missing (`VDEV_AUX_OPEN_FAILED`, which OpenZFS on Linux sets for files alone).
+    pub lacks_file: bool,
+    /// Whether there is a device whose labels are not those of the pool.
+    pub has_bad_label: bool,
+}
+
+/// Why leaves cannot be used, by their GUID, if they are not just missing; and whether files are.
 #[derive(Clone, Debug, Default)]
-pub struct OpenErrors(BTreeMap<u64, String>);
+pub struct OpenErrors {
+    why: BTreeMap<u64, String>,
+    lacks_file: bool,
+}
 
 /// A device without labels of the pool.
 const BAD_LABEL: &str = "invalid label";
@@ -325,24 +344,31 @@ const BAD_LABEL: &str = "invalid label";
 impl OpenErrors {
     /// Opens the paths of the leaves that cannot be used.
     pub fn of(machine: &Machine, root: &VdevConfig, states: &States) -> Self {
-        let gone = root.leaves().into_iter().filter(|leaf| states.get(&leaf.guid) == Some(&VdevState::Unavail));
+        let gone: Vec<&VdevConfig> =
+            root.leaves().into_iter().filter(|leaf| states.get(&leaf.guid) == Some(&VdevState::Unavail)).collect();
         let why = |leaf: &VdevConfig| match machine.disks.open(leaf.path.as_deref()?.as_ref(), Access::ReadOnly) {
             Ok(_) => Some(BAD_LABEL.to_owned()),
             Err(DiskError::Open { errno: ENOENT, .. }) => None,
             Err(DiskError::Open { errno, .. }) => Some(std::io::Error::from_raw_os_error(errno).to_string()),
             Err(error) => Some(error.to_string()),
         };
-        OpenErrors(gone.filter_map(|leaf| Some((leaf.guid, why(leaf)?))).collect())
+        let is_bad = |why: &str| why == BAD_LABEL;
+        let found: Vec<(&VdevConfig, Option<String>)> = gone.into_iter().map(|leaf| (leaf, why(leaf))).collect();
+        let is_missing = |(leaf, why): &(&VdevConfig, Option<String>)| {
+            leaf.kind == VdevKind::File && !why.as_deref().is_some_and(is_bad)
+        };
+        let lacks_file = found.iter().any(is_missing);
+        OpenErrors { why: found.into_iter().filter_map(|(leaf, why)| Some((leaf.guid, why?))).collect(), lacks_file }
     }
 
     /// The reason of a leaf.
     pub fn get(&self, guid: u64) -> Option<&str> {
-        self.0.get(&guid).map(String::as_str)
+        self.why.get(&guid).map(String::as_str)
     }
 
-    /// Whether a device is at the path of a leaf, and has no labels of the pool.
-    pub fn has_bad_label(&self) -> bool {
-        self.0.values().any(|why| why == BAD_LABEL)
+    /// Kinds of the reasons.
+    pub fn kinds(&self) -> Unopened {
+        Unopened { lacks_file: self.lacks_file, has_bad_label: self.why.values().any(|why| why == BAD_LABEL) }
     }
 }
 

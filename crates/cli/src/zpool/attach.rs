@@ -6,6 +6,7 @@
 use super::claim::claim;
 use super::devices;
 use super::scrub::run_at_rest;
+use super::target;
 use super::wait::until_ended;
 use crate::args::CommandLine;
 use crate::call::Call;
@@ -18,7 +19,6 @@ use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use weir_engine::{Activity, AttachRequest, Engine};
-use weir_pool::VdevConfig;
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -105,8 +105,9 @@ pub fn detach(call: &Call, args: &DetachArgs) -> Result<u8, Failure> {
     };
     opened(call, &args.places, pool)?.with(async |engine| {
         let cannot = |why: String| Failure::failed(format!("cannot detach {device}: {why}"));
-        let guid = find(engine, device).map_err(cannot)?.guid;
-        engine.vdevs().detach(guid).await.map_err(|error| cannot(error.to_string()))?;
+        let why = "only applicable to mirror and replacing vdevs";
+        let guid = target::leaf(engine, device, why).map_err(cannot)?.guid;
+        engine.vdevs().detach_by_command(guid).await.map_err(|error| cannot(error.to_string()))?;
         engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))
     })?;
     Ok(0)
@@ -116,21 +117,6 @@ pub fn detach(call: &Call, args: &DetachArgs) -> Result<u8, Failure> {
 pub fn opened(call: &Call, places: &PoolDirs, pool: &str) -> Result<WritablePool, Failure> {
     let intent = WriteIntent { search: search(call, &places.dirs)?, pool: pool.to_owned(), ..WriteIntent::default() };
     WritablePool::of_call(call, &intent)
-}
-
-/// The device of the pool with that GUID, path or name, or whose path ends in that name.
-///
-/// # Errors
-/// `no such device in pool`.
-pub fn find(engine: &Engine, text: &str) -> Result<VdevConfig, String> {
-    let root = VdevConfig::parse(&engine.shown().config.root).map_err(|error| error.to_string())?;
-    let file_name = |path: &str| Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
-    let exact = |leaf: &VdevConfig| leaf.guid.to_string() == text || leaf.path.as_deref() == Some(text);
-    let by_name =
-        |leaf: &VdevConfig| leaf.name() == text || leaf.path.as_deref().and_then(file_name).as_deref() == Some(text);
-    let leaves = root.leaves();
-    let found = leaves.iter().find(|leaf| exact(leaf)).or(leaves.iter().find(|leaf| by_name(leaf)));
-    found.map(|leaf| (*leaf).clone()).ok_or_else(|| "no such device in pool".to_owned())
 }
 
 /// The path of the hot spare with that name; the text itself if there is none.
@@ -171,7 +157,8 @@ fn join(
     let mut locks = None;
     let work = async {
         let engine = &writable.engine;
-        let present = find(engine, device).map_err(&cannot)?;
+        let why = "operation not supported on this type of pool";
+        let present = target::leaf(engine, device, why).map_err(&cannot)?;
         let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
         let words = [new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new))];
         let vdevs = devices::parse(&call.caller.folder, &words)?;

@@ -334,8 +334,8 @@ fn describe(call: &Call, args: &ImportArgs, pool: &FoundPool, assembly: &Assembl
     }
     out.push('\n');
     let open_errors = OpenErrors::of(call.machine()?, &tree, &all);
-    let has_bad_label = open_errors.has_bad_label();
-    let states = FoundStates { health, all: &all, has_bad_label, misses_writes: !dtls.is_empty() };
+    let unopened = open_errors.kinds();
+    let states = FoundStates { health, all: &all, unopened, misses_writes: !dtls.is_empty() };
     let problem = super::advice::of_found(pool, &tree, &states, crate::writable::host().id);
     if let Some(problem) = problem {
         let status = match missing.is_empty() {

@@ -154,6 +154,10 @@ fn vdev_rows(pool: &Pool, columns: &[String], parsable: bool, table: &mut Table)
                     Some(percent) => format!("{percent}{}", if parsable { "" } else { "%" }),
                     None => "-".into(),
                 },
+                "expandsize" => match properties::expandable_bytes_of(pool, top) {
+                    0 => "-".into(),
+                    bytes => number(bytes),
+                },
                 other => cell_of(pool, top, 2, other),
             };
             table.row(columns.iter().map(cell).collect());

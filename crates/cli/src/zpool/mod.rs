@@ -25,6 +25,8 @@ mod remove;
 mod scrub;
 mod set;
 mod status;
+mod sweeps;
+mod target;
 mod tree;
 mod unopened;
 mod upgrade;
@@ -58,6 +60,7 @@ enum ZpoolCommand {
     Get(get::GetArgs),
     History(set::HistoryArgs),
     Import(import::ImportArgs),
+    Initialize(sweeps::InitializeArgs),
     Iostat(iostat::IostatArgs),
     Labelclear(lifecycle::LabelclearArgs),
     List(list::ListArgs),
@@ -72,7 +75,7 @@ enum ZpoolCommand {
     Set(set::SetArgs),
     Status(status::StatusArgs),
     Sync(lifecycle::SyncArgs),
-    Trim(scrub::TrimArgs),
+    Trim(sweeps::TrimArgs),
     Upgrade(upgrade::UpgradeArgs),
     Wait(wait::WaitArgs),
     /// Show the version of Weir's zpool.
@@ -109,7 +112,8 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Set(args) => set::run(call, args),
         ZpoolCommand::Status(args) => status::run(call, args),
         ZpoolCommand::Sync(args) => lifecycle::sync(call, args),
-        ZpoolCommand::Trim(args) => scrub::trim(call, args),
+        ZpoolCommand::Initialize(args) => sweeps::initialize(call, args),
+        ZpoolCommand::Trim(args) => sweeps::trim(call, args),
         ZpoolCommand::Upgrade(args) => upgrade::run(call, args),
         ZpoolCommand::Wait(args) => wait::run(call, args),
         ZpoolCommand::Version => {

@@ -1,6 +1,7 @@
 //! `zpool offline`, `online`, `reopen`: devices out of service, and back.
 
-use super::attach::{find, opened};
+use super::attach::opened;
+use super::target;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
@@ -39,16 +40,22 @@ pub struct OnlineArgs {
     words: Vec<String>,
 }
 
-/// Open the paths of missing devices again.
+/// Look at all devices again: at their paths and labels.
 #[derive(Debug, Parser)]
-#[command(name = "zpool reopen", override_usage = "zpool reopen [-d DIR]… POOL…")]
+#[command(name = "zpool reopen", override_usage = "zpool reopen [-n] [-d DIR]… POOL…")]
 pub struct ReopenArgs {
+    /// Accepted, has no effect: a scrub in progress is never restarted
+    #[arg(short = 'n')]
+    no_restart: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools
     #[arg(value_name = "POOL")]
     pools: Vec<String>,
 }
+
+/// `EZFS_POOL_NOTSUP`.
+const NOT_A_LEAF: &str = "operation not supported on this type of pool";
 
 /// Runs `zpool offline`.
 pub fn offline(call: &Call, args: &OfflineArgs) -> Result<u8, Failure> {
@@ -67,7 +74,7 @@ pub fn offline(call: &Call, args: &OfflineArgs) -> Result<u8, Failure> {
     writable.with(async |engine| {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot offline {device}: {why}"));
-            let guid = find(engine, device).map_err(cannot)?.guid;
+            let guid = target::leaf(engine, device, NOT_A_LEAF).map_err(cannot)?.guid;
             engine.vdevs().offline(guid, mode).await.map_err(|error| cannot(error.to_string()))?;
         }
         Ok(engine.log_command(call.line(), call.caller.ids.0)?)
@@ -83,7 +90,7 @@ pub fn online(call: &Call, args: &OnlineArgs) -> Result<u8, Failure> {
     writable.with(async |engine| {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot online {device}: {why}"));
-            let guid = find(engine, device).map_err(cannot)?.guid;
+            let guid = target::leaf(engine, device, NOT_A_LEAF).map_err(cannot)?.guid;
             engine.vdevs().online(guid).await.map_err(|error| cannot(error.to_string()))?;
             if args.expand {
                 engine.growth().expand(Some(guid)).await.map_err(|error| cannot(error.to_string()))?;
@@ -104,7 +111,7 @@ pub fn reopen(call: &Call, args: &ReopenArgs) -> Result<u8, Failure> {
     }
     for pool in &args.pools {
         opened(call, &args.places, pool)?.with(async |engine| {
-            for path in engine.vdevs().reopen().await? {
+            for path in engine.vdevs().reopen_all().await? {
                 outln!(call, "{pool}: {} is there again", path.display());
             }
             Ok(())

@@ -30,8 +30,13 @@ pub fn run(call: &Call, args: &ReguidArgs) -> Result<u8, Failure> {
         [pool] => pool,
         _ => return Err(ReguidArgs::misused("too many arguments")),
     };
-    let invalid = |text: &String| ReguidArgs::misused(&format!("invalid GUID '{text}'"));
-    let guid = args.guid.as_ref().map(|text| text.parse::<u64>().map_err(|_| invalid(text))).transpose()?;
+    let invalid =
+        |text: &String| ReguidArgs::misused(&format!("invalid GUID '{text}': it is a number from 1 to {}", u64::MAX));
+    let guid = args
+        .guid
+        .as_ref()
+        .map(|text| text.parse::<u64>().ok().filter(|guid| *guid != 0).ok_or_else(|| invalid(text)))
+        .transpose()?;
     opened(call, &args.places, pool)?.with_pool(|opened| {
         let engine = &opened.engine;
         let former = engine.shown().config.guid;

@@ -1,14 +1,19 @@
 //! `zpool remove`: devices that a pool gives up: hot spares and cache devices.
 
 use super::attach::opened;
+use super::target::{self, Target};
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
+use crate::pools;
 use clap::Parser;
-use std::path::Path;
+use std::collections::BTreeSet;
 use weir_engine::Engine;
 use weir_format::NvList;
+use weir_machine::Request;
+use weir_pool::aux_devices::{Extra, extras};
+use weir_pool::{OpenOptions, VdevKind};
 
 /// Remove hot spares and cache devices from a pool.
 #[derive(Debug, Parser)]
@@ -28,29 +33,53 @@ pub fn run(call: &Call, args: &RemoveArgs) -> Result<u8, Failure> {
         [_] => return Err(RemoveArgs::misused("missing device")),
         [pool, devices @ ..] => (pool, devices),
     };
+    let shared = spares_of_others(call, &args.places, pool);
     opened(call, &args.places, pool)?.with(async |engine| {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot remove {device}: {why}"));
-            let guid = find(engine, device).map_err(cannot)?;
-            engine.spares().remove_aux(guid).await.map_err(|error| cannot(error.to_string()))?;
+            let vdev = removable(engine, device).map_err(cannot)?;
+            let guid = vdev.get_u64("guid").unwrap_or(0);
+            let removed = engine.spares().remove_aux(guid).await.map_err(|error| cannot(error.to_string()))?;
+            // A spare that other pools share, or may share, keeps its labels.
+            if shared.as_ref().is_some_and(|shared| !shared.contains(&guid)) {
+                engine.spares().forget_aux(&removed).await;
+            }
         }
         Ok(engine.log_command(call.line(), call.caller.ids.0)?)
     })?;
     Ok(0)
 }
 
-/// The GUID of the hot spare or cache device with that GUID, path or name.
-fn find(engine: &Engine, text: &str) -> Result<u64, String> {
-    let aux = engine.shown().config.aux;
-    let guid = |vdev: &NvList| vdev.get_u64("guid").unwrap_or(0);
-    let is_called = |vdev: &&NvList| {
-        let path = vdev.get_str("path").unwrap_or_default();
-        let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
-        guid(vdev).to_string() == text || path == text || name.as_deref() == Some(text)
-    };
-    if let Some(vdev) = aux.spares.iter().chain(&aux.caches).find(is_called) {
-        return Ok(guid(vdev));
+/// The hot spares of all other pools that are found; `None` if one of these cannot be looked at.
+fn spares_of_others(call: &Call, places: &PoolDirs, pool: &str) -> Option<BTreeSet<u64>> {
+    let search = pools::search(call, &places.dirs).ok()?;
+    let mut names = pools::names(call, &search).ok()?;
+    names.extend(call.served_pools().into_iter().map(|served| served.engine.name()));
+    names.sort();
+    names.dedup();
+    let mut spares = BTreeSet::new();
+    for name in names.into_iter().filter(|name| name != pool) {
+        let other = pools::look(call, &OpenOptions::new(search.clone(), name)).ok()?;
+        let rq = &Request::internal("remove");
+        let listed = extras(&other, rq, Extra::Spare);
+        spares.extend(call.machine().ok()?.block_on(listed).ok()?.into_iter().map(|spare| spare.guid));
     }
-    super::attach::find(engine, text)?;
-    Err("only hot spares and cache devices can be removed".to_owned())
+    Some(spares)
+}
+
+/// The hot spare or cache device with that GUID, path or name.
+fn removable(engine: &Engine, text: &str) -> Result<NvList, String> {
+    let top = match target::find(engine, text)? {
+        Target::Spare(vdev) | Target::Cache(vdev) => return Ok(vdev),
+        Target::Leaf(leaf) if engine.shown().config.aux.spare(leaf.guid).is_some() => {
+            return Err("the hot spare is in use: detach it first".to_owned());
+        }
+        Target::Leaf(vdev) | Target::Parent(vdev) => vdev,
+    };
+    Err(match top.kind {
+        VdevKind::Raidz { .. } | VdevKind::Draid { .. } => {
+            "invalid config; all top-level vdevs must have the same sector size and not be raidz.".to_owned()
+        }
+        _ => "Weir removes only inactive hot spares and cache devices, no vdevs with data".to_owned(),
+    })
 }

@@ -1,4 +1,4 @@
-//! `zpool scrub`, `zpool trim`: passes over the whole pool.
+//! `zpool scrub`, `zpool resilver`: passes over the whole pool.
 
 use crate::admin::{ServedPool, ServingHost};
 use crate::args::CommandLine;
@@ -8,8 +8,8 @@ use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::mount::OpenedPool;
 use crate::options::PoolDirs;
-use crate::units::{human_bytes, percent};
-use crate::writable::{WritablePool, refused};
+use crate::units::percent;
+use crate::writable::WritablePool;
 use clap::Parser;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -50,20 +50,6 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug, Parser)]
 #[command(name = "zpool resilver", override_usage = "zpool resilver [-d DIR]… POOL…")]
 pub struct ResilverArgs {
-    #[command(flatten)]
-    places: PoolDirs,
-    /// Pools
-    #[arg(value_name = "POOL")]
-    pools: Vec<String>,
-}
-
-/// Issue TRIM for all free space of pools.
-#[derive(Debug, Parser)]
-#[command(name = "zpool trim", override_usage = "zpool trim [-w] [-d DIR]… POOL…")]
-pub struct TrimArgs {
-    /// Accepted for compatibility: the command always waits until all is trimmed
-    #[arg(short)]
-    _wait: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools
@@ -251,21 +237,4 @@ fn progress_line(progress: &ScrubProgress) -> String {
 /// Seconds as `1:02:03`.
 pub fn time(seconds: u64) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
-}
-
-/// Runs `zpool trim` and prints the number of bytes trimmed.
-pub fn trim(call: &Call, args: &TrimArgs) -> Result<u8, Failure> {
-    if args.pools.is_empty() {
-        return Err(TrimArgs::misused("missing pool name argument"));
-    }
-    for pool in &args.pools {
-        let outcome = CommandTarget::of_pool(call, &args.places, pool)?.with(|target| {
-            target.attempt(Action::Trim)?.map_err(|refusal| refused(&format!("cannot trim {pool}"), refusal))
-        })?;
-        let Outcome::Trimmed { bytes } = outcome else {
-            return Err(Failure::failed(format!("cannot trim {pool}: the answer is no number of bytes")));
-        };
-        outln!(call, "{pool}: {} trimmed", human_bytes(bytes));
-    }
-    Ok(0)
 }

@@ -15,6 +15,7 @@ use crate::json;
 use crate::options::{JsonOptions, PoolDirs};
 use clap::Parser;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use weir_blocks::FailMode;
 use weir_dsl::props::{human_size, human_time};
 use weir_engine::create::DEFAULT_FEATURES;
@@ -24,13 +25,14 @@ use weir_pool::assemble::state;
 use weir_pool::aux_devices::Extra;
 use weir_pool::errlog::Errors;
 use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
+use weir_pool::sweeps::{LeafSweep, SweepKind, SweepState};
 use weir_pool::{Class, Pool, VdevConfig};
 
 /// Show health, vdevs, error counters and scans of pools.
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool status",
-    override_usage = "zpool status [-egLpPsvx] [-T d|u] [-j [--json-int]] [-d DIR]… [POOL]… [INTERVAL [COUNT]]"
+    override_usage = "zpool status [-egiLpPstvx] [-T d|u] [-j [--json-int]] [-d DIR]… [POOL]… [INTERVAL [COUNT]]"
 )]
 pub struct StatusArgs {
     /// List the files with errors
@@ -54,6 +56,12 @@ pub struct StatusArgs {
     /// Show whole paths of vdevs
     #[arg(short = 'P')]
     full: bool,
+    /// Show how far devices are initialized
+    #[arg(short = 'i')]
+    initialized: bool,
+    /// Show how far devices are trimmed
+    #[arg(short = 't')]
+    trimmed: bool,
     /// Print the time of each report: d as a date, u in seconds since 1970
     #[arg(short = 'T', value_name = "d|u")]
     time: Option<String>,
@@ -153,6 +161,8 @@ struct Report {
     spares: Vec<VdevConfig>,
     caches: Vec<VdevConfig>,
     open_errors: OpenErrors,
+    /// By the kind of pass, and the leaf.
+    sweeps: Vec<(SweepKind, BTreeMap<u64, LeafSweep>)>,
 }
 
 impl Report {
@@ -165,12 +175,16 @@ impl Report {
         let open_errors = OpenErrors::of(&pool.machine, &pool.tree, &pool.states);
         let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
             && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
+        let mut sweeps = Vec::new();
+        for kind in SweepKind::ALL {
+            sweeps.push((kind, weir_pool::sweeps::of_pool(rq, pool, kind).await?));
+        }
         let facts = PoolFacts {
             // A log that cannot be read may have errors.
             errors: errors.count.max(u64::from(errors.lost.is_some())),
             resilvers: scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running && !scan.paused),
             fails_requests: pool.blocks.tree().suspension().mode() == FailMode::Continue,
-            has_bad_label: open_errors.has_bad_label(),
+            unopened: open_errors.kinds(),
             lacks_cache: caches.iter().any(|cache| !pool.aux.contains_key(&cache.guid)),
             lacks_spare: spares.iter().any(|spare| vdevs::spare_state(pool, spare) == "UNAVAIL"),
             lacks_features,
@@ -188,6 +202,7 @@ impl Report {
             spares,
             caches,
             open_errors,
+            sweeps,
         })
     }
 
@@ -331,6 +346,28 @@ impl Report {
         out
     }
 
+    /// Adds to the rows of devices how far these are initialized and trimmed; without options, what goes on.
+    fn note_sweeps(&self, pool: &Pool, args: &StatusArgs, rows: &mut [VdevRow]) {
+        for (kind, sweeps) in &self.sweeps {
+            let (is_wanted, going_on) = match kind {
+                SweepKind::Initialize => (args.initialized, "(initializing)"),
+                SweepKind::Trim => (args.trimmed, "(trimming)"),
+            };
+            for row in rows.iter_mut() {
+                let Some(sweep) = sweeps.get(&row.guid) else { continue };
+                let is_of = |top: &&VdevConfig| top.leaves().iter().any(|leaf| leaf.guid == row.guid);
+                let top = pool.tree.children.iter().zip(&pool.space.vdevs).find(|(top, _)| is_of(top));
+                let percent = top.map_or(0, |(top, space)| weir_pool::sweeps::percent(top, space, sweep));
+                let note = match (is_wanted, sweep.state) {
+                    (true, _) => sweep_text(*kind, sweep, percent),
+                    (false, SweepState::Active) => going_on.to_owned(),
+                    (false, _) => continue,
+                };
+                row.note = if row.note.is_empty() { note } else { format!("{}  {note}", row.note) };
+            }
+        }
+    }
+
     fn resilvers(&self) -> bool {
         self.scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running)
     }
@@ -397,6 +434,7 @@ impl Report {
             names,
         };
         let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &facts);
+        self.note_sweeps(pool, args, &mut lines);
         let line = |v: &VdevConfig, state: &str| VdevRow { guid: v.guid, ..VdevRow::aux(v.name(), state) };
         if !self.caches.is_empty() {
             lines.push(VdevRow::heading("cache"));
@@ -428,6 +466,21 @@ impl Report {
             },
         })
     }
+}
+
+/// How far a pass over a device has come, as OpenZFS says it (`print_status_initialize`, `print_status_trim`).
+fn sweep_text(kind: SweepKind, sweep: &LeafSweep, percent: u64) -> String {
+    let (done, not_done) = match kind {
+        SweepKind::Initialize => ("initialized", "uninitialized"),
+        SweepKind::Trim => ("trimmed", "untrimmed"),
+    };
+    let how = match sweep.state {
+        SweepState::None | SweepState::Canceled => return format!("({not_done})"),
+        SweepState::Suspended => "suspended, started at",
+        SweepState::Active => "started at",
+        SweepState::Complete => "completed at",
+    };
+    format!("({percent}% {done}, {how} {})", human_time(sweep.time_s))
 }
 
 /// The word for a vdev's type, with its parity.

@@ -50,8 +50,8 @@ impl UnopenedPool {
         let open_errors = OpenErrors::of(machine, &tree, &all);
         let facts = tree::TreeFacts::of_found(&all, &dtls, &open_errors);
         let rows = tree::lines(&name, state, &tree, &facts);
-        let has_bad_label = open_errors.has_bad_label();
-        let found = FoundStates { health: state, all: &all, has_bad_label, misses_writes: false };
+        let unopened = open_errors.kinds();
+        let found = FoundStates { health: state, all: &all, unopened, misses_writes: false };
         let problem = if missing.is_empty() { None } else { advice::of_found(pool, &tree, &found, host().id) };
         Ok(Some(UnopenedPool { name, guid, state, missing, problem, why: why.to_owned(), rows }))
     }

@@ -5,6 +5,8 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
 
 mod health;
+mod spares;
+mod sweeps;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -71,10 +73,14 @@ fn wait_ms(ms: u64) {
 
 /// Demands that OpenZFS's zdb, if present (`WEIR_ZFS_TOOLS`), counts every block of the pool.
 fn check(folder: &Path) {
+    check_pool(folder, "p");
+}
+
+fn check_pool(folder: &Path, pool: &str) {
     let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from) else { return };
     let mut zdb = Command::new(tools.join("sbin/zdb"));
     zdb.env("LD_LIBRARY_PATH", tools.join("lib/x86_64-linux-gnu"));
-    let out = zdb.args(["-e", "-p"]).arg(folder).args(["p", "-bcc"]).output().unwrap();
+    let out = zdb.args(["-e", "-p"]).arg(folder).args([pool, "-bcc"]).output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success() && text.contains("No leaks"), "zdb: {text}{}", String::from_utf8_lossy(&out.stderr));
 }
@@ -170,7 +176,8 @@ fn a_server_does_what_administrators_ask() {
     assert_eq!(lab.ok("zpool get -H -o value comment p"), "here\n");
     assert!(lab.ok("zpool scrub -w p").contains("0 errors"));
     assert!(lab.ok("zpool status p").contains("scrub"), "{}", lab.ok("zpool status p"));
-    assert!(lab.ok("zpool trim p").contains("trimmed"));
+    assert_eq!(lab.ok("zpool trim -w p"), "");
+    assert!(lab.ok("zpool status -t p").contains("(100% trimmed, completed at"));
     lab.ok("zpool sync");
     for disk in ["d2", "d3"] {
         std::fs::File::create(lab.path(disk)).unwrap().set_len(256 << 20).unwrap();

@@ -5,6 +5,8 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for real processes")]
 
 mod client;
+mod damaged;
+mod devices;
 mod mounts;
 mod refusals;
 mod served;

@@ -215,7 +215,7 @@ fn exports_follow_every_kind_of_change() {
         let mut steps = 0;
         let mut check = async |what: &str| {
             exports.renew(rq).await.unwrap();
-            let all = datasets(rq, &pool).await.unwrap();
+            let all = datasets(rq, &pool, &DamagedDatasets::default()).await.unwrap();
             let mut wanted = tree_exports(&all);
             wanted.sort_by(|a, b| a.name.cmp(&b.name));
             let mut found = exports.tree.exports();

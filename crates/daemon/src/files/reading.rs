@@ -61,7 +61,7 @@ impl Call<'_> {
             return Err(FileError::Denied);
         }
         let found = self.at(node).await?;
-        self.tree.require_key(self.rq, node).await.map_err(shown)?;
+        self.tree.require_usable(self.rq, node).await.map_err(shown)?;
         if found.attributes.kind == FileKind::Directory { self.file(&found) } else { Err(FileError::NotDirectory) }
     }
 
@@ -100,7 +100,7 @@ impl Call<'_> {
 
     pub(super) async fn access(&self, id: FileId) -> Result<(Attributes, Permissions), Failure> {
         let found = self.resolve(id).await?;
-        let granted = match self.tree.require_key(self.rq, found.node).await {
+        let granted = match self.tree.require_usable(self.rq, found.node).await {
             Ok(()) => self.granted(&found).await.map_err(|error| failure(error, &found))?,
             // Clients then report the error themselves, also for root, before they read the directory.
             Err(_) => EXECUTE,

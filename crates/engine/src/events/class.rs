@@ -47,6 +47,7 @@ classes! {
     TrimStart => "trim_start",
     TrimFinish => "trim_finish",
     TrimCancel => "trim_cancel",
+    TrimSuspend => "trim_suspend",
 }
 
 classes! {
@@ -57,6 +58,7 @@ classes! {
     IoFailure => "io_failure",
     LogReplay => "log_replay",
     VdevOpenFailed => "vdev.open_failed",
+    VdevBadLabel => "vdev.bad_label",
     Checksum => "checksum",
     Io => "io",
     Data => "data",

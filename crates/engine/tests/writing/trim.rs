@@ -10,6 +10,7 @@ use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::config::Class;
+use weir_pool::sweeps::SweepKind;
 use weir_sim::{Fault, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
@@ -92,4 +93,39 @@ fn groups_go_on_while_all_is_trimmed() {
         work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
     });
     run.unwrap();
+}
+
+/// Passes over all devices of a RAID-Z vdev at once, while blocks are written and freed.
+#[test]
+fn passes_over_single_devices_touch_no_block() {
+    let world = SimWorld::new(5);
+    let add = |i: usize| world.add_disk(format!("{SEARCH}/d{i}"), 64 << 20, 512, Timing::Nvme);
+    let disks: Vec<_> = (0..3).map(add).collect();
+    let machine = world.machine();
+    let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Raidz(1), leaves: (0..3).map(leaf).collect() };
+    let mut options = CreateOptions::new("tank", vec![top]);
+    options.arc_bytes = 16 << 20;
+    let done = world.run(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        for n in 0..12 {
+            work::write_object(&engine, "tank", 64, n).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        let leaves: Vec<u64> = engine.cache.blocks().tree().health().iter().map(|leaf| leaf.guid).collect();
+        for kind in SweepKind::ALL {
+            weir_engine::sweeps::start(&engine, kind, &leaves, 0).await.unwrap();
+            let twice = weir_engine::sweeps::start(&engine, kind, &leaves[..1], 0).await.unwrap_err();
+            assert!(twice.to_string().contains("currently"), "{twice}");
+            for n in 0..6 {
+                work::write_object(&engine, "tank", 16, n).await.unwrap();
+                engine.sync().await.unwrap();
+            }
+            engine.sweeps().wait(kind, &leaves).await.unwrap();
+        }
+        engine.export().await.unwrap();
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
+    });
+    done.unwrap();
+    assert!(disks.iter().all(|disk| disk.stats().discards > 0), "each device is trimmed");
 }

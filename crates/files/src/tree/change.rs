@@ -37,7 +37,7 @@ impl Tree {
     /// File system of a node, for modification.
     pub(super) async fn file_system_to_modify(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
         match self.open(rq, node.branch).await? {
-            Opened::Locked => Err(FileError::NoKey),
+            Opened::Shut(why) => Err(why),
             Opened::Files(_) if node.is_synthetic() => Err(FileError::NotPermitted { object: ObjectId(node.object) }),
             Opened::Files(files) if !files.is_writable() => Err(FileError::ReadOnly),
             Opened::Files(files) => Ok(files),
@@ -69,7 +69,7 @@ impl Tree {
     pub async fn is_writable(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) => Ok(files.is_writable()),
-            Opened::Locked => Err(FileError::NoKey),
+            Opened::Shut(why) => Err(why),
         }
     }
 
@@ -182,7 +182,7 @@ impl Tree {
                 let object = (!node.is_synthetic()).then(|| object_of(&*files, node));
                 files.sync(rq, object).await
             }
-            Opened::Locked => Ok(()),
+            Opened::Shut(_) => Ok(()),
         }
     }
 

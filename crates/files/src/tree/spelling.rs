@@ -24,6 +24,6 @@ pub async fn spelling(tree: &Tree, rq: &Request, node: Node, name: &[u8]) -> Res
     }
     match tree.open(rq, node.branch).await? {
         Opened::Files(files) => files.spelling(rq, object_of(&*files, node), name).await,
-        Opened::Locked => Err(FileError::NoKey),
+        Opened::Shut(why) => Err(why),
     }
 }

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::writable::refused;
 use weir_admin::{Change, HeldSnapshot, Host, MountChange, MountEffect};
+use weir_dmu::ObjectError;
 use weir_dsl::props::{ZfsProp, human_size};
 use weir_dsl::resume::resume_state;
 use weir_dsl::sync_tasks::receive::{Receive, Resume};
@@ -72,6 +73,7 @@ impl Receiving<'_> {
         let applier = Applier::new(session.set.clone(), begin);
         let mut applier = applier.noting(session.points.clone(), known.bytes_before).keeping(session.kept);
         if let Err(error) = apply(&self.rq, &mut applier, input).await {
+            let error = of_destination(error, known.receive.names().0);
             if session.can_resume() {
                 engine.receives().suspend(session).await.map_err(|error| refused(doing, error))?;
                 return Err(self.interrupted(&known, error).await);
@@ -338,6 +340,16 @@ fn forms_of(features: u64) -> StreamForms {
     }
 }
 
+/// The error in the words of those who know the destination by its name.
+fn of_destination(error: ReceiveError, name: &str) -> ReceiveError {
+    match error {
+        ReceiveError::Object(ObjectError::Quota { .. }) => {
+            ReceiveError::Unsupported(format!("destination {name} space quota exceeded"))
+        }
+        other => other,
+    }
+}
+
 /// Applies records until END.
 async fn apply(rq: &Request, applier: &mut Applier, input: &mut StreamInput<'_>) -> Result<(), ReceiveError> {
     loop {
@@ -355,5 +367,18 @@ async fn skip(input: &mut StreamInput<'_>) -> Result<(), ReceiveError> {
         if let Record::End { .. } = input.next().await?.ok_or(ReceiveError::Truncated)?.record {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_that_of_the_destination() {
+        let quota = ObjectError::Quota { objset: weir_format::ObjsetId(53), bytes: 4096 };
+        let said = of_destination(quota.into(), "p/to").to_string();
+        assert_eq!(said, "destination p/to space quota exceeded");
+        assert_eq!(of_destination(ReceiveError::Truncated, "p/to").to_string(), "incomplete stream");
     }
 }

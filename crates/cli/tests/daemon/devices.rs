@@ -1,0 +1,107 @@
+//! Device files that are removed, renamed or overwritten while the daemon has their pool open.
+
+use crate::{Site, text};
+use std::time::{Duration, Instant};
+
+impl Site {
+    /// State of a device as `zpool status` shows it.
+    fn device_state(&self, device: &str) -> String {
+        let shown = self.ok("zpool status p");
+        let is_it = |word: &str| word.trim_end_matches(',').rsplit('/').next() == Some(device);
+        // A device that cannot be opened is shown by its GUID, and its path after "was".
+        let line = shown.lines().find(|line| line.split_whitespace().any(is_it));
+        line.and_then(|line| line.split_whitespace().nth(1)).unwrap_or("absent").to_owned()
+    }
+
+    fn wait_for_state(&self, device: &str, state: &str) {
+        let until = Instant::now() + Duration::from_secs(40);
+        while self.device_state(device) != state {
+            assert!(Instant::now() < until, "{device} is not {state}: {}{}", self.ok("zpool status p"), self.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Demands that `zdb`, if it is there, finds no leak and no bad block in the closed pool.
+    fn judge(&self) {
+        self.ok("zpool export p");
+        self.ok("zdb -e -p . p --invariants");
+        let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(std::path::PathBuf::from) else { return };
+        let mut zdb = std::process::Command::new(tools.join("sbin/zdb"));
+        zdb.env("LD_LIBRARY_PATH", tools.join("lib/x86_64-linux-gnu")).args(["-e", "-p"]).arg(self.dir.path());
+        let out = zdb.args(["-bcc", "p"]).output().unwrap();
+        assert!(
+            out.status.success() && text(&out.stdout).contains("No leaks"),
+            "{}{}",
+            text(&out.stdout),
+            text(&out.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_renamed_device_is_used_until_it_is_looked_at_and_comes_back() {
+    let site = Site::new(2);
+    let _running = site.start();
+    site.ok("zpool create p mirror d0 d1");
+    std::fs::rename(site.path("d0"), site.path("away")).unwrap();
+    site.ok("zfs create p/a");
+    assert_eq!(site.device_state("d0"), "ONLINE", "its open file is used");
+    assert!(site.ok("zpool status -x p").contains("is healthy"));
+    // The last good side is not taken offline: the other one is looked at first.
+    for option in ["-f", "-t", ""] {
+        assert!(site.fails(&format!("zpool offline {option} p d1")).contains("no valid replicas"));
+        assert_eq!((site.device_state("d0"), site.device_state("d1")), ("UNAVAIL".into(), "ONLINE".into()));
+    }
+    assert!(site.ok("zpool events -v").contains("ereport.fs.zfs.vdev.open_failed"));
+    site.ok("zfs create p/b");
+    std::fs::rename(site.path("away"), site.path("d0")).unwrap();
+    site.wait_for_state("d0", "ONLINE");
+    site.ok("zpool wait -t resilver p");
+    site.ok("zpool scrub -w p");
+    let shown = site.ok("zpool status p");
+    assert!(shown.contains("with 0 errors") && shown.contains("No known data errors"), "{shown}");
+    site.judge();
+}
+
+#[test]
+fn the_only_device_stays_in_service_through_its_open_file() {
+    let site = Site::new(1);
+    let _running = site.start();
+    site.ok("zpool create p d0");
+    std::fs::rename(site.path("d0"), site.path("away")).unwrap();
+    site.ok("zpool reopen -n p");
+    site.ok("zfs create p/a");
+    assert_eq!(site.device_state("d0"), "ONLINE");
+    assert!(site.log().contains("the pool needs it"), "{}", site.log());
+    std::fs::rename(site.path("away"), site.path("d0")).unwrap();
+    site.judge();
+}
+
+#[test]
+fn an_overwritten_device_is_found_by_a_scrub_and_replaced() {
+    let site = Site::new(3);
+    let _running = site.start();
+    // By the labels of another pool: a hot spare steps in.
+    site.ok("zpool create p mirror d0 d1 spare d2");
+    site.ok("zfs create p/a");
+    std::fs::File::create(site.path("other")).unwrap().set_len(128 << 20).unwrap();
+    site.ok("zpool create q other");
+    site.ok("zpool export q");
+    std::fs::write(site.path("d0"), std::fs::read(site.path("other")).unwrap()).unwrap();
+    site.ok("zpool scrub -w p");
+    assert_eq!(site.device_state("d0"), "UNAVAIL", "{}", site.ok("zpool status p"));
+    let shown = site.ok("zpool status p");
+    assert!(shown.contains("DEGRADED") && shown.contains("ZFS-8000-4J"), "{shown}");
+    assert!(site.ok("zpool events").contains("ereport.fs.zfs.vdev.bad_label"));
+    let before = std::fs::read(site.path("d0")).unwrap();
+    site.wait_for_state("spare-0", "DEGRADED");
+    site.ok("zpool wait -t resilver p");
+    assert!(std::fs::read(site.path("d0")).unwrap() == before, "a device of another pool is not written to");
+    // By nothing: autoreplace takes it.
+    std::fs::File::create(site.path("d0")).unwrap().set_len(128 << 20).unwrap();
+    site.ok("zpool set autoreplace=on p");
+    site.wait_for_state("d0", "ONLINE");
+    site.ok("zpool wait p");
+    site.wait_for_state("d2", "AVAIL");
+    site.judge();
+}
