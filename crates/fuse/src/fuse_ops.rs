@@ -28,14 +28,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use weir_files::{DirName, FilePosition};
 use weir_files::{NewKind, masks};
-use weir_machine::{Buf, BufPool, Operation, Request, Tasks};
+use weir_machine::{BufPool, Operation, Request, Tasks};
 
 /// Maximum number of the kernel's background requests (read-ahead), above its default of 16.
 const BACKGROUND: u16 = 64;
 
 /// Limit in bytes of unused memory for data of writes.
 const UNUSED_BYTES: usize = 4 << 20;
-/// Writes of at least this size are copied into aligned memory.
+/// Writes of at least this size are copied into aligned memory, if they fill a buffer.
 const MIN_ALIGNED_BYTES: usize = 32 << 10;
 
 /// The operations of one mount.
@@ -48,12 +48,13 @@ pub(crate) struct FuseOps {
 
 impl FuseOps {
     pub fn new(inner: Arc<Inner>, tasks: Tasks) -> Self {
-        FuseOps { inner, tasks, buffers: BufPool::new(UNUSED_BYTES) }
+        FuseOps { inner, tasks, buffers: BufPool::contiguous(UNUSED_BYTES) }
     }
 
-    /// A copy of the data of a write. If it is aligned, a device writes whole blocks from it, without another copy.
+    /// A copy of the data of a write. If it is aligned, a device writes whole blocks from it, without another copy; contiguous
+    /// memory is pinned for that in large pages.
     fn copied(&self, data: &[u8]) -> Bytes {
-        if data.len() < MIN_ALIGNED_BYTES || !data.len().is_multiple_of(Buf::ALIGN) {
+        if data.len() < MIN_ALIGNED_BYTES || !data.len().is_power_of_two() {
             return Bytes::copy_from_slice(data);
         }
         let mut buf = self.buffers.take(data.len());
