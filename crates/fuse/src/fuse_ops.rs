@@ -75,20 +75,16 @@ impl Filesystem for FuseOps {
         let more: &[InitFlags] = match self.inner.writable {
             // Drop cached pages of files changed by another front end; send the umask so that default ACLs can ignore
             // it.
-            true => &[
-                InitFlags::FUSE_BIG_WRITES,
-                InitFlags::FUSE_AUTO_INVAL_DATA,
-                InitFlags::FUSE_DONT_MASK,
-                InitFlags::FUSE_POSIX_LOCKS,
-                InitFlags::FUSE_FLOCK_LOCKS,
-            ],
+            true => &[InitFlags::FUSE_BIG_WRITES, InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_DONT_MASK],
             // Opens are checked here.
             false if self.inner.server.is_some() => &[],
             false => &[InitFlags::FUSE_NO_OPEN_SUPPORT, InitFlags::FUSE_NO_OPENDIR_SUPPORT],
         };
+        let locks = [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS];
+        let locks = locks.into_iter().filter(|_| self.inner.shares_locks());
         // The kernel takes this flag as `default_permissions`.
         let acls = self.inner.server.is_none().then_some(InitFlags::FUSE_POSIX_ACL);
-        for flag in wanted.into_iter().chain(more.iter().copied()).chain(acls) {
+        for flag in wanted.into_iter().chain(more.iter().copied()).chain(locks).chain(acls) {
             // An older kernel does not support every flag.
             let _ = config.add_capabilities(flag);
         }
@@ -197,7 +193,8 @@ impl Filesystem for FuseOps {
     }
 
     fn flush(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        if !self.inner.writable {
+        if !self.inner.shares_locks() {
+            // The kernel does not ask again.
             return reply.error(Errno::ENOSYS);
         }
         self.run_empty(from, Operation::Release, reply, move |inner, rq, _| async move {

@@ -122,6 +122,12 @@ impl Inner {
         self.writable || self.server.is_some()
     }
 
+    /// Whether locks are shared with other front ends. If there are none, the kernel keeps the locks, and need not tell of
+    /// each descriptor that is closed.
+    pub(crate) fn shares_locks(&self) -> bool {
+        self.writable && !self.exclusive_mount
+    }
+
     /// Protocol of the requests.
     pub(crate) fn protocol(&self) -> Protocol {
         if self.server.is_some() { Protocol::Smb } else { Protocol::Fuse }

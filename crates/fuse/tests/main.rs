@@ -53,6 +53,17 @@ fn mounted(machine: &Machine, path: &Path) -> Option<Mounted> {
 }
 
 fn mounted_tree(machine: &Machine, tree: impl Into<Arc<Tree>>, path: &Path, writable: bool) -> Option<Mounted> {
+    mounted_beside(machine, tree, path, writable, !writable)
+}
+
+/// A mount; with `others`, beside other front ends.
+fn mounted_beside(
+    machine: &Machine,
+    tree: impl Into<Arc<Tree>>,
+    path: &Path,
+    writable: bool,
+    others: bool,
+) -> Option<Mounted> {
     let root = rustix::process::geteuid().is_root();
     let source = "p".to_string();
     let options = MountOptions {
@@ -60,7 +71,7 @@ fn mounted_tree(machine: &Machine, tree: impl Into<Arc<Tree>>, path: &Path, writ
         allow_other: root,
         threads: 2,
         writable,
-        exclusive: writable,
+        exclusive: !others,
         dev: root,
         suid: root,
         exec: true,

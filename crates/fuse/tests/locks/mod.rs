@@ -1,7 +1,7 @@
 //! Locks of two processes on a mount, and a mount whose server died. The other process is this program again; a variable of
 //! its environment is its role.
 
-use crate::{mounted_tree, writable_file_systems, writable_tree};
+use crate::{mounted_beside, mounted_tree, writable_file_systems, writable_tree};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
 use std::fs::File;
@@ -116,7 +116,7 @@ fn processes_lock_files_of_a_mount() {
     let (opener, exports) = writable_file_systems();
     // With a clock, signals of processes that wait are seen.
     let tree = std::sync::Arc::new(Tree::with_clock(opener, exports, machine.clock.clone()));
-    let Some(mounted) = mounted_tree(&machine, tree.clone(), dir.path(), true) else { return };
+    let Some(mounted) = mounted_beside(&machine, tree.clone(), dir.path(), true, true) else { return };
     let path = dir.path().join("file");
     std::fs::write(&path, b"x").unwrap();
     let [mut one, mut two] = [(); 2].map(|()| Other::start("locker", &path));
@@ -148,6 +148,28 @@ fn processes_lock_files_of_a_mount() {
     until("no request waits", || tree.locks().waiting() == 0);
     one.end();
     until("no lock stays", || tree.locks().is_empty());
+    mounted.unmounter().unmount().unwrap();
+    mounted.join().unwrap();
+}
+
+/// Where no other front end serves the pool, the kernel keeps the locks.
+#[test]
+fn the_kernel_keeps_the_locks_of_an_exclusive_mount() {
+    let machine = Production::default().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (opener, exports) = writable_file_systems();
+    let tree = std::sync::Arc::new(Tree::with_clock(opener, exports, machine.clock.clone()));
+    let Some(mounted) = mounted_tree(&machine, tree.clone(), dir.path(), true) else { return };
+    let path = dir.path().join("file");
+    std::fs::write(&path, b"x").unwrap();
+    let [mut one, mut two] = [(); 2].map(|()| Other::start("locker", &path));
+    assert_eq!((one.ask("fcntl"), two.ask("fcntl")), ("ok".into(), "AGAIN".into()));
+    assert!(tree.locks().is_empty());
+    assert_eq!((one.ask("close another"), two.ask("fcntl")), ("ok".into(), "ok".into()));
+    assert_eq!((one.ask("flock"), two.ask("flock")), ("ok".into(), "AGAIN".into()));
+    one.end();
+    assert_eq!(two.ask("flock"), "ok");
+    two.end();
     mounted.unmounter().unmount().unwrap();
     mounted.join().unwrap();
 }
