@@ -43,7 +43,7 @@ impl Reservations {
         let holder: usize = words.next()?.parse().ok()?;
         let registrations = words.map(registration).collect::<Option<Vec<Registration>>>()?;
         let ports: std::collections::BTreeSet<&Port> = registrations.iter().map(|known| &known.port).collect();
-        if ports.len() != registrations.len() || registrations.len() > MAX_REGISTRATIONS {
+        if registrations.is_empty() || ports.len() != registrations.len() || registrations.len() > MAX_REGISTRATIONS {
             return None;
         }
         let held = match kind {

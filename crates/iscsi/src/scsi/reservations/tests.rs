@@ -138,6 +138,15 @@ fn the_status_names_every_port() {
     assert_eq!(all.capabilities(), [0, 8, 1, 0x81, 0xea, 1, 0, 0]);
 }
 
+#[test]
+fn only_what_is_stored_is_decoded() {
+    assert_eq!(Reservations::decode(b""), Some(Reservations::default()));
+    assert!(Reservations::decode(b"1;0;0;0000000000000001,i,t").is_some_and(|all| all.persists));
+    for malformed in ["1;0;100", "1;1;0", "2;0;0;0000000000000001,i,t", "1;1;1;0000000000000001,i,t"] {
+        assert_eq!(Reservations::decode(malformed.as_bytes()), None, "{malformed}");
+    }
+}
+
 proptest! {
     #[test]
     fn stored_reservations_are_read_back(steps in proptest::collection::vec((1u8..6, 0u8..6, 0u8..6, 1u8..9), 0..40)) {
