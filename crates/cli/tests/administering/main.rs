@@ -387,6 +387,8 @@ fn events_of_a_pool_are_reported() {
     let all = lab.ok("zpool events");
     assert!(all.starts_with("TIME                           CLASS\n"), "{all}");
     assert_eq!(classes(&lab.ok("zpool events -H p")), ["sysevent.fs.zfs.pool_import"]);
+    // The txg after that of the snapshot writes the command line.
+    lab.ok("zpool sync p");
     let long = lab.ok("zpool events -v p");
     assert!(long.contains("        history_command = \"zfs snapshot p@one\"\n"), "{long}");
     assert!(lab.ok("zpool events -j --json-int").contains(r#""class":"sysevent.fs.zfs.pool_import""#));
