@@ -174,7 +174,7 @@ impl Action {
         let engine = host.engine();
         match self {
             Action::Pool(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
-            Action::Process(change) => change.run(host).await.map(|()| Outcome::Changed),
+            Action::Process(change) => change.run(host, author).await.map(|()| Outcome::Changed),
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
             Action::Change(change) => Self::change(change, host, author, false).await,

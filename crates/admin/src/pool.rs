@@ -162,16 +162,25 @@ pub trait Host: Sync {
 }
 
 impl PoolChange {
-    /// Carries the change out, and records the author's command line in the history if it changes a property.
+    /// Carries the change out, and records the author's command line in the history, except for a sync.
     ///
     /// # Errors
     /// The reason why it is refused or failed.
     pub(crate) async fn run(self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
         let property = match self {
-            PoolChange::Clear { devices } => return clear(engine, &devices).await,
             PoolChange::Sync => return Ok(engine.sync().await?),
-            PoolChange::PauseScrub => return Ok(engine.scrubs().pause().await?),
-            PoolChange::StopScrub => return Ok(engine.scrubs().stop().await?),
+            PoolChange::Clear { devices } => {
+                clear(engine, &devices).await?;
+                return Ok(author.record(engine)?);
+            }
+            PoolChange::PauseScrub => {
+                engine.scrubs().pause().await?;
+                return Ok(author.record(engine)?);
+            }
+            PoolChange::StopScrub => {
+                engine.scrubs().stop().await?;
+                return Ok(author.record(engine)?);
+            }
             PoolChange::SetComment { text } => PoolProperty::Comment(text),
             PoolChange::EnableFeature { feature } => {
                 let unknown = || Refusal::new(RefusalKind::Pool, format!("there is no feature '{feature}'"));
@@ -185,28 +194,32 @@ impl PoolChange {
 }
 
 impl ProcessChange {
-    /// Carries the change out.
+    /// Carries the change out, and records the author's command line in the history.
     ///
     /// # Errors
     /// The reason why it is refused or failed.
-    pub(crate) async fn run(self, host: &impl Host) -> Result<(), Refusal> {
+    pub(crate) async fn run(self, host: &impl Host, author: &mut Author) -> Result<(), Refusal> {
         let failed = |why| Refusal::new(RefusalKind::Pool, why);
         match self {
             ProcessChange::StartScrub => {
                 host.engine().scrubs().start().await?;
                 host.go_on_scrubbing();
-                Ok(())
+                Ok(author.record(host.engine())?)
             }
             ProcessChange::StartResilver => {
                 host.engine().scrubs().start_resilver(true).await?;
                 host.go_on_scrubbing();
-                Ok(())
+                Ok(author.record(host.engine())?)
             }
             ProcessChange::Close { force: false, .. } if host.is_used() => {
                 let why = "pool is busy: clients use it (-f ends that)";
                 Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
             }
-            ProcessChange::Close { destroyed, .. } => host.close(destroyed).await.map_err(failed),
+            ProcessChange::Close { destroyed, .. } => {
+                // Before the last txg, as in OpenZFS. A suspended pool has none, and is closed without it.
+                let _recorded = author.record(host.engine());
+                host.close(destroyed).await.map_err(failed)
+            }
         }
     }
 }

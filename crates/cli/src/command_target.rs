@@ -83,13 +83,18 @@ impl<'a> CommandTarget<'a> {
         self.place
     }
 
-    /// Carries out an action. The first change of a command line records it in the pool's history.
+    /// Carries out an action. The first change of a command line records it in the pool's history, and so does each action of
+    /// the pool's process, which may be on several pools.
     ///
     /// # Errors
     /// If the pool cannot be reached. A refusal is not an error here.
     pub fn attempt(&self, action: Action) -> Result<Result<Outcome, Refusal>, Failure> {
         let changes = matches!(action, Action::Change(_) | Action::ChangeWithoutMounts(_) | Action::Pool(_));
-        let line = if changes { self.call.note() } else { String::new() };
+        let line = match &action {
+            Action::Process(_) => self.call.line(),
+            _ if changes => self.call.note(),
+            _ => String::new(),
+        };
         let done = match &self.place {
             Place::Here(pool) => {
                 let (uid, gid) = self.call.caller.ids;

@@ -114,7 +114,7 @@ pub fn reopen(call: &Call, args: &ReopenArgs) -> Result<u8, Failure> {
             for path in engine.vdevs().reopen_all().await? {
                 outln!(call, "{pool}: {} is there again", path.display());
             }
-            Ok(())
+            Ok(engine.log_command(call.line(), call.caller.ids.0)?)
         })?;
     }
     Ok(0)

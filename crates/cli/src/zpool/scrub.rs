@@ -104,7 +104,8 @@ pub fn resilver(call: &Call, args: &ResilverArgs) -> Result<u8, Failure> {
             started.map_err(|refusal| cannot(&refusal.why))?;
         } else if let Place::Here(writable) = target.into_place() {
             let started = writable.machine.block_on(writable.engine.scrubs().start_resilver(true));
-            let started = started.map(drop).map_err(|error| cannot(&error));
+            let logged = started.and_then(|_| writable.engine.log_command(call.line(), call.caller.ids.0));
+            let started = logged.map_err(|error| cannot(&error));
             run_at_rest(call, writable, pool, started)?;
         }
     }
@@ -128,7 +129,8 @@ fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result
 /// on the pool meanwhile.
 fn at_rest(call: &Call, writable: WritablePool, pool: &str) -> Result<(), Failure> {
     let started = writable.machine.block_on(writable.engine.scrubs().start());
-    run_at_rest(call, writable, pool, started.map_err(|error| failed("start", pool, &error)))
+    let logged = started.and_then(|()| writable.engine.log_command(call.line(), call.caller.ids.0));
+    run_at_rest(call, writable, pool, logged.map_err(|error| failed("start", pool, &error)))
 }
 
 /// Carries out a scrub or resilver that was started on a pool that no process had open, and closes the pool.
