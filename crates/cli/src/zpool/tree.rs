@@ -151,10 +151,12 @@ fn push(vdev: &VdevConfig, indent: usize, facts: &TreeFacts<'_>, out: &mut Vec<V
 /// Why a vdev has its state (`vs_aux`), where the state does not say it.
 fn reason(vdev: &VdevConfig, state: VdevState) -> Option<&'static str> {
     match state {
-        VdevState::Faulted | VdevState::Degraded if vdev.is_leaf() => Some(match vdev.aux_state.as_deref() {
-            Some("external") => "external device fault",
-            _ => "too many errors",
-        }),
+        VdevState::Faulted | VdevState::Degraded if vdev.is_leaf() => match vdev.aux_state.as_deref() {
+            Some("external") => Some("external device fault"),
+            // A device that has just been taken out of service: the txg with the reason is on its way.
+            None if state == VdevState::Faulted => None,
+            _ => Some("too many errors"),
+        },
         VdevState::Unavail if !vdev.children.is_empty() => Some("insufficient replicas"),
         _ => None,
     }
