@@ -3,6 +3,7 @@
 
 use crate::work;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use weir_dmu::live::SpaceReserve;
 use weir_engine::create::PoolValue;
@@ -11,20 +12,26 @@ use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::config::Class;
 use weir_pool::sweeps::SweepKind;
-use weir_sim::{Fault, SimWorld, Timing};
+use weir_sim::{Fault, SimDisk, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
 
-/// Gives how many discards the disks saw soon, and in the end.
-fn discards(autotrim: bool) -> (u64, u64) {
-    let world = SimWorld::new(3);
+/// Three disks, and the options to create a RAID-Z pool on them.
+fn raidz(seed: u64) -> (SimWorld, Vec<Arc<SimDisk>>, CreateOptions) {
+    let world = SimWorld::new(seed);
     let add = |i: usize| world.add_disk(format!("{SEARCH}/d{i}"), 64 << 20, 512, Timing::Nvme);
-    let disks: Vec<_> = (0..3).map(add).collect();
-    let machine = world.machine();
+    let disks = (0..3).map(add).collect();
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
     let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Raidz(1), leaves: (0..3).map(leaf).collect() };
     let mut options = CreateOptions::new("tank", vec![top]);
     options.arc_bytes = 16 << 20;
+    (world, disks, options)
+}
+
+/// Gives how many discards the disks saw soon, and in the end.
+fn discards(autotrim: bool) -> (u64, u64) {
+    let (world, disks, mut options) = raidz(3);
+    let machine = world.machine();
     options.properties = vec![("autotrim".into(), PoolValue::Number(autotrim.into()))];
     let seen = || disks.iter().map(|disk| disk.stats().discards).sum::<u64>();
     let rq = &Request::internal("test");
@@ -98,14 +105,8 @@ fn groups_go_on_while_all_is_trimmed() {
 /// Passes over all devices of a RAID-Z vdev at once, while blocks are written and freed.
 #[test]
 fn passes_over_single_devices_touch_no_block() {
-    let world = SimWorld::new(5);
-    let add = |i: usize| world.add_disk(format!("{SEARCH}/d{i}"), 64 << 20, 512, Timing::Nvme);
-    let disks: Vec<_> = (0..3).map(add).collect();
+    let (world, disks, options) = raidz(5);
     let machine = world.machine();
-    let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
-    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Raidz(1), leaves: (0..3).map(leaf).collect() };
-    let mut options = CreateOptions::new("tank", vec![top]);
-    options.arc_bytes = 16 << 20;
     let done = world.run(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
         for n in 0..12 {
