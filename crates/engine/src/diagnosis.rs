@@ -104,9 +104,9 @@ struct State {
     cases: BTreeMap<u64, Case>,
     thresholds: BTreeMap<(u64, ErrorKind), Threshold>,
     verdicts: Vec<(u64, Verdict)>,
-    /// Devices with errors that were not looked at since.
+    /// Devices that had an error since the supervisor last checked their paths and labels.
     suspects: BTreeSet<u64>,
-    /// Failed devices whose hot spare was detached by a command: they get no other one before they were healthy again.
+    /// Failed devices whose hot spare a command has detached. No hot spare replaces such a device until it is ONLINE again.
     without_spare: BTreeSet<u64>,
 }
 

@@ -188,7 +188,7 @@ pub struct Engine {
     waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
     /// GUIDs of the leaves that are offline until the next import.
     temporarily_offline: Mutex<BTreeSet<u64>, { order::OFFLINE_DEVICES }>,
-    /// Passes over the free space of devices that are in progress.
+    /// Initializations and trims of single devices that are in progress.
     sweeping: Mutex<sweeps::SweepTable, { order::SWEEPS }>,
     shown: Mutex<PoolStatus, { order::SHOWN }>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>, { order::SYNCER }>,

@@ -248,7 +248,7 @@ pub async fn start(engine: &Arc<Engine>, kind: SweepKind, leaves: &[u64], rate: 
     Ok(())
 }
 
-/// Goes on with the passes that were in progress when the pool was closed.
+/// Continues the initializations and trims that were in progress when the pool was closed.
 ///
 /// # Errors
 /// Errors of reading the MOS.

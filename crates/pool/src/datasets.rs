@@ -31,8 +31,8 @@ pub struct DatasetInfo {
     pub damage: Option<String>,
 }
 
-/// Lists all file systems, volumes and, if requested, snapshots: each after its parent, snapshots after their dataset
-/// from the oldest on. Datasets whose entries in the MOS cannot be read are logged and left out.
+/// Lists all file systems, volumes and, if requested, snapshots. A dataset follows its parent; the snapshots of a dataset
+/// follow it, oldest first. Datasets whose entries in the MOS cannot be read are logged and left out.
 pub async fn datasets_of(rq: &Request, dsl: &Dsl, snapshots: bool) -> Vec<DatasetInfo> {
     datasets_in(rq, dsl, Scope::All, snapshots).await
 }

@@ -1,6 +1,7 @@
 //! Passes over the free space of devices, as the pool records them: initialization and trim.
 //!
-//! Each leaf has a ZAP with the state of its last passes. The offset is one of the leaf, up to which the pass has come.
+//! The ZAP of each leaf records its last initialization and trim. The recorded offset, counted from the start of the leaf's
+//! allocatable space, is where the next pass continues.
 //!
 //! Source: OpenZFS `include/sys/fs/zfs.h` (`VDEV_LEAF_ZAP_INITIALIZE_…`, `VDEV_LEAF_ZAP_TRIM_…`), `module/zfs/vdev_initialize.c`
 //! (`vdev_initialize_calculate_progress`).
@@ -45,7 +46,7 @@ pub enum SweepState {
 pub struct LeafSweep {
     /// The state.
     pub state: SweepState,
-    /// Offset in the leaf's allocatable space up to which the pass has come.
+    /// Offset in the leaf's allocatable space, in bytes, up to which the pass is complete.
     pub offset: u64,
     /// Time of the start, or of the end if it is complete, in seconds since 1970.
     pub time_s: u64,

@@ -11,8 +11,8 @@
 //! completes them at once: a mirror reads its other side, RAID-Z reconstructs, and a write counts as missed in the DTL. The
 //! memory of such an operation stays with the disk until it answers.
 //!
-//! A device can also be lost: it is not at its path any more, or has other labels. Then it counts as missing, and comes back
-//! with the disk that is opened anew.
+//! A device can also be lost: its path leads to no device, or to one with other labels. Then it counts as missing until a
+//! device with its labels is opened.
 //!
 //! A device may be put back only when no such operation is left, because a late write could otherwise overwrite a block that
 //! was written after the device came back.

@@ -155,7 +155,7 @@ impl Leaf {
         self.watched().is_some_and(|watched| watched.is_in_service())
     }
 
-    /// Whether the leaf has a disk that was taken out of service, and is not lost.
+    /// Whether the leaf's disk was taken out of service because of errors or a hang, not because it is missing.
     pub fn is_faulted(&self) -> bool {
         self.watched().is_some_and(|watched| !watched.is_in_service() && !watched.is_lost())
     }

@@ -73,8 +73,8 @@ impl<'a> LeafHandle<'a> {
         lost.replace(disk).is_ok()
     }
 
-    /// Takes the leaf out of service as a missing one: its device is not at its path any more, or has other labels. It comes
-    /// back by [`LeafHandle::set_disk`]. Returns whether it was in service.
+    /// Takes the leaf out of service as missing, because its path leads to no device or to one with other labels.
+    /// [`LeafHandle::set_disk`] puts it back. Returns whether it was in service.
     pub fn lose(&self) -> bool {
         let Some(watched) = self.leaf.watched().filter(|watched| watched.is_in_service()) else { return false };
         watched.lose();

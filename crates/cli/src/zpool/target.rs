@@ -10,7 +10,7 @@ use weir_pool::VdevConfig;
 
 /// A vdev of a pool.
 pub enum Target {
-    /// A device in the vdev tree, also an active hot spare.
+    /// A device in the vdev tree, which an active hot spare is too.
     Leaf(VdevConfig),
     /// A vdev above devices.
     Parent(VdevConfig),

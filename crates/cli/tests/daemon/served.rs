@@ -316,7 +316,7 @@ impl Drop for Session {
     }
 }
 
-/// The unit for an ordinary user: pools on files, over the network, without mounts.
+/// The systemd unit of an ordinary user allows the daemon to serve pools on files over the network, without mounts.
 #[test]
 fn the_rootless_unit_serves_pools_on_files() {
     let site = Site::new(3);
