@@ -171,24 +171,26 @@ impl PoolChange {
             PoolChange::Sync => return Ok(engine.sync().await?),
             PoolChange::Clear { devices } => {
                 clear(engine, &devices).await?;
-                return Ok(author.record(engine)?);
+                None
             }
             PoolChange::PauseScrub => {
                 engine.scrubs().pause().await?;
-                return Ok(author.record(engine)?);
+                None
             }
             PoolChange::StopScrub => {
                 engine.scrubs().stop().await?;
-                return Ok(author.record(engine)?);
+                None
             }
-            PoolChange::SetComment { text } => PoolProperty::Comment(text),
+            PoolChange::SetComment { text } => Some(PoolProperty::Comment(text)),
             PoolChange::EnableFeature { feature } => {
                 let unknown = || Refusal::new(RefusalKind::Pool, format!("there is no feature '{feature}'"));
-                PoolProperty::Feature(features::by_name(&feature).ok_or_else(unknown)?)
+                Some(PoolProperty::Feature(features::by_name(&feature).ok_or_else(unknown)?))
             }
-            PoolChange::SetNumber { property, number } => PoolProperty::Number { property, number },
+            PoolChange::SetNumber { property, number } => Some(PoolProperty::Number { property, number }),
         };
-        engine.properties().set_on_pool(property).await?;
+        if let Some(property) = property {
+            engine.properties().set_on_pool(property).await?;
+        }
         Ok(author.record(engine)?)
     }
 }
