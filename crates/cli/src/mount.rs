@@ -16,11 +16,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_daemon::{Exports, OpenPool};
+use weir_engine::{IDLE_TXG_TIMEOUT, TXG_TIMEOUT};
 use weir_linux::Production;
 use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
@@ -336,20 +336,19 @@ pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Txg timeout of a mounted pool.
-pub const MOUNT_TXG_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Shortens the txg timeout of a mounted pool, and names the calls of `sync` that do not reach it.
+/// Makes a mounted pool sync when it is idle, and names the calls of `sync` that do not reach it.
 ///
-/// Linux sends a FUSE mount no request for `sync(2)` and `syncfs(2)`, so both return before the changes are stable. A
-/// short txg timeout bounds the changes that a power cut after such a call takes.
+/// Linux sends a FUSE mount no request for `sync(2)` and `syncfs(2)`, so both return before the changes are stable. A txg
+/// soon after the last change bounds what a power cut after such a call takes.
 fn shorten_window(shown: &OpenPool) {
     let OpenPool::Writable(engine) = shown else { return };
-    engine.set_txg_timeout(MOUNT_TXG_TIMEOUT);
+    engine.sync_when_idle();
     let pool = shown.name();
-    let seconds = MOUNT_TXG_TIMEOUT.as_secs();
+    let [idle, most] = [IDLE_TXG_TIMEOUT, TXG_TIMEOUT].map(|timeout| timeout.as_secs());
     eprintln!("sync and syncfs do not reach a FUSE mount: use fsync, or 'zpool sync {pool}';");
-    eprintln!("what neither covers is on stable storage after about {seconds} s");
+    eprintln!(
+        "what neither covers is on stable storage about {idle} s after the pool's last change, or {most} s after its own"
+    );
 }
 
 /// Whether the mount may allow what a property can forbid. One mount serves all file systems, so it allows only what

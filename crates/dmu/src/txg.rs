@@ -31,6 +31,8 @@ struct State {
     open: u64,
     synced: u64,
     holds: BTreeMap<u64, u64>,
+    /// Transactions that have begun in the open txg.
+    begun: u64,
     dirty_bytes: BTreeMap<u64, u64>,
     freed_blocks: BTreeMap<u64, u64>,
     /// Waiters for a txg to open.
@@ -122,6 +124,11 @@ impl TxgTracker {
         Txg(self.state().open)
     }
 
+    /// Number of transactions that have begun in the open txg.
+    pub fn begun(&self) -> u64 {
+        self.state().begun
+    }
+
     /// Returns the last synced txg.
     pub fn last_synced(&self) -> Txg {
         Txg(self.state().synced)
@@ -138,6 +145,7 @@ impl TxgTracker {
         }
         let open = state.open;
         *state.holds.entry(open).or_default() += 1;
+        state.begun = state.begun.saturating_add(1);
         Ok(Tx { txg: Txg(open), txgs: Some(self.clone()), logged: true, writer: Origin::POOL })
     }
 
@@ -165,6 +173,7 @@ impl TxgTracker {
         let (txg, opened) = {
             let mut state = self.state();
             state.open += 1;
+            state.begun = 0;
             invariant!(state.open > state.synced + 1, "txg {} opens after {} has synced", state.open, state.synced);
             let open = state.open;
             let later = state.opened.split_off(&(open + 1));

@@ -95,7 +95,7 @@ use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tasks::Queue;
 use weir_cache::Cache;
@@ -110,8 +110,13 @@ use weir_machine::{JoinHandle, Machine, Nanos, Request};
 use weir_pool::assemble::state;
 use weir_pool::error::PoolError;
 
-/// The time after which a txg is synced, unless another is set (`zfs_txg_timeout`).
+/// The time after which a txg is synced (`zfs_txg_timeout`).
 pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the syncer looks whether the open txg has more changes, after [`Engine::sync_when_idle`].
+const IDLE_CHECK: Duration = Duration::from_millis(500);
+/// The time in which changes are synced that no others follow, after [`Engine::sync_when_idle`].
+pub const IDLE_TXG_TIMEOUT: Duration = Duration::from_secs(1);
+const _: () = assert!(2 * IDLE_CHECK.as_millis() <= IDLE_TXG_TIMEOUT.as_millis());
 
 /// Loaded metaslabs take at most one part in this many of the ARC's limit, besides it.
 const LOADED_METASLABS_DIVISOR: u64 = 4;
@@ -180,7 +185,7 @@ pub struct Engine {
     adding: AsyncMutex<()>,
     /// Long holds on snapshots that are read.
     pub reading: LongHolds,
-    txg_timeout_ns: AtomicU64,
+    syncs_when_idle: AtomicBool,
     synced_states: synced_state::SyncedStates,
     /// Whether failures suspend the pool instead of ending the engine ([`supervision`]).
     is_supervised: AtomicBool,
@@ -272,7 +277,7 @@ impl Engine {
             tops,
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),
-            txg_timeout_ns: AtomicU64::new(TXG_TIMEOUT.as_nanos() as u64),
+            syncs_when_idle: AtomicBool::new(false),
             synced_states: Default::default(),
             is_supervised: AtomicBool::new(false),
             waits_for: Mutex::default(),
@@ -286,15 +291,11 @@ impl Engine {
         engine
     }
 
-    /// The time after which a txg is synced unless a sync is requested earlier.
-    pub fn txg_timeout(&self) -> Duration {
-        Duration::from_nanos(self.txg_timeout_ns.load(Ordering::Relaxed))
-    }
-
-    /// Sets the time after which a txg is synced, from the next txg on; the open one is synced now.
-    pub fn set_txg_timeout(&self, timeout: Duration) {
-        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.txg_timeout_ns.store(ns, Ordering::Relaxed);
+    /// From now on, changes that no others follow are synced within [`IDLE_TXG_TIMEOUT`]; others, as ever, within
+    /// [`TXG_TIMEOUT`].
+    pub fn sync_when_idle(&self) {
+        self.syncs_when_idle.store(true, Ordering::Relaxed);
+        // The syncer waits without looking; from the next txg on it looks.
         self.txgs().request_sync();
     }
 
@@ -533,16 +534,33 @@ handles! {
     receives = Receives;
 }
 
+/// Waits until the syncer must close the open txg: a sync was requested, or [`TXG_TIMEOUT`] has passed, or its changes have ended
+/// and the engine syncs when it is idle.
+async fn wait_until_due(engine: &Engine) {
+    let clock = &engine.machine.clock;
+    let due = clock.now() + TXG_TIMEOUT;
+    let mut seen = engine.txgs().begun();
+    loop {
+        let syncs_when_idle = engine.syncs_when_idle.load(Ordering::Relaxed);
+        let until = if syncs_when_idle { due.min(clock.now() + IDLE_CHECK) } else { due };
+        let timer = pin!(clock.sleep_until(until));
+        let requested = pin!(engine.txgs().sync_requested());
+        if let Either::Left(_) = select(requested, timer).await {
+            return;
+        }
+        let begun = engine.txgs().begun();
+        if until == due || begun > 0 && begun == seen {
+            return;
+        }
+        seen = begun;
+    }
+}
+
 /// The syncer.
 async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerState {
     loop {
-        let due = engine.machine.clock.now() + engine.txg_timeout();
         if !core.frees_on {
-            let timer = pin!(engine.machine.clock.sleep_until(due));
-            let wanted = pin!(engine.txgs().sync_requested());
-            match select(wanted, timer).await {
-                Either::Left(_) | Either::Right(_) => {}
-            }
+            wait_until_due(&engine).await;
         }
         let txg = engine.txgs().quiesce().await;
         let (done, answers) = syncing::sync(&engine, &mut core, txg).await;

@@ -30,8 +30,8 @@
 //! **`sync` and `syncfs`.** Linux sends SYNCFS to virtiofs and fuseblk mounts alone, so `sync(2)`, `syncfs(2)` and the
 //! commands `sync` and `sync -f` return 0 without a request to this server, and make nothing stable (`fuse_sync_fs` of
 //! `fs/fuse/inode.c`). `fsync` of a file makes that file stable, `fsync` of a directory all changes of names, and
-//! `zpool sync POOL` all changes. `weir mount` syncs a txg each second, which bounds the loss where a program relies on
-//! `sync`.
+//! `zpool sync POOL` all changes. A pool with a mount syncs a txg a second after its last change, which bounds
+//! the loss where a program relies on `sync`.
 //!
 //! **Permissions.** The kernel checks modes and POSIX ACLs (`default_permissions`, `FUSE_POSIX_ACL`); the file system
 //! skips these checks and enforces only the rules that apply to every user. The kernel knows nothing of NFSv4 ACLs: they are

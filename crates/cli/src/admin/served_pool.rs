@@ -275,7 +275,7 @@ impl ServedPool {
     pub async fn mount_automatically(self: &Arc<Self>, now: bool) {
         let Some(front) = self.front() else { return };
         // `sync` and `syncfs` do not reach a mount: see [`crate::mount`].
-        self.engine.set_txg_timeout(crate::mount::MOUNT_TXG_TIMEOUT);
+        self.engine.sync_when_idle();
         // A process decides once whether it mounts.
         let _ = self.automounts.set(Arc::default());
         if now {

@@ -46,21 +46,36 @@ fn is_free(disk: &SimDisk) -> bool {
 }
 
 #[test]
-fn a_shorter_txg_timeout_syncs_changes_sooner() {
+fn changes_that_no_others_follow_are_synced_within_a_second() {
     let world = SimWorld::new(11);
     let (_disk, options) = one_disk(&world);
     let machine = world.machine();
     let run = world.run(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
-        for (timeout_s, is_synced) in [(1, true), (60, false)] {
-            engine.set_txg_timeout(Duration::from_secs(timeout_s));
-            // The txg that is open now ends at once.
+        for syncs_when_idle in [false, true] {
+            if syncs_when_idle {
+                engine.sync_when_idle();
+            }
             engine.txgs().wait_synced(engine.txgs().open()).await.unwrap();
             let written = engine.txgs().open();
-            work::write_object(&engine, "tank", 2, timeout_s).await.unwrap();
-            machine.clock.sleep(Duration::from_secs(3)).await;
-            assert_eq!(engine.txgs().last_synced() >= written, is_synced, "{timeout_s} s");
+            work::write_object(&engine, "tank", 2, 1).await.unwrap();
+            machine.clock.sleep(Duration::from_millis(1_200)).await;
+            assert_eq!(engine.txgs().last_synced() >= written, syncs_when_idle);
         }
+        // While changes follow each other, a txg takes them all for its whole time.
+        let written = engine.txgs().open();
+        let begun = machine.clock.now();
+        while engine.txgs().last_synced() < written {
+            work::write_object(&engine, "tank", 2, 1).await.unwrap();
+            machine.clock.sleep(Duration::from_millis(100)).await;
+        }
+        let synced_after = machine.clock.now().since(begun);
+        assert!((4_500..5_500).contains(&synced_after.as_millis()), "after {synced_after:?}");
+        // Without changes, no txg is synced before its time.
+        engine.txgs().wait_synced(engine.txgs().open()).await.unwrap();
+        let synced = engine.txgs().last_synced();
+        machine.clock.sleep(Duration::from_secs(4)).await;
+        assert_eq!(engine.txgs().last_synced(), synced);
         engine.stop().await.unwrap();
     });
     run.unwrap();
