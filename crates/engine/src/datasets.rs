@@ -9,6 +9,7 @@
 
 use super::open_datasets::{OpenDataset, OpenSet};
 use super::{Engine, lost_records, open_set};
+use futures_util::lock::MutexGuard as AsyncMutexGuard;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dmu::live::Policy;
@@ -26,6 +27,9 @@ use weir_pool::features::Features;
 use weir_pool::mos::Mos;
 use weir_volumes::{Volume, WriteOptions};
 use weir_zil::{BlockLog, LogOpening, Policy as LogPolicy, SyncMode, WriteKind, Zil};
+
+/// Maximum number of times that a dataset is read to be opened.
+const MAX_READS_TO_OPEN: usize = 3;
 
 /// Owner ids of an object (user, group, project), for space accounting in each sync.
 fn owners(dnode: &Dnode, _spill: Option<&[u8]>) -> Option<[u64; 3]> {
@@ -88,6 +92,45 @@ impl Engine {
         }
     }
 
+    /// Keeps the syncer from changing the MOS (`dp_config_rwlock`), for the opening of the dataset `name`. Readers of names,
+    /// properties and status do not take this lock: they read [`crate::synced_state`].
+    ///
+    /// The syncer waits for the holder, and must not wait for its reads. So what the holder is going to read is read here
+    /// first, as of the last synced txg, and again if another has synced meanwhile: the holder finds it in the ARC.
+    pub(crate) async fn lock_mos(&self, rq: &Request, name: &str) -> AsyncMutexGuard<'_, ()> {
+        for _ in 0..MAX_READS_TO_OPEN {
+            let txg = self.txgs().last_synced();
+            // What cannot be read, or is new, concerns the holder.
+            let _in_arc = self.read_as_for_opening(rq, name).await;
+            let locked = self.mos_sync_lock.lock().await;
+            if self.txgs().last_synced() == txg {
+                return locked;
+            }
+        }
+        self.mos_sync_lock.lock().await
+    }
+
+    /// Reads what the opening of a dataset reads, as of the last synced txg: then it is in the ARC.
+    ///
+    /// # Errors
+    /// Errors of finding or reading the dataset.
+    async fn read_as_for_opening(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
+        let dsl = self.synced().dsl_of(rq, name).await?;
+        let dataset = dsl.find(rq, name).await?;
+        let values = self.values(rq, &dsl, &dataset).await?;
+        if self.sets.get(dataset.objset()).is_some() {
+            return Ok(());
+        }
+        let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
+        let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
+        match (dataset.is_snapshot(), set.kind()) {
+            (true, ObjsetKind::Zfs) => {
+                FileSystem::open(rq, set, values.identity(&dataset)).await.map(drop).map_err(failed)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Opens a file system for writing after replay of its intent log, or a snapshot for reading.
     ///
     /// # Errors
@@ -95,7 +138,7 @@ impl Engine {
     pub async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
         let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
-        let mos_sync_lock = self.mos_sync_lock.lock().await;
+        let mos_locked = self.lock_mos(rq, name).await;
         let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
         check_whole(&dataset)?;
@@ -112,7 +155,7 @@ impl Engine {
         }
         let open = self.open_with_log(rq, &dsl, &dataset, &values).await?;
         let settings = values.settings();
-        drop(mos_sync_lock);
+        drop(mos_locked);
         // The log's records were acknowledged before the dataset became read-only, so replay may write.
         let replaying = Settings { read_only: false, ..settings };
         let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings: replaying };
@@ -148,7 +191,7 @@ impl Engine {
     pub async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
         let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
-        let mos_sync_lock = self.mos_sync_lock.lock().await;
+        let mos_locked = self.lock_mos(rq, name).await;
         let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
         check_whole(&dataset)?;
@@ -164,7 +207,7 @@ impl Engine {
         let values = self.values(rq, &dsl, &dataset).await?;
         let open = self.open_with_log(rq, &dsl, &dataset, &values).await?;
         let read_only = values.is_set(ZfsProp::ReadOnly);
-        drop(mos_sync_lock);
+        drop(mos_locked);
         let opening = WriteOptions { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
         lost_records::replay(self, rq, name, &open, &*volume).await?;

@@ -59,6 +59,7 @@ pub mod sweeps;
 pub mod sync_task_api;
 mod synced_maps;
 pub mod synced_state;
+mod syncer;
 pub mod syncing;
 pub mod tasks;
 mod trim;
@@ -87,15 +88,13 @@ pub use tx_admission::{DirtyLimits, PoolSpace, PoolTxAdmission};
 
 use diagnosis::Diagnosis;
 use error_log::LostBlocks;
-use events::{ErrorReport, PoolEvent};
+use events::PoolEvent;
 use fault_sink::FaultSink;
-use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
 use std::collections::BTreeSet;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tasks::Queue;
 use weir_cache::Cache;
@@ -112,11 +111,8 @@ use weir_pool::error::PoolError;
 
 /// The time after which a txg is synced (`zfs_txg_timeout`).
 pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the syncer looks whether the open txg has more changes, after [`Engine::sync_when_idle`].
-const IDLE_CHECK: Duration = Duration::from_millis(500);
 /// The time in which changes are synced that no others follow, after [`Engine::sync_when_idle`].
 pub const IDLE_TXG_TIMEOUT: Duration = Duration::from_secs(1);
-const _: () = assert!(2 * IDLE_CHECK.as_millis() <= IDLE_TXG_TIMEOUT.as_millis());
 
 /// Loaded metaslabs take at most one part in this many of the ARC's limit, besides it.
 const LOADED_METASLABS_DIVISOR: u64 = 4;
@@ -174,10 +170,10 @@ pub struct Engine {
     opening: AsyncMutex<()>,
     /// Held while changed properties are applied to open datasets.
     renewing: AsyncMutex<()>,
-    /// Serializes the syncer's changes of the MOS with the opening of datasets (`dp_config_rwlock`). Readers of names, properties and status do not take it: they read [`synced_state`].
-    ///
-    /// The holder awaits no other lock.
-    pub(crate) mos_sync_lock: AsyncMutex<()>,
+    /// Serializes the syncer's changes of the MOS with the opening of datasets ([`Engine::lock_mos`]).
+    mos_sync_lock: AsyncMutex<()>,
+    /// Time that the syncer has waited for `mos_sync_lock`.
+    syncer_waited_ns: AtomicU64,
     pub(crate) queue: Queue,
     /// The top-level vdevs, for space accounting.
     pub(crate) tops: allocation::Tops,
@@ -273,6 +269,7 @@ impl Engine {
             opening: AsyncMutex::new(()),
             renewing: AsyncMutex::new(()),
             mos_sync_lock: AsyncMutex::default(),
+            syncer_waited_ns: AtomicU64::new(0),
             queue: Queue::default(),
             tops,
             adding: AsyncMutex::new(()),
@@ -286,7 +283,7 @@ impl Engine {
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });
-        let syncer = engine.machine.tasks.spawn(run(engine.clone(), core));
+        let syncer = engine.machine.tasks.spawn(syncer::run(engine.clone(), core));
         *engine.syncer.lock() = Some(syncer);
         engine
     }
@@ -338,7 +335,12 @@ impl Engine {
         PoolError::Suspended { pool: self.name(), why: why.to_string() }
     }
 
-    /// Reads DSL directories of the open txg. The caller is the syncer or holds `mos_sync_lock`.
+    /// Time that the syncer has waited for datasets to be opened, since the pool was opened. It waits for no other readers.
+    pub fn syncer_waited(&self) -> Duration {
+        Duration::from_nanos(self.syncer_waited_ns.load(Ordering::Relaxed))
+    }
+
+    /// Reads DSL directories of the open txg. The caller is the syncer or holds the lock of [`Engine::lock_mos`].
     pub(crate) async fn live_dsl(&self, rq: &Request, scope: Scope<'_>) -> Result<Arc<Dsl>, PoolError> {
         Ok(Dsl::read(rq, self.mos.clone(), &self.name(), scope).await?)
     }
@@ -532,66 +534,4 @@ handles! {
     sends = Sends;
     /// Datasets that are received from streams (`zfs receive`).
     receives = Receives;
-}
-
-/// Waits until the syncer must close the open txg: a sync was requested, or [`TXG_TIMEOUT`] has passed, or its changes have ended
-/// and the engine syncs when it is idle.
-async fn wait_until_due(engine: &Engine) {
-    let clock = &engine.machine.clock;
-    let due = clock.now() + TXG_TIMEOUT;
-    let mut seen = engine.txgs().begun();
-    loop {
-        let syncs_when_idle = engine.syncs_when_idle.load(Ordering::Relaxed);
-        let until = if syncs_when_idle { due.min(clock.now() + IDLE_CHECK) } else { due };
-        let timer = pin!(clock.sleep_until(until));
-        let requested = pin!(engine.txgs().sync_requested());
-        if let Either::Left(_) = select(requested, timer).await {
-            return;
-        }
-        let begun = engine.txgs().begun();
-        if until == due || begun > 0 && begun == seen {
-            return;
-        }
-        seen = begun;
-    }
-}
-
-/// The syncer.
-async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerState {
-    loop {
-        if !core.frees_on {
-            wait_until_due(&engine).await;
-        }
-        let txg = engine.txgs().quiesce().await;
-        let (done, answers) = syncing::sync(&engine, &mut core, txg).await;
-        match &done {
-            Ok(()) => {
-                let logs = engine.sets.select(|open| open.zil.is_some());
-                logs.iter().filter_map(|open| open.zil.as_ref()).for_each(|zil| zil.synced(txg));
-                engine.gate.synced(txg);
-                engine.txgs().synced(txg);
-                engine.store_access_times();
-                engine.machine.memory.trim_above(engine.budget_bytes());
-            }
-            Err(why) => {
-                tracing::error!("pool '{}' is suspended: {why}", engine.name());
-                engine.events.report(ErrorReport::IoFailure, None);
-                engine.txgs().fail(&why.to_string());
-                core.ended = true;
-            }
-        }
-        for answer in answers {
-            answer(done.as_ref().copied().map_err(|why| engine.suspended(why)));
-        }
-        if core.ended {
-            // A failed txg may leave other writes in flight: wait for them, so that the next importer has the devices to
-            // itself.
-            engine.cache.blocks().tree().close(&engine.machine.clock).await;
-            core.autotrim.end().await;
-            engine.queue.close();
-            // Waiters of later txgs get an error, because none will sync.
-            engine.txgs().fail("pool is exporting");
-            return core;
-        }
-    }
 }

@@ -125,7 +125,7 @@ impl Receives<'_> {
 
     /// Applies the properties of the dataset to the writing of its blocks.
     async fn adopt_properties(&self, rq: &Request, name: &str, set: &ObjectSet) -> Result<(), PoolError> {
-        let _steady = self.engine.mos_sync_lock.lock().await;
+        let _mos_locked = self.engine.lock_mos(rq, name).await;
         let dsl = self.engine.live_dsl(rq, Scope::Path(name)).await?;
         match dsl.dir_named(name) {
             Some(dir) => open_set::renew_policy(rq, &dsl, dir, set).await,

@@ -12,7 +12,6 @@
 //! One task, the syncer, runs all steps. A failure before step 6 leaves the pool on the disks unchanged; this txg and all
 //! later ones then fail ([`weir_dmu::txg::TxgTracker::fail`]).
 
-use super::Engine;
 use super::autotrim::AutoTrim;
 use super::brt::BlockRefTable;
 use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
@@ -22,6 +21,7 @@ use super::error_log::ErrorLogTask;
 use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::space::SpaceMaps;
+use super::{Engine, syncer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -125,7 +125,7 @@ pub(crate) async fn sync(
 ) -> (Result<(), PoolError>, VecDeque<Answer>) {
     // Lower priority than the intent log, whose writes clients wait for.
     let rq = Request::internal("sync").with_priority(Priority::Async);
-    let _steady = engine.mos_sync_lock.lock().await;
+    let _mos_locked = syncer::lock_mos(engine).await;
     let tx = Tx::of_syncing(txg);
     let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     core.context.capacity_bytes = engine.gate.space().capacity_bytes();

@@ -27,6 +27,8 @@ const FEW: u32 = 1_000;
 const MANY: u32 = 10_000;
 /// Maximum time of [`MANY`] commands, relative to that of [`FEW`]: their number, and a tenth.
 const GROWTH: f64 = 11.0;
+/// Line of the log for each txg that a reader has delayed by 10 ms.
+const SYNCER_WAITED: &str = "the syncer waited for";
 /// Pause between two lists.
 const LIST_PAUSE: Duration = Duration::from_millis(200);
 /// Minimum throughput of a writer while lists are read, relative to that without.
@@ -55,9 +57,11 @@ pub fn run(report: &mut Report) -> Result<(), JudgeError> {
     let commands = Commands { home: home.clone(), weir: weir()? };
     commands.run(&["zpool", "create", POOL, &device.display().to_string()])?;
     commands.run(&["zfs", "create", "-V", &format!("{}M", VOLUME_BYTES >> 20), VOLUME])?;
-    let server = Serving::writable(&home, POOL)?;
+    let server = Serving::logging(&home, POOL)?;
     let done = lists(report, &commands, &server).and_then(|()| series(report, &commands));
-    server.stop()?;
+    let log = server.stop_and_read()?;
+    let waits = log.iter().filter(|line| line.contains(SYNCER_WAITED)).count();
+    judge(report, format!("the syncer waited {waits} times for a reader longer than 10 ms (aim: never)"), waits == 0);
     std::fs::remove_dir_all(&home).map_err(failed)?;
     done
 }

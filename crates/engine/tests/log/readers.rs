@@ -2,6 +2,7 @@
 
 use crate::world::{self, HOME, Shape};
 use futures_util::FutureExt;
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::Layout;
 use weir_format::Txg;
 use weir_machine::Request;
@@ -76,4 +77,44 @@ fn txgs_sync_while_a_reader_holds_the_state_and_its_blocks_stay() {
             engine.export().await.unwrap();
         })
         .unwrap();
+}
+
+/// The syncer does not wait for the reads of a dataset, or a snapshot, that is being opened.
+#[test]
+fn txgs_sync_while_a_dataset_is_opened_slowly() {
+    let world = world::world(13, SHAPE);
+    let machine = world.machine();
+    let disk = world.disks().remove(0);
+    let run = world.run(async move {
+        let (engine, files) = world::create(&machine, SHAPE).await.unwrap();
+        let names = ["tank/other".to_owned(), format!("{HOME}@before")];
+        let kind = Kind::FileSystem(FileSystemSpec::default());
+        engine.create_dataset(NewDataset { name: names[0].clone(), kind, properties: Vec::new() }).await.unwrap();
+        engine.snapshot(vec![names[1].clone()], Vec::new()).await.unwrap();
+        for name in names {
+            engine.cache.clear();
+            let slow = disk.lay(Fault::Slow { factor: 10_000 });
+            let waited_before = engine.syncer_waited();
+            let began = machine.clock.now();
+            let opening = machine.tasks.spawn({
+                let (engine, clock, name) = (engine.clone(), machine.clock.clone(), name.clone());
+                async move {
+                    engine.file_system(&Request::internal("test"), &name).await.unwrap();
+                    clock.now()
+                }
+            });
+            let first = engine.txgs().last_synced();
+            for n in 0..3 {
+                world::write(&files, &format!("{n} of {}", name.len())).await;
+                engine.sync().await.unwrap();
+            }
+            assert!(engine.txgs().last_synced() >= Txg(first.0 + 3));
+            let read_for = opening.await.unwrap().since(began);
+            assert!(read_for.as_secs() >= 1, "the opening of {name} reads for {read_for:?}");
+            assert_eq!(engine.syncer_waited(), waited_before, "the syncer waits for the opening of {name}");
+            disk.lift(slow);
+        }
+        engine.export().await.unwrap();
+    });
+    run.unwrap();
 }
