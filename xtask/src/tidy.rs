@@ -6,7 +6,8 @@
 //!   with their length in `tidy-exceptions.txt`; these lengths can only decrease.
 //! - Types have a maximum number of public functions and of files that implement them (`types`).
 //! - Every module opens with its documentation (`//!`); no unfinished work; no path of one machine; `unsafe` only in
-//!   the listed crates. - Language: no banned words (`words`), no packed tuple bindings.
+//!   the listed crates; locks have a place in the order of locks.
+//! - Language: no banned words (`words`), no packed tuple bindings.
 //!
 //! Functions are measured by rustfmt's layout: a function begins at a line with `fn` and ends at the first line that
 //! contains only a closing brace at the same indentation. This is a heuristic for formatted code.
@@ -79,6 +80,11 @@ const TEST_ONLY: &[&str] = &["sim", "linux"];
 const UNSAFE_CRATES: &[&str] =
     &["crates/codec/", "crates/linux/", "crates/machine/src/slab.rs", "crates/machine/src/buf.rs"];
 
+/// Places of locks without an order: the platform's implementations and the locks themselves, the codec, which is below them,
+/// and the programs that judge.
+const UNORDERED_LOCKS: &[&str] =
+    &["crates/linux/", "crates/sim/", "crates/conformance/", "crates/codec/", "crates/machine/src/lock", "xtask/"];
+
 const FILE_LINES: usize = 600;
 const TEST_FILE_LINES: usize = 1000;
 const FUNCTION_LINES: usize = 80;
@@ -101,6 +107,7 @@ pub fn run() -> Outcome {
         if name.ends_with(".rs") {
             violations.extend(module_docs(&name, &text));
             violations.extend(unsafe_outside(&name, &text));
+            violations.extend(locks_without_order(&name, &text));
             violations.extend(sizes.check(&name, &text));
             types.add(&name, &text);
         }
@@ -206,6 +213,24 @@ fn unsafe_outside(name: &str, text: &str) -> Vec<String> {
         .enumerate()
         .filter(|(_, line)| used(line))
         .map(|(number, _)| format!("{name}:{}: {word} outside codec and machine", number + 1))
+        .collect()
+}
+
+/// Locks of the standard library outside tests, whose order nothing checks.
+fn locks_without_order(name: &str, text: &str) -> Vec<String> {
+    let is_source = name.contains("/src/") && !name.ends_with("/tests.rs") && !name.contains("/tests/");
+    if !is_source || UNORDERED_LOCKS.iter().any(|place| name.starts_with(place)) {
+        return Vec::new();
+    }
+    let is_lock = |line: &str| {
+        let mut words = line.split(|c: char| !c.is_alphanumeric());
+        line.contains("std::sync::") && words.any(|word| matches!(word, "Mutex" | "RwLock"))
+    };
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    code.lines()
+        .enumerate()
+        .filter(|(_, line)| is_lock(line))
+        .map(|(number, _)| format!("{name}:{}: a lock of std::sync: use weir_machine::lock", number + 1))
         .collect()
 }
 
@@ -318,6 +343,15 @@ mod tests {
             edges(&metadata),
             ["layering: format must not use pool", "layering: crate odd is not in the table of xtask/src/tidy.rs"]
         );
+    }
+
+    #[test]
+    fn locks_have_an_order() {
+        let text = "use std::sync::{Arc, Mutex};\n#[cfg(test)]\nuse std::sync::RwLock;\n";
+        let found = locks_without_order("crates/files/src/tree.rs", text);
+        assert_eq!(found, ["crates/files/src/tree.rs:1: a lock of std::sync: use weir_machine::lock"]);
+        assert!(locks_without_order("crates/linux/src/net.rs", text).is_empty());
+        assert!(locks_without_order("crates/files/src/tree.rs", "use std::sync::{Arc, MutexGuard};").is_empty());
     }
 
     #[test]

@@ -18,7 +18,8 @@ use crate::failure::Failure;
 use crate::mounts::{MountError, MountRequest, weir_mounts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_machine::lock::{Mutex, MutexGuard, order};
+
 use weir_daemon::{DatasetShares, Exports, MountAllows, MountRule, Sharing, fuse};
 use weir_dsl::props::DatasetKind;
 use weir_machine::Request;
@@ -42,7 +43,7 @@ struct State {
 
 /// The mounts that a process makes by itself.
 #[derive(Debug, Default)]
-pub struct AutoMounts(Mutex<State>);
+pub struct AutoMounts(Mutex<State, { order::AUTOMOUNTS }>);
 
 /// Mounts to make and to end, from two states of the properties. Pure.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -114,7 +115,7 @@ impl AutoMounts {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Leaves the mounts of a file system and of those below it as they are, until [`AutoMounts::follow_again`].

@@ -13,11 +13,12 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use weir_daemon::admin::Caller;
 use weir_machine::Machine;
+use weir_machine::lock::Mutex;
 use weir_pool::FoundPool;
 
 /// Environment variable with the places to look for pools if `-d` is missing: paths separated by colons.
@@ -278,7 +279,7 @@ impl Call {
                 waiting.fetch_add(line.bytes(), Ordering::Relaxed);
                 drop(to.send(line));
             }
-            OutputSink::Own(buffered) => match &mut *buffered.lock().unwrap_or_else(PoisonError::into_inner) {
+            OutputSink::Own(buffered) => match &mut *buffered.lock() {
                 Some(buffered) if !matches!(line, Line::Ask(..)) => buffered.push(line),
                 _ => show(&line),
             },
@@ -288,7 +289,7 @@ impl Call {
     /// Marks that the command runs in this process: prints the buffered output, and prints all further output directly.
     pub fn begin(&self) {
         if let OutputSink::Own(buffered) = &self.sink {
-            let buffered = buffered.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let buffered = buffered.lock().take();
             buffered.into_iter().flatten().for_each(|line| show(&line));
         }
     }
@@ -296,7 +297,7 @@ impl Call {
     /// Drops the buffered output of a command that has not begun to run in this process.
     pub fn forget_output(&self) {
         if let OutputSink::Own(buffered) = &self.sink
-            && let Some(lines) = &mut *buffered.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(lines) = &mut *buffered.lock()
         {
             lines.clear();
         }
@@ -305,7 +306,7 @@ impl Call {
     /// Whether the command has begun to run in this process.
     pub fn has_begun(&self) -> bool {
         match &self.sink {
-            OutputSink::Own(buffered) => buffered.lock().unwrap_or_else(PoisonError::into_inner).is_none(),
+            OutputSink::Own(buffered) => buffered.lock().is_none(),
             OutputSink::Client(..) => true,
         }
     }

@@ -15,13 +15,14 @@ use clap::{Args, Parser};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_daemon::{Exports, OpenPool};
 use weir_engine::{IDLE_TXG_TIMEOUT, TXG_TIMEOUT};
 use weir_linux::Production;
+use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
 use weir_pool::{FoundPool, OpenOptions, Pool, Rewind, assemble, scan};
@@ -115,10 +116,6 @@ struct Served {
 pub fn abort(why: &str) {
     eprintln!("failmode=panic: {why}");
     std::process::abort();
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl OpenedPool {
@@ -218,7 +215,7 @@ impl OpenedPool {
         let front = self.exports().await?;
         if let Some(served) = &self.served {
             match AdminSocket::open(&PoolProcess::of_pool(&served.served_pool)) {
-                Ok(admin_socket) => *lock(&served.admin_socket) = Some(admin_socket),
+                Ok(admin_socket) => *served.admin_socket.lock() = Some(admin_socket),
                 Err(failure) => eprintln!("{failure}\ncommands about the pool have to wait until this process ends"),
             }
         }
@@ -241,8 +238,8 @@ impl OpenedPool {
         let done = tokio::select! {
             done = work => done.map(Some),
             Some(close_mode) = close_requests.recv() => {
-                *lock(&served.close_mode) = Some(close_mode);
-                *lock(&served.admin_socket) = admin_socket;
+                *served.close_mode.lock() = Some(close_mode);
+                *served.admin_socket.lock() = admin_socket;
                 return Ok(None);
             }
         };
@@ -262,7 +259,7 @@ impl OpenedPool {
         let Some(served) = &self.served else { return std::future::pending().await };
         let mut close_requests = served.close_requests.lock().await;
         match close_requests.recv().await {
-            Some(close_mode) => *lock(&served.close_mode) = Some(close_mode),
+            Some(close_mode) => *served.close_mode.lock() = Some(close_mode),
             None => std::future::pending().await,
         }
     }
@@ -273,7 +270,7 @@ impl OpenedPool {
         let mut close_requests = served.close_requests.lock().await;
         tokio::select! {
             () = stop.wait() => {}
-            Some(close_mode) = close_requests.recv() => *lock(&served.close_mode) = Some(close_mode),
+            Some(close_mode) = close_requests.recv() => *served.close_mode.lock() = Some(close_mode),
         }
     }
 
@@ -283,7 +280,8 @@ impl OpenedPool {
         let Some(served) = self.served else { return Ok(()) };
         served.served_pool.mounts.unmount_all();
         let machine = served.writable.machine.clone();
-        let done = match lock(&served.close_mode).take() {
+        let close_mode = served.close_mode.lock().take();
+        let done = match close_mode {
             None => served.writable.close(),
             Some(close_mode) => {
                 let done = served.writable.end(close_mode.destroyed);
@@ -293,7 +291,8 @@ impl OpenedPool {
                 done.map_err(Failure::failed)
             }
         };
-        if let Some(admin_socket) = lock(&served.admin_socket).take() {
+        let admin_socket = served.admin_socket.lock().take();
+        if let Some(admin_socket) = admin_socket {
             machine.block_on(admin_socket.close());
         }
         done

@@ -19,13 +19,14 @@ pub mod points;
 use crate::failure::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_daemon::{DatasetShares, Exports, MountAllows, MountRule};
 use weir_dsl::MountedFileSystems;
 use weir_dsl::props::DatasetKind;
 use weir_files::FileError;
 use weir_files::tree::Node;
+use weir_machine::lock::{Mutex, order};
 use weir_machine::{Machine, Request};
 
 /// Threads of one mount that read requests from the kernel.
@@ -78,7 +79,7 @@ impl Table {
 
 /// The mounts of a pool.
 #[derive(Default)]
-pub struct Mounts(Arc<Mutex<Table>>);
+pub struct Mounts(Arc<Mutex<Table, { order::MOUNTS }>>);
 
 /// Options of `zfs mount`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,20 +128,16 @@ struct Unfinished {
     ended: Vec<u64>,
 }
 
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Mounts {
     /// Records that one mount shows all file systems.
     pub fn set_whole_pool(&self, has: bool) {
-        lock(&self.0).has_whole_pool = has;
+        self.0.lock().has_whole_pool = has;
     }
 
     /// The mounted file systems. Mounts that an administrator ended with `umount` are not.
     pub fn mounted(&self) -> MountedFileSystems {
         self.forget_ended();
-        let table = lock(&self.0);
+        let table = self.0.lock();
         match table.has_whole_pool {
             true => MountedFileSystems::All,
             false => MountedFileSystems::These(table.by_id.keys().copied().collect()),
@@ -150,7 +147,7 @@ impl Mounts {
     /// Names and mount points, sorted by name.
     pub fn list(&self) -> Vec<(String, PathBuf)> {
         self.forget_ended();
-        let table = lock(&self.0);
+        let table = self.0.lock();
         let mut list: Vec<_> =
             table.by_id.values().map(|mounted| (mounted.dataset.clone(), mounted.path.clone())).collect();
         list.sort();
@@ -161,12 +158,12 @@ impl Mounts {
     pub fn by_id(&self) -> BTreeMap<u64, (String, String)> {
         self.forget_ended();
         let of = |mounted: &MountedFileSystem| (mounted.dataset.clone(), mounted.path.to_string_lossy().into_owned());
-        lock(&self.0).by_id.iter().map(|(id, mounted)| (*id, of(mounted))).collect()
+        self.0.lock().by_id.iter().map(|(id, mounted)| (*id, of(mounted))).collect()
     }
 
     /// Takes over the names of file systems that were renamed and stayed mounted.
     pub fn follow_names(&self, names: &BTreeMap<u64, String>) {
-        for (id, mounted) in &mut lock(&self.0).by_id {
+        for (id, mounted) in &mut self.0.lock().by_id {
             if let Some(name) = names.get(id) {
                 mounted.dataset.clone_from(name);
             }
@@ -176,7 +173,7 @@ impl Mounts {
     /// Shows in the mounts of their parents the directories of these file systems, whose keys are not loaded, and of no others
     /// that are not mounted.
     pub fn show_without_key(&self, all: &[&DatasetShares]) {
-        let mut table = lock(&self.0);
+        let mut table = self.0.lock();
         let is_there = |shares: &&&DatasetShares| {
             shares.mount.path().is_some_and(|path| table.parent_at(&shares.dataset, Path::new(path)).is_some())
         };
@@ -189,7 +186,7 @@ impl Mounts {
     /// Forgets the mounts that were ended from outside, with the file systems that they contained.
     fn forget_ended(&self) {
         let Some(present) = kernel_mounts() else { return };
-        let mut table = lock(&self.0);
+        let mut table = self.0.lock();
         let is_there = |mounted: &MountedFileSystem| match mounted.place {
             Place::Own(_) => present.contains(&mounted.path),
             Place::InParent => true,
@@ -214,7 +211,7 @@ impl Mounts {
     ) -> Result<bool, MountError> {
         self.forget_ended();
         let path = mount_point(shares)?;
-        if lock(&self.0).by_id.contains_key(&shares.id) {
+        if self.0.lock().by_id.contains_key(&shares.id) {
             return Ok(false);
         }
         let allows = MountAllows {
@@ -223,11 +220,11 @@ impl Mounts {
             exec: shares.allows.exec && !request.no_exec,
             overlay: shares.allows.overlay || request.overlay,
         };
-        let parent = lock(&self.0).parent_at(&shares.dataset, &path).map(|parent| parent.allows);
+        let parent = self.0.lock().parent_at(&shares.dataset, &path).map(|parent| parent.allows);
         let has_key = has_key(front, machine, shares.id);
         if parent.is_some() {
             // An own mount needs the directory; without the key, it must be there and not be empty.
-            lock(&self.0).shown.insert(shares.id);
+            self.0.lock().shown.insert(shares.id);
         }
         has_key?;
         let as_parent = |parent: MountAllows| options::is_alike(parent, allows);
@@ -235,7 +232,7 @@ impl Mounts {
             true => Ok(Place::InParent),
             false => self.mount_at(front, machine, shares, &path, request, allows).map(Place::Own),
         };
-        let mut table = lock(&self.0);
+        let mut table = self.0.lock();
         if !matches!(made, Ok(Place::Own(_))) {
             table.shown.remove(&shares.id);
         }
@@ -259,7 +256,7 @@ impl Mounts {
             let advice = if is_root { String::new() } else { without_permission(shares) };
             format!("failed to create mountpoint '{}': {error}{advice}", path.display())
         })?;
-        let is_in_parent = lock(&self.0).shown.contains(&shares.id);
+        let is_in_parent = self.0.lock().shown.contains(&shares.id);
         let is_empty = std::fs::read_dir(path).map(|mut entries| entries.next().is_none()).unwrap_or(true);
         if !is_empty && !is_in_parent && !allows.overlay {
             return Err(format!("directory '{}' is not empty, and overlay is off: -O mounts over it", path.display()));
@@ -278,7 +275,7 @@ impl Mounts {
         };
         let table = self.0.clone();
         let contains = Arc::new(move |id: u64| {
-            let table = lock(&table);
+            let table = table.lock();
             let is_contained = |mounted: &MountedFileSystem| matches!(mounted.place, Place::InParent);
             table.shown.contains(&id) || table.by_id.get(&id).is_some_and(is_contained)
         });
@@ -344,7 +341,7 @@ impl Mounts {
     /// Unmounts these file systems, the deepest first, and those that their mounts contain.
     fn unmount_these(&self, ids: &BTreeSet<u64>, force: bool) -> Result<Vec<u64>, Unfinished> {
         let (own, contained) = {
-            let table = lock(&self.0);
+            let table = self.0.lock();
             let is_own = |mounted: &MountedFileSystem| matches!(mounted.place, Place::Own(_));
             let chosen = table.by_id.iter().filter(|(id, mounted)| ids.contains(id) && is_own(mounted));
             let mut own: Vec<(String, PathBuf, u64)> =
@@ -368,25 +365,25 @@ impl Mounts {
         };
         let mut ended = Vec::new();
         for (_, path, id) in own {
-            let Some(mounted) = lock(&self.0).by_id.remove(&id) else { continue };
+            let Some(mounted) = self.0.lock().by_id.remove(&id) else { continue };
             let MountedFileSystem { place: Place::Own(own), dataset, allows, .. } = mounted else { continue };
             let is_detached = match own.unmounter().unmount_if_free(force) {
                 Ok(is_detached) => is_detached,
                 Err(error) => {
                     let place = Place::Own(own);
                     let back = MountedFileSystem { dataset, path: path.clone(), place, allows };
-                    lock(&self.0).by_id.insert(id, back);
+                    self.0.lock().by_id.insert(id, back);
                     return Err(Unfinished { why: format!("'{}': {error}", path.display()), ended });
                 }
             };
-            lock(&self.0).shown.remove(&id);
+            self.0.lock().shown.remove(&id);
             ended.push(id);
             // The kernel ends a detached mount when its last open file is closed: nothing waits for its thread.
             if !is_detached && let Err(error) = own.join() {
                 return Err(Unfinished { why: format!("'{}': {error}", path.display()), ended });
             }
         }
-        let mut table = lock(&self.0);
+        let mut table = self.0.lock();
         contained.iter().for_each(|id| drop(table.by_id.remove(id)));
         ended.extend(contained);
         Ok(ended)

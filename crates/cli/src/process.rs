@@ -6,15 +6,16 @@ use crate::daemon::Daemon;
 use crate::failure::Failure;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use weir_machine::Machine;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_pool::FoundPool;
 
 /// The pools that this process has open.
 pub struct PoolProcess {
     /// Machine on which the engines run.
     pub machine: Machine,
-    pools: Mutex<BTreeMap<u64, Arc<ServedPool>>>,
+    pools: Mutex<BTreeMap<u64, Arc<ServedPool>>, { order::OPEN_POOLS }>,
     daemon: OnceLock<Weak<Daemon>>,
 }
 
@@ -32,7 +33,7 @@ impl PoolProcess {
     }
 
     fn pools(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ServedPool>>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pools.lock()
     }
 
     /// Adds an open pool.

@@ -4,7 +4,7 @@
 //! every access of clients to it fails.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_machine::lock::{Mutex, MutexGuard};
 
 /// Damaged datasets by name.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub struct DamagedDatasets(Mutex<BTreeMap<String, String>>);
 
 impl DamagedDatasets {
     fn names(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Records a damaged dataset with the reason; logs it if it is new.

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use weir_front::files::{
     Attributes, BeforeAfter, Change, ChangeFuture, Condition, File, FileError, FileFuture, FileId, FileSystemInfo,
     Link, Listing, New, Permissions, ReadData, Rename, SetAttributes, Stability, Usage,
@@ -24,10 +24,11 @@ use weir_front::{
     BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Caller, FileLocks, Files, HostBlockExports,
 };
 use weir_machine::Request;
+use weir_machine::lock::{RwLock, order};
 
 /// The exports of all pools that are served, by the pool's GUID.
 #[derive(Clone, Default)]
-pub struct PoolTable(Arc<RwLock<Arc<ByGuid>>>);
+pub struct PoolTable(Arc<RwLock<Arc<ByGuid>, { order::POOL_TABLE }>>);
 
 /// Exports of pools by GUID.
 pub type ByGuid = BTreeMap<u64, Arc<Exports>>;
@@ -35,19 +36,19 @@ pub type ByGuid = BTreeMap<u64, Arc<Exports>>;
 impl PoolTable {
     /// The pools that are served now.
     pub fn all(&self) -> Arc<ByGuid> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     /// Adds a pool.
     pub fn add(&self, exports: &Arc<Exports>) {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.write();
         let before = Arc::make_mut(&mut table).insert(exports.pool.guid(), exports.clone());
         debug_assert!(before.is_none(), "a pool is opened once");
     }
 
     /// Removes a pool, and returns its exports if it was there.
     pub fn remove(&self, guid: u64) -> Option<Arc<Exports>> {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.write();
         Arc::make_mut(&mut table).remove(&guid)
     }
 

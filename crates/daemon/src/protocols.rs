@@ -23,10 +23,11 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use weir_front::ClientConnection;
+use weir_machine::lock::Mutex;
 use weir_machine::net::Listener;
 use weir_machine::{JoinHandle, Machine, Protocol, RequestTotals};
 
@@ -176,7 +177,7 @@ impl ServingTask {
     /// Stops the task and waits for its end.
     async fn stop(&self) {
         self.stop.send_replace(true);
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let task = self.task.lock().take();
         if let Some(task) = task {
             // A failed server task needs no cleanup.
             let _ = task.await;

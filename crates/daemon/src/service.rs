@@ -12,12 +12,13 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
 use weir_front::ExportRules;
 use weir_machine::accounts::{Content, Redundancy};
+use weir_machine::lock::{Mutex, MutexGuard, RwLock, order};
 use weir_machine::{Accounts, Machine, Protocol, Request, RequestTotals, Source};
 use weir_nbd::Tls;
 use weir_pool::PoolError;
@@ -131,7 +132,7 @@ pub struct Service {
     /// The pools that will be added later.
     expected: Mutex<BTreeSet<u64>>,
     /// The tasks that look up host names, by GUID of their pool: each ends when its sender is dropped.
-    resolving: Mutex<BTreeMap<u64, watch::Sender<bool>>>,
+    resolving: Mutex<BTreeMap<u64, watch::Sender<bool>>, { order::RESOLVING }>,
 }
 
 impl Service {
@@ -241,7 +242,7 @@ impl Service {
             Some(server) => format!("{name} listens on {} now", server.address()),
             None => format!("{name} is not served any more"),
         });
-        let mut servers = self.protocols.write().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.protocols.write();
         servers.retain(|server| server.protocol() != protocol);
         servers.extend(started);
         servers.sort_by_key(|server| PROTOCOLS.iter().position(|protocol| *protocol == server.protocol()));
@@ -256,7 +257,7 @@ impl Service {
     ) -> Result<Option<Arc<dyn ProtocolServer>>, ServiceError> {
         let context = ProtocolContext { machine: &self.machine, pools: &self.pools, options };
         let Some(server) = start(protocol, &context).await? else { return Ok(None) };
-        let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let expected = self.expected.lock().clone();
         server.expect(&expected);
         for exports in self.pools.all().values() {
             if let Err(error) = server.add(exports).await {
@@ -278,7 +279,7 @@ impl Service {
 
     /// Sets the pools that will be added later, by GUID.
     pub fn expect(&self, pools: &BTreeSet<u64>) {
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner).clone_from(pools);
+        self.expected.lock().clone_from(pools);
         self.protocols().iter().for_each(|protocol| protocol.expect(pools));
     }
 
@@ -300,16 +301,16 @@ impl Service {
     }
 
     fn started_with(&self) -> MutexGuard<'_, BTreeMap<&'static str, ServiceOptions>> {
-        self.started_with.lock().unwrap_or_else(PoisonError::into_inner)
+        self.started_with.lock()
     }
 
     fn resolving(&self) -> MutexGuard<'_, BTreeMap<u64, watch::Sender<bool>>> {
-        self.resolving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.resolving.lock()
     }
 
     /// The servers.
     pub fn protocols(&self) -> Vec<Arc<dyn ProtocolServer>> {
-        self.protocols.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.protocols.read().clone()
     }
 
     /// The pools.

@@ -23,7 +23,8 @@ pub use states::ShareState;
 
 use crate::exports::OpenPool;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_machine::lock::{Mutex, MutexGuard, order};
+
 use tokio::sync::watch;
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
@@ -51,7 +52,7 @@ pub enum Sharing {
 /// Shares of the datasets of a pool.
 #[derive(Default)]
 pub struct Shares {
-    state: Mutex<State>,
+    state: Mutex<State, { order::SHARES }>,
     /// Host names in the properties.
     host_names: watch::Sender<BTreeSet<String>>,
     /// Counts how often the shares were applied.
@@ -80,7 +81,7 @@ pub(crate) struct Applied {
 
 impl Shares {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Policy of sharing.

@@ -21,13 +21,14 @@ use futures_util::future::{BoxFuture, Either, select};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use weir_dsl::props::Value;
 use weir_fuse::{
     Clients, FuseError, MountOptions, Mounted, mount_file_system_for_server, mount_for_server, unmount_stale_at,
 };
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_machine::{Machine, Request, RequestTotals};
 use weir_pool::PoolError;
 pub use weir_smb::{
@@ -135,7 +136,7 @@ impl SmbService {
     }
 
     fn mounts(&self) -> MutexGuard<'_, BTreeMap<String, Mounted>> {
-        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mounts.lock()
     }
 
     /// The mount point, which exists then, and the options of a mount.

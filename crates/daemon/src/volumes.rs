@@ -14,7 +14,7 @@ use shared::SharedDevices;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
@@ -22,6 +22,7 @@ use weir_front::{
     BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports, Pieces,
     copy_through_memory,
 };
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_machine::{Accounts, Request};
 use weir_pool::datasets::DatasetInfo;
 use weir_volumes::{Attachment, Volume, VolumeError};
@@ -66,7 +67,7 @@ impl Volumes {
     }
 
     fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, ExportedVolume>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// Exports the volumes among `all`. A volume that cannot be opened (its key is not loaded, or it is damaged) is

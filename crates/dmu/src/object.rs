@@ -1,9 +1,10 @@
 //! One object: its dnode, and the geometry of its tree of indirect blocks ([`crate::tree_geometry`]).
 
 use crate::tree_geometry::TreeGeometry;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use weir_cache::prefetch::Prefetcher;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
+use weir_machine::lock::{Mutex, order};
 
 /// An object: its dnode, and the state of its prefetcher.
 pub struct Object {
@@ -11,7 +12,7 @@ pub struct Object {
     pub id: ObjectId,
     /// Dnode of the object.
     pub dnode: Dnode,
-    pub(crate) prefetcher: Arc<Mutex<Prefetcher>>,
+    pub(crate) prefetcher: Arc<Mutex<Prefetcher, { order::PREFETCHER }>>,
     /// Whether the object has blocks that are not synced yet.
     pub(crate) dirty: bool,
 }

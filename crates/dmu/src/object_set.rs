@@ -16,13 +16,14 @@ use crate::dnode_cache::DnodeCache;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::live::overlay::DirtyObjset;
 use crate::object::Object;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weir_blocks::{Bookmark, CacheClass, ReadOptions};
 use weir_cache::Cache;
 use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, Dnode, ObjectId, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
+use weir_machine::lock::{Mutex, MutexGuard, RwLock, order};
 
 /// Parameters of opening an object set.
 #[derive(Clone, Debug, Default)]
@@ -56,9 +57,9 @@ impl Root {
 pub struct ObjectSet {
     cache: Arc<Cache>,
     options: ReadOptions,
-    root: Mutex<Arc<Root>>,
+    root: Mutex<Arc<Root>, { order::SYNCED_ROOT }>,
     locked: bool,
-    dnode_cache: Mutex<DnodeCache>,
+    dnode_cache: Mutex<DnodeCache, { order::DNODE_CACHE }>,
     live: Option<DirtyObjset>,
     /// Blocks that may be cached now.
     cache_class: RwLock<CacheClass>,
@@ -113,11 +114,11 @@ impl ObjectSet {
 
     /// The current root, which a sync of a live set replaces.
     pub fn root(&self) -> Arc<Root> {
-        self.root.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.root.lock().clone()
     }
 
     pub(crate) fn set_root(&self, root: Arc<Root>) {
-        *self.root.lock().unwrap_or_else(PoisonError::into_inner) = root;
+        *self.root.lock() = root;
     }
 
     /// Number of the object set.
@@ -169,13 +170,13 @@ impl ObjectSet {
 
     /// Options of reading and caching blocks under the current properties.
     pub(crate) fn options_now(&self) -> ReadOptions {
-        let cache = *self.cache_class.read().unwrap_or_else(PoisonError::into_inner);
+        let cache = *self.cache_class.read();
         ReadOptions { cache, ..self.options.clone() }
     }
 
     /// Sets which blocks may be cached from now on (`primarycache`).
     pub fn set_cache_class(&self, class: CacheClass) {
-        *self.cache_class.write().unwrap_or_else(PoisonError::into_inner) = class;
+        *self.cache_class.write() = class;
     }
 
     /// The object that holds all dnodes; `None` in a set that never had an object.
@@ -234,7 +235,7 @@ impl ObjectSet {
 
     /// Locks the cache of dnodes.
     pub(crate) fn dnode_cache(&self) -> MutexGuard<'_, DnodeCache> {
-        self.dnode_cache.lock().unwrap_or_else(PoisonError::into_inner)
+        self.dnode_cache.lock()
     }
 
     /// Drops the cached dnodes of objects that a sync changed.

@@ -5,7 +5,7 @@ use crate::error::ObjectError;
 use crate::handles::Reader;
 use crate::object::Object;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use weir_blocks::ReadOptions;
 use weir_machine::{Priority, Request};
 
@@ -13,7 +13,7 @@ impl Reader<'_> {
     /// Reports a read to the object's prefetcher, and starts the prefetches that it requests.
     pub(crate) fn prefetch_after(self, object: &Arc<Object>, offset: u64, len: u64, end: u64) {
         let ranges = {
-            let mut prefetcher = object.prefetcher.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut prefetcher = object.prefetcher.lock();
             prefetcher.observe(offset, len, end)
         };
         for range in ranges {

@@ -3,7 +3,7 @@
 //! The test runs itself again in a network and mount namespace of its own, in which it is the server; the client is a second
 //! namespace. Without the permission to make namespaces it is skipped with a line.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on real links")]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener};

@@ -45,7 +45,7 @@ pub use weir_dmu::accounting::{Account, Accounts, Domains, QuotaKind, QuotaPrinc
 use crate::directories::Directories;
 use crate::props::Stored;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_blocks::CacheClass;
 use weir_codec::crypt::DatasetKey;
 use weir_dmu::error::ObjectError;
@@ -54,6 +54,7 @@ use weir_dmu::zap::{self, Zap};
 use weir_format::dsl::dir_field;
 use weir_format::{DslDataset, DslDir, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_machine::Request;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 
 /// Maximum accepted length of a dataset's name, in bytes. Above OpenZFS's limit, because a pool that was imported under
 /// a longer name may contain names that could not be created now.
@@ -142,7 +143,7 @@ struct DatasetMemo {
 pub struct Dsl {
     mos: Arc<ObjectSet>,
     directories: Directories,
-    remembered: Mutex<DatasetMemo>,
+    remembered: Mutex<DatasetMemo, { order::DATASET_MEMO }>,
 }
 
 impl Dsl {
@@ -210,7 +211,7 @@ impl Dsl {
     }
 
     fn remembered(&self) -> MutexGuard<'_, DatasetMemo> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.remembered.lock()
     }
 
     /// The live dataset of a directory.

@@ -4,8 +4,8 @@ use crate::error::FileError;
 use crate::metadata::{AttrIds, Metadata, MetadataScope};
 use crate::writing::unlinked::HoldCounts;
 use crate::writing::{Opening, Settings, Writing};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock};
 use weir_dmu::sa::SaTable;
 use weir_dmu::zap::{Match, Zap};
 use weir_dmu::{Object, ObjectSet};
@@ -13,6 +13,7 @@ use weir_format::zap::NormFlags;
 use weir_format::znode::master;
 use weir_format::{ObjectId, ObjsetKind};
 use weir_machine::Request;
+use weir_machine::lock::RwLock;
 
 /// The newest known version of the ZPL.
 const NEWEST_VERSION: u64 = 5;
@@ -200,11 +201,11 @@ impl FileSystem {
 
     /// The current SA registry.
     pub(crate) fn numbers(&self) -> Arc<AttrIds> {
-        self.numbers.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.numbers.read().clone()
     }
 
     pub(crate) fn set_attr_ids(&self, numbers: AttrIds) {
-        *self.numbers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(numbers);
+        *self.numbers.write() = Arc::new(numbers);
     }
 
     /// Name comparison of its directories.

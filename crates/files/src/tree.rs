@@ -49,10 +49,11 @@ use crate::{Acl, Attributes, FileError, FileKind, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
 use namespace::{Extent, MountedDataset, Namespace};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 use synthetic_entries::{locked_root, synthetic};
 use weir_format::ObjectId;
+use weir_machine::lock::{Mutex, RwLock, order};
 use weir_machine::{Accounts, Clock, Request};
 
 /// A file or directory of the tree.
@@ -130,13 +131,13 @@ impl Opened {
 /// Tree of all exports of a pool.
 pub struct Tree {
     opener: Arc<dyn Opener>,
-    namespace: RwLock<Arc<Namespace>>,
+    namespace: RwLock<Arc<Namespace>, { order::NAMESPACE }>,
     /// Clock for the times of synthetic directories; without it they have the times of objects.
     clock: Option<Clock>,
     /// Accounts of the requests.
     accounts: Arc<Accounts>,
     /// Callbacks for changes of the exports.
-    watchers: Mutex<Vec<Watcher>>,
+    watchers: Mutex<Vec<Watcher>, { order::TREE_WATCHERS }>,
     /// Advisory locks on files.
     locks: Arc<Locks>,
 }
@@ -185,7 +186,7 @@ impl Tree {
     /// Calls `callback` when exports were added, removed or renamed ([`Tree::renew`]) or replaced by a rollback:
     /// cached names may be stale.
     pub fn watch(&self, callback: impl Fn() + Send + Sync + 'static) {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(callback));
+        self.watchers.lock().push(Box::new(callback));
     }
 
     /// Replaces the exports, in the same order as in [`Tree::new`] and with the same root. File systems that were
@@ -202,13 +203,13 @@ impl Tree {
 
     fn replace(&self, extent: Extent<'_>, exports: Vec<Export>) {
         let changed = {
-            let mut namespace = self.namespace.write().unwrap_or_else(PoisonError::into_inner);
+            let mut namespace = self.namespace.write();
             let now_ns = self.now_ns();
             let namespace = Arc::make_mut(&mut namespace);
             let replaced = namespace.replace(extent, exports, now_ns);
             let mut changed = replaced.changed;
             for branch in replaced.placed.iter().filter_map(|index| namespace.branch(*index)) {
-                let mut opened = branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut opened = branch.opened.lock();
                 changed |= opened.as_ref().is_some_and(Opened::is_closed);
                 changed |= opened.take_if(|opened| matches!(opened, Opened::Shut(_))).is_some();
             }
@@ -220,11 +221,11 @@ impl Tree {
     }
 
     fn notify(&self) {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|callback| callback());
+        self.watchers.lock().iter().for_each(|callback| callback());
     }
 
     fn namespace(&self) -> Arc<Namespace> {
-        self.namespace.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.namespace.read().clone()
     }
 
     /// The root of the tree.
@@ -494,7 +495,7 @@ impl Tree {
 
     async fn open(&self, rq: &Request, branch: u32) -> Result<Opened, FileError> {
         let branch = self.branch(Node { branch, object: Node::ROOT })?;
-        let lock = || branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || branch.opened.lock();
         if let Some(opened) = lock().clone().filter(|opened| !opened.is_closed()) {
             return Ok(opened);
         }

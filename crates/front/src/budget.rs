@@ -8,8 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::oneshot;
+use weir_machine::lock::{Mutex, MutexGuard};
 
 /// A host may hold this fraction of what the others leave.
 const HOST_FRACTION: usize = 4;
@@ -80,7 +81,7 @@ impl State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn release(self: &Arc<Self>, host: IpAddr, bytes: usize) {

@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_machine::net::{Accepted, ReadHalf, WriteHalf};
 use weir_machine::{Clock, Nanos};
 
@@ -144,7 +145,7 @@ impl ConnectionHandle {
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.0.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.notes.lock()
     }
 
     /// Closes the connection for this reason: see [`ConnectionHandle::close`].
@@ -187,7 +188,7 @@ impl ConnectionHandle {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.waiting.lock()
     }
 
     fn progressed(&self) {

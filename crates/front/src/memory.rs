@@ -7,15 +7,16 @@ use futures_util::future::ready;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_machine::Request;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 
 const MEMORY_BLOCK: usize = 4096;
 
 /// A device in memory. Blocks of 4 KiB that contain only zeros are holes.
 #[derive(Debug, Default)]
 pub struct MemoryDevice {
-    bytes: Mutex<Vec<u8>>,
+    bytes: Mutex<Vec<u8>, { order::MEMORY_DEVICE }>,
     bad_byte: Option<u64>,
     writable: bool,
     max_write_bytes: Option<u64>,
@@ -61,11 +62,11 @@ impl MemoryDevice {
     }
 
     fn locked(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bytes.lock()
     }
 
     fn stable(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.flushed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.flushed.lock()
     }
 
     /// Changes a range; with `fua`, also of the stable content.

@@ -8,9 +8,10 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::net::Listener;
 use weir_machine::{Clock, Tasks};
 
@@ -65,7 +66,7 @@ pub struct FrontEnd {
     limits: Limits,
     /// Budgets whose waiters put clients that stalled under pressure.
     budgets: Vec<Arc<HostBudget>>,
-    connections: Mutex<BTreeMap<u64, ConnectionHandle>>,
+    connections: Mutex<BTreeMap<u64, ConnectionHandle>, { order::CONNECTIONS }>,
 }
 
 /// Removes a connection from the table when its session ends.
@@ -120,7 +121,7 @@ impl FrontEnd {
 
     /// Locks the table; the lock is held for a pass over it, never across an await.
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, ConnectionHandle>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connections.lock()
     }
 
     /// Adds a connection; closes another one if there is no room.

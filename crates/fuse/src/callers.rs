@@ -12,9 +12,10 @@
 use fuser::Request as KernelRequest;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use weir_files::Cred;
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_machine::{Client, Clock, Nanos};
 
 /// Maximum number of groups that are read (`NGROUPS_MAX` is 65,536; NFS and smbd use fewer).
@@ -78,7 +79,7 @@ struct Rows<K, V>(Mutex<BTreeMap<K, (Nanos, V)>>);
 
 impl<K: Ord, V: Clone> Rows<K, V> {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<K, (Nanos, V)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn get(&self, key: &K, now: Nanos, ttl: Duration) -> Option<V> {

@@ -14,10 +14,11 @@ use fuser::{
 use futures_util::future::join_all;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weir_files::tree::{Hold, Node, Tree, TreeEntry};
 use weir_files::{Acl, Attributes, Cred, FileError, FileFlags, FileKind, HoldKind, Seek, acl_xdr, masks};
+use weir_machine::lock::{Mutex, order};
 use weir_machine::{Client, Protocol, Request};
 
 /// Directory entries per step of `readdir` and of `readdirplus`.
@@ -39,7 +40,7 @@ pub(crate) struct Inner {
     /// Child file systems that the mount contains; `None` for all.
     contains: Option<Contains>,
     /// The user of the last request and the client that it is in the accounts: most mounts have few users.
-    last_client: Mutex<Option<(u32, Client)>>,
+    last_client: Mutex<Option<(u32, Client)>, { order::LAST_CLIENT }>,
     /// Whether the mount is writable.
     pub(crate) writable: bool,
     /// TTL of attributes.
@@ -191,7 +192,7 @@ impl Inner {
 
     /// The client that a user is in the accounts.
     pub(crate) fn client(&self, uid: u32) -> Client {
-        let mut last = self.last_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_client.lock();
         match &*last {
             Some((of, client)) if *of == uid => client.clone(),
             _ => {

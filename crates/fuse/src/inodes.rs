@@ -13,7 +13,8 @@
 //! ENFILE.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use weir_machine::lock::Mutex;
+
 use weir_files::tree::Node;
 
 const OBJECT_BITS: u32 = 48;
@@ -41,7 +42,7 @@ impl Inodes {
 
     /// Inode number of a node; `None` if no tag is left.
     pub(crate) fn number(&self, node: Node) -> Option<u64> {
-        let mut tags = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tags = self.tags.lock();
         let tag = match tags.by_branch.get(&node.branch) {
             Some(tag) => *tag,
             None => {
@@ -56,7 +57,7 @@ impl Inodes {
 
     /// Node of an assigned inode number.
     pub(crate) fn node(&self, number: u64) -> Option<Node> {
-        let tags = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+        let tags = self.tags.lock();
         let branch = *tags.branches.get((number >> OBJECT_BITS) as usize)?;
         Some(Node { branch, object: number & OBJECT_MASK })
     }

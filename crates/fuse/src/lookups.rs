@@ -7,7 +7,8 @@
 //! kernel keeps what it knows until it needs the memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_machine::lock::{Mutex, MutexGuard};
+
 use weir_files::tree::{Hold, Node};
 
 /// The lookups of one file that the kernel has not forgotten.
@@ -28,7 +29,7 @@ impl<H> Default for Lookups<H> {
 
 impl<H> Lookups<H> {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Node, Known<H>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Counts a lookup. Returns whether the file must be held: at the first lookup, and when `is_void` says that the hold

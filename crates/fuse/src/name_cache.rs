@@ -12,8 +12,9 @@ use fuser::{INodeNo, Notifier};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
+use weir_machine::lock::Mutex;
 
 /// TTL of everything on a read-only mount, and of names on an exclusive mount.
 pub(crate) const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -44,7 +45,7 @@ impl NameCache {
     pub(crate) fn entry_ttl(&self, parent: INodeNo, name: &[u8], stays: bool) -> Duration {
         let mut is_long_lived = stays;
         if parent == INodeNo::ROOT {
-            let mut known = self.in_root.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.in_root.lock();
             if known.contains(name) || known.len() < MAX_LONG_LIVED_ROOT_NAMES || !stays {
                 known.insert(name.to_vec());
             } else {
@@ -58,7 +59,7 @@ impl NameCache {
     /// that lock may be waiting for this process.
     pub(crate) fn invalidate_all(&self) {
         let Some(kernel) = self.kernel.get().cloned() else { return };
-        let known = std::mem::take(&mut *self.in_root.lock().unwrap_or_else(PoisonError::into_inner));
+        let known = std::mem::take(&mut *self.in_root.lock());
         let forget = move || {
             for name in known {
                 // Errors mean that the kernel did not cache the name, or that the mount is gone.

@@ -3,7 +3,7 @@
 //! The kernel says whether a mount is busy, not which of the file systems in it is.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_machine::lock::{Mutex, MutexGuard};
 
 /// Opens by the index of the file system in the tree. A row is there while something is open.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub(crate) struct OpenCounts(Mutex<BTreeMap<u32, u64>>);
 
 impl OpenCounts {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Counts an open.

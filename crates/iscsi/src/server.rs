@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use weir_front::{BlockExports, ClientConnection, FrontEnd, HostBudget};
+use weir_machine::lock::{Mutex, order};
 use weir_machine::{Accounts, Protocol, RequestTotals};
 
 /// Maximum size of the data of all connections that was asked for or is being sent, in bytes.
@@ -54,18 +55,13 @@ pub struct Server {
     /// Budget for unsolicited data.
     pub(crate) unsolicited: Arc<HostBudget>,
     targets: Mutex<Targets>,
-    units: Mutex<BTreeMap<u64, Arc<Unit>>>,
+    units: Mutex<BTreeMap<u64, Arc<Unit>>, { order::ISCSI_UNITS }>,
     sessions: Mutex<BTreeMap<u64, Arc<Running>>>,
     /// A session has ended.
     session_ended: Notify,
     next_session: AtomicU64,
     /// Set while [`crate::serve`] runs.
     front: OnceLock<Arc<FrontEnd>>,
-}
-
-/// Locks a table; the lock is held for a few instructions, never across an await, and no other one is taken under it.
-fn locked<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Server {
@@ -109,7 +105,7 @@ impl Server {
 
     /// Number of sessions.
     pub fn sessions(&self) -> usize {
-        locked(&self.sessions).len()
+        self.sessions.lock().len()
     }
 
     /// Waits until a session ends. The future counts from its creation on, before it is awaited.
@@ -120,7 +116,7 @@ impl Server {
     /// Replaces all targets. Sessions that the new ones do not admit end; the others learn of changed units.
     pub fn set_targets(&self, targets: Vec<TargetConfig>) {
         let new = Targets::new(targets);
-        let old = std::mem::replace(&mut *locked(&self.targets), new.clone());
+        let old = std::mem::replace(&mut *self.targets.lock(), new.clone());
         for session in self.all_sessions() {
             let Some(nexus) = &session.nexus else { continue };
             let admission = new.admission(&nexus.initiator, session.host(), &nexus.target);
@@ -140,22 +136,22 @@ impl Server {
 
     /// A target.
     pub(crate) fn target(&self, iqn: &str) -> Option<Arc<TargetConfig>> {
-        locked(&self.targets).get(iqn).cloned()
+        self.targets.lock().get(iqn).cloned()
     }
 
     /// Whether an initiator may use a target.
     pub(crate) fn admission(&self, initiator: &str, host: IpAddr, target: &str) -> Admission {
-        locked(&self.targets).admission(initiator, host, target)
+        self.targets.lock().admission(initiator, host, target)
     }
 
     /// The names of the targets that an initiator may use.
     pub(crate) fn visible(&self, initiator: &str, host: IpAddr) -> Vec<String> {
-        locked(&self.targets).visible(initiator, host)
+        self.targets.lock().visible(initiator, host)
     }
 
     /// The unit of a device, which is exported under the name `export`.
     pub(crate) async fn unit(&self, device: u64, export: &str) -> io::Result<Arc<Unit>> {
-        if let Some(unit) = locked(&self.units).get(&device) {
+        if let Some(unit) = self.units.lock().get(&device) {
             return Ok(unit.clone());
         }
         let stored = self.store.load(device).await?;
@@ -163,7 +159,7 @@ impl Server {
         let is_malformed = reservations.is_none();
         let new = Arc::new(Unit::new(device, reservations.unwrap_or_default()));
         // Another session may have been faster.
-        let unit = locked(&self.units).entry(device).or_insert(new.clone()).clone();
+        let unit = self.units.lock().entry(device).or_insert(new.clone()).clone();
         if is_malformed && Arc::ptr_eq(&unit, &new) {
             tracing::error!(
                 export,
@@ -176,7 +172,7 @@ impl Server {
     /// Forgets the state of units whose devices leave this server. If such a device comes back, perhaps after another server had
     /// it, what is stored with it counts.
     pub fn forget_units(&self, leaves: impl Fn(u64) -> bool) {
-        locked(&self.units).retain(|device, _| !leaves(*device));
+        self.units.lock().retain(|device, _| !leaves(*device));
     }
 
     /// Numbers for a new session: its own, and its TSIH.
@@ -184,7 +180,7 @@ impl Server {
         loop {
             let session = self.next_session.fetch_add(1, Ordering::Relaxed);
             let tsih = session as u16;
-            if tsih != 0 && !locked(&self.sessions).values().any(|other| other.tsih == tsih) {
+            if tsih != 0 && !self.sessions.lock().values().any(|other| other.tsih == tsih) {
                 return (session, tsih);
             }
         }
@@ -192,18 +188,18 @@ impl Server {
 
     /// All sessions.
     pub(crate) fn all_sessions(&self) -> Vec<Arc<Running>> {
-        locked(&self.sessions).values().cloned().collect()
+        self.sessions.lock().values().cloned().collect()
     }
 
     /// Adds a session.
     pub(crate) fn begin_session(&self, session: &Arc<Running>) {
-        let before = locked(&self.sessions).insert(session.number, session.clone());
+        let before = self.sessions.lock().insert(session.number, session.clone());
         debug_assert!(before.is_none(), "session numbers are not reused");
     }
 
     /// Removes a session whose commands have ended.
     pub(crate) fn end_session(&self, number: u64) {
-        let removed = locked(&self.sessions).remove(&number);
+        let removed = self.sessions.lock().remove(&number);
         debug_assert!(removed.is_some(), "a session ends once");
         self.session_ended.notify_waiters();
     }

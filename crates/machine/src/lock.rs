@@ -1,8 +1,9 @@
 //! Locks with an order that debug builds and the simulator check.
 //!
 //! [`order`] lists the locks of all crates in the order in which a thread may take them: while it holds one, it takes only
-//! later ones. So no set of threads can wait for each other in a circle. A [`Mutex`] has its place in that order as a part of
-//! its type.
+//! later ones. So no set of threads can wait for each other in a circle. A [`Mutex`] or [`RwLock`] has its place in that order
+//! as a part of its type; without one, it is [`order::LEAF`], under which no lock is taken. `clippy.toml` bans the standard
+//! library's locks elsewhere.
 //!
 //! These locks are held for a few instructions and never across an await. What is held across awaits is listed, with its own
 //! order, in [`order`], too.
@@ -16,20 +17,24 @@ pub mod stats;
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::panic::Location;
 use std::sync::PoisonError;
 
 /// The order of locks: see the [module](self).
 ///
 /// Locks that are held across awaits, from the first to the last that a request takes:
 ///
-/// 1. `Engine::adding` (`zpool add`), `Engine::opening` (opening a dataset), `Engine::renewing` (applying changed properties),
-///    the syncer's state
-/// 2. `files`: the rename lock of a file system, then the locks of objects in ascending number, then the registry of system
+/// 1. `daemon`: `changing` of the daemon's pools (their opening and closing), then `Exports::renewing`; `smb`: shares, then
+///    connections
+/// 2. `Engine::adding` (`zpool add`), `Engine::opening` (opening a dataset), `Engine::renewing` (applying changed properties),
+///    the turn of a device that is initialized or trimmed, the syncer's state
+/// 3. `Engine::mos_sync_lock`
+/// 4. `files`: the rename lock of a file system, then the locks of objects in ascending number, then the registry of system
 ///    attributes, then the delete queue
-/// 3. `volumes`: ranges of a volume in ascending offset
-/// 4. `Engine`: the last synced state
-/// 5. `nfs`: the record of clients with locks, while it is stored
-/// 6. byte semaphores: memory of a client's request before that of its host, then that of the server
+/// 5. `volumes`: ranges of a volume in ascending offset
+/// 6. `Engine`: the last synced state, then its DSL
+/// 7. `nfs`: the record of clients with locks, while it is stored
+/// 8. byte semaphores: memory of a client's request before that of its host, then that of the server
 pub mod order {
     /// Declares places in the order, first to last.
     macro_rules! places {
@@ -50,6 +55,30 @@ pub mod order {
     }
 
     places! {
+        /// The mounts that a process makes by itself, while it makes them.
+        AUTOMOUNTS,
+        /// The mounts of a process.
+        MOUNTS,
+        /// The pools that a process has open.
+        OPEN_POOLS,
+        /// Tasks that follow the shares of the pools.
+        FOLLOWING,
+        /// The pools that the daemon is opening.
+        OPENING_POOLS,
+        /// The pools that NFS serves.
+        NFS_POOLS,
+        /// Shares that the properties of the pools define.
+        SHARES,
+        /// The pools that a process serves.
+        POOL_TABLE,
+        /// Callbacks for changes of the tree of exported file systems.
+        TREE_WATCHERS,
+        /// Tasks that look up host names.
+        RESOLVING,
+        /// Logical units of the iSCSI server.
+        ISCSI_UNITS,
+        /// The tree of exported file systems.
+        NAMESPACE,
         /// Task of the syncer, until the pool is closed.
         SYNCER,
         /// State of the pool that `zpool status` shows.
@@ -82,8 +111,18 @@ pub mod order {
         SPACE_LOG,
         /// State of an intent log.
         INTENT_LOG,
+        /// Datasets that a DSL has read.
+        DATASET_MEMO,
+        /// Dirty data of the objects of an object set.
+        OVERLAY,
         /// Holds and states of txgs.
         TXGS,
+        /// Root of an object set, as of its last sync.
+        SYNCED_ROOT,
+        /// Decoded dnodes of an object set.
+        DNODE_CACHE,
+        /// Sequential reads of an object.
+        PREFETCHER,
         /// A shard of the ARC.
         ARC,
         /// Versions of the vdev tree.
@@ -120,23 +159,35 @@ pub mod order {
         LOST_BLOCKS,
         /// Ring of the pool's events.
         EVENTS,
+        /// Connections of a server.
+        CONNECTIONS,
+        /// Memory of a block device in memory, for tests.
+        MEMORY_DEVICE,
+        /// The client of the last request through a mount.
+        LAST_CLIENT,
+        /// Clients of NFS by their connections.
+        NFS_PEERS,
+        /// Pools that an NFS client uses.
+        POOL_USES,
         /// Clients of the accounts.
         CLIENTS,
         /// Table of the buffers' memory regions.
         BUFFER_REGIONS,
         /// Free buffers of one size.
         BUFFERS,
+        /// Tables and caches under which no other lock is taken: the place of a lock that names none.
+        LEAF,
     }
 }
 
 thread_local! {
-    /// Places of the locks that this thread holds.
-    static HELD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Places of the locks that this thread holds, and where it took them.
+    static HELD: RefCell<Vec<(u8, &'static Location<'static>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A lock at `PLACE` in the [order]. Poisoning is ignored: no change under a lock of this program panics half-way.
 #[derive(Default)]
-pub struct Mutex<T, const PLACE: u8>(std::sync::Mutex<T>);
+pub struct Mutex<T, const PLACE: u8 = { order::LEAF }>(std::sync::Mutex<T>);
 
 impl<T, const PLACE: u8> Mutex<T, PLACE> {
     /// A lock over `value`.
@@ -148,21 +199,19 @@ impl<T, const PLACE: u8> Mutex<T, PLACE> {
     ///
     /// # Panics
     /// In debug builds and in the simulator, if this thread holds a lock that is not before this one in the [order].
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        let is_checked = crate::invariant::is_checked();
-        if is_checked {
-            check(PLACE);
-        }
+        #[cfg_attr(not(feature = "lock-stats"), allow(unused_mut, reason = "changed only to be counted"))]
+        let mut held = LockRecord::check(PLACE);
         #[cfg(feature = "lock-stats")]
-        let (guard, since) = stats::lock(&self.0, PLACE);
+        let guard = {
+            let (guard, since) = stats::lock(&self.0, PLACE);
+            held.since = Some((PLACE, since));
+            guard
+        };
         #[cfg(not(feature = "lock-stats"))]
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        MutexGuard {
-            place: is_checked.then_some(PLACE),
-            guard,
-            #[cfg(feature = "lock-stats")]
-            since: (PLACE, since),
-        }
+        MutexGuard { guard, _held: held }
     }
 
     /// The value, without the lock.
@@ -171,15 +220,88 @@ impl<T, const PLACE: u8> Mutex<T, PLACE> {
     }
 }
 
-/// Checks the order, and notes that this thread holds a lock.
-fn check(place: u8) {
-    HELD.with_borrow_mut(|held| {
-        if let Some(later) = held.iter().find(|held| **held >= place) {
-            let later = order::name(*later);
-            // The lock is not taken, so that the test ends instead of waiting forever.
-            panic!("lock {} is taken under {later}, which comes after it in the order of locks", order::name(place));
+/// A lock at `PLACE` in the [order] that several readers hold at a time. It is not counted (`lock-stats`).
+#[derive(Default)]
+pub struct RwLock<T, const PLACE: u8 = { order::LEAF }>(std::sync::RwLock<T>);
+
+impl<T, const PLACE: u8> RwLock<T, PLACE> {
+    /// A lock over `value`.
+    pub const fn new(value: T) -> Self {
+        RwLock(std::sync::RwLock::new(value))
+    }
+
+    /// Waits until no writer holds the lock.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`].
+    #[track_caller]
+    pub fn read(&self) -> ReadGuard<'_, T> {
+        let held = LockRecord::check(PLACE);
+        ReadGuard { guard: self.0.read().unwrap_or_else(PoisonError::into_inner), _held: held }
+    }
+
+    /// Waits until no other thread holds the lock.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`].
+    #[track_caller]
+    pub fn write(&self) -> WriteGuard<'_, T> {
+        let held = LockRecord::check(PLACE);
+        WriteGuard { guard: self.0.write().unwrap_or_else(PoisonError::into_inner), _held: held }
+    }
+}
+
+/// That this thread holds a lock.
+struct LockRecord {
+    /// Place of the lock, if the order is checked.
+    place: Option<u8>,
+    /// Place of the lock, and the time from which it is held, if it is counted.
+    #[cfg(feature = "lock-stats")]
+    since: Option<(u8, std::time::Instant)>,
+}
+
+impl LockRecord {
+    /// Checks the order, and notes that this thread holds a lock at `place`.
+    #[track_caller]
+    fn check(place: u8) -> LockRecord {
+        let is_checked = crate::invariant::is_checked();
+        if is_checked {
+            check(place);
         }
-        held.push(place);
+        LockRecord {
+            place: is_checked.then_some(place),
+            #[cfg(feature = "lock-stats")]
+            since: None,
+        }
+    }
+}
+
+impl Drop for LockRecord {
+    fn drop(&mut self) {
+        #[cfg(feature = "lock-stats")]
+        if let Some((place, since)) = self.since {
+            stats::released(place, since);
+        }
+        let Some(place) = self.place else { return };
+        HELD.with_borrow_mut(|held| {
+            let at = held.iter().rposition(|(held, _)| *held == place);
+            debug_assert!(at.is_some(), "lock {} is released by another thread", order::name(place));
+            at.map(|at| held.remove(at));
+        });
+    }
+}
+
+/// Checks the order, and notes that this thread holds a lock.
+#[track_caller]
+fn check(place: u8) {
+    let here = Location::caller();
+    HELD.with_borrow_mut(|held| {
+        if let Some((later, since)) = held.iter().find(|(held, _)| *held >= place) {
+            let (name, later) = (order::name(place), order::name(*later));
+            // The lock is not taken, so that the test ends instead of waiting forever.
+            panic!("lock {name} ({here}) is taken under {later} ({since}), which does not come before it");
+        }
+        held.push((place, here));
     });
 }
 
@@ -189,15 +311,31 @@ impl<T, const PLACE: u8> fmt::Debug for Mutex<T, PLACE> {
     }
 }
 
-/// A held [`Mutex`].
+impl<T, const PLACE: u8> fmt::Debug for RwLock<T, PLACE> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RwLock({})", order::name(PLACE))
+    }
+}
+
+/// A held [`Mutex`]. Fields are dropped in this order: the lock is released before that is noted.
 #[must_use = "the lock is released at once"]
 pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
-    /// Place of the lock, if the order is checked.
-    place: Option<u8>,
-    /// Place of the lock, and the time from which it is held.
-    #[cfg(feature = "lock-stats")]
-    since: (u8, std::time::Instant),
+    _held: LockRecord,
+}
+
+/// A [`RwLock`] that is held for reading.
+#[must_use = "the lock is released at once"]
+pub struct ReadGuard<'a, T> {
+    guard: std::sync::RwLockReadGuard<'a, T>,
+    _held: LockRecord,
+}
+
+/// A [`RwLock`] that is held for writing.
+#[must_use = "the lock is released at once"]
+pub struct WriteGuard<'a, T> {
+    guard: std::sync::RwLockWriteGuard<'a, T>,
+    _held: LockRecord,
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
@@ -214,16 +352,25 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-impl<T> Drop for MutexGuard<'_, T> {
-    fn drop(&mut self) {
-        #[cfg(feature = "lock-stats")]
-        stats::released(self.since.0, self.since.1);
-        let Some(place) = self.place else { return };
-        HELD.with_borrow_mut(|held| {
-            let at = held.iter().rposition(|held| *held == place);
-            debug_assert!(at.is_some(), "lock {} is released by another thread", order::name(place));
-            at.map(|at| held.remove(at));
-        });
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> Deref for WriteGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for WriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
     }
 }
 
@@ -243,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "lock ARC is taken under ALLOCATOR")]
+    #[should_panic(expected = "is taken under ALLOCATOR")]
     fn the_other_order_stops_a_test() {
         let first = Mutex::<u8, { order::ARC }>::new(1);
         let second = Mutex::<u8, { order::ALLOCATOR }>::new(2);
@@ -252,7 +399,17 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "lock ARC is taken under ARC")]
+    #[should_panic(expected = "is taken under LEAF")]
+    fn no_lock_is_taken_under_one_without_a_place() {
+        let table = RwLock::<u8>::new(1);
+        *table.write() += 1;
+        let arc = Mutex::<u8, { order::ARC }>::new(2);
+        let _held = table.read();
+        let _wrong = arc.lock();
+    }
+
+    #[test]
+    #[should_panic(expected = "is taken under ARC")]
     fn two_locks_of_one_kind_are_not_held_at_once() {
         let one = Mutex::<u8, { order::ARC }>::new(1);
         let other = Mutex::<u8, { order::ARC }>::new(2);

@@ -1,8 +1,9 @@
 //! A small file with state that must survive a restart of the process, and whose contents are replaced as a whole.
 
+use crate::lock::Mutex;
 use futures_util::future::BoxFuture;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A file that is read once and replaced often.
 pub trait StateFile: Send + Sync {
@@ -26,12 +27,12 @@ pub struct MemoryStateFile(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl StateFile for MemoryStateFile {
     fn read(&self) -> BoxFuture<'_, io::Result<Option<Vec<u8>>>> {
-        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bytes = self.0.lock().clone();
         Box::pin(std::future::ready(Ok(bytes)))
     }
 
     fn replace(&self, bytes: Vec<u8>) -> BoxFuture<'_, io::Result<()>> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
+        *self.0.lock() = Some(bytes);
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -16,13 +16,14 @@ use crate::transmission::{self, CommandPlan, Pieces};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
 use bytes::{Bytes, BytesMut};
 use std::io;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_front::{
     BlockDevice, BlockExports, CallGuard, ClientConnection, Connection, ConnectionHandle, FrontEnd, HostBlockExports,
     HostBudget, HostPermit, Limits, Reader, Writer,
 };
+use weir_machine::lock::RwLock;
 use weir_machine::net::Listener;
 use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Machine, Operation, Protocol, RequestTotals, Tasks};
 
@@ -77,12 +78,12 @@ impl Server {
 
     /// Offers, requires or ends TLS for clients that connect from now on; the others keep their connections.
     pub fn set_tls(&self, tls: Option<Tls>) {
-        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        *self.tls.write() = tls;
     }
 
     /// TLS of a connection that begins now.
     pub fn tls(&self) -> Option<Tls> {
-        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tls.read().clone()
     }
 
     /// Totals of the requests so far that concern no device with accounts of its own.

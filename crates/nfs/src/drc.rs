@@ -23,10 +23,11 @@
 
 use crate::reply::Reply;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use weir_machine::Nanos;
+use weir_machine::lock::{Mutex, MutexGuard};
 
 /// Maximum number of entries.
 pub const MAX_ENTRIES: usize = 4096;
@@ -86,7 +87,7 @@ pub(crate) struct DrcReservation<'a> {
 
 impl DuplicateRequestCache {
     fn table(&self) -> MutexGuard<'_, DrcTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Looks up a call that arrived at `now` and adds an entry if it is new.

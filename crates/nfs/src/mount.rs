@@ -12,7 +12,8 @@ use crate::rpc::Call;
 use crate::status::Status;
 use crate::wire::{Decoder, Encoder};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use weir_machine::lock::{Mutex, MutexGuard};
 
 /// RPC program number.
 pub const PROGRAM: u32 = 100_005;
@@ -37,7 +38,7 @@ pub(crate) struct Mounts(Mutex<BTreeSet<(Arc<str>, Vec<u8>)>>);
 
 impl Mounts {
     fn list(&self) -> MutexGuard<'_, BTreeSet<(Arc<str>, Vec<u8>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn add(&self, peer: &Arc<str>, path: &[u8]) {

@@ -16,7 +16,8 @@ use crate::server::{Peer, Secrets};
 use crate::wire::Decoder;
 use crate::{mount, nfs3};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
+use weir_machine::lock::{Mutex, MutexGuard, RwLock, order};
 use weir_machine::{Accounts, Client, Protocol};
 
 /// One pool.
@@ -63,20 +64,20 @@ impl Pools {
 /// The table of pools.
 #[derive(Default)]
 pub(crate) struct PoolTable {
-    pools: RwLock<Arc<Pools>>,
+    pools: RwLock<Arc<Pools>, { order::NFS_POOLS }>,
     /// Clients with a connection.
-    peers: Mutex<Vec<Weak<Peer>>>,
+    peers: Mutex<Vec<Weak<Peer>>, { order::NFS_PEERS }>,
 }
 
 impl PoolTable {
     /// The table as it is now.
     pub(crate) fn now(&self) -> Arc<Pools> {
-        self.pools.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.pools.read().clone()
     }
 
     pub(crate) fn add(&self, guid: u64, name: &str, secrets: Secrets, accounts: &Arc<Accounts>) {
         let Secrets { handles, verifier } = secrets;
-        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.write();
         let pools = Arc::make_mut(&mut pools);
         pools.handles.add(guid, handles);
         let entry = PoolEntry { name: name.to_owned(), verifier, accounts: accounts.clone() };
@@ -85,12 +86,12 @@ impl PoolTable {
     }
 
     pub(crate) fn expect(&self, guids: BTreeSet<u64>) {
-        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.write();
         Arc::make_mut(&mut pools).handles.expect(guids);
     }
 
     pub(crate) fn remove(&self, guid: u64) {
-        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.write();
         let pools = Arc::make_mut(&mut pools);
         pools.handles.remove(guid);
         pools.by_guid.remove(&guid);
@@ -122,7 +123,7 @@ impl PoolTable {
     }
 
     fn peers(&self) -> MutexGuard<'_, Vec<Weak<Peer>>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.peers.lock()
     }
 
     fn peers_that(&self, wanted: impl Fn(&Peer) -> bool) -> Vec<Arc<Peer>> {
@@ -140,7 +141,7 @@ struct Use {
 
 /// The pools that the client of a connection uses. A clone is empty.
 #[derive(Debug, Default)]
-pub(crate) struct PoolUses(Mutex<Vec<Use>>);
+pub(crate) struct PoolUses(Mutex<Vec<Use>, { order::POOL_USES }>);
 
 impl Clone for PoolUses {
     fn clone(&self) -> Self {
@@ -150,7 +151,7 @@ impl Clone for PoolUses {
 
 impl PoolUses {
     fn uses(&self) -> MutexGuard<'_, Vec<Use>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The client in the accounts of a pool, which it uses from now on.

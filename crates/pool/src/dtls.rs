@@ -8,9 +8,8 @@
 //!
 //! The labels show that a leaf was away even if the MOS has no DTL, because the program that wrote the pool kept none,
 //! or because the leaf is an older copy of itself. The labels of all leaves below a top-level vdev are rewritten
-//! together, so a leaf with older labels was away then. A leaf that returns gets new labels. Its newest uberblock shows
-//! until when it was there. since: a leaf that comes back gets new labels. Its newest uberblock shows until when it was
-//! there.
+//! together, so a leaf with older labels was away then, or has been away since. A leaf that returns gets new labels; its
+//! newest uberblock shows until when it was there.
 //!
 //! A block cannot be read if it was born in a txg that is in more DTLs than its vdev has redundancy ([`lost`]). A leaf
 //! is required if its absence would add such txgs ([`is_required`]).

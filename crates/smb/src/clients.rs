@@ -9,7 +9,8 @@ use crate::directories::Directories;
 use crate::programs::Programs;
 use crate::status::{self, Connection};
 use futures_util::lock::Mutex as AsyncMutex;
-use std::sync::{Mutex, PoisonError};
+use weir_machine::lock::Mutex;
+
 use std::time::Duration;
 use weir_machine::{Clock, Nanos};
 
@@ -76,22 +77,22 @@ impl Clients {
         if self.age()? > ttl {
             return None;
         }
-        self.table.lock().unwrap_or_else(PoisonError::into_inner).client(pid, uid)
+        self.table.lock().client(pid, uid)
     }
 
     fn age(&self) -> Option<Duration> {
-        let read_at = self.table.lock().unwrap_or_else(PoisonError::into_inner).read_at;
+        let read_at = self.table.lock().read_at;
         read_at.map(|read_at| self.clock.now().since(read_at))
     }
 
     fn is_read_since(&self, when: Nanos) -> bool {
-        let read_at = self.table.lock().unwrap_or_else(PoisonError::into_inner).read_at;
+        let read_at = self.table.lock().read_at;
         read_at.is_some_and(|read_at| read_at > when)
     }
 
     async fn read(&self) {
         let found = status::sessions(&self.clock, &self.programs, &self.directories).await;
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.lock();
         table.read_at = Some(self.clock.now());
         match found {
             Ok(found) => table.sessions = found.connections,

@@ -9,7 +9,7 @@ use crate::status::Status;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use weir_machine::lock::Mutex;
 
 /// Maximum number of rows; a full table is emptied.
 const MAX_ROWS: usize = 4096;
@@ -72,7 +72,7 @@ impl Logons {
             return true;
         }
         tracing::info!(%address, %user, "SMB logon");
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = self.rows.lock();
         if rows.len() >= MAX_ROWS {
             rows.clear();
         }

@@ -23,11 +23,12 @@ use futures_util::lock::Mutex as AsyncMutex;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Child;
 use tokio::sync::watch;
+use weir_machine::lock::Mutex;
 use weir_machine::{JoinHandle, Machine};
 
 /// Time for the server to accept its first connection.
@@ -156,7 +157,7 @@ impl Samba {
     /// Ends the server and its connections, within 10 s.
     pub async fn stop(&self) {
         let _ = self.stop.send(true);
-        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let supervisor = self.supervisor.lock().take();
         if let Some(supervisor) = supervisor {
             // A supervisor that panicked has no server: its handle ended it.
             let _ = supervisor.await;
@@ -246,7 +247,7 @@ impl Core {
     }
 
     fn last_line(&self) -> String {
-        self.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_line.lock().clone()
     }
 
     /// Takes the server's lines into the log, until it closes its output.
@@ -285,7 +286,7 @@ impl Core {
         } else {
             tracing::info!(target: "weir_smb::smbd", "{line}");
         }
-        line.clone_into(&mut self.last_line.lock().unwrap_or_else(PoisonError::into_inner));
+        line.clone_into(&mut self.last_line.lock());
     }
 
     /// Keeps the server running until `stopped`, then ends it.

@@ -3,7 +3,7 @@
 
 use futures_channel::oneshot;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_machine::lock::{Mutex, MutexGuard};
 
 #[derive(Default)]
 struct State {
@@ -24,7 +24,7 @@ pub(crate) struct RangeLock<'a> {
 
 impl RangeLocks {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Locks a range; waits while an overlapping range is locked.

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use weir_admin::{Host, MountEffect, Refusal};
@@ -18,6 +18,7 @@ use weir_daemon::{Exports, Service};
 use weir_engine::resilver::ResilverWatch;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{Engine, SpareWatch};
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_machine::{Machine, Request};
 use weir_pool::{FoundPool, PoolError, VdevConfig};
 
@@ -163,7 +164,7 @@ impl ServedPool {
     }
 
     fn devices(&self) -> MutexGuard<'_, BTreeSet<Identity>> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+        self.devices.lock()
     }
 
     /// Releases the locks of devices that have left the pool, so that they can be used again.
@@ -188,7 +189,7 @@ impl ServedPool {
     }
 
     fn added(&self) -> MutexGuard<'_, Vec<Locks>> {
-        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+        self.added.lock()
     }
 
     /// Keeps the locks of added devices until the pool is closed.
@@ -426,7 +427,7 @@ impl ServedPool {
     }
 
     fn scrub_state(&self) -> MutexGuard<'_, Scrub> {
-        self.scrub.lock().unwrap_or_else(PoisonError::into_inner)
+        self.scrub.lock()
     }
 
     fn wants_scrub(&self) -> bool {

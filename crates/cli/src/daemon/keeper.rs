@@ -23,13 +23,14 @@ use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use weir_daemon::service::{device_summary, summary};
 use weir_daemon::{Exports, OpenPool, Service};
 use weir_engine::Engine;
 use weir_format::Txg;
+use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos, Request};
 use weir_pool::PoolError;
 
@@ -76,10 +77,6 @@ pub struct Daemon {
     stop: watch::Sender<Option<String>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Daemon {
     /// A daemon without pools and listeners.
     pub fn new(
@@ -108,14 +105,14 @@ impl Daemon {
 
     /// Memory limits of one more pool: its share of those of the daemon.
     pub fn limits_of_pool(&self) -> Limits {
-        let limits = lock(&self.settings).limits.clone();
+        let limits = self.settings.lock().limits.clone();
         let pools = self.process.all().len().max(self.remembered.len()).max(1);
         limits.shared_by(pools)
     }
 
     /// Memory limits of all pools together.
     pub fn limits(&self) -> Limits {
-        lock(&self.settings).limits.clone()
+        self.settings.lock().limits.clone()
     }
 
     /// The servers, once they listen.
@@ -128,9 +125,10 @@ impl Daemon {
     /// # Errors
     /// If a cache file cannot be written.
     pub fn set_place(&self, pool: &ServedPool, place: CachePlace) -> Result<(), Failure> {
-        let before = lock(&self.places).insert(pool.guid(), place.clone()).unwrap_or_default();
+        let guid = pool.guid();
+        let before = self.places.lock().insert(guid, place.clone()).unwrap_or_default();
         if before != place {
-            before.file().map_or(Ok(()), |file| file.remove(pool.guid()))?;
+            before.file().map_or(Ok(()), |file| file.remove(guid))?;
         }
         place.file().map_or(Ok(()), |file| file.put(&pool.engine))
     }
@@ -182,13 +180,13 @@ impl Daemon {
         };
         self.remembered.remove(guid);
         self.expect_remembered();
-        lock(&self.places).insert(guid, place);
+        self.places.lock().insert(guid, place);
         self.refresh_cache_files();
         self.share_memory();
         pool_log::start(&pool);
         pool.go_on_scrubbing();
         pool.keep_resilvered();
-        let wants_mounts = lock(&self.settings).mounts;
+        let wants_mounts = self.settings.lock().mounts;
         if wants_mounts {
             crate::automount::unmount_stale(&name);
             pool.mount_automatically(mounts).await;
@@ -199,7 +197,7 @@ impl Daemon {
 
     /// Puts an open pool into the tables of the process and of the servers.
     async fn take_over(self: &Arc<Self>, engine: &Arc<Engine>, locks: Locks) -> Result<Arc<ServedPool>, Failure> {
-        let deadlines = lock(&self.settings).limits.deadlines;
+        let deadlines = self.settings.lock().limits.deadlines;
         weir_engine::supervision::supervise(engine, deadlines, Arc::new(crate::mount::abort)).await?;
         let (sender, requests) = mpsc::channel(1);
         let pool = ServedPool::new(self.machine.clone(), engine.clone(), locks.identities(), sender);
@@ -224,7 +222,7 @@ impl Daemon {
     /// If a port is unavailable.
     pub async fn listen(&self) -> Result<&Arc<Service>, Failure> {
         let _one_at_a_time = self.changing.lock().await;
-        let options = lock(&self.settings).service.clone();
+        let options = self.settings.lock().service.clone();
         let pools = self.process.all();
         let exports: Vec<Arc<Exports>> = pools.iter().filter_map(|pool| pool.front()).collect();
         let service = Service::start_with(&self.machine, &exports, &options).await;
@@ -268,8 +266,8 @@ impl Daemon {
         self.process.remove(guid);
         pool.let_go();
         log_totals(pool);
-        let place = lock(&self.places).remove(&guid).unwrap_or_default();
-        lock(&self.cached).remove(&guid);
+        let place = self.places.lock().remove(&guid).unwrap_or_default();
+        self.cached.lock().remove(&guid);
         let forgotten = how != Closing::Stop && done.is_ok();
         if let Err(failure) = place.file().filter(|_| forgotten).map_or(Ok(()), |file| file.remove(guid)) {
             tracing::error!("pool '{name}': {failure}");
@@ -290,11 +288,12 @@ impl Daemon {
     pub fn refresh_cache_files(&self) {
         for pool in self.process.all() {
             let config = pool.engine.shown().config.mos_list(Txg(0)).encode_xdr();
-            let before = lock(&self.cached).insert(pool.guid(), config.clone());
+            let guid = pool.guid();
+            let before = self.cached.lock().insert(guid, config.clone());
             if before.is_some_and(|before| before == config) {
                 continue;
             }
-            let place = lock(&self.places).get(&pool.guid()).cloned().unwrap_or_default();
+            let place = self.places.lock().get(&guid).cloned().unwrap_or_default();
             if let Err(failure) = place.file().map_or(Ok(()), |file| file.put(&pool.engine)) {
                 tracing::error!("pool '{}': {failure}", pool.engine.name());
             }
@@ -304,7 +303,7 @@ impl Daemon {
     /// Divides the memory of the ARC among the open pools.
     fn share_memory(&self) {
         let pools = self.process.all();
-        let limits = lock(&self.settings).limits.shared_by(pools.len().max(1));
+        let limits = self.settings.lock().limits.shared_by(pools.len().max(1));
         pools.iter().for_each(|pool| pool.engine.cache.set_budget(limits.arc_bytes));
     }
 
@@ -404,7 +403,7 @@ async fn close_on_request(daemon: Arc<Daemon>, pool: Arc<ServedPool>, mut reques
 impl Daemon {
     /// Directories and devices of the configuration in which pools are found.
     pub fn pool_dirs(&self) -> Vec<std::path::PathBuf> {
-        lock(&self.settings).pool_dirs.clone()
+        self.settings.lock().pool_dirs.clone()
     }
 
     /// Reads the configuration again, tries to open the remembered pools, and brings all exports up to date. Returns what
@@ -417,7 +416,7 @@ impl Daemon {
         let mut lines = Vec::new();
         let service_options = new.service.clone();
         {
-            let mut settings = lock(&self.settings);
+            let mut settings = self.settings.lock();
             if new.log != settings.log {
                 lines.push("the log changes when the daemon is started again".to_owned());
             }

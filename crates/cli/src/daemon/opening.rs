@@ -4,9 +4,10 @@
 //! not be opened. So a pool that is in neither table is not open, and no task is about to open it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 use weir_machine::Nanos;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 
 /// A pool that is being opened.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ pub struct OpeningPool {
 /// The pools that are being opened, by GUID.
 #[derive(Default)]
 pub struct OpeningPools {
-    pools: Mutex<BTreeMap<u64, OpeningPool>>,
+    pools: Mutex<BTreeMap<u64, OpeningPool>, { order::OPENING_POOLS }>,
     /// Counts the pools of which the outcome is known.
     ended: watch::Sender<u64>,
 }
@@ -41,7 +42,7 @@ impl Drop for OpeningGuard {
 
 impl OpeningPools {
     fn pools(&self) -> MutexGuard<'_, BTreeMap<u64, OpeningPool>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pools.lock()
     }
 
     /// Begins to open a pool, unless another task does, or `is_wanted` says that it is not to be opened any more.

@@ -12,9 +12,10 @@ use crate::limits::Limits;
 use crate::writable::{WritablePool, WriteIntent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_admin::{Action, Command, Outcome, ProcessChange, Refusal, RefusalKind};
 use weir_machine::Machine;
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_pool::assemble::state;
 use weir_pool::{assemble, scan};
 
@@ -35,7 +36,7 @@ pub struct RememberedPools(Mutex<BTreeMap<u64, MissingPool>>);
 
 impl RememberedPools {
     fn pools(&self) -> MutexGuard<'_, BTreeMap<u64, MissingPool>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Number of pools.

@@ -7,7 +7,7 @@
 //!
 //! What programs have open in a directory that is covered goes on in the mount of the parent.
 
-use super::{MountError, MountRequest, Mounts, Place, lock};
+use super::{MountError, MountRequest, Mounts, Place};
 use std::collections::BTreeMap;
 use weir_daemon::fuse::{ChangedOptions, Remounter};
 use weir_daemon::{DatasetShares, Exports, MountAllows};
@@ -54,7 +54,7 @@ impl Mounts {
 
     /// Records what a mounted file system allows now. Returns what changes its own mount, if it has one.
     fn set_allows(&self, shares: &DatasetShares) -> Option<Remounter> {
-        let mut table = lock(&self.0);
+        let mut table = self.0.lock();
         let mounted = table.by_id.get_mut(&shares.id)?;
         mounted.allows = MountAllows { overlay: mounted.allows.overlay, ..shares.allows };
         match &mounted.place {
@@ -65,7 +65,7 @@ impl Mounts {
 
     /// Whether a file system is contained in the mount of its parent, and may not be.
     fn must_be_separate(&self, id: u64) -> bool {
-        let table = lock(&self.0);
+        let table = self.0.lock();
         let Some(mounted) = table.by_id.get(&id).filter(|mounted| matches!(mounted.place, Place::InParent)) else {
             return false;
         };
@@ -76,7 +76,7 @@ impl Mounts {
     /// Gives a file system that is contained in the mount of its parent a mount of its own.
     fn separate(&self, front: &Exports, machine: &Machine, shares: &DatasetShares) -> Result<(), MountError> {
         let before = {
-            let mut table = lock(&self.0);
+            let mut table = self.0.lock();
             let Some(before) = table.by_id.remove(&shares.id) else { return Ok(()) };
             debug_assert!(matches!(before.place, Place::InParent));
             // Its directory stays visible, and what is open there goes on.
@@ -85,7 +85,7 @@ impl Mounts {
         };
         let request = MountRequest { overlay: true, ..MountRequest::default() };
         let done = self.mount(front, machine, shares, request);
-        let mut table = lock(&self.0);
+        let mut table = self.0.lock();
         if done.is_err() {
             table.shown.remove(&shares.id);
             table.by_id.entry(shares.id).or_insert(before);

@@ -9,7 +9,8 @@
 //! Changes through a mount of the same pool are not tracked here.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use weir_machine::lock::Mutex;
+
 use weir_files::tree::Node;
 
 /// The running changes by file.
@@ -33,7 +34,7 @@ pub(super) struct TrackedChange<'a> {
 impl ChangeTracker {
     /// Registers a change of a file, before its attributes are read.
     pub(super) fn begin(&self, node: Node) -> TrackedChange<'_> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let running = all.entry(node).or_default();
         running.count += 1;
         running.overlapped |= running.count > 1;
@@ -44,14 +45,14 @@ impl ChangeTracker {
 impl TrackedChange<'_> {
     /// Whether no other change overlapped this one so far. Call it after the "after" attributes were read.
     pub(super) fn was_exclusive(&self) -> bool {
-        let all = self.tracker.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.tracker.0.lock();
         all.get(&self.node).is_some_and(|running| !running.overlapped)
     }
 }
 
 impl Drop for TrackedChange<'_> {
     fn drop(&mut self) {
-        let mut all = self.tracker.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.tracker.0.lock();
         if let Some(running) = all.get_mut(&self.node) {
             running.count -= 1;
             if running.count == 0 {
@@ -82,6 +83,6 @@ mod tests {
         drop(third);
         assert!(changes.begin(one).was_exclusive());
         drop(apart);
-        assert!(changes.0.lock().unwrap().is_empty());
+        assert!(changes.0.lock().is_empty());
     }
 }

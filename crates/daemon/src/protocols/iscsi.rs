@@ -21,7 +21,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use tokio::sync::watch;
 use weir_dsl::props::{Source, Value};
 use weir_dsl::sync_tasks::Setting;
@@ -30,6 +30,7 @@ use weir_front::{
     BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, ClientConnection, Extent, Hosts, Pieces,
 };
 use weir_iscsi::{ChapConfig, Credentials, LunConfig, ReservationStore, Secret, TargetConfig};
+use weir_machine::lock::{Mutex, MutexGuard, RwLock, order};
 use weir_machine::{Accounts, Machine, Protocol, Request, RequestTotals};
 
 /// Default port of iSCSI.
@@ -43,7 +44,7 @@ pub(super) struct IscsiServer {
     serving: ServingTask,
     machine: Machine,
     /// The tasks that follow the shares of each pool, by its GUID: each ends when its sender is dropped.
-    following: Mutex<BTreeMap<u64, watch::Sender<bool>>>,
+    following: Mutex<BTreeMap<u64, watch::Sender<bool>>, { order::FOLLOWING }>,
 }
 
 impl IscsiServer {
@@ -73,7 +74,7 @@ impl IscsiServer {
     }
 
     fn following(&self) -> MutexGuard<'_, BTreeMap<u64, watch::Sender<bool>>> {
-        self.following.lock().unwrap_or_else(PoisonError::into_inner)
+        self.following.lock()
     }
 }
 
@@ -180,11 +181,11 @@ impl Targets {
                 }
             }
         }
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock();
         problems.difference(&logged).for_each(|line| tracing::warn!("not shared: {line}"));
         *logged = problems;
         drop(logged);
-        *self.devices.read_only.write().unwrap_or_else(PoisonError::into_inner) = read_only;
+        *self.devices.read_only.write() = read_only;
         self.server.set_targets(configs);
     }
 
@@ -260,7 +261,7 @@ struct Devices {
 
 impl Devices {
     fn is_read_only(&self, name: &str) -> bool {
-        self.read_only.read().unwrap_or_else(PoisonError::into_inner).contains(name)
+        self.read_only.read().contains(name)
     }
 }
 

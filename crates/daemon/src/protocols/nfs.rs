@@ -8,8 +8,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_front::ClientConnection;
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_machine::{Entropy, Protocol, Request, RequestTotals};
 use weir_nfs::rpcbind::Registration;
 use weir_nfs::{Secrets, mount, nfs3, nlm};
@@ -138,7 +139,7 @@ impl ProtocolServer for NfsServer {
 
 impl NfsServer {
     fn registration(&self) -> MutexGuard<'_, Option<Registration>> {
-        self.registration.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registration.lock()
     }
 
     /// The options of `mount` that clients need: none if rpcbind tells them the ports.

@@ -8,9 +8,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 use weir_front::ClientConnection;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Machine, Protocol, RequestTotals};
 
 /// The SMB server.
@@ -19,7 +20,7 @@ pub(super) struct SmbServer {
     machine: Machine,
     is_needed: bool,
     /// The tasks that follow the shares of each pool, by its GUID: each ends when its sender is dropped.
-    following: Mutex<BTreeMap<u64, watch::Sender<bool>>>,
+    following: Mutex<BTreeMap<u64, watch::Sender<bool>>, { order::FOLLOWING }>,
 }
 
 impl SmbServer {
@@ -32,7 +33,7 @@ impl SmbServer {
     }
 
     fn following(&self) -> MutexGuard<'_, BTreeMap<u64, watch::Sender<bool>>> {
-        self.following.lock().unwrap_or_else(PoisonError::into_inner)
+        self.following.lock()
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::{DatasetShares, Sharing};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use weir_dsl::props::DatasetKind;
 use weir_front::files::FileError;
 use weir_front::shares::Names;
 use weir_front::{ExportRules, FileRules, Host, Permission};
+use weir_machine::lock::RwLock;
 
 /// A shared file system.
 #[derive(Clone, Debug)]
@@ -38,11 +39,11 @@ impl FileShares {
     }
 
     fn rules(&self) -> Arc<Rules> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     fn set(&self, rules: Rules) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        *self.0.write() = Arc::new(rules);
     }
 
     /// Replaces the rules; the flag of a dataset tells whether it is treated as mounted.
@@ -79,7 +80,7 @@ impl FileShares {
     /// # Errors
     /// [`FileError::Stale`] if it is not shared at all, [`FileError::Denied`] if it is not shared with the host.
     pub fn permit(&self, id: u64, host: Host) -> Result<Permission, FileError> {
-        let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.0.read();
         if let Some(everything) = &rules.everything {
             return Ok(everything.permit(host));
         }

@@ -16,10 +16,11 @@ use futures_util::future::select;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use weir_front::shares::TimeMachine as SharedTimeMachine;
+use weir_machine::lock::{Mutex, RwLock};
 use weir_machine::{JoinHandle, Machine, Nanos, Request, RequestTotals};
 
 /// Interval in which a server that does not start is tried again.
@@ -55,10 +56,6 @@ pub struct SmbFollower {
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl SmbFollower {
     /// Starts the task. Call it inside a tokio runtime.
     pub fn start(machine: &Machine, pools: &PoolTable, options: Options) -> Arc<Self> {
@@ -73,19 +70,19 @@ impl SmbFollower {
             task: Mutex::default(),
         });
         let task = machine.tasks.spawn(follower.clone().work());
-        *lock(&follower.task) = Some(task);
+        *follower.task.lock() = Some(task);
         follower
     }
 
     /// Address and port: those of the server, if it runs.
     pub fn address(&self) -> SocketAddr {
         let wanted = SocketAddr::new(self.options.listen, self.options.port);
-        lock(&self.state).service.as_ref().map_or(wanted, |service| service.samba().address)
+        self.state.lock().service.as_ref().map_or(wanted, |service| service.samba().address)
     }
 
     /// Why SMB is not served as the properties say; `None` if it is.
     pub fn problem(&self) -> Option<String> {
-        lock(&self.state).problem.clone()
+        self.state.lock().problem.clone()
     }
 
     /// Brings the shares up to date soon.
@@ -105,7 +102,7 @@ impl SmbFollower {
 
     /// Asks the server for its connections, for [`SmbFollower::connections`].
     pub async fn refresh(&self) {
-        let Some(service) = lock(&self.state).service.clone() else { return };
+        let Some(service) = self.state.lock().service.clone() else { return };
         let found = match service.samba().status().await {
             Ok(status) => status.connections,
             Err(error) => {
@@ -113,17 +110,17 @@ impl SmbFollower {
                 return;
             }
         };
-        lock(&self.state).connections = found;
+        self.state.lock().connections = found;
     }
 
     /// Connections at the time of the last [`SmbFollower::refresh`].
     pub fn connections(&self) -> Vec<Connection> {
-        lock(&self.state).connections.clone()
+        self.state.lock().connections.clone()
     }
 
     /// Addresses of the clients that use a share of a pool.
     pub fn users(&self, pool: u64) -> Vec<String> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let uses = |connection: &&Connection| {
             let of_pool = |name: &String| state.shares.iter().any(|(share, guid)| share == name && *guid == pool);
             connection.shares.iter().any(of_pool)
@@ -133,7 +130,7 @@ impl SmbFollower {
 
     /// Commands that use the shares of a pool.
     pub fn lines(&self, pool: u64) -> Vec<String> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let Some(service) = &state.service else { return Vec::new() };
         let known = users::list(&self.options.directories).unwrap_or_default();
         let user = known.first().map(|user| user.name.as_str());
@@ -149,7 +146,7 @@ impl SmbFollower {
     /// Ends the server and its mounts.
     pub async fn stop(&self) {
         self.stop.send_replace(true);
-        let task = lock(&self.task).take();
+        let task = self.task.lock().take();
         if let Some(task) = task {
             // A failed task has no server: its value was dropped.
             let _ = task.await;
@@ -168,7 +165,7 @@ impl SmbFollower {
         let mut stop = self.stop.subscribe();
         if let Err(error) = Programs::find(&self.machine.clock).await {
             tracing::warn!("SMB is not served: {error}");
-            lock(&self.state).problem = Some(error.to_string());
+            self.state.lock().problem = Some(error.to_string());
         }
         loop {
             let target = *wanted.borrow_and_update();
@@ -176,7 +173,7 @@ impl SmbFollower {
             self.tell(outcome.err().map(|error| error.to_string()), &server);
             self.done.send_replace(target);
             let retry = async {
-                match lock(&self.state).problem.is_some() && !server.plan.shares.is_empty() {
+                match self.state.lock().problem.is_some() && !server.plan.shares.is_empty() {
                     true => self.machine.clock.sleep(RETRY_INTERVAL).await,
                     false => std::future::pending().await,
                 }
@@ -188,7 +185,7 @@ impl SmbFollower {
             }
         }
         if let Some(service) = server.service.take() {
-            lock(&self.state).service = None;
+            self.state.lock().service = None;
             service.stop().await;
         }
         // Those who wait for shares of a server that has ended need not.
@@ -197,7 +194,7 @@ impl SmbFollower {
 
     /// Shows the outcome of bringing the shares up to date; a new problem is logged.
     fn tell(&self, problem: Option<String>, server: &Server) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if server.plan.shares.is_empty() && problem.is_none() {
             // Nothing was tried: what the start found holds.
         } else {
@@ -241,7 +238,7 @@ impl Server {
         // First, so that nothing is reached any more that is not shared.
         for (key, contained) in &self.mounts {
             let new = self.plan.mounts.get(key).cloned().unwrap_or_default();
-            *contained.write().unwrap_or_else(PoisonError::into_inner) = new;
+            *contained.write() = new;
         }
         let failed = self.mount(&service, &pools);
         let shares = self.shares(&service, &pools).await?;
@@ -284,7 +281,7 @@ impl Server {
             let Some(exports) = pools.get(&guid).filter(|_| !self.mounts.contains_key(key)) else { continue };
             let contained: Contained = Arc::new(RwLock::new(ids.clone()));
             let of_mount = contained.clone();
-            let contains = Arc::new(move |id| of_mount.read().unwrap_or_else(PoisonError::into_inner).contains(&id));
+            let contains = Arc::new(move |id| of_mount.read().contains(&id));
             match service.mount_file_system(exports, &directory_of(*key), id, contains) {
                 Ok(()) => drop(self.mounts.insert(*key, contained)),
                 Err(error) => failed = Some(error),

@@ -8,9 +8,10 @@ use futures_util::future::{BoxFuture, ready, select};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use tokio::sync::watch;
 use weir_front::{BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, ExportRules, Extent, Hosts, Pieces};
+use weir_machine::lock::RwLock;
 use weir_machine::{Accounts, Request};
 
 /// A volume or snapshot that is shared under a name.
@@ -62,12 +63,12 @@ impl SharedDevices {
         };
         let rules = Rules { everything, by_name: by_name.collect() };
         debug_assert!(rules.everything.is_none() || rules.by_name.is_empty(), "two policies");
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        *self.rules.write() = rules;
         self.version.send_modify(|version| *version += 1);
     }
 
     fn with<T>(&self, look: impl FnOnce(&Rules) -> T) -> T {
-        look(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.rules.read())
     }
 
     /// All names.

@@ -36,7 +36,7 @@ pub use entry::{Entry, EntryId};
 use futures_channel::oneshot;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 pub use table::Table;
 use table::{DIRECTORY, FLAGS, VERSION};
 use weir_blocks::{Blocks, Prepared, ReadOptions, WriteOptions};
@@ -44,6 +44,7 @@ use weir_format::ddt::{self, DdtClass, DdtHistogram, DdtKey, DdtLogHeader, DdtPh
 use weir_format::dsl::pool;
 use weir_format::{BlockPointer, ChecksumKind, ObjectId};
 use weir_machine::Request;
+use weir_machine::lock::{Mutex, MutexGuard};
 
 /// Dedup bit of a block pointer.
 const DEDUP: u64 = 1 << 62;
@@ -202,7 +203,7 @@ impl Dedup {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn blocks(&self) -> &Arc<Blocks> {

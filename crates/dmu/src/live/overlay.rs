@@ -5,9 +5,10 @@ use super::object_allocator::ObjectAllocator;
 use super::policy::Policy;
 use super::tx_admission::TxAdmission;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_format::zil::ZilHeader;
+use weir_machine::lock::{Mutex, MutexGuard, order};
 
 pub(crate) struct State {
     pub nodes: BTreeMap<ObjectId, DirtyObject>,
@@ -26,7 +27,7 @@ pub(crate) struct State {
 /// State of an object set that can be changed.
 pub(crate) struct DirtyObjset {
     pub admission: Arc<dyn TxAdmission>,
-    state: Mutex<State>,
+    state: Mutex<State, { order::OVERLAY }>,
 }
 
 impl DirtyObjset {
@@ -40,6 +41,6 @@ impl DirtyObjset {
 
     /// The overlay. Locked for a lookup or a change, never across an await.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -20,7 +20,7 @@ use crate::tree_geometry::TreeGeometry;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use weir_blocks::WriteOptions;
 use weir_format::zil::ZilHeader;
 use weir_format::{BlockPointer, Dnode, Endian, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
@@ -119,7 +119,7 @@ impl<'a> Syncing<'a> {
         }
         let zil = live.state().zil.clone();
         let root = writer.root(&synced, zil).await?;
-        let mut outcome = writer.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = writer.outcome.into_inner();
         outcome.root = root.pointer;
         outcome.long_names = std::mem::take(&mut live.state().long_names);
         outcome.large_dnodes = synced.iter().any(|(_, o)| o.as_ref().is_some_and(|o| o.dnode.extra_slots > 0));
@@ -182,7 +182,7 @@ impl Writer<'_> {
 
     async fn sync_object(&self, dirty: &Dirty) -> Result<Option<Dnode>, ObjectError> {
         if !dirty.changes.orphans.is_empty() {
-            let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut outcome = self.outcome.lock();
             outcome.orphans.extend(&dirty.changes.orphans);
         }
         let base = dirty.base.as_ref().map(|object| &object.dnode);
@@ -215,7 +215,7 @@ impl Writer<'_> {
         let place = self.set.place(ObjectId(0), 0, 0);
         let written = self.set.cache().blocks().write(self.rq, bytes, &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;
-        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = self.outcome.lock();
         outcome.born.push(pointer);
         if !old.pointer.is_hole() {
             outcome.killed.push(Killed { pointer: old.pointer, object: ObjectId(0), level: 0, block: 0 });

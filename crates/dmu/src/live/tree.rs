@@ -23,10 +23,11 @@ use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use weir_blocks::{BlockError, Class, ReadOptions, WriteOptions};
 use weir_cache::Cache;
 use weir_format::{BlockPointer, CompressionKind, Dnode, Endian, ObjectId, ObjectType, Txg};
+use weir_machine::lock::Mutex;
 use weir_machine::{ByteSemaphore, Request};
 
 /// Maximum number of blocks in a batch. The cost of a batch beyond that of its bytes is shared by its blocks.
@@ -190,16 +191,16 @@ impl Writer<'_> {
 
     fn born(&self, tree: &Tree<'_>, pointer: BlockPointer) {
         if !pointer.is_hole() {
-            *tree.used.lock().unwrap_or_else(PoisonError::into_inner) += self.dsize(&pointer);
-            self.outcome.lock().unwrap_or_else(PoisonError::into_inner).born.push(pointer);
+            *tree.used.lock() += self.dsize(&pointer);
+            self.outcome.lock().born.push(pointer);
         }
     }
 
     fn killed(&self, tree: &Tree<'_>, pointer: BlockPointer, level: u8, block: u64) {
         if !pointer.is_hole() {
-            *tree.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.dsize(&pointer);
+            *tree.used.lock() -= self.dsize(&pointer);
             let killed = Killed { pointer, object: tree.id, level, block };
-            self.outcome.lock().unwrap_or_else(PoisonError::into_inner).killed.push(killed);
+            self.outcome.lock().killed.push(killed);
         }
     }
 
@@ -268,7 +269,7 @@ impl Writer<'_> {
         for (n, pointer) in &changes.shared {
             let pointer = with_birth(pointer, self.txg);
             self.born(tree, pointer);
-            self.outcome.lock().unwrap_or_else(PoisonError::into_inner).cloned.push(pointer);
+            self.outcome.lock().cloned.push(pointer);
             edits.insert(*n, pointer);
         }
     }
@@ -337,7 +338,7 @@ impl Writer<'_> {
         dnode.bonus.clone_from(&image.bonus);
         let spill = dnode.spill;
         super::dirty_object::set_spill_pointer(&mut dnode, spill);
-        let used = *tree.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = *tree.used.lock();
         dnode.used = dnode.used_bytes().saturating_add_signed(used);
         dnode.flags.0 |= weir_format::DnodeFlags::USED_BYTES;
         Ok(Some(dnode))

@@ -8,9 +8,10 @@ use futures_channel::oneshot;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use weir_machine::lock::Mutex;
 
 /// Called when a request that waited is granted: the owner holds the lock then. It runs outside the table's lock and must not
 /// block.
@@ -73,7 +74,7 @@ impl Locks {
 
     /// Executes a step on the table, then runs the callbacks of the requests that it granted.
     fn step<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let done = step(&mut state);
         let granted = state.table.take_granted();
         let callbacks: Vec<_> = granted.iter().filter_map(|id| state.callbacks.remove(id)).collect();

@@ -16,9 +16,10 @@ use futures_util::future::ready;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
+use weir_machine::lock::{Mutex, MutexGuard};
 
 const ROOT: u64 = 34;
 const GENERATION: u64 = 7;
@@ -67,7 +68,7 @@ impl MemoryFiles {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Number of syncs.

@@ -9,7 +9,8 @@ use super::synthetic_entries::Entries;
 use super::{Export, Opened};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
+use weir_machine::lock::Mutex;
 
 /// A file system or snapshot with its position in the tree.
 #[derive(Clone)]

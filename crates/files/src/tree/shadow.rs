@@ -16,7 +16,7 @@ use super::source::Created;
 use super::synthetic_entries::Entries;
 use super::{Node, Tree};
 use crate::FileError;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use weir_dsl::props::civil;
 use weir_machine::Request;
 
@@ -69,7 +69,7 @@ impl Tree {
         branch: &MountedDataset,
     ) -> Result<Arc<ShadowNames>, FileError> {
         let of: Vec<u32> = branch.snapshots.by_name.values().copied().collect();
-        let lock = || branch.shadow.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || branch.shadow.lock();
         if let Some(known) = lock().clone().filter(|known| known.of == of) {
             return Ok(known);
         }

@@ -6,14 +6,14 @@
 //!
 //! Source: OpenZFS `zfs_relatime_need_update` in `module/os/linux/zfs/zfs_vnops_os.c`, `zfs_inactive`.
 
-use super::lock;
 use super::make::NAME_BYTES;
 use crate::attributes::Attributes;
 use crate::error::FileError;
 use crate::handles::Atimes;
 use crate::metadata::{Metadata, index};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use weir_machine::lock::Mutex;
+
 use weir_dmu::live::SpaceReserve;
 use weir_format::ObjectId;
 use weir_format::znode::{FileFlags, Timestamp};
@@ -69,7 +69,7 @@ impl Atimes<'_> {
         }
         let now = writing.now();
         let [stored, modified, changed, _] = metadata.times;
-        let mut noted = lock(&writing.accessed);
+        let mut noted = writing.accessed.lock();
         let accessed = noted.get(&object).copied().unwrap_or(stored);
         let has_room = noted.len() < MAX_PENDING || noted.contains_key(&object);
         if has_room && rule.sets(accessed, modified, changed, now) {
@@ -80,7 +80,7 @@ impl Atimes<'_> {
     /// Adds a recorded time to attributes.
     pub(crate) fn show(self, attributes: &mut Attributes) {
         let Some(writing) = &self.files.writing else { return };
-        if let Some(time) = lock(&writing.accessed).get(&attributes.object) {
+        if let Some(time) = writing.accessed.lock().get(&attributes.object) {
             let ns = i128::from(time.sec) * NS_PER_S + i128::from(time.nsec);
             attributes.atime_ns = attributes.atime_ns.max(ns);
         }
@@ -89,13 +89,13 @@ impl Atimes<'_> {
     /// Drops a recorded time: the time is set explicitly, or the file is freed.
     pub(super) fn forget(self, object: ObjectId) {
         if let Some(writing) = &self.files.writing {
-            lock(&writing.accessed).remove(&object);
+            writing.accessed.lock().remove(&object);
         }
     }
 
     /// Whether there are recorded times.
     pub fn is_pending(self) -> bool {
-        self.files.writing.as_ref().is_some_and(|writing| !lock(&writing.accessed).is_empty())
+        self.files.writing.as_ref().is_some_and(|writing| !writing.accessed.lock().is_empty())
     }
 
     /// Stores the recorded times. They are stable with their txg.
@@ -104,16 +104,16 @@ impl Atimes<'_> {
     /// If the pool is not writable; times that were not stored are lost.
     pub async fn store(self, rq: &Request) -> Result<(), FileError> {
         let Some(writing) = &self.files.writing else { return Ok(()) };
-        let noted: Vec<(ObjectId, Timestamp)> = lock(&writing.accessed).iter().map(|(id, time)| (*id, *time)).collect();
+        let noted: Vec<(ObjectId, Timestamp)> = writing.accessed.lock().iter().map(|(id, time)| (*id, *time)).collect();
         for (object, time) in noted {
             let _held = writing.locks.one(rq, object).await;
             // Attributes show the recorded time until it is stored.
             let stored = self.store_one(rq, object, time).await;
-            lock(&writing.accessed).retain(|id, now| *id != object || *now != time);
+            writing.accessed.lock().retain(|id, now| *id != object || *now != time);
             match stored {
                 Ok(()) | Err(FileError::Stale { .. } | FileError::Corrupt { .. }) => {}
                 Err(error) => {
-                    lock(&writing.accessed).clear();
+                    writing.accessed.lock().clear();
                     return Err(error);
                 }
             }

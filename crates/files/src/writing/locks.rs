@@ -7,8 +7,9 @@
 use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_format::ObjectId;
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_machine::{Clock, Request, Stage};
 
 type Table = BTreeMap<ObjectId, Arc<AsyncMutex<()>>>;
@@ -38,7 +39,7 @@ impl Locks {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Locks one object.
@@ -86,7 +87,7 @@ mod tests {
         let machine = world.machine();
         let run = world.run(async move {
             let locks = Locks::new(&machine.clock);
-            let inside = Arc::new(Mutex::new((0, 0)));
+            let inside = Arc::new(Mutex::<(u32, u32)>::new((0, 0)));
             let tasks: Vec<_> = (0..8u64)
                 .map(|n| {
                     let locks = locks.clone();
@@ -96,19 +97,19 @@ mod tests {
                         let _held =
                             locks.all(&Request::internal("test"), [ObjectId(9), ObjectId(n % 3), ObjectId(9)]).await;
                         {
-                            let mut inside = inside.lock().unwrap();
+                            let mut inside = inside.lock();
                             inside.0 += 1;
                             inside.1 = inside.1.max(inside.0);
                         }
                         clock.sleep(std::time::Duration::from_millis(n + 1)).await;
-                        inside.lock().unwrap().0 -= 1;
+                        inside.lock().0 -= 1;
                     })
                 })
                 .collect();
             for task in tasks {
                 task.await.unwrap();
             }
-            assert_eq!(*inside.lock().unwrap(), (0, 1));
+            assert_eq!(*inside.lock(), (0, 1));
             assert!(locks.table().is_empty());
         });
         run.unwrap();

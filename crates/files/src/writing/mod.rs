@@ -58,11 +58,12 @@ use crate::error::FileError;
 use crate::file_system::{FileSystem, Snapdir};
 use futures_util::lock::Mutex as AsyncMutex;
 use locks::Locks;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_format::ObjectId;
 use weir_format::znode::Timestamp;
+use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Request};
 use weir_zil::Zil;
 
@@ -162,10 +163,6 @@ pub(crate) struct Writing {
     quotas: Mutex<Option<Arc<quota::Limits>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Writing {
     pub fn new(opening: Opening, unlinked: ObjectId) -> Self {
         Writing {
@@ -191,7 +188,7 @@ impl Writing {
 
     /// The properties.
     pub fn settings(&self) -> Settings {
-        *lock(&self.settings)
+        *self.settings.lock()
     }
 
     /// Current time.
@@ -210,7 +207,7 @@ impl FileSystem {
     /// Replaces the properties.
     pub fn set_settings(&self, settings: Settings) {
         if let Some(writing) = &self.writing {
-            *lock(&writing.settings) = settings;
+            *writing.settings.lock() = settings;
         }
     }
 

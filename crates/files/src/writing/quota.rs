@@ -7,7 +7,6 @@
 //! Replay of the intent log bypasses quotas: its changes were permitted before.
 
 use super::flags::project_of;
-use super::lock;
 use super::make::NAME_BYTES;
 use super::node::Node;
 use crate::error::FileError;
@@ -50,7 +49,7 @@ pub(super) fn owners_of(user: u64, group: u64, project: u64) -> Owners {
 impl Quotas<'_> {
     async fn limits(self, rq: &Request) -> Result<Arc<Limits>, FileError> {
         let writing = self.files.writing()?;
-        if let Some(quotas) = lock(&writing.quotas).clone() {
+        if let Some(quotas) = writing.quotas.lock().clone() {
             return Ok(quotas);
         }
         let failed = |e| FileError::at(e, ObjectId(master::OBJECT), 0);
@@ -66,7 +65,7 @@ impl Quotas<'_> {
             }
         }
         let read = Arc::new(read);
-        *lock(&writing.quotas) = Some(read.clone());
+        *writing.quotas.lock() = Some(read.clone());
         Ok(read)
     }
 
@@ -137,7 +136,7 @@ impl Quotas<'_> {
                 0 => zap::remove_name(rq, set, &tx, master, name).await.map(drop).map_err(failed)?,
                 limit => zap::put_word(rq, set, &tx, master, name, limit).await.map_err(failed)?,
             }
-            *lock(&writing.quotas) = None;
+            *writing.quotas.lock() = None;
             return Ok(());
         };
         let name = who.quota_name(what);
@@ -157,7 +156,7 @@ impl Quotas<'_> {
             (0, None) => {}
             (limit, _) => zap::put_word(rq, set, &tx, zap, &key, limit).await.map_err(failed)?,
         }
-        *lock(&writing.quotas) = None;
+        *writing.quotas.lock() = None;
         Ok(())
     }
 }

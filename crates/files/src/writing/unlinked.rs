@@ -11,21 +11,21 @@
 //!
 //! [`ObjectSet::free_long_range`]: weir_dmu::ObjectSet::free_long_range
 
-use super::lock;
 use super::node::Node;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::handles::{DeleteQueue, Holds};
 use crate::metadata::index;
 use std::collections::BTreeMap;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, Weak};
 use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::{self, Zap};
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
+use weir_machine::lock::Mutex;
 
 /// Number of queue entries read at a time.
 const BATCH: usize = 256;
@@ -89,13 +89,13 @@ impl<'a> Holds<'a> {
     /// snapshot, if that is not closed already; the caller checks that afterwards. Each hold needs one
     /// [`Holds::release`](crate::Holds::release) of the same kind.
     pub fn hold(self, object: ObjectId, kind: HoldKind) {
-        *lock(&self.files.holds).entry(object).or_default().of(kind) += 1;
+        *self.files.holds.lock().entry(object).or_default().of(kind) += 1;
     }
 
     /// Closes the file system permanently, unless files of it are open or in a call, or blocks of it were cloned in a txg
     /// after `syncing`, whose references are not synced yet. Returns whether it is closed.
     pub fn close_unless_used(self, syncing: Txg) -> bool {
-        let holds = lock(&self.files.holds);
+        let holds = self.files.holds.lock();
         let idle = holds.values().all(|held| held.opens == 0 && held.calls == 0);
         let unused = idle && self.files.cloned_txg.load(Ordering::SeqCst) <= syncing.0;
         if unused {
@@ -124,7 +124,7 @@ impl<'a> Holds<'a> {
 
     /// Releases a hold; returns the entry if it was the last one.
     fn end_hold(self, object: ObjectId, kind: HoldKind) -> Option<OpenCount> {
-        let mut holds = lock(&self.files.holds);
+        let mut holds = self.files.holds.lock();
         let last = holds.get_mut(&object).is_some_and(|held| {
             let count = held.of(kind);
             debug_assert!(*count > 0, "file {object} is released once more than it was held, as {kind:?}");
@@ -147,12 +147,12 @@ impl<'a> Holds<'a> {
 
     /// Number of open files.
     pub fn open_count(self) -> usize {
-        lock(&self.files.holds).values().filter(|held| held.opens > 0).count()
+        self.files.holds.lock().values().filter(|held| held.opens > 0).count()
     }
 
     /// Whether an unlinked file is held; it is then freed by the last release.
     fn stays_held(self, object: ObjectId) -> bool {
-        lock(&self.files.holds).get_mut(&object).map(|hold| hold.nameless = true).is_some()
+        self.files.holds.lock().get_mut(&object).map(|hold| hold.nameless = true).is_some()
     }
 }
 

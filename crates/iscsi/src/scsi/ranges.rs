@@ -2,7 +2,8 @@
 //! are atomic. Plain writes exclude only those commands, not each other.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_machine::lock::{Mutex, MutexGuard};
+
 use tokio::sync::Notify;
 
 struct LockedRange {
@@ -32,7 +33,7 @@ pub struct RangeLock<'a> {
 
 impl RangeLocks {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Locks a range against exclusive holders.

@@ -16,8 +16,9 @@ use super::reservations::{Port, Reservations};
 use super::sense::code;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_front::BlockDevice;
+use weir_machine::lock::{Mutex, MutexGuard};
 
 /// Maximum number of unit attentions that a nexus has pending; later ones replace the last.
 const MAX_ATTENTIONS: usize = 8;
@@ -118,7 +119,7 @@ impl Unit {
 
     /// Locks the state; the lock is held for a few instructions, never across an await.
     fn state(&self) -> MutexGuard<'_, UnitState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Adds a nexus, with the unit attention of a new one.

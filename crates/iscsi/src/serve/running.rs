@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, mpsc};
 use weir_front::{BlockError, ConnectionHandle, HostPermit};
+use weir_machine::lock::{Mutex, MutexGuard};
 use weir_machine::{Accounts, BytePermit, ByteSemaphore, Client, Clock, Protocol, Request, Tasks};
 
 /// Memory for the data of a command.
@@ -143,11 +144,11 @@ impl Running {
 
     /// Locks the state; the lock is held for a few instructions, never across an await.
     pub fn state(&self) -> MutexGuard<'_, Session<Memory>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn luns(&self) -> MutexGuard<'_, BTreeMap<u16, OpenLun>> {
-        self.luns.lock().unwrap_or_else(PoisonError::into_inner)
+        self.luns.lock()
     }
 
     /// Address of the initiator.

@@ -9,10 +9,11 @@ use crate::rpcbind;
 use crate::wire::{Decoder, Encoder};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use weir_front::files::FileId;
 use weir_front::locks::{Lock, LockOwner};
+use weir_machine::lock::{Mutex, MutexGuard};
 
 /// Time between two attempts to tell a client that it holds a lock.
 const GRANT_INTERVAL: Duration = Duration::from_secs(10);
@@ -45,7 +46,7 @@ pub(super) struct Grants(Mutex<Table>);
 
 impl Grants {
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn add(&self, grant: Grant) -> u64 {

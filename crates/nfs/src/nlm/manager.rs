@@ -12,11 +12,12 @@ use crate::rpcbind;
 use crate::wire::Encoder;
 use futures_util::lock::Mutex as AsyncMutex;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_front::FileLocks;
 use weir_front::files::{FileError, FileId};
 use weir_front::locks::{GrantCallback, LockError, LockOutcome, LockOwner};
+use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos, StateFile};
 
 /// Attempts to tell a client that it holds a lock that it waited for.
@@ -127,7 +128,7 @@ impl LockManager {
         self.options.record.replace(record.encode()).await?;
         if !record.clients.is_empty() {
             let until = self.machine.clock.now() + self.options.grace;
-            *self.grace_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+            *self.grace_until.lock() = Some(until);
             tracing::info!(clients = record.clients.len(), grace = ?self.options.grace, "clients may reclaim locks");
         }
         for client in record.clients.keys() {
@@ -139,7 +140,7 @@ impl LockManager {
 
     /// Whether only reclaimed locks are granted now.
     pub fn is_in_grace(&self) -> bool {
-        let mut until = self.grace_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = self.grace_until.lock();
         *until = until.filter(|until| self.machine.clock.now() < *until);
         until.is_some()
     }

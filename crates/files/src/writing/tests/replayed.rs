@@ -24,7 +24,7 @@ impl LogStore for Blocks {
         checksum: [u64; 4],
     ) -> BoxFuture<'_, Result<BlockPointer, ObjectError>> {
         let number = {
-            let mut next = lock(&self.next);
+            let mut next = self.next.lock();
             *next += 1;
             *next
         };
@@ -48,7 +48,7 @@ impl LogStore for Blocks {
         bytes: Vec<u8>,
         _: weir_machine::accounts::Shares,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
-        lock(&self.written).insert(pointer.words()[1], bytes);
+        self.written.lock().insert(pointer.words()[1], bytes);
         async { Ok(()) }.boxed()
     }
 
@@ -116,7 +116,7 @@ async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &
     };
     let (done, ()) = futures_util::future::join(commit, sync).await;
     done.unwrap();
-    lock(&blocks.written).clear();
+    blocks.written.lock().clear();
     fs
 }
 
@@ -134,7 +134,7 @@ async fn replayed(rq: &Request, machine: &Machine, settings: Settings, steps: &[
         play.compare(step).await;
     }
     fs.sync(rq, None).await.unwrap();
-    let written = std::mem::take(&mut *lock(&blocks.written));
+    let written = std::mem::take(&mut *blocks.written.lock());
     for bytes in written.values() {
         let block = ZilBlock::decode(bytes, ChecksumKind::Zilog2, Endian::Little).unwrap();
         for record in block.records() {
