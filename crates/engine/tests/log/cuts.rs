@@ -3,7 +3,7 @@
 use crate::client::{Client, Shared, judge};
 use crate::world::{HOME, Shape, assert_pool_clean, create, import, open, world};
 use weir_engine::Layout;
-use weir_machine::{Machine, Request};
+use weir_machine::{Machine, Request, Source};
 use weir_pool::PoolError;
 use weir_sim::{Rng, SimError, SimWorld};
 use weir_zil::LogWalk;
@@ -88,14 +88,18 @@ fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
     });
     let records = records.unwrap_or_else(|e| panic!("{place}: {e}"));
     let mut rng = Rng::new(seed ^ at);
-    for _ in 0..rng.below(3) {
+    let failed_again = rng.below(3);
+    for _ in 0..failed_again {
         fail_again(&world, 1 + rng.below(160), &place);
     }
     let machine = world.machine();
     let judged = world.run(async {
         let engine = import(&machine).await.unwrap_or_else(|e| panic!("{place}: {e}"));
-        let files = engine.file_system(&Request::internal("test"), HOME).await;
-        let files = files.unwrap_or_else(|e| panic!("{place}: {e}"));
+        let rq = Request::internal("test");
+        let files = engine.file_system(&rq, HOME).await.unwrap_or_else(|e| panic!("{place}: {e}"));
+        if records > 0 && failed_again == 0 {
+            assert!(rq.support_bytes(Source::Log) > 0, "{place}: the accounts do not show what the replay read");
+        }
         for (number, known) in (0..).zip(&known) {
             let known = std::mem::take(&mut *known.lock().unwrap());
             judge(&files, number, &known, &place).await;

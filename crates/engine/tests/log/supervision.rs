@@ -5,8 +5,8 @@ use crate::world::{self, Shape};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_blocks::vdev::Deadlines;
-use weir_engine::{Engine, Layout};
-use weir_files::FileSystem;
+use weir_engine::{Engine, Layout, PoolProperty};
+use weir_files::{Cred, FileSystem, New, NewKind};
 use weir_machine::{Machine, Request};
 use weir_sim::{Fault, SimWorld};
 
@@ -200,6 +200,64 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
                 }
                 engine.export().await.unwrap();
                 world::assert_pool_clean(&machine, "after the room came back").await;
+            })
+            .unwrap();
+    }
+}
+
+/// A device that does not write, or does not answer, with `failmode=continue`: new changes fail at once, what is in the ARC is
+/// read, and the pool goes on when it is cleared.
+#[test]
+fn with_failmode_continue_new_changes_fail_and_reads_go_on() {
+    for (seed, fault) in [(31, Fault::FailWrites { errno: ENOSPC }), (32, Fault::Hang)] {
+        let world = world::world(seed, shape(Layout::Single, 1));
+        let (machine, engine, files) = supervised(&world, shape(Layout::Single, 1));
+        let setting = PoolProperty::Number { property: "failmode".to_owned(), number: 1 };
+        world
+            .run({
+                let engine = engine.clone();
+                async move {
+                    engine.properties().set_on_pool(setting).await.unwrap();
+                    engine.sync().await.unwrap();
+                }
+            })
+            .unwrap();
+        let disk = world.disks().remove(0);
+        let laid = disk.lay(fault.clone());
+        let stuck = machine.tasks.spawn({
+            let (engine, files) = (engine.clone(), files.clone());
+            async move {
+                world::write(&files, "in memory").await;
+                engine.sync().await
+            }
+        });
+        let (why, refused, read) = world
+            .run({
+                let (engine, files, clock) = (engine.clone(), files.clone(), machine.clock.clone());
+                async move {
+                    clock.sleep(Duration::from_secs(30)).await;
+                    let rq = &Request::internal("test");
+                    let new = New::of(NewKind::Regular, 0o600);
+                    let refused = files.names().create(rq, &Cred::root(), files.root(), b"refused", &new).await;
+                    let read = files.directories().lookup(rq, files.root(), b"in memory").await;
+                    (engine.devices().suspended_because(), refused.is_err(), read.is_ok())
+                }
+            })
+            .unwrap();
+        assert!(why.is_some(), "{fault:?}");
+        assert!(read && refused, "{fault:?}");
+        disk.lift(laid);
+        world
+            .run(async move {
+                // Operations from before have to end first.
+                machine.clock.sleep(Duration::from_secs(5)).await;
+                engine.devices().clear(None).await.unwrap();
+                stuck.await.unwrap().unwrap();
+                machine.clock.sleep(Duration::from_secs(3)).await;
+                assert_eq!(engine.devices().suspended_because(), None);
+                world::write(&files, "afterwards").await;
+                engine.export().await.unwrap();
+                world::assert_pool_clean(&machine, "after failmode=continue").await;
             })
             .unwrap();
     }
