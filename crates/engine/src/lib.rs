@@ -36,6 +36,7 @@ pub mod events;
 pub mod expand;
 mod fault_sink;
 pub mod freeing;
+pub mod initialize_trim;
 pub mod keys;
 pub mod labels;
 pub mod long_holds;
@@ -55,7 +56,6 @@ pub mod sends;
 pub mod space;
 pub mod spares;
 pub mod supervision;
-pub mod sweeps;
 pub mod sync_task_api;
 mod synced_maps;
 pub mod synced_state;
@@ -189,7 +189,7 @@ pub struct Engine {
     /// GUIDs of the leaves that are offline until the next import.
     temporarily_offline: Mutex<BTreeSet<u64>, { order::OFFLINE_DEVICES }>,
     /// Initializations and trims of single devices that are in progress.
-    sweeping: Mutex<sweeps::SweepTable, { order::SWEEPS }>,
+    leaf_activities: Mutex<initialize_trim::RunningTable, { order::LEAF_ACTIVITIES }>,
     shown: Mutex<PoolStatus, { order::SHOWN }>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>, { order::SYNCER }>,
 }
@@ -277,7 +277,7 @@ impl Engine {
             is_supervised: AtomicBool::new(false),
             waits_for: Mutex::default(),
             temporarily_offline: Mutex::default(),
-            sweeping: Mutex::default(),
+            leaf_activities: Mutex::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });
@@ -522,7 +522,7 @@ handles! {
     /// Vdevs whose devices have grown.
     growth = Growth;
     /// Passes over the free space of devices.
-    sweeps = Sweeps;
+    initialize_trim = InitializeTrim;
     /// Scrubs and resilvers.
     scrubs = Scrubs;
     /// Comparisons of snapshots (`zfs diff`).

@@ -15,6 +15,7 @@ mod events;
 mod features;
 mod get;
 mod import;
+mod initialize_trim;
 mod iostat;
 mod lifecycle;
 mod list;
@@ -25,7 +26,6 @@ mod remove;
 mod scrub;
 mod set;
 mod status;
-mod sweeps;
 mod target;
 mod tree;
 mod unopened;
@@ -60,7 +60,7 @@ enum ZpoolCommand {
     Get(get::GetArgs),
     History(set::HistoryArgs),
     Import(import::ImportArgs),
-    Initialize(sweeps::InitializeArgs),
+    Initialize(initialize_trim::InitializeArgs),
     Iostat(iostat::IostatArgs),
     Labelclear(lifecycle::LabelclearArgs),
     List(list::ListArgs),
@@ -75,7 +75,7 @@ enum ZpoolCommand {
     Set(set::SetArgs),
     Status(status::StatusArgs),
     Sync(lifecycle::SyncArgs),
-    Trim(sweeps::TrimArgs),
+    Trim(initialize_trim::TrimArgs),
     Upgrade(upgrade::UpgradeArgs),
     Wait(wait::WaitArgs),
     /// Show the version of Weir's zpool.
@@ -112,8 +112,8 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Set(args) => set::run(call, args),
         ZpoolCommand::Status(args) => status::run(call, args),
         ZpoolCommand::Sync(args) => lifecycle::sync(call, args),
-        ZpoolCommand::Initialize(args) => sweeps::initialize(call, args),
-        ZpoolCommand::Trim(args) => sweeps::trim(call, args),
+        ZpoolCommand::Initialize(args) => initialize_trim::initialize(call, args),
+        ZpoolCommand::Trim(args) => initialize_trim::trim(call, args),
         ZpoolCommand::Upgrade(args) => upgrade::run(call, args),
         ZpoolCommand::Wait(args) => wait::run(call, args),
         ZpoolCommand::Version => {

@@ -5,8 +5,8 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
 
 mod health;
+mod initialize_trim;
 mod spares;
-mod sweeps;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
