@@ -50,6 +50,7 @@ mod property_changes;
 pub mod read_guards;
 pub mod receives;
 pub mod reguid;
+mod remove_log;
 pub mod resilver;
 pub mod scrub;
 pub mod sends;
@@ -65,6 +66,7 @@ mod trim;
 pub mod tx_admission;
 mod unflushed;
 mod vdev_config_edit;
+mod vdev_objects;
 
 pub use activity::Activity;
 pub use add::VdevAddRequest;
@@ -517,6 +519,8 @@ handles! {
     diagnosis_thresholds = DiagnosisThresholds;
     /// Devices that join others, leave them, go offline and return.
     vdevs = Vdevs;
+    /// Top-level vdevs that leave the pool.
+    vdev_removals = VdevRemovals;
     /// Replacement of devices that failed, by hot spares and by new devices at their paths.
     spares = Spares;
     /// Vdevs whose devices have grown.

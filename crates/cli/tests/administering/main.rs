@@ -6,6 +6,7 @@
 
 mod health;
 mod initialize_trim;
+mod remove;
 mod spares;
 
 use std::io::{BufRead, BufReader, Write};

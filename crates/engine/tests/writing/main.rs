@@ -26,6 +26,7 @@ mod loading;
 mod offline;
 mod other_process;
 mod real;
+mod remove_log;
 mod removing;
 mod resilver;
 mod rewind;
