@@ -213,7 +213,7 @@ async fn join_top(
 }
 
 /// Rebuilds the vdev tree, the block layer and the cache of a pool that is being imported.
-async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
+pub(super) async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
     let rq = &Request::internal("add");
     let dtls = dtls::read_all(rq, &pool.mos, &pool.tree, pool.uberblock.txg).await;
     let facts = Facts { devices: &pool.devices, dtls: &dtls, uberblock: &pool.uberblock, writing: true };

@@ -25,7 +25,7 @@ use super::spares;
 use super::syncing::TxgSync;
 use super::vdev_config_edit::{self as edit, Above, Detached, NewChild};
 use super::{Config, Vdevs, vdev_objects};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_blocks::vdev::Replaced;
 use weir_blocks::{Dtl, VdevSpec};
 use weir_format::dsl::pool as names;
@@ -302,6 +302,21 @@ impl TreeChange<'_, '_> {
         self.0.engine.cache.blocks().tree().replace(specs).map_err(|error| self.bad_tree(&error))
     }
 
+    /// Takes the disks of leaves out of the vdev tree, so that these count as missing from the syncing txg on. Operations in
+    /// progress end on the former version.
+    pub(crate) fn drop_disks(&self, root: &NvList, leaves: &BTreeSet<u64>) -> Result<Replaced, PoolError> {
+        let txg = self.0.change.txg();
+        let dtls: Dtls = leaves.iter().map(|guid| (*guid, vec![(txg, txg)].into())).collect();
+        let without = self.specs(root, &BTreeMap::new(), &Dtls::new())?;
+        let with = self.specs(root, &BTreeMap::new(), &dtls)?;
+        let tree = self.0.engine.cache.blocks().tree();
+        let former = tree.replace(without.into_iter().map(|spec| less(spec, leaves)).collect());
+        let former = former.map_err(|error| self.bad_tree(&error))?;
+        // The leaves are new ones, without disks.
+        let _version_between = tree.replace(with).map_err(|error| self.bad_tree(&error))?;
+        Ok(former)
+    }
+
     /// Replaces the vdev tree by the one of `root`, in which the top-level vdev `removed` is a hole.
     pub(crate) fn replace_tree_without(&self, root: &NvList, removed: u32) -> Result<Replaced, PoolError> {
         let specs = self.specs(root, &BTreeMap::new(), &Dtls::new())?;
@@ -343,7 +358,7 @@ impl TreeChange<'_, '_> {
     }
 
     /// The vdev tree without a device, if it can be spared.
-    fn detachable(&self, device: u64) -> Result<(NvList, Detached), PoolError> {
+    pub(crate) fn detachable(&self, device: u64) -> Result<(NvList, Detached), PoolError> {
         let root = &self.0.core.config.root;
         if labels::find(root, device).is_none_or(|vdev| vdev.contains("children")) {
             return Err(refused("no such device in pool"));
@@ -358,7 +373,7 @@ impl TreeChange<'_, '_> {
     }
 
     /// Returns the former tree, the device, and its entry in the list of hot spares if it is one again.
-    async fn detach(
+    pub(crate) async fn detach(
         &mut self,
         root: NvList,
         detached: Detached,
@@ -383,6 +398,13 @@ impl TreeChange<'_, '_> {
         let spare = self.0.core.config.aux.spare(gone).cloned();
         Ok((replaced, device, spare))
     }
+}
+
+/// A vdev without some of its leaves.
+fn less(mut spec: VdevSpec, leaves: &BTreeSet<u64>) -> VdevSpec {
+    spec.children.retain(|child| !leaves.contains(&child.guid));
+    spec.children = spec.children.into_iter().map(|child| less(child, leaves)).collect();
+    spec
 }
 
 /// Forgets that devices are new which lack nothing any more.

@@ -56,6 +56,8 @@ pub mod scrub;
 pub mod sends;
 pub mod space;
 pub mod spares;
+pub mod split;
+mod split_config;
 pub mod supervision;
 pub mod sync_task_api;
 mod synced_maps;
@@ -519,6 +521,8 @@ handles! {
     diagnosis_thresholds = DiagnosisThresholds;
     /// Devices that join others, leave them, go offline and return.
     vdevs = Vdevs;
+    /// Pools that are made of one device of each mirror.
+    pool_splits = PoolSplits;
     /// Top-level vdevs that leave the pool.
     vdev_removals = VdevRemovals;
     /// Replacement of devices that failed, by hot spares and by new devices at their paths.

@@ -22,6 +22,7 @@ use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::syncing::TxgSync;
 use super::{VdevRemovals, vdev_objects};
+use futures_util::lock::MutexGuard as AsyncMutexGuard;
 use std::sync::Arc;
 use weir_blocks::ReadOptions;
 use weir_blocks::vdev::Replaced;
@@ -34,7 +35,7 @@ use weir_machine::{Request, invariant};
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_pool::initialize_trim::LeafActivity;
-use weir_zil::claim;
+use weir_zil::{Zil, claim};
 
 /// Maximum number of txgs until all logs have left a vdev. The first ends them, the second frees those with records of the
 /// open txg.
@@ -54,6 +55,25 @@ pub(super) fn hole(id: u64) -> NvList {
     }
     hole.set("is_hole", 1u64);
     hole
+}
+
+/// A log that a dataset's header leads to.
+struct LogInHeader {
+    dataset: Dataset,
+    kind: ObjsetKind,
+    needs_replay: bool,
+}
+
+/// Intent logs without blocks. They go on when this is dropped.
+pub(super) struct QuietLogs<'a> {
+    _opening: AsyncMutexGuard<'a, ()>,
+    logs: Vec<Arc<Zil>>,
+}
+
+impl Drop for QuietLogs<'_> {
+    fn drop(&mut self) {
+        self.logs.iter().for_each(|log| log.reopen());
+    }
 }
 
 impl VdevRemovals<'_> {
@@ -114,8 +134,8 @@ impl VdevRemovals<'_> {
         for _ in 0..MAX_TXGS {
             self.engine.sync().await?;
             let open = self.engine.sets.select(|open| open.zil.is_some());
-            let ended = open.iter().filter_map(|open| open.zil.as_ref()).filter(|zil| zil.leave(vdev)).count();
-            if ended == 0 && !self.leave_in_headers(vdev).await? {
+            let ended = open.iter().filter_map(|open| open.zil.as_ref()).filter(|zil| zil.leave(Some(vdev))).count();
+            if ended == 0 && !self.leave_in_headers(Some(vdev)).await? {
                 // The last frees are in a txg that may be syncing.
                 return self.engine.sync().await;
             }
@@ -123,12 +143,24 @@ impl VdevRemovals<'_> {
         Err(refused("intent logs still have blocks on it; try again"))
     }
 
-    /// Replays or frees the logs whose header leads to `vdev`: those of datasets that no client has open. Returns whether there
-    /// were any.
-    async fn leave_in_headers(&self, vdev: u32) -> Result<bool, PoolError> {
+    /// Replays or frees the logs whose header leads to `vdev`, or anywhere for `None`: those of datasets that no client has
+    /// open. Returns whether there were any.
+    async fn leave_in_headers(&self, vdev: Option<u32>) -> Result<bool, PoolError> {
         let rq = &Request::internal("remove");
+        let logs = self.logs_in_headers(rq, vdev).await?;
+        for log in &logs {
+            match log.needs_replay {
+                true => self.replay(rq, &log.dataset.name, log.kind).await?,
+                false => self.free_log(&log.dataset).await?,
+            }
+        }
+        Ok(!logs.is_empty())
+    }
+
+    /// The datasets whose header, as of the last synced txg, leads to a log with a block on `vdev`, or anywhere for `None`.
+    async fn logs_in_headers(&self, rq: &Request, vdev: Option<u32>) -> Result<Vec<LogInHeader>, PoolError> {
         let dsl = self.engine.synced().state(rq).await?.dsl(rq).await?;
-        let mut found = false;
+        let mut found = Vec::new();
         for dir in dsl.dirs() {
             let head = dsl.head(rq, dir).await?;
             let opening = Opening { id: head.objset(), ..Opening::default() };
@@ -141,17 +173,39 @@ impl VdevRemovals<'_> {
             };
             let header = set.root().header.zil.clone();
             let blocks = log_blocks(rq, &set, &header).await;
-            if !blocks.iter().any(|block| block.dvas().any(|dva| dva.vdev == vdev)) {
-                continue;
-            }
-            found = true;
-            if claim::needs_replay(&header) {
-                self.replay(rq, &dir.name, set.kind()).await?;
-            } else {
-                self.free_log(&head).await?;
+            let is_there = |block: &BlockPointer| vdev.is_none_or(|vdev| block.dvas().any(|dva| dva.vdev == vdev));
+            if blocks.iter().any(is_there) {
+                let needs_replay = claim::needs_replay(&header);
+                found.push(LogInHeader { dataset: head, kind: set.kind(), needs_replay });
             }
         }
         Ok(found)
+    }
+
+    /// Ends, replays or frees all intent logs. None begins again until the answer is dropped: until then commits wait
+    /// for their txg, and no dataset is opened (`spa_reset_logs`).
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if a log cannot be replayed; [`PoolError::Suspended`].
+    pub(super) async fn quiet_logs(&self) -> Result<QuietLogs<'_>, PoolError> {
+        let rq = &Request::internal("split");
+        for _ in 0..MAX_TXGS {
+            self.leave_in_headers(None).await?;
+            let opening = self.engine.opening.lock().await;
+            let open = self.engine.sets.select(|open| open.zil.is_some());
+            let quiet = QuietLogs { _opening: opening, logs: open.into_iter().filter_map(|open| open.zil).collect() };
+            for log in &quiet.logs {
+                log.shut().await;
+                let _had_blocks = log.leave(None);
+            }
+            // The first txg has the records, and the second frees the blocks that were allocated in the first.
+            self.engine.sync().await?;
+            self.engine.sync().await?;
+            if self.logs_in_headers(rq, None).await?.is_empty() {
+                return Ok(quiet);
+            }
+        }
+        Err(refused("intent logs are in use; try again"))
     }
 
     /// Opens a dataset, which replays its log.

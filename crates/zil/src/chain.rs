@@ -50,7 +50,7 @@ impl ChainBlock {
 }
 
 /// Whether a block has a copy on the top-level vdev `vdev`.
-pub(crate) fn is_on(pointer: &BlockPointer, vdev: u32) -> bool {
+fn is_on(pointer: &BlockPointer, vdev: u32) -> bool {
     pointer.dvas().any(|dva| dva.vdev == vdev)
 }
 
@@ -195,10 +195,10 @@ impl Chain {
         self.first_unstable()
     }
 
-    /// Ends the chain if it has a block on the top-level vdev `vdev`: when the records in its blocks have synced, all of them
-    /// are freed. Returns whether it has such a block.
-    pub fn end_on(&mut self, vdev: u32) -> bool {
-        let is_there = self.blocks.iter().any(|block| is_on(&block.pointer, vdev));
+    /// Ends the chain if it has a block on the top-level vdev `vdev`, or any block for `None`: when the records in its blocks
+    /// have synced, all of them are freed. Returns whether it has such a block.
+    pub fn end_on(&mut self, vdev: Option<u32>) -> bool {
+        let is_there = self.blocks.iter().any(|block| vdev.is_none_or(|vdev| is_on(&block.pointer, vdev)));
         self.ended |= is_there;
         is_there
     }

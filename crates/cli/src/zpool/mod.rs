@@ -25,6 +25,7 @@ mod reguid;
 mod remove;
 mod scrub;
 mod set;
+mod split;
 mod status;
 mod target;
 mod tree;
@@ -73,6 +74,7 @@ enum ZpoolCommand {
     Resilver(scrub::ResilverArgs),
     Scrub(scrub::ScrubArgs),
     Set(set::SetArgs),
+    Split(split::SplitArgs),
     Status(status::StatusArgs),
     Sync(lifecycle::SyncArgs),
     Trim(initialize_trim::TrimArgs),
@@ -110,6 +112,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Resilver(args) => scrub::resilver(call, args),
         ZpoolCommand::Scrub(args) => scrub::run(call, args),
         ZpoolCommand::Set(args) => set::run(call, args),
+        ZpoolCommand::Split(args) => split::run(call, args),
         ZpoolCommand::Status(args) => status::run(call, args),
         ZpoolCommand::Sync(args) => lifecycle::sync(call, args),
         ZpoolCommand::Initialize(args) => initialize_trim::initialize(call, args),

@@ -8,6 +8,7 @@ mod health;
 mod initialize_trim;
 mod remove;
 mod spares;
+mod split;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

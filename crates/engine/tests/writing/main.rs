@@ -33,6 +33,7 @@ mod rewind;
 mod scrub;
 mod space_log;
 mod spares;
+mod split;
 mod stuck;
 mod tasks;
 mod trim;
