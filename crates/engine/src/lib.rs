@@ -45,6 +45,7 @@ pub mod offline;
 pub mod open;
 pub mod open_datasets;
 pub mod open_set;
+pub mod prefetch;
 pub mod probe;
 mod property_changes;
 pub mod read_guards;

@@ -21,6 +21,7 @@ mod lifecycle;
 mod list;
 mod offline;
 mod opened;
+mod prefetch;
 mod reguid;
 mod remove;
 mod scrub;
@@ -67,6 +68,7 @@ enum ZpoolCommand {
     List(list::ListArgs),
     Offline(offline::OfflineArgs),
     Online(offline::OnlineArgs),
+    Prefetch(prefetch::PrefetchArgs),
     Reopen(offline::ReopenArgs),
     Reguid(reguid::ReguidArgs),
     Remove(remove::RemoveArgs),
@@ -105,6 +107,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::List(args) => list::run(call, args),
         ZpoolCommand::Offline(args) => offline::offline(call, args),
         ZpoolCommand::Online(args) => offline::online(call, args),
+        ZpoolCommand::Prefetch(args) => prefetch::run(call, args),
         ZpoolCommand::Reopen(args) => offline::reopen(call, args),
         ZpoolCommand::Reguid(args) => reguid::run(call, args),
         ZpoolCommand::Remove(args) => remove::run(call, args),

@@ -6,6 +6,7 @@
 
 mod health;
 mod initialize_trim;
+mod prefetch;
 mod remove;
 mod spares;
 mod split;
