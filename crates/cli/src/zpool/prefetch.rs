@@ -8,7 +8,9 @@ use crate::options::PoolDirs;
 use clap::Parser;
 use weir_engine::prefetch::{PrefetchType, prefetch};
 
-/// Read the dedup and block reference tables of a pool into the memory of the process that has it open.
+/// Read dedup and block reference tables into memory.
+///
+/// They stay in the ARC of the process that has the pool open.
 #[derive(Debug, Parser)]
 #[command(name = "zpool prefetch", override_usage = "zpool prefetch [-t ddt | brt] [-d DIR]… POOL")]
 pub struct PrefetchArgs {

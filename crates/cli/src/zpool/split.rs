@@ -22,9 +22,10 @@ use weir_engine::{Engine, PoolProperty};
 use weir_format::features;
 use weir_pool::{Class, VdevConfig};
 
-/// Split a pool of mirrors: one device of each becomes a new pool with the same contents.
+/// Split a pool of mirrors into two.
 ///
-/// The new pool is exported, unless -R is given. The last device of each mirror is taken, or the one that is named.
+/// One device of each mirror becomes a new pool with the same contents: the last one, or the one that is named. The new pool is
+/// exported, unless -R is given.
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool split",
