@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use weir_blocks::vdev::LeafHealth;
+use weir_engine::scrub::ScrubStart;
 use weir_engine::{Engine, PoolProperty};
 use weir_format::features;
 use weir_machine::Request;
@@ -51,6 +52,8 @@ pub enum PoolChange {
 pub enum ProcessChange {
     /// Starts a scrub, or resumes a paused one, in the background.
     StartScrub,
+    /// The same, of the blocks that are newer than the last scrub.
+    StartScrubFromLastTxg,
     /// Starts a resilver of all devices that lack blocks, in the background; one that is running starts again.
     StartResilver,
     /// Closes the pool, and ends the process.
@@ -203,8 +206,12 @@ impl ProcessChange {
     pub(crate) async fn run(self, host: &impl Host, author: &mut Author) -> Result<(), Refusal> {
         let failed = |why| Refusal::new(RefusalKind::Pool, why);
         match self {
-            ProcessChange::StartScrub => {
-                host.engine().scrubs().start().await?;
+            ProcessChange::StartScrub | ProcessChange::StartScrubFromLastTxg => {
+                let from = match self {
+                    ProcessChange::StartScrub => ScrubStart::Whole,
+                    _ => ScrubStart::LastScrubbedTxg,
+                };
+                host.engine().scrubs().start_after(from).await?;
                 host.go_on_scrubbing();
                 Ok(author.record(host.engine())?)
             }

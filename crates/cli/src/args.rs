@@ -125,7 +125,7 @@ fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
 
 /// Commands of OpenZFS that Weir does not have, by program.
 const NOT_IN_WEIR: [(&str, &[&str]); 2] = [
-    ("zpool", &["ddtprune", "prefetch", "split"]),
+    ("zpool", &["ddtprune"]),
     (
         "zfs",
         &["allow", "jail", "program", "redact", "rewrite", "unallow", "unjail", "unzone", "upgrade", "wait", "zone"],

@@ -190,7 +190,7 @@ impl OpenedPool {
         let served_pool = ServedPool::new(writable.machine.clone(), writable.engine.clone(), devices, sender);
         served_pool.go_on_scrubbing();
         served_pool.keep_resilvered();
-        if let Err(error) = writable.machine.block_on(weir_engine::sweeps::go_on(&writable.engine)) {
+        if let Err(error) = writable.machine.block_on(weir_engine::initialize_trim::go_on(&writable.engine)) {
             tracing::warn!(%error, "passes over the free space of devices do not go on");
         }
         let shown = OpenPool::Writable(writable.engine.clone());

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use weir_machine::Request;
 use weir_pool::config::VdevKind;
 use weir_pool::error::PoolError;
-use weir_pool::sweeps::SweepKind;
+use weir_pool::initialize_trim::LeafActivity;
 
 /// An activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,8 +78,8 @@ impl Synced<'_> {
         let scan = self.engine.scrubs().progress(rq).await?.filter(|scan| scan.is_open() && !scan.is_paused());
         add(Activity::Resilver, scan.as_ref().is_some_and(|scan| scan.is_resilver()));
         add(Activity::Scrub, scan.as_ref().is_some_and(|scan| !scan.is_resilver()));
-        add(Activity::Initialize, !self.engine.sweeps().running(SweepKind::Initialize).is_empty());
-        add(Activity::Trim, !self.engine.sweeps().running(SweepKind::Trim).is_empty());
+        add(Activity::Initialize, !self.engine.initialize_trim().running(LeafActivity::Initialize).is_empty());
+        add(Activity::Trim, !self.engine.initialize_trim().running(LeafActivity::Trim).is_empty());
         add(Activity::Free, self.engine.shown().freeing.left_bytes > 0);
         add(Activity::Replace, is_replacing(self.engine)?);
         add(Activity::Discard, checkpoint::is_discarding(self.engine, rq).await?);

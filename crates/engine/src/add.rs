@@ -75,7 +75,7 @@ impl Devices<'_> {
         let mut config = self.engine.shown().config;
         let blocks = self.engine.cache.blocks().clone();
         let first = blocks.tree().len();
-        let ashift = more.ashift.or(blocks.tree().ashift(0).map(u64::from)).unwrap_or(12);
+        let ashift = more.ashift.or_else(|| ashift_of(config.tops())).unwrap_or(12);
         let place = NewPlace { first, ashift, txg: self.engine.txgs().open().0 };
         let mut joined = Joined::default();
         let added = more.prepare(&self.engine.machine, &mut config, place, &mut joined).await?;
@@ -111,6 +111,11 @@ impl Devices<'_> {
     }
 }
 
+/// log2 of the sector size of the first of these top-level vdevs that is no hole.
+fn ashift_of(tops: &[NvList]) -> Option<u64> {
+    tops.iter().filter_map(|top| top.get_u64("ashift")).find(|ashift| *ashift != 0)
+}
+
 /// Position of new vdevs: index of the first, log2 of the sector size, and the txg that creates them.
 #[derive(Clone, Copy)]
 struct NewPlace {
@@ -133,7 +138,7 @@ impl VdevAddRequest {
     ) -> Result<Added, PoolError> {
         let place = NewPlace {
             first: pool.tree.children.len(),
-            ashift: self.ashift.or(pool.tree.children.first().map(|t| t.ashift)).unwrap_or(12),
+            ashift: self.ashift.or_else(|| ashift_of(config.tops())).unwrap_or(12),
             txg: pool.newest_txg.max(pool.uberblock.txg).0 + 1,
         };
         let mut joined = Joined::default();
@@ -208,7 +213,7 @@ async fn join_top(
 }
 
 /// Rebuilds the vdev tree, the block layer and the cache of a pool that is being imported.
-async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
+pub(super) async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
     let rq = &Request::internal("add");
     let dtls = dtls::read_all(rq, &pool.mos, &pool.tree, pool.uberblock.txg).await;
     let facts = Facts { devices: &pool.devices, dtls: &dtls, uberblock: &pool.uberblock, writing: true };

@@ -24,11 +24,10 @@ use super::labels::{self, Leaf};
 use super::spares;
 use super::syncing::TxgSync;
 use super::vdev_config_edit::{self as edit, Above, Detached, NewChild};
-use super::{Config, Vdevs};
-use std::collections::BTreeMap;
-use weir_blocks::Dtl;
+use super::{Config, Vdevs, vdev_objects};
+use std::collections::{BTreeMap, BTreeSet};
 use weir_blocks::vdev::Replaced;
-use weir_dmu::zap::{self, Key};
+use weir_blocks::{Dtl, VdevSpec};
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId, Txg};
 use weir_machine::{Request, invariant};
@@ -37,6 +36,7 @@ use weir_pool::config::VdevConfig;
 use weir_pool::dtls::{self, Dtls};
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
+use weir_pool::scan::Device;
 use weir_pool::sizes;
 use weir_pool::vdev_builder::{Facts, specs};
 
@@ -46,7 +46,6 @@ const CONCURRENT_TXGS: u64 = 3;
 const FIRST_TXG: Txg = Txg(layout::INITIAL_TXG);
 /// Names in a leaf's configuration.
 const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
-const DTL: &str = "DTL";
 const RESILVER_TXG: &str = "resilver_txg";
 
 /// A device to attach.
@@ -296,16 +295,41 @@ impl TreeChange<'_, '_> {
         renamed: Option<(u64, u64)>,
     ) -> Result<Replaced, PoolError> {
         let devices = device.map(|leaf| (leaf.guid, devices::blank(leaf))).into_iter().collect::<BTreeMap<_, _>>();
-        let facts = Facts { devices: &devices, dtls, uberblock: &self.0.core.uberblock, writing: true };
-        let mut specs = specs(&parsed(root)?, &facts);
+        let mut specs = self.specs(root, &devices, dtls)?;
         if let Some((old, new)) = renamed {
             specs.iter_mut().filter(|spec| spec.guid == new).for_each(|spec| spec.former_guid = Some(old));
         }
-        let bad = |e: weir_blocks::TreeError| PoolError::Config {
-            pool: self.0.core.config.name.clone(),
-            what: e.to_string(),
-        };
-        self.0.engine.cache.blocks().tree().replace(specs).map_err(bad)
+        self.0.engine.cache.blocks().tree().replace(specs).map_err(|error| self.bad_tree(&error))
+    }
+
+    /// Takes the disks of leaves out of the vdev tree, so that these count as missing from the syncing txg on. Operations in
+    /// progress end on the former version.
+    pub(crate) fn drop_disks(&self, root: &NvList, leaves: &BTreeSet<u64>) -> Result<Replaced, PoolError> {
+        let txg = self.0.change.txg();
+        let dtls: Dtls = leaves.iter().map(|guid| (*guid, vec![(txg, txg)].into())).collect();
+        let without = self.specs(root, &BTreeMap::new(), &Dtls::new())?;
+        let with = self.specs(root, &BTreeMap::new(), &dtls)?;
+        let tree = self.0.engine.cache.blocks().tree();
+        let former = tree.replace(without.into_iter().map(|spec| less(spec, leaves)).collect());
+        let former = former.map_err(|error| self.bad_tree(&error))?;
+        // The leaves are new ones, without disks.
+        let _version_between = tree.replace(with).map_err(|error| self.bad_tree(&error))?;
+        Ok(former)
+    }
+
+    /// Replaces the vdev tree by the one of `root`, in which the top-level vdev `removed` is a hole.
+    pub(crate) fn replace_tree_without(&self, root: &NvList, removed: u32) -> Result<Replaced, PoolError> {
+        let specs = self.specs(root, &BTreeMap::new(), &Dtls::new())?;
+        self.0.engine.cache.blocks().tree().replace_without(specs, removed).map_err(|error| self.bad_tree(&error))
+    }
+
+    fn specs(&self, root: &NvList, devices: &BTreeMap<u64, Device>, dtls: &Dtls) -> Result<Vec<VdevSpec>, PoolError> {
+        let facts = Facts { devices, dtls, uberblock: &self.0.core.uberblock, writing: true };
+        Ok(specs(&parsed(root)?, &facts))
+    }
+
+    fn bad_tree(&self, error: &weir_blocks::TreeError) -> PoolError {
+        PoolError::Config { pool: self.0.core.config.name.clone(), what: error.to_string() }
     }
 
     async fn zaps_of_vdevs(&self) -> Result<Option<ObjectId>, PoolError> {
@@ -334,7 +358,7 @@ impl TreeChange<'_, '_> {
     }
 
     /// The vdev tree without a device, if it can be spared.
-    fn detachable(&self, device: u64) -> Result<(NvList, Detached), PoolError> {
+    pub(crate) fn detachable(&self, device: u64) -> Result<(NvList, Detached), PoolError> {
         let root = &self.0.core.config.root;
         if labels::find(root, device).is_none_or(|vdev| vdev.contains("children")) {
             return Err(refused("no such device in pool"));
@@ -349,7 +373,7 @@ impl TreeChange<'_, '_> {
     }
 
     /// Returns the former tree, the device, and its entry in the list of hot spares if it is one again.
-    async fn detach(
+    pub(crate) async fn detach(
         &mut self,
         root: NvList,
         detached: Detached,
@@ -357,15 +381,7 @@ impl TreeChange<'_, '_> {
         let gone = guid_of(&detached.leaf);
         let replaced = self.replace_tree(&root, None, &Dtls::new(), detached.renamed)?;
         self.0.core.config.root = root;
-        let number = |name| detached.leaf.get_u64(name).filter(|id| *id != 0).map(ObjectId);
-        if let Some(map) = number(DTL) {
-            super::space::remove_map(&mut self.0.change, map).await?;
-        }
-        if let (Some(zap), Some(all)) = (number(LEAF_ZAP), self.zaps_of_vdevs().await?) {
-            let name = format!("{:x}", zap.0);
-            zap::remove(self.0.change.rq, &self.0.change.mos, self.0.change.tx, all, &Key::from(name.as_str())).await?;
-            self.0.change.discard(zap).await?;
-        }
+        vdev_objects::destroy_of_leaf(self.0, &detached.leaf).await?;
         if let Some(permanent) = detached.unspared {
             // No entry: a spare that another program has removed from its list.
             let _entry = aux_devices::remove(self.0, AuxKind::Spare, permanent).await?;
@@ -382,6 +398,13 @@ impl TreeChange<'_, '_> {
         let spare = self.0.core.config.aux.spare(gone).cloned();
         Ok((replaced, device, spare))
     }
+}
+
+/// A vdev without some of its leaves.
+fn less(mut spec: VdevSpec, leaves: &BTreeSet<u64>) -> VdevSpec {
+    spec.children.retain(|child| !leaves.contains(&child.guid));
+    spec.children = spec.children.into_iter().map(|child| less(child, leaves)).collect();
+    spec
 }
 
 /// Forgets that devices are new which lack nothing any more.

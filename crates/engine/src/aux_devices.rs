@@ -95,6 +95,18 @@ pub(crate) async fn remove(syncing: &mut TxgSync<'_>, kind: AuxKind, gone: u64) 
     Ok(Some(removed))
 }
 
+/// Empties both lists, in syncing context: the devices belong to another pool.
+pub(crate) async fn forget(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
+    let mos = Mos { set: syncing.engine.mos.clone() };
+    syncing.core.config.aux = AuxDevices::default();
+    for kind in [AuxKind::Spare, AuxKind::Cache] {
+        if mos.named(syncing.change.rq, kind.name()).await?.is_some() {
+            write(syncing, kind).await?;
+        }
+    }
+    Ok(())
+}
+
 async fn write(syncing: &mut TxgSync<'_>, kind: AuxKind) -> Result<(), PoolError> {
     let all = syncing.core.config.aux.of(kind).to_vec();
     invariant!(all.iter().all(|vdev| guid(vdev) != 0), "an auxiliary device without GUID");

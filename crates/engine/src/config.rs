@@ -28,13 +28,14 @@ const MOS_ONLY: [&str; 4] = [
 /// Flag that vdevs have ZAPs; pools that only old implementations wrote lack it.
 const VDEV_ZAPS: &str = "com.delphix:has_per_vdev_zaps";
 /// Names that are generated for each write of the MOS configuration; all others are preserved as read.
-const GENERATED: [&str; 14] = [
+const GENERATED: [&str; 15] = [
     "version",
     "name",
     "state",
     "txg",
     "pool_guid",
     "errata",
+    SPLIT_GUID,
     "comment",
     "compatibility",
     "hostid",
@@ -44,6 +45,11 @@ const GENERATED: [&str; 14] = [
     "vdev_children",
     "vdev_tree",
 ];
+/// GUID of the pool that this one was split off from, until the next import (`ZPOOL_CONFIG_SPLIT_GUID`).
+pub(super) const SPLIT_GUID: &str = "split_guid";
+/// State of a split in progress, and the devices that it takes (`ZPOOL_CONFIG_SPLIT`, `ZPOOL_CONFIG_SPLIT_LIST`).
+const SPLIT: &str = "splitcfg";
+const SPLIT_LIST: &str = "guid_list";
 const FEATURES: &str = "features_for_read";
 
 /// The host that has the pool open for writing.
@@ -72,6 +78,8 @@ pub struct Config {
     pub comment: Option<String>,
     /// The pool property `compatibility`.
     pub compatibility: Option<String>,
+    /// GUID of the pool that this one was split off from, for the labels that this import writes.
+    pub split_from: Option<u64>,
     /// The host that writes.
     pub host: Host,
     /// The tree of vdevs, as the MOS has it.
@@ -97,6 +105,7 @@ impl Config {
             errata: 0,
             comment: None,
             compatibility: None,
+            split_from: None,
             host,
             root,
             aux: AuxDevices::default(),
@@ -121,6 +130,7 @@ impl Config {
             errata: config.errata,
             comment: config.comment.clone(),
             compatibility: list.get_str("compatibility").map(str::to_owned),
+            split_from: None,
             host,
             root: list.require_list("vdev_tree")?.clone(),
             aux: AuxDevices::default(),
@@ -128,6 +138,23 @@ impl Config {
             vdev_zaps: list.contains(VDEV_ZAPS),
             rest: list.pairs().iter().filter(|p| kept(&p.name)).map(|p| (p.name.clone(), p.value.clone())).collect(),
         })
+    }
+
+    /// GUIDs of the leaves that a split in progress takes out of the pool, by top-level vdev; 0 for those without.
+    pub fn splitting(&self) -> Option<Vec<u64>> {
+        let split = self.rest.iter().find(|(name, _)| name == SPLIT.as_bytes())?;
+        let NvValue::List(list) = &split.1 else { return None };
+        list.get_u64_array(SPLIT_LIST).map(<[u64]>::to_vec)
+    }
+
+    /// Records which leaves a split takes out of the pool, or that none is in progress.
+    pub(super) fn set_splitting(&mut self, leaves: Option<Vec<u64>>) {
+        self.rest.retain(|(name, _)| name != SPLIT.as_bytes());
+        self.rest.extend(leaves.map(|leaves| {
+            let mut list = NvList::new();
+            list.set(SPLIT_LIST, leaves);
+            (SPLIT.as_bytes().to_vec(), list.into())
+        }));
     }
 
     /// The top-level vdevs.
@@ -205,6 +232,9 @@ impl Config {
         list.set("txg", txg.0);
         list.set("pool_guid", self.guid);
         list.set("errata", self.errata);
+        if let Some(guid) = self.split_from {
+            list.set(SPLIT_GUID, guid);
+        }
         if let Some(comment) = &self.comment {
             list.set("comment", comment.as_str());
         }

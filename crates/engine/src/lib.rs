@@ -36,6 +36,7 @@ pub mod events;
 pub mod expand;
 mod fault_sink;
 pub mod freeing;
+pub mod initialize_trim;
 pub mod keys;
 pub mod labels;
 pub mod long_holds;
@@ -44,18 +45,21 @@ pub mod offline;
 pub mod open;
 pub mod open_datasets;
 pub mod open_set;
+pub mod prefetch;
 pub mod probe;
 mod property_changes;
 pub mod read_guards;
 pub mod receives;
 pub mod reguid;
+mod remove_log;
 pub mod resilver;
 pub mod scrub;
 pub mod sends;
 pub mod space;
 pub mod spares;
+pub mod split;
+mod split_config;
 pub mod supervision;
-pub mod sweeps;
 pub mod sync_task_api;
 mod synced_maps;
 pub mod synced_state;
@@ -66,6 +70,7 @@ mod trim;
 pub mod tx_admission;
 mod unflushed;
 mod vdev_config_edit;
+mod vdev_objects;
 
 pub use activity::Activity;
 pub use add::VdevAddRequest;
@@ -190,7 +195,7 @@ pub struct Engine {
     /// GUIDs of the leaves that are offline until the next import.
     temporarily_offline: Mutex<BTreeSet<u64>, { order::OFFLINE_DEVICES }>,
     /// Initializations and trims of single devices that are in progress.
-    sweeping: Mutex<sweeps::SweepTable, { order::SWEEPS }>,
+    leaf_activities: Mutex<initialize_trim::RunningTable, { order::LEAF_ACTIVITIES }>,
     shown: Mutex<PoolStatus, { order::SHOWN }>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>, { order::SYNCER }>,
 }
@@ -279,7 +284,7 @@ impl Engine {
             is_supervised: AtomicBool::new(false),
             waits_for: Mutex::default(),
             temporarily_offline: Mutex::default(),
-            sweeping: Mutex::default(),
+            leaf_activities: Mutex::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });
@@ -520,12 +525,16 @@ handles! {
     diagnosis_thresholds = DiagnosisThresholds;
     /// Devices that join others, leave them, go offline and return.
     vdevs = Vdevs;
+    /// Pools that are made of one device of each mirror.
+    pool_splits = PoolSplits;
+    /// Top-level vdevs that leave the pool.
+    vdev_removals = VdevRemovals;
     /// Replacement of devices that failed, by hot spares and by new devices at their paths.
     spares = Spares;
     /// Vdevs whose devices have grown.
     growth = Growth;
     /// Passes over the free space of devices.
-    sweeps = Sweeps;
+    initialize_trim = InitializeTrim;
     /// Scrubs and resilvers.
     scrubs = Scrubs;
     /// Comparisons of snapshots (`zfs diff`).

@@ -154,6 +154,9 @@ pub async fn import_and_add(
         }
     }
     engine.events.post(PoolEvent::PoolImport, |_| {});
+    if let Err(error) = engine.pool_splits().go_on(&options.open.search).await {
+        tracing::warn!(%error, "an interrupted split of the pool is not carried to its end");
+    }
     Ok(engine)
 }
 
@@ -362,7 +365,7 @@ fn leaves(pool: &Pool) -> Vec<Leaf> {
 }
 
 /// The configuration that the engine writes from now on.
-fn config_of(pool: &Pool, options: &ImportOptions) -> Result<Config, PoolError> {
+pub(super) fn config_of(pool: &Pool, options: &ImportOptions) -> Result<Config, PoolError> {
     let bad = |source| PoolError::Decode { what: format!("pool '{}': configuration", pool.name()), source };
     let mut config = Config::of(&pool.config, options.host.clone()).map_err(bad)?;
     config.state = state::ACTIVE;
@@ -373,7 +376,7 @@ fn config_of(pool: &Pool, options: &ImportOptions) -> Result<Config, PoolError> 
     Ok(config)
 }
 
-async fn assemble(
+pub(super) async fn assemble(
     machine: &Machine,
     options: &ImportOptions,
     pool: Pool,

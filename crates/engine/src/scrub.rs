@@ -61,6 +61,15 @@ impl Default for ScanLimits {
     }
 }
 
+/// The blocks that a new scrub reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScrubStart {
+    /// All.
+    Whole,
+    /// Those born after the last txg of the last scrub that was completed (`zpool scrub -C`, `POOL_SCRUB_FROM_LAST_TXG`).
+    LastScrubbedTxg,
+}
+
 /// Integers of the record of a position, before those of [`Revisits`].
 const RECORD_WORDS: usize = 7;
 /// Maximum errors that one pass records.
@@ -90,6 +99,11 @@ impl Progress {
     /// Whether this is a resilver.
     pub fn is_resilver(&self) -> bool {
         self.scan.func == RESILVER
+    }
+
+    /// Whether blocks are left out that are older than a txg.
+    pub fn is_partial(&self) -> bool {
+        self.is_resilver() || self.scan.min_txg.0 > 0
     }
 
     /// Whether the scrub is paused.
@@ -178,8 +192,17 @@ impl Scrubs<'_> {
     /// # Errors
     /// [`PoolError::Refused`] while a resilver is recorded as running.
     pub async fn start(&self) -> Result<(), PoolError> {
+        self.start_after(ScrubStart::Whole).await
+    }
+
+    /// As [`Scrubs::start`], of the whole pool or of the blocks that are newer than the last scrub. One that is running or
+    /// paused goes on with its own range.
+    ///
+    /// # Errors
+    /// As [`Scrubs::start`].
+    pub async fn start_after(&self, from: ScrubStart) -> Result<(), PoolError> {
         let _lost = self.engine.vdevs().probe(|_| true).await?;
-        self.engine.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.start_scrub())).await
+        self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.start_scrub(from))).await
     }
 
     /// Pauses the scrub until [`Engine::scrub_start`].
@@ -318,6 +341,8 @@ impl Scrubs<'_> {
         if progress.is_resilver() {
             prove = Prove::Lacking;
             log_before = Txg(progress.scan.max_txg.0.saturating_add(1));
+        }
+        if progress.is_partial() {
             roots.iter_mut().for_each(|root| root.after = root.after.max(progress.scan.min_txg));
         }
         let walk = Walk { machine: self.engine.machine.clone(), blocks, prove, log_before };
@@ -344,7 +369,7 @@ struct Done {
 }
 
 impl TxgSync<'_> {
-    async fn start_scrub(&mut self) -> Result<(), PoolError> {
+    async fn start_scrub(&mut self, from: ScrubStart) -> Result<(), PoolError> {
         let refused = |what: &str| PoolError::Refused { what: what.to_owned() };
         let rq = self.change.rq;
         let last = scrub_in(rq, &Mos { set: self.engine.mos.clone() }).await?;
@@ -361,8 +386,16 @@ impl TxgSync<'_> {
         if last.is_some_and(|p| p.scan.state == RUNNING) {
             return Err(refused("another kind of scan is running"));
         }
-        let progress = self.new_scan(SCRUB, (Txg(0), self.change.txg())).await?;
-        self.core.scrub_began = Some(progress.scan.max_txg);
+        let after = match from {
+            ScrubStart::Whole => 0,
+            ScrubStart::LastScrubbedTxg => {
+                let word = zap::lookup_word(rq, &self.change.mos, DIRECTORY, names::LAST_SCRUBBED_TXG).await?;
+                word.unwrap_or(0).min(self.change.txg().0)
+            }
+        };
+        let progress = self.new_scan(SCRUB, (Txg(after), self.change.txg())).await?;
+        // A device may lack blocks that this scrub does not read.
+        self.core.scrub_began = Some(progress.scan.max_txg).filter(|_| !progress.is_partial());
         self.put_scrub(&progress).await?;
         self.engine.events.post(PoolEvent::ScrubStart, |_| {});
         Ok(())
@@ -424,7 +457,8 @@ impl TxgSync<'_> {
         progress.active_s = progress.active_s.saturating_add(spent_ns.div_ceil(1_000_000_000));
         let resilvers = progress.is_resilver();
         progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
-        let log = if resilvers { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
+        // The errors of the blocks that are left out stay in the log.
+        let log = if progress.is_partial() { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
         if let Err(error) = ErrorLogTask(self).add(log, &pass.errors).await {
             // The errors are counted, and a read of the file finds them again (`sync_error_list`).
             tracing::warn!("cannot record errors that a scrub found: {error}");
@@ -469,7 +503,9 @@ impl TxgSync<'_> {
             let txg = progress.scan.max_txg.0;
             zap::put_word(rq, &mos, tx, DIRECTORY, names::LAST_SCRUBBED_TXG, txg).await?;
         }
-        ErrorLogTask(self).rotate().await?;
+        if !progress.is_partial() {
+            ErrorLogTask(self).rotate().await?;
+        }
         self.put_scrub(&progress).await?;
         let event = if state == FINISHED { PoolEvent::ScrubFinish } else { PoolEvent::ScrubAbort };
         self.engine.events.post(event, |_| {});

@@ -172,6 +172,13 @@ impl SpaceMaps {
         Ok(array)
     }
 
+    /// Forgets the maps of a top-level vdev that leaves the pool.
+    pub fn remove_top(&mut self, vdev: u32) {
+        self.synced.remove(vdev);
+        self.touched.retain(|(of, _)| *of != vdev);
+        self.tops.remove(&vdev);
+    }
+
     /// A top-level vdev has grown: its new metaslabs have no maps yet.
     pub fn grow_top(&mut self, top: &VdevConfig) {
         let Some(old) = self.tops.get(&(top.id as u32)) else { return };

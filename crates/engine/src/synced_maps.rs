@@ -81,6 +81,13 @@ impl SyncedMaps {
         self.lock().vdevs.insert(vdev, maps);
     }
 
+    /// Forgets a top-level vdev that leaves the pool.
+    pub fn remove(&self, vdev: u32) {
+        let mut state = self.lock();
+        state.vdevs.remove(&vdev);
+        state.log.remove_vdev(vdev);
+    }
+
     /// Records that a txg was committed, with this root of the MOS. Called before the space that it freed is reused.
     pub fn committed(&self, root: BlockPointer) {
         let mut state = self.lock();

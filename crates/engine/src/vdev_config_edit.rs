@@ -107,7 +107,8 @@ fn set(vdev: &mut NvList, name: &str, value: u64) {
     super::config::set(vdev, name, value.into());
 }
 
-fn move_top_values(from: &mut NvList, to: &mut NvList) {
+/// Moves the values of a top-level vdev to the one that takes its place.
+pub(super) fn move_top_values(from: &mut NvList, to: &mut NvList) {
     for name in OF_TOP {
         if let Some(value) = from.remove(name) {
             to.set(name, value);

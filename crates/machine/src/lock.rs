@@ -88,7 +88,7 @@ pub mod order {
         /// Devices that are offline until the next import.
         OFFLINE_DEVICES,
         /// Passes over the free space of devices.
-        SWEEPS,
+        LEAF_ACTIVITIES,
         /// Table of open datasets.
         OPEN_DATASETS,
         /// How far streams were received.

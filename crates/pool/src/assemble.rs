@@ -55,6 +55,7 @@ pub struct Assembly {
 pub fn assemble(mut scan: Scan) -> Assembly {
     let mut out = Assembly::default();
     discard_uncommitted(&mut scan.devices);
+    discard_unsynced(&mut scan.devices);
     for device in scan.devices {
         let Some(list) = device.config().cloned() else {
             out.unclear.push((device, "no label with a valid configuration".into()));
@@ -91,6 +92,25 @@ fn discard_uncommitted(devices: &mut [Device]) {
         let mut new: Vec<&mut Device> = devices.iter_mut().filter(is_new).collect();
         if !new.iter().any(|device| is_committed(device)) {
             new.iter_mut().for_each(|device| device.labels.discard_pool(guid));
+        }
+    }
+}
+
+/// Discards labels of a txg that was not committed, where the device has older ones of the pool: the leaf may have another GUID
+/// or vdev in them than in the configuration of the last uberblock (`vdev_label_read_config`).
+fn discard_unsynced(devices: &mut [Device]) {
+    let pool_of = |device: &Device| device.config().and_then(|list| list.get_u64("pool_guid"));
+    let mut newest: BTreeMap<u64, Txg> = BTreeMap::new();
+    for device in devices.iter() {
+        let last = device.labels.ring.iter().map(|slot| slot.uberblock.txg).max();
+        if let (Some(pool), Some(last)) = (pool_of(device), last) {
+            let of_pool = newest.entry(pool).or_default();
+            *of_pool = last.max(*of_pool);
+        }
+    }
+    for device in devices {
+        if let Some((pool, last)) = pool_of(device).and_then(|pool| Some((pool, *newest.get(&pool)?))) {
+            device.labels.discard_after(pool, last);
         }
     }
 }

@@ -23,8 +23,8 @@ pub enum LabelFault {
     /// There is no label, or it is damaged.
     #[error("{0}")]
     Checksum(CodecError),
-    /// The label names another pool, and belongs to a txg that was not committed.
-    #[error("it was written for another pool, in a txg that was not committed")]
+    /// The label belongs to a txg that was not committed.
+    #[error("it was written in a txg that was not committed")]
     Uncommitted,
     /// The checksum is right, but the contents are malformed.
     #[error("{0}")]
@@ -70,6 +70,22 @@ impl Labels {
     pub fn discard_pool(&mut self, guid: u64) {
         for config in &mut self.configs {
             if config.as_ref().is_ok_and(|list| list.get_u64("pool_guid") == Some(guid)) {
+                *config = Err(LabelFault::Uncommitted);
+            }
+        }
+    }
+
+    /// Discards the configurations of the pool `guid` that are of a txg after `last`, if there is one that is not.
+    pub fn discard_after(&mut self, guid: u64, last: Txg) {
+        let txg_of = |config: &Result<NvList, LabelFault>| {
+            let list = config.as_ref().ok().filter(|list| list.get_u64("pool_guid") == Some(guid))?;
+            list.get_u64("txg").map(Txg)
+        };
+        if !self.configs.iter().filter_map(txg_of).any(|txg| txg <= last) {
+            return;
+        }
+        for config in &mut self.configs {
+            if txg_of(config).is_some_and(|txg| txg > last) {
                 *config = Err(LabelFault::Uncommitted);
             }
         }
@@ -150,6 +166,25 @@ fn slots(index: usize, at: u64, bytes: &[u8], ashift: Option<u64>) -> Vec<RingSl
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_of_a_txg_that_was_not_committed_give_way_to_older_ones() {
+        let of = |pool: u64, txg: u64| {
+            let mut list = NvList::new();
+            list.set("pool_guid", pool);
+            list.set("txg", txg);
+            Ok(list)
+        };
+        let txgs =
+            |labels: &Labels| labels.configs.clone().map(|config| config.ok().and_then(|list| list.get_u64("txg")));
+        let mut labels = Labels { configs: [of(1, 9), of(1, 7), of(1, 9), of(2, 9)], ring: Vec::new() };
+        labels.discard_after(1, Txg(9));
+        assert_eq!(txgs(&labels), [Some(9), Some(7), Some(9), Some(9)]);
+        labels.discard_after(1, Txg(6));
+        assert_eq!(txgs(&labels), [Some(9), Some(7), Some(9), Some(9)], "all are of later txgs");
+        labels.discard_after(1, Txg(8));
+        assert_eq!(txgs(&labels), [None, Some(7), None, Some(9)]);
+    }
 
     #[test]
     fn a_label_of_a_group_that_never_was_does_not_count() {

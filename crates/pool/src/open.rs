@@ -18,7 +18,7 @@ use crate::dtls::{self, Dtls};
 use crate::error::PoolError;
 use crate::features::{self, Features};
 use crate::mos::Mos;
-use crate::scan::{Device, scan};
+use crate::scan::{Device, Scan, scan};
 use crate::space::{self, Space};
 use crate::space_map_loader::SpaceMapIndex;
 use crate::status::{self, States, VdevState};
@@ -198,6 +198,23 @@ impl Pool {
                 device.reopen(machine, access)?;
             }
         }
+        Self::open_found(machine, options, (found, assembly.aux), access).await
+    }
+
+    /// Opens a pool on these devices alone, which are open for writing. Nothing is searched.
+    pub async fn open_on(machine: &Machine, options: &OpenOptions, devices: Vec<Device>) -> Result<Pool, PoolError> {
+        let looked_at = devices.len();
+        let mut assembly = assemble(Scan { devices, looked_at, ..Scan::default() });
+        let found = choose(&mut assembly, options, looked_at)?;
+        Self::open_found(machine, options, (found, assembly.aux), Access::ReadWrite).await
+    }
+
+    async fn open_found(
+        machine: &Machine,
+        options: &OpenOptions,
+        (found, aux): (FoundPool, BTreeMap<u64, Device>),
+        access: Access,
+    ) -> Result<Pool, PoolError> {
         let label = found.config.clone();
         features::check_label(&label)?;
         let (forger, writing) = (options.forger.clone(), access == Access::ReadWrite);
@@ -231,7 +248,7 @@ impl Pool {
             mos: opened.mos,
             features: opened.features,
             devices: found.devices,
-            aux: assembly.aux,
+            aux,
             warnings,
             dsl: contents.dsl,
             loaded,

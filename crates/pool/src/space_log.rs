@@ -1,5 +1,4 @@
 //! Log space maps: recent changes of all metaslabs in one log, and the choice of the metaslabs to flush. Pure.
-//! date. Pure.
 //!
 //! ```text
 //!   txg      17        18        19        20  ◄─ one log space map per txg, with the changes of all metaslabs
@@ -14,8 +13,7 @@
 //! A log is needed by a metaslab if its txg is not before the metaslab's *since*. Logs before the oldest *since* of the
 //! pool are obsolete. The log of the next txg reuses the object of one of them, and some of the others are kept for
 //! that purpose, so that mostly no object is created or destroyed. A metaslab is *dirty* if a log that it needs has
-//! changes of it. The *since* of a metaslab that is not dirty advances without a write. can be moved on to the present
-//! at no cost.
+//! changes of it. The *since* of a metaslab that is not dirty advances without a write.
 //!
 //! *When.* A txg flushes the oldest dirty metaslabs, in such a number that three limits hold now and, at the present
 //! rate, later: the number of logs, of their blocks, and of segments in memory. The number is rounded down, so that an
@@ -153,6 +151,13 @@ impl SpaceLog {
         let earlier = self.flushing.insert(id, flushed.clone());
         debug_assert!(earlier.is_none(), "a metaslab is flushed once in a txg");
         flushed
+    }
+
+    /// Forgets the metaslabs of a top-level vdev that leaves the pool: their changes in the logs are ignored from now on.
+    pub fn remove_vdev(&mut self, vdev: u32) {
+        self.metaslabs.retain(|(of, _), _| *of != vdev);
+        self.flushing.retain(|(of, _), _| *of != vdev);
+        self.arrays.remove(&vdev);
     }
 
     /// Records that the txg of the last flushes was committed: the space maps have their changes now.

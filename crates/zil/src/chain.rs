@@ -49,6 +49,11 @@ impl ChainBlock {
     }
 }
 
+/// Whether a block has a copy on the top-level vdev `vdev`.
+fn is_on(pointer: &BlockPointer, vdev: u32) -> bool {
+    pointer.dvas().any(|dva| dva.vdev == vdev)
+}
+
 /// Pending destruction of a log.
 #[derive(Clone, Debug)]
 struct Destroy {
@@ -188,6 +193,14 @@ impl Chain {
         self.stable += flushed.take_while(|b| b.step == Step::Written).map(|b| b.step = Step::Stable).count();
         invariant!(self.stable <= self.blocks.len(), "{} of {} blocks are stable", self.stable, self.blocks.len());
         self.first_unstable()
+    }
+
+    /// Ends the chain if it has a block on the top-level vdev `vdev`, or any block for `None`: when the records in its blocks
+    /// have synced, all of them are freed. Returns whether it has such a block.
+    pub fn end_on(&mut self, vdev: Option<u32>) -> bool {
+        let is_there = self.blocks.iter().any(|block| vdev.is_none_or(|vdev| is_on(&block.pointer, vdev)));
+        self.ended |= is_there;
+        is_there
     }
 
     /// Number of the first block that is not stable.

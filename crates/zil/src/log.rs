@@ -326,6 +326,13 @@ impl Zil {
         }
     }
 
+    /// Ends the present chain if it has a block on the top-level vdev `vdev`, or any block for `None`: its blocks are freed as
+    /// soon as their records have synced, and the next commit begins a new chain. Returns whether it has such a block. One
+    /// that the sync of [`Zil::adopt`] has not brought into the chain yet is not seen (`zil_reset`).
+    pub fn leave(&self, vdev: Option<u32>) -> bool {
+        self.state().chain.end_on(vdev)
+    }
+
     /// Resumes writing blocks (`zil_resume`).
     pub fn reopen(&self) {
         self.state().suspended = false;

@@ -239,6 +239,14 @@ impl Allocator {
         Some(first)
     }
 
+    /// Forgets a vdev that leaves the pool, with its deferred frees. Returns its sums; all zero if it is not known.
+    pub fn remove_vdev(&mut self, vdev: u32) -> SpaceSums {
+        let Some(state) = self.vdevs.remove(&vdev) else { return SpaceSums::default() };
+        invariant!(state.about.non_allocating, "vdev {vdev} is removed while blocks are allocated on it");
+        self.rotors[state.about.class as usize].remove(vdev);
+        state.sums()
+    }
+
     /// Stops or resumes allocation on a vdev.
     pub fn set_non_allocating(&mut self, vdev: u32, non_allocating: bool) {
         let Some(state) = self.vdevs.get_mut(&vdev) else { return };

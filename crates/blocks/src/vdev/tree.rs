@@ -183,6 +183,18 @@ impl Tree {
     /// [`TreeError`] as for a new tree, and for vdevs that could not return the blocks of the present ones. Nothing is
     /// changed then.
     pub fn replace(&self, specs: Vec<VdevSpec>) -> Result<Replaced, TreeError> {
+        self.replace_but(specs, None)
+    }
+
+    /// As [`Tree::replace`], except that the top-level vdev `removed`, on which no block is allocated, is a hole in `specs`.
+    ///
+    /// # Errors
+    /// As [`Tree::replace`].
+    pub fn replace_without(&self, specs: Vec<VdevSpec>, removed: u32) -> Result<Replaced, TreeError> {
+        self.replace_but(specs, Some(removed))
+    }
+
+    fn replace_but(&self, specs: Vec<VdevSpec>, removed: Option<u32>) -> Result<Replaced, TreeError> {
         let mut unused = self.unused.lock();
         let old = self.version();
         let known = old.shared_parts();
@@ -194,6 +206,12 @@ impl Tree {
         for (index, top) in old.iter().enumerate() {
             let bad = |field, value| TreeError::Field { vdev: top.vdev.name.clone(), field, value };
             let next = new.get(index).ok_or(bad("number of top-level vdevs", count))?;
+            if removed == Some(index as u32) {
+                match next.vdev.body {
+                    Body::Unsupported(_) => continue,
+                    _ => return Err(bad("removed top-level vdev", index as u64)),
+                }
+            }
             if next.ashift != top.ashift {
                 return Err(bad("ashift", next.ashift.into()));
             }

@@ -2,7 +2,7 @@
 
 use super::loads::MetaslabSource;
 use super::space::space_fault;
-use crate::alloc::{LoadStats, Summary};
+use crate::alloc::{Class, LoadStats, SpaceSums, Summary};
 use crate::error::BlockError;
 use crate::pipeline::Blocks;
 use std::ops::Range;
@@ -33,6 +33,20 @@ impl Metaslabs<'_> {
     pub fn grow(self, vdev: u32, count: u64) -> Result<Range<u64>, BlockError> {
         let first = self.blocks.writer()?.space().grow_vdev(vdev, count);
         Ok(first.unwrap_or(count)..count)
+    }
+
+    /// The allocation class of a vdev; `None` if nothing can be allocated on it.
+    pub fn class(self, vdev: u32) -> Option<Class> {
+        self.blocks.writer().ok()?.space().vdev(vdev).map(|about| about.class)
+    }
+
+    /// Forgets the metaslabs of a vdev that leaves the pool, on which nothing is allocated any more
+    /// ([`Blocks::set_non_allocating`]). Returns the sums of its space.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn remove(self, vdev: u32) -> Result<SpaceSums, BlockError> {
+        Ok(self.blocks.writer()?.space().remove_vdev(vdev))
     }
 
     /// Loads the free ranges (in the vdev's space) of a metaslab. Before that nothing is allocated in it.

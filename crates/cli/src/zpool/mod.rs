@@ -15,17 +15,19 @@ mod events;
 mod features;
 mod get;
 mod import;
+mod initialize_trim;
 mod iostat;
 mod lifecycle;
 mod list;
 mod offline;
 mod opened;
+mod prefetch;
 mod reguid;
 mod remove;
 mod scrub;
 mod set;
+mod split;
 mod status;
-mod sweeps;
 mod target;
 mod tree;
 mod unopened;
@@ -60,12 +62,13 @@ enum ZpoolCommand {
     Get(get::GetArgs),
     History(set::HistoryArgs),
     Import(import::ImportArgs),
-    Initialize(sweeps::InitializeArgs),
+    Initialize(initialize_trim::InitializeArgs),
     Iostat(iostat::IostatArgs),
     Labelclear(lifecycle::LabelclearArgs),
     List(list::ListArgs),
     Offline(offline::OfflineArgs),
     Online(offline::OnlineArgs),
+    Prefetch(prefetch::PrefetchArgs),
     Reopen(offline::ReopenArgs),
     Reguid(reguid::ReguidArgs),
     Remove(remove::RemoveArgs),
@@ -73,9 +76,10 @@ enum ZpoolCommand {
     Resilver(scrub::ResilverArgs),
     Scrub(scrub::ScrubArgs),
     Set(set::SetArgs),
+    Split(split::SplitArgs),
     Status(status::StatusArgs),
     Sync(lifecycle::SyncArgs),
-    Trim(sweeps::TrimArgs),
+    Trim(initialize_trim::TrimArgs),
     Upgrade(upgrade::UpgradeArgs),
     Wait(wait::WaitArgs),
     /// Show the version of Weir's zpool.
@@ -103,6 +107,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::List(args) => list::run(call, args),
         ZpoolCommand::Offline(args) => offline::offline(call, args),
         ZpoolCommand::Online(args) => offline::online(call, args),
+        ZpoolCommand::Prefetch(args) => prefetch::run(call, args),
         ZpoolCommand::Reopen(args) => offline::reopen(call, args),
         ZpoolCommand::Reguid(args) => reguid::run(call, args),
         ZpoolCommand::Remove(args) => remove::run(call, args),
@@ -110,10 +115,11 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Resilver(args) => scrub::resilver(call, args),
         ZpoolCommand::Scrub(args) => scrub::run(call, args),
         ZpoolCommand::Set(args) => set::run(call, args),
+        ZpoolCommand::Split(args) => split::run(call, args),
         ZpoolCommand::Status(args) => status::run(call, args),
         ZpoolCommand::Sync(args) => lifecycle::sync(call, args),
-        ZpoolCommand::Initialize(args) => sweeps::initialize(call, args),
-        ZpoolCommand::Trim(args) => sweeps::trim(call, args),
+        ZpoolCommand::Initialize(args) => initialize_trim::initialize(call, args),
+        ZpoolCommand::Trim(args) => initialize_trim::trim(call, args),
         ZpoolCommand::Upgrade(args) => upgrade::run(call, args),
         ZpoolCommand::Wait(args) => wait::run(call, args),
         ZpoolCommand::Version => {

@@ -16,12 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_admin::{Action, Author, Outcome, PoolChange, ProcessChange, Refusal, ScrubProgress};
 use weir_dsl::props::human_size;
+use weir_engine::scrub::ScrubStart;
 
 /// Start, resume, pause or stop a scrub.
 ///
 /// If no process has the pool open, the command itself scrubs the pool and ends with the scrub.
 #[derive(Debug, Parser)]
-#[command(name = "zpool scrub", override_usage = "zpool scrub [-p | -s] [-w] [-d DIR]… POOL…")]
+#[command(name = "zpool scrub", override_usage = "zpool scrub [-C | -p | -s] [-w] [-d DIR]… POOL…")]
 pub struct ScrubArgs {
     /// Pause the scrub
     #[arg(short)]
@@ -29,6 +30,9 @@ pub struct ScrubArgs {
     /// Stop the scrub
     #[arg(short)]
     stop: bool,
+    /// Scrub only the blocks that are newer than the last scrub that was completed
+    #[arg(short = 'C')]
+    from_last: bool,
     /// Wait until the scrub ends
     #[arg(short)]
     wait: bool,
@@ -67,6 +71,17 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
     if args.pause && args.stop {
         return Err(ScrubArgs::misused("-p and -s do not go together"));
     }
+    for (given, letter) in [(args.pause, 'p'), (args.stop, 's')] {
+        if given && args.from_last {
+            return Err(ScrubArgs::misused(&format!(
+                "invalid option combination: -{letter} and -C are mutually exclusive"
+            )));
+        }
+    }
+    let (change, from) = match args.from_last {
+        false => (ProcessChange::StartScrub, ScrubStart::Whole),
+        true => (ProcessChange::StartScrubFromLastTxg, ScrubStart::LastScrubbedTxg),
+    };
     for pool in &args.pools {
         let target = CommandTarget::of_pool(call, &args.places, pool)?;
         if args.pause || args.stop {
@@ -75,7 +90,7 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
         }
         match target.place() {
             Place::There(_) => {
-                let started = target.attempt(Action::Process(ProcessChange::StartScrub))?;
+                let started = target.attempt(Action::Process(change.clone()))?;
                 started.map_err(|refusal| failed("start", pool, &refusal.why))?;
                 if args.wait {
                     follow_there(call, &target, pool)?;
@@ -83,7 +98,7 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
             }
             Place::Here(_) => {
                 if let Place::Here(writable) = target.into_place() {
-                    at_rest(call, writable, pool)?;
+                    at_rest(call, writable, pool, from)?;
                 }
             }
         }
@@ -127,8 +142,8 @@ fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result
 
 /// Scrubs a pool that no process had open. This takes up to days, so this process runs the commands of other processes
 /// on the pool meanwhile.
-fn at_rest(call: &Call, writable: WritablePool, pool: &str) -> Result<(), Failure> {
-    let started = writable.machine.block_on(writable.engine.scrubs().start());
+fn at_rest(call: &Call, writable: WritablePool, pool: &str, from: ScrubStart) -> Result<(), Failure> {
+    let started = writable.machine.block_on(writable.engine.scrubs().start_after(from));
     let logged = started.and_then(|()| writable.engine.log_command(call.line(), call.caller.ids.0));
     run_at_rest(call, writable, pool, logged.map_err(|error| failed("start", pool, &error)))
 }

@@ -82,7 +82,8 @@ fn set_place(call: &Call, places: &PoolDirs, pool: &str, place: CachePlace) -> R
     Ok(0)
 }
 
-fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
+/// The change that sets a property of a pool.
+pub fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
     if let Some(feature) = property.strip_prefix("feature@") {
         if features::by_name(feature).is_none() {
             return Err(format!("invalid feature '{feature}'"));

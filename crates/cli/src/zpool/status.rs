@@ -24,8 +24,8 @@ use weir_machine::Request;
 use weir_pool::assemble::state;
 use weir_pool::aux_devices::Extra;
 use weir_pool::errlog::Errors;
+use weir_pool::initialize_trim::{LeafActivity, LeafActivityState, LeafProgress};
 use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
-use weir_pool::sweeps::{LeafSweep, SweepKind, SweepState};
 use weir_pool::{Class, Pool, VdevConfig};
 
 /// Show health, vdevs, error counters and scans of pools.
@@ -162,7 +162,7 @@ struct Report {
     caches: Vec<VdevConfig>,
     open_errors: OpenErrors,
     /// By the kind of pass, and the leaf.
-    sweeps: Vec<(SweepKind, BTreeMap<u64, LeafSweep>)>,
+    leaf_activities: Vec<(LeafActivity, BTreeMap<u64, LeafProgress>)>,
 }
 
 impl Report {
@@ -175,9 +175,9 @@ impl Report {
         let open_errors = OpenErrors::of(&pool.machine, &pool.tree, &pool.states);
         let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
             && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
-        let mut sweeps = Vec::new();
-        for kind in SweepKind::ALL {
-            sweeps.push((kind, weir_pool::sweeps::of_pool(rq, pool, kind).await?));
+        let mut leaf_activities = Vec::new();
+        for kind in LeafActivity::ALL {
+            leaf_activities.push((kind, weir_pool::initialize_trim::of_pool(rq, pool, kind).await?));
         }
         let facts = PoolFacts {
             // A log that cannot be read may have errors.
@@ -202,7 +202,7 @@ impl Report {
             spares,
             caches,
             open_errors,
-            sweeps,
+            leaf_activities,
         })
     }
 
@@ -347,20 +347,20 @@ impl Report {
     }
 
     /// Adds to the rows of devices how far these are initialized and trimmed; without options, what goes on.
-    fn note_sweeps(&self, pool: &Pool, args: &StatusArgs, rows: &mut [VdevRow]) {
-        for (kind, sweeps) in &self.sweeps {
+    fn note_leaf_activities(&self, pool: &Pool, args: &StatusArgs, rows: &mut [VdevRow]) {
+        for (kind, leaf_activities) in &self.leaf_activities {
             let (is_wanted, going_on) = match kind {
-                SweepKind::Initialize => (args.initialized, "(initializing)"),
-                SweepKind::Trim => (args.trimmed, "(trimming)"),
+                LeafActivity::Initialize => (args.initialized, "(initializing)"),
+                LeafActivity::Trim => (args.trimmed, "(trimming)"),
             };
             for row in rows.iter_mut() {
-                let Some(sweep) = sweeps.get(&row.guid) else { continue };
+                let Some(progress) = leaf_activities.get(&row.guid) else { continue };
                 let is_of = |top: &&VdevConfig| top.leaves().iter().any(|leaf| leaf.guid == row.guid);
                 let top = pool.tree.children.iter().zip(&pool.space.vdevs).find(|(top, _)| is_of(top));
-                let percent = top.map_or(0, |(top, space)| weir_pool::sweeps::percent(top, space, sweep));
-                let note = match (is_wanted, sweep.state) {
-                    (true, _) => sweep_text(*kind, sweep, percent),
-                    (false, SweepState::Active) => going_on.to_owned(),
+                let percent = top.map_or(0, |(top, space)| weir_pool::initialize_trim::percent(top, space, progress));
+                let note = match (is_wanted, progress.state) {
+                    (true, _) => leaf_activity_text(*kind, progress, percent),
+                    (false, LeafActivityState::Active) => going_on.to_owned(),
                     (false, _) => continue,
                 };
                 row.note = if row.note.is_empty() { note } else { format!("{}  {note}", row.note) };
@@ -434,7 +434,7 @@ impl Report {
             names,
         };
         let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &facts);
-        self.note_sweeps(pool, args, &mut lines);
+        self.note_leaf_activities(pool, args, &mut lines);
         let line = |v: &VdevConfig, state: &str| VdevRow { guid: v.guid, ..VdevRow::aux(v.name(), state) };
         if !self.caches.is_empty() {
             lines.push(VdevRow::heading("cache"));
@@ -469,18 +469,18 @@ impl Report {
 }
 
 /// How far a pass over a device has come, as OpenZFS says it (`print_status_initialize`, `print_status_trim`).
-fn sweep_text(kind: SweepKind, sweep: &LeafSweep, percent: u64) -> String {
+fn leaf_activity_text(kind: LeafActivity, progress: &LeafProgress, percent: u64) -> String {
     let (done, not_done) = match kind {
-        SweepKind::Initialize => ("initialized", "uninitialized"),
-        SweepKind::Trim => ("trimmed", "untrimmed"),
+        LeafActivity::Initialize => ("initialized", "uninitialized"),
+        LeafActivity::Trim => ("trimmed", "untrimmed"),
     };
-    let how = match sweep.state {
-        SweepState::None | SweepState::Canceled => return format!("({not_done})"),
-        SweepState::Suspended => "suspended, started at",
-        SweepState::Active => "started at",
-        SweepState::Complete => "completed at",
+    let how = match progress.state {
+        LeafActivityState::None | LeafActivityState::Canceled => return format!("({not_done})"),
+        LeafActivityState::Suspended => "suspended, started at",
+        LeafActivityState::Active => "started at",
+        LeafActivityState::Complete => "completed at",
     };
-    format!("({percent}% {done}, {how} {})", human_time(sweep.time_s))
+    format!("({percent}% {done}, {how} {})", human_time(progress.time_s))
 }
 
 /// The word for a vdev's type, with its parity.

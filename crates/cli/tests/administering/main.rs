@@ -5,8 +5,11 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
 
 mod health;
+mod initialize_trim;
+mod prefetch;
+mod remove;
 mod spares;
-mod sweeps;
+mod split;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -35,6 +35,7 @@ classes! {
     VdevAttach => "vdev_attach",
     VdevRemove => "vdev_remove",
     VdevRemoveAux => "vdev_remove_aux",
+    VdevRemoveDev => "vdev_remove_dev",
     VdevSpare => "vdev_spare",
     VdevClear => "vdev_clear",
     ResilverStart => "resilver_start",

@@ -1,17 +1,51 @@
 //! Power failures at random changes of a history; then the pool is imported, its log is replayed and its files are judged.
 
 use crate::client::{Client, Shared, judge};
-use crate::world::{HOME, Shape, assert_pool_clean, create, import, open, world};
-use weir_engine::Layout;
+use crate::world::{HOME, Shape, assert_pool_clean, create, import, open, options, world};
+use std::time::Duration;
+use weir_engine::{Engine, Layout, VdevAddRequest};
 use weir_machine::{Machine, Request, Source};
-use weir_pool::PoolError;
+use weir_pool::{Class, PoolError, VdevConfig};
 use weir_sim::{Rng, SimError, SimWorld};
 use weir_zil::LogWalk;
 
 const CLIENTS: u64 = 3;
 const CHANGES: u64 = 14;
 
-async fn history(machine: &Machine, seed: u64, shape: Shape, known: &[Shared]) -> Result<(), PoolError> {
+/// Changes of the pool while the clients change files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    /// The log device is removed, and added and removed again.
+    LogLeaves,
+}
+
+fn log_of(engine: &Engine) -> Option<u64> {
+    let root = VdevConfig::parse(&engine.shown().config.root).unwrap();
+    root.children.iter().find(|top| top.is_concrete() && top.class == Class::Log).map(|top| top.guid)
+}
+
+/// Removes the log device twice.
+async fn remove_log(engine: &Engine, machine: &Machine, shape: Shape) -> Result<(), PoolError> {
+    for _ in 0..2 {
+        machine.clock.sleep(Duration::from_millis(30)).await;
+        if let Some(log) = log_of(engine) {
+            engine.vdev_removals().remove_log(log).await?;
+        }
+        assert_eq!(log_of(engine), None);
+        machine.clock.sleep(Duration::from_millis(10)).await;
+        let log = options(shape).tops.remove(1);
+        engine.devices().add(&VdevAddRequest { tops: vec![log], ashift: Some(9), ..VdevAddRequest::default() }).await?;
+    }
+    engine.vdev_removals().remove_log(log_of(engine).unwrap()).await
+}
+
+async fn history(
+    machine: &Machine,
+    seed: u64,
+    (shape, meanwhile): (Shape, Meanwhile),
+    known: &[Shared],
+) -> Result<(), PoolError> {
     let (engine, files) = create(machine, shape).await?;
     let mut rng = Rng::new(seed);
     let clients: Vec<_> = known
@@ -24,6 +58,9 @@ async fn history(machine: &Machine, seed: u64, shape: Shape, known: &[Shared]) -
             machine.tasks.spawn(Client { files, clock, known, number, rng: rng.fork() }.run(CHANGES))
         })
         .collect();
+    if meanwhile == Meanwhile::LogLeaves {
+        remove_log(&engine, machine, shape).await?;
+    }
     for client in clients {
         client.await.unwrap();
     }
@@ -64,13 +101,13 @@ fn fail_again(world: &SimWorld, at: u64, place: &str) {
 }
 
 /// Cuts a history at change `at` and judges the pool. Returns the number of commits and of records to replay.
-fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
-    let place = format!("seed {seed}, {shape:?}, cut {at}");
+fn cut(seed: u64, (shape, meanwhile): (Shape, Meanwhile), at: u64) -> (u64, u64) {
+    let place = format!("seed {seed}, {shape:?}, {meanwhile:?}, cut {at}");
     let world = world(seed, shape);
     let known: Vec<Shared> = (0..CLIENTS).map(|_| Shared::default()).collect();
     world.cut_after(at);
     let machine = world.machine();
-    match world.run(history(&machine, seed, shape, &known)) {
+    match world.run(history(&machine, seed, (shape, meanwhile), &known)) {
         Ok(done) => done.unwrap(),
         Err(SimError::PowerCut { .. }) => {}
         Err(other) => panic!("{place}: {other}"),
@@ -112,7 +149,7 @@ fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
 }
 
 /// Number of changes of the disks before the history begins, and in total.
-fn changes(seed: u64, shape: Shape) -> (u64, u64) {
+fn changes(seed: u64, (shape, meanwhile): (Shape, Meanwhile)) -> (u64, u64) {
     let world = world(seed, shape);
     let machine = world.machine();
     world.run(async { create(&machine, shape).await.map(drop) }).unwrap().unwrap();
@@ -121,24 +158,28 @@ fn changes(seed: u64, shape: Shape) -> (u64, u64) {
     let world = crate::world::world(seed, shape);
     let machine = world.machine();
     let known: Vec<Shared> = (0..CLIENTS).map(|_| Shared::default()).collect();
-    world.run(history(&machine, seed, shape, &known)).unwrap().unwrap();
+    world.run(history(&machine, seed, (shape, meanwhile), &known)).unwrap().unwrap();
     (before, world.changes())
 }
 
 /// Cuts a history at `WEIR_LOG_CUTS` random changes, or at `cuts`.
 fn cut_all_over(seed: u64, shape: Shape, cuts: u64) {
+    cut_meanwhile(seed, (shape, Meanwhile::Nothing), cuts);
+}
+
+fn cut_meanwhile(seed: u64, history: (Shape, Meanwhile), cuts: u64) {
     let wanted = std::env::var("WEIR_LOG_CUTS").ok().and_then(|s| s.parse().ok());
     let cuts = wanted.unwrap_or(cuts);
-    let (before, all) = changes(seed, shape);
+    let (before, all) = changes(seed, history);
     let mut rng = Rng::new(seed);
     let mut commits = 0;
     let mut replayed = 0;
     for _ in 0..cuts {
-        let (done, records) = cut(seed, shape, before + 1 + rng.below(all - before));
+        let (done, records) = cut(seed, history, before + 1 + rng.below(all - before));
         commits += done;
         replayed += records;
     }
-    println!("{shape:?}: {cuts} cuts among {} changes, after {commits} commits, {replayed} records", all - before);
+    println!("{history:?}: {cuts} cuts among {} changes, after {commits} commits, {replayed} records", all - before);
     assert!(commits > cuts && replayed > cuts);
 }
 
@@ -157,4 +198,12 @@ fn acknowledged_changes_are_replayed_from_a_raidz() {
 fn acknowledged_changes_are_replayed_from_a_log_device() {
     cut_all_over(6, Shape { layout: Layout::Single, devices: 1, log: true }, 12);
     cut_all_over(7, Shape { layout: Layout::Single, devices: 1, log: true }, 12);
+}
+
+#[test]
+fn acknowledged_changes_survive_the_removal_of_the_log_device() {
+    for seed in [8, 9] {
+        let shape = Shape { layout: Layout::Mirror, devices: 2, log: true };
+        cut_meanwhile(seed, (shape, Meanwhile::LogLeaves), 24);
+    }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use weir_engine::PoolProperty;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, Engine, Layout, NewLeaf};
+use weir_format::label;
 use weir_machine::Machine;
 use weir_pool::{OpenOptions, Pool, VdevConfig};
 
@@ -211,6 +212,40 @@ fn a_blank_device_replaces_a_missing_one_if_the_pool_says_so() {
         engine.stop().await.unwrap();
         std::fs::remove_file(dir.join("a2")).unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
+        std::fs::remove_dir_all(&dir).unwrap();
+    });
+}
+
+/// Power fails between the first labels of the txg that detaches a device and its uberblock: they name the other device as the
+/// former mirror, which no committed configuration does.
+#[test]
+fn labels_of_a_detachment_that_was_not_committed_do_not_count() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = folder("detach-uncommitted");
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Mirror, 2)).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.stop().await.unwrap();
+        let names = ["a0", "a1"];
+        let before = names.map(|name| std::fs::read(dir.join(name)).unwrap());
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.vdevs().detach(guid(&engine, "a1")).await.unwrap();
+        engine.stop().await.unwrap();
+        let after = std::fs::read(dir.join("a0")).unwrap();
+        for (name, bytes) in names.iter().zip(&before) {
+            std::fs::write(dir.join(name), bytes).unwrap();
+        }
+        let a0 = std::fs::File::options().write(true).open(dir.join("a0")).unwrap();
+        for index in [0, 2] {
+            let at = label::label_offset(index, after.len() as u64).unwrap() as usize;
+            let area = at + label::CONFIG.start..at + label::CONFIG.end;
+            a0.write_all_at(&after[area.clone()], area.start as u64).unwrap();
+        }
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        let engine = import(&machine, &dir).await.unwrap();
+        assert_eq!(shape(&engine), "root[mirror-0[a0 a1]]");
+        engine.export().await.unwrap();
+        assert_healthy(&machine, &dir).await;
         std::fs::remove_dir_all(&dir).unwrap();
     });
 }

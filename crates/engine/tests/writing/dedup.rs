@@ -6,6 +6,7 @@ use weir_dmu::ddt_brt_reader::{dedup_entries, dedup_tables};
 use weir_dmu::live::SpaceReserve;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::Setting;
+use weir_engine::prefetch::{PrefetchType, prefetch};
 use weir_engine::{Engine, Layout};
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::{Machine, Request};
@@ -141,5 +142,35 @@ fn what_the_table_cannot_give_is_written() {
         work::assert_pool_clean(&machine, &dir, "tank").await;
     });
     zdb::assert_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// After a prefetch of the tables, their entries are read from memory.
+#[test]
+fn prefetched_tables_are_in_the_arc() {
+    let dir = real::folder("prefetch");
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let rq = &Request::internal("test");
+        let engine = Engine::create(&machine, &real::pool_of(&dir, Layout::Single, 1)).await.unwrap();
+        set(&engine, "dedup", 8).await;
+        for seed in 0..40 {
+            work::write_object(&engine, "tank", BLOCKS, seed).await.unwrap();
+        }
+        engine.export().await.unwrap();
+        let engine = real::import(&machine, &dir).await.unwrap();
+        let bytes = prefetch(&engine, PrefetchType::Ddt).await.unwrap();
+        assert!(bytes > 0);
+        assert_eq!(prefetch(&engine, PrefetchType::Brt).await.unwrap(), 0, "no block is cloned");
+        let misses = engine.cache.stats().misses;
+        let state = engine.synced().state(rq).await.unwrap();
+        let mut entries = 0;
+        for table in dedup_tables(rq, &state.mos).await.unwrap() {
+            entries += dedup_entries(rq, &state.mos, &table, 0).await.unwrap().0.len();
+        }
+        assert!(entries as u64 >= 20 * BLOCKS);
+        assert_eq!(engine.cache.stats().misses, misses, "no entry is read from the device");
+        engine.export().await.unwrap();
+    });
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use std::path::Path;
 use std::time::Duration;
 use weir_dmu::live::SpaceReserve;
-use weir_engine::scrub::{Progress, ScanLimits};
+use weir_engine::scrub::{Progress, ScanLimits, ScrubStart};
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
@@ -285,4 +285,66 @@ pub fn destroy_block(path: &Path, contents: &[u8]) -> u64 {
     let at = (0..bytes.len()).step_by(512).find(|&at| bytes[at..].starts_with(&contents[..512])).unwrap();
     std::fs::File::options().write(true).open(path).unwrap().write_all_at(&[0xe7; 512], at as u64).unwrap();
     at as u64
+}
+
+/// A scrub of the newer blocks reads no others.
+#[test]
+fn a_scrub_from_the_last_txg_reads_newer_blocks_only() {
+    let (dir, machine) = pool("newer", Layout::Mirror, 2);
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 300, 5).await.unwrap();
+        engine.sync().await.unwrap();
+        let mut runs = Vec::new();
+        for (from, blocks) in
+            [(ScrubStart::LastScrubbedTxg, 0), (ScrubStart::LastScrubbedTxg, 20), (ScrubStart::Whole, 0)]
+        {
+            if blocks > 0 {
+                work::write_object(&engine, "tank", blocks, 6).await.unwrap();
+            }
+            engine.scrubs().start_after(from).await.unwrap();
+            let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+            assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
+            runs.push((done.scan.min_txg, done.scan.max_txg, done.scan.examined_bytes));
+        }
+        let [first, second, whole] = runs[..] else { panic!("{runs:?}") };
+        assert_eq!((first.0.0, second.0, whole.0.0), (0, first.1, 0), "the first one has no earlier scrub");
+        assert!(second.2 < first.2 / 2 && second.2 > 10 << 14, "{runs:?}");
+        assert!(whole.2 > first.2, "{runs:?}");
+        assert!(engine.scrubs().progress(rq).await.unwrap().is_some());
+        engine.export().await.unwrap();
+    });
+    zdb::assert_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A device may lack older blocks than a scrub of the newer ones reads.
+#[test]
+fn a_scrub_from_the_last_txg_keeps_dtls() {
+    let (dir, machine) = pool("newer-dtl", Layout::Mirror, 2);
+    let there = dir.join("a1");
+    let away = dir.with_extension("away");
+    let dtls = async || read_only(&machine, &dir).await.dtls().len();
+    machine.block_on(async {
+        let scrub = async |from| {
+            let engine = import(&machine, &dir).await.unwrap();
+            engine.scrubs().start_after(from).await.unwrap();
+            let done = engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
+            assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
+            engine.export().await.unwrap();
+            dtls().await
+        };
+        std::fs::rename(&there, &away).unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 100, 5).await.unwrap();
+        engine.scrubs().start().await.unwrap();
+        engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await.unwrap();
+        engine.export().await.unwrap();
+        std::fs::rename(&away, &there).unwrap();
+        assert_eq!(scrub(ScrubStart::LastScrubbedTxg).await, 1, "the blocks before the first scrub were not read");
+        assert_eq!(scrub(ScrubStart::Whole).await, 0);
+    });
+    zdb::assert_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
 }

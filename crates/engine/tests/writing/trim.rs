@@ -11,7 +11,7 @@ use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::config::Class;
-use weir_pool::sweeps::SweepKind;
+use weir_pool::initialize_trim::LeafActivity;
 use weir_sim::{Fault, SimDisk, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
@@ -114,15 +114,15 @@ fn passes_over_single_devices_touch_no_block() {
         }
         engine.sync().await.unwrap();
         let leaves: Vec<u64> = engine.cache.blocks().tree().health().iter().map(|leaf| leaf.guid).collect();
-        for kind in SweepKind::ALL {
-            weir_engine::sweeps::start(&engine, kind, &leaves, 0).await.unwrap();
-            let twice = weir_engine::sweeps::start(&engine, kind, &leaves[..1], 0).await.unwrap_err();
+        for kind in LeafActivity::ALL {
+            weir_engine::initialize_trim::start(&engine, kind, &leaves, 0).await.unwrap();
+            let twice = weir_engine::initialize_trim::start(&engine, kind, &leaves[..1], 0).await.unwrap_err();
             assert!(twice.to_string().contains("currently"), "{twice}");
             for n in 0..6 {
                 work::write_object(&engine, "tank", 16, n).await.unwrap();
                 engine.sync().await.unwrap();
             }
-            engine.sweeps().wait(kind, &leaves).await.unwrap();
+            engine.initialize_trim().wait(kind, &leaves).await.unwrap();
         }
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;

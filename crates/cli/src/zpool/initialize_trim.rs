@@ -11,9 +11,9 @@ use crate::size;
 use clap::Parser;
 use std::sync::Arc;
 use weir_engine::Engine;
-use weir_engine::sweeps::start;
+use weir_engine::initialize_trim::start;
 use weir_pool::VdevConfig;
-use weir_pool::sweeps::SweepKind;
+use weir_pool::initialize_trim::LeafActivity;
 
 /// Write a pattern to all free space of devices, so that thin devices allocate it.
 #[derive(Debug, Parser)]
@@ -86,8 +86,8 @@ enum Step {
 }
 
 /// A command, parsed.
-struct Sweep {
-    kind: SweepKind,
+struct FreeSpacePass {
+    kind: LeafActivity,
     verb: &'static str,
     step: Step,
     waits: bool,
@@ -105,8 +105,8 @@ pub fn initialize(call: &Call, args: &InitializeArgs) -> Result<u8, Failure> {
     if args.wait && !matches!(step, Step::Start { .. }) {
         return Err(InitializeArgs::misused("-w cannot be used with -c, -s or -u"));
     }
-    let sweep = Sweep { kind: SweepKind::Initialize, verb: "initialize", step, waits: args.wait };
-    sweep.run::<InitializeArgs>(call, &args.places, args.all, &args.words)
+    let pass = FreeSpacePass { kind: LeafActivity::Initialize, verb: "initialize", step, waits: args.wait };
+    pass.run::<InitializeArgs>(call, &args.places, args.all, &args.words)
 }
 
 /// Runs `zpool trim`.
@@ -129,11 +129,11 @@ pub fn trim(call: &Call, args: &TrimArgs) -> Result<u8, Failure> {
         return Err(Failure::failed("cannot trim: secure TRIM is not supported"));
     }
     let places = PoolDirs { dirs: args.places.dirs.clone() };
-    let sweep = Sweep { kind: SweepKind::Trim, verb: "trim", step, waits: args.wait };
-    sweep.run::<TrimArgs>(call, &places, args.all, &args.words)
+    let pass = FreeSpacePass { kind: LeafActivity::Trim, verb: "trim", step, waits: args.wait };
+    pass.run::<TrimArgs>(call, &places, args.all, &args.words)
 }
 
-impl Sweep {
+impl FreeSpacePass {
     fn run<C: CommandLine>(&self, call: &Call, places: &PoolDirs, all: bool, words: &[String]) -> Result<u8, Failure> {
         match (all, words) {
             (true, []) => {
@@ -150,7 +150,7 @@ impl Sweep {
         Ok(0)
     }
 
-    /// A pool that no process has open is swept within the command.
+    /// A pool that no process has open is initialized or trimmed within the command.
     fn on_pool(&self, call: &Call, places: &PoolDirs, pool: &str, devices: &[String]) -> Result<(), Failure> {
         let writable = opened(call, places, pool)?;
         let is_served = writable.served_pool().is_some();
@@ -164,9 +164,9 @@ impl Sweep {
                 };
                 match self.step {
                     Step::Start { rate } => start(engine, self.kind, &leaves, rate).await,
-                    Step::Cancel => engine.sweeps().stop(self.kind, &leaves, false).await,
-                    Step::Suspend => engine.sweeps().stop(self.kind, &leaves, true).await,
-                    Step::Forget => engine.sweeps().forget(self.kind, &leaves).await,
+                    Step::Cancel => engine.initialize_trim().stop(self.kind, &leaves, false).await,
+                    Step::Suspend => engine.initialize_trim().stop(self.kind, &leaves, true).await,
+                    Step::Forget => engine.initialize_trim().forget(self.kind, &leaves).await,
                 }
                 .map_err(cannot)?;
                 engine.log_command(call.line(), call.caller.ids.0)?;
@@ -184,7 +184,7 @@ impl Sweep {
             return Ok(());
         }
         let interval = std::time::Duration::from_millis(50);
-        while leaves.iter().any(|leaf| engine.sweeps().running(self.kind).contains(leaf)) {
+        while leaves.iter().any(|leaf| engine.initialize_trim().running(self.kind).contains(leaf)) {
             if call.is_gone() {
                 outln!(call, "it goes on");
                 return Ok(());

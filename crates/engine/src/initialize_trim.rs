@@ -7,8 +7,8 @@
 //!   import ─► passes that are ACTIVE go on from their offset
 //! ```
 //!
-//! A part that is being swept cannot be allocated, so a pass never touches a block. The offset lags behind what was done: a
-//! part may be swept twice, which does no harm.
+//! A part that is being filled or discarded cannot be allocated, so a pass never touches a block. The offset lags behind what was done: a
+//! part may be filled or discarded twice, which does no harm.
 //!
 //! A pass over a device that goes out of service ends, stays ACTIVE, and goes on with the next import. dRAID vdevs are
 //! refused, because a range of them does not lie on all devices.
@@ -18,7 +18,7 @@
 use super::attach::parsed;
 use super::events::PoolEvent;
 use super::syncing::TxgSync;
-use super::{Engine, Sweeps};
+use super::{Engine, InitializeTrim};
 use bytes::Bytes;
 use futures_util::lock::Mutex as AsyncMutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +31,8 @@ use weir_format::ObjectId;
 use weir_machine::{Nanos, Request};
 use weir_pool::config::{VdevConfig, VdevKind};
 use weir_pool::error::PoolError;
+use weir_pool::initialize_trim::{self, LeafActivity, LeafActivityState, LeafProgress};
 use weir_pool::metaslab_geometry::MetaslabGeometry;
-use weir_pool::sweeps::{self, LeafSweep, SweepKind, SweepState};
 
 /// Pattern of initialized space (`zfs_initialize_value`).
 const PATTERN: u64 = 0xdead_beef_dead_beee;
@@ -47,38 +47,38 @@ const RECORD_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval at which a caller looks whether a pass has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Values of [`RunningSweep`].
+/// Values of [`Running`].
 const GOES_ON: u8 = 0;
 const IS_SUSPENDED: u8 = 1;
 const IS_CANCELED: u8 = 2;
 
 /// A pass in progress.
 #[derive(Clone, Debug, Default)]
-struct RunningSweep(Arc<AtomicU8>);
+struct Running(Arc<AtomicU8>);
 
 /// The passes in progress of a pool.
 #[derive(Debug, Default)]
-pub(crate) struct SweepTable {
+pub(crate) struct RunningTable {
     /// By kind and leaf.
-    running: BTreeMap<(SweepKind, u64), RunningSweep>,
-    /// By top-level vdev: held while a metaslab is swept. A second pass would skip the parts that a first one has.
+    running: BTreeMap<(LeafActivity, u64), Running>,
+    /// By top-level vdev: held while a pass is in a metaslab. A second pass would skip the parts that a first one has.
     turns: BTreeMap<u32, Arc<AsyncMutex<()>>>,
 }
 
 /// A pass to be carried out.
 struct Work {
-    kind: SweepKind,
+    kind: LeafActivity,
     leaf: u64,
     offset: u64,
     rate: u64,
-    running: RunningSweep,
+    running: Running,
 }
 
 impl Work {
     /// A pass that no other one of the kind and leaf goes on beside; `None` if there is one.
-    fn reserve(engine: &Engine, kind: SweepKind, leaf: u64, (offset, rate): (u64, u64)) -> Option<Self> {
-        let running = RunningSweep::default();
-        let mut table = engine.sweeping.lock();
+    fn reserve(engine: &Engine, kind: LeafActivity, leaf: u64, (offset, rate): (u64, u64)) -> Option<Self> {
+        let running = Running::default();
+        let mut table = engine.leaf_activities.lock();
         if table.running.contains_key(&(kind, leaf)) {
             return None;
         }
@@ -88,7 +88,7 @@ impl Work {
 
     /// Allows another pass to begin.
     fn release(&self, engine: &Engine) {
-        let was = engine.sweeping.lock().running.remove(&(self.kind, self.leaf));
+        let was = engine.leaf_activities.lock().running.remove(&(self.kind, self.leaf));
         debug_assert!(was.is_some(), "a pass ends once");
     }
 }
@@ -107,31 +107,31 @@ fn refused(what: impl Into<String>) -> PoolError {
 }
 
 /// The message for a pass that is in progress already (`libzfs_error_description`).
-fn busy(kind: SweepKind) -> &'static str {
+fn busy(kind: LeafActivity) -> &'static str {
     match kind {
-        SweepKind::Initialize => "currently initializing",
-        SweepKind::Trim => "currently trimming",
+        LeafActivity::Initialize => "currently initializing",
+        LeafActivity::Trim => "currently trimming",
     }
 }
 
-fn none_active(kind: SweepKind) -> &'static str {
+fn none_active(kind: LeafActivity) -> &'static str {
     match kind {
-        SweepKind::Initialize => "there is no active initialization",
-        SweepKind::Trim => "there is no active trim",
+        LeafActivity::Initialize => "there is no active initialization",
+        LeafActivity::Trim => "there is no active trim",
     }
 }
 
-impl Sweeps<'_> {
+impl InitializeTrim<'_> {
     /// Leaves over which a pass of this kind is in progress.
-    pub fn running(&self, kind: SweepKind) -> BTreeSet<u64> {
-        self.engine.sweeping.lock().running.keys().filter(|(of, _)| *of == kind).map(|(_, leaf)| *leaf).collect()
+    pub fn running(&self, kind: LeafActivity) -> BTreeSet<u64> {
+        self.engine.leaf_activities.lock().running.keys().filter(|(of, _)| *of == kind).map(|(_, leaf)| *leaf).collect()
     }
 
     /// Waits until no pass over these leaves is in progress.
     ///
     /// # Errors
     /// If the pool is closed.
-    pub async fn wait(&self, kind: SweepKind, leaves: &[u64]) -> Result<(), PoolError> {
+    pub async fn wait(&self, kind: LeafActivity, leaves: &[u64]) -> Result<(), PoolError> {
         while leaves.iter().any(|leaf| self.running(kind).contains(leaf)) {
             if self.engine.events.is_ended() {
                 return Err(refused("the pool is closed"));
@@ -146,22 +146,22 @@ impl Sweeps<'_> {
     ///
     /// # Errors
     /// [`PoolError::Refused`] if none of them is active.
-    pub async fn stop(&self, kind: SweepKind, leaves: &[u64], suspends: bool) -> Result<(), PoolError> {
+    pub async fn stop(&self, kind: LeafActivity, leaves: &[u64], suspends: bool) -> Result<(), PoolError> {
         let rq = &Request::internal("stop");
         let mut found = false;
         for leaf in leaves {
-            let running = self.engine.sweeping.lock().running.get(&(kind, *leaf)).cloned();
+            let running = self.engine.leaf_activities.lock().running.get(&(kind, *leaf)).cloned();
             if let Some(running) = running {
                 running.0.store(if suspends { IS_SUSPENDED } else { IS_CANCELED }, Ordering::Release);
                 self.wait(kind, &[*leaf]).await?;
                 found = true;
                 continue;
             }
-            let state = self.stored(rq, kind, *leaf).await?.map(|(_, sweep)| sweep.state);
-            let is_stopped =
-                matches!(state, Some(SweepState::Active)) || !suspends && state == Some(SweepState::Suspended);
+            let state = self.stored(rq, kind, *leaf).await?.map(|(_, progress)| progress.state);
+            let is_stopped = matches!(state, Some(LeafActivityState::Active))
+                || !suspends && state == Some(LeafActivityState::Suspended);
             if is_stopped {
-                let state = if suspends { SweepState::Suspended } else { SweepState::Canceled };
+                let state = if suspends { LeafActivityState::Suspended } else { LeafActivityState::Canceled };
                 record(self.engine, kind, *leaf, None, Some(state)).await?;
                 found = true;
             }
@@ -173,7 +173,7 @@ impl Sweeps<'_> {
     ///
     /// # Errors
     /// [`PoolError::Refused`] if one is being initialized.
-    pub async fn forget(&self, kind: SweepKind, leaves: &[u64]) -> Result<(), PoolError> {
+    pub async fn forget(&self, kind: LeafActivity, leaves: &[u64]) -> Result<(), PoolError> {
         if leaves.iter().any(|leaf| self.running(kind).contains(leaf)) {
             return Err(refused(busy(kind)));
         }
@@ -183,9 +183,9 @@ impl Sweeps<'_> {
                 Box::pin(async move {
                     let (rq, tx) = (syncing.change.rq, syncing.change.tx);
                     for leaf in leaves {
-                        let Some(zap) = sweeps::zap_of(&syncing.core.config.root, leaf) else { continue };
+                        let Some(zap) = initialize_trim::zap_of(&syncing.core.config.root, leaf) else { continue };
                         for name in [kind.state_name(), kind.offset_name(), kind.time_name()] {
-                            // A leaf that was never swept has no entries.
+                            // A leaf that was never initialized has no entries.
                             let _was_there = zap::remove(rq, &syncing.change.mos, tx, zap, &Key::from(name)).await?;
                         }
                     }
@@ -199,20 +199,20 @@ impl Sweeps<'_> {
     async fn stored(
         &self,
         rq: &Request,
-        kind: SweepKind,
+        kind: LeafActivity,
         leaf: u64,
-    ) -> Result<Option<(ObjectId, LeafSweep)>, PoolError> {
-        let Some(zap) = sweeps::zap_of(&self.engine.shown().config.root, leaf) else { return Ok(None) };
+    ) -> Result<Option<(ObjectId, LeafProgress)>, PoolError> {
+        let Some(zap) = initialize_trim::zap_of(&self.engine.shown().config.root, leaf) else { return Ok(None) };
         let state = self.engine.synced().state(rq).await?;
-        Ok(Some((zap, sweeps::of_leaf(rq, &state.mos, zap, kind).await?)))
+        Ok(Some((zap, initialize_trim::of_leaf(rq, &state.mos, zap, kind).await?)))
     }
 }
 
 /// Starts passes over these leaves, or goes on with suspended ones. `rate` limits a trim, in bytes per second.
 ///
 /// # Errors
-/// [`PoolError::Refused`] if a leaf is not in service, is being swept already, or cannot be swept.
-pub async fn start(engine: &Arc<Engine>, kind: SweepKind, leaves: &[u64], rate: u64) -> Result<(), PoolError> {
+/// [`PoolError::Refused`] if a leaf is not in service, has such a pass already, or can have none.
+pub async fn start(engine: &Arc<Engine>, kind: LeafActivity, leaves: &[u64], rate: u64) -> Result<(), PoolError> {
     let rq = &Request::internal("start");
     let root = parsed(&engine.shown().config.root)?;
     let mut works = Vec::new();
@@ -225,13 +225,13 @@ pub async fn start(engine: &Arc<Engine>, kind: SweepKind, leaves: &[u64], rate: 
         if !engine.cache.blocks().tree().leaf(*leaf).is_ok_and(|leaf| leaf.is_in_service()) {
             return Err(refused("the device is not in service"));
         }
-        let Some((_, stored)) = engine.sweeps().stored(rq, kind, *leaf).await? else {
+        let Some((_, stored)) = engine.initialize_trim().stored(rq, kind, *leaf).await? else {
             return Err(refused("the pool keeps no ZAPs of its vdevs, in which the progress is recorded"));
         };
-        if engine.sweeps().running(kind).contains(leaf) {
+        if engine.initialize_trim().running(kind).contains(leaf) {
             return Err(refused(busy(kind)));
         }
-        let goes_on = matches!(stored.state, SweepState::Suspended | SweepState::Active);
+        let goes_on = matches!(stored.state, LeafActivityState::Suspended | LeafActivityState::Active);
         let offset = if goes_on { stored.offset } else { 0 };
         let rate = if rate == 0 && goes_on { stored.rate } else { rate };
         works.push((*leaf, offset, rate, goes_on));
@@ -253,13 +253,13 @@ pub async fn start(engine: &Arc<Engine>, kind: SweepKind, leaves: &[u64], rate: 
 /// # Errors
 /// Errors of reading the MOS.
 pub async fn go_on(engine: &Arc<Engine>) -> Result<(), PoolError> {
-    let rq = &Request::internal("sweep");
+    let rq = &Request::internal("initialize or trim");
     let root = parsed(&engine.shown().config.root)?;
     for leaf in root.leaves() {
-        for kind in SweepKind::ALL {
-            let stored = engine.sweeps().stored(rq, kind, leaf.guid).await?.map(|(_, stored)| stored);
+        for kind in LeafActivity::ALL {
+            let stored = engine.initialize_trim().stored(rq, kind, leaf.guid).await?.map(|(_, stored)| stored);
             let is_present = engine.cache.blocks().tree().leaf(leaf.guid).is_ok_and(|leaf| leaf.is_in_service());
-            let Some(stored) = stored.filter(|stored| stored.state == SweepState::Active && is_present) else {
+            let Some(stored) = stored.filter(|stored| stored.state == LeafActivityState::Active && is_present) else {
                 continue;
             };
             if let Some(work) = Work::reserve(engine, kind, leaf.guid, (stored.offset, stored.rate)) {
@@ -280,12 +280,12 @@ async fn begin(engine: &Engine, work: &Work, fresh: Option<(u64, u64)>) -> Resul
     engine
         .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                let Some(zap) = sweeps::zap_of(&syncing.core.config.root, leaf) else {
+                let Some(zap) = initialize_trim::zap_of(&syncing.core.config.root, leaf) else {
                     return Err(refused("no such device in pool"));
                 };
                 let (rq, tx) = (syncing.change.rq, syncing.change.tx);
                 let mos = &syncing.change.mos;
-                zap::put_word(rq, mos, tx, zap, kind.state_name(), SweepState::Active.number()).await?;
+                zap::put_word(rq, mos, tx, zap, kind.state_name(), LeafActivityState::Active.number()).await?;
                 if let Some((offset, time_s)) = fresh {
                     zap::put_word(rq, mos, tx, zap, kind.offset_name(), offset).await?;
                     zap::put_word(rq, mos, tx, zap, kind.time_name(), time_s).await?;
@@ -302,20 +302,20 @@ async fn begin(engine: &Engine, work: &Work, fresh: Option<(u64, u64)>) -> Resul
 /// Records how far a pass has come, and its state if that changes. A leaf that has left the pool has nothing to record.
 async fn record(
     engine: &Engine,
-    kind: SweepKind,
+    kind: LeafActivity,
     leaf: u64,
     offset: Option<u64>,
-    state: Option<SweepState>,
+    state: Option<LeafActivityState>,
 ) -> Result<(), PoolError> {
-    let ended_s = state.filter(|state| *state == SweepState::Complete).map(|_| now_s(engine));
+    let ended_s = state.filter(|state| *state == LeafActivityState::Complete).map(|_| now_s(engine));
     engine
         .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                let Some(zap) = sweeps::zap_of(&syncing.core.config.root, leaf) else { return Ok(()) };
+                let Some(zap) = initialize_trim::zap_of(&syncing.core.config.root, leaf) else { return Ok(()) };
                 let (rq, tx) = (syncing.change.rq, syncing.change.tx);
                 let words = [
                     (kind.offset_name(), offset),
-                    (kind.state_name(), state.map(SweepState::number)),
+                    (kind.state_name(), state.map(LeafActivityState::number)),
                     (kind.time_name(), ended_s),
                 ];
                 for (name, word) in words {
@@ -336,9 +336,9 @@ fn spawn(engine: &Arc<Engine>, mut work: Work) {
         post(&engine, &work, PoolEvent::TrimStart);
         let ended = pass(&engine, &mut work).await;
         let state = match (&ended, work.running.0.load(Ordering::Acquire)) {
-            (Ok(Ended::Complete), _) => Some(SweepState::Complete),
-            (Ok(Ended::Stopped), IS_CANCELED) => Some(SweepState::Canceled),
-            (Ok(Ended::Stopped), _) => Some(SweepState::Suspended),
+            (Ok(Ended::Complete), _) => Some(LeafActivityState::Complete),
+            (Ok(Ended::Stopped), IS_CANCELED) => Some(LeafActivityState::Canceled),
+            (Ok(Ended::Stopped), _) => Some(LeafActivityState::Suspended),
             (Ok(Ended::Closed) | Err(_), _) => None,
         };
         if let Err(error) = &ended {
@@ -350,8 +350,8 @@ fn spawn(engine: &Arc<Engine>, mut work: Work) {
             tracing::warn!(leaf = work.leaf, %error, "the end of a pass is not recorded");
         }
         let event = match state {
-            Some(SweepState::Complete) => PoolEvent::TrimFinish,
-            Some(SweepState::Suspended) => PoolEvent::TrimSuspend,
+            Some(LeafActivityState::Complete) => PoolEvent::TrimFinish,
+            Some(LeafActivityState::Suspended) => PoolEvent::TrimSuspend,
             _ => PoolEvent::TrimCancel,
         };
         post(&engine, &work, event);
@@ -361,7 +361,7 @@ fn spawn(engine: &Arc<Engine>, mut work: Work) {
 
 /// Posts an event of a trim. OpenZFS has none of initialization.
 fn post(engine: &Engine, work: &Work, event: PoolEvent) {
-    if work.kind == SweepKind::Trim {
+    if work.kind == LeafActivity::Trim {
         engine.events.post_vdev(event, work.leaf);
     }
 }
@@ -380,7 +380,7 @@ async fn pass(engine: &Arc<Engine>, work: &mut Work) -> Result<Ended, PoolError>
     let mut recorded = clock.now();
     // A rate is kept by short parts and pauses.
     let max_bytes = if work.rate == 0 { MAX_BYTES } else { work.rate.clamp(MIN_TRIM_BYTES, MAX_BYTES) };
-    let turn = engine.sweeping.lock().turns.entry(vdev).or_default().clone();
+    let turn = engine.leaf_activities.lock().turns.entry(vdev).or_default().clone();
     for metaslab in 0..geometry.count() {
         let range = geometry.range(metaslab);
         let gone = || refused("the device has left the pool");
@@ -401,13 +401,13 @@ async fn pass(engine: &Arc<Engine>, work: &mut Work) -> Result<Ended, PoolError>
             let part = leaf.part_of(vdev, &part).ok_or_else(gone)?;
             let part = part.start.max(work.offset)..part.end;
             let len = part.end.saturating_sub(part.start);
-            if len == 0 || work.kind == SweepKind::Trim && len < MIN_TRIM_BYTES {
+            if len == 0 || work.kind == LeafActivity::Trim && len < MIN_TRIM_BYTES {
                 continue;
             }
             let end = part.end;
             match work.kind {
-                SweepKind::Initialize => leaf.fill(part, &pattern).await.map_err(failed)?,
-                SweepKind::Trim => drop(leaf.discard(part).await.map_err(failed)?),
+                LeafActivity::Initialize => leaf.fill(part, &pattern).await.map_err(failed)?,
+                LeafActivity::Trim => drop(leaf.discard(part).await.map_err(failed)?),
             }
             work.offset = end;
             if work.rate > 0 {

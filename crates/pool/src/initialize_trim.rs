@@ -22,7 +22,7 @@ const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
 
 /// Kind of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SweepKind {
+pub enum LeafActivity {
     /// Writes a pattern to free space, so that thin devices allocate it.
     Initialize,
     /// Discards free space.
@@ -32,7 +32,7 @@ pub enum SweepKind {
 /// State of a pass (`vdev_initializing_state_t`, `vdev_trim_state_t`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are OpenZFS's")]
-pub enum SweepState {
+pub enum LeafActivityState {
     #[default]
     None,
     Active,
@@ -43,9 +43,9 @@ pub enum SweepState {
 
 /// A pass over one leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeafSweep {
+pub struct LeafProgress {
     /// The state.
-    pub state: SweepState,
+    pub state: LeafActivityState,
     /// Offset in the leaf's allocatable space, in bytes, up to which the pass is complete.
     pub offset: u64,
     /// Time of the start, or of the end if it is complete, in seconds since 1970.
@@ -54,7 +54,7 @@ pub struct LeafSweep {
     pub rate: u64,
 }
 
-impl SweepState {
+impl LeafActivityState {
     /// As it is stored.
     pub fn number(self) -> u64 {
         self as u64
@@ -67,37 +67,37 @@ impl SweepState {
     }
 }
 
-impl SweepKind {
+impl LeafActivity {
     /// Both.
-    pub const ALL: [SweepKind; 2] = [SweepKind::Initialize, SweepKind::Trim];
+    pub const ALL: [LeafActivity; 2] = [LeafActivity::Initialize, LeafActivity::Trim];
 
     /// Name of the state in a leaf's ZAP.
     pub fn state_name(self) -> &'static str {
         match self {
-            SweepKind::Initialize => "com.delphix:vdev_initialize_state",
-            SweepKind::Trim => "org.zfsonlinux:vdev_trim_state",
+            LeafActivity::Initialize => "com.delphix:vdev_initialize_state",
+            LeafActivity::Trim => "org.zfsonlinux:vdev_trim_state",
         }
     }
 
     /// Name of the offset in a leaf's ZAP.
     pub fn offset_name(self) -> &'static str {
         match self {
-            SweepKind::Initialize => "com.delphix:next_offset_to_initialize",
-            SweepKind::Trim => "org.zfsonlinux:next_offset_to_trim",
+            LeafActivity::Initialize => "com.delphix:next_offset_to_initialize",
+            LeafActivity::Trim => "org.zfsonlinux:next_offset_to_trim",
         }
     }
 
     /// Name of the time in a leaf's ZAP.
     pub fn time_name(self) -> &'static str {
         match self {
-            SweepKind::Initialize => "com.delphix:vdev_initialize_action_time",
-            SweepKind::Trim => "org.zfsonlinux:vdev_trim_action_time",
+            LeafActivity::Initialize => "com.delphix:vdev_initialize_action_time",
+            LeafActivity::Trim => "org.zfsonlinux:vdev_trim_action_time",
         }
     }
 
     /// Name of the rate in a leaf's ZAP, of trims.
     pub fn rate_name(self) -> Option<&'static str> {
-        (self == SweepKind::Trim).then_some("org.zfsonlinux:vdev_trim_rate")
+        (self == LeafActivity::Trim).then_some("org.zfsonlinux:vdev_trim_rate")
     }
 }
 
@@ -117,8 +117,8 @@ pub async fn of_leaf(
     rq: &Request,
     mos: &Arc<ObjectSet>,
     zap: ObjectId,
-    kind: SweepKind,
-) -> Result<LeafSweep, ObjectError> {
+    kind: LeafActivity,
+) -> Result<LeafProgress, ObjectError> {
     let mut words = [0; 4];
     let names = [Some(kind.state_name()), Some(kind.offset_name()), Some(kind.time_name()), kind.rate_name()];
     for (word, name) in words.iter_mut().zip(names) {
@@ -126,31 +126,31 @@ pub async fn of_leaf(
         *word = zap::lookup_word(rq, mos, zap, name).await?.unwrap_or(0);
     }
     let [state, offset, time_s, rate] = words;
-    Ok(LeafSweep { state: SweepState::from_number(state).unwrap_or_default(), offset, time_s, rate })
+    Ok(LeafProgress { state: LeafActivityState::from_number(state).unwrap_or_default(), offset, time_s, rate })
 }
 
 /// The last passes of a kind over all leaves of a pool, by GUID.
 ///
 /// # Errors
 /// Errors of reading the MOS.
-pub async fn of_pool(rq: &Request, pool: &Pool, kind: SweepKind) -> Result<BTreeMap<u64, LeafSweep>, PoolError> {
+pub async fn of_pool(rq: &Request, pool: &Pool, kind: LeafActivity) -> Result<BTreeMap<u64, LeafProgress>, PoolError> {
     let empty = NvList::new();
     let root = pool.config.list.get_list("vdev_tree").unwrap_or(&empty);
     let mut out = BTreeMap::new();
     for leaf in pool.tree.leaves() {
-        let sweep = match zap_of(root, leaf.guid) {
+        let progress = match zap_of(root, leaf.guid) {
             Some(zap) => of_leaf(rq, &pool.mos.set, zap, kind).await?,
-            None => LeafSweep::default(),
+            None => LeafProgress::default(),
         };
-        out.insert(leaf.guid, sweep);
+        out.insert(leaf.guid, progress);
     }
     Ok(out)
 }
 
 /// Percentage that is done of a pass over a leaf of a top-level vdev: of the free space of its metaslabs, those that end
 /// before the offset.
-pub fn percent(top: &VdevConfig, space: &VdevSpace, sweep: &LeafSweep) -> u64 {
-    if sweep.state == SweepState::Complete {
+pub fn percent(top: &VdevConfig, space: &VdevSpace, progress: &LeafProgress) -> u64 {
+    if progress.state == LeafActivityState::Complete {
         return 100;
     }
     let disks = match top.kind {
@@ -163,7 +163,7 @@ pub fn percent(top: &VdevConfig, space: &VdevSpace, sweep: &LeafSweep) -> u64 {
     for (metaslab, used) in (0..geometry.count()).zip(&space.metaslabs) {
         let free = geometry.size_bytes(metaslab).saturating_sub(used.allocated_bytes) / disks;
         all = all.saturating_add(free);
-        if geometry.range(metaslab).end / disks <= sweep.offset {
+        if geometry.range(metaslab).end / disks <= progress.offset {
             done = done.saturating_add(free);
         }
     }
@@ -176,10 +176,12 @@ mod tests {
 
     #[test]
     fn states_are_those_of_openzfs() {
-        for (number, state) in [(0, SweepState::None), (1, SweepState::Active), (4, SweepState::Complete)] {
-            assert_eq!((state.number(), SweepState::from_number(number)), (number, Some(state)));
+        for (number, state) in
+            [(0, LeafActivityState::None), (1, LeafActivityState::Active), (4, LeafActivityState::Complete)]
+        {
+            assert_eq!((state.number(), LeafActivityState::from_number(number)), (number, Some(state)));
         }
-        assert_eq!(SweepState::from_number(5), None);
+        assert_eq!(LeafActivityState::from_number(5), None);
     }
 
     #[test]

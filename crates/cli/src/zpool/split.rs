@@ -1,0 +1,149 @@
+//! `zpool split`: a new pool of one device of each mirror.
+//!
+//! Source of the messages: OpenZFS `cmd/zpool/zpool_main.c` (`zpool_do_split`), `lib/libzfs/libzfs_pool.c`
+//! (`zpool_vdev_split`).
+
+use super::attach::opened;
+use super::import::{self, ImportArgs};
+use super::set;
+use super::target;
+use super::tree::NameStyle;
+use crate::args::CommandLine;
+use crate::call::Call;
+use crate::failure::Failure;
+use crate::options::PoolDirs;
+use crate::pools::{names, search};
+use crate::writable::host;
+use clap::Parser;
+use std::ffi::OsString;
+use weir_admin::PoolChange;
+use weir_engine::split::{SplitPlan, SplitRequest};
+use weir_engine::{Engine, PoolProperty};
+use weir_format::features;
+use weir_pool::{Class, VdevConfig};
+
+/// Split a pool of mirrors into two.
+///
+/// One device of each mirror becomes a new pool with the same contents: the last one, or the one that is named. The new pool is
+/// exported, unless -R is given.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zpool split",
+    override_usage = "zpool split [-gLlnP] [-o PROPERTY=VALUE]… [-R ROOT] [-d DIR]… POOL NEWPOOL [DEVICE]…"
+)]
+pub struct SplitArgs {
+    /// With -n: GUIDs instead of names
+    #[arg(short)]
+    guids: bool,
+    /// With -n: symbolic links resolved
+    #[arg(short = 'L')]
+    resolved: bool,
+    /// With -n: whole paths
+    #[arg(short = 'P')]
+    full: bool,
+    /// Show the layout of the new pool, and change nothing
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// With -R: ask for the keys of encrypted datasets
+    #[arg(short = 'l')]
+    load_keys: bool,
+    /// Property of the new pool; may be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    /// Import the new pool; no file system is mounted
+    #[arg(short = 'R', value_name = "ROOT")]
+    altroot: Option<String>,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool, name of the new pool, and devices
+    #[arg(value_name = "POOL NEWPOOL [DEVICE]")]
+    words: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(call: &Call, args: &SplitArgs) -> Result<u8, Failure> {
+    let (pool, new, devices) = match args.words.as_slice() {
+        [] => return Err(SplitArgs::misused("Missing pool name")),
+        [_] => return Err(SplitArgs::misused("Missing new pool name")),
+        [pool, new, devices @ ..] => (pool, new, devices),
+    };
+    if args.altroot.is_none() && args.load_keys {
+        return Err(SplitArgs::misused("loading keys is only valid when importing the pool"));
+    }
+    let doing = format!("Unable to split {pool}");
+    let cannot = |why: String| Failure::failed(format!("{doing}: {why}"));
+    let properties = args.properties.iter().map(|text| property(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut known = names(call, &search(call, &args.places.dirs)?)?;
+    known.extend(call.served_pools().into_iter().map(|served| served.engine.name()));
+    if known.contains(new) {
+        return Err(cannot("pool already exists".into()));
+    }
+    opened(call, &args.places, pool)?.with(async |engine| {
+        let why = "Device list must include at most one disk from each mirror";
+        let mut wanted = Vec::new();
+        for device in devices {
+            wanted.push(target::leaf(engine, device, why).map_err(cannot)?.guid);
+        }
+        let plan = engine.pool_splits().plan(&wanted).map_err(|error| cannot(error.to_string()))?;
+        if args.dry_run {
+            call.print(format_args!("{}", layout(engine, &plan, new, args)?));
+            return Ok(());
+        }
+        let command = Some((call.line(), call.caller.ids.0));
+        let request = SplitRequest { name: new.clone(), devices: wanted, properties, host: host(), command };
+        engine.pool_splits().split(&request).await.map_err(|error| cannot(error.to_string()))?;
+        Ok(engine.log_command(call.line(), call.caller.ids.0)?)
+    })?;
+    match &args.altroot {
+        Some(root) if !args.dry_run => import_new(call, args, new, root),
+        _ => Ok(0),
+    }
+}
+
+fn property(text: &str) -> Result<PoolProperty, Failure> {
+    let pair = text.split_once('=');
+    let (name, value) =
+        pair.ok_or_else(|| SplitArgs::misused("mount options have no effect: the file systems are not mounted"))?;
+    Ok(match set::wanted(name, value).map_err(Failure::failed)? {
+        PoolChange::SetComment { text } => PoolProperty::Comment(text),
+        PoolChange::SetNumber { property, number } => PoolProperty::Number { property, number },
+        PoolChange::EnableFeature { feature } => match features::by_name(&feature) {
+            Some(feature) => PoolProperty::Feature(feature),
+            None => return Err(Failure::failed(format!("invalid feature '{feature}'"))),
+        },
+        _ => return Err(Failure::failed(format!("property '{name}' cannot be set"))),
+    })
+}
+
+/// The layout of the new pool, as OpenZFS shows it.
+fn layout(engine: &Engine, plan: &SplitPlan, new: &str, args: &SplitArgs) -> Result<String, Failure> {
+    let root = VdevConfig::parse(&engine.shown().config.root).map_err(|error| Failure::failed(error.to_string()))?;
+    let style = NameStyle { guids: args.guids, resolved: args.resolved, full: args.full };
+    let mut out = format!("would create '{new}' with the following layout:\n\n\t{new}\n");
+    for (class, heading) in [(Class::Normal, None), (Class::Dedup, Some("dedup")), (Class::Special, Some("special"))] {
+        let of_class = |top: &&VdevConfig| engine.cache.blocks().metaslabs().class(top.id as u32) == Some(class);
+        let leaves = root.children.iter().filter(of_class).flat_map(VdevConfig::leaves);
+        let taken: Vec<_> = leaves.filter(|leaf| plan.leaves.contains(&leaf.guid)).collect();
+        if let Some(heading) = heading.filter(|_| !taken.is_empty()) {
+            out.push_str(&format!("\t{heading}\n"));
+        }
+        out.extend(taken.into_iter().map(|leaf| format!("\t  {}\n", style.of(leaf))));
+    }
+    Ok(out)
+}
+
+fn import_new(call: &Call, args: &SplitArgs, new: &str, root: &str) -> Result<u8, Failure> {
+    let mut words: Vec<OsString> = vec!["zpool import".into(), "-R".into(), root.into()];
+    if args.load_keys {
+        words.push("-l".into());
+    }
+    for dir in &args.places.dirs {
+        words.extend([OsString::from("-d"), dir.clone()]);
+    }
+    words.push(new.into());
+    let import = ImportArgs::try_parse_from(words).map_err(|error| Failure::failed(error.to_string()))?;
+    import::run(call, &import).map_err(|failure| {
+        let line = format!("Split was successful, but the new pool is not imported: {failure}");
+        failure.saying(line)
+    })
+}
