@@ -35,6 +35,7 @@ pub mod report;
 pub mod rewritten;
 pub mod rpc;
 pub mod sent;
+mod sent_raw;
 pub mod smb;
 pub mod streams;
 pub mod suites;
