@@ -27,6 +27,7 @@ mod places;
 mod pools;
 mod process;
 mod remote;
+mod rescue;
 mod secrets;
 mod serve;
 mod serve_options;
@@ -115,6 +116,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Doctor(args) => doctor::run(args).and_then(|text| print_bytes(text.as_bytes())),
         Program::Tune(args) => tune::run(args).and_then(|text| print_bytes(text.as_bytes())),
         Program::Smb(args) => smb::run(args),
+        Program::Rescue(args) => rescue::run(args),
         Program::User(args) => users::run(args),
         Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),
         Program::Man(args) => tree::manual_pages(args).map(|()| 0),

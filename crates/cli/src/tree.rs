@@ -7,6 +7,7 @@ use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
 use crate::failure::Failure;
 use crate::mount::MountArgs;
+use crate::rescue::RescueArgs;
 use crate::serve::ServeArgs;
 use crate::smb::SmbCommand;
 use crate::tune::TuneArgs;
@@ -43,6 +44,7 @@ pub enum Program {
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     Tune(TuneArgs),
+    Rescue(RescueArgs),
     Smb(SmbCommand),
     User(UserArgs),
     Completions(CompletionsArgs),

@@ -32,6 +32,7 @@ pub mod process;
 pub mod properties;
 pub mod readers;
 pub mod report;
+pub mod rescued;
 pub mod rewritten;
 pub mod rpc;
 pub mod sent;

@@ -36,6 +36,7 @@ pub mod space;
 pub mod space_log;
 pub mod space_map_loader;
 pub mod status;
+pub mod survivors;
 pub mod sweeps;
 pub mod top_zap;
 pub mod uberblocks;
