@@ -18,6 +18,7 @@ mod doctor;
 mod failure;
 mod json;
 mod limits;
+mod locate;
 mod locks;
 mod log;
 mod mount;
@@ -107,6 +108,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
     let done = match program {
         Program::Zpool(_) => return administer(&call("zpool"), program),
         Program::Zfs(_) => return administer(&call("zfs"), program),
+        Program::Where(_) => return administer(&call("where"), program),
         Program::Zdb(args) => zdb::run(args),
         Program::Zstream(args) => zstream::run(args),
         Program::Daemon(args) => return daemon::run(args, &call("daemon")),
@@ -164,6 +166,7 @@ fn attempt(call: &Call, program: &Program) -> Result<u8, Failure> {
     let done = match program {
         Program::Zfs(args) => zfs::run(call, args),
         Program::Zpool(args) => zpool::run(call, args),
+        Program::Where(args) => locate::run(call, args),
         _ => Err(Failure::usage(format!("'{}' is no command of zfs or zpool", call.caller.program))),
     };
     done.or_else(|mut failure| match failure.take_remote() {

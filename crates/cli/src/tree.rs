@@ -6,6 +6,7 @@ use crate::daemon::DaemonArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
 use crate::failure::Failure;
+use crate::locate::WhereArgs;
 use crate::mount::MountArgs;
 use crate::rescue::RescueArgs;
 use crate::serve::ServeArgs;
@@ -44,6 +45,7 @@ pub enum Program {
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     Tune(TuneArgs),
+    Where(WhereArgs),
     Rescue(RescueArgs),
     Smb(SmbCommand),
     User(UserArgs),
