@@ -6,11 +6,11 @@
 //!             │     ├─ what it calls whole has the manifest's hash
 //!             │     ├─ what the engine reads of the damaged pool, by names, is whole
 //!             │     └─ what the damage does not concern is whole; below a damaged directory the contents are in lost+found
-//!             └─► again: the same, and nothing is copied twice
+//!             └─► killed on the way, run again, and once more: the same
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a judge waits for a process")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions as FileOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -110,11 +110,28 @@ struct Rescued {
     peak_bytes: u64,
 }
 
+fn command(devices: &Path, pool: &str, to: &Path) -> Result<Command, JudgeError> {
+    let mut command = Command::new(weir()?);
+    command.args(["rescue", "-q", "-d"]).arg(devices).arg(pool).arg(to);
+    Ok(command)
+}
+
+/// A rescue that is killed on the way.
+fn interrupted(devices: &Path, pool: &str, to: &Path, after: Duration) -> Result<(), JudgeError> {
+    let mut command = command(devices, pool, to)?;
+    let failed = io(Path::new("weir"));
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(&failed)?;
+    std::thread::sleep(after);
+    // It may have ended.
+    let _ = child.kill();
+    child.wait().map(drop).map_err(failed)
+}
+
 fn rescue(devices: &Path, pool: &str, to: &Path) -> Result<Rescued, JudgeError> {
     let said = to.with_extension("errors");
     let errors = File::create(&said).map_err(io(&said))?;
-    let mut command = Command::new(weir()?);
-    command.args(["rescue", "-q", "-d"]).arg(devices).arg(pool).arg(to);
+    let mut command = command(devices, pool, to)?;
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().map_err(io(Path::new("weir")))?;
     let mut peak = 0;
@@ -138,6 +155,9 @@ fn one(folder: &Path, name: &str, kind: Damage, seed: u64) -> Result<Findings, J
     let before = hashes(unpacked.path())?;
     let work = tempfile::tempdir().map_err(io(Path::new("folder")))?;
     let to = work.path().join("rescued");
+    if rng.below(2) == 0 {
+        interrupted(unpacked.path(), &golden.pool, &to, Duration::from_millis(20 + rng.below(400)))?;
+    }
     for run in 1..=2 {
         let done = rescue(unpacked.path(), &golden.pool, &to)?;
         findings.facts += 3;
@@ -197,6 +217,13 @@ fn compare(
     let mut found_hashes = BTreeMap::new();
     lost_and_found(to, &mut found_hashes)?;
     for dataset in &state.datasets {
+        let mut named = BTreeSet::new();
+        for entry in dataset.files.iter().flatten().filter(|entry| entry.sha256.is_some()) {
+            let at = place(to, &dataset.name, &entry.path.bytes());
+            if at.is_file() && hex_of_file(&at).map_err(io(&at)).ok() == entry.sha256 {
+                named.insert(entry.ino);
+            }
+        }
         let readable = opened.as_ref().and_then(|opened| opened.file_system(&dataset.name).ok());
         for entry in dataset.files.iter().flatten().filter(|entry| entry.kind == FileKind::File) {
             let Some(expected) = &entry.sha256 else { continue };
@@ -215,9 +242,10 @@ fn compare(
             let must = match kind {
                 Damage::Labels | Damage::Uberblocks | Damage::SpaceMaps => true,
                 Damage::Mos | Damage::Device => false,
-                // The contents of what is below a damaged directory have no name.
+                // The contents of what is below a damaged directory have no name, or that of another link.
                 Damage::Directory => {
-                    hurt.dataset != dataset.name && !hurt.shares(&dataset.name) || !found_hashes.contains_key(expected)
+                    let has_name = named.contains(&entry.ino);
+                    !hurt.shares(&dataset.name) || !has_name && !found_hashes.contains_key(expected)
                 }
                 Damage::Dnodes | Damage::Data => !hurt.shares(&dataset.name),
             };

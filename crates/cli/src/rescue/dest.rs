@@ -55,7 +55,7 @@ pub struct Destination {
     report: std::io::BufWriter<File>,
     whole: u64,
     txg: Txg,
-    states: u64,
+    is_first: bool,
     total_bytes: u64,
     done_bytes: u64,
     is_quiet: bool,
@@ -124,7 +124,7 @@ impl Destination {
             report: std::io::BufWriter::new(report),
             whole: 0,
             txg: Txg(0),
-            states: 0,
+            is_first: true,
             total_bytes: 0,
             done_bytes: 0,
             is_quiet: true,
@@ -151,15 +151,20 @@ impl Destination {
     pub fn begin_state(&mut self, txg: Txg, total_bytes: u64, is_quiet: bool, now: Nanos) {
         (self.txg, self.total_bytes, self.done_bytes, self.is_quiet) = (txg, total_bytes, 0, is_quiet);
         self.started = Some(now);
-        self.states += 1;
     }
 
-    /// A file was found whole that was copied before: by an earlier run, if this is the first state.
+    /// Begins a dataset; `is_first`: no newer state had it. What an older state lacks besides says nothing: it may have been made
+    /// since, or removed.
+    pub fn begin_dataset(&mut self, is_first: bool) {
+        self.is_first = is_first;
+    }
+
+    /// A file was found whole that was copied before: by an earlier run, if no newer state had the dataset.
     ///
     /// # Errors
     /// Errors of writing the report.
     pub fn was_whole(&mut self, name: &str) -> Result<(), Failure> {
-        if self.states == 1 { self.is_whole(name) } else { Ok(()) }
+        if self.is_first { self.is_whole(name) } else { Ok(()) }
     }
 
     /// Counts bytes that were copied, and shows the progress.
@@ -223,11 +228,14 @@ impl Destination {
         parse(&text).filter(|record| record.name == escaped(name))
     }
 
-    /// Records what a file lacks.
+    /// Records what a file lacks; of an older state, files that are partial alone.
     ///
     /// # Errors
     /// Errors of writing the record.
     pub fn lacks(&self, kind: &str, name: &str, identity: &str, detail: &str) -> Result<(), Failure> {
+        if !self.is_first && kind != "partial" {
+            return Ok(());
+        }
         let line = format!("{kind}\t{}\t{}\t{}\n", escaped(name), escaped(identity), escaped(detail));
         debug_assert!(parse(&line).is_some(), "a record can be read again");
         std::fs::write(self.record_path(name), line).map_err(|e| self.failed(e))
@@ -252,7 +260,7 @@ impl Destination {
     /// # Errors
     /// Errors of removing it.
     pub fn has_names(&self, name: &str) -> Result<(), Failure> {
-        match self.record(name).filter(|_| self.states <= 1) {
+        match self.record(name).filter(|_| self.is_first) {
             Some(_) => std::fs::remove_file(self.record_path(name)).map_err(|e| self.failed(e)),
             None => Ok(()),
         }

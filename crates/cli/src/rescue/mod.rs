@@ -32,7 +32,7 @@ use crate::options::PoolDirs;
 use crate::pools;
 use clap::Parser;
 use dest::Destination;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_machine::{Machine, Request};
@@ -83,7 +83,14 @@ pub fn run(args: &RescueArgs) -> Result<u8, Failure> {
     options.keys = pools::keys(&here, &args.keys)?;
     let mut destination = Destination::open(&args.destination)?;
     let survivors = machine.block_on(Survivors::find(&machine, &options))?;
-    let mut rescue = Rescue { machine: &machine, args, seen: BTreeSet::new(), problems: BTreeSet::new(), opened: 0 };
+    let mut rescue = Rescue {
+        machine: &machine,
+        args,
+        seen: BTreeSet::new(),
+        names: BTreeMap::new(),
+        problems: BTreeSet::new(),
+        opened: 0,
+    };
     machine.block_on(rescue.run(&survivors, &mut destination))?;
     rescue.finish(&mut destination)
 }
@@ -94,6 +101,8 @@ struct Rescue<'a> {
     args: &'a RescueArgs,
     /// Datasets that were looked at: hashes of their name and their root.
     seen: BTreeSet<u64>,
+    /// Names of datasets by their number and GUID: an older state may have lost the names.
+    names: BTreeMap<(u64, u64), String>,
     /// Lines about what is missing of the pool as a whole.
     problems: BTreeSet<String>,
     /// Number of states that could be opened.
@@ -127,6 +136,7 @@ impl Rescue<'_> {
             )));
         };
         for one in newest.datasets.iter().filter(|one| self.wants(one)) {
+            to.begin_dataset(true);
             if to.lacks_names(&one.name)? {
                 orphans::copy(&rq, self.machine, &newest, one, to).await?;
             }
@@ -147,6 +157,14 @@ impl Rescue<'_> {
         let total = wanted.iter().map(|one| one.dataset.phys.uncompressed_bytes).fold(0, u64::saturating_add);
         to.begin_state(txg, total, self.args.quiet, self.machine.clock.now());
         for one in wanted {
+            let identity = (one.dataset.id.0, one.dataset.phys.guid);
+            let is_new = !self.names.contains_key(&identity);
+            let name = self.names.entry(identity).or_insert_with(|| one.name.clone()).clone();
+            if name != one.name && name.contains('%') && !one.name.contains('%') {
+                self.problems.insert(format!("{name}: its name was {} in txg {txg}", one.name));
+            }
+            let one = &Survivor { name, dataset: one.dataset.clone() };
+            to.begin_dataset(is_new);
             let root = one.dataset.phys.pointer.words();
             let mut text = one.name.clone().into_bytes();
             text.extend(root.iter().flat_map(|word| word.to_le_bytes()));

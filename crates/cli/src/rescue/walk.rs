@@ -155,6 +155,7 @@ impl Walk<'_> {
                     to.lacks("names", &self.key(&path), "", &error.to_string())?;
                     level.cookie = (level.cookie / STEP + 1) * STEP;
                     level.is_ended = level.cookie >= END;
+                    level.is_careful = false;
                 }
             }
         }
