@@ -48,7 +48,7 @@ cargo xtask TASK
   package [deb] [rpm] [oci] [--profile NAME]  packages in target/packages (with cargo-deb, cargo-generate-rpm)
   judge package [--profile NAME]  these packages: lintian, rpm, the image unpacked, a clean Debian root
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | hostile-clients | clients | guest | smb | suites | streams | readers | iscsi (see `judge help`)
+  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | rescue | hostile-clients | clients | guest | smb | suites | streams | readers | iscsi (see `judge help`)
 ";
 
 fn main() -> ExitCode {

@@ -20,6 +20,7 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["old-pools"], Needs::Tools),
     (&["kill", "5"], Needs::Nothing),
     (&["kill-serve", "3"], Needs::Nothing),
+    (&["rescue"], Needs::Golden),
     (&["faults"], Needs::Nothing),
     (&["hostile-clients"], Needs::Nothing),
     (&["clients"], Needs::Nothing),

@@ -256,6 +256,16 @@ impl Cache {
         drop(self.machine.tasks.spawn(job));
     }
 
+    /// Whether the cache holds a block, logical or raw. Asking is no access.
+    pub fn has(&self, bp: &BlockPointer, opts: &ReadOptions) -> bool {
+        if bp.is_embedded() || bp.is_hole() {
+            return false;
+        }
+        let raw = ReadOptions { raw: true, ..opts.clone() };
+        let keys = [key_of(bp, opts), key_of(bp, &raw)];
+        keys.iter().flatten().any(|key| self.slot(key).lock().policy.contains(key))
+    }
+
     /// Inserts the logical bytes of a block that was just written, since it may be read soon.
     pub fn insert(&self, bp: &BlockPointer, opts: &ReadOptions, bytes: Bytes) {
         let Some(key) = key_of(bp, opts) else { return };

@@ -18,6 +18,7 @@ mod doctor;
 mod failure;
 mod json;
 mod limits;
+mod locate;
 mod locks;
 mod log;
 mod mount;
@@ -27,6 +28,7 @@ mod places;
 mod pools;
 mod process;
 mod remote;
+mod rescue;
 mod secrets;
 mod serve;
 mod serve_options;
@@ -106,6 +108,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
     let done = match program {
         Program::Zpool(_) => return administer(&call("zpool"), program),
         Program::Zfs(_) => return administer(&call("zfs"), program),
+        Program::Where(_) => return administer(&call("where"), program),
         Program::Zdb(args) => zdb::run(args),
         Program::Zstream(args) => zstream::run(args),
         Program::Daemon(args) => return daemon::run(args, &call("daemon")),
@@ -115,6 +118,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Doctor(args) => doctor::run(args).and_then(|text| print_bytes(text.as_bytes())),
         Program::Tune(args) => tune::run(args).and_then(|text| print_bytes(text.as_bytes())),
         Program::Smb(args) => smb::run(args),
+        Program::Rescue(args) => rescue::run(args),
         Program::User(args) => users::run(args),
         Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),
         Program::Man(args) => tree::manual_pages(args).map(|()| 0),
@@ -162,6 +166,7 @@ fn attempt(call: &Call, program: &Program) -> Result<u8, Failure> {
     let done = match program {
         Program::Zfs(args) => zfs::run(call, args),
         Program::Zpool(args) => zpool::run(call, args),
+        Program::Where(args) => locate::run(call, args),
         _ => Err(Failure::usage(format!("'{}' is no command of zfs or zpool", call.caller.program))),
     };
     done.or_else(|mut failure| match failure.take_remote() {

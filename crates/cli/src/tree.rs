@@ -6,7 +6,9 @@ use crate::daemon::DaemonArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
 use crate::failure::Failure;
+use crate::locate::WhereArgs;
 use crate::mount::MountArgs;
+use crate::rescue::RescueArgs;
 use crate::serve::ServeArgs;
 use crate::smb::SmbCommand;
 use crate::tune::TuneArgs;
@@ -43,6 +45,8 @@ pub enum Program {
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     Tune(TuneArgs),
+    Where(WhereArgs),
+    Rescue(RescueArgs),
     Smb(SmbCommand),
     User(UserArgs),
     Completions(CompletionsArgs),

@@ -24,6 +24,7 @@ use crate::golden::Unpacked;
 use crate::manifest::Golden;
 use crate::process::weir;
 use crate::report::Report;
+use crate::sent_raw;
 use crate::zdb::{Tools, fault, output};
 
 /// The golden pool of the streams.
@@ -78,28 +79,29 @@ pub fn run(folder: &Path, report: &mut Report) -> Result<(), JudgeError> {
     }
     let work = tempfile::tempdir().map_err(|source| JudgeError::Io { what: "folder".into(), source })?;
     let [first, second] = ["first", "second"].map(|name| work.path().join(name));
+    sent_raw::run(folder, encrypted.path(), report)?;
     report.book("receive goldens", received(folder, &golden, &first, None));
     report.book("send and receive again", received(folder, &golden, &second, Some(&first)));
     Ok(())
 }
 
-fn io(what: &Path) -> impl Fn(std::io::Error) -> JudgeError + '_ {
+pub(crate) fn io(what: &Path) -> impl Fn(std::io::Error) -> JudgeError + '_ {
     move |source| JudgeError::Io { what: what.display().to_string(), source }
 }
 
-fn golden_stream(folder: &Path, name: &str) -> Result<Vec<u8>, JudgeError> {
+pub(crate) fn golden_stream(folder: &Path, name: &str) -> Result<Vec<u8>, JudgeError> {
     let file = folder.join("streams").join(format!("{name}.zstream.zst"));
     Ok(output(Command::new("zstd").arg("-dqc").arg(&file).stderr(Stdio::null()))?.stdout)
 }
 
-fn zfs(devices: &Path, command: &str, words: &[&str]) -> Result<Command, JudgeError> {
+pub(crate) fn zfs(devices: &Path, command: &str, words: &[&str]) -> Result<Command, JudgeError> {
     let mut program = Command::new(weir()?);
     program.args(["zfs", command, "--dir"]).arg(devices).args(words);
     Ok(program)
 }
 
 /// Runs a command; its failure is a difference.
-fn must(findings: &mut Findings, heading: &str, command: &mut Command) -> Result<Vec<u8>, JudgeError> {
+pub(crate) fn must(findings: &mut Findings, heading: &str, command: &mut Command) -> Result<Vec<u8>, JudgeError> {
     // Unlike `output`, with the standard input that the command has.
     let done = command.output().map_err(|source| JudgeError::Io { what: format!("{command:?}"), source })?;
     findings.facts += 1;
@@ -147,14 +149,14 @@ fn sent(folder: &Path, devices: &Path, name: &str, words: &[&str]) -> Result<Fin
 }
 
 /// Makes a pool of one file in a folder.
-fn make_pool(findings: &mut Findings, devices: &Path) -> Result<(), JudgeError> {
+pub(crate) fn make_pool(findings: &mut Findings, devices: &Path, name: &str) -> Result<(), JudgeError> {
     std::fs::create_dir_all(devices).map_err(io(devices))?;
     let image = devices.join("d0.img");
     File::create(&image).and_then(|file| file.set_len(DEVICE_BYTES)).map_err(io(&image))?;
     must(
         findings,
         "zpool create",
-        Command::new(weir()?).args(["zpool", "create", "-o", "cachefile=none", "r"]).arg(&image),
+        Command::new(weir()?).args(["zpool", "create", "-o", "cachefile=none", name]).arg(&image),
     )
     .map(drop)
 }
@@ -162,7 +164,7 @@ fn make_pool(findings: &mut Findings, devices: &Path) -> Result<(), JudgeError> 
 /// Receives the golden streams, or those that Weir makes of the pool in `from`, and compares the result.
 fn received(folder: &Path, golden: &Golden, devices: &Path, from: Option<&Path>) -> Result<Findings, JudgeError> {
     let mut findings = Findings::default();
-    make_pool(&mut findings, devices)?;
+    make_pool(&mut findings, devices, "r")?;
     let stream_file = devices.join("stream");
     for (name, to, _) in RECEIVED {
         let bytes = match (from, SENT.iter().find(|(sent, _)| sent == name)) {

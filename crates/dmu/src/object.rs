@@ -83,12 +83,22 @@ pub struct NewObject {
     pub bonus: Vec<u8>,
     /// Size of the dnode in slots of 512 bytes.
     pub slots: u8,
+    /// Number of pointers in the dnode; 0: as the bonus buffer leaves space for.
+    pub pointers: u8,
 }
 
 impl NewObject {
     /// An object without a bonus buffer, with indirect blocks of 128 KiB.
     pub fn new(kind: ObjectType, block_bytes: u32) -> Self {
-        NewObject { kind, block_bytes, indirect_shift: 17, bonus_type: ObjectType::NONE, bonus: Vec::new(), slots: 1 }
+        NewObject {
+            kind,
+            block_bytes,
+            indirect_shift: 17,
+            bonus_type: ObjectType::NONE,
+            bonus: Vec::new(),
+            slots: 1,
+            pointers: 0,
+        }
     }
 
     /// With this bonus buffer.

@@ -14,6 +14,7 @@
 
 use crate::dnode_cache::DnodeCache;
 use crate::error::{ErrorLocation, ObjectError};
+use crate::live::RawHeader;
 use crate::live::overlay::DirtyObjset;
 use crate::object::Object;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct Opening {
     pub key: Option<Arc<DatasetKey>>,
     /// Blocks that may be cached (`primarycache`).
     pub cache: CacheClass,
+    /// The set is received from a raw stream: it is written without the key.
+    pub raw: Option<RawHeader>,
 }
 
 /// Root of an object set: its pointer, header and meta dnode.
@@ -59,6 +62,7 @@ pub struct ObjectSet {
     options: ReadOptions,
     root: Mutex<Arc<Root>, { order::SYNCED_ROOT }>,
     locked: bool,
+    raw: Option<RawHeader>,
     dnode_cache: Mutex<DnodeCache, { order::DNODE_CACHE }>,
     live: Option<DirtyObjset>,
     /// Blocks that may be cached now.
@@ -97,11 +101,13 @@ impl ObjectSet {
 
     pub(crate) fn with_header(cache: Arc<Cache>, opening: Opening, pointer: BlockPointer, header: Objset) -> Self {
         let options = options_of(&opening);
-        let locked = pointer.uses_crypt() && options.keys.is_none();
+        let raw = opening.raw;
+        debug_assert!(raw.is_none() || options.keys.is_none(), "a set is received raw without its key");
+        let locked = raw.is_some() || pointer.uses_crypt() && options.keys.is_none();
         let root = Mutex::new(Root::new(pointer, header));
         let cache_class = RwLock::new(options.cache);
         let closed = AtomicBool::new(false);
-        ObjectSet { cache, options, root, locked, dnode_cache: Mutex::default(), live: None, cache_class, closed }
+        ObjectSet { cache, options, root, locked, raw, dnode_cache: Mutex::default(), live: None, cache_class, closed }
     }
 
     pub(crate) fn alive(self, live: DirtyObjset) -> Self {
@@ -149,6 +155,11 @@ impl ObjectSet {
     /// Whether the object set is encrypted and its key is not loaded.
     pub fn is_locked(&self) -> bool {
         self.locked
+    }
+
+    /// The header of the raw stream that the set is received from.
+    pub(crate) fn raw(&self) -> Option<&RawHeader> {
+        self.raw.as_ref()
     }
 
     /// The cache through which the object set is read.

@@ -28,6 +28,7 @@ pub mod keys;
 pub mod livelist;
 mod properties;
 pub mod props;
+pub mod raw_key;
 pub mod resume;
 mod snapshots;
 pub mod space;
@@ -38,6 +39,7 @@ pub use directories::Scope;
 pub use history::HistoryRecord;
 pub use keys::{KeyFormat, KeySpec, SetKey};
 pub use properties::{MountedFileSystems, PoolFacts};
+pub use raw_key::RawKey;
 pub use resume::{ResumeState, StreamForms};
 pub use snapshots::SnapshotList;
 pub use weir_dmu::accounting::{Account, Accounts, Domains, QuotaKind, QuotaPrincipal};
@@ -271,7 +273,7 @@ impl Dsl {
             Some(dir) => self.cache_class(rq, dir).await?,
             None => CacheClass::All,
         };
-        let opening = Opening { id: dataset.objset(), key, cache };
+        let opening = Opening { id: dataset.objset(), key, cache, raw: None };
         ObjectSet::open(rq, self.mos.cache().clone(), dataset.phys.pointer, opening).await
     }
 

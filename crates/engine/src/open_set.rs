@@ -55,7 +55,7 @@ pub(crate) async fn open_set_of(
         Some(dir) => (policy(rq, dsl, dir).await?, dsl.kind(rq, dir).await?, dsl.cache_class(rq, dir).await?),
         None => (Policy::default(), ObjsetKind::None, CacheClass::All),
     };
-    let opening = Opening { id, key, cache };
+    let opening = Opening { id, key, cache, raw: None };
     let gate: Arc<dyn TxAdmission> = engine.gate.clone();
     let pointer = dataset.phys.pointer;
     let policy = policy_for(kind, policy);

@@ -21,7 +21,7 @@ use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::sync_tasks::receive::{self, CLONE, Receive, Receiving, Resume};
 use weir_dsl::sync_tasks::receive_properties::{self, PropertyError, Stage};
-use weir_dsl::sync_tasks::{DslError, features};
+use weir_dsl::sync_tasks::{DslError, features, receive_raw};
 use weir_dsl::{Scope, SetKey};
 use weir_format::ObjsetId;
 use weir_format::features::Feature;
@@ -235,6 +235,25 @@ impl Receives<'_> {
         Ok(is_gone)
     }
 
+    /// Makes a received dataset an encryption root, or share that of its parent, as it is at the sender.
+    ///
+    /// # Errors
+    /// Errors of [`receive_raw::set_root`].
+    pub async fn set_encryption_root(&self, name: &str, is_root: bool) -> Result<(), PoolError> {
+        let of = name.to_owned();
+        let set = self.engine.sync_task(move |syncing: &mut TxgSync<'_>| {
+            Box::pin(async move {
+                receive_raw::set_root(&mut syncing.change, &of, is_root).await?;
+                let rq = syncing.change.rq;
+                let dsl = syncing.engine.live_dsl(rq, Scope::All).await?;
+                syncing.engine.keys.drop_orphaned_roots(rq, &dsl).await
+            })
+        });
+        set.await?;
+        self.engine.changed.note(name);
+        Ok(())
+    }
+
     /// Destroys what was received so far.
     ///
     /// # Errors
@@ -259,6 +278,9 @@ async fn key_for(
     receive: &Receive,
     encryption: &Encryption,
 ) -> Result<(Option<SetKey>, Option<KeyPlan>), PoolError> {
+    if receive.raw.is_some() {
+        return Ok((None, None));
+    }
     let (name, _) = receive.names();
     if let Some(object) = receive::shared_key(&mut syncing.change, receive).await? {
         let why = "inherited key must be loaded";
@@ -283,13 +305,25 @@ async fn open(
     let id = receiving.created.dataset;
     let gate: Arc<dyn TxAdmission> = engine.gate.clone();
     let policy = policy_for(receive.kind, Policy::default());
-    let opening = Opening { id: ObjsetId(id.0), key, ..Opening::default() };
+    let raw = receive.raw.as_ref().map(|raw| raw.header);
+    let opening = Opening { id: ObjsetId(id.0), key, raw, ..Opening::default() };
     let pointer = syncing.change.dataset(id).await?.pointer;
     if !receiving.has_origin && (!receiving.continues || pointer.is_hole()) {
-        return Ok(ObjectSet::make_with(engine.cache.clone(), opening, receive.kind, gate, policy));
+        let set = ObjectSet::make_with(engine.cache.clone(), opening, receive.kind, gate, policy);
+        if raw.is_some() {
+            // The header is stored even if the stream has no object.
+            set.syncing().touch();
+        }
+        return Ok(set);
     }
     let rq = syncing.change.rq;
     let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, policy).await?;
+    if let (Some(raw), Some(meta)) = (raw, set.meta())
+        && !raw.fits(&meta.dnode)
+    {
+        let why = "invalid backup stream: its dnodes are stored in another way than those of the dataset";
+        return Err(DslError::stream(receive.names().0, why.into()).into());
+    }
     set.syncing().set_zil_header(ZilHeader::default());
     Ok(set)
 }

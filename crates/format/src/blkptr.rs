@@ -266,6 +266,20 @@ impl BlockPointer {
         }
     }
 
+    /// This pointer with the address of one of its copies alone. The checksum of a gang's header depends on the first address, so
+    /// that of a gang stays as it is.
+    pub fn with_copy(&self, index: usize) -> Self {
+        if self.is_embedded() || self.is_gang() {
+            return *self;
+        }
+        let dva = self.dva(index).to_words();
+        let mut words = self.words;
+        // The third address of an encrypted block is its salt and IV.
+        let end = if self.is_encrypted() { 4 } else { 6 };
+        words.iter_mut().take(end).zip(dva.iter().chain(&[0; 4])).for_each(|(word, new)| *word = *new);
+        BlockPointer { words }
+    }
+
     /// The addresses in use: 0 to 3 copies (at most 2 for encrypted blocks).
     pub fn dvas(&self) -> impl Iterator<Item = Dva> + '_ {
         let count = if self.is_embedded() {

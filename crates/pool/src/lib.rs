@@ -37,6 +37,7 @@ pub mod space;
 pub mod space_log;
 pub mod space_map_loader;
 pub mod status;
+pub mod survivors;
 pub mod top_zap;
 pub mod uberblocks;
 pub mod vdev_builder;

@@ -148,14 +148,14 @@ impl std::fmt::Debug for Pool {
 }
 
 /// The devices of the chosen pool.
-struct Candidate<'a> {
-    machine: &'a Machine,
-    found: &'a FoundPool,
-    arc_bytes: u64,
-    forger: Option<PointerForger>,
-    writing: bool,
+pub(crate) struct Candidate<'a> {
+    pub machine: &'a Machine,
+    pub found: &'a FoundPool,
+    pub arc_bytes: u64,
+    pub forger: Option<PointerForger>,
+    pub writing: bool,
     /// Whether there are other states to choose from.
-    rewinds: bool,
+    pub rewinds: bool,
 }
 
 /// MOS of one uberblock.
@@ -293,7 +293,7 @@ pub async fn load_keys(
 }
 
 /// Chooses the requested pool.
-fn choose(assembly: &mut Assembly, options: &OpenOptions, looked_at: usize) -> Result<FoundPool, PoolError> {
+pub(crate) fn choose(assembly: &mut Assembly, options: &OpenOptions, looked_at: usize) -> Result<FoundPool, PoolError> {
     let searched = options.search.clone();
     if assembly.pools.is_empty() {
         return Err(PoolError::NothingFound { searched, devices: looked_at });
@@ -345,7 +345,7 @@ impl Candidate<'_> {
     }
 
     /// Opens the MOS below a vdev tree.
-    async fn mos(
+    pub(crate) async fn mos(
         &self,
         rq: &Request,
         tree: Arc<Tree>,
@@ -363,7 +363,7 @@ impl Candidate<'_> {
         Ok((cache, Mos { set: set.map_err(self.unreadable("its root"))? }))
     }
 
-    fn tree(&self, config: &VdevConfig, dtls: &Dtls, uberblock: &Uberblock) -> Result<Arc<Tree>, PoolError> {
+    pub(crate) fn tree(&self, config: &VdevConfig, dtls: &Dtls, uberblock: &Uberblock) -> Result<Arc<Tree>, PoolError> {
         let facts = Facts { devices: &self.found.devices, dtls, uberblock, writing: self.writing };
         let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name().to_owned(), what: e.to_string() };
         Tree::new(specs(config, &facts), &self.machine.clock).map_err(bad)

@@ -5,15 +5,16 @@
 //! that changed. With another one it is another file under the same number, and its blocks go; unless it is the same file
 //! (the ZPL's generation tells), sent in larger pieces than before (`-L`): then its block size stays.
 
-use crate::check::{SLOTS_PER_BLOCK, check, is_spill};
+use crate::check::{SLOTS_PER_BLOCK, check, is_raw, is_spill};
 use crate::error::ReceiveError;
 use crate::make::{HAS_SPILL, SPILL_UNMODIFIED};
 use crate::plan::HAS_SPILLS;
 use crate::resume_points::ResumePoints;
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_blocks::Compressed;
+use weir_blocks::{Compressed, RawForm};
 use weir_codec::decompress;
+use weir_dmu::live::RawLayout;
 use weir_dmu::txg::Tx;
 use weir_dmu::{NewObject, Object, ObjectError, ObjectSet, SpaceReserve};
 use weir_dsl::sync_tasks::receive::ResumePoint;
@@ -23,6 +24,8 @@ use weir_machine::{Request, invariant};
 
 /// Bytes that a change of a dnode is assumed to write.
 const DNODE_TX_BYTES: u64 = 32 << 10;
+/// Size in bytes of a block of dnodes (`DNODE_BLOCK_SHIFT`).
+const DNODE_BLOCK_BYTES: u64 = 16 << 10;
 /// Default log2 of the size of an indirect block.
 const INDIRECT_SHIFT: u8 = 17;
 /// Offset of the generation in a row of system attributes, after its header (`SA_GEN_OFFSET`), and in an old znode.
@@ -38,6 +41,8 @@ pub struct Applier {
     bytes: u64,
     points: Option<Arc<ResumePoints>>,
     kept: KeptCompressions,
+    /// The last OBJECT_RANGE of a raw stream: its first object and the form of the block of dnodes.
+    range: Option<(ObjectId, RawForm)>,
 }
 
 /// Compression functions besides the oldest whose blocks may be stored as they come, since the pool has the features.
@@ -74,7 +79,8 @@ impl Applier {
     /// Applies the stream that `begin` began to `set`, which must be live.
     pub fn new(set: Arc<ObjectSet>, begin: Begin) -> Self {
         debug_assert!(set.is_live(), "a stream changes the set");
-        Applier { set, begin, last: (ObjectId(0), 0), bytes: 0, points: None, kept: KeptCompressions::default() }
+        let last = (ObjectId(0), 0);
+        Applier { set, begin, last, bytes: 0, points: None, kept: KeptCompressions::default(), range: None }
     }
 
     /// Notes how far the stream is received, of which `bytes` were received before.
@@ -108,6 +114,12 @@ impl Applier {
             Record::Write(write) => self.write(rq, write, payload).await,
             Record::Free { object, offset, length, .. } => self.free(rq, *object, *offset, *length).await,
             Record::Spill(spill) => self.spill(rq, spill, payload).await,
+            // Its block of dnodes is written with its objects: without one it would be a hole (`receive_object_range`).
+            Record::ObjectRange { first, salt, iv, mac, .. } => {
+                let (salt, iv, mac) = (*salt, *iv, *mac);
+                self.range = Some((*first, RawForm { salt, iv, mac, ..RawForm::clear(DNODE_BLOCK_BYTES) }));
+                Ok(())
+            }
             Record::WriteEmbedded { object, offset, length, compression, lsize_bytes, psize_bytes, .. } => {
                 let stored_bytes = payload.len().min(*psize_bytes as usize);
                 let stored = payload.get(..stored_bytes).unwrap_or_default();
@@ -141,6 +153,9 @@ impl Applier {
     }
 
     async fn object(&mut self, rq: &Request, o: &ObjectRecord, payload: &[u8]) -> Result<(), ReceiveError> {
+        if is_raw(&self.begin) {
+            return self.raw_object(rq, o, payload).await;
+        }
         let slots = o.dnode_slots.max(1);
         let bonus = payload.get(..o.bonus_len as usize).unwrap_or_default();
         let mut new = NewObject::new(ObjectType(o.object_type as u8), o.block_bytes)
@@ -167,6 +182,44 @@ impl Applier {
         self.note(&tx, o.object, 0);
         drop(tx);
         invariant!(self.set.object(rq, o.object).await.is_ok(), "object {} was just received", o.object);
+        Ok(())
+    }
+
+    /// An object of a raw stream: its dnode gets the layout that it has at the sender, because its MAC covers that.
+    async fn raw_object(&mut self, rq: &Request, o: &ObjectRecord, bonus: &[u8]) -> Result<(), ReceiveError> {
+        let first = ObjectId(o.object.0 - o.object.0 % SLOTS_PER_BLOCK);
+        let form = self.range.filter(|(of, _)| *of == first).map(|(_, form)| form);
+        let form = form.ok_or_else(|| ReceiveError::Invalid(format!("object {} outside its range", o.object)))?;
+        let slots = o.dnode_slots.max(1);
+        let mut new = NewObject::new(ObjectType(o.object_type as u8), o.block_bytes)
+            .bonus(ObjectType(o.bonus_type as u8), bonus.to_vec());
+        (new.slots, new.indirect_shift, new.pointers) = (slots, o.indirect_shift, o.pointers);
+        self.make_room(rq, o.object, slots).await?;
+        let has_spill = o.flags & HAS_SPILL != 0 || self.begin.flags & HAS_SPILLS == 0;
+        let found = self.existing(rq, o.object).await?;
+        match found.as_ref().map(|now| compare_raw(o, now)) {
+            Some(Existing::Replace) => self.remove(rq, o.object).await?,
+            Some(Existing::Discard) => self.free(rq, o.object, 0, u64::MAX).await?,
+            Some(Existing::Keep) => {
+                let end = (o.max_block_id + 1).saturating_mul(o.block_bytes.into());
+                self.free(rq, o.object, end, u64::MAX).await?;
+            }
+            None => {}
+        }
+        let is_there = self.existing(rq, o.object).await?.is_some();
+        let tx = self.set.begin(rq, DNODE_TX_BYTES, SpaceReserve::Normal).await?;
+        let changes = self.set.changes();
+        if is_there {
+            changes.reclaim(rq, &tx, o.object, &new, has_spill).await?;
+        } else {
+            changes.create_at(rq, &tx, o.object, &new).await?;
+        }
+        changes.set_encoding(rq, &tx, o.object, o.checksum, o.compression).await?;
+        let layout = RawLayout { levels: o.levels, max_block_id: o.max_block_id, bonus_len: o.bonus_len as u16 };
+        changes.set_raw_layout(rq, &tx, o.object, layout, form).await?;
+        self.note(&tx, o.object, 0);
+        drop(tx);
+        invariant!(self.set.is_locked(), "a raw stream is received without the key");
         Ok(())
     }
 
@@ -251,6 +304,9 @@ impl Applier {
             return Err(ReceiveError::Invalid("blocks that are not in ascending order".into()));
         }
         self.last = (w.object, w.offset);
+        if is_raw(&self.begin) {
+            return self.raw_write(rq, w, payload).await;
+        }
         if w.compression == 0 {
             return self.put(rq, w.object, w.offset, payload, None).await;
         }
@@ -281,10 +337,31 @@ impl Applier {
         Ok(())
     }
 
+    async fn raw_write(&self, rq: &Request, w: &WriteRecord, payload: Bytes) -> Result<(), ReceiveError> {
+        let object = self.must_exist(rq, w.object).await?;
+        let block_bytes = object.block_bytes();
+        let block = w.offset / block_bytes;
+        let is_block = w.logical_bytes == block_bytes && w.offset.is_multiple_of(block_bytes);
+        if !is_block || block > object.dnode.max_block_id {
+            return Err(ReceiveError::Invalid(format!("offset {} is no block of object {}", w.offset, w.object)));
+        }
+        let form = raw_form(w.compression, w.logical_bytes, (w.salt, w.iv, w.mac))?;
+        let tx = self.set.begin(rq, payload.len() as u64 + DNODE_TX_BYTES, SpaceReserve::Normal).await?;
+        self.set.writes().write_raw(rq, &tx, w.object, block, (payload, form)).await?;
+        self.note(&tx, w.object, w.offset);
+        Ok(())
+    }
+
     async fn spill(&self, rq: &Request, s: &SpillRecord, payload: Bytes) -> Result<(), ReceiveError> {
         // A block that is sent again for receivers that lost it. This one keeps it, as OBJECT says.
         if self.begin.flags & HAS_SPILLS != 0 && s.flags & SPILL_UNMODIFIED != 0 {
             return Ok(());
+        }
+        if is_raw(&self.begin) {
+            self.must_exist(rq, s.object).await?;
+            let form = raw_form(s.compression, s.length, (s.salt, s.iv, s.mac))?;
+            let tx = self.set.begin(rq, s.length + DNODE_TX_BYTES, SpaceReserve::Normal).await?;
+            return Ok(self.set.changes().set_raw_spill(rq, &tx, s.object, payload, form).await?);
         }
         self.put_spill(rq, s.object, payload).await
     }
@@ -294,6 +371,29 @@ impl Applier {
         let tx = self.set.begin(rq, block.len() as u64 + DNODE_TX_BYTES, SpaceReserve::Normal).await?;
         Ok(self.set.changes().set_spill(rq, &tx, id, Some(block)).await?)
     }
+}
+
+/// Decides what becomes of an object that exists when a raw stream has another one of its number. Levels cannot become fewer, and
+/// indirect blocks, slots and pointers stay as they are.
+fn compare_raw(o: &ObjectRecord, now: &Object) -> Existing {
+    let dnode = &now.dnode;
+    let is_as_deep = dnode.levels <= o.levels && dnode.indirect_shift == o.indirect_shift;
+    let is_as_wide = dnode.slots() == usize::from(o.dnode_slots.max(1));
+    match u64::from(o.block_bytes) == now.block_bytes() {
+        _ if !is_as_deep || !is_as_wide || dnode.block_pointers.len() != usize::from(o.pointers) => Existing::Replace,
+        true => Existing::Keep,
+        false => Existing::Discard,
+    }
+}
+
+/// The form of a block of a raw stream.
+fn raw_form(
+    kind: u8,
+    lsize_bytes: u64,
+    (salt, iv, mac): ([u8; 8], [u8; 12], [u8; 16]),
+) -> Result<RawForm, ReceiveError> {
+    let bad = || ReceiveError::Invalid(format!("compression type {kind} does not exist"));
+    Ok(RawForm { compression: CompressionKind::from_u8(kind).ok_or_else(bad)?, lsize_bytes, salt, iv, mac })
 }
 
 /// The bytes of a compressed block.

@@ -17,6 +17,12 @@ const MAX_BLOCK_BYTES: u64 = 16 << 20;
 const MAX_EMBEDDED_BYTES: u32 = 112;
 /// Number of checksum functions (`ZIO_CHECKSUM_FUNCTIONS`).
 const CHECKSUMS: u8 = 15;
+/// Flag of a record: the block is of the other byte order (`DRR_RAW_BYTESWAP`).
+const OTHER_ORDER: u8 = 2;
+/// Maximum number of levels of an object's tree (`DN_MAX_LEVELS`).
+const MAX_LEVELS: u32 = 8;
+/// Log2 of the sizes of indirect blocks (`DN_MIN_INDBLKSHIFT`, before 2012 10; `DN_MAX_INDBLKSHIFT`).
+const INDIRECT: std::ops::RangeInclusive<u8> = 10..=17;
 /// Offsets from here on are not those of a file or volume.
 const MAX_OFFSET: u64 = i64::MAX as u64;
 /// Feature flags of streams that can be received.
@@ -26,6 +32,7 @@ pub const SUPPORTED: u64 = feature::SA_SPILL
     | feature::LARGE_BLOCKS
     | feature::COMPRESSED
     | feature::LARGE_DNODE
+    | feature::RAW
     | feature::ZSTD
     | feature::HOLDS
     | feature::RESUMING
@@ -33,11 +40,10 @@ pub const SUPPORTED: u64 = feature::SA_SPILL
     | feature::LONGNAME
     | feature::LARGE_MICROZAP;
 /// Names of feature flags that are known and not supported.
-const UNSUPPORTED: [(u64, &str); 4] = [
+const UNSUPPORTED: [(u64, &str); 3] = [
     (feature::DEDUP, "deduplicated streams; convert it with: zstream redup"),
     (feature::DEDUP_PROPS, "deduplicated streams; convert it with: zstream redup"),
     (feature::REDACTED, "redacted streams"),
-    (feature::RAW, "raw streams (zfs send -w)"),
 ];
 
 fn invalid<T>(why: impl Into<String>) -> Result<T, ReceiveError> {
@@ -53,6 +59,10 @@ pub fn check_features(begin: &Begin) -> Result<(), ReceiveError> {
         return Err(ReceiveError::Unsupported(format!("weir does not receive {what}")));
     }
     match begin.features & !SUPPORTED {
+        // Embedded blocks are not encrypted.
+        0 if begin.features & (feature::RAW | feature::EMBED_DATA) == feature::RAW | feature::EMBED_DATA => {
+            Err(ReceiveError::Invalid("a raw stream with embedded blocks".into()))
+        }
         0 => Ok(()),
         unknown => {
             let flags = begin.features;
@@ -71,7 +81,16 @@ pub fn check(begin: &Begin, record: &Record) -> Result<(), ReceiveError> {
     match record {
         Record::Object(object) => check_object(begin, object),
         Record::Write(write) => check_write(begin, write),
-        Record::Spill(spill) => check_spill(spill),
+        Record::Spill(spill) => check_spill(begin, spill),
+        Record::ObjectRange { first, slots, flags, .. } => {
+            if !is_raw(begin) || *slots != SLOTS_PER_BLOCK || !first.0.is_multiple_of(SLOTS_PER_BLOCK) {
+                return invalid("a range of objects that is not valid in this stream");
+            }
+            if first.0 >= MAX_OBJECTS {
+                return invalid(format!("object number {first} is outside the valid range"));
+            }
+            in_this_order(*flags)
+        }
         Record::WriteEmbedded { object, offset, length, compression, etype, lsize_bytes, psize_bytes, .. } => {
             number(*object)?;
             block_bytes(begin, *length)?;
@@ -117,6 +136,30 @@ fn range(offset: u64, length: u64) -> Result<(), ReceiveError> {
         Some(end) if end <= MAX_OFFSET => Ok(()),
         _ => invalid(format!("offset {offset} and length {length} are beyond the end of every object")),
     }
+}
+
+/// Whether the blocks of the stream are encrypted.
+pub(crate) fn is_raw(begin: &Begin) -> bool {
+    begin.features & feature::RAW != 0
+}
+
+/// Checks that a block of a raw stream is of this byte order.
+fn in_this_order(flags: u8) -> Result<(), ReceiveError> {
+    match flags & OTHER_ORDER {
+        0 => Ok(()),
+        _ => Err(ReceiveError::Unsupported("a raw stream with blocks of the other byte order".into())),
+    }
+}
+
+/// Checks the sizes of a block of a raw stream: it is stored as it comes.
+fn check_raw_block(begin: &Begin, kind: u8, (logical, stored): (u64, u64)) -> Result<(), ReceiveError> {
+    compressed(begin, kind)?;
+    let is_whole = CompressionKind::from_u8(kind) == Some(CompressionKind::Off);
+    let is_stored = kind != 0 && stored >= 512 && stored.is_multiple_of(512) && stored <= logical;
+    if !is_stored || is_whole && stored != logical {
+        return invalid("a raw block that is not valid in this stream");
+    }
+    Ok(())
 }
 
 fn block_bytes(begin: &Begin, bytes: u64) -> Result<(), ReceiveError> {
@@ -170,9 +213,35 @@ fn check_object(begin: &Begin, o: &ObjectRecord) -> Result<(), ReceiveError> {
     if has_spill && begin.flags & HAS_SPILLS == 0 || o.flags & !HAS_SPILL != 0 {
         return invalid(format!("flags {:#x} of an object are not valid in this stream", o.flags));
     }
+    if is_raw(begin) {
+        return check_raw_object(o, slots);
+    }
     let of_raw = [o.raw_bonus_len, o.pointers.into(), o.indirect_shift.into(), o.levels.into()];
     if of_raw != [0; 4] || o.checksum >= CHECKSUMS || CompressionKind::from_u8(o.compression).is_none() {
         return invalid("an object with fields that are not valid in this stream");
+    }
+    Ok(())
+}
+
+/// Checks the fields of an object that only raw streams have: its layout must be one that can be made.
+fn check_raw_object(o: &ObjectRecord, slots: u64) -> Result<(), ReceiveError> {
+    if o.raw_bonus_len < o.bonus_len || o.checksum >= CHECKSUMS || CompressionKind::from_u8(o.compression).is_none() {
+        return invalid("an object with fields that are not valid in a raw stream");
+    }
+    let (levels, pointers) = (u32::from(o.levels), u64::from(o.pointers));
+    if !(1..=MAX_LEVELS).contains(&levels) || !(1..=3).contains(&pointers) || !INDIRECT.contains(&o.indirect_shift) {
+        return invalid(format!("{levels} levels, {pointers} pointers, indirect blocks of 2^{}", o.indirect_shift));
+    }
+    let area = slots * Dnode::SLOT as u64 - 64;
+    let taken = (pointers + u64::from(o.flags & HAS_SPILL != 0)) * 128;
+    if u64::from(o.raw_bonus_len) > area.saturating_sub(taken) {
+        return invalid(format!("a bonus area of {} bytes in a dnode of {slots} slots", o.raw_bonus_len));
+    }
+    let shift = (u32::from(o.indirect_shift) - 7) * (levels - 1);
+    let reached = if shift < 60 { pointers << shift } else { u64::MAX };
+    let end = o.max_block_id.saturating_add(1).saturating_mul(o.block_bytes.into());
+    if o.max_block_id >= reached || end > MAX_OFFSET {
+        return invalid(format!("a last block {} that {levels} levels do not reach", o.max_block_id));
     }
     Ok(())
 }
@@ -185,6 +254,10 @@ fn check_write(begin: &Begin, w: &WriteRecord) -> Result<(), ReceiveError> {
     if w.checksum_type >= CHECKSUMS {
         return invalid(format!("checksum type {} does not exist", w.checksum_type));
     }
+    if is_raw(begin) {
+        in_this_order(w.flags)?;
+        return check_raw_block(begin, w.compression, (w.logical_bytes, w.compressed_bytes));
+    }
     if w.compression == 0 {
         return if w.compressed_bytes == 0 { Ok(()) } else { invalid("a compressed size without a compression") };
     }
@@ -196,12 +269,117 @@ fn check_write(begin: &Begin, w: &WriteRecord) -> Result<(), ReceiveError> {
     Ok(())
 }
 
-fn check_spill(s: &SpillRecord) -> Result<(), ReceiveError> {
+fn check_spill(begin: &Begin, s: &SpillRecord) -> Result<(), ReceiveError> {
     number(s.object)?;
     kind(s.object_type)?;
     let is_valid = s.length.is_multiple_of(512) && (512..=MAX_BLOCK_BYTES).contains(&s.length);
+    if is_valid && is_raw(begin) {
+        in_this_order(s.flags)?;
+        return check_raw_block(begin, s.compression, (s.length, s.compressed_bytes));
+    }
     if !is_valid || s.compressed_bytes != 0 {
         return invalid(format!("a spill block of {} bytes is not valid in this stream", s.length));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(features: u64) -> Begin {
+        Begin {
+            header_type: 1,
+            features,
+            creation_time_s: 0,
+            objset_type: 2,
+            flags: HAS_SPILLS,
+            to_guid: 1,
+            from_guid: 0,
+            to_name: b"p@s".to_vec(),
+            payload_len: 0,
+        }
+    }
+
+    fn object() -> ObjectRecord {
+        ObjectRecord {
+            object: ObjectId(40),
+            object_type: 19,
+            bonus_type: 44,
+            block_bytes: 4096,
+            bonus_len: 168,
+            dnode_slots: 1,
+            raw_bonus_len: 320,
+            indirect_shift: 17,
+            levels: 2,
+            pointers: 1,
+            max_block_id: 1023,
+            ..ObjectRecord::default()
+        }
+    }
+
+    fn raw(record: &Record) -> Result<(), ReceiveError> {
+        check(&begin(feature::RAW | feature::COMPRESSED | feature::LZ4 | feature::LARGE_BLOCKS), record)
+    }
+
+    #[test]
+    fn objects_of_raw_streams_have_a_layout_that_can_be_made() {
+        assert!(raw(&Record::Object(object())).is_ok());
+        // The layout is part of no other stream.
+        assert!(check(&begin(0), &Record::Object(object())).is_err());
+        let changes: [fn(&mut ObjectRecord); 8] = [
+            |o| o.levels = 0,
+            |o| o.levels = 9,
+            |o| o.pointers = 4,
+            |o| o.indirect_shift = 9,
+            |o| o.max_block_id = 1024,
+            |o| o.raw_bonus_len = 321,
+            |o| o.raw_bonus_len = 160,
+            |o| (o.levels, o.max_block_id) = (8, u64::MAX),
+        ];
+        for change in changes {
+            let mut wrong = object();
+            change(&mut wrong);
+            assert!(raw(&Record::Object(wrong.clone())).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_raw_streams_are_whole_sectors() {
+        let block = WriteRecord {
+            object: ObjectId(40),
+            object_type: 19,
+            logical_bytes: 4096,
+            compression: CompressionKind::Lz4.to_u8(),
+            compressed_bytes: 1024,
+            ..WriteRecord::default()
+        };
+        assert!(raw(&Record::Write(block.clone())).is_ok());
+        for (kind, bytes, flags) in
+            [(15, 1000, 0), (15, 0, 0), (15, 8192, 0), (2, 1024, 0), (0, 4096, 0), (15, 1024, 2)]
+        {
+            let wrong = WriteRecord { compression: kind, compressed_bytes: bytes, flags, ..block.clone() };
+            assert!(raw(&Record::Write(wrong)).is_err(), "compression {kind}, {bytes} bytes, flags {flags}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_objects_are_blocks_of_dnodes() {
+        let range = |first, slots, flags| Record::ObjectRange {
+            first: ObjectId(first),
+            slots,
+            to_guid: 0,
+            salt: [0; 8],
+            iv: [0; 12],
+            mac: [0; 16],
+            flags,
+        };
+        assert!(raw(&range(32, 32, 0)).is_ok());
+        assert!(check(&begin(0), &range(32, 32, 0)).is_err());
+        for wrong in [range(33, 32, 0), range(32, 31, 0), range(32, 32, 2), range(1 << 48, 32, 0)] {
+            assert!(raw(&wrong).is_err(), "{wrong:?}");
+        }
+        assert!(check_features(&begin(feature::RAW)).is_ok());
+        assert!(check_features(&begin(feature::RAW | feature::EMBED_DATA)).is_err());
+    }
 }

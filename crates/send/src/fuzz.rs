@@ -5,9 +5,11 @@ use crate::check::{check, check_features};
 use crate::error::ReceiveError;
 use crate::input::{Input, StreamInput};
 use crate::package::Package;
+use crate::plan::KEY_DATA;
 use crate::replicate::order;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use weir_dsl::RawKey;
 use weir_format::NvList;
 use weir_format::stream::Record;
 
@@ -38,6 +40,8 @@ fn receive_target(data: &[u8]) {
         match (&received.record, &begun) {
             (Record::Begin(begin), _) => {
                 let _ = check_features(begin);
+                let list = NvList::decode(&received.payload);
+                let _ = list.ok().and_then(|list| list.get_list(KEY_DATA).map(RawKey::from_list));
                 begun = Some(begin.clone());
             }
             (record, Some(begin)) => drop(check(begin, record)),

@@ -1,12 +1,12 @@
 //! Encoding of a block: from logical bytes to stored bytes and a pointer that lacks only its addresses. Pure.
 
-use super::WriteOptions;
 use super::writer::WritableEncodings;
+use super::{RawForm, WriteOptions};
 use crate::error::BlockError;
 use bytes::Bytes;
 use weir_codec::checksum::pointer_checksum;
 use weir_codec::compress::MAX_BLOCK_BYTES;
-use weir_codec::crypt::{BlockCrypt, IV_BYTES, MAC_BYTES, SALT_BYTES};
+use weir_codec::crypt::{BlockCrypt, IV_BYTES, MAC_BYTES, SALT_BYTES, indirect_mac};
 use weir_codec::{CodecError, Salt, compress};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Endian, ObjectType};
 use weir_machine::{Buf, BufPool};
@@ -54,6 +54,9 @@ pub(super) fn encode(encoding: &Encoding<'_>, data: Bytes) -> Result<Encoded, Bl
     if len == 0 || !len.is_multiple_of(SECTOR) || len > MAX_BLOCK_BYTES as u64 {
         return Err(BlockError::BadSize { len_bytes: len });
     }
+    if let Some(raw) = &options.raw {
+        return raw_block(encoding, raw, &data);
+    }
     let kind = match compression_of(options) {
         CompressionKind::Lz4 if !encoding.formats.lz4 => CompressionKind::Lzjb,
         kind => kind,
@@ -87,6 +90,43 @@ pub(super) fn encode(encoding: &Encoding<'_>, data: Bytes) -> Result<Encoded, Bl
     words[10] = options.txg.0;
     words[11] = options.fill;
     seal(encoding, words, &data, bytes).map(Encoded::Stored)
+}
+
+/// A block that is stored as it came. A block of dnodes of which none is in use is a hole, as it is with the key.
+fn raw_block(encoding: &Encoding<'_>, raw: &RawForm, data: &Bytes) -> Result<Encoded, BlockError> {
+    let (options, len) = (encoding.options, data.len() as u64);
+    debug_assert!(options.keys.is_none() && options.level == 0, "a raw block of data is not encrypted again");
+    if raw.lsize_bytes < len || !raw.lsize_bytes.is_multiple_of(SECTOR) || raw.lsize_bytes > MAX_BLOCK_BYTES as u64 {
+        return Err(BlockError::BadSize { len_bytes: raw.lsize_bytes });
+    }
+    if options.object_type == ObjectType::DNODE && is_zero(data) {
+        return Ok(Encoded::Pointer(hole(encoding, len)));
+    }
+    let mut words = [0; 16];
+    words[6] = properties(options, raw.compression, raw.lsize_bytes, len) | CRYPT;
+    words[10] = options.txg.0;
+    words[11] = options.fill;
+    put_mac(&mut words, raw.mac);
+    if options.object_type.is_encrypted() {
+        put_salt_and_iv(&mut words, raw.salt, raw.iv);
+    }
+    let bytes = aligned(encoding, Buf::empty(), data);
+    seal(encoding, words, data, bytes).map(Encoded::Stored)
+}
+
+/// Puts a MAC into a pointer (`zio_crypt_encode_mac_bp`).
+fn put_mac(words: &mut [u64; 16], mac: [u8; MAC_BYTES]) {
+    let (front, back) = mac.split_at(8);
+    words[14] = u64::from_le_bytes(front.try_into().unwrap_or_default());
+    words[15] = u64::from_le_bytes(back.try_into().unwrap_or_default());
+}
+
+/// Puts salt and IV into a pointer (`zio_crypt_encode_params_bp`).
+fn put_salt_and_iv(words: &mut [u64; 16], salt: [u8; SALT_BYTES], iv: [u8; IV_BYTES]) {
+    words[4] = u64::from_le_bytes(salt);
+    words[5] = iv.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+    let tail = iv.last_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+    words[11] = u64::from(tail) << 32 | words[11] & 0xffff_ffff;
 }
 
 /// The effective compression function.
@@ -234,6 +274,9 @@ fn seal(encoding: &Encoding<'_>, mut words: [u64; 16], logical: &[u8], bytes: By
     };
     if encoding.options.sealed {
         words[6] |= CRYPT;
+        if encoding.options.level > 0 {
+            put_mac(&mut words, indirect_mac(Endian::Little, logical));
+        }
     }
     let pointer = BlockPointer::from_words(words);
     let sums = pointer_checksum(&pointer, encoding.salt, &bytes).map_err(unencodable)?;
@@ -246,13 +289,8 @@ fn protect(encoding: &Encoding<'_>, words: &mut [u64; 16], logical: &[u8], bytes
     let options = encoding.options;
     let (Some(keys), Some((salt, iv))) = (&options.keys, encoding.salt_and_iv) else { return Ok(bytes) };
     words[6] |= CRYPT;
-    let mut put_mac = |mac: [u8; MAC_BYTES]| {
-        let (front, back) = mac.split_at(8);
-        words[14] = u64::from_le_bytes(front.try_into().unwrap_or_default());
-        words[15] = u64::from_le_bytes(back.try_into().unwrap_or_default());
-    };
     if options.level > 0 {
-        put_mac(keys.indirect_mac(Endian::Little, logical));
+        put_mac(words, keys.indirect_mac(Endian::Little, logical));
         return Ok(bytes);
     }
     if options.object_type == ObjectType::OBJSET {
@@ -261,15 +299,12 @@ fn protect(encoding: &Encoding<'_>, words: &mut [u64; 16], logical: &[u8], bytes
         return Ok(block.into_bytes());
     }
     if !options.object_type.is_encrypted() {
-        put_mac(keys.authenticate(&bytes));
+        put_mac(words, keys.authenticate(&bytes));
         return Ok(bytes);
     }
     let crypt = BlockCrypt { object_type: options.object_type, endian: Endian::Little, salt, iv };
     let mut block = copied(encoding, &bytes);
-    put_mac(keys.encrypt(&crypt, block.as_mut())?);
-    words[4] = u64::from_le_bytes(salt);
-    words[5] = iv.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-    let tail = iv.last_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-    words[11] = u64::from(tail) << 32 | words[11] & 0xffff_ffff;
+    put_mac(words, keys.encrypt(&crypt, block.as_mut())?);
+    put_salt_and_iv(words, salt, iv);
     Ok(block.into_bytes())
 }

@@ -47,7 +47,7 @@ use place::Placed;
 use smallvec::smallvec;
 use std::sync::Arc;
 use weir_codec::compress::ZstdLevel;
-use weir_codec::crypt::DatasetKey;
+use weir_codec::crypt::{DatasetKey, IV_BYTES, MAC_BYTES, SALT_BYTES};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::accounts::{Content, Redundancy};
 use weir_machine::{Origin, Request};
@@ -85,8 +85,12 @@ pub struct WriteOptions {
     pub class: Class,
     /// The dataset's key, if it is encrypted.
     pub keys: Option<Arc<DatasetKey>>,
-    /// The bytes are the header of an encrypted object set, including its MACs: they are stored unchanged, without the key.
+    /// The block is part of an encrypted object set and is written without the key: an indirect block gets the MAC of its
+    /// pointers, which needs none; the header of the object set is stored unchanged, with the MACs that it has.
     pub sealed: bool,
+    /// The bytes are those of a block of data or dnodes as they are stored, encrypted or authenticated by another pool that has
+    /// the key (`zfs receive` of raw streams).
+    pub raw: Option<RawForm>,
     /// Whether payloads of at most 112 bytes may be embedded in the pointer (feature `embedded_data`).
     pub embed: bool,
     /// Whether holes have a birth txg (feature `hole_birth`).
@@ -95,6 +99,29 @@ pub struct WriteOptions {
     pub fill: u64,
     /// Origin of the block's bytes, for the accounts.
     pub writer: Origin,
+}
+
+/// How a block is stored whose bytes are encrypted or authenticated already. All but the compression is in the pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawForm {
+    /// Compression of the clear bytes.
+    pub compression: CompressionKind,
+    /// Size in bytes of the clear and uncompressed block.
+    pub lsize_bytes: u64,
+    /// Salt of the block's key; zero for a block that is authenticated only.
+    pub salt: [u8; SALT_BYTES],
+    /// Initialisation vector; zero for a block that is authenticated only.
+    pub iv: [u8; IV_BYTES],
+    /// Message authentication code.
+    pub mac: [u8; MAC_BYTES],
+}
+
+impl RawForm {
+    /// The form of a block of this size that is neither compressed nor encrypted: one of zeros.
+    pub fn clear(lsize_bytes: u64) -> Self {
+        let compression = CompressionKind::Off;
+        RawForm { compression, lsize_bytes, salt: [0; SALT_BYTES], iv: [0; IV_BYTES], mac: [0; MAC_BYTES] }
+    }
 }
 
 /// The bytes of a block, compressed.
@@ -124,6 +151,7 @@ impl WriteOptions {
             class: Class::Normal,
             keys: None,
             sealed: false,
+            raw: None,
             embed: true,
             hole_birth: true,
             fill: 1,
@@ -138,7 +166,8 @@ impl WriteOptions {
 
     /// Maximum number of copies that the pointer has DVAs for.
     fn max_copies(&self) -> u8 {
-        let encrypted = self.keys.is_some() && self.level == 0 && self.object_type.is_encrypted();
+        let encrypted =
+            (self.keys.is_some() || self.raw.is_some()) && self.level == 0 && self.object_type.is_encrypted();
         if encrypted { 2 } else { 3 }
     }
 }

@@ -11,7 +11,7 @@ mod invariants;
 mod label;
 mod objects;
 mod pool;
-mod select;
+pub(crate) mod select;
 pub(crate) mod text;
 
 pub use text::{date, stamp};

@@ -7,6 +7,7 @@
 mod client;
 mod damaged;
 mod devices;
+mod locate;
 mod mounts;
 mod refusals;
 mod served;

@@ -224,17 +224,66 @@ fn encrypted_parents_encrypt_what_they_receive_and_raw_streams_need_no_key() {
     let raw = sent(&site, "zfs send -w two/e/a@2", "raw");
     site.ok("zfs unload-key -r two/e");
     assert_eq!(sent(&site, "zfs send -w two/e/a@2", "raw"), raw);
+    let out = receive(&site, "zfs receive -u one/raw", "raw");
+    assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
+    assert_eq!(site.ok("zfs get -H -o value encryptionroot,keystatus one/raw"), "one/raw\nunavailable\n");
     assert!(site.fails("zfs send two/e/a@2").contains("source key must be loaded"));
     for (line, file, why) in [
         ("zfs receive -u two/e/b", "full", "key is not loaded"),
         // A stream with properties is that of a dataset that is not encrypted, unless that is left out.
         ("zfs receive -u two/e/plain", "props", "parent 'two/e' must not be encrypted to receive unencrypted property"),
         ("zfs receive -uF two/own", "full", "zfs receive -F cannot be used to destroy an encrypted filesystem"),
-        ("zfs receive -u two/r", "raw", "weir does not receive raw streams"),
         ("zfs receive -u -o encryption=on -o keyformat=raw two/k", "full", "the stream is on standard input"),
     ] {
         let out = receive(&site, line, file);
         assert_eq!(out.status.code(), Some(1), "{line} < {file}");
         assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
     }
+}
+
+#[test]
+fn raw_streams_are_received_without_the_key_which_is_loaded_later() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zpool create two d1");
+    let key = site.path("key");
+    std::fs::write(&key, "2a".repeat(32)).unwrap();
+    let location = format!("file://{}", key.display());
+    site.ok(&format!("zfs create -o encryption=on -o keyformat=hex -o keylocation={location} one/e"));
+    site.ok("zfs create one/e/child");
+    site.ok("zfs create two/plain");
+    site.ok("zfs snapshot -r one/e@1");
+    site.ok("zfs set userquota@7=5M one/e");
+    for snapshot in ["2", "3", "4"] {
+        site.ok(&format!("zfs snapshot -r one/e@{snapshot}"));
+    }
+    sent(&site, "zfs send -w -R one/e@1", "all");
+    sent(&site, "zfs send -w -i @1 one/e@2", "raw2");
+    sent(&site, "zfs send -i @2 one/e@3", "plain3");
+    sent(&site, "zfs send -w -i @3 one/e@4", "raw4");
+    let refused = |line: &str, file: &str, why: &str| {
+        let out = receive(&site, line, file);
+        assert_eq!(out.status.code(), Some(1), "{line} < {file}");
+        assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
+    };
+    refused("zfs receive -x encryption two/e", "all", "cannot be set or excluded for raw streams");
+    for (line, file) in [("zfs receive -u two/e", "all"), ("zfs receive -u two/e", "raw2")] {
+        let out = receive(&site, line, file);
+        assert!(out.status.success(), "{line} < {file}: {}\n{}", text(&out.stderr), site.log());
+    }
+    let of = |property: &str, name: &str| site.ok(&format!("zfs get -Hp -o value {property} {name}"));
+    assert_eq!(of("guid", "two/e@2"), of("guid", "one/e@2"));
+    assert_eq!(of("encryptionroot", "two/e two/e/child"), "two/e\ntwo/e\n");
+    assert_eq!(of("keystatus", "two/e two/e/child"), "unavailable\nunavailable\n");
+    refused("zfs receive -u two/plain", "raw2", "cannot perform raw receive on top of existing unencrypted dataset");
+    refused("zfs receive -uF two/plain", "all", "zfs receive -F cannot be used to destroy an encrypted filesystem");
+    refused("zfs receive -u two/e", "plain3", "inherited key must be loaded");
+    site.ok(&format!("zfs load-key -L {location} two/e"));
+    assert_eq!(of("keystatus", "two/e two/e/child"), "available\navailable\n");
+    assert_eq!(of("userquota@7", "two/e"), "5242880\n");
+    // After a stream that was encrypted here, the IVs are others than the sender's.
+    let out = receive(&site, "zfs receive -u two/e", "plain3");
+    assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
+    refused("zfs receive -u two/e", "raw4", "IV set guid mismatch");
 }

@@ -232,6 +232,12 @@ impl DatasetKey {
     }
 }
 
+/// The MAC of an indirect block of a dataset with the current version of keys, over the MACs of the pointers in its
+/// decompressed bytes `logical`. Needs no key, because the MACs of the data below depend on it.
+pub fn indirect_mac(endian: Endian, logical: &[u8]) -> [u8; MAC_BYTES] {
+    mac::indirect(WrappedKey::CURRENT_VERSION, endian, logical)
+}
+
 /// Verifies a decompressed indirect block against the MAC in its `pointer`. Needs no key. Blocks without the X bit
 /// and level-0 blocks pass.
 ///

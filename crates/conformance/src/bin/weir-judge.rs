@@ -6,7 +6,7 @@ use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
     JudgeError, bench, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, old_pools, properties,
-    readers, rewritten, sent, smb, streams, suites, zdb, ztest,
+    readers, rescued, rewritten, sent, smb, streams, suites, zdb, ztest,
 };
 
 const USAGE: &str = "\
@@ -18,6 +18,7 @@ weir-judge JUDGE
   properties [NAME...]                      what pools and datasets say of themselves beside OpenZFS's answers
   streams                                   send streams beside OpenZFS's zstream dump; made and received
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
+  rescue [POOLS] [--seed N]                 golden pools that are damaged, and what weir rescue brings out of them (long form: 500)
   ztest [ROUNDS] [--keep]                   pools that OpenZFS's ztest made and was killed over: read, and written
   old-pools [POOL...]                       the pools of OpenZFS's test package
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
@@ -136,6 +137,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "scan-bench" => bench::scan::run(rest, report)?,
         "memory-bench" => bench::memory::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
+        "rescue" => rescued::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,
         "smb" => smb::run(rest, report)?,

@@ -8,6 +8,7 @@ use crate::object::{NewObject, Object};
 use crate::txg::Tx;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
+use weir_blocks::RawForm;
 use weir_format::{Dnode, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
@@ -87,7 +88,7 @@ impl ObjectChanges<'_> {
         }
     }
 
-    fn per_block(self) -> u64 {
+    pub(super) fn per_block(self) -> u64 {
         self.set.meta().map_or(32, |meta| meta.block_bytes() / Dnode::SLOT as u64).max(1)
     }
 
@@ -153,6 +154,17 @@ impl ObjectChanges<'_> {
     /// # Errors
     /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the bonus buffer leaves no space for its pointer.
     pub async fn set_spill(self, rq: &Request, tx: &Tx, id: ObjectId, spill: Option<Bytes>) -> Result<(), ObjectError> {
+        self.put_spill(rq, tx, id, spill, None).await
+    }
+
+    pub(super) async fn put_spill(
+        self,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        spill: Option<Bytes>,
+        raw: Option<RawForm>,
+    ) -> Result<(), ObjectError> {
         self.change_image(rq, tx, id, |image, changes| {
             let capacity = bonus_capacity(image.slots(), image.block_pointers.len(), spill.is_some());
             if spill.is_some() && (capacity == 0 || usize::from(image.bonus_len) > capacity) {
@@ -161,6 +173,7 @@ impl ObjectChanges<'_> {
                 });
             }
             changes.spill = Some(spill.clone());
+            changes.raw_spill = raw;
             Ok(())
         })
         .await

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use weir_blocks::Compressed;
+use weir_blocks::{Compressed, RawForm};
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Txg};
 use weir_machine::Origin;
 
@@ -27,6 +27,8 @@ pub(crate) struct DirtyBlock {
     pub writer: Origin,
     /// Form in which the bytes are stored, if they came compressed.
     pub compressed: Option<Compressed>,
+    /// Form of a block that came encrypted: the bytes are the stored ones.
+    pub raw: Option<RawForm>,
 }
 
 impl DirtyBlock {
@@ -37,7 +39,7 @@ impl DirtyBlock {
 
     /// A block that is compressed when it is written.
     pub fn new(bytes: Bytes, writer: Origin) -> Self {
-        DirtyBlock { bytes, writer, compressed: None }
+        DirtyBlock { bytes, writer, compressed: None, raw: None }
     }
 }
 
@@ -60,6 +62,10 @@ pub(crate) struct DirtyRecords {
     pub orphans: Vec<BlockPointer>,
     /// Change of the spill block: written, or removed.
     pub spill: Option<Option<Bytes>>,
+    /// Form of a spill block that came encrypted: its bytes are the stored ones.
+    pub raw_spill: Option<RawForm>,
+    /// Minimum number of levels of the tree.
+    pub levels: u8,
 }
 
 impl DirtyRecords {
@@ -241,7 +247,11 @@ pub(crate) fn fresh(new: &crate::object::NewObject) -> Dnode {
     let slots = usize::from(new.slots.max(1));
     // `dnode_allocate`: attributes may grow, so their dnodes have one pointer; others have as many as fit.
     let room = (slots * Dnode::SLOT - 64).saturating_sub(new.bonus.len()) / BlockPointer::SIZE;
-    let pointers = if new.bonus_type == ObjectType::SA { 1 } else { room.clamp(1, 3) };
+    let pointers = match new.pointers {
+        0 if new.bonus_type == ObjectType::SA => 1,
+        0 => room.clamp(1, 3),
+        given => usize::from(given).clamp(1, 3),
+    };
     let mut bonus: SmallVec<[u8; 320]> = SmallVec::from_slice(&new.bonus);
     bonus.resize(bonus_capacity(slots, pointers, false), 0);
     Dnode {

@@ -141,7 +141,8 @@ impl<'a> Frees<'a> {
                 changes.displace(first..last);
                 changes.shared.retain(|n, _| !(first..last).contains(n));
                 changes.freed.add(first..last);
-                if last > image.max_block_id {
+                // The last block of a raw stream is part of its MACs, and its last blocks may be holes (`dnode_sync_free_range`).
+                if last > image.max_block_id && self.set.raw().is_none() {
                     image.max_block_id = image.max_block_id.min(first.saturating_sub(1));
                 }
                 Ok(())

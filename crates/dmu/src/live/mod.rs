@@ -36,6 +36,7 @@ pub(crate) mod overlay;
 mod place;
 pub(crate) mod policy;
 mod preflight;
+mod raw;
 mod scratch;
 mod seek;
 pub mod spans;
@@ -51,6 +52,7 @@ mod write;
 pub use crate::object::NewObject;
 pub use clone_range::CloneSource;
 pub use policy::{OwnerOf, Policy};
+pub use raw::{RawHeader, RawLayout};
 #[doc(hidden)]
 pub use scratch::scratch;
 pub use sync_result::{Killed, ObjsetSyncResult};

@@ -8,8 +8,9 @@ use crate::object_set::{ObjectSet, Opening};
 use crate::txg::{Tx, TxgTracker};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use weir_blocks::RawForm;
 use weir_cache::Cache;
-use weir_format::{BlockPointer, ObjectId, ObjsetId, ObjsetKind};
+use weir_format::{BlockPointer, ObjectId, ObjsetId, ObjsetKind, Txg};
 use weir_machine::{Request, Target};
 
 impl ObjectSet {
@@ -116,6 +117,19 @@ impl ObjectSet {
     /// Whether the object set is closed, or its key was unloaded.
     pub fn is_closed(&self) -> bool {
         self.options().keys.as_ref().is_some_and(|keys| keys.is_revoked()) || self.closed.load(Ordering::SeqCst)
+    }
+
+    /// The form of a block of dnodes that `txg` changes, as the stream said; `None` if it said nothing.
+    pub(super) fn raw_dnodes(&self, txg: Txg, block: u64) -> Option<RawForm> {
+        self.live()?.state().raw_dnodes.get(&(txg, block)).copied()
+    }
+
+    /// Checks that the object set is received from a raw stream.
+    pub(super) fn must_be_raw(&self) -> Result<(), ObjectError> {
+        match self.raw() {
+            Some(_) => Ok(()),
+            None => Err(ObjectError::Unsupported { what: "raw blocks in a set that is not received raw" }),
+        }
     }
 
     pub(super) fn no_object(&self, id: ObjectId) -> ObjectError {

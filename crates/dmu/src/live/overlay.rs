@@ -6,8 +6,9 @@ use super::policy::Policy;
 use super::tx_admission::TxAdmission;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_format::ObjectId;
+use weir_blocks::RawForm;
 use weir_format::zil::ZilHeader;
+use weir_format::{ObjectId, Txg};
 use weir_machine::lock::{Mutex, MutexGuard, order};
 
 pub(crate) struct State {
@@ -22,6 +23,8 @@ pub(crate) struct State {
     pub zil: Option<ZilHeader>,
     /// Whether a directory got a name that needs `feature@longname`.
     pub long_names: bool,
+    /// In a set that is received raw: forms of blocks of dnodes, by unsynced txg and block.
+    pub raw_dnodes: BTreeMap<(Txg, u64), RawForm>,
 }
 
 /// State of an object set that can be changed.
@@ -35,7 +38,16 @@ impl DirtyObjset {
         let allocator = ObjectAllocator::new(first_block);
         let nodes = Default::default();
         let zil = Default::default();
-        let state = State { nodes, version: 0, edits: 0, allocator, policy, zil, long_names: false };
+        let state = State {
+            nodes,
+            version: 0,
+            edits: 0,
+            allocator,
+            policy,
+            zil,
+            long_names: false,
+            raw_dnodes: BTreeMap::new(),
+        };
         DirtyObjset { admission, state: Mutex::new(state) }
     }
 

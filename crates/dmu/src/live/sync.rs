@@ -9,6 +9,7 @@
 
 use super::dirty_object::{DirtyBlock, DirtyRecords, fresh};
 use super::overlay::{DirtyObjset, State};
+use super::raw::dnode_form;
 use super::sync_result::{Killed, ObjsetSyncResult};
 use super::tree::Writer;
 use super::usage::Usage;
@@ -21,7 +22,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_blocks::WriteOptions;
+use weir_blocks::{RawForm, WriteOptions};
 use weir_format::zil::ZilHeader;
 use weir_format::{BlockPointer, Dnode, Endian, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
@@ -97,7 +98,7 @@ impl<'a> Syncing<'a> {
         if self.set.pointer().endian() == Endian::Big && !self.set.pointer().is_hole() {
             return Err(ObjectError::Unsupported { what: "writing to a set of the other byte order" });
         }
-        if self.set.is_locked() && !live.dirty(txg).is_empty() {
+        if self.set.is_locked() && self.set.raw().is_none() && !live.dirty(txg).is_empty() {
             return Err(ObjectError::NoKey { objset: self.set.id() });
         }
         let policy = live.state().policy;
@@ -133,6 +134,7 @@ impl<'a> Syncing<'a> {
         let mut state = live.state();
         state.version += 1;
         state.zil = None;
+        state.raw_dnodes.retain(|(of, _), _| *of > txg);
         self.set.set_root(root);
         self.set.forget(synced.iter().map(|(id, _)| *id));
         for (id, base) in synced {
@@ -194,7 +196,7 @@ impl Writer<'_> {
         let old = self.set.root();
         let mut header = old.header.clone();
         let slots: Vec<&Adopted> = synced.iter().filter(|(id, _)| !is_accounting(*id)).collect();
-        if !slots.is_empty() {
+        if !slots.is_empty() || self.set.raw().is_some() {
             header.meta_dnode = self.meta(&old, &slots).await?;
         }
         for (id, object) in synced {
@@ -207,10 +209,13 @@ impl Writer<'_> {
             }
         }
         header.zil = zil.unwrap_or(header.zil);
+        if let Some(raw) = self.set.raw() {
+            raw.seal(&mut header);
+        }
         let bytes = Bytes::from(header.encode(Objset::SIZE_V3, Endian::Little));
         let fill = header.meta_dnode.iter().flat_map(|m| &m.block_pointers).map(BlockPointer::fill).sum();
         let options = self.options(ObjectId(0), ObjectType::OBJSET, 0, 0, bytes.len());
-        // Without the key, only the header of the log can have changed, which no MAC covers.
+        // Without the key, only the header of the log can have changed, which no MAC covers; or the stream gave the MAC.
         let options = WriteOptions { fill, embed: false, sealed: self.set.is_locked(), ..options };
         let place = self.set.place(ObjectId(0), 0, 0);
         let written = self.set.cache().blocks().write(self.rq, bytes, &options).await;
@@ -226,7 +231,11 @@ impl Writer<'_> {
     /// Writes the blocks of the dnodes that changed.
     async fn meta(&self, old: &Root, synced: &[&Adopted]) -> Result<Option<Dnode>, ObjectError> {
         let base = old.meta.as_ref().map(|meta| &meta.dnode);
-        let mut image = base.cloned().unwrap_or_else(|| meta_dnode(self.set.id()));
+        let raw = self.set.raw();
+        let mut image = base.cloned().unwrap_or_else(|| {
+            let fresh = meta_dnode(self.set.id());
+            raw.map_or(fresh.clone(), |raw| raw.meta_dnode(fresh))
+        });
         let block_bytes = u64::from(image.data_block_bytes).max(512);
         let per_block = block_bytes / Dnode::SLOT as u64;
         let mut by_block: BTreeMap<u64, Vec<&Adopted>> = BTreeMap::new();
@@ -234,33 +243,40 @@ impl Writer<'_> {
             by_block.entry(one.0.0 / per_block).or_default().push(one);
         }
         image.max_block_id = by_block.keys().next_back().copied().unwrap_or(0).max(image.max_block_id);
+        if let Some(raw) = raw {
+            raw.apply(&mut image);
+        }
         let changes = DirtyRecords { image: Some(Box::new(image)), ..DirtyRecords::default() };
         let blocks = stream::iter(by_block).then(|(block, objects)| async move {
-            let bytes = self.dnodes_changed(old, block, block_bytes, &objects).await?;
-            Ok((block, DirtyBlock::of_pool(bytes)))
+            let (bytes, raw) = self.dnodes_changed(old, block, block_bytes, &objects).await?;
+            Ok((block, DirtyBlock { raw, ..DirtyBlock::of_pool(bytes) }))
         });
         self.object_of(ObjectId(0), base, &changes, blocks, &|bytes| dnodes_in(bytes)).await
     }
 
-    /// Returns block `number` of the dnodes, of `block_bytes` bytes, with the changed `objects`.
+    /// Returns block `number` of the dnodes, of `block_bytes` bytes, with the changed `objects`; in a set that is received raw
+    /// also its form.
     async fn dnodes_changed(
         &self,
         old: &Root,
         number: u64,
         block_bytes: u64,
         objects: &[&Adopted],
-    ) -> Result<Bytes, ObjectError> {
+    ) -> Result<(Bytes, Option<RawForm>), ObjectError> {
         let place = self.set.place(ObjectId(0), 0, number);
         let pointer = match old.meta.as_ref() {
             Some(meta) => self.set.pointers().at(self.rq, meta, 0, number).await?,
             None => None,
         };
-        let mut bytes = match pointer {
-            Some(pointer) => {
+        let mut bytes = match (pointer, old.meta.as_ref()) {
+            (Some(pointer), Some(meta)) if self.set.raw().is_some() => {
+                self.set.pointers().read(self.rq, meta, number, &pointer).await?.to_vec()
+            }
+            (Some(pointer), _) => {
                 let read = self.set.cache().read(self.rq, &pointer, &self.set.options_at(place)).await;
                 read.map_err(|e| ObjectError::block(place, e))?.to_vec()
             }
-            None => vec![0; block_bytes as usize],
+            (None, _) => vec![0; block_bytes as usize],
         };
         let per_block = block_bytes / Dnode::SLOT as u64;
         // Removed dnodes are wiped first, because a larger dnode may cover their slots now.
@@ -270,7 +286,14 @@ impl Writer<'_> {
                 put_dnode(&mut bytes, at, object.as_ref().map(|object| &object.dnode));
             }
         }
-        Ok(Bytes::from(bytes))
+        if self.set.raw().is_none() {
+            return Ok((Bytes::from(bytes), None));
+        }
+        // The last form that the stream gave; a hole needs none.
+        let before = pointer.as_ref().map(|pointer| dnode_form(pointer, block_bytes));
+        let form = self.set.raw_dnodes(self.txg, number).or(before);
+        let form = form.or((dnodes_in(&bytes) == 0).then(|| RawForm::clear(block_bytes)));
+        Ok((Bytes::from(bytes), Some(form.ok_or(ObjectError::NoKey { objset: self.set.id() })?)))
     }
 }
 

@@ -166,13 +166,15 @@ impl Writer<'_> {
         let small = !metadata && bytes as u64 <= u64::from(policy.special_small_bytes);
         options.class = if metadata || small { Class::Special } else { Class::Normal };
         options.keys = self.set.options().keys.clone();
+        options.sealed = level > 0 && self.set.raw().is_some();
         options.embed = policy.embed;
         options
     }
 
     /// The pool's dedup tables, if data blocks of this type of object are deduplicated.
     fn dedup(&self, kind: ObjectType) -> Option<(Arc<dyn DedupWriter>, DedupPolicy)> {
-        let policy = self.policy.dedup.filter(|_| !kind.is_metadata() && self.set.options().keys.is_none())?;
+        let is_clear = self.set.options().keys.is_none() && self.set.raw().is_none();
+        let policy = self.policy.dedup.filter(|_| !kind.is_metadata() && is_clear)?;
         Some((self.set.live()?.admission.dedup()?, policy))
     }
 
@@ -210,7 +212,9 @@ impl Writer<'_> {
         let (cache, rq) = (self.set.cache(), self.rq);
         let written = cache.blocks().write(rq, bytes.clone(), &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;
-        cache.insert(&pointer, &self.set.options_now(), bytes);
+        if options.raw.is_none() {
+            cache.insert(&pointer, &self.set.options_now(), bytes);
+        }
         self.born(tree, pointer);
         Ok(pointer)
     }
@@ -231,10 +235,13 @@ impl Writer<'_> {
             let mut batch_bytes = 0;
             while batch.len() < MAX_BATCH_BLOCKS && batch_bytes < MAX_BATCH_BYTES {
                 let Some(block) = blocks.next().await else { break };
-                let (n, DirtyBlock { bytes, writer, compressed }) = block?;
+                let (n, DirtyBlock { bytes, writer, compressed, raw }) = block?;
+                if raw.is_none() && self.set.raw().is_some() {
+                    return Err(ObjectError::NoKey { objset: self.set.id() });
+                }
                 batch_bytes += bytes.len();
                 let options = self.options(tree.id, tree.kind, 0, n, bytes.len());
-                let options = WriteOptions { fill: fill(&bytes), writer, compressed, ..options };
+                let options = WriteOptions { fill: fill(&bytes), writer, compressed, raw, ..options };
                 batch.push((bytes, options));
             }
             let Some((_, first)) = batch.first() else { break };
@@ -330,7 +337,7 @@ impl Writer<'_> {
         let mut edits = self.write_data(&tree, blocks, fill).await?;
         self.share_data(&tree, changes, &mut edits);
         tree.edits = edits;
-        grow(&mut tree, &mut dnode);
+        grow(&mut tree, &mut dnode, changes.levels);
         let top = dnode.levels - 1;
         self.edit_all(&tree, &mut dnode.block_pointers, top, 0, dnode.data_block_bytes.into()).await?;
         self.spill(&tree, &mut dnode, changes).await?;
@@ -351,6 +358,7 @@ impl Writer<'_> {
         let new = match spill {
             Some(bytes) => {
                 let options = self.options(tree.id, ObjectType::SA, 0, ErrorLocation::SPILL, bytes.len());
+                let options = WriteOptions { raw: changes.raw_spill, ..options };
                 Some(self.write(tree, bytes.clone(), options).await?)
             }
             None => None,
@@ -517,6 +525,8 @@ async fn write_batch(
 ) -> Result<Written, ObjectError> {
     let rq = Request::internal("sync");
     let blocks: Vec<(u64, Bytes)> = batch.iter().map(|(bytes, options)| (options.block, bytes.clone())).collect();
+    // What is encrypted is not what readers get.
+    let is_readable = batch.iter().all(|(_, options)| options.raw.is_none());
     let number = |n: usize| blocks.get(n).map_or(place.block, |(block, _)| *block);
     let pointers = match dedup {
         Some((dedup, policy)) => {
@@ -529,17 +539,19 @@ async fn write_batch(
         }
     };
     let written = blocks.into_iter().zip(pointers).map(|((n, bytes), pointer)| {
-        cache.insert(&pointer, read, bytes);
+        if is_readable {
+            cache.insert(&pointer, read, bytes);
+        }
         (n, pointer)
     });
     Ok(written.collect())
 }
 
-/// Adds levels until the last block is below the dnode's pointers.
-fn grow(tree: &mut Tree<'_>, dnode: &mut Dnode) {
+/// Adds levels until the last block is below the dnode's pointers, and there are `least`.
+fn grow(tree: &mut Tree<'_>, dnode: &mut Dnode, least: u8) {
     let last = tree.edits.keys().next_back().copied().unwrap_or(0).max(dnode.max_block_id);
     let old = dnode.levels.max(1);
-    let levels = tree.geometry.levels_to_reach(last, dnode.block_pointers.len(), old);
+    let levels = tree.geometry.levels_to_reach(last, dnode.block_pointers.len(), old.max(least));
     dnode.levels = levels;
     // A hole with a birth also has a level; in the dnode it would be mistaken for one of the new top level.
     if levels > old && !dnode.block_pointers.iter().all(BlockPointer::is_null) {

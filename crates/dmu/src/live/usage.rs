@@ -43,7 +43,8 @@ impl Usage {
         changes: &DirtyRecords,
     ) -> Result<Option<Dnode>, ObjectError> {
         let flags = writer.set.root().header.flags;
-        let Some(owner_of) = writer.policy.owner_of.filter(|_| flags & Objset::USER_ACCOUNTING != 0) else {
+        let counts = flags & Objset::USER_ACCOUNTING != 0 && writer.set.raw().is_none();
+        let Some(owner_of) = writer.policy.owner_of.filter(|_| counts) else {
             return Ok(dnode);
         };
         if let Some(old) = base.as_ref().filter(|old| old.dnode.flags.has(DnodeFlags::USERUSED_ACCOUNTED)) {

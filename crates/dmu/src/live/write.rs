@@ -7,7 +7,7 @@ use crate::object::Object;
 use crate::txg::Tx;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
-use weir_blocks::Compressed;
+use weir_blocks::{Compressed, RawForm};
 use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::Request;
 
@@ -99,7 +99,39 @@ impl Writes<'_> {
                     return Err(ObjectError::Unsupported { what: "a block that is not as long as the object's" });
                 }
                 let (bytes, compressed) = (bytes.clone(), compressed.clone());
-                let contents = DirtyBlock { bytes, writer: rq.origin(), compressed };
+                let contents = DirtyBlock { compressed, ..DirtyBlock::new(bytes, rq.origin()) };
+                self.put(node, tx.txg(), id, block, contents, false);
+                Ok(())
+            })
+            .await
+    }
+
+    /// Writes one whole block as a raw stream gives it: `stored` bytes of this form.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for a block of another length or beyond the last one; errors of
+    /// reading indirect blocks.
+    pub async fn write_raw(
+        self,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        block: u64,
+        (stored, form): (Bytes, RawForm),
+    ) -> Result<(), ObjectError> {
+        self.set.must_be_raw()?;
+        self.set.frees().read_indirects_ahead(rq, id, block..block.saturating_add(1)).await?;
+        self.set
+            .changes()
+            .change_node(rq, id, |node| {
+                let object = node.current.clone().ok_or(self.set.no_object(id))?;
+                if form.lsize_bytes != object.block_bytes() {
+                    return Err(ObjectError::Unsupported { what: "a block that is not as long as the object's" });
+                }
+                if block > object.dnode.max_block_id {
+                    return Err(ObjectError::Unsupported { what: "a raw block beyond the object's last one" });
+                }
+                let contents = DirtyBlock { raw: Some(form), ..DirtyBlock::new(stored.clone(), rq.origin()) };
                 self.put(node, tx.txg(), id, block, contents, false);
                 Ok(())
             })

@@ -166,7 +166,7 @@ fn new_wrapped(
     Ok(wrapped.map_err(|error| ObjectError::Key { dataset: name.to_owned(), error })?)
 }
 
-async fn put_key(
+pub(super) async fn put_key(
     cx: &DslSyncContext<'_>,
     id: ObjectId,
     key: &WrappedKey,
@@ -197,7 +197,7 @@ async fn put_key(
     Ok(())
 }
 
-async fn put_location(cx: &mut DslSyncContext<'_>, dir: ObjectId, location: &str) -> Result<(), DslError> {
+pub(super) async fn put_location(cx: &mut DslSyncContext<'_>, dir: ObjectId, location: &str) -> Result<(), DslError> {
     let props = cx.dir(dir).await?.props;
     cx.put(props, ZfsProp::KeyLocation.name(), text(location)).await
 }

@@ -40,6 +40,7 @@ pub mod promote;
 pub mod properties;
 pub mod receive;
 pub mod receive_properties;
+pub mod receive_raw;
 pub mod rename;
 pub mod rollback;
 mod scan;

@@ -14,9 +14,9 @@ use super::names::{Found, FoundDir};
 use super::receive_properties::ReceivedProperties;
 use super::{
     Created, DslError, DslSyncContext, branch, create, destroy, destroy_head, features, history, lists, names,
-    rollback, snapshot,
+    receive_raw, rollback, snapshot,
 };
-use crate::StreamForms;
+use crate::{RawKey, StreamForms};
 use weir_dmu::{ObjectSet, Opening};
 use weir_format::dsl::{dataset_field, dir_field};
 use weir_format::{DslDataset, ObjectId, ObjsetKind};
@@ -48,6 +48,8 @@ pub struct Receive {
     pub properties: ReceivedProperties,
     /// Whether an interrupted stream can be continued.
     pub resume: Resume,
+    /// The key of a raw stream.
+    pub raw: Option<RawKey>,
 }
 
 /// How a stream treats the state of an interrupted one.
@@ -139,11 +141,16 @@ pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
             create::check_count_limit(cx, parent, field, 1, ObjectId(0)).await?;
         }
         create::check_new_properties(cx, name, parent, &[], 0).await?;
+        let mut found = None;
         if let Some(origin) = &receive.origin {
             let origin = names::find_snapshot(cx, origin).await?;
             if receive.from_guid != 0 && origin.phys.guid != receive.from_guid {
                 return Err(not_matching(name));
             }
+            found = Some(origin);
+        }
+        if let Some(raw) = &receive.raw {
+            receive_raw::check_new(cx, receive, raw, found.as_ref()).await?;
         }
         return Ok(());
     };
@@ -159,6 +166,8 @@ pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
     }
     if receive.from_guid == 0 {
         overwritable(cx, &head, receive).await?;
+    } else if let Some(raw) = &receive.raw {
+        receive_raw::check_existing(cx, name, head.at.id, raw).await?;
     }
     if names::snapshot_named(cx, &head.phys, short).await?.is_some() {
         return Err(DslError::exists(&receive.snapshot));
@@ -198,7 +207,7 @@ async fn overwritable(cx: &mut DslSyncContext<'_>, head: &Found, receive: &Recei
     if !receive.force {
         return Err(DslError::stream(name, format!("destination '{name}' exists\nmust specify -F to overwrite it")));
     }
-    if create::dir_word(cx, head.at.id, dir_field::CRYPTO_KEY_OBJ).await?.is_some() {
+    if receive.raw.is_some() || create::dir_word(cx, head.at.id, dir_field::CRYPTO_KEY_OBJ).await?.is_some() {
         let why = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one";
         return Err(DslError::stream(name, why.to_owned()));
     }
@@ -230,6 +239,9 @@ async fn source_of(cx: &mut DslSyncContext<'_>, head: &Found, receive: &Receive)
             break;
         }
         at = phys.prev_snapshot;
+    }
+    if let Some(raw) = &receive.raw {
+        receive_raw::check_ivset(cx, name, at, raw).await?;
     }
     if receive.force {
         return Ok(at);
@@ -332,6 +344,9 @@ async fn interrupted(
     if point != [object.0, offset] {
         return refuse("the stream does not continue where the interrupted one ended");
     }
+    if let Some(raw) = &receive.raw {
+        receive_raw::check_existing(cx, name, head.at.id, raw).await?;
+    }
     receiving.has_origin = receive.from_guid != 0;
     Ok(receiving)
 }
@@ -424,6 +439,9 @@ pub async fn begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Rec
         let of = cx.dataset(origin).await?.dir;
         branch::share_key(cx, of, created.dir).await?;
     }
+    if let (Some(raw), None) = (&receive.raw, origin) {
+        receive_raw::encrypt(cx, created, raw).await?;
+    }
     let mut phys = cx.dataset(created.dataset).await?;
     phys.flags |= DslDataset::INCONSISTENT;
     if receive.ignores_case {
@@ -434,7 +452,7 @@ pub async fn begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Rec
         phys.pointer = weir_format::BlockPointer::HOLE;
     }
     cx.put_dataset(created.dataset, &phys).await?;
-    if receive.kind == ObjsetKind::Zfs && origin.is_none() {
+    if receive.kind == ObjsetKind::Zfs && origin.is_none() && receive.raw.is_none() {
         create::use_accounting(cx, created.dataset).await?;
     }
     if let Resume::Save { sent_name, forms } = &receive.resume {
@@ -516,6 +534,9 @@ pub async fn end(cx: &mut DslSyncContext<'_>, receive: &Receive, receiving: &Rec
     now.flags &= !DslDataset::INCONSISTENT;
     invariant!(now.prev_snapshot == made, "the received snapshot is the last one");
     cx.put_dataset(head.id, &now).await?;
+    if let Some(raw) = &receive.raw {
+        receive_raw::end(cx, made, (!receiving.is_new).then_some(head.at.id), raw).await?;
+    }
     if !receiving.is_new {
         destroy_clone(cx, name, received).await?;
     }

@@ -20,6 +20,7 @@ mod judge;
 mod memo;
 mod op_counters;
 mod progress;
+mod raw_streams;
 mod states;
 mod volume;
 mod world;

@@ -91,7 +91,7 @@ pub fn world(seed: u64, shape: Shape) -> SimWorld {
     world
 }
 
-fn options(shape: Shape) -> CreateOptions {
+pub fn options(shape: Shape) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
     let mut tops = vec![NewTopLevelVdev {
         class: Class::Normal,

@@ -275,7 +275,28 @@ impl Receiving<'_> {
             // Now that the datasets exist, others can be renamed into them.
             is_incomplete = !Follower::new(self).follow(&of).await?;
         }
+        if self.package.is_raw && self.package.is_recursive && !self.args.dry_run {
+            self.set_encryption_roots().await?;
+        }
         Ok(u8::from(is_incomplete))
+    }
+
+    /// Makes the encryption roots below the first dataset those of the sender (`recv_fix_encryption_hierarchy`). The first one
+    /// stays a root, since the key of the sender's parent is not here.
+    async fn set_encryption_roots(&self) -> Result<(), Failure> {
+        let top = self.top.clone().unwrap_or_default();
+        for sent in &self.package.datasets {
+            let Some(guid) = sent.snapshots.last().map(|snapshot| snapshot.guid) else { continue };
+            let found = self.datasets(async |rq, dsl| find_guid(rq, dsl, &top, guid).await).await?;
+            let name = found.as_deref().and_then(|snapshot| snapshot.split('@').next()).unwrap_or_default();
+            // The nearest may be one of another tree: the sender's own.
+            if name.strip_prefix(&top).is_none_or(|rest| !rest.starts_with('/')) {
+                continue;
+            }
+            let set = self.pool.engine.receives().set_encryption_root(name, sent.is_encryption_root).await;
+            set.map_err(|error| refused(&format!("cannot receive: encryption root of {name}"), error))?;
+        }
+        Ok(())
     }
 
     /// Writes the command line into the pool's history, once.

@@ -14,7 +14,7 @@ use weir_dsl::resume::resume_state;
 use weir_dsl::sync_tasks::receive::{Receive, Resume};
 use weir_dsl::sync_tasks::receive_properties::PropertyError;
 use weir_dsl::sync_tasks::{DslError, Setting};
-use weir_dsl::{ResumeState, StreamForms};
+use weir_dsl::{RawKey, ResumeState, StreamForms};
 use weir_engine::receives::ReceiveSession;
 use weir_engine::{Crypt, Encryption};
 use weir_format::stream::{Begin, Record, feature};
@@ -22,7 +22,7 @@ use weir_format::{NvList, ObjectId, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::PoolError;
 use weir_send::package::{Index, PackagedDataset, PackagedSnapshot};
-use weir_send::plan::{IGNORES_CASE, IS_CLONE, RESUME_OBJECT, RESUME_OFFSET};
+use weir_send::plan::{IGNORES_CASE, IS_CLONE, KEY_DATA, RESUME_OBJECT, RESUME_OFFSET};
 use weir_send::{Applier, StreamInput};
 
 /// Facts about a stream that are known before its first record is applied.
@@ -152,6 +152,7 @@ impl Receiving<'_> {
             force: self.args.force,
             properties,
             resume,
+            raw: self.raw_key(begin, list, doing)?,
         };
         let bytes_before = self.bytes_before(&receive).await?;
         Ok(Known { doing, is_new, sent, kind, receive, dataset, snapshot, bytes_before })
@@ -177,9 +178,27 @@ impl Receiving<'_> {
             let encryption = wanted.encryption(KeyPrompt::Caller(self.call), &self.pool.machine, name).await;
             return encryption.map_err(|failure| Failure::failed(format!("{}: {failure}", known.doing)));
         }
-        let is_plain = known.receive.properties.received.is_some() && !is_given && !self.overrides.inherits_encryption;
+        let is_raw = known.receive.raw.is_some();
+        let is_plain =
+            !is_raw && known.receive.properties.received.is_some() && !is_given && !self.overrides.inherits_encryption;
         let crypt = if is_plain { Crypt::AsSent } else { Crypt::Inherit };
         Ok(Encryption { crypt, root: None })
+    }
+
+    /// The key of a raw stream.
+    fn raw_key(&self, begin: &Begin, list: &[u8], doing: &str) -> Result<Option<RawKey>, Failure> {
+        if begin.features & feature::RAW == 0 {
+            return Ok(None);
+        }
+        if self.overrides.encryption != EncryptionArgs::default() || self.overrides.inherits_encryption {
+            let why = "encryption properties cannot be set or excluded for raw streams.";
+            return Err(Failure::failed(format!("{doing}: {why}")));
+        }
+        let invalid = |why: String| failed(doing, ReceiveError::Invalid(why));
+        let list = NvList::decode(list).map_err(|_| invalid("invalid stream (malformed nvlist)".into()))?;
+        let key = list.get_list(KEY_DATA).ok_or_else(|| invalid("a raw stream without its key".into()))?;
+        let key = RawKey::from_list(key);
+        key.map(Some).map_err(|field| invalid(format!("the field {field} of the stream's key is not valid")))
     }
 
     /// Whether a stream is continued, or can be.

@@ -107,6 +107,7 @@ impl NewZap {
             bonus_type: self.bonus_type,
             bonus: self.bonus.clone(),
             slots: self.slots,
+            pointers: 0,
         }
     }
 }
