@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weir_blocks::{Bookmark, CacheClass, ReadOptions};
 use weir_cache::Cache;
 use weir_codec::crypt::DatasetKey;
-use weir_format::{BlockPointer, Dnode, ObjectId, Objset, ObjsetId, ObjsetKind, Txg};
+use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
 
 /// Parameters of opening an object set.
@@ -62,6 +62,8 @@ pub struct ObjectSet {
     live: Option<DirtyObjset>,
     /// Blocks that may be cached now.
     cache_class: RwLock<CacheClass>,
+    /// Blocks that are read ahead.
+    prefetch_class: RwLock<CacheClass>,
     /// See [`ObjectSet::close`].
     pub(crate) closed: AtomicBool,
 }
@@ -100,7 +102,9 @@ impl ObjectSet {
         let root = Mutex::new(Root::new(pointer, header));
         let cache_class = RwLock::new(options.cache);
         let closed = AtomicBool::new(false);
-        ObjectSet { cache, options, root, locked, dnode_cache: Mutex::default(), live: None, cache_class, closed }
+        let dnode_cache = Mutex::default();
+        let prefetch_class = RwLock::new(CacheClass::All);
+        ObjectSet { cache, options, root, locked, dnode_cache, live: None, cache_class, prefetch_class, closed }
     }
 
     pub(crate) fn alive(self, live: DirtyObjset) -> Self {
@@ -176,6 +180,20 @@ impl ObjectSet {
     /// Sets which blocks may be cached from now on (`primarycache`).
     pub fn set_cache_class(&self, class: CacheClass) {
         *self.cache_class.write().unwrap_or_else(PoisonError::into_inner) = class;
+    }
+
+    /// Sets which blocks are read ahead from now on (`prefetch`).
+    pub fn set_prefetch_class(&self, class: CacheClass) {
+        *self.prefetch_class.write().unwrap_or_else(PoisonError::into_inner) = class;
+    }
+
+    /// Whether blocks of an object of type `kind` are read ahead.
+    pub(crate) fn reads_ahead(&self, kind: ObjectType) -> bool {
+        match *self.prefetch_class.read().unwrap_or_else(PoisonError::into_inner) {
+            CacheClass::All => true,
+            CacheClass::Metadata => kind.is_metadata(),
+            CacheClass::None => false,
+        }
     }
 
     /// The object that holds all dnodes; `None` in a set that never had an object.

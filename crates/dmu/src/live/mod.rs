@@ -50,7 +50,7 @@ mod write;
 
 pub use crate::object::NewObject;
 pub use clone_range::CloneSource;
-pub use policy::{OwnerOf, Policy};
+pub use policy::{OwnerOf, Policy, RedundantMetadata};
 #[doc(hidden)]
 pub use scratch::scratch;
 pub use sync_result::{Killed, ObjsetSyncResult};
