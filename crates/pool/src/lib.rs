@@ -40,6 +40,7 @@ pub mod sweeps;
 pub mod top_zap;
 pub mod uberblocks;
 pub mod vdev_builder;
+pub mod vdev_properties;
 pub mod verify;
 pub mod walk;
 
