@@ -59,7 +59,7 @@ impl Change {
         match self {
             Change::Create(new) => of(&new.name, false, MountChange::New),
             Change::Clone { name, .. } => of(name, false, MountChange::New),
-            Change::Rename { name, new_name, force } => Some(MountEffect {
+            Change::Rename { name, new_name, force, .. } => Some(MountEffect {
                 name: name.clone(),
                 recursive: true,
                 change: MountChange::Renamed { new_name: new_name.clone() },

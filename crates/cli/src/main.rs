@@ -26,6 +26,7 @@ mod options;
 mod places;
 mod pools;
 mod process;
+mod refused;
 mod remote;
 mod secrets;
 mod serve;

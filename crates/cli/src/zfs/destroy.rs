@@ -33,7 +33,7 @@ pub struct DestroyArgs {
     /// Destroy held and cloned snapshots later, when no hold and no clone is left
     #[arg(short)]
     defer: bool,
-    /// Accepted for compatibility; has no effect
+    /// Accepted, has no effect: mounts that no client uses are detached
     #[arg(short = 'f')]
     _force: bool,
     #[command(flatten)]

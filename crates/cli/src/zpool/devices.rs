@@ -125,6 +125,17 @@ fn is_block_device(path: &Path) -> bool {
 }
 
 impl Vdevs {
+    /// These vdevs with symbolic links resolved, to be shown.
+    pub fn resolved(mut self) -> Self {
+        let tops = self.tops.iter_mut().flat_map(|top| &mut top.leaves);
+        for leaf in tops.chain(&mut self.caches).chain(&mut self.spares) {
+            if let Ok(path) = std::fs::canonicalize(&leaf.path) {
+                leaf.path = path;
+            }
+        }
+        self
+    }
+
     /// All devices.
     pub fn paths(&self) -> Vec<PathBuf> {
         let tops = self.tops.iter().flat_map(|top| &top.leaves);

@@ -10,18 +10,22 @@ mod checkpoint;
 mod claim;
 mod clear;
 mod create;
+mod dedup;
 mod devices;
 mod events;
 mod features;
 mod get;
 mod import;
 mod iostat;
+mod iostat_text;
 mod lifecycle;
 mod list;
+mod list_vdevs;
 mod offline;
 mod opened;
 mod reguid;
 mod remove;
+mod repeat;
 mod scrub;
 mod set;
 mod status;
@@ -34,8 +38,9 @@ mod vdev_properties;
 mod vdevs;
 mod wait;
 
-use crate::call::{Call, outln};
+use crate::call::Call;
 use crate::failure::Failure;
+use crate::json;
 use clap::{Parser, Subcommand};
 
 /// Administer pools.
@@ -78,9 +83,16 @@ enum ZpoolCommand {
     Trim(sweeps::TrimArgs),
     Upgrade(upgrade::UpgradeArgs),
     Wait(wait::WaitArgs),
-    /// Show the version of Weir's zpool.
-    #[command(override_usage = "zpool version")]
-    Version,
+    Version(ZpoolVersionArgs),
+}
+
+/// Show the version of Weir's zpool.
+#[derive(Debug, Parser)]
+#[command(name = "zpool version", override_usage = "zpool version [-j]")]
+struct ZpoolVersionArgs {
+    /// Print JSON
+    #[arg(short = 'j', long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -116,9 +128,6 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Trim(args) => sweeps::trim(call, args),
         ZpoolCommand::Upgrade(args) => upgrade::run(call, args),
         ZpoolCommand::Wait(args) => wait::run(call, args),
-        ZpoolCommand::Version => {
-            outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
-            Ok(0)
-        }
+        ZpoolCommand::Version(args) => Ok(json::version(call, "zpool version", args.json)),
     }
 }

@@ -66,7 +66,8 @@ pub struct NameStyle {
 }
 
 impl NameStyle {
-    fn of(self, vdev: &VdevConfig) -> String {
+    /// The name of a vdev.
+    pub fn of(self, vdev: &VdevConfig) -> String {
         let path = match &vdev.path {
             Some(_) if self.guids => None,
             Some(path) if self.resolved => {

@@ -294,6 +294,6 @@ fn renaming(name: &str, to: &str) -> Change {
         Some((_, short)) => {
             Change::RenameSnapshot { snapshot: name.to_owned(), new_name: short.to_owned(), recursive: false }
         }
-        None => Change::Rename { name: name.to_owned(), new_name: to.to_owned(), force: false },
+        None => Change::Rename { name: name.to_owned(), new_name: to.to_owned(), force: false, parents: false },
     }
 }
