@@ -11,6 +11,8 @@ mod cache_file;
 mod call;
 mod command_target;
 mod completion;
+#[cfg(test)]
+mod coverage;
 mod daemon;
 mod demo;
 mod directories;
