@@ -189,6 +189,38 @@ fn c13_what_is_there_is_shown_beside_what_is_not() {
     assert!(nothing.stdout.is_empty() && nothing.status.code() == Some(1));
 }
 
+/// TRIAL C3: what depends on a snapshot goes with it, and `-r` destroys what is in a pool.
+#[test]
+fn c3_dependents_are_destroyed_as_promised() {
+    let lab = Lab::new();
+    for line in ["create p/a", "snapshot p/a@s", "clone p/a@s p/c", "snapshot p/c@t", "clone p/c@t p/d", "create p/c/e"]
+    {
+        lab.ok(&format!("zfs {line}"));
+    }
+    assert!(lab.fails("zfs destroy p/a@s").contains("p/c"));
+    let promised = lab.ok("zfs destroy -nvR p/a@s");
+    assert!(["p/c/e", "p/d", "p/c@t", "p/c", "p/a@s"].iter().all(|name| promised.contains(name)), "{promised}");
+    lab.ok("zfs destroy -R p/a@s");
+    assert_eq!(lab.ok("zfs list -H -t all -o name"), "p\np/a\n");
+    assert!(lab.fails("zfs destroy p").contains("does not apply to pools"));
+    lab.ok("zfs snapshot -r p@x");
+    lab.ok("zfs destroy -r p");
+    assert_eq!(lab.ok("zfs list -H -t all -o name"), "p\n");
+    lab.check();
+}
+
+/// TRIAL C12: devices of different sizes need -f, and so does a single special device beside redundant ones.
+#[test]
+fn c12_weak_and_unequal_vdevs_need_force() {
+    let lab = Lab::new();
+    for (name, size) in [("x0", 64 << 20), ("x1", 128 << 20), ("x2", 64 << 20)] {
+        std::fs::File::create(lab.path(name)).unwrap().set_len(size).unwrap();
+    }
+    assert!(lab.fails("zpool create q mirror x0 x1").contains("mirror contains devices of different sizes"));
+    assert!(lab.fails("zpool create q mirror x0 x2 special x1").contains("mismatched replication level"));
+    lab.ok("zpool create -f q mirror x0 x1");
+}
+
 /// `zfs list` shows snapshots if the pool says so.
 #[test]
 fn listsnapshots_decides_what_zfs_list_shows() {

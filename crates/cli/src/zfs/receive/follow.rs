@@ -265,6 +265,7 @@ impl<'a, 'b> Follower<'a, 'b> {
                 name: of.to_owned(),
                 snapshots: snapshot.to_owned(),
                 recursive: false,
+                dependents: false,
                 defer: true,
             },
             None => Destruction::Dataset { name: name.to_owned(), recursive: false, dependents: false, defer: false },
