@@ -117,6 +117,9 @@ pub enum Change {
         new_name: String,
         /// Whether file systems that are in use are unmounted all the same, to be mounted under the new name.
         force: bool,
+        /// Whether missing parents of the new name are created.
+        #[serde(default)]
+        parents: bool,
     },
     /// Renames a snapshot.
     RenameSnapshot {
@@ -154,6 +157,17 @@ pub enum Change {
         #[serde(with = "settings")]
         settings: Vec<(String, Setting)>,
         /// Whether they are set on the descendants, too, each by itself.
+        recursive: bool,
+    },
+    /// Adds or removes delegated permissions.
+    Delegate {
+        /// Full name of the file system or volume.
+        name: String,
+        /// Permissions by the key of who has them; none of a key stands for all.
+        grants: Vec<(String, Vec<String>)>,
+        /// Whether they are removed.
+        removes: bool,
+        /// Whether those of the descendants are removed as well.
         recursive: bool,
     },
     /// Sets a quota in a file system.
@@ -225,7 +239,12 @@ impl Change {
             }
             Change::DestroyBookmarks { bookmarks } => engine.destroy_bookmarks(bookmarks).await?,
             Change::Promote { name } => engine.promote(name).await?,
-            Change::Rename { name, new_name, force: _ } => engine.rename(name, new_name).await?,
+            Change::Rename { name, new_name, force: _, parents } => {
+                if parents {
+                    crate::create::make_parents(engine, author, &new_name).await?;
+                }
+                engine.rename(name, new_name).await?;
+            }
             Change::Hold { holds, recursive } => {
                 engine.hold(held(engine, holds, recursive).await?).await.map_err(tag_refused)?
             }
@@ -242,6 +261,12 @@ impl Change {
                 for name in names {
                     engine.properties().set_properties(name, settings.clone()).await?;
                     author.record(engine)?;
+                }
+            }
+            Change::Delegate { name, grants, removes, recursive } => {
+                let names = if recursive { datasets_below(engine, &name).await? } else { vec![name] };
+                for name in names {
+                    engine.properties().delegate(name, grants.clone(), removes).await?;
                 }
             }
             Change::SetQuota { name, principal, kind, id, limit } => {

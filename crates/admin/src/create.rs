@@ -106,7 +106,7 @@ async fn exists(engine: &Engine, name: &str) -> Result<bool, PoolError> {
 }
 
 /// Creates the missing parents of a dataset.
-async fn make_parents(engine: &Engine, author: &mut Author, name: &str) -> Result<(), PoolError> {
+pub(crate) async fn make_parents(engine: &Engine, author: &mut Author, name: &str) -> Result<(), PoolError> {
     for (at, _) in name.match_indices('/') {
         let parent = name.get(..at).unwrap_or_default();
         if exists(engine, parent).await? {

@@ -34,6 +34,9 @@ pub enum Destruction {
         snapshots: String,
         /// Whether those of the same names of the descendants go with them.
         recursive: bool,
+        /// Whether their clones go with them, and what is below those.
+        #[serde(default)]
+        dependents: bool,
         /// Whether those that are held or cloned are destroyed later.
         defer: bool,
     },
@@ -56,9 +59,14 @@ impl Destruction {
     pub async fn plan(&self, engine: &Engine) -> Result<Vec<DestroyStep>, Refusal> {
         let rq = &Request::internal("destroy");
         match self {
-            Destruction::Snapshots { name, snapshots, recursive, .. } => {
-                let dsl = engine.synced().dsl_in(rq, Scope::Subtree(name)).await?;
-                named_snapshots(rq, &dsl, name, snapshots, *recursive).await
+            Destruction::Snapshots { name, snapshots, recursive, dependents, .. } => {
+                // The clones may be anywhere.
+                let scope = if *dependents { Scope::All } else { Scope::Subtree(name) };
+                let dsl = engine.synced().dsl_in(rq, scope).await?;
+                let step = named_snapshots(rq, &dsl, name, snapshots, *recursive).await?;
+                let mut plan = if *dependents { clones_of(rq, &dsl, &step.snapshots).await? } else { Vec::new() };
+                plan.push(step);
+                Ok(plan)
             }
             Destruction::Dataset { name, recursive, dependents, .. } => {
                 let mut dsl = engine.synced().dsl_in(rq, Scope::Subtree(name)).await?;
@@ -121,7 +129,7 @@ async fn named_snapshots(
     of: &str,
     list: &str,
     recursive: bool,
-) -> Result<Vec<DestroyStep>, Refusal> {
+) -> Result<DestroyStep, Refusal> {
     let mut found = Vec::new();
     for dir in below(dsl, of).into_iter().filter(|dir| recursive || dir.name == of) {
         let there = snapshots(rq, dsl, dir).await?;
@@ -131,7 +139,21 @@ async fn named_snapshots(
         let why = "could not find any snapshots to destroy; check snapshot names.";
         return Err(Refusal::new(RefusalKind::NoSnapshots, why));
     }
-    Ok(vec![DestroyStep { snapshots: found, head: None }])
+    Ok(DestroyStep { snapshots: found, head: None })
+}
+
+/// The clones of snapshots with all that depends on them.
+async fn clones_of(rq: &Request, dsl: &Dsl, snapshots: &[String]) -> Result<Vec<DestroyStep>, Refusal> {
+    let mut ids = BTreeSet::new();
+    for name in snapshots {
+        ids.insert(dsl.find(rq, name).await.map_err(PoolError::from)?.id);
+    }
+    let tops = clones(dsl, &ids).map(str::to_owned).collect();
+    let heads = gather(rq, dsl, tops, true).await?;
+    if heads.iter().any(|head| !head.ids.is_disjoint(&ids)) {
+        return Err(Refusal::new(RefusalKind::HasClones, "a parent is a clone of its own child; promote it first"));
+    }
+    ordered(heads)
 }
 
 /// Those of the snapshots (oldest first) that a list of names and ranges means: `a,b%d,%f,g%`.
@@ -174,7 +196,23 @@ async fn tree(
     if dsl.dir_named(name).is_none() {
         return Err(Refusal::missing());
     }
-    let mut tops = vec![name.to_owned()];
+    let heads = gather(rq, dsl, vec![name.to_owned()], dependents).await?;
+    let all: BTreeSet<ObjectId> = heads.iter().flat_map(|head| &head.ids).copied().collect();
+    let goes = |name: &str| heads.iter().any(|head| head.name == name);
+    let others: Vec<String> = clones(dsl, &all).filter(|clone| !goes(clone)).map(str::to_owned).collect();
+    if !others.is_empty() {
+        return Err(Refusal::because_of(RefusalKind::HasClones, "filesystem has dependent clones", others));
+    }
+    let snapshots = heads.iter().flat_map(|head| &head.snapshots);
+    let more: Vec<String> = heads.iter().skip(1).map(|head| &head.name).chain(snapshots).cloned().collect();
+    if !recursive && !dependents && !more.is_empty() {
+        return Err(Refusal::because_of(RefusalKind::HasChildren, "filesystem has children", more));
+    }
+    ordered(heads)
+}
+
+/// The datasets `tops` and those below; with `dependents` also the clones of their snapshots.
+async fn gather(rq: &Request, dsl: &Dsl, mut tops: Vec<String>, dependents: bool) -> Result<Vec<Head>, Refusal> {
     let mut heads: Vec<Head> = Vec::new();
     while let Some(top) = tops.pop() {
         for dir in below(dsl, &top) {
@@ -188,17 +226,10 @@ async fn tree(
             heads.push(Head { name: dir.name.clone(), snapshots, ids, origin: dir.phys.origin });
         }
     }
-    let all: BTreeSet<ObjectId> = heads.iter().flat_map(|head| &head.ids).copied().collect();
-    let goes = |name: &str| heads.iter().any(|head| head.name == name);
-    let others: Vec<String> = clones(dsl, &all).filter(|clone| !goes(clone)).map(str::to_owned).collect();
-    if !others.is_empty() {
-        return Err(Refusal::because_of(RefusalKind::HasClones, "filesystem has dependent clones", others));
-    }
-    let snapshots = heads.iter().flat_map(|head| &head.snapshots);
-    let more: Vec<String> = heads.iter().skip(1).map(|head| &head.name).chain(snapshots).cloned().collect();
-    if !recursive && !dependents && !more.is_empty() {
-        return Err(Refusal::because_of(RefusalKind::HasChildren, "filesystem has children", more));
-    }
+    Ok(heads)
+}
+
+fn ordered(heads: Vec<Head>) -> Result<Vec<DestroyStep>, Refusal> {
     let circle = "a parent is a clone of its own child; promote it first";
     in_order(heads).ok_or_else(|| Refusal::new(RefusalKind::HasClones, circle))
 }
@@ -213,7 +244,8 @@ fn in_order(mut heads: Vec<Head>) -> Option<Vec<DestroyStep>> {
         };
         let next = heads.iter().rposition(|head| !is_needed(head))?;
         let head = heads.remove(next);
-        out.push(DestroyStep { snapshots: head.snapshots, head: Some(head.name) });
+        // The root file system of a pool goes with the pool alone.
+        out.push(DestroyStep { snapshots: head.snapshots, head: Some(head.name).filter(|name| name.contains('/')) });
     }
     Some(out)
 }

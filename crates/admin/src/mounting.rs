@@ -59,7 +59,7 @@ impl Change {
         match self {
             Change::Create(new) => of(&new.name, false, MountChange::New),
             Change::Clone { name, .. } => of(name, false, MountChange::New),
-            Change::Rename { name, new_name, force } => Some(MountEffect {
+            Change::Rename { name, new_name, force, .. } => Some(MountEffect {
                 name: name.clone(),
                 recursive: true,
                 change: MountChange::Renamed { new_name: new_name.clone() },
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(effect(set("canmount", number(OFF))), Some(MountChange::Forbidden));
         assert_eq!((effect(set("canmount", number(1))), effect(set("zoned", number(0)))), (None, None));
         assert_eq!(effect(set("zoned", number(1))), Some(MountChange::Forbidden));
-        let rename = Change::Rename { name: "p/a".into(), new_name: "p/b".into(), force: true };
+        let rename = Change::Rename { name: "p/a".into(), new_name: "p/b".into(), force: true, parents: false };
         let renamed = rename.mount_effect().unwrap();
         assert_eq!((renamed.name.as_str(), renamed.name_after()), ("p/a", "p/b"));
         assert!(renamed.recursive && renamed.force);

@@ -28,6 +28,18 @@ pub enum PoolChange {
         /// The text.
         text: String,
     },
+    /// Sets the sets of features that may be enabled.
+    SetCompatibility {
+        /// Names of sets, or `off`.
+        sets: String,
+    },
+    /// Sets a user property, or removes it.
+    SetUser {
+        /// Name of the property.
+        property: String,
+        /// Value; empty for none.
+        text: String,
+    },
     /// Enables a feature.
     EnableFeature {
         /// Short name.
@@ -184,6 +196,8 @@ impl PoolChange {
                 engine.scrubs().stop().await?;
                 None
             }
+            PoolChange::SetCompatibility { sets } => Some(PoolProperty::Compatibility(sets)),
+            PoolChange::SetUser { property, text } => Some(PoolProperty::User { name: property, text }),
             PoolChange::SetComment { text } => Some(PoolProperty::Comment(text)),
             PoolChange::EnableFeature { feature } => {
                 let unknown = || Refusal::new(RefusalKind::Pool, format!("there is no feature '{feature}'"));

@@ -8,6 +8,7 @@
 //! nearest valid spelling if there is one, and the usage of the command.
 
 use crate::failure::Failure;
+use crate::refused;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error, Parser};
 use std::ffi::OsString;
@@ -36,6 +37,7 @@ pub trait CommandLine: Parser {
     fn parse_line(words: &[OsString]) -> Result<Self, Stop> {
         let mut command = definition::<Self>();
         let matches = command.try_get_matches_from_mut(words).map_err(|error| explain(&command, words, &error))?;
+        refused::check(&matches).map_err(Stop::Misuse)?;
         Self::from_arg_matches(&matches).map_err(|error| explain(&command, words, &error))
     }
 
@@ -51,7 +53,7 @@ impl<T: Parser> CommandLine for T {}
 
 /// Definition of a command line, with the rules that hold for all options.
 pub fn definition<T: Parser>() -> Command {
-    with_rules(T::command()).no_binary_name(true)
+    with_rules(T::command(), "").no_binary_name(true)
 }
 
 /// Id of the options that name places to look for pools.
@@ -68,14 +70,15 @@ fn with_both_names_of_dirs(command: Command) -> Command {
     })
 }
 
-/// Applies the rules of this module to a command and its subcommands.
-fn with_rules(command: Command) -> Command {
+/// Applies the rules of this module to a command below `above`, and to its subcommands.
+fn with_rules(command: Command, above: &str) -> Command {
+    let path = format!("{above} {}", command.get_name());
     let command =
         with_both_names_of_dirs(command).args_override_self(true).max_term_width(MAX_HELP_COLUMNS).mut_args(|arg| {
             let takes_word = arg.get_action().takes_values() && !arg.is_positional();
             if takes_word { arg.allow_hyphen_values(true) } else { arg }
         });
-    command.mut_subcommands(with_rules)
+    refused::define(&path, command).mut_subcommands(|command| with_rules(command, &path))
 }
 
 fn usage(command: &mut Command) -> String {
@@ -98,7 +101,7 @@ fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
         }
         (ErrorKind::InvalidSubcommand, _) => {
             let given = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
-            if let Some(what) = not_in_weir(command.get_name(), &given) {
+            if let Some(what) = refused::command(command.get_name(), &given) {
                 return Stop::Misuse(Failure::usage(format!(
                     "{what}\n'{title} --help' lists the commands that it has"
                 )));
@@ -121,23 +124,6 @@ fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
         }
     };
     Stop::Misuse(Failure::usage(format!("{title}: {what}\n{}", usage(&mut command))))
-}
-
-/// Commands of OpenZFS that Weir does not have, by program.
-const NOT_IN_WEIR: [(&str, &[&str]); 2] = [
-    ("zpool", &["ddtprune"]),
-    (
-        "zfs",
-        &["allow", "jail", "program", "redact", "rewrite", "unallow", "unjail", "unzone", "upgrade", "wait", "zone"],
-    ),
-];
-
-/// The message for a command of OpenZFS that Weir does not have; `None` for other words.
-fn not_in_weir(program: &str, given: &str) -> Option<String> {
-    let (_, commands) = NOT_IN_WEIR.iter().find(|(name, _)| *name == program)?;
-    let is_missing = commands.contains(&given);
-    is_missing
-        .then(|| format!("'{program} {given}' is a command of OpenZFS that Weir does not have: see docs/limits.md"))
 }
 
 /// The command that the words name, or the deepest one before a word that names none; and its name with its program.
@@ -195,24 +181,6 @@ mod tests {
 
     fn parse(line: &[&str]) -> Result<TestArgs, Stop> {
         TestArgs::parse_line(&line.iter().map(OsString::from).collect::<Vec<_>>())
-    }
-
-    /// The lists of this module and docs/limits.md are the same, and Weir has none of their commands.
-    #[test]
-    fn commands_that_weir_does_not_have_are_those_of_the_documentation() {
-        let text = include_str!("../../../docs/limits.md");
-        let section = text.split("## Commands that do not exist").nth(1).unwrap().split("\n## ").next().unwrap();
-        for (program, commands) in NOT_IN_WEIR {
-            let listed = section.split(&format!("- `{program}`: ")).nth(1).unwrap().split('.').next().unwrap();
-            let listed: std::collections::BTreeSet<&str> =
-                listed.split([',', ' ', '\n']).filter(|w| !w.is_empty()).collect();
-            assert_eq!(listed, commands.iter().copied().collect(), "{program}");
-        }
-        let there = definition::<crate::tree::CommandTree>();
-        for (program, commands) in NOT_IN_WEIR {
-            let program = there.find_subcommand(program).unwrap();
-            assert!(commands.iter().all(|command| program.find_subcommand(command).is_none()));
-        }
     }
 
     #[test]

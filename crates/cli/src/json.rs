@@ -50,3 +50,17 @@ pub fn property(value: &str, source: &str, numbers: Numbers) -> Value {
 pub fn print(call: &Call, answer: Map<String, Value>) {
     outln!(call, "{}", Value::Object(answer));
 }
+
+/// Prints the version of Weir, as JSON if that is wanted, and returns the exit code. OpenZFS's fields are those of its tools and
+/// its kernel module, which are one program here.
+pub fn version(call: &Call, command: &str, is_json: bool) -> u8 {
+    let version = format!("weir {}", env!("CARGO_PKG_VERSION"));
+    if is_json {
+        let mut answer = frame(command);
+        answer.insert("zfs_version".into(), json!({ "userland": version, "kernel": version }));
+        print(call, answer);
+    } else {
+        outln!(call, "{version}");
+    }
+    0
+}

@@ -11,6 +11,8 @@ mod cache_file;
 mod call;
 mod command_target;
 mod completion;
+#[cfg(test)]
+mod coverage;
 mod daemon;
 mod demo;
 mod directories;
@@ -27,6 +29,7 @@ mod options;
 mod places;
 mod pools;
 mod process;
+mod refused;
 mod remote;
 mod rescue;
 mod secrets;

@@ -146,7 +146,7 @@ impl OpenedPool {
                 search: options.search.clone(),
                 pool: options.pool.clone(),
                 keys: options.keys.clone(),
-                rewind: options.rewind == Rewind::Auto,
+                rewind: if options.rewind == Rewind::Auto { Rewind::Auto } else { Rewind::No },
                 force,
                 limits: Some(limits.clone()),
                 ..WriteIntent::default()

@@ -58,3 +58,31 @@ impl JsonOptions {
         }
     }
 }
+
+/// Output about pools as JSON.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct PoolJsonOptions {
+    #[command(flatten)]
+    pub output: JsonOptions,
+    /// With -j: the keys of the pools are their GUIDs instead of their names
+    #[arg(long)]
+    pub json_pool_key_guid: bool,
+}
+
+impl PoolJsonOptions {
+    /// Form of numbers in JSON.
+    ///
+    /// # Errors
+    /// Misuse of the command `C` if an option is given without `-j`.
+    pub fn numbers<C: CommandLine>(self) -> Result<Numbers, Failure> {
+        match self.json_pool_key_guid && !self.output.json {
+            true => Err(C::misused("'--json-pool-key-guid' only works with '-j'")),
+            false => self.output.numbers::<C>(),
+        }
+    }
+
+    /// The key of a pool.
+    pub fn key(self, name: &str, guid: u64) -> String {
+        if self.json_pool_key_guid { guid.to_string() } else { name.to_owned() }
+    }
+}

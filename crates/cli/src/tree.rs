@@ -138,7 +138,7 @@ mod tests {
             if let Some(other) = seen.insert(about, path.to_owned()) {
                 panic!("{path} and {other} have the same description");
             }
-            for option in command.get_arguments().filter(|arg| !arg.is_positional()) {
+            for option in command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set()) {
                 let letter = option.get_short().map(|letter| format!("-{letter}"));
                 let name = option.get_long().map(|name| format!("--{name}"));
                 let described = option.get_help().is_some_and(|help| !help.to_string().is_empty());

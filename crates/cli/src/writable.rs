@@ -18,7 +18,7 @@ use weir_admin::{MountEffect, Refusal};
 use weir_engine::{DirtyLimits, Engine, Host, ImportOptions};
 use weir_machine::Machine;
 use weir_pool::assemble::state;
-use weir_pool::{FoundPool, OpenOptions, PoolError, assemble, scan};
+use weir_pool::{FoundPool, OpenOptions, PoolError, Rewind, assemble, scan};
 
 /// A pool opened for writing.
 pub struct WritablePool {
@@ -48,8 +48,8 @@ pub struct WriteIntent {
     pub keys: Vec<(String, Vec<u8>)>,
     /// Open the pool even if another machine used it last or it was destroyed.
     pub force: bool,
-    /// Rewind to an older txg if the last one cannot be read.
-    pub rewind: bool,
+    /// Which txg to go back to.
+    pub rewind: Rewind,
     /// Go back to the pool's checkpoint.
     pub to_checkpoint: bool,
     /// Discard the intent logs on missing log devices.
@@ -173,9 +173,7 @@ impl WritablePool {
         let exported_before = locked.state == state::EXPORTED;
         let mut open = OpenOptions::new(intent.search.clone(), locked.guid.to_string());
         open.keys = intent.keys.clone();
-        if intent.rewind {
-            open.rewind = weir_pool::Rewind::Auto;
-        }
+        open.rewind = intent.rewind;
         open.checkpoint = intent.to_checkpoint;
         let limits = intent.limits.clone().unwrap_or_else(Limits::of_command);
         open.arc_bytes = limits.arc_bytes;

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 use weir_blocks::{Bookmark, CacheClass, ReadOptions};
 use weir_cache::Cache;
 use weir_codec::crypt::DatasetKey;
-use weir_format::{BlockPointer, Dnode, ObjectId, Objset, ObjsetId, ObjsetKind, Txg};
+use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
 use weir_machine::lock::{Mutex, MutexGuard, RwLock, order};
 
@@ -67,6 +67,8 @@ pub struct ObjectSet {
     live: Option<DirtyObjset>,
     /// Blocks that may be cached now.
     cache_class: RwLock<CacheClass>,
+    /// Blocks that are read ahead.
+    prefetch_class: RwLock<CacheClass>,
     /// See [`ObjectSet::close`].
     pub(crate) closed: AtomicBool,
 }
@@ -107,7 +109,9 @@ impl ObjectSet {
         let root = Mutex::new(Root::new(pointer, header));
         let cache_class = RwLock::new(options.cache);
         let closed = AtomicBool::new(false);
-        ObjectSet { cache, options, root, locked, raw, dnode_cache: Mutex::default(), live: None, cache_class, closed }
+        let dnode_cache = Mutex::default();
+        let prefetch_class = RwLock::new(CacheClass::All);
+        ObjectSet { cache, options, root, locked, raw, dnode_cache, live: None, cache_class, prefetch_class, closed }
     }
 
     pub(crate) fn alive(self, live: DirtyObjset) -> Self {
@@ -188,6 +192,20 @@ impl ObjectSet {
     /// Sets which blocks may be cached from now on (`primarycache`).
     pub fn set_cache_class(&self, class: CacheClass) {
         *self.cache_class.write() = class;
+    }
+
+    /// Sets which blocks are read ahead from now on (`prefetch`).
+    pub fn set_prefetch_class(&self, class: CacheClass) {
+        *self.prefetch_class.write() = class;
+    }
+
+    /// Whether blocks of an object of type `kind` are read ahead.
+    pub(crate) fn reads_ahead(&self, kind: ObjectType) -> bool {
+        match *self.prefetch_class.read() {
+            CacheClass::All => true,
+            CacheClass::Metadata => kind.is_metadata(),
+            CacheClass::None => false,
+        }
     }
 
     /// The object that holds all dnodes; `None` in a set that never had an object.

@@ -12,6 +12,9 @@ use weir_machine::{Priority, Request};
 impl Reader<'_> {
     /// Reports a read to the object's prefetcher, and starts the prefetches that it requests.
     pub(crate) fn prefetch_after(self, object: &Arc<Object>, offset: u64, len: u64, end: u64) {
+        if !self.set.reads_ahead(object.dnode.object_type) {
+            return;
+        }
         let ranges = {
             let mut prefetcher = object.prefetcher.lock();
             prefetcher.observe(offset, len, end)

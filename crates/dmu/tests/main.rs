@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 use std::sync::Arc;
-use weir_blocks::{Blocks, Tree, vdev::VdevSpec};
+use std::time::Duration;
+use weir_blocks::{Blocks, CacheClass, Tree, vdev::VdevSpec};
 use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_dmu::zap::{Match, Zap};
@@ -145,6 +146,24 @@ fn bytes_come_through_levels_and_holes_are_zeros() {
         let words = set.reader().read_words(&rq, &file, 63, 2).await.unwrap();
         assert_eq!(words, [0x0101_0101_0101_0101, 0]);
     });
+}
+
+/// The property `prefetch` decides which objects are read ahead.
+#[test]
+fn files_are_read_ahead_if_their_dataset_says_so() {
+    for (class, expected) in [(CacheClass::All, true), (CacheClass::Metadata, false), (CacheClass::None, false)] {
+        let prefetches = with_sample(move |set, rq| async move {
+            set.set_prefetch_class(class);
+            let file = set.object(&rq, ObjectId(1)).await.unwrap();
+            let before = set.cache().stats().prefetches;
+            for at in [0, 2048] {
+                set.reader().read(&rq, &file, at, 2048, 64 * 512).await.unwrap();
+            }
+            set.cache().machine().clock.sleep(Duration::from_secs(1)).await;
+            set.cache().stats().prefetches - before
+        });
+        assert_eq!(prefetches > 0, expected, "{class:?}: {prefetches}");
+    }
 }
 
 #[test]

@@ -269,12 +269,14 @@ impl Dsl {
         dataset: &Dataset,
         key: Option<Arc<DatasetKey>>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        let cache = match self.dir(dataset.dir) {
-            Some(dir) => self.cache_class(rq, dir).await?,
-            None => CacheClass::All,
+        let (cache, prefetch) = match self.dir(dataset.dir) {
+            Some(dir) => (self.cache_class(rq, dir).await?, self.prefetch_class(rq, dir).await?),
+            None => (CacheClass::All, CacheClass::All),
         };
         let opening = Opening { id: dataset.objset(), key, cache, raw: None };
-        ObjectSet::open(rq, self.mos.cache().clone(), dataset.phys.pointer, opening).await
+        let set = ObjectSet::open(rq, self.mos.cache().clone(), dataset.phys.pointer, opening).await?;
+        set.set_prefetch_class(prefetch);
+        Ok(set)
     }
 
     /// The kind of a directory's dataset, read from its head's object set and remembered.

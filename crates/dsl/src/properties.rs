@@ -182,8 +182,20 @@ impl Dsl {
     /// # Errors
     /// Errors of reading the properties.
     pub async fn cache_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
+        self.class_of(rq, dir, ZfsProp::PrimaryCache).await
+    }
+
+    /// The value of the property `prefetch`.
+    ///
+    /// # Errors
+    /// Errors of reading the properties.
+    pub async fn prefetch_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
+        self.class_of(rq, dir, ZfsProp::Prefetch).await
+    }
+
+    async fn class_of(&self, rq: &Request, dir: &Dir, prop: ZfsProp) -> Result<CacheClass, ObjectError> {
         for (_, stored) in self.stored_chain(rq, dir).await? {
-            match props::stored_value(&stored, ZfsProp::PrimaryCache.name()).map(|(value, _)| value) {
+            match props::stored_value(&stored, prop.name()).map(|(value, _)| value) {
                 Some(Value::Number(0)) => return Ok(CacheClass::None),
                 Some(Value::Number(1)) => return Ok(CacheClass::Metadata),
                 Some(_) => return Ok(CacheClass::All),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   checksum errors ─► N in T ─► degraded: it is used as before, and shown
+//!   slow operations ─► N in T ─► degraded, if `slow_io_n` and `slow_io_t` are set
 //!   I/O errors ──────► N in T ─► faulted: out of service, if the pool has all blocks without it; else degraded
 //! ```
 //!
@@ -33,6 +34,19 @@ pub(crate) enum ErrorKind {
     Checksum,
     /// A failed read, write or flush.
     Io,
+    /// An operation that took too long.
+    Slow,
+}
+
+impl ErrorKind {
+    /// Threshold without properties: `DEFAULT_CHECKSUM_N`, `DEFAULT_CHECKSUM_T`, `DEFAULT_IO_N`, `DEFAULT_IO_T`. Slow operations
+    /// are diagnosed only if both `slow_io_n` and `slow_io_t` are set.
+    pub fn threshold(self) -> Threshold {
+        match self {
+            ErrorKind::Checksum | ErrorKind::Io => Threshold { n: 10, t: Duration::from_secs(600) },
+            ErrorKind::Slow => Threshold { n: 0, t: Duration::ZERO },
+        }
+    }
 }
 
 /// N errors within T.
@@ -44,17 +58,10 @@ pub(crate) struct Threshold {
     pub t: Duration,
 }
 
-impl Default for Threshold {
-    /// `DEFAULT_CHECKSUM_N`, `DEFAULT_CHECKSUM_T`, `DEFAULT_IO_N`, `DEFAULT_IO_T`.
-    fn default() -> Self {
-        Threshold { n: 10, t: Duration::from_secs(600) }
-    }
-}
-
 /// Verdict about a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Too many checksum errors.
+    /// Too many checksum errors, or slow operations.
     Degraded,
     /// Too many I/O errors.
     Faulted,
@@ -118,7 +125,7 @@ impl Diagnosis {
     /// Records an error of leaf `leaf` below vdev `parent`.
     pub fn record(&self, leaf: u64, parent: u64, kind: ErrorKind, now: Nanos) {
         let state = &mut *self.0.lock();
-        let threshold = state.thresholds.get(&(leaf, kind)).copied().unwrap_or_default();
+        let threshold = state.thresholds.get(&(leaf, kind)).copied().unwrap_or(kind.threshold());
         let case = state.cases.entry(leaf).or_default();
         case.parent = parent;
         if !case.rates.entry(kind).or_default().record(now, threshold) {
@@ -133,7 +140,7 @@ impl Diagnosis {
             return;
         }
         let verdict = match kind {
-            ErrorKind::Checksum => Verdict::Degraded,
+            ErrorKind::Checksum | ErrorKind::Slow => Verdict::Degraded,
             ErrorKind::Io => Verdict::Faulted,
         };
         state.verdicts.push((leaf, verdict));
@@ -227,6 +234,17 @@ mod tests {
         assert_eq!(diagnosis.take_verdicts(), [(7, Verdict::Faulted)]);
         (1000..1010).for_each(|second| diagnosis.record(6, 1, ErrorKind::Checksum, at(second)));
         assert_eq!(diagnosis.take_verdicts(), [(6, Verdict::Degraded)]);
+    }
+
+    #[test]
+    fn slow_operations_count_if_a_property_says_so() {
+        let diagnosis = Diagnosis::default();
+        (0..100).for_each(|second| diagnosis.record(7, 1, ErrorKind::Slow, at(second)));
+        assert_eq!(diagnosis.take_verdicts(), []);
+        let few = Threshold { n: 3, t: Duration::from_secs(30) };
+        diagnosis.set_thresholds(BTreeMap::from([((7, ErrorKind::Slow), few)]));
+        (200..203).for_each(|second| diagnosis.record(7, 1, ErrorKind::Slow, at(second)));
+        assert_eq!(diagnosis.take_verdicts(), [(7, Verdict::Degraded)]);
     }
 
     #[test]

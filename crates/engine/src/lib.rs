@@ -71,6 +71,7 @@ pub mod tx_admission;
 mod unflushed;
 mod vdev_config_edit;
 mod vdev_objects;
+mod vdev_properties;
 
 pub use activity::Activity;
 pub use add::VdevAddRequest;
@@ -90,6 +91,7 @@ pub use spares::SpareWatch;
 pub use syncing::{SyncerState, TxgSync};
 pub use tasks::Task;
 pub use tx_admission::{DirtyLimits, PoolSpace, PoolTxAdmission};
+pub use vdev_properties::VdevSetting;
 
 use diagnosis::Diagnosis;
 use error_log::LostBlocks;
@@ -521,8 +523,8 @@ handles! {
     encryption_keys = EncryptionKeys;
     /// The pool's devices: added, trimmed, taken out of service and put back.
     devices = Devices;
-    /// The thresholds of errors from which on devices are degraded or faulted.
-    diagnosis_thresholds = DiagnosisThresholds;
+    /// Properties of vdevs: comments, user properties, and thresholds of errors from which on devices are degraded or faulted.
+    vdev_properties = VdevProperties;
     /// Devices that join others, leave them, go offline and return.
     vdevs = Vdevs;
     /// Pools that are made of one device of each mirror.

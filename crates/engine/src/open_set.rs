@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weir_blocks::CacheClass;
 use weir_codec::compress::ZstdLevel;
 use weir_dmu::dedup::DedupPolicy;
-use weir_dmu::live::{Policy, TxAdmission};
+use weir_dmu::live::{Policy, RedundantMetadata, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::props::{self, Stored, Value, ZfsProp};
 use weir_dsl::{Dataset, Dir, Dsl, SetKey};
@@ -25,10 +25,6 @@ const CLONING: &str = "com.fudosecurity:block_cloning";
 const COMPRESSION_BITS: u32 = 7;
 /// The bit of the property `dedup` that requests verification.
 const DEDUP_VERIFY: u64 = 1 << 8;
-/// The value `none` of `redundant_metadata`: metadata has no more copies than data.
-///
-/// `most` and `some` reduce the copies of some metadata blocks; Weir treats both as `all`.
-const NO_MORE: u64 = 3;
 
 /// Opens the object set of a dataset: see [`Engine::open_set`]. `dsl` contains its directory and the ancestors.
 pub(crate) async fn open_set_of(
@@ -60,6 +56,9 @@ pub(crate) async fn open_set_of(
     let pointer = dataset.phys.pointer;
     let policy = policy_for(kind, policy);
     let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, policy).await?;
+    if let Some(dir) = dir {
+        set.set_prefetch_class(dsl.prefetch_class(rq, dir).await?);
+    }
     Ok(engine.sets.insert(set))
 }
 
@@ -70,6 +69,7 @@ pub(crate) async fn open_set_of(
 pub(crate) async fn renew_policy(rq: &Request, dsl: &Dsl, dir: &Dir, set: &ObjectSet) -> Result<(), PoolError> {
     set.set_policy(policy_for(set.kind(), policy(rq, dsl, dir).await?));
     set.set_cache_class(dsl.cache_class(rq, dir).await?);
+    set.set_prefetch_class(dsl.prefetch_class(rq, dir).await?);
     Ok(())
 }
 
@@ -118,9 +118,11 @@ pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
     };
     let dedup = number(chain, ZfsProp::Dedup).and_then(dedup_of);
     let copies = number(chain, ZfsProp::Copies).unwrap_or(1).clamp(1, 3) as u8;
-    let metadata_copies = match number(chain, ZfsProp::RedundantMetadata).unwrap_or(0) {
-        NO_MORE => copies,
-        _ => (copies + 1).min(3),
+    let redundant_metadata = match number(chain, ZfsProp::RedundantMetadata).unwrap_or(0) {
+        1 => RedundantMetadata::Most,
+        2 => RedundantMetadata::Some,
+        3 => RedundantMetadata::None,
+        _ => RedundantMetadata::All,
     };
     let special = number(chain, ZfsProp::SpecialSmallBlocks).unwrap_or(0);
     Policy {
@@ -129,7 +131,7 @@ pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
         checksum,
         dedup,
         copies,
-        metadata_copies,
+        redundant_metadata,
         special_small_bytes: u32::try_from(special).unwrap_or(u32::MAX),
         ..default
     }
@@ -138,6 +140,7 @@ pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_format::ObjectType;
 
     fn chain(values: &[(&str, u64)]) -> Vec<(String, Arc<Stored>)> {
         let stored = values.iter().map(|(name, n)| ((*name).to_owned(), Value::Number(*n))).collect();
@@ -148,7 +151,7 @@ mod tests {
     fn without_properties_the_default_applies() {
         for policy in [policy_of(&[]), policy_of(&chain(&[("compression", 1), ("checksum", 1)]))] {
             assert_eq!((policy.compression, policy.checksum), (CompressionKind::Lz4, ChecksumKind::Fletcher4));
-            assert_eq!((policy.copies, policy.metadata_copies), (1, 2));
+            assert_eq!((policy.copies, policy.metadata_copies(ObjectType::SA, 0)), (1, 2));
         }
     }
 
@@ -156,19 +159,23 @@ mod tests {
     fn properties_count() {
         let policy = policy_of(&chain(&[("compression", 16 | 9 << 7), ("checksum", 8), ("copies", 2)]));
         assert_eq!((policy.compression, policy.checksum), (CompressionKind::Zstd, ChecksumKind::Sha256));
-        assert_eq!((policy.zstd_level.to_u8(), policy.copies, policy.metadata_copies), (9, 2, 3));
+        assert_eq!((policy.zstd_level.to_u8(), policy.copies, policy.metadata_copies(ObjectType::SA, 0)), (9, 2, 3));
         let dedup = |n| policy_of(&chain(&[("dedup", n)])).dedup.map(|d| (d.checksum, d.verify));
         assert_eq!((dedup(2), dedup(1)), (None, Some((ChecksumKind::Sha256, false))));
         assert_eq!(dedup(1 | 1 << 8), Some((ChecksumKind::Sha256, true)));
         assert_eq!((dedup(13), dedup(14)), (Some((ChecksumKind::Edonr, true)), Some((ChecksumKind::Blake3, false))));
         let policy = policy_of(&chain(&[("compression", 2), ("redundant_metadata", 3), ("copies$recvd", 3)]));
-        assert_eq!((policy.compression, policy.metadata_copies), (CompressionKind::Off, 3));
+        assert_eq!((policy.compression, policy.metadata_copies(ObjectType::SA, 0)), (CompressionKind::Off, 3));
     }
 
     #[test]
     fn what_overrides_a_value_counts() {
         // `none`, which older software does not know, exists beside `all`.
-        assert_eq!(policy_of(&chain(&[("redundant_metadata", 0), ("redundant_metadata$iuv", 3)])).metadata_copies, 1);
+        assert_eq!(
+            policy_of(&chain(&[("redundant_metadata", 0), ("redundant_metadata$iuv", 3)]))
+                .metadata_copies(ObjectType::SA, 0),
+            1
+        );
         // A received value is overridden by that of the parent.
         let above = chain(&[("compression", 16)]);
         let both: Vec<_> =

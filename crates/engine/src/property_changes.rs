@@ -3,8 +3,9 @@
 use super::open_datasets::OpenDataset;
 use super::syncing::TxgSync;
 use super::{PropertyChanges, open_set};
-use weir_dmu::zap::{self, NewZap};
+use weir_dmu::zap::{self, Key, NewZap, Value};
 use weir_dsl::props::ZfsProp;
+use weir_dsl::sync_tasks::delegation::{self, Grants};
 use weir_dsl::sync_tasks::{DslSyncContext, Setting, VolumeSpec, features, properties};
 use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
 use weir_format::dsl::pool as names;
@@ -30,6 +31,9 @@ const FRONT_END_PROPERTIES: [ZfsProp; 13] = [
     ZfsProp::Overlay,
 ];
 
+/// Maximum length of a user property's value in bytes (`ZAP_MAXVALUELEN` less the NUL).
+const MAX_VALUE_LEN: usize = 8191;
+
 fn is_front_end(property: &str) -> bool {
     ZfsProp::of_name(property).is_some_and(|prop| FRONT_END_PROPERTIES.contains(&prop))
 }
@@ -39,6 +43,15 @@ fn is_front_end(property: &str) -> bool {
 pub enum PoolProperty {
     /// The comment; empty for none.
     Comment(String),
+    /// The sets of features that may be enabled; `off` for all.
+    Compatibility(String),
+    /// A user property; an empty text removes it.
+    User {
+        /// Name, which contains a colon.
+        name: String,
+        /// Value.
+        text: String,
+    },
     /// A feature to enable.
     Feature(&'static Feature),
     /// A property that is stored as a number.
@@ -134,6 +147,25 @@ impl PropertyChanges<'_> {
         Ok(())
     }
 
+    /// Adds or removes delegated permissions of a dataset (`zfs allow`, `zfs unallow`).
+    ///
+    /// # Errors
+    /// Errors of [`delegation::allow`](weir_dsl::sync_tasks::delegation::allow).
+    pub async fn delegate(&self, name: String, grants: Grants, removes: bool) -> Result<(), PoolError> {
+        self.engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move {
+                    let change = &mut syncing.change;
+                    match removes {
+                        true => delegation::unallow(change, &name, &grants).await?,
+                        false => delegation::allow(change, &name, &grants).await?,
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
     /// Sets a property of the pool (`zpool set`).
     ///
     /// # Errors
@@ -151,23 +183,48 @@ async fn apply(syncing: &mut TxgSync<'_>, property: PoolProperty) -> Result<(), 
             syncing.core.config.comment = Some(text).filter(|text| !text.is_empty());
             syncing.core.config_dirty = true;
         }
+        PoolProperty::Compatibility(sets) => {
+            syncing.core.config.compatibility = Some(sets).filter(|sets| sets != "off" && !sets.is_empty());
+            syncing.core.config_dirty = true;
+        }
+        PoolProperty::User { name, text } => store_user(&syncing.change, &name, &text).await?,
         PoolProperty::Feature(feature) => features::enable_feature(&mut syncing.change, feature).await?,
         PoolProperty::Number { property, number } => store(&syncing.change, &property, number).await?,
     }
     Ok(())
 }
 
-/// Stores a number in the ZAP of pool properties, and creates the ZAP if it is missing.
-async fn store(change: &DslSyncContext<'_>, name: &str, number: u64) -> Result<(), PoolError> {
+/// The ZAP of pool properties, which is created if it is missing.
+async fn properties_zap(change: &DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
     const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
     let DslSyncContext { rq, mos, tx, .. } = change;
-    let props = match zap::lookup_word(rq, mos, DIRECTORY, names::PROPS).await? {
-        Some(id) => ObjectId(id),
-        None => {
-            let id = zap::create(rq, mos, tx, &NewZap::new(ObjectType::POOL_PROPS)).await?;
-            zap::put_word(rq, mos, tx, DIRECTORY, names::PROPS, id.0).await?;
-            id
+    if let Some(id) = zap::lookup_word(rq, mos, DIRECTORY, names::PROPS).await? {
+        return Ok(ObjectId(id));
+    }
+    let id = zap::create(rq, mos, tx, &NewZap::new(ObjectType::POOL_PROPS)).await?;
+    zap::put_word(rq, mos, tx, DIRECTORY, names::PROPS, id.0).await?;
+    Ok(id)
+}
+
+/// Stores a number in the ZAP of pool properties.
+async fn store(change: &DslSyncContext<'_>, name: &str, number: u64) -> Result<(), PoolError> {
+    let zap = properties_zap(change).await?;
+    Ok(zap::put_word(change.rq, &change.mos, change.tx, zap, name, number).await?)
+}
+
+/// Stores a user property (OpenZFS `spa_sync_props`: an empty text removes it).
+async fn store_user(change: &DslSyncContext<'_>, name: &str, text: &str) -> Result<(), PoolError> {
+    if !name.contains(':') || text.len() > MAX_VALUE_LEN {
+        return Err(PoolError::Refused { what: format!("'{name}' is not a user property with a text of that length") });
+    }
+    let zap = properties_zap(change).await?;
+    let DslSyncContext { rq, mos, tx, .. } = change;
+    match text {
+        "" => drop(zap::remove(rq, mos, tx, zap, &Key::from(name)).await?),
+        text => {
+            let words = text.bytes().chain([0]).map(u64::from).collect();
+            zap::put(rq, mos, tx, zap, &Key::from(name), &Value { int_size: 1, words }).await?;
         }
-    };
-    Ok(zap::put_word(rq, mos, tx, props, name, number).await?)
+    }
+    Ok(())
 }

@@ -18,7 +18,7 @@
 //! (`zio_suspend`); the `faulted` state with its `aux_state`: `module/zfs/vdev_label.c` (`vdev_config_generate`).
 
 use super::config::visit;
-use super::diagnosis::{Verdict, thresholds};
+use super::diagnosis::{ErrorKind, Verdict, thresholds};
 use super::events::{ErrorReport, PoolEvent};
 use super::syncing::TxgSync;
 use super::vdev_config_edit as edit;
@@ -367,6 +367,10 @@ impl Supervisor {
         for leaf in overdue.iter().filter(|leaf| leaf.newly_slow > 0) {
             tracing::warn!(device = leaf.name, operations = leaf.newly_slow, "slow I/O");
             engine.events.report(ErrorReport::Delay, Some(leaf.guid));
+            let parent = engine.events.parent_of(leaf.guid);
+            for _ in 0..leaf.newly_slow {
+                engine.diagnosis.record(leaf.guid, parent, ErrorKind::Slow, engine.machine.clock.now());
+            }
         }
         let hanging: Vec<&OverdueLeaf> = overdue.iter().filter(|leaf| leaf.hang.is_some()).collect();
         self.hanging.retain(|guid| hanging.iter().any(|leaf| leaf.guid == *guid));

@@ -8,10 +8,11 @@
 
 use crate::config::VdevConfig;
 use crate::mos::Mos;
-use weir_dmu::{CycleGuard, ErrorLocation, ObjectError, ddt_brt_reader, zap};
+use weir_dmu::{CycleGuard, ErrorLocation, Object, ObjectError, ddt_brt_reader, zap};
 use weir_format::brt::{self, BrtVdev};
+use weir_format::ddt::DdtHistogram;
 use weir_format::dsl::pool as names;
-use weir_format::{Dva, ObjectId};
+use weir_format::{BlockPointer, Dva, ObjectId};
 use weir_machine::Request;
 
 /// Prefix of the names of tables, and of directories of tables.
@@ -55,9 +56,58 @@ fn hundredths(of: u64, to: u64) -> u64 {
     (u128::from(of) * 100).checked_div(u128::from(to)).map_or(100, |r| u64::try_from(r).unwrap_or(u64::MAX))
 }
 
+/// Entries of all dedup tables of a pool (`zpool status -D`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DedupTables {
+    /// The entries by number of references.
+    pub histogram: DdtHistogram,
+    /// Bytes that the tables take on the devices.
+    pub disk_bytes: u64,
+    /// Bytes of their blocks in memory, if all were cached.
+    pub memory_bytes: u64,
+}
+
+impl DedupTables {
+    /// The sums of all rows of the histogram.
+    pub fn total(&self) -> [u64; ROW_WORDS] {
+        let mut total = [0u64; ROW_WORDS];
+        for row in &self.histogram.rows {
+            total.iter_mut().zip(row).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
+        }
+        total
+    }
+}
+
+/// Reads how many blocks the dedup tables of a pool have.
+///
+/// # Errors
+/// Errors of reading the MOS.
+pub async fn dedup_tables(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<DedupTables, ObjectError> {
+    let mut out = Contents::default();
+    if let Some(id) = mos.named(rq, names::DDT_STATS).await? {
+        let all = zap::Zap::open(rq, &mos.set, id).await?.all(rq, crate::mos::MAX_ENTRIES).await?;
+        for table in all.iter().filter_map(|entry| DdtHistogram::from_words(&entry.value.words)) {
+            let rows = out.tables.histogram.rows.iter_mut().zip(&table.rows);
+            rows.flat_map(|(sums, row)| sums.iter_mut().zip(row)).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
+        }
+    }
+    tables(rq, mos, ObjectId(names::DIRECTORY_OBJECT), tops, &mut out).await?;
+    out.tables.disk_bytes = out.shared.tables;
+    Ok(out.tables)
+}
+
+/// Sums over the tables that are visited.
+#[derive(Default)]
+struct Contents {
+    shared: Shared,
+    tables: DedupTables,
+}
+
 /// Sums up the shared blocks of a pool.
 pub async fn shared(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Shared, ObjectError> {
-    let mut out = Shared::default();
+    let mut contents = Contents::default();
+    tables(rq, mos, ObjectId(names::DIRECTORY_OBJECT), tops, &mut contents).await?;
+    let mut out = contents.shared;
     if let Some(id) = mos.named(rq, names::DDT_STATS).await? {
         let all = zap::Zap::open(rq, &mos.set, id).await?.all(rq, crate::mos::MAX_ENTRIES).await?;
         for row in all.iter().flat_map(|e| e.value.words.chunks_exact(ROW_WORDS)) {
@@ -67,7 +117,6 @@ pub async fn shared(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Shar
             }
         }
     }
-    tables(rq, mos, ObjectId(names::DIRECTORY_OBJECT), tops, &mut out).await?;
     for top in tops {
         let Some(id) = mos.named(rq, &brt::table_name(top.id)).await? else { continue };
         let object = mos.set.object(rq, id).await?;
@@ -87,7 +136,7 @@ async fn tables(
     mos: &Mos,
     directory: ObjectId,
     tops: &[VdevConfig],
-    out: &mut Shared,
+    out: &mut Contents,
 ) -> Result<(), ObjectError> {
     let mut to_read = vec![directory];
     let mut trail = CycleGuard::default();
@@ -104,7 +153,9 @@ async fn tables(
             }
             let table = mos.set.object(rq, ObjectId(object)).await?;
             // As `stat` shows it: whole sectors of 512 bytes.
-            out.tables = out.tables.saturating_add(table.dnode.used_bytes().next_multiple_of(512));
+            let disk_bytes = table.dnode.used_bytes().next_multiple_of(512);
+            out.shared.tables = out.shared.tables.saturating_add(disk_bytes);
+            out.tables.memory_bytes = out.tables.memory_bytes.saturating_add(memory_bytes(&table));
             if is_log {
                 log(rq, mos, ObjectId(object), tops, out).await?;
             }
@@ -113,9 +164,25 @@ async fn tables(
     Ok(())
 }
 
+/// Bytes of the blocks of an object that are no holes.
+fn memory_bytes(object: &Object) -> u64 {
+    let blocks = object.dnode.block_pointers.iter().map(BlockPointer::fill).fold(0, u64::saturating_add);
+    blocks.saturating_mul(object.block_bytes())
+}
+
 /// Adds the entries of one log; of several entries for a block, the newest.
-async fn log(rq: &Request, mos: &Mos, id: ObjectId, tops: &[VdevConfig], out: &mut Shared) -> Result<(), ObjectError> {
+async fn log(
+    rq: &Request,
+    mos: &Mos,
+    id: ObjectId,
+    tops: &[VdevConfig],
+    out: &mut Contents,
+) -> Result<(), ObjectError> {
     let (_, live) = ddt_brt_reader::dedup_log(rq, &mos.set, id).await?;
+    for entry in live.values() {
+        out.tables.histogram.add(&entry.key, &entry.value, &|dva| deflated(dva, tops));
+    }
+    let out = &mut out.shared;
     for value in live.values().flat_map(|e| &e.value).filter(|v| v.birth.0 != 0) {
         let bytes = value.dvas().map(|dva| deflated(&dva, tops)).fold(0, u64::saturating_add);
         out.dedup = out.dedup.saturating_add(bytes);

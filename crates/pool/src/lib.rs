@@ -41,6 +41,7 @@ pub mod survivors;
 pub mod top_zap;
 pub mod uberblocks;
 pub mod vdev_builder;
+pub mod vdev_properties;
 pub mod verify;
 pub mod walk;
 

@@ -27,6 +27,8 @@ pub enum Value {
     Text(String),
     /// A number, shown as it is.
     Number(u64),
+    /// A count, shown to people as `1.5M`.
+    Count(u64),
     /// Bytes, shown to people as `1.5M`.
     Size(u64),
     /// Bytes, with 0 shown as `-`.
@@ -44,10 +46,10 @@ impl Value {
             Value::Text(text) => text.clone(),
             Value::Number(n) => n.to_string(),
             Value::SizeIfAny(0) => "-".into(),
-            Value::Size(n) | Value::SizeIfAny(n) if parsable => n.to_string(),
+            Value::Count(n) | Value::Size(n) | Value::SizeIfAny(n) if parsable => n.to_string(),
             // Bytes below 1 KiB have no unit here.
-            Value::Size(n) if *n < 1024 => n.to_string(),
-            Value::Size(n) | Value::SizeIfAny(n) => human_size(*n),
+            Value::Count(n) | Value::Size(n) if *n < 1024 => n.to_string(),
+            Value::Count(n) | Value::Size(n) | Value::SizeIfAny(n) => human_size(*n),
             Value::Ratio(n) => format!("{}.{:02}{}", n / 100, n % 100, if parsable { "" } else { "x" }),
             Value::Percent(n) => format!("{n}{}", if parsable { "" } else { "%" }),
         }
@@ -216,7 +218,7 @@ async fn computed(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
         ("dedupratio", Value::Ratio(shared.dedup_ratio())),
         ("free", Value::Size(capacity.size_bytes.saturating_sub(capacity.allocated_bytes))),
         ("allocated", Value::Size(capacity.allocated_bytes)),
-        ("readonly", Value::Text("on".into())),
+        ("readonly", Value::Text("off".into())),
         ("expandsize", Value::SizeIfAny(expandable_bytes(pool))),
         ("freeing", Value::Size(freeing_bytes(rq, pool).await?)),
         ("fragmentation", capacity.fragmentation.map_or(Value::Text("-".into()), Value::Percent)),
@@ -296,6 +298,17 @@ async fn set(rq: &Request, pool: &Pool, found: &mut Found, users: &mut Vec<(Stri
         found.insert((*name).to_owned(), (value, origin));
     }
     Ok(())
+}
+
+/// The stored number of a setting; `None` if it is not set.
+///
+/// # Errors
+/// Errors of reading the MOS.
+pub async fn stored_word(rq: &Request, pool: &Pool, name: &str) -> Result<Option<u64>, PoolError> {
+    match pool.mos.named(rq, names::PROPS).await? {
+        Some(id) => Ok(zap::lookup_word(rq, &pool.mos.set, id, name).await?),
+        None => Ok(None),
+    }
 }
 
 /// Returns the name of the head dataset in object `id`; `-` if there is none.

@@ -65,6 +65,11 @@ pub fn usable_device(bytes: u64) -> u64 {
     bytes / label::LABEL_BYTES * label::LABEL_BYTES
 }
 
+/// Allocatable bytes of a device of `usable` bytes.
+pub fn of_leaf(usable: u64) -> u64 {
+    usable.saturating_sub(LABELS_BYTES)
+}
+
 /// Bytes that a cache device of `device` bytes can cache: without labels and its own header, which has one sector.
 pub fn of_cache(device: u64, ashift: u64) -> u64 {
     device.saturating_sub(LABELS_BYTES).saturating_sub(1 << ashift.clamp(9, 16))

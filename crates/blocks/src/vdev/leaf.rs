@@ -11,6 +11,7 @@
 
 use super::counters::{Counters, Counts};
 use super::deadline::WatchedDisk;
+use super::histogram::{LeafStats, QueueHistograms, Waits};
 use super::leaf_writes::{LeafWrites, WriteCounts};
 use super::queue::{Batch, Member, Queue, Reads};
 use super::{Dtl, Place, VdevRead, Verify};
@@ -87,6 +88,7 @@ struct LeafDisk {
 struct LeafReadQueue {
     disk: Arc<dyn Disk>,
     clock: Clock,
+    histograms: QueueHistograms,
     state: Mutex<State, { order::LEAF_QUEUE }>,
 }
 
@@ -146,7 +148,8 @@ impl Leaf {
         if faulted {
             watched.take_out();
         }
-        let queue = LeafReadQueue { disk: watched.clone(), clock: clock.clone(), state: Mutex::default() };
+        let histograms = QueueHistograms::default();
+        let queue = LeafReadQueue { disk: watched.clone(), clock: clock.clone(), histograms, state: Mutex::default() };
         self.disk.set(LeafDisk { watched, queue: Arc::new(queue) }).is_ok()
     }
 
@@ -179,6 +182,15 @@ impl Leaf {
         let WriteCounts { writes, write_bytes, write_errors, repaired_bytes } = self.writes.counts();
         let slow = self.watched().map_or(0, |watched| watched.slow());
         Counts { writes, write_bytes, write_errors, repaired_bytes, slow, ..self.counters.counts() }
+    }
+
+    /// How long the leaf's operations take, how large they are, and how many there are now.
+    pub fn stats(&self) -> LeafStats {
+        let reads = self.disk.get().map(|disk| {
+            let (pending, active) = disk.queue.lock().queue.counts();
+            disk.queue.histograms.values(pending, active)
+        });
+        LeafStats { reads: reads.unwrap_or_default(), writes: self.writes.writers.stats() }
     }
 
     /// Sets the error counters and the counter of slow operations to zero.
@@ -301,11 +313,18 @@ struct QueueTicket {
     queue: Arc<LeafReadQueue>,
     class: Priority,
     len: u64,
+    begun: Nanos,
+    /// Of the readers; none if all of them were dropped before the read was submitted.
+    waits: Waits,
 }
 
 impl Drop for QueueTicket {
     fn drop(&mut self) {
-        self.queue.start_next(self.class, self.len);
+        let QueueTicket { queue, class, len, begun, waits } = self;
+        if !waits.is_empty() {
+            queue.histograms.record(*class, *len, queue.clock.now().ns_since(*begun), waits);
+        }
+        queue.start_next(*class, *len);
     }
 }
 
@@ -357,7 +376,9 @@ impl LeafReadQueue {
             }
         };
         if let Some(waiter) = starts {
-            self.read_one(offset, len, waiter, Some(QueueTicket { queue: self.clone(), class, len }));
+            let waits = smallvec![0];
+            let ticket = QueueTicket { queue: self.clone(), class, len, begun: self.clock.now(), waits };
+            self.read_one(offset, len, waiter, Some(ticket));
         }
         answer.await.unwrap_or((Err(dropped()), 0))
     }
@@ -366,7 +387,8 @@ impl LeafReadQueue {
     fn begin(self: &Arc<Self>, batch: Batch<Waiter>) {
         let Batch { class, offset, len, mut members } = batch;
         QueueTime::end(members.iter_mut().map(|member| &mut member.token.waited), &self.clock);
-        let ticket = QueueTicket { queue: self.clone(), class, len };
+        let waits = members.iter().map(|member| member.token.waited.ns()).collect();
+        let ticket = QueueTicket { queue: self.clone(), class, len, begun: self.clock.now(), waits };
         match (members.len(), members.pop()) {
             (1, Some(one)) => self.read_one(one.offset, one.len, one.token, Some(ticket)),
             (_, Some(last)) => {

@@ -13,6 +13,7 @@
 //! Writes of one batch ([`WritePlug`]) are all queued before any is submitted, so that adjacent blocks become one operation
 //! per disk.
 
+use super::histogram::{OperationStats, QueueHistograms, Waits};
 use super::leaf::QueueTime;
 use super::queue::{Batch, Member, Queue, Writes};
 use crate::write::reads::ReadHold;
@@ -22,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use weir_format::label::FRONT_BYTES;
 use weir_machine::lock::{Mutex, MutexGuard, order};
-use weir_machine::{Bufs, Clock, Disk, DiskError, Io, Op, Priority};
+use weir_machine::{Bufs, Clock, Disk, DiskError, Io, Nanos, Op, Priority};
 
 struct Waiter {
     sender: oneshot::Sender<Answer>,
@@ -57,6 +58,7 @@ pub(super) struct LeafWriteQueue(Arc<Shared>);
 
 struct Shared {
     clock: Clock,
+    histograms: QueueHistograms,
     state: Mutex<State, { order::LEAF_QUEUE }>,
 }
 
@@ -72,10 +74,17 @@ struct QueueTicket {
     disk: Arc<dyn Disk>,
     class: Priority,
     len: u64,
+    begun: Nanos,
+    /// Of the writers; none if all of them were dropped before the write was submitted.
+    waits: Waits,
 }
 
 impl Drop for QueueTicket {
     fn drop(&mut self) {
+        let Shared { clock, histograms, .. } = &*self.writers.0;
+        if !self.waits.is_empty() {
+            histograms.record(self.class, self.len, clock.now().ns_since(self.begun), &self.waits);
+        }
         self.writers.start_next(&self.disk, self.class, self.len);
     }
 }
@@ -114,7 +123,8 @@ impl Drop for WritePlug {
 
 impl LeafWriteQueue {
     pub fn new(clock: &Clock) -> Self {
-        LeafWriteQueue(Arc::new(Shared { clock: clock.clone(), state: Mutex::default() }))
+        let histograms = QueueHistograms::default();
+        LeafWriteQueue(Arc::new(Shared { clock: clock.clone(), histograms, state: Mutex::default() }))
     }
 
     /// Locks the state; the lock is held for a few instructions, never across an await or a submission.
@@ -155,6 +165,12 @@ impl LeafWriteQueue {
         answer.await.unwrap_or((Err(dropped), 0))
     }
 
+    /// How long writes take, how large they are, and how many there are now.
+    pub fn stats(&self) -> OperationStats {
+        let (pending, active) = self.lock().queue.counts();
+        self.0.histograms.values(pending, active)
+    }
+
     /// Submits queued writes up to the limits.
     fn begin_all(&self, disk: &Arc<dyn Disk>) {
         loop {
@@ -191,11 +207,17 @@ impl LeafWriteQueue {
 
     /// Submits a batch that the queue has started.
     fn begin(&self, disk: &Arc<dyn Disk>, mut batch: Batch<Waiter>, here: bool) {
-        let ticket = QueueTicket { writers: self.clone(), disk: disk.clone(), class: batch.class, len: batch.len };
-        let ticket = Arc::new(ticket);
         // Writes whose writers were dropped are discarded.
         batch.members.retain(|m| !m.token.sender.is_canceled());
         QueueTime::end(batch.members.iter_mut().map(|member| &mut member.token.waited), &self.0.clock);
+        let ticket = Arc::new(QueueTicket {
+            writers: self.clone(),
+            disk: disk.clone(),
+            class: batch.class,
+            len: batch.len,
+            begun: self.0.clock.now(),
+            waits: batch.members.iter().map(|member| member.token.waited.ns()).collect(),
+        });
         for run in runs(batch.members) {
             start(disk, run, Some(ticket.clone()), here);
         }

@@ -22,6 +22,7 @@ pub(crate) mod counters;
 mod deadline;
 mod dtl;
 mod flush;
+pub mod histogram;
 mod indirect;
 mod kept;
 mod kind;

@@ -118,7 +118,8 @@ impl<T, R> Default for Queue<T, R> {
     }
 }
 
-fn slot(class: Priority) -> usize {
+/// Position of a class: Sync, Async, Scrub.
+pub(super) fn slot(class: Priority) -> usize {
     match class {
         Priority::Sync => 0,
         Priority::Async => 1,
@@ -203,6 +204,14 @@ impl<T, R: Rules> Queue<T, R> {
         self.head = end;
         self.begin(slot, end - offset);
         Some(Batch { class: CLASSES[slot], offset, len: end - offset, members })
+    }
+
+    /// Numbers of operations that wait and that are in progress, by class.
+    pub fn counts(&self) -> ([u64; 3], [u64; 3]) {
+        (
+            self.waiting.each_ref().map(|waiting| waiting.len() as u64),
+            self.in_progress.map(|class| class.operations as u64),
+        )
     }
 
     /// Number of operations in progress and waiting.

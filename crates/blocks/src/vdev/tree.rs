@@ -15,6 +15,7 @@
 //! and the labels hold copies; the engine compares and rewrites them at the end of each txg.
 
 use super::build::{SharedParts, build};
+use super::histogram::LeafStats;
 use super::indirect::MAX_HOPS;
 use super::leaf::Leaf;
 use super::leaf_handle::{LeafHandle, OverdueLeaf};
@@ -306,6 +307,15 @@ impl Tree {
             let present = leaf.present();
             let faulted = leaf.is_faulted();
             out.push(LeafHealth { guid: leaf.guid(), name, present, faulted, counts: leaf.counts() });
+        });
+        out
+    }
+
+    /// Statistics of the operations of each leaf, by GUID.
+    pub fn stats(&self) -> BTreeMap<u64, LeafStats> {
+        let mut out = BTreeMap::new();
+        self.tops.load().each_leaf(&mut |leaf| {
+            out.insert(leaf.guid(), leaf.stats());
         });
         out
     }

@@ -33,7 +33,7 @@ pub struct DestroyArgs {
     /// Destroy held and cloned snapshots later, when no hold and no clone is left
     #[arg(short)]
     defer: bool,
-    /// Accepted for compatibility; has no effect
+    /// Accepted, has no effect: mounts that no client uses are detached
     #[arg(short = 'f')]
     _force: bool,
     #[command(flatten)]
@@ -47,7 +47,8 @@ pub struct DestroyArgs {
 pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
     let name = words::<DestroyArgs>(&args.words, 1..=1, "missing dataset argument")?.remove(0);
     let doing = format!("cannot destroy '{name}'");
-    if !name.contains(['/', '@', '#']) {
+    let recursive = args.recursive || args.dependents;
+    if !name.contains(['/', '@', '#']) && !recursive {
         return Err(Failure::failed(format!(
             "{doing}: operation does not apply to pools\nuse 'zfs destroy -r {name}' to destroy all datasets in the \
              pool\nuse 'zpool destroy {name}' to destroy the pool itself"
@@ -57,10 +58,11 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         let change = Change::DestroyBookmarks { bookmarks: vec![name.clone()] };
         return target::once(call, &args.places, &name, &doing, change);
     }
-    let recursive = args.recursive || args.dependents;
     let what = match name.split_once('@') {
         Some((of, list)) => {
-            Destruction::Snapshots { name: of.to_owned(), snapshots: list.to_owned(), recursive, defer: args.defer }
+            let name = of.to_owned();
+            let snapshots = list.to_owned();
+            Destruction::Snapshots { name, snapshots, recursive, dependents: args.dependents, defer: args.defer }
         }
         None => Destruction::Dataset { name: name.clone(), recursive, dependents: args.dependents, defer: args.defer },
     };

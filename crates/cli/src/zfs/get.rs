@@ -1,7 +1,6 @@
 //! `zfs get`.
 
-use super::identity;
-use super::select::{Selected, Selection, SelectionOptions, all_properties, json_frame, properties};
+use super::select::{Selected, Selection, SelectionOptions, all_properties, json_frame, properties, shown};
 use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::Failure;
@@ -10,7 +9,7 @@ use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value as Json};
 use weir_dsl::PoolFacts;
-use weir_dsl::props::{DatasetKind, Property, Value, native_named};
+use weir_dsl::props::{Property, native_named};
 use weir_machine::Request;
 use weir_pool::{Pool, PoolError};
 
@@ -131,27 +130,11 @@ async fn of_dataset(
             Ok(found.into_iter().map(|p| (p.name.clone(), Some(p))).collect())
         }
         Some(wanted) => {
-            let mut found = properties(rq, pool, of, wanted, facts).await?;
-            for (name, place) in wanted.iter().zip(&mut found) {
-                if let (Some(Ok(identity)), DatasetKind::Filesystem | DatasetKind::Snapshot) =
-                    (identity::parse(name), of.kind)
-                {
-                    let files = pool.file_system(rq, of.name()).await?;
-                    *place = Some(identity::value(rq, files.objects(), name, identity).await?);
-                }
-            }
+            let found = properties(rq, pool, of, wanted, facts).await?;
             let found = wanted.iter().cloned().zip(found);
             Ok(found.filter(|(_, p)| p.is_some() || !all).collect())
         }
     }
-}
-
-fn value(property: Option<&Property>, exact: bool) -> String {
-    let text = |p: &Property| match (identity::parse(&p.name), &p.value) {
-        (Some(Ok(of)), Value::Number(n)) => identity::text(*n, of.what, of.is_quota, exact),
-        _ => p.text(exact),
-    };
-    property.map_or_else(|| "-".to_owned(), text)
 }
 
 fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args: &GetArgs) {
@@ -162,7 +145,7 @@ fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args
             let cell = |field: &String| match field.as_str() {
                 "name" => of.name().to_owned(),
                 "property" => name.clone(),
-                "value" => value(property.as_ref(), args.parsable),
+                "value" => shown(property.as_ref(), args.parsable),
                 "source" => property.as_ref().map_or_else(|| "-".into(), |p| p.source.text()),
                 _ => "-".into(),
             };
@@ -183,7 +166,7 @@ fn print_json(call: &Call, lines: &[(Selected, Found)], args: &GetArgs) {
         let mut properties = Map::new();
         for (name, property) in found {
             let source = property.as_ref().map_or_else(|| "-".into(), |p| p.source.text());
-            let text = value(property.as_ref(), args.parsable || args.selection.json.json_int);
+            let text = shown(property.as_ref(), args.parsable || args.selection.json.json_int);
             properties.insert(name.clone(), json::property(&text, &source, numbers));
         }
         frame.insert("properties".into(), Json::Object(properties));

@@ -93,6 +93,16 @@ pub fn name(id: Fuid, numeric: bool, names: &str) -> String {
     known.unwrap_or_else(|| id.0.to_string())
 }
 
+/// The number of a user or group of that name, in such a list.
+pub fn number(names: &str, name: &str) -> Option<u64> {
+    number_in(names, name)
+}
+
+/// Whether such a list has a user or group of that number.
+pub fn has_number(names: &str, number: u64) -> bool {
+    name_in(names, number).is_some()
+}
+
 /// List of the names of users, groups or projects on this host.
 pub fn names(who: QuotaPrincipal) -> String {
     list(who)

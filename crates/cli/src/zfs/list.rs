@@ -1,6 +1,6 @@
 //! `zfs list`.
 
-use super::select::{Selected, Selection, SelectionOptions, json_frame, properties};
+use super::select::{Selected, Selection, SelectionOptions, json_frame, properties, shown};
 use super::sort::SortFields;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
@@ -48,7 +48,7 @@ struct Row {
 pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
     let columns = columns(args)?;
     let sort = sort_keys(args)?;
-    let selection = Selection::new::<ListArgs>(call, &args.selection, &args.names)?;
+    let selection = Selection::new::<ListArgs>(call, &args.selection, &args.names)?.following_pools(&args.selection);
     let machine = call.machine()?;
     let mut rows = Vec::new();
     let keys: Vec<String> = sort.iter().map(|(name, _)| name.clone()).collect();
@@ -72,7 +72,7 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
     if args.selection.json.json {
         print_json(call, &rows, &columns, args);
     } else {
-        print_table(call, &rows, &columns, args);
+        print_table(call, &rows, &columns, args, opened.code);
     }
     Ok(opened.code)
 }
@@ -127,11 +127,7 @@ fn order(a: &Row, b: &Row, sort: &[(String, bool)]) -> Ordering {
     Ordering::Equal
 }
 
-fn cell(property: Option<&Property>, exact: bool) -> String {
-    property.map_or_else(|| "-".to_owned(), |p| p.text(exact))
-}
-
-fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs) {
+fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs, code: u8) {
     let numbers = |name: &str| {
         !matches!(name, "name" | "mountpoint" | "type" | "origin" | "clones" | "creation") && !name.contains(':')
     };
@@ -141,10 +137,13 @@ fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs) {
     });
     let mut table = Table::new(heads, args.scripted);
     for row in rows {
-        table.row(row.cells.iter().map(|c| cell(c.as_ref(), args.parsable)).collect());
+        table.row(row.cells.iter().map(|c| shown(c.as_ref(), args.parsable)).collect());
     }
-    if rows.is_empty() && !args.scripted {
-        outln!(call, "no datasets available");
+    if rows.is_empty() {
+        // What failed has been said.
+        if !args.scripted && code == 0 {
+            outln!(call, "no datasets available");
+        }
         return;
     }
     call.print(format_args!("{}", table.text()));
@@ -158,7 +157,7 @@ fn print_json(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs) {
         let mut properties = Map::new();
         for (name, property) in columns.iter().zip(&row.cells).filter(|(n, _)| *n != "name") {
             let source = property.as_ref().map_or_else(|| "-".into(), |p| p.source.text());
-            let value = cell(property.as_ref(), args.parsable || args.selection.json.json_int);
+            let value = shown(property.as_ref(), args.parsable || args.selection.json.json_int);
             properties.insert(name.clone(), json::property(&value, &source, numbers));
         }
         frame.insert("properties".into(), Json::Object(properties));

@@ -1,5 +1,6 @@
 //! `weir zfs`: datasets and their properties.
 
+mod allow;
 mod create;
 mod destroy;
 mod diff;
@@ -17,15 +18,18 @@ mod set;
 mod snapshot;
 mod sort;
 mod target;
+mod upgrade;
 mod userspace;
 mod values;
+mod wait;
 
 pub use create::file_system;
 pub use identity::is_usual_limit;
 pub use values::{When, parse as parse_property};
 
-use crate::call::{Call, outln};
+use crate::call::Call;
 use crate::failure::Failure;
+use crate::json;
 use clap::{Parser, Subcommand};
 
 /// Administer datasets.
@@ -38,6 +42,7 @@ pub struct ZfsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ZfsCommand {
+    Allow(allow::AllowArgs),
     Bookmark(snapshot::BookmarkArgs),
     ChangeKey(keys::ChangeKeyArgs),
     Clone(create::CloneArgs),
@@ -65,19 +70,30 @@ enum ZfsCommand {
     Share(mount::ShareArgs),
     #[command(visible_alias = "snap")]
     Snapshot(snapshot::SnapshotArgs),
+    Unallow(allow::UnallowArgs),
     UnloadKey(keys::UnloadKeyArgs),
     #[command(visible_alias = "umount")]
     Unmount(mount::UnmountArgs),
     Unshare(mount::UnshareArgs),
+    Upgrade(upgrade::UpgradeArgs),
     Userspace(userspace::UserspaceArgs),
-    /// Show the version of Weir's zfs.
-    #[command(override_usage = "zfs version")]
-    Version,
+    Version(ZfsVersionArgs),
+    Wait(wait::WaitArgs),
+}
+
+/// Show the version of Weir's zfs.
+#[derive(Debug, Parser)]
+#[command(name = "zfs version", override_usage = "zfs version [-j]")]
+struct ZfsVersionArgs {
+    /// Print JSON
+    #[arg(short = 'j', long)]
+    json: bool,
 }
 
 /// Runs the command.
 pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
     match &args.command {
+        ZfsCommand::Allow(args) => allow::allow(call, args),
         ZfsCommand::Bookmark(args) => snapshot::bookmark(call, args),
         ZfsCommand::ChangeKey(args) => keys::change(call, args),
         ZfsCommand::Clone(args) => create::clone(call, args),
@@ -103,13 +119,13 @@ pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
         ZfsCommand::Set(args) => set::run(call, args),
         ZfsCommand::Share(args) => mount::share(call, args),
         ZfsCommand::Snapshot(args) => snapshot::run(call, args),
+        ZfsCommand::Unallow(args) => allow::unallow(call, args),
         ZfsCommand::UnloadKey(args) => keys::unload(call, args),
         ZfsCommand::Unmount(args) => mount::unmount(call, args),
         ZfsCommand::Unshare(args) => mount::unshare(call, args),
+        ZfsCommand::Upgrade(args) => upgrade::run(call, args),
         ZfsCommand::Userspace(args) => userspace::of_users(call, args),
-        ZfsCommand::Version => {
-            outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
-            Ok(0)
-        }
+        ZfsCommand::Wait(args) => wait::run(call, args),
+        ZfsCommand::Version(args) => Ok(json::version(call, "zfs version", args.json)),
     }
 }

@@ -5,9 +5,12 @@ use crate::admin::ServedPool;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
+use crate::json;
 use crate::mounts::{MountRequest, failed, weir_mounts};
 use crate::options::Places;
+use crate::pools::{names, search};
 use clap::Parser;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,12 +22,18 @@ use weir_machine::Request;
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs mount",
-    override_usage = "zfs mount\n       zfs mount [-Ov] [-o OPTION,…] [--dir DIR]… -a POOL|FILESYSTEM"
+    override_usage = "zfs mount [-j]\n       zfs mount [-Ov] [-o OPTION,…] [--dir DIR]… -a [POOL] | [-R] FILESYSTEM"
 )]
 pub struct MountArgs {
-    /// Mount all file systems of the pool whose canmount is on
+    /// Mount all file systems of the pool, or of all pools, whose canmount is on
     #[arg(short)]
     all: bool,
+    /// Mount also the file systems below whose canmount is on
+    #[arg(short = 'R')]
+    recursive: bool,
+    /// List what is mounted as JSON
+    #[arg(short = 'j', long)]
+    json: bool,
     /// Mount over a directory that is not empty, also with overlay=off
     #[arg(short = 'O')]
     overlay: bool,
@@ -43,9 +52,9 @@ pub struct MountArgs {
 
 /// Unmount file systems.
 #[derive(Debug, Parser)]
-#[command(name = "zfs unmount", override_usage = "zfs unmount [-f] [--dir DIR]… -a POOL|FILESYSTEM|MOUNTPOINT")]
+#[command(name = "zfs unmount", override_usage = "zfs unmount [-f] [--dir DIR]… -a [POOL] | FILESYSTEM|MOUNTPOINT")]
 pub struct UnmountArgs {
-    /// Unmount all file systems of the pool
+    /// Unmount all file systems of the pool, or of all pools
     #[arg(short)]
     all: bool,
     /// Detach a file system that is in use
@@ -60,9 +69,9 @@ pub struct UnmountArgs {
 
 /// Share file systems as sharenfs and sharesmb say.
 #[derive(Debug, Parser)]
-#[command(name = "zfs share", override_usage = "zfs share [--dir DIR]… -a POOL|FILESYSTEM")]
+#[command(name = "zfs share", override_usage = "zfs share [--dir DIR]… -a [POOL] | FILESYSTEM")]
 pub struct ShareArgs {
-    /// Share all file systems of the pool
+    /// Share all file systems of the pool, or of all pools
     #[arg(short)]
     all: bool,
     #[command(flatten)]
@@ -74,9 +83,9 @@ pub struct ShareArgs {
 
 /// Stop sharing file systems, until 'zfs share' or the end of the process.
 #[derive(Debug, Parser)]
-#[command(name = "zfs unshare", override_usage = "zfs unshare [--dir DIR]… -a POOL|FILESYSTEM")]
+#[command(name = "zfs unshare", override_usage = "zfs unshare [--dir DIR]… -a [POOL] | FILESYSTEM")]
 pub struct UnshareArgs {
-    /// Unshare all file systems of the pool
+    /// Unshare all file systems of the pool, or of all pools
     #[arg(short)]
     all: bool,
     #[command(flatten)]
@@ -145,17 +154,43 @@ fn one<C: CommandLine>(words: &[String], missing: &str) -> Result<String, Failur
     }
 }
 
+/// The file systems that a command names; with `-a` and without a name, all pools.
+fn tops<C: CommandLine>(call: &Call, places: &Places, words: &[String], all: bool) -> Result<Vec<String>, Failure> {
+    match words {
+        [] if all && call.process().is_some() => {
+            Ok(call.served_pools().iter().map(|served| served.engine.name()).collect())
+        }
+        [] if all => names(call, &search(call, &places.dirs)?),
+        [protocol] if all && ["nfs", "smb"].contains(&protocol.as_str()) => {
+            Err(C::misused("NFS and SMB are shared together, each as its property says"))
+        }
+        words => Ok(vec![one::<C>(words, "missing filesystem argument")?]),
+    }
+}
+
 /// Runs `zfs mount`.
 pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
+    if args.json && (args.all || !args.words.is_empty()) {
+        return Err(MountArgs::misused("-j lists what is mounted: it goes with nothing else"));
+    }
     if args.words.is_empty() && !args.all {
         let text = std::fs::read_to_string("/proc/self/mounts")
             .map_err(|error| Failure::failed(format!("cannot list mounts: /proc/self/mounts: {error}")))?;
+        if args.json {
+            let entry = |(source, path): (String, std::path::PathBuf)| {
+                let of = json!({ "filesystem": source, "mountpoint": path.display().to_string() });
+                (source, of)
+            };
+            let mut answer = json::frame("zfs mount");
+            answer.insert("datasets".into(), Value::Object(weir_mounts(&text).into_iter().map(entry).collect()));
+            json::print(call, answer);
+            return Ok(0);
+        }
         for (source, path) in weir_mounts(&text) {
             outln!(call, "{source:<30}  {}", path.display());
         }
         return Ok(0);
     }
-    let name = one::<MountArgs>(&args.words, "missing filesystem argument; with -a name the pool")?;
     let mut request = MountRequest { overlay: args.overlay, ..MountRequest::default() };
     for option in args.options.iter().flat_map(|options| options.split(',')) {
         match option {
@@ -170,11 +205,22 @@ pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
             }
         }
     }
+    for name in tops::<MountArgs>(call, &args.places, &args.words, args.all)? {
+        mount_one(call, args, &name, request)?;
+    }
+    Ok(0)
+}
+
+/// Mounts a file system, or those of a pool.
+fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -> Result<u8, Failure> {
     let doing = format!("cannot mount '{name}'");
-    with(call, &args.places, &name, &doing, |target| {
-        target.file_system(&name, &doing)?;
-        let all = |shares: &&DatasetShares| args.all && shares.mount.is_automatic();
-        let chosen = target.below(&name).filter(|shares| all(shares) || !args.all && shares.dataset == name);
+    with(call, &args.places, name, &doing, |target| {
+        target.file_system(name, &doing)?;
+        let is_chosen = |shares: &&DatasetShares| match shares.dataset == name {
+            true if !args.all => true,
+            _ => (args.all || args.recursive) && shares.mount.is_automatic(),
+        };
+        let chosen = target.below(name).filter(is_chosen);
         let mut failures = Vec::new();
         for shares in chosen {
             let mounts = &target.served_pool.mounts;
@@ -186,7 +232,7 @@ pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
                         outln!(call, "mounted {}", shares.dataset);
                     }
                 }
-                Ok(false) if args.all => {}
+                Ok(false) if args.all || args.recursive => {}
                 Ok(false) => failures.push(format!("{doing}: filesystem already mounted")),
                 Err(why) => failures.push(format!("cannot mount '{}': {why}", shares.dataset)),
             }
@@ -197,7 +243,14 @@ pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
 
 /// Runs `zfs unmount`.
 pub fn unmount(call: &Call, args: &UnmountArgs) -> Result<u8, Failure> {
-    let given = one::<UnmountArgs>(&args.words, "missing filesystem argument; with -a name the pool")?;
+    for given in tops::<UnmountArgs>(call, &args.places, &args.words, args.all)? {
+        unmount_one(call, args, given)?;
+    }
+    Ok(0)
+}
+
+/// Unmounts a file system, or those of a pool.
+fn unmount_one(call: &Call, args: &UnmountArgs, given: String) -> Result<u8, Failure> {
     let doing = format!("cannot unmount '{given}'");
     let name = if given.starts_with('/') { dataset_at(call, &given, &doing)? } else { given };
     with(call, &args.places, &name, &doing, |target| {
@@ -234,17 +287,24 @@ fn dataset_at(call: &Call, path: &str, doing: &str) -> Result<String, Failure> {
 
 /// Runs `zfs share`.
 pub fn share(call: &Call, args: &ShareArgs) -> Result<u8, Failure> {
-    let name = one::<ShareArgs>(&args.words, "missing filesystem argument; with -a name the pool")?;
+    for name in tops::<ShareArgs>(call, &args.places, &args.words, args.all)? {
+        share_one(call, args, &name)?;
+    }
+    Ok(0)
+}
+
+/// Shares a file system, or those of a pool.
+fn share_one(call: &Call, args: &ShareArgs, name: &str) -> Result<u8, Failure> {
     let doing = format!("cannot share '{name}'");
-    with(call, &args.places, &name, &doing, |target| {
-        target.file_system(&name, &doing)?;
+    with(call, &args.places, name, &doing, |target| {
+        target.file_system(name, &doing)?;
         if target.front.shares.sharing() != Sharing::ByProperties {
             let why = "the process that serves the pool does not follow the properties: start it with --shared";
             return Err(failed(&doing, why));
         }
         let chosen: Vec<&DatasetShares> = match args.all {
-            true => target.below(&name).filter(|shares| shares.mount.is_automatic()).collect(),
-            false => vec![target.file_system(&name, &doing)?],
+            true => target.below(name).filter(|shares| shares.mount.is_automatic()).collect(),
+            false => vec![target.file_system(name, &doing)?],
         };
         for shares in chosen {
             let is_off = shares.nfs.is_off() && shares.smb.is_off();
@@ -262,16 +322,23 @@ pub fn share(call: &Call, args: &ShareArgs) -> Result<u8, Failure> {
 
 /// Runs `zfs unshare`.
 pub fn unshare(call: &Call, args: &UnshareArgs) -> Result<u8, Failure> {
-    let name = one::<UnshareArgs>(&args.words, "missing filesystem argument; with -a name the pool")?;
+    for name in tops::<UnshareArgs>(call, &args.places, &args.words, args.all)? {
+        unshare_one(call, args, &name)?;
+    }
+    Ok(0)
+}
+
+/// Unshares a file system, or those of a pool.
+fn unshare_one(call: &Call, args: &UnshareArgs, name: &str) -> Result<u8, Failure> {
     let doing = format!("cannot unshare '{name}'");
-    with(call, &args.places, &name, &doing, |target| {
-        target.file_system(&name, &doing)?;
+    with(call, &args.places, name, &doing, |target| {
+        target.file_system(name, &doing)?;
         if target.front.shares.sharing() != Sharing::ByProperties {
             let why = "everything in the pool is shared, because the process that serves it was started so";
             return Err(failed(&doing, why));
         }
         let is_chosen = |shares: &&DatasetShares| args.all || shares.dataset == name;
-        target.below(&name).filter(is_chosen).for_each(|shares| target.front.share_one(shares.id, false));
+        target.below(name).filter(is_chosen).for_each(|shares| target.front.share_one(shares.id, false));
         Ok(0)
     })
 }

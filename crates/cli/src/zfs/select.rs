@@ -1,5 +1,6 @@
 //! Which datasets a command is about: names, depth, types; and their properties.
 
+use super::identity;
 use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
@@ -24,6 +25,8 @@ pub struct Selection {
     names: Vec<String>,
     altroot: String,
     mounted: MountedFileSystems,
+    /// Whether pools with `listsnapshots=on` also show snapshots.
+    follows_pools: bool,
 }
 
 /// A dataset that was selected.
@@ -83,6 +86,22 @@ fn depth_and_dirs(args: &SelectionOptions) -> (Option<usize>, Vec<OsString>) {
     (depth, dirs)
 }
 
+/// Datasets selected in a pool, and the exit code: 1 if one that was named does not exist.
+struct InPool {
+    found: Vec<Selected>,
+    code: u8,
+}
+
+/// The bookmark of that name.
+async fn bookmark_named(rq: &Request, pool: &Pool, name: &str) -> Result<Option<Selected>, PoolError> {
+    let of = name.split('#').next().unwrap_or(name);
+    let Some(dir) = pool.dsl.dir_named(of) else { return Ok(None) };
+    let dataset = pool.dsl.head(rq, dir).await?;
+    let all = weir_dsl::bookmarks::bookmarks(&pool.dsl, rq, &dataset).await?;
+    let found = all.into_iter().find(|bookmark| bookmark.name == name);
+    Ok(found.map(|found| Selected { dataset, kind: DatasetKind::Bookmark, bookmark: Some(found) }))
+}
+
 /// Pools opened for a selection.
 pub struct OpenedSelection {
     /// The pools, each with the datasets selected in it.
@@ -128,7 +147,22 @@ impl Selection {
         let altroot = args.altroot.clone().unwrap_or_default();
         let of_pools = call.served_pools().into_iter().map(|served_pool| served_pool.mounts.mounted());
         let mounted = of_pools.fold(MountedFileSystems::default(), MountedFileSystems::and);
-        Ok(Selection { search, keys, kinds, depth, names: names.to_vec(), altroot, mounted })
+        let names = names.to_vec();
+        Ok(Selection { search, keys, kinds, depth, names, altroot, mounted, follows_pools: false })
+    }
+
+    /// Shows also the snapshots of pools with `listsnapshots=on`, if the command line names no types (`zfs list`).
+    pub fn following_pools(mut self, args: &SelectionOptions) -> Self {
+        self.follows_pools = args.types.is_none();
+        self
+    }
+
+    /// Whether the snapshots of a pool are shown.
+    async fn shows_snapshots(&self, rq: &Request, pool: &Pool) -> Result<bool, PoolError> {
+        if self.kinds.contains(&DatasetKind::Snapshot) {
+            return Ok(true);
+        }
+        Ok(self.follows_pools && weir_pool::properties::stored_word(rq, pool, "listsnapshots").await? == Some(1))
     }
 
     /// Facts about the pool and the command line that a dataset's properties need.
@@ -153,9 +187,15 @@ impl Selection {
         let mut out = OpenedSelection { pools: Vec::new(), code: 0 };
         for (pool, names) in by_pool {
             match self.open_one(call, &pool, &names) {
-                Ok(opened) => out.pools.push(opened),
-                Err(failure) if names.is_empty() && !failure.is_busy() => {
-                    errln!(call, "cannot open '{pool}': {failure}");
+                Ok((opened, selected)) => {
+                    out.code = out.code.max(selected.code);
+                    out.pools.push((opened, selected.found));
+                }
+                Err(failure) if !failure.is_busy() => {
+                    match names.is_empty() {
+                        true => errln!(call, "cannot open '{pool}': {failure}"),
+                        false => errln!(call, "{failure}"),
+                    }
                     out.code = FAILED;
                 }
                 Err(failure) => return Err(failure),
@@ -164,7 +204,7 @@ impl Selection {
         Ok(out)
     }
 
-    fn open_one(&self, call: &Call, pool: &str, names: &[&str]) -> Result<(PoolHandle, Vec<Selected>), Failure> {
+    fn open_one(&self, call: &Call, pool: &str, names: &[&str]) -> Result<(PoolHandle, InPool), Failure> {
         let mut options = OpenOptions::new(self.search.clone(), pool);
         options.keys = self.keys.iter().filter(|(d, _)| d.split('/').next() == Some(pool)).cloned().collect();
         let opened = match pools::open(call, &options) {
@@ -182,34 +222,48 @@ impl Selection {
         Ok(!pools::names(call, &self.search)?.iter().any(|n| n == pool))
     }
 
-    async fn select(&self, call: &Call, pool: &Pool, names: &[&str]) -> Result<Vec<Selected>, Failure> {
+    async fn select(&self, call: &Call, pool: &Pool, names: &[&str]) -> Result<InPool, Failure> {
         let rq = &Request::internal("list");
         let mut out = Vec::new();
+        let mut code = 0;
         if names.is_empty() {
             let root = pool.name().to_owned();
             self.below(call, pool, &root, &mut out).await?;
         }
         for name in names {
-            let absent = |_| Failure::failed(format!("cannot open '{name}': dataset does not exist"));
-            let dataset = pool.dataset(rq, name).await.map_err(absent)?;
-            if dataset.is_snapshot() {
-                out.push(Selected::dataset(dataset, DatasetKind::Snapshot));
-            } else {
-                self.below(call, pool, name, &mut out).await?;
+            if name.contains('#') {
+                match bookmark_named(rq, pool, name).await? {
+                    Some(found) => out.push(found),
+                    None => {
+                        errln!(call, "cannot open '{name}': bookmark does not exist");
+                        code = FAILED;
+                    }
+                }
+                continue;
+            }
+            match pool.dataset(rq, name).await {
+                Ok(dataset) if dataset.is_snapshot() => out.push(Selected::dataset(dataset, DatasetKind::Snapshot)),
+                Ok(_) => self.below(call, pool, name, &mut out).await?,
+                // The others are shown.
+                Err(_) => {
+                    errln!(call, "cannot open '{name}': dataset does not exist");
+                    code = FAILED;
+                }
             }
         }
-        Ok(out)
+        Ok(InPool { found: out, code })
     }
 
     async fn below(&self, call: &Call, pool: &Pool, top: &str, out: &mut Vec<Selected>) -> Result<(), Failure> {
         let slashes = |name: &str| name.matches('/').count();
+        let shows_snapshots = self.shows_snapshots(&Request::internal("list"), pool).await?;
         for dir in pool.dsl.visible_dirs() {
             let inside = dir.name == top || dir.name.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
             let depth = slashes(&dir.name).saturating_sub(slashes(top));
             if !inside || depth > self.depth {
                 continue;
             }
-            self.of_dir(call, pool, dir, depth, out).await.map_err(PoolError::from)?;
+            self.of_dir(call, pool, dir, (depth, shows_snapshots), out).await.map_err(PoolError::from)?;
         }
         for (name, error) in pool.dsl.damaged() {
             errln!(call, "{name}: {error}");
@@ -222,7 +276,7 @@ impl Selection {
         call: &Call,
         pool: &Pool,
         dir: &Dir,
-        depth: usize,
+        (depth, shows_snapshots): (usize, bool),
         out: &mut Vec<Selected>,
     ) -> Result<(), weir_dmu::ObjectError> {
         let rq = &Request::internal("list");
@@ -241,7 +295,7 @@ impl Selection {
                 out.push(Selected::dataset(pool.dsl.head(rq, dir).await?, kind));
             }
         }
-        if self.kinds.contains(&DatasetKind::Snapshot) && depth < self.depth {
+        if shows_snapshots && depth < self.depth {
             let list = pool.dsl.snapshots(rq, dir).await?;
             for (name, error) in &list.damaged {
                 errln!(call, "{name}: {error}");
@@ -278,6 +332,12 @@ pub async fn properties(
     let mut out = Vec::with_capacity(wanted.len());
     for name in wanted {
         let full = native_named(name).map_or(name.as_str(), |n| n.prop.name());
+        let is_of_files = matches!(of.kind, DatasetKind::Filesystem | DatasetKind::Snapshot);
+        if is_of_files && let Some(Ok(identity)) = identity::parse(name) {
+            let files = pool.file_system(rq, of.name()).await?;
+            out.push(Some(identity::value(rq, files.objects(), name, identity).await?));
+            continue;
+        }
         let found = match name.as_str() {
             "name" => Some(text("name", of.name())),
             n if n.starts_with("written@") => pool.dsl.property(rq, &of.dataset, facts, n).await?,
@@ -286,6 +346,15 @@ pub async fn properties(
         out.push(found);
     }
     Ok(out)
+}
+
+/// A property as text; `-` for one that the dataset does not have.
+pub fn shown(property: Option<&Property>, exact: bool) -> String {
+    let text = |p: &Property| match (identity::parse(&p.name), &p.value) {
+        (Some(Ok(of)), Value::Number(n)) => identity::text(*n, of.what, of.is_quota, exact),
+        _ => p.text(exact),
+    };
+    property.map_or_else(|| "-".to_owned(), text)
 }
 
 /// All properties of a dataset or bookmark.

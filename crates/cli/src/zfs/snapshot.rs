@@ -41,7 +41,7 @@ pub struct RollbackArgs {
     /// Like -r, and destroy also the clones of later snapshots
     #[arg(short = 'R')]
     dependents: bool,
-    /// Accepted for compatibility; has no effect
+    /// Accepted, has no effect: mounts of the file system stay, and show the contents of the snapshot
     #[arg(short = 'f')]
     _force: bool,
     #[command(flatten)]
@@ -75,9 +75,9 @@ pub struct RenameArgs {
     /// Unmount file systems that are in use, and mount them under their new names
     #[arg(short = 'f')]
     force: bool,
-    /// Accepted for compatibility; has no effect
+    /// Create the missing parents of the new name
     #[arg(short = 'p')]
-    _parents: bool,
+    parents: bool,
     /// Do not remount file systems
     #[arg(short = 'u')]
     no_mount: bool,
@@ -182,7 +182,8 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
     match (from.split_once('@'), to.split_once('@')) {
         (None, None) if args.recursive => Err(RenameArgs::misused("-r renames snapshots")),
         (None, None) => {
-            let change = Change::Rename { name: from.clone(), new_name: to.clone(), force: args.force };
+            let (name, new_name, parents) = (from.clone(), to.clone(), args.parents);
+            let change = Change::Rename { name, new_name, force: args.force, parents };
             once(call, &args.places, from, &doing, target::action(change, args.no_mount))
         }
         (Some((of, _)), Some((other, _))) if of != other => {

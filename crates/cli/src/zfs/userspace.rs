@@ -20,7 +20,7 @@ pub struct AccountOptions {
     /// Print numeric ids instead of names
     #[arg(short = 'n')]
     numeric: bool,
-    /// Accepted for compatibility; has no effect
+    /// Accepted, has no effect: identities of SMB are shown as numbers
     #[arg(short = 'i')]
     _sids: bool,
     /// No header; columns separated by tabs
@@ -34,9 +34,9 @@ pub struct AccountOptions {
     fields: String,
     #[command(flatten)]
     sort: SortFields,
-    /// Accepted for compatibility; has no effect
+    /// Types: posixuser, smbuser, posixgroup, smbgroup, or all; default: the POSIX and SMB ones of the command
     #[arg(short = 't', value_name = "TYPE,…")]
-    _types: Option<String>,
+    types: Option<String>,
     #[command(flatten)]
     places: DatasetDirs,
     /// File system or snapshot
@@ -106,6 +106,7 @@ fn run<C: CommandLine>(call: &Call, who: QuotaPrincipal, args: &AccountOptions) 
     let names = words::<C>(&args.words, 1..=1, "missing dataset argument")?;
     let Some(of) = names.first() else { return Err(C::misused("missing dataset argument")) };
     let fields = fields::<C>(&args.fields)?;
+    let is_shown = shows::<C>(args.types.as_deref(), who)?;
     let machine = call.machine()?;
     let search = crate::pools::search(call, &args.places.dirs)?;
     let pool = crate::pools::open(call, &OpenOptions::new(search, pool_of(of)))?;
@@ -119,7 +120,7 @@ fn run<C: CommandLine>(call: &Call, who: QuotaPrincipal, args: &AccountOptions) 
         found.map_err(|why| Failure::failed(format!("cannot get used/quota for {of}: {why}")))?;
     let known = identity::names(who);
     let row = |(id, account): (Fuid, Account)| Row { id, name: identity::name(id, args.numeric, &known), account };
-    let mut rows: Vec<Row> = found.into_iter().map(row).collect();
+    let mut rows: Vec<Row> = found.into_iter().filter(|(id, _)| is_shown(id.domain() != 0)).map(row).collect();
     sort::<C>(&args.sort, &mut rows)?;
     let align = |field: &str| if field == "type" { Align::Left } else { Align::Right };
     let mut table = Table::new(fields.iter().map(|f| (f.to_uppercase(), align(f))), args.scripted);
@@ -132,6 +133,23 @@ fn run<C: CommandLine>(call: &Call, who: QuotaPrincipal, args: &AccountOptions) 
     }
     call.print(format_args!("{}", table.text()));
     Ok(0)
+}
+
+/// Whether POSIX identities and those of SMB are shown (`-t`).
+fn shows<C: CommandLine>(types: Option<&str>, who: QuotaPrincipal) -> Result<impl Fn(bool) -> bool, Failure> {
+    const TYPES: [&str; 5] = ["posixgroup", "posixuser", "smbgroup", "smbuser", "all"];
+    let types: Vec<&str> = types.unwrap_or("all").split(',').collect();
+    if let Some(unknown) = types.iter().find(|name| !TYPES.contains(name)) {
+        return Err(C::misused(&format!("invalid type '{unknown}' for -t option")));
+    }
+    let kind = if who == QuotaPrincipal::Group { "group" } else { "user" };
+    let has = |realm: &str| {
+        let is_it = |name: &&str| *name == "all" || name.strip_prefix(realm) == Some(kind);
+        who == QuotaPrincipal::Project || types.iter().any(is_it)
+    };
+    let posix = has("posix");
+    let smb = has("smb");
+    Ok(move |is_smb: bool| if is_smb { smb } else { posix })
 }
 
 fn fields<C: CommandLine>(given: &str) -> Result<Vec<String>, Failure> {

@@ -116,7 +116,14 @@ fn stored(native: &Native, value: &str) -> Result<Value, String> {
 }
 
 fn choices(names: &[(&str, u64)]) -> String {
-    names.iter().map(|(text, _)| *text).collect::<Vec<_>>().join(" | ")
+    let mut texts: Vec<&str> = Vec::new();
+    for (text, _) in names {
+        // Some have several numbers.
+        if !texts.contains(text) {
+            texts.push(text);
+        }
+    }
+    texts.join(" | ")
 }
 
 fn text(prop: ZfsProp, value: &str) -> Result<String, String> {
@@ -206,6 +213,7 @@ mod tests {
             ("compression", "missing '='"),
             ("bogus=1", "invalid property 'bogus'"),
             ("compression=fast", "'compression' must be one of 'on | off | lzjb"),
+            ("dedup=maybe", "blake3 | blake3,verify'"),
             ("used=1", "'used' is readonly"),
             ("casesensitivity=mixed", "'casesensitivity' is readonly"),
             ("volsize=1G", "does not apply to datasets of this type"),
@@ -222,6 +230,8 @@ mod tests {
             assert!(error.contains(why), "{text}: {error}");
         }
         assert!(parse("atime=off", DatasetKind::Snapshot, When::Later).is_err());
+        let error = parse("encryption=foo", DatasetKind::Filesystem, When::Creation).unwrap_err();
+        assert_eq!(error.matches("off").count(), 1, "{error}");
         assert_eq!(inheritable("compress").as_deref(), Ok("compression"));
         assert!(inheritable("quota").unwrap_err().contains("zfs set quota=none"));
         assert!(inheritable("used").unwrap_err().contains("read-only"));

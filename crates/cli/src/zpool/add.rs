@@ -17,15 +17,27 @@ use weir_engine::{Engine, VdevAddRequest};
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool add",
-    override_usage = "zpool add [-fn] [-o ashift=N] [-d DIR]… POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…"
+    override_usage = "zpool add [-fLnP] [--allow-in-use] [--allow-replication-mismatch] [-o ashift=N] [-d DIR]… POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…"
 )]
 pub struct AddArgs {
     /// Add the vdevs even if the devices are in use or the redundancy differs from the pool's
     #[arg(short)]
     force: bool,
+    /// Add devices that hold data
+    #[arg(long)]
+    allow_in_use: bool,
+    /// Add vdevs whose redundancy differs from the pool's
+    #[arg(long)]
+    allow_replication_mismatch: bool,
     /// Show the resulting layout and change nothing
     #[arg(short = 'n')]
     dry_run: bool,
+    /// With -n: resolve symbolic links in names of devices
+    #[arg(short = 'L')]
+    resolved: bool,
+    /// With -n: show whole paths of devices, as without it. Accepted, has no effect
+    #[arg(short = 'P')]
+    _full: bool,
     /// Property of the new vdevs: ashift=N, the sector size as a power of two, 9 to 16
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
@@ -46,7 +58,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
     }
     let vdevs = devices::parse(&call.caller.folder, rest)?;
     vdevs.check_distinct()?;
-    let mut more = VdevAddRequest { force: args.force, ..VdevAddRequest::default() };
+    let mut more = VdevAddRequest { force: args.force || args.allow_in_use, ..VdevAddRequest::default() };
     for text in &args.properties {
         let shift = text.strip_prefix("ashift=").and_then(size::parse).filter(|shift| (9..=16).contains(shift));
         let why = || AddArgs::misused(&format!("'{text}': the one property is ashift, from 9 to 16"));
@@ -56,13 +68,16 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
     let writable = WritablePool::of_call(call, &intent)?;
     let served_pool = writable.served_pool().cloned();
     writable.with(async |engine| {
-        if let Some(mismatch) = vdevs.mismatch(&present(engine)).filter(|_| !args.force) {
+        if let Some(mismatch) =
+            vdevs.mismatch(&present(engine)).filter(|_| !args.force && !args.allow_replication_mismatch)
+        {
             return Err(Failure::failed(format!(
                 "invalid vdev specification\nuse '-f' to override the following errors:\n{mismatch}"
             )));
         }
         if args.dry_run {
-            outln!(call, "would add to '{pool}':\n\n{}", devices::shown(pool, &vdevs));
+            let shown = if args.resolved { vdevs.resolved() } else { vdevs };
+            outln!(call, "would add to '{pool}':\n\n{}", devices::shown(pool, &shown));
             return Ok(());
         }
         let locks = claim(call, pool, vdevs.paths())?;

@@ -31,7 +31,7 @@ use weir_pool::{assemble, scan};
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool create",
-    override_usage = "zpool create [-fnd] [-o PROPERTY=VALUE]… [-O FILE-SYSTEM-PROPERTY=VALUE]… [-m MOUNTPOINT] [-R ROOT] [-t NAME]\n       POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…"
+    override_usage = "zpool create [-fnd] [-o PROPERTY=VALUE]… [-O FILE-SYSTEM-PROPERTY=VALUE]… [-m MOUNTPOINT] [-R ROOT]\n       POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…"
 )]
 pub struct CreateArgs {
     /// Use devices that hold data, and vdevs of different redundancy
@@ -52,12 +52,9 @@ pub struct CreateArgs {
     /// Mount point of the root file system
     #[arg(short, value_name = "MOUNTPOINT")]
     mountpoint: Option<String>,
-    /// Accepted for compatibility: mount points stay as they are, so no file system is mounted
+    /// Mount no file systems: mount points stay as they are, and are not below ROOT
     #[arg(short = 'R', value_name = "ROOT")]
     altroot: Option<String>,
-    /// Accepted for compatibility; has no effect
-    #[arg(short = 't', value_name = "NAME")]
-    _temporary_name: Option<String>,
     /// Pool, then the vdevs: devices, each preceded by its vdev type or class if it has one
     #[arg(value_name = "POOL VDEV")]
     words: Vec<String>,
@@ -243,6 +240,15 @@ pub fn comment(value: &str) -> Result<String, String> {
     }
 }
 
+/// Settings of OpenZFS that Weir refuses, and the reasons.
+pub const REFUSED: [(&str, &str); 5] = [
+    ("altroot", "the alternate root is given when a pool is created or imported (-R)"),
+    ("bootfs", "Weir starts no machine"),
+    ("dedup_table_quota", "Weir limits no dedup table: it stops deduplicating where 'dedup' is turned off"),
+    ("readonly", "a pool is imported readonly, or not: 'zpool import -o readonly=on'"),
+    ("version", "'zpool upgrade' enables features"),
+];
+
 /// A pool property as it is stored.
 pub fn stored(property: &str, value: &str) -> Result<(String, PoolValue), String> {
     const SWITCHES: [&str; 6] = ["autoreplace", "autoexpand", "autotrim", "delegation", "listsnapshots", "multihost"];
@@ -255,6 +261,10 @@ pub fn stored(property: &str, value: &str) -> Result<(String, PoolValue), String
         (name, "off") if SWITCHES.contains(&name) => 0,
         (name, "on") if SWITCHES.contains(&name) => 1,
         (name, _) if SWITCHES.contains(&name) => return Err(format!("'{name}' must be one of 'off | on'")),
+        (name, _) if REFUSED.iter().any(|(refused, _)| *refused == name) => {
+            let why = REFUSED.iter().find(|(refused, _)| *refused == name).map_or("", |(_, why)| why);
+            return Err(format!("property '{name}' cannot be set: {why}"));
+        }
         (name, _) if weir_pool::properties::is_known(name) => return Err(format!("property '{name}' is readonly")),
         (name, _) => return Err(format!("property '{name}' is not a valid pool or vdev property")),
     };

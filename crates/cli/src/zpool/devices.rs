@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::locks::Identity;
 use std::collections::BTreeMap;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use weir_engine::create::{Layout, NewLeaf, NewTopLevelVdev};
@@ -125,6 +126,17 @@ fn is_block_device(path: &Path) -> bool {
 }
 
 impl Vdevs {
+    /// These vdevs with symbolic links resolved, to be shown.
+    pub fn resolved(mut self) -> Self {
+        let tops = self.tops.iter_mut().flat_map(|top| &mut top.leaves);
+        for leaf in tops.chain(&mut self.caches).chain(&mut self.spares) {
+            if let Ok(path) = std::fs::canonicalize(&leaf.path) {
+                leaf.path = path;
+            }
+        }
+        self
+    }
+
     /// All devices.
     pub fn paths(&self) -> Vec<PathBuf> {
         let tops = self.tops.iter().flat_map(|top| &top.leaves);
@@ -147,7 +159,13 @@ impl Vdevs {
 
     pub fn mismatch(&self, have: &[(Layout, usize)]) -> Option<String> {
         let mut seen: Option<(Layout, usize)> = have.first().copied();
-        for top in self.tops.iter().filter(|top| top.class == Class::Normal) {
+        // Logs do not count (`get_replication`).
+        for top in self.tops.iter().filter(|top| top.class != Class::Log) {
+            let sizes: Vec<u64> = top.leaves.iter().filter_map(|leaf| size_of(&leaf.path)).collect();
+            let widest = sizes.iter().max().copied().unwrap_or(0);
+            if sizes.iter().any(|size| widest - size > SIZE_FUZZ) {
+                return Some(format!("{} contains devices of different sizes", kind(top.layout)));
+            }
             let mixed = top.leaves.iter().any(|l| l.is_file) && top.leaves.iter().any(|l| !l.is_file);
             if mixed {
                 return Some(format!("{} contains both files and devices", kind(top.layout)));
@@ -155,6 +173,7 @@ impl Vdevs {
             let own = (top.layout, top.leaves.len());
             match seen {
                 None => seen = Some(own),
+                Some(before) if are_equally_safe(before, own) => seen = Some(own),
                 Some((layout, _)) if kind(layout) != kind(own.0) => {
                     let both = format!("both {} and {} vdevs are present", kind(layout), kind(own.0));
                     return Some(format!("mismatched replication level: {both}"));
@@ -172,6 +191,23 @@ impl Vdevs {
             }
         }
         None
+    }
+}
+
+/// Devices of a mirror or RAID-Z may differ by this many bytes (`ZPOOL_FUZZ`).
+const SIZE_FUZZ: u64 = 16 << 20;
+
+/// Size of a file or device, if it can be opened.
+fn size_of(path: &Path) -> Option<u64> {
+    std::fs::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()
+}
+
+/// Whether one vdev is a mirror and the other RAID-Z, and they may lose as many devices (`is_raidz_mirror`).
+fn are_equally_safe(one: (Layout, usize), other: (Layout, usize)) -> bool {
+    match (one, other) {
+        ((Layout::Raidz(parity), _), (Layout::Mirror, count))
+        | ((Layout::Mirror, count), (Layout::Raidz(parity), _)) => count == usize::from(parity) + 1,
+        _ => false,
     }
 }
 
@@ -274,7 +310,13 @@ mod tests {
         let dir = folder();
         let mismatch = |line: &str| vdevs(&dir, line).unwrap().mismatch(&[]);
         assert_eq!(mismatch("mirror 0 1 mirror 2 3 log 4"), None);
-        assert!(mismatch("mirror 0 1 raidz 2 3 4").unwrap().contains("both mirror and raidz vdevs"));
+        assert_eq!(mismatch("mirror 0 1 raidz 2 3 4"), None, "both may lose one device");
+        assert!(mismatch("mirror 0 1 raidz2 2 3 4 5").unwrap().contains("both mirror and raidz vdevs"));
+        assert!(mismatch("raidz 0 1 2 special 3").unwrap().contains("both raidz and disk vdevs"));
+        assert_eq!(mismatch("raidz 0 1 2 special mirror 3 4 log 5"), None);
+        std::fs::File::create(dir.path().join("0")).unwrap().set_len(64 << 20).unwrap();
+        assert_eq!(mismatch("mirror 0 1").unwrap(), "mirror contains devices of different sizes");
+        std::fs::File::create(dir.path().join("0")).unwrap();
         assert!(mismatch("raidz 0 1 2 raidz2 3 4 5").unwrap().contains("both 1 and 2 device parity"));
         assert!(mismatch("mirror 0 1 mirror 2 3 4").unwrap().contains("both 2-way and 3-way mirror"));
         assert!(mismatch("0 mirror 1 2").unwrap().contains("both disk and mirror"));

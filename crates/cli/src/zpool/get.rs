@@ -6,19 +6,20 @@ use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
-use crate::options::{JsonOptions, PoolDirs};
+use crate::options::{PoolDirs, PoolJsonOptions};
+use crate::pools::search;
 use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value};
 use weir_machine::Request;
-use weir_pool::Pool;
-use weir_pool::properties::{self, PoolProperty};
+use weir_pool::properties::{self, Origin, PoolProperty};
+use weir_pool::{FoundPool, Pool, assemble, scan};
 
-/// Show properties of pools.
+/// Show properties of pools or of vdevs.
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool get",
-    override_usage = "zpool get [-Hp] [-j [--json-int]] [-o FIELD[,…]] [-R ROOT] [-d DIR]… all|PROPERTY[,…] [POOL]…\n       zpool get [-H] [-o FIELD[,…]] [-d DIR]… PROPERTY[,…] POOL VDEV…"
+    override_usage = "zpool get [-Hp] [-j [--json-int] [--json-pool-key-guid]] [-o FIELD[,…]] [-R ROOT] [-d DIR]… all|PROPERTY[,…] [POOL]…\n       zpool get [-Hp] [-j [--json-int]] [-o FIELD[,…]] [-d DIR]… all|PROPERTY[,…] POOL root|all-vdevs|VDEV…"
 )]
 pub struct GetArgs {
     /// No header; columns separated by tabs
@@ -28,7 +29,7 @@ pub struct GetArgs {
     #[arg(short)]
     parsable: bool,
     #[command(flatten)]
-    json: JsonOptions,
+    json: PoolJsonOptions,
     /// Columns: name, property, value, source
     #[arg(short = 'o', value_name = "FIELD,…", default_value = "name,property,value,source")]
     fields: String,
@@ -37,7 +38,7 @@ pub struct GetArgs {
     altroot: Option<String>,
     #[command(flatten)]
     places: PoolDirs,
-    /// "all" or properties separated by commas, then pools; default: all pools
+    /// "all" or properties separated by commas, then pools, default: all pools; or a pool and its vdevs
     #[arg(value_name = "PROPERTY POOL")]
     words: Vec<String>,
 }
@@ -46,53 +47,44 @@ const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
 /// Runs the command.
 pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     let numbers = args.json.numbers::<GetArgs>()?;
-    let Some((wanted, pools)) = args.words.split_first() else {
+    let Some((wanted, names)) = args.words.split_first() else {
         return Err(GetArgs::misused("missing property argument"));
     };
     let fields = fields(&args.fields)?;
-    if let [pool, vdevs @ ..] = pools
-        && wanted.split(',').all(vdev_properties::is_known)
+    if let [pool, vdevs @ ..] = names
+        && !vdevs.is_empty()
+        && !are_pools(call, &args.places, names)?
     {
-        if vdevs.is_empty() || args.json.json {
-            return Err(GetArgs::misused(&format!("'{wanted}' is of vdevs: name some after the pool, without -j")));
-        }
         return of_vdevs(call, args, wanted, (pool, vdevs), &fields);
     }
-    let wanted = wanted_names(wanted)?;
+    let is_known = |name: &str| properties::is_known(name);
+    let wanted = wanted_names(wanted, properties::full_name, is_known)?;
     let machine = call.machine()?;
-    let opened = OpenedPools::open(call, &args.places, pools)?;
-    let mut found = Vec::new();
+    let opened = OpenedPools::open(call, &args.places, names)?;
+    let parsable = args.parsable || args.json.output.json;
+    let mut pools = Map::new();
+    let mut table = PropertyTable::new(args, &fields);
     for pool in &opened.pools {
         let all = machine.block_on(all(pool, args.altroot.as_deref()))?;
-        found.push((pool, choose(all, wanted.as_deref())));
+        let properties = choose(all, wanted.as_deref());
+        let mut item = header(pool, true, numbers);
+        item.insert("properties".into(), object(&properties, parsable, numbers));
+        pools.insert(args.json.key(pool.name(), pool.config.guid), Value::Object(item));
+        table.add(pool.name(), &properties);
     }
-    if args.json.json {
-        let mut pools = Map::new();
-        for (pool, properties) in &found {
-            let mut item = header(pool, true, numbers);
-            item.insert("properties".into(), object(properties, true, numbers));
-            pools.insert(pool.name().to_owned(), Value::Object(item));
-        }
-        let mut answer = json::frame("zpool get");
-        answer.insert("pools".into(), Value::Object(pools));
-        json::print(call, answer);
-    } else {
-        let columns = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
-        let mut table = Table::new(columns, args.scripted);
-        for (pool, properties) in &found {
-            for property in properties {
-                let cell = |field: &&str| match *field {
-                    "name" => pool.name().to_owned(),
-                    "property" => property.name.clone(),
-                    "value" => property.value.text(args.parsable),
-                    _ => property.origin.text().to_owned(),
-                };
-                table.row(fields.iter().map(cell).collect());
-            }
-        }
-        call.print(format_args!("{}", table.text()));
-    }
+    table.print(call, "pools", pools);
     Ok(opened.close(call))
+}
+
+/// Whether all of these are names or GUIDs of pools.
+fn are_pools(call: &Call, places: &PoolDirs, names: &[String]) -> Result<bool, Failure> {
+    let machine = call.machine()?;
+    let assembly = assemble(machine.block_on(scan(machine, &search(call, &places.dirs)?))?);
+    let is_found = |name: &String| {
+        let is_it = |pool: &FoundPool| pool.config.name == *name || pool.config.guid.to_string() == *name;
+        assembly.pools.values().any(is_it)
+    };
+    Ok(names.iter().all(|name| call.served_pool(name).is_some() || is_found(name)))
 }
 
 /// Shows properties of vdevs.
@@ -103,28 +95,72 @@ fn of_vdevs(
     (pool, vdevs): (&String, &[String]),
     fields: &[&str],
 ) -> Result<u8, Failure> {
+    let numbers = args.json.numbers::<GetArgs>()?;
+    let wanted = wanted_names(wanted, weir_pool::vdev_properties::full_name, weir_pool::vdev_properties::is_known)?;
     let machine = call.machine()?;
     let mut opened = OpenedPools::open(call, &args.places, std::slice::from_ref(pool))?;
-    let columns = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
-    let mut table = Table::new(columns, args.scripted);
+    let parsable = args.parsable || args.json.output.json_int;
+    let mut items = Map::new();
+    let mut table = PropertyTable::new(args, fields);
     opened.each(|pool| {
-        for vdev in vdevs {
-            let properties = machine.block_on(vdev_properties::get(pool, vdev))?;
-            let is_wanted = |name: &str| wanted.split(',').any(|other| other == name);
-            for (name, value, source) in properties.iter().filter(|(name, ..)| is_wanted(name)) {
-                let cell = |field: &&str| match *field {
-                    "name" => vdev.clone(),
-                    "property" => (*name).to_owned(),
-                    "value" => value.clone(),
-                    _ => (*source).to_owned(),
-                };
-                table.row(fields.iter().map(cell).collect());
+        for operand in vdevs {
+            for (vdev, all) in machine.block_on(vdev_properties::get(pool, operand))? {
+                // The name is the first column.
+                let of_all = wanted.is_none();
+                let all = all.into_iter().filter(|property| !of_all || property.name != "name").collect();
+                let properties = choose(all, wanted.as_deref());
+                let mut item = Map::new();
+                item.insert("name".into(), vdev.name().into());
+                item.insert("vdev_type".into(), vdev.kind.type_name().into());
+                item.insert("guid".into(), json::number(vdev.guid, numbers));
+                item.insert("properties".into(), object(&properties, parsable, numbers));
+                let name = if vdev.guid == pool.tree.guid { "root-0".to_owned() } else { vdev.name() };
+                table.add(&name, &properties);
+                items.insert(name, Value::Object(item));
             }
         }
         Ok(())
     });
-    call.print(format_args!("{}", table.text()));
+    table.print(call, "vdevs", items);
     Ok(opened.close(call))
+}
+
+/// Properties as text.
+struct PropertyTable<'a> {
+    args: &'a GetArgs,
+    fields: &'a [&'a str],
+    table: Table,
+}
+
+impl<'a> PropertyTable<'a> {
+    fn new(args: &'a GetArgs, fields: &'a [&'a str]) -> Self {
+        let columns = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
+        PropertyTable { args, fields, table: Table::new(columns, args.scripted) }
+    }
+
+    /// Adds the properties of a pool or vdev.
+    fn add(&mut self, name: &str, properties: &[PoolProperty]) {
+        for property in properties {
+            let cell = |field: &&str| match *field {
+                "name" => name.to_owned(),
+                "property" => property.name.clone(),
+                "value" => property.value.text(self.args.parsable),
+                _ => property.origin.text().to_owned(),
+            };
+            self.table.row(self.fields.iter().map(cell).collect());
+        }
+    }
+
+    /// Prints the table, or the objects as JSON.
+    fn print(self, call: &Call, key: &str, objects: Map<String, Value>) {
+        if self.args.json.output.json {
+            let mut answer = json::frame("zpool get");
+            answer.insert(key.to_owned(), Value::Object(objects));
+            json::print(call, answer);
+        } else {
+            call.print(format_args!("{}", self.table.text()));
+        }
+    }
 }
 
 /// All properties of a pool, its name first.
@@ -134,12 +170,16 @@ pub async fn all(pool: &Pool, altroot: Option<&str>) -> Result<Vec<PoolProperty>
 }
 
 /// Full names of the properties asked for; `None` for all.
-fn wanted_names(text: &str) -> Result<Option<Vec<String>>, Failure> {
+fn wanted_names(
+    text: &str,
+    full_name: impl Fn(&str) -> &str,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<Option<Vec<String>>, Failure> {
     if text == "all" {
         return Ok(None);
     }
-    let names: Vec<String> = text.split(',').map(|n| properties::full_name(n).to_owned()).collect();
-    match names.iter().find(|n| !properties::is_known(n)) {
+    let names: Vec<String> = text.split(',').map(|name| full_name(name).to_owned()).collect();
+    match names.iter().find(|name| !is_known(name)) {
         Some(name) => Err(Failure::usage(format!(
             "bad property list: invalid property '{name}'\n'zpool get all' shows those that there are"
         ))),
@@ -147,9 +187,14 @@ fn wanted_names(text: &str) -> Result<Option<Vec<String>>, Failure> {
     }
 }
 
+/// The wanted properties in their order. A user property without a value is shown as `-`.
 fn choose(all: Vec<PoolProperty>, wanted: Option<&[String]>) -> Vec<PoolProperty> {
     let Some(wanted) = wanted else { return all };
-    wanted.iter().filter_map(|name| all.iter().find(|p| p.name == *name).cloned()).collect()
+    let unset = |name: &String| {
+        let value = properties::Value::Text("-".into());
+        name.contains(':').then(|| PoolProperty { name: name.clone(), value, origin: Origin::Default })
+    };
+    wanted.iter().filter_map(|name| all.iter().find(|p| p.name == *name).cloned().or_else(|| unset(name))).collect()
 }
 
 fn fields(text: &str) -> Result<Vec<&'static str>, Failure> {

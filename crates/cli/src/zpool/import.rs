@@ -20,7 +20,7 @@ use clap::Parser;
 use std::path::PathBuf;
 use weir_dsl::Dir;
 use weir_engine::Engine;
-use weir_format::ObjsetKind;
+use weir_format::{ObjsetKind, Txg};
 use weir_machine::Request;
 use weir_pool::assemble::state;
 use weir_pool::dtls::{Dtls, all_by_labels};
@@ -34,7 +34,7 @@ use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, VdevConfig,
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool import",
-    override_usage = "zpool import [-D] [-d DIR|DEVICE]…\n       zpool import [-aflFmnNs] [-D] [-o PROPERTY=VALUE]… [-R ROOT] [-d DIR|DEVICE]… [POOL|ID [NEWPOOL]]"
+    override_usage = "zpool import [-D] [-c FILE|-d DIR|DEVICE…]\n       zpool import [-aflFmnNsX] [-D] [-T TXG] [-o PROPERTY=VALUE]… [-R ROOT] [-c FILE|-d DIR|DEVICE…] [POOL|ID [NEWPOOL]]"
 )]
 pub struct ImportArgs {
     /// Import all pools
@@ -64,13 +64,22 @@ pub struct ImportArgs {
     /// Mount no file systems, where the daemon mounts them
     #[arg(short = 'N')]
     no_mount: bool,
-    /// Accepted for compatibility; has no effect
+    /// With -F: also to txgs before the last ones; has no effect: -F goes back as far as is necessary
+    #[arg(short = 'X', requires = "rewind")]
+    _extreme: bool,
+    /// Go back to this txg at the latest. What was written since is lost, and blocks may have been overwritten
+    #[arg(short = 'T', value_name = "TXG")]
+    txg: Option<u64>,
+    /// Cache file whose devices are searched
+    #[arg(short = 'c', value_name = "FILE", conflicts_with = "dirs")]
+    cache_file: Option<PathBuf>,
+    /// Accepted, has no effect: the devices are always searched
     #[arg(short = 's')]
     _scan: bool,
     /// readonly=on: check the pool and change nothing; may be repeated
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
-    /// Accepted for compatibility: mount points stay as they are, so no file system is mounted
+    /// Mount no file systems: mount points stay as they are, and are not below ROOT
     #[arg(short = 'R', value_name = "ROOT")]
     altroot: Option<String>,
     #[command(flatten)]
@@ -85,8 +94,8 @@ pub fn run(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     if args.words.len() > 2 {
         return Err(ImportArgs::misused("too many arguments"));
     }
-    if args.dry_run && !args.rewind {
-        return Err(ImportArgs::misused("-n option must be used with -F"));
+    if args.dry_run && !args.rewind && args.txg.is_none() {
+        return Err(ImportArgs::misused("-n option must be used with -F or -T"));
     }
     if args.all && !args.words.is_empty() {
         return Err(ImportArgs::misused("too many arguments"));
@@ -128,11 +137,17 @@ fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
 
 /// How pools are found that the search did not find.
 fn hint(args: &ImportArgs) -> &'static str {
-    if args.places.dirs.is_empty() { "\npools in files are found with -d DIR" } else { "" }
+    if args.places.dirs.is_empty() && args.cache_file.is_none() { "\npools in files are found with -d DIR" } else { "" }
 }
 
 /// Folders and devices to scan: those given, else, in the daemon, the usual places and those of its configuration.
 fn places(call: &Call, args: &ImportArgs) -> Result<Vec<PathBuf>, Failure> {
+    if let Some(path) = &args.cache_file {
+        let file = CachePlace::File(call.path(path)).file();
+        let pools = file.map(|file| file.pools()).transpose();
+        let pools = pools.map_err(|why| Failure::failed(format!("cannot read '{}': {why}", path.display())))?;
+        return Ok(pools.into_iter().flatten().flat_map(|pool| pool.paths).collect());
+    }
     match call.process().and_then(|process| process.daemon()) {
         Some(daemon) if args.places.dirs.is_empty() => {
             Ok(usual_paths(call).into_iter().chain(daemon.pool_dirs()).collect())
@@ -220,7 +235,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let Wanted { read_only, place } = wanted_properties(args)?;
     let search = places(call, args)?;
     if args.dry_run || read_only {
-        let rewind = if args.rewind { Rewind::Auto } else { Rewind::No };
+        let rewind = rewind(args);
         let checkpoint = args.to_checkpoint;
         let options = OpenOptions { rewind, checkpoint, ..OpenOptions::new(search, guid) };
         let opened = crate::pools::open(call, &options)?;
@@ -231,11 +246,9 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     }
     let force = args.force || args.destroyed;
     let mut open = OpenOptions::new(search.clone(), guid.clone());
-    if args.rewind {
-        open.rewind = Rewind::Auto;
-    }
+    open.rewind = rewind(args);
     let all_keys = !args.load_keys || ask_all(KeyPrompt::Caller(call), call.machine()?, &mut open)?;
-    let rewind = args.rewind;
+    let rewind = rewind(args);
     let without_logs = args.without_logs;
     let keys = open.keys;
     let daemon = call.process().and_then(|process| process.daemon());
@@ -258,6 +271,15 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     replayed?;
     logged?;
     Ok(u8::from(!all_keys))
+}
+
+/// To which txg the pool goes back.
+fn rewind(args: &ImportArgs) -> Rewind {
+    match (args.txg, args.rewind) {
+        (Some(txg), _) => Rewind::Before(Txg(txg)),
+        (None, true) => Rewind::Auto,
+        (None, false) => Rewind::No,
+    }
 }
 
 /// Replays the logs of the encrypted datasets whose keys are loaded, because no later command has the keys. With `all`

@@ -1,30 +1,37 @@
-//! `zpool iostat`: reads and writes of the devices of a pool that a process has open.
+//! `zpool iostat`: reads and writes of the devices of pools that processes have open.
 //!
 //! The counters are those of the leaves since the process opened the pool; other vdevs have the sum of their
 //! children. Reads and writes of an interval are printed per second.
 //!
-//! Source: OpenZFS `cmd/zpool/zpool_main.c` (`print_iostat_default`), `module/zfs/vdev.c` (`vdev_get_stats_ex_impl`).
+//! Source: OpenZFS `cmd/zpool/zpool_main.c` (`zpool_do_iostat`, `print_vdev_stats`), `module/zfs/vdev.c`
+//! (`vdev_get_stats_ex_impl`).
 
+use super::iostat_text::{Columns, Report, Shape};
 use super::opened::{ask, holders, served};
+use super::repeat::{LOOK, Repetition};
+use super::tree::NameStyle;
 use crate::admin::ServedPool;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
-use crate::units::human;
 use clap::Parser;
 use std::collections::BTreeMap;
 use std::ops::Sub;
-use std::time::Duration;
+use std::sync::Arc;
+use weir_blocks::vdev::histogram::LeafStats;
 use weir_engine::Engine;
 use weir_machine::Nanos;
 use weir_pool::{Class, VdevConfig};
 
-/// Show operations and bytes of a pool that a process has open.
+/// Show operations and bytes of pools that processes have open.
 ///
 /// The first report covers the time since the process opened the pool, each further one the time since the last.
 #[derive(Debug, Parser)]
-#[command(name = "zpool iostat", override_usage = "zpool iostat [-vHpny] [-d DIR]… [POOL] [INTERVAL [COUNT]]")]
+#[command(
+    name = "zpool iostat",
+    override_usage = "zpool iostat [[-lq]|[-rw]] [-T d|u] [-gHLnPpvy] [-d DIR]… [POOL… | POOL VDEV…] [INTERVAL [COUNT]]"
+)]
 pub struct IostatArgs {
     /// Show also each vdev
     #[arg(short)]
@@ -32,7 +39,7 @@ pub struct IostatArgs {
     /// No header; columns separated by tabs
     #[arg(short = 'H')]
     scripted: bool,
-    /// Print exact numbers
+    /// Print exact numbers; times in nanoseconds
     #[arg(short)]
     parsable: bool,
     /// Print the header once only
@@ -41,34 +48,40 @@ pub struct IostatArgs {
     /// Omit the first report
     #[arg(short = 'y')]
     omit_first: bool,
+    /// Show average times of operations: in all, of the disk, and in the queues
+    #[arg(short = 'l')]
+    latency: bool,
+    /// Show how many operations wait and are in progress
+    #[arg(short = 'q')]
+    queues: bool,
+    /// Show histograms of the sizes of operations, alone and merged
+    #[arg(short = 'r')]
+    sizes: bool,
+    /// Show histograms of the times of operations
+    #[arg(short = 'w')]
+    times: bool,
+    /// Show GUIDs instead of names of vdevs
+    #[arg(short = 'g')]
+    guids: bool,
+    /// Resolve symbolic links in names of vdevs
+    #[arg(short = 'L')]
+    resolved: bool,
+    /// Show whole paths of vdevs
+    #[arg(short = 'P')]
+    full: bool,
+    /// Print the time of each report: d as a date, u in seconds since 1970
+    #[arg(short = 'T', value_name = "d|u")]
+    time: Option<String>,
     #[command(flatten)]
     places: PoolDirs,
-    /// Pool, seconds between two reports, and number of reports
-    #[arg(value_name = "POOL INTERVAL COUNT")]
+    /// Pools, or one pool and its vdevs; then seconds between two reports, and number of reports
+    #[arg(value_name = "POOL VDEV INTERVAL COUNT")]
     words: Vec<String>,
-}
-
-/// Interval of checks whether the client still waits for output.
-pub const LOOK: Duration = Duration::from_millis(200);
-/// The longest interval, in seconds: a larger number is a pool's.
-const MAX_INTERVAL_S: f64 = 1e9;
-/// Columns of a number for people, and of an exact one.
-const NARROW: usize = 5;
-const WIDE: usize = 15;
-/// Narrowest column of names.
-const NAMES: usize = 10;
-
-/// Requested report.
-#[derive(Clone, Debug, PartialEq)]
-struct ReportRequest {
-    pool: Option<String>,
-    interval: Option<Duration>,
-    count: Option<u64>,
 }
 
 /// Operations and bytes, read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Work([u64; 4]);
+pub struct Work(pub [u64; 4]);
 
 impl Sub for Work {
     type Output = Work;
@@ -84,203 +97,224 @@ impl std::iter::Sum for Work {
     }
 }
 
-/// A line of a report: indented name, bytes allocated and free if the vdev has them, operations and bytes.
-struct IostatRow {
-    name: String,
-    space: Option<(u64, u64)>,
-    work: Option<Work>,
+/// Operations of a vdev.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VdevWork {
+    /// Operations and bytes.
+    pub work: Work,
+    /// Their times and sizes.
+    pub stats: LeafStats,
+}
+
+/// A line of a report: indented name, bytes allocated and free if the vdev has them, what it did; `None` for a heading.
+pub struct IostatRow {
+    /// Name.
+    pub name: String,
+    /// Allocated and free bytes.
+    pub space: Option<(u64, u64)>,
+    /// Operations; `None` for a heading.
+    pub done: Option<VdevWork>,
+}
+
+impl IostatArgs {
+    /// The columns that the options choose.
+    fn shape(&self) -> Result<Shape, Failure> {
+        if (self.sizes || self.times) && (self.latency || self.queues) {
+            return Err(IostatArgs::misused("[-r|-w] isn't allowed with [-c|-l|-q]"));
+        }
+        match (self.sizes, self.times) {
+            (true, true) => Err(IostatArgs::misused("Only one of [-r|-w] can be passed at a time")),
+            (true, false) => Ok(Shape::Sizes),
+            (false, true) => Ok(Shape::Times),
+            (false, false) => Ok(Shape::Lines { latency: self.latency, queues: self.queues }),
+        }
+    }
+
+    fn columns(&self) -> Result<Columns, Failure> {
+        Ok(Columns { shape: self.shape()?, parsable: self.parsable, scripted: self.scripted, verbose: self.verbose })
+    }
 }
 
 /// Runs the command.
 pub fn run(call: &Call, args: &IostatArgs) -> Result<u8, Failure> {
-    let wanted = wanted(args.words.clone())?;
-    if args.omit_first && wanted.interval.is_none() {
+    let mut names = args.words.clone();
+    let repetition = Repetition::take::<IostatArgs>(args.time.as_deref(), &mut names)?;
+    let columns = args.columns()?;
+    if args.omit_first && repetition.interval.is_none() {
         return Err(IostatArgs::misused("-y leaves out the first of several reports"));
     }
     if call.process().is_some() {
-        return of_served_pools(call, args, &wanted);
+        let watched = Watched::find(call, args, &names)?;
+        return watched.report(call, args, columns, repetition);
     }
     let why = "what goes to and from its devices is counted by the process that has (weir serve, mount, demo)";
-    let holders = holders(call, &args.places, wanted.pool.as_ref(), why)?;
-    if wanted.interval.is_some() && holders.len() > 1 {
-        return Err(Failure::failed("several processes have pools open: name the pool to watch"));
+    let mut asked = holders(call, &args.places, names.first(), why)?;
+    for name in names.iter().skip(1) {
+        // Other names are those of pools, or of vdevs of the first pool.
+        let others = holders(call, &args.places, Some(name), why).unwrap_or_default();
+        asked.extend(others.into_iter().filter(|other| !asked.contains(other)).collect::<Vec<_>>());
     }
-    ask(call, &holders)
+    if asked.len() > 1 && (repetition.interval.is_some() || !names.is_empty()) {
+        return Err(Failure::failed("several processes have these pools open: name those of one process"));
+    }
+    ask(call, &asked)
 }
 
-/// Parses the operands: a pool, an interval and a count, each optional.
-fn wanted(mut words: Vec<String>) -> Result<ReportRequest, Failure> {
-    let (interval, count) = take_interval::<IostatArgs>(&mut words)?;
-    if words.len() > 1 {
-        return Err(IostatArgs::misused("name one pool"));
-    }
-    Ok(ReportRequest { pool: words.pop(), interval, count })
+/// Pools, or vdevs of one pool, that are reported.
+struct Watched {
+    pools: Vec<Arc<ServedPool>>,
+    vdevs: Vec<String>,
+    names: NameStyle,
+    deep: bool,
 }
 
-/// Takes an interval and a count, each optional, off the end of the operands.
-pub fn take_interval<A: CommandLine>(words: &mut Vec<String>) -> Result<(Option<Duration>, Option<u64>), Failure> {
-    let number = |word: &String| word.parse::<f64>().ok().filter(|n| (0.0..MAX_INTERVAL_S).contains(n));
-    let at = words.iter().rposition(|word| number(word).is_none()).map_or(0, |last| last + 1);
-    let numbers: Vec<f64> = words.split_off(at).iter().filter_map(number).collect();
-    let (interval, count) = match numbers.as_slice() {
-        [] => (None, None),
-        [interval, rest @ ..] if *interval > 0.0 && rest.len() < 2 => {
-            let count = rest.first().map(|count| *count as u64);
-            (Some(Duration::from_secs_f64(*interval)), count)
+/// Counters of a pool's leaves at a time.
+struct Sample {
+    at: Nanos,
+    leaves: BTreeMap<u64, VdevWork>,
+}
+
+impl Watched {
+    /// The pools of these names, or the first with vdevs of these names; all pools that this process has open without names.
+    fn find(call: &Call, args: &IostatArgs, names: &[String]) -> Result<Self, Failure> {
+        let style = NameStyle { guids: args.guids, resolved: args.resolved, full: args.full };
+        let watched = |pools, vdevs| Watched { pools, vdevs, names: style, deep: args.verbose };
+        let Some((first, rest)) = names.split_first() else { return Ok(watched(served(call, None)?, Vec::new())) };
+        let mut pools = served(call, Some(first))?;
+        let others: Vec<_> = rest.iter().filter_map(|name| call.served_pool(name)).collect();
+        if others.len() == rest.len() {
+            pools.extend(others);
+            return Ok(watched(pools, Vec::new()));
         }
-        _ => return Err(A::misused("an interval in seconds above zero, and how many reports")),
-    };
-    if count == Some(0) {
-        return Err(A::misused("the number of reports cannot be zero"));
+        if let Some(pool) = pools.first() {
+            let root = root_of(&pool.engine)?;
+            if let Some(missing) = rest.iter().find(|name| !root.walk().into_iter().any(|vdev| is_named(vdev, name))) {
+                return Err(Failure::failed(format!(
+                    "cannot find vdev '{missing}' in '{first}', nor a pool of that name"
+                )));
+            }
+        }
+        Ok(watched(pools, rest.to_vec()))
     }
-    Ok((interval, count))
-}
 
-/// Work of each leaf, by GUID.
-fn work(engine: &Engine) -> BTreeMap<u64, Work> {
-    let health = engine.cache.blocks().tree().health();
-    let of = |c: weir_blocks::vdev::Counts| Work([c.reads, c.writes, c.read_bytes, c.write_bytes]);
-    health.into_iter().map(|leaf| (leaf.guid, of(leaf.counts))).collect()
-}
-
-/// Shows reports of the pool that is named, or of all pools that this process has open.
-fn of_served_pools(call: &Call, args: &IostatArgs, wanted: &ReportRequest) -> Result<u8, Failure> {
-    let pools = served(call, wanted.pool.as_ref())?;
-    if wanted.interval.is_some() && pools.len() > 1 {
-        return Err(Failure::failed("several pools are open: name the pool to watch"));
+    fn sample(&self, pool: &ServedPool, now: Nanos) -> Sample {
+        let tree = pool.engine.cache.blocks().tree();
+        let mut stats = tree.stats();
+        let of = |c: weir_blocks::vdev::Counts| Work([c.reads, c.writes, c.read_bytes, c.write_bytes]);
+        let leaf = |leaf: weir_blocks::vdev::LeafHealth| {
+            let stats = stats.remove(&leaf.guid).unwrap_or_default();
+            (leaf.guid, VdevWork { work: of(leaf.counts), stats })
+        };
+        Sample { at: now, leaves: tree.health().into_iter().map(leaf).collect() }
     }
-    pools.iter().try_for_each(|pool| of_served_pool(call, args, wanted, pool).map(drop))?;
-    Ok(0)
-}
 
-/// Shows reports of a pool that this process has open.
-fn of_served_pool(
-    call: &Call,
-    args: &IostatArgs,
-    wanted: &ReportRequest,
-    served_pool: &ServedPool,
-) -> Result<u8, Failure> {
-    let machine = call.machine()?;
-    let engine = &served_pool.engine;
-    let mut left = if wanted.interval.is_some() { wanted.count } else { Some(1) };
-    let mut before = BTreeMap::new();
-    let mut since = engine.opened();
-    if args.omit_first {
-        (before, since) = (work(engine), machine.clock.now());
-    }
-    let mut is_first = true;
-    machine.block_on(async {
+    /// Prints the reports.
+    fn report(self, call: &Call, args: &IostatArgs, columns: Columns, repetition: Repetition) -> Result<u8, Failure> {
+        let machine = call.machine()?;
+        let mut left = if repetition.interval.is_some() { repetition.count } else { Some(1) };
+        let at_start = |pool: &Arc<ServedPool>| Sample { at: pool.engine.opened(), leaves: BTreeMap::new() };
+        let sampled = |pool: &Arc<ServedPool>| self.sample(pool, machine.clock.now());
+        let mut before: Vec<Sample> = match args.omit_first {
+            true => self.pools.iter().map(sampled).collect(),
+            false => self.pools.iter().map(at_start).collect(),
+        };
+        let mut is_first = true;
         while left != Some(0) {
-            let wait = wanted.interval.filter(|_| !is_first || args.omit_first);
+            let wait = repetition.interval.filter(|_| !is_first || args.omit_first);
             let due = machine.clock.now() + wait.unwrap_or_default();
             while machine.clock.now() < due {
-                if call.is_gone() || engine.events.is_ended() {
+                if call.is_gone() || self.pools.iter().any(|pool| pool.engine.events.is_ended()) {
                     return Ok(0);
                 }
-                machine.clock.sleep(LOOK.min(due.since(machine.clock.now()))).await;
+                machine.block_on(machine.clock.sleep(LOOK.min(due.since(machine.clock.now()))));
             }
-            let now = work(engine);
-            let at = machine.clock.now();
-            let lines = lines(engine, &now, &before, args.verbose)?;
-            let head = !args.scripted && (is_first || args.verbose && !args.one_header);
-            call.print(format_args!("{}", text(&lines, seconds(at, since), args, head)));
-            (before, since, is_first) = (now, at, false);
+            repetition.print_time(call)?;
+            let now: Vec<Sample> = self.pools.iter().map(|pool| self.sample(pool, machine.clock.now())).collect();
+            let mut pools = Vec::new();
+            for ((pool, now), before) in self.pools.iter().zip(&now).zip(&before) {
+                let seconds = now.at.since(before.at).as_secs_f64().max(1e-9);
+                // Histograms since the pool was opened are not divided.
+                let is_whole = before.leaves.is_empty() && !matches!(columns.shape, Shape::Lines { .. });
+                pools.push((self.rows(&pool.engine, now, before)?, if is_whole { 1.0 } else { seconds }));
+            }
+            let header = !args.scripted && (is_first || args.verbose && !args.one_header);
+            let report = Report { pools, of_vdevs: !self.vdevs.is_empty(), header };
+            call.print(format_args!("{}", columns.text(&report)));
+            (before, is_first) = (now, false);
             left = left.map(|left| left - 1);
         }
         Ok(0)
-    })
+    }
+
+    /// The pool; with `-v` also its vdevs, by class; or those that were named.
+    fn rows(&self, engine: &Engine, now: &Sample, before: &Sample) -> Result<Vec<IostatRow>, Failure> {
+        let root = root_of(engine)?;
+        let leaf = |guid: u64| {
+            let now = now.leaves.get(&guid).cloned().unwrap_or_default();
+            match before.leaves.get(&guid) {
+                Some(before) => VdevWork { work: now.work - before.work, stats: now.stats.since(&before.stats) },
+                None => now,
+            }
+        };
+        let done = |vdev: &VdevConfig| {
+            let leaves: Vec<VdevWork> = vdev.leaves().into_iter().map(|found| leaf(found.guid)).collect();
+            let mut stats = LeafStats::default();
+            leaves.iter().for_each(|leaf| stats.add(&leaf.stats));
+            VdevWork { work: leaves.iter().map(|leaf| leaf.work).sum(), stats }
+        };
+        let space = |top: &VdevConfig| {
+            let sums = engine.cache.blocks().vdev_space(top.id as u32);
+            (sums.allocated_bytes, sums.size_bytes.saturating_sub(sums.allocated_bytes))
+        };
+        let row = |name: String, space, vdev: &VdevConfig| IostatRow { name, space, done: Some(done(vdev)) };
+        let ours = |class: Class| root.children.iter().filter(move |top| top.class == class && top.is_concrete());
+        let mut out = Vec::new();
+        if !self.vdevs.is_empty() {
+            let is_top = |vdev: &VdevConfig| root.children.iter().any(|top| top.guid == vdev.guid);
+            let chosen = root.walk().into_iter().filter(|vdev| self.vdevs.iter().any(|name| is_named(vdev, name)));
+            out.extend(chosen.map(|vdev| row(self.names.of(vdev), is_top(vdev).then(|| space(vdev)), vdev)));
+            return Ok(out);
+        }
+        let sold = [Class::Normal, Class::Special, Class::Dedup].into_iter().flat_map(ours).map(space);
+        let total = sold.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        out.push(row(engine.name(), Some(total), &root));
+        let classes = [(Class::Normal, ""), (Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
+        for (class, heading) in classes.into_iter().filter(|_| self.deep) {
+            if ours(class).next().is_some() && !heading.is_empty() {
+                out.push(IostatRow { name: heading.to_owned(), space: None, done: None });
+            }
+            for top in ours(class) {
+                out.push(row(format!("  {}", self.names.of(top)), Some(space(top)), top));
+                self.below(top, 4, &done, &mut out);
+            }
+        }
+        Ok(out)
+    }
+
+    fn below(
+        &self,
+        vdev: &VdevConfig,
+        indent: usize,
+        done: &dyn Fn(&VdevConfig) -> VdevWork,
+        out: &mut Vec<IostatRow>,
+    ) {
+        for child in &vdev.children {
+            let name = format!("{}{}", " ".repeat(indent), self.names.of(child));
+            out.push(IostatRow { name, space: None, done: Some(done(child)) });
+            self.below(child, indent + 2, done, out);
+        }
+    }
 }
 
-fn seconds(now: Nanos, since: Nanos) -> f64 {
-    now.since(since).as_secs_f64().max(1e-9)
-}
-
-/// The pool; with `deep` also its vdevs, by class.
-fn lines(
-    engine: &Engine,
-    now: &BTreeMap<u64, Work>,
-    before: &BTreeMap<u64, Work>,
-    deep: bool,
-) -> Result<Vec<IostatRow>, Failure> {
+fn root_of(engine: &Engine) -> Result<VdevConfig, Failure> {
     let config = engine.shown().config;
     let unreadable = |error| Failure::failed(format!("the vdevs of '{}': {error}", config.name));
-    let root = VdevConfig::parse(&config.root).map_err(unreadable)?;
-    let of = |all: &BTreeMap<u64, Work>, guid: u64| all.get(&guid).copied().unwrap_or_default();
-    let done = |vdev: &VdevConfig| vdev.leaves().into_iter().map(|l| of(now, l.guid) - of(before, l.guid)).sum();
-    let space = |top: &VdevConfig| {
-        let sums = engine.cache.blocks().vdev_space(top.id as u32);
-        (sums.allocated_bytes, sums.size_bytes.saturating_sub(sums.allocated_bytes))
-    };
-    let ours = |class: Class| root.children.iter().filter(move |top| top.class == class && top.is_concrete());
-    let sold = [Class::Normal, Class::Special, Class::Dedup].into_iter().flat_map(ours).map(space);
-    let total = sold.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-    let mut out = vec![IostatRow { name: config.name.clone(), space: Some(total), work: Some(done(&root)) }];
-    let classes = [(Class::Normal, ""), (Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
-    for (class, heading) in classes.into_iter().filter(|_| deep) {
-        if ours(class).next().is_some() && !heading.is_empty() {
-            out.push(IostatRow { name: heading.to_owned(), space: None, work: None });
-        }
-        for top in ours(class) {
-            out.push(IostatRow { name: format!("  {}", top.name()), space: Some(space(top)), work: Some(done(top)) });
-            below(top, 4, &done, &mut out);
-        }
-    }
-    Ok(out)
+    VdevConfig::parse(&config.root).map_err(unreadable)
 }
 
-fn below(vdev: &VdevConfig, indent: usize, done: &dyn Fn(&VdevConfig) -> Work, out: &mut Vec<IostatRow>) {
-    for child in &vdev.children {
-        let name = format!("{}{}", " ".repeat(indent), child.name());
-        out.push(IostatRow { name, space: None, work: Some(done(child)) });
-        below(child, indent + 2, done, out);
-    }
-}
-
-/// Formats a report over this number of seconds.
-fn text(lines: &[IostatRow], seconds: f64, args: &IostatArgs, head: bool) -> String {
-    let exact = args.parsable;
-    let scripted = args.scripted;
-    let width = if exact { WIDE } else { NARROW };
-    let names = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(NAMES);
-    let dashes = || format!("{}{}\n", "-".repeat(names), format!("  {}", "-".repeat(width)).repeat(6));
-    let mut out = String::new();
-    if head {
-        out += &heading(names, width);
-        out += &dashes();
-    }
-    let nothing = |line: &IostatRow| if exact && line.work.is_some() { "0" } else { "-" };
-    let number = |n: u64| if exact { n.to_string() } else { human(n) };
-    for line in lines {
-        let space = line.space.map(|(allocated, free)| [number(allocated), number(free)]);
-        let space = space.unwrap_or_else(|| [(); 2].map(|()| nothing(line).to_owned()));
-        let work = line.work.map(|work| work.0.map(|n| number((n as f64 / seconds) as u64)));
-        let work = work.unwrap_or_else(|| [(); 4].map(|()| "-".to_owned()));
-        if scripted {
-            // Headings are for people.
-            if line.work.is_some() {
-                out += &format!("{}\t{}\t{}\n", line.name.trim_start(), space.join("\t"), work.join("\t"));
-            }
-            continue;
-        }
-        out += &format!("{:<names$}", line.name);
-        space.iter().chain(&work).for_each(|cell| out += &format!("  {cell:>width$}"));
-        out.push('\n');
-    }
-    if args.verbose && !scripted {
-        out += &dashes();
-    }
-    out
-}
-
-/// The two lines above a report.
-fn heading(names: usize, width: usize) -> String {
-    let pair = 2 * width + 2;
-    let above = ["capacity", "operations", "bandwidth"].map(|title| {
-        let start = pair / 2 - title.len() / 2;
-        format!("  {:start$}{title:<rest$}", "", rest = pair - start)
-    });
-    let below = ["alloc", "free", "read", "write", "read", "write"].map(|title| format!("  {title:>width$}"));
-    format!("{:names$}{}\n{:<names$}{}\n", "", above.concat(), "pool", below.concat())
+fn is_named(vdev: &VdevConfig, text: &str) -> bool {
+    let ends_so = |path: &str| path == text || path.rsplit('/').next() == Some(text);
+    vdev.guid.to_string() == text || vdev.name() == text || vdev.path.as_deref().is_some_and(ends_so)
 }
 
 #[cfg(test)]
@@ -288,41 +322,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_behind_a_pool_are_an_interval_and_a_count() {
-        let of = |line: &str| wanted(line.split_whitespace().map(str::to_owned).collect());
-        let is = |line: &str, pool: Option<&str>, ms: Option<u64>, count| {
-            let interval = ms.map(Duration::from_millis);
-            assert_eq!(of(line).unwrap(), ReportRequest { pool: pool.map(str::to_owned), interval, count }, "{line}");
+    fn histograms_go_with_nothing_else() {
+        let of = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().map(Into::into).collect();
+            IostatArgs::parse_line(&words).unwrap().shape().map_err(|failure| failure.line)
         };
-        is("", None, None, None);
-        is("p", Some("p"), None, None);
-        is("p 0.5", Some("p"), Some(500), None);
-        is("2 3", None, Some(2000), Some(3));
-        is("17846251834091284731 2", Some("17846251834091284731"), Some(2000), None);
-        for wrong in ["p q", "p 0", "p 1 0", "p 1 2 3"] {
-            assert!(of(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn reports_look_as_those_of_openzfs() {
-        let args = |line: &str| IostatArgs::parse_line(&[line.into()]).unwrap();
-        let line = |name: &str, space, work| IostatRow { name: name.into(), space, work: Some(Work(work)) };
-        let lines = [
-            line("tank", Some((2048, 1 << 30)), [20, 2, 4096, 0]),
-            line("  mirror-0", Some((2048, 1 << 30)), [20, 2, 4096, 0]),
-            line("    /d/0", None, [20, 2, 4096, 0]),
-        ];
-        let expected = "              capacity     operations     bandwidth \n\
-pool        alloc   free   read  write   read  write
-----------  -----  -----  -----  -----  -----  -----
-tank           2K     1G     10      1     2K      0
-  mirror-0     2K     1G     10      1     2K      0
-    /d/0        -      -     10      1     2K      0
-----------  -----  -----  -----  -----  -----  -----
-";
-        assert_eq!(text(&lines, 2.0, &args("-v"), true), expected);
-        let scripted = "tank\t2048\t1073741824\t10\t1\t2048\t0\n";
-        assert_eq!(text(&lines[..1], 2.0, &args("-Hp"), false), scripted);
+        assert_eq!(of("-lq"), Ok(Shape::Lines { latency: true, queues: true }));
+        assert_eq!((of("-r"), of("-w -v")), (Ok(Shape::Sizes), Ok(Shape::Times)));
+        assert!(of("-rw").unwrap_err().contains("Only one of [-r|-w]"));
+        assert!(of("-wl").unwrap_err().contains("isn't allowed with"));
     }
 }

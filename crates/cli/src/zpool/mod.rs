@@ -10,6 +10,7 @@ mod checkpoint;
 mod claim;
 mod clear;
 mod create;
+mod dedup;
 mod devices;
 mod events;
 mod features;
@@ -17,13 +18,16 @@ mod get;
 mod import;
 mod initialize_trim;
 mod iostat;
+mod iostat_text;
 mod lifecycle;
 mod list;
+mod list_vdevs;
 mod offline;
 mod opened;
 mod prefetch;
 mod reguid;
 mod remove;
+mod repeat;
 mod scrub;
 mod set;
 mod split;
@@ -36,8 +40,16 @@ mod vdev_properties;
 mod vdevs;
 mod wait;
 
-use crate::call::{Call, outln};
+#[cfg(test)]
+pub use create::REFUSED as REFUSED_OF_POOLS;
+#[cfg(test)]
+pub use set::wanted as pool_change;
+#[cfg(test)]
+pub use vdev_properties::{REFUSED as REFUSED_OF_VDEVS, setting as vdev_setting};
+
+use crate::call::Call;
 use crate::failure::Failure;
+use crate::json;
 use clap::{Parser, Subcommand};
 
 /// Administer pools.
@@ -82,9 +94,16 @@ enum ZpoolCommand {
     Trim(initialize_trim::TrimArgs),
     Upgrade(upgrade::UpgradeArgs),
     Wait(wait::WaitArgs),
-    /// Show the version of Weir's zpool.
-    #[command(override_usage = "zpool version")]
-    Version,
+    Version(ZpoolVersionArgs),
+}
+
+/// Show the version of Weir's zpool.
+#[derive(Debug, Parser)]
+#[command(name = "zpool version", override_usage = "zpool version [-j]")]
+struct ZpoolVersionArgs {
+    /// Print JSON
+    #[arg(short = 'j', long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -122,9 +141,6 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Trim(args) => initialize_trim::trim(call, args),
         ZpoolCommand::Upgrade(args) => upgrade::run(call, args),
         ZpoolCommand::Wait(args) => wait::run(call, args),
-        ZpoolCommand::Version => {
-            outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
-            Ok(0)
-        }
+        ZpoolCommand::Version(args) => Ok(json::version(call, "zpool version", args.json)),
     }
 }

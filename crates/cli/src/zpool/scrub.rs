@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::mount::OpenedPool;
 use crate::options::PoolDirs;
+use crate::pools::{names, search};
 use crate::units::percent;
 use crate::writable::WritablePool;
 use clap::Parser;
@@ -22,8 +23,11 @@ use weir_engine::scrub::ScrubStart;
 ///
 /// If no process has the pool open, the command itself scrubs the pool and ends with the scrub.
 #[derive(Debug, Parser)]
-#[command(name = "zpool scrub", override_usage = "zpool scrub [-C | -p | -s] [-w] [-d DIR]… POOL…")]
+#[command(name = "zpool scrub", override_usage = "zpool scrub [-C | -p | -s] [-w] [-d DIR]… -a | POOL…]")]
 pub struct ScrubArgs {
+    /// All pools
+    #[arg(short)]
+    all: bool,
     /// Pause the scrub
     #[arg(short)]
     pause: bool,
@@ -65,9 +69,12 @@ pub struct ResilverArgs {
 /// it in the background, and the command returns at once, or with `-w` when the scrub ends. If no process has the pool
 /// open, the command itself scrubs it. `-p` pauses a running scrub, `-s` stops it.
 pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
-    if args.pools.is_empty() {
-        return Err(ScrubArgs::misused("missing pool name argument"));
-    }
+    let pools = match (args.all, args.pools.as_slice()) {
+        (true, []) => names(call, &search(call, &args.places.dirs)?)?,
+        (true, _) => return Err(ScrubArgs::misused("-a and pools do not go together")),
+        (false, []) => return Err(ScrubArgs::misused("missing pool name argument")),
+        (false, pools) => pools.to_vec(),
+    };
     if args.pause && args.stop {
         return Err(ScrubArgs::misused("-p and -s do not go together"));
     }
@@ -82,7 +89,7 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
         false => (ProcessChange::StartScrub, ScrubStart::Whole),
         true => (ProcessChange::StartScrubFromLastTxg, ScrubStart::LastScrubbedTxg),
     };
-    for pool in &args.pools {
+    for pool in &pools {
         let target = CommandTarget::of_pool(call, &args.places, pool)?;
         if args.pause || args.stop {
             target.with(|target| interrupt(target, args, pool))?;

@@ -1,6 +1,7 @@
 //! `zpool set` and `zpool history`.
 
 use super::create::{comment, stored};
+use super::features::compatible;
 use super::opened::OpenedPools;
 use super::vdev_properties;
 use crate::args::CommandLine;
@@ -82,7 +83,10 @@ fn set_place(call: &Call, places: &PoolDirs, pool: &str, place: CachePlace) -> R
     Ok(0)
 }
 
-/// The change that sets a property of a pool.
+/// The change that `zpool set PROPERTY=VALUE POOL` asks for.
+///
+/// # Errors
+/// Why there is none.
 pub fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
     if let Some(feature) = property.strip_prefix("feature@") {
         if features::by_name(feature).is_none() {
@@ -95,11 +99,31 @@ pub fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
     }
     match property {
         "comment" => Ok(PoolChange::SetComment { text: comment(value)? }),
+        "compatibility" => {
+            compatible(value).map_err(|why| format!("property '{property}': {why}"))?;
+            Ok(PoolChange::SetCompatibility { sets: value.to_owned() })
+        }
+        user if user.contains(':') => {
+            user_property(user, value)?;
+            Ok(PoolChange::SetUser { property: user.to_owned(), text: value.to_owned() })
+        }
         _ => match stored(property, value)? {
             (property, PoolValue::Number(number)) => Ok(PoolChange::SetNumber { property, number }),
             (name, PoolValue::Text(_)) => Err(format!("property '{name}' is readonly")),
         },
     }
+}
+
+/// Checks the name and the length of the value of a user property (`zpool_prop_user`).
+fn user_property(name: &str, value: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
+    if name.len() > 255 || !name.chars().all(allowed) || name.starts_with('-') {
+        return Err(format!("invalid property '{name}'"));
+    }
+    if value.len() > 8191 {
+        return Err(format!("property value of '{name}' is too long"));
+    }
+    Ok(())
 }
 
 /// Runs `zpool history`.

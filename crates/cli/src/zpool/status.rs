@@ -3,16 +3,17 @@
 //! What is wrong with a pool is decided in [`super::advice`].
 
 use super::advice::{self, OpenErrors, PoolFacts, Problem};
+use super::dedup;
 use super::get::header;
-use super::iostat;
 use super::opened::OpenedPools;
+use super::repeat::Repetition;
 use super::tree::{self, NameStyle, VdevRow};
 use super::vdevs::{self, Style};
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
-use crate::options::{JsonOptions, PoolDirs};
+use crate::options::{PoolDirs, PoolJsonOptions};
 use clap::Parser;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -23,16 +24,17 @@ use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
 use weir_pool::assemble::state;
 use weir_pool::aux_devices::Extra;
+use weir_pool::dedup::DedupTables;
 use weir_pool::errlog::Errors;
 use weir_pool::initialize_trim::{LeafActivity, LeafActivityState, LeafProgress};
 use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
-use weir_pool::{Class, Pool, VdevConfig};
+use weir_pool::{Class, Pool, PoolError, VdevConfig};
 
 /// Show health, vdevs, error counters and scans of pools.
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool status",
-    override_usage = "zpool status [-egiLpPstvx] [-T d|u] [-j [--json-int]] [-d DIR]… [POOL]… [INTERVAL [COUNT]]"
+    override_usage = "zpool status [-DegiLpPstvx] [-T d|u] [-j [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]] [-d DIR]… [POOL]… [INTERVAL [COUNT]]"
 )]
 pub struct StatusArgs {
     /// List the files with errors
@@ -65,14 +67,17 @@ pub struct StatusArgs {
     /// Print the time of each report: d as a date, u in seconds since 1970
     #[arg(short = 'T', value_name = "d|u")]
     time: Option<String>,
-    /// Refused: a server runs no scripts for its clients
-    #[arg(short = 'c', value_name = "SCRIPT")]
-    scripts: Option<String>,
+    /// Show the entries of the dedup tables by their numbers of references
+    #[arg(short = 'D', action = clap::ArgAction::Count)]
+    dedup: u8,
+    /// With -j: list all vdevs by name, not below one another
+    #[arg(long)]
+    json_flat_vdevs: bool,
     /// Print exact numbers
     #[arg(short)]
     parsable: bool,
     #[command(flatten)]
-    json: JsonOptions,
+    json: PoolJsonOptions,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools, default: all; then seconds between two reports, and number of reports
@@ -83,61 +88,44 @@ const CLASSES: [(Class, &str); 3] = [(Class::Dedup, "dedup"), (Class::Special, "
 
 /// Runs the command.
 pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
-    if args.scripts.is_some() {
-        return Err(StatusArgs::misused("-c is not supported: a server runs no scripts for its clients"));
-    }
-    let seconds = match args.time.as_deref() {
-        None => None,
-        Some("u") => Some(true),
-        Some("d") => Some(false),
-        Some(_) => return Err(StatusArgs::misused("-T takes d or u")),
-    };
     let mut pools = args.words.clone();
-    let (interval, mut left) = iostat::take_interval::<StatusArgs>(&mut pools)?;
-    let machine = call.machine()?;
-    loop {
-        if let Some(seconds) = seconds {
-            let now = machine.clock.wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            outln!(call, "{}", if seconds { now.to_string() } else { human_time(now) });
+    let repetition = Repetition::take::<StatusArgs>(args.time.as_deref(), &mut pools)?;
+    repetition.run(call, |is_first| {
+        if !is_first {
+            outln!(call, "");
         }
-        let code = report(call, args, &pools)?;
-        left = left.map(|left| left - 1);
-        let Some(interval) = interval.filter(|_| left != Some(0)) else { return Ok(code) };
-        let due = machine.clock.now() + interval;
-        while machine.clock.now() < due {
-            if call.is_gone() {
-                return Ok(code);
-            }
-            machine.block_on(machine.clock.sleep(iostat::LOOK.min(due.since(machine.clock.now()))));
-        }
-        outln!(call, "");
-    }
+        report(call, args, &pools)
+    })
 }
 
 /// Prints one report.
 fn report(call: &Call, args: &StatusArgs, pools: &[String]) -> Result<u8, Failure> {
+    if args.json_flat_vdevs && !args.json.output.json {
+        return Err(StatusArgs::misused("'--json-flat-vdevs' only works with '-j'"));
+    }
     let style = Style { numbers: args.json.numbers::<StatusArgs>()?, parsable: args.parsable };
     let machine = call.machine()?;
     let mut opened = OpenedPools::open(call, &args.places, pools)?;
     let mut found = Map::new();
     let mut texts = Vec::new();
     opened.each(|pool| {
-        let report = machine.block_on(Report::gather(pool))?;
+        let report = machine.block_on(Report::gather(pool, args.dedup > 0))?;
         if args.unhealthy && report.problem.is_none_or(|problem| !problem.is_unhealthy()) {
             if !pools.is_empty() {
                 texts.push(format!("pool '{}' is healthy\n", pool.name()));
             }
             return Ok(());
         }
-        found.insert(pool.name().to_owned(), Value::Object(report.json(pool, style)));
+        let key = args.json.key(pool.name(), pool.config.guid);
+        found.insert(key, Value::Object(report.json(pool, args, style)));
         texts.push(report.text(pool, args));
         Ok(())
     });
     for pool in opened.unopened(call)? {
-        found.insert(pool.name.clone(), Value::Object(pool.json()));
+        found.insert(args.json.key(&pool.name, pool.guid), Value::Object(pool.json()));
         texts.push(pool.text());
     }
-    if args.json.json {
+    if args.json.output.json {
         let mut answer = json::frame("zpool status");
         answer.insert("pools".into(), Value::Object(found));
         json::print(call, answer);
@@ -163,10 +151,12 @@ struct Report {
     open_errors: OpenErrors,
     /// By the kind of pass, and the leaf.
     leaf_activities: Vec<(LeafActivity, BTreeMap<u64, LeafProgress>)>,
+    /// The dedup tables, if they are wanted.
+    dedup: Option<DedupTables>,
 }
 
 impl Report {
-    async fn gather(pool: &Pool) -> Result<Self, Failure> {
+    async fn gather(pool: &Pool, with_dedup: bool) -> Result<Self, Failure> {
         let rq = &Request::internal("status");
         let errors = weir_pool::errlog::errors(pool, rq).await?;
         let scan = weir_pool::scan_status::last_scan(pool, rq).await?;
@@ -179,6 +169,13 @@ impl Report {
         for kind in LeafActivity::ALL {
             leaf_activities.push((kind, weir_pool::initialize_trim::of_pool(rq, pool, kind).await?));
         }
+        let dedup = match with_dedup {
+            true => {
+                let tables = weir_pool::dedup::dedup_tables(rq, &pool.mos, &pool.tree.children).await;
+                Some(tables.map_err(PoolError::from)?)
+            }
+            false => None,
+        };
         let facts = PoolFacts {
             // A log that cannot be read may have errors.
             errors: errors.count.max(u64::from(errors.lost.is_some())),
@@ -203,10 +200,11 @@ impl Report {
             caches,
             open_errors,
             leaf_activities,
+            dedup,
         })
     }
 
-    fn json(&self, pool: &Pool, style: Style) -> Map<String, Value> {
+    fn json(&self, pool: &Pool, args: &StatusArgs, style: Style) -> Map<String, Value> {
         let mut out = header(pool, false, style.numbers);
         if let Some(problem) = self.problem {
             out.insert("status".into(), problem.status().into());
@@ -237,6 +235,12 @@ impl Report {
         }
         if !self.spares.is_empty() {
             out.insert("spares".into(), object(self.spares.iter().map(|s| vdevs::spare(pool, s, style)).collect()));
+        }
+        if args.json_flat_vdevs {
+            vdevs::flatten(&mut out);
+        }
+        if let Some(tables) = &self.dedup {
+            out.insert("dedup_stats".into(), Value::Object(dedup::json(tables, style)));
         }
         out.insert("error_count".into(), style.number(self.errors.count));
         if !self.error_lines.is_empty() {
@@ -330,6 +334,7 @@ impl Report {
         out.push_str(&self.activity_text());
         out.push_str("config:\n\n");
         out.push_str(&self.tree_text(pool, args));
+        self.dedup.iter().for_each(|tables| out.push_str(&dedup::text(tables, args.parsable)));
         out.push('\n');
         if let Some(error) = &self.errors.lost {
             out.push_str(&format!("errors: Part of the list is unavailable: {error}\n"));

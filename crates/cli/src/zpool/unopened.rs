@@ -15,7 +15,8 @@ use weir_pool::{assemble, scan, uberblocks};
 pub struct UnopenedPool {
     /// Name.
     pub name: String,
-    guid: u64,
+    /// GUID.
+    pub guid: u64,
     state: VdevState,
     /// Top-level vdevs without enough devices.
     missing: Vec<String>,

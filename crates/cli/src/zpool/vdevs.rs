@@ -113,6 +113,32 @@ fn vdev(
     (name, out)
 }
 
+/// Moves all vdevs of a pool's status into one object, each with the name of the vdev above it (`--json-flat-vdevs`).
+pub fn flatten(status: &mut Map<String, Value>) {
+    const GROUPS: [&str; 6] = ["vdevs", "dedup", "special", "logs", "l2cache", "spares"];
+    let mut flat = Map::new();
+    for group in GROUPS {
+        if let Some(Value::Object(vdevs)) = status.remove(group) {
+            below(vdevs, None, &mut flat);
+        }
+    }
+    debug_assert!(flat.values().all(|vdev| vdev.get("vdevs").is_none()));
+    status.insert("vdevs".into(), Value::Object(flat));
+}
+
+fn below(vdevs: Map<String, Value>, parent: Option<&str>, flat: &mut Map<String, Value>) {
+    for (name, mut vdev) in vdevs {
+        let children = vdev.as_object_mut().and_then(|vdev| vdev.remove("vdevs"));
+        if let (Some(parent), Some(vdev)) = (parent, vdev.as_object_mut()) {
+            vdev.insert("parent".into(), parent.into());
+        }
+        flat.insert(name.clone(), vdev);
+        if let Some(Value::Object(children)) = children {
+            below(children, Some(&name), flat);
+        }
+    }
+}
+
 /// A hot spare: at hand, in use, or gone.
 pub fn spare(pool: &Pool, spare: &VdevConfig, style: Style) -> (String, Map<String, Value>) {
     let mut out = identity(&spare.name(), spare, "spare", style);

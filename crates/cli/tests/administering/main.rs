@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
 
+mod coverage;
 mod health;
 mod initialize_trim;
 mod prefetch;
@@ -63,6 +64,11 @@ impl Lab {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line == "ready"), "{line} ended");
         child
+    }
+
+    /// Demands that OpenZFS's zdb, if present, counts every block of the pool.
+    fn check(&self) {
+        check(self.0.path());
     }
 
     fn serve(&self) -> Child {

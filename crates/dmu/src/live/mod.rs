@@ -51,7 +51,7 @@ mod write;
 
 pub use crate::object::NewObject;
 pub use clone_range::CloneSource;
-pub use policy::{OwnerOf, Policy};
+pub use policy::{OwnerOf, Policy, RedundantMetadata};
 pub use raw::{RawHeader, RawLayout};
 #[doc(hidden)]
 pub use scratch::scratch;

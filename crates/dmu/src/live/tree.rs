@@ -162,7 +162,7 @@ impl Writer<'_> {
             }
         }
         options.compression_level = policy.zstd_level;
-        options.copies = if metadata { policy.metadata_copies } else { policy.copies };
+        options.copies = if metadata { policy.metadata_copies(kind, level) } else { policy.copies };
         let small = !metadata && bytes as u64 <= u64::from(policy.special_small_bytes);
         options.class = if metadata || small { Class::Special } else { Class::Normal };
         options.keys = self.set.options().keys.clone();

@@ -20,7 +20,7 @@ mod tests;
 
 pub use name::ZfsProp;
 pub use render::{civil, human_size, human_time, text_of};
-pub use table::{Native, Rule, Shape, column_title, native, native_named};
+pub use table::{NATIVES, Native, Rule, Shape, column_title, native, native_named};
 
 use std::collections::BTreeMap;
 

@@ -24,6 +24,7 @@
 pub mod bookmark;
 pub mod branch;
 pub mod create;
+pub mod delegation;
 pub mod destroy;
 pub mod destroy_head;
 mod error;

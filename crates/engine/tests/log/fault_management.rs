@@ -4,7 +4,7 @@ use crate::world::{self, Shape};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_blocks::vdev::Deadlines;
-use weir_engine::{Engine, Layout};
+use weir_engine::{Engine, Layout, VdevSetting};
 use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
@@ -211,9 +211,16 @@ fn thresholds_are_those_that_the_administrator_chose() {
         .run(async move {
             let (engine, files) = world::create(&machine, MIRROR).await.unwrap();
             let top = weir_pool::VdevConfig::parse(&engine.shown().config.root).unwrap().children[0].guid;
-            engine.diagnosis_thresholds().set(top, "io_n", Some(0)).await.unwrap();
-            assert!(engine.diagnosis_thresholds().set(top, "io_m", Some(0)).await.is_err());
-            assert!(engine.diagnosis_thresholds().set(1, "io_n", Some(0)).await.is_err());
+            let zero = || VdevSetting::Number(0);
+            let set = |vdev, name: &str, setting| {
+                let engine = engine.clone();
+                let name = name.to_owned();
+                async move { engine.vdev_properties().set(vdev, name, setting).await }
+            };
+            set(top, "io_n", zero()).await.unwrap();
+            assert!(set(top, "io_m", zero()).await.is_err());
+            assert!(set(1, "io_n", zero()).await.is_err());
+            assert!(set(top, "io_n", VdevSetting::Text("many".into())).await.is_err());
             supervise(&engine).await;
             let fail = async |names: std::ops::Range<u32>| {
                 let fault = disk.lay(Fault::FailWrites { errno: EIO });
@@ -228,13 +235,12 @@ fn thresholds_are_those_that_the_administrator_chose() {
             fail(0..20).await;
             assert!(events(&engine).1.is_empty(), "0 stands for no diagnosis");
             let leaf = engine.cache.blocks().tree().health()[1].guid;
-            engine.diagnosis_thresholds().set(leaf, "io_n", Some(3)).await.unwrap();
+            set(leaf, "io_n", VdevSetting::Number(3)).await.unwrap();
             fail(20..23).await;
             assert_eq!(events(&engine).1, [5], "the leaf has a value of its own");
-            let values = engine.diagnosis_thresholds().of(leaf).await.unwrap();
-            assert_eq!(values, [("checksum_n", None), ("checksum_t", None), ("io_n", Some(3)), ("io_t", None)]);
-            engine.diagnosis_thresholds().set(leaf, "io_n", None).await.unwrap();
-            assert_eq!(engine.diagnosis_thresholds().of(leaf).await.unwrap()[2], ("io_n", None));
+            assert_eq!(engine.vdev_properties().threshold(leaf, "io_n").await.unwrap(), Some(3));
+            set(leaf, "io_n", VdevSetting::Remove).await.unwrap();
+            assert_eq!(engine.vdev_properties().threshold(leaf, "io_n").await.unwrap(), None);
             engine.stop().await.unwrap();
         })
         .unwrap();

@@ -265,6 +265,7 @@ impl<'a, 'b> Follower<'a, 'b> {
                 name: of.to_owned(),
                 snapshots: snapshot.to_owned(),
                 recursive: false,
+                dependents: false,
                 defer: true,
             },
             None => Destruction::Dataset { name: name.to_owned(), recursive: false, dependents: false, defer: false },
@@ -294,6 +295,6 @@ fn renaming(name: &str, to: &str) -> Change {
         Some((_, short)) => {
             Change::RenameSnapshot { snapshot: name.to_owned(), new_name: short.to_owned(), recursive: false }
         }
-        None => Change::Rename { name: name.to_owned(), new_name: to.to_owned(), force: false },
+        None => Change::Rename { name: name.to_owned(), new_name: to.to_owned(), force: false, parents: false },
     }
 }
