@@ -9,8 +9,6 @@ const POWER: &str = "Weir does not switch the power of enclosure slots";
 /// Commands that Weir does not have, and the reasons.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("zpool ddtprune", "the dedup tables that Weir makes hold no ages of entries"),
-    ("zpool prefetch", "tables are read into the cache as they are needed"),
-    ("zpool split", "not supported yet"),
     ("zfs jail", "only FreeBSD has jails"),
     ("zfs program", "Weir runs no Lua programs; a script of zfs commands, each atomic by itself, does the work"),
     ("zfs redact", "not supported yet"),
@@ -41,10 +39,9 @@ pub const OPTIONS: &[RefusedOption] = &[
     ("zpool iostat", &["-c"], Some("SCRIPT"), "a server runs no scripts for its clients"),
     ("zpool offline", &["--power"], None, POWER),
     ("zpool online", &["--power"], None, POWER),
-    ("zpool remove", &["-n", "-p", "-s", "-w"], None, "vdevs with data are not removed"),
+    ("zpool remove", &["-s"], None, "the removals that Weir makes end at once"),
     ("zpool replace", &["-s"], None, "a new device is resilvered in the order of the datasets"),
     ("zpool scrub", &["-e"], None, "a scrub visits all blocks"),
-    ("zpool scrub", &["-C"], None, "a scrub visits the blocks of all txgs"),
     ("zpool scrub", &["-E", "-S"], Some("DATE"), "a scrub visits the blocks of all txgs"),
     ("zpool status", &["-c"], Some("SCRIPT"), "a server runs no scripts for its clients"),
     ("zpool status", &["--power"], None, POWER),
