@@ -27,6 +27,7 @@ pub mod disks;
 pub mod file_flags;
 mod heap_trim;
 mod memory_limit;
+mod monotonic;
 mod net;
 mod part_lock;
 pub mod production;

@@ -13,6 +13,7 @@ use crate::descriptors;
 use crate::disks::{Backend, RealDisks};
 use crate::heap_trim::{MallocTrimmer, configure_malloc};
 use crate::memory_limit::MemoryLimit;
+use crate::monotonic;
 use crate::net::TcpNet;
 use crate::ring::thread_local_ring;
 use crate::submit_batch::Batched;
@@ -158,7 +159,7 @@ impl Production {
         let compute = Arc::new(ThreadPool::new("weir-compute", self.cores));
         Ok(Machine {
             net: Arc::new(TcpNet),
-            clock: Clock::new(Arc::new(SystemClock { start: Instant::now(), handle: runtime.handle.clone() })),
+            clock: Clock::new(Arc::new(SystemClock::new(runtime.handle.clone()))),
             tasks: Tasks::new(runtime),
             compute: Compute::new(compute.clone() as Arc<dyn ComputePool>),
             entropy: Entropy::new(Arc::new(KernelEntropy)),
@@ -273,14 +274,22 @@ impl Drop for TaskRuntime {
 
 struct SystemClock {
     start: Instant,
+    /// [`monotonic::now_ns`] at that time.
+    start_ns: u64,
     handle: Handle,
+}
+
+impl SystemClock {
+    fn new(handle: Handle) -> Self {
+        // Sleeping measures from `start`, which is not before `start_ns`, so that no sleep ends early.
+        let start_ns = monotonic::now_ns();
+        SystemClock { start: Instant::now(), start_ns, handle }
+    }
 }
 
 impl ClockSource for SystemClock {
     fn now(&self) -> Nanos {
-        let since = self.start.elapsed();
-        // Every request reads the clock twice: no division and no 128-bit number. Wraps after 584 years.
-        Nanos(since.as_secs().wrapping_mul(1_000_000_000) + u64::from(since.subsec_nanos()))
+        Nanos(monotonic::now_ns().saturating_sub(self.start_ns))
     }
 
     fn wall(&self) -> SystemTime {
