@@ -60,15 +60,8 @@ pub struct IostatArgs {
     /// Show histograms of the times of operations
     #[arg(short = 'w')]
     times: bool,
-    /// Show GUIDs instead of names of vdevs
-    #[arg(short = 'g')]
-    guids: bool,
-    /// Resolve symbolic links in names of vdevs
-    #[arg(short = 'L')]
-    resolved: bool,
-    /// Show whole paths of vdevs
-    #[arg(short = 'P')]
-    full: bool,
+    #[command(flatten)]
+    names: NameStyle,
     /// Print the time of each report: d as a date, u in seconds since 1970
     #[arg(short = 'T', value_name = "d|u")]
     time: Option<String>,
@@ -177,7 +170,7 @@ struct Sample {
 impl Watched {
     /// The pools of these names, or the first with vdevs of these names; all pools that this process has open without names.
     fn find(call: &Call, args: &IostatArgs, names: &[String]) -> Result<Self, Failure> {
-        let style = NameStyle { guids: args.guids, resolved: args.resolved, full: args.full };
+        let style = args.names;
         let watched = |pools, vdevs| Watched { pools, vdevs, names: style, deep: args.verbose };
         let Some((first, rest)) = names.split_first() else { return Ok(watched(served(call, None)?, Vec::new())) };
         let mut pools = served(call, Some(first))?;

@@ -33,15 +33,8 @@ pub struct ListArgs {
     /// List also the vdevs of each pool
     #[arg(short)]
     verbose: bool,
-    /// Show GUIDs instead of names of vdevs
-    #[arg(short = 'g')]
-    guids: bool,
-    /// Resolve symbolic links in names of vdevs
-    #[arg(short = 'L')]
-    resolved: bool,
-    /// Show whole paths of vdevs
-    #[arg(short = 'P')]
-    full: bool,
+    #[command(flatten)]
+    names: NameStyle,
     /// Print the time of each report: d as a date, u in seconds since 1970
     #[arg(short = 'T', value_name = "d|u")]
     time: Option<String>,
@@ -78,7 +71,7 @@ fn report(call: &Call, args: &ListArgs, columns: &[String], pools: &[String], he
     let parsable = args.parsable || args.json.output.json_int;
     let titles = columns.iter().map(|c| (title(c), align(c)));
     let mut table = Table::new(titles, args.scripted);
-    let names = NameStyle { guids: args.guids, resolved: args.resolved, full: args.full };
+    let names = args.names;
     let mut found = Map::new();
     opened.each(|pool| {
         let all = machine.block_on(all(pool, args.altroot.as_deref()))?;

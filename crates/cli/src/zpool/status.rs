@@ -49,15 +49,8 @@ pub struct StatusArgs {
     /// Show unhealthy vdevs only
     #[arg(short = 'e')]
     unhealthy_vdevs: bool,
-    /// Show GUIDs instead of names of vdevs
-    #[arg(short = 'g')]
-    guids: bool,
-    /// Resolve symbolic links in names of vdevs
-    #[arg(short = 'L')]
-    resolved: bool,
-    /// Show whole paths of vdevs
-    #[arg(short = 'P')]
-    full: bool,
+    #[command(flatten)]
+    names: NameStyle,
     /// Show how far devices are initialized
     #[arg(short = 'i')]
     initialized: bool,
@@ -429,7 +422,7 @@ impl Report {
 
     fn tree_text(&self, pool: &Pool, args: &StatusArgs) -> String {
         let slow = args.slow;
-        let names = NameStyle { guids: args.guids, resolved: args.resolved, full: args.full };
+        let names = args.names;
         let dtls = pool.dtls();
         let facts = tree::TreeFacts {
             states: &pool.states,

@@ -1,6 +1,7 @@
 //! The `config:` tree of `zpool import` and `zpool status`.
 
 use super::advice::OpenErrors;
+use clap::Args;
 use weir_pool::dtls::Dtls;
 use weir_pool::status::{States, VdevState};
 use weir_pool::{Class, VdevConfig, VdevKind};
@@ -55,13 +56,16 @@ fn shown(vdev: &VdevConfig, class: Class) -> bool {
 }
 
 /// Names of vdevs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Args, Clone, Copy, Debug, Default)]
 pub struct NameStyle {
-    /// GUIDs instead of names.
+    /// Show GUIDs instead of names of vdevs
+    #[arg(short = 'g')]
     pub guids: bool,
-    /// Symbolic links are resolved.
+    /// Resolve symbolic links in names of vdevs
+    #[arg(short = 'L')]
     pub resolved: bool,
-    /// Whole paths.
+    /// Show whole paths of vdevs
+    #[arg(short = 'P')]
     pub full: bool,
 }
 
