@@ -100,7 +100,7 @@ impl Engine {
     pub(crate) async fn lock_mos(&self, rq: &Request, name: &str) -> AsyncMutexGuard<'_, ()> {
         for _ in 0..MAX_READS_TO_OPEN {
             let txg = self.txgs().last_synced();
-            // What cannot be read, or is new, concerns the holder.
+            // The holder reads the same again, and reports the errors.
             let _in_arc = self.read_as_for_opening(rq, name).await;
             let locked = self.mos_sync_lock.lock().await;
             if self.txgs().last_synced() == txg {

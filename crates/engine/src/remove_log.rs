@@ -157,7 +157,7 @@ impl VdevRemovals<'_> {
         Ok(!logs.is_empty())
     }
 
-    /// The datasets whose header, as of the last synced txg, leads to a log with a block on `vdev`, or anywhere for `None`.
+    /// The datasets whose intent log, as of the last synced txg, has a block on `vdev`; for `None`, a block on any vdev.
     async fn logs_in_headers(&self, rq: &Request, vdev: Option<u32>) -> Result<Vec<LogInHeader>, PoolError> {
         let dsl = self.engine.synced().state(rq).await?.dsl(rq).await?;
         let mut found = Vec::new();

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// How often the syncer looks whether the open txg has more changes, after [`Engine::sync_when_idle`].
 const IDLE_CHECK: Duration = Duration::from_millis(500);
 const _: () = assert!(2 * IDLE_CHECK.as_millis() <= IDLE_TXG_TIMEOUT.as_millis());
-/// The syncer waits for the opening of a dataset no longer than for a few reads of the ARC; what takes longer is logged.
+/// The opening of a dataset should delay the syncer by a few reads of the ARC at most. A delay of this length is logged.
 const LONG_WAIT: Duration = Duration::from_millis(10);
 
 /// [`Engine::lock_mos`] for the syncer.
@@ -33,8 +33,8 @@ pub(crate) async fn lock_mos(engine: &Engine) -> AsyncMutexGuard<'_, ()> {
     locked
 }
 
-/// Waits until the syncer must close the open txg: a sync was requested, or [`TXG_TIMEOUT`] has passed, or its changes have ended
-/// and the engine syncs when it is idle.
+/// Waits until the syncer must close the open txg: a sync was requested, [`TXG_TIMEOUT`] has passed, or, after
+/// [`Engine::sync_when_idle`], no transaction has begun for [`IDLE_CHECK`].
 async fn wait_until_due(engine: &Engine) {
     let clock = &engine.machine.clock;
     let due = clock.now() + TXG_TIMEOUT;

@@ -83,10 +83,10 @@ fn set_place(call: &Call, places: &PoolDirs, pool: &str, place: CachePlace) -> R
     Ok(0)
 }
 
-/// The change that `zpool set PROPERTY=VALUE POOL` asks for.
+/// The change that `zpool set PROPERTY=VALUE POOL` makes.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why the property cannot have this value.
 pub fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
     if let Some(feature) = property.strip_prefix("feature@") {
         if features::by_name(feature).is_none() {

@@ -24,10 +24,10 @@ pub const REFUSED: [(&str, &str); 6] = [
     ("slow_io_events", "events of slow operations cannot be switched off"),
 ];
 
-/// The change that `zpool set PROPERTY=VALUE POOL VDEV` asks for.
+/// The change that `zpool set PROPERTY=VALUE POOL VDEV` makes.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why the property cannot have this value.
 pub fn setting(property: &str, value: &str) -> Result<VdevSetting, String> {
     if let Some((_, why)) = REFUSED.iter().find(|(name, _)| *name == property) {
         return Err(format!("property '{property}' cannot be set: {why}"));
