@@ -509,7 +509,8 @@ impl Blocks {
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
         let pool = self.writing.as_ref().map_or(&self.pool, |writer| &writer.buffers);
-        let job = &WriteJob {
+        let hold = self.hold().map(Arc::new);
+        let job = |content| WriteJob {
             request,
             clock: self.clock(),
             pool,
@@ -518,17 +519,19 @@ impl Blocks {
             plug,
             here: false,
             about: BlockContext::default(),
-            hold: self.hold().map(Arc::new),
+            hold: hold.clone(),
             recipients: Recipients::All,
             failed: Some(FailedLeaves::default()),
             cost: self.tree().accounts().write_cost(
-                options.content(),
+                content,
                 options.txg.0,
                 options.objset.0,
                 smallvec![(options.writer, 1)],
             ),
         };
+        let jobs = &[job(options.content()), job(Content::Metadata)];
         let copies = writes.into_iter().map(|write| async move {
+            let job = &jobs[usize::from(write.is_gang_header)];
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);
             let copies = write.dvas.iter().enumerate().map(|(n, dva)| {
                 let copy = if n == 0 { Redundancy::First } else { Redundancy::Copy };
@@ -548,7 +551,8 @@ impl Blocks {
         for answer in join_all(copies).await {
             answer?;
         }
-        job.failed.iter().for_each(|failed| self.tree().record_failed(failed, options.txg));
+        let failed = jobs.iter().flat_map(|job| &job.failed);
+        failed.for_each(|failed| self.tree().record_failed(failed, options.txg));
         Ok(pointer)
     }
 }

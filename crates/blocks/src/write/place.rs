@@ -43,6 +43,8 @@ pub(super) enum Placed {
 pub(super) struct Write {
     pub dvas: Vec<Dva>,
     pub bytes: Bytes,
+    /// The bytes are the header of a gang, not contents of the block.
+    pub is_gang_header: bool,
 }
 
 impl Placed {
@@ -140,7 +142,9 @@ pub(super) fn compose(
     }
     let pointer = BlockPointer::from_words(words);
     match placed {
-        Placed::Whole(dvas) => writes.push(Write { dvas: dvas.clone(), bytes: bytes.clone() }),
+        Placed::Whole(dvas) => {
+            writes.push(Write { dvas: dvas.clone(), bytes: bytes.clone(), is_gang_header: false });
+        }
         Placed::Gang { header, pieces } => {
             let mut pointers = Vec::with_capacity(pieces.len());
             let mut at = 0;
@@ -149,7 +153,8 @@ pub(super) fn compose(
                 at += *len as usize;
                 pointers.push(compose(piece, piece_pointer(&pointer, &part, salt)?, &part, salt, writes)?);
             }
-            writes.push(Write { dvas: header.clone(), bytes: seal_header(&pointer, &pointers)? });
+            let bytes = seal_header(&pointer, &pointers)?;
+            writes.push(Write { dvas: header.clone(), bytes, is_gang_header: true });
         }
     }
     Ok(pointer)
