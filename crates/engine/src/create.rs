@@ -261,7 +261,9 @@ pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<En
         labels::initialize(leaf, &list).await?;
     }
     aux.label(config.version).await?;
-    let tree = config_tree(&config)?;
+    let mut tree = config_tree(&config)?;
+    // The configuration says of a log that it is one; a vdev's ZAP, which is not written yet, has the other classes.
+    tree.children.iter_mut().zip(&options.tops).for_each(|(top, new)| top.class = new.class);
     let (engine, contents) = assemble(machine, options, config, leaves, &tree, aux)?;
     let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
         Box::pin(async move {

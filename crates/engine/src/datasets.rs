@@ -21,7 +21,7 @@ use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::features::Feature;
 use weir_format::{Dnode, DslDataset, ObjsetKind};
 use weir_machine::Request;
-use weir_pool::config::{Class, VdevConfig};
+use weir_pool::config::Class;
 use weir_pool::error::PoolError;
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
@@ -261,20 +261,15 @@ impl Engine {
         };
         let sa_xattr = values.features.count("org.openzfs:zilsaxattr").is_some();
         // `logbias`: latency 0, throughput 1.
-        let in_place = match (values.number(ZfsProp::LogBias), self.has_class(Class::Log)) {
+        let blocks = self.cache.blocks();
+        let in_place = match (values.number(ZfsProp::LogBias), blocks.has_class(Class::Log)) {
             (1, _) => WriteKind::Always,
             (_, true) => WriteKind::Never,
             // The special class holds log blocks too, so log blocks are as fast as the data.
-            (_, false) if self.has_class(Class::Special) => WriteKind::Never,
+            (_, false) if blocks.has_class(Class::Special) => WriteKind::Never,
             (_, false) => WriteKind::Large,
         };
         LogPolicy { sync, sa_xattr, in_place }
-    }
-
-    /// Whether the pool has a top-level vdev of this class.
-    fn has_class(&self, class: Class) -> bool {
-        let tree = VdevConfig::parse(&self.shown().config.root);
-        tree.is_ok_and(|tree| tree.children.iter().any(|top| top.is_concrete() && top.class == class))
     }
 }
 
