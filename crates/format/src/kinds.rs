@@ -120,6 +120,11 @@ impl ObjectType {
         }
     }
 
+    /// Whether objects of this type are dedup tables (`DMU_OT_IS_DDT`).
+    pub fn is_dedup_table(self) -> bool {
+        self == Self::DDT_ZAP
+    }
+
     /// Whether blocks of this type are encrypted in an encrypted dataset (`DMU_OT_IS_ENCRYPTED`).
     pub fn is_encrypted(self) -> bool {
         if self.0 & Self::NEWTYPE != 0 {

@@ -17,7 +17,8 @@
 //!
 //! *Copies* of one block are allocated on different vdevs; if there are too few, in distant metaslabs of one vdev.
 //!
-//! *Classes.* Blocks of a class are allocated on its vdevs, and on the normal ones when it has none or they are full.
+//! *Classes.* Blocks of a class are allocated on its vdevs. If it has none or they are full, blocks of the log and dedup
+//! tables are allocated on the special vdevs, and those and all others on the normal ones.
 //!
 //! *Deferred frees.* Space freed in txg t is allocatable when t or a later txg and two more have written an uberblock,
 //! because until then a pool can be rewound to a state that needs it. Txgs without changes write none, and do not count.
@@ -74,6 +75,17 @@ pub enum Class {
 impl Class {
     /// All classes, in the order of their index.
     pub const ALL: [Class; 4] = [Class::Normal, Class::Log, Class::Special, Class::Dedup];
+
+    /// Classes on whose vdevs a block of this class is allocated, the first one with space
+    /// (OpenZFS `module/zfs/spa_misc.c`, `spa_preferred_class`; `zio.c`, `zio_alloc_zil`).
+    fn preferences(self) -> &'static [Class] {
+        match self {
+            Class::Normal => &[Class::Normal],
+            Class::Log => &[Class::Log, Class::Special, Class::Normal],
+            Class::Special => &[Class::Special, Class::Normal],
+            Class::Dedup => &[Class::Dedup, Class::Special, Class::Normal],
+        }
+    }
 
     /// Name of the class in `zpool status -j` and in a vdev's `allocation_bias`.
     pub fn name(self) -> &'static str {
@@ -301,9 +313,7 @@ impl Allocator {
         if self.largest_piece.is_some_and(|limit| request.psize_bytes > limit) {
             return Err(NotAllocated::Full);
         }
-        let classes = [request.class, Class::Normal];
-        let classes = if request.class == Class::Normal { &classes[1..] } else { &classes[..] };
-        for &class in classes {
+        for &class in request.class.preferences() {
             for hard in [false, true] {
                 match self.allocate_in(class, request, hard) {
                     Err(NotAllocated::Full) => {}

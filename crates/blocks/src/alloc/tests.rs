@@ -56,17 +56,20 @@ fn copies_are_on_different_vdevs_or_else_far_apart() {
 }
 
 #[test]
-fn classes_use_their_vdevs_and_then_normal_ones() {
-    let mut space = pool(&[(Class::Normal, 4), (Class::Log, 1), (Class::Special, 1)]);
+fn classes_use_their_vdevs_and_then_others() {
+    let mut space = pool(&[(Class::Normal, 4), (Class::Log, 1), (Class::Special, 2)]);
     let vdev = |space: &mut Allocator, class| space.allocate(&want(class, 512 << 10, 1, 1)).unwrap()[0].vdev;
     assert_eq!(vdev(&mut space, Class::Log), 1);
     assert_eq!(vdev(&mut space, Class::Special), 2);
-    assert_eq!(vdev(&mut space, Class::Dedup), 0, "there is no vdev of this class");
+    assert_eq!(vdev(&mut space, Class::Dedup), 2, "there is no vdev of this class");
     assert_eq!(vdev(&mut space, Class::Log), 1);
-    assert_eq!(vdev(&mut space, Class::Log), 0, "the log vdev is full");
+    assert_eq!(vdev(&mut space, Class::Log), 2, "the log vdev is full");
+    assert_eq!(vdev(&mut space, Class::Normal), 0, "data are for normal vdevs alone");
     assert!(space.has_class(Class::Log) && !space.has_class(Class::Dedup));
     space.set_non_allocating(2, true);
-    assert_eq!(vdev(&mut space, Class::Special), 0, "the special vdev is non-allocating");
+    for class in [Class::Special, Class::Dedup, Class::Log] {
+        assert_eq!(vdev(&mut space, class), 0, "the special vdev is non-allocating");
+    }
 }
 
 #[test]

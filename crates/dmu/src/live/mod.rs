@@ -34,6 +34,7 @@ mod object_allocator;
 mod open;
 pub(crate) mod overlay;
 mod place;
+mod pointer_births;
 pub(crate) mod policy;
 mod preflight;
 mod raw;

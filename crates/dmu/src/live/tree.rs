@@ -9,6 +9,7 @@
 //! edit are not read.
 
 use super::dirty_object::{DirtyBlock, DirtyRecords, bonus_capacity};
+use super::pointer_births::{hole_born, part_of_hole, with_birth};
 use super::policy::{DedupPolicy, Policy};
 use super::spans::Spans;
 use super::sync_result::{Killed, ObjsetSyncResult};
@@ -39,6 +40,8 @@ const MAX_CONCURRENT_BATCHES: usize = 16;
 const MAX_IN_FLIGHT_BYTES: usize = 32 << 20;
 /// Maximum number of level-1 indirect blocks of one object that are changed at the same time.
 const MAX_CONCURRENT_INDIRECT_READS: usize = 16;
+/// Percentage of the special vdevs' space that only metadata may fill (`zfs_special_class_metadata_reserve_pct`).
+const SPECIAL_METADATA_RESERVE_PCT: u64 = 25;
 /// Maximum pointers of an indirect block, which has at most 16 MiB.
 const MAX_FAN_OUT: usize = 1 << 17;
 
@@ -104,35 +107,6 @@ pub(super) type Block = Result<(u64, DirtyBlock), ObjectError>;
 /// Fill count of a data block: the number of its blocks (or dnodes).
 pub(super) type Fill<'a> = &'a (dyn Fn(&[u8]) -> u64 + Sync);
 
-/// Creates a hole with a birth: its pointer has the logical size, the type and the level of the absent block
-/// (`zio_write_compress` and `free_blocks` in OpenZFS's `module/zfs/zio.c` and `dnode_sync.c`).
-fn hole_born(kind: ObjectType, level: u8, lsize_bytes: u64, txg: Txg) -> BlockPointer {
-    debug_assert!(lsize_bytes.is_multiple_of(512), "a block of {lsize_bytes} bytes is not of whole sectors");
-    let mut words = [0; 16];
-    let lsize = (lsize_bytes >> 9).saturating_sub(1) & 0xffff;
-    words[6] = u64::from(level & 31) << 56 | u64::from(kind.0) << 48 | lsize;
-    words[10] = txg.0;
-    BlockPointer::from_words(words)
-}
-
-/// Pointer in an indirect block that replaces the hole `above`, which is of `level`. The parts of a hole with a birth
-/// are holes with the same birth (`dbuf_handle_indirect_hole` in OpenZFS's `module/zfs/dbuf.c`).
-fn part_of_hole(above: &BlockPointer, level: u8, indirect_bytes: u64, block_bytes: u64) -> BlockPointer {
-    if above.is_null() || level == 0 {
-        return BlockPointer::HOLE;
-    }
-    let lsize_bytes = if level == 1 { block_bytes } else { indirect_bytes };
-    hole_born(above.object_type(), level - 1, lsize_bytes, above.logical_birth())
-}
-
-/// Pointer to a block that stays where it is but has its owner's birth `txg`.
-fn with_birth(pointer: &BlockPointer, txg: Txg) -> BlockPointer {
-    let mut words = *pointer.words();
-    words[9] = pointer.physical_birth().0;
-    words[10] = txg.0;
-    BlockPointer::from_words(words)
-}
-
 impl<'a> Writer<'a> {
     pub fn new(set: &'a Arc<ObjectSet>, rq: &'a Request, txg: Txg, policy: Policy) -> Self {
         Writer { set, rq, txg, policy, outcome: Mutex::default(), in_flight: ByteSemaphore::new(MAX_IN_FLIGHT_BYTES) }
@@ -164,11 +138,21 @@ impl Writer<'_> {
         options.compression_level = policy.zstd_level;
         options.copies = if metadata { policy.metadata_copies(kind, level) } else { policy.copies };
         let small = !metadata && bytes as u64 <= u64::from(policy.special_small_bytes);
-        options.class = if metadata || small { Class::Special } else { Class::Normal };
+        options.class = match () {
+            () if kind.is_dedup_table() => Class::Dedup,
+            () if metadata || small && self.special_takes_data() => Class::Special,
+            () => Class::Normal,
+        };
         options.keys = self.set.options().keys.clone();
         options.sealed = level > 0 && self.set.raw().is_some();
         options.embed = policy.embed;
         options
+    }
+
+    /// Whether small blocks of data may be allocated on the special vdevs: the rest is for metadata.
+    fn special_takes_data(&self) -> bool {
+        let space = self.set.cache().blocks().space(Class::Special);
+        space.allocated_bytes < space.size_bytes / 100 * (100 - SPECIAL_METADATA_RESERVE_PCT)
     }
 
     /// The pool's dedup tables, if data blocks of this type of object are deduplicated.

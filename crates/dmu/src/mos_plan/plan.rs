@@ -214,7 +214,7 @@ impl MosPlan {
     pub(super) fn options(&self, object: ObjectId, kind: ObjectType, level: u8, block: u64) -> WriteOptions {
         let usual = WriteOptions::new(self.txg, kind);
         let copies = 3;
-        let class = Class::Special;
+        let class = if kind.is_dedup_table() { Class::Dedup } else { Class::Special };
         // An embedded block could outgrow its pointer while the space maps record the allocations.
         WriteOptions { object, block, level, copies, class, embed: false, ..usual }
     }

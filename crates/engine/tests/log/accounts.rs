@@ -24,14 +24,14 @@ const LAYOUTS: [(Layout, usize, bool); 7] = [
 ];
 /// Bytes of a file: four records, the third of which is a hole, and a part of a fifth.
 const FILE_BYTES: usize = 4 * RECORD_BYTES + 1000;
-const RECORD_BYTES: usize = 16 << 10;
+pub const RECORD_BYTES: usize = 16 << 10;
 
 fn shapes() -> impl Iterator<Item = Shape> {
     LAYOUTS.into_iter().map(|(layout, devices, log)| Shape { layout, devices, log })
 }
 
 /// Bytes of all writes that were submitted to the devices.
-fn device_bytes(world: &SimWorld) -> u64 {
+pub fn device_bytes(world: &SimWorld) -> u64 {
     world.disks().iter().map(|disk| disk.stats().write_bytes).sum()
 }
 

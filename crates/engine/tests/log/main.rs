@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed setup step fails the test")]
 
 mod accounts;
+mod accounts_by_cause;
 mod client;
 mod cuts;
 mod fault_management;
