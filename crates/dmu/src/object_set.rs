@@ -15,7 +15,7 @@
 use crate::dnode_cache::DnodeCache;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::live::RawHeader;
-use crate::live::overlay::DirtyObjset;
+use crate::live::overlay::Overlay;
 use crate::object::Object;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -64,7 +64,7 @@ pub struct ObjectSet {
     locked: bool,
     raw: Option<RawHeader>,
     dnode_cache: Mutex<DnodeCache, { order::DNODE_CACHE }>,
-    live: Option<DirtyObjset>,
+    live: Option<Overlay>,
     /// Blocks that may be cached now.
     cache_class: RwLock<CacheClass>,
     /// Blocks that are read ahead.
@@ -114,11 +114,11 @@ impl ObjectSet {
         ObjectSet { cache, options, root, locked, raw, dnode_cache, live: None, cache_class, prefetch_class, closed }
     }
 
-    pub(crate) fn alive(self, live: DirtyObjset) -> Self {
+    pub(crate) fn alive(self, live: Overlay) -> Self {
         ObjectSet { live: Some(live), ..self }
     }
 
-    pub(crate) fn live(&self) -> Option<&DirtyObjset> {
+    pub(crate) fn live(&self) -> Option<&Overlay> {
         self.live.as_ref()
     }
 
@@ -242,11 +242,11 @@ impl ObjectSet {
         let version = match self.live() {
             None => 0,
             Some(live) => {
-                let state = live.state();
-                if let Some(node) = state.nodes.get(&id) {
+                let shard = live.shard(id);
+                if let Some(node) = shard.get(&id) {
                     return node.current.clone().ok_or(ObjectError::NoObject { objset: self.id(), object: id });
                 }
-                state.version
+                live.version()
             }
         };
         if let Some(object) = self.dnode_cache().get(id) {
@@ -254,10 +254,10 @@ impl ObjectSet {
         }
         let dnode = self.dnodes().dnode(rq, id).await?;
         let object = Arc::new(Object::new(id, dnode));
-        // A dnode that was read before a sync must not be cached after it.
-        let state = self.live().map(DirtyObjset::state);
-        if state.is_none_or(|state| state.version == version) {
-            self.dnode_cache().insert(object.clone());
+        // A dnode that was read before a sync must not be cached after it: a sync counts before it drops cached dnodes.
+        let mut cache = self.dnode_cache();
+        if self.version() == version {
+            cache.insert(object.clone());
         }
         Ok(object)
     }

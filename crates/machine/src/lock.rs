@@ -113,8 +113,12 @@ pub mod order {
         INTENT_LOG,
         /// Datasets that a DSL has read.
         DATASET_MEMO,
-        /// Dirty data of the objects of an object set.
+        /// Free object numbers of an object set.
+        OBJECT_NUMBERS,
+        /// A shard of the objects of an object set that have unsynced changes.
         OVERLAY,
+        /// Settings of the next sync of an object set.
+        OVERLAY_SETTINGS,
         /// Holds and states of txgs.
         TXGS,
         /// Root of an object set, as of its last sync.

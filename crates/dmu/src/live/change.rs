@@ -1,13 +1,12 @@
 //! Changes of objects of a live object set by files, volumes, ZAPs and the pool, each within a [`Tx`].
 
 use super::dirty_object::{BlockLookup, DirtyBlock, DirtyObject, DirtyRecords, bonus_capacity, fresh};
-use super::overlay::State;
+use super::overlay::Overlay;
 use crate::error::ObjectError;
 use crate::handles::ObjectChanges;
-use crate::object::{NewObject, Object};
+use crate::object::NewObject;
 use crate::txg::Tx;
 use bytes::{Bytes, BytesMut};
-use std::sync::Arc;
 use weir_blocks::RawForm;
 use weir_format::{Dnode, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
@@ -23,16 +22,16 @@ impl ObjectChanges<'_> {
         let live = self.set.must_be_live()?;
         loop {
             let version = {
-                let mut state = live.state();
-                if state.nodes.contains_key(&id) {
-                    return state.change(id, None, &mut how);
+                let mut shard = live.shard(id);
+                if shard.contains_key(&id) {
+                    return live.change(&mut shard, id, None, &mut how);
                 }
-                state.version
+                live.version()
             };
             let base = self.set.object(rq, id).await?;
-            let mut state = live.state();
-            if state.version == version {
-                return state.change(id, Some(base), &mut how);
+            let mut shard = live.shard(id);
+            if live.version() == version {
+                return live.change(&mut shard, id, Some(base), &mut how);
             }
         }
     }
@@ -62,29 +61,25 @@ impl ObjectChanges<'_> {
         let live = self.set.must_be_live()?;
         let slots = u64::from(new.slots.max(1));
         loop {
+            let per_block = self.per_block();
+            let version = live.version();
             let block = {
-                let mut state = live.state();
-                if let Some(id) = state.allocator.take(slots, self.per_block()) {
-                    state.insert(id, tx.txg(), new);
+                let mut allocator = live.allocator();
+                if let Some(id) = allocator.take(slots, per_block) {
+                    insert(live, id, tx.txg(), new);
                     return Ok(id);
                 }
-                state.allocator.next_block()
+                allocator.next_block()
             };
             let used = self.slots_used(rq, block).await?;
-            let first = block * self.per_block();
-            let mut state = live.state();
-            let State { nodes, allocator, .. } = &mut *state;
-            let end = ObjectId(first + self.per_block());
-            let claimed: Vec<u64> = nodes
-                .range(ObjectId(first)..end)
-                .flat_map(|(id, node)| {
-                    let of = |o: &Arc<Object>| o.dnode.slots() as u64;
-                    let slots = node.current.as_ref().or(node.base.as_ref()).map_or(1, of);
-                    id.0..id.0 + slots
-                })
-                .collect();
-            let free = (first..end.0).filter(|n| !used.contains(n) && !claimed.contains(n));
-            allocator.refill(block, free);
+            let first = block * per_block;
+            let end = first + per_block;
+            let mut allocator = live.allocator();
+            // A sync in between may have written objects to the block that are no longer among the changed ones.
+            if live.version() == version {
+                let claimed = live.slots_taken(ObjectId(first)..ObjectId(end));
+                allocator.refill(block, (first..end).filter(|n| !used.contains(n) && !claimed.contains(n)));
+            }
         }
     }
 
@@ -107,16 +102,17 @@ impl ObjectChanges<'_> {
     pub async fn create_at(self, rq: &Request, tx: &Tx, id: ObjectId, new: &NewObject) -> Result<(), ObjectError> {
         let live = self.set.must_be_live()?;
         loop {
-            let version = live.state().version;
+            let version = live.version();
             match self.set.object(rq, id).await {
                 Ok(_) => return Err(ObjectError::Exists { objset: self.set.id(), object: id }),
                 Err(ObjectError::NoObject { .. }) => {}
                 Err(error) => return Err(error),
             }
-            let mut state = live.state();
-            if state.version == version && state.nodes.get(&id).is_none_or(|node| node.current.is_none()) {
-                state.allocator.mark_used(id, u64::from(new.slots.max(1)));
-                state.insert(id, tx.txg(), new);
+            let mut allocator = live.allocator();
+            let is_free = live.shard(id).get(&id).is_none_or(|node| node.current.is_none());
+            if live.version() == version && is_free {
+                allocator.mark_used(id, u64::from(new.slots.max(1)));
+                insert(live, id, tx.txg(), new);
                 return Ok(());
             }
         }
@@ -293,24 +289,7 @@ impl ObjectChanges<'_> {
     }
 }
 
-impl State {
-    /// Changes a node; a new one begins with `base`.
-    fn change<T>(
-        &mut self,
-        id: ObjectId,
-        base: Option<Arc<Object>>,
-        how: &mut impl FnMut(&mut DirtyObject) -> Result<T, ObjectError>,
-    ) -> Result<T, ObjectError> {
-        let node = self.nodes.entry(id).or_insert_with(|| DirtyObject::new(base));
-        let before = node.edits;
-        let out = how(node);
-        self.edits += node.edits - before;
-        out
-    }
-
-    fn insert(&mut self, id: ObjectId, txg: Txg, new: &NewObject) {
-        self.edits += 1;
-        let node = self.nodes.entry(id).or_insert_with(|| DirtyObject::new(None));
-        node.set_image(id, txg, fresh(new));
-    }
+/// Inserts a new object. The caller has the lock of the object numbers.
+fn insert(live: &Overlay, id: ObjectId, txg: Txg, new: &NewObject) {
+    live.change(&mut live.shard(id), id, None, |node| node.set_image(id, txg, fresh(new)));
 }

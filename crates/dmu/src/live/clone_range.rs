@@ -60,7 +60,7 @@ impl Writes<'_> {
         let encrypted = own.is_some();
         let pointer = loop {
             let version = from.version();
-            match from.live().and_then(|live| Some(live.state().nodes.get(&id)?.lookup(block))) {
+            match from.live().and_then(|live| Some(live.shard(id).get(&id)?.lookup(block))) {
                 Some(BlockLookup::Data(_)) => return Ok(CloneSource::NotSynced),
                 Some(BlockLookup::Shared(pointer)) => return Ok(CloneSource::Block(pointer)),
                 Some(BlockLookup::Hole) => return Ok(CloneSource::Block(BlockPointer::HOLE)),

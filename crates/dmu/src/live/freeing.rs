@@ -179,8 +179,8 @@ impl<'a> Frees<'a> {
         let synced =
             object.dnode.block_pointers.iter().map(|pointer| stored(pointer, top)).fold(0, u64::saturating_add);
         let unsynced = self.set.live().map_or(0, |live| {
-            let state = live.state();
-            state.nodes.get(&object.id).map_or(0, |node| node.unsynced(&(0..u64::MAX)).count() as u64)
+            let shard = live.shard(object.id);
+            shard.get(&object.id).map_or(0, |node| node.unsynced(&(0..u64::MAX)).count() as u64)
         });
         synced.saturating_add(unsynced) <= self.max_chunk_blocks()
     }
@@ -226,8 +226,8 @@ impl<'a> Frees<'a> {
         most: u64,
     ) -> Result<Chunk, ObjectError> {
         let (base, unsynced) = {
-            let state = self.set.must_be_live()?.state();
-            let node = state.nodes.get(&id);
+            let shard = self.set.must_be_live()?.shard(id);
+            let node = shard.get(&id);
             let mut unsynced: Vec<u64> = node.map(|node| node.unsynced(&range).collect()).unwrap_or_default();
             unsynced.sort_unstable_by(|a, b| b.cmp(a));
             (node.map(|node| node.base.clone()), unsynced)

@@ -14,9 +14,9 @@
 //! ```
 //!
 //! Invariants:
-//! - A reader sees one state of a block: it looks at the overlay and the synced dnode under one lock.
-//! - A change is made under that lock, after all blocks that it needs were read. If the object set was synced meanwhile
-//!   (there is a counter), it reads again.
+//! - A reader sees one state of a block: it looks at the overlay under the lock of the object's shard, and at the synced dnode.
+//!   If the object set was synced meanwhile (there is a counter), it reads again.
+//! - A change is made under that lock, after all blocks that it needs were read; with the same condition.
 //! - The lock is never held across an await.
 //! - The changes of a closed txg are immutable and shared with the syncer.
 //! - The overlay has whole blocks. A block that is changed in part is read first.

@@ -1,6 +1,6 @@
 //! Opens object sets for changes, and begins transactions.
 
-use super::overlay::DirtyObjset;
+use super::overlay::Overlay;
 use super::policy::Policy;
 use super::tx_admission::{SpaceReserve, SpaceUsage, TxAdmission};
 use crate::error::ObjectError;
@@ -25,7 +25,7 @@ impl ObjectSet {
     ) -> Result<Arc<Self>, ObjectError> {
         let set = Self::read_root(rq, cache, pointer, opening).await?;
         let last = set.meta().map_or(0, |meta| meta.dnode.max_block_id);
-        Ok(Arc::new(set.alive(DirtyObjset::new(admission, policy, last))))
+        Ok(Arc::new(set.alive(Overlay::new(admission, policy, last))))
     }
 
     /// Creates an object set that the first sync writes.
@@ -49,7 +49,7 @@ impl ObjectSet {
     ) -> Arc<Self> {
         let header = super::sync::new_header(kind, policy.owner_of.is_some());
         let set = Self::with_header(cache, opening, BlockPointer::HOLE, header);
-        Arc::new(set.alive(DirtyObjset::new(admission, policy, 0)))
+        Arc::new(set.alive(Overlay::new(admission, policy, 0)))
     }
 
     /// Whether the object set can be changed.
@@ -57,25 +57,25 @@ impl ObjectSet {
         self.live().is_some()
     }
 
-    pub(super) fn must_be_live(&self) -> Result<&DirtyObjset, ObjectError> {
+    pub(super) fn must_be_live(&self) -> Result<&Overlay, ObjectError> {
         self.live().ok_or(ObjectError::ReadOnly { objset: self.id() })
     }
 
     /// Sets the policy for writing blocks from now on.
     pub fn set_policy(&self, policy: Policy) {
         if let Some(live) = self.live() {
-            live.state().policy = policy;
+            live.settings().policy = policy;
         }
     }
 
     /// Returns the policy for writing blocks; `None` if the object set is read-only.
     pub fn policy(&self) -> Option<Policy> {
-        self.live().map(|live| live.state().policy)
+        self.live().map(|live| live.settings().policy)
     }
 
     /// Returns the number of changes since the object set was opened. An unchanged number means unchanged objects.
     pub fn edits(&self) -> u64 {
-        self.live().map_or(0, |live| live.state().edits)
+        self.live().map_or(0, Overlay::edits)
     }
 
     /// Returns the pool's transaction groups; `None` if the object set is read-only.
@@ -121,7 +121,7 @@ impl ObjectSet {
 
     /// The form of a block of dnodes that `txg` changes, as the stream said; `None` if it said nothing.
     pub(super) fn raw_dnodes(&self, txg: Txg, block: u64) -> Option<RawForm> {
-        self.live()?.state().raw_dnodes.get(&(txg, block)).copied()
+        self.live()?.settings().raw_dnodes.get(&(txg, block)).copied()
     }
 
     /// Checks that the object set is received from a raw stream.
@@ -138,7 +138,7 @@ impl ObjectSet {
 
     /// Number of syncs of a live set since it was opened; 0 for other sets.
     pub(crate) fn version(&self) -> u64 {
-        self.live().map_or(0, |live| live.state().version)
+        self.live().map_or(0, Overlay::version)
     }
 
     /// Whether a read failed because a sync freed blocks of the tree that was being read. The caller retries on the new

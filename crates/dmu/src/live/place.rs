@@ -35,8 +35,9 @@ impl Writes<'_> {
     ) -> Result<Option<BlockPointer>, ObjectError> {
         let Some(live) = self.set.live().filter(|_| self.set.options().keys.is_none()) else { return Ok(None) };
         let (bytes, writer, kind, policy) = {
-            let state = live.state();
-            let Some(node) = state.nodes.get(&id) else { return Ok(None) };
+            let policy = live.settings().policy;
+            let shard = live.shard(id);
+            let Some(node) = shard.get(&id) else { return Ok(None) };
             let Some(changes) = node.txgs.get(&tx.txg().0) else { return Ok(None) };
             if let Some(pointer) = changes.placed.get(&block) {
                 return Ok(Some(*pointer));
@@ -46,10 +47,10 @@ impl Writes<'_> {
             else {
                 return Ok(None);
             };
-            if state.policy.dedup.is_some() {
+            if policy.dedup.is_some() {
                 return Ok(None);
             }
-            (bytes, writer, object.dnode.object_type, state.policy)
+            (bytes, writer, object.dnode.object_type, policy)
         };
         let options = Writer::new(self.set, rq, tx.txg(), policy).options(id, kind, 0, block, bytes.len());
         let options = WriteOptions { fill: 1, embed: false, writer, ..options };
@@ -59,10 +60,10 @@ impl Writes<'_> {
         if pointer.is_hole() || pointer.is_embedded() {
             return Ok(None);
         }
-        let mut state = live.state();
+        let mut shard = live.shard(id);
         let is_written = |now: &Bytes| now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len();
         let unchanged = |found: &BlockLookup| matches!(found, BlockLookup::Data(now) if is_written(now));
-        let Some(node) = state.nodes.get_mut(&id) else { return self.lost(place) };
+        let Some(node) = shard.get_mut(&id) else { return self.lost(place) };
         let same = unchanged(&node.lookup(block));
         let changes = node.changes(tx.txg());
         if same && changes.blocks.contains_key(&block) {
@@ -70,7 +71,7 @@ impl Writes<'_> {
             if let Some(first) = changes.placed.insert(block, pointer) {
                 changes.orphans.push(first);
             }
-            drop(state);
+            drop(shard);
             self.set.cache().insert(&pointer, &self.set.options_now(), bytes);
         } else {
             changes.orphans.push(pointer);

@@ -121,7 +121,7 @@ impl ObjectChanges<'_> {
         .await?;
         let live = self.set.must_be_live()?;
         let block = id.0 / self.per_block();
-        live.state().raw_dnodes.insert((tx.txg(), block), form);
+        live.settings().raw_dnodes.insert((tx.txg(), block), form);
         invariant!(self.set.is_locked(), "a set that is received raw is written without its key");
         Ok(())
     }

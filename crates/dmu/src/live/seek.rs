@@ -25,16 +25,16 @@ impl Reader<'_> {
         let Some(live) = self.set.live() else { return Ok(None) };
         loop {
             let version = {
-                let state = live.state();
-                if let Some(node) = state.nodes.get(&id) {
+                let shard = live.shard(id);
+                if let Some(node) = shard.get(&id) {
                     let gone = ObjectError::NoObject { objset: self.set.id(), object: id };
                     return Ok(Some(Ok(look(node, node.current.clone().ok_or(gone)?))));
                 }
-                state.version
+                live.version()
             };
             let object = self.set.object(rq, id).await?;
-            let state = live.state();
-            if state.version == version && !state.nodes.contains_key(&id) {
+            let shard = live.shard(id);
+            if live.version() == version && !shard.contains_key(&id) {
                 return Ok(Some(Err(object)));
             }
         }

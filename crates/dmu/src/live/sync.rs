@@ -8,7 +8,7 @@
 //! changes nothing in memory, so the txg, and the pool on disk, are as before.
 
 use super::dirty_object::{DirtyBlock, DirtyRecords, fresh};
-use super::overlay::{DirtyObjset, State};
+use super::overlay::{ChangedObject, Overlay};
 use super::raw::dnode_form;
 use super::sync_result::{Killed, ObjsetSyncResult};
 use super::tree::Writer;
@@ -36,53 +36,40 @@ const MAX_OBJECTS: u64 = 1 << 48;
 /// Offset in a dnode of its number of additional slots.
 const EXTRA_SLOTS: usize = 12;
 
-/// An object that a txg changed.
-struct Dirty {
-    id: ObjectId,
-    base: Option<Arc<Object>>,
-    changes: Arc<DirtyRecords>,
-}
-
 /// An object as it was written; `None` if it was removed.
 pub(crate) type Adopted = (ObjectId, Option<Arc<Object>>);
 
 impl<'a> Syncing<'a> {
     /// Whether `txg` changed the object set.
     pub fn is_dirty(self, txg: Txg) -> bool {
-        self.set.live().is_some_and(|live| {
-            let state = live.state();
-            state.zil.is_some() || state.nodes.values().any(|node| node.txgs.contains_key(&txg.0))
-        })
+        self.set.live().is_some_and(|live| live.settings().zil.is_some() || live.has_changes_in(txg))
     }
 
     /// Whether everything in memory has been synced.
     pub fn is_clean(self) -> bool {
-        self.set.live().is_none_or(|live| {
-            let state = live.state();
-            state.zil.is_none() && state.nodes.is_empty()
-        })
+        self.set.live().is_none_or(|live| live.settings().zil.is_none() && live.is_empty())
     }
 
     /// Sets the header of the intent log for the next sync.
     pub fn set_zil_header(self, header: ZilHeader) {
         if let Some(live) = self.set.live() {
-            live.state().zil = Some(header);
+            live.settings().zil = Some(header);
         }
     }
 
     /// Records that a directory got a name of more than 255 bytes, for the next sync.
     pub(crate) fn note_long_name(self) {
         if let Some(live) = self.set.live() {
-            live.state().long_names = true;
+            live.settings().long_names = true;
         }
     }
 
     /// Makes the next sync write the root even if nothing changed.
     pub fn touch(self) {
         if let Some(live) = self.set.live() {
-            let mut state = live.state();
-            let zil = state.zil.take().unwrap_or_else(|| self.set.root().header.zil.clone());
-            state.zil = Some(zil);
+            let mut settings = live.settings();
+            let zil = settings.zil.take().unwrap_or_else(|| self.set.root().header.zil.clone());
+            settings.zil = Some(zil);
         }
     }
 
@@ -98,14 +85,14 @@ impl<'a> Syncing<'a> {
         if self.set.pointer().endian() == Endian::Big && !self.set.pointer().is_hole() {
             return Err(ObjectError::Unsupported { what: "writing to a set of the other byte order" });
         }
-        if self.set.is_locked() && self.set.raw().is_none() && !live.dirty(txg).is_empty() {
+        if self.set.is_locked() && self.set.raw().is_none() && live.has_changes_in(txg) {
             return Err(ObjectError::NoKey { objset: self.set.id() });
         }
-        let policy = live.state().policy;
+        let policy = live.settings().policy;
         let writer = Writer::new(self.set, rq, txg, policy);
         let mut synced: Vec<Adopted> = Vec::new();
         let mut usage = Usage::default();
-        let objects = live.dirty(txg).into_iter().filter(|d| !is_accounting(d.id));
+        let objects = live.changed_in(txg).into_iter().filter(|d| !is_accounting(d.id));
         let trees = objects.map(|dirty| writer.sync_counted(dirty));
         let mut trees = stream::iter(trees).buffered(MAX_CONCURRENT_OBJECTS);
         while let Some(tree) = trees.next().await {
@@ -115,54 +102,46 @@ impl<'a> Syncing<'a> {
         }
         drop(trees);
         usage.apply(self.set, rq, txg).await?;
-        for dirty in live.dirty(txg).into_iter().filter(|d| is_accounting(d.id)) {
+        for dirty in live.changed_in(txg).into_iter().filter(|d| is_accounting(d.id)) {
             synced.push(written(dirty.id, writer.sync_object(&dirty).await?));
         }
-        let zil = live.state().zil.clone();
+        let zil = live.settings().zil.clone();
         let root = writer.root(&synced, zil).await?;
         let mut outcome = writer.outcome.into_inner();
         outcome.root = root.pointer;
-        outcome.long_names = std::mem::take(&mut live.state().long_names);
+        outcome.long_names = std::mem::take(&mut live.settings().long_names);
         outcome.large_dnodes = synced.iter().any(|(_, o)| o.as_ref().is_some_and(|o| o.dnode.extra_slots > 0));
         self.adopt(live, txg, root, synced);
         Ok(Some(outcome))
     }
 
     /// Makes the new root current, and drops the overlay of `txg`.
-    pub(crate) fn adopt(self, live: &DirtyObjset, txg: Txg, root: Arc<Root>, synced: Vec<Adopted>) {
+    pub(crate) fn adopt(self, live: &Overlay, txg: Txg, root: Arc<Root>, synced: Vec<Adopted>) {
         let per_block = root.meta.as_ref().map_or(32, |m| m.block_bytes() / Dnode::SLOT as u64).max(1);
-        let mut state = live.state();
-        state.version += 1;
-        state.zil = None;
-        state.raw_dnodes.retain(|(of, _), _| *of > txg);
+        // Until the end, no number is taken and no block of dnodes is searched for free ones.
+        let mut allocator = live.allocator();
+        {
+            let mut settings = live.settings();
+            settings.zil = None;
+            settings.raw_dnodes.retain(|(of, _), _| *of > txg);
+        }
+        // The order matters: see the module `overlay`.
         self.set.set_root(root);
+        live.next_version();
         self.set.forget(synced.iter().map(|(id, _)| *id));
         for (id, base) in synced {
-            let State { nodes, allocator, .. } = &mut *state;
-            let Some(node) = nodes.get_mut(&id) else { continue };
+            let mut shard = live.shard(id);
+            let Some(node) = shard.get_mut(&id) else { continue };
             // An object that was created in this txg is not on disk, but has its object numbers.
             let was = node.base.as_ref().map_or(node.removed_slots.max(1), |base| base.dnode.slots()) as u64;
             let is_gone = base.is_none();
             if node.synced(txg, base) {
-                nodes.remove(&id);
+                shard.remove(&id);
                 if is_gone && !is_accounting(id) {
                     allocator.free(id, was, per_block);
                 }
             }
         }
-    }
-}
-
-impl DirtyObjset {
-    fn dirty(&self, txg: Txg) -> Vec<Dirty> {
-        let state = self.state();
-        let nodes = state.nodes.iter();
-        nodes
-            .filter_map(|(id, node)| {
-                let changes = node.txgs.get(&txg.0)?.clone();
-                Some(Dirty { id: *id, base: node.base.clone(), changes })
-            })
-            .collect()
     }
 }
 
@@ -177,12 +156,12 @@ fn is_accounting(id: ObjectId) -> bool {
 
 impl Writer<'_> {
     /// Writes one object's tree. The accounting of owners needs the former dnode.
-    async fn sync_counted(&self, dirty: Dirty) -> Result<(Dirty, Option<Dnode>), ObjectError> {
+    async fn sync_counted(&self, dirty: ChangedObject) -> Result<(ChangedObject, Option<Dnode>), ObjectError> {
         let dnode = self.sync_object(&dirty).await?;
         Ok((dirty, dnode))
     }
 
-    async fn sync_object(&self, dirty: &Dirty) -> Result<Option<Dnode>, ObjectError> {
+    async fn sync_object(&self, dirty: &ChangedObject) -> Result<Option<Dnode>, ObjectError> {
         if !dirty.changes.orphans.is_empty() {
             let mut outcome = self.outcome.lock();
             outcome.orphans.extend(&dirty.changes.orphans);

@@ -375,3 +375,34 @@ fn what_is_synced_is_what_was_there() {
         world.run(live_and_sync(pool, weir_sim::Rng::new(seed))).unwrap();
     }
 }
+
+#[test]
+fn numbers_of_objects_that_sync_while_their_block_is_read_are_taken() {
+    let world = SimWorld::new(5);
+    let mut pool = on_disk(&world);
+    let run = world.run(async move {
+        let rq = &Request::internal("test");
+        let new = &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
+        let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
+        pool.set.changes().create_at(rq, &tx, ObjectId(1), new).await.unwrap();
+        drop(tx);
+        pool.sync(rq).await;
+        let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
+        pool.set.changes().create_at(rq, &tx, ObjectId(2), new).await.unwrap();
+        drop(tx);
+        let txg = pool.txgs.quiesce().await;
+        pool.cache.clear();
+        let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
+        // Three tasks read the block of dnodes at the same time; the one that creates an object is the last to continue.
+        let mut read = std::pin::pin!(pool.set.dnodes().in_block(rq, 0));
+        assert!(futures_util::poll!(&mut read).is_pending());
+        let mut create = std::pin::pin!(pool.set.changes().create(rq, &tx, new));
+        assert!(futures_util::poll!(&mut create).is_pending());
+        let (read, synced) = futures_util::future::join(read, pool.set.syncing().sync(rq, txg)).await;
+        assert_eq!(read.unwrap().len(), 1, "object 2 is not in the block that was read");
+        assert!(synced.unwrap().is_some());
+        pool.txgs.synced(txg);
+        assert_eq!(create.await.unwrap(), ObjectId(3));
+    });
+    run.unwrap();
+}

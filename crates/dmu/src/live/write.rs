@@ -242,9 +242,11 @@ impl Writes<'_> {
         from: usize,
         bytes: &[u8],
     ) -> Result<(), ObjectError> {
+        let live = self.set.must_be_live()?;
         let mut read: Option<(u64, Option<Bytes>)> = None;
         loop {
-            let version = self.set.must_be_live()?.state().version;
+            // A sync between here and the read makes the bytes that were read useless.
+            let version = live.version();
             let done = self
                 .set
                 .changes()
@@ -258,10 +260,10 @@ impl Writes<'_> {
                         (None, read) => match (node.lookup(block), read) {
                             (BlockLookup::Data(bytes), _) => bytes,
                             (BlockLookup::Hole, _) => zeros(),
-                            (BlockLookup::Synced, Some((of, found))) if *of == version => {
+                            (BlockLookup::Synced, Some((of, found))) if *of == live.version() => {
                                 found.clone().unwrap_or_else(zeros)
                             }
-                            (BlockLookup::Shared(_), Some((of, Some(found)))) if *of == version => found.clone(),
+                            (BlockLookup::Shared(_), Some((of, Some(found)))) if *of == live.version() => found.clone(),
                             (BlockLookup::Synced | BlockLookup::Shared(_), _) => return Ok(false),
                         },
                     };

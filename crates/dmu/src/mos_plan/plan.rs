@@ -1,7 +1,8 @@
 //! Plans the blocks of the MOS that a txg writes: reserves space for them and frees the blocks that they replace.
 
-use super::tree::{ChangedObject, META, Reservation, TreePlan};
+use super::tree::{META, Reservation, TreePlan};
 use crate::error::ObjectError;
+use crate::live::overlay::ChangedObject;
 use crate::object::Object;
 use crate::object_set::ObjectSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,12 +63,7 @@ impl MosPlan {
     /// Objects that the txg changed, as the overlay has them now.
     pub(super) fn changed_objects(&self) -> Vec<ChangedObject> {
         let Some(live) = self.set.live() else { return Vec::new() };
-        let state = live.state();
-        let of = |(id, node): (&ObjectId, &crate::live::dirty_object::DirtyObject)| {
-            let changes = node.txgs.get(&self.txg.0)?.clone();
-            Some(ChangedObject { id: *id, base: node.base.clone(), changes })
-        };
-        state.nodes.iter().filter_map(of).collect()
+        live.changed_in(self.txg)
     }
 
     /// Whether the txg changes the MOS.

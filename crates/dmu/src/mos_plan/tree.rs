@@ -1,6 +1,7 @@
 //! Plan for one object of the MOS: which of its blocks get new space.
 
-use crate::live::dirty_object::{self, DirtyRecords};
+use crate::live::dirty_object;
+use crate::live::overlay::ChangedObject;
 use crate::object::Object;
 use crate::tree_geometry::TreeGeometry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +12,6 @@ use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
 
 /// The object that holds all dnodes.
 pub(super) const META: ObjectId = ObjectId(0);
-
-/// Overlay of one object.
-pub(super) struct ChangedObject {
-    pub id: ObjectId,
-    pub base: Option<Arc<Object>>,
-    pub changes: Arc<DirtyRecords>,
-}
 
 /// Space that was allocated for a block.
 pub(super) struct Reservation {

@@ -1,8 +1,9 @@
 //! Writes the planned blocks: bottom up, each block once.
 
 use super::plan::MosPlan;
-use super::tree::{ChangedObject, META, Reservation, TreePlan};
+use super::tree::{META, Reservation, TreePlan};
 use crate::error::ObjectError;
+use crate::live::overlay::ChangedObject;
 use crate::live::sync::{Adopted, dnodes_in, put_dnode};
 use crate::object::Object;
 use crate::object_set::Root;
