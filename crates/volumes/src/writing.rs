@@ -198,7 +198,8 @@ impl Volume {
     /// [`VolumeError::ReadOnly`]; [`VolumeError::NoSpace`].
     pub async fn resize(&self, rq: &Request, size_bytes: u64) -> Result<(), VolumeError> {
         let state = self.write_state()?;
-        let _lock = state.ranges.lock(0..u64::MAX).await;
+        let clock = &self.objects.cache().machine().clock;
+        let _lock = rq.timed(clock, Stage::Locks, state.ranges.lock(0..u64::MAX)).await;
         let failed = self.change_error(size_bytes);
         self.objects.frees().free_long_range(rq, DATA, size_bytes..u64::MAX).await.map_err(&failed)?;
         let tx = self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await.map_err(&failed)?;

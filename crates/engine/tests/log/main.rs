@@ -16,6 +16,7 @@ mod projects;
 mod promises;
 mod readers;
 mod scopes;
+mod stages;
 mod supervision;
 mod unreadable;
 mod volumes;

@@ -64,7 +64,7 @@ use weir_dmu::txg::Tx;
 use weir_format::ObjectId;
 use weir_format::znode::Timestamp;
 use weir_machine::lock::Mutex;
-use weir_machine::{Machine, Request};
+use weir_machine::{Machine, Request, Stage};
 use weir_zil::Zil;
 
 /// The only ZPL version that can be written.
@@ -251,7 +251,11 @@ impl FileSystem {
         let Some(writing) = &self.writing else { return Ok(()) };
         match (&writing.zil, self.objects().txgs()) {
             (Some(zil), _) => zil.commit(rq, object).await.map_err(FileError::opening),
-            (None, Some(groups)) => groups.wait_synced(groups.open()).await.map_err(FileError::opening),
+            (None, Some(groups)) => {
+                let clock = &self.objects().cache().machine().clock;
+                let synced = groups.wait_synced(groups.open());
+                rq.timed(clock, Stage::TxgSync, synced).await.map_err(FileError::opening)
+            }
             (None, None) => Ok(()),
         }
     }
