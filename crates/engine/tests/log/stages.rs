@@ -114,7 +114,7 @@ fn a_read_is_at_the_device_and_a_second_one_waits_for_the_first() {
         assert!(at_device > elapsed / 2 && alone.device_ops() > 0, "{:?} of {elapsed}", stages(&alone));
         pool.engine.cache.clear();
         // The dnode is in memory, so both begin with the same block.
-        drop(pool.files.attrs().get(&pool.begin(), pool.file).await.unwrap());
+        pool.files.attrs().get(&pool.begin(), pool.file).await.unwrap();
         let requests = [pool.begin(), pool.begin()];
         join(pool.read(&requests[0]), pool.read(&requests[1])).await;
         let waits = requests.each_ref().map(|rq| rq.stage_ns(Stage::Cache));
