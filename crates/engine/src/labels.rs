@@ -53,9 +53,12 @@ impl std::fmt::Debug for Leaf {
 /// Called with the number of bytes of each completed write.
 type Written<'a> = &'a (dyn Fn(u64) + Sync);
 
-/// Records label writes of a txg in the pool's accounts.
-fn account(tree: &Tree, txg: Txg) -> impl Fn(u64) {
+/// Records label writes of a txg in the counters of the leaf `guid` and in the pool's accounts.
+fn account(tree: &Tree, guid: u64, txg: Txg) -> impl Fn(u64) {
     move |bytes| {
+        if let Ok(leaf) = tree.leaf(guid) {
+            leaf.count_label(bytes);
+        }
         let cost = tree.accounts().write_cost(Content::Label, txg.0, 0, Shares::new());
         cost.wrote(Redundancy::First, bytes, 0);
     }
@@ -93,7 +96,7 @@ impl Leaf {
         let Some(range) = label::uberblock_range(slot, self.ashift) else { return Ok(()) };
         let mut area = uberblock.encode();
         area.resize(range.len(), 0);
-        let written = account(tree, uberblock.txg);
+        let written = account(tree, self.guid, uberblock.txg);
         let writes = (0..label::LABELS).map(|index| self.write(index, range.start, area.clone(), &written));
         for written in join_all(writes).await {
             written?;
@@ -225,7 +228,7 @@ async fn write_configs(
         async move {
             let Some(packed) = packed else { return Ok(()) };
             let packed = packed?;
-            leaf.write_config(indices, &packed, &account(tree, txg)).await.map_err(|e| leaf.error(e))?;
+            leaf.write_config(indices, &packed, &account(tree, leaf.guid, txg)).await.map_err(|e| leaf.error(e))?;
             flush(tree, leaf.guid).await.map_err(|e| leaf.error(e))
         }
     };

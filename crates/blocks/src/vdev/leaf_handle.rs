@@ -162,4 +162,9 @@ impl<'a> LeafHandle<'a> {
         let disk = self.leaf.disk().ok_or(absent)?;
         self.leaf.writes().flusher.flush_labels(disk, self.leaf.lost()).await
     }
+
+    /// Counts the write of a label or an uberblock, which does not pass through the leaf's queue.
+    pub fn count_label(&self, bytes: u64) {
+        self.leaf.writes().count(bytes);
+    }
 }

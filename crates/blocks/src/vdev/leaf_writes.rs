@@ -61,12 +61,17 @@ impl LeafWrites {
         self.dtl.lock()
     }
 
+    /// Counts a completed write.
+    pub fn count(&self, len: u64) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.write_bytes.fetch_add(len, Ordering::Relaxed);
+    }
+
     /// Counts a completed or failed write of a block of `txg`, or of a label; one that completed is kept until a flush
     /// covers it. Returns whether so much is kept that the caller should flush.
     pub fn record(&self, len: u64, ok: bool, txg: Option<Txg>, write: KeptWrite) -> bool {
         if ok {
-            self.writes.fetch_add(1, Ordering::Relaxed);
-            self.write_bytes.fetch_add(len, Ordering::Relaxed);
+            self.count(len);
         } else {
             self.write_errors.fetch_add(1, Ordering::Relaxed);
         }
