@@ -48,6 +48,19 @@ impl Source {
     /// All sources, in the order of their discriminants.
     pub const ALL: [Source; 7] =
         [Source::ArcDemand, Source::ArcPrefetch, Source::L2arc, Source::Log, Source::Disk, Source::Hole, Source::Dirty];
+
+    /// The source's name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::ArcDemand => "arc demand",
+            Source::ArcPrefetch => "arc prefetched",
+            Source::L2arc => "l2arc",
+            Source::Log => "intent log",
+            Source::Disk => "disk",
+            Source::Hole => "holes",
+            Source::Dirty => "dirty data",
+        }
+    }
 }
 
 /// Part of the way of a request in which time passes.

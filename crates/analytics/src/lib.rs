@@ -1,0 +1,23 @@
+//! Analytics: the work of a pool by client, dataset and operation, and the sources and causes of its bytes.
+//!
+//! ```text
+//!   registers of machine::Accounts, ARC, txgs, devices ──► Sample: everything at an instant, as plain data
+//!                                                            │ two of them
+//!                                                            ├──► Interval: rates                weir top, arcstat
+//!                                                            ├──► History: rates kept in rings   API
+//!                                                            └──► metrics: OpenMetrics text      Prometheus
+//! ```
+//!
+//! Taking a sample stops no request: the registers are read one by one while requests change them. So two counters of one sample may
+//! differ by the requests that ended in between; over an interval this difference does not grow.
+
+mod history;
+mod interval;
+pub mod metrics;
+mod sample;
+
+pub use history::{History, Point, Resolution, SERIES};
+pub use interval::{Interval, quantile_ns};
+pub use sample::{
+    ArcState, CauseBytes, ClientTotals, Counts, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
+};

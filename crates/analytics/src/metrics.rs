@@ -1,0 +1,245 @@
+//! Metrics in OpenMetrics's text form, for Prometheus.
+//!
+//! All names begin with `weir_`. Labels are bounded: pools, protocols, operations, sources, devices, and the open datasets; clients
+//! and files are no labels. Counters are those of [`Sample`], so that two scrapes and two samples have the same differences.
+//!
+//! Source: OpenMetrics 1.0, <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
+
+use crate::sample::{ArcState, Sample};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Content type of the text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The metrics of these samples, one of each pool.
+///
+/// # Errors
+/// None: writing to a string does not fail.
+pub fn text(samples: Vec<Sample>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Samples(samples)));
+    let mut out = String::new();
+    encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+#[derive(Debug)]
+struct Samples(Vec<Sample>);
+
+/// Labels and values of a metric.
+type Rows = Vec<(Vec<(&'static str, String)>, u64)>;
+
+/// Kind of a metric.
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    /// Counter of nanoseconds, shown in seconds.
+    Time,
+    Gauge,
+}
+
+struct Encoder<'a>(DescriptorEncoder<'a>);
+
+impl Encoder<'_> {
+    /// Writes a metric; one without rows is left out.
+    fn put(&mut self, kind: Kind, name: &str, help: &str, unit: Option<&Unit>, rows: Rows) -> fmt::Result {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let metric_type = match kind {
+            Kind::Counter | Kind::Time => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+        };
+        let mut metric = self.0.encode_descriptor(name, help, unit, metric_type)?;
+        for (labels, value) in rows {
+            let family = metric.encode_family(&labels)?;
+            match kind {
+                Kind::Counter => ConstCounter::new(value).encode(family)?,
+                Kind::Time => ConstCounter::new(value as f64 / 1e9).encode(family)?,
+                Kind::Gauge => ConstGauge::new(value as f64).encode(family)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a counter that every pool has.
+    fn count(&mut self, name: &str, help: &str, unit: Option<&Unit>, rows: Rows) -> fmt::Result {
+        self.put(Kind::Counter, name, help, unit, rows)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, unit: Option<&Unit>, rows: Rows) -> fmt::Result {
+        self.put(Kind::Gauge, name, help, unit, rows)
+    }
+}
+
+impl Samples {
+    /// Sums of a number over the operations of each pool, by labels.
+    fn sums(&self, of: impl Fn(&crate::OperationTotals) -> Vec<(Vec<(&'static str, String)>, u64)>) -> Rows {
+        let mut sums: BTreeMap<Vec<(&'static str, String)>, u64> = BTreeMap::new();
+        for sample in &self.0 {
+            for row in &sample.operations {
+                for (labels, value) in of(row) {
+                    let pool = [("pool", sample.pool.clone())];
+                    *sums.entry(pool.into_iter().chain(labels).collect()).or_default() += value;
+                }
+            }
+        }
+        sums.into_iter().filter(|(_, value)| *value > 0).collect()
+    }
+
+    /// Sums of a number over the clients of each dataset.
+    fn datasets(&self, value: fn(&crate::ClientTotals) -> u64) -> Rows {
+        let mut sums: BTreeMap<Vec<(&'static str, String)>, u64> = BTreeMap::new();
+        for sample in &self.0 {
+            for row in sample.clients.iter().filter(|row| row.objset != 0) {
+                let labels = [("pool", &sample.pool), ("dataset", &row.dataset), ("proto", &row.protocol)];
+                *sums.entry(labels.map(|(name, text)| (name, text.clone())).into()).or_default() += value(row);
+            }
+        }
+        sums.into_iter().filter(|(_, value)| *value > 0).collect()
+    }
+
+    fn pools(&self, value: impl Fn(&Sample) -> u64) -> Rows {
+        self.0.iter().map(|sample| (vec![("pool", sample.pool.clone())], value(sample))).collect()
+    }
+
+    fn arc(&self, of: fn(&ArcState) -> Vec<(&'static str, &'static str, u64)>, names: [&'static str; 2]) -> Rows {
+        let [first, second] = names;
+        let row = |sample: &Sample| {
+            let pool = sample.pool.clone();
+            of(&sample.arc).into_iter().map(move |(one, other, value)| {
+                let labels = [("pool", pool.clone()), (first, one.to_owned()), (second, other.to_owned())];
+                (labels.into_iter().filter(|(name, _)| !name.is_empty()).collect(), value)
+            })
+        };
+        self.0.iter().flat_map(row).collect()
+    }
+
+    fn leaves(&self, value: fn(&crate::LeafTotals) -> u64) -> Rows {
+        let rows = self.0.iter().flat_map(|sample| sample.leaves.iter().map(move |leaf| (sample, leaf)));
+        rows.map(|(sample, leaf)| {
+            let labels = [("pool", &sample.pool), ("vdev", &leaf.name), ("guid", &leaf.guid)];
+            (labels.map(|(name, text)| (name, text.clone())).into(), value(leaf))
+        })
+        .collect()
+    }
+
+    fn written(&self) -> Rows {
+        let rows = self.0.iter().flat_map(|sample| sample.written.iter().map(move |cause| (sample, cause)));
+        rows.map(|(sample, cause)| {
+            let labels = [("pool", &sample.pool), ("content", &cause.content), ("redundancy", &cause.redundancy)];
+            (labels.map(|(name, text)| (name, text.clone())).into(), cause.bytes)
+        })
+        .collect()
+    }
+}
+
+impl Collector for Samples {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let bytes = Some(&Unit::Bytes);
+        let put = &mut Encoder(encoder);
+        let proto = |row: &crate::OperationTotals| ("proto", row.protocol.clone());
+        let op = |row: &crate::OperationTotals| ("op", row.operation.clone());
+        let served = self.sums(|row| {
+            let source = |(source, bytes): (&String, &u64)| (vec![proto(row), ("source", source.clone())], *bytes);
+            row.read_bytes.0.iter().map(source).collect()
+        });
+        put.count("weir_served", "Bytes answered to clients, by source", bytes, served)?;
+        let requests = self.sums(|row| vec![(vec![proto(row), op(row)], row.requests)]);
+        put.count("weir_requests", "Requests that ended", None, requests)?;
+        let received = self.sums(|row| vec![(vec![proto(row), op(row)], row.written_bytes)]);
+        put.count("weir_received", "Bytes that clients wrote", bytes, received)?;
+        let stages = self.sums(|row| {
+            let stage = |(stage, ns): (&String, &u64)| (vec![proto(row), ("stage", stage.clone())], *ns);
+            row.stage_ns.0.iter().map(stage).collect()
+        });
+        put.put(Kind::Time, "weir_request_stage", "Time of requests, by stage", Some(&Unit::Seconds), stages)?;
+        put.count("weir_dataset_served", "Bytes answered, by dataset", bytes, self.datasets(|row| row.read_bytes))?;
+        put.count("weir_dataset_received", "Bytes that clients wrote", bytes, self.datasets(|row| row.written_bytes))?;
+        let device = self.datasets(|row| row.device_bytes);
+        put.count("weir_dataset_device_written", "Bytes written to devices, by dataset", bytes, device)?;
+        put.count("weir_device_written", "Bytes written to devices, by cause", bytes, self.written())?;
+        let hits = |arc: &ArcState| {
+            vec![("demand", "", arc.demand_hits), ("prefetch", "", arc.prefetch_hits), ("joined", "", arc.joined)]
+        };
+        put.count("weir_arc_hits", "Reads that the ARC answered", None, self.arc(hits, ["kind", ""]))?;
+        put.count("weir_arc_misses", "Reads passed to devices", None, self.pools(|sample| sample.arc.misses))?;
+        let ghosts = |arc: &ArcState| vec![("mru", "", arc.mru_ghost_hits), ("mfu", "", arc.mfu_ghost_hits)];
+        put.count("weir_arc_ghost_hits", "Reads of blocks evicted not long ago", None, self.arc(ghosts, ["list", ""]))?;
+        put.count("weir_arc_evictions", "Evictions", None, self.pools(|sample| sample.arc.evictions))?;
+        let sizes = |arc: &ArcState| {
+            vec![
+                ("mru", "data", arc.mru_data_bytes),
+                ("mru", "metadata", arc.mru_metadata_bytes),
+                ("mfu", "data", arc.mfu_data_bytes),
+                ("mfu", "metadata", arc.mfu_metadata_bytes),
+            ]
+        };
+        put.gauge("weir_arc_size", "Resident bytes", bytes, self.arc(sizes, ["list", "content"]))?;
+        put.gauge("weir_arc_max", "Maximum size of the ARC", bytes, self.pools(|sample| sample.arc.max_bytes))?;
+        put.gauge("weir_dirty", "Bytes that no txg has synced", bytes, self.pools(|sample| sample.txg.dirty_bytes))?;
+        let limit = self.pools(|sample| sample.txg.dirty_max_bytes);
+        put.gauge("weir_dirty_max", "Dirty bytes at which writers wait", bytes, limit)?;
+        let unstable = self.pools(|sample| sample.txg.unstable_bytes);
+        put.gauge("weir_unstable", "Bytes of acknowledged writes that are not stable", bytes, unstable)?;
+        put.gauge("weir_txg_synced", "Last synced transaction group", None, self.pools(|sample| sample.txg.synced))?;
+        put.count("weir_vdev_reads", "Reads of a device", None, self.leaves(|leaf| leaf.reads))?;
+        put.count("weir_vdev_read", "Bytes read from a device", bytes, self.leaves(|leaf| leaf.read_bytes))?;
+        put.count("weir_vdev_writes", "Writes of a device", None, self.leaves(|leaf| leaf.writes))?;
+        put.count("weir_vdev_written", "Bytes written to a device", bytes, self.leaves(|leaf| leaf.write_bytes))?;
+        put.count("weir_vdev_read_errors", "Failed reads", None, self.leaves(|leaf| leaf.read_errors))?;
+        put.count("weir_vdev_write_errors", "Failed writes", None, self.leaves(|leaf| leaf.write_errors))?;
+        put.count("weir_vdev_checksum_errors", "Wrong bytes", None, self.leaves(|leaf| leaf.checksum_errors))?;
+        put.count("weir_vdev_slow", "Slow operations", None, self.leaves(|leaf| leaf.slow))?;
+        put.gauge("weir_vdev_in_service", "1 or 0", None, self.leaves(|leaf| u64::from(leaf.in_service)))?;
+        put.gauge("weir_pool_size", "Size of the pool", bytes, self.pools(|sample| sample.space.size_bytes))?;
+        put.gauge("weir_pool_allocated", "Allocated", bytes, self.pools(|sample| sample.space.allocated_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClientTotals, Counts, OperationTotals, SpaceState, TxgState};
+
+    #[test]
+    fn hostile_names_stay_in_their_labels() {
+        let row = |protocol: &str, disk| OperationTotals {
+            protocol: protocol.into(),
+            operation: "read".into(),
+            requests: 2,
+            read_bytes: Counts([("disk".to_owned(), disk)].into()),
+            ..OperationTotals::default()
+        };
+        let dataset = "tank/a\"} 1\nweir_fake 2\\".to_owned();
+        let sample = Sample {
+            pool: "tank".into(),
+            guid: "1".into(),
+            time_ms: 0,
+            uptime_ns: 1,
+            operations: vec![row("nfs3", 100), OperationTotals { operation: "readdir".into(), ..row("nfs3", 11) }],
+            clients: vec![ClientTotals { dataset, objset: 54, read_bytes: 9, ..ClientTotals::default() }],
+            written: Vec::new(),
+            arc: ArcState::default(),
+            txg: TxgState::default(),
+            leaves: Vec::new(),
+            space: SpaceState::default(),
+        };
+        let text = text(vec![sample]).unwrap();
+        assert!(text.contains("weir_served_bytes_total{pool=\"tank\",proto=\"nfs3\",source=\"disk\"} 111\n"), "{text}");
+        assert!(text.contains("weir_requests_total{pool=\"tank\",proto=\"nfs3\",op=\"read\"} 2\n"), "{text}");
+        assert!(text.contains("dataset=\"tank/a\\\"} 1\\nweir_fake 2\\\\\",proto=\"\"} 9\n"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("weir_fake")), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        let described = |line: &str| line.starts_with("# ") || line.starts_with("weir_");
+        assert!(text.lines().all(described), "{text}");
+    }
+}

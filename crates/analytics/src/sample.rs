@@ -1,0 +1,380 @@
+//! Everything that is counted in a pool, at an instant.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+use weir_blocks::Class;
+use weir_engine::Engine;
+use weir_engine::open_datasets::{OpenDataset, OpenSet};
+use weir_machine::accounts::{Content, DatasetTotals, Redundancy};
+use weir_machine::{Operation, Protocol, RequestTotals, Source, Stage};
+
+/// Numbers by name; those that are 0 are absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+pub struct Counts(pub BTreeMap<String, u64>);
+
+impl Counts {
+    fn of<T: Copy>(all: &[T], name: fn(T) -> &'static str, value: impl Fn(T) -> u64) -> Self {
+        Counts(all.iter().map(|&one| (name(one).to_owned(), value(one))).filter(|(_, n)| *n > 0).collect())
+    }
+
+    /// The number of this name; 0 if there is none.
+    pub fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// Sum of all numbers.
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Numbers since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Counts) -> Counts {
+        let grown = self.0.iter().map(|(name, n)| (name.clone(), n.saturating_sub(before.get(name))));
+        Counts(grown.filter(|(_, n)| *n > 0).collect())
+    }
+
+    /// Adds the numbers of `other`.
+    pub fn add(&mut self, other: &Counts) {
+        other.0.iter().for_each(|(name, n)| *self.0.entry(name.clone()).or_default() += n);
+    }
+}
+
+/// Requests of one operation over one protocol, since the process opened the pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperationTotals {
+    /// Protocol: `nfs3`, `nbd`, `fuse`, `iscsi`, `smb`, or `internal` for work of the pool itself.
+    pub protocol: String,
+    /// Operation: `read`, `write`, `lookup` …
+    pub operation: String,
+    /// Requests that ended.
+    pub requests: u64,
+    /// Bytes answered, by source: `arc demand`, `arc prefetched`, `l2arc`, `intent log`, `disk`, `holes`, `dirty data`.
+    pub read_bytes: Counts,
+    /// Bytes read for requests that are not part of their answers (metadata, rests of blocks), by source.
+    pub support_bytes: Counts,
+    /// Bytes that clients wrote.
+    pub written_bytes: u64,
+    /// Nanoseconds by stage: `admission`, `throttle`, `locks`, `cache`, `queue`, `device`, `compute`, `log commit`, `txg sync`.
+    pub stage_ns: Counts,
+    /// Device operations that requests waited for.
+    pub device_ops: u64,
+    /// Number of requests by latency: element n counts those from 2ⁿ to below 2ⁿ⁺¹ ns. Zeros at the end are left out.
+    pub latency: Vec<u64>,
+}
+
+impl OperationTotals {
+    fn of(protocol: Protocol, operation: Operation, totals: &RequestTotals) -> Self {
+        let used = totals.latency.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+        OperationTotals {
+            protocol: protocol.name().to_owned(),
+            operation: if matches!(operation, Operation::Internal(_)) { "internal" } else { operation.name() }
+                .to_owned(),
+            requests: totals.requests,
+            read_bytes: Counts::of(&Source::ALL, Source::name, |source| totals.answered_bytes(source)),
+            support_bytes: Counts::of(&Source::ALL, Source::name, |source| totals.support_bytes(source)),
+            written_bytes: totals.written_bytes,
+            stage_ns: Counts::of(&Stage::ALL, Stage::name, |stage| totals.stage_ns(stage)),
+            device_ops: totals.device_ops,
+            latency: totals.latency.get(..used).unwrap_or_default().to_vec(),
+        }
+    }
+}
+
+/// Requests of one client to one dataset, since the process opened the pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientTotals {
+    /// Name of the dataset; `objset N` if it is not open any more, empty for requests without a dataset.
+    pub dataset: String,
+    /// Number of its object set; 0 for requests without a dataset.
+    pub objset: u64,
+    /// Protocol.
+    pub protocol: String,
+    /// Address or user; `other` for clients beyond the table's capacity, empty for the pool itself.
+    pub client: String,
+    /// Requests that ended.
+    pub requests: u64,
+    /// Bytes answered.
+    pub read_bytes: u64,
+    /// Bytes written by the client, before compression and redundancy.
+    pub written_bytes: u64,
+    /// Bytes written to devices for it, of all causes.
+    pub device_bytes: u64,
+}
+
+/// Bytes written to devices for one cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CauseBytes {
+    /// `data`, `metadata`, `intent log`, `labels` or `repair`.
+    pub content: String,
+    /// `first copy`, `copies`, `parity` or `padding`.
+    pub redundancy: String,
+    /// Bytes since the process opened the pool.
+    pub bytes: u64,
+}
+
+/// The ARC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArcState {
+    /// Reads served from memory, of blocks cached by a demand read or a write.
+    pub demand_hits: u64,
+    /// First reads of prefetched blocks.
+    pub prefetch_hits: u64,
+    /// Reads that joined a read in flight.
+    pub joined: u64,
+    /// Reads passed to the devices.
+    pub misses: u64,
+    /// Prefetches started.
+    pub prefetches: u64,
+    /// Reads of blocks that were evicted from the MRU list not long ago.
+    pub mru_ghost_hits: u64,
+    /// Reads of blocks that were evicted from the MFU list not long ago.
+    pub mfu_ghost_hits: u64,
+    /// Evictions.
+    pub evictions: u64,
+    /// Resident bytes of data on the MRU list.
+    pub mru_data_bytes: u64,
+    /// Resident bytes of metadata on the MRU list.
+    pub mru_metadata_bytes: u64,
+    /// Resident bytes of data on the MFU list.
+    pub mfu_data_bytes: u64,
+    /// Resident bytes of metadata on the MFU list.
+    pub mfu_metadata_bytes: u64,
+    /// Maximum size in bytes.
+    pub max_bytes: u64,
+}
+
+impl ArcState {
+    fn of(engine: &Engine) -> Self {
+        let stats = engine.cache.stats();
+        let [mru_data_bytes, mru_metadata_bytes, mfu_data_bytes, mfu_metadata_bytes] = stats.sizes.resident_bytes;
+        let [mru_ghost_hits, mfu_ghost_hits] = stats.sizes.ghost_hits;
+        ArcState {
+            demand_hits: stats.demand_hits,
+            prefetch_hits: stats.prefetch_hits,
+            joined: stats.joined,
+            misses: stats.misses,
+            prefetches: stats.prefetches,
+            mru_ghost_hits,
+            mfu_ghost_hits,
+            evictions: stats.sizes.evictions,
+            mru_data_bytes,
+            mru_metadata_bytes,
+            mfu_data_bytes,
+            mfu_metadata_bytes,
+            max_bytes: stats.sizes.budget_bytes,
+        }
+    }
+
+    /// Reads that needed no device of their own.
+    pub fn hits(&self) -> u64 {
+        self.demand_hits + self.prefetch_hits + self.joined
+    }
+
+    /// Resident bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.mru_data_bytes + self.mru_metadata_bytes + self.mfu_data_bytes + self.mfu_metadata_bytes
+    }
+}
+
+/// Transaction groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TxgState {
+    /// The open one.
+    pub open: u64,
+    /// The last one that has synced.
+    pub synced: u64,
+    /// Bytes that no txg has synced.
+    pub dirty_bytes: u64,
+    /// Dirty bytes at which writers wait.
+    pub dirty_max_bytes: u64,
+    /// Bytes of acknowledged writes that neither a txg nor the intent log has made stable: a power failure now would lose them. A
+    /// byte that was overwritten counts as often as it was written.
+    pub unstable_bytes: u64,
+}
+
+/// A device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeafTotals {
+    /// Name of the vdev.
+    pub name: String,
+    /// GUID of the vdev, in decimal.
+    pub guid: String,
+    /// Whether the device is there and in service.
+    pub in_service: bool,
+    /// Reads since the process opened the pool.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes and flushes that failed.
+    pub write_errors: u64,
+    /// Reads that returned wrong bytes.
+    pub checksum_errors: u64,
+    /// Operations slower than the threshold of slow I/O.
+    pub slow: u64,
+}
+
+/// Space of the vdevs that hold data, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SpaceState {
+    /// Size, as `zpool list` shows it.
+    pub size_bytes: u64,
+    /// Allocated.
+    pub allocated_bytes: u64,
+}
+
+/// Everything that is counted in a pool, at an instant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sample {
+    /// Name of the pool.
+    pub pool: String,
+    /// GUID of the pool, in decimal.
+    pub guid: String,
+    /// Time of the sample, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// Time since the process opened the pool, in nanoseconds. All counters began at 0 then.
+    pub uptime_ns: u64,
+    /// Requests by protocol and operation.
+    pub operations: Vec<OperationTotals>,
+    /// Requests by dataset and client.
+    pub clients: Vec<ClientTotals>,
+    /// Bytes written to devices, by cause.
+    pub written: Vec<CauseBytes>,
+    /// The ARC.
+    pub arc: ArcState,
+    /// Transaction groups.
+    pub txg: TxgState,
+    /// Devices.
+    pub leaves: Vec<LeafTotals>,
+    /// Space.
+    pub space: SpaceState,
+}
+
+impl Sample {
+    /// Reads all counters of a pool.
+    pub fn take(engine: &Engine) -> Self {
+        let clock = &engine.machine.clock;
+        let since_1970 = clock.wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let accounts = engine.cache.accounts();
+        let written = accounts.device_bytes();
+        let causes = Content::ALL.iter().flat_map(|content| Redundancy::ALL.map(|redundancy| (*content, redundancy)));
+        let written = causes
+            .map(|(content, redundancy)| CauseBytes {
+                content: content.name().to_owned(),
+                redundancy: redundancy.name().to_owned(),
+                bytes: written.of(content, redundancy),
+            })
+            .filter(|cause| cause.bytes > 0);
+        let names = open_names(engine);
+        Sample {
+            pool: engine.name(),
+            guid: engine.shown().config.guid.to_string(),
+            time_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
+            uptime_ns: clock.now().ns_since(engine.opened()),
+            operations: operations(engine),
+            clients: accounts.datasets().into_iter().map(|row| client(&names, row)).collect(),
+            written: written.collect(),
+            arc: ArcState::of(engine),
+            txg: TxgState {
+                open: engine.txgs().open().0,
+                synced: engine.txgs().last_synced().0,
+                dirty_bytes: engine.txgs().dirty_bytes(),
+                dirty_max_bytes: engine.gate.dirty_limits().max_bytes,
+                unstable_bytes: accounts.unstable_bytes(),
+            },
+            leaves: leaves(engine),
+            space: space(engine),
+        }
+    }
+}
+
+/// Names of the open datasets by the numbers of their object sets.
+fn open_names(engine: &Engine) -> BTreeMap<u64, String> {
+    let named = |open: OpenSet| {
+        let name = match open.door? {
+            OpenDataset::Files(files) => files.name().to_owned(),
+            OpenDataset::Volume(volume) => volume.name().to_owned(),
+        };
+        Some((open.set.id().0, name))
+    };
+    engine.sets.all().into_iter().filter_map(named).collect()
+}
+
+fn operations(engine: &Engine) -> Vec<OperationTotals> {
+    let accounts = engine.cache.accounts();
+    let mut out = Vec::new();
+    for protocol in Protocol::ALL {
+        // Most protocols are not in use.
+        if accounts.protocol(protocol).requests == 0 {
+            continue;
+        }
+        for operation in Operation::OF_CLIENTS.iter().copied().chain([Operation::Internal("")]) {
+            let totals = accounts.operation(protocol, operation);
+            if totals.requests > 0 {
+                out.push(OperationTotals::of(protocol, operation, &totals));
+            }
+        }
+    }
+    out
+}
+
+fn client(names: &BTreeMap<u64, String>, row: DatasetTotals) -> ClientTotals {
+    let dataset = match (names.get(&row.dataset), row.dataset) {
+        (Some(name), _) => name.clone(),
+        (None, 0) => String::new(),
+        (None, number) => format!("objset {number}"),
+    };
+    ClientTotals {
+        dataset,
+        objset: row.dataset,
+        protocol: row.protocol.name().to_owned(),
+        client: row.client,
+        requests: row.requests,
+        read_bytes: row.answered_bytes,
+        written_bytes: row.written_bytes,
+        device_bytes: row.device.total(),
+    }
+}
+
+fn leaves(engine: &Engine) -> Vec<LeafTotals> {
+    let health = engine.cache.blocks().tree().health();
+    let of = |leaf: weir_blocks::vdev::LeafHealth| LeafTotals {
+        name: leaf.name,
+        guid: leaf.guid.to_string(),
+        in_service: leaf.present && !leaf.faulted,
+        reads: leaf.counts.reads,
+        read_bytes: leaf.counts.read_bytes,
+        writes: leaf.counts.writes,
+        write_bytes: leaf.counts.write_bytes,
+        read_errors: leaf.counts.read_errors,
+        write_errors: leaf.counts.write_errors,
+        checksum_errors: leaf.counts.checksum_errors,
+        slow: leaf.counts.slow,
+    };
+    health.into_iter().map(of).collect()
+}
+
+fn space(engine: &Engine) -> SpaceState {
+    let blocks = engine.cache.blocks();
+    let classes = [Class::Normal, Class::Special, Class::Dedup].map(|class| blocks.space(class));
+    SpaceState {
+        size_bytes: classes.iter().map(|sums| sums.size_bytes).sum(),
+        allocated_bytes: classes.iter().map(|sums| sums.allocated_bytes).sum(),
+    }
+}

@@ -1,0 +1,149 @@
+//! The JSON API. Its OpenAPI description is at `/api/v1/openapi.json`.
+
+use crate::sampler::Sampler;
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{Stream, unfold};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::sync::Arc;
+use utoipa::{IntoParams, OpenApi, ToSchema};
+use weir_analytics::{Interval, Resolution, SERIES, Sample, metrics};
+
+/// The OpenAPI description.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Weir",
+        description = "Analytics of the pools that a process has open. Every request needs the token."
+    ),
+    paths(pools, series, sample, history, live, prometheus)
+)]
+struct Description;
+
+/// The OpenAPI description as JSON.
+pub fn open_api() -> String {
+    Description::openapi().to_pretty_json().unwrap_or_default()
+}
+
+pub(crate) async fn description() -> Response {
+    ([(CONTENT_TYPE, "application/json")], open_api()).into_response()
+}
+
+/// Reason for a failure.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Problem {
+    /// One line.
+    error: String,
+}
+
+fn not_open(pool: &str) -> (StatusCode, Json<Problem>) {
+    (StatusCode::NOT_FOUND, Json(Problem { error: format!("this process has no pool '{pool}' open") }))
+}
+
+/// Names of the pools.
+#[utoipa::path(get, path = "/api/v1/pools", responses((status = 200, body = Vec<String>)))]
+pub(crate) async fn pools(State(sampler): State<Arc<Sampler>>) -> Json<Vec<String>> {
+    Json(sampler.names())
+}
+
+/// A series of the history.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Series {
+    /// Name.
+    name: &'static str,
+    /// Unit.
+    unit: &'static str,
+}
+
+/// Names and units of the series of the history, in the order of its values.
+#[utoipa::path(get, path = "/api/v1/series", responses((status = 200, body = Vec<Series>)))]
+pub(crate) async fn series() -> Json<Vec<Series>> {
+    Json(SERIES.into_iter().map(|(name, unit)| Series { name, unit }).collect())
+}
+
+/// All counters of a pool, as of now.
+#[utoipa::path(get, path = "/api/v1/pools/{pool}/sample", params(("pool" = String, Path, description = "Name of the pool")),
+    responses((status = 200, body = Sample), (status = 404, body = Problem)))]
+pub(crate) async fn sample(State(sampler): State<Arc<Sampler>>, Path(pool): Path<String>) -> Response {
+    match sampler.sample(&pool) {
+        Some(sample) => Json(sample).into_response(),
+        None => not_open(&pool).into_response(),
+    }
+}
+
+/// A part of the history.
+#[derive(Debug, Deserialize, IntoParams)]
+pub(crate) struct Range {
+    /// Time between two points [default: second].
+    resolution: Option<Resolution>,
+    /// First time, in milliseconds since 1970 [default: the oldest].
+    from: Option<u64>,
+    /// Last time, in milliseconds since 1970 [default: now].
+    to: Option<u64>,
+}
+
+/// Points of the history, as columns.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Columns {
+    /// Seconds between two points.
+    seconds: u64,
+    /// Times, in milliseconds since 1970.
+    time_ms: Vec<u64>,
+    /// Values of each series, in the order of `/api/v1/series`.
+    values: Vec<Vec<f32>>,
+}
+
+/// The history of a pool: one second for an hour, ten seconds for a day, one minute for 30 days.
+#[utoipa::path(get, path = "/api/v1/pools/{pool}/history",
+    params(("pool" = String, Path, description = "Name of the pool"), Range),
+    responses((status = 200, body = Columns), (status = 404, body = Problem)))]
+pub(crate) async fn history(
+    State(sampler): State<Arc<Sampler>>,
+    Path(pool): Path<String>,
+    Query(range): Query<Range>,
+) -> Response {
+    let resolution = range.resolution.unwrap_or(Resolution::Second);
+    let found = sampler.history(&pool, |history| {
+        let mut columns =
+            Columns { seconds: resolution.seconds(), time_ms: Vec::new(), values: SERIES.map(|_| Vec::new()).into() };
+        for point in history.points(resolution, range.from.unwrap_or(0), range.to.unwrap_or(u64::MAX)) {
+            columns.time_ms.push(point.time_ms);
+            columns.values.iter_mut().zip(point.values).for_each(|(column, value)| column.push(value));
+        }
+        columns
+    });
+    match found {
+        Some(columns) => Json(columns).into_response(),
+        None => not_open(&pool).into_response(),
+    }
+}
+
+/// Work of each pool in the last second, as an event a second: a JSON array of intervals.
+#[utoipa::path(get, path = "/api/v1/live",
+    responses((status = 200, content_type = "text/event-stream", body = Vec<Interval>)))]
+pub(crate) async fn live(
+    State(sampler): State<Arc<Sampler>>,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>> + use<>> {
+    let events = unfold(sampler.live(), |mut intervals| async move {
+        intervals.changed().await.ok()?;
+        let now = intervals.borrow_and_update().clone();
+        let event = Event::default().json_data(&*now).unwrap_or_else(|_| Event::default().comment("not representable"));
+        Some((Ok(event), intervals))
+    });
+    Sse::new(events).keep_alive(KeepAlive::default())
+}
+
+/// Metrics for Prometheus.
+#[utoipa::path(get, path = "/metrics",
+    responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
+pub(crate) async fn prometheus(State(sampler): State<Arc<Sampler>>) -> Response {
+    match metrics::text(sampler.samples()) {
+        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}

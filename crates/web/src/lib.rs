@@ -1,0 +1,25 @@
+//! HTTP server of analytics: a page, a JSON API, a live stream and metrics, of the pools that a process has open.
+//!
+//! ```text
+//!   once a second: Sample of each pool ─► Interval ─► History            sampler
+//!                                            │
+//!   GET /                    page            │   sets a cookie, so that the token leaves the address bar
+//!   GET /metrics             OpenMetrics     │
+//!   GET /api/v1/…            JSON            │
+//!   GET /api/v1/live         event stream ◄──┘   an event a second
+//! ```
+//!
+//! *Security.* The server listens on loopback only. Without its token, it answers nothing but 401. It knows no request that
+//! changes anything. A request whose `Host` is another name is refused, so that a page of the web cannot reach it by a name that
+//! it makes point to this machine. Connections, headers and the time for them are bounded.
+
+mod access;
+mod api;
+mod page;
+mod sampler;
+mod server;
+
+pub use access::{Token, TokenError};
+pub use api::open_api;
+pub use sampler::Pools;
+pub use server::{Web, WebError};
