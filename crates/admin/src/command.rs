@@ -14,6 +14,7 @@ use crate::pool::{self, FreeingProgress, Host, PoolChange, ProcessChange, ScrubP
 use crate::refusal::{Refusal, RefusalKind};
 use crate::sharing::{check_named, set_by};
 use serde::{Deserialize, Serialize};
+use weir_analytics::Sample;
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
 use weir_engine::Engine;
@@ -49,6 +50,8 @@ pub enum Action {
     Scrub,
     /// Finds how far destroyed datasets are freed.
     Freeing,
+    /// Reads all counters of the pool.
+    Sample,
     /// Finds what a destruction would destroy.
     Plan(Destruction),
     /// Finds the kind of a dataset or snapshot.
@@ -68,6 +71,8 @@ pub enum Outcome {
     Scrub(Option<ScrubProgress>),
     /// Destroyed datasets that are being freed in the background; `None` if there are none.
     Freeing(Option<FreeingProgress>),
+    /// The counters of the pool at an instant.
+    Sample(Box<Sample>),
     /// Full names of datasets and snapshots, in the order in which they would be destroyed.
     Destroys(Vec<String>),
     /// The kind of a dataset.
@@ -177,6 +182,7 @@ impl Action {
             Action::Process(change) => change.run(host, author).await.map(|()| Outcome::Changed),
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
+            Action::Sample => Ok(Outcome::Sample(Box::new(Sample::take(engine)))),
             Action::Change(change) => Self::change(change, host, author, false).await,
             Action::ChangeWithoutMounts(change) => Self::change(change, host, author, true).await,
             Action::Plan(destruction) => {

@@ -14,7 +14,7 @@ use clap::{Command, Error, Parser};
 use std::ffi::OsString;
 
 /// Names of programs by which the binary may be called, besides its own.
-pub const PROGRAMS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
+pub const PROGRAMS: [&str; 5] = ["zpool", "zfs", "zdb", "zstream", "arcstat"];
 
 /// Maximum width of help texts.
 const MAX_HELP_COLUMNS: usize = 100;

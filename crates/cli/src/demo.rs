@@ -18,6 +18,8 @@ use crate::failure::Failure;
 use crate::limits::{LimitOptions, Limits};
 use crate::locks::lock;
 use crate::mount::{OpenedPool, StopSignal};
+use crate::process::PoolProcess;
+use crate::web;
 use crate::writable::{WritablePool, WriteIntent, host};
 use clap::Parser;
 use clients::{lines, start_smb};
@@ -154,6 +156,10 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, args: &Demo
     let service = start(machine, &front, listen).await?;
     let smb = start_smb(machine, &front, listen).await;
     let mounted = mount(machine, folder, &front).await?;
+    let web = match opened.served_pool() {
+        Some(pool) => Some(web::start(&PoolProcess::of_pool(pool), 0).await?),
+        None => None,
+    };
     let with =
         if listen.is_loopback() { "this machine".to_owned() } else { format!("every host that reaches {listen}") };
     println!("\nthe whole pool is shared with {with}, because of this command, whatever its properties say;");
@@ -166,6 +172,7 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, args: &Demo
     if mounted.is_some() {
         println!("it is also mounted at {}", folder.join("mnt").display());
     }
+    web.iter().for_each(|web| println!("page, API and metrics: {}", web.url()));
     println!();
     let measured = measure::run(machine, &tree).await;
     if !args.once && measured.is_ok() {
@@ -173,6 +180,7 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, args: &Demo
         println!("\nserving until Ctrl-C");
         opened.until_stopped(&mut stop).await;
     }
+    drop(web);
     drop(tree);
     let mut served = service.served();
     if let Some(smb) = smb {

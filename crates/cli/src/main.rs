@@ -1,10 +1,11 @@
 //! Weir: a ZFS storage server in user space.
 //!
-//! The binary behaves as `zpool`, `zfs`, `zdb` or `zstream` if it is called by that name; if it is called as `weir`,
+//! The binary behaves as `zpool`, `zfs`, `zdb`, `zstream` or `arcstat` if it is called by that name; if it is called as `weir`,
 //! its first argument names the tool. Every command returns OpenZFS's exit code (0 success, 1 failure, 2 invalid
 //! command line) and, when it fails, prints one line on standard error with the cause and how to correct it.
 
 mod admin;
+mod analytics;
 mod args;
 mod automount;
 mod cache_file;
@@ -43,6 +44,7 @@ mod tune;
 mod turn;
 mod units;
 mod users;
+mod web;
 mod writable;
 mod zdb;
 mod zfs;
@@ -112,6 +114,8 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Zpool(_) => return administer(&call("zpool"), program),
         Program::Zfs(_) => return administer(&call("zfs"), program),
         Program::Where(_) => return administer(&call("where"), program),
+        Program::Arcstat(args) => printed(&call("arcstat"), |call| analytics::arcstat::run(call, args)),
+        Program::Top(args) => printed(&call("top"), |call| analytics::top::run(call, args)),
         Program::Zdb(args) => zdb::run(args),
         Program::Zstream(args) => zstream::run(args),
         Program::Daemon(args) => return daemon::run(args, &call("daemon")),
@@ -131,6 +135,13 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         eprintln!("{failure}");
         failure.code
     })
+}
+
+/// Runs a command that prints through its call, and prints what it left.
+fn printed(call: &Call, command: impl FnOnce(&Call) -> Result<u8, Failure>) -> Result<u8, Failure> {
+    let done = command(call);
+    call.begin();
+    if call.output_lost() == 0 { done } else { Ok(call.output_lost()) }
 }
 
 fn print_bytes(bytes: &[u8]) -> Result<u8, Failure> {

@@ -11,6 +11,7 @@ use crate::process::PoolProcess;
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::serve_options::{LockOptions, TlsOptions};
 use crate::smb::serving::{SmbArgs, serve_smb};
+use crate::web;
 use clap::Parser;
 use std::sync::Arc;
 use weir_daemon::protocols::ISCSI_PORT;
@@ -28,7 +29,7 @@ use weir_pool::Rewind;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir serve",
-    override_usage = "weir serve [-fl] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--iscsi-port N] [--smb [--smb-port N]] [--ro | --rw HOST[/BITS][,…]]…\n       [--shared] [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG]\n       [--nbd-tls-cert FILE --nbd-tls-key FILE [--nbd-tls-ca FILE] [--nbd-tls MODE]]\n       [--no-rpcbind] [--state-dir DIR] POOL…"
+    override_usage = "weir serve [-fl] [-d DIR]… [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--iscsi-port N] [--http-port N] [--smb [--smb-port N]] [--ro | --rw HOST[/BITS][,…]]…\n       [--shared] [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE]\n       [--key DATASET=file://FILE]… [--ready-fd N] [-F | -T TXG]\n       [--nbd-tls-cert FILE --nbd-tls-key FILE [--nbd-tls-ca FILE] [--nbd-tls MODE]]\n       [--no-rpcbind] [--state-dir DIR] POOL…"
 )]
 pub struct ServeArgs {
     /// IP address to listen on [default: 127.0.0.1]
@@ -43,6 +44,9 @@ pub struct ServeArgs {
     /// Serve volumes over iSCSI at this TCP port (usually 3260), too; 0 takes any free port
     #[arg(long, value_name = "N")]
     iscsi_port: Option<String>,
+    /// Serve page, API and metrics at this port of 127.0.0.1; 0 takes any free port [default: none]
+    #[arg(long, value_name = "N")]
+    http_port: Option<String>,
     /// Hosts that may write; all others may only read; may be repeated [default: this machine]
     #[arg(long = "rw", value_name = "HOST[/BITS],…")]
     writers: Vec<String>,
@@ -103,12 +107,13 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
             Err(failure) => return opened.into_iter().try_for_each(OpenedPool::close).and(Err(failure)),
         }
     }
+    let http_port = args.http_port.as_ref().map(|_| port(&args.http_port, "http-port", 0)).transpose()?;
     options.nbd_tls = args.tls.tls(&machine.clock, ServeArgs::misused)?;
     if let Some(pool) = opened.first() {
         args.locks.apply(&mut options, pool.shown.guid());
     }
     let mut pools = ServedPools { opened, service: None, socket: None };
-    let done = machine.block_on(pools.serve(&machine, &options, &limits, &args.smb, ready));
+    let done = machine.block_on(pools.serve(&machine, &options, &limits, args, http_port, ready));
     let closed = pools.opened.into_iter().map(OpenedPool::close).fold(Ok(()), Result::and);
     // Last, so that the administrators who closed pools get their answers.
     if let Some(socket) = pools.socket {
@@ -146,7 +151,8 @@ impl ServedPools {
         machine: &Machine,
         options: &ServiceOptions,
         limits: &Limits,
-        smb: &SmbArgs,
+        args: &ServeArgs,
+        http_port: Option<u16>,
         ready: Ready,
     ) -> Result<(), Failure> {
         let process = PoolProcess::new(machine);
@@ -172,13 +178,19 @@ impl ServedPools {
         service.notices().iter().for_each(|notice| eprintln!("{notice}"));
         service.lines().iter().for_each(|line| println!("{line}"));
         let smb = match exports.first().filter(|_| options.smb.is_none()) {
-            Some(exports) => serve_smb(machine, exports, options.listen, smb).await?,
+            Some(exports) => serve_smb(machine, exports, options.listen, &args.smb).await?,
             None => None,
         };
+        let web = match http_port {
+            Some(port) => Some(web::start(&process, port).await?),
+            None => None,
+        };
+        web.iter().for_each(|web| println!("page, API and metrics: {}", web.url()));
         let mut stop = StopSignal::new()?;
         ready.tell()?;
         self.service = Some(service.clone());
         let ended = self.until_all_closed(&process, &mut stop).await;
+        drop(web);
         if let Some(smb) = &smb {
             let served = smb.served();
             smb.stop().await;
@@ -224,12 +236,6 @@ fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
     let everything = Sharing::Everything(ExportRules { identity: identity(args)?, writers: writers(args)? });
     let sharing = if args.shared { shared(args)? } else { everything };
     let mut options = ServiceOptions { sharing, ..ServiceOptions::default() };
-    let port = |given: &Option<String>, name: &str, default| match given {
-        None => Ok(default),
-        Some(text) => text
-            .parse::<u16>()
-            .map_err(|_| ServeArgs::misused(&format!("--{name} takes a port, 0 to 65535, not '{text}'"))),
-    };
     options.nfs_port = port(&args.nfs_port, "nfs-port", options.nfs_port)?;
     options.nbd_port = port(&args.nbd_port, "nbd-port", options.nbd_port)?;
     if args.iscsi_port.is_some() {
@@ -246,6 +252,12 @@ fn service_options(args: &ServeArgs) -> Result<ServiceOptions, Failure> {
         options.needs_smb = true;
     }
     Ok(options)
+}
+
+/// The port of an option, or a default.
+fn port(given: &Option<String>, name: &str, default: u16) -> Result<u16, Failure> {
+    let wrong = |text: &str| ServeArgs::misused(&format!("--{name} takes a port, 0 to 65535, not '{text}'"));
+    given.as_ref().map_or(Ok(default), |text| text.parse().map_err(|_| wrong(text)))
 }
 
 /// The properties decide, and no option may say otherwise.

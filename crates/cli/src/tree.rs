@@ -1,5 +1,7 @@
 //! Tree of all commands, and the texts that follow from it: completions for shells and manual pages.
 
+use crate::analytics::arcstat::ArcstatArgs;
+use crate::analytics::top::TopArgs;
 use crate::args::{PROGRAMS, definition};
 use crate::completion;
 use crate::daemon::DaemonArgs;
@@ -24,7 +26,7 @@ use std::path::PathBuf;
 
 /// Weir, a ZFS storage server in user space.
 ///
-/// Linked under the names zpool, zfs, zdb or zstream, the program behaves as that command.
+/// Linked under the names zpool, zfs, zdb, zstream or arcstat, the program behaves as that command.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, override_usage = "weir COMMAND [OPTION]… [ARGUMENT]…")]
 pub struct CommandTree {
@@ -39,6 +41,8 @@ pub enum Program {
     Zfs(ZfsArgs),
     Zdb(ZdbArgs),
     Zstream(ZstreamArgs),
+    Arcstat(ArcstatArgs),
+    Top(TopArgs),
     Daemon(DaemonArgs),
     Serve(Box<ServeArgs>),
     Mount(MountArgs),

@@ -7,6 +7,17 @@ pub fn human(n: u64) -> String {
     human_bytes(n).trim_end_matches('B').to_owned()
 }
 
+/// A time as OpenZFS shows it: whole units, and `-` for none (`zfs_nicetime`).
+pub fn human_time_ns(ns: u64) -> String {
+    match ns {
+        0 => "-".into(),
+        ns if ns < 1000 => format!("{ns}ns"),
+        ns if ns < 1_000_000 => format!("{}us", ns / 1000),
+        ns if ns < 1_000_000_000 => format!("{}ms", ns / 1_000_000),
+        ns => format!("{}s", ns / 1_000_000_000),
+    }
+}
+
 /// `part` of `whole` in percent; 0 if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }

@@ -6,6 +6,7 @@
 //! nbd_port = 10809
 //! iscsi_port = 3260
 //! smb_port = 445
+//! http_port = 8420
 //! nbd_tls_cert = "/etc/weir/nbd.crt"
 //! nbd_tls_key = "/etc/weir/nbd.key"
 //! nbd_tls_ca = "/etc/weir/clients.crt"
@@ -45,6 +46,8 @@ pub struct Configuration {
     pub iscsi_port: Option<u16>,
     /// Port of SMB.
     pub smb_port: Option<u16>,
+    /// Port of page, API and metrics on 127.0.0.1.
+    pub http_port: Option<u16>,
     /// Certificate of NBD over TLS, in PEM.
     pub nbd_tls_cert: Option<PathBuf>,
     /// Key of the certificate, in PEM.

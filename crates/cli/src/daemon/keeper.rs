@@ -18,9 +18,11 @@ use crate::limits::Limits;
 use crate::locks::Locks;
 use crate::mounts::points;
 use crate::process::PoolProcess;
+use crate::web;
 use crate::writable::WritablePool;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
+use rustix::termios::isatty;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -33,6 +35,7 @@ use weir_format::Txg;
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos, Request};
 use weir_pool::PoolError;
+use weir_web::Web;
 
 /// Time that a pool which is being closed waits for clients that were disconnected.
 const DISCONNECT_TIME: Duration = Duration::from_secs(5);
@@ -69,6 +72,7 @@ pub struct Daemon {
     pub(super) settings: Mutex<Settings>,
     pub(super) reload_settings: Box<dyn Fn() -> Result<Settings, Failure> + Send + Sync>,
     service: OnceLock<Arc<Service>>,
+    web: Mutex<Option<Web>>,
     places: Mutex<BTreeMap<u64, CachePlace>>,
     /// Configurations of the pools as the cache files have them.
     cached: Mutex<BTreeMap<u64, Vec<u8>>>,
@@ -94,6 +98,7 @@ impl Daemon {
             settings: Mutex::new(settings),
             reload_settings: Box::new(reload_settings),
             service: OnceLock::new(),
+            web: Mutex::default(),
             places: Mutex::default(),
             cached: Mutex::default(),
             changing: AsyncMutex::default(),
@@ -238,6 +243,36 @@ impl Daemon {
         Ok(service)
     }
 
+    /// Starts the server of page, API and metrics. Without a configured port, a daemon whose usual one is taken has none.
+    ///
+    /// # Errors
+    /// If the configured port is taken, or the token's file cannot be used.
+    pub async fn listen_http(&self) -> Result<(), Failure> {
+        let configured = self.settings.lock().http_port;
+        let web = match (web::start_with_file(&self.process, configured.unwrap_or(web::DEFAULT_PORT)).await, configured)
+        {
+            (Ok(web), _) => web,
+            (Err(failure), Some(_)) => return Err(failure),
+            (Err(failure), None) => {
+                tracing::warn!("no page, API and metrics: {failure}; set http_port");
+                return Ok(());
+            }
+        };
+        let token = web::token_file().map(|path| path.display().to_string()).unwrap_or_default();
+        tracing::info!("page, API and metrics at http://{}/, with the token in {token}", web.address());
+        if isatty(std::io::stdout()) {
+            // The token is for those who started the daemon by hand, and not for a log.
+            println!("page, API and metrics: {}", web.url());
+        }
+        *self.web.lock() = Some(web);
+        Ok(())
+    }
+
+    /// Address of page, API and metrics, if they are served.
+    pub fn http_address(&self) -> Option<std::net::SocketAddr> {
+        self.web.lock().as_ref().map(Web::address)
+    }
+
     /// Closes a pool while the others are served. Its devices are unlocked afterwards, even if closing failed.
     async fn close(&self, pool: &Arc<ServedPool>, how: Closing) -> Result<(), String> {
         let _one_at_a_time = self.changing.lock().await;
@@ -328,6 +363,7 @@ impl Daemon {
     /// # Errors
     /// If a pool could not be closed in time.
     pub async fn close_all(self: &Arc<Self>) -> Result<(), Failure> {
+        drop(self.web.lock().take());
         if let Some(service) = self.service.get() {
             service.stop().await;
         }

@@ -40,6 +40,8 @@ pub struct Settings {
     pub service: ServiceOptions,
     /// Memory limits and deadlines.
     pub limits: Limits,
+    /// Port of page, API and metrics; `None` takes the usual one if it is free.
+    pub http_port: Option<u16>,
     /// Whether file systems are mounted at their mount points.
     pub mounts: bool,
     /// Filter of the log.
@@ -91,7 +93,7 @@ impl Settings {
         EnvFilter::try_new(&log).map_err(|error| Failure::failed(format!("{place}log: {error}")))?;
         let pool_dirs = configuration.pool_dirs.clone().unwrap_or_default();
         let mounts = configuration.mounts.unwrap_or_else(|| rustix::process::geteuid().is_root());
-        Ok(Settings { service, limits, mounts, log, pool_dirs })
+        Ok(Settings { service, limits, http_port: configuration.http_port, mounts, log, pool_dirs })
     }
 }
 
@@ -201,6 +203,7 @@ async fn start(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     // The import of pools that take longer goes on.
     let _ended = tokio::time::timeout(FIRST_IMPORT_TIME, opening).await;
     daemon.listen().await?;
+    daemon.listen_http().await?;
     daemon.notifier.ready(&daemon.summary());
     // For those who started the daemon by hand or in a script.
     println!("ready");

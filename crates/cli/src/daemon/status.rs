@@ -7,6 +7,7 @@ use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::units::human_bytes;
+use crate::web;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +80,12 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
         protocols.extend(all.map(|server| (server.protocol().name().to_owned(), protocol_object(&*server))));
     }
     out.insert("protocols".into(), Value::Object(protocols));
+    if let Some(address) = daemon.http_address() {
+        let file = web::token_file().map(|path| path.display().to_string()).unwrap_or_default();
+        let http = [("address", address.to_string()), ("token_file", file)];
+        let http = http.map(|(name, text)| (name.to_owned(), Value::String(text)));
+        out.insert("http".into(), Value::Object(http.into_iter().collect()));
+    }
     let memory = [
         ("arc_max_bytes", limits.arc_bytes),
         ("dirty_max_bytes", limits.dirty_bytes),
@@ -187,6 +194,10 @@ fn text(call: &Call, status: &Map<String, Value>) {
             outln!(call, "  {dataset}: damaged, not served: {}", word(why));
         }
         share_lines(pool).into_iter().for_each(|line| outln!(call, "  {line}"));
+    }
+    if let Some(http) = status.get("http") {
+        let [address, file] = ["address", "token_file"].map(|name| field(http, name));
+        outln!(call, "page, API and metrics: http://{address}/?token=$(cat {file})");
     }
     for (name, protocol) in status["protocols"].as_object().into_iter().flatten() {
         let clients = protocol["clients"].as_array().map(Vec::as_slice).unwrap_or_default();

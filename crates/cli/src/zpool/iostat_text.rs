@@ -4,7 +4,7 @@
 //! `print_iostat_queues`, `print_iostat_histos`), `lib/libzutil/zutil_nicenum.c`.
 
 use super::iostat::{IostatRow, VdevWork};
-use crate::units::human;
+use crate::units::{human, human_time_ns};
 use weir_blocks::vdev::histogram::{LeafStats, OperationStats, SIZE_BUCKETS, TIME_BUCKETS, average};
 
 /// Narrowest column of names.
@@ -197,7 +197,7 @@ impl Columns {
 
     fn latency(self, stats: &LeafStats) -> Vec<String> {
         let averages = time_columns(stats).map(|times| times.map_or(0, average));
-        averages.map(|ns| if self.parsable && ns > 0 { ns.to_string() } else { time(ns) }).to_vec()
+        averages.map(|ns| if self.parsable && ns > 0 { ns.to_string() } else { human_time_ns(ns) }).to_vec()
     }
 
     fn queues(self, LeafStats { reads, writes }: &LeafStats) -> Vec<String> {
@@ -248,7 +248,7 @@ impl Columns {
             if self.scripted {
                 out += &format!("{label}\t{}\n", cells.collect::<Vec<_>>().join("\t"));
             } else {
-                let label = if self.shape == Shape::Sizes { human(*label) } else { time(*label) };
+                let label = if self.shape == Shape::Sizes { human(*label) } else { human_time_ns(*label) };
                 let cells: String = cells.map(|cell| format!("  {cell:>width$}")).collect();
                 out += &format!("{label:<names$}{cells}\n");
             }
@@ -284,17 +284,6 @@ fn size_cells(LeafStats { reads, writes }: &LeafStats, bucket: usize) -> [u64; 1
     let scrub = [0, 1].map(|i| of(reads, 2)[i].saturating_add(of(writes, 2)[i]));
     let pairs = [of(reads, 0), of(writes, 0), of(reads, 1), of(writes, 1), scrub, [0; 2], [0; 2]];
     std::array::from_fn(|i| pairs[i / 2][i % 2])
-}
-
-/// A time as OpenZFS shows it: whole units, and `-` for none (`zfs_nicetime`).
-fn time(ns: u64) -> String {
-    match ns {
-        0 => "-".into(),
-        ns if ns < 1000 => format!("{ns}ns"),
-        ns if ns < 1_000_000 => format!("{}us", ns / 1000),
-        ns if ns < 1_000_000_000 => format!("{}ms", ns / 1_000_000),
-        ns => format!("{}s", ns / 1_000_000_000),
-    }
 }
 
 fn dashes(names: usize, widths: &[(&Group, usize)]) -> String {

@@ -142,6 +142,39 @@ pub fn holders(
     if holders.is_empty() { Err(not_open()) } else { Ok(holders) }
 }
 
+/// The pools that other processes have open, by name, each with its process: those named, or all. `why` ends the error if there
+/// is none.
+///
+/// # Errors
+/// If a pool is not found or not open.
+pub fn held(
+    call: &Call,
+    places: &PoolDirs,
+    names: &[String],
+    why: &str,
+) -> Result<Vec<(String, RemoteProcess)>, Failure> {
+    let paths = search(call, &places.dirs)?;
+    let machine = call.machine()?;
+    let assembly = assemble(machine.block_on(scan(machine, &paths))?);
+    let mut out = Vec::new();
+    let mut take = |name: Option<&String>| {
+        let before = out.len();
+        for pool in live(&assembly, name)? {
+            if let PoolOwner::Theirs(remote) = call.owner_of(pool) {
+                out.push((pool.config.name.clone(), remote));
+            }
+        }
+        let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
+        let not_open = || Failure::failed(format!("no process has {of_pool} open: {why}"));
+        if out.len() == before { Err(not_open()) } else { Ok(()) }
+    };
+    match names {
+        [] => take(None)?,
+        names => names.iter().try_for_each(|name| take(Some(name)))?,
+    }
+    Ok(out)
+}
+
 /// Sends the command to these processes, one after the other, and returns the highest exit code.
 pub fn ask(call: &Call, holders: &[RemoteProcess]) -> Result<u8, Failure> {
     holders.iter().try_fold(0, |code, holder| Ok(admin::ask(call, holder)?.max(code)))

@@ -1,0 +1,84 @@
+//! A client of HTTP that sends any request line and headers.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+#[derive(Clone)]
+pub struct Http {
+    address: String,
+    host: String,
+    pub token: String,
+}
+
+/// An answer that goes on.
+pub struct Stream(BufReader<TcpStream>);
+
+impl Stream {
+    /// The next event's data.
+    pub fn event(&mut self) -> Option<String> {
+        let mut line = String::new();
+        while self.0.read_line(&mut line).unwrap() > 0 {
+            if let Some(data) = line.strip_prefix("data: ") {
+                return Some(data.trim_end().to_owned());
+            }
+            line.clear();
+        }
+        None
+    }
+}
+
+impl Http {
+    /// The server of `http://ADDRESS/?token=TOKEN`.
+    pub fn of(url: &str) -> Http {
+        let (address, token) = url.strip_prefix("http://").unwrap().split_once("/?token=").unwrap();
+        Http { address: address.to_owned(), host: address.to_owned(), token: token.to_owned() }
+    }
+
+    pub fn with_token(self, token: &str) -> Http {
+        Http { token: token.to_owned(), ..self }
+    }
+
+    pub fn with_host(self, host: &str) -> Http {
+        Http { host: host.to_owned(), ..self }
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    fn send(&self, line: &str, more: &str) -> TcpStream {
+        let mut stream = self.connect();
+        let bearer =
+            if self.token.is_empty() { String::new() } else { format!("Authorization: Bearer {}\r\n", self.token) };
+        // The server may close before it has read all.
+        let _sent = write!(stream, "{line}\r\nHost: {}\r\n{bearer}{more}\r\n", self.host);
+        stream
+    }
+
+    /// The whole answer to a request line.
+    pub fn raw(&self, line: &str) -> String {
+        let mut answer = Vec::new();
+        let _reset = self.send(line, "Connection: close\r\n").read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Status and body.
+    pub fn method(&self, method: &str, path: &str) -> (u16, String) {
+        let answer = self.raw(&format!("{method} {path} HTTP/1.0"));
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+        (code, body.to_owned())
+    }
+
+    pub fn get(&self, path: &str) -> (u16, String) {
+        self.method("GET", path)
+    }
+
+    /// A request whose answer is a stream.
+    pub fn open(&self, path: &str) -> Stream {
+        Stream(BufReader::new(self.send(&format!("GET {path} HTTP/1.1"), "")))
+    }
+}
