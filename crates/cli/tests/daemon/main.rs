@@ -21,7 +21,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Any free ports, and no mounts: pools of tests have common names.
-const CONFIGURATION: &str = "nfs_port = 0\nnbd_port = 0\niscsi_port = 0\nsmb_port = 0\nmounts = false\n";
+const CONFIGURATION: &str = "nfs_port = 0\nnbd_port = 0\niscsi_port = 0\nsmb_port = 0\nhttp_port = 0\nmounts = false\n";
 
 /// Directories of one daemon, and files as disks.
 struct Site {

@@ -161,7 +161,7 @@ fn daemon(folder: &Path) -> (Child, impl Fn(&[&str]) -> String + use<>) {
     std::fs::create_dir(&site).unwrap();
     std::fs::write(
         site.join("weir.toml"),
-        "nfs_port = 0\nnbd_port = 0\niscsi_port = 0\nsmb_port = 0\nmounts = false\n",
+        "nfs_port = 0\nnbd_port = 0\niscsi_port = 0\nsmb_port = 0\nhttp_port = 0\nmounts = false\n",
     )
     .unwrap();
     let command = move |words: &[&str]| {
