@@ -529,9 +529,11 @@ impl Blocks {
                 smallvec![(options.writer, 1)],
             ),
         };
-        let jobs = &[job(options.content()), job(Content::Metadata)];
+        let of_contents = &job(options.content());
+        let is_gang = writes.iter().any(|write| write.is_gang_header);
+        let of_headers = &is_gang.then(|| job(Content::Metadata));
         let copies = writes.into_iter().map(|write| async move {
-            let job = &jobs[usize::from(write.is_gang_header)];
+            let job = of_headers.as_ref().filter(|_| write.is_gang_header).unwrap_or(of_contents);
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);
             let copies = write.dvas.iter().enumerate().map(|(n, dva)| {
                 let copy = if n == 0 { Redundancy::First } else { Redundancy::Copy };
@@ -551,7 +553,7 @@ impl Blocks {
         for answer in join_all(copies).await {
             answer?;
         }
-        let failed = jobs.iter().flat_map(|job| &job.failed);
+        let failed = of_headers.iter().chain([of_contents]).flat_map(|job| &job.failed);
         failed.for_each(|failed| self.tree().record_failed(failed, options.txg));
         Ok(pointer)
     }

@@ -82,7 +82,7 @@ impl Overlay {
         self.settings.lock()
     }
 
-    /// The free object numbers. A number is taken or found to be free, and its object inserted, under this one lock.
+    /// The free object numbers. The caller takes a number and inserts its object while it holds this lock.
     pub fn allocator(&self) -> MutexGuard<'_, ObjectAllocator> {
         self.allocator.lock()
     }
@@ -113,7 +113,8 @@ impl Overlay {
         let object = shard.entry(id).or_insert_with(|| DirtyObject::new(base));
         let before = object.edits;
         let out = how(object);
-        self.edits.fetch_add(object.edits.saturating_sub(before), Ordering::SeqCst);
+        debug_assert!(object.edits >= before, "the changes of an object are counted up");
+        self.edits.fetch_add(object.edits - before, Ordering::SeqCst);
         out
     }
 

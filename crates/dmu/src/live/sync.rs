@@ -121,12 +121,13 @@ impl<'a> Syncing<'a> {
         // Until the end, no number is taken and no block of dnodes is searched for free ones.
         let mut allocator = live.allocator();
         {
+            // `touch` finds the header of the log either here or in the new root.
             let mut settings = live.settings();
             settings.zil = None;
             settings.raw_dnodes.retain(|(of, _), _| *of > txg);
+            self.set.set_root(root);
         }
-        // The order matters: see the module `overlay`.
-        self.set.set_root(root);
+        // Readers depend on this order: see the module `overlay`.
         live.next_version();
         self.set.forget(synced.iter().map(|(id, _)| *id));
         for (id, base) in synced {

@@ -393,7 +393,7 @@ fn numbers_of_objects_that_sync_while_their_block_is_read_are_taken() {
         let txg = pool.txgs.quiesce().await;
         pool.cache.clear();
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
-        // Three tasks read the block of dnodes at the same time; the one that creates an object is the last to continue.
+        // A reader, the creation of an object and the sync wait for one read of the block of dnodes; the creation goes on last.
         let mut read = std::pin::pin!(pool.set.dnodes().in_block(rq, 0));
         assert!(futures_util::poll!(&mut read).is_pending());
         let mut create = std::pin::pin!(pool.set.changes().create(rq, &tx, new));

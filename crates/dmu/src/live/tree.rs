@@ -138,10 +138,12 @@ impl Writer<'_> {
         options.compression_level = policy.zstd_level;
         options.copies = if metadata { policy.metadata_copies(kind, level) } else { policy.copies };
         let small = !metadata && bytes as u64 <= u64::from(policy.special_small_bytes);
-        options.class = match () {
-            () if kind.is_dedup_table() => Class::Dedup,
-            () if metadata || small && self.special_takes_data() => Class::Special,
-            () => Class::Normal,
+        options.class = if kind.is_dedup_table() {
+            Class::Dedup
+        } else if metadata || small && self.special_takes_data() {
+            Class::Special
+        } else {
+            Class::Normal
         };
         options.keys = self.set.options().keys.clone();
         options.sealed = level > 0 && self.set.raw().is_some();
