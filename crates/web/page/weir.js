@@ -120,38 +120,6 @@ function drawAll() {
   GRAPHS.forEach(draw);
 }
 
-// Values of an interval in the order of the series; the server computes the same for its history.
-function valuesOf(interval) {
-  const operations = interval.operations.filter((row) => row.protocol !== "internal");
-  const sum = (rows, of) => rows.reduce((total, row) => total + of(row), 0);
-  const rate = (count) => count / interval.seconds;
-  const read = (source) => rate(sum(operations, (row) => row.read_bytes[source] ?? 0));
-  const written = (content) => rate(sum(interval.written.filter((row) => row.content === content), (row) => row.bytes));
-  const latency = (name, share) => {
-    const counts = [];
-    for (const row of operations.filter((row) => row.operation === name)) row.latency.forEach((count, n) => (counts[n] = (counts[n] ?? 0) + count));
-    return quantile(counts, share) ?? 0;
-  };
-  const arc = interval.arc;
-  const all = {
-    "requests": rate(sum(operations, (row) => row.requests)),
-    "read": rate(sum(operations, (row) => sum(Object.values(row.read_bytes), (n) => n))),
-    "read.arc_demand": read("arc demand"), "read.arc_prefetched": read("arc prefetched"), "read.l2arc": read("l2arc"),
-    "read.intent_log": read("intent log"), "read.disk": read("disk"), "read.holes": read("holes"), "read.dirty_data": read("dirty data"),
-    "written": rate(sum(operations, (row) => row.written_bytes)),
-    "read_latency.p50": latency("read", 0.5), "read_latency.p99": latency("read", 0.99),
-    "write_latency.p50": latency("write", 0.5), "write_latency.p99": latency("write", 0.99),
-    "devices.read": rate(sum(interval.leaves, (leaf) => leaf.read_bytes)),
-    "devices.written": rate(sum(interval.leaves, (leaf) => leaf.write_bytes)),
-    "devices.written.data": written("data"), "devices.written.metadata": written("metadata"),
-    "devices.written.intent_log": written("intent log"), "devices.written.labels": written("labels"), "devices.written.repair": written("repair"),
-    "arc.hits": rate(arc.demand_hits + arc.prefetch_hits + arc.joined), "arc.misses": rate(arc.misses),
-    "arc.size": arc.mru_data_bytes + arc.mru_metadata_bytes + arc.mfu_data_bytes + arc.mfu_metadata_bytes,
-    "txg.dirty": interval.txg.dirty_bytes, "txg.unstable": interval.txg.unstable_bytes, "pool.allocated": interval.space.allocated_bytes,
-  };
-  return series.map((name) => all[name] ?? 0);
-}
-
 // Upper bound in seconds of the latency that this share of the requests did not exceed.
 function quantile(counts, share) {
   const total = counts.reduce((sum, n) => sum + (n ?? 0), 0);
@@ -240,7 +208,7 @@ function follow() {
     const interval = intervals.find((interval) => interval.pool === pool);
     if (!interval || paused) return;
     // Coarser resolutions are asked for again once in a while.
-    if (span <= 3600) points.push({ time: interval.time_ms, values: valuesOf(interval) });
+    if (span <= 3600) points.push({ time: interval.time_ms, values: interval.values });
     else if (points.length === 0 || interval.time_ms - points[points.length - 1].time > 60_000) loadHistory().catch(report);
     while (points.length && points[0].time < interval.time_ms - 1000 * span) points.shift();
     showTables(interval);

@@ -1,6 +1,6 @@
 //! The JSON API. Its OpenAPI description is at `/api/v1/openapi.json`.
 
-use crate::sampler::Sampler;
+use crate::sampler::{LiveSecond, Sampler};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
 use utoipa::{IntoParams, OpenApi, ToSchema};
-use weir_analytics::{Interval, Resolution, SERIES, Sample, metrics};
+use weir_analytics::{Resolution, SERIES, Sample, metrics};
 
 /// The OpenAPI description.
 #[derive(OpenApi)]
@@ -123,17 +123,17 @@ pub(crate) async fn history(
     }
 }
 
-/// Work of each pool in the last second, as an event a second: a JSON array of intervals.
+/// Work of each pool in the last second, as an event a second: a JSON array with an element for each pool.
 #[utoipa::path(get, path = "/api/v1/live",
-    responses((status = 200, content_type = "text/event-stream", body = Vec<Interval>)))]
+    responses((status = 200, content_type = "text/event-stream", body = Vec<LiveSecond>)))]
 pub(crate) async fn live(
     State(sampler): State<Arc<Sampler>>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>> + use<>> {
-    let events = unfold(sampler.live(), |mut intervals| async move {
-        intervals.changed().await.ok()?;
-        let now = intervals.borrow_and_update().clone();
+    let events = unfold(sampler.live(), |mut seconds| async move {
+        seconds.changed().await.ok()?;
+        let now = seconds.borrow_and_update().clone();
         let event = Event::default().json_data(&*now).unwrap_or_else(|_| Event::default().comment("not representable"));
-        Some((Ok(event), intervals))
+        Some((Ok(event), seconds))
     });
     Sse::new(events).keep_alive(KeepAlive::default())
 }

@@ -1,9 +1,11 @@
 //! Takes a sample of each pool once a second, keeps the history, and tells those who listen.
 
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use utoipa::ToSchema;
 use weir_analytics::{History, Interval, Point, Sample};
 use weir_engine::Engine;
 use weir_machine::lock::Mutex;
@@ -18,6 +20,15 @@ pub trait Pools: Send + Sync {
     fn engines(&self) -> Vec<Arc<Engine>>;
 }
 
+/// Work of a pool in the last second.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LiveSecond {
+    #[serde(flatten)]
+    interval: Interval,
+    /// Values of the history's series for this second, in the order of `/api/v1/series`.
+    values: Vec<f32>,
+}
+
 /// A pool's last sample and its history.
 struct PoolHistory {
     sample: Sample,
@@ -30,7 +41,7 @@ pub(crate) struct Sampler {
     pools: Arc<dyn Pools>,
     /// By the pools' names. A pool that is closed loses its history.
     kept: Mutex<BTreeMap<String, PoolHistory>>,
-    live: watch::Sender<Arc<Vec<Interval>>>,
+    live: watch::Sender<Arc<Vec<LiveSecond>>>,
 }
 
 impl Sampler {
@@ -53,7 +64,7 @@ impl Sampler {
     /// Takes a sample of each pool.
     pub fn take(&self) {
         let samples: Vec<Sample> = self.pools.engines().iter().map(|engine| Sample::take(engine)).collect();
-        let mut intervals = Vec::new();
+        let mut seconds = Vec::new();
         {
             let mut kept = self.kept.lock();
             kept.retain(|name, _| samples.iter().any(|sample| sample.pool == *name));
@@ -66,12 +77,13 @@ impl Sampler {
                 kept.sample = sample;
                 // The time since the pool was opened is not that of a second.
                 if !is_first {
-                    kept.history.push(Point::of(&interval));
-                    intervals.push(interval);
+                    let point = Point::of(&interval);
+                    kept.history.push(point);
+                    seconds.push(LiveSecond { interval, values: point.values.into() });
                 }
             }
         }
-        self.live.send_replace(Arc::new(intervals));
+        self.live.send_replace(Arc::new(seconds));
     }
 
     /// Names of the pools.
@@ -94,8 +106,8 @@ impl Sampler {
         self.kept.lock().get(pool).map(|kept| look(&kept.history))
     }
 
-    /// The intervals of each second from now on.
-    pub fn live(&self) -> watch::Receiver<Arc<Vec<Interval>>> {
+    /// The seconds of all pools from now on.
+    pub fn live(&self) -> watch::Receiver<Arc<Vec<LiveSecond>>> {
         self.live.subscribe()
     }
 }

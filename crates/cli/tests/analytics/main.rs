@@ -214,19 +214,21 @@ fn the_live_stream_and_the_history_follow_the_load() {
         return;
     }
     let site = Site::new();
+    let get = |path: &str| serde_json::from_str::<Value>(&site.http().get(path).1).unwrap();
+    let series = get("/api/v1/series");
     let mut live = site.http().open("/api/v1/live");
     site.use_volume();
     let mut seen = 0;
     until(|| {
         let event = live.event()?;
         let intervals: Value = serde_json::from_str(&event).unwrap();
+        let columns = |one: &Value| one["values"].as_array().unwrap().len();
+        assert!(intervals.as_array().unwrap().iter().all(|one| columns(one) == series.as_array().unwrap().len()));
         let writes = |row: &Value| if row["operation"] == "write" { number(row, "written_bytes") } else { 0 };
         seen += intervals.as_array().unwrap().iter().map(|one| sum(&one["operations"], writes)).sum::<u64>();
         (seen >= WRITTEN_BYTES).then_some(())
     });
     assert_eq!(seen, WRITTEN_BYTES, "each byte is in one second");
-    let get = |path: &str| serde_json::from_str::<Value>(&site.http().get(path).1).unwrap();
-    let series = get("/api/v1/series");
     let column = series.as_array().unwrap().iter().position(|one| one["name"] == "written").unwrap();
     let history = get("/api/v1/pools/tank/history?resolution=second");
     let rates = history["values"][column].as_array().unwrap();
