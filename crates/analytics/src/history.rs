@@ -7,7 +7,6 @@
 //! The rings have a fixed number of points of a fixed size, so that the memory of a history is bounded: [`History::MAX_BYTES`].
 
 use crate::interval::{Interval, quantile_ns};
-use crate::sample::OperationTotals;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use utoipa::ToSchema;
@@ -108,13 +107,9 @@ impl Point {
         let written = |content: &str| {
             rate(interval.written.iter().filter(|cause| cause.content == content).map(|cause| cause.bytes).sum())
         };
-        let latency = |operation: &str, share| {
-            let mut counts = OperationTotals::default();
-            let rows =
-                interval.operations.iter().filter(|row| row.protocol != "internal" && row.operation == operation);
-            rows.for_each(|row| crate::interval::add(&mut counts, row));
-            quantile_ns(&counts.latency, share).map_or(0.0, |ns| ns as f32 / 1e9)
-        };
+        let reads = interval.operation("read").latency;
+        let writes = interval.operation("write").latency;
+        let latency = |counts: &[u64], share| quantile_ns(counts, share).map_or(0.0, |ns| ns as f32 / 1e9);
         let leaves = |bytes: fn(&crate::LeafTotals) -> u64| rate(interval.leaves.iter().map(bytes).sum());
         let values = [
             rate(all.requests),
@@ -127,10 +122,10 @@ impl Point {
             read("holes"),
             read("dirty data"),
             rate(all.written_bytes),
-            latency("read", 0.5),
-            latency("read", 0.99),
-            latency("write", 0.5),
-            latency("write", 0.99),
+            latency(&reads, 0.5),
+            latency(&reads, 0.99),
+            latency(&writes, 0.5),
+            latency(&writes, 0.99),
             leaves(|leaf| leaf.read_bytes),
             leaves(|leaf| leaf.write_bytes),
             written("data"),

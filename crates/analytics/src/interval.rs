@@ -2,6 +2,7 @@
 
 use crate::sample::{ArcState, CauseBytes, ClientTotals, LeafTotals, OperationTotals, Sample, SpaceState, TxgState};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// Work of a pool between two samples. Counters are those of the interval; sizes and states are those at its end.
@@ -57,22 +58,20 @@ impl Interval {
 
     /// Sum of all operations of clients; work of the pool itself is not among them.
     pub fn all_operations(&self) -> OperationTotals {
+        self.sum(|_| true)
+    }
+
+    /// Sum of the operations of clients with this name, over all protocols.
+    pub fn operation(&self, name: &str) -> OperationTotals {
+        self.sum(|row| row.operation == name)
+    }
+
+    fn sum(&self, is_wanted: impl Fn(&OperationTotals) -> bool) -> OperationTotals {
         let mut sum = OperationTotals::default();
-        self.operations.iter().filter(|row| row.protocol != "internal").for_each(|row| add(&mut sum, row));
+        let of_clients = self.operations.iter().filter(|row| row.protocol != "internal");
+        of_clients.filter(|row| is_wanted(row)).for_each(|row| sum.add(row));
         sum
     }
-}
-
-/// Adds the counters of `row`.
-pub(crate) fn add(sum: &mut OperationTotals, row: &OperationTotals) {
-    sum.requests += row.requests;
-    sum.written_bytes += row.written_bytes;
-    sum.device_ops += row.device_ops;
-    sum.read_bytes.add(&row.read_bytes);
-    sum.support_bytes.add(&row.support_bytes);
-    sum.stage_ns.add(&row.stage_ns);
-    sum.latency.resize(sum.latency.len().max(row.latency.len()), 0);
-    sum.latency.iter_mut().zip(&row.latency).for_each(|(sum, count)| *sum += count);
 }
 
 fn operations(before: Option<&Sample>, after: &Sample) -> Vec<OperationTotals> {
@@ -96,10 +95,14 @@ fn operations(before: Option<&Sample>, after: &Sample) -> Vec<OperationTotals> {
 }
 
 fn clients(before: Option<&Sample>, after: &Sample) -> Vec<ClientTotals> {
+    fn key(row: &ClientTotals) -> (u64, &str, &str) {
+        (row.objset, &row.protocol, &row.client)
+    }
+    // There may be thousands of rows.
+    let rows = before.map_or(&[][..], |before| &before.clients);
+    let rows: BTreeMap<_, _> = rows.iter().map(|row| (key(row), row)).collect();
     let since = |now: &ClientTotals| {
-        let key = |row: &ClientTotals| (row.objset, row.protocol.clone(), row.client.clone());
-        let was = before.and_then(|before| before.clients.iter().find(|row| key(row) == key(now)));
-        let was = was.cloned().unwrap_or_default();
+        let Some(was) = rows.get(&key(now)) else { return now.clone() };
         ClientTotals {
             requests: now.requests.saturating_sub(was.requests),
             read_bytes: now.read_bytes.saturating_sub(was.read_bytes),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   registers of machine::Accounts, ARC, txgs, devices ──► Sample: everything at an instant, as plain data
-//!                                                            │ two of them
+//!                                                            │ difference of two samples
 //!                                                            ├──► Interval: rates                weir top, arcstat
 //!                                                            ├──► History: rates kept in rings   API
 //!                                                            └──► metrics: OpenMetrics text      Prometheus

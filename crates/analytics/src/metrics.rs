@@ -34,6 +34,12 @@ pub fn text(samples: Vec<Sample>) -> Result<String, fmt::Error> {
 #[derive(Debug)]
 struct Samples(Vec<Sample>);
 
+/// A label that is always the same.
+type Label = (&'static str, &'static str);
+
+/// A number of the ARC, with its labels.
+type ArcRow = (&'static [Label], u64);
+
 /// Labels and values of a metric.
 type Rows = Vec<(Vec<(&'static str, String)>, u64)>;
 
@@ -70,7 +76,6 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Writes a counter that every pool has.
     fn count(&mut self, name: &str, help: &str, unit: Option<&Unit>, rows: Rows) -> fmt::Result {
         self.put(Kind::Counter, name, help, unit, rows)
     }
@@ -111,16 +116,16 @@ impl Samples {
         self.0.iter().map(|sample| (vec![("pool", sample.pool.clone())], value(sample))).collect()
     }
 
-    fn arc(&self, of: fn(&ArcState) -> Vec<(&'static str, &'static str, u64)>, names: [&'static str; 2]) -> Rows {
-        let [first, second] = names;
-        let row = |sample: &Sample| {
-            let pool = sample.pool.clone();
-            of(&sample.arc).into_iter().map(move |(one, other, value)| {
-                let labels = [("pool", pool.clone()), (first, one.to_owned()), (second, other.to_owned())];
-                (labels.into_iter().filter(|(name, _)| !name.is_empty()).collect(), value)
-            })
-        };
-        self.0.iter().flat_map(row).collect()
+    /// Numbers of the ARC of each pool, with their labels.
+    fn arc<const N: usize>(&self, of: impl Fn(&ArcState) -> [ArcRow; N]) -> Rows {
+        let mut rows = Rows::new();
+        for sample in &self.0 {
+            for (labels, value) in of(&sample.arc) {
+                let labels = [("pool", sample.pool.as_str())].into_iter().chain(labels.iter().copied());
+                rows.push((labels.map(|(name, text)| (name, text.to_owned())).collect(), value));
+            }
+        }
+        rows
     }
 
     fn leaves(&self, value: fn(&crate::LeafTotals) -> u64) -> Rows {
@@ -167,23 +172,28 @@ impl Collector for Samples {
         let device = self.datasets(|row| row.device_bytes);
         put.count("weir_dataset_device_written", "Bytes written to devices, by dataset", bytes, device)?;
         put.count("weir_device_written", "Bytes written to devices, by cause", bytes, self.written())?;
-        let hits = |arc: &ArcState| {
-            vec![("demand", "", arc.demand_hits), ("prefetch", "", arc.prefetch_hits), ("joined", "", arc.joined)]
-        };
-        put.count("weir_arc_hits", "Reads that the ARC answered", None, self.arc(hits, ["kind", ""]))?;
-        put.count("weir_arc_misses", "Reads passed to devices", None, self.pools(|sample| sample.arc.misses))?;
-        let ghosts = |arc: &ArcState| vec![("mru", "", arc.mru_ghost_hits), ("mfu", "", arc.mfu_ghost_hits)];
-        put.count("weir_arc_ghost_hits", "Reads of blocks evicted not long ago", None, self.arc(ghosts, ["list", ""]))?;
-        put.count("weir_arc_evictions", "Evictions", None, self.pools(|sample| sample.arc.evictions))?;
-        let sizes = |arc: &ArcState| {
-            vec![
-                ("mru", "data", arc.mru_data_bytes),
-                ("mru", "metadata", arc.mru_metadata_bytes),
-                ("mfu", "data", arc.mfu_data_bytes),
-                ("mfu", "metadata", arc.mfu_metadata_bytes),
+        let hits = self.arc(|arc| {
+            [
+                (&[("kind", "demand")], arc.demand_hits),
+                (&[("kind", "prefetch")], arc.prefetch_hits),
+                (&[("kind", "joined")], arc.joined),
             ]
-        };
-        put.gauge("weir_arc_size", "Resident bytes", bytes, self.arc(sizes, ["list", "content"]))?;
+        });
+        put.count("weir_arc_hits", "Reads that the ARC answered", None, hits)?;
+        put.count("weir_arc_misses", "Reads passed to devices", None, self.pools(|sample| sample.arc.misses))?;
+        let ghosts =
+            self.arc(|arc| [(&[("list", "mru")], arc.mru_ghost_hits), (&[("list", "mfu")], arc.mfu_ghost_hits)]);
+        put.count("weir_arc_ghost_hits", "Reads of blocks evicted not long ago", None, ghosts)?;
+        put.count("weir_arc_evictions", "Evictions", None, self.pools(|sample| sample.arc.evictions))?;
+        let sizes = self.arc(|arc| {
+            [
+                (&[("list", "mru"), ("content", "data")], arc.mru_data_bytes),
+                (&[("list", "mru"), ("content", "metadata")], arc.mru_metadata_bytes),
+                (&[("list", "mfu"), ("content", "data")], arc.mfu_data_bytes),
+                (&[("list", "mfu"), ("content", "metadata")], arc.mfu_metadata_bytes),
+            ]
+        });
+        put.gauge("weir_arc_size", "Resident bytes", bytes, sizes)?;
         put.gauge("weir_arc_max", "Maximum size of the ARC", bytes, self.pools(|sample| sample.arc.max_bytes))?;
         put.gauge("weir_dirty", "Bytes that no txg has synced", bytes, self.pools(|sample| sample.txg.dirty_bytes))?;
         let limit = self.pools(|sample| sample.txg.dirty_max_bytes);

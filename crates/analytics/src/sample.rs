@@ -82,6 +82,18 @@ impl OperationTotals {
             latency: totals.latency.get(..used).unwrap_or_default().to_vec(),
         }
     }
+
+    /// Adds the counters of another operation.
+    pub fn add(&mut self, other: &OperationTotals) {
+        self.requests += other.requests;
+        self.written_bytes += other.written_bytes;
+        self.device_ops += other.device_ops;
+        self.read_bytes.add(&other.read_bytes);
+        self.support_bytes.add(&other.support_bytes);
+        self.stage_ns.add(&other.stage_ns);
+        self.latency.resize(self.latency.len().max(other.latency.len()), 0);
+        self.latency.iter_mut().zip(&other.latency).for_each(|(sum, count)| *sum += count);
+    }
 }
 
 /// Requests of one client to one dataset, since the process opened the pool.
@@ -102,7 +114,7 @@ pub struct ClientTotals {
     pub read_bytes: u64,
     /// Bytes written by the client, before compression and redundancy.
     pub written_bytes: u64,
-    /// Bytes written to devices for it, of all causes.
+    /// Bytes written to devices because of this client's requests: data, copies, parity, metadata, intent log and padding.
     pub device_bytes: u64,
 }
 
