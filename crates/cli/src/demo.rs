@@ -38,6 +38,7 @@ use weir_engine::{DirtyLimits, Engine};
 use weir_linux::Production;
 use weir_machine::Machine;
 use weir_pool::Class;
+use weir_web::Token;
 
 /// Create a pool on files, serve it and measure it.
 ///
@@ -157,7 +158,7 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, args: &Demo
     let smb = start_smb(machine, &front, listen).await;
     let mounted = mount(machine, folder, &front).await?;
     let web = match opened.served_pool() {
-        Some(pool) => Some(web::start(&PoolProcess::of_pool(pool), 0).await?),
+        Some(pool) => Some(web::start(&PoolProcess::of_pool(pool), 0, Token::new(machine)).await?),
         None => None,
     };
     let with =

@@ -21,6 +21,7 @@ use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, Servic
 use weir_linux::Production;
 use weir_machine::Machine;
 use weir_pool::Rewind;
+use weir_web::Token;
 
 /// Serve file systems over NFSv3 and SMB, and volumes over NBD and iSCSI.
 ///
@@ -182,7 +183,7 @@ impl ServedPools {
             None => None,
         };
         let web = match http_port {
-            Some(port) => Some(web::start(&process, port).await?),
+            Some(port) => Some(web::start(&process, port, Token::new(machine)).await?),
             None => None,
         };
         web.iter().for_each(|web| println!("page, API and metrics: {}", web.url()));

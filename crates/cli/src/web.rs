@@ -6,6 +6,7 @@ use crate::process::PoolProcess;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_engine::Engine;
+use weir_machine::Machine;
 use weir_web::{Pools, Token, TokenError, Web, WebError};
 
 /// Port that the daemon takes if none is configured.
@@ -34,23 +35,22 @@ impl Pools for OpenPools {
     }
 }
 
-/// Serves the pools of a process on this port of 127.0.0.1, with a token of this run.
+/// Serves the pools of a process on this port of 127.0.0.1, to those who know the token.
 ///
 /// # Errors
 /// If the port is taken.
-pub async fn start(process: &Arc<PoolProcess>, port: u16) -> Result<Web, Failure> {
-    let token = Token::new(&process.machine);
-    Ok(Web::start(&process.machine, Arc::new(OpenPools(process.clone())), port, token).await?)
+pub async fn start(process: &Arc<PoolProcess>, port: u16, token: Token) -> Result<Web, Failure> {
+    let pools = Arc::new(OpenPools(process.clone()));
+    Ok(Web::start(&process.machine, pools, port, token).await?)
 }
 
-/// As [`start`], with the token in the state directory, so that addresses stay valid from one run to the next.
+/// The token in the state directory, so that addresses stay valid from one run of the daemon to the next.
 ///
 /// # Errors
-/// If the port is taken, or the token's file cannot be used.
-pub async fn start_with_file(process: &Arc<PoolProcess>, port: u16) -> Result<Web, Failure> {
+/// If there is no state directory, or the file cannot be used.
+pub fn stored_token(machine: &Machine) -> Result<Token, Failure> {
     let path = token_file().ok_or_else(|| Failure::failed("there is no state directory: set HOME"))?;
-    let token = Token::in_file(&process.machine, &path)?;
-    Ok(Web::start(&process.machine, Arc::new(OpenPools(process.clone())), port, token).await?)
+    Ok(Token::in_file(machine, &path)?)
 }
 
 /// The file that holds the daemon's token.

@@ -21,7 +21,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// The pools of these names that processes have open, or all.
+    /// Finds the pools of these names, or all pools, that other processes have open.
     ///
     /// # Errors
     /// If a pool is not open.

@@ -249,8 +249,9 @@ impl Daemon {
     /// If the configured port is taken, or the token's file cannot be used.
     pub async fn listen_http(&self) -> Result<(), Failure> {
         let configured = self.settings.lock().http_port;
-        let web = match (web::start_with_file(&self.process, configured.unwrap_or(web::DEFAULT_PORT)).await, configured)
-        {
+        let token = web::stored_token(&self.machine)?;
+        let port = configured.unwrap_or(web::DEFAULT_PORT);
+        let web = match (web::start(&self.process, port, token).await, configured) {
             (Ok(web), _) => web,
             (Err(failure), Some(_)) => return Err(failure),
             (Err(failure), None) => {
@@ -258,8 +259,8 @@ impl Daemon {
                 return Ok(());
             }
         };
-        let token = web::token_file().map(|path| path.display().to_string()).unwrap_or_default();
-        tracing::info!("page, API and metrics at http://{}/, with the token in {token}", web.address());
+        let file = web::token_file().map(|path| path.display().to_string()).unwrap_or_default();
+        tracing::info!("page, API and metrics at http://{}/, with the token in {file}", web.address());
         if isatty(std::io::stdout()) {
             // The token is for those who started the daemon by hand, and not for a log.
             println!("page, API and metrics: {}", web.url());
@@ -455,6 +456,9 @@ impl Daemon {
             let mut settings = self.settings.lock();
             if new.log != settings.log {
                 lines.push("the log changes when the daemon is started again".to_owned());
+            }
+            if new.http_port != settings.http_port {
+                lines.push("http_port changes when the daemon is started again".to_owned());
             }
             *settings = new;
         }

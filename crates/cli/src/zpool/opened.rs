@@ -126,20 +126,14 @@ pub fn holders(
     name: Option<&String>,
     why: &str,
 ) -> Result<Vec<RemoteProcess>, Failure> {
-    let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
-    let not_open = || Failure::failed(format!("no process has {of_pool} open: {why}"));
-    let paths = search(call, &places.dirs)?;
-    let machine = call.machine()?;
-    let assembly = assemble(machine.block_on(scan(machine, &paths))?);
+    let names: Vec<String> = name.cloned().into_iter().collect();
     let mut holders: Vec<RemoteProcess> = Vec::new();
-    for pool in live(&assembly, name)? {
-        if let PoolOwner::Theirs(remote) = call.owner_of(pool)
-            && !holders.contains(&remote)
-        {
+    for (_, remote) in held(call, places, &names, why)? {
+        if !holders.contains(&remote) {
             holders.push(remote);
         }
     }
-    if holders.is_empty() { Err(not_open()) } else { Ok(holders) }
+    Ok(holders)
 }
 
 /// The pools that other processes have open, by name, each with its process: those named, or all. `why` ends the error if there
