@@ -8,6 +8,7 @@ mod admin;
 mod analytics;
 mod args;
 mod automount;
+mod bench;
 mod cache_file;
 mod call;
 mod command_target;
@@ -116,6 +117,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Where(_) => return administer(&call("where"), program),
         Program::Arcstat(args) => printed(&call("arcstat"), |call| analytics::arcstat::run(call, args)),
         Program::Top(args) => printed(&call("top"), |call| analytics::top::run(call, args)),
+        Program::Bench(args) => bench::run(args, &strings(words)),
         Program::Zdb(args) => zdb::run(args),
         Program::Zstream(args) => zstream::run(args),
         Program::Daemon(args) => return daemon::run(args, &call("daemon")),
@@ -135,6 +137,11 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         eprintln!("{failure}");
         failure.code
     })
+}
+
+/// Words of a command line after the program's name, as text.
+fn strings(words: &[OsString]) -> Vec<String> {
+    words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// Runs a command that prints through its call, and prints what it left.

@@ -3,6 +3,7 @@
 use crate::analytics::arcstat::ArcstatArgs;
 use crate::analytics::top::TopArgs;
 use crate::args::{PROGRAMS, definition};
+use crate::bench::BenchArgs;
 use crate::completion;
 use crate::daemon::DaemonArgs;
 use crate::demo::DemoArgs;
@@ -43,6 +44,7 @@ pub enum Program {
     Zstream(ZstreamArgs),
     Arcstat(ArcstatArgs),
     Top(TopArgs),
+    Bench(BenchArgs),
     Daemon(DaemonArgs),
     Serve(Box<ServeArgs>),
     Mount(MountArgs),

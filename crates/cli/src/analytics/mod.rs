@@ -37,6 +37,14 @@ impl Watched {
         self.pools.len()
     }
 
+    /// Present counters of each pool.
+    ///
+    /// # Errors
+    /// If a process does not answer.
+    pub fn samples(&self, call: &Call) -> Result<Vec<Sample>, Failure> {
+        self.pools.iter().map(|(name, remote)| sample(call, name, remote)).collect()
+    }
+
     /// Work of each pool since the last call; in the first call, since its process opened it.
     ///
     /// # Errors

@@ -1,0 +1,121 @@
+//! `weir bench`: measures storage, and compares measurements.
+
+mod compare;
+mod methods;
+mod progress;
+mod results;
+mod server;
+
+use crate::failure::Failure;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Measure storage, and compare measurements.
+///
+/// The target is a directory (of any file system: a pool's, an NFS or SMB mount), a file, a block device or an NBD export. fio carries the
+/// load. Each run leaves a directory with result.json, report.html and fio's job files, and begins with the reasons not to believe its figures.
+#[derive(Debug, Parser)]
+#[command(name = "weir bench", override_usage = "weir bench METHOD TARGET [OPTION]…")]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+/// Methods, and what is done with their results.
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    Quick(methods::QuickArgs),
+    Stream(methods::StreamArgs),
+    Users(methods::UsersArgs),
+    Grid(methods::GridArgs),
+    Loop(methods::LoopArgs),
+    Singlestream(methods::SinglestreamArgs),
+    Frames(methods::FramesArgs),
+    List(methods::ListArgs),
+    Device(methods::DeviceArgs),
+    Services(methods::ServicesArgs),
+    Compare(compare::CompareArgs),
+    Show(results::ShowArgs),
+    Report(results::ReportArgs),
+    Resume(results::ResumeArgs),
+}
+
+/// Options of all methods.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Number of rounds; comparisons need at least five
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rounds: usize,
+    /// Directory for the results [default: weir-bench-METHOD-TIME]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Allow to write over the data of a file, device or export
+    #[arg(long)]
+    overwrite: bool,
+    /// Leave the test files in the target
+    #[arg(long)]
+    keep: bool,
+    /// Do not measure ceilings of client, memory and disk first
+    #[arg(long)]
+    no_ceilings: bool,
+    /// Print the result as JSON instead of text
+    #[arg(short = 'j', long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs, words: &[String]) -> Result<u8, Failure> {
+    match &args.command {
+        BenchCommand::Compare(args) => compare::run(args, words),
+        BenchCommand::Show(args) => results::show(args),
+        BenchCommand::Report(args) => results::report(args),
+        BenchCommand::Resume(args) => results::resume(args),
+        _ => methods::run(args, words),
+    }
+}
+
+/// A size on a command line.
+fn size(text: &str) -> Result<u64, String> {
+    crate::size::parse(text)
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "a size is a number with a unit, such as 4K or 10G".to_owned())
+}
+
+/// A time on a command line, in seconds: `90`, `90s`, `5m`, `3h`.
+fn seconds(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.trim_end_matches(['s', 'm', 'h']) {
+        number if number.len() + 1 >= text.len() => (number, &text[number.len()..]),
+        _ => (text, ""),
+    };
+    let factor = match unit {
+        "m" => 60,
+        "h" => 3600,
+        _ => 1,
+    };
+    let seconds = number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(factor))
+        .filter(|s| (1..=31_536_000).contains(s));
+    seconds.ok_or_else(|| "a time is a number with s, m or h, such as 90s or 3h".to_owned())
+}
+
+fn failed(error: weir_lab::LabError) -> Failure {
+    Failure::failed(format!("weir bench: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(seconds("90"), Ok(90));
+        assert_eq!(seconds("90s"), Ok(90));
+        assert_eq!(seconds("5m"), Ok(300));
+        assert_eq!(seconds("24h"), Ok(86_400));
+        for wrong in ["", "h", "5ms", "0", "-3", "1d"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

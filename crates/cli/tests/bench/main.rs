@@ -1,0 +1,208 @@
+//! `weir bench` as its user runs it: on a directory, and on a volume that Weir serves over NBD.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "a real server and its client")]
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn weir(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(words).current_dir(folder).stdin(Stdio::null()).env("WEIR_POOL_DIRS", folder);
+    command.env("STATE_DIRECTORY", folder.join("state")).env("RUNTIME_DIRECTORY", folder.join("run"));
+    command
+}
+
+fn ran(folder: &Path, words: &[&str]) -> Output {
+    weir(folder, words).output().unwrap()
+}
+
+fn ok(folder: &Path, words: &[&str]) -> String {
+    let out = ran(folder, words);
+    assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+fn has_fio() -> bool {
+    let found = Command::new("fio").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: fio is not installed");
+    }
+    found
+}
+
+fn result(folder: &Path, name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(folder.join(name).join("result.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn methods_print_their_programs_lines_and_leave_results_that_can_be_shown_and_compared() {
+    if !has_fio() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("target")).unwrap();
+    let stream =
+        ok(folder, &["bench", "singlestream", "target", "--size", "16M", "--time", "1", "--no-ceilings", "-o", "one"]);
+    let summary = stream.lines().find(|line| line.starts_with("IO Summary: ")).unwrap();
+    assert!(summary.contains(" ops/s, (") && summary.ends_with("ms latency"), "{summary}");
+
+    let words =
+        ["bench", "loop", "target", "--size", "8M", "--threads", "2", "--iops-time", "1", "--no-ceilings", "-o", "two"];
+    let lines = ok(folder, &words);
+    for start in ["Sequential Write MB/s: ", "Sequential Read MB/s: ", "IOPS: "] {
+        assert!(
+            lines.lines().any(|line| line.strip_prefix(start).is_some_and(|n| n.parse::<f64>().unwrap() > 0.0)),
+            "{lines}"
+        );
+    }
+    let json = ok(folder, &[&words[..], &["--gobonniego-json", "-o", "three"]].concat());
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["results"][0]["write_bytes"], 8 << 20);
+
+    let shown = ok(folder, &["bench", "show", "one"]);
+    assert!(shown.contains("singlestreamread: ") && shown.contains("warning: one operation in flight"), "{shown}");
+    let compared = ok(folder, &["bench", "compare", "two", "three/result.json"]);
+    assert!(
+        compared.contains("too few runs") && compared.starts_with("three/result.json compared with two\n"),
+        "{compared}"
+    );
+    ok(folder, &["bench", "report", "one", "two", "-o", "both.html"]);
+    assert!(std::fs::read_to_string(folder.join("both.html")).unwrap().ends_with("</html>\n"));
+    assert_eq!(std::fs::read_dir(folder.join("target")).unwrap().count(), 0);
+}
+
+#[test]
+fn invalid_command_lines_and_targets_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("disk"), [1; 4096]).unwrap();
+    std::fs::write(folder.join("no.json"), "{}").unwrap();
+    for (words, code, says) in [
+        (&["bench", "quick", "absent"][..], 1, "absent: No such file or directory"),
+        (&["bench", "quick", "nfs://host/tank"], 1, "mount or attach it"),
+        (&["bench", "stream", "disk", "--write", "--size", "4K"], 1, "--overwrite"),
+        (&["bench", "grid", ".", "--icf", "no.json"], 1, "no.json: no access specification"),
+        (&["bench", "frames", ".", "--format", "yuv12"], 2, "unknown pixel format 'yuv12'"),
+        (&["bench", "quick", ".", "--time", "fast"], 2, "a time is a number"),
+        (&["bench", "show", "no.json"], 1, "no result of 'weir bench'"),
+        (&["bench", "compare", "no.json", "."], 2, "cannot be mixed"),
+        (&["bench", "services", "absent"], 1, "absent"),
+    ] {
+        if says == "--overwrite" && !has_fio() {
+            continue;
+        }
+        let out = ran(folder, words);
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!((out.status.code(), text.contains(says)), (Some(code), true), "{words:?}: {text}");
+    }
+    assert_eq!(std::fs::read(folder.join("disk")).unwrap(), [1; 4096]);
+}
+
+#[test]
+fn services_and_listings_need_no_fio() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("sample"), "the quick brown fox ".repeat(50_000)).unwrap();
+    let text = ok(folder, &["bench", "services", "sample", "-o", "services"]);
+    let zstd = text.lines().find(|line| line.starts_with("zstd: ratio ")).unwrap();
+    let ratio: f64 = zstd["zstd: ratio ".len()..].split(',').next().unwrap().parse().unwrap();
+    assert!(ratio > 5.0, "{zstd}");
+    std::fs::create_dir(folder.join("target")).unwrap();
+    ok(folder, &["bench", "list", "target", "--entries", "300", "--listings", "2", "-o", "list"]);
+    let figures = &result(folder, "list")["steps"][0]["rounds"][0];
+    assert_eq!(figures["read"]["operations"], 600);
+    assert!(figures["figures"]["first_listing_seconds"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn ctrl_c_keeps_the_rounds_that_were_measured_and_resume_measures_the_rest() {
+    if !has_fio() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("target")).unwrap();
+    let words = [
+        "bench",
+        "grid",
+        "target",
+        "--blocks",
+        "4K",
+        "--depths",
+        "1,4",
+        "--size",
+        "8M",
+        "--time",
+        "1",
+        "--no-ceilings",
+        "-o",
+        "run",
+    ];
+    let mut bench = weir(folder, &words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let started = Instant::now();
+    while !folder.join("run/result.json").exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "no round ends");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let bench_id = rustix::process::Pid::from_raw(i32::try_from(bench.id()).unwrap()).unwrap();
+    rustix::process::kill_process(bench_id, rustix::process::Signal::INT).unwrap();
+    assert_eq!(bench.wait().unwrap().code(), Some(130));
+    let partial = result(folder, "run");
+    let rounds = |value: &Value| -> usize {
+        value["steps"].as_array().unwrap().iter().map(|step| step["rounds"].as_array().unwrap().len()).sum()
+    };
+    assert_eq!(partial["complete"], false);
+    assert!((1..8).contains(&rounds(&partial)), "{}", rounds(&partial));
+    assert_eq!(std::fs::read_dir(folder.join("target")).unwrap().count(), 0);
+    ok(folder, &["bench", "resume", "run"]);
+    let whole = result(folder, "run");
+    assert_eq!((whole["complete"].as_bool(), rounds(&whole)), (Some(true), 8));
+    assert_eq!(whole["steps"][0]["rounds"], partial["steps"][0]["rounds"]);
+}
+
+/// A server that ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _code = self.0.wait();
+    }
+}
+
+#[test]
+fn a_volume_served_over_nbd_is_measured_without_the_kernel() {
+    if !has_fio() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let disk = folder.join("disk");
+    std::fs::File::create(&disk).unwrap().set_len(300 << 20).unwrap();
+    ok(folder, &["zpool", "create", "tank", disk.to_str().unwrap()]);
+    ok(folder, &["zfs", "create", "-V", "64M", "tank/vol"]);
+    let mut server =
+        weir(folder, &["serve", "--nfs-port", "0", "--nbd-port", "0", "tank"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let said: Vec<String> = lines.take_while(|line| line != "ready").collect();
+    let _server = Server(server);
+    let uri = said.iter().find_map(|line| Some(line[line.find("nbd://")?..].split(' ').next()?.to_owned())).unwrap();
+
+    let refused = ran(folder, &["bench", "stream", &uri, "--write", "--size", "16M", "--time", "1"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--overwrite"));
+    let words = ["bench", "quick", &uri, "--overwrite", "--size", "16M", "--time", "1", "--no-ceilings", "-o", "nbd"];
+    ok(folder, &words);
+    let result = result(folder, "nbd");
+    assert!(result["client"].as_str().unwrap().contains("nbd"));
+    for step in result["steps"].as_array().unwrap() {
+        let round = &step["rounds"][0];
+        assert!(
+            round["read"]["operations"].as_u64().unwrap() + round["written"]["operations"].as_u64().unwrap() > 0,
+            "{step}"
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! Loads that fio cannot carry: files of one frame each, listings of directories, and data services on a sample.
+
+pub mod frames;
+pub mod list;
+pub mod services;
+
+use crate::result::{Flow, Latency, Round, Second};
+
+/// Collects the latencies and rates of operations that a load of ours performs one after the other.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    latencies: Vec<u64>,
+    series: Vec<Second>,
+    read: Flow,
+    written: Flow,
+}
+
+impl Recorder {
+    /// Records an operation that ended at `at_seconds` after the beginning.
+    pub fn record(&mut self, at_seconds: f64, latency_seconds: f64, read_bytes: u64, written_bytes: u64) {
+        let second = at_seconds.max(0.0) as usize;
+        if self.series.len() <= second {
+            self.series.resize(second + 1, Second::default());
+        }
+        self.series[second].read_bytes += read_bytes;
+        self.series[second].written_bytes += written_bytes;
+        self.latencies.push((latency_seconds * 1e9) as u64);
+        if written_bytes > 0 {
+            self.written.bytes += written_bytes;
+            self.written.operations += 1;
+        } else {
+            self.read.bytes += read_bytes;
+            self.read.operations += 1;
+        }
+    }
+
+    /// The round, if it took `seconds`. The last second of the series is left out if it is not a whole one.
+    #[must_use]
+    pub fn round(mut self, seconds: f64) -> Round {
+        self.series.truncate(seconds as usize);
+        Round {
+            seconds,
+            read: self.read,
+            written: self.written,
+            latency: latency(&self.latencies),
+            series: self.series,
+            ..Round::default()
+        }
+    }
+}
+
+fn latency(latencies: &[u64]) -> Option<Latency> {
+    let max_ns = *latencies.iter().max()?;
+    let mut bins = std::collections::BTreeMap::new();
+    for &ns in latencies {
+        *bins.entry(crate::fio::bucket(ns)).or_insert(0) += 1;
+    }
+    let mean_ns = latencies.iter().map(|&ns| ns as f64).sum::<f64>() / latencies.len() as f64;
+    Some(crate::fio::from_histogram(bins.into_iter().collect(), mean_ns, max_ns))
+}
