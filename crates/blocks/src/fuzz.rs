@@ -93,8 +93,8 @@ fn pointer_target(data: &[u8]) {
     ];
     let Ok(tree) = Tree::new(tops, &Clock::new(Arc::new(FrozenClock))) else { return };
     let mut c = Cursor::new(contents, Endian::Little, "fuzz");
-    let map = std::iter::from_fn(|| MappingEntry::decode(&mut c).ok()).take(64).collect();
-    tree.set_mapping(4, map);
+    let map: Vec<MappingEntry> = std::iter::from_fn(|| MappingEntry::decode(&mut c).ok()).take(64).collect();
+    tree.set_mapping(4, &map);
     let blocks = Blocks::over(Clock::new(Arc::new(FrozenClock)), BufPool::new(0), tree, Salt::none());
     let mut bp = words::<16>(data, 1);
     // Most random numbers name no vdev and no offset: map half of them into the pool.

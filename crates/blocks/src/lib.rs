@@ -41,6 +41,6 @@ pub use pipeline::{Blocks, CacheClass, ReadOptions};
 pub use suspension::{FailMode, Suspension};
 pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
 pub use write::{
-    Compressed, FreeParts, MetaslabSource, Metaslabs, NonMetaslabFrees, Prepared, RawForm, ReadHold, Ready, Reserved,
-    SourceError, VdevGrid, WritableEncodings, WriteOptions,
+    Compressed, Evacuations, FreeParts, MetaslabSource, Metaslabs, NonMetaslabFrees, Prepared, RawForm, ReadHold,
+    Ready, Reserved, SourceError, VdevGrid, WritableEncodings, WriteOptions,
 };

@@ -415,7 +415,7 @@ fn check_sizes(pointer: &BlockPointer) -> Result<(), BlockError> {
 }
 
 /// Converts a buffer to shared bytes. Bytes that are much shorter than their buffer are copied, to free the buffer.
-fn freeze(buf: Buf) -> Bytes {
+pub(crate) fn freeze(buf: Buf) -> Bytes {
     if buf.capacity() > buf.len() + buf.len() / 4 + 512 {
         Bytes::copy_from_slice(buf.as_ref())
     } else {

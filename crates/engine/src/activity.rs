@@ -82,6 +82,7 @@ impl Synced<'_> {
         add(Activity::Trim, !self.engine.initialize_trim().running(LeafActivity::Trim).is_empty());
         add(Activity::Free, self.engine.shown().freeing.left_bytes > 0);
         add(Activity::Replace, is_replacing(self.engine)?);
+        add(Activity::Remove, self.engine.vdev_removals().is_running().await?);
         add(Activity::Discard, checkpoint::is_discarding(self.engine, rq).await?);
         Ok(out)
     }

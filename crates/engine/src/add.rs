@@ -159,8 +159,16 @@ impl VdevAddRequest {
         place: NewPlace,
         joined: &mut Joined,
     ) -> Result<Added, PoolError> {
+        // As `spa_vdev_add` has it: a removal copies without regard to blocks.
+        let is_removed = |top: &NvList| top.get_str("type") == Some("indirect") || top.get_u64("removing") == Some(1);
+        let has_removed = config.tops().iter().any(is_removed);
         for top in &self.tops {
             top.check()?;
+            if has_removed && !matches!(top.layout, super::Layout::Single | super::Layout::Mirror) {
+                return Err(PoolError::Refused {
+                    what: "RAID-Z and dRAID vdevs cannot be added to a pool with removed vdevs".into(),
+                });
+            }
         }
         let NewPlace { first, ashift, txg } = place;
         let opened = devices::open_leaves(machine, self.leaves(), self.force).await?;
@@ -170,6 +178,13 @@ impl VdevAddRequest {
             let (own, others) = rest.split_at(top.leaves.len().min(rest.len()));
             let sizes: Vec<layout::Size> = own.iter().map(Opened::size).collect();
             let list = top.list((first + index) as u64, &sizes, ashift, txg, &machine.entropy)?;
+            if lists
+                .iter()
+                .any(|old| old.get_u64("removing") == Some(1) && old.get_u64("ashift") != list.get_u64("ashift"))
+            {
+                let what = "while a device is being removed, only vdevs of the same sector size can be added".into();
+                return Err(PoolError::Refused { what });
+            }
             lists.push(list.clone());
             config.set_tops(lists.clone());
             join_top(joined, config, &list, top, own, txg).await?;

@@ -111,10 +111,16 @@ impl Tops {
         tops
     }
 
-    /// Adds vdevs; those of other classes are ignored.
+    /// Adds vdevs; those of other classes, and those that are being removed, are ignored.
     pub fn add(&self, more: &[VdevConfig]) {
-        let more = more.iter().filter(|top| top.is_concrete() && top.class == Class::Normal);
+        let counts = |top: &&VdevConfig| top.is_concrete() && top.class == Class::Normal && !top.removing;
+        let more = more.iter().filter(counts);
         self.locked().extend(more.cloned());
+    }
+
+    /// Forgets a vdev that is being removed.
+    pub fn remove(&self, id: u64) {
+        self.locked().retain(|top| top.id != id);
     }
 
     /// Replaces the vdevs that are known by their new description.
@@ -143,6 +149,8 @@ pub(crate) fn source(blocks: &Arc<Blocks>, tops: &Tops) -> SpaceSource {
             out.used_bytes += top.deflate(sums.allocated_bytes);
             out.deferred_bytes += top.deflate(sums.deferred_bytes);
         }
+        // What a removal will copy to these vdevs.
+        out.used_bytes += blocks.metaslabs().evacuations().left_bytes();
         out.slop_bytes = capacity::slop(out.size_bytes, 0);
         out
     })

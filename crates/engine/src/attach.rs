@@ -99,6 +99,7 @@ impl Vdevs<'_> {
 
     async fn attach_alone(&self, request: &AttachRequest) -> Result<(), PoolError> {
         self.check_no_checkpoint().await?;
+        self.engine.vdev_removals().check_none_running().await?;
         let mut config = self.engine.shown().config;
         let (top, above) = place_of(&config, request)?;
         let machine = &self.engine.machine;
@@ -168,6 +169,7 @@ impl Vdevs<'_> {
     pub async fn detach(&self, device: u64) -> Result<(), PoolError> {
         let _one_at_a_time = self.engine.adding.lock().await;
         self.check_no_checkpoint().await?;
+        self.engine.vdev_removals().check_none_running().await?;
         let (replaced, gone, spare) = self
             .engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
@@ -321,6 +323,12 @@ impl TreeChange<'_, '_> {
     pub(crate) fn replace_tree_without(&self, root: &NvList, removed: u32) -> Result<Replaced, PoolError> {
         let specs = self.specs(root, &BTreeMap::new(), &Dtls::new())?;
         self.0.engine.cache.blocks().tree().replace_without(specs, removed).map_err(|error| self.bad_tree(&error))
+    }
+
+    /// Replaces the vdev tree by the one of `root`, in which the vdev that has been evacuated is an indirect one.
+    pub(crate) fn replace_evacuated(&self, root: &NvList) -> Result<Replaced, PoolError> {
+        let specs = self.specs(root, &BTreeMap::new(), &Dtls::new())?;
+        self.0.engine.cache.blocks().metaslabs().evacuations().finish(specs).map_err(|error| self.bad_tree(&error))
     }
 
     fn specs(&self, root: &NvList, devices: &BTreeMap<u64, Device>, dtls: &Dtls) -> Result<Vec<VdevSpec>, PoolError> {

@@ -52,6 +52,7 @@ fn refused(what: impl Into<String>) -> PoolError {
 /// [`PoolError::Refused`] if the pool has one, discards one, or has not enabled the feature.
 pub async fn create(engine: &Engine) -> Result<(), PoolError> {
     let _one_at_a_time = engine.adding.lock().await;
+    engine.vdev_removals().check_none_running().await?;
     engine.sync().await?;
     engine
         .sync_task(|syncing: &mut TxgSync<'_>| {

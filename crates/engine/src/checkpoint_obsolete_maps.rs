@@ -42,6 +42,11 @@ impl CheckpointAndObsoleteMaps {
         CheckpointAndObsoleteMaps { tops, kept_bytes }
     }
 
+    /// Adds a vdev that is being removed, whose freed ranges will be recorded.
+    pub fn add_removed(&mut self, top: &VdevConfig) {
+        self.tops.insert(top.id as u32, top.clone());
+    }
+
     /// Appends frees to the maps; false if there were none.
     pub async fn append(
         &mut self,

@@ -410,6 +410,8 @@ fn assemble(
         autotrim: AutoTrim::default(),
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,
+        max_copied_bytes_per_txg: options.dirty.copied_bytes,
+        removal: None,
         frees_on: false,
         freeing: Default::default(),
         stuck: None,

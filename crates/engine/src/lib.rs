@@ -51,6 +51,7 @@ mod property_changes;
 pub mod read_guards;
 pub mod receives;
 pub mod reguid;
+pub mod removal;
 mod remove_log;
 pub mod resilver;
 pub mod scrub;
@@ -184,6 +185,8 @@ pub struct Engine {
     pub(crate) queue: Queue,
     /// The top-level vdevs, for space accounting.
     pub(crate) tops: allocation::Tops,
+    /// Tasks that carry out the removal of a vdev.
+    removal_tasks: AtomicU64,
     /// Held while vdevs are added.
     adding: AsyncMutex<()>,
     /// Long holds on snapshots that are read.
@@ -279,6 +282,7 @@ impl Engine {
             syncer_waited_ns: AtomicU64::new(0),
             queue: Queue::default(),
             tops,
+            removal_tasks: AtomicU64::new(0),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),
             syncs_when_idle: AtomicBool::new(false),

@@ -21,6 +21,7 @@ use super::dtls::StoredDtls;
 use super::events::{ErrorReport, PoolEvent};
 use super::keys::KeyStore;
 use super::labels::{self, Leaf};
+use super::removal::{self, Removal};
 use super::space::SpaceMaps;
 use super::syncing::{SyncerState, TxgSync};
 use super::tx_admission::{DirtyLimits, PoolTxAdmission};
@@ -105,7 +106,7 @@ pub async fn import_and_add(
     check_tree(rq, &pool).await?;
     check_dead_lists(rq, &pool).await?;
     for (name, why) in ONGOING_OPERATIONS {
-        if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_ongoing(name, &words)) {
+        if pool.mos.named_words(rq, name).await?.is_some() {
             return Err(refused(&pool, why));
         }
     }
@@ -154,6 +155,9 @@ pub async fn import_and_add(
         }
     }
     engine.events.post(PoolEvent::PoolImport, |_| {});
+    if engine.vdev_removals().is_running().await? {
+        removal::carry_out(&engine);
+    }
     if let Err(error) = engine.pool_splits().go_on(&options.open.search).await {
         tracing::warn!(%error, "an interrupted split of the pool is not carried to its end");
     }
@@ -217,7 +221,10 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     }
     for vdev in pool.tree.walk() {
         let odd = match vdev.kind {
-            _ if vdev.removing && vdev.kind != VdevKind::Indirect => Some("a vdev is being removed from it"),
+            // OpenZFS says so of a log that it takes out, for one txg.
+            _ if vdev.removing && vdev.kind != VdevKind::Indirect && vdev.indirect_object == 0 => {
+                Some("a log vdev is being removed from it")
+            }
             VdevKind::DraidSpare => Some("a distributed spare of dRAID replaces a device"),
             _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being expanded"),
             _ => None,
@@ -257,16 +264,8 @@ const INTERNAL_DIRS: [&str; 3] = ["$MOS", "$FREE", "$ORIGIN"];
 /// The pool versions that Weir writes: the last legacy version that it supports, and the version of feature flags.
 const VERSIONS: [u64; 2] = [28, features::VERSION_FEATURES];
 /// MOS directory entries of ongoing operations that prevent writing, and the reason to report.
-const ONGOING_OPERATIONS: [(&str, &str); 2] = [
-    (names::REMOVING, "a vdev is being removed from it"),
-    (names::CONDENSING_INDIRECT, "the mapping of a removed vdev is being shortened"),
-];
-/// State of a device removal that has not finished (`DSS_SCANNING`).
-const DSS_SCANNING: u64 = 1;
-
-fn is_ongoing(name: &str, words: &[u64]) -> bool {
-    name != names::REMOVING || words.first() == Some(&DSS_SCANNING)
-}
+const ONGOING_OPERATIONS: [(&str, &str); 1] =
+    [(names::CONDENSING_INDIRECT, "the mapping of a removed vdev is being shortened")];
 
 fn check_features(pool: &Pool) -> Result<(), PoolError> {
     let all = pool.features.for_read.iter().chain(&pool.features.for_write);
@@ -423,6 +422,7 @@ pub(super) async fn assemble(
     gate.set_dedup_saved_bytes(clones.saved_bytes().saturating_add(gate.dedup.saved_bytes()));
     let aside = CheckpointAndObsoleteMaps::new(&pool.tree.children, pool.capacity.checkpoint_bytes);
     gate.set_checkpoint_bytes(aside.kept_bytes);
+    let removal = Removal::read(rq, &pool.mos, &pool.tree).await?;
     let core = SyncerState {
         config,
         config_dirty: true,
@@ -439,6 +439,8 @@ pub(super) async fn assemble(
         autotrim: AutoTrim::default(),
         limits: None,
         max_frees_per_txg: options.dirty.freed_blocks,
+        max_copied_bytes_per_txg: options.dirty.copied_bytes,
+        removal,
         frees_on: false,
         freeing: Default::default(),
         stuck: None,

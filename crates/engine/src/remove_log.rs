@@ -108,20 +108,13 @@ impl VdevRemovals<'_> {
             })
             .await?;
         self.engine.events.post_vdev(PoolEvent::VdevRemoveDev, guid);
-        replaced.drained().await;
-        for leaf in gone {
-            // The pool does not know the device any more: a failure leaves labels that no import uses.
-            if let Err(error) = labels::clear(&leaf.disk).await {
-                tracing::warn!(device = %leaf.path.display(), %error, "the labels of a removed device are not wiped");
-            }
-        }
+        self.release(replaced, gone).await;
         // The policy of intent logs depends on whether the pool has log devices.
         self.engine.properties().renew(&Request::internal("remove"), Scope::All).await
     }
 
-    /// Ends or replays all intent logs with blocks on a vdev on which nothing is allocated any more, and cancels what goes on
-    /// in its free space.
-    async fn evacuate(&self, top: &VdevConfig) -> Result<(), PoolError> {
+    /// Cancels what goes on in the free space of a vdev.
+    pub(super) async fn stop_passes(&self, top: &VdevConfig) -> Result<(), PoolError> {
         let passes = self.engine.initialize_trim();
         for leaf in top.leaves() {
             for kind in LeafActivity::ALL {
@@ -130,6 +123,13 @@ impl VdevRemovals<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Ends or replays all intent logs with blocks on a vdev on which nothing is allocated any more, and cancels what goes on
+    /// in its free space.
+    pub(super) async fn evacuate(&self, top: &VdevConfig) -> Result<(), PoolError> {
+        self.stop_passes(top).await?;
         let vdev = top.id as u32;
         for _ in 0..MAX_TXGS {
             self.engine.sync().await?;

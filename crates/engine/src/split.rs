@@ -109,6 +109,7 @@ impl PoolSplits<'_> {
         }
         let _one_at_a_time = self.engine.adding.lock().await;
         self.engine.vdevs().check_no_checkpoint().await?;
+        self.engine.vdev_removals().check_none_running().await?;
         let leaves = self.plan(&request.devices)?.leaves;
         let split_off = {
             let removals = self.engine.vdev_removals();

@@ -20,6 +20,7 @@ use super::dtls::StoredDtls;
 use super::error_log::ErrorLogTask;
 use super::events::PoolEvent;
 use super::labels::{self, Leaf};
+use super::removal::{self, Removal};
 use super::space::SpaceMaps;
 use super::{Engine, syncer};
 use std::collections::VecDeque;
@@ -89,6 +90,10 @@ pub struct SyncerState {
     pub limits: Option<Limits>,
     /// Maximum blocks of destroyed datasets that one txg frees.
     pub max_frees_per_txg: u64,
+    /// Maximum bytes of a vdev that is being removed that one txg copies.
+    pub max_copied_bytes_per_txg: u64,
+    /// The removal of a vdev in progress.
+    pub removal: Option<Removal>,
     /// Whether the last txg freed such blocks and more remain.
     pub frees_on: bool,
     /// Destroyed datasets that are being freed.
@@ -366,10 +371,11 @@ impl TxgSync<'_> {
         self.free(&freed).await
     }
 
-    /// Appends frees that do not return to metaslabs to their space maps; false if there were none.
+    /// Appends frees that do not return to metaslabs to their space maps, and counts those that a removal need not copy; false
+    /// if there were none.
     async fn write_checkpoint_and_obsolete_maps(&mut self) -> Result<bool, PoolError> {
         let freed = self.engine.cache.blocks().drain_non_metaslab_frees();
-        let any = self.core.aside.append(&mut self.change, freed).await?;
+        let any = self.core.aside.append(&mut self.change, freed).await? | removal::count_freed(self).await?;
         self.engine.gate.set_checkpoint_bytes(self.core.aside.kept_bytes);
         Ok(any)
     }

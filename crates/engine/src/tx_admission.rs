@@ -56,6 +56,8 @@ pub struct DirtyLimits {
     ///
     /// A transaction that would free more waits for the next txg.
     pub freed_blocks: u64,
+    /// Maximum bytes of a vdev that is being removed that one txg copies to other vdevs.
+    pub copied_bytes: u64,
 }
 
 impl DirtyLimits {
@@ -68,6 +70,7 @@ impl DirtyLimits {
             scale_ns: 500_000,
             longest_ns: 100_000_000,
             freed_blocks: 100_000,
+            copied_bytes: 32 << 20,
         }
     }
 

@@ -36,6 +36,15 @@ pub(super) async fn destroy_of_leaf(syncing: &mut TxgSync<'_>, leaf: &NvList) ->
 
 /// Destroys the objects of a top-level vdev on which nothing is allocated, and of its leaves.
 pub(super) async fn destroy_of_top(syncing: &mut TxgSync<'_>, list: &NvList) -> Result<(), PoolError> {
+    destroy_but_top_zap(syncing, list).await?;
+    match number(list, TOP_ZAP) {
+        Some(zap) => unlink_zap(syncing, zap).await,
+        None => Ok(()),
+    }
+}
+
+/// Destroys the objects of a top-level vdev and of its leaves, but for its own ZAP.
+pub(super) async fn destroy_but_top_zap(syncing: &mut TxgSync<'_>, list: &NvList) -> Result<(), PoolError> {
     let top = parsed(list)?;
     let mos = Mos { set: syncing.engine.mos.clone() };
     let rq = syncing.change.rq;
@@ -49,9 +58,8 @@ pub(super) async fn destroy_of_top(syncing: &mut TxgSync<'_>, list: &NvList) -> 
     }
     if let Some(array) = top_zap::object(rq, &mos, &top, UNFLUSHED_TXGS).await? {
         syncing.change.mos.frees().remove(rq, syncing.change.tx, array).await?;
-    }
-    if let Some(zap) = number(list, TOP_ZAP) {
-        unlink_zap(syncing, zap).await?;
+        let zap = ObjectId(top.top_zap);
+        zap::remove(rq, &syncing.change.mos, syncing.change.tx, zap, &Key::from(UNFLUSHED_TXGS)).await?;
     }
     let mut leaves = Vec::new();
     super::config::visit(&mut list.clone(), &mut |vdev| {

@@ -34,6 +34,16 @@ impl MappingHeader {
         let counts = if bonus.len() >= Self::SIZE_V1 { Some(ObjectId(c.u64()?)) } else { None };
         Ok(MappingHeader { max_offset_bytes, mapped_bytes, entries, counts })
     }
+
+    /// The bonus area, with the counts object only if there is one.
+    pub fn encode(&self, endian: Endian) -> Vec<u8> {
+        let mut e = Encoder::new(endian);
+        e.words(&[self.max_offset_bytes, self.mapped_bytes, self.entries]);
+        if let Some(counts) = self.counts {
+            e.u64(counts.0);
+        }
+        e.finish()
+    }
 }
 
 /// A segment of the removed vdev and its new address.
@@ -114,6 +124,8 @@ mod tests {
         assert!(MappingEntry::decode(&mut Cursor::new(&[0xff; 24], Endian::Little, "t")).is_err());
         let header: Vec<u8> = (1u64..5).flat_map(|w| w.to_be_bytes()).collect();
         assert_eq!(MappingHeader::decode(&header, Endian::Big).unwrap().counts, Some(ObjectId(4)));
+        assert_eq!(MappingHeader::decode(&header, Endian::Big).unwrap().encode(Endian::Big), header);
         assert_eq!(MappingHeader::decode(&header[..24], Endian::Big).unwrap().counts, None);
+        assert_eq!(MappingHeader::decode(&header[..24], Endian::Big).unwrap().encode(Endian::Big), header[..24]);
     }
 }

@@ -135,6 +135,8 @@ pub mod order {
         READ_HOLDS,
         /// Loads of metaslabs in progress.
         METASLAB_LOADS,
+        /// Copies of the blocks of a vdev that is being removed.
+        EVACUATION,
         /// Free and allocated space.
         ALLOCATOR,
         /// Frees outside of loaded metaslabs.

@@ -59,8 +59,8 @@ pub async fn load(rq: &Request, mos: &Mos, config: &VdevConfig, tree: &Arc<Tree>
     for vdev in newest_first(config).into_iter().filter(|v| v.indirect_object != 0) {
         let (_, entries) = mapping(rq, mos, ObjectId(vdev.indirect_object)).await?;
         let id = vdev.id as u32;
-        mos.set.cache().blocks().tree().set_mapping(id, entries.clone());
-        tree.set_mapping(id, entries);
+        mos.set.cache().blocks().tree().set_mapping(id, &entries);
+        tree.set_mapping(id, &entries);
     }
     Ok(())
 }

@@ -10,6 +10,8 @@ use weir_machine::Request;
 pub const CHECKPOINT_SM: &str = "com.delphix:pool_checkpoint_sm";
 /// Obsolete space map of a removed vdev (`VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM`).
 pub const OBSOLETE_SM: &str = "com.delphix:indirect_obsolete_sm";
+/// Flag that the counts of obsolete bytes of a removed vdev are exact (`VDEV_TOP_ZAP_OBSOLETE_COUNTS_ARE_PRECISE`).
+pub const COUNTS_ARE_PRECISE: &str = "com.delphix:obsolete_counts_are_precise";
 /// Array of the first unflushed txg of each metaslab (`VDEV_TOP_ZAP_MS_UNFLUSHED_PHYS_TXGS`).
 pub const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// Allocation class (`VDEV_TOP_ZAP_ALLOCATION_BIAS`).

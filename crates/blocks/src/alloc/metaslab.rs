@@ -440,15 +440,21 @@ impl Metaslab {
         out
     }
 
+    /// Allocated segments according to all allocations and frees so far; `None` if the metaslab is not loaded.
+    pub fn allocated(&self) -> Option<Segments> {
+        self.loaded()?;
+        let mut allocated = Segments::default();
+        allocated.add(self.range.clone());
+        for part in self.unused().flat_map(Segments::iter) {
+            allocated.remove(part);
+        }
+        Some(allocated)
+    }
+
     /// Allocated segments according to all changes handed out so far, which is the content of the space map on disk; `None`
     /// if the metaslab is not loaded.
     pub fn synced_allocated(&self) -> Option<Segments> {
-        self.loaded()?;
-        let mut synced_allocated = Segments::default();
-        synced_allocated.add(self.range.clone());
-        for part in self.unused().flat_map(Segments::iter) {
-            synced_allocated.remove(part);
-        }
+        let mut synced_allocated = self.allocated()?;
         for changes in self.changes.values() {
             for part in changes.allocated.iter() {
                 synced_allocated.remove_common(&part);

@@ -513,6 +513,12 @@ impl Allocator {
         Some(slot.synced_allocated()?.iter().collect())
     }
 
+    /// Allocated ranges of a metaslab according to all allocations and frees so far; `None` if it is not loaded.
+    pub fn allocated(&self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
+        let slot = self.vdevs.get(&vdev)?.metaslabs.get(usize::try_from(metaslab).ok()?)?;
+        Some(slot.allocated()?.iter().collect())
+    }
+
     /// Free segments of a metaslab; `None` if it is not loaded.
     pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
         let slot = self.vdevs.get(&vdev)?.metaslabs.get(usize::try_from(metaslab).ok()?)?;

@@ -6,6 +6,7 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev_indirect.c`, theory comment.
 
+use super::mapping::{Mapping, Piece};
 use super::{Body, Place, Tree, VdevRead, Verify};
 use crate::error::{BlockError, note};
 use std::ops::Range;
@@ -52,42 +53,19 @@ impl Tree {
 /// A removed vdev.
 #[derive(Default)]
 pub(crate) struct Indirect {
-    map: OnceLock<Vec<MappingEntry>>,
+    map: OnceLock<Mapping>,
 }
 
-/// A part of a range and its present address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
-    /// Top-level vdev.
-    vdev: u32,
-    /// Offset on it.
-    offset: u64,
-    len: u64,
-}
-
-/// Returns the segments of a range; `None` unless the map covers all of it. `map` is sorted.
-fn pieces(map: &[MappingEntry], offset: u64, len: u64) -> Option<Vec<Piece>> {
-    let end = offset.checked_add(len)?;
-    let first = map.partition_point(|e| e.source_end_bytes() <= offset);
-    let mut out = Vec::new();
-    let mut at = offset;
-    for entry in map.get(first..)? {
-        if at >= end {
-            break;
-        }
-        let skip = at.checked_sub(entry.source_bytes)?;
-        let len = entry.source_end_bytes().min(end).checked_sub(at).filter(|&n| n > 0)?;
-        out.push(Piece { vdev: entry.target.vdev, offset: entry.target.offset_bytes.checked_add(skip)?, len });
-        at += len;
+impl From<Mapping> for Indirect {
+    fn from(map: Mapping) -> Self {
+        Indirect { map: OnceLock::from(map) }
     }
-    (at >= end).then_some(out)
 }
 
 impl Indirect {
-    /// Sets the map, once. It is sorted here.
-    pub fn set(&self, mut map: Vec<MappingEntry>) -> bool {
-        map.sort_by_key(|e| e.source_bytes);
-        self.map.set(map).is_ok()
+    /// Sets the map, once; false if it is set already, or an entry cannot be in one.
+    pub fn set(&self, map: &[MappingEntry]) -> bool {
+        Mapping::of(map).is_some_and(|map| self.map.set(map).is_ok())
     }
 
     fn find(&self, place: Place, offset: u64, len: u64) -> Result<Vec<Piece>, BlockError> {
@@ -103,7 +81,7 @@ impl Indirect {
         let unknown = "a removed vdev whose map is not loaded";
         let map = self.map.get().ok_or(BlockError::Unsupported { vdev, offset: at, what: unknown })?;
         let field = "offset (not in the map of the removed vdev)";
-        pieces(map, offset, len).ok_or(BlockError::InvalidPointer { vdev, offset: at, field, value: offset })
+        map.pieces(offset, len).ok_or(BlockError::InvalidPointer { vdev, offset: at, field, value: offset })
     }
 
     pub async fn read(
@@ -198,26 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_where_the_map_is() {
-        let map = [entry(0x1000, 0x1000, 1, 0x8000), entry(0x2000, 0x3000, 2, 0), entry(0x8000, 0x1000, 1, 0)];
-        let piece = |vdev, offset, len| Piece { vdev, offset, len };
-        assert_eq!(pieces(&map, 0x1800, 0x400), Some(vec![piece(1, 0x8800, 0x400)]));
-        assert_eq!(pieces(&map, 0x1800, 0x1000), Some(vec![piece(1, 0x8800, 0x800), piece(2, 0, 0x800)]));
-        assert_eq!(pieces(&map, 0x4000, 0x1001), None, "the map ends before the range does");
-        assert_eq!(pieces(&map, 0x800, 0x1000), None);
-        assert_eq!(pieces(&map, 0x5000, 0x100), None);
-        assert_eq!(pieces(&map, u64::MAX, 2), None);
-        assert_eq!(pieces(&[], 0, 1), None);
-    }
-
-    #[test]
     fn a_range_is_followed_over_all_removals() {
         let disk = |id| VdevSpec::leaf(id, id + 10, "d", None).top(9, 1 << 20);
         let removed = |id| VdevSpec::inner(id, id + 10, "r", VdevKind::Indirect, Vec::new()).top(9, 1 << 20);
         let tree =
             Tree::new(vec![disk(0), removed(1), removed(2)], &weir_sim::SimWorld::new(1).machine().clock).unwrap();
-        assert!(tree.set_mapping(1, vec![entry(0x1000, 0x1000, 2, 0x4000), entry(0x2000, 0x1000, 0, 0x9000)]));
-        assert!(tree.set_mapping(2, vec![entry(0x4000, 0x2000, 0, 0x100)]));
+        assert!(tree.set_mapping(1, &[entry(0x1000, 0x1000, 2, 0x4000), entry(0x2000, 0x1000, 0, 0x9000)]));
+        assert!(tree.set_mapping(2, &[entry(0x4000, 0x2000, 0, 0x100)]));
         let remapped = tree.remap(1, 0x1800..0x2400).unwrap();
         assert_eq!(remapped.there, [(0, 0x900..0x1100), (0, 0x9000..0x9400)]);
         assert_eq!(remapped.removed, [(1, 0x1800..0x2400), (2, 0x4800..0x5000)]);

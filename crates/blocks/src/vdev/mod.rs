@@ -18,6 +18,7 @@
 
 mod build;
 mod canary;
+mod copy;
 pub(crate) mod counters;
 mod deadline;
 mod dtl;
@@ -31,6 +32,7 @@ mod leaf_handle;
 mod leaf_part;
 mod leaf_write;
 mod leaf_writes;
+mod mapping;
 mod mirror;
 pub mod queue;
 mod raidz;
@@ -42,6 +44,7 @@ mod write;
 
 #[cfg(feature = "canary")]
 pub use canary::DeviceBug;
+pub(crate) use copy::{CopiedRange, copy};
 pub use counters::{Counters, Counts};
 pub use deadline::{Deadlines, LongestOperation};
 pub use dtl::Dtl;
@@ -49,6 +52,7 @@ pub(crate) use indirect::Remapped;
 pub use kind::VdevKind;
 pub use leaf_handle::{LeafHandle, OverdueLeaf, PutBackError};
 pub(crate) use leaf_write::WritePlug;
+pub(crate) use mapping::{Mapping, Piece};
 pub use resilver::Resilvering;
 pub use spec::{DistributedSpare, Expansion, Reflow, TreeError, VdevSpec};
 pub use tree::{Replaced, Tree};

@@ -19,6 +19,7 @@ use super::histogram::LeafStats;
 use super::indirect::MAX_HOPS;
 use super::leaf::Leaf;
 use super::leaf_handle::{LeafHandle, OverdueLeaf};
+use super::mapping::Mapping;
 use super::resilver::Resilvering;
 use super::{Body, Deadlines, Dtl, LeafHealth, MAX_BLOCK_BYTES, Place, TreeError, Vdev, VdevRead, VdevSpec, Verify};
 use crate::alloc::Sizing;
@@ -187,18 +188,41 @@ impl Tree {
         self.replace_but(specs, None)
     }
 
+    /// As [`Tree::replace`], except that the top-level vdev `removed` is a removed one in `specs`, with this mapping.
+    pub(crate) fn replace_by_mapping(
+        &self,
+        specs: Vec<VdevSpec>,
+        removed: u32,
+        map: Mapping,
+    ) -> Result<Replaced, TreeError> {
+        self.replace_but(specs, Some((removed, Some(map))))
+    }
+
     /// As [`Tree::replace`], except that the top-level vdev `removed`, on which no block is allocated, is a hole in `specs`.
     ///
     /// # Errors
     /// As [`Tree::replace`].
     pub fn replace_without(&self, specs: Vec<VdevSpec>, removed: u32) -> Result<Replaced, TreeError> {
-        self.replace_but(specs, Some(removed))
+        self.replace_but(specs, Some((removed, None)))
     }
 
-    fn replace_but(&self, specs: Vec<VdevSpec>, removed: Option<u32>) -> Result<Replaced, TreeError> {
+    /// The vdev that is removed, if one is, becomes a hole, or, if it has a mapping, an indirect vdev.
+    fn replace_but(
+        &self,
+        specs: Vec<VdevSpec>,
+        removed: Option<(u32, Option<Mapping>)>,
+    ) -> Result<Replaced, TreeError> {
         let mut unused = self.unused.lock();
         let old = self.version();
-        let known = old.shared_parts();
+        let mut known = old.shared_parts();
+        let removed = removed.map(|(vdev, map)| {
+            let spec = specs.iter().find(|spec| spec.id == u64::from(vdev));
+            let is_hole = map.is_none();
+            if let (Some(spec), Some(map)) = (spec, map) {
+                known.removed.insert(spec.guid, Arc::new(map.into()));
+            }
+            (vdev, is_hole)
+        });
         let mut dtls = Vec::new();
         specs.iter().for_each(|spec| collect_dtls(spec, &mut dtls));
         let renamed: Vec<_> = specs.iter().filter_map(|spec| Some((spec.former_guid?, spec.guid))).collect();
@@ -207,9 +231,10 @@ impl Tree {
         for (index, top) in old.iter().enumerate() {
             let bad = |field, value| TreeError::Field { vdev: top.vdev.name.clone(), field, value };
             let next = new.get(index).ok_or(bad("number of top-level vdevs", count))?;
-            if removed == Some(index as u32) {
+            if let Some((_, is_hole)) = removed.filter(|(vdev, _)| *vdev == index as u32) {
                 match next.vdev.body {
-                    Body::Unsupported(_) => continue,
+                    Body::Unsupported(_) if is_hole => continue,
+                    Body::Indirect(_) if !is_hole => continue,
                     _ => return Err(bad("removed top-level vdev", index as u64)),
                 }
             }
@@ -489,7 +514,7 @@ impl Tree {
 
     /// Sets the mapping of removed vdev `vdev`. False, without a change, if it has a mapping already or is not a removed
     /// vdev.
-    pub fn set_mapping(&self, vdev: u32, map: Vec<MappingEntry>) -> bool {
+    pub fn set_mapping(&self, vdev: u32, map: &[MappingEntry]) -> bool {
         let set = |top: &Top| match &top.vdev.body {
             Body::Indirect(indirect) => indirect.set(map),
             _ => false,

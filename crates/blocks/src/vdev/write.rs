@@ -82,6 +82,11 @@ pub(crate) enum Recipients {
 pub(crate) struct FailedLeaves(Mutex<SmallVec<[u64; 2]>, { order::FAILED_LEAVES }>);
 
 impl FailedLeaves {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
     fn add(&self, guid: u64) {
         self.0.lock().push(guid);
     }
@@ -260,7 +265,7 @@ impl Vdev {
     }
 
     /// Whether a device here can store new blocks. The DTL of earlier txgs does not matter.
-    fn is_writable(&self) -> bool {
+    pub(super) fn is_writable(&self) -> bool {
         match &self.body {
             Body::Leaf(leaf) => leaf.present(),
             Body::Mirror(children) => children.iter().any(Vdev::is_writable),

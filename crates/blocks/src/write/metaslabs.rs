@@ -1,5 +1,6 @@
 //! The metaslabs of a pool: what is known of their free space, and when it is in memory.
 
+use super::evacuation::Evacuations;
 use super::loads::MetaslabSource;
 use super::space::space_fault;
 use crate::alloc::{Class, LoadStats, SpaceSums, Summary};
@@ -15,7 +16,12 @@ pub struct Metaslabs<'a> {
     pub(super) blocks: &'a Blocks,
 }
 
-impl Metaslabs<'_> {
+impl<'a> Metaslabs<'a> {
+    /// The evacuation of a vdev that is being removed.
+    pub fn evacuations(self) -> Evacuations<'a> {
+        Evacuations { blocks: self.blocks }
+    }
+
     /// Frees a range of a vdev that no block refers to any more: space that a discarded checkpoint kept.
     ///
     /// # Errors

@@ -17,6 +17,7 @@
 //! Source: OpenZFS `module/zfs/zio.c` (`zio_write_compress`, `zio_encrypt`, `zio_write_gang_block`, `zio_alloc_zil`).
 
 mod encode;
+mod evacuation;
 mod loads;
 mod log;
 mod metaslabs;
@@ -26,6 +27,7 @@ mod space;
 mod trim;
 pub(crate) mod writer;
 
+pub use evacuation::Evacuations;
 pub use loads::{MetaslabSource, SourceError};
 pub use metaslabs::Metaslabs;
 pub use reads::ReadHold;

@@ -1,6 +1,7 @@
 //! Space management of [`Blocks`]: vdevs, freeing and claiming blocks, sums of space.
 
 use super::Reserved;
+use super::evacuation::CopiedPart;
 use super::metaslabs::Metaslabs;
 use super::place::Placed;
 use super::writer::NonMetaslabFrees;
@@ -179,14 +180,23 @@ impl Blocks {
     fn free_dva(&self, dva: &Dva, txg: Txg, is_kept: bool) -> Result<(), BlockError> {
         let writer = self.writer()?;
         let range = dva.offset_bytes..dva.offset_bytes.saturating_add(dva.asize_bytes);
-        let Remapped { there, removed } = self.tree().remap(dva.vdev, range)?;
+        let Remapped { there, mut removed } = self.tree().remap(dva.vdev, range)?;
         for (vdev, range) in &there {
             // The allocator knows only vdevs of kinds that are written to.
             self.tree().sizing(*vdev)?;
-            if !is_kept {
-                let fault = space_fault(*vdev, range.start, range.end - range.start);
-                writer.space().free(*vdev, range.clone(), txg).map_err(fault)?;
+            if is_kept {
+                continue;
             }
+            let fault = space_fault(*vdev, range.start, range.end - range.start);
+            writer.space().free(*vdev, range.clone(), txg).map_err(fault)?;
+            // No vdev is removed while there is a checkpoint.
+            let CopiedPart { range: copied, pieces } = writer.free_copied(*vdev, range)?;
+            for piece in pieces {
+                let range = piece.offset..piece.offset + piece.len;
+                let fault = space_fault(piece.vdev, piece.offset, piece.len);
+                writer.space().free(piece.vdev, range, txg).map_err(fault)?;
+            }
+            removed.extend((!copied.is_empty()).then_some((*vdev, copied)));
         }
         let mut frees = writer.non_metaslab_frees();
         frees.removed.extend(removed);

@@ -1,5 +1,6 @@
 //! State of a pool for writing blocks.
 
+use super::evacuation::Evacuation;
 use super::loads::Loads;
 use super::reads::{ReadHold, Reads};
 use crate::alloc::{AllocStatus, Allocator};
@@ -54,6 +55,8 @@ pub(crate) struct Writer {
     /// Txg of the pool's checkpoint; 0 if it has none.
     pub(super) checkpoint_txg: AtomicU64,
     pub(super) non_metaslab_frees: Mutex<NonMetaslabFrees, { order::OTHER_FREES }>,
+    /// The vdev that is being removed, if there is one.
+    pub(super) evacuation: Mutex<Option<Evacuation>, { order::EVACUATION }>,
     /// Present salt and number of its uses, by the GUID of the key.
     salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>, { order::SALTS }>,
 }
@@ -70,6 +73,7 @@ impl Writer {
             formats: Mutex::new(WritableEncodings::ALL),
             checkpoint_txg: AtomicU64::new(0),
             non_metaslab_frees: Mutex::default(),
+            evacuation: Mutex::default(),
             salts: Mutex::default(),
         }
     }

@@ -157,9 +157,9 @@ fn removed_vdevs_are_followed_and_pieces_combined() {
     let bp = pointer(&[(1, 0, 16 << 10)], false, &data);
     assert!(matches!(bench.read(&blocks, &bp), Err(BlockError::Unsupported { vdev: 1, .. })));
     // Vdev 1's second half went to vdev 2, which was removed later.
-    assert!(blocks.tree().set_mapping(1, vec![entry(8192, 2, 0), entry(0, 0, 4096)]));
-    assert!(blocks.tree().set_mapping(2, vec![entry(0, 0, 1 << 20)]));
-    assert!(!blocks.tree().set_mapping(0, vec![]) && !blocks.tree().set_mapping(9, vec![]));
+    assert!(blocks.tree().set_mapping(1, &[entry(8192, 2, 0), entry(0, 0, 4096)]));
+    assert!(blocks.tree().set_mapping(2, &[entry(0, 0, 1 << 20)]));
+    assert!(!blocks.tree().set_mapping(0, &[]) && !blocks.tree().set_mapping(9, &[]));
     assert_eq!(bench.read(&blocks, &bp).unwrap(), data);
     // Each side of the mirror has another half wrong: only the combination is right.
     bench.disks[0].lay(Fault::Rot { offset: FRONT + 4096, len: 512, bits: 2 });
@@ -169,8 +169,8 @@ fn removed_vdevs_are_followed_and_pieces_combined() {
     assert!(matches!(bench.read(&blocks, &beyond), Err(BlockError::InvalidPointer { .. })));
     // A map that leads back to itself ends.
     let blocks = make();
-    blocks.tree().set_mapping(1, vec![entry(0, 2, 0), entry(8192, 2, 8192)]);
-    blocks.tree().set_mapping(2, vec![entry(0, 1, 0), entry(8192, 1, 8192)]);
+    blocks.tree().set_mapping(1, &[entry(0, 2, 0), entry(8192, 2, 8192)]);
+    blocks.tree().set_mapping(2, &[entry(0, 1, 0), entry(8192, 1, 8192)]);
     let half = pointer(&[(1, 0, 8192)], false, &data[..8192]);
     assert!(matches!(
         bench.read(&blocks, &half),

@@ -27,6 +27,7 @@ mod offline;
 mod other_process;
 mod real;
 mod remove_log;
+mod remove_top;
 mod removing;
 mod resilver;
 mod rewind;

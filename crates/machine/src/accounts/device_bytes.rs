@@ -17,12 +17,14 @@ pub enum Content {
     Label,
     /// Blocks of any kind that were written again in place of wrong bytes.
     Repair,
+    /// Ranges of a vdev that is being removed, written to other vdevs.
+    Removal,
 }
 
 impl Content {
     /// All contents, in the order of their discriminants.
-    pub const ALL: [Content; 5] =
-        [Content::Data, Content::Metadata, Content::IntentLog, Content::Label, Content::Repair];
+    pub const ALL: [Content; 6] =
+        [Content::Data, Content::Metadata, Content::IntentLog, Content::Label, Content::Repair, Content::Removal];
 
     /// The content's name in tables.
     pub fn name(self) -> &'static str {
@@ -32,6 +34,7 @@ impl Content {
             Content::IntentLog => "intent log",
             Content::Label => "labels",
             Content::Repair => "repair",
+            Content::Removal => "removal",
         }
     }
 }
