@@ -182,9 +182,9 @@ mod tests {
         let tree =
             Tree::new(vec![disk(0), removed(1), removed(2)], &weir_sim::SimWorld::new(1).machine().clock).unwrap();
         assert!(tree.set_mapping(1, &[entry(0x1000, 0x1000, 2, 0x4000), entry(0x2000, 0x1000, 0, 0x9000)]));
-        assert!(tree.set_mapping(2, &[entry(0x4000, 0x2000, 0, 0x100)]));
+        assert!(tree.set_mapping(2, &[entry(0x4000, 0x2000, 0, 0x200)]));
         let remapped = tree.remap(1, 0x1800..0x2400).unwrap();
-        assert_eq!(remapped.there, [(0, 0x900..0x1100), (0, 0x9000..0x9400)]);
+        assert_eq!(remapped.there, [(0, 0xa00..0x1200), (0, 0x9000..0x9400)]);
         assert_eq!(remapped.removed, [(1, 0x1800..0x2400), (2, 0x4800..0x5000)]);
         let there = tree.remap(0, 0x200..0x400).unwrap();
         assert_eq!((there.there, there.removed), (vec![(0, 0x200..0x400)], vec![]));
