@@ -39,7 +39,6 @@ pub const OPTIONS: &[RefusedOption] = &[
     ("zpool iostat", &["-c"], Some("SCRIPT"), "a server runs no scripts for its clients"),
     ("zpool offline", &["--power"], None, POWER),
     ("zpool online", &["--power"], None, POWER),
-    ("zpool remove", &["-s"], None, "the removals that Weir makes end at once"),
     ("zpool replace", &["-s"], None, "a new device is resilvered in the order of the datasets"),
     ("zpool scrub", &["-e"], None, "a scrub visits all blocks"),
     ("zpool scrub", &["-E", "-S"], Some("DATE"), "a scrub visits the blocks of all txgs"),

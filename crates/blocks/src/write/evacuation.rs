@@ -162,7 +162,12 @@ impl Evacuations<'_> {
             match allocated {
                 Ok(dvas) => {
                     let dva = dvas.first().copied().ok_or(full)?;
-                    invariant!(dva.asize_bytes == len_bytes, "the copy of {len_bytes} bytes takes {}", dva.asize_bytes);
+                    if dva.asize_bytes != len_bytes {
+                        // RAID-Z, which no pool has from which a vdev is removed.
+                        writer.space().undo(&dva, txg);
+                        let what = "a vdev with parity";
+                        return Err(BlockError::NotWritable { vdev: dva.vdev, offset: dva.offset_bytes, what });
+                    }
                     return Ok(dva);
                 }
                 Err(NotAllocated::Full) => return Err(full),

@@ -14,9 +14,11 @@ use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
 use crate::options::{PoolDirs, PoolJsonOptions};
+use crate::units::human;
 use clap::Parser;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
 use weir_blocks::FailMode;
 use weir_dsl::props::{human_size, human_time};
 use weir_engine::create::DEFAULT_FEATURES;
@@ -129,6 +131,9 @@ fn report(call: &Call, args: &StatusArgs, pools: &[String]) -> Result<u8, Failur
     }
     Ok(opened.close(call))
 }
+
+/// Time left of a removal that is not shown any more, in hours.
+const MAX_LEFT_HOURS: u64 = 30 * 24;
 
 struct Report {
     problem: Option<Problem>,
@@ -324,7 +329,7 @@ impl Report {
             out.push_str(&format!("   why: {why}\n"));
         }
         pool.lost().iter().for_each(|line| out.push_str(&format!("  lost: {line}\n")));
-        out.push_str(&self.activity_text());
+        out.push_str(&self.activity_text(pool));
         out.push_str("config:\n\n");
         out.push_str(&self.tree_text(pool, args));
         self.dedup.iter().for_each(|tables| out.push_str(&dedup::text(tables, args.parsable)));
@@ -370,7 +375,7 @@ impl Report {
         self.scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running)
     }
 
-    fn activity_text(&self) -> String {
+    fn activity_text(&self, pool: &Pool) -> String {
         let mut out = String::new();
         if let Some(s) = self.scan {
             let (what, did) = if s.resilver { ("resilver", "resilvered") } else { ("scrub", "scrub repaired") };
@@ -394,16 +399,7 @@ impl Report {
             out.push_str(&format!("freeing: {left} of destroyed datasets\n"));
         }
         if let Some(r) = self.removal {
-            let copied = human_size(r.copied);
-            let line = match r.stage {
-                Stage::Finished => {
-                    let took = duration(r.end_s.saturating_sub(r.start_s));
-                    format!("vdev {} removed, {copied} copied in {took}, on {}", r.vdev, human_time(r.end_s))
-                }
-                Stage::Canceled => format!("removal of vdev {} canceled on {}", r.vdev, human_time(r.end_s)),
-                Stage::Running => format!("removing vdev {}: {copied} of {} copied", r.vdev, human_size(r.to_copy)),
-            };
-            out.push_str(&format!("remove: {line}\n\t{} of memory for its mapping\n", human_size(r.mapping_memory)));
+            out.push_str(&removal_text(pool, &r));
         }
         if let Some(e) = self.expansion {
             let line = match e.stage {
@@ -494,6 +490,45 @@ fn duration(seconds: u64) -> String {
         0 => clock,
         days => format!("{days} days {clock}"),
     }
+}
+
+/// A removal, as OpenZFS says it (`print_removal_status`).
+fn removal_text(pool: &Pool, r: &Removal) -> String {
+    let vdev = pool.tree.children.iter().find(|top| top.id == r.vdev);
+    let name = vdev.map_or_else(|| r.vdev.to_string(), |top| top.name());
+    let copied = human(r.copied);
+    let mut out = match r.stage {
+        Stage::Finished => {
+            let minutes = r.end_s.saturating_sub(r.start_s) / 60;
+            let took = format!("{}h{}m", minutes / 60, minutes % 60);
+            format!(
+                "remove: Removal of vdev {} copied {copied} in {took}, completed on {}\n",
+                r.vdev,
+                human_time(r.end_s)
+            )
+        }
+        Stage::Canceled => format!("remove: Removal of {name} canceled on {}\n", human_time(r.end_s)),
+        Stage::Running => {
+            let now_s = pool.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+            let rate = (r.copied / now_s.saturating_sub(r.start_s).max(1)).max(1);
+            let minutes = r.to_copy.saturating_sub(r.copied) / rate / 60;
+            let left = match minutes / 60 {
+                hours if hours < MAX_LEFT_HOURS => format!("{hours}h{}m to go", minutes % 60),
+                _ => "(copy is slow, no estimated time)".to_owned(),
+            };
+            format!(
+                "remove: Evacuation of {name} in progress since {}\n\t{copied} copied out of {} at {}/s, {:.2}% done, {left}\n",
+                human_time(r.start_s),
+                human(r.to_copy),
+                human(rate),
+                crate::units::percent(r.copied, r.to_copy)
+            )
+        }
+    };
+    if r.mapping_memory > 0 {
+        out.push_str(&format!("\t{} memory used for removed device mappings\n", human(r.mapping_memory)));
+    }
+    out
 }
 
 /// Progress of a scrub that this process runs, and its remaining time at the speed so far.

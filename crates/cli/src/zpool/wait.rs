@@ -119,6 +119,7 @@ async fn show_until_ended(
 async fn left_bytes(engine: &Engine, activity: Activity, is_active: bool) -> Result<Option<u64>, Failure> {
     Ok(match activity {
         _ if !is_active => Some(0),
+        Activity::Remove => Some(engine.cache.blocks().metaslabs().evacuations().left_bytes()),
         Activity::Free => Some(engine.shown().freeing.left_bytes),
         Activity::Resilver | Activity::Scrub | Activity::Replace => {
             let progress = engine.scrubs().progress(&Request::internal("wait")).await?;

@@ -4,7 +4,6 @@
 //! `module/zfs/vdev_label.c` (`vdev_config_generate`, `ZPOOL_CONFIG_INDIRECT_SIZE`).
 
 use super::super::VdevRemovals;
-use super::super::attach::parsed;
 use super::evacuate::{MAX_GAP_BYTES, MAX_SEGMENT_BYTES};
 use super::refused;
 use weir_blocks::Blocks;
@@ -26,7 +25,9 @@ const NO_SPACE: &str = "out of space";
 impl VdevRemovals<'_> {
     /// Checks whether a top-level vdev with data can be removed now, and returns it.
     pub(super) async fn check(&self, guid: u64) -> Result<VdevConfig, PoolError> {
-        let top = self.top(guid)?.ok_or_else(|| refused(NOT_SUPPORTED))?;
+        let root = self.root()?;
+        let is_it = |top: &&VdevConfig| top.guid == guid && top.is_concrete();
+        let top = root.children.iter().find(is_it).cloned().ok_or_else(|| refused(NOT_SUPPORTED))?;
         let rq = &Request::internal("remove");
         let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
         let is_enabled = match mos.named(rq, names::FEATURES_FOR_READ).await? {
@@ -53,7 +54,6 @@ impl VdevRemovals<'_> {
         if scan.is_some_and(|scan| scan.is_open() && scan.is_resilver()) {
             return Err(refused(BUSY));
         }
-        let root = parsed(&self.engine.shown().config.root)?;
         check_tops(&root, &top).map_err(refused)?;
         self.check_space(&top)?;
         Ok(top)
@@ -83,8 +83,8 @@ fn check_tops(root: &VdevConfig, removed: &VdevConfig) -> Result<(), &'static st
     let concrete = || root.children.iter().filter(|top| top.is_concrete());
     let others = concrete().filter(|top| top.id != removed.id && top.class == Class::Normal);
     if removed.class == Class::Normal && others.clone().all(|top| top.non_allocating || top.removing) {
-        // The last vdev on which data is allocated.
-        return Err(INVALID_CONFIG);
+        // Of the last vdev on which data is allocated, OpenZFS says this too.
+        return Err(NO_SPACE);
     }
     for top in concrete() {
         let is_mirror_of_leaves = top.kind == VdevKind::Mirror && top.children.iter().all(VdevConfig::is_leaf);
@@ -163,12 +163,8 @@ mod tests {
         assert_eq!(check(vec![file(0, 12), top(1, "mirror", 12, "")], 0), Ok(()));
         assert_eq!(check(vec![file(0, 12), file(1, 9)], 0), Err(INVALID_CONFIG));
         assert_eq!(check(vec![file(0, 12), top(1, "raidz", 12, "")], 0), Err(INVALID_CONFIG));
-        assert_eq!(check(vec![file(0, 12)], 0), Err(INVALID_CONFIG), "the last one");
-        assert_eq!(
-            check(vec![file(0, 12), top(1, "file", 12, "special")], 0),
-            Err(INVALID_CONFIG),
-            "the last normal one"
-        );
+        assert_eq!(check(vec![file(0, 12)], 0), Err(NO_SPACE), "the last one");
+        assert_eq!(check(vec![file(0, 12), top(1, "file", 12, "special")], 0), Err(NO_SPACE), "the last normal one");
         assert_eq!(check(vec![file(0, 12), top(1, "file", 12, "special")], 1), Ok(()));
         assert_eq!(check(vec![file(0, 12), top(1, "file", 9, "special")], 1), Err(INVALID_CONFIG));
         let specials = vec![file(0, 12), top(1, "file", 9, "special"), top(2, "file", 12, "dedup")];

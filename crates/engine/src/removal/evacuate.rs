@@ -229,7 +229,6 @@ async fn record(syncing: &mut TxgSync<'_>, mut removal: Removal, placed: &[Place
     evacuations.extend(&entries, bytes).map_err(|error| refused(error.to_string()))?;
     let mut now = RemovalRecord::read(syncing).await?;
     now.copied = now.copied.saturating_add(bytes);
-    invariant!(now.copied <= now.to_copy, "{} of {} bytes were copied", now.copied, now.to_copy);
     now.write(&syncing.change).await?;
     syncing.core.removal = Some(removal);
     Ok(())

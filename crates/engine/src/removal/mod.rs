@@ -63,6 +63,16 @@ enum Step {
     Failed(String),
 }
 
+/// The vdevs with their allocation classes, which the configuration does not have: they are in the vdevs' ZAPs.
+fn with_classes(engine: &Engine, mut root: VdevConfig) -> Result<VdevConfig, PoolError> {
+    let metaslabs = engine.cache.blocks().metaslabs();
+    for top in root.children.iter_mut().filter(|top| top.is_concrete()) {
+        let unknown = || refused(format!("{}: its allocation class is not known", top.name()));
+        top.class = metaslabs.class(top.id as u32).ok_or_else(unknown)?;
+    }
+    Ok(root)
+}
+
 /// Begins the removal of a top-level vdev with data, and carries it out in the background. When this returns, the removal is
 /// recorded on stable storage.
 ///
@@ -242,9 +252,8 @@ impl VdevRemovals<'_> {
         }
     }
 
-    /// The top-level vdev with that GUID.
-    fn top(&self, guid: u64) -> Result<Option<VdevConfig>, PoolError> {
-        let root = parsed(&self.engine.shown().config.root)?;
-        Ok(root.children.into_iter().find(|top| top.guid == guid && top.is_concrete()))
+    /// The vdevs, with their allocation classes.
+    fn root(&self) -> Result<VdevConfig, PoolError> {
+        with_classes(self.engine, parsed(&self.engine.shown().config.root)?)
     }
 }

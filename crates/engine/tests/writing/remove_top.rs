@@ -197,3 +197,30 @@ fn a_mirror_leaves_a_pool_in_use() {
 fn a_removal_is_canceled() {
     remove_in_use("remove-canceled", Layout::Mirror, 2, true);
 }
+
+/// Metadata and dedup tables return to the vdevs of the normal class.
+#[test]
+fn special_and_dedup_vdevs_leave_a_pool() {
+    let dir = real::folder("remove-classes");
+    let machine = weir_linux::machine().unwrap();
+    let top = |name: &str, class, layout, count| real::top(&dir, name, class, layout, count);
+    let tops_of_pool = vec![
+        top("a", Class::Normal, Layout::Mirror, 2),
+        top("s", Class::Special, Layout::Mirror, 2),
+        top("d", Class::Dedup, Layout::Single, 1),
+    ];
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &CreateOptions::new("tank", tops_of_pool)).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.sync().await.unwrap();
+        assert!(engine.cache.blocks().vdev_space(1).allocated_bytes > 0, "nothing is on the special vdev");
+        remove(&engine, 1).await.unwrap();
+        remove(&engine, 2).await.unwrap();
+        let only = removal::start(&engine, tops(&engine)[0].guid).await.unwrap_err().to_string();
+        assert!(only.contains("out of space"), "{only}");
+        churn(&engine, 1).await;
+        engine.export().await.unwrap();
+        judge(&machine, &dir).await;
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}

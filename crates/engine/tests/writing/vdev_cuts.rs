@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_engine::checkpoint;
 use weir_engine::reguid::change_guid;
+use weir_engine::removal;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
-use weir_engine::{OfflineMode, SpareWatch, VdevAddRequest};
+use weir_engine::{DirtyLimits, OfflineMode, SpareWatch, VdevAddRequest};
 use weir_machine::Machine;
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, PoolError, VdevConfig};
@@ -134,6 +135,36 @@ async fn rewind(machine: &Machine) -> Result<(), PoolError> {
     Engine::import(machine, &ImportOptions::new(open)).await?.stop().await
 }
 
+/// A second vdev, with blocks.
+async fn add_vdev(machine: &Machine) -> Result<(), PoolError> {
+    let engine = import(machine).await?;
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![new(2)] };
+    engine.devices().add(&VdevAddRequest { tops: vec![top], ..VdevAddRequest::default() }).await?;
+    for seed in 0..2 {
+        let written = work::write_object(&engine, "tank", 40, seed).await;
+        written.map_err(|error| PoolError::Refused { what: error.to_string() })?;
+        engine.sync().await?;
+    }
+    engine.stop().await
+}
+
+/// The second vdev is removed while blocks are written and freed; the first removal is canceled.
+async fn remove_vdev(machine: &Machine) -> Result<(), PoolError> {
+    let mut options = ImportOptions::new(open());
+    options.dirty = DirtyLimits { copied_bytes: 32 << 10, ..DirtyLimits::default() };
+    let engine = Engine::import(machine, &options).await?;
+    let top = guid(&engine, 2);
+    removal::start(&engine, top).await?;
+    engine.sync().await?;
+    engine.vdev_removals().cancel().await?;
+    removal::start(&engine, top).await?;
+    work::destroy_all(&engine).await?;
+    work::make_dataset(&engine, "tank/later").await?;
+    engine.vdev_removals().wait().await?;
+    engine.sync().await?;
+    engine.stop().await
+}
+
 /// The spare of the pool, if it has one, can stand in for a device, whatever its labels say.
 async fn use_spare(machine: &Machine) {
     let engine = import(machine).await.unwrap();
@@ -151,6 +182,7 @@ async fn finish(machine: &Machine) -> Vec<String> {
     work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
     let engine = import(machine).await.unwrap();
     engine.devices().clear(None).await.unwrap();
+    engine.vdev_removals().wait().await.unwrap();
     checkpoint::keep_discarding(&engine).await.unwrap();
     engine.scrubs().start_resilver_if_needed().await.unwrap();
     resilver(&engine).await.unwrap();
@@ -170,6 +202,7 @@ enum Change {
     Size,
     Checkpoint,
     Rewind,
+    Removal,
 }
 
 /// Cuts at change `at`, counted from the beginning of the changes; `None` if there are fewer.
@@ -181,6 +214,16 @@ fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
     world.run(prepare(&machine)).unwrap().unwrap();
     if change == Change::Size {
         disks.iter().for_each(|disk| disk.grow(160 << 20));
+    }
+    if change == Change::Removal {
+        disks.iter().for_each(|disk| disk.grow(320 << 20));
+        let prepared = world.run(async {
+            let engine = import(&machine).await?;
+            engine.growth().expand(None).await?;
+            engine.stop().await?;
+            add_vdev(&machine).await
+        });
+        prepared.unwrap().unwrap();
     }
     if change == Change::Rewind {
         let taken = world.run(async {
@@ -198,6 +241,7 @@ fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
         Change::Size => world.run(change_size(&machine)),
         Change::Checkpoint => world.run(change_checkpoint(&machine)),
         Change::Rewind => world.run(rewind(&machine)),
+        Change::Removal => world.run(remove_vdev(&machine)),
     };
     world.cancel_cut();
     let is_cut = match run {
@@ -213,6 +257,12 @@ fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
         let devices = finish(&machine).await;
         use_spare(&machine).await;
         assert!((1..=3).contains(&devices.len()), "{devices:?}");
+        if change == Change::Removal && devices.len() == 3 {
+            // The removal was not recorded, or canceled: the vdev can be removed now.
+            remove_vdev(&machine).await.unwrap();
+            work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
+            return;
+        }
         for alone in &devices {
             let others = disks.iter().filter(|disk| disk.path() != Path::new(alone));
             let gone: Vec<_> = others.map(|disk| (disk, disk.lay(Fault::Gone))).collect();
@@ -232,6 +282,7 @@ fn cut_all(change: Change, seed: u64) {
         Change::Size => 47,
         Change::Checkpoint => 31,
         Change::Rewind => 5,
+        Change::Removal => 61,
     };
     let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(usual);
     let mut at = 1;
@@ -270,4 +321,10 @@ fn any_cut_while_a_pool_goes_back_to_its_checkpoint_leaves_a_whole_pool() {
 #[test]
 fn any_cut_while_spares_step_in_and_back_leaves_a_whole_pool() {
     cut_all(Change::Spares, 9000);
+}
+
+/// After each cut the removal goes on, or can begin again; then each side of the mirror that stays has everything.
+#[test]
+fn any_cut_while_a_vdev_with_data_is_removed_leaves_a_whole_pool() {
+    cut_all(Change::Removal, 39_000);
 }
