@@ -16,7 +16,7 @@ use weir_machine::Request;
 use weir_pool::aux_devices::{Extra, extras};
 use weir_pool::{Class, OpenOptions, VdevConfig, VdevKind};
 
-/// Remove hot spares, cache devices, log vdevs, and mirrors and devices with data from a pool.
+/// Remove hot spares, cache devices and vdevs from a pool.
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool remove",
