@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use utoipa::ToSchema;
 
 /// Number of series.
-const COUNT: usize = 27;
+const COUNT: usize = 28;
 
 /// Names and units of the values of a [`Point`], in their order. Of the latencies, a point of a coarser resolution has the
 /// maximum, of all others the mean.
@@ -38,6 +38,7 @@ pub const SERIES: [(&str, &str); COUNT] = [
     ("devices.written.intent_log", "bytes/s"),
     ("devices.written.labels", "bytes/s"),
     ("devices.written.repair", "bytes/s"),
+    ("devices.written.removal", "bytes/s"),
     ("arc.hits", "1/s"),
     ("arc.misses", "1/s"),
     ("arc.size", "bytes"),
@@ -133,6 +134,7 @@ impl Point {
             written("intent log"),
             written("labels"),
             written("repair"),
+            written("removal"),
             rate(interval.arc.hits()),
             rate(interval.arc.misses),
             interval.arc.size_bytes() as f32,

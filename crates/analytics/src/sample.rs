@@ -122,7 +122,7 @@ pub struct ClientTotals {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CauseBytes {
-    /// `data`, `metadata`, `intent log`, `labels` or `repair`.
+    /// `data`, `metadata`, `intent log`, `labels`, `repair` or `removal` (copies of the data of a vdev that is being removed).
     pub content: String,
     /// `first copy`, `copies`, `parity` or `padding`.
     pub redundancy: String,

@@ -9,7 +9,7 @@ const COLOURS = ["#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#999999
 const GRAPHS = [
   { title: "Bytes answered, by source", unit: "bytes/s", stacked: true, series: [["read.arc_demand", "ARC"], ["read.arc_prefetched", "ARC, prefetched"], ["read.dirty_data", "dirty data"], ["read.holes", "holes"], ["read.disk", "disks"]] },
   { title: "Bytes written by clients", unit: "bytes/s", series: [["written", "written"]] },
-  { title: "Bytes written to devices, by cause", unit: "bytes/s", stacked: true, series: [["devices.written.data", "data"], ["devices.written.metadata", "metadata"], ["devices.written.intent_log", "intent log"], ["devices.written.labels", "labels"], ["devices.written.repair", "repair"]] },
+  { title: "Bytes written to devices, by cause", unit: "bytes/s", stacked: true, series: [["devices.written.data", "data"], ["devices.written.metadata", "metadata"], ["devices.written.intent_log", "intent log"], ["devices.written.labels", "labels"], ["devices.written.repair", "repair"], ["devices.written.removal", "removal"]] },
   { title: "Bytes read from devices", unit: "bytes/s", series: [["devices.read", "read"]] },
   { title: "Latency of reads and writes (upper bounds)", unit: "s", series: [["read_latency.p50", "reads, median"], ["read_latency.p99", "reads, 99 %"], ["write_latency.p50", "writes, median"], ["write_latency.p99", "writes, 99 %"]] },
   { title: "ARC", unit: "1/s", stacked: true, series: [["arc.hits", "hits"], ["arc.misses", "misses"]] },
