@@ -107,7 +107,7 @@ pub struct GridArgs {
     common: Common,
 }
 
-/// GoBonnieGo's cycle again and again: sequential write, sequential read, random operations.
+/// GoBonnieGo's cycle: sequential write, sequential read, random operations.
 #[derive(Debug, Parser)]
 #[command(name = "loop", override_usage = "weir bench loop DIRECTORY [OPTION]…")]
 pub struct LoopArgs {
@@ -129,7 +129,7 @@ pub struct LoopArgs {
     common: Common,
 }
 
-/// One thread that reads or writes 1 MiB after the other; prints filebench's IO Summary.
+/// One thread that reads or writes pieces of 1 MiB; filebench's IO Summary.
 #[derive(Debug, Parser)]
 #[command(name = "singlestream", override_usage = "weir bench singlestream TARGET [OPTION]…")]
 pub struct SinglestreamArgs {
@@ -205,7 +205,7 @@ pub struct DeviceArgs {
     common: Common,
 }
 
-/// Ratio and speed of compression, encryption and deduplication on a sample of your data.
+/// Ratio and speed of compression, encryption and dedup on a sample of your data.
 #[derive(Debug, Parser)]
 #[command(name = "services", override_usage = "weir bench services SAMPLE [OPTION]…")]
 pub struct ServicesArgs {
