@@ -48,7 +48,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("analytics", &["format", "machine", "blocks", "dsl", "files", "engine"]),
     ("admin", &["format", "machine", "blocks", "dsl", "pool", "engine", "analytics", "front"]),
     ("web", &["machine", "engine", "analytics"]),
-    ("lab", &["format", "codec"]),
+    ("lab", &["format", "codec", "machine"]),
     ("fuse", &["machine", "linux", "files"]),
     ("doctor", &[]),
     ("smb", &["machine"]),
@@ -223,7 +223,7 @@ fn module_docs(name: &str, text: &str) -> Option<String> {
 
 fn unsafe_outside(name: &str, text: &str) -> Vec<String> {
     let word = concat!("un", "safe");
-    if UNSAFE_CRATES.iter().any(|room| name.starts_with(room)) {
+    if UNSAFE_CRATES.iter().any(|path| name.starts_with(path)) {
         return Vec::new();
     }
     let used = |line: &str| {

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "benchmarks of real targets measure real time")]
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_machine::time::civil_day;
 
 /// Measures time from its creation.
 #[derive(Debug, Clone, Copy)]
@@ -41,21 +42,11 @@ pub fn unix_seconds() -> u64 {
 /// A time in RFC 3339, UTC, to the second.
 #[must_use]
 pub fn rfc3339(unix_seconds: u64) -> String {
-    let days = unix_seconds / 86_400;
-    let second = unix_seconds % 86_400;
-    // Days are counted from 1 March of year 0, so that the leap day ends a year (Hinnant, "chrono-compatible low-level date algorithms").
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let hour = second / 3_600;
-    let minute = second / 60 % 60;
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
+    let (year, month, day) = civil_day(unix_seconds / 86_400);
+    let hour = unix_seconds / 3_600 % 24;
+    let minute = unix_seconds / 60 % 60;
+    let second = unix_seconds % 60;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[cfg(test)]

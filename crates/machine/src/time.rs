@@ -86,3 +86,37 @@ impl fmt::Debug for Clock {
         write!(f, "Clock({} ns)", self.now().0)
     }
 }
+
+/// Year, month (1 to 12) and day of a day counted from 1970-01-01, in the proleptic Gregorian calendar.
+///
+/// Years are counted from March on, so that the leap day ends a year (Hinnant, *chrono-Compatible Low-Level Date Algorithms*).
+#[must_use]
+pub fn civil_day(days: u64) -> (u64, u64, u64) {
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day_of_year - (153 * shifted + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::civil_day;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (day, expected) in [
+            (0, (1970, 1, 1)),
+            (11_016, (2000, 2, 29)),
+            (11_017, (2000, 3, 1)),
+            (20_783, (2026, 11, 26)),
+            (47_540, (2100, 2, 28)),
+            (47_541, (2100, 3, 1)),
+        ] {
+            assert_eq!(civil_day(day), expected, "day {day}");
+        }
+    }
+}

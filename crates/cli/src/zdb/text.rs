@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use weir_format::{BlockPointer, Endian, Uberblock};
+use weir_machine::time::civil_day;
 
 /// A block pointer on one line.
 pub fn block_pointer(bp: &BlockPointer) -> String {
@@ -89,37 +90,30 @@ pub fn uberblock(u: &Uberblock) -> String {
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 
-/// Year, month (0–11), day, hour, minute, second of a time in UTC.
-fn civil(seconds: i64) -> (i64, usize, i64, i64, i64, i64) {
-    let days = seconds.div_euclid(86400);
-    let rest = seconds.rem_euclid(86400);
-    // Days from the civil calendar, with years that begin in March (Howard Hinnant's algorithm).
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let day_of_era = z.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let mp = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 2 } else { mp - 10 };
-    let year = year_of_era + era * 400 + i64::from(month <= 1);
-    (year, month as usize, day, rest / 3600, rest / 60 % 60, rest % 60)
+/// The last second of the year 9999.
+const MAX_SECONDS: u64 = 253_402_300_799;
+
+/// Hour, minute and second of a time in UTC.
+fn clock_time(seconds: u64) -> (u64, u64, u64) {
+    (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
 /// `Sat Nov 21 07:45:39 2026`, in UTC.
 pub fn date(seconds: u64) -> String {
-    let seconds = i64::try_from(seconds).unwrap_or(0).clamp(0, 253_402_300_799);
-    let (year, month, day, h, m, s) = civil(seconds);
-    let weekday = DAYS.get((seconds / 86400 % 7) as usize).copied().unwrap_or("");
-    let month = MONTHS.get(month).copied().unwrap_or("");
+    let seconds = seconds.min(MAX_SECONDS);
+    let (year, month, day) = civil_day(seconds / 86_400);
+    let (h, m, s) = clock_time(seconds);
+    let weekday = DAYS.get((seconds / 86_400 % 7) as usize).copied().unwrap_or("");
+    let month = MONTHS.get((month - 1) as usize).copied().unwrap_or("");
     format!("{weekday} {month} {day:2} {h:02}:{m:02}:{s:02} {year}")
 }
 
 /// `2026-11-21.07:25:10`, in UTC.
 pub fn stamp(seconds: u64) -> String {
-    let seconds = i64::try_from(seconds).unwrap_or(0).clamp(0, 253_402_300_799);
-    let (year, month, day, h, m, s) = civil(seconds);
-    format!("{year}-{:02}-{day:02}.{h:02}:{m:02}:{s:02}", month + 1)
+    let seconds = seconds.min(MAX_SECONDS);
+    let (year, month, day) = civil_day(seconds / 86_400);
+    let (h, m, s) = clock_time(seconds);
+    format!("{year}-{month:02}-{day:02}.{h:02}:{m:02}:{s:02}")
 }
 
 #[cfg(test)]

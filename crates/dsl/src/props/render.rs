@@ -2,6 +2,7 @@
 
 use super::Value;
 use super::table::{Shape, native_named};
+use weir_machine::time::civil_day;
 
 /// The text of a property's value.
 pub fn text_of(name: &str, value: &Value, parsable: bool) -> String {
@@ -47,7 +48,7 @@ pub fn human_time(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let days = seconds / 86_400;
-    let (year, month, day) = civil(days.min(u64::from(u32::MAX)));
+    let (year, month, day) = civil_day(days.min(u64::from(u32::MAX)));
     format!(
         "{} {} {:2} {:2}:{:02} {}",
         DAYS[(days % 7) as usize],
@@ -57,16 +58,4 @@ pub fn human_time(seconds: u64) -> String {
         seconds % 3600 / 60,
         year
     )
-}
-
-/// Year, month and day of a day counted from 1970-01-01 (the proleptic Gregorian calendar, years from March on).
-pub fn civil(days: u64) -> (u64, u64, u64) {
-    let z = days + 719_468;
-    let era = z / 146_097;
-    let day_of_era = z % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }

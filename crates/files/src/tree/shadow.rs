@@ -17,8 +17,8 @@ use super::synthetic_entries::Entries;
 use super::{Node, Tree};
 use crate::FileError;
 use std::sync::Arc;
-use weir_dsl::props::civil;
 use weir_machine::Request;
+use weir_machine::time::civil_day;
 
 /// The last second that has a name: in the year 9999.
 const MAX_SECONDS: u64 = 253_402_300_799;
@@ -34,7 +34,7 @@ pub(super) struct ShadowNames {
 /// The name of a second, in UTC.
 pub(super) fn name_of(seconds: u64) -> String {
     let seconds = seconds.min(MAX_SECONDS);
-    let (year, month, day) = civil(seconds / 86_400);
+    let (year, month, day) = civil_day(seconds / 86_400);
     let hour = seconds % 86_400 / 3600;
     let minute = seconds % 3600 / 60;
     format!("@GMT-{year:04}.{month:02}.{day:02}-{hour:02}.{minute:02}.{:02}", seconds % 60)
