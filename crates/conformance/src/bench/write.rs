@@ -403,10 +403,7 @@ fn fio<const N: usize>(pattern: &str, images: &[PathBuf], arguments: [&str; N]) 
 }
 
 fn median(of: &[f64]) -> f64 {
-    let mut of = of.to_vec();
-    of.sort_by(f64::total_cmp);
-    let at = |n: usize| of.get(n).copied().unwrap_or(f64::NAN);
-    f64::midpoint(at(of.len().saturating_sub(1) / 2), at(of.len() / 2))
+    weir_lab::statistics::median(of).unwrap_or(f64::NAN)
 }
 
 /// Median, minimum and maximum.

@@ -199,11 +199,6 @@ fn cpu_per_gb(figures: &[Figure]) -> f64 {
     median(figures.iter().map(|figure| figure.server_cpu_seconds / units(figure)).collect())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match (values.len(), values.len() / 2) {
-        (0, _) => 0.0,
-        (count, middle) if count % 2 == 1 => values[middle],
-        (_, middle) => f64::midpoint(values[middle - 1], values[middle]),
-    }
+fn median(values: Vec<f64>) -> f64 {
+    weir_lab::statistics::median(&values).unwrap_or_default()
 }
