@@ -319,7 +319,7 @@ impl Sample {
 /// Names of the open datasets by the numbers of their object sets.
 fn open_names(engine: &Engine) -> BTreeMap<u64, String> {
     let named = |open: OpenSet| {
-        let name = match open.door? {
+        let name = match open.contents? {
             OpenDataset::Files(files) => files.name().to_owned(),
             OpenDataset::Volume(volume) => volume.name().to_owned(),
         };

@@ -56,7 +56,7 @@ pub(crate) async fn begin(engine: &Engine, name: &str) -> Result<Closing, PoolEr
     let Some(open) = engine.sets.get(id) else { return Ok(Closing(None)) };
     open.set.close(true);
     let closing = Closing(Some(open.clone()));
-    if open.door.is_some_and(|door| door.is_used()) {
+    if open.contents.is_some_and(|contents| contents.is_used()) {
         return busy();
     }
     if let Some(zil) = &open.zil {

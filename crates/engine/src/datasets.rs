@@ -79,7 +79,7 @@ impl Engine {
     /// Errors of finding the dataset.
     pub async fn is_used(&self, rq: &Request, name: &str) -> Result<bool, PoolError> {
         let id = self.synced().dsl_of(rq, name).await?.find(rq, name).await?.objset();
-        Ok(self.sets.get(id).and_then(|open| open.door).is_some_and(|door| door.is_used()))
+        Ok(self.sets.get(id).and_then(|open| open.contents).is_some_and(|contents| contents.is_used()))
     }
 
     /// Pool facts that dataset properties depend on.
@@ -150,7 +150,7 @@ impl Engine {
             self.reading.watch(dataset.objset(), &OpenDataset::Files(files.clone()));
             return Ok(files);
         }
-        if let Some(OpenDataset::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
+        if let Some(OpenDataset::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.contents) {
             return Ok(files);
         }
         let open = self.open_with_log(rq, &dsl, &dataset, &values).await?;
@@ -178,7 +178,7 @@ impl Engine {
                 }
             });
         }
-        self.sets.update(dataset.objset(), |open| open.door = Some(OpenDataset::Files(files.clone())));
+        self.sets.update(dataset.objset(), |open| open.contents = Some(OpenDataset::Files(files.clone())));
         // Its properties may have changed during the replay.
         self.properties().renew(rq, Scope::Path(name)).await?;
         Ok(files)
@@ -201,7 +201,7 @@ impl Engine {
             self.reading.watch(dataset.objset(), &OpenDataset::Volume(volume.clone()));
             return Ok(volume);
         }
-        if let Some(OpenDataset::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
+        if let Some(OpenDataset::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.contents) {
             return Ok(volume);
         }
         let values = self.values(rq, &dsl, &dataset).await?;
@@ -211,7 +211,7 @@ impl Engine {
         let opening = WriteOptions { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
         lost_records::replay(self, rq, name, &open, &*volume).await?;
-        self.sets.update(dataset.objset(), |open| open.door = Some(OpenDataset::Volume(volume.clone())));
+        self.sets.update(dataset.objset(), |open| open.contents = Some(OpenDataset::Volume(volume.clone())));
         // Its properties may have changed during the replay.
         self.properties().renew(rq, Scope::Path(name)).await?;
         Ok(volume)
@@ -242,7 +242,7 @@ impl Engine {
         };
         let zil = Zil::new(opening);
         self.sets.update(set.id(), |open| open.zil = Some(zil.clone()));
-        Ok(OpenSet { set, zil: Some(zil), door: None, received: None })
+        Ok(OpenSet { set, zil: Some(zil), contents: None, received: None })
     }
 
     /// Reads the values that the settings of a dataset depend on.

@@ -468,8 +468,8 @@ impl Engine {
 impl Engine {
     /// File systems with access times that are not stored yet.
     fn readers(&self) -> Vec<Arc<FileSystem>> {
-        let is_file_system = |open: &OpenSet| matches!(open.door, Some(OpenDataset::Files(_)));
-        let files = |open: OpenSet| match open.door {
+        let is_file_system = |open: &OpenSet| matches!(open.contents, Some(OpenDataset::Files(_)));
+        let files = |open: OpenSet| match open.contents {
             Some(OpenDataset::Files(files)) if files.atimes().is_pending() => Some(files),
             _ => None,
         };

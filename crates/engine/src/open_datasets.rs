@@ -47,7 +47,7 @@ pub struct OpenSet {
     /// The intent log; `None` until a client opens the dataset.
     pub zil: Option<Arc<Zil>>,
     /// The file system or volume; `None` until a client opens the dataset.
-    pub door: Option<OpenDataset>,
+    pub contents: Option<OpenDataset>,
     /// How far a stream was received into it, if that is kept.
     pub received: Option<Arc<ResumePoints>>,
 }
@@ -63,7 +63,7 @@ impl OpenDatasets {
 
     /// Adds an object set; returns the one already present if there is one.
     pub fn insert(&self, set: Arc<ObjectSet>) -> Arc<ObjectSet> {
-        let open = OpenSet { set, zil: None, door: None, received: None };
+        let open = OpenSet { set, zil: None, contents: None, received: None };
         self.all_of().entry(open.set.id()).or_insert(open).set.clone()
     }
 
@@ -91,7 +91,7 @@ impl OpenDatasets {
         let mut open = self.all_of();
         let is_unused = |open: &OpenSet| {
             open.zil.is_none()
-                && open.door.is_none()
+                && open.contents.is_none()
                 && Arc::strong_count(&open.set) == 1
                 && open.set.syncing().is_clean()
         };

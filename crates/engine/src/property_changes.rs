@@ -134,7 +134,7 @@ impl PropertyChanges<'_> {
             if let Some(zil) = &open.zil {
                 zil.set_policy(self.engine.log_policy(&values));
             }
-            match &open.door {
+            match &open.contents {
                 Some(OpenDataset::Files(files)) => files.set_settings(values.settings()),
                 Some(OpenDataset::Volume(volume)) => {
                     let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };

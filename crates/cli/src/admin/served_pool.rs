@@ -329,7 +329,8 @@ impl ServedPool {
     /// Whether clients have files open, or are attached to volumes.
     pub fn has_open_files(&self) -> bool {
         let heads = self.engine.sets.all();
-        heads.iter().filter_map(|open| open.door.as_ref()).any(|door| door.is_used()) || self.engine.reading.is_used()
+        heads.iter().filter_map(|open| open.contents.as_ref()).any(|door| door.is_used())
+            || self.engine.reading.is_used()
     }
 
     /// Asks the process to close the pool and to exit. Returns after the devices are unlocked.

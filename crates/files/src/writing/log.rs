@@ -222,9 +222,9 @@ impl<'a> ChangeLog<'a> {
         let aces = node.aces()?;
         let mut bytes = Encoder::new(Endian::Little);
         for ace in &aces {
-            let nobody =
+            let has_no_principal =
                 matches!(ace.flags & Ace::WHO_FLAGS, Ace::OWNER | Ace::EVERYONE) || ace.flags & Ace::GROUP != 0;
-            Ace { who: if nobody { u32::MAX.into() } else { ace.who }, ..*ace }.encode_v0(&mut bytes);
+            Ace { who: if has_no_principal { u32::MAX.into() } else { ace.who }, ..*ace }.encode_v0(&mut bytes);
         }
         let aces_bytes = bytes.finish();
         let flags = LIST_FLAGS.iter().filter(|(flag, _)| node.has_flag(*flag)).map(|(_, bit)| bit).sum();
