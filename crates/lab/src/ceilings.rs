@@ -3,7 +3,7 @@
 use crate::clock::Stopwatch;
 use crate::environment::{Disk, facts, mount_of};
 use crate::error::LabError;
-use crate::fio::{Attendant, Fio};
+use crate::fio::{Fio, Monitor};
 use crate::load::{Engine, Load};
 use crate::plan::{Plan, StepLoad, StepPlan};
 use crate::result::{Ceiling, Round};
@@ -20,45 +20,52 @@ const MAX_CLIENT_LOADS: usize = 4;
 /// Kinds of file systems whose data crosses a network.
 const NETWORK_KINDS: [&str; 5] = ["nfs", "nfs4", "cifs", "smb3", "9p"];
 
-/// Measures the ceilings for the steps of a plan; `None` if the attendant stopped it. Ceilings that cannot be measured, such as those of
+/// Measures the ceilings for the steps of a plan; `None` if the monitor stopped it. Ceilings that cannot be measured, such as those of
 /// a disk that may not be read, are absent.
 ///
 /// # Errors
 /// If fio fails.
 pub fn measure(
     plan: &Plan,
+    target: &Target,
     disk: Option<&Disk>,
     version: &str,
     folder: &Path,
-    attendant: &mut dyn Attendant,
+    monitor: &mut dyn Monitor,
 ) -> Result<Option<Vec<Ceiling>>, LabError> {
     let mut found = Vec::new();
     for load in client_loads(plan) {
         let fio = Fio { version: version.to_owned(), engine: Engine::Null, is_direct: false };
-        let Some(round) = fio.run("ceiling client", &load, &Target::Nbd(String::new()), folder, attendant)? else {
+        let Some(round) = fio.run("ceiling client", &load, target, folder, monitor)? else {
             return Ok(None);
         };
-        let what = format!("{} {}", text::block(load.largest_block()), if load.writes() { "write" } else { "read" });
+        let what = client_load(load.largest_block(), load.writes());
         found.push(ceiling("client", &what, &round, "fio's engine null: the same load without any I/O"));
     }
     if plan.steps.iter().any(|step| matches!(step.load, StepLoad::Fio(_))) {
         found.push(memory());
     }
     let Some(disk) = disk.filter(|_| plan.steps.iter().any(|step| step.claims_disks)) else { return Ok(Some(found)) };
-    let target = Target::Device(disk.path());
+    let raw = Target::Device(disk.path());
     // Only root may read a disk; without it the ceiling stays unknown.
-    let Ok(fio) = Fio::find(&target) else { return Ok(Some(found)) };
-    let size_bytes = target.room_bytes().ok().flatten().unwrap_or_default();
+    let Ok(fio) = Fio::find(&raw) else { return Ok(Some(found)) };
+    let size_bytes = raw.room_bytes().ok().flatten().unwrap_or_default();
     for (load, what) in
         [(Load::sequential(1 << 20, 100), "sequential read"), (Load::random(4096, 100), "random read 4K")]
     {
         let depth = if load.random_percent > 0 { 32 } else { 8 };
         let load = Load { depth, size_bytes, seconds: SECONDS, ..load };
         let source = format!("raw reads of /dev/{} at depth {depth}, before the run", disk.name);
-        let Some(round) = fio.run("ceiling disk", &load, &target, folder, attendant)? else { return Ok(None) };
+        let Some(round) = fio.run("ceiling disk", &load, &raw, folder, monitor)? else { return Ok(None) };
         found.push(ceiling("disk", what, &round, &source));
     }
     Ok(Some(found))
+}
+
+/// The load that a ceiling of the client is for: its block size and direction.
+#[must_use]
+pub fn client_load(block_bytes: u64, writes: bool) -> String {
+    format!("{} {}", text::block(block_bytes), if writes { "write" } else { "read" })
 }
 
 /// Ceilings that need no measurement: the links to a target behind a network.
@@ -150,7 +157,7 @@ fn memory() -> Ceiling {
     }
 }
 
-/// Expected rate of a step by the rules of thumb for kinds of disks; `None` for targets whose disk is unknown.
+/// The rate that rules of thumb for kinds of disks give for a step; `None` if the kind of the target's disk is unknown.
 #[must_use]
 pub fn rule_of_thumb(step: &StepPlan, disk: Option<&Disk>) -> Option<String> {
     let StepLoad::Fio(load) = &step.load else { return None };

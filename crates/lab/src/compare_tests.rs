@@ -60,7 +60,6 @@ fn alarms(rows: &[Row]) -> bool {
     rows.iter().any(|row| matches!(row.verdict, Verdict::Better | Verdict::Worse))
 }
 
-/// p alone decides most comparisons; the interval is only computed where p allows an alarm, which a sample of rows checks.
 #[test]
 fn equal_systems_raise_at_most_17_false_alarms_in_200_comparisons() {
     let mut false_alarms = 0;
@@ -97,6 +96,12 @@ fn higher_latency_is_worse_and_a_slower_rate_too() {
     let rows = compare(("fast", "slow"), &result(vec![fast]), &result(vec![slow])).rows;
     assert!(rows.iter().all(|row| row.verdict == Verdict::Worse), "{rows:?}");
     assert!((rows[0].shift + 0.5).abs() < 0.02);
+}
+
+#[test]
+fn six_rounds_are_enough_for_the_figures_of_quick_and_five_are_not() {
+    let tests = 12.0;
+    assert!(smallest_p(6, 6) * tests <= LEVEL && smallest_p(5, 5) * tests > LEVEL);
 }
 
 #[test]

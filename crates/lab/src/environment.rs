@@ -154,6 +154,12 @@ impl Disk {
         Path::new("/dev").join(&self.name)
     }
 
+    /// Size of a logical block in bytes, the smallest that direct I/O takes.
+    #[must_use]
+    pub fn logical_block_bytes(&self) -> Option<u64> {
+        first_line(self.folder.join("queue/logical_block_size"))?.parse().ok()
+    }
+
     /// Whether the disk says that it has rotating platters.
     #[must_use]
     pub fn is_rotational(&self) -> Option<bool> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// How often a running fio is looked after.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The program fio and the interfaces that work for a target.
+/// An installed fio, and the I/O engine that works for a target.
 #[derive(Debug, Clone)]
 pub struct Fio {
     /// Version, such as `fio-3.33`.
@@ -29,10 +29,10 @@ pub struct Fio {
     pub is_direct: bool,
 }
 
-/// Looks after a running load.
-pub trait Attendant {
+/// Watches a running load.
+pub trait Monitor {
     /// Is called at least every quarter of a second with the seconds since the load began; `false` stops the load.
-    fn attend(&mut self, seconds: f64) -> bool;
+    fn poll(&mut self, seconds: f64) -> bool;
 }
 
 impl Fio {
@@ -69,17 +69,17 @@ impl Fio {
         Err(LabError::Program { program: "fio", what: format!("cannot use the target: {last}") })
     }
 
-    /// Runs a load. Files of the run are `FOLDER/NAME.fio`, `NAME.json` and logs. `None` if the attendant stopped it.
+    /// Runs a load. Files of the run are `FOLDER/NAME.fio`, `NAME.json` and logs. `None` if the monitor stopped it.
     ///
     /// # Errors
-    /// If fio cannot be started, fails, or answers something else than json+.
+    /// If fio cannot be started, ends with an error, or writes something other than json+.
     pub fn run(
         &self,
         name: &str,
         load: &Load,
         target: &Target,
         folder: &Path,
-        attendant: &mut dyn Attendant,
+        monitor: &mut dyn Monitor,
     ) -> Result<Option<Round>, LabError> {
         let stem = file_stem(name);
         let logs = folder.join(&stem);
@@ -88,29 +88,28 @@ impl Fio {
         let answer = folder.join(format!("{stem}.json"));
         std::fs::write(&job, job_file(name, load, target, self.engine, self.is_direct, &logs))
             .map_err(LabError::io(&job))?;
-        let mut child = start(&job, &answer, load.writes())?;
+        let errors = folder.join(format!("{stem}.err"));
+        let mut child = start(&job, &answer, &errors, load.writes())?;
         let watch = clock::Stopwatch::start();
         let status = loop {
             if let Some(status) = child.try_wait().map_err(LabError::io(Path::new("fio")))? {
                 break status;
             }
-            if !attendant.attend(watch.seconds()) {
+            if !monitor.poll(watch.seconds()) {
                 stop(&mut child);
                 return Ok(None);
             }
             clock::sleep(POLL);
         };
-        if !attendant.attend(watch.seconds()) {
+        if !monitor.poll(watch.seconds()) {
             return Ok(None);
         }
         let text = std::fs::read_to_string(&answer).unwrap_or_default();
-        let mut round = parse(&answer.display().to_string(), &text).map_err(|error| match status.success() {
-            true => error,
-            false => LabError::Program { program: "fio", what: complaint(&mut child, &text) },
-        })?;
         if !status.success() {
-            return Err(LabError::Program { program: "fio", what: complaint(&mut child, &text) });
+            return Err(LabError::Program { program: "fio", what: complaint(&errors, &text) });
         }
+        let mut round = parse(&answer.display().to_string(), &text)?;
+        let _ = std::fs::remove_file(&errors);
         round.series = series(folder, &stem);
         remove_logs(folder, &stem);
         Ok(Some(round))
@@ -153,13 +152,16 @@ fn probe(target: &Target, engine: Engine, is_direct: bool) -> Result<(), String>
 }
 
 /// Starts fio; a load that only reads is run with `--readonly`, with which fio refuses to write.
-fn start(job: &Path, answer: &Path, writes: bool) -> Result<Child, LabError> {
+///
+/// Its messages go to a file, because a pipe that is read only at the end stops a program that writes more than the pipe holds.
+fn start(job: &Path, answer: &Path, errors: &Path, writes: bool) -> Result<Child, LabError> {
+    let messages = std::fs::File::create(errors).map_err(LabError::io(errors))?;
     let mut command = Command::new("fio");
     command.args(["--output-format=json+", "--eta=never"]).arg("--output").arg(answer).arg(job);
     if !writes {
         command.arg("--readonly");
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
     command.spawn().map_err(|error| LabError::Program { program: "fio", what: error.to_string() })
 }
 
@@ -181,11 +183,8 @@ fn stop(child: &mut Child) {
 }
 
 /// The line that fio wrote about its failure.
-fn complaint(child: &mut Child, answer: &str) -> String {
-    let mut text = String::new();
-    if let Some(errors) = child.stderr.as_mut() {
-        let _ = std::io::Read::read_to_string(errors, &mut text);
-    }
+fn complaint(errors: &Path, answer: &str) -> String {
+    let text = std::fs::read_to_string(errors).unwrap_or_default();
     let lines: Vec<&str> = text.lines().chain(answer.lines()).map(str::trim).collect();
     let says = |marks: &[&str]| lines.iter().copied().find(|line| marks.iter().any(|mark| line.contains(mark)));
     let line = says(&["Bad option", "error="]).or_else(|| says(&["fio:"]));

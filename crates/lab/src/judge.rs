@@ -1,9 +1,10 @@
 //! Judgement of a result: warnings first, then a sentence for each step about what limited it.
 
+use crate::native::services::SERVICE;
 use crate::plan::Plan;
 use crate::result::{RunResult, Step, Warning};
 use crate::statistics::median;
-use crate::{methods, text};
+use crate::{ceilings, methods, text};
 use std::collections::BTreeMap;
 
 /// Share of the bytes that were read which the disks must have delivered, for a step that claims to measure them.
@@ -48,7 +49,9 @@ pub fn judge(result: &mut RunResult, plan: &Plan) {
         let claims_disks = plan.steps.iter().any(|planned| planned.name == step.name && planned.claims_disks);
         step_warnings(step, claims_disks, &result.environment, &mut warnings);
     }
-    let sentences: Vec<String> = measured.iter().map(|step| sentence(step, result)).collect();
+    // A service moves every byte twice, in memory: its own sentences name both rates.
+    let sentences = measured.iter().filter(|step| step.workload.pattern != SERVICE);
+    let sentences: Vec<String> = sentences.map(|step| sentence(step, result)).collect();
     result.warnings = warnings;
     result.verdict = sentences;
     let advice = methods::advice(result);
@@ -59,7 +62,7 @@ fn warning(rule: &str, step: Option<&Step>, text: impl Into<String>, not_compara
     Warning { rule: rule.to_owned(), step: step.map(|step| step.name.clone()), text: text.into(), not_comparable }
 }
 
-/// Sum of a figure over the rounds in which it is known; `None` if it is known in none.
+/// Sum of a figure over the rounds; `None` unless it is known in all of them.
 fn known(step: &Step, figure: impl Fn(&crate::result::Round) -> Option<u64>) -> Option<f64> {
     let values: Vec<f64> = step.rounds.iter().filter_map(figure).map(|value| value as f64).collect();
     (values.len() == step.rounds.len() && !values.is_empty()).then(|| values.iter().sum())
@@ -124,7 +127,7 @@ fn step_warnings(step: &Step, claims_disks: bool, environment: &BTreeMap<String,
     }
 }
 
-/// Bytes that the storage below the caches delivered, with its name: the server's disks if the server tells, else this machine's.
+/// Bytes read from disks, and whose disks: the server's if its counters are known, else those of this machine.
 fn delivered(step: &Step) -> Option<(&'static str, f64)> {
     if step.rounds.iter().any(|round| !round.server.is_empty()) {
         let disks = step.rounds.iter().map(|round| round.server.get("read_bytes.disk").copied().unwrap_or_default());
@@ -133,7 +136,7 @@ fn delivered(step: &Step) -> Option<(&'static str, f64)> {
     known(step, |round| round.disk_read_bytes).map(|bytes| ("the disks", bytes))
 }
 
-/// Bytes that the storage below the caches took, as [`delivered`].
+/// Bytes written to disks, and whose disks, as [`delivered`].
 fn stored(step: &Step) -> Option<(&'static str, f64)> {
     if step.rounds.iter().any(|round| !round.server.is_empty()) {
         let causes =
@@ -167,13 +170,7 @@ fn limit(step: &Step, result: &RunResult, bytes_per_s: f64, operations_per_s: f6
     let is_write = workload.read_percent == 0;
     let is_random = workload.pattern.starts_with("rand");
     let fits = |part: &str, load: &str| match part {
-        "client" => {
-            load == format!(
-                "{} {}",
-                text::block(workload.block_bytes),
-                if workload.read_percent < 100 { "write" } else { "read" }
-            )
-        }
+        "client" => load == ceilings::client_load(workload.block_bytes, workload.read_percent < 100),
         "disk" => {
             !is_write && (load.starts_with("random") == is_random) && (!is_random || workload.block_bytes == 4096)
         }
@@ -221,7 +218,7 @@ fn limit(step: &Step, result: &RunResult, bytes_per_s: f64, operations_per_s: f6
     None
 }
 
-/// Shares of the bytes by the source that served them, if the server tells.
+/// Shares of the bytes by the source that served them, if the server's counters are known.
 fn served_from(step: &Step) -> Option<String> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, bytes) in step.rounds.iter().flat_map(|round| &round.server) {

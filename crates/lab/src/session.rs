@@ -3,7 +3,7 @@
 use crate::clock::{self, Stopwatch};
 use crate::environment::{self, Disk, DiskCounters, ProcessorTicks};
 use crate::error::LabError;
-use crate::fio::{Attendant, Fio};
+use crate::fio::{Fio, Monitor};
 use crate::load::{FILE_PREFIX, Load};
 use crate::plan::{Plan, StepLoad, StepPlan};
 use crate::result::{Round, RunResult, SCHEMA, Step};
@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Receives the progress of a session and may stop it.
 pub trait Watcher {
+    /// Something that must precede the steps begins.
+    fn prepares(&mut self, what: &str);
     /// A step begins; it takes `seconds` if its length is known.
     fn begins(&mut self, step: &str, seconds: Option<f64>);
     /// A step has run for `seconds`.
@@ -46,10 +48,13 @@ pub struct Options {
 pub struct Session {
     plan: Plan,
     target: Target,
-    fio: Fio,
+    /// fio; `None` if no step needs it.
+    fio: Option<Fio>,
     disk: Option<Disk>,
     options: Options,
+    /// Time since this process began, and the seconds that an interrupted run had begun before.
     started: Stopwatch,
+    earlier_seconds: f64,
     result: RunResult,
 }
 
@@ -61,21 +66,21 @@ impl Session {
     pub fn new(plan: Plan, word: &str, options: Options) -> Result<Self, LabError> {
         let target = Target::parse(word)?;
         let needs_fio = plan.steps.iter().any(|step| matches!(step.load, StepLoad::Fio(_)));
-        let fio = match needs_fio {
-            true => Fio::find(&target)?,
-            false => Fio { version: "weir".to_owned(), engine: crate::load::Engine::Psync, is_direct: false },
-        };
+        let fio = needs_fio.then(|| Fio::find(&target)).transpose()?;
         check(&plan, &target, &options)?;
         std::fs::create_dir_all(&options.folder).map_err(LabError::io(&options.folder))?;
         let disk = Disk::below(&target);
         let mut environment = environment::facts(&target);
-        environment.insert("fio".to_owned(), fio.version.clone());
-        environment.insert("engine".to_owned(), fio.engine.name().to_owned());
+        if let Some(fio) = &fio {
+            environment.insert("fio".to_owned(), fio.version.clone());
+            environment.insert("engine".to_owned(), fio.engine.name().to_owned());
+        }
+        let is_direct = fio.as_ref().is_some_and(|fio| fio.is_direct);
         environment.extend(options.facts.clone());
         let now = clock::unix_seconds();
         let steps = plan.steps.iter().map(|step| Step {
             name: step.name.clone(),
-            workload: step.workload(fio.is_direct),
+            workload: step.workload(is_direct),
             expected: ceilings::rule_of_thumb(step, disk.as_ref()),
             rounds: Vec::new(),
         });
@@ -89,12 +94,15 @@ impl Session {
             started_unix_seconds: now,
             started: clock::rfc3339(now),
             complete: false,
-            client: if needs_fio { target.client(&fio.version) } else { format!("weir {}", env!("CARGO_PKG_VERSION")) },
+            client: match &fio {
+                Some(fio) => target.client(&fio.version),
+                None => format!("weir {}", env!("CARGO_PKG_VERSION")),
+            },
             environment,
             ceilings: Vec::new(),
             steps: steps.collect(),
         };
-        Ok(Self { plan, target, fio, disk, options, started: Stopwatch::start(), result })
+        Ok(Self { plan, target, fio, disk, options, started: Stopwatch::start(), earlier_seconds: 0.0, result })
     }
 
     /// Takes over the rounds of an interrupted run of the same steps.
@@ -105,6 +113,7 @@ impl Session {
             .zip(&self.result.steps)
             .all(|(old, new)| old.name == new.name && old.workload == new.workload);
         if same && former.steps.len() == self.result.steps.len() {
+            self.earlier_seconds = clock::unix_seconds().saturating_sub(former.started_unix_seconds) as f64;
             self.result = RunResult { environment: self.result.environment.clone(), complete: false, ..former };
         }
     }
@@ -138,14 +147,16 @@ impl Session {
     /// # Errors
     /// If fio fails.
     pub fn prepare(&mut self, watcher: &mut dyn Watcher) -> Result<bool, LabError> {
+        let Some(fio) = self.fio.clone() else { return Ok(true) };
         if self.options.measures_ceilings && self.result.ceilings.is_empty() {
-            watcher.begins("ceilings", None);
+            watcher.prepares("measure ceilings");
             let measured = ceilings::measure(
                 &self.plan,
+                &self.target,
                 self.disk.as_ref(),
-                &self.fio.version,
+                &fio.version,
                 &self.options.folder,
-                &mut Tend::new(watcher),
+                &mut StepMonitor::new(watcher),
             )?;
             let Some(measured) = measured else { return Ok(false) };
             self.result.ceilings = measured;
@@ -155,14 +166,14 @@ impl Session {
         if self.plan.data_bytes == 0 || reads_as_found {
             return Ok(true);
         }
-        watcher.begins("write the test data", None);
+        watcher.prepares("write the test data");
         let fill = Load {
             workers: self.plan.data_workers,
             depth: 8,
             size_bytes: self.plan.data_bytes,
             ..Load::sequential(1 << 20, 0)
         };
-        let done = self.fio.run("prepare", &fill, &self.target, &self.options.folder, &mut Tend::new(watcher))?;
+        let done = fio.run("prepare", &fill, &self.target, &self.options.folder, &mut StepMonitor::new(watcher))?;
         Ok(done.is_some())
     }
 
@@ -173,15 +184,15 @@ impl Session {
     pub fn measure(&mut self, step: usize, watcher: &mut dyn Watcher) -> Result<bool, LabError> {
         let Some(plan) = self.plan.steps.get(step).cloned() else { return Ok(true) };
         watcher.begins(&plan.name, plan.expected_seconds());
-        let at_seconds = self.started.seconds();
+        let at_seconds = self.earlier_seconds + self.started.seconds();
         let server = watcher.server_counters();
         let ticks = ProcessorTicks::now();
         let watch = Stopwatch::start();
-        let mut tend = Tend { watcher, disk: self.disk.as_ref(), samples: Vec::new(), next: 0.0 };
-        tend.sample(0.0);
-        let Some(mut round) = self.carry(&plan, &mut tend)? else { return Ok(false) };
-        tend.sample(watch.seconds());
-        let samples = std::mem::take(&mut tend.samples);
+        let mut monitor = StepMonitor { watcher, disk: self.disk.as_ref(), samples: Vec::new(), next: 0.0 };
+        monitor.sample(0.0);
+        let Some(mut round) = self.run_load(&plan, &mut monitor)? else { return Ok(false) };
+        monitor.sample(watch.seconds());
+        let samples = std::mem::take(&mut monitor.samples);
         round.at_seconds = at_seconds;
         round.machine_busy = ProcessorTicks::now().zip(ticks).and_then(|(now, then)| now.busy_since(then));
         add_disk(&mut round, &samples);
@@ -198,13 +209,16 @@ impl Session {
         Ok(true)
     }
 
-    fn carry(&self, step: &StepPlan, tend: &mut Tend<'_>) -> Result<Option<Round>, LabError> {
+    fn run_load(&self, step: &StepPlan, monitor: &mut StepMonitor<'_>) -> Result<Option<Round>, LabError> {
         let folder = &self.options.folder;
         match (&step.load, &self.target) {
-            (StepLoad::Fio(load), target) => self.fio.run(&step.name, load, target, folder, tend),
-            (StepLoad::Frames(load), Target::Directory(path)) => load.run(path, tend),
-            (StepLoad::List(load), Target::Directory(path)) => load.run(path, tend),
-            (StepLoad::Service(load), _) => load.run(tend),
+            (StepLoad::Fio(load), target) => match &self.fio {
+                Some(fio) => fio.run(&step.name, load, target, folder, monitor),
+                None => Err(LabError::Program { program: "fio", what: "not looked for".to_owned() }),
+            },
+            (StepLoad::Frames(load), Target::Directory(path)) => load.run(path, monitor),
+            (StepLoad::List(load), Target::Directory(path)) => load.run(path, monitor),
+            (StepLoad::Service(load), _) => load.run(monitor),
             (StepLoad::Frames(_) | StepLoad::List(_), _) => {
                 Err(LabError::Target(format!("{}: this method needs a directory", self.result.target)))
             }
@@ -245,7 +259,7 @@ fn check(plan: &Plan, target: &Target, options: &Options) -> Result<(), LabError
     Ok(())
 }
 
-/// Removes what benchmarks make in a directory; names are those of the loads.
+/// Removes the files and directories that loads made in a directory: their names begin with [`FILE_PREFIX`].
 fn remove_files(directory: &Path) {
     let made = format!("{FILE_PREFIX}.");
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -266,14 +280,14 @@ fn growth(then: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap
 }
 
 /// Passes the progress of a load on, and reads the disk's counters once a second.
-struct Tend<'a> {
+struct StepMonitor<'a> {
     watcher: &'a mut dyn Watcher,
     disk: Option<&'a Disk>,
     samples: Vec<(f64, DiskCounters)>,
     next: f64,
 }
 
-impl<'a> Tend<'a> {
+impl<'a> StepMonitor<'a> {
     fn new(watcher: &'a mut dyn Watcher) -> Self {
         Self { watcher, disk: None, samples: Vec::new(), next: 0.0 }
     }
@@ -287,8 +301,8 @@ impl<'a> Tend<'a> {
     }
 }
 
-impl Attendant for Tend<'_> {
-    fn attend(&mut self, seconds: f64) -> bool {
+impl Monitor for StepMonitor<'_> {
+    fn poll(&mut self, seconds: f64) -> bool {
         self.watcher.ticks(seconds);
         if seconds >= self.next {
             self.sample(seconds);

@@ -22,6 +22,10 @@ impl Stopper {
 }
 
 impl Watcher for Stopper {
+    fn prepares(&mut self, what: &str) {
+        self.begins(what, None);
+    }
+
     fn begins(&mut self, step: &str, _: Option<f64>) {
         self.seen.push(step.to_owned());
         self.left = self.left.saturating_sub(1);

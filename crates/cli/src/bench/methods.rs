@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use weir_lab::environment::Disk;
 use weir_lab::methods::{self, Grid, bonnie, device, filebench, icf};
 use weir_lab::native::frames::{FORMATS, RESOLUTIONS};
 use weir_lab::native::services::Sample;
@@ -320,7 +321,10 @@ fn plan(command: &BenchCommand, common: &Common, target: &str) -> Result<Plan, F
                 ),
                 threads: args.threads.unwrap_or(processors).max(1),
                 iops_seconds: args.iops_time,
-                operation_bytes: 512,
+                operation_bytes: Disk::below(&parsed)
+                    .and_then(|disk| disk.logical_block_bytes())
+                    .unwrap_or(512)
+                    .max(512),
             })
         }
         BenchCommand::Singlestream(args) => {

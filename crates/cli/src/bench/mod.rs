@@ -43,7 +43,7 @@ enum BenchCommand {
 /// Options of all methods.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Number of rounds; comparisons need at least five
+    /// Number of rounds; a comparison of runs of quick needs six
     #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: usize,
     /// Directory for the results [default: weir-bench-METHOD-TIME]

@@ -51,16 +51,17 @@ impl<'a> Terminal<'a> {
 }
 
 impl Watcher for Terminal<'_> {
+    fn prepares(&mut self, what: &str) {
+        self.seconds = None;
+        self.bar.set_message(what.to_owned());
+    }
+
     fn begins(&mut self, step: &str, seconds: Option<f64>) {
-        if seconds.is_some() || self.step > 0 {
-            self.step += 1;
-        }
+        self.step += 1;
         self.seconds = seconds;
-        let number =
-            if self.step > 0 { format!("{} of {}: ", self.step, self.total.max(self.step)) } else { String::new() };
         let length = seconds.map(|seconds| format!(" ({seconds:.0} s)")).unwrap_or_default();
         self.bar.set_position(0);
-        self.bar.set_message(format!("{number}{step}{length}"));
+        self.bar.set_message(format!("{} of {}: {step}{length}", self.step, self.total));
     }
 
     fn ticks(&mut self, seconds: f64) {

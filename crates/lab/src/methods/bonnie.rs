@@ -9,9 +9,6 @@ use crate::plan::{Plan, StepPlan};
 use crate::result::{Round, RunResult};
 use serde_json::{Value, json};
 
-/// Names of the steps.
-const STEPS: [&str; 3] = ["sequential write 64K", "sequential read 64K", "random 512-byte operations, 90% reads"];
-
 /// Parameters of the cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cycle {
@@ -31,24 +28,24 @@ pub fn cycle(cycle: &Cycle) -> Plan {
     let load = |load: Load| Load { workers: cycle.threads, size_bytes: cycle.size_bytes, ..load };
     let random = Load { seconds: cycle.iops_seconds, ..load(Load::random(cycle.operation_bytes, 90)) };
     let steps = vec![
-        StepPlan::fio(STEPS[0], load(Load::sequential(65_536, 0))),
-        StepPlan::fio(STEPS[1], load(Load::sequential(65_536, 100))),
-        StepPlan::fio(STEPS[2], random),
+        StepPlan::fio("sequential write 64K", load(Load::sequential(65_536, 0))),
+        StepPlan::fio("sequential read 64K", load(Load::sequential(65_536, 100))),
+        StepPlan::fio(format!("random {}-byte operations, 90% reads", cycle.operation_bytes), random),
     ];
     Plan { method: "loop", steps, data_bytes: 0, data_workers: cycle.threads }
 }
 
-/// Rounds of a step by number of cycle.
-fn rounds<'a>(result: &'a RunResult, step: &str) -> &'a [Round] {
-    result.steps.iter().find(|have| have.name == step).map_or(&[], |step| &step.rounds)
+/// The rounds of the write, of the read and of the random operations, cycle by cycle.
+fn cycles(result: &RunResult) -> impl Iterator<Item = [&Round; 3]> {
+    let rounds = |step: usize| result.steps.get(step).map_or(&[][..], |step| &step.rounds);
+    let pairs = rounds(0).iter().zip(rounds(1));
+    pairs.zip(rounds(2)).map(|((write, read), random)| [write, read, random])
 }
 
 /// GoBonnieGo's three lines for each cycle that is complete.
 #[must_use]
 pub fn lines(result: &RunResult) -> String {
-    let [writes, reads, operations] = STEPS.map(|step| rounds(result, step));
-    let cycles = writes.iter().zip(reads).zip(operations);
-    let line = cycles.map(|((write, read), random)| {
+    let line = cycles(result).map(|[write, read, random]| {
         format!(
             "Sequential Write MB/s: {:.2}\nSequential Read MB/s: {:.2}\nIOPS: {:.0}\n",
             megabytes(write),
@@ -67,12 +64,11 @@ fn megabytes(round: &Round) -> f64 {
 /// GoBonnieGo's JSON.
 #[must_use]
 pub fn document(result: &RunResult) -> Value {
-    let [writes, reads, operations] = STEPS.map(|step| rounds(result, step));
     let workload = result.steps.first().map(|step| step.workload.clone()).unwrap_or_default();
     let iops_seconds = result.steps.get(2).map_or(0, |step| step.workload.seconds);
     let memory: u64 = result.environment.get("memory_bytes").and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
     let start = |round: &Round| crate::clock::rfc3339(result.started_unix_seconds + round.at_seconds as u64);
-    let results = writes.iter().zip(reads).zip(operations).map(|((write, read), random)| {
+    let results = cycles(result).map(|[write, read, random]| {
         json!({
             "write_megabytes_per_second": megabytes(write),
             "read_megabytes_per_second": megabytes(read),

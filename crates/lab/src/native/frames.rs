@@ -6,7 +6,7 @@
 use super::Recorder;
 use crate::clock::Stopwatch;
 use crate::error::LabError;
-use crate::fio::Attendant;
+use crate::fio::Monitor;
 use crate::result::{Round, Workload};
 use crate::statistics::Seeded;
 use std::fs::File;
@@ -93,18 +93,17 @@ impl FrameLoad {
             read_percent: if self.writes { 0 } else { 100 },
             workers: 1,
             depth: 1,
-            sync: self.writes,
             size_bytes: self.frame_bytes.saturating_mul(self.frames),
             ..Workload::default()
         }
     }
 
-    /// Runs the load in a directory; `None` if the attendant stopped it. Written frames are on stable storage when the last one is:
+    /// Runs the load in a directory; `None` if the monitor stopped it. Written frames are on stable storage when the last one is:
     /// the time of the final flush is part of the round.
     ///
     /// # Errors
     /// If a frame cannot be written or read as a whole.
-    pub fn run(&self, directory: &Path, attendant: &mut dyn Attendant) -> Result<Option<Round>, LabError> {
+    pub fn run(&self, directory: &Path, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
         let folder = directory.join(format!("{}.frames", crate::load::FILE_PREFIX));
         if self.writes {
             std::fs::create_dir_all(&folder).map_err(LabError::io(&folder))?;
@@ -115,7 +114,7 @@ impl FrameLoad {
         let mut recorder = Recorder::default();
         let watch = Stopwatch::start();
         for number in 0..self.frames {
-            if !attendant.attend(watch.seconds()) {
+            if !monitor.poll(watch.seconds()) {
                 return Ok(None);
             }
             let path = frame(&folder, number);
@@ -134,7 +133,7 @@ impl FrameLoad {
         }
         if self.writes {
             flush_all(&folder, self.frames)?;
-            attendant.attend(watch.seconds());
+            monitor.poll(watch.seconds());
         }
         let mut round = recorder.round(watch.seconds());
         let frames_per_s = self.frames as f64 / round.seconds.max(1e-9);
@@ -173,13 +172,7 @@ fn flush_all(folder: &Path, frames: u64) -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Patient;
-    impl Attendant for Patient {
-        fn attend(&mut self, _: f64) -> bool {
-            true
-        }
-    }
+    use crate::native::NeverStops;
 
     #[test]
     fn sizes_of_frames_follow_from_the_pixel_formats() {
@@ -199,13 +192,13 @@ mod tests {
     fn frames_that_were_written_are_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let write = FrameLoad { frame_bytes: 100_000, frames: 5, writes: true };
-        let round = write.run(dir.path(), &mut Patient).unwrap().unwrap();
+        let round = write.run(dir.path(), &mut NeverStops).unwrap().unwrap();
         assert_eq!((round.written.bytes, round.written.operations), (500_000, 5));
         let read = FrameLoad { writes: false, ..write };
-        let round = read.run(dir.path(), &mut Patient).unwrap().unwrap();
+        let round = read.run(dir.path(), &mut NeverStops).unwrap().unwrap();
         assert_eq!((round.read.bytes, round.read.operations), (500_000, 5));
         assert!(round.latency.unwrap().max_ns > 0);
         let more = FrameLoad { frames: 6, ..read };
-        assert!(more.run(dir.path(), &mut Patient).unwrap_err().to_string().contains("frame.0000005"));
+        assert!(more.run(dir.path(), &mut NeverStops).unwrap_err().to_string().contains("frame.0000005"));
     }
 }

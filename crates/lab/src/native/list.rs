@@ -3,7 +3,7 @@
 use super::Recorder;
 use crate::clock::Stopwatch;
 use crate::error::LabError;
-use crate::fio::Attendant;
+use crate::fio::Monitor;
 use crate::result::{Round, Workload};
 use std::path::Path;
 
@@ -24,16 +24,16 @@ impl ListLoad {
     }
 
     /// Makes the directory if it is not there, then lists it. An operation is one entry whose attributes were read. The first
-    /// listing and the median of all are figures of the round. `None` if the attendant stopped it.
+    /// listing and the median of all are figures of the round. `None` if the monitor stopped it.
     ///
     /// # Errors
     /// If an entry cannot be made or read.
-    pub fn run(&self, directory: &Path, attendant: &mut dyn Attendant) -> Result<Option<Round>, LabError> {
+    pub fn run(&self, directory: &Path, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
         let folder = directory.join(format!("{}.entries", crate::load::FILE_PREFIX));
         let making = Stopwatch::start();
         std::fs::create_dir_all(&folder).map_err(LabError::io(&folder))?;
         for number in 0..self.entries {
-            if number % 256 == 0 && !attendant.attend(making.seconds()) {
+            if number % 256 == 0 && !monitor.poll(making.seconds()) {
                 return Ok(None);
             }
             let path = folder.join(format!("entry with a long name {number:07}.txt"));
@@ -45,7 +45,7 @@ impl ListLoad {
         let mut times = Vec::new();
         let watch = Stopwatch::start();
         for _ in 0..self.listings.max(1) {
-            if !attendant.attend(watch.seconds()) {
+            if !monitor.poll(watch.seconds()) {
                 return Ok(None);
             }
             let begun = watch.seconds();
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
 
     struct StopsAt(u32);
-    impl Attendant for StopsAt {
-        fn attend(&mut self, _: f64) -> bool {
+    impl Monitor for StopsAt {
+        fn poll(&mut self, _: f64) -> bool {
             self.0 = self.0.saturating_sub(1);
             self.0 > 0
         }

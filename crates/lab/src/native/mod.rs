@@ -6,6 +6,17 @@ pub mod services;
 
 use crate::result::{Flow, Latency, Round, Second};
 
+/// Monitor that allows a load to run to its end.
+#[cfg(test)]
+pub(crate) struct NeverStops;
+
+#[cfg(test)]
+impl crate::fio::Monitor for NeverStops {
+    fn poll(&mut self, _: f64) -> bool {
+        true
+    }
+}
+
 /// Collects the latencies and rates of operations that a load of ours performs one after the other.
 #[derive(Debug, Default)]
 pub struct Recorder {

@@ -7,7 +7,7 @@
 
 use crate::clock::Stopwatch;
 use crate::error::LabError;
-use crate::fio::Attendant;
+use crate::fio::Monitor;
 use crate::result::{Flow, Round, Workload};
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -20,6 +20,9 @@ use weir_format::{ChecksumKind, CompressionKind, Endian, ObjectType};
 
 /// Sector of the disks for which sizes are computed, in bytes.
 const SECTOR_BYTES: usize = 4096;
+
+/// Pattern of these loads in results.
+pub const SERVICE: &str = "service";
 
 /// Most files of a sample.
 const MAX_FILES: usize = 100_000;
@@ -136,7 +139,7 @@ impl ServiceLoad {
     #[must_use]
     pub fn workload(&self) -> Workload {
         Workload {
-            pattern: "service".to_owned(),
+            pattern: SERVICE.to_owned(),
             read_percent: 50,
             workers: 1,
             depth: 1,
@@ -146,11 +149,11 @@ impl ServiceLoad {
     }
 
     /// Stores all records, then reads them back and compares. Figures: `stored_bytes`, `ratio` (logical to allocated), and bytes a second of each
-    /// direction. `None` if the attendant stopped it.
+    /// direction. `None` if the monitor stopped it.
     ///
     /// # Errors
     /// If a record does not come back as it was: the code of the service is defective.
-    pub fn run(&self, attendant: &mut dyn Attendant) -> Result<Option<Round>, LabError> {
+    pub fn run(&self, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
         let key = dataset_key()?;
         let salt = Salt::none();
         let mut stored = Vec::with_capacity(self.sample.records.len());
@@ -158,7 +161,7 @@ impl ServiceLoad {
         let mut sums = BTreeSet::new();
         let watch = Stopwatch::start();
         for record in &self.sample.records {
-            if !attendant.attend(watch.seconds()) {
+            if !monitor.poll(watch.seconds()) {
                 return Ok(None);
             }
             let kept = store(self.service, record, &key)?;
@@ -173,7 +176,7 @@ impl ServiceLoad {
         let write_seconds = watch.seconds();
         let mut buffer = Vec::new();
         for (record, kept) in self.sample.records.iter().zip(&mut stored) {
-            if !attendant.attend(watch.seconds()) {
+            if !monitor.poll(watch.seconds()) {
                 return Ok(None);
             }
             checksum(ChecksumKind::Fletcher4, Endian::Little, &salt, &kept.bytes).map_err(defect)?;
@@ -264,18 +267,12 @@ fn defect(error: weir_codec::CodecError) -> LabError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::native::NeverStops;
     use crate::statistics::Seeded;
-
-    struct Patient;
-    impl Attendant for Patient {
-        fn attend(&mut self, _: f64) -> bool {
-            true
-        }
-    }
 
     fn ratio(service: Service, sample: &Arc<Sample>) -> f64 {
         let load = ServiceLoad { service, sample: Arc::clone(sample) };
-        load.run(&mut Patient).unwrap().unwrap().figures["ratio"]
+        load.run(&mut NeverStops).unwrap().unwrap().figures["ratio"]
     }
 
     #[test]

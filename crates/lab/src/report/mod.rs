@@ -112,7 +112,7 @@ fn body(page: &mut String, result: &RunResult, is_one_of_several: bool) {
     }
     let _ = writeln!(
         page,
-        "<tr><th scope=\"row\">command</th><td><code>weir {}</code></td></tr></table>",
+        "<tr><th scope=\"row\">command</th><td><code>weir bench {}</code></td></tr></table>",
         escaped(&result.command.join(" "))
     );
 }
@@ -296,7 +296,7 @@ mod tests {
             verdict: vec!["limited by nothing".to_owned()],
             method: "grid".to_owned(),
             target: "/tank/\"><script>alert(1)</script>".to_owned(),
-            command: vec!["bench".to_owned(), "grid".to_owned()],
+            command: vec!["grid".to_owned(), "/tank".to_owned()],
             started_unix_seconds: 0,
             started: crate::clock::rfc3339(0),
             complete: true,
@@ -318,7 +318,14 @@ mod tests {
         let page = html(&[made()]);
         assert!(!page.contains("<script") && !page.contains("<b>bold"), "names are escaped");
         assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("src="), "nothing is loaded");
-        for part in ["Read this first", "limited by nothing", "steady window", "operations in flight", "kernel"] {
+        for part in [
+            "Read this first",
+            "limited by nothing",
+            "steady window",
+            "operations in flight",
+            "kernel",
+            "<code>weir bench grid /tank</code>",
+        ] {
             assert!(page.contains(part), "{part} is missing");
         }
         assert_eq!(page.matches("<svg").count(), 4);
