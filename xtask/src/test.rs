@@ -158,12 +158,13 @@ pub fn sim(arguments: &[String]) -> Outcome {
         return Err("the simulator found a failure".to_string());
     }
     let tests = [
-        ("cuts", "power cuts of pools", "a power cut broke a pool"),
-        ("errors", "device errors", "a device error broke a promise"),
+        ("weir-engine", "cuts", "power cuts of pools", "a power cut broke a pool"),
+        ("weir-engine", "errors", "device errors", "a device error broke a promise"),
+        ("weir-planner", "laws", "laws on modelled hardware", "modelled hardware broke a law"),
     ];
-    for (test, title, failure) in tests {
+    for (package, test, title, failure) in tests {
         let mut command =
-            cargo(&["test", "--quiet", "--profile", "sim", "-p", "weir-engine", "--test", test, "--", "--nocapture"]);
+            cargo(&["test", "--quiet", "--profile", "sim", "-p", package, "--test", test, "--", "--nocapture"]);
         command.envs(settings.clone()).envs(KEEPS_MEMORY);
         if let Some(tools) = judge::tools() {
             command.env("WEIR_ZFS_TOOLS", tools);

@@ -62,6 +62,6 @@ pub use read_set::ReadSet;
 pub use record::{Cut, Moment, Recording, Replay, Start};
 pub use rng::Rng;
 pub use runs::{Diverged, run_twice};
-pub use scheduler::SimError;
+pub use scheduler::{SimError, Timer};
 pub use timing::Timing;
 pub use world::SimWorld;

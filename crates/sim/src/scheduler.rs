@@ -76,6 +76,8 @@ pub(crate) struct State {
     pub(crate) changes: u64,
     pub(crate) cut_at: Option<u64>,
     pub(crate) recorded: Option<Vec<DiskEvent>>,
+    /// The ready task that has waited longest runs next.
+    pub(crate) in_order: bool,
     /// Whether the trace includes the bytes of disk operations.
     pub(crate) traces_bytes: bool,
     /// The power is failing: disks ignore new operations.
@@ -162,8 +164,12 @@ impl Shared {
         }
         if !state.ready.is_empty() {
             let count = state.ready.len() as u64;
-            let pick = state.choices.below(count) as usize;
-            let id = state.ready.swap_remove(pick);
+            let id = if state.in_order {
+                state.ready.remove(0)
+            } else {
+                let pick = state.choices.below(count) as usize;
+                state.ready.swap_remove(pick)
+            };
             state.trace.add("run", &[id, count, now_ns]);
             let future = state.tasks.get_mut(&id).and_then(|task| task.future.take());
             return Ok(Step::Poll(id, future));
@@ -182,6 +188,24 @@ impl Shared {
 pub(crate) enum Step {
     Poll(u64, Option<BoxFuture<'static, ()>>),
     RunEvent(Event),
+}
+
+/// Virtual time of a world, which it does not keep alive.
+#[derive(Clone)]
+pub struct Timer(pub(crate) Weak<Shared>);
+
+impl Timer {
+    /// Virtual time in nanoseconds; 0 once the world is gone.
+    pub fn now_ns(&self) -> u64 {
+        self.0.upgrade().map_or(0, |shared| shared.now_ns())
+    }
+
+    /// Runs `event` at virtual time `when_ns`, or at once if that has passed; never once the world is gone.
+    pub fn at(&self, when_ns: u64, event: impl FnOnce() + Send + 'static) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.at(when_ns, Box::new(event));
+        }
+    }
 }
 
 /// Wakes a task.

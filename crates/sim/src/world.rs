@@ -6,7 +6,7 @@ use crate::medium::Medium;
 use crate::net::SimNet;
 use crate::read_set::ReadSet;
 use crate::rng::Rng;
-use crate::scheduler::{DiskEvent, MAIN, Shared, SimError, State, Step, Task, TaskWaker};
+use crate::scheduler::{DiskEvent, MAIN, Shared, SimError, State, Step, Task, TaskWaker, Timer};
 use crate::timing::Timing;
 use crate::trace::Trace;
 use futures_util::future::BoxFuture;
@@ -68,6 +68,7 @@ impl SimWorld {
             cut_at: None,
             recorded: None,
             traces_bytes: true,
+            in_order: false,
             power_off: false,
             errors: None,
         };
@@ -88,6 +89,17 @@ impl SimWorld {
             read_buffers: BUFFERS.with(|buffers| buffers[1].clone()),
             memory: Memory::untrimmed(),
         }
+    }
+
+    /// From now on the ready task that has waited longest runs next, instead of one that the seed chooses: for models of
+    /// hardware, whose figures should not depend on races.
+    pub fn run_in_order(&self) {
+        self.shared.lock().in_order = true;
+    }
+
+    /// A handle to the world's virtual time, for devices that are modelled outside of this crate.
+    pub fn timer(&self) -> Timer {
+        Timer(Arc::downgrade(&self.shared))
     }
 
     /// Adds an empty disk at `path`.
