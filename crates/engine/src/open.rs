@@ -105,10 +105,8 @@ pub async fn import_and_add(
     let rq = &Request::internal("import");
     check_tree(rq, &pool).await?;
     check_dead_lists(rq, &pool).await?;
-    for (name, why) in ONGOING_OPERATIONS {
-        if pool.mos.named_words(rq, name).await?.is_some() {
-            return Err(refused(&pool, why));
-        }
+    if pool.mos.named_words(rq, names::CONDENSING_INDIRECT).await?.is_some() {
+        return Err(refused(&pool, "the mapping of a removed vdev is being shortened"));
     }
     if options.open.checkpoint {
         checkpoint::go_back(&mut pool, leaves).await?;
@@ -263,10 +261,6 @@ fn check_size(pool: &Pool, vdev: &VdevConfig, min_bytes: u64) -> Result<(), Pool
 const INTERNAL_DIRS: [&str; 3] = ["$MOS", "$FREE", "$ORIGIN"];
 /// The pool versions that Weir writes: the last legacy version that it supports, and the version of feature flags.
 const VERSIONS: [u64; 2] = [28, features::VERSION_FEATURES];
-/// MOS directory entries of ongoing operations that prevent writing, and the reason to report.
-const ONGOING_OPERATIONS: [(&str, &str); 1] =
-    [(names::CONDENSING_INDIRECT, "the mapping of a removed vdev is being shortened")];
-
 fn check_features(pool: &Pool) -> Result<(), PoolError> {
     let all = pool.features.for_read.iter().chain(&pool.features.for_write);
     for (guid, _) in all.filter(|(_, count)| **count > 0) {

@@ -5,7 +5,7 @@
 //!   free        here, and the copy                         here: it is not copied any more
 //! ```
 //!
-//! Only the syncer copies and frees, one after the other, so no range is freed while it is being copied. Until the last range
+//! Only the syncer copies ranges and frees blocks, and never both at once: no range is freed while it is being copied. Until the last range
 //! is copied, blocks are read from the vdev itself.
 //!
 //! Source: OpenZFS `module/zfs/vdev_removal.c` (`free_from_removing_vdev`, `spa_vdev_copy_segment`).
@@ -32,8 +32,8 @@ pub(super) struct Evacuation {
     vdev: u32,
     /// The ranges that have been copied.
     map: Mapping,
-    /// Bytes that have been copied and are still allocated.
-    copied_bytes: u64,
+    /// Allocated bytes that have still to be copied.
+    left_bytes: u64,
     /// Bytes that were freed before they were copied, since the last call of [`Evacuations::take_freed_bytes`].
     freed_bytes: u64,
 }
@@ -60,20 +60,38 @@ impl Evacuation {
         let pieces = self.map.pieces(offset, end - offset).ok_or(lost)?;
         Ok(CopiedPart { range: offset..end, pieces })
     }
+
+    /// Counts the part of a freed range that need not be copied any more, and returns the other part.
+    fn free(&mut self, range: &Range<u64>) -> Result<CopiedPart, BlockError> {
+        let part = self.copied_part(range)?;
+        let uncopied = range.end - range.start - (part.range.end - part.range.start);
+        // The number of bytes left comes from the pool.
+        self.left_bytes = self.left_bytes.saturating_sub(uncopied);
+        self.freed_bytes += uncopied;
+        Ok(part)
+    }
+
+    /// Adds copied ranges to the mapping; `bytes` of them are allocated.
+    fn extend(&mut self, entries: &[MappingEntry], bytes: u64) -> Result<(), BlockError> {
+        let before = self.map.end_bytes();
+        if !self.map.extend(entries) {
+            let field = "mapping of a vdev that is being removed";
+            return Err(BlockError::InvalidPointer { vdev: self.vdev, offset: before, field, value: before });
+        }
+        invariant!(entries.is_empty() || self.map.end_bytes() > before, "a copied range is not in the mapping");
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        Ok(())
+    }
 }
 
 impl Writer {
     /// The part of a range to be freed that has been copied to other vdevs, if the vdev is being removed.
     pub(super) fn free_copied(&self, vdev: u32, range: &Range<u64>) -> Result<CopiedPart, BlockError> {
         let mut evacuation = self.evacuation.lock();
-        let Some(evacuation) = evacuation.as_mut().filter(|evacuation| evacuation.vdev == vdev) else {
-            return Ok(CopiedPart::default());
-        };
-        let part = evacuation.copied_part(range)?;
-        let copied = part.range.end - part.range.start;
-        evacuation.copied_bytes = evacuation.copied_bytes.saturating_sub(copied);
-        evacuation.freed_bytes += range.end - range.start - copied;
-        Ok(part)
+        match evacuation.as_mut().filter(|evacuation| evacuation.vdev == vdev) {
+            Some(evacuation) => evacuation.free(range),
+            None => Ok(CopiedPart::default()),
+        }
     }
 }
 
@@ -85,16 +103,16 @@ pub struct Evacuations<'a> {
 
 impl Evacuations<'_> {
     /// Begins or continues the evacuation of a vdev on which nothing is allocated any more. `map` has the ranges that have been
-    /// copied, which have `copied_bytes`.
+    /// copied; `left_bytes` are allocated behind them.
     ///
     /// # Errors
     /// [`BlockError::InvalidPointer`] if an entry of the mapping is out of bounds; [`BlockError::ReadOnly`].
-    pub fn begin(self, vdev: u32, map: &[MappingEntry], copied_bytes: u64) -> Result<(), BlockError> {
+    pub fn begin(self, vdev: u32, map: &[MappingEntry], left_bytes: u64) -> Result<(), BlockError> {
         let field = "mapping of a vdev that is being removed";
         let map = Mapping::of(map).ok_or(BlockError::InvalidPointer { vdev, offset: 0, field, value: 0 })?;
         let mut evacuation = self.blocks.writer()?.evacuation.lock();
         invariant!(evacuation.is_none(), "two vdevs are removed at a time");
-        *evacuation = Some(Evacuation { vdev, map, copied_bytes, freed_bytes: 0 });
+        *evacuation = Some(Evacuation { vdev, map, left_bytes, freed_bytes: 0 });
         Ok(())
     }
 
@@ -126,8 +144,7 @@ impl Evacuations<'_> {
     /// Bytes of the vdev that have still to be copied.
     pub fn left_bytes(self) -> u64 {
         let Ok(writer) = self.blocks.writer() else { return 0 };
-        let copied = writer.evacuation.lock().as_ref().map(|one| (one.vdev, one.copied_bytes));
-        copied.map_or(0, |(vdev, copied)| self.blocks.vdev_space(vdev).allocated_bytes.saturating_sub(copied))
+        writer.evacuation.lock().as_ref().map_or(0, |one| one.left_bytes)
     }
 
     /// Bytes that were freed before they were copied, since the last call.
@@ -244,15 +261,33 @@ impl Evacuations<'_> {
     /// # Errors
     /// [`BlockError::InvalidPointer`] if they do not; [`BlockError::ReadOnly`].
     pub fn extend(self, entries: &[MappingEntry], bytes: u64) -> Result<(), BlockError> {
-        let mut evacuation = self.blocks.writer()?.evacuation.lock();
-        let Some(evacuation) = evacuation.as_mut() else { return Ok(()) };
-        let before = evacuation.map.end_bytes();
-        if !evacuation.map.extend(entries) {
-            let field = "mapping of a vdev that is being removed";
-            return Err(BlockError::InvalidPointer { vdev: evacuation.vdev, offset: before, field, value: before });
+        match self.blocks.writer()?.evacuation.lock().as_mut() {
+            Some(evacuation) => evacuation.extend(entries, bytes),
+            None => Ok(()),
         }
-        invariant!(entries.is_empty() || evacuation.map.end_bytes() > before, "a copied range is not in the mapping");
-        evacuation.copied_bytes += bytes;
-        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(source_bytes: u64, len: u64, offset_bytes: u64) -> MappingEntry {
+        MappingEntry { source_bytes, target: Dva { vdev: 1, offset_bytes, asize_bytes: len, gang: false, grid: 0 } }
+    }
+
+    /// 12 KiB are allocated: 0 to 4 KiB and 8 to 16 KiB. The copy of the first two ranges has the gap between them.
+    #[test]
+    fn bytes_left_do_not_count_gaps_and_shrink_by_what_is_freed_before_it_is_copied() {
+        let mut evacuation = Evacuation { vdev: 0, map: Mapping::default(), left_bytes: 12 << 10, freed_bytes: 0 };
+        evacuation.extend(&[entry(0, 12 << 10, 1 << 20)], 8 << 10).unwrap();
+        assert_eq!(evacuation.left_bytes, 4 << 10);
+        let part = evacuation.free(&(8 << 10..14 << 10)).unwrap();
+        assert_eq!(part.range, 8 << 10..12 << 10);
+        assert_eq!(part.pieces, [Piece { vdev: 1, offset: (1 << 20) + (8 << 10), len: 4 << 10 }]);
+        assert_eq!((evacuation.left_bytes, evacuation.freed_bytes), (2 << 10, 2 << 10));
+        evacuation.extend(&[entry(14 << 10, 2 << 10, 2 << 20)], 2 << 10).unwrap();
+        assert_eq!(evacuation.left_bytes, 0);
+        assert!(evacuation.extend(&[entry(0, 512, 0)], 512).is_err(), "it has been copied already");
     }
 }

@@ -228,7 +228,7 @@ async fn record(syncing: &mut TxgSync<'_>, mut removal: Removal, placed: &[Place
     let evacuations = syncing.engine.cache.blocks().metaslabs().evacuations();
     evacuations.extend(&entries, bytes).map_err(|error| refused(error.to_string()))?;
     let mut now = RemovalRecord::read(syncing).await?;
-    now.copied = now.copied.saturating_add(bytes);
+    now.count(bytes);
     now.write(&syncing.change).await?;
     syncing.core.removal = Some(removal);
     Ok(())

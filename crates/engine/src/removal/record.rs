@@ -65,6 +65,17 @@ impl RemovalRecord {
         }
     }
 
+    /// Bytes that have still to be copied or freed.
+    pub fn left_bytes(&self) -> u64 {
+        self.to_copy.saturating_sub(self.copied)
+    }
+
+    /// Counts bytes as copied. The numbers come from the pool, also from one that another program changed, so that they are
+    /// bounded and not asserted.
+    pub fn count(&mut self, bytes: u64) {
+        self.copied = self.copied.saturating_add(bytes).min(self.to_copy.max(self.copied));
+    }
+
     pub fn is_running(&self) -> bool {
         self.state == RUNNING
     }
@@ -119,7 +130,7 @@ impl Removal {
         }
         let blocks = mos.set.cache().blocks();
         let vdev = top.id as u32;
-        let begun = blocks.metaslabs().evacuations().begin(vdev, &entries, header.mapped_bytes);
+        let begun = blocks.metaslabs().evacuations().begin(vdev, &entries, record.left_bytes());
         begun.map_err(|error| refused(error.to_string()))?;
         Ok(Some(Removal { vdev, class: top.class, mapping, header, births, birth_count }))
     }
@@ -158,8 +169,8 @@ pub(super) async fn begin(syncing: &mut TxgSync<'_>, top: &VdevConfig) -> Result
     let births = mos.changes().create(rq, tx, &new(UINT64_METADATA)).await?;
     let removal = Removal { vdev, class: top.class, mapping, header, births, birth_count: 0 };
     write_headers(change, &removal).await?;
-    blocks.metaslabs().evacuations().begin(vdev, &[], 0).map_err(|error| refused(error.to_string()))?;
     let to_copy = blocks.vdev_space(vdev).allocated_bytes;
+    blocks.metaslabs().evacuations().begin(vdev, &[], to_copy).map_err(|error| refused(error.to_string()))?;
     let last = RemovalRecord::read(syncing).await?;
     let start_s = syncing.change.now_s;
     let record = RemovalRecord { state: RUNNING, vdev: top.id, start_s, end_s: 0, to_copy, copied: 0, ..last };
@@ -212,7 +223,25 @@ pub(crate) async fn count_freed(syncing: &TxgSync<'_>) -> Result<bool, PoolError
         return Ok(false);
     }
     let mut record = RemovalRecord::read(syncing).await?;
-    record.copied = record.copied.saturating_add(bytes);
+    record.count(bytes);
     record.write(&syncing.change).await?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_contradicts_itself_is_counted_without_an_overflow() {
+        let mut record = RemovalRecord::of(&[RUNNING, 0, NONE, 1, 0, 100, 90]);
+        assert_eq!(record.left_bytes(), 10);
+        record.count(4);
+        assert_eq!(record.copied, 94);
+        record.count(50);
+        assert_eq!((record.copied, record.left_bytes()), (100, 0));
+        let mut wrong = RemovalRecord::of(&[RUNNING, 0, NONE, 1, 0, 10, u64::MAX]);
+        wrong.count(1);
+        assert_eq!((wrong.copied, wrong.left_bytes()), (u64::MAX, 0));
+    }
 }
