@@ -81,6 +81,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "admin",
             "web",
             "lab",
+            "planner",
             "daemon",
             "doctor",
         ],

@@ -3,5 +3,6 @@
 //! [`simulate::simulate`] runs a load on a server that is described by [`simulate::server::ServerSpec`]; the drives, links and
 //! processors of [`hardware`] determine the time.
 
+pub mod experiments;
 pub mod hardware;
 pub mod simulate;

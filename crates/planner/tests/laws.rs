@@ -3,6 +3,7 @@
 //! Each compares several disks with one disk in the same simulation, so no figure here depends on a data sheet. `cargo xtask sim` runs
 //! them: without optimisation they would take minutes.
 #![cfg(not(debug_assertions))]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use weir_planner::hardware::drive::DriveSpec;
 use weir_planner::simulate::outcome::Outcome;

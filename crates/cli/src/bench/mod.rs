@@ -1,6 +1,7 @@
 //! `weir bench`: measures storage, and compares measurements.
 
 mod compare;
+mod experiments;
 mod methods;
 mod progress;
 mod results;
@@ -34,6 +35,7 @@ enum BenchCommand {
     List(methods::ListArgs),
     Device(methods::DeviceArgs),
     Services(methods::ServicesArgs),
+    Experiments(experiments::ExperimentsArgs),
     Compare(compare::CompareArgs),
     Show(results::ShowArgs),
     Report(results::ReportArgs),
@@ -66,6 +68,7 @@ pub struct Common {
 /// Runs the command.
 pub fn run(args: &BenchArgs, words: &[String]) -> Result<u8, Failure> {
     match &args.command {
+        BenchCommand::Experiments(args) => experiments::run(args),
         BenchCommand::Compare(args) => compare::run(args, words),
         BenchCommand::Show(args) => results::show(args),
         BenchCommand::Report(args) => results::report(args),

@@ -206,3 +206,23 @@ fn a_volume_served_over_nbd_is_measured_without_the_kernel() {
         );
     }
 }
+
+#[test]
+fn experiments_are_repeated_on_modelled_hardware() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = ok(folder, &["bench", "experiments", "--modelled", "--only", "G3,G4", "--json", "rows.json"]);
+    assert!(text.contains("G3: agrees\n") && text.contains("G4: agrees, -10 %\n"), "{text}");
+    assert!(text.ends_with("2 experiments: 2 agree, 0 are explained, 0 differ\n"), "{text}");
+    let rows: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+    let rows = rows["experiments"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| &row["id"]).collect::<Vec<_>>(), ["G3", "G4"]);
+    for row in rows {
+        assert_eq!(row["verdict"], "agrees");
+        assert!(row["ours"].as_str().is_some_and(|ours| !ours.is_empty()), "{row}");
+    }
+    let unknown = ran(folder, &["bench", "experiments", "--only", "G3,Z9"]);
+    assert!(!unknown.status.success());
+    let message = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(message.contains("there is no experiment 'Z9': N0 N1 "), "{message}");
+}

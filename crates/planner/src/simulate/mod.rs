@@ -8,6 +8,7 @@
 //! [`Costs`](crate::hardware::processors::Costs) where bytes reach or leave a device or a client. The same seed gives the same
 //! figures.
 
+mod array;
 pub mod outcome;
 pub mod server;
 pub mod workload;
@@ -15,6 +16,7 @@ pub mod workload;
 use crate::hardware::contents::Payload;
 use crate::hardware::disk::Counters;
 use crate::hardware::link::{Link, LinkSpec, Way};
+use array::Array;
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use outcome::{Outcome, Totals};
@@ -53,6 +55,9 @@ pub enum SimulationError {
     /// The volume.
     #[error("the volume of the modelled pool: {0}")]
     Volume(#[from] VolumeError),
+    /// A disk of an array.
+    #[error("a disk of the modelled array: {0}")]
+    Disk(#[from] weir_machine::DiskError),
     /// The world ended.
     #[error("the simulation ended: {0}")]
     World(#[from] SimError),
@@ -65,6 +70,7 @@ pub enum SimulationError {
 enum Target {
     Files(Arc<FileSystem>, Vec<ObjectId>),
     Volume(Arc<Volume>, u64),
+    Array(Array, u64),
 }
 
 impl Target {
@@ -72,6 +78,7 @@ impl Target {
         Ok(match self {
             Target::Files(files, objects) => files.contents().read(rq, objects[file], offset, len).await?.len(),
             Target::Volume(volume, each) => volume.read(rq, file as u64 * each + offset, len).await?.len(),
+            Target::Array(array, each) => array.read(file as u64 * each + offset, len).await?,
         })
     }
 
@@ -92,6 +99,7 @@ impl Target {
                 }
             }
             Target::Volume(volume, each) => volume.write(rq, file as u64 * each + offset, data, stable).await?,
+            Target::Array(array, each) => array.write(file as u64 * each + offset, data).await?,
         }
         Ok(())
     }
@@ -226,15 +234,38 @@ impl Instant {
 /// [`SimulationError`]: a description that cannot be simulated, or an error of the engine.
 pub fn simulate(seed: u64, spec: &ServerSpec, workload: &Workload) -> Result<Outcome, SimulationError> {
     check(spec, workload)?;
-    let mut rng = Rng::new(seed);
-    let mut payload = vec![0; PAYLOAD_BYTES];
-    rng.fill(&mut payload);
-    let server = Arc::new(Server::new(seed, spec.clone(), Payload::new(Bytes::from(payload))));
+    let (server, rng) = new_server(seed, spec);
     let world = server.world.clone();
     let outcome = world.run(run(server, workload.clone(), rng));
     // Tasks of the engine hold the world, which holds them: they are dropped here.
     world.power_failure();
     outcome?
+}
+
+/// Like [`simulate`], on the same disks without ZFS: mirrored pairs, striped, behind the same links.
+///
+/// # Errors
+/// Those of [`simulate`]; a layout that is not a mirror of two.
+pub fn simulate_array(seed: u64, spec: &ServerSpec, workload: &Workload) -> Result<Outcome, SimulationError> {
+    check(spec, workload)?;
+    if spec.pool.layout != server::VdevLayout::Mirror(2) {
+        return Err(SimulationError::Refused("an array without ZFS has mirrors of two disks".into()));
+    }
+    let (server, mut rng) = new_server(seed, spec);
+    let each = workload.file_bytes.next_multiple_of(1 << 20);
+    let target = Target::Array(Array::new(&server)?, each);
+    let payload = server.work.payload.bytes().clone();
+    let world = server.world.clone();
+    let outcome = world.run(measure(server, target, workload.clone(), payload, rng.fork()));
+    world.power_failure();
+    outcome?
+}
+
+fn new_server(seed: u64, spec: &ServerSpec) -> (Arc<Server>, Rng) {
+    let mut rng = Rng::new(seed);
+    let mut payload = vec![0; PAYLOAD_BYTES];
+    rng.fill(&mut payload);
+    (Arc::new(Server::new(seed, spec.clone(), Payload::new(Bytes::from(payload)))), rng)
 }
 
 fn check(spec: &ServerSpec, workload: &Workload) -> Result<(), SimulationError> {
@@ -401,7 +432,7 @@ async fn fill(target: &Target, workload: &Workload, record_bytes: u64, payload: 
     let one = async |file: usize| {
         for (n, offset) in (0..workload.file_bytes).step_by(piece as usize).enumerate() {
             let len = piece.min(workload.file_bytes - offset) as usize;
-            let from = (n * 37 + file * 11) * 4096 % (PAYLOAD_BYTES - len + 1);
+            let from = (n * 37 + file * 11) % ((PAYLOAD_BYTES - len) / 4096 + 1) * 4096;
             target.write(&rq, file, offset, payload.slice(from..from + len), false).await?;
         }
         Ok::<_, SimulationError>(())

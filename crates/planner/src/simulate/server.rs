@@ -275,7 +275,7 @@ impl Server {
     }
 }
 
-fn disk_path(at: usize) -> PathBuf {
+pub(super) fn disk_path(at: usize) -> PathBuf {
     format!("{FOLDER}/disk{at:03}").into()
 }
 
