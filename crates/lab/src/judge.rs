@@ -1,5 +1,6 @@
 //! Judgement of a result: warnings first, then a sentence for each step about what limited it.
 
+use crate::methods::powercut;
 use crate::native::services::SERVICE;
 use crate::plan::Plan;
 use crate::result::{RunResult, Step, Warning};
@@ -48,9 +49,14 @@ pub fn judge(result: &mut RunResult, plan: &Plan) {
     for step in &measured {
         let claims_disks = plan.steps.iter().any(|planned| planned.name == step.name && planned.claims_disks);
         step_warnings(step, claims_disks, &result.environment, &mut warnings);
+        if powercut::is_cut(step) {
+            let of_cuts = powercut::warnings(step).into_iter();
+            warnings.extend(of_cuts.map(|(rule, text)| warning(rule, Some(step), text, false)));
+        }
     }
-    // A service moves every byte twice, in memory: its own sentences name both rates.
-    let sentences = measured.iter().filter(|step| step.workload.pattern != SERVICE);
+    // A service moves every byte twice, in memory: its own sentences name both rates. A cut asks for no rate.
+    let has_rate = |step: &&&Step| step.workload.pattern != SERVICE && !powercut::is_cut(step);
+    let sentences = measured.iter().filter(has_rate);
     let sentences: Vec<String> = sentences.map(|step| sentence(step, result)).collect();
     result.warnings = warnings;
     result.verdict = sentences;

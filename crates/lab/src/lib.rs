@@ -22,6 +22,7 @@ pub mod load;
 pub mod methods;
 pub mod native;
 pub mod plan;
+pub mod powercut;
 pub mod report;
 pub mod result;
 pub mod run;

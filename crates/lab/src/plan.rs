@@ -4,6 +4,7 @@ use crate::load::Load;
 use crate::native::frames::FrameLoad;
 use crate::native::list::ListLoad;
 use crate::native::services::ServiceLoad;
+use crate::powercut::PowercutLoad;
 use crate::result::Workload;
 
 /// Load of a step.
@@ -17,6 +18,8 @@ pub enum StepLoad {
     List(ListLoad),
     /// Compression, encryption and deduplication of a sample, in memory.
     Service(ServiceLoad),
+    /// Records written to a server whose power is cut.
+    Powercut(PowercutLoad),
 }
 
 /// A step of a method.
@@ -55,7 +58,7 @@ impl StepPlan {
     pub fn writes(&self) -> bool {
         match &self.load {
             StepLoad::Fio(load) => load.writes(),
-            StepLoad::Frames(_) | StepLoad::List(_) => true,
+            StepLoad::Frames(_) | StepLoad::List(_) | StepLoad::Powercut(_) => true,
             StepLoad::Service(_) => false,
         }
     }
@@ -65,6 +68,7 @@ impl StepPlan {
     pub fn expected_seconds(&self) -> Option<f64> {
         match &self.load {
             StepLoad::Fio(load) => load.expected_seconds(),
+            StepLoad::Powercut(load) => Some(load.expected_seconds()),
             _ => None,
         }
     }
@@ -77,6 +81,7 @@ impl StepPlan {
             StepLoad::Frames(load) => load.workload(),
             StepLoad::List(load) => load.workload(),
             StepLoad::Service(load) => load.workload(),
+            StepLoad::Powercut(load) => load.workload(),
         }
     }
 }

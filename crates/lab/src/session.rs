@@ -3,7 +3,7 @@
 use crate::clock::{self, Stopwatch};
 use crate::environment::{self, Disk, DiskCounters, ProcessorTicks};
 use crate::error::LabError;
-use crate::fio::{Fio, Monitor};
+use crate::fio::{Fio, Monitor, file_stem};
 use crate::load::{FILE_PREFIX, Load};
 use crate::plan::{Plan, StepLoad, StepPlan};
 use crate::result::{Round, RunResult, SCHEMA, Step};
@@ -190,7 +190,7 @@ impl Session {
         let watch = Stopwatch::start();
         let mut monitor = StepMonitor { watcher, disk: self.disk.as_ref(), samples: Vec::new(), next: 0.0 };
         monitor.sample(0.0);
-        let Some(mut round) = self.run_load(&plan, &mut monitor)? else { return Ok(false) };
+        let Some(mut round) = self.run_load(&plan, self.rounds(step), &mut monitor)? else { return Ok(false) };
         monitor.sample(watch.seconds());
         let samples = std::mem::take(&mut monitor.samples);
         round.at_seconds = at_seconds;
@@ -209,7 +209,12 @@ impl Session {
         Ok(true)
     }
 
-    fn run_load(&self, step: &StepPlan, monitor: &mut StepMonitor<'_>) -> Result<Option<Round>, LabError> {
+    fn run_load(
+        &self,
+        step: &StepPlan,
+        round: usize,
+        monitor: &mut StepMonitor<'_>,
+    ) -> Result<Option<Round>, LabError> {
         let folder = &self.options.folder;
         match (&step.load, &self.target) {
             (StepLoad::Fio(load), target) => match &self.fio {
@@ -219,7 +224,10 @@ impl Session {
             (StepLoad::Frames(load), Target::Directory(path)) => load.run(path, monitor),
             (StepLoad::List(load), Target::Directory(path)) => load.run(path, monitor),
             (StepLoad::Service(load), _) => load.run(monitor),
-            (StepLoad::Frames(_) | StepLoad::List(_), _) => {
+            (StepLoad::Powercut(load), Target::Directory(path)) => {
+                load.run(path, round as u64, &folder.join(format!("{}.err", file_stem(&step.name))), monitor)
+            }
+            (StepLoad::Frames(_) | StepLoad::List(_) | StepLoad::Powercut(_), _) => {
                 Err(LabError::Target(format!("{}: this method needs a directory", self.result.target)))
             }
         }

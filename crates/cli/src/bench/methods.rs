@@ -2,7 +2,7 @@
 
 use super::progress::Terminal;
 use super::server::Server;
-use super::{BenchArgs, BenchCommand, Common, failed, results, seconds, size};
+use super::{BenchArgs, BenchCommand, Common, failed, powercut, results, seconds, size};
 use crate::args::CommandLine;
 use crate::failure::Failure;
 use clap::Parser;
@@ -13,6 +13,7 @@ use weir_lab::methods::{self, Grid, bonnie, device, filebench, icf};
 use weir_lab::native::frames::{FORMATS, RESOLUTIONS};
 use weir_lab::native::services::Sample;
 use weir_lab::plan::Plan;
+use weir_lab::result::RunResult;
 use weir_lab::session::{Options, Session};
 use weir_lab::target::Target;
 use weir_lab::{LabError, clock, run};
@@ -231,7 +232,15 @@ pub fn run(args: &BenchArgs, words: &[String]) -> Result<u8, Failure> {
     let complete = run::run(std::slice::from_mut(&mut session), common.rounds, &mut terminal).map_err(failed)?;
     terminal.end();
     results::print(&args.command, session.result(), &folder_of(&session), common.json)?;
-    Ok(if complete { 0 } else { 130 })
+    Ok(exit_code(session.result(), complete))
+}
+
+/// Exit code of a measurement: 130 if it was stopped, 1 if a server lost what it had promised.
+pub fn exit_code(result: &RunResult, complete: bool) -> u8 {
+    match complete {
+        false => 130,
+        true => u8::from(methods::powercut::has_broken_promise(result)),
+    }
 }
 
 /// Rounds that a method's command line asks for.
@@ -288,6 +297,7 @@ fn parts(command: &BenchCommand) -> Result<(&str, &Common), Failure> {
         BenchCommand::List(args) => (&args.target, &args.common),
         BenchCommand::Device(args) => (&args.target, &args.common),
         BenchCommand::Services(args) => (&args.target, &args.common),
+        BenchCommand::Powercut(args) => (&args.target, &args.common),
         _ => return Err(BenchArgs::misused("this command is no method")),
     })
 }
@@ -344,6 +354,7 @@ fn plan(command: &BenchCommand, common: &Common, target: &str) -> Result<Plan, F
             let path = parsed.path().unwrap_or(Path::new(target));
             methods::services(&Arc::new(Sample::read(path, record, args.size).map_err(failed)?))
         }
+        BenchCommand::Powercut(args) => powercut::plan(args)?,
         _ => return Err(BenchArgs::misused("this command is no method")),
     })
 }

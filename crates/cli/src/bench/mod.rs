@@ -3,6 +3,7 @@
 mod compare;
 mod experiments;
 mod methods;
+mod powercut;
 mod progress;
 mod results;
 mod server;
@@ -36,6 +37,7 @@ enum BenchCommand {
     Device(methods::DeviceArgs),
     Services(methods::ServicesArgs),
     Experiments(experiments::ExperimentsArgs),
+    Powercut(powercut::PowercutArgs),
     Compare(compare::CompareArgs),
     Show(results::ShowArgs),
     Report(results::ReportArgs),

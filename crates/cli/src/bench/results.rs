@@ -89,7 +89,7 @@ pub fn resume(args: &ResumeArgs) -> Result<u8, Failure> {
     let complete = run::run(std::slice::from_mut(&mut session), rounds, &mut terminal).map_err(failed)?;
     terminal.end();
     print(&parsed.command, session.result(), &folder_of(&session), false)?;
-    Ok(if complete { 0 } else { 130 })
+    Ok(methods::exit_code(session.result(), complete))
 }
 
 /// Prints a result in the form of its method, and writes its report.

@@ -226,3 +226,105 @@ fn experiments_are_repeated_on_modelled_hardware() {
     let message = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert!(message.contains("there is no experiment 'Z9': N0 N1 "), "{message}");
 }
+
+/// Whether cuts can be made here: they need a FUSE mount.
+fn has_fuse() -> bool {
+    let found = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !found {
+        eprintln!("skipped: no /dev/fuse");
+    }
+    found
+}
+
+/// Steps of a result by name, each with a figure of its only round.
+fn figures(result: &Value, figure: &str) -> Vec<(String, f64)> {
+    let steps = result["steps"].as_array().unwrap().iter();
+    steps
+        .map(|step| {
+            assert_eq!(step["rounds"].as_array().unwrap().len(), 1);
+            (step["name"].as_str().unwrap().to_owned(), step["rounds"][0]["figures"][figure].as_f64().unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn a_power_cut_loses_flushed_records_with_sync_disabled_only() {
+    if !has_fuse() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("target")).unwrap();
+    let text =
+        ok(folder, &["bench", "powercut", "target", "--through", "nbd", "--time", "3s", "--size", "256M", "-o", "cut"]);
+    let result = result(folder, "cut");
+    let promised = figures(&result, "promised_records");
+    let names: Vec<&str> = promised.iter().map(|(name, _)| name.as_str()).collect();
+    let expected = [
+        "weir sync=standard, NBD, flushes",
+        "weir sync=standard, NBD, no flushes",
+        "weir sync=always, NBD, no flushes",
+        "weir sync=disabled, NBD, flushes",
+    ];
+    assert_eq!(names, expected);
+    let acknowledged = figures(&result, "acknowledged_records");
+    for (name, count) in &promised {
+        // Only writers that flush, or a volume that promises each write, are promised something.
+        assert_eq!(*count > 0.0, !name.contains("standard, NBD, no flushes"), "{name}: {count}\n{text}");
+    }
+    assert_eq!(promised[2].1, acknowledged[2].1, "each write is promised");
+    for (name, lost) in figures(&result, "lost_promised_records") {
+        assert_eq!(lost > 0.0, name.contains("disabled"), "{name}: {lost}\n{text}");
+    }
+    assert!(figures(&result, "damaged_records").iter().all(|(_, count)| *count == 0.0), "{text}");
+    assert!(figures(&result, "served_after_cut").iter().all(|(_, served)| *served == 1.0), "{text}");
+    assert!(text.contains("sync=disabled answers flushes before the data are stable"), "{text}");
+    assert_eq!(std::fs::read_dir(folder.join("target")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_power_cut_loses_nothing_that_was_promised_over_any_protocol() {
+    if !has_fuse() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("target")).unwrap();
+    // Half of the unflushed sectors survive, whatever the order of their writes.
+    let words = ["bench", "powercut", "target", "--sync", "standard", "--through", "nfs,iscsi,mount", "--time", "2s"];
+    let text = ok(folder, &[&words[..], &["--size", "256M", "--survive", "50", "--seed", "7", "-o", "cut"]].concat());
+    let result = result(folder, "cut");
+    let lost = figures(&result, "lost_promised_records");
+    assert_eq!(lost.len(), 6);
+    assert!(lost.iter().all(|(_, count)| *count == 0.0), "{text}");
+    for (name, count) in figures(&result, "promised_records") {
+        assert_eq!(count > 0.0, !name.ends_with("no flushes"), "{name}: {count}\n{text}");
+    }
+    assert!(figures(&result, "acknowledged_records").iter().all(|(_, count)| *count > 0.0), "{text}");
+    assert!(figures(&result, "served_after_cut").iter().all(|(_, served)| *served == 1.0), "{text}");
+}
+
+#[test]
+fn a_power_cut_takes_what_a_peer_only_acknowledged() {
+    if !has_fuse() {
+        return;
+    }
+    if Command::new("tgtd").arg("--version").output().is_err() {
+        eprintln!("skipped: tgt is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("target")).unwrap();
+    let words = ["bench", "powercut", "target", "--sync", "none", "--peer", "tgt", "--time", "2s", "--size", "256M"];
+    let text = ok(folder, &[&words[..], &["-o", "cut"]].concat());
+    let result = result(folder, "cut");
+    assert!(figures(&result, "lost_promised_records").iter().all(|(_, lost)| *lost == 0.0), "{text}");
+    let lost = figures(&result, "lost_acknowledged_records");
+    let acknowledged = figures(&result, "acknowledged_records");
+    assert_eq!(lost[1].0, "tgt with write-back, iSCSI, no flushes");
+    assert!(lost[1].1 > 0.0 && lost[1].1 == acknowledged[1].1, "nothing was ever flushed\n{text}");
+    // Without a write cache each write is promised by the unit itself.
+    assert_eq!(acknowledged[2].0, "tgt with write-through, iSCSI, no flushes");
+    assert!(acknowledged[2].1 > 0.0 && figures(&result, "promised_records")[2].1 == acknowledged[2].1, "{text}");
+}

@@ -3,11 +3,13 @@
 //! `stream` and `users` repeat the streaming clients of the Sun 7410 and of napp-it, `grid` the IOMeter tables of AnandTech, `loop` GoBonnieGo,
 //! `singlestream` filebench's personalities of that name, `frames` the film scans of AJA's test. `quick` is a minute's overview, `device` asks
 //! what a disk is fit for, `services` asks what compression, encryption and deduplication cost, `list` lists a directory.
+//! `powercut` cuts the power below a server and counts what is lost.
 
 pub mod bonnie;
 pub mod device;
 pub mod filebench;
 pub mod icf;
+pub mod powercut;
 
 use crate::error::LabError;
 use crate::load::Load;
@@ -20,7 +22,7 @@ use crate::text;
 use std::sync::Arc;
 
 /// Methods that have one operation in flight by definition.
-pub const ONE_IN_FLIGHT: [&str; 5] = ["singlestream", "frames", "list", "loop", "services"];
+pub const ONE_IN_FLIGHT: [&str; 6] = ["singlestream", "frames", "list", "loop", "services", "powercut"];
 
 /// Largest number of operations in flight over all workers; more would measure the memory of the client.
 pub const MAX_IN_FLIGHT: u32 = 65_536;
@@ -243,6 +245,7 @@ pub fn advice(result: &RunResult) -> Vec<String> {
         "device" => device::advice(result),
         "services" => services_advice(result),
         "users" => users_advice(result),
+        "powercut" => powercut::advice(result),
         _ => Vec::new(),
     }
 }

@@ -45,6 +45,22 @@ impl Recorder {
         }
     }
 
+    /// Joins the operations of this one and of another.
+    #[must_use]
+    pub fn join(mut self, other: Self) -> Self {
+        self.latencies.extend(other.latencies);
+        self.series.resize(self.series.len().max(other.series.len()), Second::default());
+        for (sum, second) in self.series.iter_mut().zip(&other.series) {
+            sum.read_bytes += second.read_bytes;
+            sum.written_bytes += second.written_bytes;
+        }
+        for (sum, flow) in [(&mut self.read, other.read), (&mut self.written, other.written)] {
+            sum.bytes += flow.bytes;
+            sum.operations += flow.operations;
+        }
+        self
+    }
+
     /// The round, if it took `seconds`. The last second of the series is left out if it is not a whole one.
     #[must_use]
     pub fn round(mut self, seconds: f64) -> Round {
