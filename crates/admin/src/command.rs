@@ -11,6 +11,7 @@
 use crate::change::{Author, Change};
 use crate::destroy::Destruction;
 use crate::pool::{self, FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
+use crate::query::{query_target, rows_target};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::sharing::{check_named, set_by};
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,8 @@ pub enum Outcome {
     /// The kind of a dataset.
     #[serde(with = "JsonKind")]
     Kind(DatasetKind),
+    /// All rows of a query were sent.
+    Rows,
 }
 
 /// Kind of a dataset.
@@ -238,7 +241,12 @@ async fn kind_of(engine: &Engine, name: &str) -> Result<DatasetKind, Refusal> {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Fuzz targets of this crate: each must return for any input, in time and memory bounded by the input's length.
-pub const TARGETS: &[Target] = &[("admin_command", command_target), ("admin_answer", answer_target)];
+pub const TARGETS: &[Target] = &[
+    ("admin_command", command_target),
+    ("admin_answer", answer_target),
+    ("admin_query", query_target),
+    ("admin_rows", rows_target),
+];
 
 fn command_target(data: &[u8]) {
     if let Ok(command) = Command::from_json(data) {

@@ -10,6 +10,8 @@
 //! of its own is created by [`CreateDataset::run`], which receives the key separately. Policy is here: missing parents, what values may share,
 //! default quotas, refreservation of volumes, what a recursive command means, what `destroy` destroys and in which order.
 //!
+//! What administrators read is a [`Query`], which is answered with typed rows: see `query`.
+//!
 //! A change can consist of several sync tasks, for example one per missing parent. Each is atomic; a change that fails
 //! in the middle leaves the earlier ones in place. The first successful sync task of a command records the command line
 //! in the pool's history.
@@ -21,6 +23,7 @@ mod destroy;
 mod mounting;
 mod pool;
 mod properties;
+mod query;
 mod refusal;
 mod reservation;
 mod rollback;
@@ -34,6 +37,9 @@ pub use create::{CreateDataset, NewKind, file_system};
 pub use destroy::Destruction;
 pub use mounting::{MountChange, MountEffect};
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
+pub use query::{
+    Hold, HoldsQuery, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row, RowDecoder, RowError, RowReceiver, Rows,
+};
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};
 pub use sharing::{check_named, check_share};

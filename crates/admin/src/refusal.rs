@@ -38,6 +38,8 @@ pub enum RefusalKind {
     OtherPool,
     /// Reading or writing the pool failed.
     Pool,
+    /// The caller of a query has gone away.
+    Stopped,
 }
 
 /// A command that was refused, or failed.

@@ -31,6 +31,7 @@ mod options;
 mod places;
 mod pools;
 mod process;
+mod reading;
 mod refused;
 mod remote;
 mod rescue;

@@ -1,9 +1,11 @@
 //! Search paths for pools: `-d` (or zdb's `-p`), else the environment variable `WEIR_POOL_DIRS`, else the usual places
 //! ([`crate::places`]). A running daemon knows its pools: commands without `-d` go to it.
 
+use crate::admin::ServedPool;
 use crate::call::{Call, DIRS_VARIABLE, Input, PoolOwner, errln, is_hex_key};
 use crate::failure::Failure;
 use crate::places;
+use crate::remote::RemoteProcess;
 use std::ffi::OsString;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -49,14 +51,12 @@ impl Deref for PoolHandle {
 /// # Errors
 /// [`Failure::remote`] if no place is given and a daemon runs, which then runs the command.
 pub fn search(call: &Call, given: &[OsString]) -> Result<Vec<PathBuf>, Failure> {
-    if given.is_empty() && call.process().is_none() && !call.has_begun() {
-        go_to_daemon("")?;
+    if let Some(daemon) = daemon_for(call, given) {
+        return Err(Failure::remote("", daemon));
     }
     let mut paths: Vec<PathBuf> = given.iter().map(|path| call.path(path)).collect();
-    if paths.is_empty()
-        && let Some(value) = &call.caller.dirs
-    {
-        paths = std::env::split_paths(value).filter(|p| !p.as_os_str().is_empty()).map(|p| call.path(p)).collect();
+    if paths.is_empty() {
+        paths = paths_of_environment(call);
     }
     match call.process() {
         _ if !paths.is_empty() => Ok(paths),
@@ -69,12 +69,22 @@ pub fn search(call: &Call, given: &[OsString]) -> Result<Vec<PathBuf>, Failure> 
     }
 }
 
+/// The daemon, if the command names no places to look for pools and a daemon runs.
+pub fn daemon_for(call: &Call, given: &[OsString]) -> Option<RemoteProcess> {
+    let is_free = given.is_empty() && call.process().is_none() && !call.has_begun();
+    if is_free { crate::admin::daemon() } else { None }
+}
+
+/// Folders and devices that the caller's environment names; none if it names none.
+pub fn paths_of_environment(call: &Call) -> Vec<PathBuf> {
+    let given = call.caller.dirs.iter().flat_map(std::env::split_paths);
+    given.filter(|path| !path.as_os_str().is_empty()).map(|path| call.path(path)).collect()
+}
+
 /// Folders and devices in which a command that names none looks for other pools, for the caller's environment.
 pub fn usual_paths(call: &Call) -> Vec<PathBuf> {
-    let given = call.caller.dirs.as_ref().map(|value| {
-        std::env::split_paths(value).filter(|p| !p.as_os_str().is_empty()).map(|p| call.path(p)).collect::<Vec<_>>()
-    });
-    given.filter(|paths| !paths.is_empty()).unwrap_or_else(places::usual)
+    let given = paths_of_environment(call);
+    if given.is_empty() { places::usual() } else { given }
 }
 
 /// Fails with [`Failure::remote`] if a daemon runs, so that the daemon runs the command.
@@ -94,20 +104,26 @@ pub fn open(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
 /// # Errors
 /// [`Failure::remote`] if another process has the pool open and accepts commands.
 pub fn look(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
-    let machine = call.machine()?;
     match owner_of(call, &options.search, &options.pool)? {
         PoolOwner::Theirs(remote) => Err(Failure::remote(&options.pool, remote)),
-        PoolOwner::Ours(served_pool) => {
-            // Its own devices, wherever the command looks for other pools.
-            let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
-            Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.synced().view(&options))?)))
-        }
-        PoolOwner::Free => Ok(PoolHandle::Closed(Box::new(machine.block_on(Pool::open(machine, options))?))),
+        PoolOwner::Ours(served_pool) => open_here(call, options, Some(&served_pool)),
+        PoolOwner::Free => open_here(call, options, None),
     }
 }
 
+/// Opens a pool for reading in this process, which has it open if there is a `served_pool`.
+pub fn open_here(call: &Call, options: &OpenOptions, served_pool: Option<&ServedPool>) -> Result<PoolHandle, Failure> {
+    let machine = call.machine()?;
+    let Some(served_pool) = served_pool else {
+        return Ok(PoolHandle::Closed(Box::new(machine.block_on(Pool::open(machine, options))?)));
+    };
+    // Its own devices, wherever the command looks for other pools.
+    let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
+    Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.synced().view(&options))?)))
+}
+
 /// Finds the process that has the pool with that name or GUID open.
-fn owner_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwner, Failure> {
+pub fn owner_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwner, Failure> {
     if let Some(served_pool) = call.served_pool(pool) {
         return Ok(PoolOwner::Ours(served_pool));
     }

@@ -6,12 +6,17 @@
 //!   client ─► Command (once, alone)
 //!   server ─► Begun · Answer
 //!
+//!   client ─► Query (once, alone)
+//!   server ─► Begun · Part … · Answer
+//!
 //!   client ─► Call (once, first) · Input
 //!   server ─► Begun (once, first) · Out · Err · Ask · AskBytes · End (once, last)
 //! ```
 //!
-//! A command and its answer are JSON ([`weir_admin::Command`], [`weir_admin::Answer`]). A call is a command line, for commands
-//! that have no such form yet; in a call, a string is a length (u32) and bytes. Both begin with the protocol's version (u32).
+//! A command, a query and their answer are JSON ([`weir_admin::Command`], [`weir_admin::Query`], [`weir_admin::Answer`]). The rows
+//! of a query are lines of JSON ([`weir_admin::Row`]), cut into parts wherever a frame is full. A call is a command line, for
+//! commands that have no such form yet; in a call, a string is a length (u32) and bytes. All three begin with the protocol's
+//! version (u32).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -28,8 +33,8 @@ pub const MAX_BYTES: usize = 64 << 10;
 pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Maximum number of arguments of a command.
 const MAX_WORDS: usize = 16_384;
-/// Protocol version at the start of a command or call.
-const VERSION: u32 = 4;
+/// Protocol version at the start of a command, query or call.
+const VERSION: u32 = 5;
 
 /// Error of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -88,6 +93,10 @@ pub enum Frame {
     Answer(Vec<u8>),
     /// The command has begun. A command of which this was not sent has had no effect, and can be sent again.
     Begun,
+    /// A query as JSON.
+    Query(Vec<u8>),
+    /// Piece of the rows of a query.
+    Part(Vec<u8>),
 }
 
 /// Decodes the contents of a frame.
@@ -135,7 +144,11 @@ fn check_version(reader: &mut Reader<'_>) -> Result<(), WireError> {
     }
 }
 
-fn read_command(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
+fn with_version(json: &[u8]) -> Vec<u8> {
+    [&VERSION.to_le_bytes()[..], json].concat()
+}
+
+fn without_version(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
     let mut reader = Reader(bytes);
     check_version(&mut reader)?;
     Ok(reader.0.to_vec())
@@ -178,8 +191,10 @@ impl Frame {
             Frame::End(code) => (6, vec![*code]),
             Frame::AskBytes(max_bytes) => (7, max_bytes.to_le_bytes().to_vec()),
             Frame::Begun => (8, Vec::new()),
-            Frame::Command(json) => (9, [&VERSION.to_le_bytes()[..], json].concat()),
+            Frame::Command(json) => (9, with_version(json)),
             Frame::Answer(json) => (10, json.clone()),
+            Frame::Query(json) => (11, with_version(json)),
+            Frame::Part(bytes) => (12, bytes.clone()),
         };
         let mut out = vec![kind];
         out.extend_from_slice(&(contents.len() as u32).to_le_bytes());
@@ -205,8 +220,9 @@ impl Frame {
             6 => 1,
             7 => 4,
             8 => 0,
-            9 => MAX_CALL_BYTES,
+            9 | 11 => MAX_CALL_BYTES,
             10 => MAX_ANSWER_BYTES,
+            12 => MAX_BYTES,
             other => return Err(WireError::Kind(other)),
         };
         if length > max_bytes { Err(WireError::TooLong(length)) } else { Ok(length) }
@@ -230,8 +246,10 @@ impl Frame {
             7 => Frame::AskBytes(u32::from_le_bytes(contents.try_into().map_err(|_| WireError::Contents)?)),
             8 if contents.is_empty() => Frame::Begun,
             8 => return Err(WireError::Contents),
-            9 => Frame::Command(read_command(contents)?),
+            9 => Frame::Command(without_version(contents)?),
             10 => Frame::Answer(contents.to_vec()),
+            11 => Frame::Query(without_version(contents)?),
+            12 => Frame::Part(contents.to_vec()),
             other => return Err(WireError::Kind(other)),
         })
     }
@@ -292,6 +310,8 @@ mod tests {
             Frame::Begun,
             Frame::Command(b"{}".to_vec()),
             Frame::Answer(vec![b' '; MAX_BYTES + 1]),
+            Frame::Query(b"{}".to_vec()),
+            Frame::Part(vec![b'\n'; MAX_BYTES]),
         ] {
             assert_eq!(decode(&frame.encode()), Ok(frame));
         }
@@ -300,7 +320,8 @@ mod tests {
 
     #[test]
     fn malformed_frames_are_rejected() {
-        assert_eq!(Frame::length([11, 0, 0, 0, 0]), Err(WireError::Kind(11)));
+        assert_eq!(Frame::length([13, 0, 0, 0, 0]), Err(WireError::Kind(13)));
+        assert_eq!(Frame::length([12, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
         assert_eq!(Frame::length([3, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
         assert_eq!(Frame::decode(6, &[]), Err(WireError::Contents));
         assert_eq!(Frame::decode(7, &[1, 0, 0]), Err(WireError::Contents));
@@ -313,8 +334,10 @@ mod tests {
         let mut other = whole.clone();
         other[0] = 9;
         assert_eq!(Frame::decode(1, &other), Err(WireError::Version(9)));
-        assert_eq!(Frame::decode(9, &[3, 0, 0, 0, b'{']), Err(WireError::Version(3)));
-        assert_eq!(Frame::decode(9, &[4, 0, 0]), Err(WireError::Contents));
+        for kind in [9, 11] {
+            assert_eq!(Frame::decode(kind, &[3, 0, 0, 0, b'{']), Err(WireError::Version(3)));
+            assert_eq!(Frame::decode(kind, &[VERSION as u8, 0, 0]), Err(WireError::Contents));
+        }
         let longer = [&whole[..], b"x"].concat();
         assert_eq!(Frame::decode(1, &longer), Err(WireError::Contents));
     }

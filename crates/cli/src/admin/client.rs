@@ -7,7 +7,7 @@ use crate::locks::described;
 use crate::remote::RemoteProcess;
 use std::io::{self, ErrorKind};
 use tokio::net::UnixStream;
-use weir_admin::{Answer, Command, Outcome, Refusal};
+use weir_admin::{Answer, Command, Outcome, Query, Refusal, Row, RowDecoder};
 use weir_daemon::admin::Frame;
 
 /// Runs a command in another process and returns its exit code.
@@ -56,6 +56,38 @@ pub fn send(call: &Call, remote: &RemoteProcess, command: &Command) -> Result<Re
         call.set_sent();
     }
     answer.map(Answer::into).map_err(|(begun, error)| unanswered(remote, begun, &error))
+}
+
+/// Sends a query to another process, and gives each row of the answer to `each`.
+///
+/// # Errors
+/// As [`ask`]. A query that was refused is not an error here.
+pub fn query(
+    call: &Call,
+    remote: &RemoteProcess,
+    query: &Query,
+    each: &mut dyn FnMut(Row),
+) -> Result<Result<(), Refusal>, Failure> {
+    let mut begun = false;
+    let exchange = async {
+        let mut stream = connect(remote).await?;
+        write_frame(&mut stream, &Frame::Query(query.to_json().map_err(io::Error::other)?)).await?;
+        let mut rows = RowDecoder::default();
+        loop {
+            match read_frame(&mut stream).await? {
+                Frame::Begun => begun = true,
+                Frame::Part(piece) => {
+                    rows.push(&piece).map_err(io::Error::other)?.into_iter().for_each(&mut *each);
+                }
+                Frame::Answer(json) => return Answer::from_json(&json).map_err(io::Error::other),
+                // A process that does not know the message says so.
+                Frame::Err(line) => return Err(io::Error::other(String::from_utf8_lossy(&line).trim().to_owned())),
+                _ => return Err(io::Error::from(ErrorKind::InvalidData)),
+            }
+        }
+    };
+    let answer = call.machine()?.block_on(exchange).map_err(|error| unanswered(remote, begun, &error))?;
+    Ok(Result::from(answer).map(|_| ()))
 }
 
 /// The failure of a conversation. A command that has not begun can be tried again if the process is closing the pool.

@@ -7,9 +7,10 @@
 //!        └─────────────── Answer (JSON) ◄────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Changes of datasets and pools are [`weir_admin::Command`]s: this process parses the command line and prints the answer, the other
-//! one carries the command out. Of the other commands, the whole command line is sent, and output, prompts and the exit code
-//! come back: the command is the same function in both processes; only its [`crate::call::Call`] differs.
+//! Changes of datasets and pools are [`weir_admin::Command`]s, and what is read of them more and more [`weir_admin::Query`]s: this
+//! process parses the command line and prints the answer, the other one carries the command or query out. Of the other
+//! commands, the whole command line is sent, and output, prompts and the exit code come back: the command is the same function
+//! in both processes; only its [`crate::call::Call`] differs. So is a query with keys (`--key`), which no message contains.
 //!
 //! The socket is accessible to its owner alone (mode 0600, in a folder that others cannot change). The kernel reports the
 //! peer's user (`SO_PEERCRED`), and the process accepts commands from the same user and from root only.
@@ -23,10 +24,11 @@
 mod client;
 mod moving_mounts;
 mod processes;
+mod queries;
 mod served_pool;
 mod server;
 
-pub use client::{ask, send, tell};
+pub use client::{ask, query, send, tell};
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::AdminSocket;
 
@@ -64,6 +66,8 @@ fn own_socket() -> Result<PathBuf, Failure> {
 
 /// Name of the link to a daemon's socket in its runtime directory.
 const DAEMON_LINK: &str = "daemon.sock";
+/// Name of the files that a daemon has locked in its directories.
+pub const DAEMON_LOCK: &str = "daemon.lock";
 
 /// The daemon that commands of this user go to; `None` if none is running.
 pub fn daemon() -> Option<RemoteProcess> {
@@ -124,6 +128,7 @@ pub fn devices() -> Vec<PathBuf> {
         let locked = locks::held_by(pid);
         let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         let paths = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
+        let paths = paths.filter(|path| path.file_name() != Some(DAEMON_LOCK.as_ref()));
         out.extend(paths.filter(|path| Identity::of(path).is_some_and(|identity| locked.contains(&identity))));
     }
     out.into_iter().collect()

@@ -3,10 +3,10 @@
 //! Bounds: [`MAX_COMMANDS`] commands run concurrently; further ones wait. [`MAX_IDLE`] connections may be idle, that
 //! is, have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed
 //! after [`CALL_TIMEOUT`]. A client has [`WRITE_TIMEOUT`] to accept a frame. A command whose client disconnected runs
-//! to its end, or until it checks [`Call::is_gone`].
+//! to its end, or until it checks [`Call::is_gone`]; a query stops ([`queries`]).
 #![allow(clippy::disallowed_methods, reason = "the socket of a real process, in real time")]
 
-use super::{ServingHost, own_socket};
+use super::{ServingHost, own_socket, queries};
 use crate::call::{Call, Input, Line};
 use crate::command_target::now;
 use crate::failure::Failure;
@@ -136,7 +136,7 @@ async fn accept(
     }
 }
 
-/// Runs the one command of a connection. `closed` resolves when too many connections are idle and this one must close.
+/// Runs the one command or query of a connection. `closed` resolves when too many connections are idle and this one must close.
 async fn connection(
     stream: UnixStream,
     process: Arc<PoolProcess>,
@@ -165,6 +165,11 @@ async fn connection(
                 return Err(io::Error::other("an answer that is too long"));
             }
             return write_frame(&mut write, &Frame::Answer(answer)).await;
+        }
+        Ok(Frame::Query(json)) => {
+            let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
+            write_frame(&mut write, &Frame::Begun).await?;
+            return queries::answer(&process, json, &mut read, &mut write).await;
         }
         Ok(Frame::Call(caller)) => Caller { ids: (peer.uid(), peer.gid()), ..caller },
         Ok(_) => return Err(io::Error::from(io::ErrorKind::InvalidData)),

@@ -120,7 +120,7 @@ impl OnlyDaemon {
         directories::create(&state)?;
         let mut files = Vec::new();
         for folder in [runtime, state] {
-            let path = folder.join("daemon.lock");
+            let path = folder.join(crate::admin::DAEMON_LOCK);
             let failed = |error: std::io::Error| Failure::failed(format!("{}: {error}", path.display()));
             let file =
                 File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed)?;

@@ -2,17 +2,14 @@
 
 use super::target::{self, words};
 use crate::args::CommandLine;
-use crate::call::Call;
+use crate::call::{Call, errln};
 use crate::failure::Failure;
 use crate::options::Places;
+use crate::reading::{PoolReader, refused};
 use crate::table::{Align, Table};
 use clap::{Args, Parser};
-use weir_admin::{Change, HeldSnapshot};
-use weir_dmu::zap::Zap;
-use weir_dsl::Dsl;
+use weir_admin::{Change, HeldSnapshot, HoldsQuery, PoolQuery, Row};
 use weir_dsl::props::human_time;
-use weir_machine::Request;
-use weir_pool::{OpenOptions, PoolError};
 
 /// Options and operands of `zfs hold` and `zfs release`.
 #[derive(Args, Debug)]
@@ -62,8 +59,6 @@ pub struct HoldsArgs {
     #[arg(value_name = "SNAPSHOT")]
     words: Vec<String>,
 }
-/// Maximum number of holds of one snapshot that are listed.
-const MAX_HOLDS: usize = 1 << 20;
 
 /// Runs `zfs hold`.
 pub fn hold(call: &Call, args: &HoldArgs) -> Result<u8, Failure> {
@@ -97,46 +92,26 @@ fn change<C: CommandLine>(
     Ok(0)
 }
 
-/// The snapshot itself, or with `recursive` all of its name at and below its dataset.
-async fn meant(rq: &Request, dsl: &Dsl, name: &str, recursive: bool) -> Result<Vec<String>, Failure> {
-    let (of, snapshot) = name.split_once('@').unwrap_or((name, ""));
-    if !recursive {
-        return Ok(vec![name.to_owned()]);
-    }
-    Ok(weir_admin::named_below(rq, dsl, of, snapshot).await?)
-}
-
 /// Runs `zfs holds`.
 pub fn holds(call: &Call, args: &HoldsArgs) -> Result<u8, Failure> {
     let names = words::<HoldsArgs>(&args.words, 1..=usize::MAX, "missing snapshot argument")?;
-    let machine = call.machine()?;
     let columns = ["NAME", "TAG", "TIMESTAMP"].map(|title| (title.to_owned(), Align::Left));
     let mut table = Table::new(columns, args.scripted);
+    let pools = PoolReader::new(call, &args.places.dirs)?;
     for name in names {
-        let search = crate::pools::search(call, &args.places.dirs)?;
-        let pool = crate::pools::open(call, &OpenOptions::new(search, target::pool_of(&name)))?;
-        let rows = machine.block_on(rows(&pool.dsl, &name, args))?;
-        rows.into_iter().for_each(|row| table.row(row));
+        let pool = target::pool_of(&name).to_owned();
+        let query = PoolQuery::Holds(HoldsQuery { snapshot: name, recursive: args.recursive });
+        let mut take = |row| match row {
+            Row::Hold(hold) => {
+                let time = if args.parsable { hold.time_s.to_string() } else { human_time(hold.time_s) };
+                table.row(vec![hold.snapshot, hold.tag, time]);
+            }
+            Row::Warning { name, why } => errln!(call, "{name}: {why}"),
+            // Rows of other queries do not occur.
+            _ => {}
+        };
+        pools.read(&pool, query, &mut take)?.map_err(refused)?;
     }
     call.print(format_args!("{}", table.text()));
     Ok(0)
-}
-
-async fn rows(dsl: &Dsl, name: &str, args: &HoldsArgs) -> Result<Vec<Vec<String>>, Failure> {
-    let rq = Request::internal("holds");
-    let mut rows = Vec::new();
-    for snapshot in meant(&rq, dsl, name, args.recursive).await? {
-        let absent = |_| Failure::failed(format!("cannot open '{snapshot}': dataset does not exist"));
-        let found = dsl.find(&rq, &snapshot).await.map_err(absent)?;
-        if found.phys.user_refs.0 == 0 {
-            continue;
-        }
-        let zap = Zap::open(&rq, dsl.mos(), found.phys.user_refs).await.map_err(PoolError::from)?;
-        for entry in zap.all(&rq, MAX_HOLDS).await.map_err(PoolError::from)? {
-            let seconds = entry.value.first().unwrap_or(0);
-            let time = if args.parsable { seconds.to_string() } else { human_time(seconds) };
-            rows.push(vec![snapshot.clone(), entry.key.text(), time]);
-        }
-    }
-    Ok(rows)
 }

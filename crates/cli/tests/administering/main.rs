@@ -8,6 +8,7 @@ mod coverage;
 mod health;
 mod initialize_trim;
 mod prefetch;
+mod queries;
 mod remove;
 mod spares;
 mod split;

@@ -1,0 +1,143 @@
+//! Queries: reading of pools for administrators, as messages, and its execution by the process that has the pool open.
+//!
+//! ```text
+//!   {"pool":{"name":"tank","query":{"holds":{"snapshot":"tank@a","recursive":false}}}}
+//!   {"hold":{"snapshot":"tank@a","tag":"keep","time_s":1790000000}}       a line for each row
+//!   {"done":"rows"}
+//! ```
+//!
+//! The caller parses command lines and formats rows: a query contains no words of a command line, and a row no formatted numbers,
+//! times or names of users. A query reads one state of a pool, so that it runs on a pool opened read-only as well as on a view of
+//! an open engine. It contains no key.
+//!
+//! *Failures.* A part of the pool that cannot be read is a row like the others ([`Row::Warning`]), in its place; a query that
+//! cannot go on is refused. Rows before that are valid, and the caller decides whether it shows them.
+//!
+//! *Bounds.* A query runs no further than a few rows ahead of the caller ([`Rows`]), and ends when the caller goes away.
+
+mod holds;
+mod rows;
+
+pub use holds::{Hold, HoldsQuery};
+pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
+
+use crate::refusal::{Refusal, RefusalKind};
+use serde::{Deserialize, Serialize};
+use weir_pool::Pool;
+
+/// A query to a process with open pools.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Query {
+    /// The pools that the process has open: [`Row::Pool`], sorted by name.
+    Pools,
+    /// A query about one pool.
+    Pool {
+        /// Name or GUID of the pool.
+        name: String,
+        /// Query about that pool.
+        query: PoolQuery,
+    },
+}
+
+/// A query about one pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolQuery {
+    /// Holds of snapshots: [`Row::Hold`].
+    Holds(HoldsQuery),
+}
+
+impl Query {
+    /// Decodes a query.
+    ///
+    /// # Errors
+    /// The reason why the text is no query.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+
+    /// Encodes the query.
+    ///
+    /// # Errors
+    /// If a value cannot be written as JSON; those of queries can.
+    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+}
+
+impl PoolQuery {
+    /// Reads the pool, and gives the rows to `rows`, after a [`Row::Warning`] for each warning of the opened pool.
+    ///
+    /// # Errors
+    /// The reason why the query cannot go on; [`RefusalKind::Stopped`] if the caller has gone away.
+    pub async fn run(&self, pool: &Pool, mut rows: Rows) -> Result<(), Refusal> {
+        for warning in &pool.warnings {
+            rows.add(Row::Warning { name: pool.name().to_owned(), why: warning.clone() }).await?;
+        }
+        match self {
+            PoolQuery::Holds(query) => query.run(pool, &mut rows).await,
+        }
+    }
+}
+
+/// A refusal because a part of the pool cannot be read.
+fn unreadable(error: impl std::fmt::Display) -> Refusal {
+    Refusal::new(RefusalKind::Pool, error.to_string())
+}
+
+pub(crate) fn query_target(data: &[u8]) {
+    if let Ok(query) = Query::from_json(data) {
+        let again = query.to_json().and_then(|bytes| Query::from_json(&bytes));
+        assert_eq!(again.ok(), Some(query));
+    }
+}
+
+pub(crate) fn rows_target(data: &[u8]) {
+    let Ok(rows) = RowDecoder::default().push(data) else { return };
+    let lines: Vec<u8> = rows.iter().filter_map(|row| row.to_line().ok()).flatten().collect();
+    // However a stream is cut, it contains the same rows.
+    let mut cut = RowDecoder::default();
+    let again: Result<Vec<_>, _> = lines.chunks(7).map(|piece| cut.push(piece)).collect();
+    assert_eq!(again.ok().map(|again| again.concat()), Some(rows));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_convert_to_json_and_back() {
+        let holds = PoolQuery::Holds(HoldsQuery { snapshot: "tank@a".into(), recursive: true });
+        let json = r#"{"pool":{"name":"tank","query":{"holds":{"snapshot":"tank@a","recursive":true}}}}"#;
+        for (query, json) in [(Query::Pool { name: "tank".into(), query: holds }, json), (Query::Pools, r#""pools""#)] {
+            assert_eq!(String::from_utf8(query.to_json().unwrap()).unwrap(), json);
+            assert_eq!(Query::from_json(json.as_bytes()).unwrap(), query);
+        }
+        for json in [
+            r#"{"pool":{"name":"tank","query":{"holds":{"snapshot":"tank@a"}}}}"#,
+            r#"{"pool":{"name":"tank","query":{"holds":{"snapshot":"tank@a","recursive":true,"all":true}}}}"#,
+            r#"{"pool":{"name":"tank","line":"","query":{"holds":{"snapshot":"tank@a","recursive":true}}}}"#,
+            "\"pool\"",
+            "",
+        ] {
+            assert!(Query::from_json(json.as_bytes()).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_seeds_of_fuzzing_are_messages() {
+        let seeds = |target: &str| {
+            let folder = format!("{}/../../fuzz/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
+            let files = std::fs::read_dir(folder).unwrap();
+            files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect::<Vec<_>>()
+        };
+        let queries = seeds("admin_query");
+        let rows = seeds("admin_rows");
+        assert!(!queries.is_empty() && !rows.is_empty());
+        queries.iter().for_each(|json| drop(Query::from_json(json).unwrap()));
+        rows.iter().for_each(|lines| assert!(!RowDecoder::default().push(lines).unwrap().is_empty()));
+        queries.iter().for_each(|data| query_target(data));
+        rows.iter().for_each(|data| rows_target(data));
+    }
+}

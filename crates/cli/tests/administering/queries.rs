@@ -1,0 +1,100 @@
+//! Queries print the same whether the pool is open in another process, which answers with rows, or is read by the command itself.
+
+use super::Lab;
+use std::os::unix::net::UnixStream;
+use std::process::Output;
+
+/// Queries about the pool `p` of [`lab`], those that fail among them.
+const LINES: &[&str] = &[
+    "zfs holds p/a@1",
+    "zfs holds -H p/a@1 p@1",
+    "zfs holds -rHp p@1",
+    "zfs holds -r p/a",
+    "zfs holds p/a@2",
+    "zfs holds p/a@1 p/a@none",
+    "zfs holds none@1",
+    "zfs holds",
+    "zfs get all p",
+    "zfs get -r -s local,inherited all p",
+    "zfs get -Hp -o name,value used,userused@0,groupquota@7 p/a p/none p/a@1",
+    "zfs get -j -t all -d 1 type,creation,origin p",
+    "zfs get userused@0,projectquota@3",
+    "zfs get written@1,user:tag p/a",
+    "zfs get used p/a#mark p/a#none",
+    "zfs list",
+    "zfs list -t all -o name,used,refer,creation",
+    "zfs list -r -t snapshot,bookmark p/a",
+    "zfs list -Hp -S used -s name -o name,used p/a p",
+    "zfs list -j --json-int -r p",
+    "zfs list p/none p@none none p",
+    "zfs list -R /other -o name,mountpoint",
+];
+
+fn lab() -> Lab {
+    let lab = Lab::new();
+    for line in [
+        "zfs create -o atime=off -o user:tag=text p/a",
+        "zfs create -s -V 16M p/a/volume",
+        "zfs set groupquota@7=8M p/a",
+        "zfs snapshot -r p@1",
+        "zfs snapshot p/a@2",
+        "zfs bookmark p/a@1 p/a#mark",
+        "zfs clone p/a@1 p/clone",
+        "zfs hold -r first p@1",
+        "zfs hold second p/a@1",
+    ] {
+        lab.ok(line);
+    }
+    lab
+}
+
+/// The lines, and what they print.
+fn printed(lab: &Lab) -> Vec<(&'static str, Output)> {
+    LINES.iter().map(|line| (*line, lab.run(line))).collect()
+}
+
+#[test]
+fn a_served_pool_answers_as_one_that_no_process_has_open() {
+    let lab = lab();
+    let mut server = lab.serve();
+    let served = printed(&lab);
+    // Without a last txg, both are of the same state of the pool.
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let closed = printed(&lab);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    for ((line, served), (_, closed)) in served.into_iter().zip(closed) {
+        assert_eq!(closed.status.code(), served.status.code(), "{line}");
+        assert_eq!(text(&closed.stdout), text(&served.stdout), "{line}");
+        assert_eq!(text(&closed.stderr), text(&served.stderr), "{line}");
+    }
+}
+
+#[test]
+fn a_message_that_is_no_query_is_refused() {
+    use std::io::{Read, Write};
+    let lab = Lab::new();
+    let mut server = lab.serve();
+    // Frames: kind, length, protocol version, JSON.
+    for (json, refusal) in [
+        ("{\"pool\":{\"name\":\"p\",\"query\":{\"unknown\":1}}}", "not a query of this version"),
+        (
+            "{\"pool\":{\"name\":\"other\",\"query\":{\"holds\":{\"snapshot\":\"p@1\",\"recursive\":false}}}}",
+            "other_pool",
+        ),
+        ("\"pools\"", "{\"pool\":{\"name\":\"p\",\"guid\":"),
+    ] {
+        let mut stream = UnixStream::connect(lab.path(&format!("weir/{}.sock", server.id()))).unwrap();
+        let mut frame = vec![11];
+        frame.extend((json.len() as u32 + 4).to_le_bytes());
+        frame.extend(5u32.to_le_bytes());
+        frame.extend(json.as_bytes());
+        stream.write_all(&frame).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(answer.contains(refusal), "{json}: {answer}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
