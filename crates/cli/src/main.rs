@@ -29,6 +29,7 @@ mod mount;
 mod mounts;
 mod options;
 mod places;
+mod plan;
 mod pools;
 mod process;
 mod reading;
@@ -119,6 +120,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Arcstat(args) => printed(&call("arcstat"), |call| analytics::arcstat::run(call, args)),
         Program::Top(args) => printed(&call("top"), |call| analytics::top::run(call, args)),
         Program::Bench(args) => bench::run(args, &strings(words)),
+        Program::Plan(args) => plan::run(args),
         Program::Zdb(args) => zdb::run(args),
         Program::Zstream(args) => zstream::run(args),
         Program::Daemon(args) => return daemon::run(args, &call("daemon")),

@@ -11,6 +11,7 @@ use crate::doctor::DoctorArgs;
 use crate::failure::Failure;
 use crate::locate::WhereArgs;
 use crate::mount::MountArgs;
+use crate::plan::PlanArgs;
 use crate::rescue::RescueArgs;
 use crate::serve::ServeArgs;
 use crate::smb::SmbCommand;
@@ -45,6 +46,7 @@ pub enum Program {
     Arcstat(ArcstatArgs),
     Top(TopArgs),
     Bench(BenchArgs),
+    Plan(PlanArgs),
     Daemon(DaemonArgs),
     Serve(Box<ServeArgs>),
     Mount(MountArgs),

@@ -5,4 +5,5 @@
 
 pub mod experiments;
 pub mod hardware;
+pub mod plan;
 pub mod simulate;

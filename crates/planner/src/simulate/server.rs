@@ -275,7 +275,7 @@ impl Server {
     }
 }
 
-pub(super) fn disk_path(at: usize) -> PathBuf {
+pub(crate) fn disk_path(at: usize) -> PathBuf {
     format!("{FOLDER}/disk{at:03}").into()
 }
 
