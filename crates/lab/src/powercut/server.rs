@@ -208,7 +208,7 @@ fn uri(lines: &[String], scheme: &str) -> Option<(String, String)> {
 fn nfs_address(lines: &[String]) -> Option<Address> {
     let line = lines.iter().find(|line| line.starts_with("mount -t nfs") && line.contains(&format!(":/{POOL} ")))?;
     let options = line.split([' ', ',']).filter_map(|word| word.strip_prefix("port="));
-    let port: u16 = options.last()?.parse().ok()?;
+    let port: u16 = options.next_back()?.parse().ok()?;
     Some(Address::Nfs(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), format!("/{POOL}")))
 }
 
