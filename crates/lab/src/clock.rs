@@ -28,6 +28,13 @@ impl Stopwatch {
     }
 }
 
+/// Processor time that this process has used, in seconds.
+#[must_use]
+pub fn cpu_seconds() -> Option<f64> {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Some(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
+}
+
 /// Suspends the thread.
 pub fn sleep(time: Duration) {
     std::thread::sleep(time);

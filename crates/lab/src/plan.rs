@@ -3,6 +3,7 @@
 use crate::load::Load;
 use crate::native::frames::FrameLoad;
 use crate::native::list::ListLoad;
+use crate::native::mix::MixLoad;
 use crate::native::services::ServiceLoad;
 use crate::powercut::PowercutLoad;
 use crate::result::Workload;
@@ -16,6 +17,8 @@ pub enum StepLoad {
     Frames(FrameLoad),
     /// A directory with many entries.
     List(ListLoad),
+    /// Loops of file operations.
+    Mix(MixLoad),
     /// Compression, encryption and deduplication of a sample, in memory.
     Service(ServiceLoad),
     /// Records written to a server whose power is cut.
@@ -58,7 +61,7 @@ impl StepPlan {
     pub fn writes(&self) -> bool {
         match &self.load {
             StepLoad::Fio(load) => load.writes(),
-            StepLoad::Frames(_) | StepLoad::List(_) | StepLoad::Powercut(_) => true,
+            StepLoad::Frames(_) | StepLoad::List(_) | StepLoad::Mix(_) | StepLoad::Powercut(_) => true,
             StepLoad::Service(_) => false,
         }
     }
@@ -68,6 +71,7 @@ impl StepPlan {
     pub fn expected_seconds(&self) -> Option<f64> {
         match &self.load {
             StepLoad::Fio(load) => load.expected_seconds(),
+            StepLoad::Mix(load) => Some(load.expected_seconds()),
             StepLoad::Powercut(load) => Some(load.expected_seconds()),
             _ => None,
         }
@@ -80,6 +84,7 @@ impl StepPlan {
             StepLoad::Fio(load) => load.workload(is_direct),
             StepLoad::Frames(load) => load.workload(),
             StepLoad::List(load) => load.workload(),
+            StepLoad::Mix(load) => load.workload(),
             StepLoad::Service(load) => load.workload(),
             StepLoad::Powercut(load) => load.workload(),
         }

@@ -125,6 +125,9 @@ pub struct Round {
     pub read: Flow,
     /// Amount that was written.
     pub written: Flow,
+    /// Operations that move no data, such as the making and closing of files.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub other_operations: u64,
     /// Latency of operations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
@@ -151,6 +154,11 @@ pub struct Round {
     /// Further figures of the method, with the unit in their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, f64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Amount in one direction.
@@ -205,11 +213,11 @@ impl Round {
         }
     }
 
-    /// Operations a second in both directions, scaled to the steady window as [`Round::bytes_per_s`].
+    /// Operations a second in both directions and without data, scaled to the steady window as [`Round::bytes_per_s`].
     #[must_use]
     pub fn operations_per_s(&self) -> f64 {
         let bytes = self.read.bytes + self.written.bytes;
-        let operations = (self.read.operations + self.written.operations) as f64;
+        let operations = (self.read.operations + self.written.operations + self.other_operations) as f64;
         match bytes {
             0 if self.seconds > 0.0 => operations / self.seconds,
             0 => 0.0,

@@ -223,11 +223,12 @@ impl Session {
             },
             (StepLoad::Frames(load), Target::Directory(path)) => load.run(path, monitor),
             (StepLoad::List(load), Target::Directory(path)) => load.run(path, monitor),
+            (StepLoad::Mix(load), Target::Directory(path)) => load.run(path, monitor),
             (StepLoad::Service(load), _) => load.run(monitor),
             (StepLoad::Powercut(load), Target::Directory(path)) => {
                 load.run(path, round as u64, &folder.join(format!("{}.err", file_stem(&step.name))), monitor)
             }
-            (StepLoad::Frames(_) | StepLoad::List(_) | StepLoad::Powercut(_), _) => {
+            (StepLoad::Frames(_) | StepLoad::List(_) | StepLoad::Mix(_) | StepLoad::Powercut(_), _) => {
                 Err(LabError::Target(format!("{}: this method needs a directory", self.result.target)))
             }
         }

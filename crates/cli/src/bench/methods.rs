@@ -2,7 +2,7 @@
 
 use super::progress::Terminal;
 use super::server::Server;
-use super::{BenchArgs, BenchCommand, Common, failed, powercut, results, seconds, size};
+use super::{BenchArgs, BenchCommand, Common, failed, mixes, powercut, results, seconds, size};
 use crate::args::CommandLine;
 use crate::failure::Failure;
 use clap::Parser;
@@ -286,6 +286,9 @@ pub fn folder_of(session: &Session) -> PathBuf {
 
 /// Target and common options of a method.
 fn parts(command: &BenchCommand) -> Result<(&str, &Common), Failure> {
+    if let Some(parts) = mixes::parts(command) {
+        return Ok(parts);
+    }
     Ok(match command {
         BenchCommand::Quick(args) => (&args.target, &args.common),
         BenchCommand::Stream(args) => (&args.target, &args.common),
@@ -304,6 +307,9 @@ fn parts(command: &BenchCommand) -> Result<(&str, &Common), Failure> {
 
 /// The plan that a command line asks for.
 fn plan(command: &BenchCommand, common: &Common, target: &str) -> Result<Plan, Failure> {
+    if let Some(plan) = mixes::plan(command)? {
+        return Ok(plan);
+    }
     let parsed = Target::parse(target).map_err(failed)?;
     let room = parsed.room_bytes().map_err(failed)?;
     let reads_only = parsed.holds_data() && !common.overwrite;

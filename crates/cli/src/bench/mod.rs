@@ -3,6 +3,7 @@
 mod compare;
 mod experiments;
 mod methods;
+mod mixes;
 mod powercut;
 mod progress;
 mod results;
@@ -32,6 +33,10 @@ enum BenchCommand {
     Grid(methods::GridArgs),
     Loop(methods::LoopArgs),
     Singlestream(methods::SinglestreamArgs),
+    Fileserver(mixes::FileserverArgs),
+    Varmail(mixes::VarmailArgs),
+    Webserver(mixes::WebserverArgs),
+    Oltp(mixes::OltpArgs),
     Frames(methods::FramesArgs),
     List(methods::ListArgs),
     Device(methods::DeviceArgs),

@@ -107,7 +107,11 @@ pub fn print(command: &BenchCommand, result: &RunResult, folder: &Path, as_json:
             return Ok(());
         }
         BenchCommand::Loop(_) => print!("{}", bonnie::lines(result)),
-        BenchCommand::Singlestream(_) => print!("{}", filebench::lines(result)),
+        BenchCommand::Singlestream(_)
+        | BenchCommand::Fileserver(_)
+        | BenchCommand::Varmail(_)
+        | BenchCommand::Webserver(_)
+        | BenchCommand::Oltp(_) => print!("{}", filebench::lines(result)),
         _ => {}
     }
     print!("{}", text(result));

@@ -328,3 +328,28 @@ fn a_power_cut_takes_what_a_peer_only_acknowledged() {
     assert_eq!(acknowledged[2].0, "tgt with write-through, iSCSI, no flushes");
     assert!(acknowledged[2].1 > 0.0 && figures(&result, "promised_records")[2].1 == acknowledged[2].1, "{text}");
 }
+
+#[test]
+fn mixes_print_filebenchs_line_and_their_scale() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("target")).unwrap();
+    for (mix, files) in [("fileserver", "100 of 10000"), ("varmail", "10 of 1000"), ("webserver", "10 of 1000")] {
+        let text = ok(folder, &["bench", mix, "target", "--scale", "1", "--threads", "3", "--time", "1s", "-o", mix]);
+        let summary = text.lines().find(|line| line.starts_with("IO Summary: ")).unwrap();
+        assert!(summary.contains(" r/w), ") && summary.ends_with("ms latency"), "{summary}");
+        assert!(text.contains(&format!("{mix}, {files} files, 3 of ")), "{text}");
+        let round = &result(folder, mix)["steps"][0]["rounds"][0];
+        let count = |field: &str| round[field]["operations"].as_u64().unwrap();
+        assert!(
+            count("read") > 0 && count("written") > 0 && round["other_operations"].as_u64().unwrap() > 0,
+            "{round}"
+        );
+    }
+    let text =
+        ok(folder, &["bench", "oltp", "target", "--threads", "2", "--scale", "20", "--time", "1s", "-o", "oltp"]);
+    assert!(text.contains("IO Summary: ") && text.contains("oltp, 2 of 10 files, 2 of 200 threads"), "{text}");
+    assert_eq!(std::fs::read_dir(folder.join("target")).unwrap().count(), 0);
+    let out = ran(folder, &["bench", "varmail", "target", "--scale", "0"]);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("from 1 to 1000"));
+}

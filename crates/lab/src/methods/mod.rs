@@ -1,7 +1,7 @@
 //! Methods: sets of workloads with a meaning, each a function from its parameters to a [`Plan`].
 //!
 //! `stream` and `users` repeat the streaming clients of the Sun 7410 and of napp-it, `grid` the IOMeter tables of AnandTech, `loop` GoBonnieGo,
-//! `singlestream` filebench's personalities of that name, `frames` the film scans of AJA's test. `quick` is a minute's overview, `device` asks
+//! `singlestream`, `fileserver`, `varmail`, `webserver` and `oltp` filebench's personalities of these names, `frames` the film scans of AJA's test. `quick` is a minute's overview, `device` asks
 //! what a disk is fit for, `services` asks what compression, encryption and deduplication cost, `list` lists a directory.
 //! `powercut` cuts the power below a server and counts what is lost.
 

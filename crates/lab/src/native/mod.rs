@@ -1,7 +1,9 @@
-//! Loads that fio cannot carry: files of one frame each, listings of directories, and data services on a sample.
+//! Loads that fio cannot carry: files of one frame each, listings of directories, loops of file operations, and data services on
+//! a sample.
 
 pub mod frames;
 pub mod list;
+pub mod mix;
 pub mod services;
 
 use crate::result::{Flow, Latency, Round, Second};
@@ -24,6 +26,7 @@ pub struct Recorder {
     series: Vec<Second>,
     read: Flow,
     written: Flow,
+    other_operations: u64,
 }
 
 impl Recorder {
@@ -45,6 +48,12 @@ impl Recorder {
         }
     }
 
+    /// Records an operation that moves no data, such as the making or closing of a file.
+    pub fn record_other(&mut self, latency_seconds: f64) {
+        self.latencies.push((latency_seconds * 1e9) as u64);
+        self.other_operations += 1;
+    }
+
     /// Joins the operations of this one and of another.
     #[must_use]
     pub fn join(mut self, other: Self) -> Self {
@@ -54,6 +63,7 @@ impl Recorder {
             sum.read_bytes += second.read_bytes;
             sum.written_bytes += second.written_bytes;
         }
+        self.other_operations += other.other_operations;
         for (sum, flow) in [(&mut self.read, other.read), (&mut self.written, other.written)] {
             sum.bytes += flow.bytes;
             sum.operations += flow.operations;
@@ -69,6 +79,7 @@ impl Recorder {
             seconds,
             read: self.read,
             written: self.written,
+            other_operations: self.other_operations,
             latency: latency(&self.latencies),
             series: self.series,
             ..Round::default()
