@@ -5,14 +5,22 @@
 //! ```
 //!
 //! The rings have a fixed number of points of a fixed size, so that the memory of a history is bounded: [`History::MAX_BYTES`].
+//!
+//! Points of a ring are in ascending order of time. A clock that is set back puts points between those that are there; a full
+//! ring then drops the point at the end that is farther from the new one. A time without points is a gap: a mean is that of the
+//! points in its ten seconds, or its minute.
+//!
+//! A history knows which of its segments have points that were not stored yet ([`History::take_unstored`]), and goes on from
+//! stored ones ([`History::restore`]).
 
 use crate::interval::{Interval, quantile_ns};
+use crate::segment::Segment;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use utoipa::ToSchema;
 
 /// Number of series.
-const COUNT: usize = 28;
+pub(crate) const COUNT: usize = 28;
 
 /// Names and units of the values of a [`Point`], in their order. Of the latencies, a point of a coarser resolution has the
 /// maximum, of all others the mean.
@@ -48,7 +56,7 @@ pub const SERIES: [(&str, &str); COUNT] = [
 ];
 
 /// Length of the time between two points.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Resolution {
     /// One second, for an hour.
@@ -60,7 +68,17 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    const ALL: [Resolution; 3] = [Resolution::Second, Resolution::TenSeconds, Resolution::Minute];
+    /// All of them, from the finest.
+    pub const ALL: [Resolution; 3] = [Resolution::Second, Resolution::TenSeconds, Resolution::Minute];
+
+    /// Name in the API and of files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Resolution::Second => "second",
+            Resolution::TenSeconds => "ten_seconds",
+            Resolution::Minute => "minute",
+        }
+    }
 
     /// Number of points that are kept.
     pub fn kept(self) -> usize {
@@ -68,6 +86,23 @@ impl Resolution {
             Resolution::Second => 3600,
             Resolution::TenSeconds => 8640,
             Resolution::Minute => 43_200,
+        }
+    }
+
+    /// The next coarser resolution.
+    fn coarser(self) -> Option<Resolution> {
+        match self {
+            Resolution::Second => Some(Resolution::TenSeconds),
+            Resolution::TenSeconds => Some(Resolution::Minute),
+            Resolution::Minute => None,
+        }
+    }
+
+    /// Seconds between two points of the next finer resolution.
+    fn finer_seconds(self) -> u64 {
+        match self {
+            Resolution::Second | Resolution::TenSeconds => 1,
+            Resolution::Minute => 10,
         }
     }
 
@@ -79,15 +114,6 @@ impl Resolution {
             Resolution::Minute => 60,
         }
     }
-
-    /// Number of points of the next finer resolution in one.
-    fn merged(self) -> usize {
-        match self {
-            Resolution::Second => 1,
-            Resolution::TenSeconds => 10,
-            Resolution::Minute => 6,
-        }
-    }
 }
 
 /// Values of all series at a time.
@@ -95,7 +121,7 @@ impl Resolution {
 pub struct Point {
     /// End of the time that the point covers, in milliseconds since 1970.
     pub time_ms: u64,
-    /// Values in the order of [`SERIES`].
+    /// Values in the order of [`SERIES`]; not a number (NaN) if the version that made the point did not have the series.
     pub values: [f32; COUNT],
 }
 
@@ -145,12 +171,13 @@ impl Point {
         Point { time_ms: interval.time_ms, values }
     }
 
-    /// One point for several, of which there is at least one.
-    fn merge<'a>(points: impl Iterator<Item = &'a Point> + Clone) -> Option<Point> {
-        let time_ms = points.clone().last()?.time_ms;
-        let count = points.clone().count() as f32;
+    /// One point for several, with the time of the last; `None` if there is none.
+    fn merge(points: impl Iterator<Item = Point>) -> Option<Point> {
+        let points: Vec<Point> = points.collect();
+        let time_ms = points.last()?.time_ms;
+        let count = points.len() as f32;
         let values = std::array::from_fn(|series| {
-            let of = points.clone().map(|point| point.values.get(series).copied().unwrap_or(0.0));
+            let of = points.iter().map(|point| point.values.get(series).copied().unwrap_or(0.0));
             let is_latency = SERIES.get(series).is_some_and(|(_, unit)| *unit == "s");
             if is_latency { of.fold(0.0, f32::max) } else { of.sum::<f32>() / count }
         });
@@ -164,33 +191,138 @@ pub struct History {
     rings: [VecDeque<Point>; Resolution::ALL.len()],
     /// Points of the finer resolution that wait for the next point of this one.
     waiting: [Vec<Point>; Resolution::ALL.len()],
+    /// Numbers of segments with points that were not taken to be stored yet; each has points in its ring.
+    unstored: [BTreeSet<u64>; Resolution::ALL.len()],
 }
 
 impl History {
-    /// Maximum size of a history in memory, in bytes: that of its points, which the rings may have half as many of as room for.
-    pub const MAX_BYTES: usize = 2 * (3600 + 8640 + 43_200) * size_of::<Point>();
+    /// Maximum size of a history in memory, in bytes: that of its points.
+    pub const MAX_BYTES: usize = (3600 + 8640 + 43_200) * size_of::<Point>();
 
     /// Adds the point of a second.
     pub fn push(&mut self, point: Point) {
-        self.push_to(0, point);
+        self.push_to(Resolution::Second, point);
         debug_assert!(self.rings.iter().zip(Resolution::ALL).all(|(ring, of)| ring.len() <= of.kept()));
     }
 
-    fn push_to(&mut self, level: usize, point: Point) {
-        let (Some(ring), Some(resolution)) = (self.rings.get_mut(level), Resolution::ALL.get(level)) else { return };
-        if ring.len() >= resolution.kept() {
-            ring.pop_front();
+    fn push_to(&mut self, resolution: Resolution, point: Point) {
+        self.insert(resolution, point);
+        self.mark_unstored(resolution, point.time_ms);
+        if let Some(next) = resolution.coarser() {
+            self.merge_into(next, point);
         }
-        ring.push_back(point);
-        let Some(next) = Resolution::ALL.get(level + 1) else { return };
-        let Some(waiting) = self.waiting.get_mut(level + 1) else { return };
-        waiting.push(point);
-        if waiting.len() < next.merged() {
+    }
+
+    /// Puts a point at the place of its time.
+    fn insert(&mut self, resolution: Resolution, point: Point) {
+        let Some(ring) = self.rings.get_mut(resolution as usize) else { return };
+        let is_last = ring.back().is_none_or(|last| last.time_ms < point.time_ms);
+        let place = if is_last { ring.len() } else { ring.partition_point(|other| other.time_ms < point.time_ms) };
+        if let Some(same) = ring.get_mut(place).filter(|other| other.time_ms == point.time_ms) {
+            *same = point;
             return;
         }
-        let merged = Point::merge(waiting.iter());
-        waiting.clear();
-        merged.into_iter().for_each(|merged| self.push_to(level + 1, merged));
+        if ring.len() == ring.capacity() {
+            let more = ring.len().max(60).min(resolution.kept() - ring.len().min(resolution.kept()));
+            ring.reserve_exact(more);
+        }
+        let far = |other: Option<&Point>| other.map_or(0, |other| other.time_ms.abs_diff(point.time_ms));
+        if ring.len() < resolution.kept() {
+            ring.insert(place, point);
+        } else if far(ring.front()) >= far(ring.back()) {
+            ring.pop_front();
+            // Those before its place are one less.
+            ring.insert(place.saturating_sub(1), point);
+        } else {
+            ring.pop_back();
+            ring.insert(place, point);
+        }
+    }
+
+    /// Notes that the segment of a point has changed, and forgets segments without points.
+    fn mark_unstored(&mut self, resolution: Resolution, time_ms: u64) {
+        let of = |point: &Point| Segment::of(resolution, point.time_ms).index;
+        let ring = self.rings.get(resolution as usize);
+        let Some((first, last)) = ring.and_then(|ring| Some((of(ring.front()?), of(ring.back()?)))) else { return };
+        let Some(unstored) = self.unstored.get_mut(resolution as usize) else { return };
+        unstored.insert(Segment::of(resolution, time_ms).index);
+        while unstored.first().is_some_and(|index| *index < first) {
+            unstored.pop_first();
+        }
+        while unstored.last().is_some_and(|index| *index > last) {
+            unstored.pop_last();
+        }
+    }
+
+    /// Adds a point of the finer resolution to the mean that it belongs to.
+    fn merge_into(&mut self, resolution: Resolution, point: Point) {
+        let length_ms = resolution.seconds() * 1000;
+        // A point has the time of its end.
+        let mean_of = |time_ms: u64| time_ms.saturating_sub(1) / length_ms;
+        let Some(waiting) = self.waiting.get_mut(resolution as usize) else { return };
+        let is_other = waiting.last().is_some_and(|before| mean_of(before.time_ms) != mean_of(point.time_ms));
+        // The one before remains incomplete: points are missing, or the clock was set.
+        let incomplete = if is_other { Point::merge(waiting.drain(..)) } else { None };
+        waiting.push(point);
+        let next_ms = point.time_ms + resolution.finer_seconds() * 1000;
+        let complete = if mean_of(next_ms) != mean_of(point.time_ms) { Point::merge(waiting.drain(..)) } else { None };
+        incomplete.into_iter().chain(complete).for_each(|merged| self.push_to(resolution, merged));
+    }
+
+    /// Continues a history that was stored: its points come before those of this one. Points of means that it lacks are made of
+    /// its finer points.
+    pub fn restore(&mut self, stored: impl IntoIterator<Item = (Resolution, Vec<Point>)>) {
+        let own = std::mem::take(self);
+        for (resolution, points) in stored {
+            points.into_iter().for_each(|point| self.insert(resolution, point));
+        }
+        // The coarsest first: the points that are made for the others go on to it.
+        for coarser in [Resolution::Minute, Resolution::TenSeconds] {
+            let [finer, ring] = [coarser as usize - 1, coarser as usize].map(|level| self.rings.get(level));
+            let after_ms = ring.and_then(|ring| ring.back()).map_or(0, |last| last.time_ms);
+            let newer = |ring: &VecDeque<Point>| {
+                let from = ring.partition_point(|point| point.time_ms <= after_ms);
+                ring.range(from..).copied().collect::<Vec<Point>>()
+            };
+            let newer = finer.map(newer).unwrap_or_default();
+            newer.into_iter().for_each(|point| self.merge_into(coarser, point));
+        }
+        let [seconds, ..] = own.rings;
+        seconds.into_iter().for_each(|point| self.push(point));
+    }
+
+    /// Takes the segments that have points which were not stored: copies of all of their points.
+    pub fn take_unstored(&mut self) -> Vec<(Segment, Vec<Point>)> {
+        let mut taken = Vec::new();
+        for resolution in Resolution::ALL {
+            let unstored = self.unstored.get_mut(resolution as usize).map(std::mem::take).unwrap_or_default();
+            for index in unstored {
+                let segment = Segment { resolution, index };
+                let points = self.points(resolution, segment.start_ms(), segment.last_ms());
+                taken.push((segment, points.copied().collect()));
+            }
+        }
+        taken
+    }
+
+    /// Says that a segment could not be stored, so that it is taken again.
+    pub fn not_stored(&mut self, segment: Segment) {
+        let found = self.points(segment.resolution, segment.start_ms(), segment.last_ms()).next().map(|p| p.time_ms);
+        found.into_iter().for_each(|time_ms| self.mark_unstored(segment.resolution, time_ms));
+    }
+
+    /// Says that nothing of it was stored: the pool has another GUID now.
+    pub fn nothing_stored(&mut self) {
+        for resolution in Resolution::ALL {
+            let all = self.points(resolution, 0, u64::MAX);
+            let indexes: BTreeSet<u64> = all.map(|point| Segment::of(resolution, point.time_ms).index).collect();
+            self.unstored.get_mut(resolution as usize).into_iter().for_each(|unstored| unstored.clone_from(&indexes));
+        }
+    }
+
+    /// Size in memory, in bytes: that of the points that its rings have room for.
+    pub fn bytes(&self) -> usize {
+        self.rings.iter().map(VecDeque::capacity).sum::<usize>() * size_of::<Point>()
     }
 
     /// Points of a resolution whose time is in a range of milliseconds since 1970, oldest first.
@@ -236,8 +368,90 @@ mod tests {
         assert_eq!(history.points(Resolution::Second, 0, u64::MAX).next().unwrap().time_ms, 6_401_000);
         assert_eq!(history.points(Resolution::Second, 0, u64::MAX).count(), Resolution::Second.kept());
         for (ring, resolution) in history.rings.iter().zip(Resolution::ALL) {
-            assert!(ring.capacity() <= 2 * resolution.kept());
+            assert!(ring.capacity() <= resolution.kept());
         }
-        const { assert!(History::MAX_BYTES < 16 << 20) };
+        assert!(history.bytes() <= History::MAX_BYTES);
+        const { assert!(History::MAX_BYTES < 7 << 20) };
+    }
+    fn times(history: &History, resolution: Resolution) -> Vec<u64> {
+        history.points(resolution, 0, u64::MAX).map(|point| point.time_ms).collect()
+    }
+
+    #[test]
+    fn a_gap_is_no_zeros_and_belongs_to_no_mean() {
+        let mut history = History::default();
+        (1..=14).chain(3657..=3671).for_each(|second| history.push(point(second)));
+        let tens: Vec<(u64, f32)> =
+            history.points(Resolution::TenSeconds, 0, u64::MAX).map(|p| (p.time_ms, p.values[0])).collect();
+        // The means of 11 to 14, and of 3657 to 3660.
+        assert_eq!(tens, [(10_000, 5.5), (14_000, 12.5), (3_660_000, 3658.5), (3_670_000, 3665.5)]);
+        assert_eq!(times(&history, Resolution::Minute), [14_000, 3_660_000]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_loses_no_points_and_a_full_ring_drops_the_farthest() {
+        let mut history = History::default();
+        (10..=20).chain(15..=16).chain(1..=2).for_each(|second| history.push(point(second)));
+        let expected: Vec<u64> = (1..=2).chain(10..=20).map(|second| second * 1000).collect();
+        assert_eq!(times(&history, Resolution::Second), expected);
+        // An hour in a wrong future, then the right time.
+        (1_000_000..1_003_600).chain(100..3700).for_each(|second| history.push(point(second)));
+        let right: Vec<u64> = (100..3700).map(|second| second * 1000).collect();
+        assert_eq!(times(&history, Resolution::Second), right);
+    }
+
+    #[test]
+    fn what_was_taken_restores_the_history() {
+        let mut history = History::default();
+        (1..=5000).for_each(|second| history.push(point(second)));
+        let mut stored = history.take_unstored();
+        assert!(history.take_unstored().is_empty());
+        (5001..=5007).for_each(|second| history.push(point(second)));
+        let more = history.take_unstored();
+        assert_eq!(more.iter().map(|(segment, _)| segment.name()).collect::<Vec<_>>(), ["second-8"]);
+        stored.retain(|(segment, _)| more.iter().all(|(newer, _)| newer != segment));
+        stored.extend(more);
+        let stored = |without: &[Resolution]| {
+            let kept = stored.iter().filter(|(segment, _)| !without.contains(&segment.resolution));
+            kept.map(|(segment, points)| (segment.resolution, points.clone())).collect::<Vec<_>>()
+        };
+        // The process ended for two seconds, and has taken two points before it read the history.
+        let mut again = History::default();
+        (5010..=5011).for_each(|second| again.push(point(second)));
+        again.restore(stored(&[]));
+        (5010..=5100).for_each(|second| history.push(point(second)));
+        (5012..=5100).for_each(|second| again.push(point(second)));
+        for resolution in Resolution::ALL {
+            let [one, other] = [&history, &again].map(|of| of.points(resolution, 0, u64::MAX).collect::<Vec<_>>());
+            assert_eq!(one, other, "{resolution:?}");
+        }
+        assert_eq!(
+            again.take_unstored().iter().map(|(segment, _)| segment.name()).collect::<Vec<_>>(),
+            ["second-8", "ten_seconds-1", "minute-0"]
+        );
+        // Means that are lost are made again of what there is.
+        let mut again = History::default();
+        again.restore(stored(&[Resolution::TenSeconds, Resolution::Minute]));
+        assert_eq!(times(&again, Resolution::Minute), (24..=83).map(|minute| minute * 60_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_could_not_be_stored_is_taken_again_while_it_has_points() {
+        let mut history = History::default();
+        (1..=700).for_each(|second| history.push(point(second)));
+        let taken = history.take_unstored();
+        assert_eq!(taken.len(), 4);
+        taken.iter().for_each(|(segment, _)| history.not_stored(*segment));
+        assert_eq!(history.take_unstored(), taken);
+        taken.iter().for_each(|(segment, _)| history.not_stored(*segment));
+        (701..=10_000).for_each(|second| history.push(point(second)));
+        let names: Vec<String> = history.take_unstored().iter().map(|(segment, _)| segment.name()).collect();
+        // Seconds before 6401 are not kept.
+        let seconds = (10..=16).map(|index| format!("second-{index}"));
+        let expected: Vec<String> =
+            seconds.chain((0..=2).map(|index| format!("ten_seconds-{index}"))).chain(["minute-0".into()]).collect();
+        assert_eq!(names, expected);
+        history.nothing_stored();
+        assert_eq!(history.take_unstored().len(), expected.len());
     }
 }

@@ -5,19 +5,29 @@
 //!                                                            │ difference of two samples
 //!                                                            ├──► Interval: rates                weir top, arcstat
 //!                                                            ├──► History: rates kept in rings   API
+//!                                                            │      └──► Segment: frames in a file
 //!                                                            └──► metrics: OpenMetrics text      Prometheus
 //! ```
 //!
 //! Taking a sample stops no request: the registers are read one by one while requests change them. So two counters of one sample may
 //! differ by the requests that ended in between; over an interval this difference does not grow.
 
+pub mod frame;
 mod history;
 mod interval;
 pub mod metrics;
 mod sample;
+mod segment;
 
 pub use history::{History, Point, Resolution, SERIES};
 pub use interval::{Interval, quantile_ns};
 pub use sample::{
     ArcState, CauseBytes, ClientTotals, Counts, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
 };
+pub use segment::Segment;
+
+/// A fuzz target: its name and what to run on the bytes.
+pub type FuzzTarget = (&'static str, fn(&[u8]));
+
+/// Fuzz targets of this crate.
+pub const TARGETS: &[FuzzTarget] = &[("history-frames", frame::fuzz)];

@@ -19,7 +19,7 @@ use crate::limits::{LimitOptions, Limits};
 use crate::locks::lock;
 use crate::mount::{OpenedPool, StopSignal};
 use crate::process::PoolProcess;
-use crate::web;
+use crate::web::PassingWeb;
 use crate::writable::{WritablePool, WriteIntent, host};
 use clap::Parser;
 use clients::{lines, start_smb};
@@ -158,7 +158,7 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, args: &Demo
     let smb = start_smb(machine, &front, listen).await;
     let mounted = mount(machine, folder, &front).await?;
     let web = match opened.served_pool() {
-        Some(pool) => Some(web::start(&PoolProcess::of_pool(pool), 0, Token::new(machine)).await?),
+        Some(pool) => Some(PassingWeb::start(&PoolProcess::of_pool(pool), 0, Token::new(machine)).await?),
         None => None,
     };
     let with =

@@ -108,6 +108,11 @@ impl Limits {
         }
     }
 
+    /// Size of the ARC if as many bytes of its limit are for something else, in bytes: not less than the ARC needs.
+    pub fn arc_bytes_beside(&self, others: u64) -> u64 {
+        self.arc_bytes.saturating_sub(others).max(MIN_ARC_BYTES)
+    }
+
     /// Memory of the machine, or of the cgroup of this process, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.bytes

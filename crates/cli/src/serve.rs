@@ -11,7 +11,7 @@ use crate::process::PoolProcess;
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::serve_options::{LockOptions, TlsOptions};
 use crate::smb::serving::{SmbArgs, serve_smb};
-use crate::web;
+use crate::web::PassingWeb;
 use clap::Parser;
 use std::sync::Arc;
 use weir_daemon::protocols::ISCSI_PORT;
@@ -183,7 +183,7 @@ impl ServedPools {
             None => None,
         };
         let web = match http_port {
-            Some(port) => Some(web::start(&process, port, Token::new(machine)).await?),
+            Some(port) => Some(PassingWeb::start(&process, port, Token::new(machine)).await?),
             None => None,
         };
         web.iter().for_each(|web| println!("page, API and metrics: {}", web.url()));

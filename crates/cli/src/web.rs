@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weir_engine::Engine;
 use weir_machine::Machine;
-use weir_web::{Pools, Token, TokenError, Web, WebError};
+use weir_web::{Pools, Recorder, Store, Token, TokenError, Web, WebError};
 
 /// Port that the daemon takes if none is configured.
 pub const DEFAULT_PORT: u16 = 8420;
 /// Name of the token's file in the state directory.
 const TOKEN_FILE: &str = "web.token";
+/// Name of the directory with histories in the state directory.
+const HISTORY_DIRECTORY: &str = "history";
 
 impl From<WebError> for Failure {
     fn from(error: WebError) -> Self {
@@ -35,13 +37,31 @@ impl Pools for OpenPools {
     }
 }
 
-/// Serves the pools of a process on this port of 127.0.0.1, to those who know the token.
-///
-/// # Errors
-/// If the port is taken.
-pub async fn start(process: &Arc<PoolProcess>, port: u16, token: Token) -> Result<Web, Failure> {
-    let pools = Arc::new(OpenPools(process.clone()));
-    Ok(Web::start(&process.machine, pools, port, token).await?)
+/// Begins to record what the pools of a process do, with their history in a store or in memory only.
+pub fn record(process: &Arc<PoolProcess>, store: Option<Store>) -> Recorder {
+    Recorder::start(&process.machine, Arc::new(OpenPools(process.clone())), store)
+}
+
+/// A server whose history ends with it.
+pub struct PassingWeb {
+    web: Web,
+    _recorder: Recorder,
+}
+
+impl PassingWeb {
+    /// Serves the pools of a process on this port of 127.0.0.1, to those who know the token.
+    ///
+    /// # Errors
+    /// If the port is taken.
+    pub async fn start(process: &Arc<PoolProcess>, port: u16, token: Token) -> Result<Self, Failure> {
+        let recorder = record(process, None);
+        Ok(PassingWeb { web: Web::start(&recorder, port, token).await?, _recorder: recorder })
+    }
+
+    /// Address of the page, with the token: a secret.
+    pub fn url(&self) -> String {
+        self.web.url()
+    }
 }
 
 /// The token in the state directory, so that addresses stay valid from one run of the daemon to the next.
@@ -56,4 +76,9 @@ pub fn stored_token(machine: &Machine) -> Result<Token, Failure> {
 /// The file that holds the daemon's token.
 pub fn token_file() -> Option<PathBuf> {
     directories::state().map(|folder| folder.join(TOKEN_FILE))
+}
+
+/// Histories in the state directory; `None` if there is no such directory.
+pub fn history_store(max_bytes: u64) -> Option<Store> {
+    directories::state().map(|folder| Store::new(folder.join(HISTORY_DIRECTORY), max_bytes))
 }

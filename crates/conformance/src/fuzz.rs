@@ -50,6 +50,7 @@ pub fn targets() -> Vec<Target> {
         weir_daemon::fuzz::TARGETS,
         weir_doctor::TARGETS,
         weir_lab::TARGETS,
+        weir_analytics::TARGETS,
         weir_daemon::fuzz::SHARE_TARGETS,
         crate::fuzz_locks::TARGETS,
         weir_daemon::users::TARGETS,

@@ -55,6 +55,8 @@ pub mod order {
     }
 
     places! {
+        /// Files with the history of analytics, while they are read or written.
+        HISTORY_FILES,
         /// The mounts that a process makes by itself, while it makes them.
         AUTOMOUNTS,
         /// The mounts of a process.

@@ -20,6 +20,7 @@ const GRAPHS = [
 let series = [];   // names, in the order of the API's values
 let points = [];   // { time, values }
 let span = 300;    // seconds that are shown
+let step = 1;      // seconds between two points
 let pool = "";
 let paused = false;
 
@@ -76,31 +77,39 @@ function draw(graph) {
   const end = points.length ? points[points.length - 1].time : Date.now();
   const x = (time) => width - (end - time) / 1000 / span * width;
   const shown = points.filter((point) => x(point.time) >= 0);
-  // A point of the screen has at most one point of the data: of those that fall together, the last.
+  // A point of the screen has at most one point of the data: of those that fall together, the last. A line ends where points are
+  // missing: nothing was measured there, which is not zero.
   const lines = columns.map(() => []);
-  let last = -1;
+  let last = -1, before;
   for (const point of shown) {
     const at = Math.floor(x(point.time));
+    const starts = before === undefined || point.time - before > 2500 * step;
     let sum = 0;
     columns.forEach((column, n) => {
       const value = point.values[column] ?? 0;
       sum = graph.stacked ? sum + value : value;
-      if (at === last) lines[n].pop();
-      lines[n].push([x(point.time), sum]);
+      if (starts) lines[n].push([]);
+      const run = lines[n][lines[n].length - 1];
+      if (at === last) run.pop();
+      run.push([x(point.time), sum]);
     });
     last = at;
+    before = point.time;
   }
-  const top = Math.max(...lines.flat().map(([, value]) => value), 0) || 1;
+  const top = Math.max(...lines.flat(2).map(([, value]) => value), 0) || 1;
   const y = (value) => height - value / top * (height - 16);
   for (let n = lines.length - 1; n >= 0; n--) {
-    context.beginPath();
-    lines[n].forEach(([at, value], i) => (i ? context.lineTo(at, y(value)) : context.moveTo(at, y(value))));
     context.strokeStyle = context.fillStyle = COLOURS[n % COLOURS.length];
     context.lineWidth = 1.5;
-    context.stroke();
-    if (graph.stacked && lines[n].length) {
-      context.lineTo(lines[n][lines[n].length - 1][0], height);
-      context.lineTo(lines[n][0][0], height);
+    for (const run of lines[n]) {
+      context.beginPath();
+      run.forEach(([at, value], i) => (i ? context.lineTo(at, y(value)) : context.moveTo(at, y(value))));
+      // A point alone is visible, too.
+      if (run.length === 1) context.lineTo(run[0][0] + 1, y(run[0][1]));
+      context.stroke();
+      if (!graph.stacked) continue;
+      context.lineTo(run[run.length - 1][0], height);
+      context.lineTo(run[0][0], height);
       context.fill();
     }
   }
@@ -179,6 +188,7 @@ async function loadHistory() {
   if (!pool) return;
   const from = Date.now() - 1000 * span;
   const found = await get(`/api/v1/pools/${encodeURIComponent(pool)}/history?resolution=${resolution}&from=${from}`);
+  step = found.seconds;
   points = found.time_ms.map((time, n) => ({ time, values: found.values.map((column) => column[n]) }));
   drawAll();
 }
@@ -200,8 +210,17 @@ function report(error) {
 
 function follow() {
   const live = new EventSource("/api/v1/live");
-  live.onopen = () => (byId("state").textContent = "");
-  live.onerror = () => (byId("state").textContent = "not connected: trying again");
+  let lost = false;
+  live.onopen = () => {
+    byId("state").textContent = "";
+    // The server has the points of the time without a connection, or the history from before it was started again.
+    if (lost && !paused) loadHistory().catch(report);
+    lost = false;
+  };
+  live.onerror = () => {
+    lost = true;
+    byId("state").textContent = "not connected: trying again";
+  };
   live.onmessage = (message) => {
     const intervals = JSON.parse(message.data);
     showPools(intervals.map((interval) => interval.pool));

@@ -94,11 +94,12 @@ pub(crate) struct Columns {
     seconds: u64,
     /// Times, in milliseconds since 1970.
     time_ms: Vec<u64>,
-    /// Values of each series, in the order of `/api/v1/series`.
-    values: Vec<Vec<f32>>,
+    /// Values of each series, in the order of `/api/v1/series`; null for points of a version that did not have the series.
+    values: Vec<Vec<Option<f32>>>,
 }
 
-/// The history of a pool: one second for an hour, ten seconds for a day, one minute for 30 days.
+/// The history of a pool: one second for an hour, ten seconds for a day, one minute for 30 days. Times without points are gaps: the
+/// process did not run, or did not have the pool open.
 #[utoipa::path(get, path = "/api/v1/pools/{pool}/history",
     params(("pool" = String, Path, description = "Name of the pool"), Range),
     responses((status = 200, body = Columns), (status = 404, body = Problem)))]
@@ -113,7 +114,11 @@ pub(crate) async fn history(
             Columns { seconds: resolution.seconds(), time_ms: Vec::new(), values: SERIES.map(|_| Vec::new()).into() };
         for point in history.points(resolution, range.from.unwrap_or(0), range.to.unwrap_or(u64::MAX)) {
             columns.time_ms.push(point.time_ms);
-            columns.values.iter_mut().zip(point.values).for_each(|(column, value)| column.push(value));
+            columns
+                .values
+                .iter_mut()
+                .zip(point.values)
+                .for_each(|(column, value)| column.push(Some(value).filter(|value| !value.is_nan())));
         }
         columns
     });

@@ -1,8 +1,9 @@
 //! HTTP server of analytics: a page, a JSON API, a live stream and metrics, of the pools that a process has open.
 //!
 //! ```text
-//!   once a second: Sample of each pool ─► Interval ─► History            sampler
-//!                                            │
+//!   once a second: Sample of each pool ─► Interval ─► History            recorder, sampler
+//!                                            │           │  every 20 s
+//!                                            │           └────► files    store
 //!   GET /                    page            │   sets a cookie, so that the token leaves the address bar
 //!   GET /metrics             OpenMetrics     │
 //!   GET /api/v1/…            JSON            │
@@ -16,10 +17,14 @@
 mod access;
 mod api;
 mod page;
+mod recorder;
 mod sampler;
 mod server;
+mod store;
 
 pub use access::{Token, TokenError};
 pub use api::open_api;
-pub use sampler::Pools;
+pub use recorder::Recorder;
+pub use sampler::{HistoryStatus, Pools};
 pub use server::{Web, WebError};
+pub use store::{Store, StoreStatus};

@@ -5,7 +5,8 @@
 )]
 
 use crate::access::{Token, check};
-use crate::sampler::{Pools, Sampler};
+use crate::recorder::Recorder;
+use crate::sampler::Sampler;
 use crate::{api, page};
 use axum::Router;
 use axum::extract::{FromRef, Request};
@@ -27,7 +28,6 @@ use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
-use weir_machine::Machine;
 
 /// Maximum number of connections; further ones wait.
 const MAX_CONNECTIONS: usize = 1024;
@@ -54,12 +54,12 @@ pub struct WebError {
 pub struct Web {
     address: SocketAddr,
     token: Token,
-    tasks: [JoinHandle<()>; 2],
+    task: JoinHandle<()>,
 }
 
 impl Drop for Web {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.task.abort();
     }
 }
 
@@ -82,19 +82,18 @@ impl FromRef<AppState> for Arc<Sampler> {
 }
 
 impl Web {
-    /// Serves the pools on this port of 127.0.0.1; 0 takes any free port. Must be called inside a tokio runtime.
+    /// Serves what a recorder keeps on this port of 127.0.0.1; 0 takes any free port. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// If the port is taken.
-    pub async fn start(machine: &Machine, pools: Arc<dyn Pools>, port: u16, token: Token) -> Result<Web, WebError> {
+    pub async fn start(recorder: &Recorder, port: u16, token: Token) -> Result<Web, WebError> {
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let failed = |source| WebError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let sampler = Sampler::new(machine, pools);
-        let state = AppState { token: Arc::new(token.clone()), sampler: sampler.clone() };
-        let tasks = [tokio::spawn(sampler.run()), tokio::spawn(accept(listener, router(state)))];
-        Ok(Web { address, token, tasks })
+        let state = AppState { token: Arc::new(token.clone()), sampler: recorder.sampler.clone() };
+        let task = tokio::spawn(accept(listener, router(state)));
+        Ok(Web { address, token, task })
     }
 
     /// Address and port.

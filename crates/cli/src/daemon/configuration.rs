@@ -14,6 +14,7 @@
 //! mounts = true
 //! arc_max = "8G"
 //! dirty_max = "1G"
+//! history = "256M"
 //! slow_io = 30
 //! deadman = 60
 //! log = "info"
@@ -62,6 +63,8 @@ pub struct Configuration {
     pub arc_max: Option<String>,
     /// Maximum amount of dirty data of each pool.
     pub dirty_max: Option<String>,
+    /// Maximum size of the stored history of analytics, or `off`.
+    pub history: Option<String>,
     /// Seconds after which an operation of a device is slow.
     pub slow_io: Option<f64>,
     /// Seconds after which a device that does not answer is taken out of service.
@@ -125,6 +128,7 @@ mod tests {
         assert_eq!((parsed.smb_port, parsed.mounts), (Some(445), Some(true)));
         assert_eq!(parsed.pool_dirs, Some(vec!["/srv/disks".into()]));
         assert_eq!(parsed.nbd_tls.as_deref(), Some("required"));
+        assert_eq!(parsed.history.as_deref(), Some("256M"));
         assert_eq!(Configuration::parse("").unwrap(), Configuration::default());
     }
 

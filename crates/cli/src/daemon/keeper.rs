@@ -28,6 +28,7 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use weir_analytics::History;
 use weir_daemon::service::{device_summary, summary};
 use weir_daemon::{Exports, OpenPool, Service};
 use weir_engine::Engine;
@@ -35,7 +36,7 @@ use weir_format::Txg;
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos, Request};
 use weir_pool::PoolError;
-use weir_web::Web;
+use weir_web::{HistoryStatus, Recorder, Web};
 
 /// Time that a pool which is being closed waits for clients that were disconnected.
 const DISCONNECT_TIME: Duration = Duration::from_secs(5);
@@ -43,6 +44,8 @@ const DISCONNECT_TIME: Duration = Duration::from_secs(5);
 const DISCONNECT_POLL: Duration = Duration::from_millis(10);
 /// Maximum time that a command waits for a pool that is being opened.
 const OPENING_TIME: Duration = Duration::from_secs(60);
+/// Maximum time for the last flush of the history of analytics.
+const LAST_FLUSH_TIME: Duration = Duration::from_secs(5);
 /// Maximum time for the last txgs of all pools when the daemon stops.
 const LAST_TXG_TIME: Duration = Duration::from_secs(20);
 
@@ -72,6 +75,7 @@ pub struct Daemon {
     pub(super) settings: Mutex<Settings>,
     pub(super) reload_settings: Box<dyn Fn() -> Result<Settings, Failure> + Send + Sync>,
     service: OnceLock<Arc<Service>>,
+    recorder: Mutex<Option<Arc<Recorder>>>,
     web: Mutex<Option<Web>>,
     places: Mutex<BTreeMap<u64, CachePlace>>,
     /// Configurations of the pools as the cache files have them.
@@ -98,6 +102,7 @@ impl Daemon {
             settings: Mutex::new(settings),
             reload_settings: Box::new(reload_settings),
             service: OnceLock::new(),
+            recorder: Mutex::default(),
             web: Mutex::default(),
             places: Mutex::default(),
             cached: Mutex::default(),
@@ -243,6 +248,20 @@ impl Daemon {
         Ok(service)
     }
 
+    /// Begins to record what the pools do. Must be called inside a tokio runtime.
+    pub fn record(&self) {
+        let history_bytes = self.settings.lock().history_bytes;
+        let recorder = web::record(&self.process, history_bytes.and_then(web::history_store));
+        *self.recorder.lock() = Some(Arc::new(recorder));
+    }
+
+    /// Sizes of the history.
+    pub fn history(&self) -> Option<HistoryStatus> {
+        // Its locks are not taken under this one.
+        let recorder = self.recorder.lock().clone();
+        recorder.map(|recorder| recorder.status())
+    }
+
     /// Starts the server of page, API and metrics. Without a configured port, a daemon whose usual one is taken has none.
     ///
     /// # Errors
@@ -251,9 +270,10 @@ impl Daemon {
         let configured = self.settings.lock().http_port;
         let token = web::stored_token(&self.machine)?;
         let port = configured.unwrap_or(web::DEFAULT_PORT);
-        let web = match (web::start(&self.process, port, token).await, configured) {
+        let Some(recorder) = self.recorder.lock().clone() else { return Ok(()) };
+        let web = match (Web::start(&recorder, port, token).await, configured) {
             (Ok(web), _) => web,
-            (Err(failure), Some(_)) => return Err(failure),
+            (Err(failure), Some(_)) => return Err(failure.into()),
             (Err(failure), None) => {
                 tracing::warn!("no page, API and metrics: {failure}; set http_port");
                 return Ok(());
@@ -336,11 +356,12 @@ impl Daemon {
         }
     }
 
-    /// Divides the memory of the ARC among the open pools.
+    /// Divides the memory of the ARC among the open pools. The history of each pool is a part of its share.
     fn share_memory(&self) {
         let pools = self.process.all();
         let limits = self.settings.lock().limits.shared_by(pools.len().max(1));
-        pools.iter().for_each(|pool| pool.engine.cache.set_budget(limits.arc_bytes));
+        let arc_bytes = limits.arc_bytes_beside(History::MAX_BYTES as u64);
+        pools.iter().for_each(|pool| pool.engine.cache.set_budget(arc_bytes));
     }
 
     /// Asks the daemon to stop.
@@ -365,6 +386,13 @@ impl Daemon {
     /// If a pool could not be closed in time.
     pub async fn close_all(self: &Arc<Self>) -> Result<(), Failure> {
         drop(self.web.lock().take());
+        let recorder = self.recorder.lock().take();
+        if let Some(recorder) = recorder
+            && tokio::time::timeout(LAST_FLUSH_TIME, recorder.stop()).await.is_err()
+        {
+            let seconds = LAST_FLUSH_TIME.as_secs();
+            tracing::warn!("the last points of the history of analytics were not stored within {seconds} s");
+        }
         if let Some(service) = self.service.get() {
             service.stop().await;
         }
@@ -459,6 +487,9 @@ impl Daemon {
             }
             if new.http_port != settings.http_port {
                 lines.push("http_port changes when the daemon is started again".to_owned());
+            }
+            if new.history_bytes != settings.history_bytes {
+                lines.push("history changes when the daemon is started again".to_owned());
             }
             *settings = new;
         }

@@ -11,8 +11,10 @@ use crate::failure::Failure;
 use crate::limits::{LimitOptions, Limits};
 use crate::log;
 use crate::serve_options::{TlsOptions, set_daemon_locks};
+use crate::size;
 use crate::smb::places;
 use crate::smb::serving::default_port;
+use crate::units::human_bytes;
 use std::fs::{File, Permissions, TryLockError};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
@@ -25,6 +27,7 @@ use weir_daemon::smb::Options;
 use weir_daemon::users::ChapUsers;
 use weir_daemon::{ServiceOptions, Sharing, Tls};
 use weir_machine::{Clock, Machine};
+use weir_web::Store;
 
 /// Interval in which pools that could not be opened are looked at again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -42,6 +45,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Port of page, API and metrics; `None` takes the usual one if it is free.
     pub http_port: Option<u16>,
+    /// Maximum size of the stored history of analytics in bytes; `None` keeps it in memory only.
+    pub history_bytes: Option<u64>,
     /// Whether file systems are mounted at their mount points.
     pub mounts: bool,
     /// Filter of the log.
@@ -93,7 +98,24 @@ impl Settings {
         EnvFilter::try_new(&log).map_err(|error| Failure::failed(format!("{place}log: {error}")))?;
         let pool_dirs = configuration.pool_dirs.clone().unwrap_or_default();
         let mounts = configuration.mounts.unwrap_or_else(|| rustix::process::geteuid().is_root());
-        Ok(Settings { service, limits, http_port: configuration.http_port, mounts, log, pool_dirs })
+        let history_bytes =
+            history_bytes(configuration.history.as_deref()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
+        Ok(Settings { service, limits, http_port: configuration.http_port, history_bytes, mounts, log, pool_dirs })
+    }
+}
+
+/// Maximum size of the stored history, in bytes; `None` if it is not stored.
+fn history_bytes(text: Option<&str>) -> Result<Option<u64>, String> {
+    match text {
+        None => Ok(Some(Store::DEFAULT_BYTES)),
+        Some("off") => Ok(None),
+        Some(text) => match size::parse(text).filter(|bytes| *bytes >= Store::MIN_BYTES) {
+            Some(bytes) => Ok(Some(bytes)),
+            None => Err(format!(
+                "history takes 'off' or a size of at least {}, such as 256M, not '{text}'",
+                human_bytes(Store::MIN_BYTES)
+            )),
+        },
     }
 }
 
@@ -177,6 +199,7 @@ async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     if let Err(failure) = daemon.remember() {
         tracing::error!("no pool is imported: {failure}");
     }
+    daemon.record();
     let mut socket = AdminSocket::open(&daemon.process)?;
     socket.announce_daemon()?;
     let started = start(daemon).await;

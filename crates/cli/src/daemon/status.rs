@@ -17,6 +17,7 @@ use weir_daemon::shares::ShareState;
 use weir_machine::Request;
 use weir_pool::OpenOptions;
 use weir_pool::status::VdevState;
+use weir_web::HistoryStatus;
 
 impl Daemon {
     /// The state in one line, for the service manager.
@@ -86,6 +87,9 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
         let http = http.map(|(name, text)| (name.to_owned(), Value::String(text)));
         out.insert("http".into(), Value::Object(http.into_iter().collect()));
     }
+    if let Some(history) = daemon.history() {
+        out.insert("history".into(), history_object(history));
+    }
     let memory = [
         ("arc_max_bytes", limits.arc_bytes),
         ("dirty_max_bytes", limits.dirty_bytes),
@@ -96,6 +100,21 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
         Value::Object(memory.map(|(name, bytes)| (name.to_owned(), bytes.into())).into_iter().collect()),
     );
     Ok(out)
+}
+
+/// Sizes of the history of analytics.
+fn history_object(history: HistoryStatus) -> Value {
+    let mut out = Map::new();
+    out.insert("memory_bytes".into(), history.memory_bytes.into());
+    if let Some(store) = history.store {
+        out.insert("disk_bytes".into(), store.disk_bytes.into());
+        out.insert("disk_max_bytes".into(), store.max_bytes.into());
+        out.insert("damaged".into(), store.damaged.into());
+        store.problem.into_iter().for_each(|why| {
+            out.insert("problem".into(), why.into());
+        });
+    }
+    Value::Object(out)
 }
 
 /// A pool that is not open.
@@ -187,6 +206,9 @@ fn text(call: &Call, status: &Map<String, Value>) {
     let limits = &status["limits"];
     let [arc, dirty, all] = ["arc_max_bytes", "dirty_max_bytes", "memory_bytes"].map(|name| bytes(limits, name));
     outln!(call, "memory: ARC at most {arc}, dirty data at most {dirty}, of {all}");
+    if let Some(history) = status.get("history") {
+        outln!(call, "{}", history_line(history));
+    }
     for (name, pool) in status["pools"].as_object().into_iter().flatten() {
         let reason = pool["reason"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
         outln!(call, "pool {name}: {}{reason}", field(pool, "health"));
@@ -215,6 +237,22 @@ fn text(call: &Call, status: &Map<String, Value>) {
             outln!(call, "{line}");
         }
     }
+}
+
+/// Sizes of the history of analytics in one line.
+fn history_line(history: &Value) -> String {
+    let bytes = |name: &str| human_bytes(history[name].as_u64().unwrap_or(0));
+    let in_memory = format!("history: {} in memory", bytes("memory_bytes"));
+    if history.get("disk_bytes").is_none() {
+        return format!("{in_memory}, not on disk");
+    }
+    let damaged = match history["damaged"].as_u64().unwrap_or(0) {
+        0 => String::new(),
+        places => format!("; {places} damaged places were passed over"),
+    };
+    let problem = history["problem"].as_str().map(|why| format!("; not stored: {why}")).unwrap_or_default();
+    let [on_disk, at_most] = ["disk_bytes", "disk_max_bytes"].map(bytes);
+    format!("{in_memory}, {on_disk} on disk, at most {at_most}{damaged}{problem}")
 }
 
 /// The shares of a pool: a line for each dataset, and one below it for each problem.
