@@ -11,6 +11,7 @@
 use crate::change::{Author, Change};
 use crate::destroy::Destruction;
 use crate::pool::{self, FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
+use crate::properties::JsonKind;
 use crate::query::{query_target, rows_target};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::sharing::{check_named, set_by};
@@ -81,20 +82,6 @@ pub enum Outcome {
     Kind(DatasetKind),
     /// All rows of a query were sent.
     Rows,
-}
-
-/// Kind of a dataset.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "DatasetKind", rename_all = "snake_case")]
-enum JsonKind {
-    /// A file system.
-    Filesystem,
-    /// A volume.
-    Volume,
-    /// A snapshot.
-    Snapshot,
-    /// A bookmark.
-    Bookmark,
 }
 
 /// The answer to a command.

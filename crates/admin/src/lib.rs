@@ -38,7 +38,8 @@ pub use destroy::Destruction;
 pub use mounting::{MountChange, MountEffect};
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
-    Hold, HoldsQuery, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row, RowDecoder, RowError, RowReceiver, Rows,
+    AccountProperty, DatasetRow, DatasetsQuery, Hold, HoldsQuery, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row,
+    RowDecoder, RowError, RowReceiver, Rows,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
-use weir_dsl::props::Value;
+use weir_dsl::props::{DatasetKind, Property, Source, Value};
 use weir_dsl::sync_tasks::Setting;
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 
@@ -70,6 +70,53 @@ impl From<JsonSetting> for Setting {
     }
 }
 
+/// Kind of a dataset.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "DatasetKind", rename_all = "snake_case")]
+pub enum JsonKind {
+    /// A file system.
+    Filesystem,
+    /// A volume.
+    Volume,
+    /// A snapshot.
+    Snapshot,
+    /// A bookmark.
+    Bookmark,
+}
+
+/// Source of a value.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Source", rename_all = "snake_case")]
+enum JsonSource {
+    None,
+    Default,
+    Local,
+    Inherited(String),
+    Received,
+}
+
+/// A property of a dataset.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonProperty {
+    name: String,
+    value: JsonValue,
+    #[serde(with = "JsonSource")]
+    source: Source,
+}
+
+impl From<&Property> for JsonProperty {
+    fn from(Property { name, value, source }: &Property) -> Self {
+        JsonProperty { name: name.clone(), value: value.into(), source: source.clone() }
+    }
+}
+
+impl From<JsonProperty> for Property {
+    fn from(JsonProperty { name, value, source }: JsonProperty) -> Self {
+        Property { name, value: value.into(), source }
+    }
+}
+
 /// Principal of a quota.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "QuotaPrincipal", rename_all = "snake_case")]
@@ -121,5 +168,39 @@ pub mod settings {
     pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<(String, Setting)>, D::Error> {
         let map = BTreeMap::<String, JsonSetting>::deserialize(from)?;
         Ok(map.into_iter().map(|(name, setting)| (name, setting.into())).collect())
+    }
+}
+
+/// Serialization of `Vec<DatasetKind>`.
+pub mod kinds {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Kind(#[serde(with = "JsonKind")] DatasetKind);
+
+    /// Writes a list.
+    pub fn serialize<S: Serializer>(list: &[DatasetKind], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(list.iter().map(|kind| Kind(*kind)))
+    }
+
+    /// Reads a list.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<DatasetKind>, D::Error> {
+        Ok(Vec::<Kind>::deserialize(from)?.into_iter().map(|kind| kind.0).collect())
+    }
+}
+
+/// Serialization of `Vec<Option<Property>>`.
+pub mod found_properties {
+    use super::*;
+
+    /// Writes a list.
+    pub fn serialize<S: Serializer>(list: &[Option<Property>], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(list.iter().map(|property| property.as_ref().map(JsonProperty::from)))
+    }
+
+    /// Reads a list.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<Option<Property>>, D::Error> {
+        let list = Vec::<Option<JsonProperty>>::deserialize(from)?;
+        Ok(list.into_iter().map(|property| property.map(Property::from)).collect())
     }
 }

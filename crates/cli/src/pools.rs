@@ -136,10 +136,16 @@ pub fn owner_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwner
 
 /// Names of the pools found in these places, sorted, without destroyed pools.
 pub fn names(call: &Call, search: &[PathBuf]) -> Result<Vec<String>, Failure> {
+    names_with(call, search, Vec::new())
+}
+
+/// The same, and the pools with these names and GUIDs.
+pub fn names_with(call: &Call, search: &[PathBuf], more: Vec<(String, u64)>) -> Result<Vec<String>, Failure> {
     let machine = call.machine()?;
     let assembly = assemble(machine.block_on(scan(machine, search))?);
     let there = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
-    let mut named: Vec<(String, u64)> = there.map(|p| (p.config.name.clone(), p.config.guid)).collect();
+    let mut named = more;
+    named.extend(there.map(|p| (p.config.name.clone(), p.config.guid)));
     named.extend(call.served_pools().iter().map(|pool| (pool.engine.name(), pool.guid())));
     named.sort();
     named.dedup();

@@ -12,7 +12,7 @@
 use crate::admin;
 use crate::call::{Call, PoolOwner};
 use crate::failure::Failure;
-use crate::pools::{self, owner_of, search};
+use crate::pools::{self, keys_of, owner_of, search};
 use crate::remote::RemoteProcess;
 use futures_util::future::join;
 use std::ffi::OsString;
@@ -27,6 +27,7 @@ pub type Answered = Result<(), Refusal>;
 pub struct PoolReader<'a> {
     call: &'a Call,
     search: Vec<PathBuf>,
+    keys: Vec<(String, Vec<u8>)>,
     daemon: Option<RemoteProcess>,
 }
 
@@ -42,7 +43,38 @@ impl<'a> PoolReader<'a> {
             },
             None => search(call, dirs)?,
         };
-        Ok(PoolReader { call, search, daemon })
+        Ok(PoolReader { call, search, keys: Vec::new(), daemon })
+    }
+
+    /// The same, with keys of encrypted datasets (`--key`). No query contains a key: a process that has such a pool open runs the
+    /// whole command.
+    ///
+    /// # Errors
+    /// [`Failure::remote`] if that process is the daemon.
+    pub fn with_keys(call: &'a Call, dirs: &[OsString], keys: &[OsString]) -> Result<Self, Failure> {
+        if keys.is_empty() {
+            return Self::new(call, dirs);
+        }
+        let search = search(call, dirs)?;
+        let keys = keys_of(call, &search, keys)?;
+        Ok(PoolReader { call, search, keys, daemon: None })
+    }
+
+    /// Names of all pools, sorted; GUIDs of pools with the same name.
+    ///
+    /// # Errors
+    /// If the places cannot be scanned, or the daemon does not answer.
+    pub fn names(&self) -> Result<Vec<String>, Failure> {
+        let mut open = Vec::new();
+        if let Some(daemon) = &self.daemon {
+            let mut take = |row| {
+                if let Row::Pool(pool) = row {
+                    open.push((pool.name, pool.guid));
+                }
+            };
+            admin::query(self.call, daemon, &Query::Pools, &mut take)?.map_err(refused)?;
+        }
+        pools::names_with(self.call, &self.search, open)
     }
 
     /// Runs a query on the pool of that name or GUID, and gives each row to `each`.
@@ -59,6 +91,7 @@ impl<'a> PoolReader<'a> {
         }
         let own = match owner_of(self.call, &self.search, pool)? {
             PoolOwner::Ours(served_pool) => Some(served_pool),
+            PoolOwner::Theirs(remote) if !self.keys.is_empty() => return Err(Failure::remote(pool, remote)),
             PoolOwner::Theirs(remote) if self.daemon.as_ref().is_none_or(|daemon| daemon.pid != remote.pid) => {
                 let answer = admin::query(self.call, &remote, &sent, each)?;
                 if !is_of_other_pool(&answer) {
@@ -68,15 +101,17 @@ impl<'a> PoolReader<'a> {
             }
             PoolOwner::Theirs(_) | PoolOwner::Free => None,
         };
-        let options = OpenOptions::new(self.search.clone(), pool);
+        let mut options = OpenOptions::new(self.search.clone(), pool);
+        options.keys = self.keys.iter().filter(|(of, _)| of.split('/').next() == Some(pool)).cloned().collect();
         let opened = pools::open_here(self.call, &options, own.as_deref())?;
+        let mounted = own.map(|served_pool| served_pool.mounts.mounted()).unwrap_or_default();
         let (rows, mut received) = Rows::channel();
         let receive = async {
             while let Some(row) = received.next().await {
                 each(row);
             }
         };
-        let (answer, ()) = self.call.machine()?.block_on(join(query.run(&opened, rows), receive));
+        let (answer, ()) = self.call.machine()?.block_on(join(query.run(&opened, &mounted, rows), receive));
         Ok(answer)
     }
 }

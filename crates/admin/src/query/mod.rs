@@ -15,14 +15,19 @@
 //!
 //! *Bounds.* A query runs no further than a few rows ahead of the caller ([`Rows`]), and ends when the caller goes away.
 
+mod accounts;
+mod datasets;
 mod holds;
 mod rows;
 
+pub use accounts::AccountProperty;
+pub use datasets::{DatasetRow, DatasetsQuery};
 pub use holds::{Hold, HoldsQuery};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
 
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
+use weir_dsl::MountedFileSystems;
 use weir_pool::Pool;
 
 /// A query to a process with open pools.
@@ -46,6 +51,8 @@ pub enum Query {
 pub enum PoolQuery {
     /// Holds of snapshots: [`Row::Hold`].
     Holds(HoldsQuery),
+    /// Datasets with their properties: [`Row::Dataset`], [`Row::Missing`], [`Row::Unopened`], [`Row::Unread`].
+    Datasets(DatasetsQuery),
 }
 
 impl Query {
@@ -67,16 +74,17 @@ impl Query {
 }
 
 impl PoolQuery {
-    /// Reads the pool, and gives the rows to `rows`, after a [`Row::Warning`] for each warning of the opened pool.
+    /// Reads the pool, of which the file systems in `mounted` are mounted, and gives the rows to `rows`, after a [`Row::Warning`] for each warning of the opened pool.
     ///
     /// # Errors
     /// The reason why the query cannot go on; [`RefusalKind::Stopped`] if the caller has gone away.
-    pub async fn run(&self, pool: &Pool, mut rows: Rows) -> Result<(), Refusal> {
+    pub async fn run(&self, pool: &Pool, mounted: &MountedFileSystems, mut rows: Rows) -> Result<(), Refusal> {
         for warning in &pool.warnings {
             rows.add(Row::Warning { name: pool.name().to_owned(), why: warning.clone() }).await?;
         }
         match self {
             PoolQuery::Holds(query) => query.run(pool, &mut rows).await,
+            PoolQuery::Datasets(query) => query.run(pool, mounted, &mut rows).await,
         }
     }
 }
@@ -105,12 +113,30 @@ pub(crate) fn rows_target(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_dsl::props::DatasetKind;
 
     #[test]
     fn queries_convert_to_json_and_back() {
         let holds = PoolQuery::Holds(HoldsQuery { snapshot: "tank@a".into(), recursive: true });
         let json = r#"{"pool":{"name":"tank","query":{"holds":{"snapshot":"tank@a","recursive":true}}}}"#;
-        for (query, json) in [(Query::Pool { name: "tank".into(), query: holds }, json), (Query::Pools, r#""pools""#)] {
+        let datasets = DatasetsQuery {
+            names: vec!["tank/a".into()],
+            kinds: vec![DatasetKind::Filesystem, DatasetKind::Snapshot],
+            depth: Some(1),
+            follows_pool: false,
+            altroot: String::new(),
+            properties: Some(vec!["used".into(), "userused@7".into()]),
+            sort_keys: Vec::new(),
+        };
+        let json_of_datasets = concat!(
+            r#"{"pool":{"name":"tank","query":{"datasets":{"names":["tank/a"],"kinds":["filesystem","snapshot"],"depth":1,"#,
+            r#""follows_pool":false,"altroot":"","properties":["used","userused@7"],"sort_keys":[]}}}}"#
+        );
+        for (query, json) in [
+            (Query::Pool { name: "tank".into(), query: PoolQuery::Datasets(datasets) }, json_of_datasets),
+            (Query::Pool { name: "tank".into(), query: holds }, json),
+            (Query::Pools, r#""pools""#),
+        ] {
             assert_eq!(String::from_utf8(query.to_json().unwrap()).unwrap(), json);
             assert_eq!(Query::from_json(json.as_bytes()).unwrap(), query);
         }

@@ -3,7 +3,7 @@
 //! Over a socket, each row is a line of JSON. The lines are cut into frames of bounded size, wherever that is: [`RowDecoder`]
 //! joins them again.
 
-use super::Hold;
+use super::{DatasetRow, Hold};
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -31,6 +31,29 @@ pub enum Row {
     Pool(OpenPool),
     /// A hold of a snapshot.
     Hold(Hold),
+    /// A dataset, snapshot or bookmark.
+    Dataset(DatasetRow),
+    /// A dataset, snapshot or bookmark that was named and does not exist.
+    Missing {
+        /// Name of it.
+        name: String,
+        /// The reason.
+        why: String,
+    },
+    /// A dataset that cannot be opened.
+    Unopened {
+        /// Name of it.
+        name: String,
+        /// The reason.
+        why: String,
+    },
+    /// A dataset, snapshot or bookmark whose properties cannot be read.
+    Unread {
+        /// Name of it.
+        name: String,
+        /// The reason.
+        why: String,
+    },
 }
 
 /// A pool that a process has open.

@@ -83,7 +83,7 @@ async fn carry_out(process: &PoolProcess, json: &[u8], mut rows: Rows) -> Result
             let options = OpenOptions::new(served_pool.paths(), name.as_str());
             let view = served_pool.engine.synced().view(&options).await;
             let view = view.map_err(|error| Refusal::new(RefusalKind::Pool, error.to_string()))?;
-            query.run(&view, rows).await
+            query.run(&view, &served_pool.mounts.mounted(), rows).await
         }
     }
 }

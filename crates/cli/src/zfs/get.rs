@@ -1,6 +1,6 @@
 //! `zfs get`.
 
-use super::select::{Selected, Selection, SelectionOptions, all_properties, json_frame, properties, shown};
+use super::select::{Selection, SelectionOptions, json_frame, shown};
 use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::Failure;
@@ -8,10 +8,8 @@ use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value as Json};
-use weir_dsl::PoolFacts;
+use weir_admin::DatasetRow;
 use weir_dsl::props::{Property, native_named};
-use weir_machine::Request;
-use weir_pool::{Pool, PoolError};
 
 /// Show properties of datasets.
 #[derive(Debug, Parser)]
@@ -51,29 +49,27 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     let wanted = wanted_properties(wanted)?;
     let fields = fields(args)?;
     let sources = sources(args)?;
-    let selection = Selection::new::<GetArgs>(call, &args.selection, names)?;
-    let machine = call.machine()?;
-    let mut lines = Vec::new();
-    let opened = selection.open(call)?;
-    for (pool, selected) in opened.pools {
-        let facts = selection.facts(&pool);
-        for of in selected {
-            let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), names.is_empty(), &facts));
-            match found {
-                Ok(found) => lines.push((of, found)),
-                Err(error) => errln!(call, "{}: {error}", of.name()),
-            }
-        }
+    let selection = Selection::new::<GetArgs>(call, &args.selection, names, false)?;
+    let found = selection.read(wanted.as_deref(), &[])?;
+    for (name, why) in &found.unread {
+        errln!(call, "{name}: {why}");
     }
-    for (_, found) in &mut lines {
-        found.retain(|(_, p)| p.as_ref().is_none_or(|p| sources.iter().any(|s| s == p.source.word())));
-    }
+    let is_shown = |property: &Property| sources.iter().any(|source| source == property.source.word());
+    let lines: Vec<Line> = found
+        .datasets
+        .into_iter()
+        .map(|dataset| {
+            let mut properties = properties(&dataset, wanted.as_deref(), names.is_empty());
+            properties.retain(|(_, property)| property.as_ref().is_none_or(is_shown));
+            (dataset, properties)
+        })
+        .collect();
     if args.selection.json.json {
         print_json(call, &lines, args);
     } else {
         print_table(call, &lines, &fields, args);
     }
-    Ok(opened.code)
+    Ok(found.code)
 }
 
 /// `None` for all.
@@ -113,37 +109,25 @@ fn sources(args: &GetArgs) -> Result<Vec<String>, Failure> {
     }
 }
 
-type Found = Vec<(String, Option<Property>)>;
+/// A dataset, and the properties to show by the names that the command line has for them.
+type Line = (DatasetRow, Vec<(String, Option<Property>)>);
 
-/// Requested properties of a dataset. Inapplicable ones are left out unless the dataset was named.
-async fn of_dataset(
-    pool: &Pool,
-    of: &Selected,
-    wanted: Option<&[String]>,
-    all: bool,
-    facts: &PoolFacts,
-) -> Result<Found, PoolError> {
-    let rq = &Request::internal("get");
+/// The properties of a dataset by name. Inapplicable ones are left out unless the dataset was named.
+fn properties(dataset: &DatasetRow, wanted: Option<&[String]>, all: bool) -> Vec<(String, Option<Property>)> {
+    let found = dataset.properties.iter().cloned();
     match wanted {
-        None => {
-            let found = all_properties(rq, pool, of, facts).await?;
-            Ok(found.into_iter().map(|p| (p.name.clone(), Some(p))).collect())
-        }
-        Some(wanted) => {
-            let found = properties(rq, pool, of, wanted, facts).await?;
-            let found = wanted.iter().cloned().zip(found);
-            Ok(found.filter(|(_, p)| p.is_some() || !all).collect())
-        }
+        None => found.flatten().map(|property| (property.name.clone(), Some(property))).collect(),
+        Some(wanted) => wanted.iter().cloned().zip(found).filter(|(_, p)| p.is_some() || !all).collect(),
     }
 }
 
-fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args: &GetArgs) {
+fn print_table(call: &Call, lines: &[Line], fields: &[String], args: &GetArgs) {
     let heads = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
     let mut table = Table::new(heads, args.scripted);
     for (of, found) in lines {
         for (name, property) in found {
             let cell = |field: &String| match field.as_str() {
-                "name" => of.name().to_owned(),
+                "name" => of.name.clone(),
                 "property" => name.clone(),
                 "value" => shown(property.as_ref(), args.parsable),
                 "source" => property.as_ref().map_or_else(|| "-".into(), |p| p.source.text()),
@@ -158,7 +142,7 @@ fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args
     call.print(format_args!("{}", table.text()));
 }
 
-fn print_json(call: &Call, lines: &[(Selected, Found)], args: &GetArgs) {
+fn print_json(call: &Call, lines: &[Line], args: &GetArgs) {
     let numbers = if args.selection.json.json_int { Numbers::Integers } else { Numbers::Text };
     let mut datasets = Map::new();
     for (of, found) in lines {
@@ -170,7 +154,7 @@ fn print_json(call: &Call, lines: &[(Selected, Found)], args: &GetArgs) {
             properties.insert(name.clone(), json::property(&text, &source, numbers));
         }
         frame.insert("properties".into(), Json::Object(properties));
-        datasets.insert(of.name().to_owned(), Json::Object(frame));
+        datasets.insert(of.name.clone(), Json::Object(frame));
     }
     let mut answer = json::frame("zfs get");
     answer.insert("datasets".into(), Json::Object(datasets));

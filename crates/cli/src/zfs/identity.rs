@@ -1,34 +1,10 @@
 //! Users, groups and projects in property names: `userquota@alice`, `groupused@100`, `projectobjquota@7`.
 
 use std::fs::read_to_string;
-use std::sync::Arc;
-use weir_dmu::{ObjectError, ObjectSet};
-use weir_dsl::props::{Property, Source, Value, human_size};
+use weir_admin::AccountProperty;
+use weir_dsl::props::human_size;
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_format::znode::Fuid;
-use weir_machine::Request;
-
-/// Value of a property of this kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Of {
-    /// User, group or project.
-    pub who: QuotaPrincipal,
-    /// Accounted quantity.
-    pub what: QuotaKind,
-    /// The limit, not the use.
-    pub is_quota: bool,
-    /// The number of the user, group or project.
-    pub id: u64,
-}
-
-const KINDS: [(&str, QuotaPrincipal); 3] =
-    [("user", QuotaPrincipal::User), ("group", QuotaPrincipal::Group), ("project", QuotaPrincipal::Project)];
-const SAYS: [(&str, QuotaKind, bool); 4] = [
-    ("used", QuotaKind::Bytes, false),
-    ("quota", QuotaKind::Bytes, true),
-    ("objused", QuotaKind::Objects, false),
-    ("objquota", QuotaKind::Objects, true),
-];
 
 /// The number of a name in a file like `/etc/passwd`.
 fn number_in(text: &str, name: &str) -> Option<u64> {
@@ -55,14 +31,19 @@ fn list(who: QuotaPrincipal) -> String {
 ///
 /// # Errors
 /// Errors if the user or group is unknown.
-pub fn parse(property: &str) -> Option<Result<Of, String>> {
-    let (kind, name) = property.split_once('@')?;
-    let (rest, who) = KINDS.iter().find_map(|(prefix, who)| Some((kind.strip_prefix(prefix)?, *who)))?;
-    let (_, what, is_quota) = SAYS.iter().find(|(says, ..)| *says == rest).copied()?;
-    let id = name.parse::<u32>().map(u64::from).ok().or_else(|| number_in(&list(who), name));
-    let unknown =
-        || format!("invalid {} '{name}'", if who == QuotaPrincipal::Project { "project" } else { "user or group" });
-    Some(id.map(|id| Of { who, what, is_quota, id }).ok_or_else(unknown))
+pub fn parse(property: &str) -> Option<Result<AccountProperty, String>> {
+    let (of, name) = AccountProperty::split(property)?;
+    let id = name.parse::<u32>().map(u64::from).ok().or_else(|| number_in(&list(of.who), name));
+    let principal = if of.who == QuotaPrincipal::Project { "project" } else { "user or group" };
+    Some(id.map(|id| AccountProperty { id, ..of }).ok_or_else(|| format!("invalid {principal} '{name}'")))
+}
+
+/// A property name with the number of a user or group in place of its name; other names as they are.
+pub fn numeric(property: &str) -> String {
+    match (parse(property), property.split_once('@')) {
+        (Some(Ok(of)), Some((kind, _))) => format!("{kind}@{}", of.id),
+        _ => property.to_owned(),
+    }
 }
 
 /// Principal of a default quota such as `defaultuserquota`, the limit of those without a quota of their own.
@@ -108,21 +89,6 @@ pub fn names(who: QuotaPrincipal) -> String {
     list(who)
 }
 
-/// Value of a user, group or project property of a file system.
-///
-/// # Errors
-/// Errors of reading the accounts.
-pub async fn value(rq: &Request, set: &Arc<ObjectSet>, property: &str, of: Of) -> Result<Property, ObjectError> {
-    let account = set.accounting().accounts(rq, of.who).await?.remove(&Fuid(of.id)).unwrap_or_default();
-    let number = match (of.what, of.is_quota) {
-        (QuotaKind::Bytes, false) => account.used_bytes,
-        (QuotaKind::Bytes, true) => account.quota_bytes,
-        (QuotaKind::Objects, false) => account.used_objects,
-        (QuotaKind::Objects, true) => account.quota_objects,
-    };
-    Ok(Property { name: property.to_owned(), value: Value::Number(number), source: Source::Local })
-}
-
 /// A use or limit as text.
 pub fn text(number: u64, what: QuotaKind, is_quota: bool, exact: bool) -> String {
     match what {
@@ -138,13 +104,18 @@ mod tests {
 
     #[test]
     fn names_of_properties() {
-        let of = |who, what, is_quota, id| Some(Ok(Of { who, what, is_quota, id }));
+        let of = |who, what, is_quota, id| Some(Ok(AccountProperty { who, what, is_quota, id }));
         assert_eq!(parse("userquota@0"), of(QuotaPrincipal::User, QuotaKind::Bytes, true, 0));
         assert_eq!(parse("userused@root"), of(QuotaPrincipal::User, QuotaKind::Bytes, false, 0));
         assert_eq!(parse("groupobjquota@12"), of(QuotaPrincipal::Group, QuotaKind::Objects, true, 12));
         assert_eq!(parse("projectobjused@7"), of(QuotaPrincipal::Project, QuotaKind::Objects, false, 7));
         assert!(matches!(parse("userquota@no-such-user"), Some(Err(_))));
         assert_eq!((parse("written@a"), parse("userquota"), parse("usersize@1")), (None, None, None));
+        assert_eq!(numeric("userused@root"), "userused@0");
+        assert_eq!(
+            ["groupused@no-such-group", "written@a", "used"].map(numeric),
+            ["groupused@no-such-group", "written@a", "used"]
+        );
         assert_eq!((limit("none"), limit("1K")), (Ok(0), Ok(1024)));
         assert!(limit("much").is_err());
     }

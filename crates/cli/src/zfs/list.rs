@@ -1,6 +1,6 @@
 //! `zfs list`.
 
-use super::select::{Selected, Selection, SelectionOptions, json_frame, properties, shown};
+use super::select::{Selection, SelectionOptions, json_frame, shown};
 use super::sort::SortFields;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
@@ -9,8 +9,8 @@ use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value as Json};
 use std::cmp::Ordering;
-use weir_dsl::props::{Property, Value, column_title, native_named};
-use weir_machine::Request;
+use weir_admin::DatasetRow;
+use weir_dsl::props::{Value, column_title, native_named};
 
 /// List datasets with properties.
 #[derive(Debug, Parser)]
@@ -37,44 +37,23 @@ pub struct ListArgs {
     names: Vec<String>,
 }
 
-/// A line of the list: the dataset, the columns, and the sort keys.
-struct Row {
-    of: Selected,
-    cells: Vec<Option<Property>>,
-    keys: Vec<Option<Property>>,
-}
-
 /// Runs the command.
 pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
     let columns = columns(args)?;
     let sort = sort_keys(args)?;
-    let selection = Selection::new::<ListArgs>(call, &args.selection, &args.names)?.following_pools(&args.selection);
-    let machine = call.machine()?;
-    let mut rows = Vec::new();
+    let selection = Selection::new::<ListArgs>(call, &args.selection, &args.names, true)?;
     let keys: Vec<String> = sort.iter().map(|(name, _)| name.clone()).collect();
-    let opened = selection.open(call)?;
-    for (pool, selected) in opened.pools {
-        let rq = Request::internal("list");
-        let facts = selection.facts(&pool);
-        for of in selected {
-            match machine.block_on(async {
-                let cells = properties(&rq, &pool, &of, &columns, &facts).await?;
-                let keys =
-                    if keys.is_empty() { Vec::new() } else { properties(&rq, &pool, &of, &keys, &facts).await? };
-                Ok::<_, weir_pool::PoolError>((cells, keys))
-            }) {
-                Ok((cells, keys)) => rows.push(Row { of, cells, keys }),
-                Err(error) => errln!(call, "cannot open '{}': {error}", of.name()),
-            }
-        }
+    let mut found = selection.read(Some(&columns), &keys)?;
+    for (name, why) in &found.unread {
+        errln!(call, "cannot open '{name}': {why}");
     }
-    rows.sort_by(|a, b| order(a, b, &sort));
+    found.datasets.sort_by(|a, b| order(a, b, &sort));
     if args.selection.json.json {
-        print_json(call, &rows, &columns, args);
+        print_json(call, &found.datasets, &columns, args);
     } else {
-        print_table(call, &rows, &columns, args, opened.code);
+        print_table(call, &found.datasets, &columns, args, found.code);
     }
-    Ok(opened.code)
+    Ok(found.code)
 }
 
 fn columns(args: &ListArgs) -> Result<Vec<String>, Failure> {
@@ -106,9 +85,9 @@ fn sort_keys(args: &ListArgs) -> Result<Vec<(String, bool)>, Failure> {
     args.sort.0.iter().map(|field| Ok((known(&field.name)?, field.descends))).collect()
 }
 
-fn order(a: &Row, b: &Row, sort: &[(String, bool)]) -> Ordering {
+fn order(a: &DatasetRow, b: &DatasetRow, sort: &[(String, bool)]) -> Ordering {
     for (index, (_, descending)) in sort.iter().enumerate() {
-        let value = |row: &Row| row.keys.get(index).cloned().flatten().map(|p| p.value);
+        let value = |row: &DatasetRow| row.sort_keys.get(index).cloned().flatten().map(|p| p.value);
         // Datasets without the property come last in both orders.
         let ordering = match (value(a), value(b)) {
             (None, None) => Ordering::Equal,
@@ -127,7 +106,7 @@ fn order(a: &Row, b: &Row, sort: &[(String, bool)]) -> Ordering {
     Ordering::Equal
 }
 
-fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs, code: u8) {
+fn print_table(call: &Call, rows: &[DatasetRow], columns: &[String], args: &ListArgs, code: u8) {
     let numbers = |name: &str| {
         !matches!(name, "name" | "mountpoint" | "type" | "origin" | "clones" | "creation") && !name.contains(':')
     };
@@ -137,7 +116,7 @@ fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs, c
     });
     let mut table = Table::new(heads, args.scripted);
     for row in rows {
-        table.row(row.cells.iter().map(|c| shown(c.as_ref(), args.parsable)).collect());
+        table.row(row.properties.iter().map(|c| shown(c.as_ref(), args.parsable)).collect());
     }
     if rows.is_empty() {
         // What failed has been said.
@@ -149,19 +128,19 @@ fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs, c
     call.print(format_args!("{}", table.text()));
 }
 
-fn print_json(call: &Call, rows: &[Row], columns: &[String], args: &ListArgs) {
+fn print_json(call: &Call, rows: &[DatasetRow], columns: &[String], args: &ListArgs) {
     let numbers = if args.selection.json.json_int { Numbers::Integers } else { Numbers::Text };
     let mut datasets = Map::new();
     for row in rows {
-        let mut frame = json_frame(&row.of, numbers);
+        let mut frame = json_frame(row, numbers);
         let mut properties = Map::new();
-        for (name, property) in columns.iter().zip(&row.cells).filter(|(n, _)| *n != "name") {
+        for (name, property) in columns.iter().zip(&row.properties).filter(|(n, _)| *n != "name") {
             let source = property.as_ref().map_or_else(|| "-".into(), |p| p.source.text());
             let value = shown(property.as_ref(), args.parsable || args.selection.json.json_int);
             properties.insert(name.clone(), json::property(&value, &source, numbers));
         }
         frame.insert("properties".into(), Json::Object(properties));
-        datasets.insert(row.of.name().to_owned(), Json::Object(frame));
+        datasets.insert(row.name.clone(), Json::Object(frame));
     }
     let mut answer = json::frame("zfs list");
     answer.insert("datasets".into(), Json::Object(datasets));

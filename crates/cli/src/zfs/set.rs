@@ -1,6 +1,6 @@
 //! `zfs set` and `zfs inherit`: properties of datasets.
 
-use super::identity::{self, Of};
+use super::identity;
 use super::target::{self, words};
 use super::values::{self, When};
 use crate::args::CommandLine;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::options::Places;
 use crate::writable::refused;
 use clap::Parser;
-use weir_admin::{Action, Change, Outcome};
+use weir_admin::{AccountProperty, Action, Change, Outcome};
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::Setting;
 
@@ -109,7 +109,7 @@ fn set(
 }
 
 /// Parses the quota of a user, group or project; `None` if the property is not a quota that can be set.
-fn quota(pair: &str) -> Option<Result<(Of, u64), String>> {
+fn quota(pair: &str) -> Option<Result<(AccountProperty, u64), String>> {
     let (property, value) = pair.split_once('=')?;
     Some(match identity::parse(property)? {
         Ok(of) if !of.is_quota => Err(format!("'{property}' is readonly")),
