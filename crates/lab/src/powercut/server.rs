@@ -207,7 +207,7 @@ fn uri(lines: &[String], scheme: &str) -> Option<(String, String)> {
 /// The address in a line such as `mount -t nfs -o port=N,… 127.0.0.1:/pool /mnt`.
 fn nfs_address(lines: &[String]) -> Option<Address> {
     let line = lines.iter().find(|line| line.starts_with("mount -t nfs") && line.contains(&format!(":/{POOL} ")))?;
-    let options = line.split([' ', ',']).filter_map(|word| word.strip_prefix("port="));
+    let mut options = line.split([' ', ',']).filter_map(|word| word.strip_prefix("port="));
     let port: u16 = options.next_back()?.parse().ok()?;
     Some(Address::Nfs(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), format!("/{POOL}")))
 }
