@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use weir_lab::clock::Stopwatch;
 use weir_planner::experiments::{Experiment, Line, Verdict};
 
 /// Repeat published experiments on modelled hardware
@@ -34,7 +34,7 @@ pub fn run(args: &ExperimentsArgs) -> Result<u8, Failure> {
     }
     let is_chosen = |experiment: &Experiment| args.only.is_empty() || args.only.iter().any(|id| id == experiment.id);
     let chosen: Vec<Experiment> = all.into_iter().filter(is_chosen).collect();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let mut lines: Vec<Line> = Vec::new();
     for (at, experiment) in chosen.iter().enumerate() {
         let left = begun.elapsed().as_secs() as usize * (chosen.len() - at) / at.max(1);

@@ -388,12 +388,12 @@ fn n14() -> Result<Finding, SimulationError> {
 }
 
 fn n15() -> Result<Finding, SimulationError> {
-    let signing = Workload { client_us: 1100.0 + MIB as f64 / 350.0, ..mac(true) };
+    let signing = Workload { client_us: 1100.0 + MIB as f64 / 320.0, ..mac(true) };
     let signed = rate(&z2(), &signing)?;
     let plain = rate(&z2(), &mac(true))?;
     done(
         vec![Check::figure("signed over plain", 250.0 / 700.0, signed / plain)],
-        "the client signs 350 MB/s for each of its two requests; without signatures the rate is that of N3, so the cause is not the server",
+        "the client signs 320 MB/s for each of its two requests; without signatures the rate is that of N3, so the cause is not the server",
     )
 }
 

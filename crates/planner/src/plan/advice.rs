@@ -36,10 +36,11 @@ fn flushes_slowly(drive: &DriveSpec) -> bool {
     }
 }
 
-/// What the simulation of a change gives, as text.
+/// The prediction of a changed description beside that of now, as text.
 fn compared(description: &Description, now: &Prediction, seed: u64, seconds: f64) -> Result<String, PlanError> {
     let changed = predict(description, seed, seconds)?.outcome;
-    let (before, after) = (&now.outcome, &changed);
+    let before = &now.outcome;
+    let after = &changed;
     Ok(format!(
         "by simulation {} instead of {} operations a second, 99 % within {} instead of {}",
         count(after.operations_per_second),
@@ -105,7 +106,8 @@ fn memory(
     simulated: &dyn Fn(Description) -> Result<String, PlanError>,
     out: &mut Vec<String>,
 ) -> Result<(), PlanError> {
-    let (arc, files) = (description.arc_bytes(), description.working_set_bytes());
+    let arc = description.arc_bytes();
+    let files = description.working_set_bytes();
     if description.workload.read_percent == 0 {
         return Ok(());
     }

@@ -44,7 +44,7 @@ pub struct Capacity {
     pub sectors_record: [u64; 2],
     /// Space of the metaslabs without parity, without the embedded log.
     pub deflated_bytes: u64,
-    /// What is kept so that a full pool can be cleaned up.
+    /// Slop: kept so that a full pool can be cleaned up.
     pub slop_bytes: u64,
     /// Usable space by arithmetic.
     pub computed_bytes: u64,

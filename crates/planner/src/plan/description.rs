@@ -38,7 +38,7 @@ pub struct Description {
     /// How often drives fail, and what then happens.
     #[serde(default)]
     pub failures: Failures,
-    /// What work costs on this server's processors (`weir plan calibrate` prints this section).
+    /// Costs of work on this server's processors (`weir plan calibrate` prints this section).
     #[serde(default)]
     pub costs: Costs,
 }

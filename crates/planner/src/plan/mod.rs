@@ -150,7 +150,8 @@ pub fn plan(description: &Description, options: &Options, show: &mut dyn FnMut(&
     show("load");
     let prediction = load::predict(description, options.seed, options.seconds)?;
     let used = used_bytes(description, &capacity);
-    let (mut copied, mut resilver) = (None, None);
+    let mut copied = None;
+    let mut resilver = None;
     let (server, _, _) = load::specs(description, options.seconds)?;
     if !options.quick {
         show("copies");
