@@ -278,6 +278,7 @@ impl Drop for Layer {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "real threads on a real mount")]
 mod tests {
     use super::*;
     use std::io::Write;

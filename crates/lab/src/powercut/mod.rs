@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(load.cut_after(7).to_bits(), load.cut_after(7).to_bits());
         let shared = Address::Nbd(std::net::SocketAddr::from(([127, 0, 0, 1], 1)), String::new());
         let last = load.range_begin(2, &shared) + load.range_bytes();
-        assert!(last <= load.records_bytes() && load.range_bytes() % READ_BYTES as u64 == 0);
+        assert!(last <= load.records_bytes() && load.range_bytes().is_multiple_of(READ_BYTES as u64));
         assert_eq!(load.range_begin(1, &shared), load.range_bytes());
         assert_eq!(load.range_begin(2, &Address::Mount("files".into())), 0);
     }
