@@ -119,6 +119,8 @@ struct Shared {
     /// Virtual times between which operations count, and after which threads end.
     measured: (u64, u64),
     positions: Vec<AtomicU64>,
+    /// Writes so far.
+    written: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -196,8 +198,25 @@ impl Shared {
     fn data(&self, rng: &mut Rng) -> Bytes {
         let len = self.workload.operation_bytes as usize;
         let from = rng.below(((self.payload.len() - len) / 4096) as u64 + 1) as usize * 4096;
-        self.payload.slice(from..from + len)
+        let number = self.written.fetch_add(1, Ordering::Relaxed);
+        payload_slice(&self.payload, from..from + len, &self.server.spec, number)
     }
+}
+
+/// A slice of the payload. If the pool deduplicates, each record of it differs from all others by a number in its first bytes:
+/// `number`, which the caller does not use twice.
+fn payload_slice(payload: &Bytes, range: std::ops::Range<usize>, spec: &ServerSpec, number: u64) -> Bytes {
+    let slice = payload.slice(range);
+    if !spec.pool.dedup {
+        return slice;
+    }
+    let mut own = slice.to_vec();
+    for (at, record) in own.chunks_mut(spec.pool.record_bytes as usize).enumerate() {
+        let stamp = (number << 16 | at as u64).to_le_bytes();
+        let len = record.len().min(stamp.len());
+        record[..len].copy_from_slice(&stamp[..len]);
+    }
+    own.into()
 }
 
 /// Counters of the hardware at an instant.
@@ -296,7 +315,7 @@ async fn run(server: Arc<Server>, workload: Workload, rng: Rng) -> Result<Outcom
     let rq = Request::internal("prepare");
     let mut target = make_target(&engine, &rq, &server.spec, &workload).await?;
     if workload.reads() {
-        fill(&target, &workload, server.spec.pool.record_bytes, &payload).await?;
+        fill(&target, &workload, &server.spec, &payload).await?;
         drop(target);
         engine.sync().await?;
         engine = server.reopen(engine).await?;
@@ -337,6 +356,7 @@ async fn measure(
         totals: Mutex::default(),
         measured,
         positions: (0..files).map(|_| AtomicU64::new(0)).collect(),
+        written: AtomicU64::new(0),
         workload,
     };
     let mut threads = Vec::new();
@@ -426,14 +446,17 @@ async fn open_target(engine: &Arc<Engine>, rq: &Request, workload: &Workload) ->
 }
 
 /// Writes all files from the beginning to the end, some at a time, without links.
-async fn fill(target: &Target, workload: &Workload, record_bytes: u64, payload: &Bytes) -> Result<(), SimulationError> {
-    let piece = record_bytes.max(128 << 10).min(workload.file_bytes);
+async fn fill(target: &Target, workload: &Workload, spec: &ServerSpec, payload: &Bytes) -> Result<(), SimulationError> {
+    let piece = spec.pool.record_bytes.max(128 << 10).min(workload.file_bytes);
     let rq = Request::internal("fill");
     let one = async |file: usize| {
         for (n, offset) in (0..workload.file_bytes).step_by(piece as usize).enumerate() {
             let len = piece.min(workload.file_bytes - offset) as usize;
             let from = (n * 37 + file * 11) % ((PAYLOAD_BYTES - len) / 4096 + 1) * 4096;
-            target.write(&rq, file, offset, payload.slice(from..from + len), false).await?;
+            // Writes of the measurement count from 0, these from the other end.
+            let number = (1 << 47) - ((file as u64) << 24) - n as u64;
+            let data = payload_slice(payload, from..from + len, spec, number);
+            target.write(&rq, file, offset, data, false).await?;
         }
         Ok::<_, SimulationError>(())
     };
