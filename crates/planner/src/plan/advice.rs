@@ -66,7 +66,7 @@ pub(super) fn advice(
             format!("Nothing is saturated; the clients wait for answers. Faster with {}.", limit.remedy())
         }
         _ => format!(
-            "Faster with {}: {} were at work {:.0} % of the time.",
+            "Faster with {}; the limit is {}, at work {:.0} % of the time.",
             limit.remedy(),
             limit.words(),
             share(limit, &now.outcome.busy) * 100.0
@@ -212,4 +212,30 @@ fn safety(description: &Description, pool: &PoolSpec, risk: &Risk) -> Vec<String
         ));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_device_makes_stable_writes_to_disks_faster() {
+        let described = |log: &str| {
+            let pool = "[pool]\ndrive = \"hdd-7k\"\ndrive_tb = 1\nlayout = \"single\"\n";
+            let load = "[workload]\nread_percent = 0\nstable = true\nfile_mib = 8\n";
+            Description::parse(&format!("{pool}{log}{load}")).unwrap()
+        };
+        let without = described("");
+        let now = predict(&without, 1, 0.2).unwrap();
+        let with = predict(&described("log = \"log-device\"\n"), 1, 0.2).unwrap();
+        let [before, after] = [&now, &with].map(|one| one.outcome.operations_per_second);
+        assert!(after > 3.0 * before, "{before} {after}");
+        let pool = without.pool_spec().unwrap();
+        let capacity = super::super::capacity::computed(&pool);
+        let risk = super::super::risk::risk(pool.layout, 1, 1 << 40, 0.0, without.failures);
+        let sentences = advice(&without, &capacity, &now, &risk, (1, 0.2, true)).unwrap();
+        let log = sentences.iter().find(|sentence| sentence.starts_with("Log device: each write waits")).unwrap();
+        assert!(log.contains(&format!("by simulation {} instead of {}", count(after), count(before))), "{log}");
+        assert!(sentences.iter().any(|sentence| sentence.starts_with("Redundancy: none.")), "{sentences:?}");
+    }
 }

@@ -129,3 +129,26 @@ fn guid_of(engine: &Engine, disk: usize) -> Result<u64, PoolError> {
     let leaf = root.leaves().into_iter().find(|leaf| leaf.name() == name).map(|leaf| leaf.guid);
     leaf.ok_or_else(|| PoolError::Refused { what: format!("the modelled pool has no drive {name}") })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::drive::DriveSpec;
+
+    #[test]
+    fn a_new_drive_receives_its_share_not_faster_than_it_writes() {
+        let padded = 44.0 / 32.0 / 4.0;
+        for (layout, share) in [(VdevLayout::Mirror(2), 1.0), (VdevLayout::Raidz(1, 4), padded)] {
+            let spec = ServerSpec::new(PoolSpec::new(DriveSpec::named("ssd-enterprise").unwrap(), layout, 2));
+            let resilver = simulated(&spec, 1_000_000_000_000, 1).unwrap().unwrap();
+            assert_eq!(resilver.drive_bytes, (1e12 * share / 2.0) as u64);
+            // Each drive of the simulated vdev holds 96 MiB of data and of its parity or copies; padding is not written.
+            let written = resilver.written_bytes as f64 / DRIVE_DATA_BYTES as f64;
+            assert!((0.9..1.3).contains(&written), "{written}");
+            let rate = resilver.written_bytes as f64 / 1e6 / resilver.seconds;
+            assert!((50.0..500.0).contains(&rate), "{rate}");
+        }
+        let single = ServerSpec::new(PoolSpec::new(DriveSpec::named("nvme").unwrap(), VdevLayout::Single, 1));
+        assert_eq!(simulated(&single, 1 << 40, 1).unwrap(), None);
+    }
+}
