@@ -66,10 +66,11 @@ fn methods_print_their_programs_lines_and_leave_results_that_can_be_shown_and_co
     let shown = ok(folder, &["bench", "show", "one"]);
     assert!(shown.contains("singlestreamread: ") && shown.contains("warning: one operation in flight"), "{shown}");
     let compared = ok(folder, &["bench", "compare", "two", "three/result.json"]);
-    assert!(
-        compared.contains("too few runs") && compared.starts_with("three/result.json compared with two\n"),
-        "{compared}"
-    );
+    assert!(compared.starts_with("three/result.json compared with two\n"), "{compared}");
+    // On a machine that is busy with other tests, a run may be unsteady, and is then not compared.
+    let verdicts = compared.lines().filter(|line| line.contains("  p "));
+    let is_known = |line: &str| line.contains(": too few runs") || line.contains(": not comparable");
+    assert!(verdicts.clone().count() >= 6 && verdicts.into_iter().all(is_known), "{compared}");
     ok(folder, &["bench", "report", "one", "two", "-o", "both.html"]);
     assert!(std::fs::read_to_string(folder.join("both.html")).unwrap().ends_with("</html>\n"));
     assert_eq!(std::fs::read_dir(folder.join("target")).unwrap().count(), 0);
