@@ -119,7 +119,7 @@ fn memory(
         ));
         return Ok(());
     }
-    let cached = now.outcome.cached_share() * 100.0;
+    let cached = now.outcome.arc_share() * 100.0;
     if now.outcome.limit != Limit::Disks {
         out.push(format!(
             "Memory: the ARC of {} gave {cached:.0} % of the bytes read, and the disks are not the limit; more memory would bring little.",

@@ -107,7 +107,7 @@ fn load(plan: &Plan, line: &mut dyn FnMut(String)) {
         busy.client_link * 100.0
     ));
     if outcome.read_mb_s > 0.0 {
-        line(format!("  from ARC    {:.0} % of the bytes read", outcome.cached_share() * 100.0));
+        line(format!("  from ARC    {:.0} % of the bytes read", outcome.arc_share() * 100.0));
     }
     let [arc, dirty, files] = prediction.simulated_bytes.map(mib);
     let scale = match prediction.scale {

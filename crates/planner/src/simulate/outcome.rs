@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use weir_machine::Source;
 
 /// Share of the time from which a resource counts as the limit.
 const BUSY: f64 = 0.85;
@@ -160,11 +161,12 @@ impl Outcome {
         self.read_mb_s + self.write_mb_s
     }
 
-    /// Share of the bytes read that no device had to deliver, from 0 to 1.
-    pub fn cached_share(&self) -> f64 {
+    /// Share of the bytes read that the ARC gave, from 0 to 1. The rest came from dirty data, holes and devices.
+    pub fn arc_share(&self) -> f64 {
+        let of = |name: &str| self.bytes_by_source.get(name).copied().unwrap_or(0);
         let all: u64 = self.bytes_by_source.values().sum();
-        let disk = self.bytes_by_source.get("disk").copied().unwrap_or(0);
-        if all == 0 { 0.0 } else { (all - disk) as f64 / all as f64 }
+        let arc = of(Source::ArcDemand.name()) + of(Source::ArcPrefetch.name());
+        if all == 0 { 0.0 } else { arc as f64 / all as f64 }
     }
 }
 
