@@ -98,7 +98,7 @@ fn s2() -> Result<Finding, SimulationError> {
     let end = mean_of(&outcome, 75, 100);
     Ok(Finding {
         checks: vec![Check::figure("rate of the last quarter over that of the first", 1.0, end / begin)],
-        note: format!("{NOTE}; 12 s instead of 24 h, in which the clients read their files five times"),
+        note: format!("{NOTE}; 12 s instead of 24 h, in which the clients read their files three times"),
         ..Finding::default()
     })
 }
