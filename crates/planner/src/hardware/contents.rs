@@ -6,9 +6,12 @@
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_sim::Rng;
 
 /// Unit in which contents are compared with the payload, in bytes.
 const SECTOR_BYTES: usize = 4096;
+/// Size of a random payload.
+pub const PAYLOAD_BYTES: usize = 16 << 20;
 
 /// The buffer whose slices a load writes, from multiples of a sector on.
 pub struct Payload {
@@ -23,6 +26,13 @@ impl Payload {
         let first = |(at, sector): (usize, &[u8])| Some((sector.first_chunk::<8>().copied()?, at as u32));
         let sectors = bytes.chunks_exact(SECTOR_BYTES).enumerate().filter_map(first).collect();
         Payload { bytes, sectors }
+    }
+
+    /// A payload of [`PAYLOAD_BYTES`] random bytes.
+    pub fn random(rng: &mut Rng) -> Self {
+        let mut bytes = vec![0; PAYLOAD_BYTES];
+        rng.fill(&mut bytes);
+        Payload::new(Bytes::from(bytes))
     }
 
     /// The bytes.
@@ -116,7 +126,6 @@ impl Contents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_sim::Rng;
 
     #[test]
     fn reads_give_what_was_written_last() {

@@ -4,11 +4,10 @@
 //! freed at random, or that clients use, a resilver takes longer.
 
 use super::PlanError;
-use crate::hardware::contents::Payload;
+use crate::hardware::contents::{PAYLOAD_BYTES, Payload};
 use crate::hardware::disk::ModelDisk;
 use crate::simulate::SimulationError;
 use crate::simulate::server::{POOL, PoolSpec, Server, ServerSpec, VdevLayout, disk_path};
-use bytes::Bytes;
 use futures_util::future::join_all;
 use serde::Serialize;
 use weir_engine::scrub::ScanLimits;
@@ -24,8 +23,6 @@ const DRIVE_DATA_BYTES: u64 = 96 << 20;
 const FILE_BYTES: u64 = 32 << 20;
 /// Bytes of a write.
 const WRITE_BYTES: u64 = 1 << 20;
-/// Bytes of the payload.
-const PAYLOAD_BYTES: usize = 16 << 20;
 
 /// A simulated resilver.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -50,9 +47,7 @@ pub fn simulated(spec: &ServerSpec, used_bytes: u64, seed: u64) -> Result<Option
     }
     let pool = PoolSpec { vdevs: 1, log: None, fill: 0.0, ..spec.pool.clone() };
     let small = ServerSpec { pool, arc_bytes: 64 << 20, dirty_bytes: 128 << 20, link: None, ..spec.clone() };
-    let mut payload = vec![0; PAYLOAD_BYTES];
-    Rng::new(seed).fill(&mut payload);
-    let server = Server::new(seed, small, Payload::new(Bytes::from(payload)));
+    let server = Server::new(seed, small, Payload::random(&mut Rng::new(seed)));
     let world = server.world.clone();
     let done = world.run(run(&server));
     world.power_failure();
@@ -77,10 +72,7 @@ async fn run(server: &Server) -> Result<(u64, f64), SimulationError> {
     let last = server.spec.pool.layout.disks() - 1;
     let new = disk_path(last + 1);
     let pool = &server.spec.pool;
-    let parity = match pool.layout {
-        VdevLayout::Raidz(parity, width) => f64::from(parity) / width as f64,
-        _ => 0.0,
-    };
+    let parity = pool.layout.parity_share();
     let timer = server.world.timer();
     let disk = ModelDisk::new(&pool.drive, pool.drive_bytes, 0.0, timer.clone(), server.work.clone(), parity);
     server.disks.add(&new, disk.clone());

@@ -13,7 +13,7 @@ pub mod outcome;
 pub mod server;
 pub mod workload;
 
-use crate::hardware::contents::Payload;
+use crate::hardware::contents::{PAYLOAD_BYTES, Payload};
 use crate::hardware::disk::Counters;
 use crate::hardware::link::{Link, LinkSpec, Way};
 use array::Array;
@@ -38,8 +38,6 @@ use workload::{Order, Workload};
 
 /// Bytes of a message besides its data: RPC, NFS and compound headers.
 const MESSAGE_BYTES: u64 = 160;
-/// Size of the buffer whose slices the load writes.
-const PAYLOAD_BYTES: usize = 16 << 20;
 /// Points of the time series of a measurement.
 const POINTS: u32 = 60;
 
@@ -282,9 +280,8 @@ pub fn simulate_array(seed: u64, spec: &ServerSpec, workload: &Workload) -> Resu
 
 fn new_server(seed: u64, spec: &ServerSpec) -> (Arc<Server>, Rng) {
     let mut rng = Rng::new(seed);
-    let mut payload = vec![0; PAYLOAD_BYTES];
-    rng.fill(&mut payload);
-    (Arc::new(Server::new(seed, spec.clone(), Payload::new(Bytes::from(payload)))), rng)
+    let payload = Payload::random(&mut rng);
+    (Arc::new(Server::new(seed, spec.clone(), payload)), rng)
 }
 
 fn check(spec: &ServerSpec, workload: &Workload) -> Result<(), SimulationError> {
@@ -453,7 +450,8 @@ async fn fill(target: &Target, workload: &Workload, spec: &ServerSpec, payload: 
         for (n, offset) in (0..workload.file_bytes).step_by(piece as usize).enumerate() {
             let len = piece.min(workload.file_bytes - offset) as usize;
             let from = (n * 37 + file * 11) % ((PAYLOAD_BYTES - len) / 4096 + 1) * 4096;
-            // Writes of the measurement count from 0, these from the other end.
+            // The measurement numbers its writes upwards from 0; the preparation numbers its own downwards from the highest
+            // number, so that no number is used twice.
             let number = (1 << 47) - ((file as u64) << 24) - n as u64;
             let data = payload_slice(payload, from..from + len, spec, number);
             target.write(&rq, file, offset, data, false).await?;

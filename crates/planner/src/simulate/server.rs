@@ -47,6 +47,14 @@ impl VdevLayout {
         }
     }
 
+    /// Share of the columns of a RAID-Z vdev that hold parity; 0 for other layouts.
+    pub fn parity_share(self) -> f64 {
+        match self {
+            VdevLayout::Raidz(parity, width) => f64::from(parity) / width as f64,
+            VdevLayout::Single | VdevLayout::Mirror(_) => 0.0,
+        }
+    }
+
     /// Disks whose capacity holds data.
     pub fn data_disks(self) -> usize {
         self.disks() - self.redundancy()
@@ -192,10 +200,7 @@ impl Server {
         let work = Arc::new(Work { payload: Arc::new(payload), processors, costs: spec.costs });
         let disks = Arc::<ModelDisks>::default();
         let layout = spec.pool.layout;
-        let parity = match layout {
-            VdevLayout::Raidz(parity, width) => f64::from(parity) / width as f64,
-            _ => 0.0,
-        };
+        let parity = layout.parity_share();
         let drive = |spec: &DriveSpec, bytes: u64, fill: f64, parity: f64| {
             ModelDisk::new(spec, bytes, fill, world.timer(), work.clone(), parity)
         };
