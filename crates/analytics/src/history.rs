@@ -320,7 +320,7 @@ impl History {
         }
     }
 
-    /// Size in memory, in bytes: that of the points that its rings have room for.
+    /// Size in memory, in bytes: the allocated capacity of the rings, including room for points that are not there yet.
     pub fn bytes(&self) -> usize {
         self.rings.iter().map(VecDeque::capacity).sum::<usize>() * size_of::<Point>()
     }

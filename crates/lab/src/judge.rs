@@ -133,7 +133,7 @@ fn step_warnings(step: &Step, claims_disks: bool, environment: &BTreeMap<String,
     }
 }
 
-/// Bytes read from disks, and whose disks: the server's if its counters are known, else those of this machine.
+/// Bytes read from disks, and the name of these disks: the server's if its counters are known, else those of this machine.
 fn delivered(step: &Step) -> Option<(&'static str, f64)> {
     if step.rounds.iter().any(|round| !round.server.is_empty()) {
         let disks = step.rounds.iter().map(|round| round.server.get("read_bytes.disk").copied().unwrap_or_default());
@@ -142,7 +142,7 @@ fn delivered(step: &Step) -> Option<(&'static str, f64)> {
     known(step, |round| round.disk_read_bytes).map(|bytes| ("the disks", bytes))
 }
 
-/// Bytes written to disks, and whose disks, as [`delivered`].
+/// Bytes written to disks, and the name of these disks: the server's if its counters are known, else those of this machine.
 fn stored(step: &Step) -> Option<(&'static str, f64)> {
     if step.rounds.iter().any(|round| !round.server.is_empty()) {
         let causes =

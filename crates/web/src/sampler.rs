@@ -41,7 +41,8 @@ struct PoolHistory {
     sample: Sample,
     guid: u64,
     history: History,
-    /// Whether the history has the points that were stored before; until then, nothing of it is stored.
+    /// Whether the points stored by an earlier process have been loaded. Until then the sampler stores no points, so that it does
+    /// not replace files that it has not read.
     is_loaded: bool,
 }
 

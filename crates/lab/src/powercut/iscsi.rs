@@ -82,7 +82,7 @@ impl IscsiUnit {
         let mut text = keys.as_bytes();
         for _ in 0..MAX_LOGIN_STEPS {
             let mut header = [0; HEADER];
-            // From the operational stage to the full feature phase.
+            // The login request asks to leave the operational stage and to enter the full feature phase (RFC 7143, 6.1).
             (header[0], header[1]) = (LOGIN_REQUEST, 0x80 | 1 << 2 | 3);
             // ISID of the format "random", different for each session.
             header[8] = 0x80;
