@@ -34,6 +34,11 @@ impl Failures {
         let _ = writeln!(self.text, "== {title}\n{line}");
     }
 
+    /// Adds the lines of runs that were made beside these.
+    pub fn append(&mut self, other: &Failures) {
+        self.text.push_str(&other.text);
+    }
+
     /// Prints all lines, with a headline if there are any.
     pub fn print(&self) {
         if !self.text.is_empty() {

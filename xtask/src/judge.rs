@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::failures::Failures;
 use crate::package;
-use crate::process::{Outcome, Totals, cargo, must, on_path, target, top, watch};
+use crate::process::{Outcome, Totals, cargo, must, on_path, target, top, watch_beside};
 
 /// Folder of OpenZFS's tools, if they exist: `WEIR_ZFS_TOOLS`, else `target/judges/zfs`.
 pub fn tools() -> Option<PathBuf> {
@@ -82,32 +82,51 @@ fn prepare_guest(build: Build<'_>) -> Outcome {
     Ok(())
 }
 
-/// Builds `weir` and `weir-judge`, runs `weir-judge` with these arguments and parses its totals; `failures` collects the lines about
-/// failed cases.
+/// Builds what a conformance run needs and runs it with these arguments: [`Judge::build`], then [`Judge::run`].
 pub fn start(arguments: &[String], build: Build<'_>, failures: &mut Failures) -> Result<(Totals, bool), String> {
-    // Most conformance runs start the `weir` program itself.
-    build.program("weir", "weir")?;
-    if arguments.first().is_some_and(|judge| judge == "guest") {
-        prepare_guest(build)?;
-    }
-    let mut command = build.program("weir-conformance", "weir-judge")?;
-    command.args(arguments);
-    if let Some(folder) = tools() {
-        command.env("WEIR_ZFS_TOOLS", folder);
-    }
-    let mut totals = Totals::default();
-    let mut ended = false;
-    let title = format!("judge {}", arguments.join(" "));
-    let mut seen = failures.of(&title);
-    let succeeded = watch(&title, &mut command, |line| {
-        seen.line(line);
-        if let Some(run) = Totals::from_last_line(line) {
-            totals.add(run);
-            ended = true;
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Judge::build(build, words.first() == Some(&"guest"))?.run(&words, "", failures)
+}
+
+/// The program `weir-judge`, with everything built and unpacked that its runs start.
+pub struct Judge {
+    program: PathBuf,
+}
+
+impl Judge {
+    /// Builds `weir`, `weir-judge` and, for the run `guest`, the emulated machine.
+    pub fn build(build: Build<'_>, with_guest: bool) -> Result<Judge, String> {
+        // Most conformance runs start the `weir` program itself.
+        build.program("weir", "weir")?;
+        if with_guest {
+            prepare_guest(build)?;
         }
-    })?;
-    if !ended {
-        failures.note(&title, "it ended without its totals");
+        let command = build.program("weir-conformance", "weir-judge")?;
+        Ok(Judge { program: command.get_program().into() })
     }
-    Ok((totals, succeeded))
+
+    /// Runs `weir-judge` with these arguments and parses its totals; `failures` collects the lines about failed cases. `label`
+    /// begins each line of the output.
+    pub fn run(&self, arguments: &[&str], label: &str, failures: &mut Failures) -> Result<(Totals, bool), String> {
+        let mut command = Command::new(&self.program);
+        command.current_dir(top()).stdin(Stdio::null()).args(arguments);
+        if let Some(folder) = tools() {
+            command.env("WEIR_ZFS_TOOLS", folder);
+        }
+        let mut totals = Totals::default();
+        let mut ended = false;
+        let title = format!("judge {}", arguments.join(" "));
+        let mut seen = failures.of(&title);
+        let succeeded = watch_beside(&title, label, &mut command, |line| {
+            seen.line(line);
+            if let Some(run) = Totals::from_last_line(line) {
+                totals.add(run);
+                ended = true;
+            }
+        })?;
+        if !ended {
+            failures.note(&title, "it ended without its totals");
+        }
+        Ok((totals, succeeded))
+    }
 }

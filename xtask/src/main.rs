@@ -8,6 +8,7 @@
 mod bench;
 mod bench_kernels;
 mod check;
+mod conformance;
 mod demo;
 mod failures;
 mod fuzz;

@@ -104,7 +104,12 @@ pub fn must(step: &str, command: &mut Command) -> Outcome {
 
 /// Runs a command, prints its standard output and passes each line to `see`. Returns whether it succeeded; prints the
 /// elapsed time.
-pub fn watch(step: &str, command: &mut Command, mut see: impl FnMut(&str)) -> Result<bool, String> {
+pub fn watch(step: &str, command: &mut Command, see: impl FnMut(&str)) -> Result<bool, String> {
+    watch_beside(step, "", command, see)
+}
+
+/// As [`watch`], for a command that runs beside others: `label` begins each line of its output.
+pub fn watch_beside(step: &str, label: &str, command: &mut Command, mut see: impl FnMut(&str)) -> Result<bool, String> {
     println!("== {step}");
     let started = now();
     let mut child =
@@ -113,7 +118,7 @@ pub fn watch(step: &str, command: &mut Command, mut see: impl FnMut(&str)) -> Re
         for line in BufReader::new(stdout).split(b'\n') {
             let line = line.map_err(|error| format!("{step}: {error}"))?;
             let line = String::from_utf8_lossy(&line);
-            println!("{line}");
+            println!("{label}{line}");
             see(&line);
         }
     }

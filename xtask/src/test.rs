@@ -5,38 +5,8 @@
 //! The last line is `N passed, N failed, N skipped`.
 
 use crate::failures::Failures;
-use crate::judge::{self, Build};
-use crate::process::{Outcome, Totals, cargo, golden, target, watch};
-
-/// The conformance runs of every test run, with their prerequisites.
-const JUDGES: &[(&[&str], Needs)] = &[
-    (&["golden", "--via", "engine"], Needs::Golden),
-    (&["golden", "--via", "nfs"], Needs::Golden),
-    (&["golden", "--via", "fuse"], Needs::Golden),
-    (&["golden-rw", "--short"], Needs::Both),
-    (&["readers"], Needs::Golden),
-    (&["streams"], Needs::Golden),
-    (&["bcc"], Needs::Both),
-    (&["old-pools"], Needs::Tools),
-    (&["kill", "5"], Needs::Nothing),
-    (&["kill-serve", "3"], Needs::Nothing),
-    (&["rescue"], Needs::Golden),
-    (&["faults"], Needs::Nothing),
-    (&["hostile-clients"], Needs::Nothing),
-    (&["clients"], Needs::Nothing),
-    (&["smb"], Needs::Nothing),
-    (&["guest"], Needs::Nothing),
-    (&["iscsi", "--short"], Needs::Nothing),
-    (&["suites"], Needs::Nothing),
-];
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
-    Nothing,
-    Golden,
-    Tools,
-    Both,
-}
+use crate::process::{Outcome, Totals, cargo, must, target, watch};
+use crate::{conformance, judge};
 
 /// Entry point of the task. `--fast` skips the conformance runs; other arguments are passed to `cargo test`.
 pub fn run(arguments: &[String]) -> Outcome {
@@ -62,26 +32,18 @@ pub fn run(arguments: &[String]) -> Outcome {
         failed_runs.push("cargo test".to_string());
     }
     if !fast {
-        for (arguments, needs) in JUDGES {
-            let name = arguments.join(" ");
-            if let Some(reason) = missing(*needs) {
-                println!("== judge {name}\nskipped: {reason}");
-                totals.skipped += 1;
-                continue;
-            }
-            let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-            let (results, succeeded) = judge::start(&arguments, Build::WithTests, &mut failures)?;
-            totals.add(results);
-            if !succeeded {
-                failed_runs.push(format!("judge {name}"));
-            }
-        }
+        let done = conformance::run(&mut failures)?;
+        totals.add(done.totals);
+        failed_runs.extend(done.failed_runs);
     }
     // A run that ends without totals (a crash, a build error) counts as one failure.
     if !failed_runs.is_empty() && totals.failed == 0 {
         totals.failed = failed_runs.len() as u64;
     }
-    failures.print();
+    // A test of the fuzzer prints a failure that it expects.
+    if totals.failed > 0 {
+        failures.print();
+    }
     println!("\n{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
     if failed_runs.is_empty() && totals.failed == 0 {
         Ok(())
@@ -158,13 +120,19 @@ pub fn sim(arguments: &[String]) -> Outcome {
         return Err("the simulator found a failure".to_string());
     }
     let tests = [
-        ("weir-engine", "cuts", "power cuts of pools", "a power cut broke a pool"),
-        ("weir-engine", "errors", "device errors", "a device error broke a promise"),
-        ("weir-planner", "laws", "laws on modelled hardware", "modelled hardware broke a law"),
+        ("cuts", "power cuts of pools", "a power cut broke a pool"),
+        ("errors", "device errors", "a device error broke a promise"),
+        ("laws", "laws on modelled hardware", "modelled hardware broke a law"),
     ];
-    for (package, test, title, failure) in tests {
-        let mut command =
-            cargo(&["test", "--quiet", "--profile", "sim", "-p", package, "--test", test, "--", "--nocapture"]);
+    // All are built at once, and each is started with the same packages: another selection has other features, and every
+    // crate would be built again.
+    let test = ["test", "--quiet", "--profile", "sim", "-p", "weir-engine", "-p", "weir-planner"];
+    let mut build = cargo(&test);
+    build.arg("--no-run").args(tests.iter().flat_map(|(name, ..)| ["--test", *name]));
+    must("build the tests of the simulator", &mut build)?;
+    for (name, title, failure) in tests {
+        let mut command = cargo(&test);
+        command.args(["--test", name, "--", "--nocapture"]);
         command.envs(settings.clone()).envs(KEEPS_MEMORY);
         if let Some(tools) = judge::tools() {
             command.env("WEIR_ZFS_TOOLS", tools);
@@ -174,16 +142,6 @@ pub fn sim(arguments: &[String]) -> Outcome {
         }
     }
     Ok(())
-}
-
-fn missing(needs: Needs) -> Option<&'static str> {
-    if matches!(needs, Needs::Golden | Needs::Both) && golden().is_none() {
-        return Some("no golden pools (set WEIR_GOLDEN to their folder)");
-    }
-    if matches!(needs, Needs::Tools | Needs::Both) && judge::tools().is_none() {
-        return Some("OpenZFS's tools are missing (cargo xtask judge --fetch)");
-    }
-    None
 }
 
 #[cfg(test)]
