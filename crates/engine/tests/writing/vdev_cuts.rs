@@ -274,15 +274,15 @@ fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
     is_cut.then_some(())
 }
 
-/// Every 211th change, or as many as the kind has; `WEIR_SIM_CUT_STEP=1` cuts at each of about 5100.
+/// Every 421st change, or as many as the kind has; `WEIR_SIM_CUT_STEP=1` cuts at each of about 5100.
 fn cut_all(change: Change, seed: u64) {
     let usual = match change {
-        Change::Devices | Change::Spares => 211,
-        Change::Guid => 3,
-        Change::Size => 47,
-        Change::Checkpoint => 31,
-        Change::Rewind => 5,
-        Change::Removal => 61,
+        Change::Devices | Change::Spares => 421,
+        Change::Guid => 7,
+        Change::Size => 97,
+        Change::Checkpoint => 61,
+        Change::Rewind => 11,
+        Change::Removal => 127,
     };
     let step = std::env::var("WEIR_SIM_CUT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(usual);
     let mut at = 1;
