@@ -40,7 +40,7 @@ const SIMPLE: [&str; 8] =
 /// Goldens with parity: only labels and whole devices are damaged.
 const PARITY: [&str; 3] = ["raidz1-3-a9", "raidz2-4-a9", "raidz1x2-a12"];
 /// Number of pools in the short form.
-const ROUNDS: u64 = 30;
+const ROUNDS: u64 = 16;
 /// Bytes before the first block of a vdev (`VDEV_LABEL_START_SIZE`).
 const FRONT_BYTES: u64 = 4 << 20;
 /// Offset and length of the configuration in a label, and of the ring of uberblocks.

@@ -292,8 +292,9 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     book(report, "smb ACLs in the pool", in_pool(&machine, &devices, is_set));
     let served = top.path().join("weir");
     book(report, "smb accounts", accounts::accounts(&machine, &served, &devices, &scratch));
-    for sensitivity in ["insensitive", "mixed"] {
-        book(report, &format!("smb case {sensitivity}"), windows::caseless(top.path(), sensitivity, sensitivity));
+    for (sensitivity, many) in [("insensitive", true), ("mixed", long)] {
+        let found = windows::caseless(top.path(), sensitivity, sensitivity, many);
+        book(report, &format!("smb case {sensitivity}"), found);
     }
     let mut wrong = Vec::new();
     demand_clean(&Tools::find().ok(), &devices, SHARE, "after SMB", &mut wrong)?;
