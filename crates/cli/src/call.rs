@@ -8,17 +8,19 @@ use crate::failure::Failure;
 use crate::locks;
 use crate::process::PoolProcess;
 use crate::remote::RemoteProcess;
+use futures_util::future::{Either, select};
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use weir_daemon::admin::Caller;
-use weir_machine::Machine;
 use weir_machine::lock::Mutex;
+use weir_machine::{Clock, Machine};
 use weir_pool::FoundPool;
 
 /// Environment variable with the places to look for pools if `-d` is missing: paths separated by colons.
@@ -74,6 +76,8 @@ enum OutputSink {
 const MAX_WAITING_BYTES: usize = 1 << 20;
 /// Interval at which [`Call::wait_for_output`] checks the waiting bytes.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval at which a command that waits checks whether its client disconnected.
+const GONE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A running command and its caller.
 pub struct Call {
@@ -186,6 +190,20 @@ impl Call {
     /// Whether the client disconnected. Commands that run until they are interrupted end then.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work` to its end. `None` if the client disconnects before: `work` is dropped, and the command can end, which
+    /// releases its permit of the process that serves the pool.
+    pub async fn unless_gone<T>(&self, clock: &Clock, work: impl Future<Output = T>) -> Option<T> {
+        let gone = async {
+            while !self.is_gone() {
+                clock.sleep(GONE_INTERVAL).await;
+            }
+        };
+        match select(pin!(work), pin!(gone)).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(_) => None,
+        }
     }
 
     /// Records that another process has begun to carry out a part of the command.

@@ -186,7 +186,7 @@ fn join(
     served_pool.go_on_scrubbing();
     if options.wait {
         let wanted = BTreeSet::from([Activity::Resilver, Activity::Replace]);
-        writable.machine.block_on(until_ended(&writable.engine, &wanted))?;
+        writable.machine.block_on(until_ended(call, &writable.engine, &wanted))?;
     }
     writable.close().map(|()| 0)
 }

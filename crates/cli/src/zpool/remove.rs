@@ -77,10 +77,11 @@ pub fn run(call: &Call, args: &RemoveArgs) -> Result<u8, Failure> {
                 return Ok(());
             }
             engine.log_command(call.line(), call.caller.ids.0)?;
-            if args.wait {
-                engine.vdev_removals().wait().await?;
+            if !args.wait {
+                return Ok(());
             }
-            Ok(())
+            let ended = call.unless_gone(&engine.machine.clock, engine.vdev_removals().wait()).await;
+            Ok(ended.unwrap_or(Ok(()))?)
         })
     })?;
     Ok(0)

@@ -66,7 +66,7 @@ pub fn run(call: &Call, args: &WaitArgs) -> Result<u8, Failure> {
             )));
         }
         match repetition.interval {
-            None => until_ended(engine, &wanted).await,
+            None => until_ended(call, engine, &wanted).await,
             Some(interval) => show_until_ended(call, args, engine, (&wanted, &repetition, interval)).await,
         }
     })?;
@@ -145,12 +145,12 @@ async fn in_progress(engine: &Engine, wanted: &BTreeSet<Activity>) -> Result<BTr
     Ok(all.intersection(wanted).copied().collect())
 }
 
-/// Waits until none of these activities is in progress.
+/// Waits until none of these activities is in progress, or the client is gone.
 ///
 /// # Errors
 /// Errors of reading the pool, also because it is closed.
-pub async fn until_ended(engine: &Engine, wanted: &BTreeSet<Activity>) -> Result<(), Failure> {
-    while !in_progress(engine, wanted).await?.is_empty() {
+pub async fn until_ended(call: &Call, engine: &Engine, wanted: &BTreeSet<Activity>) -> Result<(), Failure> {
+    while !in_progress(engine, wanted).await?.is_empty() && !call.is_gone() {
         if engine.events.is_ended() {
             return Err(Failure::failed("the pool is closed"));
         }

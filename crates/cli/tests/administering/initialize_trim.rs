@@ -72,3 +72,33 @@ fn a_pass_is_suspended_and_goes_on_also_after_the_server_was_killed() {
     end(server);
     check(lab.0.path());
 }
+
+/// Commands that wait for a pass hold one of the process's 64 permits. A client that is interrupted gives it back at once.
+#[test]
+fn waits_of_interrupted_clients_delay_no_command() {
+    let lab = Lab::new();
+    let server = lab.serve();
+    lab.ok("zpool trim -r 1M p d0");
+    let waits = ["zpool wait -t trim p", "zpool trim -w -r 1M p d1"];
+    // One command starts the pass over the other device and waits; the others wait without an interval.
+    let start = |n: usize| lab.weir(waits[usize::from(n == 0)]).stdout(Stdio::null()).spawn().unwrap();
+    let mut waiting: Vec<Child> = (0..64).map(start).collect();
+    crate::wait_ms(1500);
+    for client in &mut waiting {
+        assert!(client.try_wait().unwrap().is_none(), "a wait ended while devices are trimmed");
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+    let mut list = lab.weir("zpool list -H -o name p").stdout(Stdio::null()).spawn().unwrap();
+    let ended = (0..100).find_map(|_| {
+        crate::wait_ms(100);
+        list.try_wait().unwrap()
+    });
+    if ended.is_none() {
+        list.kill().unwrap();
+    }
+    assert!(ended.is_some_and(|status| status.success()), "`zpool list` waits for commands of clients that are gone");
+    assert!(lab.ok("zpool status p").contains("(trimming)"), "the passes go on");
+    lab.ok("zpool trim -c p");
+    end(server);
+}
