@@ -4,6 +4,7 @@
 //! Commands therefore reach the caller's standard streams and paths only through [`Call`].
 
 use crate::admin::ServedPool;
+use crate::colors::Colors;
 use crate::failure::Failure;
 use crate::locks;
 use crate::process::PoolProcess;
@@ -128,6 +129,7 @@ impl Call {
             dirs: std::env::var_os(DIRS_VARIABLE),
             ids: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
             terminal: std::io::IsTerminal::is_terminal(&std::io::stderr()),
+            colors: Colors::wanted().0,
         };
         Call {
             caller,

@@ -34,7 +34,7 @@ pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Maximum number of arguments of a command.
 const MAX_WORDS: usize = 16_384;
 /// Protocol version at the start of a command, query or call.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// Error of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -68,6 +68,8 @@ pub struct Caller {
     pub ids: (u32, u32),
     /// Whether standard error is a terminal.
     pub terminal: bool,
+    /// Whether standard output is a terminal on which the user wants colours.
+    pub colors: bool,
 }
 
 /// One frame.
@@ -127,7 +129,7 @@ fn put(out: &mut Vec<u8>, text: &OsStr) {
 
 fn call(caller: &Caller) -> Vec<u8> {
     let mut out = VERSION.to_le_bytes().to_vec();
-    out.push(u8::from(caller.terminal));
+    out.extend([u8::from(caller.terminal), u8::from(caller.colors)]);
     put(&mut out, OsStr::new(&caller.program));
     put(&mut out, caller.folder.as_os_str());
     out.push(u8::from(caller.dirs.is_some()));
@@ -163,6 +165,7 @@ fn read_call(bytes: &[u8]) -> Result<Caller, WireError> {
         _ => Err(WireError::Contents),
     };
     let terminal = flag(reader.take(1)?)?;
+    let colors = flag(reader.take(1)?)?;
     let program = reader.text()?.into_string().map_err(|_| WireError::Contents)?;
     let folder = PathBuf::from(reader.text()?);
     let has_dirs = flag(reader.take(1)?)?;
@@ -175,7 +178,7 @@ fn read_call(bytes: &[u8]) -> Result<Caller, WireError> {
     for _ in 0..count {
         words.push(reader.text()?);
     }
-    let caller = Caller { program, words, folder, dirs, ids: (0, 0), terminal };
+    let caller = Caller { program, words, folder, dirs, ids: (0, 0), terminal, colors };
     if reader.0.is_empty() { Ok(caller) } else { Err(WireError::Contents) }
 }
 
@@ -286,6 +289,7 @@ mod tests {
             dirs: Some("/a:/b".into()),
             ids: (0, 0),
             terminal: true,
+            colors: true,
         }
     }
 
@@ -297,7 +301,7 @@ mod tests {
 
     #[test]
     fn frames_round_trip() {
-        let without = Caller { dirs: None, terminal: false, ..caller() };
+        let without = Caller { dirs: None, terminal: false, colors: false, ..caller() };
         for frame in [
             Frame::Call(caller()),
             Frame::Call(without),

@@ -9,6 +9,7 @@ use super::tree;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::{Call, errln, outln};
+use crate::colors::Colors;
 use crate::daemon::{Daemon, OpeningGuard};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
@@ -373,7 +374,8 @@ fn describe(call: &Call, args: &ImportArgs, pool: &FoundPool, assembly: &Assembl
     }
     out.push_str(" config:\n\n");
     let facts = tree::TreeFacts::of_found(&all, &dtls, &open_errors);
-    let text = tree::text(&tree::lines(&pool.config.name, health, &tree, &facts), &[], |_| Vec::new());
+    let text =
+        tree::text(&tree::lines(&pool.config.name, health, &tree, &facts), &[], Colors::default(), |_| Vec::new());
     // The heading has no place in this list.
     out.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
     for (heading, wanted) in [("cache", state::L2CACHE), ("spares", state::SPARE)] {

@@ -11,6 +11,7 @@ use super::tree::{self, NameStyle, VdevRow};
 use super::vdevs::{self, Style};
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
+use crate::colors::{Colors, of_state};
 use crate::failure::Failure;
 use crate::json;
 use crate::options::{PoolDirs, PoolJsonOptions};
@@ -113,12 +114,12 @@ fn report(call: &Call, args: &StatusArgs, pools: &[String]) -> Result<u8, Failur
         }
         let key = args.json.key(pool.name(), pool.config.guid);
         found.insert(key, Value::Object(report.json(pool, args, style)));
-        texts.push(report.text(pool, args));
+        texts.push(report.text(pool, args, Colors(call.caller.colors)));
         Ok(())
     });
     for pool in opened.unopened(call)? {
         found.insert(args.json.key(&pool.name, pool.guid), Value::Object(pool.json()));
-        texts.push(pool.text());
+        texts.push(pool.text(Colors(call.caller.colors)));
     }
     if args.json.output.json {
         let mut answer = json::frame("zpool status");
@@ -314,8 +315,10 @@ impl Report {
         }
     }
 
-    fn text(&self, pool: &Pool, args: &StatusArgs) -> String {
-        let mut out = format!("  pool: {}\n state: {}\n", pool.name(), pool.health());
+    fn text(&self, pool: &Pool, args: &StatusArgs, colors: Colors) -> String {
+        let health = pool.health();
+        let health = colors.paint(of_state(&health), &health);
+        let mut out = format!("  pool: {}\n state: {health}\n", pool.name());
         if let Some(problem) = self.problem {
             out.push_str(&advice::wrapped("status", &problem.status()));
             out.push_str(&advice::wrapped("action", problem.action()));
@@ -331,7 +334,7 @@ impl Report {
         pool.lost().iter().for_each(|line| out.push_str(&format!("  lost: {line}\n")));
         out.push_str(&self.activity_text(pool));
         out.push_str("config:\n\n");
-        out.push_str(&self.tree_text(pool, args));
+        out.push_str(&self.tree_text(pool, args, colors));
         self.dedup.iter().for_each(|tables| out.push_str(&dedup::text(tables, args.parsable)));
         out.push('\n');
         if let Some(error) = &self.errors.lost {
@@ -346,7 +349,7 @@ impl Report {
                 self.error_lines.iter().for_each(|line| out.push_str(&format!("        {line}\n")));
             }
         }
-        out
+        colors.labels(&out)
     }
 
     /// Adds to the rows of devices how far these are initialized and trimmed; without options, what goes on.
@@ -416,7 +419,7 @@ impl Report {
         out
     }
 
-    fn tree_text(&self, pool: &Pool, args: &StatusArgs) -> String {
+    fn tree_text(&self, pool: &Pool, args: &StatusArgs, colors: Colors) -> String {
         let slow = args.slow;
         let names = args.names;
         let dtls = pool.dtls();
@@ -451,7 +454,7 @@ impl Report {
         }
         let headings = ["READ", "WRITE", "CKSUM", "SLOW"];
         let columns = if slow { headings.len() } else { headings.len() - 1 };
-        tree::text(&lines, &headings[..columns], |guid| match guid {
+        tree::text(&lines, &headings[..columns], colors, |guid| match guid {
             0 => Vec::new(),
             guid => match health.get(&guid) {
                 Some(counts) => counts[..columns].iter().map(u64::to_string).collect(),

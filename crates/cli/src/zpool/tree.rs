@@ -1,6 +1,7 @@
 //! The `config:` tree of `zpool import` and `zpool status`.
 
 use super::advice::OpenErrors;
+use crate::colors::{Colors, Paint, of_state};
 use clap::Args;
 use weir_pool::dtls::Dtls;
 use weir_pool::status::{States, VdevState};
@@ -167,8 +168,9 @@ fn reason(vdev: &VdevConfig, state: VdevState) -> Option<&'static str> {
     }
 }
 
-/// The tree as text indented by a tab: name, state, and the columns that `cells` returns for a vdev.
-pub fn text(lines: &[VdevRow], headings: &[&str], cells: impl Fn(u64) -> Vec<String>) -> String {
+/// The tree as text indented by a tab: name, state, and the columns that `cells` returns for a vdev. A state that is not good
+/// colours its row, and columns that are not zero are red.
+pub fn text(lines: &[VdevRow], headings: &[&str], colors: Colors, cells: impl Fn(u64) -> Vec<String>) -> String {
     let width = lines.iter().map(|l| l.indent + l.name.chars().count()).max().unwrap_or(0).max(4);
     let mut out = format!("\t{:<width$}  {:<8}", "NAME", "STATE");
     for h in headings {
@@ -179,11 +181,12 @@ pub fn text(lines: &[VdevRow], headings: &[&str], cells: impl Fn(u64) -> Vec<Str
         let name = format!("{}{}", " ".repeat(l.indent), l.name);
         let mut line = match &l.state {
             None => format!("\t{name}"),
-            Some(state) => format!("\t{name:<width$}  {state:<8}"),
+            Some(state) => format!("\t{}", colors.paint(of_state(state), &format!("{name:<width$}  {state:<8}"))),
         };
         if l.state.is_some() {
             for c in cells(l.guid) {
-                line.push_str(&format!(" {c:>5}"));
+                let is_zero = c == "0" || c == "-";
+                line.push_str(&colors.paint((!is_zero).then_some(Paint::Red), &format!(" {c:>5}")));
             }
         }
         if !l.note.is_empty() {

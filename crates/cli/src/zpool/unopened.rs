@@ -3,6 +3,7 @@
 use super::advice::{self, FoundStates, OpenErrors, Problem};
 use super::tree::{self, VdevRow};
 use crate::call::Call;
+use crate::colors::{Colors, of_state};
 use crate::failure::Failure;
 use crate::writable::host;
 use serde_json::{Map, Value};
@@ -80,16 +81,18 @@ impl UnopenedPool {
     }
 
     /// Status as text.
-    pub fn text(&self) -> String {
+    pub fn text(&self, colors: Colors) -> String {
         let Advice { status, action, problem } = self.advice();
         let status = advice::wrapped("status", &status);
         let action = advice::wrapped("action", action);
         let see = problem.and_then(Problem::page).map_or_else(String::new, |page| format!("   see: {page}\n"));
-        let tree = tree::text(&self.rows, &["READ", "WRITE", "CKSUM"], |guid| match guid {
+        let tree = tree::text(&self.rows, &["READ", "WRITE", "CKSUM"], colors, |guid| match guid {
             0 => Vec::new(),
             _ => vec!["0".to_owned(); 3],
         });
-        format!("  pool: {}\n state: {}\n{status}{action}{see}config:\n\n{tree}", self.name, self.state,)
+        let state = self.state.to_string();
+        let state = colors.paint(of_state(&state), &state);
+        colors.labels(&format!("  pool: {}\n state: {state}\n{status}{action}{see}config:\n\n{tree}", self.name))
     }
 
     /// Status as JSON.

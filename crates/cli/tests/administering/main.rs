@@ -520,3 +520,39 @@ fn end(mut server: Child) {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(server.wait().unwrap().success());
 }
+
+/// Colours are shown on a terminal alone, and only if the user asks for them as with OpenZFS; also by the process that serves
+/// the pool.
+#[test]
+fn a_terminal_shows_states_in_colors() {
+    let lab = Lab::new();
+    lab.ok("zpool offline p d1");
+    let on_terminal = |variable: &str| {
+        let mut script = Command::new("script");
+        script.args(["-qec", &format!("{} zpool status p", env!("CARGO_BIN_EXE_weir")), "/dev/null"]);
+        script
+            .env("TERM", "xterm")
+            .env_remove("ZFS_COLOR")
+            .env_remove("NO_COLOR")
+            .env(variable, "1")
+            .stdin(Stdio::null());
+        script.env("WEIR_POOL_DIRS", lab.0.path()).env("RUNTIME_DIRECTORY", lab.path("weir"));
+        let out = script.current_dir(lab.0.path()).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap().replace('\r', "")
+    };
+    let expect = || {
+        let shown = on_terminal("ZFS_COLOR");
+        assert!(shown.contains(" \x1b[1mstate:\x1b[0m \x1b[33mDEGRADED\x1b[0m\n"), "{shown:?}");
+        let is_yellow = |device: &str| {
+            let row = shown.lines().find(|line| line.starts_with('\t') && line.contains(&format!("/{device} ")));
+            row.unwrap_or_else(|| panic!("{shown:?}")).starts_with("\t\x1b[33m")
+        };
+        assert_eq!(["d0", "d1"].map(is_yellow), [false, true], "{shown:?}");
+        assert_eq!(on_terminal("UNRELATED"), lab.ok("zpool status p"), "colours without ZFS_COLOR");
+    };
+    expect();
+    let server = lab.serve();
+    expect();
+    end(server);
+}
