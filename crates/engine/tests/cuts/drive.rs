@@ -1,5 +1,6 @@
 //! Driver of the test: records histories, cuts them and judges the disks that remain.
 
+use crate::faulty_device::FaultyDevice;
 use crate::judge::{Way, judge};
 use crate::memo::Memo;
 use crate::op_counters::{Counter, DISCARDS, OpCounters, REWOUND, SHARED};
@@ -11,7 +12,7 @@ use crate::{datasets, files, volume};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_machine::Machine;
 use weir_sim::{Cut, Moment, Recording, Replay, Rng};
 
@@ -108,6 +109,17 @@ async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, kn
     let clock = machine.clock.clone();
     let counter = known.counter.clone();
     let mut tasks = Vec::new();
+    if let Some(fault) = shape.fault {
+        let faulty = FaultyDevice {
+            engine: engine.clone(),
+            clock: clock.clone(),
+            disk: moments.0.disks().remove((seed % shape.devices as u64) as usize),
+            fault,
+            after: Duration::from_millis(seed / 16 % 8),
+            counter: counter.clone(),
+        };
+        tasks.push(machine.tasks.spawn(faulty.fail()));
+    }
     for known in &known.files {
         let engine = engine.clone();
         let clock = clock.clone();

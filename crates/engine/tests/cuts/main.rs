@@ -15,6 +15,7 @@
 
 mod datasets;
 mod drive;
+mod faulty_device;
 mod files;
 mod judge;
 mod memo;

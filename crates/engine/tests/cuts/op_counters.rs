@@ -3,9 +3,9 @@
 use crate::states::Shared;
 use std::collections::BTreeMap;
 
-/// All kinds. The last three are observations: discards by the disks, opened pools with cloned blocks, and pools that were
-/// rewound.
-const KINDS: [&str; 40] = [
+/// All kinds. The last five are observations: discards by the disks, opened pools with cloned blocks, pools that were
+/// rewound, slow I/Os, and devices that hung and were taken out of service.
+const KINDS: [&str; 42] = [
     "create",
     "mkdir",
     "remove",
@@ -46,6 +46,8 @@ const KINDS: [&str; 40] = [
     DISCARDS,
     SHARED,
     REWOUND,
+    SLOW_IOS,
+    HUNG,
 ];
 
 /// Ranges discarded by the disks.
@@ -55,6 +57,11 @@ pub const SHARED: &str = "pools-sharing";
 
 /// Opened pools that were rewound to an older txg.
 pub const REWOUND: &str = "rewound";
+
+/// Operations of devices that were slow.
+pub const SLOW_IOS: &str = "slow-ios";
+/// Devices that hung and were taken out of service.
+pub const HUNG: &str = "devices-hung";
 
 /// Cuts of a run in which each kind must occur at least [`MIN_TIMES`] times.
 const ENOUGH_CUTS: u64 = 20_000;

@@ -1,5 +1,6 @@
 //! Pools in the simulator and their verification.
 
+use crate::faulty_device::DeviceFault;
 use futures_util::FutureExt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub struct Shape {
     /// Metaslabs are unloaded as soon as possible, so that each txg loads them. Then cuts are less often equivalent, and take
     /// three times as long.
     pub unloads_early: bool,
+    /// Fault of one of the devices while the clients change the pool. Redundancy tolerates it.
+    pub fault: Option<DeviceFault>,
 }
 
 /// All ciphers.
@@ -61,13 +64,16 @@ impl Shape {
         let devices = 1;
         let log = false;
         let dedup = false;
-        let shape = Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks, scattered, unloads_early };
+        let fault = None;
+        let shape =
+            Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks, scattered, unloads_early, fault };
+        let fault = [None, Some(DeviceFault::Hang), Some(DeviceFault::Slow)][(seed / 5 % 3) as usize];
         match seed % 5 {
             0 => shape,
-            1 => Shape { layout: Layout::Mirror, devices: 2, ..shape },
+            1 => Shape { layout: Layout::Mirror, devices: 2, fault, ..shape },
             2 => Shape { log: true, ..shape },
             3 => Shape { dedup: true, ..shape },
-            _ => Shape { layout: Layout::Raidz(1), devices: 3, ..shape },
+            _ => Shape { layout: Layout::Raidz(1), devices: 3, fault, ..shape },
         }
     }
 }
