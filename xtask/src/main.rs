@@ -16,6 +16,7 @@ mod judge;
 mod licences;
 mod package;
 mod process;
+mod sim;
 mod test;
 mod tidy;
 mod types;
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(),
         "check" => check::run(),
         "test" => test::run(&rest),
-        "sim" => test::sim(&rest),
+        "sim" => sim::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "bench" => bench::run(&rest),
         "judge" => judge::run(&rest),
