@@ -45,7 +45,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("nfs", &["machine", "front"]),
     ("nbd", &["machine", "front"]),
     ("iscsi", &["machine", "front"]),
-    ("analytics", &["format", "codec", "machine", "blocks", "dsl", "files", "engine"]),
+    ("analytics", &["format", "codec", "machine", "blocks", "dsl", "files", "pool", "engine"]),
     ("admin", &["format", "machine", "blocks", "dmu", "dsl", "pool", "engine", "analytics", "front"]),
     ("web", &["machine", "engine", "analytics"]),
     ("lab", &["format", "codec", "machine"]),

@@ -10,6 +10,7 @@
 
 use crate::change::{Author, Change};
 use crate::destroy::Destruction;
+use crate::observation::{PoolObservation, observe};
 use crate::pool::{self, FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 use crate::properties::JsonKind;
 use crate::query::{query_target, rows_target};
@@ -54,6 +55,11 @@ pub enum Action {
     Freeing,
     /// Reads all counters of the pool.
     Sample,
+    /// Reads all counters of the pool now and some time ago, and its state.
+    Observe {
+        /// Seconds before now.
+        seconds: u64,
+    },
     /// Finds what a destruction would destroy.
     Plan(Destruction),
     /// Finds the kind of a dataset or snapshot.
@@ -75,6 +81,8 @@ pub enum Outcome {
     Freeing(Option<FreeingProgress>),
     /// The counters of the pool at an instant.
     Sample(Box<Sample>),
+    /// Counters of the pool at two instants, and its state.
+    Observation(Box<PoolObservation>),
     /// Full names of datasets and snapshots, in the order in which they would be destroyed.
     Destroys(Vec<String>),
     /// The kind of a dataset.
@@ -173,6 +181,9 @@ impl Action {
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
             Action::Sample => Ok(Outcome::Sample(Box::new(Sample::take(engine)))),
+            Action::Observe { seconds } => {
+                observe(host, seconds).await.map(|seen| Outcome::Observation(Box::new(seen)))
+            }
             Action::Change(change) => Self::change(change, host, author, false).await,
             Action::ChangeWithoutMounts(change) => Self::change(change, host, author, true).await,
             Action::Plan(destruction) => {

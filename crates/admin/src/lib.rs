@@ -21,6 +21,7 @@ mod command;
 mod create;
 mod destroy;
 mod mounting;
+mod observation;
 mod pool;
 mod properties;
 mod query;
@@ -36,6 +37,7 @@ pub use command::{Action, Answer, Command, Outcome, TARGETS};
 pub use create::{CreateDataset, NewKind, file_system};
 pub use destroy::Destruction;
 pub use mounting::{MountChange, MountEffect};
+pub use observation::PoolObservation;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
     AccountProperty, DatasetRow, DatasetsQuery, Hold, HoldsQuery, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row,

@@ -6,6 +6,7 @@ use crate::refusal::{Refusal, RefusalKind};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use weir_analytics::Sample;
 use weir_blocks::vdev::LeafHealth;
 use weir_engine::scrub::ScrubStart;
 use weir_engine::{Engine, PoolProperty};
@@ -131,6 +132,11 @@ pub trait Host: Sync {
 
     /// Whether clients use the pool.
     fn is_used(&self) -> bool;
+
+    /// The last kept sample of the counters that is at least `seconds` old, or else the oldest; `None` if the process keeps none.
+    fn earlier_sample(&self, _seconds: u64) -> Option<Sample> {
+        None
+    }
 
     /// Clients that are known to use the pool, each as protocol and address.
     fn clients(&self) -> Vec<String> {

@@ -1,6 +1,8 @@
 //! Difference of two samples of a pool.
 
-use crate::sample::{ArcState, CauseBytes, ClientTotals, LeafTotals, OperationTotals, Sample, SpaceState, TxgState};
+use crate::sample::{
+    ArcState, CauseBytes, ClientTotals, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -19,6 +21,8 @@ pub struct Interval {
     pub operations: Vec<OperationTotals>,
     /// Requests by dataset and client; those without requests or device writes are left out.
     pub clients: Vec<ClientTotals>,
+    /// Datasets that are open, at the end.
+    pub datasets: Vec<DatasetState>,
     /// Bytes written to devices, by cause.
     pub written: Vec<CauseBytes>,
     /// The ARC.
@@ -36,6 +40,7 @@ impl Interval {
     pub fn between(before: Option<&Sample>, after: &Sample) -> Self {
         let before = before.filter(|before| before.guid == after.guid && before.uptime_ns <= after.uptime_ns);
         let elapsed_ns = after.uptime_ns - before.map_or(0, |before| before.uptime_ns);
+        let since = |now: u64, was: fn(&Sample) -> u64| now.saturating_sub(before.map_or(0, was));
         let arc = before.map(|before| before.arc).unwrap_or_default();
         Interval {
             pool: after.pool.clone(),
@@ -43,9 +48,13 @@ impl Interval {
             seconds: (elapsed_ns as f64 / 1e9).max(1e-9),
             operations: operations(before, after),
             clients: clients(before, after),
+            datasets: after.datasets.clone(),
             written: written(before, after),
             arc: arc_since(&after.arc, &arc),
-            txg: after.txg,
+            txg: TxgState {
+                snapshots_destroyed: since(after.txg.snapshots_destroyed, |before| before.txg.snapshots_destroyed),
+                ..after.txg
+            },
             leaves: leaves(before, after),
             space: after.space,
         }
@@ -105,6 +114,11 @@ fn clients(before: Option<&Sample>, after: &Sample) -> Vec<ClientTotals> {
         let Some(was) = rows.get(&key(now)) else { return now.clone() };
         ClientTotals {
             requests: now.requests.saturating_sub(was.requests),
+            reads: now.reads.saturating_sub(was.reads),
+            writes: now.writes.saturating_sub(was.writes),
+            overlapping: now.overlapping.saturating_sub(was.overlapping),
+            time_ns: now.time_ns.saturating_sub(was.time_ns),
+            data_bytes: now.data_bytes.saturating_sub(was.data_bytes),
             read_bytes: now.read_bytes.saturating_sub(was.read_bytes),
             written_bytes: now.written_bytes.saturating_sub(was.written_bytes),
             device_bytes: now.device_bytes.saturating_sub(was.device_bytes),
@@ -143,6 +157,10 @@ fn leaves(before: Option<&Sample>, after: &Sample) -> Vec<LeafTotals> {
         let was = before.and_then(|before| before.leaves.iter().find(|row| row.guid == now.guid));
         let was = was.cloned().unwrap_or_default();
         LeafTotals {
+            timed_ops: now.timed_ops.saturating_sub(was.timed_ops),
+            timed_ns: now.timed_ns.saturating_sub(was.timed_ns),
+            scrub_ops: now.scrub_ops.saturating_sub(was.scrub_ops),
+            queued_ops: now.queued_ops.saturating_sub(was.queued_ops),
             reads: now.reads.saturating_sub(was.reads),
             read_bytes: now.read_bytes.saturating_sub(was.read_bytes),
             writes: now.writes.saturating_sub(was.writes),
@@ -193,6 +211,7 @@ mod tests {
                 ..OperationTotals::default()
             }],
             clients: vec![ClientTotals { objset: 54, client: "a".into(), requests, ..ClientTotals::default() }],
+            datasets: vec![],
             written: vec![],
             arc: ArcState { misses: requests, mru_data_bytes: disk, ..ArcState::default() },
             txg: TxgState::default(),

@@ -4,6 +4,7 @@
 //!   registers of machine::Accounts, ARC, txgs, devices ──► Sample: everything at an instant, as plain data
 //!                                                            │ difference of two samples
 //!                                                            ├──► Interval: rates                weir top, arcstat
+//!                                                            │      └──► why: findings           weir why
 //!                                                            ├──► History: rates kept in rings   API
 //!                                                            │      └──► Segment: frames in a file
 //!                                                            └──► metrics: OpenMetrics text      Prometheus
@@ -12,17 +13,20 @@
 //! Taking a sample stops no request: the registers are read one by one while requests change them. So two counters of one sample may
 //! differ by the requests that ended in between; over an interval this difference does not grow.
 
+mod facts;
 pub mod frame;
 mod history;
 mod interval;
 pub mod metrics;
 mod sample;
 mod segment;
+pub mod why;
 
+pub use facts::PoolFacts;
 pub use history::{History, Point, Resolution, SERIES};
 pub use interval::{Interval, quantile_ns};
 pub use sample::{
-    ArcState, CauseBytes, ClientTotals, Counts, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
+    ArcState, CauseBytes, ClientTotals, Counts, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
 };
 pub use segment::Segment;
 

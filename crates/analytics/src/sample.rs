@@ -2,12 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use utoipa::ToSchema;
 use weir_blocks::Class;
+use weir_blocks::vdev::histogram::OperationStats;
 use weir_engine::Engine;
 use weir_engine::open_datasets::{OpenDataset, OpenSet};
 use weir_machine::accounts::{Content, DatasetTotals, Redundancy};
 use weir_machine::{Operation, Protocol, RequestTotals, Source, Stage};
+use weir_pool::config::VdevConfig;
 
 /// Numbers by name; those that are 0 are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -110,6 +113,21 @@ pub struct ClientTotals {
     pub client: String,
     /// Requests that ended.
     pub requests: u64,
+    /// Of these, reads of data.
+    #[serde(default)]
+    pub reads: u64,
+    /// Of these, writes of data.
+    #[serde(default)]
+    pub writes: u64,
+    /// Requests that began while another one of the same client was in progress.
+    #[serde(default)]
+    pub overlapping: u64,
+    /// Sum of the times from beginning to end, in nanoseconds.
+    #[serde(default)]
+    pub time_ns: u64,
+    /// First copies of data written to devices for this client, in bytes after compression.
+    #[serde(default)]
+    pub data_bytes: u64,
     /// Bytes answered.
     pub read_bytes: u64,
     /// Bytes written by the client, before compression and redundancy.
@@ -207,6 +225,12 @@ pub struct TxgState {
     pub dirty_bytes: u64,
     /// Dirty bytes at which writers wait.
     pub dirty_max_bytes: u64,
+    /// Bytes of destroyed datasets that wait to be freed.
+    #[serde(default)]
+    pub freeing_bytes: u64,
+    /// Snapshots destroyed since the process opened the pool.
+    #[serde(default)]
+    pub snapshots_destroyed: u64,
     /// Bytes of acknowledged writes that neither a txg nor the intent log has made stable: a power failure now would lose them. A
     /// byte that was overwritten counts as often as it was written.
     pub unstable_bytes: u64,
@@ -220,6 +244,27 @@ pub struct LeafTotals {
     pub name: String,
     /// GUID of the vdev, in decimal.
     pub guid: String,
+    /// GUID of its top-level vdev, in decimal.
+    #[serde(default)]
+    pub group: String,
+    /// Allocation class of its top-level vdev: `normal`, `log`, `special` or `dedup`.
+    #[serde(default)]
+    pub class: String,
+    /// Operations of its queue that ended, as merged; labels are not among them.
+    #[serde(default)]
+    pub timed_ops: u64,
+    /// Sum of the times that the device took for these, in nanoseconds.
+    #[serde(default)]
+    pub timed_ns: u64,
+    /// Reads and writes for a scrub or resilver, before merging.
+    #[serde(default)]
+    pub scrub_ops: u64,
+    /// Reads and writes of all classes, before merging.
+    #[serde(default)]
+    pub queued_ops: u64,
+    /// Operations that wait in the queue now.
+    #[serde(default)]
+    pub waiting: u64,
     /// Whether the device is there and in service.
     pub in_service: bool,
     /// Reads since the process opened the pool.
@@ -250,6 +295,20 @@ pub struct SpaceState {
     pub allocated_bytes: u64,
 }
 
+/// A dataset that is open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DatasetState {
+    /// Name.
+    pub name: String,
+    /// Number of its object set.
+    pub objset: u64,
+    /// `recordsize` or `volblocksize` in bytes; 0 if it is not open for writing.
+    pub record_bytes: u64,
+    /// Whether it is a volume.
+    pub is_volume: bool,
+}
+
 /// Everything that is counted in a pool, at an instant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -266,6 +325,9 @@ pub struct Sample {
     pub operations: Vec<OperationTotals>,
     /// Requests by dataset and client.
     pub clients: Vec<ClientTotals>,
+    /// Datasets that are open.
+    #[serde(default)]
+    pub datasets: Vec<DatasetState>,
     /// Bytes written to devices, by cause.
     pub written: Vec<CauseBytes>,
     /// The ARC.
@@ -293,7 +355,8 @@ impl Sample {
                 bytes: written.of(content, redundancy),
             })
             .filter(|cause| cause.bytes > 0);
-        let names = open_names(engine);
+        let datasets = open_datasets(engine);
+        let names = datasets.iter().map(|open| (open.objset, open.name.clone())).collect();
         Sample {
             pool: engine.name(),
             guid: engine.shown().config.guid.to_string(),
@@ -301,6 +364,7 @@ impl Sample {
             uptime_ns: clock.now().ns_since(engine.opened()),
             operations: operations(engine),
             clients: accounts.datasets().into_iter().map(|row| client(&names, row)).collect(),
+            datasets,
             written: written.collect(),
             arc: ArcState::of(engine),
             txg: TxgState {
@@ -308,6 +372,8 @@ impl Sample {
                 synced: engine.txgs().last_synced().0,
                 dirty_bytes: engine.txgs().dirty_bytes(),
                 dirty_max_bytes: engine.gate.dirty_limits().max_bytes,
+                freeing_bytes: engine.shown().freeing.left_bytes,
+                snapshots_destroyed: engine.snapshots_destroyed.load(Ordering::Relaxed),
                 unstable_bytes: accounts.unstable_bytes(),
             },
             leaves: leaves(engine),
@@ -316,16 +382,25 @@ impl Sample {
     }
 }
 
-/// Names of the open datasets by the numbers of their object sets.
-fn open_names(engine: &Engine) -> BTreeMap<u64, String> {
-    let named = |open: OpenSet| {
-        let name = match open.contents? {
-            OpenDataset::Files(files) => files.name().to_owned(),
-            OpenDataset::Volume(volume) => volume.name().to_owned(),
-        };
-        Some((open.set.id().0, name))
+fn open_datasets(engine: &Engine) -> Vec<DatasetState> {
+    let state = |open: OpenSet| {
+        let objset = open.set.id().0;
+        Some(match open.contents? {
+            OpenDataset::Files(files) => DatasetState {
+                name: files.name().to_owned(),
+                objset,
+                record_bytes: files.record_bytes().unwrap_or(0).into(),
+                is_volume: false,
+            },
+            OpenDataset::Volume(volume) => DatasetState {
+                name: volume.name().to_owned(),
+                objset,
+                record_bytes: volume.block_bytes().into(),
+                is_volume: true,
+            },
+        })
     };
-    engine.sets.all().into_iter().filter_map(named).collect()
+    engine.sets.all().into_iter().filter_map(state).collect()
 }
 
 fn operations(engine: &Engine) -> Vec<OperationTotals> {
@@ -358,28 +433,66 @@ fn client(names: &BTreeMap<u64, String>, row: DatasetTotals) -> ClientTotals {
         protocol: row.protocol.name().to_owned(),
         client: row.client,
         requests: row.requests,
+        reads: row.reads,
+        writes: row.writes,
+        overlapping: row.overlapping,
+        time_ns: row.time_ns,
+        data_bytes: row.device.of(Content::Data, Redundancy::First),
         read_bytes: row.answered_bytes,
         written_bytes: row.written_bytes,
         device_bytes: row.device.total(),
     }
 }
 
-fn leaves(engine: &Engine) -> Vec<LeafTotals> {
-    let health = engine.cache.blocks().tree().health();
-    let of = |leaf: weir_blocks::vdev::LeafHealth| LeafTotals {
-        name: leaf.name,
-        guid: leaf.guid.to_string(),
-        in_service: leaf.present && !leaf.faulted,
-        reads: leaf.counts.reads,
-        read_bytes: leaf.counts.read_bytes,
-        writes: leaf.counts.writes,
-        write_bytes: leaf.counts.write_bytes,
-        read_errors: leaf.counts.read_errors,
-        write_errors: leaf.counts.write_errors,
-        checksum_errors: leaf.counts.checksum_errors,
-        slow: leaf.counts.slow,
+/// GUID and class of the top-level vdev of each leaf, by the leaf's GUID; empty if the configuration cannot be decoded.
+fn groups(engine: &Engine) -> BTreeMap<u64, (u64, &'static str)> {
+    let Ok(root) = VdevConfig::parse(&engine.shown().config.root) else { return BTreeMap::new() };
+    let class = |top: &VdevConfig| match top.class {
+        Class::Normal => "normal",
+        Class::Log => "log",
+        Class::Special => "special",
+        Class::Dedup => "dedup",
     };
-    health.into_iter().map(of).collect()
+    let of_top = |top: &VdevConfig| -> Vec<_> {
+        top.leaves().into_iter().map(|leaf| (leaf.guid, (top.guid, class(top)))).collect()
+    };
+    root.children.iter().flat_map(of_top).collect()
+}
+
+/// Place of scrubs among the classes of [`OperationStats`].
+const SCRUB: usize = 2;
+
+fn leaves(engine: &Engine) -> Vec<LeafTotals> {
+    let tree = engine.cache.blocks().tree();
+    let groups = groups(engine);
+    let stats = tree.stats();
+    let of = |leaf: weir_blocks::vdev::LeafHealth| {
+        let (group, class) = groups.get(&leaf.guid).copied().unwrap_or_default();
+        let stats = stats.get(&leaf.guid);
+        let of_stats =
+            |wanted: fn(&OperationStats) -> u64| stats.map_or(0, |of| wanted(&of.reads) + wanted(&of.writes));
+        LeafTotals {
+            name: leaf.name,
+            guid: leaf.guid.to_string(),
+            group: group.to_string(),
+            class: class.to_owned(),
+            timed_ops: of_stats(|of| of.disk.iter().sum()),
+            timed_ns: of_stats(|of| of.disk_ns),
+            scrub_ops: of_stats(|of| of.waits[SCRUB].iter().sum()),
+            queued_ops: of_stats(|of| of.total.iter().sum()),
+            waiting: of_stats(|of| of.pending.iter().sum()),
+            in_service: leaf.present && !leaf.faulted,
+            reads: leaf.counts.reads,
+            read_bytes: leaf.counts.read_bytes,
+            writes: leaf.counts.writes,
+            write_bytes: leaf.counts.write_bytes,
+            read_errors: leaf.counts.read_errors,
+            write_errors: leaf.counts.write_errors,
+            checksum_errors: leaf.counts.checksum_errors,
+            slow: leaf.counts.slow,
+        }
+    };
+    tree.health().into_iter().map(of).collect()
 }
 
 fn space(engine: &Engine) -> SpaceState {

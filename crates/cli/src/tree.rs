@@ -2,6 +2,7 @@
 
 use crate::analytics::arcstat::ArcstatArgs;
 use crate::analytics::top::TopArgs;
+use crate::analytics::why::WhyArgs;
 use crate::args::{PROGRAMS, definition};
 use crate::bench::BenchArgs;
 use crate::completion;
@@ -45,6 +46,7 @@ pub enum Program {
     Zstream(ZstreamArgs),
     Arcstat(ArcstatArgs),
     Top(TopArgs),
+    Why(WhyArgs),
     Bench(BenchArgs),
     Plan(PlanArgs),
     Daemon(DaemonArgs),

@@ -180,6 +180,8 @@ pub struct Engine {
     renewing: AsyncMutex<()>,
     /// Serializes the syncer's changes of the MOS with the opening of datasets ([`Engine::lock_mos`]).
     mos_sync_lock: AsyncMutex<()>,
+    /// Snapshots destroyed since the pool was opened.
+    pub snapshots_destroyed: AtomicU64,
     /// Time that the syncer has waited for `mos_sync_lock`.
     syncer_waited_ns: AtomicU64,
     pub(crate) queue: Queue,
@@ -279,6 +281,7 @@ impl Engine {
             opening: AsyncMutex::new(()),
             renewing: AsyncMutex::new(()),
             mos_sync_lock: AsyncMutex::default(),
+            snapshots_destroyed: AtomicU64::new(0),
             syncer_waited_ns: AtomicU64::new(0),
             queue: Queue::default(),
             tops,

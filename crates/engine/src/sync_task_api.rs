@@ -9,6 +9,7 @@ use super::keys::{self, Encryption};
 use super::syncing::TxgSync;
 use super::{Engine, closing};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::Scope;
@@ -110,6 +111,7 @@ impl Engine {
             Box::pin(async move { Ok(destroy::destroy_snapshots(&mut syncing.change, &names, defer).await?) })
         })
         .await?;
+        self.snapshots_destroyed.fetch_add(destroyed.len() as u64, Ordering::Relaxed);
         destroyed.iter().for_each(|name| self.changed.note(name));
         Ok(())
     }

@@ -47,6 +47,10 @@ const TXGS: usize = 32;
 #[derive(Default)]
 struct RequestRow {
     requests: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    overlapping: AtomicU64,
+    time_ns: AtomicU64,
     answered_bytes: AtomicU64,
     written_bytes: AtomicU64,
 }
@@ -65,6 +69,10 @@ impl DatasetTotals {
             protocol,
             client: name.to_owned(),
             requests: 0,
+            reads: 0,
+            writes: 0,
+            overlapping: 0,
+            time_ns: 0,
             answered_bytes: 0,
             written_bytes: 0,
             device: DeviceBytes::default(),
@@ -91,6 +99,14 @@ pub struct DatasetTotals {
     pub client: String,
     /// Requests that ended.
     pub requests: u64,
+    /// Of these, reads of data.
+    pub reads: u64,
+    /// Of these, writes of data.
+    pub writes: u64,
+    /// Requests that began while another one of the same client was in progress.
+    pub overlapping: u64,
+    /// Sum of the times from beginning to end, in nanoseconds.
+    pub time_ns: u64,
     /// Bytes answered.
     pub answered_bytes: u64,
     /// Bytes written by the client, before compression and redundancy.
@@ -156,7 +172,7 @@ impl Accounts {
         // Clients beyond the capacity of the table have no totals of their own.
         let is_full = clients.len() >= MAX_CLIENTS;
         let origin = if is_full { Origin::OTHER } else { Origin(clients.len() as u32 + Origin::OTHER.0 + 1) };
-        let identity = ClientIdentity { origin, protocol, name: name.to_owned(), requests: AtomicU64::new(0) };
+        let identity = ClientIdentity::new(origin, protocol, name.to_owned());
         let client = Client(Some(Arc::new(identity)));
         if !is_full {
             clients.push(client.clone());
@@ -166,6 +182,7 @@ impl Accounts {
 
     /// Records a request that ends now.
     pub fn record(&self, request: &Request) {
+        request.end();
         if !IS_ACCOUNTED {
             return;
         }
@@ -191,6 +208,10 @@ impl Accounts {
         add(&registers.latency[class], 1);
         let row = rows.of(request.target().dataset, request.origin());
         add(&row.requests, 1);
+        add(&row.reads, u64::from(request.operation == Operation::Read));
+        add(&row.writes, u64::from(request.operation == Operation::Write));
+        add(&row.overlapping, u64::from(request.is_overlapping));
+        add(&row.time_ns, latency_ns);
         add(&row.answered_bytes, answered);
         add(&row.written_bytes, request.written_bytes());
     }
@@ -222,6 +243,10 @@ impl Accounts {
         for (owner, row) in self.shards.iter().flat_map(|shard| shard.rows.used()) {
             let totals = totals.entry(owner).or_insert_with(|| DatasetTotals::of(owner, &clients));
             totals.requests += get(&row.requests);
+            totals.reads += get(&row.reads);
+            totals.writes += get(&row.writes);
+            totals.overlapping += get(&row.overlapping);
+            totals.time_ns += get(&row.time_ns);
             totals.answered_bytes += get(&row.answered_bytes);
             totals.written_bytes += get(&row.written_bytes);
         }

@@ -19,7 +19,7 @@ use crate::accounts::{Client, Origin};
 use crate::time::{Clock, Nanos};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
 /// Whether requests are accounted. `--cfg weir_no_accounting` turns it off, to measure its cost.
@@ -304,6 +304,8 @@ pub struct Request {
     pub client: Client,
     /// Number of the request, unique within its client.
     pub id: u64,
+    /// Whether another request of the client was in progress when this one began.
+    pub is_overlapping: bool,
     /// User ID of the caller, if the protocol has one.
     pub user: Option<u32>,
     /// Operation.
@@ -320,6 +322,15 @@ pub struct Request {
     written_bytes: AtomicU64,
     stage_ns: [AtomicU64; Stage::ALL.len()],
     device_ops: AtomicU64,
+    /// Whether the request was counted as ended by its client.
+    is_ended: AtomicBool,
+}
+
+impl Drop for Request {
+    /// A request that is dropped before it is recorded is in progress no longer.
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl Default for Request {
@@ -331,11 +342,12 @@ impl Default for Request {
 impl Request {
     /// A new request of `client`.
     pub fn new(client: Client, operation: Operation) -> Self {
-        let id = client.next_id();
+        let (id, is_overlapping) = client.begin_request();
         let zeros = || AtomicU64::new(0);
         Request {
             client,
             id,
+            is_overlapping,
             user: None,
             operation,
             priority: Priority::Sync,
@@ -347,6 +359,7 @@ impl Request {
             written_bytes: zeros(),
             stage_ns: std::array::from_fn(|_| zeros()),
             device_ops: zeros(),
+            is_ended: AtomicBool::new(false),
         }
     }
 
@@ -377,6 +390,13 @@ impl Request {
     pub fn with_here(mut self, here: bool) -> Self {
         self.here = here;
         self
+    }
+
+    /// Counts the request as ended by its client, once.
+    pub(crate) fn end(&self) {
+        if !self.is_ended.swap(true, Ordering::Relaxed) {
+            self.client.end_request();
+        }
     }
 
     /// The protocol of the client.

@@ -51,6 +51,8 @@ impl<const N: usize> Histogram<N> {
 /// Histograms of a leaf's reads or of its writes.
 #[derive(Debug, Default)]
 pub(super) struct QueueHistograms {
+    /// Sum of the times that the disk took.
+    disk_ns: AtomicU64,
     total: Histogram<TIME_BUCKETS>,
     disk: Histogram<TIME_BUCKETS>,
     /// By class: Sync, Async, Scrub.
@@ -67,6 +69,7 @@ impl QueueHistograms {
     pub fn record(&self, class: Priority, len: u64, disk_ns: u64, waits: &Waits) {
         let slot = slot(class);
         self.disk.record(disk_ns);
+        self.disk_ns.fetch_add(disk_ns, Ordering::Relaxed);
         for wait in waits {
             self.total.record(wait.saturating_add(disk_ns));
             self.waits[slot].record(*wait);
@@ -78,6 +81,7 @@ impl QueueHistograms {
     /// Present values, with the operations in the queue.
     pub fn values(&self, pending: [u64; 3], active: [u64; 3]) -> OperationStats {
         OperationStats {
+            disk_ns: self.disk_ns.load(Ordering::Relaxed),
             total: self.total.values(),
             disk: self.disk.values(),
             waits: std::array::from_fn(|i| self.waits[i].values()),
@@ -92,6 +96,8 @@ impl QueueHistograms {
 /// Statistics of the reads or the writes of a leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationStats {
+    /// Sum of the times that the disk took, in nanoseconds.
+    pub disk_ns: u64,
     /// Times from the request to its completion.
     pub total: Times,
     /// Times that the disk took.
@@ -119,6 +125,7 @@ impl OperationStats {
     fn change(&mut self, other: &OperationStats, by: fn(u64, u64) -> u64, adds_queues: bool) {
         let change =
             |sums: &mut [u64], values: &[u64]| sums.iter_mut().zip(values).for_each(|(sum, n)| *sum = by(*sum, *n));
+        self.disk_ns = by(self.disk_ns, other.disk_ns);
         change(&mut self.total, &other.total);
         change(&mut self.disk, &other.disk);
         for class in 0..3 {

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::processes;
+use crate::analytics::recent::RecentSamples;
 use crate::automount::AutoMounts;
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks, lock};
@@ -14,6 +15,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use weir_admin::{Host, MountEffect, Refusal};
+use weir_analytics::Sample;
 use weir_daemon::{Exports, Service};
 use weir_engine::resilver::ResilverWatch;
 use weir_engine::scrub::ScanLimits;
@@ -56,6 +58,7 @@ pub struct ServedPool {
     /// Number of times that the exports were brought up to date.
     renewals: AtomicU64,
     scrub: Mutex<Scrub>,
+    recent: RecentSamples,
 }
 
 /// This process, for commands on the pool that it has open.
@@ -76,6 +79,11 @@ impl Host for ServingHost {
 
     fn is_used(&self) -> bool {
         self.0.is_used()
+    }
+
+    fn earlier_sample(&self, seconds: u64) -> Option<Sample> {
+        let engine = &self.0.engine;
+        self.0.recent.earlier(engine.machine.clock.now().ns_since(engine.opened()), seconds)
     }
 
     fn clients(&self) -> Vec<String> {
@@ -139,6 +147,7 @@ impl ServedPool {
             close_requests,
             renewals: AtomicU64::new(0),
             scrub,
+            recent: RecentSamples::default(),
         })
     }
 
@@ -366,8 +375,8 @@ impl ServedPool {
         }));
     }
 
-    /// Replaces devices that fail by hot spares, and resilvers devices that lack blocks, in a task of its own, from now on
-    /// until the pool is closed.
+    /// Replaces devices that fail by hot spares, resilvers devices that lack blocks, and takes samples of the counters, in a task
+    /// of its own, from now on until the pool is closed.
     pub fn keep_resilvered(self: &Arc<Self>) {
         let served_pool = Arc::downgrade(self);
         let clock = self.machine.clock.clone();
@@ -389,6 +398,7 @@ impl ServedPool {
                     Err(error) => tracing::debug!(%error, "cannot look for devices to resilver"),
                 }
                 pool.release_removed();
+                pool.recent.take(&pool.engine);
                 drop(pool);
                 clock.sleep(RESILVER_INTERVAL).await;
             }

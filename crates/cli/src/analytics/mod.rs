@@ -2,8 +2,10 @@
 
 pub mod arcstat;
 mod arcstat_fields;
+pub mod recent;
 pub mod top;
 mod top_text;
+pub mod why;
 
 use crate::admin;
 use crate::call::Call;
@@ -11,7 +13,7 @@ use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::remote::RemoteProcess;
 use crate::zpool::opened::held;
-use weir_admin::{Action, Command, Outcome};
+use weir_admin::{Action, Command, Outcome, PoolObservation};
 use weir_analytics::{Interval, Sample};
 
 /// Pools whose counters are read again and again.
@@ -66,6 +68,16 @@ fn sample(call: &Call, name: &str, remote: &RemoteProcess) -> Result<Sample, Fai
     match admin::send(call, remote, &command)? {
         Ok(Outcome::Sample(sample)) => Ok(*sample),
         Ok(_) => Err(Failure::failed(format!("process {} answers with something else than a sample", remote.pid))),
+        Err(refusal) => Err(Failure::failed(refusal.why)),
+    }
+}
+
+/// The counters of a pool that another process has open, now and `seconds` ago, and its state.
+fn observation(call: &Call, name: &str, remote: &RemoteProcess, seconds: u64) -> Result<PoolObservation, Failure> {
+    let command = Command { pool: name.to_owned(), line: String::new(), action: Action::Observe { seconds } };
+    match admin::send(call, remote, &command)? {
+        Ok(Outcome::Observation(seen)) => Ok(*seen),
+        Ok(_) => Err(Failure::failed(format!("process {} answers with something else than counters", remote.pid))),
         Err(refusal) => Err(Failure::failed(refusal.why)),
     }
 }

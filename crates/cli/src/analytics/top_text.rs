@@ -197,7 +197,7 @@ mod tests {
             requests,
             read_bytes: 4 << 20,
             written_bytes,
-            device_bytes: 0,
+            ..ClientTotals::default()
         };
         Interval {
             pool: "tank".into(),
@@ -213,6 +213,7 @@ mod tests {
                 ..OperationTotals::default()
             }],
             clients: vec![client("10.0.0.1", 10, 2048), client("evil\x1b[2J", 20, 0)],
+            datasets: Vec::new(),
             written: vec![CauseBytes { content: "data".into(), redundancy: "parity".into(), bytes: 2048 }],
             arc: ArcState { demand_hits: 3, misses: 1, max_bytes: 1 << 30, ..ArcState::default() },
             txg: TxgState { unstable_bytes: 512, ..TxgState::default() },

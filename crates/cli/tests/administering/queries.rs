@@ -87,7 +87,7 @@ fn a_message_that_is_no_query_is_refused() {
         let mut stream = UnixStream::connect(lab.path(&format!("weir/{}.sock", server.id()))).unwrap();
         let mut frame = vec![11];
         frame.extend((json.len() as u32 + 4).to_le_bytes());
-        frame.extend(5u32.to_le_bytes());
+        frame.extend(6u32.to_le_bytes());
         frame.extend(json.as_bytes());
         stream.write_all(&frame).unwrap();
         let mut answer = Vec::new();

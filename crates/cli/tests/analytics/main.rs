@@ -4,6 +4,7 @@
 
 mod history;
 mod http;
+mod why;
 
 use http::Http;
 use serde_json::Value;

@@ -211,6 +211,11 @@ impl FileSystem {
         }
     }
 
+    /// `recordsize` of new files, in bytes; `None` if the file system is not open for writing.
+    pub fn record_bytes(&self) -> Option<u32> {
+        self.writing.as_ref().map(|writing| writing.settings().record_bytes)
+    }
+
     /// State for modification.
     ///
     /// # Errors

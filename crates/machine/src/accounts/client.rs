@@ -20,7 +20,16 @@ pub(super) struct ClientIdentity {
     pub(super) origin: Origin,
     pub(super) protocol: Protocol,
     pub(super) name: String,
+    /// Requests that began.
     pub(super) requests: AtomicU64,
+    /// Of these, requests that ended.
+    pub(super) ended: AtomicU64,
+}
+
+impl ClientIdentity {
+    pub(super) fn new(origin: Origin, protocol: Protocol, name: String) -> Self {
+        ClientIdentity { origin, protocol, name, requests: AtomicU64::new(0), ended: AtomicU64::new(0) }
+    }
 }
 
 /// A client of a front end. Clones are cheap and refer to the same client.
@@ -33,8 +42,7 @@ impl Client {
 
     /// A client of a server without accounts, for tests.
     pub fn unaccounted(protocol: Protocol, name: impl Into<String>) -> Self {
-        let requests = AtomicU64::new(0);
-        Client(Some(Arc::new(ClientIdentity { origin: Origin::OTHER, protocol, name: name.into(), requests })))
+        Client(Some(Arc::new(ClientIdentity::new(Origin::OTHER, protocol, name.into()))))
     }
 
     /// The client's protocol.
@@ -52,9 +60,19 @@ impl Client {
         self.0.as_ref().map_or(Origin::POOL, |identity| identity.origin)
     }
 
-    /// Number of the client's next request; 0 for internal work, which is not numbered.
-    pub(crate) fn next_id(&self) -> u64 {
-        self.0.as_ref().map_or(0, |identity| identity.requests.fetch_add(1, Ordering::Relaxed) + 1)
+    /// Begins the client's next request. Returns its number, and whether another request of the client is in progress; internal
+    /// work is not numbered.
+    pub(crate) fn begin_request(&self) -> (u64, bool) {
+        let Some(identity) = &self.0 else { return (0, false) };
+        let begun = identity.requests.fetch_add(1, Ordering::Relaxed);
+        (begun + 1, begun > identity.ended.load(Ordering::Relaxed))
+    }
+
+    /// Ends a request of the client.
+    pub(crate) fn end_request(&self) {
+        if let Some(identity) = &self.0 {
+            identity.ended.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

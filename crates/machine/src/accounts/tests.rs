@@ -82,3 +82,22 @@ fn acknowledged_bytes_are_unstable_until_the_log_or_the_txg_has_them() {
     accounts.became_stable(101, 512);
     assert_eq!(accounts.unstable_bytes(), 0);
 }
+
+#[test]
+fn requests_that_overlap_are_counted_by_client() {
+    let accounts = Accounts::default();
+    let [serial, parallel] = ["serial", "parallel"].map(|name| accounts.client(Protocol::Nbd, name));
+    for _ in 0..3 {
+        accounts.record(&accounts.begin(&serial, Operation::Write));
+    }
+    let begun: Vec<Request> = (0..3).map(|_| accounts.begin(&parallel, Operation::Read)).collect();
+    begun.iter().for_each(|rq| accounts.record(rq));
+    drop(begun);
+    // A request that was given up is in progress no longer.
+    drop(accounts.begin(&parallel, Operation::Read));
+    accounts.record(&accounts.begin(&parallel, Operation::Flush));
+    let of = |name: &str| accounts.datasets().into_iter().find(|row| row.client == name).unwrap();
+    let counts = |row: &DatasetTotals| (row.requests, row.reads, row.writes, row.overlapping);
+    assert_eq!(counts(&of("serial")), (3, 0, 3, 0));
+    assert_eq!(counts(&of("parallel")), (4, 3, 0, 2));
+}

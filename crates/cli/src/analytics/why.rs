@@ -1,0 +1,194 @@
+//! `weir why`: what limits the clients of pools that processes have open.
+
+use super::observation;
+use crate::args::CommandLine;
+use crate::call::{Call, outln};
+use crate::failure::Failure;
+use crate::options::PoolDirs;
+use crate::remote::RemoteProcess;
+use crate::zpool::opened::held;
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use weir_admin::PoolObservation;
+use weir_analytics::Interval;
+use weir_analytics::why::{Diagnosis, diagnose};
+
+/// Time that is looked at without `-t`, in seconds: the process keeps the counters of these last minutes.
+const LAST_SECONDS: u64 = 300;
+/// Longest time to watch, in seconds.
+const MAX_WATCH_SECONDS: f64 = 86_400.0;
+/// Time after which a watch checks whether its client has gone.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Say what limits the clients of pools, with figures.
+///
+/// It reads the counters of the last five minutes, or, if the pool was opened later, those since then. It says where the bytes
+/// that clients read came from, what slows them down (sync writes without a log device, the write throttle, writes smaller than
+/// records, a slow device, one request in flight, a small ARC, a full or fragmented pool, a scrub, ...), and what limits most. It
+/// changes nothing. For the network, see weir doctor.
+#[derive(Debug, Parser)]
+#[command(name = "weir why", override_usage = "weir why [-j] [-t SECONDS] [-d DIR]… [POOL | DATASET | CLIENT]")]
+pub struct WhyArgs {
+    /// Print JSON
+    #[arg(short = 'j', long)]
+    json: bool,
+    /// Watch for this time from now on, instead of reading the last five minutes
+    #[arg(short = 't', value_name = "SECONDS")]
+    watch: Option<String>,
+    #[command(flatten)]
+    places: PoolDirs,
+    /// Pool, dataset with its descendants, or client as weir top shows it; default: all pools
+    #[arg(value_name = "POOL | DATASET | CLIENT")]
+    subject: Option<String>,
+}
+
+impl WhyArgs {
+    /// The time to watch; `None` without `-t`.
+    fn watch(&self) -> Result<Option<Duration>, Failure> {
+        let Some(text) = &self.watch else { return Ok(None) };
+        let seconds: Option<f64> = text.parse().ok();
+        let valid = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= MAX_WATCH_SECONDS);
+        let wrong = || WhyArgs::misused(&format!("-t takes seconds, more than 0 and at most a day, not '{text}'"));
+        valid.map(|seconds| Some(Duration::from_secs_f64(seconds))).ok_or_else(wrong)
+    }
+}
+
+/// Output of `weir why -j`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhyReport {
+    /// One for each pool.
+    pub diagnoses: Vec<Diagnosis>,
+}
+
+/// Pools to diagnose, and the dataset or client of the command line.
+struct Selection {
+    pools: Vec<(String, RemoteProcess)>,
+    subject: Option<String>,
+}
+
+/// Finds the pools. A word that does not begin with the name of an open pool is a client of any of them.
+fn select(call: &Call, args: &WhyArgs) -> Result<Selection, Failure> {
+    let reason = "what it does is counted by the process that has (weir daemon, serve, mount, demo)";
+    let Some(word) = &args.subject else {
+        return Ok(Selection { pools: held(call, &args.places, &[], reason)?, subject: None });
+    };
+    let pool = word.split(['/', '@']).next().unwrap_or(word);
+    let all = held(call, &args.places, &[], reason)?;
+    let of_name: Vec<_> = all.iter().filter(|(name, _)| name == pool).cloned().collect();
+    let subject = (word != pool || of_name.is_empty()).then(|| word.clone());
+    // A client's name may have a slash; a dataset of a pool that is not open must not pass as one.
+    if of_name.is_empty() && word.contains('/') {
+        held(call, &args.places, &[pool.to_owned()], reason)?;
+    }
+    Ok(Selection { pools: if of_name.is_empty() { all } else { of_name }, subject })
+}
+
+/// Waits, in steps in which it notices that the client has gone. Returns whether it is still there.
+fn wait(call: &Call, time: Duration) -> Result<bool, Failure> {
+    let machine = call.machine()?;
+    let due = machine.clock.now() + time;
+    while machine.clock.now() < due {
+        if call.is_gone() {
+            return Ok(false);
+        }
+        machine.block_on(machine.clock.sleep(LOOK.min(due.since(machine.clock.now()))));
+    }
+    Ok(true)
+}
+
+/// Runs the command.
+pub fn run(call: &Call, args: &WhyArgs) -> Result<u8, Failure> {
+    let watch = args.watch()?;
+    let Selection { pools, subject } = select(call, args)?;
+    let observe = |seconds| -> Result<Vec<PoolObservation>, Failure> {
+        pools.iter().map(|(name, remote)| observation(call, name, remote, seconds)).collect()
+    };
+    let mut before = Vec::new();
+    if let Some(time) = watch {
+        before = observe(0)?;
+        if !wait(call, time)? {
+            return Ok(0);
+        }
+    }
+    let mut observed = observe(LAST_SECONDS)?;
+    for (now, was) in observed.iter_mut().zip(before) {
+        now.before = Some(was.after);
+    }
+    let of_pool = |seen: &PoolObservation| {
+        diagnose(&Interval::between(seen.before.as_ref(), &seen.after), &seen.facts, subject.as_deref())
+    };
+    let report = WhyReport { diagnoses: observed.iter().map(of_pool).collect() };
+    if args.json {
+        let text = serde_json::to_string_pretty(&report);
+        outln!(call, "{}", text.map_err(|error| Failure::failed(format!("weir why: {error}")))?);
+    } else {
+        let texts: Vec<String> = report.diagnoses.iter().map(text).collect();
+        call.print(format_args!("{}", texts.join("\n")));
+    }
+    Ok(0)
+}
+
+/// The diagnosis of a pool as text.
+fn text(of: &Diagnosis) -> String {
+    let subject = of.subject.as_ref().map(|subject| format!(", {subject}")).unwrap_or_default();
+    let mut out = format!("{}{subject}: {}\n", of.pool, of.limit);
+    if let Some(sources) = &of.sources {
+        out.push_str(&format!("  {sources}\n"));
+    }
+    for (n, found) in of.findings.iter().enumerate() {
+        out.push_str(&format!("\n{}. {}\n   {}\n", n + 1, found.sentence, found.advice));
+    }
+    out.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use weir_analytics::why::{Cause, Finding};
+
+    #[test]
+    fn a_diagnosis_is_shown_without_control_characters() {
+        let found = Finding {
+            cause: Cause::OneRequestInFlight,
+            subject: "evil".into(),
+            weight: 0.5,
+            figures: BTreeMap::new(),
+            sentence: "Client evil\x1b[2J has one request in flight.".into(),
+            advice: "More at once.".into(),
+        };
+        let of = Diagnosis {
+            pool: "tank".into(),
+            subject: Some("tank/a".into()),
+            seconds: 10.0,
+            requests: 1,
+            read_bytes: BTreeMap::new(),
+            findings: vec![found],
+            sources: Some("Clients read 4M.".into()),
+            limit: "Limit.".into(),
+        };
+        let expected = "\
+tank, tank/a: Limit.
+  Clients read 4M.
+
+1. Client evil?[2J has one request in flight.
+   More at once.
+";
+        assert_eq!(text(&of), expected);
+    }
+
+    #[test]
+    fn a_time_to_watch_is_a_number_of_seconds() {
+        let of = |words: &[&str]| {
+            let words: Vec<std::ffi::OsString> = words.iter().map(std::ffi::OsString::from).collect();
+            WhyArgs::parse_line(&words).ok().map(|args| args.watch().map_err(|failure| failure.code))
+        };
+        assert_eq!(of(&[]), Some(Ok(None)));
+        assert_eq!(of(&["-t", "0.5", "tank"]), Some(Ok(Some(Duration::from_millis(500)))));
+        for wrong in ["0", "x", "nan", "86401"] {
+            assert_eq!(of(&["-t", wrong]), Some(Err(2)), "{wrong}");
+        }
+    }
+}
