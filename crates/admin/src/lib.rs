@@ -41,7 +41,7 @@ pub use observation::PoolObservation;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
     AccountProperty, DatasetRow, DatasetsQuery, Hold, HoldsQuery, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row,
-    RowDecoder, RowError, RowReceiver, Rows,
+    RowDecoder, RowError, RowReceiver, Rows, UserspaceQuery, UserspaceRow,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

@@ -19,11 +19,13 @@ mod accounts;
 mod datasets;
 mod holds;
 mod rows;
+mod userspace;
 
 pub use accounts::AccountProperty;
 pub use datasets::{DatasetRow, DatasetsQuery};
 pub use holds::{Hold, HoldsQuery};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
+pub use userspace::{UserspaceQuery, UserspaceRow};
 
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
@@ -53,6 +55,8 @@ pub enum PoolQuery {
     Holds(HoldsQuery),
     /// Datasets with their properties: [`Row::Dataset`], [`Row::Missing`], [`Row::Unopened`], [`Row::Unread`].
     Datasets(DatasetsQuery),
+    /// Space and objects of users, groups or projects: [`Row::Userspace`].
+    Userspace(UserspaceQuery),
 }
 
 impl Query {
@@ -85,6 +89,7 @@ impl PoolQuery {
         match self {
             PoolQuery::Holds(query) => query.run(pool, &mut rows).await,
             PoolQuery::Datasets(query) => query.run(pool, mounted, &mut rows).await,
+            PoolQuery::Userspace(query) => query.run(pool, &mut rows).await,
         }
     }
 }
@@ -113,6 +118,7 @@ pub(crate) fn rows_target(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_dsl::QuotaPrincipal;
     use weir_dsl::props::DatasetKind;
 
     #[test]
@@ -132,7 +138,11 @@ mod tests {
             r#"{"pool":{"name":"tank","query":{"datasets":{"names":["tank/a"],"kinds":["filesystem","snapshot"],"depth":1,"#,
             r#""follows_pool":false,"altroot":"","properties":["used","userused@7"],"sort_keys":[]}}}}"#
         );
+        let userspace = UserspaceQuery { dataset: "tank/a".into(), principal: QuotaPrincipal::Group };
+        let json_of_userspace =
+            r#"{"pool":{"name":"tank","query":{"userspace":{"dataset":"tank/a","principal":"group"}}}}"#;
         for (query, json) in [
+            (Query::Pool { name: "tank".into(), query: PoolQuery::Userspace(userspace) }, json_of_userspace),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Datasets(datasets) }, json_of_datasets),
             (Query::Pool { name: "tank".into(), query: holds }, json),
             (Query::Pools, r#""pools""#),

@@ -3,7 +3,7 @@
 //! Over a socket, each row is a line of JSON. The lines are cut into frames of bounded size, wherever that is: [`RowDecoder`]
 //! joins them again.
 
-use super::{DatasetRow, Hold};
+use super::{DatasetRow, Hold, UserspaceRow};
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -33,6 +33,8 @@ pub enum Row {
     Hold(Hold),
     /// A dataset, snapshot or bookmark.
     Dataset(DatasetRow),
+    /// Use and limits of a user, group or project.
+    Userspace(UserspaceRow),
     /// A dataset, snapshot or bookmark that was named and does not exist.
     Missing {
         /// Name of it.

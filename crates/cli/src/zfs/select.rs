@@ -171,7 +171,8 @@ impl<'a> Selection<'a> {
                 errln!(call, "cannot open '{name}': {why}");
                 out.code = FAILED;
             }
-            Row::Pool(_) | Row::Hold(_) => {}
+            // Rows of other queries do not occur.
+            _ => {}
         };
         match (self.reader.read(pool, PoolQuery::Datasets(query), &mut take), named) {
             (Ok(answer), _) => answer.map_err(refused)?,

@@ -4,15 +4,15 @@ use super::identity;
 use super::sort::{SortField, SortFields};
 use super::target::{pool_of, words};
 use crate::args::CommandLine;
-use crate::call::Call;
+use crate::call::{Call, errln};
 use crate::failure::Failure;
 use crate::options::DatasetDirs;
+use crate::reading::PoolReader;
 use crate::table::{Align, Table};
 use clap::{Args, Parser};
-use weir_dsl::{Account, QuotaKind, QuotaPrincipal};
+use weir_admin::{PoolQuery, Row, UserspaceQuery, UserspaceRow};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_format::znode::Fuid;
-use weir_machine::Request;
-use weir_pool::{OpenOptions, PoolError};
 
 /// Options and operand of the three commands.
 #[derive(Args, Debug)]
@@ -94,11 +94,10 @@ pub fn of_projects(call: &Call, args: &ProjectspaceArgs) -> Result<u8, Failure> 
 
 const FIELDS: [&str; 6] = ["type", "name", "used", "quota", "objused", "objquota"];
 
-/// A row of the table.
-struct Row {
-    id: Fuid,
+/// A line of the table.
+struct Line {
     name: String,
-    account: Account,
+    account: UserspaceRow,
 }
 
 /// Runs the command `C`.
@@ -107,32 +106,37 @@ fn run<C: CommandLine>(call: &Call, who: QuotaPrincipal, args: &AccountOptions) 
     let Some(of) = names.first() else { return Err(C::misused("missing dataset argument")) };
     let fields = fields::<C>(&args.fields)?;
     let is_shown = shows::<C>(args.types.as_deref(), who)?;
-    let machine = call.machine()?;
-    let search = crate::pools::search(call, &args.places.dirs)?;
-    let pool = crate::pools::open(call, &OpenOptions::new(search, pool_of(of)))?;
-    let found = machine.block_on(async {
-        let rq = Request::internal("userspace");
-        let files = pool.file_system(&rq, of).await?;
-        let accounts = files.objects().accounting().bound_accounts(&rq, who).await.map_err(PoolError::from)?;
-        Ok::<_, PoolError>((accounts, files.objects().accounting().counts_objects()))
-    });
-    let (found, counts_objects) =
-        found.map_err(|why| Failure::failed(format!("cannot get used/quota for {of}: {why}")))?;
     let known = identity::names(who);
-    let row = |(id, account): (Fuid, Account)| Row { id, name: identity::name(id, args.numeric, &known), account };
-    let mut rows: Vec<Row> = found.into_iter().filter(|(id, _)| is_shown(id.domain() != 0)).map(row).collect();
-    sort::<C>(&args.sort, &mut rows)?;
+    let mut lines = Vec::new();
+    for account in accounts(call, args, of, who)? {
+        let id = Fuid(account.fuid);
+        if is_shown(id.domain() != 0) {
+            lines.push(Line { name: identity::name(id, args.numeric, &known), account });
+        }
+    }
+    sort::<C>(&args.sort, &mut lines)?;
     let align = |field: &str| if field == "type" { Align::Left } else { Align::Right };
     let mut table = Table::new(fields.iter().map(|f| (f.to_uppercase(), align(f))), args.scripted);
-    for row in &rows {
-        let text = |field: &String| match field.as_str() {
-            "objused" | "objquota" if !counts_objects => "-".to_owned(),
-            field => cell(who, row, field, args.parsable),
-        };
-        table.row(fields.iter().map(text).collect());
+    for line in &lines {
+        table.row(fields.iter().map(|field| cell(who, line, field, args.parsable)).collect());
     }
     call.print(format_args!("{}", table.text()));
     Ok(0)
+}
+
+/// Reads the accounts of a dataset from its pool.
+fn accounts(call: &Call, args: &AccountOptions, of: &str, who: QuotaPrincipal) -> Result<Vec<UserspaceRow>, Failure> {
+    let mut accounts = Vec::new();
+    let mut take = |row| match row {
+        Row::Userspace(account) => accounts.push(account),
+        Row::Warning { name, why } => errln!(call, "{name}: {why}"),
+        // Rows of other queries do not occur.
+        _ => {}
+    };
+    let query = PoolQuery::Userspace(UserspaceQuery { dataset: of.to_owned(), principal: who });
+    let answer = PoolReader::new(call, &args.places.dirs)?.read(pool_of(of), query, &mut take)?;
+    answer.map_err(|refusal| Failure::failed(format!("cannot get used/quota for {of}: {}", refusal.why)))?;
+    Ok(accounts)
 }
 
 /// Whether POSIX identities and those of SMB are shown (`-t`).
@@ -160,23 +164,24 @@ fn fields<C: CommandLine>(given: &str) -> Result<Vec<String>, Failure> {
     }
 }
 
-fn key(row: &Row, field: &str) -> (u64, String) {
+fn key(line: &Line, field: &str) -> (u64, String) {
+    let account = &line.account;
     match field {
-        "used" => (row.account.used_bytes, String::new()),
-        "quota" => (row.account.quota_bytes, String::new()),
-        "objused" => (row.account.used_objects, String::new()),
-        "objquota" => (row.account.quota_objects, String::new()),
-        "name" => (if row.name.parse::<u64>().is_ok() { row.id.0 } else { u64::MAX }, row.name.clone()),
+        "used" => (account.used_bytes, String::new()),
+        "quota" => (account.quota_bytes, String::new()),
+        "objused" => (account.used_objects.unwrap_or(0), String::new()),
+        "objquota" => (account.quota_objects, String::new()),
+        "name" => (if line.name.parse::<u64>().is_ok() { account.fuid } else { u64::MAX }, line.name.clone()),
         _ => (0, String::new()),
     }
 }
 
 /// Sorts by the fields of `-s` and `-S`, then by name.
-fn sort<C: CommandLine>(by: &SortFields, rows: &mut [Row]) -> Result<(), Failure> {
+fn sort<C: CommandLine>(by: &SortFields, lines: &mut [Line]) -> Result<(), Failure> {
     if let Some(unknown) = by.0.iter().find(|field| !FIELDS.contains(&field.name.as_str())) {
         return Err(C::misused(&format!("invalid field '{}' to sort by", unknown.name)));
     }
-    rows.sort_by(|a, b| {
+    lines.sort_by(|a, b| {
         for SortField { name, descends } in &by.0 {
             let order = key(a, name).cmp(&key(b, name));
             if order.is_ne() {
@@ -188,18 +193,20 @@ fn sort<C: CommandLine>(by: &SortFields, rows: &mut [Row]) -> Result<(), Failure
     Ok(())
 }
 
-fn cell(who: QuotaPrincipal, row: &Row, field: &str, exact: bool) -> String {
-    let account = &row.account;
-    match field {
-        "type" => match who {
+fn cell(who: QuotaPrincipal, line: &Line, field: &str, exact: bool) -> String {
+    let account = &line.account;
+    match (field, account.used_objects) {
+        ("type", _) => match who {
             QuotaPrincipal::User => "POSIX User".to_owned(),
             QuotaPrincipal::Group => "POSIX Group".to_owned(),
             QuotaPrincipal::Project => "Project".to_owned(),
         },
-        "name" => row.name.clone(),
-        "used" => identity::text(account.used_bytes, QuotaKind::Bytes, false, exact),
-        "quota" => identity::text(account.quota_bytes, QuotaKind::Bytes, true, exact),
-        "objused" => identity::text(account.used_objects, QuotaKind::Objects, false, exact),
-        _ => identity::text(account.quota_objects, QuotaKind::Objects, true, exact),
+        ("name", _) => line.name.clone(),
+        ("used", _) => identity::text(account.used_bytes, QuotaKind::Bytes, false, exact),
+        ("quota", _) => identity::text(account.quota_bytes, QuotaKind::Bytes, true, exact),
+        // The file system counts no objects.
+        (_, None) => "-".to_owned(),
+        ("objused", Some(used_objects)) => identity::text(used_objects, QuotaKind::Objects, false, exact),
+        (_, Some(_)) => identity::text(account.quota_objects, QuotaKind::Objects, true, exact),
     }
 }

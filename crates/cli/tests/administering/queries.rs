@@ -28,6 +28,19 @@ const LINES: &[&str] = &[
     "zfs list -j --json-int -r p",
     "zfs list p/none p@none none p",
     "zfs list -R /other -o name,mountpoint",
+    "zfs userspace p",
+    "zfs userspace -n -o type,name,used,quota,objused,objquota -s used p/a",
+    "zfs userspace -Hp -t smbuser,posixgroup p",
+    "zfs groupspace -Hnp -S quota -s name p/a",
+    "zfs groupspace -Hnp p/a@1",
+    "zfs projectspace p/a",
+    "zfs projectspace -s size p/a",
+    "zfs groupspace -s size p/a",
+    "zfs userspace p/none",
+    "zfs userspace p/a@none",
+    "zfs userspace p/a/volume",
+    "zfs userspace none",
+    "zfs userspace -o what p",
 ];
 
 fn lab() -> Lab {
