@@ -10,7 +10,7 @@ pub enum Paint {
     Bold = 1,
     /// Failures, and numbers of errors.
     Red = 31,
-    /// What works with less than it should have, and advice.
+    /// States of vdevs and pools that work with less than all devices, and advice.
     Yellow = 33,
 }
 
