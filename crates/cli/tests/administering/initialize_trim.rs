@@ -80,9 +80,9 @@ fn waits_of_interrupted_clients_delay_no_command() {
     let server = lab.serve();
     lab.ok("zpool trim -r 1M p d0");
     let waits = ["zpool wait -t trim p", "zpool trim -w -r 1M p d1"];
-    // One command starts the pass over the other device and waits; the others wait without an interval.
+    // One command starts the pass over the other device and waits; 64 more wait without an interval.
     let start = |n: usize| lab.weir(waits[usize::from(n == 0)]).stdout(Stdio::null()).spawn().unwrap();
-    let mut waiting: Vec<Child> = (0..64).map(start).collect();
+    let mut waiting: Vec<Child> = (0..=64).map(start).collect();
     crate::wait_ms(1500);
     for client in &mut waiting {
         assert!(client.try_wait().unwrap().is_none(), "a wait ended while devices are trimmed");
