@@ -130,10 +130,10 @@ fn remove_in_use(name: &str, layout: Layout, count: usize, cancels: bool) {
         work::history(&engine, &|_| ()).await.unwrap();
         let mut objects = Vec::new();
         for n in 0..24 {
-            objects.push(work::write_object(&engine, "tank", 30, 100 + n).await.unwrap());
+            objects.push(work::write_object(&engine, "tank", 60, 100 + n).await.unwrap());
         }
         engine.export().await.unwrap();
-        let engine = import(&machine, &dir, 16 << 10).await.unwrap();
+        let engine = import(&machine, &dir, 4 << 10).await.unwrap();
         removal::start(&engine, tops(&engine)[0].guid).await.unwrap();
         assert!(engine.vdev_removals().is_running().await.unwrap());
         for n in 0..3 {
@@ -150,7 +150,9 @@ fn remove_in_use(name: &str, layout: Layout, count: usize, cancels: bool) {
         assert!(state == 1 && vdev == 0 && 0 < copied && copied < to_copy, "{state} {vdev}: {copied} of {to_copy}");
         engine.export().await.unwrap();
         judge(&machine, &dir).await;
-        let engine = import(&machine, &dir, 16 << 10).await.unwrap();
+        // The removal copies slowly, so that it cannot end before it is canceled.
+        let bytes = if cancels { 1 } else { 32 << 10 };
+        let engine = import(&machine, &dir, bytes).await.unwrap();
         free_older(&engine, &objects[12..14]).await;
         if cancels {
             engine.vdev_removals().cancel().await.unwrap();
