@@ -6,6 +6,7 @@
 //!   mountpoint, canmount or name changed  unmounted, and mounted at its new place if it was mounted or canmount=on is new
 //!   readonly, devices, setuid, exec       the mount is changed, also while it is in use
 //!   destroyed                             unmounted
+//!   destroyed, renamed, mountpoint set    its former directory is removed if it followed the names and is empty
 //!   otherwise                             left as it is: 'zfs unmount' holds until one of these happens
 //! ```
 //!
@@ -15,9 +16,9 @@
 
 use crate::admin::ServedPool;
 use crate::failure::Failure;
-use crate::mounts::{MountError, MountRequest, weir_mounts};
+use crate::mounts::{MountError, MountRequest, points, weir_mounts};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weir_machine::lock::{Mutex, MutexGuard, order};
 
 use weir_daemon::{DatasetShares, Exports, MountAllows, MountRule, Sharing, fuse};
@@ -29,8 +30,27 @@ use weir_machine::Request;
 struct Known {
     dataset: String,
     mount: MountRule,
+    /// Whether `mountpoint` is set on the file system itself: an administrator chose the directory.
+    is_mountpoint_set: bool,
     is_readonly: bool,
     allows: MountAllows,
+}
+
+impl Known {
+    /// The directory of its name, unless it is still the one of the file system as it is now; `None` if the file system is gone.
+    ///
+    /// Source: OpenZFS `lib/libzfs/libzfs_mount.c` (`remove_mountpoint`, which leaves directories that were chosen), called by
+    /// `zfs_destroy` and, for a change of `mountpoint` or of the name, by `changelist_postfix`.
+    fn directory_left(&self, now: Option<&Known>) -> Option<PathBuf> {
+        let path = self.mount.path().filter(|_| !self.is_mountpoint_set)?;
+        let is_left = match now.map(|now| &now.mount) {
+            None | Some(MountRule::Legacy) => true,
+            Some(MountRule::At(other) | MountRule::OnCommand(other)) => other != path,
+            // A change of `canmount` leaves the directory.
+            Some(MountRule::Never(why)) => why.starts_with("mountpoint="),
+        };
+        is_left.then(|| PathBuf::from(path))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +75,8 @@ struct Changes {
     changed: BTreeSet<u64>,
     /// IDs to mount, unless they are mounted.
     wanted: BTreeSet<u64>,
+    /// Directories that follow the names of file systems which are not mounted there any more, parents first.
+    left_directories: Vec<PathBuf>,
 }
 
 /// Whether a dataset is `top` or below it.
@@ -101,6 +123,9 @@ fn changes(
     let is_new = |id: &u64, new: &Known| new.mount.is_automatic() && !has_place_as_before(id, new) && !is_left(new);
     let turned_on = now.iter().filter(|(id, new)| is_new(id, new));
     out.wanted.extend(turned_on.map(|(id, _)| *id));
+    let moves = before.iter().filter(|(id, _)| !now.get(id).is_some_and(is_left));
+    out.left_directories = moves.filter_map(|(id, old)| old.directory_left(now.get(id))).collect();
+    out.left_directories.sort();
     out
 }
 
@@ -148,6 +173,8 @@ impl AutoMounts {
                 }
             }
         }
+        // A directory that is still a mount point, or is not empty, stays.
+        points::remove(std::mem::take(&mut changes.left_directories));
         let changed: Vec<&DatasetShares> =
             shares.values().filter(|shares| changes.changed.contains(&shares.id)).collect();
         for (name, why) in pool.mounts.change_options(front, &pool.machine, &changed, &shares) {
@@ -201,6 +228,7 @@ fn known(pool: &ServedPool, front: &Exports) -> Result<FileSystems, Failure> {
     let of = |shares: &DatasetShares| Known {
         dataset: shares.dataset.clone(),
         mount: shares.mount.clone(),
+        is_mountpoint_set: shares.is_mountpoint_set,
         is_readonly: shares.is_readonly,
         // Whether it may cover files matters when it is mounted, not afterwards.
         allows: MountAllows { overlay: true, ..shares.allows },
@@ -235,6 +263,7 @@ mod tests {
         let of = |dataset: &str, mount: &MountRule| Known {
             dataset: dataset.to_owned(),
             mount: mount.clone(),
+            is_mountpoint_set: false,
             is_readonly: false,
             allows: MountAllows { devices: true, setuid: true, exec: true, overlay: true },
         };
@@ -274,5 +303,30 @@ mod tests {
         let new = known(&[(1, "t", at("/t")), (2, "t/c", at("/t/c")), (3, "t/b", at("/t/b"))]);
         let renamed = changes(&old, &new, &mounted, &[]);
         assert_eq!((renamed.moved, renamed.wanted), (vec!["t/a".into()], [2].into()));
+    }
+
+    #[test]
+    fn directories_of_former_names_are_left() {
+        let old = known(&[(1, "t", at("/t")), (2, "t/a", at("/t/a")), (3, "t/b", at("/t/b"))]);
+        let left = |new: &BTreeMap<u64, Known>, leaves: &[String]| {
+            let of = changes(&old, new, &BTreeMap::new(), leaves).left_directories;
+            of.into_iter().map(|path| path.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&old, &[]), [""; 0]);
+        // Destroyed, and renamed.
+        let new = known(&[(1, "t", at("/t")), (3, "t/c", at("/t/c"))]);
+        assert_eq!(left(&new, &[]), ["/t/a", "/t/b"]);
+        assert_eq!(left(&new, &["t/c".into()]), ["/t/a"], "with -u it stays mounted");
+        // mountpoint=none and canmount=off.
+        let never = |why: &str| MountRule::Never(why.into());
+        let none = [(1, "t", at("/t")), (2, "t/a", never("mountpoint=none")), (3, "t/b", never("canmount=off"))];
+        assert_eq!(left(&known(&none), &[]), ["/t/a"]);
+        // Chosen directories stay.
+        let mut chosen = old.clone();
+        chosen.values_mut().for_each(|known| known.is_mountpoint_set = true);
+        assert_eq!(
+            changes(&chosen, &BTreeMap::new(), &BTreeMap::new(), &[]).left_directories,
+            [""; 0].map(PathBuf::from)
+        );
     }
 }

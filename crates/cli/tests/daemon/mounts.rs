@@ -136,6 +136,45 @@ fn an_export_removes_the_mount_points_that_it_made() {
     assert_eq!(std::fs::read_to_string(top.join("tank/named/file")).unwrap(), "x");
 }
 
+/// As OpenZFS: a directory that follows the name of a file system goes with the name, a chosen one stays.
+#[test]
+fn directories_of_former_names_are_removed() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new(1);
+    site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
+    let _daemon = site.start();
+    let top = site.path("m");
+    let tank = top.join("tank");
+    site.ok(&format!("zpool create -m {}/tank -O canmount=off tank d0", top.display()));
+    for name in ["destroyed", "old", "kept", "none"] {
+        site.ok(&format!("zfs create tank/{name}"));
+    }
+    site.ok(&format!("zfs create -o mountpoint={}/chosen tank/other", top.display()));
+    assert_eq!(names(&tank), ["destroyed", "kept", "none", "old"]);
+    site.ok("zfs destroy tank/destroyed");
+    site.ok("zfs rename tank/old tank/new");
+    assert_eq!(names(&tank), ["kept", "new", "none"]);
+    site.ok(&format!("zfs set mountpoint={}/elsewhere tank/new", top.display()));
+    site.ok("zfs set mountpoint=none tank/none");
+    assert_eq!(
+        (names(&tank), names(&top)),
+        (vec!["kept".into()], ["chosen", "elsewhere", "tank"].map(String::from).into())
+    );
+    // A file in the way, and directories that were chosen.
+    site.ok("zfs unmount tank/kept");
+    std::fs::write(tank.join("kept/file"), "x").unwrap();
+    for name in ["kept", "other", "new"] {
+        site.ok(&format!("zfs destroy tank/{name}"));
+    }
+    assert_eq!(
+        (names(&tank), names(&top)),
+        (vec!["kept".into()], ["chosen", "elsewhere", "tank"].map(String::from).into())
+    );
+    assert_eq!(std::fs::read_to_string(tank.join("kept/file")).unwrap(), "x");
+}
+
 #[test]
 fn a_forced_rename_detaches_what_is_in_use() {
     if !can_mount() {
