@@ -40,7 +40,6 @@ pub fn run(arguments: &[String]) -> Outcome {
     if !failed_runs.is_empty() && totals.failed == 0 {
         totals.failed = failed_runs.len() as u64;
     }
-    // A test of the fuzzer prints a failure that it expects.
     if totals.failed > 0 {
         failures.print();
     }

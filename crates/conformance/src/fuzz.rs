@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::hash::hex_of;
-use crate::report::{Report, line};
+use crate::report::line;
 
 /// Maximum time for one input: generous for debug builds on a busy machine; an endless loop takes longer.
 pub const SLOWEST: Duration = Duration::from_secs(5);
@@ -151,8 +151,19 @@ pub struct Limits {
     pub seed: u64,
 }
 
-/// Runs one target, first on its seeds unchanged, then on mutations of them.
-pub fn run(target: &Target, seeds: &[Vec<u8>], limits: &Limits, findings: &Path, report: &mut Report) {
+/// An input with which a target fails.
+pub struct Finding {
+    /// Name of the target, and the number of the input.
+    pub case: String,
+    /// The panic or the time, and the file in which the input is kept.
+    pub why: Vec<String>,
+}
+
+/// Runs one target, first on its seeds unchanged, then on mutations of them; returns how many inputs there were.
+///
+/// # Errors
+/// The first input with which the target panics or takes longer than [`SLOWEST`].
+pub fn run(target: &Target, seeds: &[Vec<u8>], limits: &Limits, findings: &Path) -> Result<String, Finding> {
     let (name, body) = target;
     let mut chance = Chance::new(limits.seed);
     let until = Instant::now() + limits.each;
@@ -175,10 +186,10 @@ pub fn run(target: &Target, seeds: &[Vec<u8>], limits: &Limits, findings: &Path,
         let place = findings.join(format!("{name}-{hash}"));
         let kept = std::fs::create_dir_all(findings).and_then(|()| std::fs::write(&place, &input));
         let kept = kept.map_or_else(|error| error.to_string(), |()| place.display().to_string());
-        report.fail(&format!("{name} (input {count} of seed {})", limits.seed), &[why, format!("input: {kept}")]);
-        return;
+        let case = format!("{name} (input {count} of seed {})", limits.seed);
+        return Err(Finding { case, why: vec![why, format!("input: {kept}")] });
     }
-    report.pass(name, &format!("{count} inputs from {} seeds", seeds.len()));
+    Ok(format!("{count} inputs from {} seeds", seeds.len()))
 }
 
 thread_local! {
@@ -229,9 +240,8 @@ mod tests {
     fn a_planted_mistake_is_found_and_its_input_kept() {
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { each: Duration::from_secs(20), seed: 1 };
-        let mut report = Report::default();
-        run(&("brittle", brittle), &[vec![0; 64]], &limits, folder.path(), &mut report);
-        assert_eq!((report.passed, report.failed), (0, 1));
+        let found = run(&("brittle", brittle), &[vec![0; 64]], &limits, folder.path()).unwrap_err();
+        assert!(found.why[0].contains("the planted mistake"), "{:?}", found.why);
         let kept = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
         assert_eq!(std::fs::read(kept).unwrap().first(), Some(&7));
     }

@@ -1,13 +1,14 @@
-//! `weir-fuzz`: runs every fuzz target for some seconds on mutated seeds; prints `N passed, N failed, N skipped` at the
-//! end. With `--seeds-to DIR` it writes the seeds to `DIR/TARGET/` instead, and prints the names of the targets.
+//! `weir-fuzz`: runs every fuzz target for some seconds on mutated seeds, one on each processor; prints `N passed, N failed,
+//! N skipped` at the end. With `--seeds-to DIR` it writes the seeds to `DIR/TARGET/` instead, and prints the names of the
+//! targets.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use weir_conformance::fuzz::{self, Limits};
+use weir_conformance::fuzz::{self, Finding, Limits, Target};
 use weir_conformance::golden::{Unpacked, folder};
-use weir_conformance::report::Report;
+use weir_conformance::report::{Report, side_by_side};
 
 const USAGE: &str = "weir-fuzz [--seconds S] [--seed N] [--target NAME] [--input FILE] [--seeds-to DIR]\n";
 
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
         }
     }
     let chosen = fuzz::targets().into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name));
-    let chosen: Vec<_> = chosen.collect();
+    let chosen: Vec<Target> = chosen.collect();
     if let Some(input) = input {
         // Runs one input and shows its panic, to debug a finding.
         let bytes = std::fs::read(&input).unwrap_or_default();
@@ -62,9 +63,11 @@ fn main() -> ExitCode {
     let findings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/fuzz-findings");
     fuzz::prepare();
     let mut report = Report::default();
-    for target in &chosen {
-        fuzz::run(target, &seeds_of(target.0), &limits, &findings, &mut report);
-    }
+    let run = |target: &Target| fuzz::run(target, &seeds_of(target.0), &limits, &findings);
+    side_by_side(&chosen, run, |(name, _), outcome| match outcome {
+        Ok(about) => report.pass(name, &about),
+        Err(Finding { case, why }) => report.fail(&case, &why),
+    });
     if report.close() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
