@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask {demo,tidy,check,test,sim,fuzz,bench,judge,package}`.
+//! Development tasks: `cargo xtask {demo,tidy,check,test,sim,fuzz,bench,judge,package,picture}`.
 //!
 //! Each task is a thin caller of cargo or of a binary of this workspace; CI runs only these. This crate depends on
 //! nothing but a JSON reader, so that a task starts quickly and builds even when the engine does not. Tasks that need
@@ -15,6 +15,7 @@ mod fuzz;
 mod judge;
 mod licences;
 mod package;
+mod picture;
 mod process;
 mod sim;
 mod test;
@@ -48,6 +49,7 @@ cargo xtask TASK
   bench memory [--most N]   memory of import, writing and verification by the size of the pool
   bench kernels             RAID-Z parity compared with raidz_test -B, one core each
   package [deb] [rpm] [oci] [--profile NAME]  packages in target/packages (with cargo-deb, cargo-generate-rpm)
+  picture [FOLDER]          docs/pictures/demo.svg, from a run of the release build in FOLDER (/srv/weir-demo)
   judge package [--profile NAME]  these packages: lintian, rpm, the image unpacked, a clean Debian root
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
   judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | rescue | hostile-clients | clients | guest | smb | suites | streams | readers | iscsi (see `judge help`)
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         "judge" => judge::run(&rest),
         "demo" => demo::run(&rest),
         "package" => package::run(&rest),
+        "picture" => picture::run(&rest),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())
