@@ -21,7 +21,7 @@ use weir_analytics::{Resolution, SERIES, Sample, metrics};
         title = "Weir",
         description = "Analytics of the pools that a process has open. Every request needs the token."
     ),
-    paths(pools, series, sample, history, live, prometheus)
+    paths(pools, series, sample, history, live, crate::why::why, prometheus)
 )]
 struct Description;
 
@@ -38,10 +38,10 @@ pub(crate) async fn description() -> Response {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Problem {
     /// One line.
-    error: String,
+    pub error: String,
 }
 
-fn not_open(pool: &str) -> (StatusCode, Json<Problem>) {
+pub(crate) fn not_open(pool: &str) -> (StatusCode, Json<Problem>) {
     (StatusCode::NOT_FOUND, Json(Problem { error: format!("this process has no pool '{pool}' open") }))
 }
 
@@ -150,5 +150,27 @@ pub(crate) async fn prometheus(State(sampler): State<Arc<Sampler>>) -> Response 
     match metrics::text(sampler.samples()) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_has_each_path_and_type() {
+        let text: serde_json::Value = serde_json::from_str(&open_api()).unwrap();
+        for path in ["pools", "series", "pools/{pool}/sample", "pools/{pool}/history", "live", "why"] {
+            assert!(text["paths"][format!("/api/v1/{path}")]["get"].is_object(), "{path}");
+        }
+        let why = &text["paths"]["/api/v1/why"]["get"];
+        let parameters = why["parameters"].as_array().unwrap();
+        let names: Vec<_> = parameters.iter().filter_map(|one| one["name"].as_str()).collect();
+        assert_eq!(names, ["pool", "subject"]);
+        assert!(parameters.iter().all(|one| one["in"] == "query"), "{why}");
+        assert!(["200", "400", "404", "503"].iter().all(|code| why["responses"][code].is_object()), "{why}");
+        for name in ["Report", "Diagnosis", "Finding", "Cause", "Sample", "Problem"] {
+            assert!(text["components"]["schemas"][name].is_object(), "{name}");
+        }
     }
 }

@@ -7,7 +7,7 @@
 use crate::access::{Token, check};
 use crate::recorder::Recorder;
 use crate::sampler::Sampler;
-use crate::{api, page};
+use crate::{api, page, why};
 use axum::Router;
 use axum::extract::{FromRef, Request};
 use axum::http::HeaderValue;
@@ -118,6 +118,7 @@ fn router(state: AppState) -> Router {
         .route("/api/v1/pools/{pool}/sample", get(api::sample))
         .route("/api/v1/pools/{pool}/history", get(api::history))
         .route("/api/v1/live", get(api::live))
+        .route("/api/v1/why", get(why::why))
         .route("/api/v1/openapi.json", get(api::description))
         .layer(from_fn_with_state(state.clone(), check))
         .layer(from_fn(with_headers))

@@ -247,7 +247,17 @@ fn the_live_stream_and_the_history_follow_the_load() {
 fn nothing_is_answered_without_the_token() {
     let site = Site::new();
     let http = site.http();
-    let paths = ["/", "/weir.js", "/metrics", "/api/v1/pools", "/api/v1/live", "/api/v1/pools/tank/sample", "/../etc"];
+    let paths = [
+        "/",
+        "/weir.js",
+        "/metrics",
+        "/api/v1/pools",
+        "/api/v1/live",
+        "/api/v1/pools/tank/sample",
+        "/api/v1/why",
+        "/api/v1/why?pool=tank",
+        "/../etc",
+    ];
     for path in paths {
         for token in ["", "0000", &http.token.to_uppercase()[1..]] {
             let (code, body) = http.clone().with_token(token).get(path);
