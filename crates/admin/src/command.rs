@@ -10,14 +10,14 @@
 
 use crate::change::{Author, Change};
 use crate::destroy::Destruction;
-use crate::observation::{PoolObservation, observe};
+use crate::observation::observe;
 use crate::pool::{self, FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 use crate::properties::JsonKind;
 use crate::query::{query_target, rows_target};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::sharing::{check_named, set_by};
 use serde::{Deserialize, Serialize};
-use weir_analytics::Sample;
+use weir_analytics::{PoolObservation, Sample};
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
 use weir_engine::Engine;

@@ -37,7 +37,7 @@ pub use command::{Action, Answer, Command, Outcome, TARGETS};
 pub use create::{CreateDataset, NewKind, file_system};
 pub use destroy::Destruction;
 pub use mounting::{MountChange, MountEffect};
-pub use observation::PoolObservation;
+pub use observation::observe;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
     AccountProperty, DatasetRow, DatasetsQuery, Hold, HoldsQuery, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row,

@@ -1,32 +1,19 @@
-//! What a diagnosis reads of a pool: counters at the beginning and at the end of a time, and the state of the pool.
+//! Observing a pool for a diagnosis: counters at the beginning and at the end of a time, and the state of the pool.
 
 use crate::pool::Host;
 use crate::refusal::Refusal;
-use serde::{Deserialize, Serialize};
-use weir_analytics::{PoolFacts, Sample};
+use weir_analytics::{PoolFacts, PoolObservation, Sample};
 use weir_engine::Engine;
 use weir_machine::Request;
 use weir_pool::config::VdevConfig;
 use weir_pool::mos::Mos;
 use weir_pool::{PoolError, capacity, dedup, space};
 
-/// Counters of a pool at two instants, and its state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PoolObservation {
-    /// The counters before; `None` if the process keeps none.
-    pub before: Option<Sample>,
-    /// The counters now.
-    pub after: Sample,
-    /// State of the pool as of its last synced txg.
-    pub facts: PoolFacts,
-}
-
 /// Observes a pool: its counters now and, if the process keeps them, about `seconds` ago ([`Host::earlier_sample`]).
 ///
 /// # Errors
 /// Errors of reading the MOS.
-pub(crate) async fn observe(host: &impl Host, seconds: u64) -> Result<PoolObservation, Refusal> {
+pub async fn observe(host: &impl Host, seconds: u64) -> Result<PoolObservation, Refusal> {
     let engine = host.engine();
     let facts = facts(engine).await?;
     let after = Sample::take(engine);

@@ -1,5 +1,8 @@
-//! Facts of a pool that are read from its devices or its MOS, beside the counters of a [`crate::Sample`].
+//! Facts of a pool that are read from its devices or its MOS, beside the counters of a [`crate::Sample`], and both together.
 
+use crate::interval::Interval;
+use crate::sample::Sample;
+use crate::why::{Diagnosis, diagnose};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -13,4 +16,23 @@ pub struct PoolFacts {
     pub fragmentation_percent: Option<u64>,
     /// Bytes of memory that the blocks of the dedup tables take if all are cached.
     pub dedup_table_bytes: u64,
+}
+
+/// Counters of a pool at two instants, and its state: the input of a diagnosis.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolObservation {
+    /// The counters before; `None` if the process keeps none.
+    pub before: Option<Sample>,
+    /// The counters now.
+    pub after: Sample,
+    /// State of the pool as of its last synced txg.
+    pub facts: PoolFacts,
+}
+
+impl PoolObservation {
+    /// Diagnoses the pool, or a dataset with its descendants or a client of it.
+    pub fn diagnosis(&self, subject: Option<&str>) -> Diagnosis {
+        diagnose(&Interval::between(self.before.as_ref(), &self.after), &self.facts, subject)
+    }
 }

@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, VecDeque};
 use utoipa::ToSchema;
 
 /// Number of series.
-pub(crate) const COUNT: usize = 28;
+pub(crate) const COUNT: usize = 40;
 
 /// Names and units of the values of a [`Point`], in their order. Of the latencies, a point of a coarser resolution has the
 /// maximum, of all others the mean.
@@ -53,6 +53,18 @@ pub const SERIES: [(&str, &str); COUNT] = [
     ("txg.dirty", "bytes"),
     ("txg.unstable", "bytes"),
     ("pool.allocated", "bytes"),
+    ("devices.written.data.first_copy", "bytes/s"),
+    ("devices.written.data.copies", "bytes/s"),
+    ("devices.written.data.parity", "bytes/s"),
+    ("devices.written.data.padding", "bytes/s"),
+    ("arc.mru.data", "bytes"),
+    ("arc.mru.metadata", "bytes"),
+    ("arc.mfu.data", "bytes"),
+    ("arc.mfu.metadata", "bytes"),
+    ("arc.max", "bytes"),
+    ("arc.mru_ghost_hits", "1/s"),
+    ("arc.mfu_ghost_hits", "1/s"),
+    ("txg.dirty_max", "bytes"),
 ];
 
 /// Length of the time between two points.
@@ -134,6 +146,11 @@ impl Point {
         let written = |content: &str| {
             rate(interval.written.iter().filter(|cause| cause.content == content).map(|cause| cause.bytes).sum())
         };
+        let data = |redundancy: &str| {
+            let of_data = interval.written.iter().filter(|cause| cause.content == "data");
+            rate(of_data.filter(|cause| cause.redundancy == redundancy).map(|cause| cause.bytes).sum())
+        };
+        let arc = &interval.arc;
         let reads = interval.operation("read").latency;
         let writes = interval.operation("write").latency;
         let latency = |counts: &[u64], share| quantile_ns(counts, share).map_or(0.0, |ns| ns as f32 / 1e9);
@@ -161,25 +178,42 @@ impl Point {
             written("labels"),
             written("repair"),
             written("removal"),
-            rate(interval.arc.hits()),
-            rate(interval.arc.misses),
-            interval.arc.size_bytes() as f32,
+            rate(arc.hits()),
+            rate(arc.misses),
+            arc.size_bytes() as f32,
             interval.txg.dirty_bytes as f32,
             interval.txg.unstable_bytes as f32,
             interval.space.allocated_bytes as f32,
+            data("first copy"),
+            data("copies"),
+            data("parity"),
+            data("padding"),
+            arc.mru_data_bytes as f32,
+            arc.mru_metadata_bytes as f32,
+            arc.mfu_data_bytes as f32,
+            arc.mfu_metadata_bytes as f32,
+            arc.max_bytes as f32,
+            rate(arc.mru_ghost_hits),
+            rate(arc.mfu_ghost_hits),
+            interval.txg.dirty_max_bytes as f32,
         ];
         Point { time_ms: interval.time_ms, values }
     }
 
-    /// One point for several, with the time of the last; `None` if there is none.
+    /// One point for several, with the time of the last; `None` if there is none. A value is that of the points that have the
+    /// series.
     fn merge(points: impl Iterator<Item = Point>) -> Option<Point> {
         let points: Vec<Point> = points.collect();
         let time_ms = points.last()?.time_ms;
-        let count = points.len() as f32;
         let values = std::array::from_fn(|series| {
-            let of = points.iter().map(|point| point.values.get(series).copied().unwrap_or(0.0));
+            let of = points.iter().filter_map(|point| point.values.get(series).copied());
+            let known = || of.clone().filter(|value| !value.is_nan());
             let is_latency = SERIES.get(series).is_some_and(|(_, unit)| *unit == "s");
-            if is_latency { of.fold(0.0, f32::max) } else { of.sum::<f32>() / count }
+            match known().count() {
+                0 => f32::NAN,
+                _ if is_latency => known().fold(0.0, f32::max),
+                count => known().sum::<f32>() / count as f32,
+            }
         });
         Some(Point { time_ms, values })
     }
@@ -336,6 +370,20 @@ impl History {
         let from = ring.partition_point(|point| point.time_ms < from_ms);
         ring.range(from..).take_while(move |point| point.time_ms <= to_ms)
     }
+
+    /// Points of a range as [`History::points`] gives them, merged to one for each `step_ms` milliseconds since 1970, if that is
+    /// longer than the resolution. Of the first and the last step, only the points in the range count.
+    pub fn merged(&self, resolution: Resolution, step_ms: u64, from_ms: u64, to_ms: u64) -> Vec<Point> {
+        let points: Vec<Point> = self.points(resolution, from_ms, to_ms).copied().collect();
+        // Two points of a second may be in one second of the clock, and none in the next.
+        if step_ms <= resolution.seconds() * 1000 {
+            return points;
+        }
+        // A point has the time of its end.
+        let step_of = |point: &Point| point.time_ms.saturating_sub(1) / step_ms;
+        let steps = points.chunk_by(|one, next| step_of(one) == step_of(next));
+        steps.filter_map(|step| Point::merge(step.iter().copied())).collect()
+    }
 }
 
 #[cfg(test)]
@@ -371,8 +419,36 @@ mod tests {
             assert!(ring.capacity() <= resolution.kept());
         }
         assert!(history.bytes() <= History::MAX_BYTES);
-        const { assert!(History::MAX_BYTES < 7 << 20) };
+        const { assert!(History::MAX_BYTES < 9 << 20) };
     }
+
+    #[test]
+    fn points_are_merged_by_steps_and_a_series_that_points_lack_stays_unknown() {
+        let mut history = History::default();
+        (1..=25).for_each(|second| history.push(point(second)));
+        let merged = |history: &History| history.merged(Resolution::Second, 10_000, 2_000, u64::MAX);
+        let found: Vec<(u64, f32)> = merged(&history).iter().map(|p| (p.time_ms, p.values[0])).collect();
+        assert_eq!(found, [(10_000, 6.0), (20_000, 15.5), (25_000, 23.0)]);
+        let latency = SERIES.iter().position(|(name, _)| *name == "read_latency.p99").unwrap();
+        assert_eq!(merged(&history)[1].values[latency], 20.0);
+        assert_eq!(history.merged(Resolution::Second, 1000, 0, u64::MAX).len(), 25);
+        history.push(Point { time_ms: 25_900, ..point(26) });
+        assert_eq!(history.merged(Resolution::Second, 1000, 0, u64::MAX).len(), 26, "both of a second are there");
+        // Points of a version that had neither of two series, the last of them in the middle of a step.
+        let mut history = History::default();
+        for second in 1..=14 {
+            let mut old = point(second);
+            [0, latency].into_iter().for_each(|series| old.values[series] = f32::NAN);
+            history.push(old);
+        }
+        (15..=20).for_each(|second| history.push(point(second)));
+        let found = merged(&history);
+        assert!(found[0].values[0].is_nan() && found[0].values[latency].is_nan() && found[0].values[1] == 6.0);
+        assert_eq!([found[1].values[0], found[1].values[latency]], [17.5, 20.0]);
+        let tens: Vec<&Point> = history.points(Resolution::TenSeconds, 0, u64::MAX).collect();
+        assert!(tens[0].values[latency].is_nan() && tens[1].values[latency] == 20.0);
+    }
+
     fn times(history: &History, resolution: Resolution) -> Vec<u64> {
         history.points(resolution, 0, u64::MAX).map(|point| point.time_ms).collect()
     }

@@ -22,7 +22,7 @@ mod sample;
 mod segment;
 pub mod why;
 
-pub use facts::PoolFacts;
+pub use facts::{PoolFacts, PoolObservation};
 pub use history::{History, Point, Resolution, SERIES};
 pub use interval::{Interval, quantile_ns};
 pub use sample::{

@@ -1,10 +1,13 @@
 //! The HTTP server of a process that has pools open: page, API and metrics.
 
+use crate::admin::ServingHost;
 use crate::directories;
 use crate::failure::Failure;
 use crate::process::PoolProcess;
+use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
+use weir_analytics::PoolObservation;
 use weir_engine::Engine;
 use weir_machine::Machine;
 use weir_web::{Pools, Recorder, Store, Token, TokenError, Web, WebError};
@@ -34,6 +37,14 @@ struct OpenPools(Arc<PoolProcess>);
 impl Pools for OpenPools {
     fn engines(&self) -> Vec<Arc<Engine>> {
         self.0.all().iter().map(|pool| pool.engine.clone()).collect()
+    }
+
+    fn observe<'a>(&'a self, pool: &'a str, seconds: u64) -> BoxFuture<'a, Option<Result<PoolObservation, String>>> {
+        Box::pin(async move {
+            let pool = self.0.all().into_iter().find(|open| open.engine.name() == pool)?;
+            let observed = weir_admin::observe(&ServingHost(pool), seconds).await;
+            Some(observed.map_err(|refusal| refusal.why))
+        })
     }
 }
 

@@ -21,7 +21,7 @@ use weir_analytics::{Resolution, SERIES, Sample, metrics};
         title = "Weir",
         description = "Analytics of the pools that a process has open. Every request needs the token."
     ),
-    paths(pools, series, sample, history, live, prometheus)
+    paths(pools, series, sample, history, live, crate::why::why, prometheus)
 )]
 struct Description;
 
@@ -38,10 +38,10 @@ pub(crate) async fn description() -> Response {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Problem {
     /// One line.
-    error: String,
+    pub error: String,
 }
 
-fn not_open(pool: &str) -> (StatusCode, Json<Problem>) {
+pub(crate) fn not_open(pool: &str) -> (StatusCode, Json<Problem>) {
     (StatusCode::NOT_FOUND, Json(Problem { error: format!("this process has no pool '{pool}' open") }))
 }
 
@@ -76,6 +76,9 @@ pub(crate) async fn sample(State(sampler): State<Arc<Sampler>>, Path(pool): Path
     }
 }
 
+/// Greatest time between two points of an answer, in seconds.
+const MAX_STEP_SECONDS: u64 = 86_400;
+
 /// A part of the history.
 #[derive(Debug, Deserialize, IntoParams)]
 pub(crate) struct Range {
@@ -85,6 +88,9 @@ pub(crate) struct Range {
     from: Option<u64>,
     /// Last time, in milliseconds since 1970 [default: now].
     to: Option<u64>,
+    /// Seconds between two points of the answer, a multiple of those of the resolution and at most a day [default: those of the
+    /// resolution]. A point is the mean of those in its time, of latencies the maximum.
+    step: Option<u64>,
 }
 
 /// Points of the history, as columns.
@@ -102,17 +108,21 @@ pub(crate) struct Columns {
 /// process did not run, or did not have the pool open.
 #[utoipa::path(get, path = "/api/v1/pools/{pool}/history",
     params(("pool" = String, Path, description = "Name of the pool"), Range),
-    responses((status = 200, body = Columns), (status = 404, body = Problem)))]
+    responses((status = 200, body = Columns), (status = 400, body = Problem), (status = 404, body = Problem)))]
 pub(crate) async fn history(
     State(sampler): State<Arc<Sampler>>,
     Path(pool): Path<String>,
     Query(range): Query<Range>,
 ) -> Response {
     let resolution = range.resolution.unwrap_or(Resolution::Second);
+    let seconds = range.step.unwrap_or(resolution.seconds());
+    if seconds == 0 || !seconds.is_multiple_of(resolution.seconds()) || seconds > MAX_STEP_SECONDS {
+        let error = format!("step is a multiple of {} seconds, and at most {MAX_STEP_SECONDS}", resolution.seconds());
+        return (StatusCode::BAD_REQUEST, Json(Problem { error })).into_response();
+    }
     let found = sampler.history(&pool, |history| {
-        let mut columns =
-            Columns { seconds: resolution.seconds(), time_ms: Vec::new(), values: SERIES.map(|_| Vec::new()).into() };
-        for point in history.points(resolution, range.from.unwrap_or(0), range.to.unwrap_or(u64::MAX)) {
+        let mut columns = Columns { seconds, time_ms: Vec::new(), values: SERIES.map(|_| Vec::new()).into() };
+        for point in history.merged(resolution, seconds * 1000, range.from.unwrap_or(0), range.to.unwrap_or(u64::MAX)) {
             columns.time_ms.push(point.time_ms);
             columns
                 .values
@@ -150,5 +160,27 @@ pub(crate) async fn prometheus(State(sampler): State<Arc<Sampler>>) -> Response 
     match metrics::text(sampler.samples()) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_has_each_path_and_type() {
+        let text: serde_json::Value = serde_json::from_str(&open_api()).unwrap();
+        for path in ["pools", "series", "pools/{pool}/sample", "pools/{pool}/history", "live", "why"] {
+            assert!(text["paths"][format!("/api/v1/{path}")]["get"].is_object(), "{path}");
+        }
+        let why = &text["paths"]["/api/v1/why"]["get"];
+        let parameters = why["parameters"].as_array().unwrap();
+        let names: Vec<_> = parameters.iter().filter_map(|one| one["name"].as_str()).collect();
+        assert_eq!(names, ["pool", "subject"]);
+        assert!(parameters.iter().all(|one| one["in"] == "query"), "{why}");
+        assert!(["200", "400", "404", "503"].iter().all(|code| why["responses"][code].is_object()), "{why}");
+        for name in ["Report", "Diagnosis", "Finding", "Cause", "Sample", "Problem"] {
+            assert!(text["components"]["schemas"][name].is_object(), "{name}");
+        }
     }
 }

@@ -7,6 +7,7 @@
 //!   GET /                    page            │   sets a cookie, so that the token leaves the address bar
 //!   GET /metrics             OpenMetrics     │
 //!   GET /api/v1/…            JSON            │
+//!   GET /api/v1/why          diagnosis       │   the answer of `weir why -j`
 //!   GET /api/v1/live         event stream ◄──┘   an event a second
 //! ```
 //!
@@ -21,6 +22,7 @@ mod recorder;
 mod sampler;
 mod server;
 mod store;
+mod why;
 
 pub use access::{Token, TokenError};
 pub use api::open_api;

@@ -4,14 +4,15 @@
 //! sample.
 
 use crate::store::{FilesGuard, Segments, Store, StoreStatus};
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use utoipa::ToSchema;
-use weir_analytics::{History, Interval, Point, Sample};
+use weir_analytics::{History, Interval, Point, PoolObservation, Sample};
 use weir_engine::Engine;
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos};
@@ -21,10 +22,17 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two flushes of the history: a crash loses at most the points of this time.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(20);
 
+/// Diagnoses at the same time; further ones wait. Each reads the MOS of a pool.
+const MAX_DIAGNOSES: usize = 2;
+
 /// The pools that a process has open.
 pub trait Pools: Send + Sync {
     /// Their engines.
     fn engines(&self) -> Vec<Arc<Engine>>;
+
+    /// Counters of a pool now and, if the process keeps them, about `seconds` ago, and its state, which is read from its devices;
+    /// `None` if no pool has this name.
+    fn observe<'a>(&'a self, pool: &'a str, seconds: u64) -> BoxFuture<'a, Option<Result<PoolObservation, String>>>;
 }
 
 /// Work of a pool in the last second.
@@ -68,13 +76,15 @@ pub struct HistoryStatus {
 
 /// The samples of all pools.
 pub(crate) struct Sampler {
-    machine: Machine,
-    pools: Arc<dyn Pools>,
+    pub machine: Machine,
+    pub pools: Arc<dyn Pools>,
     /// By the pools' names.
     kept: Mutex<BTreeMap<String, PoolHistory>>,
     /// Last points of pools that were closed, by their GUIDs, until the next flush.
     closed: Mutex<Vec<(u64, Segments)>>,
     store: Option<Store>,
+    /// Places for diagnoses at the same time.
+    pub diagnoses: Semaphore,
     live: watch::Sender<Arc<Vec<LiveSecond>>>,
 }
 
@@ -82,7 +92,8 @@ impl Sampler {
     pub fn new(machine: &Machine, pools: Arc<dyn Pools>, store: Option<Store>) -> Arc<Self> {
         let (live, _) = watch::channel(Arc::default());
         let machine = machine.clone();
-        Arc::new(Sampler { machine, pools, kept: Mutex::default(), closed: Mutex::default(), store, live })
+        let diagnoses = Semaphore::new(MAX_DIAGNOSES);
+        Arc::new(Sampler { machine, pools, kept: Mutex::default(), closed: Mutex::default(), store, diagnoses, live })
     }
 
     /// Takes samples until the task is dropped.

@@ -7,7 +7,7 @@
 use crate::access::{Token, check};
 use crate::recorder::Recorder;
 use crate::sampler::Sampler;
-use crate::{api, page};
+use crate::{api, page, why};
 use axum::Router;
 use axum::extract::{FromRef, Request};
 use axum::http::HeaderValue;
@@ -108,16 +108,16 @@ impl Web {
 }
 
 fn router(state: AppState) -> Router {
-    Router::new()
-        .route("/", get(page::index))
-        .route("/weir.js", get(page::script))
-        .route("/weir.css", get(page::style))
-        .route("/metrics", get(api::prometheus))
+    let page = page::FILES.iter().fold(Router::new().route("/", get(page::index)), |router, file| {
+        router.route(file.0, get(move || async move { file.answer() }))
+    });
+    page.route("/metrics", get(api::prometheus))
         .route("/api/v1/pools", get(api::pools))
         .route("/api/v1/series", get(api::series))
         .route("/api/v1/pools/{pool}/sample", get(api::sample))
         .route("/api/v1/pools/{pool}/history", get(api::history))
         .route("/api/v1/live", get(api::live))
+        .route("/api/v1/why", get(why::why))
         .route("/api/v1/openapi.json", get(api::description))
         .layer(from_fn_with_state(state.clone(), check))
         .layer(from_fn(with_headers))

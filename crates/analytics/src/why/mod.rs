@@ -23,6 +23,7 @@ mod compute;
 mod devices;
 mod limit;
 mod reads;
+mod selection;
 mod space;
 mod text;
 mod writes;
@@ -30,17 +31,23 @@ mod writes;
 #[cfg(test)]
 mod tests;
 
+pub use selection::{PoolNotOpen, Selection, select};
+
 use crate::facts::PoolFacts;
 use crate::interval::Interval;
 use crate::sample::{ClientTotals, OperationTotals};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// Time that is looked at if no other is asked for, in seconds.
+pub const LAST_SECONDS: u64 = 300;
 
 /// Requests below which a share of them says nothing.
 const ENOUGH_REQUESTS: u64 = 100;
 
 /// Causes that the rules know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// Writers wait for the intent log, which is on the devices that hold the data.
@@ -72,7 +79,7 @@ pub enum Cause {
 }
 
 /// A cause that was found, with the figures that show it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finding {
     /// Cause.
@@ -90,7 +97,7 @@ pub struct Finding {
 }
 
 /// Result of a diagnosis.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Diagnosis {
     /// Name of the pool.
@@ -109,6 +116,14 @@ pub struct Diagnosis {
     pub sources: Option<String>,
     /// Sentence on what limits now.
     pub limit: String,
+}
+
+/// Diagnoses of pools: the output of `weir why -j`, and the answer of the API.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// One for each pool.
+    pub diagnoses: Vec<Diagnosis>,
 }
 
 /// Input of the rules.

@@ -13,8 +13,8 @@ use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::remote::RemoteProcess;
 use crate::zpool::opened::held;
-use weir_admin::{Action, Command, Outcome, PoolObservation};
-use weir_analytics::{Interval, Sample};
+use weir_admin::{Action, Command, Outcome};
+use weir_analytics::{Interval, PoolObservation, Sample};
 
 /// Pools whose counters are read again and again.
 pub struct Watched {

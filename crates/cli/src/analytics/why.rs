@@ -8,14 +8,10 @@ use crate::options::PoolDirs;
 use crate::remote::RemoteProcess;
 use crate::zpool::opened::held;
 use clap::Parser;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use weir_admin::PoolObservation;
-use weir_analytics::Interval;
-use weir_analytics::why::{Diagnosis, diagnose};
+use weir_analytics::PoolObservation;
+use weir_analytics::why::{self, Diagnosis, LAST_SECONDS, PoolNotOpen, Report};
 
-/// Time that is looked at without `-t`, in seconds: the process keeps the counters of these last minutes.
-const LAST_SECONDS: u64 = 300;
 /// Longest time to watch, in seconds.
 const MAX_WATCH_SECONDS: f64 = 86_400.0;
 /// Time after which a watch checks whether its client has gone.
@@ -54,35 +50,28 @@ impl WhyArgs {
     }
 }
 
-/// Output of `weir why -j`.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WhyReport {
-    /// One for each pool.
-    pub diagnoses: Vec<Diagnosis>,
-}
-
 /// Pools to diagnose, and the dataset or client of the command line.
 struct Selection {
     pools: Vec<(String, RemoteProcess)>,
     subject: Option<String>,
 }
 
-/// Finds the pools. A word that does not begin with the name of an open pool is a client of any of them.
+/// Finds the pools.
 fn select(call: &Call, args: &WhyArgs) -> Result<Selection, Failure> {
     let reason = "what it does is counted by the process that has (weir daemon, serve, mount, demo)";
-    let Some(word) = &args.subject else {
-        return Ok(Selection { pools: held(call, &args.places, &[], reason)?, subject: None });
-    };
-    let pool = word.split(['/', '@']).next().unwrap_or(word);
-    let all = held(call, &args.places, &[], reason)?;
-    let of_name: Vec<_> = all.iter().filter(|(name, _)| name == pool).cloned().collect();
-    let subject = (word != pool || of_name.is_empty()).then(|| word.clone());
-    // A client's name may have a slash; a dataset of a pool that is not open must not pass as one.
-    if of_name.is_empty() && word.contains('/') {
-        held(call, &args.places, &[pool.to_owned()], reason)?;
+    let mut open = held(call, &args.places, &[], reason)?;
+    let names: Vec<String> = open.iter().map(|(name, _)| name.clone()).collect();
+    match why::select(args.subject.as_deref(), &names) {
+        Ok(why::Selection { pools, subject }) => {
+            open.retain(|(name, _)| pools.contains(name));
+            Ok(Selection { pools: open, subject })
+        }
+        // The error says where the pool was looked for.
+        Err(PoolNotOpen(pool)) => {
+            let pools = held(call, &args.places, &[pool], reason)?;
+            Ok(Selection { pools, subject: args.subject.clone() })
+        }
     }
-    Ok(Selection { pools: if of_name.is_empty() { all } else { of_name }, subject })
 }
 
 /// Waits, in steps in which it notices that the client has gone. Returns whether it is still there.
@@ -116,10 +105,7 @@ pub fn run(call: &Call, args: &WhyArgs) -> Result<u8, Failure> {
     for (now, was) in observed.iter_mut().zip(before) {
         now.before = Some(was.after);
     }
-    let of_pool = |seen: &PoolObservation| {
-        diagnose(&Interval::between(seen.before.as_ref(), &seen.after), &seen.facts, subject.as_deref())
-    };
-    let report = WhyReport { diagnoses: observed.iter().map(of_pool).collect() };
+    let report = Report { diagnoses: observed.iter().map(|seen| seen.diagnosis(subject.as_deref())).collect() };
     if args.json {
         let text = serde_json::to_string_pretty(&report);
         outln!(call, "{}", text.map_err(|error| Failure::failed(format!("weir why: {error}")))?);

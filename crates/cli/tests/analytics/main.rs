@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "a real server and its clients")]
 
+mod browser;
 mod history;
 mod http;
 mod why;
@@ -237,6 +238,13 @@ fn the_live_stream_and_the_history_follow_the_load() {
     let total: f64 = rates.iter().map(|rate| rate.as_f64().unwrap()).sum();
     // The live stream has exact bytes. These are rates, of intervals that are longer than a second on a busy machine.
     assert!((total / WRITTEN_BYTES as f64 - 1.0).abs() < 0.4, "{total} of {WRITTEN_BYTES} bytes in {history}");
+    // Steps hold the same bytes, in fewer points.
+    let steps = get("/api/v1/pools/tank/history?resolution=second&step=10");
+    let times = |of: &Value| of["time_ms"].as_array().unwrap().len();
+    assert!(steps["seconds"] == 10 && times(&steps) <= times(&history) && times(&steps) > 0, "{steps}");
+    for wrong in ["second&step=0", "ten_seconds&step=15", "second&step=86401", "second&step=x"] {
+        assert_eq!(site.http().get(&format!("/api/v1/pools/tank/history?resolution={wrong}")).0, 400, "{wrong}");
+    }
     let arcstat = site.ok(&["arcstat", "-Hp", "-f", "pool,read,size,c", "tank"]);
     let cells: Vec<&str> = arcstat.trim().split('\t').collect();
     assert_eq!((cells.len(), cells[0]), (4, "tank"));
@@ -247,7 +255,17 @@ fn the_live_stream_and_the_history_follow_the_load() {
 fn nothing_is_answered_without_the_token() {
     let site = Site::new();
     let http = site.http();
-    let paths = ["/", "/weir.js", "/metrics", "/api/v1/pools", "/api/v1/live", "/api/v1/pools/tank/sample", "/../etc"];
+    let paths = [
+        "/",
+        "/weir.js",
+        "/metrics",
+        "/api/v1/pools",
+        "/api/v1/live",
+        "/api/v1/pools/tank/sample",
+        "/api/v1/why",
+        "/api/v1/why?pool=tank",
+        "/../etc",
+    ];
     for path in paths {
         for token in ["", "0000", &http.token.to_uppercase()[1..]] {
             let (code, body) = http.clone().with_token(token).get(path);

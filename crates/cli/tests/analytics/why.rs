@@ -1,6 +1,7 @@
 //! `weir why` on pools that are served to real clients.
 
-use super::{Site, has};
+use super::{Site, has, until};
+use serde_json::Value;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use weir_analytics::why::{Cause, Diagnosis};
@@ -61,4 +62,87 @@ fn sync_writers_without_a_log_device_are_named_and_an_idle_pool_is_well() {
     let refused = site.weir(&["why", "other/vol"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("'other'"), "{refused:?}");
+}
+
+/// A report without what depends on the time at which it was made: times, rates and shares of the time. Counts and names stay.
+fn timeless(report: &Value) -> Value {
+    let digits = |text: &str| text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect::<String>();
+    match report {
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| (name.clone(), timeless_field(name, value))).collect()
+        }
+        Value::Array(all) => all.iter().map(timeless).collect(),
+        // The number of digits changes as well.
+        Value::String(text) => digits(text).replace("00", "0").replace("00", "0").replace("0.0", "0").into(),
+        other => other.clone(),
+    }
+}
+
+fn timeless_field(name: &str, value: &Value) -> Value {
+    match (name, value) {
+        ("seconds" | "weight", _) => Value::Null,
+        ("figures", Value::Object(figures)) => figures.keys().cloned().collect(),
+        _ => timeless(value),
+    }
+}
+
+#[test]
+fn the_api_answers_what_weir_why_prints() {
+    if !has("qemu-io") {
+        println!("skipped: qemu-io is not installed");
+        return;
+    }
+    let site = Site::new();
+    write_sync(&site);
+    let pairs: [(&[&str], &str); 5] = [
+        (&[], ""),
+        (&["tank"], "?pool=tank"),
+        (&["tank/vol"], "?pool=tank&subject=tank/vol"),
+        (&["127.0.0.1"], "?subject=127.0.0.1"),
+        (&["10.0.0.1"], "?pool=tank&subject=10.0.0.1"),
+    ];
+    for (words, query) in pairs {
+        // The units in a sentence may change between the two.
+        let report = until(|| {
+            let printed: Value = serde_json::from_str(&site.ok(&[&["why", "-j"], words].concat())).unwrap();
+            let (code, body) = site.http().get(&format!("/api/v1/why{query}"));
+            assert_eq!(code, 200, "{query}: {body}");
+            let answered: Value = serde_json::from_str(&body).unwrap();
+            (timeless(&printed) == timeless(&answered)).then_some(answered)
+        });
+        let of: Diagnosis = serde_json::from_value(report["diagnoses"][0].clone()).unwrap();
+        let is_known = !query.contains("10.0.0.1");
+        assert_eq!((of.pool.as_str(), of.requests >= SYNC_WRITES), ("tank", is_known), "{query}: {of:?}");
+        assert_eq!(of.subject.as_deref(), query.split("subject=").nth(1));
+    }
+}
+
+#[test]
+fn the_api_refuses_names_that_nothing_has() {
+    let site = Site::new();
+    let longest = format!("?subject={}", "c".repeat(255));
+    let too_long = format!("?pool={}", "c".repeat(256));
+    let cases = [
+        ("?pool=none", 404, "no pool 'none' open"),
+        ("?subject=none/vol", 404, "no pool 'none' open"),
+        ("?pool=tank&subject=other/vol", 404, "no dataset of a pool 'other'"),
+        ("?pool=", 400, "the parameter pool is empty"),
+        ("?subject=", 400, "the parameter subject is empty"),
+        ("?subject=a%0Ab", 400, "control character"),
+        ("?subject=%00", 400, "control character"),
+        ("?pool=tank&pool=tank", 400, "pool"),
+        (too_long.as_str(), 400, "has 256 bytes"),
+        (longest.as_str(), 200, "Nothing waits"),
+        ("?subject=%3Cscript%3Ealert(1)", 200, "Nothing waits: no request of <script>alert(1) ended"),
+    ];
+    for (query, code, text) in cases {
+        let answer = site.http().raw(&format!("GET /api/v1/why{query} HTTP/1.0"));
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert_eq!(head.split(' ').nth(1), Some(code.to_string().as_str()), "{query}: {answer}");
+        assert!(head.contains("content-type: application/json") && head.contains("nosniff"), "{head}");
+        let said: Value = serde_json::from_str(body).unwrap();
+        let said = said.pointer(if code == 200 { "/diagnoses/0/limit" } else { "/error" }).and_then(Value::as_str);
+        assert!(said.is_some_and(|said| said.contains(text)), "{query}: {body}");
+        assert_eq!(site.http().method("POST", &format!("/api/v1/why{query}")).0, 405);
+    }
 }
