@@ -8,7 +8,7 @@
 //!
 //! The caller parses command lines and formats rows: a query contains no words of a command line, and a row no formatted numbers,
 //! times or names of users. A query reads one state of a pool, so that it runs on a pool opened read-only as well as on a view of
-//! an open engine. It contains no key.
+//! an open engine ([`PoolQuery::run_open`]). It contains no key.
 //!
 //! *Failures.* A part of the pool that cannot be read is a row like the others ([`Row::Warning`]), in its place; a query that
 //! cannot go on is refused. Rows before that are valid, and the caller decides whether it shows them.
@@ -17,12 +17,14 @@
 
 mod accounts;
 mod datasets;
+mod history;
 mod holds;
 mod rows;
 mod userspace;
 
 pub use accounts::AccountProperty;
 pub use datasets::{DatasetRow, DatasetsQuery};
+pub use history::{HistoryQuery, HistoryRow, InternalEvent};
 pub use holds::{Hold, HoldsQuery};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
 pub use userspace::{UserspaceQuery, UserspaceRow};
@@ -30,7 +32,8 @@ pub use userspace::{UserspaceQuery, UserspaceRow};
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
 use weir_dsl::MountedFileSystems;
-use weir_pool::Pool;
+use weir_engine::Engine;
+use weir_pool::{OpenOptions, Pool};
 
 /// A query to a process with open pools.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +60,8 @@ pub enum PoolQuery {
     Datasets(DatasetsQuery),
     /// Space and objects of users, groups or projects: [`Row::Userspace`].
     Userspace(UserspaceQuery),
+    /// The pool's history: [`Row::History`].
+    History(HistoryQuery),
 }
 
 impl Query {
@@ -90,7 +95,28 @@ impl PoolQuery {
             PoolQuery::Holds(query) => query.run(pool, &mut rows).await,
             PoolQuery::Datasets(query) => query.run(pool, mounted, &mut rows).await,
             PoolQuery::Userspace(query) => query.run(pool, &mut rows).await,
+            PoolQuery::History(query) => query.run(pool, &mut rows).await,
         }
+    }
+
+    /// Runs the query on a pool that this process has open for writing. `options` names its devices and keys.
+    ///
+    /// # Errors
+    /// As [`PoolQuery::run`]; [`RefusalKind::Unopened`] if the state of the last synced txg cannot be read.
+    pub async fn run_open(
+        &self,
+        engine: &Engine,
+        options: &OpenOptions,
+        mounted: &MountedFileSystems,
+        rows: Rows,
+    ) -> Result<(), Refusal> {
+        if matches!(self, PoolQuery::History(_)) {
+            // The records of the last commands may await their txg (`spa_history_get`). A suspended pool gives those that it has.
+            let _synced = engine.sync().await;
+        }
+        let view = engine.synced().view(options).await;
+        let view = view.map_err(|error| Refusal::new(RefusalKind::Unopened, error.to_string()))?;
+        self.run(&view, mounted, rows).await
     }
 }
 
@@ -141,7 +167,10 @@ mod tests {
         let userspace = UserspaceQuery { dataset: "tank/a".into(), principal: QuotaPrincipal::Group };
         let json_of_userspace =
             r#"{"pool":{"name":"tank","query":{"userspace":{"dataset":"tank/a","principal":"group"}}}}"#;
+        let history = PoolQuery::History(HistoryQuery { internal: true });
+        let json_of_history = r#"{"pool":{"name":"tank","query":{"history":{"internal":true}}}}"#;
         for (query, json) in [
+            (Query::Pool { name: "tank".into(), query: history }, json_of_history),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Userspace(userspace) }, json_of_userspace),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Datasets(datasets) }, json_of_datasets),
             (Query::Pool { name: "tank".into(), query: holds }, json),

@@ -3,7 +3,7 @@
 //! Over a socket, each row is a line of JSON. The lines are cut into frames of bounded size, wherever that is: [`RowDecoder`]
 //! joins them again.
 
-use super::{DatasetRow, Hold, UserspaceRow};
+use super::{DatasetRow, HistoryRow, Hold, UserspaceRow};
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -35,6 +35,8 @@ pub enum Row {
     Dataset(DatasetRow),
     /// Use and limits of a user, group or project.
     Userspace(UserspaceRow),
+    /// A record of a pool's history.
+    History(HistoryRow),
     /// A dataset, snapshot or bookmark that was named and does not exist.
     Missing {
         /// Name of it.

@@ -81,9 +81,7 @@ async fn carry_out(process: &PoolProcess, json: &[u8], mut rows: Rows) -> Result
             let why = || format!("process {} does not have pool '{name}' open", std::process::id());
             let served_pool = process.named(&name).ok_or_else(|| Refusal::new(RefusalKind::OtherPool, why()))?;
             let options = OpenOptions::new(served_pool.paths(), name.as_str());
-            let view = served_pool.engine.synced().view(&options).await;
-            let view = view.map_err(|error| Refusal::new(RefusalKind::Pool, error.to_string()))?;
-            query.run(&view, &served_pool.mounts.mounted(), rows).await
+            query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
         }
     }
 }

@@ -15,6 +15,7 @@ mod devices;
 mod events;
 mod features;
 mod get;
+mod history;
 mod import;
 mod initialize_trim;
 mod iostat;
@@ -72,7 +73,7 @@ enum ZpoolCommand {
     Events(events::EventsArgs),
     Export(lifecycle::ExportArgs),
     Get(get::GetArgs),
-    History(set::HistoryArgs),
+    History(history::HistoryArgs),
     Import(import::ImportArgs),
     Initialize(initialize_trim::InitializeArgs),
     Iostat(iostat::IostatArgs),
@@ -119,7 +120,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Events(args) => events::run(call, args),
         ZpoolCommand::Export(args) => lifecycle::export(call, args),
         ZpoolCommand::Get(args) => get::run(call, args),
-        ZpoolCommand::History(args) => set::history(call, args),
+        ZpoolCommand::History(args) => history::run(call, args),
         ZpoolCommand::Import(args) => import::run(call, args),
         ZpoolCommand::Iostat(args) => iostat::run(call, args),
         ZpoolCommand::Labelclear(args) => lifecycle::labelclear(call, args),

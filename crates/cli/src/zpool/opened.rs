@@ -100,7 +100,10 @@ impl OpenedPools {
 }
 
 /// The pools of that name or number, or all that were not destroyed, by name.
-fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a FoundPool>, Failure> {
+///
+/// # Errors
+/// If there is none of that name.
+pub fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a FoundPool>, Failure> {
     let is_named = |own: &str, guid: u64| name.is_none_or(|name| *name == own || *name == guid.to_string());
     let mut found: Vec<_> = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED).collect();
     found.retain(|p| is_named(&p.config.name, p.config.guid));
