@@ -40,9 +40,9 @@ pub use mounting::{MountChange, MountEffect};
 pub use observation::PoolObservation;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
-    AccountProperty, DatasetRow, DatasetsQuery, HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent,
-    MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row, RowDecoder, RowError, RowReceiver, Rows, UserspaceQuery,
-    UserspaceRow,
+    AccountProperty, DatasetRow, DatasetsQuery, EventField, EventRow, EventValue, EventsQuery, HistoryQuery,
+    HistoryRow, Hold, HoldsQuery, InternalEvent, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row, RowDecoder, RowError,
+    RowReceiver, Rows, UserspaceQuery, UserspaceRow,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

@@ -12,7 +12,7 @@
 //! Commands about several pools find them first ([`PoolReader::find`]), read each by its GUID, and print last which pools do not
 //! exist, cannot be opened, or cannot be read, in this order.
 
-use crate::admin;
+use crate::admin::{self, ServedPool};
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
 use crate::pools::{self, keys_of, owner_of, search};
@@ -192,35 +192,50 @@ impl<'a> PoolReader<'a> {
             }
             PoolOwner::Theirs(_) | PoolOwner::Free => None,
         };
-        let machine = self.call.machine()?;
-        let (rows, mut received) = Rows::channel();
-        let receive = async {
-            // Dropping the receiver stops the query.
-            while let Some(row) = received.next().await {
-                each(row);
-                self.call.wait_for_output().await;
-                if self.call.is_gone() {
-                    break;
-                }
-            }
-            drop(received);
-        };
-        let run = async {
-            match own {
-                Some(served_pool) => {
-                    // Its own devices, wherever the command looks for other pools.
-                    let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
-                    query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
-                }
-                None => match Pool::open(machine, options).await {
-                    Ok(opened) => query.run(&opened, &MountedFileSystems::default(), rows).await,
-                    Err(error) => Err(unopened(&error)),
-                },
-            }
-        };
-        let (answer, ()) = machine.block_on(join(run, receive));
-        Ok(answer)
+        run_here(self.call, own.as_deref(), options, query, each)
     }
+}
+
+/// Runs a query in this process, which has the pool open if there is a `served_pool`, and gives each row to `each`. A pool that
+/// cannot be opened is a refusal.
+///
+/// # Errors
+/// If there is no machine. A refusal is not an error here.
+pub fn run_here(
+    call: &Call,
+    served_pool: Option<&ServedPool>,
+    options: &OpenOptions,
+    query: &PoolQuery,
+    each: &mut dyn FnMut(Row),
+) -> Result<Answered, Failure> {
+    let machine = call.machine()?;
+    let (rows, mut received) = Rows::channel();
+    let receive = async {
+        // Dropping the receiver stops the query.
+        while let Some(row) = received.next().await {
+            each(row);
+            call.wait_for_output().await;
+            if call.is_gone() {
+                break;
+            }
+        }
+        drop(received);
+    };
+    let run = async {
+        match served_pool {
+            Some(served_pool) => {
+                // Its own devices, wherever the command looks for other pools.
+                let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
+                query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
+            }
+            None => match Pool::open(machine, options).await {
+                Ok(opened) => query.run(&opened, &MountedFileSystems::default(), rows).await,
+                Err(error) => Err(unopened(&error)),
+            },
+        }
+    };
+    let (answer, ()) = machine.block_on(join(run, receive));
+    Ok(answer)
 }
 
 /// How far a query about a pool that was found came.
@@ -265,7 +280,7 @@ impl FoundPools {
 }
 
 /// Whether a pool has that name or GUID.
-fn is_called(pool: &OpenPool, name: &str) -> bool {
+pub fn is_called(pool: &OpenPool, name: &str) -> bool {
     pool.name == name || pool.guid.to_string() == name
 }
 

@@ -8,7 +8,7 @@
 //!
 //! The caller parses command lines and formats rows: a query contains no words of a command line, and a row no formatted numbers,
 //! times or names of users. A query reads one state of a pool, so that it runs on a pool opened read-only as well as on a view of
-//! an open engine ([`PoolQuery::run_open`]). It contains no key.
+//! an open engine ([`PoolQuery::run_open`]); events are in the memory of the engine alone. It contains no key.
 //!
 //! *Failures.* A part of the pool that cannot be read is a row like the others ([`Row::Warning`]), in its place; a query that
 //! cannot go on is refused. Rows before that are valid, and the caller decides whether it shows them.
@@ -17,6 +17,7 @@
 
 mod accounts;
 mod datasets;
+mod events;
 mod history;
 mod holds;
 mod rows;
@@ -24,6 +25,7 @@ mod userspace;
 
 pub use accounts::AccountProperty;
 pub use datasets::{DatasetRow, DatasetsQuery};
+pub use events::{EventField, EventRow, EventValue, EventsQuery};
 pub use history::{HistoryQuery, HistoryRow, InternalEvent};
 pub use holds::{Hold, HoldsQuery};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
@@ -62,6 +64,8 @@ pub enum PoolQuery {
     Userspace(UserspaceQuery),
     /// The pool's history: [`Row::History`].
     History(HistoryQuery),
+    /// Events since the process opened the pool: [`Row::Event`].
+    Events(EventsQuery),
 }
 
 impl Query {
@@ -96,6 +100,7 @@ impl PoolQuery {
             PoolQuery::Datasets(query) => query.run(pool, mounted, &mut rows).await,
             PoolQuery::Userspace(query) => query.run(pool, &mut rows).await,
             PoolQuery::History(query) => query.run(pool, &mut rows).await,
+            PoolQuery::Events(_) => Err(Refusal::new(RefusalKind::Pool, NO_EVENTS)),
         }
     }
 
@@ -108,8 +113,11 @@ impl PoolQuery {
         engine: &Engine,
         options: &OpenOptions,
         mounted: &MountedFileSystems,
-        rows: Rows,
+        mut rows: Rows,
     ) -> Result<(), Refusal> {
+        if let PoolQuery::Events(query) = self {
+            return query.run(engine, &mut rows).await;
+        }
         if matches!(self, PoolQuery::History(_)) {
             // The records of the last commands may await their txg (`spa_history_get`). A suspended pool gives those that it has.
             let _synced = engine.sync().await;
@@ -119,6 +127,9 @@ impl PoolQuery {
         self.run(&view, mounted, rows).await
     }
 }
+
+/// Why a pool that no process has open for writing has no events.
+const NO_EVENTS: &str = "events are in the memory of the process that has the pool open";
 
 /// A refusal because a part of the pool cannot be read.
 fn unreadable(error: impl std::fmt::Display) -> Refusal {
@@ -169,7 +180,10 @@ mod tests {
             r#"{"pool":{"name":"tank","query":{"userspace":{"dataset":"tank/a","principal":"group"}}}}"#;
         let history = PoolQuery::History(HistoryQuery { internal: true });
         let json_of_history = r#"{"pool":{"name":"tank","query":{"history":{"internal":true}}}}"#;
+        let events = PoolQuery::Events(EventsQuery { follow: true });
+        let json_of_events = r#"{"pool":{"name":"tank","query":{"events":{"follow":true}}}}"#;
         for (query, json) in [
+            (Query::Pool { name: "tank".into(), query: events }, json_of_events),
             (Query::Pool { name: "tank".into(), query: history }, json_of_history),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Userspace(userspace) }, json_of_userspace),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Datasets(datasets) }, json_of_datasets),

@@ -3,7 +3,7 @@
 //! Over a socket, each row is a line of JSON. The lines are cut into frames of bounded size, wherever that is: [`RowDecoder`]
 //! joins them again.
 
-use super::{DatasetRow, HistoryRow, Hold, UserspaceRow};
+use super::{DatasetRow, EventRow, HistoryRow, Hold, UserspaceRow};
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -37,6 +37,8 @@ pub enum Row {
     Userspace(UserspaceRow),
     /// A record of a pool's history.
     History(HistoryRow),
+    /// An event of an open pool.
+    Event(EventRow),
     /// A dataset, snapshot or bookmark that was named and does not exist.
     Missing {
         /// Name of it.

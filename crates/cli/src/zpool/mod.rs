@@ -16,6 +16,7 @@ mod events;
 mod features;
 mod get;
 mod history;
+mod holder;
 mod import;
 mod initialize_trim;
 mod iostat;
