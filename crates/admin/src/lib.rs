@@ -41,8 +41,9 @@ pub use observation::PoolObservation;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
     AccountProperty, DatasetRow, DatasetsQuery, EventField, EventRow, EventValue, EventsQuery, HistoryQuery,
-    HistoryRow, Hold, HoldsQuery, InternalEvent, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row, RowDecoder, RowError,
-    RowReceiver, Rows, UserspaceQuery, UserspaceRow,
+    HistoryRow, Hold, HoldsQuery, InternalEvent, MAX_ROW_BYTES, OpenPool, PoolPropertiesQuery, PoolPropertiesRow,
+    PoolQuery, Query, Row, RowDecoder, RowError, RowReceiver, Rows, UserspaceQuery, UserspaceRow, VdevPropertiesQuery,
+    VdevPropertiesRow, find_vdevs,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

@@ -128,6 +128,19 @@ impl<'a> PoolReader<'a> {
         Ok(found)
     }
 
+    /// Whether all of these are names or GUIDs of pools.
+    ///
+    /// # Errors
+    /// If the places cannot be scanned, or the daemon does not answer.
+    pub fn are_pools(&self, names: &[String]) -> Result<bool, Failure> {
+        let machine = self.call.machine()?;
+        let assembly = assemble(machine.block_on(scan(machine, &self.search))?);
+        let found = assembly.pools.values().map(|pool| (pool.config.name.clone(), pool.config.guid));
+        let mut all = self.open_pools()?;
+        all.extend(found.map(|(name, guid)| OpenPool { name, guid }));
+        Ok(names.iter().all(|name| all.iter().any(|pool| is_called(pool, name))))
+    }
+
     /// Runs a query on the pool of that name or GUID, and gives each row to `each`.
     ///
     /// # Errors

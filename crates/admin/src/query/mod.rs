@@ -20,16 +20,20 @@ mod datasets;
 mod events;
 mod history;
 mod holds;
+mod pool_properties;
 mod rows;
 mod userspace;
+mod vdev_properties;
 
 pub use accounts::AccountProperty;
 pub use datasets::{DatasetRow, DatasetsQuery};
 pub use events::{EventField, EventRow, EventValue, EventsQuery};
 pub use history::{HistoryQuery, HistoryRow, InternalEvent};
 pub use holds::{Hold, HoldsQuery};
+pub use pool_properties::{PoolPropertiesQuery, PoolPropertiesRow};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
 pub use userspace::{UserspaceQuery, UserspaceRow};
+pub use vdev_properties::{VdevPropertiesQuery, VdevPropertiesRow, find_vdevs};
 
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
@@ -66,6 +70,10 @@ pub enum PoolQuery {
     History(HistoryQuery),
     /// Events since the process opened the pool: [`Row::Event`].
     Events(EventsQuery),
+    /// Properties of the pool: [`Row::PoolProperties`].
+    PoolProperties(PoolPropertiesQuery),
+    /// Properties of vdevs: [`Row::VdevProperties`].
+    VdevProperties(VdevPropertiesQuery),
 }
 
 impl Query {
@@ -100,6 +108,8 @@ impl PoolQuery {
             PoolQuery::Datasets(query) => query.run(pool, mounted, &mut rows).await,
             PoolQuery::Userspace(query) => query.run(pool, &mut rows).await,
             PoolQuery::History(query) => query.run(pool, &mut rows).await,
+            PoolQuery::PoolProperties(query) => query.run(pool, &mut rows).await,
+            PoolQuery::VdevProperties(query) => query.run(pool, &mut rows).await,
             PoolQuery::Events(_) => Err(Refusal::new(RefusalKind::Pool, NO_EVENTS)),
         }
     }
@@ -182,7 +192,15 @@ mod tests {
         let json_of_history = r#"{"pool":{"name":"tank","query":{"history":{"internal":true}}}}"#;
         let events = PoolQuery::Events(EventsQuery { follow: true });
         let json_of_events = r#"{"pool":{"name":"tank","query":{"events":{"follow":true}}}}"#;
+        let pool = PoolPropertiesQuery { properties: Some(vec!["size".into()]), altroot: None };
+        let json_of_pool =
+            r#"{"pool":{"name":"tank","query":{"pool_properties":{"properties":["size"],"altroot":null}}}}"#;
+        let vdevs = VdevPropertiesQuery { vdevs: vec!["mirror-0".into()], properties: None };
+        let json_of_vdevs =
+            r#"{"pool":{"name":"tank","query":{"vdev_properties":{"vdevs":["mirror-0"],"properties":null}}}}"#;
         for (query, json) in [
+            (Query::Pool { name: "tank".into(), query: PoolQuery::PoolProperties(pool) }, json_of_pool),
+            (Query::Pool { name: "tank".into(), query: PoolQuery::VdevProperties(vdevs) }, json_of_vdevs),
             (Query::Pool { name: "tank".into(), query: events }, json_of_events),
             (Query::Pool { name: "tank".into(), query: history }, json_of_history),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Userspace(userspace) }, json_of_userspace),

@@ -3,7 +3,7 @@
 //! Over a socket, each row is a line of JSON. The lines are cut into frames of bounded size, wherever that is: [`RowDecoder`]
 //! joins them again.
 
-use super::{DatasetRow, EventRow, HistoryRow, Hold, UserspaceRow};
+use super::{DatasetRow, EventRow, HistoryRow, Hold, PoolPropertiesRow, UserspaceRow, VdevPropertiesRow};
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -39,6 +39,10 @@ pub enum Row {
     History(HistoryRow),
     /// An event of an open pool.
     Event(EventRow),
+    /// A pool with its properties.
+    PoolProperties(PoolPropertiesRow),
+    /// A vdev with its properties.
+    VdevProperties(VdevPropertiesRow),
     /// A dataset, snapshot or bookmark that was named and does not exist.
     Missing {
         /// Name of it.

@@ -1,4 +1,4 @@
-//! Properties of vdevs: `zpool get … POOL VDEV…` and `zpool set … POOL VDEV`.
+//! Settings of vdevs: `zpool set … POOL VDEV`.
 //!
 //! Source: OpenZFS `man/man7/vdevprops.7`, `module/zfs/vdev.c` (`vdev_prop_set`).
 
@@ -6,14 +6,11 @@ use super::attach::opened;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
+use weir_admin::find_vdevs;
 use weir_engine::VdevSetting;
-use weir_machine::Request;
-use weir_pool::properties::PoolProperty;
-use weir_pool::vdev_properties::{THRESHOLDS, is_known, properties};
-use weir_pool::{Pool, VdevConfig};
+use weir_pool::VdevConfig;
+use weir_pool::vdev_properties::{THRESHOLDS, is_known};
 
-/// Operand of `zpool get` for all vdevs of a pool.
-const ALL: &str = "all-vdevs";
 /// Settings of OpenZFS that nothing in Weir acts on, and the reasons for which they are refused.
 pub const REFUSED: [(&str, &str); 6] = [
     ("path", "a device keeps the path under which it was found; 'zpool import -d' finds it under another one"),
@@ -63,46 +60,11 @@ pub fn set(
     opened(call, places, pool)?.with(async |engine| {
         let bad = |error: &dyn std::fmt::Display| cannot(error.to_string());
         let root = VdevConfig::parse(&engine.shown().config.root).map_err(|error| bad(&error))?;
-        let [guid] = find(&root, vdev)[..] else { return Err(cannot("no such vdev in pool".into())) };
+        let [guid] = find_vdevs(&root, vdev)[..] else { return Err(cannot("no such vdev in pool".into())) };
         engine.vdev_properties().set(guid, property.to_owned(), setting).await.map_err(|error| bad(&error))?;
         Ok(engine.log_command(call.line(), call.caller.ids.0)?)
     })?;
     Ok(0)
-}
-
-/// The vdevs of a pool that an operand names, each with its properties.
-///
-/// # Errors
-/// If there are none; errors of reading the pool.
-pub async fn get(pool: &Pool, operand: &str) -> Result<Vec<(VdevConfig, Vec<PoolProperty>)>, Failure> {
-    let cannot =
-        |why: &str| Failure::failed(format!("cannot get properties of '{operand}' in '{}': {why}", pool.name()));
-    let guids = find(&pool.tree, operand);
-    if guids.is_empty() {
-        return Err(cannot("no such vdev in pool"));
-    }
-    let mut out = Vec::new();
-    for vdev in pool.tree.walk().into_iter().filter(|vdev| guids.contains(&vdev.guid)) {
-        let found = properties(&Request::internal("get"), pool, vdev.guid).await;
-        out.push((vdev.clone(), found.map_err(|error| cannot(&error.to_string()))?));
-    }
-    Ok(out)
-}
-
-/// The vdevs with that GUID, path or name; all but the root for `all-vdevs`.
-fn find(root: &VdevConfig, text: &str) -> Vec<u64> {
-    let all = root.walk().into_iter().filter(|vdev| vdev.is_leaf() || !vdev.children.is_empty());
-    if text == ALL {
-        return all.map(|vdev| vdev.guid).filter(|guid| *guid != root.guid).collect();
-    }
-    let ends_so = |path: &str| path == text || path.rsplit('/').next() == Some(text);
-    let is_it = |vdev: &&VdevConfig| {
-        let is_root = vdev.guid == root.guid && matches!(text, "root" | "root-0");
-        is_root
-            || vdev.guid.to_string() == text
-            || vdev.guid != root.guid && (vdev.name() == text || vdev.path.as_deref().is_some_and(ends_so))
-    };
-    all.into_iter().find(is_it).map(|vdev| vdev.guid).into_iter().collect()
 }
 
 #[cfg(test)]
