@@ -15,7 +15,7 @@
 use crate::admin::{self, ServedPool};
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
-use crate::pools::{self, keys_of, owner_of, search};
+use crate::pools::{self, holder_of, keys_of, search};
 use crate::remote::RemoteProcess;
 use crate::zpool::opened::live;
 use futures_util::future::join;
@@ -189,7 +189,7 @@ impl<'a> PoolReader<'a> {
                 return Ok(answer);
             }
         }
-        let owner = match owner_of(self.call, &self.search, pool) {
+        let owner = match holder_of(self.call, &self.search, pool) {
             Ok(owner) => owner,
             Err(failure) => return Ok(Err(unopened(&failure))),
         };
@@ -279,6 +279,11 @@ impl FoundPools {
     /// Records that a pool cannot be read, which hides no other pool.
     pub fn unread(&mut self, pool: &OpenPool, why: &str) {
         self.unread.push(format!("cannot read '{}': {why}", pool.name));
+    }
+
+    /// Whether there is neither a pool nor a message.
+    pub fn is_empty(&self) -> bool {
+        self.pools.is_empty() && self.missing.is_empty()
     }
 
     /// Prints on standard error which pools could not be read, and returns the exit code.

@@ -24,6 +24,7 @@ mod pool_properties;
 mod rows;
 mod userspace;
 mod vdev_properties;
+mod vdev_space;
 
 pub use accounts::AccountProperty;
 pub use datasets::{DatasetRow, DatasetsQuery};
@@ -34,6 +35,7 @@ pub use pool_properties::{PoolPropertiesQuery, PoolPropertiesRow};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
 pub use userspace::{UserspaceQuery, UserspaceRow};
 pub use vdev_properties::{VdevPropertiesQuery, VdevPropertiesRow, find_vdevs};
+pub use vdev_space::{VdevGroup, VdevSpace, VdevSpaceRow, spare_state};
 
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
@@ -70,7 +72,7 @@ pub enum PoolQuery {
     History(HistoryQuery),
     /// Events since the process opened the pool: [`Row::Event`].
     Events(EventsQuery),
-    /// Properties of the pool: [`Row::PoolProperties`].
+    /// Properties of the pool: [`Row::PoolProperties`]; also the space of its vdevs: [`Row::VdevSpace`].
     PoolProperties(PoolPropertiesQuery),
     /// Properties of vdevs: [`Row::VdevProperties`].
     VdevProperties(VdevPropertiesQuery),
@@ -192,9 +194,8 @@ mod tests {
         let json_of_history = r#"{"pool":{"name":"tank","query":{"history":{"internal":true}}}}"#;
         let events = PoolQuery::Events(EventsQuery { follow: true });
         let json_of_events = r#"{"pool":{"name":"tank","query":{"events":{"follow":true}}}}"#;
-        let pool = PoolPropertiesQuery { properties: Some(vec!["size".into()]), altroot: None };
-        let json_of_pool =
-            r#"{"pool":{"name":"tank","query":{"pool_properties":{"properties":["size"],"altroot":null}}}}"#;
+        let pool = PoolPropertiesQuery { properties: Some(vec!["size".into()]), altroot: None, vdevs: true };
+        let json_of_pool = r#"{"pool":{"name":"tank","query":{"pool_properties":{"properties":["size"],"altroot":null,"vdevs":true}}}}"#;
         let vdevs = VdevPropertiesQuery { vdevs: vec!["mirror-0".into()], properties: None };
         let json_of_vdevs =
             r#"{"pool":{"name":"tank","query":{"vdev_properties":{"vdevs":["mirror-0"],"properties":null}}}}"#;

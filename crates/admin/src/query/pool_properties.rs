@@ -1,11 +1,13 @@
 //! Properties of a pool.
 
+use super::vdev_space::vdev_space;
 use super::{Row, Rows, unreadable};
 use crate::properties::pool_properties;
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use weir_machine::Request;
 use weir_pool::Pool;
+use weir_pool::assemble::state;
 use weir_pool::properties::{Origin, PoolProperty, Value, properties};
 
 /// Which properties of a pool are read.
@@ -16,6 +18,8 @@ pub struct PoolPropertiesQuery {
     pub properties: Option<Vec<String>>,
     /// Directory that is shown as `altroot`; `None` for none.
     pub altroot: Option<String>,
+    /// Whether the space of the vdevs is read as well.
+    pub vdevs: bool,
 }
 
 /// A pool with its properties.
@@ -28,6 +32,8 @@ pub struct PoolPropertiesRow {
     pub guid: u64,
     /// Health: its state, for example `ONLINE`, or `SUSPENDED`.
     pub health: String,
+    /// Whether the pool was exported, so that no host uses it.
+    pub exported: bool,
     /// Last synced txg.
     pub txg: u64,
     /// The properties that were asked for and that the pool has, in the order of the query; or all that it has.
@@ -36,7 +42,7 @@ pub struct PoolPropertiesRow {
 }
 
 impl PoolPropertiesQuery {
-    /// Reads the properties: one [`Row::PoolProperties`].
+    /// Reads the properties: one [`Row::PoolProperties`], then a [`Row::VdevSpace`] for each vdev.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -46,10 +52,17 @@ impl PoolPropertiesQuery {
             name: pool.name().to_owned(),
             guid: pool.config.guid,
             health: pool.health(),
+            exported: pool.label.state == state::EXPORTED,
             txg: pool.uberblock.txg.0,
             properties: chosen(all.map_err(unreadable)?, self.properties.as_deref()),
         };
-        rows.add(Row::PoolProperties(row)).await
+        rows.add(Row::PoolProperties(row)).await?;
+        if self.vdevs {
+            for row in vdev_space(pool).await.map_err(unreadable)? {
+                rows.add(Row::VdevSpace(row)).await?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 //! Over a socket, each row is a line of JSON. The lines are cut into frames of bounded size, wherever that is: [`RowDecoder`]
 //! joins them again.
 
-use super::{DatasetRow, EventRow, HistoryRow, Hold, PoolPropertiesRow, UserspaceRow, VdevPropertiesRow};
+use super::{DatasetRow, EventRow, HistoryRow, Hold, PoolPropertiesRow, UserspaceRow, VdevPropertiesRow, VdevSpaceRow};
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -43,6 +43,8 @@ pub enum Row {
     PoolProperties(PoolPropertiesRow),
     /// A vdev with its properties.
     VdevProperties(VdevPropertiesRow),
+    /// A vdev with its space.
+    VdevSpace(VdevSpaceRow),
     /// A dataset, snapshot or bookmark that was named and does not exist.
     Missing {
         /// Name of it.

@@ -10,7 +10,6 @@ use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value};
 use weir_admin::{PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Row, VdevPropertiesQuery};
-use weir_machine::Request;
 use weir_pool::Pool;
 use weir_pool::properties::{self, PoolProperty};
 
@@ -59,7 +58,11 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     }
     let is_known = |name: &str| properties::is_known(name);
     let wanted = wanted_names(wanted, properties::full_name, is_known)?;
-    let query = PoolQuery::PoolProperties(PoolPropertiesQuery { properties: wanted, altroot: args.altroot.clone() });
+    let query = PoolQuery::PoolProperties(PoolPropertiesQuery {
+        properties: wanted,
+        altroot: args.altroot.clone(),
+        vdevs: false,
+    });
     let mut found = reader.find(names)?;
     let parsable = args.parsable || args.json.output.json;
     let mut pools = Map::new();
@@ -160,12 +163,6 @@ impl<'a> PropertyTable<'a> {
     }
 }
 
-/// All properties of a pool, its name first.
-pub async fn all(pool: &Pool, altroot: Option<&str>) -> Result<Vec<PoolProperty>, Failure> {
-    let rq = &Request::internal("get");
-    Ok(properties::properties(rq, pool, altroot).await?)
-}
-
 /// Full names of the properties asked for; `None` for all.
 fn wanted_names(
     text: &str,
@@ -195,10 +192,9 @@ fn fields(text: &str) -> Result<Vec<&'static str>, Failure> {
     text.split(',').map(field).collect()
 }
 
-/// Common fields of every JSON output about a pool.
-pub fn header(pool: &Pool, typed: bool, numbers: Numbers) -> Map<String, Value> {
-    let kind = typed.then_some("POOL");
-    identity(kind, pool.name(), pool.health(), [pool.config.guid, pool.uberblock.txg.0], numbers)
+/// Common fields of the JSON output of `zpool status`.
+pub fn header(pool: &Pool, numbers: Numbers) -> Map<String, Value> {
+    identity(None, pool.name(), pool.health(), [pool.config.guid, pool.uberblock.txg.0], numbers)
 }
 
 /// Common fields of the JSON output of `zpool get` and `zpool list`.
