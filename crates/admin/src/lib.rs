@@ -40,10 +40,11 @@ pub use mounting::{MountChange, MountEffect};
 pub use observation::PoolObservation;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
-    AccountProperty, DatasetRow, DatasetsQuery, EventField, EventRow, EventValue, EventsQuery, HistoryQuery,
-    HistoryRow, Hold, HoldsQuery, InternalEvent, MAX_ROW_BYTES, OpenPool, PoolPropertiesQuery, PoolPropertiesRow,
-    PoolQuery, Query, Row, RowDecoder, RowError, RowReceiver, Rows, UserspaceQuery, UserspaceRow, VdevGroup,
-    VdevPropertiesQuery, VdevPropertiesRow, VdevSpace, VdevSpaceRow, find_vdevs, spare_state,
+    AccountProperty, ChangeKind, DatasetRow, DatasetsQuery, DiffQuery, DifferenceRow, EventField, EventRow, EventValue,
+    EventsQuery, FilePath, HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, MAX_ROW_BYTES, OpenPool,
+    PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Query, Row, RowDecoder, RowError, RowReceiver, Rows,
+    UserspaceQuery, UserspaceRow, VdevGroup, VdevPropertiesQuery, VdevPropertiesRow, VdevSpace, VdevSpaceRow,
+    find_vdevs, spare_state,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

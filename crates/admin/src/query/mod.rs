@@ -8,7 +8,8 @@
 //!
 //! The caller parses command lines and formats rows: a query contains no words of a command line, and a row no formatted numbers,
 //! times or names of users. A query reads one state of a pool, so that it runs on a pool opened read-only as well as on a view of
-//! an open engine ([`PoolQuery::run_open`]); events are in the memory of the engine alone. It contains no key.
+//! an open engine ([`PoolQuery::run_open`]); events are in the memory of the engine alone, and a
+//! comparison with a file system takes a temporary snapshot there. It contains no key.
 //!
 //! *Failures.* A part of the pool that cannot be read is a row like the others ([`Row::Warning`]), in its place; a query that
 //! cannot go on is refused. Rows before that are valid, and the caller decides whether it shows them.
@@ -17,6 +18,7 @@
 
 mod accounts;
 mod datasets;
+mod diff;
 mod events;
 mod history;
 mod holds;
@@ -28,6 +30,7 @@ mod vdev_space;
 
 pub use accounts::AccountProperty;
 pub use datasets::{DatasetRow, DatasetsQuery};
+pub use diff::{ChangeKind, DiffQuery, DifferenceRow, FilePath};
 pub use events::{EventField, EventRow, EventValue, EventsQuery};
 pub use history::{HistoryQuery, HistoryRow, InternalEvent};
 pub use holds::{Hold, HoldsQuery};
@@ -72,6 +75,8 @@ pub enum PoolQuery {
     History(HistoryQuery),
     /// Events since the process opened the pool: [`Row::Event`].
     Events(EventsQuery),
+    /// Differences between two states of a file system: [`Row::Comparison`], [`Row::Difference`], [`Row::Incomparable`].
+    Diff(DiffQuery),
     /// Properties of the pool: [`Row::PoolProperties`]; also the space of its vdevs: [`Row::VdevSpace`].
     PoolProperties(PoolPropertiesQuery),
     /// Properties of vdevs: [`Row::VdevProperties`].
@@ -110,6 +115,7 @@ impl PoolQuery {
             PoolQuery::Datasets(query) => query.run(pool, mounted, &mut rows).await,
             PoolQuery::Userspace(query) => query.run(pool, &mut rows).await,
             PoolQuery::History(query) => query.run(pool, &mut rows).await,
+            PoolQuery::Diff(query) => query.run(pool, &mut rows).await,
             PoolQuery::PoolProperties(query) => query.run(pool, &mut rows).await,
             PoolQuery::VdevProperties(query) => query.run(pool, &mut rows).await,
             PoolQuery::Events(_) => Err(Refusal::new(RefusalKind::Pool, NO_EVENTS)),
@@ -127,15 +133,14 @@ impl PoolQuery {
         mounted: &MountedFileSystems,
         mut rows: Rows,
     ) -> Result<(), Refusal> {
-        if let PoolQuery::Events(query) = self {
-            return query.run(engine, &mut rows).await;
-        }
-        if matches!(self, PoolQuery::History(_)) {
+        match self {
+            PoolQuery::Events(query) => return query.run(engine, &mut rows).await,
+            PoolQuery::Diff(query) => return query.run_open(engine, options, &mut rows).await,
             // The records of the last commands may await their txg (`spa_history_get`). A suspended pool gives those that it has.
-            let _synced = engine.sync().await;
+            PoolQuery::History(_) => drop(engine.sync().await),
+            _ => {}
         }
-        let view = engine.synced().view(options).await;
-        let view = view.map_err(|error| Refusal::new(RefusalKind::Unopened, error.to_string()))?;
+        let view = engine.synced().view(options).await.map_err(unopened)?;
         self.run(&view, mounted, rows).await
     }
 }
@@ -146,6 +151,11 @@ const NO_EVENTS: &str = "events are in the memory of the process that has the po
 /// A refusal because a part of the pool cannot be read.
 fn unreadable(error: impl std::fmt::Display) -> Refusal {
     Refusal::new(RefusalKind::Pool, error.to_string())
+}
+
+/// A refusal because the pool cannot be opened.
+fn unopened(error: impl std::fmt::Display) -> Refusal {
+    Refusal::new(RefusalKind::Unopened, error.to_string())
 }
 
 pub(crate) fn query_target(data: &[u8]) {
@@ -199,7 +209,10 @@ mod tests {
         let vdevs = VdevPropertiesQuery { vdevs: vec!["mirror-0".into()], properties: None };
         let json_of_vdevs =
             r#"{"pool":{"name":"tank","query":{"vdev_properties":{"vdevs":["mirror-0"],"properties":null}}}}"#;
+        let diff = DiffQuery { older: "tank@a".into(), newer: "tank".into() };
+        let json_of_diff = r#"{"pool":{"name":"tank","query":{"diff":{"older":"tank@a","newer":"tank"}}}}"#;
         for (query, json) in [
+            (Query::Pool { name: "tank".into(), query: PoolQuery::Diff(diff) }, json_of_diff),
             (Query::Pool { name: "tank".into(), query: PoolQuery::PoolProperties(pool) }, json_of_pool),
             (Query::Pool { name: "tank".into(), query: PoolQuery::VdevProperties(vdevs) }, json_of_vdevs),
             (Query::Pool { name: "tank".into(), query: events }, json_of_events),

@@ -3,7 +3,10 @@
 //! Over a socket, each row is a line of JSON. The lines are cut into frames of bounded size, wherever that is: [`RowDecoder`]
 //! joins them again.
 
-use super::{DatasetRow, EventRow, HistoryRow, Hold, PoolPropertiesRow, UserspaceRow, VdevPropertiesRow, VdevSpaceRow};
+use super::{
+    DatasetRow, DifferenceRow, EventRow, HistoryRow, Hold, PoolPropertiesRow, UserspaceRow, VdevPropertiesRow,
+    VdevSpaceRow,
+};
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -39,6 +42,23 @@ pub enum Row {
     History(HistoryRow),
     /// An event of an open pool.
     Event(EventRow),
+    /// Two states that are compared.
+    Comparison {
+        /// Mount point of the file system of the newer one: an absolute path without a slash at its end; empty if its property is
+        /// not a path.
+        mountpoint: String,
+    },
+    /// A file that differs.
+    Difference(DifferenceRow),
+    /// A file that cannot be compared.
+    Incomparable {
+        /// Object number.
+        object: u64,
+        /// Snapshot or file system in which it cannot be read.
+        name: String,
+        /// The reason.
+        why: String,
+    },
     /// A pool with its properties.
     PoolProperties(PoolPropertiesRow),
     /// A vdev with its properties.
