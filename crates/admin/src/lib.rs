@@ -30,6 +30,7 @@ mod reservation;
 mod rollback;
 mod same_txg;
 mod selection;
+mod settings;
 mod sharing;
 
 pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
@@ -48,4 +49,5 @@ pub use query::{
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};
+pub use settings::{REFUSED_POOL_SETTINGS, REFUSED_VDEV_SETTINGS, pool_comment, stored_property, vdev_setting};
 pub use sharing::{check_named, check_share};

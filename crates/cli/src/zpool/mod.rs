@@ -43,11 +43,7 @@ mod vdevs;
 mod wait;
 
 #[cfg(test)]
-pub use create::REFUSED as REFUSED_OF_POOLS;
-#[cfg(test)]
 pub use set::wanted as pool_change;
-#[cfg(test)]
-pub use vdev_properties::{REFUSED as REFUSED_OF_VDEVS, setting as vdev_setting};
 
 use crate::call::Call;
 use crate::failure::Failure;

@@ -1,6 +1,5 @@
 //! `zpool set`.
 
-use super::create::{comment, stored};
 use super::features::compatible;
 use super::vdev_properties;
 use crate::args::CommandLine;
@@ -13,8 +12,6 @@ use crate::pools::search;
 use crate::writable::{WritablePool, WriteIntent, refused};
 use clap::Parser;
 use weir_admin::{Action, PoolChange};
-use weir_engine::create::PoolValue;
-use weir_format::features;
 
 /// Set a property of a pool or of a vdev.
 #[derive(Debug, Parser)]
@@ -67,40 +64,8 @@ fn set_place(call: &Call, places: &PoolDirs, pool: &str, place: CachePlace) -> R
 /// # Errors
 /// The reason why the property cannot have this value.
 pub fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
-    if let Some(feature) = property.strip_prefix("feature@") {
-        if features::by_name(feature).is_none() {
-            return Err(format!("invalid feature '{feature}'"));
-        }
-        return match value {
-            "enabled" => Ok(PoolChange::EnableFeature { feature: feature.to_owned() }),
-            _ => Err(format!("property '{property}' can only be set to 'enabled'")),
-        };
+    if property == "compatibility" {
+        compatible(value).map_err(|why| format!("property '{property}': {why}"))?;
     }
-    match property {
-        "comment" => Ok(PoolChange::SetComment { text: comment(value)? }),
-        "compatibility" => {
-            compatible(value).map_err(|why| format!("property '{property}': {why}"))?;
-            Ok(PoolChange::SetCompatibility { sets: value.to_owned() })
-        }
-        user if user.contains(':') => {
-            user_property(user, value)?;
-            Ok(PoolChange::SetUser { property: user.to_owned(), text: value.to_owned() })
-        }
-        _ => match stored(property, value)? {
-            (property, PoolValue::Number(number)) => Ok(PoolChange::SetNumber { property, number }),
-            (name, PoolValue::Text(_)) => Err(format!("property '{name}' is readonly")),
-        },
-    }
-}
-
-/// Checks the name and the length of the value of a user property (`zpool_prop_user`).
-fn user_property(name: &str, value: &str) -> Result<(), String> {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
-    if name.len() > 255 || !name.chars().all(allowed) || name.starts_with('-') {
-        return Err(format!("invalid property '{name}'"));
-    }
-    if value.len() > 8191 {
-        return Err(format!("property value of '{name}' is too long"));
-    }
-    Ok(())
+    PoolChange::of_property(property, value)
 }
