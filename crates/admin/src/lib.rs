@@ -42,10 +42,10 @@ pub use observation::PoolObservation;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
     AccountProperty, ChangeKind, DatasetRow, DatasetsQuery, DiffQuery, DifferenceRow, EventField, EventRow, EventValue,
-    EventsQuery, FilePath, HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, MAX_ROW_BYTES, OpenPool,
-    PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Query, Row, RowDecoder, RowError, RowReceiver, Rows,
-    UserspaceQuery, UserspaceRow, VdevGroup, VdevPropertiesQuery, VdevPropertiesRow, VdevSpace, VdevSpaceRow,
-    find_vdevs, spare_state,
+    EventsQuery, FilePath, HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, IostatQuery, LeafIo,
+    MAX_ROW_BYTES, OpenPool, OperationIo, PoolIoRow, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Query, Row,
+    RowDecoder, RowError, RowReceiver, Rows, UserspaceQuery, UserspaceRow, VdevGroup, VdevIo, VdevPropertiesQuery,
+    VdevPropertiesRow, VdevSpace, VdevSpaceRow, find_vdevs, spare_state,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

@@ -222,6 +222,30 @@ pub fn run_here(
     each: &mut dyn FnMut(Row),
 ) -> Result<Answered, Failure> {
     let machine = call.machine()?;
+    receive(call, each, async |rows| {
+        match served_pool {
+            Some(served_pool) => {
+                // Its own devices, wherever the command looks for other pools.
+                let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
+                query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
+            }
+            None => match Pool::open(machine, options).await {
+                Ok(opened) => query.run(&opened, &MountedFileSystems::default(), rows).await,
+                Err(error) => Err(unopened(&error)),
+            },
+        }
+    })
+}
+
+/// Runs a query in this process, and gives each row to `each`. The query stops if the reader of the output has gone away.
+///
+/// # Errors
+/// If there is no machine. A refusal is not an error here.
+pub fn receive(
+    call: &Call,
+    each: &mut dyn FnMut(Row),
+    query: impl AsyncFnOnce(Rows) -> Answered,
+) -> Result<Answered, Failure> {
     let (rows, mut received) = Rows::channel();
     let receive = async {
         // Dropping the receiver stops the query.
@@ -234,20 +258,7 @@ pub fn run_here(
         }
         drop(received);
     };
-    let run = async {
-        match served_pool {
-            Some(served_pool) => {
-                // Its own devices, wherever the command looks for other pools.
-                let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
-                query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
-            }
-            None => match Pool::open(machine, options).await {
-                Ok(opened) => query.run(&opened, &MountedFileSystems::default(), rows).await,
-                Err(error) => Err(unopened(&error)),
-            },
-        }
-    };
-    let (answer, ()) = machine.block_on(join(run, receive));
+    let (answer, ()) = call.machine()?.block_on(join(query(rows), receive));
     Ok(answer)
 }
 

@@ -1,14 +1,10 @@
 //! Events of an open pool, which are in the memory of its process.
 
-use super::{Row, Rows};
+use super::{LOOK, Row, Rows};
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 use weir_engine::{Engine, Event};
 use weir_format::{NvList, NvValue};
-
-/// Interval at which new events are looked for.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// Which events are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,6 +22,7 @@ mod diff;
 mod events;
 mod history;
 mod holds;
+mod iostat;
 mod pool_properties;
 mod rows;
 mod userspace;
@@ -34,6 +35,7 @@ pub use diff::{ChangeKind, DiffQuery, DifferenceRow, FilePath};
 pub use events::{EventField, EventRow, EventValue, EventsQuery};
 pub use history::{HistoryQuery, HistoryRow, InternalEvent};
 pub use holds::{Hold, HoldsQuery};
+pub use iostat::{IostatQuery, LeafIo, OperationIo, PoolIoRow, VdevIo};
 pub use pool_properties::{PoolPropertiesQuery, PoolPropertiesRow};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
 pub use userspace::{UserspaceQuery, UserspaceRow};
@@ -42,6 +44,7 @@ pub use vdev_space::{VdevGroup, VdevSpace, VdevSpaceRow, spare_state};
 
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use weir_dsl::MountedFileSystems;
 use weir_engine::Engine;
 use weir_pool::{OpenOptions, Pool};
@@ -59,6 +62,8 @@ pub enum Query {
         /// Query about that pool.
         query: PoolQuery,
     },
+    /// Reads and writes of open pools, once or repeatedly: [`Row::PoolIo`].
+    Iostat(IostatQuery),
 }
 
 /// A query about one pool.
@@ -145,6 +150,9 @@ impl PoolQuery {
     }
 }
 
+/// Interval at which a query that goes on looks for news.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// Why a pool that no process has open for writing has no events.
 const NO_EVENTS: &str = "events are in the memory of the process that has the pool open";
 
@@ -211,7 +219,16 @@ mod tests {
             r#"{"pool":{"name":"tank","query":{"vdev_properties":{"vdevs":["mirror-0"],"properties":null}}}}"#;
         let diff = DiffQuery { older: "tank@a".into(), newer: "tank".into() };
         let json_of_diff = r#"{"pool":{"name":"tank","query":{"diff":{"older":"tank@a","newer":"tank"}}}}"#;
+        let iostat = IostatQuery {
+            pools: vec!["tank".into()],
+            interval_ns: Some(500_000_000),
+            samples: None,
+            histograms: false,
+        };
+        let json_of_iostat =
+            r#"{"iostat":{"pools":["tank"],"interval_ns":500000000,"samples":null,"histograms":false}}"#;
         for (query, json) in [
+            (Query::Iostat(iostat), json_of_iostat),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Diff(diff) }, json_of_diff),
             (Query::Pool { name: "tank".into(), query: PoolQuery::PoolProperties(pool) }, json_of_pool),
             (Query::Pool { name: "tank".into(), query: PoolQuery::VdevProperties(vdevs) }, json_of_vdevs),

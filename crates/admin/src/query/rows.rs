@@ -4,8 +4,8 @@
 //! joins them again.
 
 use super::{
-    DatasetRow, DifferenceRow, EventRow, HistoryRow, Hold, PoolPropertiesRow, UserspaceRow, VdevPropertiesRow,
-    VdevSpaceRow,
+    DatasetRow, DifferenceRow, EventRow, HistoryRow, Hold, PoolIoRow, PoolPropertiesRow, UserspaceRow,
+    VdevPropertiesRow, VdevSpaceRow,
 };
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
@@ -63,6 +63,8 @@ pub enum Row {
     PoolProperties(PoolPropertiesRow),
     /// A vdev with its properties.
     VdevProperties(VdevPropertiesRow),
+    /// Reads and writes of an open pool.
+    PoolIo(Box<PoolIoRow>),
     /// A vdev with its space.
     VdevSpace(VdevSpaceRow),
     /// A dataset, snapshot or bookmark that was named and does not exist.

@@ -137,6 +137,12 @@ fn space_of(pool: &Pool, top: &VdevConfig, space: &space::VdevSpace) -> VdevSpac
     }
 }
 
+/// The group of a top-level vdev with data; `None` for one without devices, and for the root.
+pub(super) fn group_of(vdev: &VdevConfig) -> Option<VdevGroup> {
+    let of_class = CLASSES.into_iter().find(|(class, _)| *class == vdev.class).map(|(_, group)| group);
+    of_class.filter(|_| vdev.is_concrete())
+}
+
 /// State of a hot spare: `AVAIL`, `INUSE` or `UNAVAIL`.
 pub fn spare_state(pool: &Pool, spare: &VdevConfig) -> &'static str {
     let in_use = pool.tree.leaves().iter().any(|leaf| leaf.guid == spare.guid);

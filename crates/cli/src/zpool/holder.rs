@@ -6,12 +6,14 @@ use crate::call::Call;
 use crate::command_target::now;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
-use crate::reading::{Answered, is_called, refused, run_here};
+use crate::reading::{Answered, is_called, receive, refused, run_here};
 use crate::remote::RemoteProcess;
-use weir_admin::{Action, Author, Command, OpenPool, Outcome, PoolQuery, Query, Refusal, Row};
+use weir_admin::{Action, Author, Command, IostatQuery, OpenPool, Outcome, PoolQuery, Query, Refusal, Row};
+use weir_engine::Engine;
 use weir_pool::OpenOptions;
 
 /// A process that has pools open.
+#[derive(PartialEq, Eq)]
 pub enum PoolHolder {
     /// This process.
     Own,
@@ -74,6 +76,23 @@ impl PoolHolder {
             PoolHolder::Own => {
                 let served_pool = call.served_pool(&guid).ok_or_else(|| closed(pool))?;
                 run_here(call, Some(&served_pool), &OpenOptions::new(Vec::new(), guid), &query, each)
+            }
+        }
+    }
+
+    /// Samples the reads and writes of pools that the process has open, and gives each row to `each`.
+    ///
+    /// # Errors
+    /// As [`PoolHolder::query`].
+    pub fn sample(&self, call: &Call, query: IostatQuery, each: &mut dyn FnMut(Row)) -> Result<Answered, Failure> {
+        match self {
+            PoolHolder::Other(remote) => admin::query(call, remote, &Query::Iostat(query), each),
+            PoolHolder::Own => {
+                let pools: Vec<_> = query.pools.iter().filter_map(|name| call.served_pool(name)).collect();
+                receive(call, each, async |rows| {
+                    let engines: Vec<&Engine> = pools.iter().map(|pool| &*pool.engine).collect();
+                    query.run(&engines, rows).await
+                })
             }
         }
     }

@@ -31,7 +31,7 @@ pub struct ListedVdev {
 }
 
 /// Heading of a group of vdevs; empty for none.
-fn heading_of(group: VdevGroup) -> &'static str {
+pub fn heading_of(group: VdevGroup) -> &'static str {
     match group {
         VdevGroup::Normal => "",
         VdevGroup::Dedup => "dedup",

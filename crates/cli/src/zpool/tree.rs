@@ -3,7 +3,7 @@
 use super::advice::OpenErrors;
 use crate::colors::{Colors, Paint, of_state};
 use clap::Args;
-use weir_admin::VdevSpaceRow;
+use weir_admin::{VdevIo, VdevSpaceRow};
 use weir_pool::dtls::Dtls;
 use weir_pool::status::{States, VdevState};
 use weir_pool::{Class, VdevConfig, VdevKind};
@@ -80,6 +80,11 @@ impl NameStyle {
 
     /// The name of a vdev of a list.
     pub fn of_row(self, vdev: &VdevSpaceRow) -> String {
+        self.of_path(vdev.path.as_deref(), vdev.kind == VdevKind::File.type_name(), vdev.guid, || vdev.name.clone())
+    }
+
+    /// The name of a vdev of a sample.
+    pub fn of_sample(self, vdev: &VdevIo) -> String {
         self.of_path(vdev.path.as_deref(), vdev.kind == VdevKind::File.type_name(), vdev.guid, || vdev.name.clone())
     }
 
