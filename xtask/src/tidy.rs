@@ -46,7 +46,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("nbd", &["machine", "front"]),
     ("iscsi", &["machine", "front"]),
     ("analytics", &["format", "codec", "machine", "blocks", "dsl", "files", "pool", "engine"]),
-    ("admin", &["format", "machine", "blocks", "dmu", "dsl", "pool", "engine", "analytics", "front"]),
+    ("admin", &["format", "machine", "blocks", "dmu", "dsl", "files", "pool", "engine", "analytics", "front"]),
     ("web", &["machine", "engine", "analytics"]),
     ("lab", &["format", "codec", "machine"]),
     ("planner", &["format", "codec", "machine", "sim", "blocks", "dsl", "files", "volumes", "pool", "engine"]),

@@ -49,6 +49,8 @@ pub enum Action {
     Pool(PoolChange),
     /// Changes what the process that has the pool open does.
     Process(ProcessChange),
+    /// Forgets all events of the pool.
+    ClearEvents,
     /// Finds the last scrub.
     Scrub,
     /// Finds how far destroyed datasets are freed.
@@ -75,6 +77,11 @@ pub enum Action {
 pub enum Outcome {
     /// The change is on stable storage.
     Changed,
+    /// All events were forgotten.
+    ClearedEvents {
+        /// Number of them.
+        count: usize,
+    },
     /// The last scrub, if there was one.
     Scrub(Option<ScrubProgress>),
     /// Destroyed datasets that are being freed in the background; `None` if there are none.
@@ -178,6 +185,7 @@ impl Action {
         match self {
             Action::Pool(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
             Action::Process(change) => change.run(host, author).await.map(|()| Outcome::Changed),
+            Action::ClearEvents => Ok(Outcome::ClearedEvents { count: engine.events.clear() }),
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
             Action::Sample => Ok(Outcome::Sample(Box::new(Sample::take(engine)))),

@@ -30,6 +30,7 @@ mod reservation;
 mod rollback;
 mod same_txg;
 mod selection;
+mod settings;
 mod sharing;
 
 pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
@@ -40,9 +41,13 @@ pub use mounting::{MountChange, MountEffect};
 pub use observation::observe;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use query::{
-    AccountProperty, DatasetRow, DatasetsQuery, Hold, HoldsQuery, MAX_ROW_BYTES, OpenPool, PoolQuery, Query, Row,
-    RowDecoder, RowError, RowReceiver, Rows, UserspaceQuery, UserspaceRow,
+    AccountProperty, ChangeKind, DatasetRow, DatasetsQuery, DiffQuery, DifferenceRow, EventField, EventRow, EventValue,
+    EventsQuery, FilePath, HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, IostatQuery, LeafIo,
+    MAX_ROW_BYTES, OpenPool, OperationIo, PoolIoRow, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Query, Row,
+    RowDecoder, RowError, RowReceiver, Rows, UserspaceQuery, UserspaceRow, VdevGroup, VdevIo, VdevPropertiesQuery,
+    VdevPropertiesRow, VdevSpace, VdevSpaceRow, find_vdevs, spare_state,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};
+pub use settings::{REFUSED_POOL_SETTINGS, REFUSED_VDEV_SETTINGS, pool_comment, stored_property, vdev_setting};
 pub use sharing::{check_named, check_share};

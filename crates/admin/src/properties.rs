@@ -1,10 +1,11 @@
-//! Properties of datasets as JSON: an object of names and values.
+//! Properties of datasets, pools and vdevs as JSON.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use weir_dsl::props::{DatasetKind, Property, Source, Value};
 use weir_dsl::sync_tasks::Setting;
 use weir_dsl::{QuotaKind, QuotaPrincipal};
+use weir_pool::properties::{Origin, PoolProperty, Value as PoolValue};
 
 /// A value: a JSON number or string.
 #[derive(Serialize, Deserialize)]
@@ -117,6 +118,49 @@ impl From<JsonProperty> for Property {
     }
 }
 
+/// A value of a property of a pool or vdev.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "PoolValue", rename_all = "snake_case")]
+enum JsonPoolValue {
+    /// Text.
+    Text(String),
+    /// A number that is not rounded.
+    Number(u64),
+    /// A count.
+    Count(u64),
+    /// Bytes.
+    Size(u64),
+    /// Bytes, of which 0 means none.
+    SizeIfAny(u64),
+    /// A ratio in hundredths.
+    Ratio(u64),
+    /// Percent.
+    Percent(u64),
+}
+
+/// Source of a value of a property of a pool or vdev.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Origin", rename_all = "snake_case")]
+enum JsonOrigin {
+    /// Computed.
+    None,
+    /// Not set.
+    Default,
+    /// Set.
+    Local,
+}
+
+/// A property of a pool or vdev.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "PoolProperty", deny_unknown_fields)]
+struct JsonPoolProperty {
+    name: String,
+    #[serde(with = "JsonPoolValue")]
+    value: PoolValue,
+    #[serde(with = "JsonOrigin")]
+    origin: Origin,
+}
+
 /// Principal of a quota.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "QuotaPrincipal", rename_all = "snake_case")]
@@ -202,5 +246,26 @@ pub mod found_properties {
     pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<Option<Property>>, D::Error> {
         let list = Vec::<Option<JsonProperty>>::deserialize(from)?;
         Ok(list.into_iter().map(|property| property.map(Property::from)).collect())
+    }
+}
+
+/// Serialization of `Vec<PoolProperty>`.
+pub mod pool_properties {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Given<'a>(#[serde(with = "JsonPoolProperty")] &'a PoolProperty);
+
+    #[derive(Deserialize)]
+    struct Read(#[serde(with = "JsonPoolProperty")] PoolProperty);
+
+    /// Writes a list.
+    pub fn serialize<S: Serializer>(list: &[PoolProperty], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(list.iter().map(Given))
+    }
+
+    /// Reads a list.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<PoolProperty>, D::Error> {
+        Ok(Vec::<Read>::deserialize(from)?.into_iter().map(|property| property.0).collect())
     }
 }

@@ -36,6 +36,8 @@ pub enum RefusalKind {
     Stream,
     /// The pool is another one than the command names.
     OtherPool,
+    /// The pool cannot be opened.
+    Unopened,
     /// Reading or writing the pool failed.
     Pool,
     /// The caller of a query has gone away.

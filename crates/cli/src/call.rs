@@ -331,16 +331,21 @@ impl Call {
         }
     }
 
-    /// Finds the process that has a scanned pool open.
+    /// Finds the process that runs a command about a scanned pool: another one only before the command has begun here.
     pub fn owner_of(&self, found: &FoundPool) -> PoolOwner {
+        match self.holder_of(found) {
+            PoolOwner::Theirs(_) if self.has_begun() => PoolOwner::Free,
+            owner => owner,
+        }
+    }
+
+    /// Finds the process that has a scanned pool open.
+    pub fn holder_of(&self, found: &FoundPool) -> PoolOwner {
         if let Some(process) = &self.process {
             return process.find(found).map_or(PoolOwner::Free, PoolOwner::Ours);
         }
         let holder = found.leaves().find_map(|device| locks::holder_of(&device.path));
-        match holder.and_then(crate::admin::remote_process) {
-            Some(remote) if !self.has_begun() => PoolOwner::Theirs(remote),
-            _ => PoolOwner::Free,
-        }
+        holder.and_then(crate::admin::remote_process).map_or(PoolOwner::Free, PoolOwner::Theirs)
     }
 }
 

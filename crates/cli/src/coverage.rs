@@ -4,10 +4,11 @@ use crate::args::{Stop, definition};
 use crate::refused;
 use crate::tree::CommandTree;
 use crate::zfs::{When, parse_property};
-use crate::zpool::{REFUSED_OF_POOLS, REFUSED_OF_VDEVS, pool_change, vdev_setting};
+use crate::zpool::pool_change;
 use clap::{Arg, ArgAction, Command};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use weir_admin::{REFUSED_POOL_SETTINGS, REFUSED_VDEV_SETTINGS, vdev_setting};
 use weir_dsl::props::{DatasetKind, NATIVES, Rule};
 
 const PAGE: &str = include_str!("../../../docs/coverage.md");
@@ -215,7 +216,7 @@ fn each_property_of_pools_is_set_or_not_as_the_page_says() {
                 _ if name == "cachefile" => {}
                 "Read only" => assert!(!is_set && error.contains("readonly"), "{name}: {error}"),
                 "Refused with the reason" => {
-                    let (_, why) = REFUSED_OF_POOLS.iter().find(|(refused, _)| *refused == name).unwrap();
+                    let (_, why) = REFUSED_POOL_SETTINGS.iter().find(|(refused, _)| *refused == name).unwrap();
                     assert!(!is_set && error.contains(why), "{name}: {error}");
                 }
                 how if how.starts_with("Set at creation") => assert!(!is_set, "{name}"),
@@ -236,7 +237,7 @@ fn each_property_of_vdevs_is_set_or_not_as_the_page_says() {
             match how {
                 how if how.starts_with("Set") => assert!(found.is_ok(), "{name}: {found:?}"),
                 how if how.starts_with("Shown") => {
-                    let (_, why) = REFUSED_OF_VDEVS.iter().find(|(refused, _)| *refused == name).unwrap();
+                    let (_, why) = REFUSED_VDEV_SETTINGS.iter().find(|(refused, _)| *refused == name).unwrap();
                     assert!(found.unwrap_err().contains(why), "{name}");
                 }
                 _ => assert!(found.unwrap_err().contains("readonly"), "{name}"),

@@ -122,8 +122,17 @@ pub fn open_here(call: &Call, options: &OpenOptions, served_pool: Option<&Served
     Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.synced().view(&options))?)))
 }
 
-/// Finds the process that has the pool with that name or GUID open.
+/// Finds the process that runs a command about the pool with that name or GUID: another one only before the command has begun
+/// here.
 pub fn owner_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwner, Failure> {
+    match holder_of(call, search, pool)? {
+        PoolOwner::Theirs(_) if call.has_begun() => Ok(PoolOwner::Free),
+        owner => Ok(owner),
+    }
+}
+
+/// Finds the process that has the pool with that name or GUID open.
+pub fn holder_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwner, Failure> {
     if let Some(served_pool) = call.served_pool(pool) {
         return Ok(PoolOwner::Ours(served_pool));
     }
@@ -131,7 +140,7 @@ pub fn owner_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwner
     let assembly = assemble(machine.block_on(scan(machine, search))?);
     let alive = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
     let mut named = alive.filter(|p| p.config.name == pool || p.config.guid.to_string() == pool);
-    Ok(named.next().map_or(PoolOwner::Free, |found| call.owner_of(found)))
+    Ok(named.next().map_or(PoolOwner::Free, |found| call.holder_of(found)))
 }
 
 /// Names of the pools found in these places, sorted, without destroyed pools.

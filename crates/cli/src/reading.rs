@@ -8,17 +8,25 @@
 //!
 //! A process that answers that it does not have the pool open may be opening or closing it: the pool is then read from its
 //! devices, as one that no process has open.
+//!
+//! Commands about several pools find them first ([`PoolReader::find`]), read each by its GUID, and print last which pools do not
+//! exist, cannot be opened, or cannot be read, in this order.
 
-use crate::admin;
-use crate::call::{Call, PoolOwner};
+use crate::admin::{self, ServedPool};
+use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
-use crate::pools::{self, keys_of, owner_of, search};
+use crate::pools::{self, holder_of, keys_of, search};
 use crate::remote::RemoteProcess;
+use crate::zpool::opened::live;
 use futures_util::future::join;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use weir_admin::{PoolQuery, Query, Refusal, RefusalKind, Row, Rows};
-use weir_pool::OpenOptions;
+use weir_admin::{OpenPool, PoolQuery, Query, Refusal, RefusalKind, Row, Rows};
+use weir_dsl::MountedFileSystems;
+use weir_pool::{FoundPool, OpenOptions, Pool, assemble, scan};
+
+/// Memory for the cache of a pool that is read by its GUID: only metadata is read.
+const ARC_BYTES: u64 = 64 << 20;
 
 /// Answer to a query: `Err` if it was refused.
 pub type Answered = Result<(), Refusal>;
@@ -65,16 +73,72 @@ impl<'a> PoolReader<'a> {
     /// # Errors
     /// If the places cannot be scanned, or the daemon does not answer.
     pub fn names(&self) -> Result<Vec<String>, Failure> {
+        let open = self.pools_of_daemon()?.into_iter().map(|pool| (pool.name, pool.guid)).collect();
+        pools::names_with(self.call, &self.search, open)
+    }
+
+    /// The pools that the daemon has open; none if the command names places.
+    fn pools_of_daemon(&self) -> Result<Vec<OpenPool>, Failure> {
         let mut open = Vec::new();
         if let Some(daemon) = &self.daemon {
             let mut take = |row| {
                 if let Row::Pool(pool) = row {
-                    open.push((pool.name, pool.guid));
+                    open.push(pool);
                 }
             };
             admin::query(self.call, daemon, &Query::Pools, &mut take)?.map_err(refused)?;
         }
-        pools::names_with(self.call, &self.search, open)
+        Ok(open)
+    }
+
+    /// The pools that the daemon or this process has open.
+    fn open_pools(&self) -> Result<Vec<OpenPool>, Failure> {
+        let own = self.call.served_pools().into_iter();
+        let own = own.map(|pool| OpenPool { name: pool.engine.name(), guid: pool.guid() });
+        Ok(self.pools_of_daemon()?.into_iter().chain(own).collect())
+    }
+
+    /// Finds the pools of these names or GUIDs, in their order, or all, by name.
+    ///
+    /// # Errors
+    /// If the places cannot be scanned, or the daemon does not answer. A pool that does not exist is not an error here.
+    pub fn find(&self, named: &[String]) -> Result<FoundPools, Failure> {
+        let open = self.open_pools()?;
+        let machine = self.call.machine()?;
+        let assembly = assemble(machine.block_on(scan(machine, &self.search))?);
+        let of = |pool: &FoundPool| OpenPool { name: pool.config.name.clone(), guid: pool.config.guid };
+        let mut found = FoundPools::default();
+        for name in named {
+            if let Some(pool) = open.iter().find(|pool| is_called(pool, name)) {
+                found.pools.push(pool.clone());
+                continue;
+            }
+            match live(&assembly, Some(name)) {
+                Ok(pools) => found.pools.extend(pools.into_iter().map(of)),
+                Err(failure) => found.missing.push(failure.to_string()),
+            }
+        }
+        if named.is_empty() {
+            // Also the open pools whose devices are all away.
+            found.pools = open;
+            found.pools.extend(live(&assembly, None)?.into_iter().map(of));
+            found.pools.sort();
+            found.pools.dedup();
+        }
+        Ok(found)
+    }
+
+    /// Whether all of these are names or GUIDs of pools.
+    ///
+    /// # Errors
+    /// If the places cannot be scanned, or the daemon does not answer.
+    pub fn are_pools(&self, names: &[String]) -> Result<bool, Failure> {
+        let machine = self.call.machine()?;
+        let assembly = assemble(machine.block_on(scan(machine, &self.search))?);
+        let found = assembly.pools.values().map(|pool| (pool.config.name.clone(), pool.config.guid));
+        let mut all = self.open_pools()?;
+        all.extend(found.map(|(name, guid)| OpenPool { name, guid }));
+        Ok(names.iter().all(|name| all.iter().any(|pool| is_called(pool, name))))
     }
 
     /// Runs a query on the pool of that name or GUID, and gives each row to `each`.
@@ -82,14 +146,54 @@ impl<'a> PoolReader<'a> {
     /// # Errors
     /// If the pool cannot be opened, or the process that has it open does not answer. A refusal is not an error here.
     pub fn read(&self, pool: &str, query: PoolQuery, each: &mut dyn FnMut(Row)) -> Result<Answered, Failure> {
-        let sent = Query::Pool { name: pool.to_owned(), query: query.clone() };
+        let mut options = OpenOptions::new(self.search.clone(), pool);
+        options.keys = self.keys.iter().filter(|(of, _)| of.split('/').next() == Some(pool)).cloned().collect();
+        match self.answer(&options, &query, each)? {
+            Err(refusal) if refusal.kind == RefusalKind::Unopened => Err(Failure::failed(refusal.why)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Runs a query on a pool that was found. A pool that cannot be opened is recorded in `found`, and hides no
+    /// other pool.
+    ///
+    /// # Errors
+    /// If the process that has the pool open does not answer.
+    pub fn read_found(
+        &self,
+        found: &mut FoundPools,
+        pool: &OpenPool,
+        query: &PoolQuery,
+        each: &mut dyn FnMut(Row),
+    ) -> Result<Reached, Failure> {
+        let mut options = OpenOptions::new(self.search.clone(), pool.guid.to_string());
+        options.arc_bytes = ARC_BYTES;
+        let name = &pool.name;
+        match self.answer(&options, query, each)? {
+            Ok(()) => Ok(Reached::End),
+            Err(Refusal { kind: RefusalKind::Unopened, why, .. }) => {
+                found.unopened.push(format!("cannot open '{name}': {why}"));
+                Ok(Reached::Unopened)
+            }
+            Err(refusal) => Ok(Reached::Refused(refusal)),
+        }
+    }
+
+    /// Runs a query on the pool that `options` names. A pool that cannot be opened is a refusal ([`RefusalKind::Unopened`]).
+    fn answer(&self, options: &OpenOptions, query: &PoolQuery, each: &mut dyn FnMut(Row)) -> Result<Answered, Failure> {
+        let pool = &options.pool;
+        let sent = Query::Pool { name: pool.clone(), query: query.clone() };
         if let Some(daemon) = &self.daemon {
             let answer = admin::query(self.call, daemon, &sent, each)?;
             if !is_of_other_pool(&answer) {
                 return Ok(answer);
             }
         }
-        let own = match owner_of(self.call, &self.search, pool)? {
+        let owner = match holder_of(self.call, &self.search, pool) {
+            Ok(owner) => owner,
+            Err(failure) => return Ok(Err(unopened(&failure))),
+        };
+        let own = match owner {
             PoolOwner::Ours(served_pool) => Some(served_pool),
             PoolOwner::Theirs(remote) if !self.keys.is_empty() => return Err(Failure::remote(pool, remote)),
             PoolOwner::Theirs(remote) if self.daemon.as_ref().is_none_or(|daemon| daemon.pid != remote.pid) => {
@@ -101,19 +205,116 @@ impl<'a> PoolReader<'a> {
             }
             PoolOwner::Theirs(_) | PoolOwner::Free => None,
         };
-        let mut options = OpenOptions::new(self.search.clone(), pool);
-        options.keys = self.keys.iter().filter(|(of, _)| of.split('/').next() == Some(pool)).cloned().collect();
-        let opened = pools::open_here(self.call, &options, own.as_deref())?;
-        let mounted = own.map(|served_pool| served_pool.mounts.mounted()).unwrap_or_default();
-        let (rows, mut received) = Rows::channel();
-        let receive = async {
-            while let Some(row) = received.next().await {
-                each(row);
-            }
-        };
-        let (answer, ()) = self.call.machine()?.block_on(join(query.run(&opened, &mounted, rows), receive));
-        Ok(answer)
+        run_here(self.call, own.as_deref(), options, query, each)
     }
+}
+
+/// Runs a query in this process, which has the pool open if there is a `served_pool`, and gives each row to `each`. A pool that
+/// cannot be opened is a refusal.
+///
+/// # Errors
+/// If there is no machine. A refusal is not an error here.
+pub fn run_here(
+    call: &Call,
+    served_pool: Option<&ServedPool>,
+    options: &OpenOptions,
+    query: &PoolQuery,
+    each: &mut dyn FnMut(Row),
+) -> Result<Answered, Failure> {
+    let machine = call.machine()?;
+    receive(call, each, async |rows| {
+        match served_pool {
+            Some(served_pool) => {
+                // Its own devices, wherever the command looks for other pools.
+                let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
+                query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
+            }
+            None => match Pool::open(machine, options).await {
+                Ok(opened) => query.run(&opened, &MountedFileSystems::default(), rows).await,
+                Err(error) => Err(unopened(&error)),
+            },
+        }
+    })
+}
+
+/// Runs a query in this process, and gives each row to `each`. The query stops if the reader of the output has gone away.
+///
+/// # Errors
+/// If there is no machine. A refusal is not an error here.
+pub fn receive(
+    call: &Call,
+    each: &mut dyn FnMut(Row),
+    query: impl AsyncFnOnce(Rows) -> Answered,
+) -> Result<Answered, Failure> {
+    let (rows, mut received) = Rows::channel();
+    let receive = async {
+        // Dropping the receiver stops the query.
+        while let Some(row) = received.next().await {
+            each(row);
+            call.wait_for_output().await;
+            if call.is_gone() {
+                break;
+            }
+        }
+        drop(received);
+    };
+    let (answer, ()) = call.machine()?.block_on(join(query(rows), receive));
+    Ok(answer)
+}
+
+/// How far a query about a pool that was found came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// The pool cannot be opened.
+    Unopened,
+    /// The pool was opened, and the reason why not all rows can be read.
+    Refused(Refusal),
+    /// All rows were read.
+    End,
+}
+
+/// Pools that a command reads, and the messages about those that cannot be read.
+#[derive(Default)]
+pub struct FoundPools {
+    /// The pools.
+    pub pools: Vec<OpenPool>,
+    /// Messages about names that are no pool's.
+    missing: Vec<String>,
+    /// Messages about pools that cannot be opened.
+    unopened: Vec<String>,
+    /// Messages about pools that cannot be read.
+    unread: Vec<String>,
+}
+
+impl FoundPools {
+    /// Records that a pool cannot be read, which hides no other pool.
+    pub fn unread(&mut self, pool: &OpenPool, why: &str) {
+        self.unread.push(format!("cannot read '{}': {why}", pool.name));
+    }
+
+    /// Whether there is neither a pool nor a message.
+    pub fn is_empty(&self) -> bool {
+        self.pools.is_empty() && self.missing.is_empty()
+    }
+
+    /// Prints on standard error which pools could not be read, and returns the exit code.
+    pub fn close(&self, call: &Call) -> u8 {
+        let mut code = 0;
+        for line in self.missing.iter().chain(&self.unopened).chain(&self.unread) {
+            errln!(call, "{line}");
+            code = 1;
+        }
+        code
+    }
+}
+
+/// Whether a pool has that name or GUID.
+pub fn is_called(pool: &OpenPool, name: &str) -> bool {
+    pool.name == name || pool.guid.to_string() == name
+}
+
+fn unopened(error: &impl std::fmt::Display) -> Refusal {
+    Refusal::new(RefusalKind::Unopened, error.to_string())
 }
 
 fn is_of_other_pool(answer: &Answered) -> bool {

@@ -8,7 +8,8 @@
 //!
 //! The caller parses command lines and formats rows: a query contains no words of a command line, and a row no formatted numbers,
 //! times or names of users. A query reads one state of a pool, so that it runs on a pool opened read-only as well as on a view of
-//! an open engine. It contains no key.
+//! an open engine ([`PoolQuery::run_open`]); events are in the memory of the engine alone, and a
+//! comparison with a file system takes a temporary snapshot there. It contains no key.
 //!
 //! *Failures.* A part of the pool that cannot be read is a row like the others ([`Row::Warning`]), in its place; a query that
 //! cannot go on is refused. Rows before that are valid, and the caller decides whether it shows them.
@@ -17,20 +18,36 @@
 
 mod accounts;
 mod datasets;
+mod diff;
+mod events;
+mod history;
 mod holds;
+mod iostat;
+mod pool_properties;
 mod rows;
 mod userspace;
+mod vdev_properties;
+mod vdev_space;
 
 pub use accounts::AccountProperty;
 pub use datasets::{DatasetRow, DatasetsQuery};
+pub use diff::{ChangeKind, DiffQuery, DifferenceRow, FilePath};
+pub use events::{EventField, EventRow, EventValue, EventsQuery};
+pub use history::{HistoryQuery, HistoryRow, InternalEvent};
 pub use holds::{Hold, HoldsQuery};
+pub use iostat::{IostatQuery, LeafIo, OperationIo, PoolIoRow, VdevIo};
+pub use pool_properties::{PoolPropertiesQuery, PoolPropertiesRow};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
 pub use userspace::{UserspaceQuery, UserspaceRow};
+pub use vdev_properties::{VdevPropertiesQuery, VdevPropertiesRow, find_vdevs};
+pub use vdev_space::{VdevGroup, VdevSpace, VdevSpaceRow, spare_state};
 
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use weir_dsl::MountedFileSystems;
-use weir_pool::Pool;
+use weir_engine::Engine;
+use weir_pool::{OpenOptions, Pool};
 
 /// A query to a process with open pools.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +62,8 @@ pub enum Query {
         /// Query about that pool.
         query: PoolQuery,
     },
+    /// Reads and writes of open pools, once or repeatedly: [`Row::PoolIo`].
+    Iostat(IostatQuery),
 }
 
 /// A query about one pool.
@@ -57,6 +76,16 @@ pub enum PoolQuery {
     Datasets(DatasetsQuery),
     /// Space and objects of users, groups or projects: [`Row::Userspace`].
     Userspace(UserspaceQuery),
+    /// The pool's history: [`Row::History`].
+    History(HistoryQuery),
+    /// Events since the process opened the pool: [`Row::Event`].
+    Events(EventsQuery),
+    /// Differences between two states of a file system: [`Row::Comparison`], [`Row::Difference`], [`Row::Incomparable`].
+    Diff(DiffQuery),
+    /// Properties of the pool: [`Row::PoolProperties`]; also the space of its vdevs: [`Row::VdevSpace`].
+    PoolProperties(PoolPropertiesQuery),
+    /// Properties of vdevs: [`Row::VdevProperties`].
+    VdevProperties(VdevPropertiesQuery),
 }
 
 impl Query {
@@ -90,13 +119,51 @@ impl PoolQuery {
             PoolQuery::Holds(query) => query.run(pool, &mut rows).await,
             PoolQuery::Datasets(query) => query.run(pool, mounted, &mut rows).await,
             PoolQuery::Userspace(query) => query.run(pool, &mut rows).await,
+            PoolQuery::History(query) => query.run(pool, &mut rows).await,
+            PoolQuery::Diff(query) => query.run(pool, &mut rows).await,
+            PoolQuery::PoolProperties(query) => query.run(pool, &mut rows).await,
+            PoolQuery::VdevProperties(query) => query.run(pool, &mut rows).await,
+            PoolQuery::Events(_) => Err(Refusal::new(RefusalKind::Pool, NO_EVENTS)),
         }
     }
+
+    /// Runs the query on a pool that this process has open for writing. `options` names its devices and keys.
+    ///
+    /// # Errors
+    /// As [`PoolQuery::run`]; [`RefusalKind::Unopened`] if the state of the last synced txg cannot be read.
+    pub async fn run_open(
+        &self,
+        engine: &Engine,
+        options: &OpenOptions,
+        mounted: &MountedFileSystems,
+        mut rows: Rows,
+    ) -> Result<(), Refusal> {
+        match self {
+            PoolQuery::Events(query) => return query.run(engine, &mut rows).await,
+            PoolQuery::Diff(query) => return query.run_open(engine, options, &mut rows).await,
+            // The records of the last commands may await their txg (`spa_history_get`). A suspended pool gives those that it has.
+            PoolQuery::History(_) => drop(engine.sync().await),
+            _ => {}
+        }
+        let view = engine.synced().view(options).await.map_err(unopened)?;
+        self.run(&view, mounted, rows).await
+    }
 }
+
+/// Interval at which a query that goes on looks for news.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Why a pool that no process has open for writing has no events.
+const NO_EVENTS: &str = "events are in the memory of the process that has the pool open";
 
 /// A refusal because a part of the pool cannot be read.
 fn unreadable(error: impl std::fmt::Display) -> Refusal {
     Refusal::new(RefusalKind::Pool, error.to_string())
+}
+
+/// A refusal because the pool cannot be opened.
+fn unopened(error: impl std::fmt::Display) -> Refusal {
+    Refusal::new(RefusalKind::Unopened, error.to_string())
 }
 
 pub(crate) fn query_target(data: &[u8]) {
@@ -141,7 +208,32 @@ mod tests {
         let userspace = UserspaceQuery { dataset: "tank/a".into(), principal: QuotaPrincipal::Group };
         let json_of_userspace =
             r#"{"pool":{"name":"tank","query":{"userspace":{"dataset":"tank/a","principal":"group"}}}}"#;
+        let history = PoolQuery::History(HistoryQuery { internal: true });
+        let json_of_history = r#"{"pool":{"name":"tank","query":{"history":{"internal":true}}}}"#;
+        let events = PoolQuery::Events(EventsQuery { follow: true });
+        let json_of_events = r#"{"pool":{"name":"tank","query":{"events":{"follow":true}}}}"#;
+        let pool = PoolPropertiesQuery { properties: Some(vec!["size".into()]), altroot: None, vdevs: true };
+        let json_of_pool = r#"{"pool":{"name":"tank","query":{"pool_properties":{"properties":["size"],"altroot":null,"vdevs":true}}}}"#;
+        let vdevs = VdevPropertiesQuery { vdevs: vec!["mirror-0".into()], properties: None };
+        let json_of_vdevs =
+            r#"{"pool":{"name":"tank","query":{"vdev_properties":{"vdevs":["mirror-0"],"properties":null}}}}"#;
+        let diff = DiffQuery { older: "tank@a".into(), newer: "tank".into() };
+        let json_of_diff = r#"{"pool":{"name":"tank","query":{"diff":{"older":"tank@a","newer":"tank"}}}}"#;
+        let iostat = IostatQuery {
+            pools: vec!["tank".into()],
+            interval_ns: Some(500_000_000),
+            samples: None,
+            histograms: false,
+        };
+        let json_of_iostat =
+            r#"{"iostat":{"pools":["tank"],"interval_ns":500000000,"samples":null,"histograms":false}}"#;
         for (query, json) in [
+            (Query::Iostat(iostat), json_of_iostat),
+            (Query::Pool { name: "tank".into(), query: PoolQuery::Diff(diff) }, json_of_diff),
+            (Query::Pool { name: "tank".into(), query: PoolQuery::PoolProperties(pool) }, json_of_pool),
+            (Query::Pool { name: "tank".into(), query: PoolQuery::VdevProperties(vdevs) }, json_of_vdevs),
+            (Query::Pool { name: "tank".into(), query: events }, json_of_events),
+            (Query::Pool { name: "tank".into(), query: history }, json_of_history),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Userspace(userspace) }, json_of_userspace),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Datasets(datasets) }, json_of_datasets),
             (Query::Pool { name: "tank".into(), query: holds }, json),

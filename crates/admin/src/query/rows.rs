@@ -3,7 +3,10 @@
 //! Over a socket, each row is a line of JSON. The lines are cut into frames of bounded size, wherever that is: [`RowDecoder`]
 //! joins them again.
 
-use super::{DatasetRow, Hold, UserspaceRow};
+use super::{
+    DatasetRow, DifferenceRow, EventRow, HistoryRow, Hold, PoolIoRow, PoolPropertiesRow, UserspaceRow,
+    VdevPropertiesRow, VdevSpaceRow,
+};
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -35,6 +38,35 @@ pub enum Row {
     Dataset(DatasetRow),
     /// Use and limits of a user, group or project.
     Userspace(UserspaceRow),
+    /// A record of a pool's history.
+    History(HistoryRow),
+    /// An event of an open pool.
+    Event(EventRow),
+    /// Two states that are compared.
+    Comparison {
+        /// Mount point of the file system of the newer one: an absolute path without a slash at its end; empty if its property is
+        /// not a path.
+        mountpoint: String,
+    },
+    /// A file that differs.
+    Difference(DifferenceRow),
+    /// A file that cannot be compared.
+    Incomparable {
+        /// Object number.
+        object: u64,
+        /// Snapshot or file system in which it cannot be read.
+        name: String,
+        /// The reason.
+        why: String,
+    },
+    /// A pool with its properties.
+    PoolProperties(PoolPropertiesRow),
+    /// A vdev with its properties.
+    VdevProperties(VdevPropertiesRow),
+    /// Reads and writes of an open pool.
+    PoolIo(Box<PoolIoRow>),
+    /// A vdev with its space.
+    VdevSpace(VdevSpaceRow),
     /// A dataset, snapshot or bookmark that was named and does not exist.
     Missing {
         /// Name of it.

@@ -7,7 +7,7 @@ use crate::locks::described;
 use crate::remote::RemoteProcess;
 use std::io::{self, ErrorKind};
 use tokio::net::UnixStream;
-use weir_admin::{Answer, Command, Outcome, Query, Refusal, Row, RowDecoder};
+use weir_admin::{Answer, Command, Outcome, Query, Refusal, RefusalKind, Row, RowDecoder};
 use weir_daemon::admin::Frame;
 
 /// Runs a command in another process and returns its exit code.
@@ -58,7 +58,8 @@ pub fn send(call: &Call, remote: &RemoteProcess, command: &Command) -> Result<Re
     answer.map(Answer::into).map_err(|(begun, error)| unanswered(remote, begun, &error))
 }
 
-/// Sends a query to another process, and gives each row of the answer to `each`.
+/// Sends a query to another process, and gives each row of the answer to `each`. The query stops if the reader of the output has
+/// gone away.
 ///
 /// # Errors
 /// As [`ask`]. A query that was refused is not an error here.
@@ -78,6 +79,11 @@ pub fn query(
                 Frame::Begun => begun = true,
                 Frame::Part(piece) => {
                     rows.push(&piece).map_err(io::Error::other)?.into_iter().for_each(&mut *each);
+                    call.wait_for_output().await;
+                    if call.is_gone() {
+                        let why = "the output has no reader";
+                        return Ok(Answer::Refused(Refusal::new(RefusalKind::Stopped, why)));
+                    }
                 }
                 Frame::Answer(json) => return Answer::from_json(&json).map_err(io::Error::other),
                 // A process that does not know the message says so.

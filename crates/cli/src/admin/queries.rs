@@ -4,6 +4,7 @@
 //! stops at its next row or check.
 
 use super::server::{read_frame, write_frame};
+use crate::admin::ServedPool;
 use crate::process::PoolProcess;
 use futures_util::future::join;
 use std::io;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use weir_admin::{Answer, OpenPool, Outcome, Query, Refusal, RefusalKind, Row, RowReceiver, Rows};
 use weir_daemon::admin::{Frame, MAX_BYTES};
+use weir_engine::Engine;
 use weir_pool::OpenOptions;
 
 /// Answers a query, which is JSON: rows in parts, then how it ended.
@@ -77,15 +79,24 @@ async fn carry_out(process: &PoolProcess, json: &[u8], mut rows: Rows) -> Result
             }
             Ok(())
         }
+        Query::Iostat(query) => {
+            let pools = query.pools.iter().map(|name| served_pool(process, name));
+            let pools = pools.collect::<Result<Vec<_>, _>>()?;
+            let engines: Vec<&Engine> = pools.iter().map(|pool| &*pool.engine).collect();
+            query.run(&engines, rows).await
+        }
         Query::Pool { name, query } => {
-            let why = || format!("process {} does not have pool '{name}' open", std::process::id());
-            let served_pool = process.named(&name).ok_or_else(|| Refusal::new(RefusalKind::OtherPool, why()))?;
+            let served_pool = served_pool(process, &name)?;
             let options = OpenOptions::new(served_pool.paths(), name.as_str());
-            let view = served_pool.engine.synced().view(&options).await;
-            let view = view.map_err(|error| Refusal::new(RefusalKind::Pool, error.to_string()))?;
-            query.run(&view, &served_pool.mounts.mounted(), rows).await
+            query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
         }
     }
+}
+
+/// The open pool of that name or GUID.
+fn served_pool(process: &PoolProcess, name: &str) -> Result<Arc<ServedPool>, Refusal> {
+    let why = || format!("process {} does not have pool '{name}' open", std::process::id());
+    process.named(name).ok_or_else(|| Refusal::new(RefusalKind::OtherPool, why()))
 }
 
 #[cfg(test)]

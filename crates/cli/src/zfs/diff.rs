@@ -4,14 +4,11 @@ use super::target::{pool_of, words};
 use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
 use crate::options::Places;
-use crate::pools::{PoolHandle, keys_of, look, search};
+use crate::reading::PoolReader;
+use crate::writable::refused;
 use clap::Parser;
 use std::io::Write;
-use weir_engine::Engine;
-use weir_files::diff::{Change, Diff, Difference, Unknown};
-use weir_machine::Request;
-use weir_pool::diff::Pair;
-use weir_pool::{OpenOptions, Pool, PoolError};
+use weir_admin::{ChangeKind, DiffQuery, DifferenceRow, PoolQuery, RefusalKind, Row};
 
 /// Show the differences between a snapshot and a later snapshot or the file system.
 #[derive(Debug, Parser)]
@@ -43,28 +40,46 @@ pub struct DiffArgs {
     words: Vec<String>,
 }
 
+/// Bytes of output that are printed at once.
+const MAX_BUFFERED_BYTES: usize = 64 << 10;
+
 /// Runs the command.
 pub fn run(call: &Call, args: &DiffArgs) -> Result<u8, Failure> {
     let given = words::<DiffArgs>(&args.words, 1..=2, "must provide at least one snapshot name")?;
     let [older, newer] = names(&given)?;
-    let pool = pool_of(&older).to_owned();
-    let mut options = OpenOptions::new(search(call, &args.places.dirs)?, &pool);
-    options.keys = keys_of(call, &options.search, &args.places.keys)?;
-    let seen = look(call, &options)?;
-    call.begin();
-    let machine = call.machine()?;
-    let rq = Request::internal("diff");
+    let reader = PoolReader::with_keys(call, &args.places.dirs, &args.places.keys)?;
     let doing = format!("cannot diff '{older}' with '{newer}'");
-    let compared = match (seen, call.served_pool(&pool)) {
-        (PoolHandle::Open(view), Some(served_pool)) => {
-            // The comparison reads the engine; the view would only delay the reuse of freed blocks.
-            drop(view);
-            machine.block_on(of_engine(call, args, &rq, &served_pool.engine, [&older, &newer]))
+    let mut printer = Printer::new(args);
+    let mut out = Vec::new();
+    let mut code = 0;
+    let mut take = |row| match row {
+        Row::Comparison { mountpoint } => {
+            // It is known where the command runs, and its output has no bounds.
+            call.begin();
+            printer.mountpoint = mountpoint;
         }
-        (seen, _) => machine.block_on(of_pool(call, args, &rq, &seen, [&older, &newer])),
+        Row::Difference(difference) => {
+            printer.line(&mut out, &difference);
+            if out.len() >= MAX_BUFFERED_BYTES {
+                call.write(std::mem::take(&mut out));
+            }
+        }
+        Row::Incomparable { object, name, why } => {
+            code = FAILED;
+            call.write(std::mem::take(&mut out));
+            errln!(call, "Unable to determine path or stats for object {object} in {name}: {why}");
+        }
+        // Warnings are not shown, and rows of other queries do not occur.
+        _ => {}
     };
-    let whole = compared.map_err(|error| crate::writable::refused(&doing, error))?;
-    Ok(if whole { 0 } else { FAILED })
+    let query = PoolQuery::Diff(DiffQuery { older: older.clone(), newer: newer.clone() });
+    let answer = reader.read(pool_of(&older), query, &mut take)?;
+    call.write(out);
+    match answer {
+        // The reader of the output has gone away.
+        Err(refusal) if refusal.kind == RefusalKind::Stopped => Ok(code),
+        answer => answer.map(|()| code).map_err(|refusal| refused(&doing, refusal)),
+    }
 }
 
 /// Names of the two states to compare: `fs@a fs@b`, `fs@a fs`, `fs@a @b`, `@a fs@b`, `@a fs`, and `fs@a` alone for the
@@ -85,36 +100,6 @@ fn names(given: &[String]) -> Result<[String; 2], Failure> {
     Ok([full(first), newer])
 }
 
-async fn of_engine(
-    call: &Call,
-    args: &DiffArgs,
-    rq: &Request,
-    engine: &Engine,
-    [older, newer]: [&str; 2],
-) -> Result<bool, PoolError> {
-    let mut comparison = engine.comparisons().begin(rq, older, newer).await?;
-    let printer = Printer::new(args, &comparison.pair);
-    let compared = printer.tell(call, rq, &mut comparison.diff).await;
-    let ended = engine.comparisons().end(comparison).await;
-    let whole = compared?;
-    ended.map(|()| whole)
-}
-
-async fn of_pool(
-    call: &Call,
-    args: &DiffArgs,
-    rq: &Request,
-    pool: &Pool,
-    [older, newer]: [&str; 2],
-) -> Result<bool, PoolError> {
-    let pair = Pair::find(rq, &pool.dsl, &pool.facts(), older, newer).await?;
-    let a = pool.file_system(rq, older).await?;
-    let b = pool.file_system(rq, newer).await?;
-    let failed = |source| PoolError::File { name: older.to_owned(), source: Box::new(source) };
-    let mut diff = Diff::new(rq, a, b, pair.after).await.map_err(failed)?;
-    Printer::new(args, &pair).tell(call, rq, &mut diff).await
-}
-
 /// How lines look.
 struct Printer {
     mountpoint: String,
@@ -125,59 +110,34 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(args: &DiffArgs, pair: &Pair) -> Self {
-        let mountpoint = pair.mountpoint.clone();
+    fn new(args: &DiffArgs) -> Self {
+        let mountpoint = String::new();
         Printer { mountpoint, kinds: args.kinds, tabs: args.scripted, times: args.times, plain: args.plain }
     }
 
-    /// Prints all differences; returns false if one cannot be determined.
-    async fn tell(&self, call: &Call, rq: &Request, diff: &mut Diff) -> Result<bool, PoolError> {
-        let mut whole = true;
-        let failed = |source| PoolError::File { name: "diff".to_owned(), source: Box::new(source) };
-        while let Some(found) = diff.next(rq).await.map_err(failed)? {
-            let mut out = Vec::new();
-            for one in found {
-                match one {
-                    Ok(difference) => self.line(&mut out, &difference),
-                    Err(Unknown { object, name, why }) => {
-                        whole = false;
-                        let what = "Unable to determine path or stats for object";
-                        errln!(call, "{what} {object} in {name}: {why}");
-                    }
-                }
-            }
-            call.write(out);
-            call.wait_for_output().await;
-            if call.is_gone() {
-                break;
-            }
-        }
-        Ok(whole)
-    }
-
     /// One line, as OpenZFS writes it.
-    fn line(&self, out: &mut Vec<u8>, difference: &Difference) {
-        let Difference { change, path, kind, ctime, .. } = difference;
+    fn line(&self, out: &mut Vec<u8>, difference: &DifferenceRow) {
+        let DifferenceRow { change, path, kind, ctime_s, ctime_ns, .. } = difference;
         // Writing to memory does not fail.
         if self.times {
-            let _ = write!(out, "{:10}.{:09}\t", ctime.sec, ctime.nsec);
+            let _ = write!(out, "{ctime_s:10}.{ctime_ns:09}\t");
         }
         let letter = match change {
-            Change::Added => '+',
-            Change::Removed => '-',
-            Change::Modified | Change::Links(_) => 'M',
-            Change::Renamed(_) => 'R',
+            ChangeKind::Added => '+',
+            ChangeKind::Removed => '-',
+            ChangeKind::Modified | ChangeKind::Links(_) => 'M',
+            ChangeKind::Renamed(_) => 'R',
         };
         let _ = write!(out, "{letter}\t");
         if self.kinds {
             let _ = write!(out, "{}\t", letter_of(*kind));
         }
-        self.path(out, path);
+        self.path(out, path.as_bytes());
         match change {
-            Change::Links(more) => drop(write!(out, "\t({more:+})")),
-            Change::Renamed(to) => {
+            ChangeKind::Links(more) => drop(write!(out, "\t({more:+})")),
+            ChangeKind::Renamed(to) => {
                 out.extend_from_slice(if self.tabs { b"\t" } else { b" -> " });
-                self.path(out, to);
+                self.path(out, to.as_bytes());
             }
             _ => {}
         }
@@ -215,8 +175,7 @@ fn letter_of(kind: u64) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_format::ObjectId;
-    use weir_format::znode::Timestamp;
+    use weir_admin::FilePath;
 
     fn given(words: &[&str]) -> Result<[String; 2], Failure> {
         names(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>())
@@ -246,19 +205,21 @@ mod tests {
             let [kinds, tabs, times, plain] = ['F', 'H', 't', 'h'].map(|letter| letters.contains(letter));
             Printer { mountpoint: "/p q".into(), kinds, tabs, times, plain }
         };
-        let line = |letters: &str, change: Change| {
-            let ctime = Timestamp { sec: 1_700_000_000, nsec: 5 };
-            let path = b"/a\\\xe4".to_vec();
+        let line = |letters: &str, change: ChangeKind| {
+            let path = FilePath::Bytes(b"/a\\\xe4".to_vec());
+            let ctime_s = 1_700_000_000;
+            let ctime_ns = 5;
             let mut out = Vec::new();
-            printer(letters).line(&mut out, &Difference { object: ObjectId(7), change, path, kind: 0o100_000, ctime });
+            let difference = DifferenceRow { object: 7, change, path, kind: 0o100_000, ctime_s, ctime_ns };
+            printer(letters).line(&mut out, &difference);
             out
         };
-        assert_eq!(line("", Change::Added), b"+\t/p\\0040q/a\\0134\\0344\n");
-        assert_eq!(line("Fh", Change::Removed), b"-\tF\t/p q/a\\\xe4\n");
-        assert_eq!(line("th", Change::Modified), b"1700000000.000000005\tM\t/p q/a\\\xe4\n");
-        assert_eq!(line("h", Change::Links(1)), b"M\t/p q/a\\\xe4\t(+1)\n");
-        assert_eq!(line("h", Change::Links(-2)), b"M\t/p q/a\\\xe4\t(-2)\n");
-        assert_eq!(line("h", Change::Renamed(b"/b".to_vec())), b"R\t/p q/a\\\xe4 -> /p q/b\n");
-        assert_eq!(line("hH", Change::Renamed(b"/b".to_vec())), b"R\t/p q/a\\\xe4\t/p q/b\n");
+        assert_eq!(line("", ChangeKind::Added), b"+\t/p\\0040q/a\\0134\\0344\n");
+        assert_eq!(line("Fh", ChangeKind::Removed), b"-\tF\t/p q/a\\\xe4\n");
+        assert_eq!(line("th", ChangeKind::Modified), b"1700000000.000000005\tM\t/p q/a\\\xe4\n");
+        assert_eq!(line("h", ChangeKind::Links(1)), b"M\t/p q/a\\\xe4\t(+1)\n");
+        assert_eq!(line("h", ChangeKind::Links(-2)), b"M\t/p q/a\\\xe4\t(-2)\n");
+        assert_eq!(line("h", ChangeKind::Renamed(FilePath::Text("/b".into()))), b"R\t/p q/a\\\xe4 -> /p q/b\n");
+        assert_eq!(line("hH", ChangeKind::Renamed(FilePath::Text("/b".into()))), b"R\t/p q/a\\\xe4\t/p q/b\n");
     }
 }

@@ -18,9 +18,9 @@ use crate::zfs::{When, file_system, is_usual_limit, parse_property};
 use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::Path;
-use weir_admin::check_named;
+use weir_admin::{check_named, pool_comment, stored_property};
 use weir_dsl::props::{DatasetKind, Value};
-use weir_engine::create::{CreateOptions, PoolValue, check_pool_name};
+use weir_engine::create::{CreateOptions, check_pool_name};
 use weir_engine::{DirtyLimits, Engine};
 use weir_pool::assemble::state;
 use weir_pool::{assemble, scan};
@@ -216,65 +216,24 @@ fn set(options: &mut CreateOptions, property: &str, value: &str) -> Result<(), S
             Ok(())
         }
         "comment" => {
-            options.comment = Some(comment(value)?);
+            options.comment = Some(pool_comment(value)?);
             Ok(())
         }
         "compatibility" => Ok(()),
         // The cache file is no part of the pool; the alternate root lasts until the export in OpenZFS.
         "cachefile" | "altroot" => Ok(()),
         _ => {
-            options.properties.push(stored(property, value)?);
+            options.properties.push(stored_property(property, value)?);
             Ok(())
         }
     }
-}
-
-/// The text of a comment, if it can be one.
-pub fn comment(value: &str) -> Result<String, String> {
-    match value {
-        value if value.len() > 32 => Err("comment must not exceed 32 characters".into()),
-        value if !value.chars().all(|c| c.is_ascii_graphic() || c == ' ') => {
-            Err("comment may only have printable characters".into())
-        }
-        value => Ok(value.to_owned()),
-    }
-}
-
-/// Settings of OpenZFS that Weir refuses, and the reasons.
-pub const REFUSED: [(&str, &str); 5] = [
-    ("altroot", "the alternate root is given when a pool is created or imported (-R)"),
-    ("bootfs", "Weir starts no machine"),
-    ("dedup_table_quota", "Weir limits no dedup table: it stops deduplicating where 'dedup' is turned off"),
-    ("readonly", "a pool is imported readonly, or not: 'zpool import -o readonly=on'"),
-    ("version", "'zpool upgrade' enables features"),
-];
-
-/// A pool property as it is stored.
-pub fn stored(property: &str, value: &str) -> Result<(String, PoolValue), String> {
-    const SWITCHES: [&str; 6] = ["autoreplace", "autoexpand", "autotrim", "delegation", "listsnapshots", "multihost"];
-    let number = match (property, value) {
-        ("multihost", "on") => return Err("multihost=on is not kept up: leave it off".into()),
-        ("failmode", "wait") => 0,
-        ("failmode", "continue") => 1,
-        ("failmode", "panic") => 2,
-        ("failmode", _) => return Err("'failmode' must be one of 'wait | continue | panic'".into()),
-        (name, "off") if SWITCHES.contains(&name) => 0,
-        (name, "on") if SWITCHES.contains(&name) => 1,
-        (name, _) if SWITCHES.contains(&name) => return Err(format!("'{name}' must be one of 'off | on'")),
-        (name, _) if REFUSED.iter().any(|(refused, _)| *refused == name) => {
-            let why = REFUSED.iter().find(|(refused, _)| *refused == name).map_or("", |(_, why)| why);
-            return Err(format!("property '{name}' cannot be set: {why}"));
-        }
-        (name, _) if weir_pool::properties::is_known(name) => return Err(format!("property '{name}' is readonly")),
-        (name, _) => return Err(format!("property '{name}' is not a valid pool or vdev property")),
-    };
-    Ok((property.to_owned(), PoolValue::Number(number)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::ffi::OsString;
+    use weir_engine::create::PoolValue;
 
     fn options_of(line: &[&str]) -> Result<CreateOptions, Failure> {
         let args = CreateArgs::parse_line(&line.iter().map(OsString::from).collect::<Vec<_>>()).unwrap();

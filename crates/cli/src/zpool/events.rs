@@ -3,18 +3,19 @@
 //! Events are in the memory of the process that has the pool open ([`weir_engine::events`]), which this command asks
 //! for them. A pool that no process has open has no events.
 
-use super::opened::{ask, holders, served};
+use super::holder::PoolHolder;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::options::{JsonOptions, PoolDirs};
+use crate::reading::refused;
 use crate::zdb::date;
 use clap::Parser;
 use serde_json::{Map, Value};
-use std::time::Duration;
-use weir_engine::{Event, Events};
-use weir_format::{NvList, NvPair, NvValue};
+use weir_admin::{
+    Action, EventField, EventRow, EventValue, EventsQuery, OpenPool, Outcome, PoolQuery, RefusalKind, Row,
+};
 
 /// Show the events of a pool since a process opened it.
 #[derive(Debug, Parser)]
@@ -44,8 +45,6 @@ pub struct EventsArgs {
     words: Vec<String>,
 }
 
-/// Interval at which `-f` looks for new events.
-const LOOK: Duration = Duration::from_millis(200);
 /// Columns by which names are set off, and lists in lists again.
 const INDENT: usize = 8;
 
@@ -56,7 +55,7 @@ impl EventsArgs {
     }
 }
 
-/// Runs the command. The process that has the pool open prints its events; another process sends it the command.
+/// Runs the command.
 pub fn run(call: &Call, args: &EventsArgs) -> Result<u8, Failure> {
     let names = &args.words;
     if names.len() > 1 {
@@ -69,89 +68,100 @@ pub fn run(call: &Call, args: &EventsArgs) -> Result<u8, Failure> {
     if args.json.json && args.changes_output() {
         return Err(EventsArgs::misused("-j does not go together with -v, -H and -f"));
     }
-    if call.process().is_some() {
-        let pools = served(call, names.first())?;
-        if args.follow && pools.len() > 1 {
-            return Err(Failure::failed("several pools are open: name the pool whose events to follow"));
-        }
-        pools.iter().try_for_each(|pool| of_served_pool(call, args, &pool.engine.events).map(drop))?;
-        return Ok(0);
-    }
     let why = "events are in the memory of the process that has (weir serve, mount, demo), and end with it; \
                'zpool history -i' shows what is on disk";
-    let holders = holders(call, &args.places, names.first(), why)?;
+    let holders = match call.process() {
+        Some(_) => vec![PoolHolder::Own],
+        None => PoolHolder::find(call, &args.places, names.first(), why)?,
+    };
     if args.follow && holders.len() > 1 {
         return Err(Failure::failed("several processes have pools open: name the pool whose events to follow"));
     }
-    ask(call, &holders)
+    for holder in &holders {
+        let pools = holder.pools(call, names.first())?;
+        if args.follow && pools.len() > 1 {
+            return Err(Failure::failed("several pools are open: name the pool whose events to follow"));
+        }
+        for pool in &pools {
+            of_pool(call, args, holder, pool)?;
+        }
+    }
+    Ok(0)
 }
 
-/// Shows or clears the events of the pool that this process has open.
-fn of_served_pool(call: &Call, args: &EventsArgs, events: &Events) -> Result<u8, Failure> {
+/// Shows or clears the events of a pool.
+fn of_pool(call: &Call, args: &EventsArgs, holder: &PoolHolder, pool: &OpenPool) -> Result<(), Failure> {
     if args.clear {
-        outln!(call, "cleared {} events", events.clear());
-        return Ok(0);
+        let cleared = holder.send(call, pool, Action::ClearEvents)?.map_err(refused)?;
+        if let Outcome::ClearedEvents { count } = cleared {
+            outln!(call, "cleared {count} events");
+        }
+        return Ok(());
     }
+    let query = PoolQuery::Events(EventsQuery { follow: args.follow });
     if args.json.json {
         let numbers = args.json.numbers::<EventsArgs>()?;
-        let all = events.after(0).events.iter().map(|event| object(&event.list, numbers)).collect();
+        let mut all = Vec::new();
+        let mut take = |row| {
+            if let Row::Event(event) = row {
+                all.push(object(&event.fields, numbers));
+            }
+        };
+        holder.query(call, pool, query, &mut take)?.map_err(refused)?;
         let mut answer = json::frame("zpool events");
         answer.insert("events".into(), Value::Array(all));
         json::print(call, answer);
-        return Ok(0);
+        return Ok(());
+    }
+    if args.follow {
+        // The holder is known, and each event is printed at once.
+        call.begin();
     }
     if !args.scripted {
         outln!(call, "{:<30} CLASS", "TIME");
     }
-    let machine = call.machine()?;
-    machine.block_on(async {
-        let mut last = 0;
-        loop {
-            let news = events.after(last);
-            for (n, event) in news.events.iter().enumerate() {
-                let missed = if n == 0 { news.missed } else { 0 };
-                show(call, args, event, missed.saturating_add(event.dropped));
-                last = event.eid;
-                call.wait_for_output().await;
-            }
-            if !args.follow || news.ended || call.is_gone() {
-                return Ok(0);
-            }
-            machine.clock.sleep(LOOK).await;
+    let mut take = |row| {
+        if let Row::Event(event) = row {
+            show(call, args, &event);
         }
-    })
+    };
+    match holder.query(call, pool, query, &mut take)? {
+        // The client of this process has gone away.
+        Err(refusal) if refusal.kind == RefusalKind::Stopped => Ok(()),
+        answer => answer.map_err(refused),
+    }
 }
 
-fn show(call: &Call, args: &EventsArgs, event: &Event, dropped: u64) {
-    if dropped > 0 {
-        outln!(call, "dropped {dropped} events");
+fn show(call: &Call, args: &EventsArgs, event: &EventRow) {
+    if event.dropped > 0 {
+        outln!(call, "dropped {} events", event.dropped);
     }
     let gap = if args.scripted { '\t' } else { ' ' };
-    outln!(call, "{}{gap}{}", time(event.time), event.class);
+    outln!(call, "{}{gap}{}", time(event.time_s, event.time_ns), event.class);
     if args.verbose {
-        call.print(format_args!("{}\n", payload(&event.list, INDENT)));
+        call.print(format_args!("{}\n", payload(&event.fields, INDENT)));
     }
 }
 
 /// `Nov 21 2026 07:45:39.000000001`, in UTC.
-fn time((seconds, nanos): (i64, i64)) -> String {
+fn time(seconds: i64, nanos: i64) -> String {
     let date = date(u64::try_from(seconds).unwrap_or(0));
     let part = |range: std::ops::Range<usize>| date.get(range).unwrap_or_default();
     format!("{} {} {}.{nanos:09}", part(4..10), part(20..24), part(11..19))
 }
 
 /// All names and values, each on a line.
-fn payload(list: &NvList, depth: usize) -> String {
+fn payload(fields: &[EventField], depth: usize) -> String {
     let mut out = String::new();
-    for pair in list.pairs() {
-        let name = pair.name_lossy();
+    for field in fields {
+        let name = &field.name;
         let front = " ".repeat(depth);
-        match &pair.value {
-            NvValue::List(inner) => {
+        match &field.value {
+            EventValue::Fields(inner) => {
                 let inner = payload(inner, depth + INDENT);
                 out += &format!("{front}{name} = (embedded nvlist)\n{inner}{front}(end {name})\n");
             }
-            _ => out += &format!("{front}{name} = {}\n", text(pair)),
+            _ => out += &format!("{front}{name} = {}\n", text(field)),
         }
     }
     out
@@ -162,44 +172,44 @@ const TYPES: [&str; 7] = ["NULL", "READ", "WRITE", "FREE", "CLAIM", "FLUSH", "TR
 const PRIORITIES: [&str; 5] = ["SYNC_READ", "SYNC_WRITE", "ASYNC_READ", "ASYNC_WRITE", "SCRUB"];
 
 /// A value as `zpool events -v` shows it.
-fn text(pair: &NvPair) -> String {
+fn text(field: &EventField) -> String {
     let named = |names: &[&str], n: u32| match names.get(n as usize) {
         Some(name) => format!("{n:#x} [{name}]"),
         None => format!("{n:#x}"),
     };
     let words = |words: Vec<String>| words.into_iter().map(|word| word + " ").collect();
-    match &pair.value {
-        NvValue::Uint32(n) if pair.name == b"zio_type" => named(&TYPES, *n),
-        NvValue::Uint32(n) if pair.name == b"zio_priority" => named(&PRIORITIES, *n),
-        NvValue::Uint8(n) => format!("{n:#x}"),
-        NvValue::Int32(n) => format!("{n:#x}"),
-        NvValue::Uint32(n) => format!("{n:#x}"),
-        NvValue::Int64(n) => format!("{n:#x}"),
-        NvValue::Uint64(n) => format!("{n:#x}"),
-        NvValue::String(bytes) => format!("\"{}\"", String::from_utf8_lossy(bytes)),
-        NvValue::Int64Array(all) => words(all.iter().map(|n| format!("{n:#x}")).collect()),
-        NvValue::Uint64Array(all) => words(all.iter().map(|n| format!("{n:#x}")).collect()),
-        _ => "<unknown>".to_owned(),
+    match &field.value {
+        EventValue::Uint32(n) if field.name == "zio_type" => named(&TYPES, *n),
+        EventValue::Uint32(n) if field.name == "zio_priority" => named(&PRIORITIES, *n),
+        EventValue::Uint8(n) => format!("{n:#x}"),
+        EventValue::Int32(n) => format!("{n:#x}"),
+        EventValue::Uint32(n) => format!("{n:#x}"),
+        EventValue::Int64(n) => format!("{n:#x}"),
+        EventValue::Uint64(n) => format!("{n:#x}"),
+        EventValue::Text(text) => format!("\"{text}\""),
+        EventValue::Int64Array(all) => words(all.iter().map(|n| format!("{n:#x}")).collect()),
+        EventValue::Uint64Array(all) => words(all.iter().map(|n| format!("{n:#x}")).collect()),
+        EventValue::Fields(_) | EventValue::Other => "<unknown>".to_owned(),
     }
 }
 
 /// An event as JSON.
-fn object(list: &NvList, numbers: Numbers) -> Value {
+fn object(fields: &[EventField], numbers: Numbers) -> Value {
     let number = |n: u64| json::number(n, numbers);
     let signed = |n: i64| if numbers == Numbers::Integers { n.into() } else { Value::String(n.to_string()) };
-    let value = |value: &NvValue| match value {
-        NvValue::Uint8(n) => number((*n).into()),
-        NvValue::Int32(n) => signed((*n).into()),
-        NvValue::Uint32(n) => number((*n).into()),
-        NvValue::Int64(n) => signed(*n),
-        NvValue::Uint64(n) => number(*n),
-        NvValue::String(bytes) => String::from_utf8_lossy(bytes).into(),
-        NvValue::Int64Array(all) => all.iter().copied().map(signed).collect(),
-        NvValue::Uint64Array(all) => all.iter().copied().map(number).collect(),
-        NvValue::List(list) => object(list, numbers),
-        _ => Value::Null,
+    let value = |value: &EventValue| match value {
+        EventValue::Uint8(n) => number((*n).into()),
+        EventValue::Int32(n) => signed((*n).into()),
+        EventValue::Uint32(n) => number((*n).into()),
+        EventValue::Int64(n) => signed(*n),
+        EventValue::Uint64(n) => number(*n),
+        EventValue::Text(text) => text.clone().into(),
+        EventValue::Int64Array(all) => all.iter().copied().map(signed).collect(),
+        EventValue::Uint64Array(all) => all.iter().copied().map(number).collect(),
+        EventValue::Fields(fields) => object(fields, numbers),
+        EventValue::Other => Value::Null,
     };
-    let pairs = list.pairs().iter().map(|pair| (pair.name_lossy().into_owned(), value(&pair.value)));
+    let pairs = fields.iter().map(|field| (field.name.clone(), value(&field.value)));
     Value::Object(pairs.collect::<Map<_, _>>())
 }
 
@@ -209,18 +219,19 @@ mod tests {
 
     #[test]
     fn payloads_are_shown_as_openzfs_shows_them() {
-        let mut detector = NvList::new();
-        detector.set("version", NvValue::Uint8(0));
-        detector.set("scheme", "zfs");
-        let mut list = NvList::new();
-        list.set("class", "ereport.fs.zfs.checksum");
-        list.set("detector", detector);
-        list.set("zio_err", 52i32);
-        list.set("zio_priority", 4u32);
-        list.set("zio_type", 77u32);
-        list.set("zio_level", -1i64);
-        list.set("zio_offset", 0x40_1000u64);
-        list.set("time", NvValue::Int64Array(vec![16, 1]));
+        let field = |name: &str, value| EventField { name: name.to_owned(), value };
+        let text = |text: &str| EventValue::Text(text.to_owned());
+        let detector = vec![field("version", EventValue::Uint8(0)), field("scheme", text("zfs"))];
+        let list = [
+            field("class", text("ereport.fs.zfs.checksum")),
+            field("detector", EventValue::Fields(detector)),
+            field("zio_err", EventValue::Int32(52)),
+            field("zio_priority", EventValue::Uint32(4)),
+            field("zio_type", EventValue::Uint32(77)),
+            field("zio_level", EventValue::Int64(-1)),
+            field("zio_offset", EventValue::Uint64(0x40_1000)),
+            field("time", EventValue::Int64Array(vec![16, 1])),
+        ];
         let expected = "        class = \"ereport.fs.zfs.checksum\"
         detector = (embedded nvlist)
                 version = 0x0
@@ -240,7 +251,7 @@ mod tests {
 
     #[test]
     fn times_are_as_wide_as_their_heading() {
-        assert_eq!(time((1_795_247_139, 7)), "Nov 21 2026 07:45:39.000000007");
-        assert_eq!(time((0, 0)).len(), 30);
+        assert_eq!(time(1_795_247_139, 7), "Nov 21 2026 07:45:39.000000007");
+        assert_eq!(time(0, 0).len(), 30);
     }
 }

@@ -1,19 +1,17 @@
 //! `zpool get`: properties of pools.
 
-use super::opened::OpenedPools;
-use super::vdev_properties;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::options::{PoolDirs, PoolJsonOptions};
-use crate::pools::search;
+use crate::reading::{PoolReader, Reached, refused};
 use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value};
-use weir_machine::Request;
-use weir_pool::properties::{self, Origin, PoolProperty};
-use weir_pool::{FoundPool, Pool, assemble, scan};
+use weir_admin::{PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Row, VdevPropertiesQuery};
+use weir_pool::Pool;
+use weir_pool::properties::{self, PoolProperty};
 
 /// Show properties of pools or of vdevs.
 #[derive(Debug, Parser)]
@@ -51,78 +49,80 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
         return Err(GetArgs::misused("missing property argument"));
     };
     let fields = fields(&args.fields)?;
+    let reader = PoolReader::new(call, &args.places.dirs)?;
     if let [pool, vdevs @ ..] = names
         && !vdevs.is_empty()
-        && !are_pools(call, &args.places, names)?
+        && !reader.are_pools(names)?
     {
-        return of_vdevs(call, args, wanted, (pool, vdevs), &fields);
+        return of_vdevs(call, args, (&reader, pool, vdevs), wanted, &fields);
     }
     let is_known = |name: &str| properties::is_known(name);
     let wanted = wanted_names(wanted, properties::full_name, is_known)?;
-    let machine = call.machine()?;
-    let opened = OpenedPools::open(call, &args.places, names)?;
+    let query = PoolQuery::PoolProperties(PoolPropertiesQuery {
+        properties: wanted,
+        altroot: args.altroot.clone(),
+        vdevs: false,
+    });
+    let mut found = reader.find(names)?;
     let parsable = args.parsable || args.json.output.json;
     let mut pools = Map::new();
     let mut table = PropertyTable::new(args, &fields);
-    for pool in &opened.pools {
-        let all = machine.block_on(all(pool, args.altroot.as_deref()))?;
-        let properties = choose(all, wanted.as_deref());
-        let mut item = header(pool, true, numbers);
-        item.insert("properties".into(), object(&properties, parsable, numbers));
-        pools.insert(args.json.key(pool.name(), pool.config.guid), Value::Object(item));
-        table.add(pool.name(), &properties);
+    for pool in found.pools.clone() {
+        let mut take = |row| {
+            if let Row::PoolProperties(row) = row {
+                let mut item = header_of(&row, numbers);
+                item.insert("properties".into(), object(&row.properties, parsable, numbers));
+                pools.insert(args.json.key(&row.name, row.guid), Value::Object(item));
+                table.add(&row.name, &row.properties);
+            }
+        };
+        if let Reached::Refused(refusal) = reader.read_found(&mut found, &pool, &query, &mut take)? {
+            return Err(refused(refusal));
+        }
     }
     table.print(call, "pools", pools);
-    Ok(opened.close(call))
-}
-
-/// Whether all of these are names or GUIDs of pools.
-fn are_pools(call: &Call, places: &PoolDirs, names: &[String]) -> Result<bool, Failure> {
-    let machine = call.machine()?;
-    let assembly = assemble(machine.block_on(scan(machine, &search(call, &places.dirs)?))?);
-    let is_found = |name: &String| {
-        let is_it = |pool: &FoundPool| pool.config.name == *name || pool.config.guid.to_string() == *name;
-        assembly.pools.values().any(is_it)
-    };
-    Ok(names.iter().all(|name| call.served_pool(name).is_some() || is_found(name)))
+    Ok(found.close(call))
 }
 
 /// Shows properties of vdevs.
 fn of_vdevs(
     call: &Call,
     args: &GetArgs,
+    (reader, pool, vdevs): (&PoolReader<'_>, &String, &[String]),
     wanted: &str,
-    (pool, vdevs): (&String, &[String]),
     fields: &[&str],
 ) -> Result<u8, Failure> {
     let numbers = args.json.numbers::<GetArgs>()?;
     let wanted = wanted_names(wanted, weir_pool::vdev_properties::full_name, weir_pool::vdev_properties::is_known)?;
-    let machine = call.machine()?;
-    let mut opened = OpenedPools::open(call, &args.places, std::slice::from_ref(pool))?;
+    let of_all = wanted.is_none();
+    let query = PoolQuery::VdevProperties(VdevPropertiesQuery { vdevs: vdevs.to_vec(), properties: wanted });
+    let mut found = reader.find(std::slice::from_ref(pool))?;
     let parsable = args.parsable || args.json.output.json_int;
     let mut items = Map::new();
     let mut table = PropertyTable::new(args, fields);
-    opened.each(|pool| {
-        for operand in vdevs {
-            for (vdev, all) in machine.block_on(vdev_properties::get(pool, operand))? {
+    for pool in found.pools.clone() {
+        let mut take = |row| {
+            if let Row::VdevProperties(mut vdev) = row {
                 // The name is the first column.
-                let of_all = wanted.is_none();
-                let all = all.into_iter().filter(|property| !of_all || property.name != "name").collect();
-                let properties = choose(all, wanted.as_deref());
+                vdev.properties.retain(|property| !of_all || property.name != "name");
                 let mut item = Map::new();
-                item.insert("name".into(), vdev.name().into());
-                item.insert("vdev_type".into(), vdev.kind.type_name().into());
+                item.insert("name".into(), vdev.name.clone().into());
+                item.insert("vdev_type".into(), vdev.kind.into());
                 item.insert("guid".into(), json::number(vdev.guid, numbers));
-                item.insert("properties".into(), object(&properties, parsable, numbers));
-                let name = if vdev.guid == pool.tree.guid { "root-0".to_owned() } else { vdev.name() };
-                table.add(&name, &properties);
+                item.insert("properties".into(), object(&vdev.properties, parsable, numbers));
+                let name = if vdev.is_root { "root-0".to_owned() } else { vdev.name };
+                table.add(&name, &vdev.properties);
                 items.insert(name, Value::Object(item));
             }
+        };
+        if let Reached::Refused(refusal) = reader.read_found(&mut found, &pool, &query, &mut take)? {
+            let of = |operand| format!("cannot get properties of '{operand}' in '{}': ", pool.name);
+            let doing = refusal.names.first().map(of).unwrap_or_default();
+            found.unread(&pool, &format!("{doing}{}", refusal.why));
         }
-        Ok(())
-    });
+    }
     table.print(call, "vdevs", items);
-    Ok(opened.close(call))
+    Ok(found.close(call))
 }
 
 /// Properties as text.
@@ -163,12 +163,6 @@ impl<'a> PropertyTable<'a> {
     }
 }
 
-/// All properties of a pool, its name first.
-pub async fn all(pool: &Pool, altroot: Option<&str>) -> Result<Vec<PoolProperty>, Failure> {
-    let rq = &Request::internal("get");
-    Ok(properties::properties(rq, pool, altroot).await?)
-}
-
 /// Full names of the properties asked for; `None` for all.
 fn wanted_names(
     text: &str,
@@ -187,16 +181,6 @@ fn wanted_names(
     }
 }
 
-/// The wanted properties in their order. A user property without a value is shown as `-`.
-fn choose(all: Vec<PoolProperty>, wanted: Option<&[String]>) -> Vec<PoolProperty> {
-    let Some(wanted) = wanted else { return all };
-    let unset = |name: &String| {
-        let value = properties::Value::Text("-".into());
-        name.contains(':').then(|| PoolProperty { name: name.clone(), value, origin: Origin::Default })
-    };
-    wanted.iter().filter_map(|name| all.iter().find(|p| p.name == *name).cloned().or_else(|| unset(name))).collect()
-}
-
 fn fields(text: &str) -> Result<Vec<&'static str>, Failure> {
     if text == "all" {
         return Ok(FIELDS.to_vec());
@@ -208,17 +192,33 @@ fn fields(text: &str) -> Result<Vec<&'static str>, Failure> {
     text.split(',').map(field).collect()
 }
 
-/// Common fields of every JSON output about a pool.
-pub fn header(pool: &Pool, typed: bool, numbers: Numbers) -> Map<String, Value> {
+/// Common fields of the JSON output of `zpool status`.
+pub fn header(pool: &Pool, numbers: Numbers) -> Map<String, Value> {
+    identity(None, pool.name(), pool.health(), [pool.config.guid, pool.uberblock.txg.0], numbers)
+}
+
+/// Common fields of the JSON output of `zpool get` and `zpool list`.
+pub fn header_of(pool: &PoolPropertiesRow, numbers: Numbers) -> Map<String, Value> {
+    identity(Some("POOL"), &pool.name, pool.health.clone(), [pool.guid, pool.txg], numbers)
+}
+
+/// Name, type, health, GUID, txg and versions of a pool.
+fn identity(
+    kind: Option<&str>,
+    name: &str,
+    health: String,
+    [guid, txg]: [u64; 2],
+    numbers: Numbers,
+) -> Map<String, Value> {
     let mut out = Map::new();
-    out.insert("name".into(), pool.name().into());
-    if typed {
-        out.insert("type".into(), "POOL".into());
+    out.insert("name".into(), name.into());
+    if let Some(kind) = kind {
+        out.insert("type".into(), kind.into());
     }
-    out.insert("state".into(), pool.health().into());
+    out.insert("state".into(), health.into());
     for (name, n) in [
-        ("pool_guid", pool.config.guid),
-        ("txg", pool.uberblock.txg.0),
+        ("pool_guid", guid),
+        ("txg", txg),
         // Versions that Weir supports: pools with feature flags, file systems of version 5.
         ("spa_version", weir_format::features::VERSION_FEATURES),
         ("zpl_version", 5),

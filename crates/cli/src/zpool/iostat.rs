@@ -6,23 +6,22 @@
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`zpool_do_iostat`, `print_vdev_stats`), `module/zfs/vdev.c`
 //! (`vdev_get_stats_ex_impl`).
 
+use super::holder::PoolHolder;
 use super::iostat_text::{Columns, Report, Shape};
-use super::opened::{ask, holders, served};
-use super::repeat::{LOOK, Repetition};
+use super::list_vdevs::heading_of;
+use super::repeat::Repetition;
 use super::tree::NameStyle;
-use crate::admin::ServedPool;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
+use crate::reading::{is_called, refused};
 use clap::Parser;
 use std::collections::BTreeMap;
 use std::ops::Sub;
-use std::sync::Arc;
+use std::time::Duration;
+use weir_admin::{IostatQuery, LeafIo, OpenPool, PoolIoRow, RefusalKind, Row, VdevGroup, VdevIo};
 use weir_blocks::vdev::histogram::LeafStats;
-use weir_engine::Engine;
-use weir_machine::Nanos;
-use weir_pool::{Class, VdevConfig};
 
 /// Show operations and bytes of pools that processes have open.
 ///
@@ -136,178 +135,231 @@ pub fn run(call: &Call, args: &IostatArgs) -> Result<u8, Failure> {
     if args.omit_first && repetition.interval.is_none() {
         return Err(IostatArgs::misused("-y leaves out the first of several reports"));
     }
-    if call.process().is_some() {
-        let watched = Watched::find(call, args, &names)?;
-        return watched.report(call, args, columns, repetition);
-    }
     let why = "what goes to and from its devices is counted by the process that has (weir serve, mount, demo)";
-    let mut asked = holders(call, &args.places, names.first(), why)?;
-    for name in names.iter().skip(1) {
-        // Other names are those of pools, or of vdevs of the first pool.
-        let others = holders(call, &args.places, Some(name), why).unwrap_or_default();
-        asked.extend(others.into_iter().filter(|other| !asked.contains(other)).collect::<Vec<_>>());
-    }
-    if asked.len() > 1 && (repetition.interval.is_some() || !names.is_empty()) {
+    let holders = match call.process() {
+        Some(_) => vec![PoolHolder::Own],
+        None => holders(call, args, &names, why)?,
+    };
+    if holders.len() > 1 && (repetition.interval.is_some() || !names.is_empty()) {
         return Err(Failure::failed("several processes have these pools open: name those of one process"));
     }
-    ask(call, &asked)
+    for holder in &holders {
+        Watched::find(call, args, holder, &names)?.report(call, args, columns, repetition)?;
+    }
+    Ok(0)
+}
+
+/// The processes that have the pools of these names open.
+fn holders(call: &Call, args: &IostatArgs, names: &[String], why: &str) -> Result<Vec<PoolHolder>, Failure> {
+    let mut holders = PoolHolder::find(call, &args.places, names.first(), why)?;
+    for name in names.iter().skip(1) {
+        // Other names are those of pools, or of vdevs of the first pool.
+        let others = PoolHolder::find(call, &args.places, Some(name), why).unwrap_or_default();
+        for other in others {
+            if !holders.contains(&other) {
+                holders.push(other);
+            }
+        }
+    }
+    Ok(holders)
 }
 
 /// Pools, or vdevs of one pool, that are reported.
-struct Watched {
-    pools: Vec<Arc<ServedPool>>,
+struct Watched<'a> {
+    holder: &'a PoolHolder,
+    pools: Vec<OpenPool>,
     vdevs: Vec<String>,
     names: NameStyle,
     deep: bool,
+    has_histograms: bool,
 }
 
 /// Counters of a pool's leaves at a time.
 struct Sample {
-    at: Nanos,
+    uptime_ns: u64,
     leaves: BTreeMap<u64, VdevWork>,
 }
 
-impl Watched {
-    /// The pools of these names, or the first with vdevs of these names; all pools that this process has open without names.
-    fn find(call: &Call, args: &IostatArgs, names: &[String]) -> Result<Self, Failure> {
-        let style = args.names;
-        let watched = |pools, vdevs| Watched { pools, vdevs, names: style, deep: args.verbose };
-        let Some((first, rest)) = names.split_first() else { return Ok(watched(served(call, None)?, Vec::new())) };
-        let mut pools = served(call, Some(first))?;
-        let others: Vec<_> = rest.iter().filter_map(|name| call.served_pool(name)).collect();
-        if others.len() == rest.len() {
-            pools.extend(others);
-            return Ok(watched(pools, Vec::new()));
-        }
-        if let Some(pool) = pools.first() {
-            let root = root_of(&pool.engine)?;
-            if let Some(missing) = rest.iter().find(|name| !root.walk().into_iter().any(|vdev| is_named(vdev, name))) {
-                return Err(Failure::failed(format!(
-                    "cannot find vdev '{missing}' in '{first}', nor a pool of that name"
-                )));
-            }
-        }
-        Ok(watched(pools, rest.to_vec()))
-    }
-
-    fn sample(&self, pool: &ServedPool, now: Nanos) -> Sample {
-        let tree = pool.engine.cache.blocks().tree();
-        let mut stats = tree.stats();
-        let of = |c: weir_blocks::vdev::Counts| Work([c.reads, c.writes, c.read_bytes, c.write_bytes]);
-        let leaf = |leaf: weir_blocks::vdev::LeafHealth| {
-            let stats = stats.remove(&leaf.guid).unwrap_or_default();
-            (leaf.guid, VdevWork { work: of(leaf.counts), stats })
+impl Sample {
+    fn of(row: &PoolIoRow) -> Self {
+        let work = |io: &LeafIo| Work([io.reads, io.writes, io.read_bytes, io.write_bytes]);
+        let leaf = |vdev: &VdevIo| {
+            let io = vdev.io.as_ref()?;
+            Some((vdev.guid, VdevWork { work: work(io), stats: io.stats() }))
         };
-        Sample { at: now, leaves: tree.health().into_iter().map(leaf).collect() }
+        Sample { uptime_ns: row.uptime_ns, leaves: row.root.walk().into_iter().filter_map(leaf).collect() }
     }
 
-    /// Prints the reports.
-    fn report(self, call: &Call, args: &IostatArgs, columns: Columns, repetition: Repetition) -> Result<u8, Failure> {
-        let machine = call.machine()?;
-        let mut left = if repetition.interval.is_some() { repetition.count } else { Some(1) };
-        let at_start = |pool: &Arc<ServedPool>| Sample { at: pool.engine.opened(), leaves: BTreeMap::new() };
-        let sampled = |pool: &Arc<ServedPool>| self.sample(pool, machine.clock.now());
-        let mut before: Vec<Sample> = match args.omit_first {
-            true => self.pools.iter().map(sampled).collect(),
-            false => self.pools.iter().map(at_start).collect(),
-        };
-        let mut is_first = true;
-        while left != Some(0) {
-            let wait = repetition.interval.filter(|_| !is_first || args.omit_first);
-            let due = machine.clock.now() + wait.unwrap_or_default();
-            while machine.clock.now() < due {
-                if call.is_gone() || self.pools.iter().any(|pool| pool.engine.events.is_ended()) {
-                    return Ok(0);
-                }
-                machine.block_on(machine.clock.sleep(LOOK.min(due.since(machine.clock.now()))));
-            }
-            repetition.print_time(call)?;
-            let now: Vec<Sample> = self.pools.iter().map(|pool| self.sample(pool, machine.clock.now())).collect();
-            let mut pools = Vec::new();
-            for ((pool, now), before) in self.pools.iter().zip(&now).zip(&before) {
-                let seconds = now.at.since(before.at).as_secs_f64().max(1e-9);
-                // Histograms since the pool was opened are not divided.
-                let is_whole = before.leaves.is_empty() && !matches!(columns.shape, Shape::Lines { .. });
-                pools.push((self.rows(&pool.engine, now, before)?, if is_whole { 1.0 } else { seconds }));
-            }
-            let header = !args.scripted && (is_first || args.verbose && !args.one_header);
-            let report = Report { pools, of_vdevs: !self.vdevs.is_empty(), header };
-            call.print(format_args!("{}", columns.text(&report)));
-            (before, is_first) = (now, false);
-            left = left.map(|left| left - 1);
-        }
-        Ok(0)
-    }
-
-    /// The pool; with `-v` also its vdevs, by class; or those that were named.
-    fn rows(&self, engine: &Engine, now: &Sample, before: &Sample) -> Result<Vec<IostatRow>, Failure> {
-        let root = root_of(engine)?;
+    /// The work of the leaves at and below a vdev since `before`.
+    fn since(&self, before: Option<&Sample>, vdev: &VdevIo) -> VdevWork {
         let leaf = |guid: u64| {
-            let now = now.leaves.get(&guid).cloned().unwrap_or_default();
-            match before.leaves.get(&guid) {
+            let now = self.leaves.get(&guid).cloned().unwrap_or_default();
+            match before.and_then(|before| before.leaves.get(&guid)) {
                 Some(before) => VdevWork { work: now.work - before.work, stats: now.stats.since(&before.stats) },
                 None => now,
             }
         };
-        let done = |vdev: &VdevConfig| {
-            let leaves: Vec<VdevWork> = vdev.leaves().into_iter().map(|found| leaf(found.guid)).collect();
-            let mut stats = LeafStats::default();
-            leaves.iter().for_each(|leaf| stats.add(&leaf.stats));
-            VdevWork { work: leaves.iter().map(|leaf| leaf.work).sum(), stats }
+        let leaves: Vec<VdevWork> = vdev.walk().into_iter().map(|found| leaf(found.guid)).collect();
+        let mut stats = LeafStats::default();
+        leaves.iter().for_each(|leaf| stats.add(&leaf.stats));
+        VdevWork { work: leaves.iter().map(|leaf| leaf.work).sum(), stats }
+    }
+}
+
+impl<'a> Watched<'a> {
+    /// The pools of these names, or the first with vdevs of these names; all pools that the process has open without names.
+    fn find(call: &Call, args: &IostatArgs, holder: &'a PoolHolder, names: &[String]) -> Result<Self, Failure> {
+        let has_histograms = args.latency || args.queues || args.sizes || args.times;
+        let mut watched = Watched {
+            holder,
+            pools: holder.pools(call, None)?,
+            vdevs: Vec::new(),
+            names: args.names,
+            deep: args.verbose,
+            has_histograms,
         };
-        let space = |top: &VdevConfig| {
-            let sums = engine.cache.blocks().vdev_space(top.id as u32);
-            (sums.allocated_bytes, sums.size_bytes.saturating_sub(sums.allocated_bytes))
+        let Some((first, rest)) = names.split_first() else { return Ok(watched) };
+        let others: Vec<_> =
+            rest.iter().filter_map(|name| watched.pools.iter().find(|pool| is_called(pool, name)).cloned()).collect();
+        watched.pools = holder.pools(call, Some(first))?;
+        if others.len() == rest.len() {
+            watched.pools.extend(others);
+            return Ok(watched);
+        }
+        let mut sampled = None;
+        let query = IostatQuery { pools: watched.guids(), interval_ns: None, samples: None, histograms: false };
+        let mut take = |row| {
+            if let Row::PoolIo(row) = row {
+                sampled = Some(row);
+            }
         };
-        let row = |name: String, space, vdev: &VdevConfig| IostatRow { name, space, done: Some(done(vdev)) };
-        let ours = |class: Class| root.children.iter().filter(move |top| top.class == class && top.is_concrete());
+        holder.sample(call, query, &mut take)?.map_err(refused)?;
+        if let Some(pool) = sampled
+            && let Some(missing) =
+                rest.iter().find(|name| !pool.root.walk().into_iter().any(|vdev| vdev.is_called(name)))
+        {
+            return Err(Failure::failed(format!("cannot find vdev '{missing}' in '{first}', nor a pool of that name")));
+        }
+        watched.vdevs = rest.to_vec();
+        Ok(watched)
+    }
+
+    fn guids(&self) -> Vec<String> {
+        self.pools.iter().map(|pool| pool.guid.to_string()).collect()
+    }
+
+    /// Prints the reports.
+    fn report(&self, call: &Call, args: &IostatArgs, columns: Columns, repetition: Repetition) -> Result<(), Failure> {
+        let interval_ns = repetition.interval.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        // The first sample is that before the first report.
+        let samples = repetition.count.map(|count| count.saturating_add(args.omit_first.into()));
+        let query = IostatQuery { pools: self.guids(), interval_ns, samples, histograms: self.has_histograms };
+        let mut reports = Reports { before: Vec::new(), now: Vec::new(), is_first: true };
+        let mut done = Ok(());
+        let mut take = |row| {
+            if let Row::PoolIo(row) = row {
+                reports.now.push((Sample::of(&row), *row));
+                if reports.now.len() == self.pools.len() && done.is_ok() {
+                    done = self.print(call, args, columns, repetition, &mut reports);
+                }
+            }
+        };
+        let answer = self.holder.sample(call, query, &mut take)?;
+        done?;
+        match answer {
+            // The client of this process has gone away.
+            Err(refusal) if refusal.kind == RefusalKind::Stopped => Ok(()),
+            answer => answer.map_err(refused),
+        }
+    }
+
+    /// Prints a report of the samples that have arrived, unless it is that before the first report.
+    fn print(
+        &self,
+        call: &Call,
+        args: &IostatArgs,
+        columns: Columns,
+        repetition: Repetition,
+        reports: &mut Reports,
+    ) -> Result<(), Failure> {
+        let now = std::mem::take(&mut reports.now);
+        let before = std::mem::take(&mut reports.before);
+        if !args.omit_first || !before.is_empty() {
+            repetition.print_time(call)?;
+            let mut pools = Vec::new();
+            for (i, (sample, row)) in now.iter().enumerate() {
+                let before = before.get(i);
+                let ns = sample.uptime_ns.saturating_sub(before.map_or(0, |before| before.uptime_ns));
+                let seconds = Duration::from_nanos(ns).as_secs_f64().max(1e-9);
+                // Histograms since the pool was opened are not divided.
+                let is_whole = before.is_none_or(|before| before.leaves.is_empty())
+                    && !matches!(columns.shape, Shape::Lines { .. });
+                pools.push((self.rows(row, sample, before), if is_whole { 1.0 } else { seconds }));
+            }
+            let header = !args.scripted && (reports.is_first || args.verbose && !args.one_header);
+            let report = Report { pools, of_vdevs: !self.vdevs.is_empty(), header };
+            call.print(format_args!("{}", columns.text(&report)));
+            if repetition.interval.is_some() {
+                // A command of its own buffers its output until it is known where it runs.
+                call.begin();
+            }
+            reports.is_first = false;
+        }
+        reports.before = now.into_iter().map(|(sample, _)| sample).collect();
+        Ok(())
+    }
+
+    /// The pool; with `-v` also its vdevs, by class; or those that were named.
+    fn rows(&self, pool: &PoolIoRow, now: &Sample, before: Option<&Sample>) -> Vec<IostatRow> {
+        let row = |name: String, vdev: &VdevIo| IostatRow {
+            name,
+            space: vdev.space_bytes.map(|[allocated, free]| (allocated, free)),
+            done: Some(now.since(before, vdev)),
+        };
+        let ours = |group: VdevGroup| pool.root.children.iter().filter(move |top| top.group == Some(group));
         let mut out = Vec::new();
         if !self.vdevs.is_empty() {
-            let is_top = |vdev: &VdevConfig| root.children.iter().any(|top| top.guid == vdev.guid);
-            let chosen = root.walk().into_iter().filter(|vdev| self.vdevs.iter().any(|name| is_named(vdev, name)));
-            out.extend(chosen.map(|vdev| row(self.names.of(vdev), is_top(vdev).then(|| space(vdev)), vdev)));
-            return Ok(out);
+            let chosen = pool.root.walk().into_iter().filter(|vdev| self.vdevs.iter().any(|name| vdev.is_called(name)));
+            out.extend(chosen.map(|vdev| row(self.names.of_sample(vdev), vdev)));
+            return out;
         }
-        let sold = [Class::Normal, Class::Special, Class::Dedup].into_iter().flat_map(ours).map(space);
-        let total = sold.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-        out.push(row(engine.name(), Some(total), &root));
-        let classes = [(Class::Normal, ""), (Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
-        for (class, heading) in classes.into_iter().filter(|_| self.deep) {
-            if ours(class).next().is_some() && !heading.is_empty() {
+        let with_data = [VdevGroup::Normal, VdevGroup::Special, VdevGroup::Dedup].into_iter().flat_map(ours);
+        let total = with_data.filter_map(|top| top.space_bytes).fold((0, 0), |a, b| (a.0 + b[0], a.1 + b[1]));
+        out.push(IostatRow { space: Some(total), ..row(pool.name.clone(), &pool.root) });
+        let groups = [VdevGroup::Normal, VdevGroup::Dedup, VdevGroup::Special, VdevGroup::Log];
+        for group in groups.into_iter().filter(|_| self.deep) {
+            let heading = heading_of(group);
+            if ours(group).next().is_some() && !heading.is_empty() {
                 out.push(IostatRow { name: heading.to_owned(), space: None, done: None });
             }
-            for top in ours(class) {
-                out.push(row(format!("  {}", self.names.of(top)), Some(space(top)), top));
-                self.below(top, 4, &done, &mut out);
+            for top in ours(group) {
+                self.with_below(top, 2, &row, &mut out);
             }
         }
-        Ok(out)
+        out
     }
 
-    fn below(
+    fn with_below(
         &self,
-        vdev: &VdevConfig,
+        vdev: &VdevIo,
         indent: usize,
-        done: &dyn Fn(&VdevConfig) -> VdevWork,
+        row: &dyn Fn(String, &VdevIo) -> IostatRow,
         out: &mut Vec<IostatRow>,
     ) {
+        out.push(row(format!("{}{}", " ".repeat(indent), self.names.of_sample(vdev)), vdev));
         for child in &vdev.children {
-            let name = format!("{}{}", " ".repeat(indent), self.names.of(child));
-            out.push(IostatRow { name, space: None, done: Some(done(child)) });
-            self.below(child, indent + 2, done, out);
+            self.with_below(child, indent + 2, row, out);
         }
     }
 }
 
-fn root_of(engine: &Engine) -> Result<VdevConfig, Failure> {
-    let config = engine.shown().config;
-    let unreadable = |error| Failure::failed(format!("the vdevs of '{}': {error}", config.name));
-    VdevConfig::parse(&config.root).map_err(unreadable)
-}
-
-fn is_named(vdev: &VdevConfig, text: &str) -> bool {
-    let ends_so = |path: &str| path == text || path.rsplit('/').next() == Some(text);
-    vdev.guid.to_string() == text || vdev.name() == text || vdev.path.as_deref().is_some_and(ends_so)
+/// Samples between reports.
+struct Reports {
+    /// Those of the report before, by pool; none before the first one.
+    before: Vec<Sample>,
+    /// Those of the next report.
+    now: Vec<(Sample, PoolIoRow)>,
+    is_first: bool,
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! `zpool list`: one line for each pool, with `-v` one for each of its vdevs as well.
 
-use super::get::{all, header as header_of, object};
-use super::list_vdevs::{VdevRows, json_rows};
-use super::opened::OpenedPools;
+use super::get::{header_of, object};
+use super::list_vdevs::{VdevLines, json_rows};
 use super::repeat::Repetition;
 use super::tree::NameStyle;
 use crate::args::CommandLine;
@@ -10,10 +9,11 @@ use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
 use crate::options::{PoolDirs, PoolJsonOptions};
+use crate::reading::{PoolReader, Reached};
 use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value};
-use weir_pool::assemble::state;
+use weir_admin::{PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Row};
 use weir_pool::properties::{self, PoolProperty};
 use weir_pool::status::VdevState;
 
@@ -60,62 +60,89 @@ pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
     let columns = columns(&args.properties)?;
     let mut pools = args.words.clone();
     let repetition = Repetition::take::<ListArgs>(args.time.as_deref(), &mut pools)?;
-    repetition.run(call, |is_first| report(call, args, &columns, &pools, is_first || args.verbose))
+    let reader = PoolReader::new(call, &args.places.dirs)?;
+    repetition.run(call, |is_first| report(call, args, (&reader, &pools), &columns, is_first || args.verbose))
 }
 
 /// Prints one report.
-fn report(call: &Call, args: &ListArgs, columns: &[String], pools: &[String], header: bool) -> Result<u8, Failure> {
+fn report(
+    call: &Call,
+    args: &ListArgs,
+    (reader, pools): (&PoolReader<'_>, &[String]),
+    columns: &[String],
+    header: bool,
+) -> Result<u8, Failure> {
     let numbers = args.json.numbers::<ListArgs>()?;
-    let machine = call.machine()?;
-    let mut opened = OpenedPools::open(call, &args.places, pools)?;
     let parsable = args.parsable || args.json.output.json_int;
+    let lines = VdevLines { columns, parsable, names: args.names };
+    let query = PoolPropertiesQuery { properties: None, altroot: args.altroot.clone(), vdevs: args.verbose };
+    let query = PoolQuery::PoolProperties(query);
+    let mut found = reader.find(pools)?;
+    let is_none = found.is_empty();
     let titles = columns.iter().map(|c| (title(c), align(c)));
     let mut table = Table::new(titles, args.scripted);
-    let names = args.names;
-    let mut found = Map::new();
-    opened.each(|pool| {
-        let all = machine.block_on(all(pool, args.altroot.as_deref()))?;
+    let mut objects = Map::new();
+    let mut opened = 0;
+    for pool in found.pools.clone() {
+        let mut of_pool = None;
+        let mut vdevs = Vec::new();
+        let mut take = |row| match row {
+            Row::PoolProperties(row) => of_pool = Some(row),
+            Row::VdevSpace(row) => vdevs.push(row),
+            // Rows of other queries do not occur.
+            _ => {}
+        };
+        let reached = reader.read_found(&mut found, &pool, &query, &mut take)?;
+        opened += usize::from(reached != Reached::Unopened);
+        if let Reached::Refused(refusal) = &reached {
+            found.unread(&pool, &refusal.why);
+        }
+        let Some(of_pool) = of_pool else { continue };
+        table.row(columns.iter().map(|column| cell(&of_pool, column, parsable)).collect());
+        if reached != Reached::End {
+            continue;
+        }
+        let all = &of_pool.properties;
         let chosen: Vec<PoolProperty> =
             columns.iter().filter_map(|c| all.iter().find(|p| p.name == *c).cloned()).collect();
-        let mut item = header_of(pool, true, numbers);
+        let mut item = header_of(&of_pool, numbers);
         item.insert("properties".into(), object(&chosen, parsable, numbers));
-        let is_exported = pool.label.state == state::EXPORTED;
-        let value = |name: &String| match all.iter().find(|p| p.name == *name) {
-            // The devices are healthy, but no host uses the pool.
-            Some(property) if name == "health" && is_exported => match property.value.text(parsable) {
-                health if health == VdevState::Online.to_string() => "EXPORTED".to_owned(),
-                health => health,
-            },
-            Some(property) => property.value.text(parsable),
-            None if name == "name" => pool.name().to_owned(),
-            None => "-".to_owned(),
-        };
-        table.row(columns.iter().map(value).collect());
-        if args.verbose {
-            let rows = machine.block_on(VdevRows { pool, columns, parsable, names }.all())?;
-            if args.json.output.json {
-                json_rows(&rows, columns, numbers, &mut item);
-            }
-            rows.into_iter().for_each(|row| table.row(row.cells));
+        let rows = lines.all(&vdevs);
+        if args.verbose && args.json.output.json {
+            json_rows(&rows, columns, numbers, &mut item);
         }
-        found.insert(args.json.key(pool.name(), pool.config.guid), Value::Object(item));
-        Ok(())
-    });
+        rows.into_iter().for_each(|row| table.row(row.cells));
+        objects.insert(args.json.key(&of_pool.name, of_pool.guid), Value::Object(item));
+    }
     if args.json.output.json {
         let mut answer = json::frame("zpool list");
-        answer.insert("pools".into(), Value::Object(found));
+        answer.insert("pools".into(), Value::Object(objects));
         json::print(call, answer);
-    } else if opened.pools.is_empty() && opened.failures.is_empty() {
+    } else if is_none {
         // Scripts get an empty list.
         if !args.scripted {
             outln!(call, "no pools available");
         }
-    } else if !opened.pools.is_empty() {
+    } else if opened > 0 {
         let text = table.text();
         let text = if header || args.scripted { &text } else { text.split_once('\n').map_or("", |(_, rest)| rest) };
         call.print(format_args!("{text}"));
     }
-    Ok(opened.close(call))
+    Ok(found.close(call))
+}
+
+/// The value of a column of a pool.
+fn cell(pool: &PoolPropertiesRow, column: &str, parsable: bool) -> String {
+    match pool.properties.iter().find(|property| property.name == *column) {
+        // The devices are healthy, but no host uses the pool.
+        Some(property) if column == "health" && pool.exported => match property.value.text(parsable) {
+            health if health == VdevState::Online.to_string() => "EXPORTED".to_owned(),
+            health => health,
+        },
+        Some(property) => property.value.text(parsable),
+        None if column == "name" => pool.name.clone(),
+        None => "-".to_owned(),
+    }
 }
 
 fn columns(text: &str) -> Result<Vec<String>, Failure> {

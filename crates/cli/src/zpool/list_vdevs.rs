@@ -3,25 +3,13 @@
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`collect_list_stats`).
 
 use super::tree::NameStyle;
-use super::vdevs::spare_state;
-use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::units::human;
 use serde_json::{Map, Value};
-use weir_machine::Request;
-use weir_pool::aux_devices::{Extra, extras};
-use weir_pool::space::VdevSpace;
-use weir_pool::status::VdevState;
-use weir_pool::{Class, Pool, VdevConfig, capacity, properties, sizes};
+use weir_admin::{VdevGroup, VdevSpace, VdevSpaceRow};
 
-/// Classes after the normal one, with their headings.
-const CLASSES: [(Class, &str); 4] =
-    [(Class::Normal, ""), (Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
-
-/// The vdevs of a pool, as a list shows them.
-pub struct VdevRows<'a> {
-    /// The pool.
-    pub pool: &'a Pool,
+/// How the vdevs of a pool are listed.
+pub struct VdevLines<'a> {
     /// Full names of the columns.
     pub columns: &'a [String],
     /// Exact numbers.
@@ -42,38 +30,31 @@ pub struct ListedVdev {
     pub cells: Vec<String>,
 }
 
-impl VdevRows<'_> {
-    /// All rows.
-    ///
-    /// # Errors
-    /// Errors of reading the lists of cache devices and spares.
-    pub async fn all(&self) -> Result<Vec<ListedVdev>, Failure> {
+/// Heading of a group of vdevs; empty for none.
+pub fn heading_of(group: VdevGroup) -> &'static str {
+    match group {
+        VdevGroup::Normal => "",
+        VdevGroup::Dedup => "dedup",
+        VdevGroup::Special => "special",
+        VdevGroup::Log => "logs",
+        VdevGroup::Cache => "cache",
+        VdevGroup::Spare => "spare",
+    }
+}
+
+impl VdevLines<'_> {
+    /// All rows, with headings.
+    pub fn all(&self, vdevs: &[VdevSpaceRow]) -> Vec<ListedVdev> {
         let mut out = Vec::new();
-        for (class, heading) in CLASSES {
-            let all = || self.pool.tree.children.iter().zip(&self.pool.space.vdevs);
-            let members = || all().filter(|(top, _)| top.class == class && top.is_concrete());
-            if members().next().is_some() && !heading.is_empty() {
-                out.push(self.heading(heading));
+        let mut group = VdevGroup::Normal;
+        for vdev in vdevs {
+            if vdev.group != group {
+                group = vdev.group;
+                out.push(self.heading(heading_of(group)));
             }
-            for (top, space) in members() {
-                out.push(self.row(top, 2, |column| self.of_top(top, space, column)));
-                self.below(top, 4, &mut out);
-            }
+            out.push(self.row(vdev));
         }
-        let rq = &Request::internal("list");
-        let caches = extras(self.pool, rq, Extra::Cache).await?;
-        let spares = extras(self.pool, rq, Extra::Spare).await?;
-        if !caches.is_empty() {
-            out.push(self.heading("cache"));
-        }
-        out.extend(caches.iter().map(|cache| self.row(cache, 2, |column| self.of_cache(cache, column))));
-        if !spares.is_empty() {
-            out.push(self.heading("spare"));
-        }
-        out.extend(spares.iter().map(|spare| {
-            self.row(spare, 2, |column| (column == "health").then(|| spare_state(self.pool, spare).to_owned()))
-        }));
-        Ok(out)
+        out
     }
 
     fn heading(&self, name: &str) -> ListedVdev {
@@ -81,64 +62,36 @@ impl VdevRows<'_> {
         ListedVdev { depth: 0, name: name.to_owned(), guid: 0, cells: cells.collect() }
     }
 
-    fn row(&self, vdev: &VdevConfig, depth: usize, cell: impl Fn(&str) -> Option<String>) -> ListedVdev {
-        let name = self.names.of(vdev);
+    fn row(&self, vdev: &VdevSpaceRow) -> ListedVdev {
+        let name = self.names.of_row(vdev);
+        let depth = 2 * (vdev.depth + 1);
         let shown = |column: &String| match column.as_str() {
             "name" => format!("{}{name}", " ".repeat(depth)),
-            column => cell(column).unwrap_or_else(|| dash(column)),
+            column => self.cell(vdev, column).unwrap_or_else(|| dash(column)),
         };
         let cells = self.columns.iter().map(shown).collect();
         ListedVdev { depth, guid: vdev.guid, cells, name }
-    }
-
-    fn below(&self, vdev: &VdevConfig, depth: usize, out: &mut Vec<ListedVdev>) {
-        for child in &vdev.children {
-            out.push(self.row(child, depth, |column| self.of_child(child, column)));
-            self.below(child, depth + 2, out);
-        }
     }
 
     fn number(&self, n: u64) -> String {
         if self.parsable { n.to_string() } else { human(n) }
     }
 
-    fn health(&self, guid: u64) -> String {
-        self.pool.states.get(&guid).copied().unwrap_or(VdevState::Unavail).to_string()
-    }
-
-    /// A vdev below a top-level one: the size of its device, if it has one.
-    fn of_child(&self, vdev: &VdevConfig, column: &str) -> Option<String> {
+    fn cell(&self, vdev: &VdevSpaceRow, column: &str) -> Option<String> {
         match column {
-            "size" => {
-                let device = self.pool.devices.get(&vdev.guid)?;
-                Some(self.number(sizes::usable_device(device.disk.geometry().size_bytes)))
-            }
-            "health" => Some(self.health(vdev.guid)),
-            _ => None,
+            "size" => vdev.device_bytes.or(vdev.space.map(|space| space.size_bytes)).map(|bytes| self.number(bytes)),
+            "health" => Some(vdev.health.clone()),
+            _ => vdev.space.and_then(|space| self.of_space(&space, column)),
         }
     }
 
-    fn of_cache(&self, cache: &VdevConfig, column: &str) -> Option<String> {
-        let device = self.pool.aux.get(&cache.guid);
-        let bytes = || device.map(|device| sizes::usable_device(device.disk.geometry().size_bytes));
-        match column {
-            "size" => Some(self.number(bytes()?)),
-            "health" => Some(if device.is_some() { VdevState::Online } else { VdevState::Unavail }.to_string()),
-            _ => None,
-        }
-    }
-
-    fn of_top(&self, top: &VdevConfig, space: &VdevSpace, column: &str) -> Option<String> {
-        let size = space.space_bytes();
-        let allocated = space.allocated_bytes();
+    fn of_space(&self, space: &VdevSpace, column: &str) -> Option<String> {
         Some(match column {
-            "size" if top.is_leaf() => self.of_child(top, column).unwrap_or_else(|| self.number(size)),
-            "size" => self.number(size),
-            "allocated" => self.number(allocated),
-            "free" => self.number(size.saturating_sub(allocated)),
+            "allocated" => self.number(space.allocated_bytes),
+            "free" => self.number(space.size_bytes.saturating_sub(space.allocated_bytes)),
             "checkpoint" if space.checkpoint_bytes != 0 => self.number(space.checkpoint_bytes),
             "capacity" => {
-                let percent = 100.0 * allocated as f64 / (size.max(1)) as f64;
+                let percent = 100.0 * space.allocated_bytes as f64 / (space.size_bytes.max(1)) as f64;
                 match (self.parsable, percent) {
                     (true, _) => format!("{}", percent as u64),
                     (_, percent) if percent < 10.0 => format!("{percent:.2}%"),
@@ -146,15 +99,8 @@ impl VdevRows<'_> {
                     (_, percent) => format!("{percent:3.0}%"),
                 }
             }
-            "fragmentation" => {
-                let percent = capacity::vdev_fragmentation(space)?;
-                format!("{percent}{}", if self.parsable { "" } else { "%" })
-            }
-            "expandsize" => match properties::expandable_bytes_of(self.pool, top) {
-                0 => return None,
-                bytes => self.number(bytes),
-            },
-            "health" => self.health(top.guid),
+            "fragmentation" => format!("{}{}", space.fragmentation_percent?, if self.parsable { "" } else { "%" }),
+            "expandsize" if space.expandable_bytes != 0 => self.number(space.expandable_bytes),
             _ => return None,
         })
     }

@@ -15,6 +15,8 @@ mod devices;
 mod events;
 mod features;
 mod get;
+mod history;
+mod holder;
 mod import;
 mod initialize_trim;
 mod iostat;
@@ -41,11 +43,7 @@ mod vdevs;
 mod wait;
 
 #[cfg(test)]
-pub use create::REFUSED as REFUSED_OF_POOLS;
-#[cfg(test)]
 pub use set::wanted as pool_change;
-#[cfg(test)]
-pub use vdev_properties::{REFUSED as REFUSED_OF_VDEVS, setting as vdev_setting};
 
 use crate::call::Call;
 use crate::failure::Failure;
@@ -72,7 +70,7 @@ enum ZpoolCommand {
     Events(events::EventsArgs),
     Export(lifecycle::ExportArgs),
     Get(get::GetArgs),
-    History(set::HistoryArgs),
+    History(history::HistoryArgs),
     Import(import::ImportArgs),
     Initialize(initialize_trim::InitializeArgs),
     Iostat(iostat::IostatArgs),
@@ -119,7 +117,7 @@ pub fn run(call: &Call, args: &ZpoolArgs) -> Result<u8, Failure> {
         ZpoolCommand::Events(args) => events::run(call, args),
         ZpoolCommand::Export(args) => lifecycle::export(call, args),
         ZpoolCommand::Get(args) => get::run(call, args),
-        ZpoolCommand::History(args) => set::history(call, args),
+        ZpoolCommand::History(args) => history::run(call, args),
         ZpoolCommand::Import(args) => import::run(call, args),
         ZpoolCommand::Iostat(args) => iostat::run(call, args),
         ZpoolCommand::Labelclear(args) => lifecycle::labelclear(call, args),

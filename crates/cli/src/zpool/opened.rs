@@ -2,7 +2,7 @@
 //! this process has open; and the processes that have pools open.
 
 use super::unopened::UnopenedPool;
-use crate::admin::{self, ServedPool};
+use crate::admin::ServedPool;
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
@@ -100,7 +100,10 @@ impl OpenedPools {
 }
 
 /// The pools of that name or number, or all that were not destroyed, by name.
-fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a FoundPool>, Failure> {
+///
+/// # Errors
+/// If there is none of that name.
+pub fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a FoundPool>, Failure> {
     let is_named = |own: &str, guid: u64| name.is_none_or(|name| *name == own || *name == guid.to_string());
     let mut found: Vec<_> = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED).collect();
     found.retain(|p| is_named(&p.config.name, p.config.guid));
@@ -109,13 +112,6 @@ fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a Fou
     }
     found.sort_by(|a, b| (&a.config.name, a.config.guid).cmp(&(&b.config.name, b.config.guid)));
     Ok(found)
-}
-
-/// The pool of that name that this process has open, or all without a name.
-pub fn served(call: &Call, name: Option<&String>) -> Result<Vec<Arc<ServedPool>>, Failure> {
-    let Some(name) = name else { return Ok(call.served_pools()) };
-    let found = call.served_pool(name);
-    found.map(|pool| vec![pool]).ok_or_else(|| Failure::failed(format!("cannot open '{name}': no such pool")))
 }
 
 /// The processes that have the pool of that name open, or any pool without a name. `why` ends the error if there is
@@ -167,9 +163,4 @@ pub fn held(
         names => names.iter().try_for_each(|name| take(Some(name)))?,
     }
     Ok(out)
-}
-
-/// Sends the command to these processes, one after the other, and returns the highest exit code.
-pub fn ask(call: &Call, holders: &[RemoteProcess]) -> Result<u8, Failure> {
-    holders.iter().try_fold(0, |code, holder| Ok(admin::ask(call, holder)?.max(code)))
 }

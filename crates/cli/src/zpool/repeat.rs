@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_dsl::props::human_time;
 
 /// Interval of checks whether the client still waits for output.
-pub const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(200);
 /// The longest interval, in seconds: a larger number is a pool's.
 const MAX_INTERVAL_S: f64 = 1e9;
 

@@ -20,6 +20,7 @@ use clap::Parser;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
+use weir_admin::spare_state;
 use weir_blocks::FailMode;
 use weir_dsl::props::{human_size, human_time};
 use weir_engine::create::DEFAULT_FEATURES;
@@ -182,7 +183,7 @@ impl Report {
             fails_requests: pool.blocks.tree().suspension().mode() == FailMode::Continue,
             unopened: open_errors.kinds(),
             lacks_cache: caches.iter().any(|cache| !pool.aux.contains_key(&cache.guid)),
-            lacks_spare: spares.iter().any(|spare| vdevs::spare_state(pool, spare) == "UNAVAIL"),
+            lacks_spare: spares.iter().any(|spare| spare_state(pool, spare) == "UNAVAIL"),
             lacks_features,
             has_old_version: pool.uberblock.version < VERSION_FEATURES,
         };
@@ -204,7 +205,7 @@ impl Report {
     }
 
     fn json(&self, pool: &Pool, args: &StatusArgs, style: Style) -> Map<String, Value> {
-        let mut out = header(pool, false, style.numbers);
+        let mut out = header(pool, style.numbers);
         if let Some(problem) = self.problem {
             out.insert("status".into(), problem.status().into());
             out.insert("action".into(), problem.action().into());
@@ -444,7 +445,7 @@ impl Report {
             lines.push(VdevRow::heading("spares"));
         }
         lines.extend(self.spares.iter().map(|s| {
-            let state = vdevs::spare_state(pool, s);
+            let state = spare_state(pool, s);
             let note = if state == "INUSE" { "currently in use" } else { "" };
             VdevRow { note: note.into(), ..VdevRow::aux(s.name(), state) }
         }));

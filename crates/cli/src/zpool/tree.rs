@@ -3,6 +3,7 @@
 use super::advice::OpenErrors;
 use crate::colors::{Colors, Paint, of_state};
 use clap::Args;
+use weir_admin::{VdevIo, VdevSpaceRow};
 use weir_pool::dtls::Dtls;
 use weir_pool::status::{States, VdevState};
 use weir_pool::{Class, VdevConfig, VdevKind};
@@ -73,20 +74,36 @@ pub struct NameStyle {
 impl NameStyle {
     /// The name of a vdev.
     pub fn of(self, vdev: &VdevConfig) -> String {
-        let path = match &vdev.path {
+        let path = vdev.path.as_deref().filter(|_| vdev.is_leaf());
+        self.of_path(path, vdev.kind == VdevKind::File, vdev.guid, || vdev.name())
+    }
+
+    /// The name of a vdev of a list.
+    pub fn of_row(self, vdev: &VdevSpaceRow) -> String {
+        self.of_path(vdev.path.as_deref(), vdev.kind == VdevKind::File.type_name(), vdev.guid, || vdev.name.clone())
+    }
+
+    /// The name of a vdev of a sample.
+    pub fn of_sample(self, vdev: &VdevIo) -> String {
+        self.of_path(vdev.path.as_deref(), vdev.kind == VdevKind::File.type_name(), vdev.guid, || vdev.name.clone())
+    }
+
+    /// The name of a vdev with the path of its device, if it is a leaf with one.
+    fn of_path(self, path: Option<&str>, is_file: bool, guid: u64, name: impl Fn() -> String) -> String {
+        let path = match path {
             Some(_) if self.guids => None,
             Some(path) if self.resolved => {
                 let resolved = std::fs::canonicalize(path).ok().map(|path| path.display().to_string());
-                resolved.or_else(|| Some(path.clone()))
+                resolved.or_else(|| Some(path.to_owned()))
             }
-            Some(path) if self.full => Some(path.clone()),
+            Some(path) if self.full => Some(path.to_owned()),
             _ => None,
         };
-        match path.filter(|_| vdev.is_leaf()) {
-            Some(path) if self.full || vdev.kind == VdevKind::File => path,
+        match path {
+            Some(path) if self.full || is_file => path,
             Some(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
-            None if self.guids => vdev.guid.to_string(),
-            None => vdev.name(),
+            None if self.guids => guid.to_string(),
+            None => name(),
         }
     }
 }

@@ -3,9 +3,10 @@
 use crate::json::{self, Numbers};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use weir_admin::spare_state;
 use weir_dsl::props::human_size;
 use weir_pool::status::VdevState;
-use weir_pool::{Class, Pool, VdevConfig, VdevKind, sizes};
+use weir_pool::{Class, Pool, VdevConfig, sizes};
 
 /// How numbers appear.
 #[derive(Clone, Copy)]
@@ -144,22 +145,6 @@ pub fn spare(pool: &Pool, spare: &VdevConfig, style: Style) -> (String, Map<Stri
     let mut out = identity(&spare.name(), spare, "spare", style);
     out.insert("state".into(), spare_state(pool, spare).into());
     (spare.name(), out)
-}
-
-/// `AVAIL`, `INUSE` or `UNAVAIL`.
-pub fn spare_state(pool: &Pool, spare: &VdevConfig) -> &'static str {
-    let in_use = pool.tree.leaves().iter().any(|leaf| leaf.guid == spare.guid);
-    if in_use {
-        "INUSE"
-    } else if spare.kind == VdevKind::DraidSpare
-        || pool.aux.contains_key(&spare.guid)
-        // Its labels were not rewritten when it ceased to be active.
-        || pool.devices.contains_key(&spare.guid)
-    {
-        "AVAIL"
-    } else {
-        "UNAVAIL"
-    }
 }
 
 /// A cache device.

@@ -233,7 +233,7 @@ fn commands_are_typed_messages() {
         frames
     };
     let answered = |json: &str| {
-        let frames = exchange(6, json);
+        let frames = exchange(7, json);
         assert_eq!((frames.len(), frames[0].0, frames[1].0), (2, 8, 10), "begun and an answer: {frames:?}");
         frames[1].1.clone()
     };
@@ -254,8 +254,8 @@ fn commands_are_typed_messages() {
     for wrong in ["", "{}", r#"{"pool":"p","line":"","action":{"kind":{"name":"p/a"}},"force":true}"#] {
         assert!(answered(wrong).contains("not a command of this version"), "{wrong}");
     }
-    let frames = exchange(5, kind);
-    assert!(frames[0].1.contains("version 5, this program 6: use the same version of weir"), "{frames:?}");
+    let frames = exchange(6, kind);
+    assert!(frames[0].1.contains("version 6, this program 7: use the same version of weir"), "{frames:?}");
     assert_eq!(lab.ok("zfs list -H -o name -r p/a"), "p/a\n", "nothing was destroyed");
     lab.ok("zpool export p");
     assert!(server.wait().unwrap().success());

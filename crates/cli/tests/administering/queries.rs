@@ -6,6 +6,39 @@ use std::process::Output;
 
 /// Queries about the pool `p` of [`lab`], those that fail among them.
 const LINES: &[&str] = &[
+    // In a process that has the pool open, these begin a txg: they are the first.
+    "zpool history",
+    "zpool history -l p",
+    "zpool history -il none p none2",
+    "zpool history -x p",
+    "zpool list",
+    "zpool list -v p",
+    "zpool list -gHpv -o name,size,alloc,free,cap,frag,health,expandsz,org:tag none p none2",
+    "zpool list -jv --json-int p",
+    "zpool list -Pv -R /other p",
+    "zpool list -vL -o all",
+    "zpool list -H none",
+    "zpool list p 0.01 2",
+    "zpool list -o what",
+    "zpool get all",
+    "zpool get -Hp -o name,property,value size,alloc,org:tag,feature@async_destroy p",
+    "zpool get -j --json-int --json-pool-key-guid health,guid,comment p",
+    "zpool get -R /other altroot none p none2",
+    "zpool get size p p",
+    "zpool get name,state,parity,path,numchildren p all-vdevs root",
+    "zpool get -Hp comment,guid,org:tag p d0 mirror-0",
+    "zpool get -j state p mirror-0 none d1",
+    "zpool get guid none d1",
+    "zpool get what p",
+    "zpool get state,what p d1",
+    "zfs diff p/a@1 p/a@2",
+    "zfs diff -FHth p/a@1 @2",
+    "zfs diff p/a@2 p/a@1",
+    "zfs diff p/a@none p/a",
+    "zfs diff p/a@1 p/clone@none",
+    "zfs diff none@1",
+    "zfs diff p/a",
+    "zfs diff p/a@1 q/a@2",
     "zfs holds p/a@1",
     "zfs holds -H p/a@1 p@1",
     "zfs holds -rHp p@1",
@@ -84,6 +117,42 @@ fn a_served_pool_answers_as_one_that_no_process_has_open() {
 }
 
 #[test]
+fn differences_of_files_are_the_same_in_a_mounted_pool() {
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("skipped: no /dev/fuse");
+        return;
+    }
+    let lab = lab();
+    let top = lab.path("mnt");
+    std::fs::create_dir(&top).unwrap();
+    let mut mount = lab.start(&format!("mount p {}", top.display()));
+    let path = |name: &str| top.join("a").join(name);
+    for name in ["kept", "changed", "removed", "moved", "linked"] {
+        std::fs::write(path(name), name).unwrap();
+    }
+    lab.ok("zfs snapshot p/a@3");
+    std::fs::write(path("changed"), "otherwise").unwrap();
+    std::fs::remove_file(path("removed")).unwrap();
+    std::fs::rename(path("moved"), path("moved to here")).unwrap();
+    std::fs::hard_link(path("linked"), path("linked again")).unwrap();
+    std::fs::create_dir(path("new\\directory")).unwrap();
+    let lines = ["zfs diff p/a@3", "zfs diff -FHth p/a@3 p/a@4", "zfs diff -F p/a@1 p/a", "zfs diff -h p/a@2 p/a@4"];
+    // The file system as it is now is a temporary snapshot, which goes before the process is ended.
+    let of_file_system = lab.run(lines[0]);
+    lab.ok("zfs snapshot p/a@4");
+    let open = lines.map(|line| lab.run(line));
+    assert_eq!(open[0], of_file_system);
+    lab.ok("zpool export p");
+    assert!(mount.wait().unwrap().success());
+    let closed = lines.map(|line| lab.run(line));
+    assert_eq!(open, closed);
+    let text = String::from_utf8_lossy(&open[0].stdout);
+    for line in ["M\t/p/a/changed\n", "-\t/p/a/removed\n", "R\t/p/a/moved -> /p/a/moved\\0040to\\0040here\n"] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
 fn a_message_that_is_no_query_is_refused() {
     use std::io::{Read, Write};
     let lab = Lab::new();
@@ -100,7 +169,7 @@ fn a_message_that_is_no_query_is_refused() {
         let mut stream = UnixStream::connect(lab.path(&format!("weir/{}.sock", server.id()))).unwrap();
         let mut frame = vec![11];
         frame.extend((json.len() as u32 + 4).to_le_bytes());
-        frame.extend(6u32.to_le_bytes());
+        frame.extend(7u32.to_le_bytes());
         frame.extend(json.as_bytes());
         stream.write_all(&frame).unwrap();
         let mut answer = Vec::new();

@@ -1,0 +1,98 @@
+//! Properties of a pool.
+
+use super::vdev_space::vdev_space;
+use super::{Row, Rows, unreadable};
+use crate::properties::pool_properties;
+use crate::refusal::Refusal;
+use serde::{Deserialize, Serialize};
+use weir_machine::Request;
+use weir_pool::Pool;
+use weir_pool::assemble::state;
+use weir_pool::properties::{Origin, PoolProperty, Value, properties};
+
+/// Which properties of a pool are read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolPropertiesQuery {
+    /// Full names of the properties; `None` for all.
+    pub properties: Option<Vec<String>>,
+    /// Directory that is shown as `altroot`; `None` for none.
+    pub altroot: Option<String>,
+    /// Whether the space of the vdevs is read as well.
+    pub vdevs: bool,
+}
+
+/// A pool with its properties.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolPropertiesRow {
+    /// Name of the pool.
+    pub name: String,
+    /// GUID of the pool.
+    pub guid: u64,
+    /// Health: its state, for example `ONLINE`, or `SUSPENDED`.
+    pub health: String,
+    /// Whether the pool was exported, so that no host uses it.
+    pub exported: bool,
+    /// Last synced txg.
+    pub txg: u64,
+    /// The properties that were asked for and that the pool has, in the order of the query; or all that it has.
+    #[serde(with = "pool_properties")]
+    pub properties: Vec<PoolProperty>,
+}
+
+impl PoolPropertiesQuery {
+    /// Reads the properties: one [`Row::PoolProperties`], then a [`Row::VdevSpace`] for each vdev.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(super) async fn run(&self, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
+        let all = properties(&Request::internal("properties"), pool, self.altroot.as_deref()).await;
+        let row = PoolPropertiesRow {
+            name: pool.name().to_owned(),
+            guid: pool.config.guid,
+            health: pool.health(),
+            exported: pool.label.state == state::EXPORTED,
+            txg: pool.uberblock.txg.0,
+            properties: chosen(all.map_err(unreadable)?, self.properties.as_deref()),
+        };
+        rows.add(Row::PoolProperties(row)).await?;
+        if self.vdevs {
+            for row in vdev_space(pool).await.map_err(unreadable)? {
+                rows.add(Row::VdevSpace(row)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The wanted properties in their order, or all. A user property that is not set is `-`.
+pub(super) fn chosen(all: Vec<PoolProperty>, wanted: Option<&[String]>) -> Vec<PoolProperty> {
+    let Some(wanted) = wanted else { return all };
+    let unset = |name: &String| {
+        let value = Value::Text("-".into());
+        name.contains(':').then(|| PoolProperty { name: name.clone(), value, origin: Origin::Default })
+    };
+    wanted.iter().filter_map(|name| all.iter().find(|p| p.name == *name).cloned().or_else(|| unset(name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_chosen_in_the_order_of_the_query() {
+        let property = |name: &str, value, origin| PoolProperty { name: name.to_owned(), value, origin };
+        let all = vec![
+            property("size", Value::Size(7), Origin::None),
+            property("org:tag", Value::Text("x".into()), Origin::Local),
+        ];
+        let wanted = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            chosen(all.clone(), Some(&names))
+        };
+        assert_eq!(chosen(all.clone(), None), all);
+        assert_eq!(wanted(&["org:tag", "size", "absent"]), [all[1].clone(), all[0].clone()]);
+        assert_eq!(wanted(&["org:none"]), [property("org:none", Value::Text("-".into()), Origin::Default)]);
+    }
+}
