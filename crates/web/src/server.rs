@@ -108,11 +108,10 @@ impl Web {
 }
 
 fn router(state: AppState) -> Router {
-    Router::new()
-        .route("/", get(page::index))
-        .route("/weir.js", get(page::script))
-        .route("/weir.css", get(page::style))
-        .route("/metrics", get(api::prometheus))
+    let page = page::FILES.iter().fold(Router::new().route("/", get(page::index)), |router, file| {
+        router.route(file.0, get(move || async move { file.answer() }))
+    });
+    page.route("/metrics", get(api::prometheus))
         .route("/api/v1/pools", get(api::pools))
         .route("/api/v1/series", get(api::series))
         .route("/api/v1/pools/{pool}/sample", get(api::sample))

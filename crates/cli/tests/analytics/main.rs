@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "a real server and its clients")]
 
+mod browser;
 mod history;
 mod http;
 mod why;

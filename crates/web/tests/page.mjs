@@ -1,0 +1,101 @@
+// Tests of the page's modules that need no browser. `cargo test -p weir-web` runs them with node if there is one.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+import { csv, fileName, quantile, scaled } from "../page/format.js";
+import { continued, dataOf, linesOf, nearest } from "../page/series.js";
+
+const points = (...values) => values.map((value, n) => ({ time: 1000 * (n + 1), values: [].concat(value) }));
+const graph = { series: [["a", "A"], ["b", "B"]] };
+const x = (time) => time / 1000;
+
+test("what is not known is a gap and not zero", () => {
+  // The first points are of a version without the series b.
+  const data = dataOf(graph, ["a", "b"], points([1, null], [2, null], [3, 5], [4, 6]), 1);
+  assert.deepEqual(data.columns, [[1, 2, 3, 4], [null, null, 5, 6]]);
+  assert.deepEqual(linesOf(data, x, 1, false), [[[[1, 1], [2, 2], [3, 3], [4, 4]]], [[[3, 5], [4, 6]]]]);
+  assert.deepEqual(linesOf(data, x, 1, true)[1], [[[3, 8], [4, 10]]]);
+  // A limit is no part of the sum.
+  assert.deepEqual(linesOf(data, x, 1, true, true)[1], [[[3, 5], [4, 6]]]);
+  // A series that the server does not have.
+  assert.deepEqual(dataOf(graph, ["a"], points([1]), 1).columns, [[1], [null]]);
+});
+
+test("a line ends where points are missing", () => {
+  const some = [...points([1, 1], [2, 2]), { time: 9000, values: [3, 3] }];
+  const [line] = linesOf(dataOf(graph, ["a", "b"], some, 1), x, 1, false);
+  assert.deepEqual(line, [[[1, 1], [2, 2]], [[9, 3]]]);
+});
+
+test("of points that fall together a peak is kept, and of stacked ones the sum", () => {
+  const data = dataOf(graph, ["a", "b"], points([1, 10], [7, 0], [1, 2], [0, 0]), 1);
+  const half = (time) => (time - 1000) / 2000;
+  assert.deepEqual(linesOf(data, half, 1, false)[0], [[[0.5, 7], [1.5, 1]]]);
+  assert.deepEqual(linesOf(data, half, 1, true)[1], [[[0.5, 9], [1.5, 1.5]]]);
+});
+
+test("amplification is of the bytes of the time before, and unknown while clients write little", () => {
+  const MIB = 1 << 20;
+  const per = { series: [["d", "D"]], per: "w" };
+  // Clients write for two seconds; the devices write after it.
+  const values = [[MIB, 0], [MIB, 0], [0, 6 * MIB], ...Array(70).fill([0, 0])];
+  const { columns: [ratio] } = dataOf(per, ["w", "d"], points(...values), 1);
+  assert.deepEqual(ratio.slice(0, 4), [0, 0, 3, 3]);
+  assert.deepEqual([ratio[59], ratio[60], ratio[61], ratio[72]], [3, 6, null, null]);
+  assert.deepEqual(dataOf(per, ["w", "d"], points([100, 5000]), 1).columns, [[null]]);
+  assert.deepEqual(dataOf(per, ["w", "d"], points([MIB, null]), 1).columns, [[null]]);
+  // Nothing is summed over a gap.
+  const gap = [...points([MIB, MIB]), { time: 9000, values: [0, 5] }];
+  assert.deepEqual(dataOf(per, ["w", "d"], gap, 1).columns, [[1, null]]);
+  // Without one of the parts, the sum is not known.
+  const parts = { series: [["d", "D"], ["m", "M"]], per: "w" };
+  assert.deepEqual(dataOf(parts, ["w", "d", "m"], points([MIB, MIB, null]), 1).columns, [[null], [null]]);
+  // A point of a coarse step is longer than the time.
+  assert.deepEqual(dataOf(per, ["w", "d"], [{ time: 1.8e6, values: [MIB, 2 * MIB] }], 1800).columns, [[2]]);
+});
+
+test("newer points take the place of an incomplete step", () => {
+  const old = points(1, 2, 3, 4);
+  const newer = [{ time: 3000, values: [30] }];
+  const values = continued(old, newer, 2500).map((point) => [point.time, point.values[0]]);
+  assert.deepEqual(values, [[1000, 1], [2000, 2], [3000, 30], [4000, 4]]);
+  assert.deepEqual(continued([], newer, 0), newer);
+  assert.deepEqual(continued(old, [], 0), old);
+  assert.equal(nearest([1000, 2000, 9000], 5000), 1);
+  assert.equal(nearest([], 5000), -1);
+});
+
+test("numbers have units", () => {
+  const texts = [[0, "s"], [0.0025, "s"], [12, "s"], [5, "1/s"], [12345, "1/s"], [1023, "bytes"], [1 << 20, "bytes/s"], [2000 * 2 ** 40, "bytes"], [1.5, ""]];
+  assert.deepEqual(texts.map(([n, unit]) => scaled(n, unit)),
+    ["0 s", "2.50 ms", "12.0 s", "5/s", "12.3 k/s", "1023 B", "1.00 MiB/s", "2000 TiB", "1.50"]);
+  assert.equal(scaled(null, "s"), "–");
+  assert.equal(scaled(1000 * 1024, "bytes"), "1000 KiB");
+  assert.equal(quantile([0, 0, 98, 1, 0, 1], 0.99), 16e-9);
+  assert.equal(quantile([], 0.5), undefined);
+});
+
+test("files have fields and names that programs read", () => {
+  assert.equal(csv(["time", 'a "b", c'], [[1, null], [2, 0.5]]), 'time,"a ""b"", c"\r\n1,\r\n2,0.5\r\n');
+  assert.equal(fileName(["weir", "../tank", "ARC: reads, by result"], "csv"), "weir-..-tank-ARC-reads-by-result.csv");
+});
+
+// The modules of the page that make elements, with as much of a document as they need.
+const heat = await import("../page/heat.js");
+const why = await import("../page/why.js");
+
+test("the heat map counts requests by time and class", () => {
+  const row = (protocol, operation, latency) => ({ protocol, operation, latency });
+  const rows = [row("nbd", "read", [0, 2, 1]), row("nfs3", "read", [1]), row("nbd", "write", [0, 9]), row("internal", "read", [5])];
+  const counts = heat.countsOf(rows, ({ operation }) => operation === "read");
+  assert.deepEqual(counts, [1, 2, 1]);
+  const cells = heat.cellsOf([{ time: 1000, counts }, { time: 1400, counts: [0, 3] }, { time: 2000, counts: [] }, { time: -5000, counts }], x);
+  assert.deepEqual([...cells], [[1, [1, 5, 1]]]);
+});
+
+test("figures are shown with their units", () => {
+  assert.deepEqual(why.figure("log_commit_percent", 42.5), ["log commit", "42.5 %"]);
+  assert.deepEqual(why.figure("mean_log_commit_ns", 2.5e6), ["mean log commit", "2.50 ms"]);
+  assert.deepEqual(why.figure("log_bytes", 4096), ["log", "4.00 KiB"]);
+  assert.deepEqual(why.figure("requests", 7), ["requests", "7"]);
+});
