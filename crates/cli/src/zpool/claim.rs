@@ -1,19 +1,23 @@
 //! Devices for new vdevs: locked for this process, or refused with the name of the pool that has them (OpenZFS `check_file`).
 
+use crate::cache_file::CacheFile;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks, described, holder_of, lock};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use weir_pool::assemble::state;
 use weir_pool::{assemble, scan};
 
 /// Locks devices for new vdevs of a pool.
 ///
 /// # Errors
-/// The path of the first device that is in use, and the pool that has it. The failure of a device that another command
-/// has for a moment says that waiting helps, as that of [`lock`] does.
+/// The path of the first device that is in use, and the pool that has it: one that a process has open, or another one than
+/// `pool` that is imported. The failure of a device that another command has for a moment says that waiting helps, as that of
+/// [`lock`] does.
 pub fn claim(call: &Call, pool: &str, paths: Vec<PathBuf>) -> Result<Locks, Failure> {
     let taken = match lock(pool, paths.clone()) {
-        Ok(locks) => return Ok(locks),
+        Ok(locks) => return check_not_imported(call, pool, &paths).map(|()| locks),
         Err(failure) => failure,
     };
     let user = |path: &PathBuf| user_of(call, path).map(|user| (path.clone(), user));
@@ -26,7 +30,34 @@ pub fn claim(call: &Call, pool: &str, paths: Vec<PathBuf>) -> Result<Locks, Fail
         ),
         User { pool: None, holder } => format!("{} is in use by {holder}", path.display()),
     };
-    Err(taken.saying(format!("invalid vdev specification\nthe following errors must be manually repaired:\n{what}")))
+    Err(taken.saying(must_be_repaired(&what)))
+}
+
+fn must_be_repaired(what: &str) -> String {
+    format!("invalid vdev specification\nthe following errors must be manually repaired:\n{what}")
+}
+
+/// Fails if a device belongs to an imported pool that is not `pool`. While no process has it open, an imported pool is one in the
+/// cache file whose labels say that it was not exported: the next command, or the daemon, opens it again. As for a pool that
+/// OpenZFS's kernel module has open (`POOL_STATE_ACTIVE` in `zpool_in_use`), `-f` does not help.
+fn check_not_imported(call: &Call, pool: &str, paths: &[PathBuf]) -> Result<(), Failure> {
+    let imported = imported();
+    let other = |path: &PathBuf| {
+        let found = pool_on(call, path).filter(|found| found.name != pool && found.is_active);
+        found.filter(|found| imported.contains(&found.guid)).map(|found| (path.clone(), found.name))
+    };
+    let Some((path, other)) = paths.iter().find_map(other) else { return Ok(()) };
+    Err(Failure::failed(must_be_repaired(&format!(
+        "{} is part of active pool '{other}'\nanother device, or first: zpool destroy {other}, zpool export {other}; \
+         -f does not take devices of active pools",
+        path.display()
+    ))))
+}
+
+/// GUIDs of the pools in the cache file: those that were created or imported, and not exported since. None if it cannot be read.
+pub fn imported() -> BTreeSet<u64> {
+    let pools = CacheFile::usual().and_then(|file| file.pools().ok());
+    pools.into_iter().flatten().map(|pool| pool.guid).collect()
 }
 
 /// User of a device.
@@ -42,16 +73,25 @@ fn user_of(call: &Call, path: &Path) -> Option<User> {
     let holder = holder_of(path)?;
     let identity = Identity::of(path)?;
     let ours = call.served_pools().into_iter().find(|pool| pool.has_device(identity));
-    let pool = ours.map(|pool| pool.engine.name()).or_else(|| pool_on(call, path));
+    let pool = ours.map(|pool| pool.engine.name()).or_else(|| Some(pool_on(call, path)?.name));
     Some(User { pool, holder: described(holder) })
 }
 
+/// A pool, as the labels of a device describe it.
+struct LabelledPool {
+    name: String,
+    guid: u64,
+    /// Neither exported nor destroyed.
+    is_active: bool,
+}
+
 /// The pool that the labels of a device name.
-fn pool_on(call: &Call, path: &Path) -> Option<String> {
+fn pool_on(call: &Call, path: &Path) -> Option<LabelledPool> {
     let machine = call.machine().ok()?;
     let paths = [path.to_path_buf()];
     // On a thread of its own, because a caller may run within a task.
     let found = std::thread::scope(|scope| scope.spawn(|| machine.block_on(scan(machine, &paths))).join());
     let assembly = assemble(found.ok()?.ok()?);
-    assembly.pools.into_values().next().map(|pool| pool.config.name)
+    let config = assembly.pools.into_values().next()?.config;
+    Some(LabelledPool { name: config.name, guid: config.guid, is_active: config.state == state::ACTIVE })
 }

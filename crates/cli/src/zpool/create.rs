@@ -1,6 +1,6 @@
 //! `zpool create`: a new pool on devices that are not in use, or with `-f`.
 
-use super::claim::claim;
+use super::claim::{claim, imported};
 use super::devices::{self, Vdevs};
 use super::features;
 use crate::args::CommandLine;
@@ -127,8 +127,9 @@ fn cache_place(args: &CreateArgs) -> Result<CachePlace, String> {
     given.map_or(Ok(CachePlace::Usual), CachePlace::parse)
 }
 
-/// Fails if another pool has the name: one that this process has open, or one in the usual places that is in use. A pool
-/// that was exported or destroyed does not count, nor does one whose devices are all to become those of the new pool.
+/// Fails if another pool has the name: one that this process has open, one that is imported, or one in the usual places that is
+/// in use. A pool that was exported or destroyed does not count, nor does one that is not imported and whose devices are all to
+/// become those of the new pool.
 fn check_name_is_free(call: &Call, name: &str, vdevs: &Vdevs) -> Result<(), Failure> {
     let taken = |place: String| Failure::failed(format!("cannot create '{name}': pool already exists{place}"));
     if call.served_pool(name).is_some() {
@@ -138,9 +139,13 @@ fn check_name_is_free(call: &Call, name: &str, vdevs: &Vdevs) -> Result<(), Fail
     let assembly = assemble(machine.block_on(scan(machine, &usual_paths(call)))?);
     let new: BTreeSet<Identity> = vdevs.paths().iter().filter_map(|path| Identity::of(path)).collect();
     let is_new = |path: &Path| Identity::of(path).is_some_and(|identity| new.contains(&identity));
+    let imported = imported();
     let named = assembly.pools.values().filter(|pool| pool.config.name == name && pool.config.state == state::ACTIVE);
-    let other = named.flat_map(|pool| pool.leaves()).find(|device| !is_new(&device.path));
-    other.map_or(Ok(()), |device| Err(taken(format!(" on {}", device.name()))))
+    let other = named.flat_map(|pool| {
+        let is_imported = imported.contains(&pool.config.guid);
+        pool.leaves().filter(move |device| is_imported || !is_new(&device.path))
+    });
+    other.take(1).try_for_each(|device| Err(taken(format!(" on {}", device.name()))))
 }
 
 /// Parses the options of the pool and of encryption.

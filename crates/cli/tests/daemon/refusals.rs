@@ -173,3 +173,31 @@ fn commands_that_weir_lacks_and_things_that_are_not_there_are_named() {
     let error = said("zfs set volsize=40000 tank/v", 1);
     assert!(error.contains("must be a multiple of volblocksize, 16384 bytes; the next is 49152"), "{error}");
 }
+
+/// As OpenZFS with the pools that its kernel module has open; here no process has them open.
+#[test]
+fn devices_of_imported_pools_are_not_taken() {
+    let site = Site::new(3);
+    site.ok("zpool create one d0");
+    site.ok("zfs create one/data");
+    site.ok("zpool create two d1");
+    for line in
+        ["zpool create three d0", "zpool create -f three d0", "zpool add -f two d0", "zpool attach -f two d1 d0"]
+    {
+        let line = line.replace(" d1 ", &format!(" {} ", site.path("d1").display()));
+        let said = site.fails(&line);
+        assert!(said.contains("d0 is part of active pool 'one'"), "{line}: {said}");
+        assert!(said.contains("zpool export one") && !said.contains("use -f"), "{line}: {said}");
+    }
+    for line in ["zpool create one d0", "zpool create -f one d0", "zpool create -f one d2"] {
+        let said = site.fails(line);
+        assert!(said.contains("cannot create 'one': pool already exists on "), "{line}: {said}");
+    }
+    site.ok("zfs list one/data");
+    // An exported pool is not in use.
+    site.ok("zpool export one");
+    let said = site.fails("zpool create three d0");
+    assert!(said.contains("use -f to take it nevertheless"), "{said}");
+    site.ok("zpool create -f one d0");
+    assert_eq!(site.pools(), ["one", "two"]);
+}
