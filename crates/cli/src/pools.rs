@@ -75,6 +75,13 @@ pub fn daemon_for(call: &Call, given: &[OsString]) -> Option<RemoteProcess> {
     if is_free { crate::admin::daemon() } else { None }
 }
 
+/// Folders and devices in which a command looks for pools that the daemon does not have open: those of the caller's environment,
+/// else the devices of the pools that other processes have open.
+pub fn places_beside_daemon(call: &Call) -> Vec<PathBuf> {
+    let given = paths_of_environment(call);
+    if given.is_empty() { crate::admin::devices() } else { given }
+}
+
 /// Folders and devices that the caller's environment names; none if it names none.
 pub fn paths_of_environment(call: &Call) -> Vec<PathBuf> {
     let given = call.caller.dirs.iter().flat_map(std::env::split_paths);

@@ -45,10 +45,7 @@ impl<'a> PoolReader<'a> {
         let daemon = pools::daemon_for(call, dirs);
         let search = match daemon {
             // What the daemon does not have open is open in other processes, or where the environment says.
-            Some(_) => match pools::paths_of_environment(call) {
-                paths if paths.is_empty() => admin::devices(),
-                paths => paths,
-            },
+            Some(_) => pools::places_beside_daemon(call),
             None => search(call, dirs)?,
         };
         Ok(PoolReader { call, search, keys: Vec::new(), daemon })

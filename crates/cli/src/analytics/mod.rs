@@ -11,9 +11,12 @@ use crate::admin;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
+use crate::pools;
+use crate::reading::is_called;
 use crate::remote::RemoteProcess;
-use crate::zpool::opened::held;
-use weir_admin::{Action, Command, Outcome};
+use crate::zpool::holder::PoolHolder;
+use crate::zpool::opened::{held, held_in};
+use weir_admin::{Action, Command, OpenPool, Outcome};
 use weir_analytics::{Interval, PoolObservation, Sample};
 
 /// Pools whose counters are read again and again.
@@ -29,7 +32,7 @@ impl Watched {
     /// If a pool is not open.
     pub fn find(call: &Call, places: &PoolDirs, names: &[String]) -> Result<Self, Failure> {
         let why = "what it does is counted by the process that has (weir daemon, serve, mount, demo)";
-        let pools = held(call, places, names, why)?;
+        let pools = open_pools(call, places, names, why)?;
         let last = pools.iter().map(|_| None).collect();
         Ok(Watched { pools, last })
     }
@@ -60,6 +63,40 @@ impl Watched {
         }
         Ok(out)
     }
+}
+
+/// The pools of these names, or all, that other processes have open, each with its process: without a place on the command line,
+/// those of the daemon come first. `why` ends the error if there is none.
+///
+/// # Errors
+/// If a pool is not found or not open.
+fn open_pools(
+    call: &Call,
+    places: &PoolDirs,
+    names: &[String],
+    why: &str,
+) -> Result<Vec<(String, RemoteProcess)>, Failure> {
+    let Some(daemon) = pools::daemon_for(call, &places.dirs) else { return held(call, places, names, why) };
+    let of_daemon = PoolHolder::Other(daemon.clone()).pools(call, None)?;
+    let with_daemon = |pool: &OpenPool| (pool.name.clone(), daemon.clone());
+    let elsewhere = pools::places_beside_daemon(call);
+    if names.is_empty() {
+        let mut all: Vec<_> = of_daemon.iter().map(with_daemon).collect();
+        match held_in(call, &elsewhere, names, why) {
+            Ok(others) => all.extend(others.into_iter().filter(|(_, remote)| *remote != daemon)),
+            Err(none) if all.is_empty() => return Err(none),
+            Err(_) => {}
+        }
+        return Ok(all);
+    }
+    let mut named = Vec::new();
+    for name in names {
+        match of_daemon.iter().find(|pool| is_called(pool, name)) {
+            Some(pool) => named.push(with_daemon(pool)),
+            None => named.extend(held_in(call, &elsewhere, std::slice::from_ref(name), why)?),
+        }
+    }
+    Ok(named)
 }
 
 /// The counters of a pool that another process has open.

@@ -1,12 +1,12 @@
 //! `weir why`: what limits the clients of pools that processes have open.
 
 use super::observation;
+use super::open_pools;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::remote::RemoteProcess;
-use crate::zpool::opened::held;
 use clap::Parser;
 use std::time::Duration;
 use weir_analytics::PoolObservation;
@@ -59,7 +59,7 @@ struct Selection {
 /// Finds the pools.
 fn select(call: &Call, args: &WhyArgs) -> Result<Selection, Failure> {
     let reason = "what it does is counted by the process that has (weir daemon, serve, mount, demo)";
-    let mut open = held(call, &args.places, &[], reason)?;
+    let mut open = open_pools(call, &args.places, &[], reason)?;
     let names: Vec<String> = open.iter().map(|(name, _)| name.clone()).collect();
     match why::select(args.subject.as_deref(), &names) {
         Ok(why::Selection { pools, subject }) => {
@@ -68,7 +68,7 @@ fn select(call: &Call, args: &WhyArgs) -> Result<Selection, Failure> {
         }
         // The error says where the pool was looked for.
         Err(PoolNotOpen(pool)) => {
-            let pools = held(call, &args.places, &[pool], reason)?;
+            let pools = open_pools(call, &args.places, &[pool], reason)?;
             Ok(Selection { pools, subject: args.subject.clone() })
         }
     }

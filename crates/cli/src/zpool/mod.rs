@@ -16,7 +16,7 @@ mod events;
 mod features;
 mod get;
 mod history;
-mod holder;
+pub mod holder;
 mod import;
 mod initialize_trim;
 mod iostat;

@@ -143,9 +143,21 @@ pub fn held(
     names: &[String],
     why: &str,
 ) -> Result<Vec<(String, RemoteProcess)>, Failure> {
-    let paths = search(call, &places.dirs)?;
+    held_in(call, &search(call, &places.dirs)?, names, why)
+}
+
+/// The same, for pools in these places.
+///
+/// # Errors
+/// As [`held`].
+pub fn held_in(
+    call: &Call,
+    paths: &[PathBuf],
+    names: &[String],
+    why: &str,
+) -> Result<Vec<(String, RemoteProcess)>, Failure> {
     let machine = call.machine()?;
-    let assembly = assemble(machine.block_on(scan(machine, &paths))?);
+    let assembly = assemble(machine.block_on(scan(machine, paths))?);
     let mut out = Vec::new();
     let mut take = |name: Option<&String>| {
         let before = out.len();

@@ -400,3 +400,32 @@ fn sharesmb_makes_and_ends_shares() {
     site.ok("daemon stop");
     assert_eq!(mounts_below(&site.path("run-smb")).len(), 0);
 }
+
+/// Commands that show what pools do find those of the daemon, and of other processes beside it.
+#[test]
+fn counters_of_the_daemons_pools_need_no_place() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    let why = site.fails("top -b");
+    assert!(why.contains("no process has a pool open"), "{why}");
+    site.ok("zpool create tank d0");
+    for line in ["top -b", "top -b tank", "arcstat -H -f pool", "arcstat -H -f pool tank", "why", "why tank"] {
+        let shown = site.ok(line);
+        assert!(shown.contains("tank"), "{line}: {shown}");
+    }
+    let why = site.fails("top -b other");
+    assert!(why.contains("cannot open 'other': no such pool"), "{why}");
+    // A pool of another process.
+    site.ok("zpool create -o cachefile=none beside d1");
+    site.ok("zpool export beside");
+    let mut serve = site.command("serve -d d1 --nfs-port 0 --nbd-port 0 beside");
+    let mut serve = serve.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(serve.stdout.take().unwrap()));
+    assert!(lines.map_while(Result::ok).any(|line| line == "ready"));
+    let both = site.ok("top -b");
+    let one = site.ok("arcstat -H -f pool beside");
+    serve.kill().unwrap();
+    serve.wait().unwrap();
+    assert!(both.contains("tank") && both.contains("beside"), "{both}");
+    assert_eq!(one.trim(), "beside");
+}
