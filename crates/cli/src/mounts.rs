@@ -252,6 +252,8 @@ impl Mounts {
         allows: MountAllows,
     ) -> Result<Mounted, String> {
         let is_root = rustix::process::geteuid().is_root();
+        // The directory below the mount of a killed process cannot be used before.
+        fuse::unmount_stale_at(path, &shares.dataset);
         let made = points::Made::at(path).map_err(|error| {
             let advice = if is_root { String::new() } else { without_permission(shares) };
             format!("failed to create mountpoint '{}': {error}{advice}", path.display())

@@ -36,6 +36,7 @@ pub use weir_nbd::{PemFiles, Tls, TlsError};
 /// The FUSE front end, for programs that mount.
 pub mod fuse {
     pub use weir_fuse::{
-        ChangedOptions, FuseError, MountOptions, Mounted, Remounter, Unmounter, mount, mount_file_system, unmount_stale,
+        ChangedOptions, FuseError, MountOptions, Mounted, Remounter, Unmounter, mount, mount_file_system,
+        unmount_stale, unmount_stale_at,
     };
 }

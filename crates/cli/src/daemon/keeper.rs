@@ -197,8 +197,9 @@ impl Daemon {
         pool.go_on_scrubbing();
         pool.keep_resilvered();
         let wants_mounts = self.settings.lock().mounts;
+        // Mounts that a killed process left, be they its own or made by `zfs mount`.
+        crate::automount::unmount_stale(&name);
         if wants_mounts {
-            crate::automount::unmount_stale(&name);
             pool.mount_automatically(mounts).await;
         }
         tracing::info!("pool '{name}' opened ({guid})");

@@ -175,6 +175,33 @@ fn directories_of_former_names_are_removed() {
     assert_eq!(std::fs::read_to_string(tank.join("kept/file")).unwrap(), "x");
 }
 
+/// A daemon that mounts nothing by itself: what `zfs mount` mounted ends with it, also if it is killed.
+#[test]
+fn mounts_by_hand_end_with_a_killed_daemon() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new(1);
+    let mut daemon = site.start();
+    let top = site.path("m");
+    site.ok(&format!("zpool create -m {} tank d0", top.display()));
+    for killed in [false, true] {
+        site.ok("zfs mount tank");
+        if !killed {
+            std::fs::write(top.join("file"), "x").unwrap();
+            site.ok("zpool sync tank");
+        }
+        assert!(kernel_mount(&top).is_some());
+        daemon.signal(rustix::process::Signal::KILL);
+        assert!(!daemon.ended());
+        daemon = site.start();
+        assert!(kernel_mount(&top).is_none(), "{}", site.log());
+    }
+    // A process that is started later, and does not know what is mounted.
+    site.ok("zfs mount tank");
+    assert_eq!(std::fs::read_to_string(top.join("file")).unwrap(), "x");
+}
+
 #[test]
 fn a_forced_rename_detaches_what_is_in_use() {
     if !can_mount() {
