@@ -101,6 +101,9 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
     let ready = ready(&args.open)?;
     let limits = Limits::of::<ServeArgs>(&args.open.limits)?;
     let machine = Production::from_env().build()?;
+    // What the command line alone decides comes before a pool is opened, and perhaps imported.
+    let http_port = args.http_port.as_ref().map(|_| port(&args.http_port, "http-port", 0)).transpose()?;
+    options.nbd_tls = args.tls.tls(&machine.clock, ServeArgs::misused)?;
     let mut opened = Vec::new();
     for pool in &args.pools {
         match open(args, pool, &machine, &limits.shared_by(args.pools.len())) {
@@ -108,8 +111,6 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
             Err(failure) => return opened.into_iter().try_for_each(OpenedPool::close).and(Err(failure)),
         }
     }
-    let http_port = args.http_port.as_ref().map(|_| port(&args.http_port, "http-port", 0)).transpose()?;
-    options.nbd_tls = args.tls.tls(&machine.clock, ServeArgs::misused)?;
     if let Some(pool) = opened.first() {
         args.locks.apply(&mut options, pool.shown.guid());
     }

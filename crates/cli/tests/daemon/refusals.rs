@@ -201,3 +201,18 @@ fn devices_of_imported_pools_are_not_taken() {
     site.ok("zpool create -f one d0");
     assert_eq!(site.pools(), ["one", "two"]);
 }
+
+#[test]
+fn options_that_are_wrong_leave_a_pool_exported() {
+    let site = Site::new(1);
+    site.ok("zpool create tank d0");
+    site.ok("zpool export tank");
+    for options in ["--nbd-tls required", "--nbd-tls-cert nowhere --nbd-tls-key nowhere", "--http-port many"] {
+        let out = site.command(&format!("serve -d d0 --nfs-port 0 --nbd-port 0 {options} tank")).output().unwrap();
+        assert!(!out.status.success(), "{options}");
+        assert!(!text(&out.stderr).contains("was exported"), "{options}: {}", text(&out.stderr));
+        assert!(site.ok("zpool import -d d0").contains("pool: tank"));
+        let listed = site.command("zpool list -H -o name,health -d d0").output().unwrap();
+        assert_eq!(text(&listed.stdout).trim(), "tank\tEXPORTED", "{options}");
+    }
+}
