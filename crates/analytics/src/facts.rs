@@ -2,7 +2,7 @@
 
 use crate::interval::Interval;
 use crate::sample::Sample;
-use crate::why::{Diagnosis, diagnose};
+use crate::why::{Diagnosis, diagnose, is_of};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -34,5 +34,12 @@ impl PoolObservation {
     /// Diagnoses the pool, or a dataset with its descendants or a client of it.
     pub fn diagnosis(&self, subject: Option<&str>) -> Diagnosis {
         diagnose(&Interval::between(self.before.as_ref(), &self.after), &self.facts, subject)
+    }
+
+    /// Whether a dataset, one of its descendants, or a client of that name has had requests since the pool was opened, or
+    /// a dataset of that name is open.
+    pub fn knows(&self, subject: &str) -> bool {
+        let mut of_clients = self.after.clients.iter().filter(|row| row.protocol != "internal");
+        of_clients.any(|row| is_of(row, subject)) || self.after.datasets.iter().any(|row| row.name == subject)
     }
 }

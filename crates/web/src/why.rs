@@ -93,13 +93,17 @@ async fn report(sampler: &Sampler, question: &Question) -> Result<Report, Refuse
     let Selection { pools, subject } = selection(open, question)?;
     let diagnoses = async {
         let _place = sampler.diagnoses.acquire().await;
-        let mut diagnoses = Vec::new();
+        let mut seen = Vec::new();
         for pool in &pools {
             let observed = sampler.pools.observe(pool, LAST_SECONDS).await.ok_or_else(|| not_open(pool))?;
             let observed = observed.map_err(|error| refused(StatusCode::SERVICE_UNAVAILABLE, error))?;
-            diagnoses.push(observed.diagnosis(subject.as_deref()));
+            seen.push(observed);
         }
-        Ok::<Report, Refused>(Report { diagnoses })
+        if let Some(subject) = subject.as_ref().filter(|subject| !seen.iter().any(|pool| pool.knows(subject))) {
+            let unknown = format!("no dataset or client '{subject}' had a request since the pools were opened");
+            return Err(refused(StatusCode::NOT_FOUND, unknown));
+        }
+        Ok(Report { diagnoses: seen.iter().map(|pool| pool.diagnosis(subject.as_deref())).collect() })
     };
     match first_of(pin!(diagnoses), pin!(sampler.machine.clock.sleep(OBSERVE_TIME))).await {
         Either::Left((report, _)) => report,

@@ -15,7 +15,9 @@ pub(super) fn sources(view: &View<'_>) -> Option<String> {
     sources.sort_by_key(|(name, bytes)| (std::cmp::Reverse(*bytes), name.clone()));
     let parts: Vec<String> =
         sources.iter().map(|(name, bytes)| format!("{} {name}", text::percent(share(*bytes, total)))).collect();
-    (total > 0).then(|| format!("Clients read {} in {}, from: {}.", text::bytes(total), view.time(), parts.join(", ")))
+    // Sources are counted by operation, not by dataset or client.
+    let who = if view.subject.is_some() { "All clients of the pool" } else { "Clients" };
+    (total > 0).then(|| format!("{who} read {} in {}, from: {}.", text::bytes(total), view.time(), parts.join(", ")))
 }
 
 /// Sentence on what limits the clients.

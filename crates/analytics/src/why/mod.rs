@@ -162,7 +162,7 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 /// Whether a row belongs to a dataset, one of its descendants, or a client.
-fn is_of(row: &ClientTotals, subject: &str) -> bool {
+pub(crate) fn is_of(row: &ClientTotals, subject: &str) -> bool {
     let below = row.dataset.strip_prefix(subject).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     below || row.client == subject
 }

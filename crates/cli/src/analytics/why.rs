@@ -105,6 +105,13 @@ pub fn run(call: &Call, args: &WhyArgs) -> Result<u8, Failure> {
     for (now, was) in observed.iter_mut().zip(before) {
         now.before = Some(was.after);
     }
+    if let Some(subject) = subject.as_ref().filter(|subject| !observed.iter().any(|seen| seen.knows(subject))) {
+        let unknown = format!(
+            "weir why: '{subject}' is no open pool, and no dataset or client of that name had a request since the pools were \
+             opened: weir top lists those that had"
+        );
+        return Err(Failure::failed(unknown));
+    }
     let report = Report { diagnoses: observed.iter().map(|seen| seen.diagnosis(subject.as_deref())).collect() };
     if args.json {
         let text = serde_json::to_string_pretty(&report);
