@@ -1,5 +1,6 @@
 //! Judgement of a result: warnings first, then a sentence for each step about what limited it.
 
+use crate::fio::FLUSH_ALONE;
 use crate::methods::powercut;
 use crate::native::services::SERVICE;
 use crate::plan::Plan;
@@ -164,6 +165,8 @@ fn sentence(step: &Step, result: &RunResult) -> String {
     let latencies: Vec<f64> =
         step.rounds.iter().filter_map(|round| Some(round.latency.as_ref()?.p99_ns as f64)).collect();
     let latency = median(&latencies).map(|ns| format!(", 99 % within {}", text::time(ns))).unwrap_or_default();
+    let is_sum = step.rounds.iter().any(|round| round.figures.contains_key(FLUSH_ALONE));
+    let latency = if is_sum && !latency.is_empty() { latency + " (write and flush measured apart)" } else { latency };
     let limit =
         limit(step, result, bytes_per_s, operations_per_s).map(|limit| format!("; {limit}")).unwrap_or_default();
     let served = served_from(step).map(|served| format!("; {served}")).unwrap_or_default();
