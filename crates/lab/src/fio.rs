@@ -266,9 +266,14 @@ pub fn parse(name: &str, text: &str, load: &Load) -> Result<Round, LabError> {
     let value: Value = serde_json::from_str(&text[from..to]).map_err(|error| LabError::format(name, error))?;
     let job = value["jobs"].get(0).ok_or_else(|| LabError::format(name, "no job in fio's answer"))?;
     let number = |value: &Value| value.as_f64().unwrap_or_default();
-    let flow = |direction: &str| Flow {
-        bytes: job[direction]["io_bytes"].as_u64().unwrap_or_default(),
-        operations: job[direction]["total_ios"].as_u64().unwrap_or_default(),
+    let flow = |direction: &str| {
+        let operations = job[direction]["total_ios"].as_u64().unwrap_or_default();
+        // fio counts the bytes of operations that were in flight at the end of the ramp, but not these operations.
+        let bytes = match load.blocks[..] {
+            [(block_bytes, _)] => operations.saturating_mul(block_bytes),
+            _ => job[direction]["io_bytes"].as_u64().unwrap_or_default(),
+        };
+        Flow { bytes, operations }
     };
     let seconds = number(&job["read"]["runtime"]).max(number(&job["write"]["runtime"])) / 1000.0;
     let worker_seconds = number(&job["job_runtime"]) / 1000.0;

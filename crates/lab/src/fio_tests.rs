@@ -32,3 +32,15 @@ fn a_flush_at_the_end_of_a_pass_belongs_to_no_write() {
     let round = parse("answer", &answer(&write, &sync), &Load::sequential(4096, 0)).unwrap();
     assert!((round.latency.unwrap().mean_ns - 24e6).abs() < 1.0 && round.figures.is_empty());
 }
+
+#[test]
+fn bytes_are_those_of_the_operations_that_are_counted() {
+    let flow = json!({"io_bytes": 6_291_456, "total_ios": 1504, "runtime": 1000, "lat_ns": {}});
+    let text = json!({"jobs": [{"job_runtime": 1000, "read": flow}]}).to_string();
+    let round = parse("answer", &text, &Load { depth: 32, ..Load::random(4096, 100) }).unwrap();
+    assert_eq!(round.read, Flow { bytes: 1504 * 4096, operations: 1504 });
+    assert!((round.bytes_per_s() - 4096.0 * round.operations_per_s()).abs() < 1.0);
+    // Of several sizes fio's sum is the only one.
+    let mixed = Load { blocks: vec![(4096, 50), (8192, 50)], ..Load::random(4096, 100) };
+    assert_eq!(parse("answer", &text, &mixed).unwrap().read.bytes, 6_291_456);
+}

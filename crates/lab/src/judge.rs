@@ -4,7 +4,7 @@ use crate::fio::FLUSH_ALONE;
 use crate::methods::powercut;
 use crate::native::services::SERVICE;
 use crate::plan::Plan;
-use crate::result::{RunResult, Step, Warning};
+use crate::result::{Flow, RunResult, Step, Warning};
 use crate::statistics::median;
 use crate::{ceilings, methods, text};
 use std::collections::BTreeMap;
@@ -117,6 +117,25 @@ fn step_warnings(step: &Step, claims_disks: bool, environment: &BTreeMap<String,
             text::percent(worst)
         );
         warnings.push(warning("not-steady", Some(step), text, 2 * unsteady > step.rounds.len()));
+    }
+    sums(step, warnings);
+}
+
+/// Warnings about figures of a step that contradict each other.
+fn sums(step: &Step, warnings: &mut Vec<Warning>) {
+    let block_bytes = step.workload.block_bytes;
+    // Loads of Weir's own, whose patterns are not fio's, have operations of other sizes too.
+    let is_fio = ["read", "write", "rw", "randread", "randwrite", "randrw"].contains(&step.workload.pattern.as_str());
+    let of_one_size = |flow: &Flow| flow.bytes == flow.operations.saturating_mul(block_bytes);
+    if is_fio
+        && block_bytes > 0
+        && !step.rounds.iter().all(|round| of_one_size(&round.read) && of_one_size(&round.written))
+    {
+        let text = format!(
+            "the bytes are not those of the operations, of {} each: bytes and operations a second contradict each other",
+            text::block(block_bytes)
+        );
+        warnings.push(warning("sums", Some(step), text, false));
     }
     for round in &step.rounds {
         let sum: f64 = round.series.iter().map(|second| (second.read_bytes + second.written_bytes) as f64).sum();
