@@ -4,7 +4,7 @@ use crate::clock::Stopwatch;
 use crate::environment::{Disk, facts, mount_of};
 use crate::error::LabError;
 use crate::fio::{Fio, Monitor};
-use crate::load::{Engine, Load};
+use crate::load::{Engine, Load, Stability};
 use crate::plan::{Plan, StepLoad, StepPlan};
 use crate::result::{Ceiling, Round};
 use crate::target::Target;
@@ -35,7 +35,8 @@ pub fn measure(
 ) -> Result<Option<Vec<Ceiling>>, LabError> {
     let mut found = Vec::new();
     for load in client_loads(plan) {
-        let fio = Fio { version: version.to_owned(), engine: Engine::Null, is_direct: false };
+        let fio =
+            Fio { version: version.to_owned(), engine: Engine::Null, is_direct: false, stability: Stability::Dsync };
         let Some(round) = fio.run("ceiling client", &load, target, folder, monitor)? else {
             return Ok(None);
         };

@@ -6,7 +6,7 @@
 
 use crate::clock;
 use crate::error::LabError;
-use crate::load::{Engine, Load, job_file};
+use crate::load::{Engine, Load, Stability, job_file};
 use crate::result::{Flow, Latency, Round, Second};
 use crate::target::Target;
 use serde_json::Value;
@@ -18,6 +18,12 @@ use std::time::Duration;
 /// How often a running fio is looked after.
 const POLL: Duration = Duration::from_millis(100);
 
+/// Figure of a round: mean time of a write without the flush after it, if fio measured them apart.
+pub const WRITE_ALONE: &str = "write_without_flush_mean_ns";
+
+/// Figure of a round: mean time of the flush after a write, if fio measured them apart.
+pub const FLUSH_ALONE: &str = "flush_mean_ns";
+
 /// An installed fio, and the I/O engine that works for a target.
 #[derive(Debug, Clone)]
 pub struct Fio {
@@ -27,6 +33,8 @@ pub struct Fio {
     pub engine: Engine,
     /// Whether the client's page cache is bypassed.
     pub is_direct: bool,
+    /// How writes are made stable.
+    pub stability: Stability,
 }
 
 /// Watches a running load.
@@ -51,8 +59,9 @@ impl Fio {
             }
         };
         if let Target::Nbd(_) = target {
-            return Ok(Self { version, engine: Engine::Nbd, is_direct: true });
+            return Ok(Self { version, engine: Engine::Nbd, is_direct: true, stability: Stability::Fsync });
         }
+        let stability = if has_dsync() { Stability::Dsync } else { Stability::Fdatasync };
         let mut last = String::new();
         for (engine, is_direct) in [
             (Engine::IoUring, true),
@@ -62,7 +71,7 @@ impl Fio {
             (Engine::Psync, false),
         ] {
             match probe(target, engine, is_direct) {
-                Ok(()) => return Ok(Self { version, engine, is_direct }),
+                Ok(()) => return Ok(Self { version, engine, is_direct, stability }),
                 Err(text) => last = text,
             }
         }
@@ -86,8 +95,7 @@ impl Fio {
         remove_logs(folder, &stem);
         let job = folder.join(format!("{stem}.fio"));
         let answer = folder.join(format!("{stem}.json"));
-        std::fs::write(&job, job_file(name, load, target, self.engine, self.is_direct, &logs))
-            .map_err(LabError::io(&job))?;
+        std::fs::write(&job, job_file(name, load, target, self, &logs)).map_err(LabError::io(&job))?;
         let errors = folder.join(format!("{stem}.err"));
         let mut child = start(&job, &answer, &errors, load.writes())?;
         let watch = clock::Stopwatch::start();
@@ -108,12 +116,18 @@ impl Fio {
         if !status.success() {
             return Err(LabError::Program { program: "fio", what: complaint(&errors, &text) });
         }
-        let mut round = parse(&answer.display().to_string(), &text)?;
+        let mut round = parse(&answer.display().to_string(), &text, load)?;
         let _ = std::fs::remove_file(&errors);
         round.series = series(folder, &stem);
         remove_logs(folder, &stem);
         Ok(Some(round))
     }
+}
+
+/// Whether this fio can open a file with `O_DSYNC`: older versions know only `O_SYNC`.
+fn has_dsync() -> bool {
+    let asked = Command::new("fio").arg("--cmdhelp=sync").stdin(Stdio::null()).output();
+    asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("dsync"))
 }
 
 /// Reads one block through an interface, in a file made for it or from the target itself.
@@ -241,55 +255,119 @@ fn add_row(seconds: &mut BTreeMap<u64, Second>, line: &str) -> Option<()> {
     Some(())
 }
 
-/// Reads fio's json+ of one job (with `group_reporting`).
+/// Reads fio's json+ of one job (with `group_reporting`) that carried `load`.
 ///
 /// # Errors
 /// If the text is not JSON or names no job.
-pub fn parse(name: &str, text: &str) -> Result<Round, LabError> {
+pub fn parse(name: &str, text: &str, load: &Load) -> Result<Round, LabError> {
     // fio puts messages before and after the object.
     let from = text.find('{').unwrap_or(0);
     let to = text.rfind('}').map_or(text.len(), |end| end + 1).max(from);
     let value: Value = serde_json::from_str(&text[from..to]).map_err(|error| LabError::format(name, error))?;
     let job = value["jobs"].get(0).ok_or_else(|| LabError::format(name, "no job in fio's answer"))?;
     let number = |value: &Value| value.as_f64().unwrap_or_default();
-    let flow = |direction: &str| Flow {
-        bytes: job[direction]["io_bytes"].as_u64().unwrap_or_default(),
-        operations: job[direction]["total_ios"].as_u64().unwrap_or_default(),
+    let flow = |direction: &str| {
+        let operations = job[direction]["total_ios"].as_u64().unwrap_or_default();
+        // fio counts the bytes of operations that were in flight at the end of the ramp, but not these operations.
+        let bytes = match load.blocks[..] {
+            [(block_bytes, _)] => operations.saturating_mul(block_bytes),
+            _ => job[direction]["io_bytes"].as_u64().unwrap_or_default(),
+        };
+        Flow { bytes, operations }
     };
     let seconds = number(&job["read"]["runtime"]).max(number(&job["write"]["runtime"])) / 1000.0;
     let worker_seconds = number(&job["job_runtime"]) / 1000.0;
     let cpu = (number(&job["usr_cpu"]) + number(&job["sys_cpu"])) / 100.0 * worker_seconds;
+    let (latency, figures) = latency(job, load.sync);
     Ok(Round {
         seconds,
         read: flow("read"),
         written: flow("write"),
-        latency: latency(job),
+        latency,
+        figures,
         client_cpu_seconds: Some(cpu),
         ..Round::default()
     })
 }
 
-/// Merges the latencies of reads and writes.
-fn latency(job: &Value) -> Option<Latency> {
-    let mut bins: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut sum = 0.0;
-    let mut count = 0.0;
-    let mut max_ns = 0;
-    for direction in ["read", "write"] {
-        let part = &job[direction]["lat_ns"];
-        let n = part["N"].as_f64().unwrap_or_default();
-        sum += part["mean"].as_f64().unwrap_or_default() * n;
-        count += n;
-        if n > 0.0 {
-            max_ns = max_ns.max(part["max"].as_u64().unwrap_or_default());
+/// Latencies of one direction of fio's answer.
+#[derive(Default)]
+struct Part {
+    bins: BTreeMap<u64, u64>,
+    sum: f64,
+    count: f64,
+    max_ns: u64,
+}
+
+impl Part {
+    fn of(job: &Value, direction: &str) -> Self {
+        let value = &job[direction]["lat_ns"];
+        let count = value["N"].as_f64().unwrap_or_default();
+        let mut part = Self { count, ..Self::default() };
+        if count > 0.0 {
+            part.sum = value["mean"].as_f64().unwrap_or_default() * count;
+            part.max_ns = value["max"].as_u64().unwrap_or_default();
         }
-        for (bound, operations) in part["bins"].as_object().into_iter().flatten() {
-            let bucket = bucket(bound.parse().ok()?);
-            let total = bins.entry(bucket).or_default();
-            *total = total.saturating_add(operations.as_u64().unwrap_or_default());
+        for (bound, operations) in value["bins"].as_object().into_iter().flatten() {
+            let Ok(bound) = bound.parse() else { continue };
+            part.add(bound, operations.as_u64().unwrap_or_default());
+        }
+        part
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count.max(1.0)
+    }
+
+    fn add(&mut self, ns: u64, operations: u64) {
+        let total = self.bins.entry(bucket(ns)).or_default();
+        *total = total.saturating_add(operations);
+    }
+
+    /// Latencies of two kinds of operations.
+    fn merged(mut self, other: &Self) -> Self {
+        for (bound, operations) in &other.bins {
+            self.add(*bound, *operations);
+        }
+        let (sum, count, max_ns) = (self.sum + other.sum, self.count + other.count, self.max_ns.max(other.max_ns));
+        Self { sum, count, max_ns, ..self }
+    }
+
+    /// Latencies of operations that are each followed by a flush.
+    ///
+    /// The mean is exact. fio does not say which flush followed which write: the distribution is that of independent ones.
+    fn followed_by(&self, flush: &Self) -> Self {
+        let flushes: u64 = flush.bins.values().fold(0, |sum, count| sum.saturating_add(*count));
+        let mut shares: BTreeMap<u64, f64> = BTreeMap::new();
+        for (write_ns, writes) in &self.bins {
+            for (flush_ns, count) in &flush.bins {
+                let both = bucket(write_ns.saturating_add(*flush_ns));
+                *shares.entry(both).or_default() += *writes as f64 * (*count as f64 / flushes.max(1) as f64);
+            }
+        }
+        Self {
+            bins: shares.into_iter().map(|(ns, share)| (ns, share.round() as u64)).filter(|(_, n)| *n > 0).collect(),
+            sum: (self.mean() + flush.mean()) * self.count,
+            count: self.count,
+            max_ns: self.max_ns.saturating_add(flush.max_ns),
         }
     }
-    (count > 0.0).then(|| from_histogram(bins.into_iter().collect(), sum / count, max_ns))
+}
+
+/// Latency of reads and writes. If `flushes`, each write contains the flush after it, and its parts are figures beside it.
+fn latency(job: &Value, flushes: bool) -> (Option<Latency>, BTreeMap<String, f64>) {
+    let mut write = Part::of(job, "write");
+    let flush = Part::of(job, "sync");
+    let mut figures = BTreeMap::new();
+    // A write to a file that is open with O_DSYNC contains its flush already: fio counts none.
+    if flushes && write.count > 0.0 && flush.count > 0.0 {
+        figures.insert(WRITE_ALONE.to_owned(), write.mean());
+        figures.insert(FLUSH_ALONE.to_owned(), flush.mean());
+        write = write.followed_by(&flush);
+    }
+    let all = Part::of(job, "read").merged(&write);
+    let mean_ns = all.mean();
+    ((all.count > 0.0).then(|| from_histogram(all.bins.into_iter().collect(), mean_ns, all.max_ns)), figures)
 }
 
 /// Latency from its histogram: percentiles are upper bounds of their buckets, at most the largest value.
@@ -322,9 +400,15 @@ pub fn bucket(ns: u64) -> u64 {
 /// Fuzz body of the readers of fio's answers and logs.
 pub fn fuzz(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    let _ = parse("input", &text);
+    for sync in [false, true] {
+        let _ = parse("input", &text, &Load { sync, ..Load::sequential(4096, 0) });
+    }
     let mut seconds = BTreeMap::new();
     for line in text.lines() {
         let _ = add_row(&mut seconds, line);
     }
 }
+
+#[cfg(test)]
+#[path = "fio_tests.rs"]
+mod tests;

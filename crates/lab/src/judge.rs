@@ -1,9 +1,10 @@
 //! Judgement of a result: warnings first, then a sentence for each step about what limited it.
 
+use crate::fio::FLUSH_ALONE;
 use crate::methods::powercut;
 use crate::native::services::SERVICE;
 use crate::plan::Plan;
-use crate::result::{RunResult, Step, Warning};
+use crate::result::{Flow, RunResult, Step, Warning};
 use crate::statistics::median;
 use crate::{ceilings, methods, text};
 use std::collections::BTreeMap;
@@ -117,6 +118,25 @@ fn step_warnings(step: &Step, claims_disks: bool, environment: &BTreeMap<String,
         );
         warnings.push(warning("not-steady", Some(step), text, 2 * unsteady > step.rounds.len()));
     }
+    sums(step, warnings);
+}
+
+/// Warnings about figures of a step that contradict each other.
+fn sums(step: &Step, warnings: &mut Vec<Warning>) {
+    let block_bytes = step.workload.block_bytes;
+    // Loads of Weir's own, whose patterns are not fio's, have operations of other sizes too.
+    let is_fio = ["read", "write", "rw", "randread", "randwrite", "randrw"].contains(&step.workload.pattern.as_str());
+    let of_one_size = |flow: &Flow| flow.bytes == flow.operations.saturating_mul(block_bytes);
+    if is_fio
+        && block_bytes > 0
+        && !step.rounds.iter().all(|round| of_one_size(&round.read) && of_one_size(&round.written))
+    {
+        let text = format!(
+            "the bytes are not those of the operations, of {} each: bytes and operations a second contradict each other",
+            text::block(block_bytes)
+        );
+        warnings.push(warning("sums", Some(step), text, false));
+    }
     for round in &step.rounds {
         let sum: f64 = round.series.iter().map(|second| (second.read_bytes + second.written_bytes) as f64).sum();
         let expected = (round.read.bytes + round.written.bytes) as f64
@@ -164,6 +184,8 @@ fn sentence(step: &Step, result: &RunResult) -> String {
     let latencies: Vec<f64> =
         step.rounds.iter().filter_map(|round| Some(round.latency.as_ref()?.p99_ns as f64)).collect();
     let latency = median(&latencies).map(|ns| format!(", 99 % within {}", text::time(ns))).unwrap_or_default();
+    let is_sum = step.rounds.iter().any(|round| round.figures.contains_key(FLUSH_ALONE));
+    let latency = if is_sum && !latency.is_empty() { latency + " (write and flush measured apart)" } else { latency };
     let limit =
         limit(step, result, bytes_per_s, operations_per_s).map(|limit| format!("; {limit}")).unwrap_or_default();
     let served = served_from(step).map(|served| format!("; {served}")).unwrap_or_default();

@@ -9,7 +9,9 @@ use crate::result::{Ceiling, Flow, Latency, Round, SCHEMA, Second};
 fn made(load: Load) -> (Plan, RunResult) {
     let load = Load { size_bytes: 1 << 30, seconds: 10, ..load };
     let step = StepPlan::fio("step", load);
-    let flow = Flow { bytes: 1_000_000_000, operations: 244_140 };
+    let block_bytes = step.workload(true).block_bytes;
+    let operations = 1_000_000_000 / block_bytes;
+    let flow = Flow { bytes: operations * block_bytes, operations };
     let second = Second { read_bytes: 100_000_000, ..Second::default() };
     let round = Round {
         seconds: 10.0,
@@ -88,6 +90,7 @@ fn each_defect_has_its_warning() {
     assert_eq!(rules(read(), |r| r.steps[0].rounds[0].disk_read_bytes = None), [""; 0]);
     assert_eq!(rules(read(), |r| r.steps[0].rounds[0].series.truncate(5)), [""; 0]);
     assert_eq!(rules(read(), |r| r.steps[0].rounds[0].series[0].read_bytes = 500_000_000), ["sums"]);
+    assert_eq!(rules(read(), |r| r.steps[0].rounds[0].read.bytes += 32 * 4096), ["sums"]);
     assert_eq!(rules(Load::random(4096, 100), |_| {}), ["depth-1"]);
     let swings: Vec<f64> = (0..10).map(|second| if second % 2 == 0 { 5e7 } else { 1.5e8 }).collect();
     assert_eq!(rules(read(), |r| r.steps[0].rounds[0].window = crate::steady::window(&swings, 1.0)), ["not-steady"]);

@@ -1,5 +1,6 @@
 //! Loads that fio carries: their parameters, and the job file that says the same to fio.
 
+use crate::fio::Fio;
 use crate::result::Workload;
 use crate::target::Target;
 use std::fmt::Write;
@@ -37,6 +38,28 @@ impl Engine {
     }
 }
 
+/// How fio makes each write stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stability {
+    /// The file is open with `O_DSYNC`: fio measures one operation, which contains the flush.
+    Dsync,
+    /// fdatasync(2) after each write: fio measures write and flush apart. For a fio without `sync=dsync`.
+    Fdatasync,
+    /// fio's `fsync` after each write, the only flush that its engine nbd knows.
+    Fsync,
+}
+
+impl Stability {
+    /// Line of a job file.
+    fn line(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Dsync => ("sync", "dsync"),
+            Self::Fdatasync => ("fdatasync", "1"),
+            Self::Fsync => ("fsync", "1"),
+        }
+    }
+}
+
 /// Parameters of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Load {
@@ -50,7 +73,7 @@ pub struct Load {
     pub workers: u32,
     /// Operations in flight per worker.
     pub depth: u32,
-    /// Whether a flush follows each write.
+    /// Whether each write is complete only when it is stable ([`Stability`] says how).
     pub sync: bool,
     /// Bytes over all workers.
     pub size_bytes: u64,
@@ -140,13 +163,14 @@ impl Load {
 
 /// Text of a job file for fio 3. `logs` is the beginning of the names of fio's logs of rates.
 #[must_use]
-pub fn job_file(name: &str, load: &Load, target: &Target, engine: Engine, is_direct: bool, logs: &Path) -> String {
+pub fn job_file(name: &str, load: &Load, target: &Target, fio: &Fio, logs: &Path) -> String {
+    let engine = fio.engine;
     let mut text = String::from("[global]\n");
     let mut line = |key: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(text, "{key}={value}");
     };
     line("ioengine", &engine.name());
-    line("direct", &u8::from(is_direct && engine != Engine::Nbd));
+    line("direct", &u8::from(fio.is_direct && engine != Engine::Nbd));
     line("iodepth", &load.depth);
     line("numjobs", &load.workers);
     line("thread", &1);
@@ -174,8 +198,8 @@ pub fn job_file(name: &str, load: &Load, target: &Target, engine: Engine, is_dir
     line("randrepeat", &0);
     line("norandommap", &1);
     if load.sync {
-        // fio's engine nbd knows flush only as fsync.
-        line(if engine == Engine::Nbd { "fsync" } else { "fdatasync" }, &1);
+        let (key, value) = fio.stability.line();
+        line(key, &value);
     }
     if load.seconds > 0 {
         line("time_based", &1);
@@ -216,6 +240,23 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
+    fn fio(engine: Engine, stability: Stability) -> Fio {
+        Fio { version: String::new(), engine, is_direct: true, stability }
+    }
+
+    #[test]
+    fn a_write_that_is_made_stable_is_one_operation_where_fio_can() {
+        let load = Load { sync: true, seconds: 1, ..Load::sequential(4096, 0) };
+        for (stability, line) in
+            [(Stability::Dsync, "sync=dsync"), (Stability::Fdatasync, "fdatasync=1"), (Stability::Fsync, "fsync=1")]
+        {
+            let target = Target::Device("/dev/sdz".into());
+            let text = job_file("w", &load, &target, &fio(Engine::Psync, stability), Path::new("l"));
+            let flushes: Vec<&str> = text.lines().filter(|line| line.contains("sync=")).collect();
+            assert_eq!(flushes, [line]);
+        }
+    }
+
     #[test]
     fn a_job_file_states_the_load() {
         let load = Load { workers: 4, depth: 16, seconds: 10, size_bytes: 1 << 30, ..Load::random(4096, 67) };
@@ -223,8 +264,7 @@ mod tests {
             "mix",
             &load,
             &Target::Directory("/pool/a:b".into()),
-            Engine::IoUring,
-            true,
+            &fio(Engine::IoUring, Stability::Dsync),
             Path::new("/tmp/log"),
         );
         for line in [
@@ -248,17 +288,28 @@ mod tests {
     fn workers_of_a_device_do_not_overlap() {
         let load = Load { workers: 2, size_bytes: 8 << 20, ..Load::sequential(1 << 20, 100) };
         let device = Target::Device(PathBuf::from("/dev/sdz"));
-        let text = job_file("read", &load, &device, Engine::Libaio, true, Path::new("log"));
+        let text = job_file("read", &load, &device, &fio(Engine::Libaio, Stability::Dsync), Path::new("log"));
         assert!(text.contains("offset_increment=4194304\n"), "{text}");
-        let text = job_file("read", &load, &Target::Nbd("nbd://h/v".into()), Engine::Nbd, true, Path::new("log"));
+        let text = job_file(
+            "read",
+            &load,
+            &Target::Nbd("nbd://h/v".into()),
+            &fio(Engine::Nbd, Stability::Fsync),
+            Path::new("log"),
+        );
         assert!(text.contains("uri=nbd://h/v\n") && text.contains("direct=0\n"), "{text}");
     }
 
     #[test]
     fn a_share_of_sizes_and_of_random_places_is_stated() {
         let load = Load { blocks: vec![(4096, 60), (65536, 40)], random_percent: 75, ..Load::random(4096, 80) };
-        let text =
-            job_file("file server", &load, &Target::Device("/dev/sdz".into()), Engine::Libaio, true, Path::new("l"));
+        let text = job_file(
+            "file server",
+            &load,
+            &Target::Device("/dev/sdz".into()),
+            &fio(Engine::Libaio, Stability::Dsync),
+            Path::new("l"),
+        );
         assert!(text.contains("bssplit=4096/60:65536/40\n") && text.contains("percentage_random=75\n"), "{text}");
         assert_eq!(load.workload(true).block_bytes, 0);
     }

@@ -104,7 +104,7 @@ pub struct Workload {
     pub workers: u32,
     /// Operations in flight per worker.
     pub depth: u32,
-    /// Whether each write is followed by a flush (`fdatasync`).
+    /// Whether each write is complete only when it is stable: `O_DSYNC`, or a flush after it.
     pub sync: bool,
     /// Whether the client's page cache is bypassed.
     pub direct: bool,
@@ -170,7 +170,7 @@ pub struct Flow {
     pub operations: u64,
 }
 
-/// Latency of operations, from submission to completion, in nanoseconds.
+/// Latency of operations, from submission to completion, in nanoseconds. That of a write that is made stable contains its flush.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct Latency {
     /// Mean.

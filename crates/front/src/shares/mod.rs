@@ -145,10 +145,15 @@ impl OptionWord<'_> {
     /// never means less or more than its reader believes.
     fn put<T: PartialEq>(&self, slot: &mut Option<T>, said: T) -> Result<(), ShareError> {
         if slot.as_ref().is_some_and(|before| *before != said) {
-            return Err(ShareError::refused(self.word, "an option before it says something else; leave one out"));
+            return Err(self.contradiction());
         }
         *slot = Some(said);
         Ok(())
+    }
+
+    /// The refusal of an option that contradicts one before it.
+    fn contradiction(&self) -> ShareError {
+        ShareError::refused(self.word, "an option before it says something else; leave one out")
     }
 
     /// A switch: `y`, `yes`, `on`, `true`, `1`, or no value, and their opposites.

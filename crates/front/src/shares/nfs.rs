@@ -47,6 +47,57 @@ const WITHOUT_EFFECT: &[&str] = &[
 /// Options of WITHOUT_EFFECT that may have a value.
 const WITH_VALUE: &[&str] = &["mountpoint", "mp", "fsid"];
 
+/// Pairs of [`WITHOUT_EFFECT`] that say the opposite of each other. Locks have two names.
+const OPPOSITES: &[(&str, &str)] = &[
+    ("sync", "async"),
+    ("wdelay", "no_wdelay"),
+    ("hide", "nohide"),
+    ("subtree_check", "no_subtree_check"),
+    ("auth_nlm", "no_auth_nlm"),
+    ("auth_nlm", "insecure_locks"),
+    ("secure_locks", "insecure_locks"),
+    ("secure_locks", "no_auth_nlm"),
+    ("acl", "no_acl"),
+    ("aclok", "no_acl"),
+    ("pnfs", "no_pnfs"),
+];
+
+/// Whether two words without effect cannot both be meant: opposites, or one key with two values.
+fn are_contrary(a: &str, b: &str) -> bool {
+    let valued = |word| match str::split_once(word, '=') {
+        Some(("mp", value)) => Some(("mountpoint", value)),
+        other => other,
+    };
+    let have_two_values = valued(a).zip(valued(b)).is_some_and(|(a, b)| a.0 == b.0 && a.1 != b.1);
+    have_two_values || OPPOSITES.iter().any(|pair| *pair == (a, b) || *pair == (b, a))
+}
+
+/// What the options of a list say that may say it once, to find one that contradicts another before it.
+#[derive(Default)]
+struct Said {
+    root_squash: Option<bool>,
+    all_squash: Option<bool>,
+    anon_uid: Option<u32>,
+    anon_gid: Option<u32>,
+    secure: Option<bool>,
+}
+
+impl Said {
+    /// Squashing all users squashes root too, whatever is said of root: the narrower of both.
+    fn identity(&self) -> IdentityMap {
+        let usual = IdentityMap::default();
+        IdentityMap {
+            squash: match (self.all_squash, self.root_squash) {
+                (Some(true), _) => Squash::All,
+                (_, Some(false)) => Squash::None,
+                _ => Squash::Root,
+            },
+            anon_uid: self.anon_uid.unwrap_or(usual.anon_uid),
+            anon_gid: self.anon_gid.unwrap_or(usual.anon_gid),
+        }
+    }
+}
+
 /// Options that are refused, and why.
 const REFUSED: &[(&str, &str)] = &[
     ("refer", "referrals are of NFS version 4"),
@@ -110,7 +161,7 @@ impl ShareNfs {
         FileRules { writers, readers, root, identity: self.identity, needs_privileged_port: self.secure }
     }
 
-    fn apply(&mut self, option: &OptionWord<'_>) -> Result<(), ShareError> {
+    fn apply(&mut self, said: &mut Said, option: &OptionWord<'_>) -> Result<(), ShareError> {
         let hosts = || match option.value {
             None => Ok(HostList::everyone()),
             Some(text) => HostList::parse(text),
@@ -120,26 +171,24 @@ impl ShareNfs {
             "ro" => self.read_only.extend(hosts()?),
             "root" => self.root.extend(HostList::parse(option.required()?)?),
             "sec" => check_security(option)?,
-            "root_squash" => (option.flag()?, self.identity.squash = Squash::Root).1,
-            "no_root_squash" => (option.flag()?, self.identity.squash = Squash::None).1,
-            "all_squash" => (option.flag()?, self.identity.squash = Squash::All).1,
-            "no_all_squash" => {
-                option.flag()?;
-                if self.identity.squash == Squash::All {
-                    self.identity.squash = Squash::Root;
-                }
-            }
-            "anonuid" | "anon" => self.identity.anon_uid = option.number()?,
-            "anongid" => self.identity.anon_gid = option.number()?,
+            "root_squash" => option.flag().and_then(|()| option.put(&mut said.root_squash, true))?,
+            "no_root_squash" => option.flag().and_then(|()| option.put(&mut said.root_squash, false))?,
+            "all_squash" => option.flag().and_then(|()| option.put(&mut said.all_squash, true))?,
+            "no_all_squash" => option.flag().and_then(|()| option.put(&mut said.all_squash, false))?,
+            "anonuid" | "anon" => option.put(&mut said.anon_uid, option.number()?)?,
+            "anongid" => option.put(&mut said.anon_gid, option.number()?)?,
             "root_mapping" => {
-                self.identity.squash = Squash::Root;
-                self.identity.anon_uid = option.number()?;
+                option.put(&mut said.anon_uid, option.number()?)?;
+                option.put(&mut said.root_squash, true)?;
             }
-            "secure" => (option.flag()?, self.secure = true).1,
-            "insecure" => (option.flag()?, self.secure = false).1,
+            "secure" => option.flag().and_then(|()| option.put(&mut said.secure, true))?,
+            "insecure" => option.flag().and_then(|()| option.put(&mut said.secure, false))?,
             key if WITHOUT_EFFECT.contains(&key) => {
                 if !WITH_VALUE.contains(&key) {
                     option.flag()?;
+                }
+                if self.without_effect.iter().any(|known| are_contrary(known, option.word)) {
+                    return Err(option.contradiction());
                 }
                 if !self.without_effect.iter().any(|known| known == option.word) {
                     self.without_effect.push(option.word.to_owned());
@@ -188,9 +237,12 @@ impl FromStr for ShareNfs {
             ));
         }
         let mut out = ShareNfs::default();
+        let mut said = Said::default();
         for option in options(text) {
-            out.apply(&option)?;
+            out.apply(&mut said, &option)?;
         }
+        out.identity = said.identity();
+        out.secure = said.secure.unwrap_or_default();
         if out.is_off() {
             return Err(ShareError::refused(text, "no host has access: add rw, ro, rw=HOSTS or ro=HOSTS"));
         }

@@ -115,6 +115,8 @@ impl FromStr for ShareSmb {
         let mut hosts = None;
         let mut guest = None;
         let mut read_only = None;
+        let mut browseable = None;
+        let mut time_machine = None;
         for option in options(text) {
             match option.key {
                 "name" | "resource" => {
@@ -125,17 +127,18 @@ impl FromStr for ShareSmb {
                 "guest_ok" | "guestok" | "guest" | "public" => option.put(&mut guest, option.switch()?)?,
                 "ro" | "readonly" | "read-only" => option.put(&mut read_only, option.switch()?)?,
                 "rw" => option.flag().and_then(|()| option.put(&mut read_only, false))?,
-                "browseable" | "browsable" => out.browseable = option.switch()?,
+                "browseable" | "browsable" => option.put(&mut browseable, option.switch()?)?,
                 "hosts" => option.put(&mut hosts, HostList::parse(option.required()?)?)?,
                 "timemachine" => {
-                    out.time_machine = match option.value {
+                    let said = match option.value {
                         None => TimeMachine::Unlimited,
                         Some("off") => TimeMachine::Off,
                         Some(text) => TimeMachine::Limited(
                             size(text)
                                 .ok_or_else(|| ShareError::refused(option.word, "it takes a size, as in 500G"))?,
                         ),
-                    }
+                    };
+                    option.put(&mut time_machine, said)?;
                 }
                 key => {
                     let refused = REFUSED.iter().find(|(refused, _)| *refused == key);
@@ -150,6 +153,8 @@ impl FromStr for ShareSmb {
         out.hosts = hosts.unwrap_or(out.hosts);
         out.guest = guest.unwrap_or_default();
         out.read_only = read_only.unwrap_or_default();
+        out.browseable = browseable.unwrap_or(out.browseable);
+        out.time_machine = time_machine.unwrap_or_default();
         Ok(out)
     }
 }

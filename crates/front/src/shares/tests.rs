@@ -23,10 +23,13 @@ fn sharenfs_has_the_options_of_openzfs() {
         ("rw=10.1.2.3/32,rw=10.1.2.3+@[2001:db8::]/32", "rw=10.1.2.3:@[2001:db8::]/32"),
         ("ro,async,no_wdelay,fsid=0,mountpoint=/x", "ro,async,no_wdelay,fsid=0,mountpoint=/x"),
         ("rw,all_squash,anonuid=1000,anongid=100", "rw,all_squash,anonuid=1000,anongid=100"),
-        ("rw,no_root_squash,root_squash", "rw"),
-        ("rw,all_squash,no_all_squash,anon=7", "rw,anonuid=7"),
-        ("rw,root_mapping=5,no_root_squash,secure", "rw,no_root_squash,anonuid=5,secure"),
-        ("ro,root=10.0.0.1,secure,insecure", "ro,root=10.0.0.1"),
+        ("rw,root_squash,root_squash", "rw"),
+        ("rw,no_all_squash,anon=7,anonuid=7", "rw,anonuid=7"),
+        ("rw,no_all_squash,no_root_squash,secure", "rw,no_root_squash,secure"),
+        ("rw,all_squash,root_squash", "rw,all_squash"),
+        ("rw,all_squash,no_root_squash", "rw,all_squash"),
+        ("rw,root_mapping=5,secure,secure", "rw,anonuid=5,secure"),
+        ("ro,root=10.0.0.1,insecure", "ro,root=10.0.0.1"),
     ] {
         let value: ShareNfs = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(value.to_string(), printed);
@@ -62,6 +65,33 @@ fn the_wrong_word_of_sharenfs_is_named_with_the_reason() {
     ] {
         let message = refusal::<ShareNfs>(text);
         assert!(message.contains(why), "{text}: {message}");
+    }
+}
+
+#[test]
+fn options_of_sharenfs_that_contradict_each_other_are_refused() {
+    for (first, second) in [
+        ("root_squash", "no_root_squash"),
+        ("all_squash", "no_all_squash"),
+        ("secure", "insecure"),
+        ("sync", "async"),
+        ("wdelay", "no_wdelay"),
+        ("hide", "nohide"),
+        ("subtree_check", "no_subtree_check"),
+        ("secure_locks", "no_auth_nlm"),
+        ("acl", "no_acl"),
+        ("pnfs", "no_pnfs"),
+        ("anonuid=1", "anonuid=2"),
+        ("anon=1", "anonuid=2"),
+        ("anongid=1", "anongid=2"),
+        ("fsid=1", "fsid=2"),
+        ("mp=/a", "mountpoint=/b"),
+        ("root_mapping=1", "no_root_squash"),
+    ] {
+        for (before, after) in [(first, second), (second, first)] {
+            let message = refusal::<ShareNfs>(&format!("rw,{before},{after}"));
+            assert!(message.contains("before it says something else"), "{before},{after}: {message}");
+        }
     }
 }
 
@@ -171,7 +201,10 @@ fn values_of_volumes_round_trip() {
     assert!("ro,readonly,lun=0,lun=0".parse::<ShareIscsi>().is_ok_and(|iscsi| iscsi.read_only));
     assert!(refusal::<ShareNbd>("ro,rw").contains("'rw': an option before it"));
     assert!(refusal::<ShareNbd>("name=a,name=b").contains("'name=b': an option before it"));
-    assert!(refusal::<ShareSmb>("rw,ro").contains("'ro': an option before it"));
+    for text in ["rw,ro", "browseable=y,browseable=n", "timemachine=1G,timemachine=2G", "timemachine,timemachine=off"] {
+        let message = refusal::<ShareSmb>(text);
+        assert!(message.contains(": an option before it"), "{text}: {message}");
+    }
     assert!(refusal::<ShareNbd>("name=").contains("a value is missing"));
     assert!(refusal::<ShareNbd>("off,ro").contains("off takes no options"));
     assert!(refusal::<ShareSmb>("off,guest").contains("off takes no options"));
