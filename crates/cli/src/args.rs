@@ -120,7 +120,11 @@ fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
         (ErrorKind::TooManyValues, Some(option)) => format!("option {} takes no value", first_word(&option)),
         _ => {
             let rendered = error.render().to_string();
-            rendered.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+            let mut lines = rendered.lines();
+            let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
+            // A line that ends so is followed by one for each argument.
+            let names: Vec<&str> = lines.take_while(|line| line.starts_with(' ')).map(str::trim).collect();
+            if first.ends_with(':') { format!("{first} {}", names.join(", ")) } else { first.to_owned() }
         }
     };
     Stop::Misuse(Failure::usage(format!("{title}: {what}\n{}", usage(&mut command))))
@@ -208,5 +212,38 @@ mod tests {
             assert!(failure.line.contains(what), "{}", failure.line);
         }
         assert!(matches!(parse(&["--help"]), Err(Stop::Text(text)) if text.contains("--dir <DIR>")));
+    }
+
+    /// Two words and an option that must be given.
+    #[derive(Debug, Parser)]
+    #[command(name = "r", override_usage = "r --id N TARGET")]
+    struct RequiredArgs {
+        #[arg(long, value_name = "N", required = true)]
+        id: Option<u32>,
+        target: String,
+    }
+
+    #[test]
+    fn arguments_that_are_missing_are_named() {
+        let Err(Stop::Misuse(failure)) = RequiredArgs::parse_line(&[]) else { panic!("nothing is missing") };
+        let first = failure.to_string().lines().next().unwrap().to_owned();
+        assert!(
+            first.contains("not provided: ") && first.contains("--id <N>") && first.contains("<TARGET>"),
+            "{first}"
+        );
+        let read = RequiredArgs::parse_line(&["--id".into(), "1".into(), "t".into()]);
+        assert!(read.is_ok_and(|args| args.id == Some(1) && args.target == "t"));
+    }
+
+    #[test]
+    fn usages_begin_with_the_program() {
+        fn walk(command: &mut Command) {
+            let text = usage(command);
+            let programs = ["weir", "zpool", "zfs", "zdb", "zstream", "arcstat"];
+            let begins = programs.iter().any(|program| text.starts_with(&format!("usage: {program} ")));
+            assert!(begins || text == "usage: weir" || command.get_name() == "help", "{}: {text}", command.get_name());
+            command.get_subcommands_mut().for_each(walk);
+        }
+        walk(&mut definition::<crate::tree::CommandTree>());
     }
 }

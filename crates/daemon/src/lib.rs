@@ -28,7 +28,7 @@ pub use exports::{Exports, OpenPool};
 pub use locks::LockServiceOptions;
 pub use pool_table::PoolTable;
 pub use protocols::ProtocolServer;
-pub use service::{Service, ServiceError, ServiceOptions};
+pub use service::{PortSettings, Service, ServiceError, ServiceOptions};
 pub use shares::{DatasetShares, FileShares, MountAllows, MountRule, Sharing};
 pub use weir_front::{ExportRules, Hosts, IdentityMap, Squash};
 pub use weir_nbd::{PemFiles, Tls, TlsError};

@@ -185,9 +185,16 @@ impl ServingTask {
     }
 }
 
-async fn listen(machine: &Machine, address: IpAddr, port: u16) -> Result<Arc<dyn Listener>, ServiceError> {
-    let address = SocketAddr::new(address, port);
-    machine.net.listen(address).await.map_err(|why| ServiceError::Listen { address, why })
+/// Opens the port of a protocol.
+async fn listen(
+    context: &ProtocolContext<'_>,
+    protocol: Protocol,
+    port: u16,
+) -> Result<Arc<dyn Listener>, ServiceError> {
+    let ProtocolContext { machine, options, .. } = context;
+    let address = SocketAddr::new(options.listen, port);
+    let setting = options.port_settings.of(protocol);
+    machine.net.listen(address).await.map_err(|why| ServiceError::Listen { address, setting, why })
 }
 
 /// Calls `renew` whenever the shares of a pool change, until `stop` becomes true or its sender is dropped.

@@ -35,10 +35,12 @@ pub enum ServiceError {
     #[error("{0}")]
     Pool(#[from] PoolError),
     /// A port is unavailable.
-    #[error("cannot listen on {address}: {why}; --nfs-port and --nbd-port choose others, 0 any free one")]
+    #[error("cannot listen on {address}: {why}; {setting} chooses another port, 0 any free one")]
     Listen {
         /// The address.
         address: SocketAddr,
+        /// The option or key that sets the port.
+        setting: String,
         /// The cause.
         why: io::Error,
     },
@@ -50,11 +52,34 @@ pub enum ServiceError {
     },
 }
 
+/// How messages name the settings of ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortSettings {
+    /// Options of a command line: `--nfs-port`.
+    #[default]
+    Options,
+    /// Keys of the daemon's configuration: `nfs_port`.
+    Keys,
+}
+
+impl PortSettings {
+    /// The setting of a protocol's port.
+    pub fn of(self, protocol: Protocol) -> String {
+        let name = if protocol == Protocol::Nfs3 { "nfs" } else { protocol.name() };
+        match self {
+            PortSettings::Options => format!("--{name}-port"),
+            PortSettings::Keys => format!("{name}_port"),
+        }
+    }
+}
+
 /// Options of the servers.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
     /// The address to listen on.
     pub listen: IpAddr,
+    /// How messages name the settings of ports.
+    pub port_settings: PortSettings,
     /// Port of NFS and MOUNT; 0 selects a free one.
     pub nfs_port: u16,
     /// Port of NBD; 0 selects a free one.
@@ -101,6 +126,7 @@ impl Default for ServiceOptions {
         let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
         ServiceOptions {
             listen,
+            port_settings: PortSettings::default(),
             nfs_port: NFS_PORT,
             nbd_port: NBD_PORT,
             iscsi_port: None,
@@ -204,9 +230,9 @@ impl Service {
     }
 
     /// Moves the protocols whose address or port changed: their listeners are closed and opened again, and their clients
-    /// connect again. The others keep their connections, and use other new options, such as certificates, for the next ones. Returns a line for each that was moved, or could not be and stays
-    /// where it was.
-    pub async fn rebind(&self, new: &ServiceOptions) -> Vec<String> {
+    /// connect again. The others keep their connections, and use other new options, such as certificates, for the next ones. Returns a line for each that was moved, and as an error for each that could not be
+    /// and stays where it was.
+    pub async fn rebind(&self, new: &ServiceOptions) -> Vec<Result<String, String>> {
         let mut lines = Vec::new();
         for protocol in PROTOCOLS {
             let old = self.started_with().get(protocol.name()).cloned().unwrap_or_default();
@@ -221,7 +247,7 @@ impl Service {
     }
 
     /// Stops the server of a protocol and starts it with other options, or, if that fails, as it was.
-    async fn restart(&self, protocol: Protocol, old: &ServiceOptions, new: &ServiceOptions) -> String {
+    async fn restart(&self, protocol: Protocol, old: &ServiceOptions, new: &ServiceOptions) -> Result<String, String> {
         let name = protocol.name();
         let before = self.protocols().into_iter().find(|server| server.protocol() == protocol);
         if let Some(before) = &before {
@@ -238,10 +264,11 @@ impl Service {
                 (again.ok().flatten(), Some(format!("{name} cannot be moved: {error}{lost}")))
             }
         };
-        let line = failed.unwrap_or_else(|| match &started {
-            Some(server) => format!("{name} listens on {} now", server.address()),
-            None => format!("{name} is not served any more"),
-        });
+        let line = match (failed, &started) {
+            (Some(failed), _) => Err(failed),
+            (None, Some(server)) => Ok(format!("{name} listens on {} now", server.address())),
+            (None, None) => Ok(format!("{name} is not served any more")),
+        };
         let mut servers = self.protocols.write();
         servers.retain(|server| server.protocol() != protocol);
         servers.extend(started);

@@ -103,10 +103,16 @@ pub(crate) fn token_of_query(uri: &Uri) -> Option<&str> {
 
 /// The token in a header: `Authorization: Bearer …` or the cookie.
 fn token_of_headers(headers: &HeaderMap) -> Option<&str> {
-    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| bearer_token(value.to_str().ok()?));
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';'));
     bearer.or_else(|| pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('=')))
+}
+
+/// The token of credentials of the scheme `Bearer`, whose case does not matter (RFC 9110, 11.1).
+fn bearer_token(credentials: &str) -> Option<&str> {
+    let (scheme, token) = credentials.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
 /// Whether a `Host` names this machine's loopback: an address or `localhost`, with any port.
@@ -158,6 +164,11 @@ mod tests {
         assert_eq!(token_of_headers(&headers), Some("xyz"));
         headers.insert(AUTHORIZATION, "Bearer abc".parse().unwrap());
         assert_eq!(token_of_headers(&headers), Some("abc"));
+        for (credentials, token) in
+            [("bearer abc", Some("abc")), ("BEARER  abc", Some("abc")), ("Bearerabc", None), ("Basic abc", None)]
+        {
+            assert_eq!(bearer_token(credentials), token, "{credentials}");
+        }
         assert_eq!(token_of_query(&"/x?a=b&token=t1".parse().unwrap()), Some("t1"));
         assert_eq!(token_of_query(&"/x?atoken=t1".parse().unwrap()), None);
         let token = Token("secret".into());

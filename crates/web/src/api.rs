@@ -2,6 +2,7 @@
 
 use crate::sampler::{LiveSecond, Sampler};
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -11,7 +12,7 @@ use futures_util::stream::{Stream, unfold};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
-use utoipa::{IntoParams, OpenApi, ToSchema};
+use utoipa::{IntoParams, Modify, OpenApi, ToSchema};
 use weir_analytics::{Resolution, SERIES, Sample, metrics};
 
 /// The OpenAPI description.
@@ -21,9 +22,25 @@ use weir_analytics::{Resolution, SERIES, Sample, metrics};
         title = "Weir",
         description = "Analytics of the pools that a process has open. Every request needs the token."
     ),
-    paths(pools, series, sample, history, live, crate::why::why, prometheus)
+    paths(pools, series, sample, history, live, crate::why::why, prometheus),
+    modifiers(&Refusals)
 )]
 struct Description;
+
+/// Adds the refusals that every request may get.
+struct Refusals;
+
+impl Modify for Refusals {
+    fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
+        let refusals = [("401", "A token is missing or wrong (text)"), ("421", "The host is not localhost (text)")];
+        for operation in description.paths.paths.values_mut().filter_map(|path| path.get.as_mut()) {
+            for (code, why) in refusals {
+                let response = utoipa::openapi::ResponseBuilder::new().description(why).build();
+                operation.responses.responses.insert(code.to_owned(), response.into());
+            }
+        }
+    }
+}
 
 /// The OpenAPI description as JSON.
 pub fn open_api() -> String {
@@ -81,6 +98,7 @@ const MAX_STEP_SECONDS: u64 = 86_400;
 
 /// A part of the history.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Range {
     /// Time between two points [default: second].
     resolution: Option<Resolution>,
@@ -108,12 +126,18 @@ pub(crate) struct Columns {
 /// process did not run, or did not have the pool open.
 #[utoipa::path(get, path = "/api/v1/pools/{pool}/history",
     params(("pool" = String, Path, description = "Name of the pool"), Range),
-    responses((status = 200, body = Columns), (status = 400, body = Problem), (status = 404, body = Problem)))]
+    responses((status = 200, body = Columns),
+        (status = 400, body = Problem, description = "A parameter is malformed"),
+        (status = 404, body = Problem, description = "The process does not have the pool open")))]
 pub(crate) async fn history(
     State(sampler): State<Arc<Sampler>>,
     Path(pool): Path<String>,
-    Query(range): Query<Range>,
+    range: Result<Query<Range>, QueryRejection>,
 ) -> Response {
+    let range = match range {
+        Ok(Query(range)) => range,
+        Err(wrong) => return (StatusCode::BAD_REQUEST, Json(Problem { error: wrong.body_text() })).into_response(),
+    };
     let resolution = range.resolution.unwrap_or(Resolution::Second);
     let seconds = range.step.unwrap_or(resolution.seconds());
     if seconds == 0 || !seconds.is_multiple_of(resolution.seconds()) || seconds > MAX_STEP_SECONDS {
@@ -179,6 +203,16 @@ mod tests {
         assert_eq!(names, ["pool", "subject"]);
         assert!(parameters.iter().all(|one| one["in"] == "query"), "{why}");
         assert!(["200", "400", "404", "503"].iter().all(|code| why["responses"][code].is_object()), "{why}");
+        let history = &text["paths"]["/api/v1/pools/{pool}/history"]["get"];
+        for parameter in history["parameters"].as_array().unwrap() {
+            let is_path = parameter["name"] == "pool";
+            assert_eq!(parameter["in"], if is_path { "path" } else { "query" }, "{parameter}");
+            assert_eq!(parameter["required"], is_path, "{parameter}");
+        }
+        for (path, item) in text["paths"].as_object().unwrap() {
+            let responses = &item["get"]["responses"];
+            assert!(["200", "401", "421"].iter().all(|code| responses[code].is_object()), "{path}: {responses}");
+        }
         for name in ["Report", "Diagnosis", "Finding", "Cause", "Sample", "Problem"] {
             assert!(text["components"]["schemas"][name].is_object(), "{name}");
         }

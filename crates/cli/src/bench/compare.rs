@@ -1,6 +1,6 @@
 //! `weir bench compare`.
 
-use super::methods::{default_folder, open};
+use super::methods::{default_folder, open, refuse_result};
 use super::progress::Terminal;
 use super::server::Server;
 use super::{Common, failed, results, seconds, size};
@@ -87,6 +87,9 @@ fn measured(args: &CompareArgs, words: &[String]) -> Result<(Vec<RunResult>, u8)
         no_ceilings: true,
         json: false,
     };
+    for number in 1..=args.subjects.len() {
+        refuse_result(&folder.join(number.to_string()))?;
+    }
     let mut sessions: Vec<Session> = Vec::new();
     for (number, word) in args.subjects.iter().enumerate() {
         let holds_data = Target::parse(word).map_err(failed)?.holds_data();

@@ -1,7 +1,7 @@
 //! `weir bench experiments`: repeats published experiments on modelled hardware.
 
 use crate::failure::Failure;
-use clap::Args;
+use clap::Parser;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use weir_lab::clock::Stopwatch;
@@ -12,7 +12,8 @@ use weir_planner::experiments::{Experiment, Line, Verdict};
 /// Runs the engine in virtual time on drives, links and clients modelled like those of four published documents, and prints the
 /// document's figures beside ours. A figure agrees within 25 %; a row is explained if it agrees once the named cause is removed. All
 /// rows take about a quarter of an hour and need 4 GiB of memory.
-#[derive(Args, Debug)]
+#[derive(Debug, Parser)]
+#[command(name = "experiments", override_usage = "weir bench experiments [OPTION]…")]
 pub struct ExperimentsArgs {
     /// Run on modelled hardware only, which is the only kind
     #[arg(long)]

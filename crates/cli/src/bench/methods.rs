@@ -226,6 +226,9 @@ pub struct ServicesArgs {
 /// Runs a method.
 pub fn run(args: &BenchArgs, words: &[String]) -> Result<u8, Failure> {
     let (target, common) = parts(&args.command)?;
+    if let Some(folder) = &common.output {
+        refuse_result(folder)?;
+    }
     let mut session = session(args, words)?;
     let mut server = Server::find(target);
     let mut terminal = Terminal::new(common.rounds, session.steps(), 1, &mut server)?;
@@ -233,6 +236,21 @@ pub fn run(args: &BenchArgs, words: &[String]) -> Result<u8, Failure> {
     terminal.end();
     results::print(&args.command, session.result(), &folder_of(&session), common.json)?;
     Ok(exit_code(session.result(), complete))
+}
+
+/// Refuses a directory that holds a result, which a new run would replace.
+pub fn refuse_result(folder: &Path) -> Result<(), Failure> {
+    let file = folder.join("result.json");
+    if file.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let folder = folder.display();
+    let instead = match RunResult::read(&file) {
+        Ok(result) if !result.complete => format!("'weir bench resume {folder}' measures what it lacks; "),
+        _ => String::new(),
+    };
+    let text = format!("weir bench: {folder} holds a result: {instead}name another directory with -o, or remove it");
+    Err(Failure::usage(text))
 }
 
 /// Exit code of a measurement: 130 if it was stopped, 1 if a server lost what it had promised.

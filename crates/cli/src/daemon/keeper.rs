@@ -473,13 +473,14 @@ impl Daemon {
     }
 
     /// Reads the configuration again, tries to open the remembered pools, and brings all exports up to date. Returns what
-    /// happened, one line each.
+    /// happened, one line each; what could not be done is an error among them.
     ///
     /// # Errors
     /// If the configuration is invalid; then everything stays as it was.
-    pub async fn reload(self: &Arc<Self>) -> Result<Vec<String>, Failure> {
+    pub async fn reload(self: &Arc<Self>) -> Result<Vec<Result<String, String>>, Failure> {
         let new = (self.reload_settings)()?;
         let mut lines = Vec::new();
+        let mut rebound = Vec::new();
         let service_options = new.service.clone();
         {
             let mut settings = self.settings.lock();
@@ -497,7 +498,7 @@ impl Daemon {
         if let Some(service) = self.service() {
             // No pool comes or goes meanwhile.
             let _one_at_a_time = self.changing.lock().await;
-            lines.extend(service.rebind(&service_options).await);
+            rebound = service.rebind(&service_options).await;
         }
         self.share_memory();
         self.remember()?;
@@ -506,6 +507,6 @@ impl Daemon {
         if let Some(service) = self.service() {
             service.renew_users();
         }
-        Ok(lines)
+        Ok(lines.into_iter().map(Ok).chain(rebound).collect())
     }
 }

@@ -151,8 +151,13 @@ pub fn carry_out(call: &Call, args: &DaemonArgs) -> u8 {
         (Some(daemon), Some(DaemonCommand::Status(args))) => status::show(call, &daemon, args),
         (Some(daemon), Some(DaemonCommand::Reload(_))) => call.machine().and_then(|machine| {
             let what = machine.block_on(daemon.reload())?;
-            what.iter().for_each(|line| outln!(call, "{line}"));
-            Ok(0)
+            for line in &what {
+                match line {
+                    Ok(line) => outln!(call, "{line}"),
+                    Err(line) => errln!(call, "{line}"),
+                }
+            }
+            Ok(u8::from(what.iter().any(Result::is_err)))
         }),
         (Some(daemon), Some(DaemonCommand::Stop(_))) => {
             daemon.stop("'weir daemon stop'");

@@ -25,7 +25,7 @@ use tracing_subscriber::EnvFilter;
 use weir_daemon::protocols::ISCSI_PORT;
 use weir_daemon::smb::Options;
 use weir_daemon::users::ChapUsers;
-use weir_daemon::{ServiceOptions, Sharing, Tls};
+use weir_daemon::{PortSettings, ServiceOptions, Sharing, Tls};
 use weir_machine::{Clock, Machine};
 use weir_web::Store;
 
@@ -73,7 +73,7 @@ impl Settings {
             let key = why.replacen("--", "", 1).replacen('-', "_", 1);
             Failure::failed(format!("{place}{key}"))
         })?;
-        let usual = ServiceOptions::default();
+        let usual = ServiceOptions { port_settings: PortSettings::Keys, ..ServiceOptions::default() };
         let mut service = ServiceOptions {
             sharing: Sharing::ByProperties,
             listen: configuration.listen.unwrap_or(usual.listen),
@@ -89,6 +89,7 @@ impl Settings {
             })?,
             ..usual
         };
+        check_ports(configuration, &service).map_err(|why| Failure::failed(format!("{place}{why}")))?;
         let smb_port = configuration.smb_port.unwrap_or_else(default_port);
         // Without a directory for it there is no socket for commands, either, which ends the daemon with its own message.
         let directories = places::of_port(smb_port).ok();
@@ -102,6 +103,27 @@ impl Settings {
             history_bytes(configuration.history.as_deref()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
         Ok(Settings { service, limits, http_port: configuration.http_port, history_bytes, mounts, log, pool_dirs })
     }
+}
+
+/// Refuses two servers on one port. Ports that the configuration does not name and that need not be available do not count.
+fn check_ports(configuration: &Configuration, service: &ServiceOptions) -> Result<(), String> {
+    // Page, API and metrics are on 127.0.0.1 only.
+    let is_beside_http = service.listen.is_loopback() || service.listen.is_unspecified();
+    let ports = [
+        ("nfs_port", Some(service.nfs_port)),
+        ("nbd_port", Some(service.nbd_port)),
+        ("iscsi_port", configuration.iscsi_port),
+        ("smb_port", configuration.smb_port),
+        ("http_port", configuration.http_port.filter(|_| is_beside_http)),
+    ];
+    let mut taken: Vec<(&str, u16)> = Vec::new();
+    for (key, port) in ports.into_iter().filter_map(|(key, port)| Some((key, port.filter(|port| *port != 0)?))) {
+        if let Some((other, _)) = taken.iter().find(|(_, other)| *other == port) {
+            return Err(format!("{other} and {key} are both {port}: each protocol needs a port of its own"));
+        }
+        taken.push((key, port));
+    }
+    Ok(())
 }
 
 /// Maximum size of the stored history, in bytes; `None` if it is not stored.
@@ -275,7 +297,10 @@ async fn reload(daemon: &Arc<Daemon>) {
     daemon.notifier.reloading(monotonic_us(&daemon.machine.clock));
     tracing::info!("SIGHUP: reading the configuration again");
     match daemon.reload().await {
-        Ok(lines) => lines.iter().for_each(|line| tracing::info!("{line}")),
+        Ok(lines) => lines.iter().for_each(|line| match line {
+            Ok(line) => tracing::info!("{line}"),
+            Err(line) => tracing::error!("{line}"),
+        }),
         Err(failure) => tracing::error!("the configuration stays as it was: {failure}"),
     }
     daemon.notifier.ready(&daemon.summary());

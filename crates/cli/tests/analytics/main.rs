@@ -243,7 +243,9 @@ fn the_live_stream_and_the_history_follow_the_load() {
     let times = |of: &Value| of["time_ms"].as_array().unwrap().len();
     assert!(steps["seconds"] == 10 && times(&steps) <= times(&history) && times(&steps) > 0, "{steps}");
     for wrong in ["second&step=0", "ten_seconds&step=15", "second&step=86401", "second&step=x"] {
-        assert_eq!(site.http().get(&format!("/api/v1/pools/tank/history?resolution={wrong}")).0, 400, "{wrong}");
+        let (code, body) = site.http().get(&format!("/api/v1/pools/tank/history?resolution={wrong}"));
+        let problem: Value = serde_json::from_str(&body).unwrap();
+        assert!(code == 400 && problem["error"].is_string(), "{wrong}: {code} {body}");
     }
     let arcstat = site.ok(&["arcstat", "-Hp", "-f", "pool,read,size,c", "tank"]);
     let cells: Vec<&str> = arcstat.trim().split('\t').collect();

@@ -354,3 +354,33 @@ fn mixes_print_filebenchs_line_and_their_scale() {
     let out = ran(folder, &["bench", "varmail", "target", "--scale", "0"]);
     assert!(String::from_utf8_lossy(&out.stderr).contains("from 1 to 1000"));
 }
+
+#[test]
+fn a_result_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for name in ["target", "one", "other/2"] {
+        std::fs::create_dir_all(folder.join(name)).unwrap();
+    }
+    for file in ["one/result.json", "other/2/result.json"] {
+        std::fs::write(folder.join(file), "an earlier result").unwrap();
+    }
+    for words in [
+        &["bench", "list", "target", "--entries", "10", "-o", "one"][..],
+        &["bench", "quick", "target", "-o", "one"],
+        &["bench", "compare", "target", "target", "-o", "other"],
+    ] {
+        let out = ran(folder, words);
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{error}");
+        assert!(error.contains("holds a result") && error.contains("-o"), "{error}");
+    }
+    for file in ["one/result.json", "other/2/result.json"] {
+        assert_eq!(std::fs::read_to_string(folder.join(file)).unwrap(), "an earlier result");
+    }
+    assert!(!folder.join("other/1").exists() && std::fs::read_dir(folder.join("one")).unwrap().count() == 1);
+    ok(folder, &["bench", "list", "target", "--entries", "10", "-o", "two"]);
+    let out = ran(folder, &["bench", "list", "target", "--entries", "10", "-o", "two"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert_eq!(result(folder, "two")["complete"], true);
+}

@@ -344,6 +344,17 @@ fn errors_of_the_configuration_name_the_line() {
     assert!(site.fails("daemon --check").contains("arc_max takes a size of at least"));
     site.configure("log = \"weir=loud\"\n");
     assert!(site.fails("daemon --check").contains("log: "));
+    for (ports, why) in [
+        ("nfs_port = 23111\nnbd_port = 23111\n", "nfs_port and nbd_port are both 23111"),
+        ("nbd_port = 2049\n", "nfs_port and nbd_port are both 2049"),
+        ("iscsi_port = 23112\nhttp_port = 23112\n", "iscsi_port and http_port are both 23112"),
+    ] {
+        site.configure(ports);
+        let error = site.fails("daemon --check");
+        assert!(error.contains(why), "{error}");
+    }
+    site.configure("listen = \"192.0.2.1\"\nnfs_port = 0\nnbd_port = 0\nsmb_port = 23112\nhttp_port = 23112\n");
+    assert!(site.ok("daemon --check").contains("no errors"));
     site.configure("listen = \"::1\"\n");
     assert!(site.ok("daemon --check").contains("no errors"));
     let other = site.path("other.toml");

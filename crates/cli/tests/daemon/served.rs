@@ -213,8 +213,15 @@ fn a_reload_moves_the_ports_that_changed_and_no_other() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let other = taken.local_addr().unwrap().port();
     site.configure(&moved.replace(&format!("nfs_port = {port}"), &format!("nfs_port = {other}")));
-    let said = site.ok("daemon reload");
-    assert!(said.contains("nfs3 cannot be moved"), "{said}");
+    let reload = site.command("daemon reload").output().unwrap();
+    let said = text(&reload.stderr);
+    assert_eq!(reload.status.code(), Some(1), "{said}");
+    assert!(said.contains("nfs3 cannot be moved") && said.contains("; nfs_port chooses another port"), "{said}");
+    assert_eq!(site.nfs().status_of(&root), 0);
+    // Two protocols on one port: everything stays as it was.
+    site.configure(&moved.replace("nbd_port = 0", &format!("nbd_port = {port}")));
+    let said = site.fails("daemon reload");
+    assert!(said.contains(&format!("nfs_port and nbd_port are both {port}")), "{said}");
     assert_eq!(site.nfs().status_of(&root), 0);
     assert_eq!(site.status("/protocols/nfs3/address"), format!("127.0.0.1:{port}"));
 }

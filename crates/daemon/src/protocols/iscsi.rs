@@ -52,7 +52,7 @@ impl IscsiServer {
     pub(super) async fn start(context: &ProtocolContext<'_>) -> Result<Option<Self>, ServiceError> {
         let ProtocolContext { machine, pools, options } = context;
         let Some(port) = options.iscsi_port else { return Ok(None) };
-        let listener = match listen(machine, options.listen, port).await {
+        let listener = match listen(context, Protocol::Iscsi, port).await {
             Ok(listener) => listener,
             Err(error) if options.needs_iscsi => return Err(error),
             Err(error) => {

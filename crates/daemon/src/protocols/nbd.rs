@@ -25,9 +25,9 @@ impl NbdServer {
         let can_have_volumes = pools_now.is_empty() || pools_now.values().any(|exports| exports.pool.is_writable());
         let listener = match (has_volumes || options.needs_nbd, can_have_volumes) {
             (false, false) => return Ok(None),
-            (true, _) => listen(machine, options.listen, options.nbd_port).await?,
+            (true, _) => listen(context, Protocol::Nbd, options.nbd_port).await?,
             // Volumes may be created later.
-            (false, true) => match listen(machine, options.listen, options.nbd_port).await {
+            (false, true) => match listen(context, Protocol::Nbd, options.nbd_port).await {
                 Ok(listener) => listener,
                 Err(error) => {
                     tracing::warn!("{error}");

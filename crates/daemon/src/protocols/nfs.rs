@@ -39,7 +39,7 @@ impl NfsServer {
             server = server.with_locks(manager);
         }
         let server = Arc::new(server);
-        let listener = listen(machine, options.listen, options.nfs_port).await?;
+        let listener = listen(context, Protocol::Nfs3, options.nfs_port).await?;
         let address = listener.address();
         // Clients announce their restart over UDP; they repeat it, and everything else works without.
         let socket = match server.has_locks() {

@@ -72,9 +72,9 @@ fn are_contrary(a: &str, b: &str) -> bool {
     have_two_values || OPPOSITES.iter().any(|pair| *pair == (a, b) || *pair == (b, a))
 }
 
-/// What the options of a list say that may say it once, to find one that contradicts another before it.
+/// Values of the options that a list may set once, to find one that contradicts another before it.
 #[derive(Default)]
-struct Said {
+struct SetOptions {
     root_squash: Option<bool>,
     all_squash: Option<bool>,
     anon_uid: Option<u32>,
@@ -82,7 +82,7 @@ struct Said {
     secure: Option<bool>,
 }
 
-impl Said {
+impl SetOptions {
     /// Squashing all users squashes root too, whatever is said of root: the narrower of both.
     fn identity(&self) -> IdentityMap {
         let usual = IdentityMap::default();
@@ -161,7 +161,7 @@ impl ShareNfs {
         FileRules { writers, readers, root, identity: self.identity, needs_privileged_port: self.secure }
     }
 
-    fn apply(&mut self, said: &mut Said, option: &OptionWord<'_>) -> Result<(), ShareError> {
+    fn apply(&mut self, said: &mut SetOptions, option: &OptionWord<'_>) -> Result<(), ShareError> {
         let hosts = || match option.value {
             None => Ok(HostList::everyone()),
             Some(text) => HostList::parse(text),
@@ -237,7 +237,7 @@ impl FromStr for ShareNfs {
             ));
         }
         let mut out = ShareNfs::default();
-        let mut said = Said::default();
+        let mut said = SetOptions::default();
         for option in options(text) {
             out.apply(&mut said, &option)?;
         }

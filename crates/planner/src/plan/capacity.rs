@@ -38,6 +38,10 @@ pub struct Capacity {
     pub rule_bytes: u64,
     /// Metaslabs of a vdev, and the bytes of each.
     pub metaslabs: [u64; 2],
+    /// Vdevs, and the metaslabs of each that hold data: all but the one of the embedded log.
+    pub data_metaslabs: [u64; 2],
+    /// Deflate ratio: bytes that a dataset sees of 512 allocated ones. That of a block of 128 KiB, rounded down.
+    pub deflate_512ths: u64,
     /// Sectors of 4 KiB of data in a block of 128 KiB, and of its allocation.
     pub sectors_128k: [u64; 2],
     /// Sectors of data in a record, and of its allocation.
@@ -80,7 +84,8 @@ pub fn computed(pool: &PoolSpec) -> Capacity {
     let shift = metaslab_shift(asize);
     let count = asize >> shift;
     let deflate = |bytes: u64| (bytes >> 9) * sizing.deflate();
-    let embedded = if count > EMBEDDED_LOG_METASLABS { deflate(1 << shift) } else { 0 };
+    let logs = u64::from(count > EMBEDDED_LOG_METASLABS);
+    let embedded = deflate(logs << shift);
     let deflated_bytes = vdevs * (deflate(count << shift) - embedded);
     let slop_bytes = weir_pool::capacity::slop(deflated_bytes, vdevs * embedded);
     let computed_bytes = deflated_bytes - slop_bytes;
@@ -91,6 +96,8 @@ pub fn computed(pool: &PoolSpec) -> Capacity {
         raw_bytes: pool.drive_bytes * layout.disks() as u64 * vdevs,
         rule_bytes: pool.drive_bytes * layout.data_disks() as u64 * vdevs,
         metaslabs: [count, 1 << shift],
+        data_metaslabs: [vdevs, count - logs],
+        deflate_512ths: sizing.deflate(),
         sectors_128k: sectors(128 << 10),
         sectors_record: sectors(record),
         deflated_bytes,
@@ -150,6 +157,10 @@ mod tests {
             let capacity = created(&pool(layout, vdevs, drive_tb)).unwrap();
             assert!((capacity.rule_bytes as f64 / 1e12 - rule_tb).abs() < 1e-6, "{capacity:?}");
             assert_eq!(capacity.sectors_128k, sectors, "{layout:?}");
+            // The factors that the text prints.
+            let [count, per_vdev] = capacity.data_metaslabs;
+            let allocated = count * per_vdev * capacity.metaslabs[1];
+            assert_eq!(allocated / 512 * capacity.deflate_512ths, capacity.deflated_bytes);
             let ratio = capacity.computed_bytes as f64 / capacity.usable_bytes as f64;
             assert!((ratio - 1.0).abs() < 0.0005, "{layout:?}: {capacity:?}");
             println!(

@@ -132,12 +132,14 @@ fn space(plan: &Plan, line: &mut dyn FnMut(String)) {
         tb(capacity.usable_bytes),
         capacity.usable_bytes as f64 / (1u64 << 40) as f64
     ));
-    let [count, bytes] = capacity.metaslabs;
+    let [all, bytes] = capacity.metaslabs;
+    let [vdevs, count] = capacity.data_metaslabs;
+    let log = if count < all { ", one more for the log of each" } else { "" };
     line(format!(
-        "  arithmetic  {}: {count} metaslabs of {} MiB a vdev × {data}/{allocated} sectors of a 128 KiB block ({:.1} %) = {}, slop {}",
+        "  arithmetic  {}: {vdevs} vdevs × {count} metaslabs of {} MiB{log} × {}/512 ({data} of {allocated} sectors of a 128 KiB block) = {}, slop {}",
         tb(capacity.computed_bytes),
         bytes >> 20,
-        data as f64 / allocated as f64 * 100.0,
+        capacity.deflate_512ths,
         tb(capacity.deflated_bytes),
         tb(capacity.slop_bytes)
     ));
