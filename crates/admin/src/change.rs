@@ -103,6 +103,9 @@ pub enum Change {
         snapshot: String,
         /// Whether later snapshots and bookmarks are destroyed.
         destroy_later: bool,
+        /// Whether the clones of later snapshots, and what depends on them, are destroyed with them.
+        #[serde(default)]
+        dependents: bool,
     },
     /// Promotes a clone.
     Promote {
@@ -218,8 +221,8 @@ impl Change {
             }
             Change::ReserveVolume { name } => return Ok(reservation::reserve_all(engine, author, &name).await?),
             Change::Destroy { what } => return what.run(engine, author).await,
-            Change::Rollback { snapshot, destroy_later } => {
-                rollback::prepare(engine, author, &snapshot, destroy_later).await?;
+            Change::Rollback { snapshot, destroy_later, dependents } => {
+                rollback::prepare(engine, author, &snapshot, destroy_later, dependents).await?;
                 let name = snapshot.split('@').next().unwrap_or_default().to_owned();
                 let mut attempts = Attempts::default();
                 while let Err(error) = engine.rollback(name.clone(), Some(snapshot.clone())).await {

@@ -445,3 +445,30 @@ fn a_pool_that_cannot_be_opened_hides_no_other() {
     assert_eq!(json["pools"]["b"]["state"], "UNAVAIL");
     assert_eq!(json["pools"]["a"]["state"], "ONLINE");
 }
+
+/// Later snapshots, their clones and what depends on those: each option destroys as much as it says.
+#[test]
+fn a_rollback_destroys_clones_of_later_snapshots_if_asked() {
+    let lab = Lab::new(1);
+    lab.ok("zpool create p D0");
+    lab.ok("zfs create p/w");
+    for line in ["snapshot p/w@a", "snapshot p/w@b", "bookmark p/w@b #m", "clone p/w@b p/c", "create p/c/below"] {
+        lab.ok(&format!("zfs {line}"));
+    }
+    for line in ["snapshot p/c@x", "clone p/c@x p/cc", "snapshot p/w@c"] {
+        lab.ok(&format!("zfs {line}"));
+    }
+    let names = || lab.ok("zfs list -H -t all -o name");
+    let before = names();
+    let later = "cannot rollback to 'p/w@a': more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the \
+                 following snapshots and bookmarks:\np/w@b\np/w@c\np/w#m\n";
+    assert_eq!(lab.fails("zfs rollback p/w@a"), (1, later.into()));
+    let clones = "cannot rollback to 'p/w@a': clones of previous snapshots exist\nuse '-R' to force deletion of the \
+                  following clones and dependents:\np/cc\np/c/below\np/c@x\np/c\n";
+    assert_eq!(lab.fails("zfs rollback -r p/w@a"), (1, clones.into()));
+    assert_eq!(names(), before, "a refused rollback changes nothing");
+    lab.ok("zfs rollback -R p/w@a");
+    assert_eq!(names(), "p\np/w\np/w@a\n");
+    assert!(lab.ok("zpool history p").contains("zfs rollback -R p/w@a"));
+    lab.check("p");
+}
