@@ -55,8 +55,7 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         )));
     }
     if name.contains('#') {
-        let change = Change::DestroyBookmarks { bookmarks: vec![name.clone()] };
-        return target::once(call, &args.places, &name, &doing, change);
+        return bookmark(call, args, &name, &doing);
     }
     let what = match name.split_once('@') {
         Some((of, list)) => {
@@ -82,6 +81,26 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
             target.attempt(Action::Change(Change::Destroy { what }))?.map_err(refuse)?;
         }
         Ok(())
+    })?;
+    Ok(0)
+}
+
+/// Destroys a bookmark.
+fn bookmark(call: &Call, args: &DestroyArgs, name: &str, doing: &str) -> Result<u8, Failure> {
+    let options = [
+        (args.dry_run, "dryrun"),
+        (args.defer, "defer destroy"),
+        (args.recursive || args.dependents, "recursive"),
+    ];
+    if let Some((_, what)) = options.iter().find(|(is_given, _)| *is_given) {
+        return Err(Failure::failed(format!("{what} is not supported with bookmark")));
+    }
+    let change = Change::DestroyBookmarks { bookmarks: vec![name.to_owned()] };
+    target::with(call, &args.places, name, |target| {
+        target.attempt(Action::Change(change))?.map_err(|refusal| match refusal.kind {
+            RefusalKind::Missing => Failure::failed(format!("bookmark '{name}' does not exist.")),
+            _ => refused(doing, refusal),
+        })
     })?;
     Ok(0)
 }

@@ -472,3 +472,22 @@ fn a_rollback_destroys_clones_of_later_snapshots_if_asked() {
     assert!(lab.ok("zpool history p").contains("zfs rollback -R p/w@a"));
     lab.check("p");
 }
+
+#[test]
+fn a_missing_bookmark_is_not_destroyed() {
+    let lab = Lab::new(1);
+    lab.ok("zpool create p D0");
+    for line in ["create p/w", "snapshot p/w@a", "bookmark p/w@a #a"] {
+        lab.ok(&format!("zfs {line}"));
+    }
+    for name in ["p/w#nope", "p/no#a", "p/w#"] {
+        assert_eq!(lab.fails(&format!("zfs destroy {name}")), (1, format!("bookmark '{name}' does not exist.\n")));
+    }
+    for (option, what) in [("-n", "dryrun"), ("-d", "defer destroy"), ("-r", "recursive")] {
+        let said = format!("{what} is not supported with bookmark\n");
+        assert_eq!(lab.fails(&format!("zfs destroy {option} p/w#a")), (1, said));
+    }
+    assert!(!lab.ok("zpool history p").contains("zfs destroy"), "what failed is not in the history");
+    lab.ok("zfs destroy p/w#a");
+    assert_eq!(lab.ok("zfs list -H -t bookmark"), "");
+}
