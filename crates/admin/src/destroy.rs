@@ -79,6 +79,30 @@ impl Destruction {
         }
     }
 
+    /// Bytes that are freed with the snapshots that are destroyed; `None` if whole datasets are.
+    ///
+    /// # Errors
+    /// Errors of [`Destruction::plan`].
+    pub async fn reclaimed_bytes(&self, engine: &Engine) -> Result<Option<u64>, Refusal> {
+        let Destruction::Snapshots { name, snapshots, recursive, .. } = self else { return Ok(None) };
+        let rq = &Request::internal("destroy");
+        let dsl = engine.synced().dsl_in(rq, Scope::Subtree(name)).await?;
+        let step = named_snapshots(rq, &dsl, name, snapshots, *recursive).await?;
+        let chosen: BTreeSet<&str> = step.snapshots.iter().map(String::as_str).collect();
+        let mut bytes = 0u64;
+        for dir in below(&dsl, name).into_iter().filter(|dir| *recursive || dir.name == *name) {
+            let list = dsl.snapshots(rq, dir).await.map_err(PoolError::from)?;
+            // What several in a row free together is more than the sum of what each frees alone.
+            for row in list.snapshots.split(|snapshot| !chosen.contains(snapshot.name.as_str())) {
+                if let (Some(first), Some(last)) = (row.first(), row.last()) {
+                    let freed = weir_dsl::space::freed_with(&dsl, rq, first, last).await.map_err(PoolError::from)?;
+                    bytes = bytes.saturating_add(freed);
+                }
+            }
+        }
+        Ok(Some(bytes))
+    }
+
     /// Destroys everything that the plan contains.
     ///
     /// # Errors

@@ -257,7 +257,8 @@ impl ProcessChange {
 /// Fails if a scrub runs. One that is paused, or that ended with an error, can be resumed.
 async fn check_not_scrubbing(host: &impl Host) -> Result<(), Refusal> {
     let progress = host.engine().scrubs().progress(&Request::internal("scrub")).await?;
-    let is_open = progress.is_some_and(|progress| progress.is_open() && !progress.is_resilver() && !progress.is_paused());
+    let is_open =
+        progress.is_some_and(|progress| progress.is_open() && !progress.is_resilver() && !progress.is_paused());
     if is_open && host.is_scrubbing() == Ok(true) {
         let why = "currently scrubbing; use 'zpool scrub -s' to cancel scrub";
         return Err(Refusal::new(RefusalKind::Busy, why));

@@ -312,6 +312,11 @@ fn contents(number: u64) -> bytes::Bytes {
 
 /// Fills a volume by this process, in txgs of 4 MiB, and leaves the pool as one that is in use.
 fn fill(lab: &Lab, pool: &str, volume: &str) {
+    fill_with(lab, pool, volume, 0);
+}
+
+/// The same, with contents from this number on.
+fn fill_with(lab: &Lab, pool: &str, volume: &str, first: u64) {
     let machine = weir_linux::machine().unwrap();
     let how = import_options(lab, pool);
     machine.block_on(async {
@@ -320,7 +325,7 @@ fn fill(lab: &Lab, pool: &str, volume: &str) {
         let device = engine.volume(rq, volume).await.unwrap();
         for part in 0..8u8 {
             for block in 0..4u64 {
-                let data = contents(u64::from(part) * 4 + block);
+                let data = contents(first + u64::from(part) * 4 + block);
                 device.write(rq, (u64::from(part) * 4 + block) << 20, data, false).await.unwrap();
             }
             engine.sync().await.unwrap();
@@ -490,4 +495,33 @@ fn a_missing_bookmark_is_not_destroyed() {
     assert!(!lab.ok("zpool history p").contains("zfs destroy"), "what failed is not in the history");
     lab.ok("zfs destroy p/w#a");
     assert_eq!(lab.ok("zfs list -H -t bookmark"), "");
+}
+
+/// Several snapshots together free more than each of them alone.
+#[test]
+fn a_destruction_says_what_it_reclaims() {
+    let lab = Lab::new(2);
+    lab.ok("zpool create p D0 D1");
+    lab.ok("zfs create -s -V 64M p/v");
+    fill(&lab, "p", "p/v");
+    lab.ok("zfs snapshot p/v@a");
+    lab.ok("zfs snapshot p/v@b");
+    fill_with(&lab, "p", "p/v", 100);
+    lab.ok("zfs snapshot p/v@c");
+    let one = lab.ok("zfs destroy -nvp p/v@a");
+    let lines: Vec<&str> = one.lines().collect();
+    assert!(lines[0] == "destroy\tp/v@a" && lines[1].starts_with("reclaim\t") && lines.len() == 2, "{one}");
+    let bytes = |text: &str| text.lines().last().unwrap().split('\t').nth(1).unwrap().parse::<u64>().unwrap();
+    let both = bytes(&lab.ok("zfs destroy -nvp p/v@a,b"));
+    assert!(bytes(&one) < 1 << 20 && both > 32 << 20, "{one}, {both}");
+    // Those that are not in a row free no more than each by itself.
+    assert!(bytes(&lab.ok("zfs destroy -nvp p/v@a,c")) < 1 << 20);
+    let said = lab.ok("zfs destroy -nv p/v@a%b");
+    assert!(said.starts_with("would destroy p/v@a\nwould destroy p/v@b\nwould reclaim 3"), "{said}");
+    let freed = || lab.ok("zfs get -Hp -o value used p/v").trim().parse::<u64>().unwrap();
+    let before = freed();
+    let said = lab.ok("zfs destroy -v p/v@a%b");
+    assert!(said.starts_with("will destroy p/v@a\nwill destroy p/v@b\nwill reclaim 3"), "{said}");
+    assert_eq!(before - freed(), both, "the figure is exact");
+    assert!(!lab.ok("zfs destroy -nv -r p/v").contains("reclaim"), "of a dataset, the names alone");
 }
