@@ -92,6 +92,10 @@ fn packages_carry_properties_holds_and_clones_and_follow_renames() {
     assert!(site.ok("zfs holds -H two/b/a/x@1").starts_with("two/b/a/x@1\tkeep\t"));
     // A value of its own hides the received one; -S brings that back.
     site.ok("zfs set compression=zstd two/b/a");
+    let columns = "zfs get -H -o received,value,source";
+    assert_eq!(site.ok(&format!("{columns} compression two/b/a")), "lz4\tzstd\tlocal\n");
+    assert_eq!(site.ok(&format!("{columns} recordsize two/b/a/x/y")), "64K\t64K\treceived\n");
+    assert_eq!(site.ok(&format!("{columns} atime two/b/a/x")), "-\ton\tdefault\n");
     site.ok("zfs inherit compression two/b/a");
     assert_eq!(of("compression", "two/b/a"), "on\tdefault\n");
     site.ok("zfs inherit -S compression two/b/a");
