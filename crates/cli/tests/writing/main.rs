@@ -525,3 +525,18 @@ fn a_destruction_says_what_it_reclaims() {
     assert_eq!(before - freed(), both, "the figure is exact");
     assert!(!lab.ok("zfs destroy -nv -r p/v").contains("reclaim"), "of a dataset, the names alone");
 }
+
+#[test]
+fn properties_are_set_on_the_datasets_that_exist() {
+    let lab = Lab::new(1);
+    lab.ok("zpool create p D0");
+    lab.ok("zfs create p/a");
+    lab.ok("zfs create p/b");
+    let (code, why) = lab.fails("zfs set atime=off p/a p/no p/b q");
+    assert!(code == 1 && why.lines().count() == 2, "{why}");
+    assert!(why.starts_with("cannot open 'p/no': dataset does not exist\n"), "{why}");
+    assert_eq!(lab.ok("zfs get -H -o value,source atime p/a p/b"), "off\tlocal\noff\tlocal\n");
+    let (code, why) = lab.fails("zfs inherit atime p/a p/no p/b");
+    assert!(code == 1 && why.contains("'p/no'") && why.lines().count() == 1, "{why}");
+    assert_eq!(lab.ok("zfs get -H -o value,source atime p/a p/b"), "on\tdefault\non\tdefault\n");
+}
