@@ -182,6 +182,14 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
         (Some((of, _)), None, false) => format!("{of}@{to}"),
         _ => to.clone(),
     };
+    if *from == to {
+        // As OpenZFS's `zfs_rename`: there is nothing to do, but the dataset must exist.
+        let cannot_open = |refusal| refused(&format!("cannot open '{from}'"), refusal);
+        target::with(call, &args.places, from, |target| {
+            target.attempt(Action::Kind { name: to.clone() })?.map(drop).map_err(cannot_open)
+        })?;
+        return Ok(0);
+    }
     if target::pool_of(from) != target::pool_of(&to) {
         return Err(Failure::failed(format!("{doing}: datasets must be within same pool")));
     }

@@ -217,8 +217,14 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zpool set size=1 p", 1, "readonly"),
     ("zfs create", 2, "missing dataset name"),
     ("zfs create p", 1, "missing dataset name"),
-    ("zfs create -o bogus=1 p/x", 2, "invalid property 'bogus'"),
+    ("zfs create -o bogus=1 p/x", 1, "invalid property 'bogus'"),
     ("zfs create -V lots p/x", 1, "bad volume size 'lots'"),
+    ("zfs create -o atime=maybe p/x", 1, "must be one of 'off | on'"),
+    ("zfs list -d x p", 2, "x is not an integer"),
+    ("zfs get -d -1 all p", 2, "Depth can not be negative."),
+    ("zfs rename p/no p/no", 1, "cannot open 'p/no': dataset does not exist"),
+    ("zpool destroy p extra", 2, "too many arguments"),
+    ("zpool destroy", 2, "missing pool argument"),
     ("zfs destroy p", 1, "operation does not apply to pools"),
     ("zfs destroy p/nothing", 1, "dataset does not exist"),
     ("zfs destroy p@nothing", 1, "could not find any snapshots"),
@@ -240,6 +246,7 @@ fn what_cannot_be_done_is_one_clear_line() {
         let (got, why) = lab.fails(line);
         assert!(got == *code && why.contains(what), "{line}: {got}, {why}");
     }
+    lab.ok("zfs rename p p");
     lab.check("p");
 }
 
