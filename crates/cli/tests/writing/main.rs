@@ -22,6 +22,10 @@ impl Lab {
 
     /// Runs a line of words; `D` and a number is a device.
     fn run(&self, line: &str) -> Output {
+        self.command(line).output().unwrap()
+    }
+
+    fn command(&self, line: &str) -> Command {
         let is_device = |word: &str| word.strip_prefix('D').is_some_and(|n| n.parse::<u32>().is_ok());
         let path = |word: &str| self.dir.path().join(word.to_lowercase()).display().to_string();
         let words = line.split(' ').map(|word| if is_device(word) { path(word) } else { word.to_owned() });
@@ -31,7 +35,7 @@ impl Lab {
             .env("WEIR_POOL_DIRS", self.dir.path())
             .env("RUNTIME_DIRECTORY", self.dir.path().join("run"))
             .stdin(Stdio::null());
-        command.output().unwrap()
+        command
     }
 
     /// Runs a line that works; what it prints.
@@ -546,4 +550,30 @@ fn properties_are_set_on_the_datasets_that_exist() {
     let (code, why) = lab.fails("zfs inherit atime p/a p/no p/b");
     assert!(code == 1 && why.contains("'p/no'") && why.lines().count() == 1, "{why}");
     assert_eq!(lab.ok("zfs get -H -o value,source atime p/a p/b"), "on\tdefault\non\tdefault\n");
+}
+
+/// A device is named by a path as for 'zpool create': relative to the caller's folder.
+#[test]
+fn relative_paths_name_devices() {
+    let lab = Lab::new(0);
+    let folder = lab.dir.path().join("dh");
+    std::fs::create_dir(&folder).unwrap();
+    for name in ["1", "2", "3", "4"] {
+        std::fs::File::create(folder.join(name)).unwrap().set_len(128 << 20).unwrap();
+    }
+    for line in [
+        "create p mirror dh/1 dh/2",
+        "offline p dh/1",
+        "online p ./dh/1",
+        "clear p dh/1",
+        "attach p dh/2 dh/3",
+        "replace p dh/3 dh/4",
+        "detach p dh/4",
+        "add p cache dh/3",
+        "remove p dh/3",
+    ] {
+        let mut command = lab.command(&format!("zpool {line}"));
+        let out = command.current_dir(lab.dir.path()).env("WEIR_POOL_DIRS", &folder).output().unwrap();
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+    }
 }
