@@ -103,6 +103,9 @@ pub enum Change {
         snapshot: String,
         /// Whether later snapshots and bookmarks are destroyed.
         destroy_later: bool,
+        /// Whether the clones of later snapshots, and what depends on them, are destroyed with them.
+        #[serde(default)]
+        dependents: bool,
     },
     /// Promotes a clone.
     Promote {
@@ -218,8 +221,8 @@ impl Change {
             }
             Change::ReserveVolume { name } => return Ok(reservation::reserve_all(engine, author, &name).await?),
             Change::Destroy { what } => return what.run(engine, author).await,
-            Change::Rollback { snapshot, destroy_later } => {
-                rollback::prepare(engine, author, &snapshot, destroy_later).await?;
+            Change::Rollback { snapshot, destroy_later, dependents } => {
+                rollback::prepare(engine, author, &snapshot, destroy_later, dependents).await?;
                 let name = snapshot.split('@').next().unwrap_or_default().to_owned();
                 let mut attempts = Attempts::default();
                 while let Err(error) = engine.rollback(name.clone(), Some(snapshot.clone())).await {
@@ -237,7 +240,11 @@ impl Change {
                 let snapshots = if recursive { same_below(engine, &snapshot).await? } else { vec![snapshot] };
                 engine.rename_snapshots(snapshots.into_iter().map(|old| (old, new_name.clone())).collect()).await?;
             }
-            Change::DestroyBookmarks { bookmarks } => engine.destroy_bookmarks(bookmarks).await?,
+            Change::DestroyBookmarks { bookmarks } => {
+                // The sync task passes over a missing one.
+                check_bookmarks(engine, &bookmarks).await?;
+                engine.destroy_bookmarks(bookmarks).await?;
+            }
             Change::Promote { name } => engine.promote(name).await?,
             Change::Rename { name, new_name, force: _, parents } => {
                 if parents {
@@ -275,6 +282,22 @@ impl Change {
         }
         Ok(author.record(engine)?)
     }
+}
+
+/// Fails if one of these bookmarks does not exist.
+async fn check_bookmarks(engine: &Engine, names: &[String]) -> Result<(), Refusal> {
+    let rq = &Request::internal("destroy");
+    for name in names {
+        let of = name.split('#').next().unwrap_or(name);
+        let dsl = engine.synced().dsl_in(rq, Scope::Path(of)).await?;
+        let dir = dsl.dir_named(of).ok_or_else(Refusal::missing)?;
+        let head = dsl.head(rq, dir).await.map_err(PoolError::from)?;
+        let there = weir_dsl::bookmarks::bookmarks(&dsl, rq, &head).await.map_err(PoolError::from)?;
+        if !there.iter().any(|bookmark| bookmark.name == *name) {
+            return Err(Refusal::new(RefusalKind::Missing, "bookmark does not exist"));
+        }
+    }
+    Ok(())
 }
 
 /// Names of a dataset and its descendants.

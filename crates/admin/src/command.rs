@@ -90,8 +90,13 @@ pub enum Outcome {
     Sample(Box<Sample>),
     /// Counters of the pool at two instants, and its state.
     Observation(Box<PoolObservation>),
-    /// Full names of datasets and snapshots, in the order in which they would be destroyed.
-    Destroys(Vec<String>),
+    /// Snapshots and datasets that would be destroyed.
+    Destroys {
+        /// Full names of datasets and snapshots in their order.
+        names: Vec<String>,
+        /// Bytes that would be freed with the snapshots; `None` if whole datasets are destroyed.
+        reclaimed_bytes: Option<u64>,
+    },
     /// The kind of a dataset.
     #[serde(with = "JsonKind")]
     Kind(DatasetKind),
@@ -196,9 +201,8 @@ impl Action {
             Action::ChangeWithoutMounts(change) => Self::change(change, host, author, true).await,
             Action::Plan(destruction) => {
                 let plan = destruction.plan(engine).await?;
-                Ok(Outcome::Destroys(
-                    plan.into_iter().flat_map(|step| step.snapshots.into_iter().chain(step.head)).collect(),
-                ))
+                let names = plan.into_iter().flat_map(|step| step.snapshots.into_iter().chain(step.head)).collect();
+                Ok(Outcome::Destroys { names, reclaimed_bytes: destruction.reclaimed_bytes(engine).await? })
             }
             Action::Kind { name } => kind_of(engine, &name).await.map(Outcome::Kind),
         }

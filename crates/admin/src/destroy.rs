@@ -79,36 +79,75 @@ impl Destruction {
         }
     }
 
+    /// Bytes that are freed with the snapshots that are destroyed; `None` if whole datasets are.
+    ///
+    /// # Errors
+    /// Errors of [`Destruction::plan`].
+    pub async fn reclaimed_bytes(&self, engine: &Engine) -> Result<Option<u64>, Refusal> {
+        let Destruction::Snapshots { name, snapshots, recursive, .. } = self else { return Ok(None) };
+        let rq = &Request::internal("destroy");
+        let dsl = engine.synced().dsl_in(rq, Scope::Subtree(name)).await?;
+        let step = named_snapshots(rq, &dsl, name, snapshots, *recursive).await?;
+        let chosen: BTreeSet<&str> = step.snapshots.iter().map(String::as_str).collect();
+        let mut bytes = 0u64;
+        for dir in below(&dsl, name).into_iter().filter(|dir| *recursive || dir.name == *name) {
+            let list = dsl.snapshots(rq, dir).await.map_err(PoolError::from)?;
+            // What several in a row free together is more than the sum of what each frees alone.
+            for row in list.snapshots.split(|snapshot| !chosen.contains(snapshot.name.as_str())) {
+                if let (Some(first), Some(last)) = (row.first(), row.last()) {
+                    let freed = weir_dsl::space::freed_with(&dsl, rq, first, last).await.map_err(PoolError::from)?;
+                    bytes = bytes.saturating_add(freed);
+                }
+            }
+        }
+        Ok(Some(bytes))
+    }
+
     /// Destroys everything that the plan contains.
     ///
     /// # Errors
     /// Errors of [`Destruction::plan`], and of the checks that each sync task makes before it changes anything.
     pub(crate) async fn run(&self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
         let plan = self.plan(engine).await?;
-        let rq = &Request::internal("destroy");
-        for head in plan.iter().filter_map(|step| step.head.as_ref()) {
-            // Before anything of it is gone.
-            if engine.is_used(rq, head).await? {
-                return Err(Refusal::new(RefusalKind::Busy, format!("'{head}' is busy: clients use it")));
-            }
-        }
+        check_unused(engine, &plan).await?;
         let (Destruction::Dataset { defer, .. } | Destruction::Snapshots { defer, .. }) = self;
-        for step in plan {
-            if let Some(head) = &step.head {
-                // Of a stream that was interrupted, nothing is left: it is a hidden clone of the last snapshot.
-                engine.receives().discard(head, true).await?;
-            }
-            if !step.snapshots.is_empty() {
-                engine.destroy_snapshots(step.snapshots, *defer).await?;
-                author.record(engine)?;
-            }
-            if let Some(head) = step.head {
-                engine.destroy_dataset(head).await?;
-                author.record(engine)?;
-            }
-        }
-        Ok(())
+        destroy_steps(engine, author, plan, *defer).await
     }
+}
+
+/// Fails if clients use a dataset of a plan. This is checked before any of it is destroyed.
+pub(crate) async fn check_unused(engine: &Engine, plan: &[DestroyStep]) -> Result<(), Refusal> {
+    let rq = &Request::internal("destroy");
+    for head in plan.iter().filter_map(|step| step.head.as_ref()) {
+        if engine.is_used(rq, head).await? {
+            return Err(Refusal::new(RefusalKind::Busy, format!("'{head}' is busy: clients use it")));
+        }
+    }
+    Ok(())
+}
+
+/// Destroys what a plan contains; with `defer`, snapshots that are held or cloned go later.
+pub(crate) async fn destroy_steps(
+    engine: &Engine,
+    author: &mut Author,
+    plan: Vec<DestroyStep>,
+    defer: bool,
+) -> Result<(), Refusal> {
+    for step in plan {
+        if let Some(head) = &step.head {
+            // Of a stream that was interrupted, nothing is left: it is a hidden clone of the last snapshot.
+            engine.receives().discard(head, true).await?;
+        }
+        if !step.snapshots.is_empty() {
+            engine.destroy_snapshots(step.snapshots, defer).await?;
+            author.record(engine)?;
+        }
+        if let Some(head) = step.head {
+            engine.destroy_dataset(head).await?;
+            author.record(engine)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a snapshot of a dataset or its descendants has clones.
@@ -143,7 +182,7 @@ async fn named_snapshots(
 }
 
 /// The clones of snapshots with all that depends on them.
-async fn clones_of(rq: &Request, dsl: &Dsl, snapshots: &[String]) -> Result<Vec<DestroyStep>, Refusal> {
+pub(crate) async fn clones_of(rq: &Request, dsl: &Dsl, snapshots: &[String]) -> Result<Vec<DestroyStep>, Refusal> {
     let mut ids = BTreeSet::new();
     for name in snapshots {
         ids.insert(dsl.find(rq, name).await.map_err(PoolError::from)?.id);

@@ -231,6 +231,7 @@ impl ProcessChange {
                     ProcessChange::StartScrub => ScrubStart::Whole,
                     _ => ScrubStart::LastScrubbedTxg,
                 };
+                check_not_scrubbing(host).await?;
                 host.engine().scrubs().start_after(from).await?;
                 host.go_on_scrubbing();
                 Ok(author.record(host.engine())?)
@@ -251,6 +252,18 @@ impl ProcessChange {
             }
         }
     }
+}
+
+/// Fails if a scrub runs. One that is paused, or that ended with an error, can be resumed.
+async fn check_not_scrubbing(host: &impl Host) -> Result<(), Refusal> {
+    let progress = host.engine().scrubs().progress(&Request::internal("scrub")).await?;
+    let is_open =
+        progress.is_some_and(|progress| progress.is_open() && !progress.is_resilver() && !progress.is_paused());
+    if is_open && host.is_scrubbing() == Ok(true) {
+        let why = "currently scrubbing; use 'zpool scrub -s' to cancel scrub";
+        return Err(Refusal::new(RefusalKind::Busy, why));
+    }
+    Ok(())
 }
 
 /// How far destroyed datasets are freed; `None` if none waits.

@@ -104,17 +104,20 @@ struct JsonProperty {
     value: JsonValue,
     #[serde(with = "JsonSource")]
     source: Source,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    received: Option<JsonValue>,
 }
 
 impl From<&Property> for JsonProperty {
-    fn from(Property { name, value, source }: &Property) -> Self {
-        JsonProperty { name: name.clone(), value: value.into(), source: source.clone() }
+    fn from(Property { name, value, source, received }: &Property) -> Self {
+        let received = received.as_ref().map(JsonValue::from);
+        JsonProperty { name: name.clone(), value: value.into(), source: source.clone(), received }
     }
 }
 
 impl From<JsonProperty> for Property {
-    fn from(JsonProperty { name, value, source }: JsonProperty) -> Self {
-        Property { name, value: value.into(), source }
+    fn from(JsonProperty { name, value, source, received }: JsonProperty) -> Self {
+        Property { name, value: value.into(), source, received: received.map(Value::from) }
     }
 }
 

@@ -96,7 +96,7 @@ impl Dsl {
             let since = if since.contains('@') { since.to_owned() } else { format!("{head}@{since}") };
             let since = self.find(rq, &since).await?;
             let value = Value::Number(crate::space::written_since(self, rq, dataset, &since).await?);
-            return Ok(Some(Property { name: name.to_owned(), value, source: props::Source::None }));
+            return Ok(Some(Property { name: name.to_owned(), value, source: props::Source::None, received: None }));
         }
         let gathered = self.gather(rq, dataset, pool).await?;
         Ok(props::resolve_one(&gathered.facts(dataset, pool), name))

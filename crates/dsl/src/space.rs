@@ -179,6 +179,27 @@ pub async fn grown_since(
     }
 }
 
+/// Allocated bytes that are freed if all snapshots of a dataset from `first` to `last` are destroyed
+/// (`dsl_dataset_space_wouldfree`).
+///
+/// # Errors
+/// Errors of reading the deadlists; [`ObjectError::Corrupt`] if `last` is not `first` or a later snapshot of its dataset.
+pub async fn freed_with(dsl: &Dsl, rq: &Request, first: &Dataset, last: &Dataset) -> Result<u64, ObjectError> {
+    let mut freed = 0u64;
+    let mut at = last.phys.next_snapshot;
+    let mut trail = CycleGuard::default();
+    while at != first.id {
+        trail.step(&dsl.mos, at)?;
+        let phys = dsl.dataset(rq, at, String::new()).await?.phys;
+        let all = deadlist_space(dsl, rq, phys.deadlist, Txg(u64::MAX)).await?;
+        // Blocks that the snapshot before `first` refers to stay.
+        let kept = deadlist_space(dsl, rq, phys.deadlist, first.phys.prev_snapshot_txg).await?;
+        freed = freed.saturating_add(all.minus(kept).allocated);
+        at = phys.prev_snapshot;
+    }
+    Ok(freed)
+}
+
 /// Bytes in a deadlist that were born in txg `until` or before; `Txg(u64::MAX)` for all.
 pub async fn deadlist_space(dsl: &Dsl, rq: &Request, id: ObjectId, until: Txg) -> Result<BlockBytes, ObjectError> {
     if id.0 == 0 {

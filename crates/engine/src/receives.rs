@@ -56,6 +56,25 @@ impl ReceiveSession {
 }
 
 impl Receives<'_> {
+    /// Checks that a stream may be received, as [`Receives::begin`] does, and changes nothing.
+    ///
+    /// # Errors
+    /// Errors of [`receive::check_begin`].
+    pub async fn check(&self, receive: Receive) -> Result<(), PoolError> {
+        let checked = self.engine.sync_task(move |syncing: &mut TxgSync<'_>| {
+            Box::pin(async move {
+                if let Some(left) = receive::left_behind(&mut syncing.change, &receive).await?
+                    && syncing.engine.sets.get(ObjsetId(left.created.dataset.0)).is_none()
+                {
+                    // It would be destroyed first.
+                    return Ok(());
+                }
+                Ok(receive::check_begin(&mut syncing.change, &receive).await?)
+            })
+        });
+        checked.await
+    }
+
     /// Creates the dataset that a stream is applied to. The caller ends it with [`Receives::end`] or
     /// [`Receives::abandon`].
     ///

@@ -217,6 +217,10 @@ impl Scrubs<'_> {
                     if progress.is_resilver() {
                         return Err(PoolError::Refused { what: "a resilver cannot be paused".into() });
                     }
+                    if progress.is_paused() {
+                        let what = "scrub is paused; use 'zpool scrub' to resume scrub";
+                        return Err(PoolError::Refused { what: what.into() });
+                    }
                     progress.scan.flags |= PAUSED;
                     syncing.put_scrub(&progress).await?;
                     syncing.engine.events.post(PoolEvent::ScrubPaused, |_| {});

@@ -58,6 +58,7 @@ impl AccountProperty {
             (QuotaKind::Objects, false) => account.used_objects,
             (QuotaKind::Objects, true) => account.quota_objects,
         };
-        Ok(Property { name: property.to_owned(), value: Value::Number(number), source: Source::Local })
+        let value = Value::Number(number);
+        Ok(Property { name: property.to_owned(), value, source: Source::Local, received: None })
     }
 }

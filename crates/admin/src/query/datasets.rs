@@ -290,11 +290,11 @@ fn of_bookmark(named: &NamedBookmark) -> Vec<Property> {
 }
 
 fn text(name: &str, value: &str) -> Property {
-    Property { name: name.into(), value: Value::Text(value.into()), source: Source::None }
+    Property { name: name.into(), value: Value::Text(value.into()), source: Source::None, received: None }
 }
 
 fn number(name: &str, value: u64) -> Property {
-    Property { name: name.into(), value: Value::Number(value), source: Source::None }
+    Property { name: name.into(), value: Value::Number(value), source: Source::None, received: None }
 }
 
 /// Properties that a snapshot's own object has, without opening it: enough for a list of ten thousand. The outer `None`

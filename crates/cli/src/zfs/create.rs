@@ -181,7 +181,7 @@ fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset,
 fn properties(given: &[String], kind: DatasetKind, doing: &str) -> Result<Vec<(String, Value)>, Failure> {
     let parse = |text: &String| values::parse(text, kind, When::Creation);
     let parsed: Result<Vec<_>, String> = given.iter().map(parse).collect();
-    parsed.map_err(|why| Failure::usage(format!("{doing}: {why}")))
+    parsed.map_err(|why| Failure::failed(format!("{doing}: {why}")))
 }
 
 fn take(properties: &mut Vec<(String, Value)>, name: &str) -> Option<u64> {

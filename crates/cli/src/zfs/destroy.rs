@@ -7,6 +7,7 @@ use crate::options::Places;
 use crate::writable::refused;
 use clap::Parser;
 use weir_admin::{Action, Change, Destruction, Outcome, Refusal, RefusalKind};
+use weir_dsl::props::human_size;
 
 /// Destroy a dataset, snapshots or a bookmark.
 #[derive(Debug, Parser)]
@@ -55,8 +56,7 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         )));
     }
     if name.contains('#') {
-        let change = Change::DestroyBookmarks { bookmarks: vec![name.clone()] };
-        return target::once(call, &args.places, &name, &doing, change);
+        return bookmark(call, args, &name, &doing);
     }
     let what = match name.split_once('@') {
         Some((of, list)) => {
@@ -73,10 +73,11 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         _ => refused(&doing, refusal),
     };
     target::with(call, &args.places, &name, |target| {
-        if (args.verbose || args.dry_run)
-            && let Outcome::Destroys(names) = target.attempt(Action::Plan(what.clone()))?.map_err(refuse)?
+        if (args.verbose || args.parsable || args.dry_run)
+            && let Outcome::Destroys { names, reclaimed_bytes } =
+                target.attempt(Action::Plan(what.clone()))?.map_err(refuse)?
         {
-            show(call, &names, args);
+            show(call, &names, reclaimed_bytes, args);
         }
         if !args.dry_run {
             target.attempt(Action::Change(Change::Destroy { what }))?.map_err(refuse)?;
@@ -86,13 +87,36 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn show(call: &Call, names: &[String], args: &DestroyArgs) {
+/// Destroys a bookmark.
+fn bookmark(call: &Call, args: &DestroyArgs, name: &str, doing: &str) -> Result<u8, Failure> {
+    let options =
+        [(args.dry_run, "dryrun"), (args.defer, "defer destroy"), (args.recursive || args.dependents, "recursive")];
+    if let Some((_, what)) = options.iter().find(|(is_given, _)| *is_given) {
+        return Err(Failure::failed(format!("{what} is not supported with bookmark")));
+    }
+    let change = Change::DestroyBookmarks { bookmarks: vec![name.to_owned()] };
+    target::with(call, &args.places, name, |target| {
+        target.attempt(Action::Change(change))?.map_err(|refusal| match refusal.kind {
+            RefusalKind::Missing => Failure::failed(format!("bookmark '{name}' does not exist.")),
+            _ => refused(doing, refusal),
+        })
+    })?;
+    Ok(0)
+}
+
+fn show(call: &Call, names: &[String], reclaimed_bytes: Option<u64>, args: &DestroyArgs) {
     for name in names {
         match (args.parsable, args.dry_run) {
             (true, _) => outln!(call, "destroy\t{name}"),
             (false, true) => outln!(call, "would destroy {name}"),
             (false, false) => outln!(call, "will destroy {name}"),
         }
+    }
+    let Some(bytes) = reclaimed_bytes else { return };
+    match (args.parsable, args.dry_run) {
+        (true, _) => outln!(call, "reclaim\t{bytes}"),
+        (false, true) => outln!(call, "would reclaim {}", human_size(bytes)),
+        (false, false) => outln!(call, "will reclaim {}", human_size(bytes)),
     }
 }
 

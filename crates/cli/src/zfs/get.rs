@@ -131,7 +131,7 @@ fn print_table(call: &Call, lines: &[Line], fields: &[String], args: &GetArgs) {
                 "property" => name.clone(),
                 "value" => shown(property.as_ref(), args.parsable),
                 "source" => property.as_ref().map_or_else(|| "-".into(), |p| p.source.text()),
-                _ => "-".into(),
+                _ => property.as_ref().and_then(|p| p.received_text(args.parsable)).unwrap_or_else(|| "-".into()),
             };
             table.row(fields.iter().map(cell).collect());
         }

@@ -92,8 +92,32 @@ fn loading(why: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("Key load error: {why}"))
 }
 
+/// Loading or unloading of keys.
+#[derive(Clone, Copy)]
+enum Work {
+    Load,
+    Unload,
+}
+
+impl Work {
+    /// The failure because a dataset is not an encryption root (`zfs_crypto_load_key`, `zfs_crypto_unload_key`).
+    fn refused(self, error: KeyError) -> Failure {
+        match (self, error) {
+            (Work::Load, error) => loading(error),
+            (Work::Unload, KeyError::NotRoot { name, root }) => Failure::failed(format!(
+                "Key unload error: Keys must be unloaded for encryption root of '{name}' ({root})."
+            )),
+            (Work::Unload, error) => Failure::failed(format!("Key unload error: {error}")),
+        }
+    }
+}
+
 /// Pools and encryption roots in them that the command `C` acts on.
-fn meant<C: CommandLine>(call: &Call, selection: &RootSelection) -> Result<Vec<(PoolHandle, Vec<Root>)>, Failure> {
+fn meant<C: CommandLine>(
+    call: &Call,
+    selection: &RootSelection,
+    work: Work,
+) -> Result<Vec<(PoolHandle, Vec<Root>)>, Failure> {
     let search = search(call, &selection.places.dirs)?;
     let names = match selection.all {
         true if !selection.words.is_empty() => return Err(C::misused("cannot specify dataset with -a")),
@@ -111,7 +135,7 @@ fn meant<C: CommandLine>(call: &Call, selection: &RootSelection) -> Result<Vec<(
                 let inside: Vec<&str> = below(&pool.dsl, top).into_iter().map(|dir| dir.name.as_str()).collect();
                 machine.block_on(roots(&rq, &pool.dsl, |name| inside.contains(&name)))?
             }
-            false => vec![machine.block_on(one(&rq, &pool.dsl, &name))?],
+            false => vec![machine.block_on(one(&rq, &pool.dsl, &name, work))?],
         };
         out.push((pool, found));
     }
@@ -119,17 +143,17 @@ fn meant<C: CommandLine>(call: &Call, selection: &RootSelection) -> Result<Vec<(
 }
 
 /// The dataset of that name, which must be an encryption root.
-async fn one(rq: &Request, dsl: &Dsl, name: &str) -> Result<Root, Failure> {
+async fn one(rq: &Request, dsl: &Dsl, name: &str, work: Work) -> Result<Root, Failure> {
     let absent = || Failure::failed(format!("cannot open '{name}': dataset does not exist"));
     let dir = dsl.dir_named(name).ok_or_else(absent)?;
     let root = weir_dsl::keys::encryption_root(dsl, rq, dir).await.map_err(PoolError::from)?;
     let name = name.to_owned();
     match root {
-        None => Err(loading(KeyError::NotEncrypted { name })),
-        Some(root) if root != name => Err(loading(KeyError::NotRoot { name, root })),
+        None => Err(work.refused(KeyError::NotEncrypted { name })),
+        Some(root) if root != name => Err(work.refused(KeyError::NotRoot { name, root })),
         Some(_) => {
             let found = roots(rq, dsl, |other| other == name).await?.pop();
-            found.ok_or_else(|| loading(KeyError::NotEncrypted { name }))
+            found.ok_or_else(|| work.refused(KeyError::NotEncrypted { name }))
         }
     }
 }
@@ -141,7 +165,7 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
     let mut tried = 0;
     let mut right = 0;
     let mut kept = true;
-    for (pool, found) in meant::<LoadKeyArgs>(call, &args.roots)? {
+    for (pool, found) in meant::<LoadKeyArgs>(call, &args.roots, Work::Load)? {
         let name = pool.name().to_owned();
         // While a snapshot of an open pool exists, no txg of the pool syncs.
         let (closed, served_pool) = match pool {
@@ -249,7 +273,7 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
     let many = args.roots.all || args.roots.recursive;
     let rq = &Request::internal("unload-key");
     let mut failed = false;
-    for (pool, found) in meant::<UnloadKeyArgs>(call, &args.roots)? {
+    for (pool, found) in meant::<UnloadKeyArgs>(call, &args.roots, Work::Unload)? {
         let served_pool = matches!(pool, PoolHandle::Open(_)).then(|| call.served_pool(pool.name())).flatten();
         drop(pool);
         for Root { name, .. } in found {
@@ -340,7 +364,7 @@ async fn load_root_of(call: &Call, engine: &Engine, dataset: &str) -> Result<(),
         let dsl = engine.synced().dsl(rq).await?;
         let Some(dir) = dsl.dir_named(dataset) else { return Ok(()) };
         match weir_dsl::keys::encryption_root(&dsl, rq, dir).await.map_err(PoolError::from)? {
-            Some(root) => one(rq, &dsl, &root).await?,
+            Some(root) => one(rq, &dsl, &root, Work::Load).await?,
             None => return Ok(()),
         }
     };

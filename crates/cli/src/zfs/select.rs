@@ -10,6 +10,7 @@ use crate::reading::{PoolReader, refused};
 use clap::Args;
 use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
+use std::path::Path;
 use weir_admin::{AccountProperty, DatasetRow, DatasetsQuery, PoolQuery, Row};
 use weir_dsl::props::{DatasetKind, Property, Value};
 
@@ -44,17 +45,21 @@ pub struct SelectionOptions {
     places: Places,
 }
 
-/// Depth and places to look for pools: `-d` gives a depth if its value is a number, otherwise a place.
-fn depth_and_dirs(args: &SelectionOptions) -> (Option<usize>, Vec<OsString>) {
+/// Depth and places to look for pools: `-d` gives a depth if its value is a number, otherwise a place, which must exist.
+fn depth_and_dirs<C: CommandLine>(
+    call: &Call,
+    args: &SelectionOptions,
+) -> Result<(Option<usize>, Vec<OsString>), Failure> {
     let mut depth = None;
     let mut dirs = args.places.dirs.clone();
     for value in &args.depth_or_dir {
-        match value.to_str().and_then(|v| v.parse().ok()) {
-            Some(n) => depth = Some(n),
-            None => dirs.push(value.clone()),
+        match value.to_str().and_then(|v| v.parse::<i64>().ok()) {
+            Some(n) => depth = Some(usize::try_from(n).map_err(|_| C::misused("Depth can not be negative."))?),
+            None if call.path(Path::new(value)).exists() => dirs.push(value.clone()),
+            None => return Err(C::misused(&format!("{} is not an integer", value.to_string_lossy()))),
         }
     }
-    (depth, dirs)
+    Ok((depth, dirs))
 }
 
 /// Datasets that were found.
@@ -78,7 +83,7 @@ impl<'a> Selection<'a> {
         follows_pools: bool,
     ) -> Result<Self, Failure> {
         args.json.numbers::<C>()?;
-        let (depth, dirs) = depth_and_dirs(args);
+        let (depth, dirs) = depth_and_dirs::<C>(call, args)?;
         let snapshots_named = names.iter().any(|n| n.contains('@'));
         let mut kinds = match args.types {
             None if snapshots_named => {

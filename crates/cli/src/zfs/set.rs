@@ -4,9 +4,9 @@ use super::identity;
 use super::target::{self, words};
 use super::values::{self, When};
 use crate::args::CommandLine;
-use crate::call::Call;
+use crate::call::{Call, errln};
 use crate::command_target::CommandTarget;
-use crate::failure::Failure;
+use crate::failure::{FAILED, Failure};
 use crate::options::Places;
 use crate::writable::refused;
 use clap::Parser;
@@ -55,11 +55,26 @@ pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
     if names.is_empty() {
         return Err(SetArgs::misused("missing dataset name(s)"));
     }
-    for name in names {
+    each(call, &names, |name| {
         let doing = format!("cannot set property for '{name}'");
-        target::with(call, &args.places, &name, |target| set(target, &name, &pairs, &doing, args.no_mount))?;
+        target::with(call, &args.places, name, |target| set(target, name, &pairs, &doing, args.no_mount))
+    })
+}
+
+/// Runs `change` for each dataset. If it fails for some, it prints why, goes on with the others and returns exit code 1; a
+/// single failure is returned.
+fn each(call: &Call, names: &[String], change: impl Fn(&str) -> Result<(), Failure>) -> Result<u8, Failure> {
+    if let [name] = names {
+        return change(name).map(|()| 0);
     }
-    Ok(0)
+    let mut code = 0;
+    for name in names {
+        if let Err(failure) = change(name) {
+            errln!(call, "{failure}");
+            code = FAILED;
+        }
+    }
+    Ok(code)
 }
 
 fn set(
@@ -135,14 +150,13 @@ pub fn inherit(call: &Call, args: &InheritArgs) -> Result<u8, Failure> {
     };
     let property = values::inheritable(property).map_err(|why| Failure::usage(format!("cannot inherit: {why}")))?;
     let setting = if args.received { Setting::Revert } else { Setting::Inherit };
-    for name in names {
+    each(call, names, |name| {
         let doing = format!("cannot inherit {property} for '{name}'");
         let change = Change::Set {
-            name: name.clone(),
+            name: name.to_owned(),
             settings: vec![(property.clone(), setting.clone())],
             recursive: args.recursive,
         };
-        target::once(call, &args.places, name, &doing, change)?;
-    }
-    Ok(0)
+        target::once(call, &args.places, name, &doing, change).map(drop)
+    })
 }

@@ -145,11 +145,17 @@ pub fn rollback(call: &Call, args: &RollbackArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: not a snapshot")));
     };
     let destroy_later = args.recursive || args.dependents;
-    let action = Action::Change(Change::Rollback { snapshot: name.clone(), destroy_later });
+    let dependents = args.dependents;
+    let action = Action::Change(Change::Rollback { snapshot: name.clone(), destroy_later, dependents });
     target::with(call, &args.places, of, |target| {
         target.attempt(action)?.map_err(|refusal| match refusal.kind {
             RefusalKind::HasLater => Failure::failed(format!(
                 "{doing}: {}\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}",
+                refusal.why,
+                refusal.names.join("\n")
+            )),
+            RefusalKind::HasClones if !refusal.names.is_empty() => Failure::failed(format!(
+                "{doing}: {}\nuse '-R' to force deletion of the following clones and dependents:\n{}",
                 refusal.why,
                 refusal.names.join("\n")
             )),
@@ -176,6 +182,14 @@ pub fn rename(call: &Call, args: &RenameArgs) -> Result<u8, Failure> {
         (Some((of, _)), None, false) => format!("{of}@{to}"),
         _ => to.clone(),
     };
+    if *from == to {
+        // As OpenZFS's `zfs_rename`: there is nothing to do, but the dataset must exist.
+        let cannot_open = |refusal| refused(&format!("cannot open '{from}'"), refusal);
+        target::with(call, &args.places, from, |target| {
+            target.attempt(Action::Kind { name: to.clone() })?.map(drop).map_err(cannot_open)
+        })?;
+        return Ok(0);
+    }
     if target::pool_of(from) != target::pool_of(&to) {
         return Err(Failure::failed(format!("{doing}: datasets must be within same pool")));
     }

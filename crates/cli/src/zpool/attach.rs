@@ -106,7 +106,7 @@ pub fn detach(call: &Call, args: &DetachArgs) -> Result<u8, Failure> {
     opened(call, &args.places, pool)?.with(async |engine| {
         let cannot = |why: String| Failure::failed(format!("cannot detach {device}: {why}"));
         let why = "only applicable to mirror and replacing vdevs";
-        let guid = target::leaf(engine, device, why).map_err(cannot)?.guid;
+        let guid = target::leaf(call, engine, device, why).map_err(cannot)?.guid;
         engine.vdevs().detach_by_command(guid).await.map_err(|error| cannot(error.to_string()))?;
         engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))
     })?;
@@ -158,7 +158,7 @@ fn join(
     let work = async {
         let engine = &writable.engine;
         let why = "operation not supported on this type of pool";
-        let present = target::leaf(engine, device, why).map_err(&cannot)?;
+        let present = target::leaf(call, engine, device, why).map_err(&cannot)?;
         let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
         let words = [new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new))];
         let vdevs = devices::parse(&call.caller.folder, &words)?;

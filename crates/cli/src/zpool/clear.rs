@@ -23,7 +23,12 @@ pub struct ClearArgs {
 /// Runs the command.
 pub fn run(call: &Call, args: &ClearArgs) -> Result<u8, Failure> {
     let [pool, devices @ ..] = args.words.as_slice() else { return Err(ClearArgs::misused("missing pool name")) };
-    let change = PoolChange::Clear { devices: devices.to_vec() };
+    // A relative path of an existing file is one below the caller's folder.
+    let absolute = |device: &String| match call.path(device) {
+        path if device.contains('/') && path.exists() => path.to_string_lossy().into_owned(),
+        _ => device.clone(),
+    };
+    let change = PoolChange::Clear { devices: devices.iter().map(absolute).collect() };
     CommandTarget::of_pool(call, &args.places, pool)?.with(|target| {
         target.attempt(Action::Pool(change))?.map_err(|refusal| match (refusal.kind, refusal.names.as_slice()) {
             (RefusalKind::Missing, [device]) => {

@@ -5,6 +5,7 @@
 //! command asks for the keys of encrypted datasets, verifies them, and replays the intent logs that need them.
 
 use super::advice::{FoundStates, OpenErrors, Problem, wrapped};
+use super::claim::imported;
 use super::tree;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
@@ -18,6 +19,7 @@ use crate::secrets::{KeyPrompt, ask_all};
 use crate::turn::in_turn_of;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use weir_dsl::Dir;
 use weir_engine::Engine;
@@ -121,7 +123,11 @@ pub fn run(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
 fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let (assembly, looked_at) = look(call, args)?;
     let mut shown = 0;
-    let is_closed = |pool: &&FoundPool| call.process().is_none_or(|process| process.find(pool).is_none());
+    let imported = imported_here(call);
+    let is_closed = |pool: &&FoundPool| match call.process() {
+        Some(process) => process.find(pool).is_none(),
+        None => !imported.contains(&pool.config.guid) || pool.config.state != state::ACTIVE,
+    };
     let wanted = |pool: &&FoundPool| (pool.config.state == state::DESTROYED) == args.destroyed;
     for pool in assembly.pools.values().filter(wanted).filter(is_closed) {
         call.print(format_args!("{}", describe(call, args, pool, &assembly)?));
@@ -134,6 +140,12 @@ fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(why));
     }
     Ok(0)
+}
+
+/// GUIDs of the pools that are imported although no process has them open. The daemon has none: those in its cache file that it
+/// has not opened wait for their devices.
+fn imported_here(call: &Call) -> BTreeSet<u64> {
+    if call.process().is_none() { imported() } else { BTreeSet::new() }
 }
 
 /// How pools are found that the search did not find.
@@ -177,6 +189,8 @@ fn take_all(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let (assembly, _) = look(call, args)?;
     let alive = assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.destroyed);
     let alive = alive.filter(|pool| call.process().is_none_or(|process| process.find(pool).is_none()));
+    let imported = imported_here(call);
+    let alive = alive.filter(|pool| !imported.contains(&pool.config.guid) || pool.config.state != state::ACTIVE);
     let pools: Vec<String> = alive.map(|pool| pool.config.guid.to_string()).collect();
     drop(assembly);
     let mut code = 0;
@@ -217,6 +231,13 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     };
     if found.next().is_some() {
         return Err(Failure::failed(format!("{doing}: more than one matching pool\nimport by numeric ID instead")));
+    }
+    // What repairs a pool, or takes it back from another host, is allowed.
+    let is_plain = !(args.rewind || args.txg.is_some() || args.to_checkpoint || args.without_logs || args.force);
+    let is_plain = is_plain && !args.load_keys && args.properties.is_empty() && new_name.is_none();
+    if is_plain && one.config.state == state::ACTIVE && imported_here(call).contains(&one.config.guid) {
+        let how = "use the form 'zpool import <pool | id> <newpool>' to give it a new name";
+        return Err(Failure::failed(format!("{doing}: a pool with that name already exists\n{how}")));
     }
     let guid = one.config.guid.to_string();
     let name = new_name.clone().unwrap_or_else(|| one.config.name.clone());

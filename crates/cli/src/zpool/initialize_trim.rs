@@ -157,7 +157,7 @@ impl FreeSpacePass {
         writable.with_pool(|writable| {
             let engine = &writable.engine;
             writable.machine.block_on(async {
-                let leaves = self.leaves(engine, devices)?;
+                let leaves = self.leaves(call, engine, devices)?;
                 let cannot = |error: weir_pool::PoolError| {
                     let what = if devices.is_empty() { pool.to_owned() } else { devices.join(" ") };
                     Failure::failed(format!("cannot {} {what}: {error}", self.verb))
@@ -198,7 +198,7 @@ impl FreeSpacePass {
     }
 
     /// The devices that are named, or all that are in service.
-    fn leaves(&self, engine: &Engine, devices: &[String]) -> Result<Vec<u64>, Failure> {
+    fn leaves(&self, call: &Call, engine: &Engine, devices: &[String]) -> Result<Vec<u64>, Failure> {
         if devices.is_empty() {
             let root =
                 VdevConfig::parse(&engine.shown().config.root).map_err(|error| Failure::failed(error.to_string()))?;
@@ -208,7 +208,7 @@ impl FreeSpacePass {
         }
         let find = |device: &String| {
             let cannot = |why| Failure::failed(format!("cannot {} '{device}': {why}", self.verb));
-            target::leaf(engine, device, "invalid argument for this pool operation")
+            target::leaf(call, engine, device, "invalid argument for this pool operation")
                 .map(|leaf| leaf.guid)
                 .map_err(cannot)
         };

@@ -119,7 +119,11 @@ pub fn export(call: &Call, args: &ExportArgs) -> Result<u8, Failure> {
 
 /// Runs `zpool destroy`.
 pub fn destroy(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
-    let [pool] = args.pools.as_slice() else { return Err(DestroyArgs::misused("missing pool argument")) };
+    let pool = match args.pools.as_slice() {
+        [pool] => pool,
+        [] => return Err(DestroyArgs::misused("missing pool argument")),
+        _ => return Err(DestroyArgs::misused("too many arguments")),
+    };
     let change = ProcessChange::Close { destroyed: true, force: args.force };
     close(call, &args.places, pool, &format!("cannot destroy '{pool}'"), change)?;
     Ok(0)

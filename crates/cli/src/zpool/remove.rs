@@ -112,7 +112,7 @@ async fn remove(
     shared: Option<&BTreeSet<u64>>,
 ) -> Result<(), Failure> {
     let cannot = |why: String| Failure::failed(format!("cannot remove {device}: {why}"));
-    let vdev = removable(engine, device).map_err(cannot)?;
+    let vdev = removable(call, engine, device).map_err(cannot)?;
     if args.dry_run {
         let bytes = match &vdev {
             Removable::Data(top) => removal::mapping_bytes(engine.cache.blocks(), top),
@@ -158,8 +158,8 @@ fn spares_of_others(call: &Call, places: &PoolDirs, pool: &str) -> Option<BTreeS
 }
 
 /// The device or vdev with that GUID, path or name, if the pool can give it up.
-fn removable(engine: &Engine, text: &str) -> Result<Removable, String> {
-    let vdev = match target::find(engine, text)? {
+fn removable(call: &Call, engine: &Engine, text: &str) -> Result<Removable, String> {
+    let vdev = match target::find(call, engine, text)? {
         Target::Spare(vdev) | Target::Cache(vdev) => return Ok(Removable::Aux(vdev.get_u64("guid").unwrap_or(0))),
         Target::Leaf(leaf) if engine.shown().config.aux.spare(leaf.guid).is_some() => {
             return Err("the hot spare is in use: detach it first".to_owned());

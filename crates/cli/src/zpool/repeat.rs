@@ -5,8 +5,8 @@
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
+use crate::units::date_and_time;
 use std::time::Duration;
-use weir_dsl::props::human_time;
 
 /// Interval of checks whether the client still waits for output.
 const LOOK: Duration = Duration::from_millis(200);
@@ -58,7 +58,7 @@ impl Repetition {
     pub fn print_time(&self, call: &Call) -> Result<(), Failure> {
         let Some(seconds) = self.seconds else { return Ok(()) };
         let now = call.machine()?.clock.wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        outln!(call, "{}", if seconds { now.to_string() } else { human_time(now) });
+        outln!(call, "{}", if seconds { now.to_string() } else { date_and_time(now) });
         Ok(())
     }
 

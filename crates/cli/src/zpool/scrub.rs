@@ -98,7 +98,7 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
         match target.place() {
             Place::There(_) => {
                 let started = target.attempt(Action::Process(change.clone()))?;
-                started.map_err(|refusal| failed("start", pool, &refusal.why))?;
+                started.map_err(|refusal| cannot_scrub(pool, &refusal.why))?;
                 if args.wait {
                     follow_there(call, &target, pool)?;
                 }
@@ -134,6 +134,10 @@ pub fn resilver(call: &Call, args: &ResilverArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
+fn cannot_scrub(pool: &str, why: &dyn Display) -> Failure {
+    Failure::failed(format!("cannot scrub {pool}: {why}"))
+}
+
 fn failed(what: &str, pool: &str, why: &dyn Display) -> Failure {
     Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"))
 }
@@ -152,7 +156,7 @@ fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result
 fn at_rest(call: &Call, writable: WritablePool, pool: &str, from: ScrubStart) -> Result<(), Failure> {
     let started = writable.machine.block_on(writable.engine.scrubs().start_after(from));
     let logged = started.and_then(|()| writable.engine.log_command(call.line(), call.caller.ids.0));
-    run_at_rest(call, writable, pool, logged.map_err(|error| failed("start", pool, &error)))
+    run_at_rest(call, writable, pool, logged.map_err(|error| cannot_scrub(pool, &error)))
 }
 
 /// Carries out a scrub or resilver that was started on a pool that no process had open, and closes the pool.

@@ -82,7 +82,7 @@ pub fn run(call: &Call, args: &SplitArgs) -> Result<u8, Failure> {
         let why = "Device list must include at most one disk from each mirror";
         let mut wanted = Vec::new();
         for device in devices {
-            wanted.push(target::leaf(engine, device, why).map_err(cannot)?.guid);
+            wanted.push(target::leaf(call, engine, device, why).map_err(cannot)?.guid);
         }
         let plan = engine.pool_splits().plan(&wanted).map_err(|error| cannot(error.to_string()))?;
         if args.dry_run {

@@ -15,14 +15,14 @@ use crate::colors::{Colors, of_state};
 use crate::failure::Failure;
 use crate::json;
 use crate::options::{PoolDirs, PoolJsonOptions};
-use crate::units::human;
+use crate::units::{date_and_time, human};
 use clap::Parser;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 use weir_admin::spare_state;
 use weir_blocks::FailMode;
-use weir_dsl::props::{human_size, human_time};
+use weir_dsl::props::human_size;
 use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
@@ -387,11 +387,11 @@ impl Report {
             let line = match s.stage {
                 Stage::Finished => {
                     let bytes = human_size(s.processed);
-                    format!("{did} {bytes} in {took} with {} errors on {}", s.errors, human_time(s.end_s))
+                    format!("{did} {bytes} in {took} with {} errors on {}", s.errors, date_and_time(s.end_s))
                 }
-                Stage::Canceled => format!("{what} canceled on {}", human_time(s.end_s)),
-                Stage::Running if s.paused => format!("{what} paused, begun on {}", human_time(s.start_s)),
-                Stage::Running => format!("{what} in progress since {}", human_time(s.start_s)),
+                Stage::Canceled => format!("{what} canceled on {}", date_and_time(s.end_s)),
+                Stage::Running if s.paused => format!("{what} paused, begun on {}", date_and_time(s.start_s)),
+                Stage::Running => format!("{what} in progress since {}", date_and_time(s.start_s)),
             };
             out.push_str(&format!("  scan: {line}\n"));
             if s.stage == Stage::Running {
@@ -408,12 +408,17 @@ impl Report {
         if let Some(e) = self.expansion {
             let line = match e.stage {
                 Stage::Running => format!("vdev {}: {} copied", e.vdev, human_size(e.reflowed)),
-                _ => format!("vdev {} expanded, {} copied, on {}", e.vdev, human_size(e.reflowed), human_time(e.end_s)),
+                _ => format!(
+                    "vdev {} expanded, {} copied, on {}",
+                    e.vdev,
+                    human_size(e.reflowed),
+                    date_and_time(e.end_s)
+                ),
             };
             out.push_str(&format!("expand: {line}\n"));
         }
         if let Some(c) = self.checkpoint {
-            let time = human_time(c.taken_s);
+            let time = date_and_time(c.taken_s);
             let bytes = human_size(c.bytes);
             out.push_str(&format!("checkpoint: created {time}, consumes {bytes}\n"));
         }
@@ -478,7 +483,7 @@ fn leaf_activity_text(kind: LeafActivity, progress: &LeafProgress, percent: u64)
         LeafActivityState::Active => "started at",
         LeafActivityState::Complete => "completed at",
     };
-    format!("({percent}% {done}, {how} {})", human_time(progress.time_s))
+    format!("({percent}% {done}, {how} {})", date_and_time(progress.time_s))
 }
 
 /// The word for a vdev's type, with its parity.
@@ -508,10 +513,10 @@ fn removal_text(pool: &Pool, r: &Removal) -> String {
             format!(
                 "remove: Removal of vdev {} copied {copied} in {took}, completed on {}\n",
                 r.vdev,
-                human_time(r.end_s)
+                date_and_time(r.end_s)
             )
         }
-        Stage::Canceled => format!("remove: Removal of {name} canceled on {}\n", human_time(r.end_s)),
+        Stage::Canceled => format!("remove: Removal of {name} canceled on {}\n", date_and_time(r.end_s)),
         Stage::Running => {
             let now_s = pool.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
             let rate = (r.copied / now_s.saturating_sub(r.start_s).max(1)).max(1);
@@ -522,7 +527,7 @@ fn removal_text(pool: &Pool, r: &Removal) -> String {
             };
             format!(
                 "remove: Evacuation of {name} in progress since {}\n\t{copied} copied out of {} at {}/s, {:.2}% done, {left}\n",
-                human_time(r.start_s),
+                date_and_time(r.start_s),
                 human(r.to_copy),
                 human(rate),
                 crate::units::percent(r.copied, r.to_copy)

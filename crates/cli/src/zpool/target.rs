@@ -3,6 +3,7 @@
 //! Source of the messages: OpenZFS `lib/libzfs/libzfs_pool.c` (`zpool_find_vdev`, `zpool_vdev_offline`, …),
 //! `lib/libzfs/libzfs_util.c` (`libzfs_error_description`).
 
+use crate::call::Call;
 use std::path::Path;
 use weir_engine::Engine;
 use weir_format::NvList;
@@ -20,15 +21,19 @@ pub enum Target {
     Cache(NvList),
 }
 
-/// The vdev with that GUID, path or name, or whose path ends in that name; devices of the tree come first.
+/// The vdev with that GUID, path or name, or whose path ends in that name; devices of the tree come first. A relative path is
+/// one below the caller's folder.
 ///
 /// # Errors
 /// `no such device in pool`.
-pub fn find(engine: &Engine, text: &str) -> Result<Target, String> {
+pub fn find(call: &Call, engine: &Engine, text: &str) -> Result<Target, String> {
     let config = engine.shown().config;
     let root = VdevConfig::parse(&config.root).map_err(|error| error.to_string())?;
     let file_name = |path: &str| Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
-    let exact = |vdev: &VdevConfig| vdev.guid.to_string() == text || vdev.path.as_deref() == Some(text);
+    let here = call.path(text);
+    let real = here.canonicalize().ok();
+    let is_path = |path: &str| path == text || Path::new(path) == here || Some(Path::new(path)) == real.as_deref();
+    let exact = |vdev: &VdevConfig| vdev.guid.to_string() == text || vdev.path.as_deref().is_some_and(is_path);
     let by_name =
         |vdev: &VdevConfig| vdev.name() == text || vdev.path.as_deref().and_then(file_name).as_deref() == Some(text);
     // The root is not a vdev that a command can name.
@@ -40,7 +45,7 @@ pub fn find(engine: &Engine, text: &str) -> Result<Target, String> {
     let is_called = |vdev: &&NvList| {
         let path = vdev.get_str("path").unwrap_or_default();
         vdev.get_u64("guid").is_some_and(|guid| guid.to_string() == text)
-            || path == text
+            || is_path(path)
             || file_name(path).as_deref() == Some(text)
     };
     let spare = config.aux.spares.iter().find(is_called).map(|spare| Target::Spare(spare.clone()));
@@ -52,8 +57,8 @@ pub fn find(engine: &Engine, text: &str) -> Result<Target, String> {
 ///
 /// # Errors
 /// Why there is none: OpenZFS's messages, and `not_a_leaf` for a vdev above devices.
-pub fn leaf(engine: &Engine, text: &str, not_a_leaf: &str) -> Result<VdevConfig, String> {
-    match find(engine, text)? {
+pub fn leaf(call: &Call, engine: &Engine, text: &str, not_a_leaf: &str) -> Result<VdevConfig, String> {
+    match find(call, engine, text)? {
         Target::Leaf(leaf) => Ok(leaf),
         Target::Parent(_) => Err(not_a_leaf.to_owned()),
         Target::Spare(_) => Err("device is reserved as a hot spare".to_owned()),

@@ -497,10 +497,14 @@ fn a_scrub_at_rest_runs_the_commands_of_others() {
     }
     lab.ok("zfs snapshot p/v@during");
     assert!(lab.ok("zpool status p").contains("scrub in progress"));
+    let running = "cannot scrub p: currently scrubbing; use 'zpool scrub -s' to cancel scrub\n";
+    assert_eq!(lab.fails("zpool scrub p"), running);
     lab.ok("zpool scrub -p p");
     let out = scrub.wait_with_output().unwrap();
     assert!(out.status.success() && String::from_utf8_lossy(&out.stdout).contains("p: "), "{out:?}");
     assert!(lab.ok("zpool status p").contains("scrub paused"));
+    let paused = "cannot pause scrubbing p: scrub is paused; use 'zpool scrub' to resume scrub\n";
+    assert_eq!(lab.fails("zpool scrub -p p"), paused);
     assert!(lab.ok("zfs list -H -t snapshot -o name").contains("p/v@during"));
     // A command that closes the pool ends the scrub.
     let scrub = lab.weir("zpool scrub p").stderr(Stdio::piped()).spawn().unwrap();

@@ -193,6 +193,12 @@ fn devices_of_imported_pools_are_not_taken() {
         let said = site.fails(line);
         assert!(said.contains("cannot create 'one': pool already exists on "), "{line}: {said}");
     }
+    // They are not imported again.
+    let dir = site.dir.path().display();
+    let said = site.fails(&format!("zpool import -d {dir} one"));
+    assert!(said.starts_with("cannot import 'one': a pool with that name already exists\nuse the form"), "{said}");
+    let said = site.fails(&format!("zpool import -d {dir}"));
+    assert!(said.contains("no pools available to import"), "{said}");
     site.ok("zfs list one/data");
     // An exported pool is not in use.
     site.ok("zpool export one");

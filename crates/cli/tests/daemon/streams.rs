@@ -51,6 +51,28 @@ fn datasets_move_from_one_pool_to_another_and_failed_streams_leave_nothing() {
         assert_eq!(out.status.code(), Some(1), "{line} < {file}");
         assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
     }
+    // A dry run makes the same checks.
+    for (line, file, why) in [
+        ("zfs receive -nv two/b", "incremental", "destination 'two/b' does not exist"),
+        ("zfs receive -nv two/a@3", "full", "exists\nmust specify -F to overwrite it"),
+        ("zfs receive -n two/no/b", "full", "parent does not exist"),
+    ] {
+        let out = receive(&site, line, file);
+        assert_eq!((out.status.code(), text(&out.stdout).as_str()), (Some(1), ""), "{line} < {file}");
+        assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
+    }
+    for (line, file, said) in [
+        ("zfs receive -nv two/b", "full", "would receive full stream of one/a@1 into two/b@1\n"),
+        ("zfs receive -nv two/a", "incremental", "snap two/a@2 already exists; ignoring\n"),
+    ] {
+        let out = receive(&site, line, file);
+        assert!(
+            out.status.success() && text(&out.stdout) == said,
+            "{line}: {}{}",
+            text(&out.stdout),
+            text(&out.stderr)
+        );
+    }
     assert_eq!(site.ok("zfs list -H -o name -r two"), "two\ntwo/a\ntwo/v\n");
 }
 
@@ -92,6 +114,10 @@ fn packages_carry_properties_holds_and_clones_and_follow_renames() {
     assert!(site.ok("zfs holds -H two/b/a/x@1").starts_with("two/b/a/x@1\tkeep\t"));
     // A value of its own hides the received one; -S brings that back.
     site.ok("zfs set compression=zstd two/b/a");
+    let columns = "zfs get -H -o received,value,source";
+    assert_eq!(site.ok(&format!("{columns} compression two/b/a")), "lz4\tzstd\tlocal\n");
+    assert_eq!(site.ok(&format!("{columns} recordsize two/b/a/x/y")), "64K\t64K\treceived\n");
+    assert_eq!(site.ok(&format!("{columns} atime two/b/a/x")), "-\ton\tdefault\n");
     site.ok("zfs inherit compression two/b/a");
     assert_eq!(of("compression", "two/b/a"), "on\tdefault\n");
     site.ok("zfs inherit -S compression two/b/a");

@@ -22,6 +22,10 @@ impl Lab {
 
     /// Runs a line of words; `D` and a number is a device.
     fn run(&self, line: &str) -> Output {
+        self.command(line).output().unwrap()
+    }
+
+    fn command(&self, line: &str) -> Command {
         let is_device = |word: &str| word.strip_prefix('D').is_some_and(|n| n.parse::<u32>().is_ok());
         let path = |word: &str| self.dir.path().join(word.to_lowercase()).display().to_string();
         let words = line.split(' ').map(|word| if is_device(word) { path(word) } else { word.to_owned() });
@@ -31,7 +35,7 @@ impl Lab {
             .env("WEIR_POOL_DIRS", self.dir.path())
             .env("RUNTIME_DIRECTORY", self.dir.path().join("run"))
             .stdin(Stdio::null());
-        command.output().unwrap()
+        command
     }
 
     /// Runs a line that works; what it prints.
@@ -217,8 +221,14 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zpool set size=1 p", 1, "readonly"),
     ("zfs create", 2, "missing dataset name"),
     ("zfs create p", 1, "missing dataset name"),
-    ("zfs create -o bogus=1 p/x", 2, "invalid property 'bogus'"),
+    ("zfs create -o bogus=1 p/x", 1, "invalid property 'bogus'"),
     ("zfs create -V lots p/x", 1, "bad volume size 'lots'"),
+    ("zfs create -o atime=maybe p/x", 1, "must be one of 'off | on'"),
+    ("zfs list -d x p", 2, "x is not an integer"),
+    ("zfs get -d -1 all p", 2, "Depth can not be negative."),
+    ("zfs rename p/no p/no", 1, "cannot open 'p/no': dataset does not exist"),
+    ("zpool destroy p extra", 2, "too many arguments"),
+    ("zpool destroy", 2, "missing pool argument"),
     ("zfs destroy p", 1, "operation does not apply to pools"),
     ("zfs destroy p/nothing", 1, "dataset does not exist"),
     ("zfs destroy p@nothing", 1, "could not find any snapshots"),
@@ -240,6 +250,7 @@ fn what_cannot_be_done_is_one_clear_line() {
         let (got, why) = lab.fails(line);
         assert!(got == *code && why.contains(what), "{line}: {got}, {why}");
     }
+    lab.ok("zfs rename p p");
     lab.check("p");
 }
 
@@ -312,6 +323,11 @@ fn contents(number: u64) -> bytes::Bytes {
 
 /// Fills a volume by this process, in txgs of 4 MiB, and leaves the pool as one that is in use.
 fn fill(lab: &Lab, pool: &str, volume: &str) {
+    fill_with(lab, pool, volume, 0);
+}
+
+/// The same, with contents from this number on.
+fn fill_with(lab: &Lab, pool: &str, volume: &str, first: u64) {
     let machine = weir_linux::machine().unwrap();
     let how = import_options(lab, pool);
     machine.block_on(async {
@@ -320,7 +336,7 @@ fn fill(lab: &Lab, pool: &str, volume: &str) {
         let device = engine.volume(rq, volume).await.unwrap();
         for part in 0..8u8 {
             for block in 0..4u64 {
-                let data = contents(u64::from(part) * 4 + block);
+                let data = contents(first + u64::from(part) * 4 + block);
                 device.write(rq, (u64::from(part) * 4 + block) << 20, data, false).await.unwrap();
             }
             engine.sync().await.unwrap();
@@ -444,4 +460,120 @@ fn a_pool_that_cannot_be_opened_hides_no_other() {
     let json: serde_json::Value = serde_json::from_str(&both("zpool status -j")).unwrap();
     assert_eq!(json["pools"]["b"]["state"], "UNAVAIL");
     assert_eq!(json["pools"]["a"]["state"], "ONLINE");
+}
+
+/// Later snapshots, their clones and what depends on those: each option destroys as much as it says.
+#[test]
+fn a_rollback_destroys_clones_of_later_snapshots_if_asked() {
+    let lab = Lab::new(1);
+    lab.ok("zpool create p D0");
+    lab.ok("zfs create p/w");
+    for line in ["snapshot p/w@a", "snapshot p/w@b", "bookmark p/w@b #m", "clone p/w@b p/c", "create p/c/below"] {
+        lab.ok(&format!("zfs {line}"));
+    }
+    for line in ["snapshot p/c@x", "clone p/c@x p/cc", "snapshot p/w@c"] {
+        lab.ok(&format!("zfs {line}"));
+    }
+    let names = || lab.ok("zfs list -H -t all -o name");
+    let before = names();
+    let later = "cannot rollback to 'p/w@a': more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the \
+                 following snapshots and bookmarks:\np/w@b\np/w@c\np/w#m\n";
+    assert_eq!(lab.fails("zfs rollback p/w@a"), (1, later.into()));
+    let clones = "cannot rollback to 'p/w@a': clones of previous snapshots exist\nuse '-R' to force deletion of the \
+                  following clones and dependents:\np/cc\np/c/below\np/c@x\np/c\n";
+    assert_eq!(lab.fails("zfs rollback -r p/w@a"), (1, clones.into()));
+    assert_eq!(names(), before, "a refused rollback changes nothing");
+    lab.ok("zfs rollback -R p/w@a");
+    assert_eq!(names(), "p\np/w\np/w@a\n");
+    assert!(lab.ok("zpool history p").contains("zfs rollback -R p/w@a"));
+    lab.check("p");
+}
+
+#[test]
+fn a_missing_bookmark_is_not_destroyed() {
+    let lab = Lab::new(1);
+    lab.ok("zpool create p D0");
+    for line in ["create p/w", "snapshot p/w@a", "bookmark p/w@a #a"] {
+        lab.ok(&format!("zfs {line}"));
+    }
+    for name in ["p/w#nope", "p/no#a", "p/w#"] {
+        assert_eq!(lab.fails(&format!("zfs destroy {name}")), (1, format!("bookmark '{name}' does not exist.\n")));
+    }
+    for (option, what) in [("-n", "dryrun"), ("-d", "defer destroy"), ("-r", "recursive")] {
+        let said = format!("{what} is not supported with bookmark\n");
+        assert_eq!(lab.fails(&format!("zfs destroy {option} p/w#a")), (1, said));
+    }
+    assert!(!lab.ok("zpool history p").contains("zfs destroy"), "what failed is not in the history");
+    lab.ok("zfs destroy p/w#a");
+    assert_eq!(lab.ok("zfs list -H -t bookmark"), "");
+}
+
+/// Several snapshots together free more than each of them alone.
+#[test]
+fn a_destruction_says_what_it_reclaims() {
+    let lab = Lab::new(2);
+    lab.ok("zpool create p D0 D1");
+    lab.ok("zfs create -s -V 64M p/v");
+    fill(&lab, "p", "p/v");
+    lab.ok("zfs snapshot p/v@a");
+    lab.ok("zfs snapshot p/v@b");
+    fill_with(&lab, "p", "p/v", 100);
+    lab.ok("zfs snapshot p/v@c");
+    let one = lab.ok("zfs destroy -nvp p/v@a");
+    let lines: Vec<&str> = one.lines().collect();
+    assert!(lines[0] == "destroy\tp/v@a" && lines[1].starts_with("reclaim\t") && lines.len() == 2, "{one}");
+    let bytes = |text: &str| text.lines().last().unwrap().split('\t').nth(1).unwrap().parse::<u64>().unwrap();
+    let both = bytes(&lab.ok("zfs destroy -nvp p/v@a,b"));
+    assert!(bytes(&one) < 1 << 20 && both > 32 << 20, "{one}, {both}");
+    // Those that are not in a row free no more than each by itself.
+    assert!(bytes(&lab.ok("zfs destroy -nvp p/v@a,c")) < 1 << 20);
+    let said = lab.ok("zfs destroy -nv p/v@a%b");
+    assert!(said.starts_with("would destroy p/v@a\nwould destroy p/v@b\nwould reclaim 3"), "{said}");
+    let freed = || lab.ok("zfs get -Hp -o value used p/v").trim().parse::<u64>().unwrap();
+    let before = freed();
+    let said = lab.ok("zfs destroy -v p/v@a%b");
+    assert!(said.starts_with("will destroy p/v@a\nwill destroy p/v@b\nwill reclaim 3"), "{said}");
+    assert_eq!(before - freed(), both, "the figure is exact");
+    assert!(!lab.ok("zfs destroy -nv -r p/v").contains("reclaim"), "of a dataset, the names alone");
+}
+
+#[test]
+fn properties_are_set_on_the_datasets_that_exist() {
+    let lab = Lab::new(1);
+    lab.ok("zpool create p D0");
+    lab.ok("zfs create p/a");
+    lab.ok("zfs create p/b");
+    let (code, why) = lab.fails("zfs set atime=off p/a p/no p/b q");
+    assert!(code == 1 && why.lines().count() == 2, "{why}");
+    assert!(why.starts_with("cannot open 'p/no': dataset does not exist\n"), "{why}");
+    assert_eq!(lab.ok("zfs get -H -o value,source atime p/a p/b"), "off\tlocal\noff\tlocal\n");
+    let (code, why) = lab.fails("zfs inherit atime p/a p/no p/b");
+    assert!(code == 1 && why.contains("'p/no'") && why.lines().count() == 1, "{why}");
+    assert_eq!(lab.ok("zfs get -H -o value,source atime p/a p/b"), "on\tdefault\non\tdefault\n");
+}
+
+/// A device is named by a path as for 'zpool create': relative to the caller's folder.
+#[test]
+fn relative_paths_name_devices() {
+    let lab = Lab::new(0);
+    let folder = lab.dir.path().join("dh");
+    std::fs::create_dir(&folder).unwrap();
+    for name in ["1", "2", "3", "4"] {
+        std::fs::File::create(folder.join(name)).unwrap().set_len(128 << 20).unwrap();
+    }
+    for line in [
+        "create p mirror dh/1 dh/2",
+        "offline p dh/1",
+        "online p ./dh/1",
+        "clear p dh/1",
+        "attach p dh/2 dh/3",
+        "replace p dh/3 dh/4",
+        "detach p dh/4",
+        "add p cache dh/3",
+        "remove p dh/3",
+    ] {
+        let mut command = lab.command(&format!("zpool {line}"));
+        let out = command.current_dir(lab.dir.path()).env("WEIR_POOL_DIRS", &folder).output().unwrap();
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+    }
 }

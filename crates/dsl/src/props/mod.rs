@@ -109,9 +109,16 @@ pub struct Property {
     pub value: Value,
     /// Where it comes from.
     pub source: Source,
+    /// The value that was received in a stream, also if another one is in effect.
+    pub received: Option<Value>,
 }
 
 impl Property {
+    /// The received value as text, as [`Property::text`].
+    pub fn received_text(&self, parsable: bool) -> Option<String> {
+        self.received.as_ref().map(|value| text_of(&self.name, value, parsable))
+    }
+
     /// The value as text: exact numbers with `parsable`, else the rounded form.
     pub fn text(&self, parsable: bool) -> String {
         text_of(&self.name, &self.value, parsable)
@@ -143,7 +150,8 @@ pub fn resolve(facts: &Facts<'_>) -> Vec<Property> {
     if facts.kind != DatasetKind::Bookmark {
         all.extend(user_names(facts).into_iter().filter_map(|name| {
             let (value, source) = find(facts, &name, true)?;
-            Some(Property { name, value, source })
+            let received = received_value(facts, &name);
+            Some(Property { name, value, source, received })
         }));
     }
     all
@@ -155,7 +163,7 @@ pub fn resolve_one(facts: &Facts<'_>, name: &str) -> Option<Property> {
         return resolve_native(facts, native);
     }
     let (value, source) = find(facts, name, true)?;
-    Some(Property { name: name.to_owned(), value, source })
+    Some(Property { name: name.to_owned(), value, source, received: received_value(facts, name) })
 }
 
 fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
@@ -191,7 +199,12 @@ fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
         (None, None) => (default?, Source::Default),
     };
     let value = if native.prop == ZfsProp::MountPoint { mount_point(facts, value, &source) } else { value };
-    Some(Property { name: native.prop.name().to_owned(), value, source })
+    let received = match (native.rule, received_value(facts, native.prop.name())) {
+        (Rule::ReadOnly | Rule::OneTime, _) | (_, None) => None,
+        (_, Some(value)) if native.prop == ZfsProp::MountPoint => Some(mount_point(facts, value, &Source::Received)),
+        (_, received) => received,
+    };
+    Some(Property { name: native.prop.name().to_owned(), value, source, received })
 }
 
 /// Properties that are stored outside the ZAP and yet count as set.
@@ -226,6 +239,15 @@ pub fn stored_value<'a>(zap: &'a Stored, name: &str) -> Option<(&'a Value, bool)
         return None;
     }
     zap.get(&format!("{name}$recvd")).map(|value| (value, true))
+}
+
+/// The value that the dataset itself received, whether or not it is in effect.
+fn received_value(facts: &Facts<'_>, name: &str) -> Option<Value> {
+    let own = match facts.kind {
+        DatasetKind::Snapshot => facts.snapshot?,
+        _ => facts.chain.first()?.1.as_ref(),
+    };
+    own.get(&format!("{name}$recvd")).cloned()
 }
 
 /// The effective value, and its source.

@@ -36,6 +36,10 @@ fn values_come_from_the_nearest_that_set_them() {
     assert_eq!(resolve_one(&facts, "used").map(|p| (p.text(false), p.source)), Some(("1.50K".into(), Source::None)));
     let above = Facts { name: "p/a", chain: &chain[1..], ..facts.clone() };
     assert_eq!(get(&above, "x:y"), ("r".into(), "received".into()));
+    // What was received is shown whether or not it is in effect, for the dataset itself alone.
+    let received = |facts: &Facts<'_>, name: &str| resolve_one(facts, name).unwrap().received_text(false);
+    assert_eq!((received(&facts, "atime"), received(&facts, "x:y")), (Some("on".into()), None));
+    assert_eq!(received(&above, "x:y"), Some("r".into()));
     assert_eq!(get(&above, "atime"), ("off".into(), "local".into()));
     let snap_zap = Stored::from([("x:y".to_owned(), text("snap"))]);
     let snapshot = Facts { kind: DatasetKind::Snapshot, name: "p/a@s", snapshot: Some(&snap_zap), ..above.clone() };

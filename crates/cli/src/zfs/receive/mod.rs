@@ -17,6 +17,7 @@ use clap::Parser;
 use follow::Follower;
 use futures_util::future::BoxFuture;
 use overrides::Overrides;
+use std::collections::BTreeSet;
 use weir_admin::{Action, Author, Change, Refusal};
 use weir_dsl::Dsl;
 use weir_format::NvList;
@@ -139,6 +140,7 @@ pub fn run(call: &Call, args: &ReceiveArgs) -> Result<u8, Failure> {
             has_list: false,
             top: None,
             takes_holds: false,
+            would_receive: BTreeSet::new(),
         };
         pool.machine.block_on(receiving.run())
     })
@@ -205,6 +207,8 @@ struct Receiving<'a> {
     top: Option<String>,
     /// Whether the stream has holds, which are wanted.
     takes_holds: bool,
+    /// Datasets that a dry run would have received into.
+    would_receive: BTreeSet<String>,
 }
 
 impl Receiving<'_> {

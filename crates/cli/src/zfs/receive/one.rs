@@ -44,6 +44,9 @@ impl Receiving<'_> {
     pub(super) async fn one(&mut self, begin: Begin, list: &[u8], input: &mut StreamInput<'_>) -> Result<(), Failure> {
         let known = self.known(&begin, list).await?;
         let doing = known.doing;
+        if self.args.dry_run && !self.check_destination(&known).await? {
+            return skip(input).await.map_err(|error| failed(doing, error));
+        }
         if self.args.verbose {
             let how = if self.args.dry_run { "would receive" } else { "receiving" };
             let what = if begin.from_guid == 0 { "full" } else { "incremental" };
@@ -92,6 +95,31 @@ impl Receiving<'_> {
             outln!(self.call, "received {} stream in {seconds:.2} seconds ({rate}/sec)", human_size(bytes));
         }
         Ok(())
+    }
+
+    /// Makes the checks of the destination in a dry run, as far as an earlier stream of the package would not change it. Returns
+    /// whether the stream would be received: not one whose snapshot is there already.
+    async fn check_destination(&mut self, known: &Known) -> Result<bool, Failure> {
+        let (name, _) = known.receive.names();
+        let is_below = |top: &str| name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let follows = self.package.is_recursive && self.package.from.is_some();
+        if follows || self.would_receive.iter().any(|earlier| is_below(earlier)) {
+            return Ok(true);
+        }
+        let makes_parents = self.args.without_pool && known.is_new && is_below(self.target);
+        match self.pool.engine.receives().check(known.receive.clone()).await {
+            Ok(()) => {}
+            Err(PoolError::Dsl(DslError::NoParent { .. })) if makes_parents => {}
+            Err(error) => {
+                if !self.is_there_already(&error, &known.receive).await? {
+                    return Err(refused(known.doing, error));
+                }
+                self.say(&format!("snap {} already exists; ignoring", known.receive.snapshot));
+                return Ok(false);
+            }
+        }
+        self.would_receive.insert(name.to_owned());
+        Ok(true)
     }
 
     /// Finds the destination and the properties of a stream.
