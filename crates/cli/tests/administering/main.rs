@@ -246,7 +246,7 @@ fn commands_are_typed_messages() {
     lab.ok("zfs snapshot -r p@s");
     let what = r#"{"dataset":{"name":"p/a","recursive":true,"dependents":false,"defer":false}}"#;
     let plan = format!(r#"{{"pool":"p","line":"","action":{{"plan":{what}}}}}"#);
-    assert_eq!(answered(&plan), r#"{"done":{"destroys":["p/a@s","p/a"]}}"#);
+    assert_eq!(answered(&plan), r#"{"done":{"destroys":{"names":["p/a@s","p/a"],"reclaimed_bytes":null}}}"#);
     let bare = plan.replace("\"recursive\":true", "\"recursive\":false");
     let refused = r#"{"refused":{"kind":"has_children","why":"filesystem has children","names":["p/a@s"]}}"#;
     assert_eq!(answered(&bare), refused);
