@@ -60,8 +60,8 @@ pub async fn prepare(
     Ok(())
 }
 
-/// Finds what is later than a snapshot; clones only if `with_clones`. Changes of snapshots wait for the next txg, so nothing
-/// is held when it returns.
+/// Finds the snapshots and bookmarks that are newer than a snapshot and, if `with_clones` is set, the clones of these snapshots.
+/// Changes of snapshots wait for the next txg, so nothing is held when it returns.
 async fn later(rq: &Request, engine: &Engine, snapshot: &str, with_clones: bool) -> Result<Later, Refusal> {
     let (of, short) = snapshot.split_once('@').ok_or_else(Refusal::missing)?;
     // The clones may be anywhere.

@@ -359,7 +359,7 @@ fn latency(job: &Value, flushes: bool) -> (Option<Latency>, BTreeMap<String, f64
     let mut write = Part::of(job, "write");
     let flush = Part::of(job, "sync");
     let mut figures = BTreeMap::new();
-    // A write to a file that is open with O_DSYNC contains its flush already: fio counts none.
+    // A write to a file that is open with O_DSYNC includes its flush; fio counts no flush of its own then.
     if flushes && write.count > 0.0 && flush.count > 0.0 {
         figures.insert(WRITE_ALONE.to_owned(), write.mean());
         figures.insert(FLUSH_ALONE.to_owned(), flush.mean());

@@ -229,7 +229,7 @@ impl IostatQuery {
     }
 }
 
-/// A vdev and those below it, which belong to `group` if the vdev above has one.
+/// Counters of a vdev and of the vdevs below it. Their group is that of the vdev above, if it has one.
 fn vdev_io(vdev: &VdevConfig, group: Option<VdevGroup>, leaves: &mut BTreeMap<u64, LeafIo>) -> VdevIo {
     let group = group.or_else(|| group_of(vdev));
     VdevIo {

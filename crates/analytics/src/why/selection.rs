@@ -1,4 +1,4 @@
-//! What a word of a user means: a pool, a dataset or a client.
+//! Finds the pools, and the dataset or client, that a user's word names.
 
 /// Pools to diagnose, and the dataset or client that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct PoolNotOpen(pub String);
 /// of any of them.
 ///
 /// # Errors
-/// A word with a slash that does not begin with the name of an open pool: a dataset of a pool that is not open must not pass as a
-/// client without requests.
+/// [`PoolNotOpen`] if the word has a slash and does not begin with the name of an open pool. Otherwise a dataset of a closed pool
+/// would look like a client without requests.
 pub fn select(word: Option<&str>, open: &[String]) -> Result<Selection, PoolNotOpen> {
     let Some(word) = word else { return Ok(Selection { pools: open.to_vec(), subject: None }) };
     let pool = word.split(['/', '@']).next().unwrap_or(word);

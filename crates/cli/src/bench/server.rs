@@ -25,7 +25,7 @@ impl Server {
             let found = Watched::find(&call, &PoolDirs::default(), &[pool]);
             // The figures are measured all the same.
             let found = found.inspect_err(|error| {
-                eprintln!("weir bench: nothing says from where bytes of {target} come: {error}");
+                eprintln!("weir bench: bytes that the server of {target} reads from its ARC do not show: {error}");
             });
             Some((call, found.ok()?))
         });

@@ -14,13 +14,13 @@ const READ_ONLY: i32 = 30;
 /// NFS3ERR_ACCES, and MNT3ERR_ACCES.
 const NFS_ACCESS_DENIED: u32 = 13;
 
-/// A daemon that mounts, with the pool `tank` below the directory `m`.
-fn site_with_mounts() -> (Site, Running, PathBuf) {
+/// A daemon that mounts, with the pool `tank` below the directory `m`, whose root has a property.
+fn site_with_mounts(property: &str) -> (Site, Running, PathBuf) {
     let site = Site::new(1);
     site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
     let daemon = site.start();
     let top = site.path("m");
-    site.ok(&format!("zpool create -m {}/tank -O sharenfs=on tank d0", top.display()));
+    site.ok(&format!("zpool create -m {}/tank -O {property} tank d0", top.display()));
     (site, daemon, top)
 }
 
@@ -60,7 +60,7 @@ fn without_its_key_a_file_system_is_no_empty_directory() {
     if !can_mount() {
         return;
     }
-    let (site, _daemon, top) = site_with_mounts();
+    let (site, _daemon, top) = site_with_mounts("sharenfs=on");
     std::fs::write(site.path("key"), "00112233445566778899aabbccddeeff".repeat(2)).unwrap();
     let location = format!("-o keylocation=file://{}", site.path("key").display());
     site.ok(&format!("zfs create -o encryption=on -o keyformat=hex {location} tank/enc"));
@@ -121,11 +121,7 @@ fn an_export_removes_the_mount_points_that_it_made() {
     if !can_mount() {
         return;
     }
-    let site = Site::new(1);
-    site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
-    let _daemon = site.start();
-    let top = site.path("m");
-    site.ok(&format!("zpool create -m {}/tank -O canmount=off tank d0", top.display()));
+    let (site, _daemon, top) = site_with_mounts("canmount=off");
     site.ok("zfs create tank/named");
     site.ok(&format!("zfs create -o mountpoint={}/chosen tank/other", top.display()));
     std::fs::write(top.join("tank/named/file"), "x").unwrap();
@@ -142,12 +138,8 @@ fn directories_of_former_names_are_removed() {
     if !can_mount() {
         return;
     }
-    let site = Site::new(1);
-    site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
-    let _daemon = site.start();
-    let top = site.path("m");
+    let (site, _daemon, top) = site_with_mounts("canmount=off");
     let tank = top.join("tank");
-    site.ok(&format!("zpool create -m {}/tank -O canmount=off tank d0", top.display()));
     for name in ["destroyed", "old", "kept", "none"] {
         site.ok(&format!("zfs create tank/{name}"));
     }
@@ -207,7 +199,7 @@ fn a_forced_rename_detaches_what_is_in_use() {
     if !can_mount() {
         return;
     }
-    let (site, _daemon, top) = site_with_mounts();
+    let (site, _daemon, top) = site_with_mounts("sharenfs=on");
     site.ok("zfs create tank/old");
     let separate = top.join("separate");
     site.ok(&format!("zfs create -o mountpoint={} tank/old/own", separate.display()));
@@ -260,7 +252,7 @@ fn keys_that_are_missing_at_the_start_show_on_mounts() {
     if !can_mount() {
         return;
     }
-    let (site, daemon, top) = site_with_mounts();
+    let (site, daemon, top) = site_with_mounts("sharenfs=on");
     std::fs::write(site.path("key"), "00112233445566778899aabbccddeeff".repeat(2)).unwrap();
     let location = format!("-o keylocation=file://{}", site.path("key").display());
     site.ok(&format!("zfs create -o encryption=on -o keyformat=hex {location} tank/enc"));
@@ -279,7 +271,7 @@ fn a_busy_file_system_keeps_its_name_and_its_mount_point() {
     if !can_mount() {
         return;
     }
-    let (site, _daemon, top) = site_with_mounts();
+    let (site, _daemon, top) = site_with_mounts("sharenfs=on");
     let place = |name: &str| top.join(name).display().to_string();
     site.ok(&format!("zfs create -o mountpoint={} tank/a", place("a")));
     site.ok("zfs create tank/a/in");
@@ -335,7 +327,7 @@ fn commands_leave_mounts_as_they_are() {
     if !can_mount() {
         return;
     }
-    let (site, _daemon, top) = site_with_mounts();
+    let (site, _daemon, top) = site_with_mounts("sharenfs=on");
     let place = |name: &str| top.join(name).display().to_string();
     site.ok(&format!("zfs create -u -o mountpoint={} tank/new", place("new")));
     site.ok("zfs create -u tank/child");
@@ -375,7 +367,7 @@ fn what_is_open_after_a_forced_export_fails_with_an_io_error() {
     if !can_mount() {
         return;
     }
-    let (site, _daemon, top) = site_with_mounts();
+    let (site, _daemon, top) = site_with_mounts("sharenfs=on");
     let file = File::options().read(true).write(true).create_new(true).open(top.join("tank/file")).unwrap();
     file.write_all_at(b"content", 0).unwrap();
     file.sync_all().unwrap();
@@ -389,7 +381,7 @@ fn mounts_have_the_options_of_their_properties() {
     if !can_mount() {
         return;
     }
-    let (site, _daemon, top) = site_with_mounts();
+    let (site, _daemon, top) = site_with_mounts("sharenfs=on");
     let place = |name: &str| top.join(name).display().to_string();
     let (kind, options) = kernel_mount(&top.join("tank")).unwrap();
     assert_eq!(kind, "fuse.weir");
@@ -437,7 +429,7 @@ fn options_of_a_mount_in_use_change_at_once() {
     if !can_mount() {
         return;
     }
-    let (site, _daemon, top) = site_with_mounts();
+    let (site, _daemon, top) = site_with_mounts("sharenfs=on");
     let desk = top.join("tank/desk");
     site.ok("zfs create tank/desk");
     site.ok("zfs create tank/desk/below");

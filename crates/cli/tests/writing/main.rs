@@ -525,7 +525,7 @@ fn a_destruction_says_what_it_reclaims() {
     let bytes = |text: &str| text.lines().last().unwrap().split('\t').nth(1).unwrap().parse::<u64>().unwrap();
     let both = bytes(&lab.ok("zfs destroy -nvp p/v@a,b"));
     assert!(bytes(&one) < 1 << 20 && both > 32 << 20, "{one}, {both}");
-    // Those that are not in a row free no more than each by itself.
+    // Blocks that two snapshots share with one between them stay if that one stays.
     assert!(bytes(&lab.ok("zfs destroy -nvp p/v@a,c")) < 1 << 20);
     let said = lab.ok("zfs destroy -nv p/v@a%b");
     assert!(said.starts_with("would destroy p/v@a\nwould destroy p/v@b\nwould reclaim 3"), "{said}");
