@@ -178,7 +178,9 @@ pub fn run(target: &Target, seeds: &[Vec<u8>], limits: &Limits, findings: &Path)
         let outcome = catch_unwind(AssertUnwindSafe(|| body(&input)));
         let took = begun.elapsed();
         let why = match outcome {
-            Err(_) => format!("panicked {}", LAST_PANIC.with(|last| last.borrow().clone())),
+            Err(payload) => {
+                format!("panicked {}: {}", LAST_PANIC.with(|last| last.borrow().clone()), text_of(&*payload))
+            }
             Ok(()) if took > SLOWEST => format!("took {took:?}"),
             Ok(()) => continue,
         };
@@ -192,13 +194,24 @@ pub fn run(target: &Target, seeds: &[Vec<u8>], limits: &Limits, findings: &Path)
     Ok(format!("{count} inputs from {} seeds", seeds.len()))
 }
 
+/// The message of a panic.
+fn text_of(payload: &(dyn std::any::Any + Send)) -> &str {
+    let formatted = payload.downcast_ref::<String>().map(String::as_str);
+    formatted.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
 thread_local! {
+    /// Where this thread panicked last; empty where [`prepare`] was not called.
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+fn place_of(info: &std::panic::PanicHookInfo<'_>) -> String {
+    info.location().map_or_else(String::new, |place| format!("at {place}"))
 }
 
 /// Silences the panic hook, because findings are reported with their input, and bounds the process's memory.
 pub fn prepare() {
-    std::panic::set_hook(Box::new(|info| LAST_PANIC.with(|last| *last.borrow_mut() = info.to_string())));
+    std::panic::set_hook(Box::new(|info| LAST_PANIC.with(|last| *last.borrow_mut() = place_of(info))));
     let limit = rustix::process::Rlimit { current: Some(MEMORY_BYTES), maximum: Some(MEMORY_BYTES) };
     if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::As, limit) {
         line(&format!("memory is not bounded: {error}"));
