@@ -43,6 +43,10 @@ impl Http {
         Http { host: host.to_owned(), ..self }
     }
 
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -5,6 +5,7 @@
 mod browser;
 mod history;
 mod http;
+mod prometheus;
 mod why;
 
 use http::Http;
