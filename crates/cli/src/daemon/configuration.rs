@@ -19,8 +19,22 @@
 //! deadman = 60
 //! log = "info"
 //! pool_dirs = ["/srv/disks"]
+//!
+//! [[jobs]]
+//! name = "daily"
+//! snapshot = ["tank/home"]
+//! recursive = true
+//! schedule = "daily 02:30"
+//! time_zone = "Europe/Berlin"
+//! keep = 14
+//!
+//! [[jobs]]
+//! name = "scrub"
+//! scrub = ["tank"]
+//! schedule = "monthly 1 03:00"
 //! ```
 
+use super::jobs::JobText;
 use crate::directories;
 use crate::failure::Failure;
 use serde::Deserialize;
@@ -73,6 +87,9 @@ pub struct Configuration {
     pub log: Option<String>,
     /// Directories and devices in which pools are found beside the cache file.
     pub pool_dirs: Option<Vec<PathBuf>>,
+    /// Scheduled snapshots and scrubs.
+    #[serde(default)]
+    pub jobs: Vec<JobText>,
 }
 
 impl Configuration {
@@ -122,13 +139,15 @@ mod tests {
     fn every_key_of_the_documentation_is_known() {
         let text = include_str!("configuration.rs");
         let example: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("//! ")).collect();
-        let toml: Vec<&str> = example.iter().copied().filter(|line| line.contains(" = ")).collect();
+        let toml: Vec<&str> =
+            example.iter().copied().filter(|line| line.contains(" = ") || line.starts_with("[[")).collect();
         let parsed = Configuration::parse(&toml.join("\n")).unwrap();
         assert_eq!((parsed.nfs_port, parsed.nbd_port), (Some(2049), Some(10_809)));
         assert_eq!((parsed.smb_port, parsed.mounts), (Some(445), Some(true)));
         assert_eq!(parsed.pool_dirs, Some(vec!["/srv/disks".into()]));
         assert_eq!(parsed.nbd_tls.as_deref(), Some("required"));
         assert_eq!(parsed.history.as_deref(), Some("256M"));
+        assert_eq!(parsed.jobs.len(), 2);
         assert_eq!(Configuration::parse("").unwrap(), Configuration::default());
     }
 

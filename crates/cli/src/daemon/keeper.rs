@@ -6,6 +6,7 @@
 //! Order of the asynchronous locks: `changing` (one pool is opened or closed at a time), then those of the engine.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
+use super::jobs::Jobs;
 use super::notify::Notifier;
 use super::opening::{OpeningGuard, OpeningPool, OpeningPools};
 use super::pool_log;
@@ -72,6 +73,8 @@ pub struct Daemon {
     pub started: Nanos,
     /// The service manager.
     pub notifier: Notifier,
+    /// Scheduled snapshots and scrubs.
+    pub jobs: Jobs,
     pub(super) settings: Mutex<Settings>,
     pub(super) reload_settings: Box<dyn Fn() -> Result<Settings, Failure> + Send + Sync>,
     service: OnceLock<Arc<Service>>,
@@ -92,6 +95,8 @@ impl Daemon {
         settings: Settings,
         reload_settings: impl Fn() -> Result<Settings, Failure> + Send + Sync + 'static,
     ) -> Arc<Self> {
+        let jobs = Jobs::default();
+        jobs.set(settings.jobs.clone());
         let daemon = Arc::new(Daemon {
             machine: machine.clone(),
             process: PoolProcess::new(machine),
@@ -99,6 +104,7 @@ impl Daemon {
             opening: Arc::default(),
             started: machine.clock.now(),
             notifier: Notifier::from_env(),
+            jobs,
             settings: Mutex::new(settings),
             reload_settings: Box::new(reload_settings),
             service: OnceLock::new(),
@@ -482,6 +488,7 @@ impl Daemon {
         let mut lines = Vec::new();
         let mut rebound = Vec::new();
         let service_options = new.service.clone();
+        self.jobs.set(new.jobs.clone());
         {
             let mut settings = self.settings.lock();
             if new.log != settings.log {

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - `configuration`: the one TOML file
+//! - `jobs`: scheduled snapshots and scrubs
 //! - `keeper`: pools that are opened, served and closed, while others are served
 //! - `opening`: pools that are being opened now
 //! - `remembered`: pools of the cache file, imported at the start, and later if their devices appear
@@ -22,6 +23,7 @@
 //! exported: the next start imports them. A crash leaves the same state, except that intent logs are replayed.
 
 mod configuration;
+mod jobs;
 mod keeper;
 mod notify;
 mod opening;

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::configuration::Configuration;
+use super::jobs::{self, Job};
 use super::keeper::Daemon;
 use super::notify;
 use crate::admin::AdminSocket;
@@ -53,6 +54,8 @@ pub struct Settings {
     pub log: String,
     /// Directories and devices in which pools are found beside the cache file.
     pub pool_dirs: Vec<PathBuf>,
+    /// Scheduled snapshots and scrubs.
+    pub jobs: Vec<Job>,
 }
 
 impl Settings {
@@ -101,7 +104,9 @@ impl Settings {
         let mounts = configuration.mounts.unwrap_or_else(|| rustix::process::geteuid().is_root());
         let history_bytes =
             history_bytes(configuration.history.as_deref()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
-        Ok(Settings { service, limits, http_port: configuration.http_port, history_bytes, mounts, log, pool_dirs })
+        let jobs = jobs::checked(configuration.jobs.clone()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
+        let http_port = configuration.http_port;
+        Ok(Settings { service, limits, http_port, history_bytes, mounts, log, pool_dirs, jobs })
     }
 }
 
@@ -276,6 +281,7 @@ async fn work(daemon: &Arc<Daemon>, mut signals: Signals) -> String {
         }
         if clock.now() >= retry_at {
             retry(daemon);
+            jobs::start_due(daemon);
             retry_at = clock.now() + RETRY_INTERVAL;
         }
     }

@@ -1,6 +1,7 @@
 //! `weir daemon status`: what the daemon has open, exports, and to whom.
 
 use super::StatusArgs;
+use super::jobs::{JobStatus, Run, Work};
 use super::keeper::Daemon;
 use crate::admin::ServedPool;
 use crate::call::{Call, outln};
@@ -90,6 +91,8 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
     if let Some(history) = daemon.history() {
         out.insert("history".into(), history_object(history));
     }
+    let jobs = daemon.jobs.all().into_iter().map(|status| (status.job.name.clone(), job_object(status)));
+    out.insert("jobs".into(), Value::Object(jobs.collect()));
     let memory = [
         ("arc_max_bytes", limits.arc_bytes),
         ("dirty_max_bytes", limits.dirty_bytes),
@@ -100,6 +103,59 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
         Value::Object(memory.map(|(name, bytes)| (name.to_owned(), bytes.into())).into_iter().collect()),
     );
     Ok(out)
+}
+
+fn job_object(status: JobStatus) -> Value {
+    let mut out = Map::new();
+    let texts = |names: Vec<String>| Value::Array(names.into_iter().map(Value::String).collect());
+    out.insert("schedule".into(), status.job.schedule_text.into());
+    match status.job.work {
+        Work::Snapshot { datasets, recursive, keep } => {
+            out.insert("snapshot".into(), texts(datasets));
+            out.insert("recursive".into(), recursive.into());
+            out.insert("keep".into(), keep.into());
+        }
+        Work::Scrub { pools } => drop(out.insert("scrub".into(), texts(pools))),
+    }
+    out.insert("running".into(), status.is_running.into());
+    out.insert("next".into(), status.next.map_or(Value::Null, |next| utc(next).into()));
+    let run = |Run { began, result }: Run| {
+        let (key, text) = match result {
+            Ok(what) => ("done", what),
+            Err(why) => ("problem", why),
+        };
+        let fields = [("began", utc(began)), (key, text)].map(|(name, text)| (name.to_owned(), text.into()));
+        Value::Object(fields.into_iter().collect())
+    };
+    out.insert("runs".into(), status.runs.into_iter().map(run).collect());
+    Value::Object(out)
+}
+
+/// A time in seconds since 1970 as text.
+fn utc(seconds: i64) -> String {
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
+/// A job in one line, with its last run.
+fn job_line(name: &str, job: &Value) -> String {
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let names = |list: &Value| list.as_array().into_iter().flatten().map(word).collect::<Vec<_>>().join(", ");
+    let what = match job.get("snapshot") {
+        Some(datasets) => {
+            let option = if job["recursive"] == Value::Bool(true) { " -r" } else { "" };
+            format!("snapshot{option} of {}, keep {}", names(datasets), job["keep"])
+        }
+        None => format!("scrub of {}", names(&job["scrub"])),
+    };
+    let last = match (&job["running"], job["runs"].get(0)) {
+        (Value::Bool(true), _) => "running".to_owned(),
+        (_, None) => "nothing done since the daemon was started".to_owned(),
+        (_, Some(run)) => match run["problem"].as_str() {
+            Some(why) => format!("failed at {}: {why}", word(&run["began"])),
+            None => format!("last at {}: {}", word(&run["began"]), word(&run["done"])),
+        },
+    };
+    format!("job {name}: {what}; {}, next at {}; {last}", word(&job["schedule"]), word(&job["next"]))
 }
 
 /// Sizes of the history of analytics.
@@ -216,6 +272,9 @@ fn text(call: &Call, status: &Map<String, Value>) {
             outln!(call, "  {dataset}: damaged, not served: {}", word(why));
         }
         share_lines(pool).into_iter().for_each(|line| outln!(call, "  {line}"));
+    }
+    for (name, job) in status["jobs"].as_object().into_iter().flatten() {
+        outln!(call, "{}", job_line(name, job));
     }
     if let Some(http) = status.get("http") {
         let [address, file] = ["address", "token_file"].map(|name| field(http, name));

@@ -7,6 +7,7 @@
 mod client;
 mod damaged;
 mod devices;
+mod jobs;
 mod locate;
 mod mounts;
 mod refusals;

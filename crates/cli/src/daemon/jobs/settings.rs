@@ -1,0 +1,175 @@
+//! The jobs of the configuration, checked.
+
+use super::schedule::Schedule;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+
+/// Maximum length of a job's name: the names of its snapshots stay far below the 255 characters of OpenZFS.
+const MAX_NAME: usize = 32;
+/// Maximum number of snapshots that a job keeps of each dataset.
+const MAX_KEPT: u32 = 10_000;
+/// Maximum number of jobs.
+const MAX_JOBS: usize = 256;
+
+/// A job as the configuration says it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobText {
+    /// Name, which begins the names of the snapshots.
+    name: String,
+    /// Datasets of which snapshots are taken.
+    snapshot: Option<Vec<String>>,
+    /// Pools that are scrubbed.
+    scrub: Option<Vec<String>>,
+    /// Whether snapshots are taken of the descendants, too.
+    recursive: Option<bool>,
+    /// When: see [`Schedule`].
+    schedule: String,
+    /// Time zone of the schedule.
+    time_zone: Option<String>,
+    /// Number of snapshots that stay.
+    keep: Option<u32>,
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Name.
+    pub name: String,
+    /// Work that is done.
+    pub work: Work,
+    /// When it is due.
+    pub schedule: Schedule,
+    /// The schedule as the configuration says it.
+    pub schedule_text: String,
+}
+
+/// The work of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Takes snapshots, and destroys the oldest ones that it took.
+    Snapshot {
+        /// Full names.
+        datasets: Vec<String>,
+        /// Whether the descendants take part.
+        recursive: bool,
+        /// Number of snapshots that stay of each dataset.
+        keep: usize,
+    },
+    /// Starts scrubs.
+    Scrub {
+        /// Names of pools.
+        pools: Vec<String>,
+    },
+}
+
+/// Checks the jobs of a configuration.
+///
+/// # Errors
+/// The first job that is wrong, and why.
+pub fn checked(texts: Vec<JobText>) -> Result<Vec<Job>, String> {
+    if texts.len() > MAX_JOBS {
+        return Err(format!("jobs: there are {}, and at most {MAX_JOBS} are possible", texts.len()));
+    }
+    let mut names = BTreeSet::new();
+    let mut jobs = Vec::new();
+    for text in texts {
+        let name = text.name.clone();
+        if !names.insert(name.clone()) {
+            return Err(format!("job '{name}': two jobs have this name"));
+        }
+        jobs.push(text.checked().map_err(|why| format!("job '{name}': {why}"))?);
+    }
+    Ok(jobs)
+}
+
+impl JobText {
+    fn checked(self) -> Result<Job, String> {
+        let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+        if self.name.is_empty() || self.name.len() > MAX_NAME || !self.name.chars().all(is_allowed) {
+            return Err(format!("name: 1 to {MAX_NAME} letters, digits, '-', '_' and '.' are possible"));
+        }
+        let schedule = Schedule::parse(&self.schedule, self.time_zone.as_deref())?;
+        let work = match (self.snapshot, self.scrub) {
+            (Some(datasets), None) => {
+                check_names("snapshot", &datasets, "/")?;
+                let keep = self.keep.ok_or("keep: the number of snapshots that stay is missing")?;
+                if !(1..=MAX_KEPT).contains(&keep) {
+                    return Err(format!("keep: {keep} is not from 1 to {MAX_KEPT}"));
+                }
+                Work::Snapshot { datasets, recursive: self.recursive.unwrap_or(false), keep: keep as usize }
+            }
+            (None, Some(pools)) => {
+                check_names("scrub", &pools, "")?;
+                if self.keep.is_some() || self.recursive.is_some() {
+                    return Err("keep and recursive belong to snapshots".to_owned());
+                }
+                Work::Scrub { pools }
+            }
+            _ => return Err("either 'snapshot' with datasets or 'scrub' with pools is needed".to_owned()),
+        };
+        Ok(Job { name: self.name, work, schedule, schedule_text: self.schedule })
+    }
+}
+
+/// Refuses an empty list, and names that no dataset has: letters besides OpenZFS's and those in `more`.
+fn check_names(key: &str, names: &[String], more: &str) -> Result<(), String> {
+    if names.is_empty() {
+        return Err(format!("{key}: the list is empty"));
+    }
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.: ".contains(letter) || more.contains(letter);
+    match names.iter().find(|name| name.is_empty() || !name.chars().all(is_allowed)) {
+        Some(name) => {
+            Err(format!("{key}: '{name}' is no name of a {}", if more.is_empty() { "pool" } else { "dataset" }))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Texts {
+        jobs: Vec<JobText>,
+    }
+
+    fn of(text: &str) -> Result<Vec<Job>, String> {
+        let texts: Texts = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        checked(texts.jobs)
+    }
+
+    #[test]
+    fn jobs_are_read() {
+        let text = "[[jobs]]\nname = \"a\"\nsnapshot = [\"tank/home\"]\nrecursive = true\nschedule = \"hourly\"\nkeep = 24\n\
+                    [[jobs]]\nname = \"b\"\nscrub = [\"tank\"]\nschedule = \"monthly 1 02:00\"\ntime_zone = \"UTC\"\n";
+        let jobs = of(text).unwrap();
+        let datasets = vec!["tank/home".to_owned()];
+        assert_eq!(jobs[0].work, Work::Snapshot { datasets, recursive: true, keep: 24 });
+        assert_eq!(jobs[1].work, Work::Scrub { pools: vec!["tank".to_owned()] });
+    }
+
+    #[test]
+    fn wrong_jobs_are_named() {
+        let job = |more: &str| format!("[[jobs]]\nname = \"a\"\nschedule = \"hourly\"\n{more}\n");
+        let snapshot = job("snapshot = [\"t\"]\nkeep = 1");
+        for (text, why) in [
+            (job(""), "either 'snapshot'"),
+            (job("snapshot = [\"t\"]"), "keep: the number"),
+            (job("snapshot = [\"t\"]\nkeep = 0"), "keep: 0 is not"),
+            (job("snapshot = []\nkeep = 1"), "the list is empty"),
+            (job("snapshot = [\"t@a\"]\nkeep = 1"), "'t@a' is no name of a dataset"),
+            (job("scrub = [\"t/a\"]"), "'t/a' is no name of a pool"),
+            (job("scrub = [\"t\"]\nkeep = 3"), "belong to snapshots"),
+            (job("scrub = [\"t\"]\nsnapshot = [\"t\"]"), "either 'snapshot'"),
+            (job("scrubs = [\"t\"]"), "unknown field"),
+            (snapshot.replace("\"a\"", "\"a b\""), "name: 1 to 32"),
+            (snapshot.replace("hourly", "yearly"), "schedule: 'yearly'"),
+            (format!("{snapshot}{snapshot}"), "two jobs have this name"),
+        ] {
+            let error = of(&text).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Scheduled snapshots and scrubs.
+
+use super::{CONFIGURATION, Site};
+use rustix::process::Signal;
+
+const SNAPSHOTS: &str = r#"
+[[jobs]]
+name = "auto"
+snapshot = ["tank/docs"]
+recursive = true
+schedule = "monthly 1 00:00"
+keep = 2
+"#;
+
+impl Site {
+    /// Names of the snapshots after the `@`, oldest first.
+    fn snapshots_of(&self, dataset: &str) -> Vec<String> {
+        let listed = self.ok(&format!("zfs list -H -d 1 -t snapshot -o name -s createtxg {dataset}"));
+        listed.lines().filter_map(|line| Some(line.split_once('@')?.1.to_owned())).collect()
+    }
+
+    fn job_line(&self, job: &str) -> String {
+        let status = self.ok("daemon status");
+        let found = status.lines().find(|line| line.starts_with(&format!("job {job}:"))).map(str::to_owned);
+        found.unwrap_or_else(|| panic!("no job {job} in {status}"))
+    }
+}
+
+#[test]
+fn a_job_takes_snapshots_and_destroys_its_own_oldest() {
+    let site = Site::new(1);
+    let mut daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zfs create -p tank/docs/a");
+    let others = ["mine", "auto", "auto-2", "other-20200101T000000Z"];
+    let old = ["auto-20200101T000000Z", "auto-20200102T000000Z", "auto-20200103T000000Z"];
+    others.iter().chain(&old).for_each(|name| drop(site.ok(&format!("zfs snapshot tank/docs@{name}"))));
+    site.ok("zfs snapshot tank@auto-20200101T000000Z");
+    site.ok(&format!("zfs hold here tank/docs@{}", old[0]));
+    site.configure(&format!("{CONFIGURATION}{SNAPSHOTS}"));
+    site.ok("daemon reload");
+
+    // The run of this month was missed: it is made up at once.
+    site.wait_until("the job has run", || site.job_line("auto").contains("destroyed"));
+    let found = site.snapshots_of("tank/docs");
+    let (kept, taken) = found.split_at(found.len() - 1);
+    assert_eq!(kept, [&others[..], &[old[0], old[2]]].concat(), "the oldest is held, and the second is destroyed");
+    assert!(taken[0].starts_with("auto-2") && taken[0] > old[2].to_owned(), "{taken:?}");
+    assert_eq!(site.snapshots_of("tank/docs/a"), taken);
+    assert_eq!(site.snapshots_of("tank"), ["auto-20200101T000000Z"]);
+    let line = site.job_line("auto");
+    let start = "job auto: snapshot -r of tank/docs, keep 2; monthly 1 00:00, next at 2";
+    assert!(
+        line.starts_with(start) && line.contains("taken, with the descendants; 1 destroyed; not destroyed: "),
+        "{line}"
+    );
+    assert!(line.contains(&format!("tank/docs@{}: ", old[0])), "{line}");
+    assert!(site.ok("zpool history tank").contains(&format!("zfs snapshot -r tank/docs@{}", taken[0])));
+
+    // A daemon that starts again finds the run in the pool, and destroys what is no longer held.
+    site.ok(&format!("zfs release here tank/docs@{}", old[0]));
+    daemon.signal(Signal::KILL);
+    daemon.ended();
+    let _daemon = site.start();
+    site.wait_until("the oldest is destroyed", || site.job_line("auto").contains("0 datasets taken"));
+    assert_eq!(site.snapshots_of("tank/docs"), [&others[..], &[old[2], &taken[0]]].concat());
+    assert_eq!(site.snapshots_of("tank/docs/a"), taken);
+}
+
+#[test]
+fn a_job_waits_for_its_pool_and_starts_one_scrub() {
+    let site = Site::new(1);
+    let scrub = "\n[[jobs]]\nname = \"month\"\nscrub = [\"tank\"]\nschedule = \"monthly 1 00:00\"\n";
+    site.configure(&format!("{CONFIGURATION}{scrub}"));
+    let mut daemon = site.start();
+    site.wait_until("the pool is missed", || site.job_line("month").contains("failed at "));
+    assert!(site.job_line("month").contains("tank: the pool is not open"), "{}", site.job_line("month"));
+    site.ok("zpool create tank d0");
+    let scrubs = || site.ok("zpool history tank").matches("zpool scrub tank").count();
+    assert_eq!(scrubs(), 0, "a failed run is repeated after a minute");
+
+    daemon.signal(Signal::TERM);
+    daemon.ended();
+    let mut daemon = site.start();
+    site.wait_until("the scrub has started", || site.job_line("month").contains("scrub of tank started"));
+    assert_eq!(scrubs(), 1);
+    site.ok("zpool wait -t scrub tank");
+    assert!(site.ok("zpool status tank").contains("scrub repaired 0B"));
+    daemon.signal(Signal::TERM);
+    daemon.ended();
+    let _daemon = site.start();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(scrubs(), 1, "one that began since the job was due is enough");
+}
+
+#[test]
+fn a_wrong_job_keeps_the_configuration_out() {
+    let site = Site::new(0);
+    let _daemon = site.start();
+    for (change, why) in [
+        (("monthly 1 00:00", "monthly 1"), "job 'auto': schedule: 'monthly 1' is none of"),
+        (("keep = 2", ""), "job 'auto': keep: the number"),
+        (("tank/docs", "tank@home"), "job 'auto': snapshot: 'tank@home' is no name of a dataset"),
+        (("keep = 2", "keep = 2\ntime_zone = \"Moon/Sea\""), "job 'auto': time_zone: there is no time zone 'Moon/Sea'"),
+        (("keep = 2", "kept = 2"), "line 13: unknown field `kept`"),
+    ] {
+        site.configure(&format!("{CONFIGURATION}{}", SNAPSHOTS.replace(change.0, change.1)));
+        for line in ["daemon --check", "daemon reload"] {
+            let error = site.fails(line);
+            assert!(error.contains(why) && error.contains("weir.toml"), "{line}: {error}");
+        }
+    }
+    assert_eq!(site.status("/jobs"), serde_json::json!({}));
+}
