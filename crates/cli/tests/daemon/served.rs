@@ -436,3 +436,28 @@ fn counters_of_the_daemons_pools_need_no_place() {
     assert!(both.contains("tank") && both.contains("beside"), "{both}");
     assert_eq!(one.trim(), "beside");
 }
+
+#[test]
+fn a_pool_with_another_guid_is_in_use_until_it_is_exported() {
+    let site = Site::new(1);
+    let mut daemon = site.start();
+    site.ok("zpool create -O sharenfs=on one d0");
+    let handle = site.nfs().mount("/one").unwrap();
+    site.ok("zpool reguid -g 4711 one");
+    for line in ["zpool import -d .", "zpool import -d . one", "zpool import -d . 4711"] {
+        let why = site.fails(line);
+        assert!(why.contains("no pools available") || why.contains("already imported"), "{line}: {why}");
+    }
+    assert_eq!(site.nfs().status_of(&handle), 0);
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ended();
+    let _daemon = site.start();
+    assert_eq!(site.ok("zpool get -H -o value guid one"), "4711\n");
+    site.ok("zpool reguid -g 4712 one");
+    site.ok("zpool export one");
+    assert_eq!(site.pools(), [""; 0]);
+    assert!(site.nfs().mount("/one").is_err());
+    assert!(site.ok("zpool import -d .").contains("id: 4712"));
+    site.ok("zpool import -d . one");
+    assert_eq!(site.pools(), ["one"]);
+}
