@@ -61,6 +61,26 @@ fn the_demo_makes_its_pool_once_and_leaves_it_clean() {
     assert_eq!(names, "demo\ndemo/files\ndemo/volume\n");
 }
 
+#[test]
+fn ports_of_the_demo_can_be_chosen_and_must_then_be_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for option in ["--nfs-port", "--nbd-port", "--iscsi-port", "--http-port"] {
+        let out = weir(&["demo", "--once", "--dir", folder, option, &port]).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(1), "{option}: {said}");
+        let is_clear = said.contains("\nweir demo: cannot listen on 127.0.0.1:") && said.contains(&port);
+        assert!(is_clear && said.contains(&format!("; {option} chooses another port")), "{said}");
+    }
+    drop(taken);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let shown = ok(&["demo", "--once", "--dir", folder, "--nfs-port", "0", "--nbd-port", &free]);
+    assert!(shown.contains(&format!(":{free}/")), "{shown}");
+    assert_eq!(weir(&["demo", "--nfs-port", "70000"]).output().unwrap().status.code(), Some(2));
+}
+
 /// A server that is up, and the address of its volumes.
 fn serve(folder: &str) -> (Child, String) {
     let words = ["serve", "-d", folder, "--nfs-port", "0", "--nbd-port", "0", "--rw", "127.0.0.0/8", "p"];
