@@ -461,3 +461,14 @@ fn a_pool_with_another_guid_is_in_use_until_it_is_exported() {
     site.ok("zpool import -d . one");
     assert_eq!(site.pools(), ["one"]);
 }
+
+#[test]
+fn a_dataset_that_no_client_has_open_is_named_in_the_counters() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zfs create one/a");
+    site.ok("zpool sync one");
+    let shown = site.ok("top -b one");
+    assert!(shown.contains(" one/a ") && !shown.contains("objset"), "{shown}");
+}
