@@ -182,12 +182,12 @@ async fn connection(
     let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
     write_frame(&mut write, &Frame::Begun).await?;
     let gone = Arc::new(AtomicBool::new(false));
-    let (to, mut from) = mpsc::unbounded_channel();
+    let (to, from) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
     let call = Call::of_client(caller, process.clone(), to, gone.clone(), waiting.clone());
     let done = tokio::task::spawn_blocking(move || crate::carry_out(&call));
     tokio::pin!(done);
-    let sent_all = send_output(&mut read, &mut write, &mut from, &waiting).await;
+    let sent_all = send_output(&mut read, &mut write, from, &waiting).await;
     if sent_all.is_err() {
         gone.store(true, Ordering::Relaxed);
     }
@@ -245,11 +245,12 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
     done.into()
 }
 
-/// Sends the command's output to the client until the command ends.
+/// Sends the command's output to the client until the command ends. Takes `from`, which is closed with that: a command that asks a
+/// client for input that has gone away is told that there is none.
 async fn send_output(
     read: &mut OwnedReadHalf,
     write: &mut OwnedWriteHalf,
-    from: &mut mpsc::UnboundedReceiver<Line>,
+    mut from: mpsc::UnboundedReceiver<Line>,
     waiting: &AtomicUsize,
 ) -> io::Result<()> {
     loop {

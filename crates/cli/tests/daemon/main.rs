@@ -9,6 +9,7 @@ mod damaged;
 mod devices;
 mod locate;
 mod mounts;
+mod races;
 mod refusals;
 mod served;
 mod streams;
