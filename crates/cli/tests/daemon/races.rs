@@ -1,4 +1,4 @@
-//! Commands as their clients send them to the daemon.
+//! Many commands at the same time: waits leave the turn to others.
 
 use super::*;
 use std::io::{Read, Write};
@@ -22,4 +22,37 @@ pub fn call(site: &Site, program: &str, line: &str) -> UnixStream {
     let caller = Caller { program: program.into(), words, folder: site.dir.path().into(), ..Caller::default() };
     socket.write_all(&Frame::Call(caller).encode()).unwrap();
     socket
+}
+
+#[test]
+fn commands_that_wait_leave_the_turn_to_others_and_are_bounded() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    let wait = || {
+        let mut socket = call(&site, "zpool", "status one 1000");
+        while !matches!(read_frame(&mut socket), Frame::Out(text) if text.ends_with(b"known data errors\n")) {}
+        socket
+    };
+    let mut waiting: Vec<UnixStream> = (0..70).map(|_| wait()).collect();
+    // They are more than may run at the same time; others have their turn.
+    let mut list = site.command("zpool list -H -o name").stdout(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while list.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            list.kill().unwrap();
+            panic!("no turn within 20 s");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    waiting.extend((70..256).map(|_| wait()));
+    site.ok("zfs create one/a");
+    let mut refused = wait();
+    let Frame::Err(why) = read_frame(&mut refused) else { panic!("a wait beyond the bound") };
+    assert!(text(&why).starts_with("256 commands wait already"), "{}", text(&why));
+    assert_eq!(read_frame(&mut refused), Frame::End(1));
+    assert!(site.fails("zpool iostat one 1000").contains("256 commands wait already"));
+    drop(waiting);
+    let ended = || site.command("zpool status one 0.1 2").output().unwrap().status.success();
+    site.wait_until("the waits have ended", ended);
 }
