@@ -1,4 +1,4 @@
-//! Many commands at the same time: waits leave the turn to others.
+//! Many commands at the same time: waits that leave the turn to others, and commands that change what others destroy.
 
 use super::*;
 use std::io::{Read, Write};
@@ -55,4 +55,28 @@ fn commands_that_wait_leave_the_turn_to_others_and_are_bounded() {
     drop(waiting);
     let ended = || site.command("zpool status one 0.1 2").output().unwrap().status.success();
     site.wait_until("the waits have ended", ended);
+}
+
+#[test]
+fn a_tree_is_destroyed_although_snapshots_appear_in_it() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    for round in 0..6 {
+        site.ok("zfs create one/a");
+        for child in 0..4 {
+            site.ok(&format!("zfs create one/a/{child}"));
+        }
+        site.ok("zfs snapshot -r one/a@before");
+        let mut snapshots: Vec<Child> = (0..4)
+            .map(|n| {
+                let line = format!("zfs snapshot -r one/a@{round}-{n}");
+                site.command(&line).stderr(Stdio::null()).spawn().unwrap()
+            })
+            .collect();
+        site.ok("zfs destroy -r one/a");
+        // The dataset may be gone by then, which they say.
+        snapshots.iter_mut().for_each(|snapshot| assert!(snapshot.wait().is_ok()));
+        assert_eq!(site.ok("zfs list -H -t all -o name"), "one\n");
+    }
 }
