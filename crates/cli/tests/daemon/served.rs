@@ -472,3 +472,26 @@ fn a_dataset_that_no_client_has_open_is_named_in_the_counters() {
     let shown = site.ok("top -b one");
     assert!(shown.contains(" one/a ") && !shown.contains("objset"), "{shown}");
 }
+
+#[test]
+fn properties_of_a_new_dataset_are_printed() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    let lines = |line: &str| site.ok(line).lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(
+        lines("zfs create -Pnv -o recordsize=8k -o compression=lz4 one/a"),
+        ["create\tone/a", "property\trecordsize\t8k", "property\tcompression\tlz4"]
+    );
+    assert_eq!(lines("zfs create -nv -o atime=off one/a"), ["would create one/a", "\tatime=off"]);
+    assert_eq!(
+        lines("zfs create -nPs -b 8K -V 10000 one/v"),
+        ["create\tone/v", "property\tvolsize\t16384", "property\tvolblocksize\t8192"]
+    );
+    let would = lines("zfs create -nP -V 8M one/v");
+    assert_eq!(would[..2], ["create\tone/v", "property\tvolsize\t8388608"]);
+    assert_eq!(site.ok("zfs list -H -o name"), "one\n");
+    assert_eq!(lines("zfs create -Pv -V 8M one/v"), would);
+    let reserved = site.ok("zfs get -Hp -o value refreservation one/v");
+    assert_eq!(would[2..], [format!("property\trefreservation\t{}", reserved.trim())]);
+}
