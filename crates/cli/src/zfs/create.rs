@@ -184,6 +184,14 @@ fn create_encrypted(
         check_named(call.machine()?, chap_names, new.properties.iter().map(|(name, value)| (name, value)))
             .await
             .map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+        if wanted.needs_encryption() {
+            let above = engine.synced().dsl_of(rq, &name).await?;
+            let is_encrypted = |dir: &weir_dsl::Dir| dir.crypto_key().is_some();
+            let nearest = name.rmatch_indices('/').find_map(|(at, _)| above.dir_named(&name[..at]));
+            if !nearest.is_some_and(is_encrypted) {
+                return Err(Failure::failed(format!("{doing}: {}", wanted.without_encryption())));
+            }
+        }
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
         if let Some(served_pool) = &served_pool {
