@@ -422,7 +422,7 @@ fn operations(engine: &Engine) -> Vec<OperationTotals> {
     out
 }
 
-/// What stands for the name of a dataset that is not open.
+/// Substitute for the name of a dataset that is not open.
 pub(crate) fn objset_name(objset: u64) -> String {
     format!("objset {objset}")
 }

@@ -397,7 +397,7 @@ mod tests {
         assert!(refused(EncryptionArgs { crypt, format, iterations, ..EncryptionArgs::default() }).contains("100000"));
         assert!(
             refused(EncryptionArgs { crypt: Crypt::Off, format, ..EncryptionArgs::default() })
-                .contains("must be turned on")
+                .contains("encryption is off")
         );
     }
 }

@@ -98,8 +98,16 @@ impl Sampler {
         let (live, _) = watch::channel(Arc::default());
         let machine = machine.clone();
         let diagnoses = Semaphore::new(MAX_DIAGNOSES);
-        let (kept, closed, names) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Sampler { machine, pools, kept, closed, store, diagnoses, names, live })
+        Arc::new(Sampler {
+            machine,
+            pools,
+            kept: Mutex::default(),
+            closed: Mutex::default(),
+            store,
+            diagnoses,
+            names: Mutex::default(),
+            live,
+        })
     }
 
     /// Takes samples until the task is dropped.
@@ -123,7 +131,8 @@ impl Sampler {
         let mut rounds = 0;
         loop {
             if rounds == NAMES_ROUNDS {
-                (names, rounds) = (DatasetNames::default(), 0);
+                names = DatasetNames::default();
+                rounds = 0;
             }
             rounds += 1;
             for engine in self.pools.engines() {

@@ -32,7 +32,7 @@ impl Permits {
     /// If the process ends.
     pub async fn of_command(&self) -> Result<Arc<Permit>, AcquireError> {
         let held = self.commands.clone().acquire_owned().await?;
-        Ok(Arc::new(Permit { permits: self.clone(), held: Mutex::new(Held { permit: held, waits: false }) }))
+        Ok(Arc::new(Permit { permits: self.clone(), held: Mutex::new(PermitState { permit: held, waits: false }) }))
     }
 
     /// The permit of a query that goes on until its client ends it.
@@ -51,7 +51,7 @@ impl Permits {
                 .await;
     }
 
-    /// Lets no more commands begin.
+    /// Allows no more commands to begin.
     pub fn close(&self) {
         self.commands.close();
         self.waits.close();
@@ -64,7 +64,7 @@ fn too_many() -> Failure {
     ))
 }
 
-struct Held {
+struct PermitState {
     permit: OwnedSemaphorePermit,
     waits: bool,
 }
@@ -72,7 +72,7 @@ struct Held {
 /// The permit of one command.
 pub struct Permit {
     permits: Permits,
-    held: Mutex<Held>,
+    held: Mutex<PermitState>,
 }
 
 impl Permit {
@@ -83,7 +83,7 @@ impl Permit {
     pub fn waits(&self) -> Result<(), Failure> {
         let mut held = self.held.lock();
         if !held.waits {
-            *held = Held { permit: self.permits.of_wait()?, waits: true };
+            *held = PermitState { permit: self.permits.of_wait()?, waits: true };
         }
         debug_assert!(held.waits && held.permit.num_permits() == 1);
         Ok(())

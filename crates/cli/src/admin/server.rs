@@ -1,6 +1,6 @@
 //! Server of the administration socket, in the process that has pools open.
 //!
-//! Bounds: so many commands run concurrently, and so many others wait for something ([`super::permits`]). [`MAX_IDLE`] connections may be idle, that
+//! Bounds: the number of commands that run concurrently, and that of others that wait for something ([`super::permits`]). [`MAX_IDLE`] connections may be idle, that
 //! is, have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed
 //! after [`CALL_TIMEOUT`]. A client has [`WRITE_TIMEOUT`] to accept a frame. A command whose client disconnected runs
 //! to its end, or until it checks [`Call::is_gone`]; a query stops ([`queries`]).
@@ -257,7 +257,7 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
 }
 
 /// Sends the command's output to the client until the command ends. Takes `from`, which is closed with that: a command that asks a
-/// client for input that has gone away is told that there is none.
+/// client for input that has gone away gets none.
 async fn send_output(
     read: &mut OwnedReadHalf,
     write: &mut OwnedWriteHalf,

@@ -5,7 +5,7 @@ use std::io::Write;
 use weir_daemon::admin::Frame;
 
 /// Magic number of a BEGIN record, 8 bytes after its start.
-const BEGIN_MAGIC: [u8; 8] = 0x2_F5ba_cbac_u64.to_le_bytes();
+const BEGIN_MAGIC: [u8; 8] = 0x2_f5ba_cbac_u64.to_le_bytes();
 
 /// Sends a snapshot; the stream is in this file.
 fn sent(site: &Site, line: &str, file: &str) -> Vec<u8> {
