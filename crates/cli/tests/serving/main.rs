@@ -1,6 +1,7 @@
 //! Pools that are served and written: the demo from its first run to its second, and a server that is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "ports that are in use are real ones")]
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
