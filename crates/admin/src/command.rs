@@ -17,7 +17,7 @@ use crate::query::{query_target, rows_target};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::sharing::{check_named, set_by};
 use serde::{Deserialize, Serialize};
-use weir_analytics::{PoolObservation, Sample};
+use weir_analytics::{DatasetNames, PoolObservation, Sample};
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
 use weir_engine::Engine;
@@ -193,7 +193,7 @@ impl Action {
             Action::ClearEvents => Ok(Outcome::ClearedEvents { count: engine.events.clear() }),
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
-            Action::Sample => Ok(Outcome::Sample(Box::new(Sample::take(engine)))),
+            Action::Sample => Ok(Outcome::Sample(Box::new(DatasetNames::sample(engine).await))),
             Action::Observe { seconds } => {
                 observe(host, seconds).await.map(|seen| Outcome::Observation(Box::new(seen)))
             }

@@ -6,15 +6,16 @@ use crate::reservation::{raidz_of, reservation};
 use crate::same_txg::Attempts;
 use crate::sharing::check_values;
 use serde::{Deserialize, Serialize};
+use weir_blocks::alloc::Sizing;
 use weir_dsl::props::{Value, ZfsProp};
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::{Encryption, Engine};
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
-use weir_pool::PoolError;
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
+use weir_pool::{PoolError, VdevConfig};
 
 /// Kind of a new dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +49,18 @@ pub struct CreateDataset {
 }
 
 impl CreateDataset {
+    /// The refreservation that the volume gets in a pool with these top-level vdevs; `None` for a sparse one, if another one is
+    /// given, and for a file system.
+    pub fn refreservation<'a>(&self, tops: impl Iterator<Item = &'a VdevConfig>) -> Option<u64> {
+        let NewKind::Volume { size_bytes, block_bytes, sparse: false } = self.kind else { return None };
+        if reserves(&self.properties) {
+            return None;
+        }
+        let raidz: Vec<Sizing> = tops.map(VdevConfig::sizing).filter(|sizing| sizing.raidz.is_some()).collect();
+        let rounded = size_bytes.checked_next_multiple_of(u64::from(block_bytes).max(1)).unwrap_or(size_bytes);
+        Some(reservation(rounded, block_bytes.into(), copies_of(&self.properties), &raidz))
+    }
+
     /// Creates the dataset with this encryption.
     ///
     /// # Errors
@@ -135,16 +148,26 @@ async fn file_system_kind(
 
 /// Adds the refreservation of a volume: the space of all its blocks, unless the properties reserve space.
 fn add_reservation(engine: &Engine, spec: VolumeSpec, properties: &mut Vec<(String, Value)>) {
-    let reserves = |name: &str| matches!(ZfsProp::of_name(name), Some(ZfsProp::RefReservation | ZfsProp::Reservation));
-    if properties.iter().any(|(name, _)| reserves(name)) {
+    if reserves(properties) {
         return;
     }
+    let bytes = reservation(spec.size_bytes, spec.block_bytes.into(), copies_of(properties), &raidz_of(engine));
+    properties.push((ZfsProp::RefReservation.name().into(), Value::Number(bytes)));
+}
+
+/// Whether the properties reserve space.
+fn reserves(properties: &[(String, Value)]) -> bool {
+    let is_one = |name: &str| matches!(ZfsProp::of_name(name), Some(ZfsProp::RefReservation | ZfsProp::Reservation));
+    properties.iter().any(|(name, _)| is_one(name))
+}
+
+/// The copies of blocks that the properties want.
+fn copies_of(properties: &[(String, Value)]) -> u64 {
     let copies = properties.iter().find_map(|(name, value)| match value {
         Value::Number(n) if name == ZfsProp::Copies.name() => Some(*n),
         _ => None,
     });
-    let bytes = reservation(spec.size_bytes, spec.block_bytes.into(), copies.unwrap_or(1), &raidz_of(engine));
-    properties.push((ZfsProp::RefReservation.name().into(), Value::Number(bytes)));
+    copies.unwrap_or(1)
 }
 
 /// Default quotas: limits of users, groups and projects without a quota of their own.

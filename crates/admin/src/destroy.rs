@@ -42,6 +42,9 @@ pub enum Destruction {
     },
 }
 
+/// How often a destruction of a tree is planned, if other commands create or destroy in it.
+const MAX_PLANS: u32 = 16;
+
 /// Snapshots that go together, and then their file system or volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DestroyStep {
@@ -107,11 +110,35 @@ impl Destruction {
     ///
     /// # Errors
     /// Errors of [`Destruction::plan`], and of the checks that each sync task makes before it changes anything.
+    ///
+    /// Of a tree, what appears or goes while it is destroyed is planned anew, at most [`MAX_PLANS`] times.
     pub(crate) async fn run(&self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
-        let plan = self.plan(engine).await?;
-        check_unused(engine, &plan).await?;
         let (Destruction::Dataset { defer, .. } | Destruction::Snapshots { defer, .. }) = self;
-        destroy_steps(engine, author, plan, *defer).await
+        let mut left = if self.is_tree() { MAX_PLANS } else { 1 };
+        loop {
+            let plan = match self.plan(engine).await {
+                // Another command has destroyed the rest.
+                Err(refusal) if self.is_tree() && left < MAX_PLANS && refusal.kind == RefusalKind::Missing => {
+                    return Ok(());
+                }
+                plan => plan?,
+            };
+            check_unused(engine, &plan).await?;
+            left -= 1;
+            let Err(mut refusal) = destroy_steps(engine, author, plan, *defer).await else { return Ok(()) };
+            if !self.is_tree() || !matches!(refusal.kind, RefusalKind::HasChildren | RefusalKind::Missing) {
+                return Err(refusal);
+            }
+            if left == 0 {
+                refusal.why += "; other commands create or destroy there all the time, and a part of it is destroyed";
+                return Err(refusal);
+            }
+        }
+    }
+
+    /// Whether a dataset goes with all that is below it.
+    fn is_tree(&self) -> bool {
+        matches!(self, Destruction::Dataset { recursive, dependents, .. } if *recursive || *dependents)
     }
 }
 

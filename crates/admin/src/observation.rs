@@ -2,7 +2,7 @@
 
 use crate::pool::Host;
 use crate::refusal::Refusal;
-use weir_analytics::{PoolFacts, PoolObservation, Sample};
+use weir_analytics::{DatasetNames, PoolFacts, PoolObservation};
 use weir_engine::Engine;
 use weir_machine::Request;
 use weir_pool::config::VdevConfig;
@@ -16,7 +16,7 @@ use weir_pool::{PoolError, capacity, dedup, space};
 pub async fn observe(host: &impl Host, seconds: u64) -> Result<PoolObservation, Refusal> {
     let engine = host.engine();
     let facts = facts(engine).await?;
-    let after = Sample::take(engine);
+    let after = DatasetNames::sample(engine).await;
     Ok(PoolObservation { before: host.earlier_sample(seconds), after, facts })
 }
 

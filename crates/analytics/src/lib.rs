@@ -18,6 +18,7 @@ pub mod frame;
 mod history;
 mod interval;
 pub mod metrics;
+mod names;
 mod sample;
 mod segment;
 pub mod why;
@@ -25,6 +26,7 @@ pub mod why;
 pub use facts::{PoolFacts, PoolObservation};
 pub use history::{History, Point, Resolution, SERIES};
 pub use interval::{Interval, quantile_ns};
+pub use names::DatasetNames;
 pub use sample::{
     ArcState, CauseBytes, ClientTotals, Counts, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
 };

@@ -103,7 +103,8 @@ impl OperationTotals {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientTotals {
-    /// Name of the dataset; `objset N` if it is not open any more, empty for requests without a dataset.
+    /// Name of the dataset; empty for requests without a dataset. Of one that is not open any more it is `objset N`, until
+    /// [`DatasetNames`](crate::DatasetNames) finds its name.
     pub dataset: String,
     /// Number of its object set; 0 for requests without a dataset.
     pub objset: u64,
@@ -421,11 +422,16 @@ fn operations(engine: &Engine) -> Vec<OperationTotals> {
     out
 }
 
+/// Substitute for the name of a dataset that is not open.
+pub(crate) fn objset_name(objset: u64) -> String {
+    format!("objset {objset}")
+}
+
 fn client(names: &BTreeMap<u64, String>, row: DatasetTotals) -> ClientTotals {
     let dataset = match (names.get(&row.dataset), row.dataset) {
         (Some(name), _) => name.clone(),
         (None, 0) => String::new(),
-        (None, number) => format!("objset {number}"),
+        (None, number) => objset_name(number),
     };
     ClientTotals {
         dataset,

@@ -3,7 +3,7 @@
 //! The same command runs in the process that was called or in the process that has the pool open ([`crate::admin`]).
 //! Commands therefore reach the caller's standard streams and paths only through [`Call`].
 
-use crate::admin::ServedPool;
+use crate::admin::{Permit, ServedPool};
 use crate::colors::Colors;
 use crate::failure::Failure;
 use crate::locks;
@@ -91,6 +91,8 @@ pub struct Call {
     output_lost: AtomicU8,
     noted: AtomicBool,
     sent: AtomicBool,
+    /// The permit of a client's command.
+    permit: Option<Arc<Permit>>,
 }
 
 /// Exit code of a program that SIGPIPE ended.
@@ -140,6 +142,7 @@ impl Call {
             output_lost: AtomicU8::new(0),
             noted: AtomicBool::new(false),
             sent: AtomicBool::new(false),
+            permit: None,
         }
     }
 
@@ -162,7 +165,21 @@ impl Call {
             output_lost: AtomicU8::new(0),
             noted: AtomicBool::new(false),
             sent: AtomicBool::new(false),
+            permit: None,
         }
+    }
+
+    /// This command, with a permit of the process that carries it out.
+    pub fn with_permit(self, permit: Arc<Permit>) -> Self {
+        Call { permit: Some(permit), ..self }
+    }
+
+    /// From here on the command waits: another one may run in its place.
+    ///
+    /// # Errors
+    /// If too many commands wait in the process that has the pool open.
+    pub fn waits(&self) -> Result<(), Failure> {
+        self.permit.as_ref().map_or(Ok(()), |permit| permit.waits())
     }
 
     /// Machine on which the command runs.

@@ -21,7 +21,7 @@ use crate::mount::{OpenedPool, StopSignal};
 use crate::process::PoolProcess;
 use crate::web::PassingWeb;
 use crate::writable::{WritablePool, WriteIntent, host};
-use clap::Parser;
+use clap::{Args, Parser};
 use clients::{lines, start_smb};
 use images::Images;
 use std::net::{IpAddr, Ipv4Addr};
@@ -48,7 +48,7 @@ use weir_web::Token;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir demo",
-    override_usage = "weir demo [--once] [-f] [--dir DIR] [--listen ADDRESS] [--arc-max SIZE] [--dirty-max SIZE]"
+    override_usage = "weir demo [--once] [-f] [--dir DIR] [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--iscsi-port N] [--smb-port N]\n       [--http-port N] [--arc-max SIZE] [--dirty-max SIZE]"
 )]
 pub struct DemoArgs {
     /// End after measuring
@@ -64,7 +64,29 @@ pub struct DemoArgs {
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<IpAddr>,
     #[command(flatten)]
+    ports: PortOptions,
+    #[command(flatten)]
     limits: LimitOptions,
+}
+
+/// Ports of the servers. One that is given must be free; another is taken if a default is in use.
+#[derive(Args, Clone, Copy, Debug, Default)]
+struct PortOptions {
+    /// TCP port of NFS; 0 takes any free port [default: 2049, or any free one if that is in use]
+    #[arg(long, value_name = "N")]
+    nfs_port: Option<u16>,
+    /// TCP port of NBD; 0 takes any free port [default: 10809, or any free one if that is in use]
+    #[arg(long, value_name = "N")]
+    nbd_port: Option<u16>,
+    /// TCP port of iSCSI; 0 takes any free port [default: 3260, or any free one if that is in use]
+    #[arg(long, value_name = "N")]
+    iscsi_port: Option<u16>,
+    /// TCP port of SMB; 0 takes any free port [default: 445 for root, else 4450, or any free one if that is in use]
+    #[arg(long, value_name = "N")]
+    smb_port: Option<u16>,
+    /// TCP port of page, API and metrics, on 127.0.0.1 [default: any free one]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    http_port: u16,
 }
 
 /// The pool's name.
@@ -154,11 +176,18 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, args: &Demo
     let tree = front.tree.clone();
     sample::fill(&tree).await?;
     let listen = args.listen.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let service = start(machine, &front, listen).await?;
-    let smb = start_smb(machine, &front, listen).await;
+    let service = start(machine, &front, listen, &args.ports).await?;
+    let smb = start_smb(machine, &front, listen, args.ports.smb_port).await;
     let mounted = mount(machine, folder, &front).await?;
     let web = match opened.served_pool() {
-        Some(pool) => Some(PassingWeb::start(&PoolProcess::of_pool(pool), 0, Token::new(machine)).await?),
+        Some(pool) => {
+            let started =
+                PassingWeb::start(&PoolProcess::of_pool(pool), args.ports.http_port, Token::new(machine)).await;
+            Some(started.map_err(|failure| {
+                let line = format!("weir demo: {failure}; --http-port chooses another port, 0 any free one");
+                failure.saying(line)
+            })?)
+        }
         None => None,
     };
     let with =
@@ -200,26 +229,45 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, args: &Demo
     measured
 }
 
-/// Starts the servers, on free ports if the default ports are in use.
-async fn start(machine: &Machine, front: &Arc<Exports>, listen: IpAddr) -> Result<Service, Failure> {
+/// Starts the servers: on the ports that are given, and instead of default ports that are in use on free ones.
+async fn start(
+    machine: &Machine,
+    front: &Arc<Exports>,
+    listen: IpAddr,
+    ports: &PortOptions,
+) -> Result<Service, Failure> {
     let mut rules = ExportRules::default();
     if !listen.is_loopback() {
         rules.writers = Hosts::all();
     }
-    let usual = ServiceOptions {
+    let mut options = ServiceOptions {
         listen,
-        iscsi_port: Some(ISCSI_PORT),
+        iscsi_port: Some(ports.iscsi_port.unwrap_or(ISCSI_PORT)),
         needs_iscsi: true,
         sharing: Sharing::Everything(rules),
         ..ServiceOptions::default()
     };
-    match Service::start(machine, front, &usual).await {
-        Err(ServiceError::Listen { address, .. }) => {
-            println!("port {} is taken: any free ports will do", address.port());
-            let options = ServiceOptions { nfs_port: 0, nbd_port: 0, iscsi_port: Some(0), ..usual };
-            Ok(Service::start(machine, front, &options).await?)
+    options.nfs_port = ports.nfs_port.unwrap_or(options.nfs_port);
+    options.nbd_port = ports.nbd_port.unwrap_or(options.nbd_port);
+    loop {
+        let error = match Service::start(machine, front, &options).await {
+            Ok(service) => return Ok(service),
+            Err(error) => error,
+        };
+        let ServiceError::Listen { address, .. } = &error else { return Err(error.into()) };
+        let port = address.port();
+        let defaults = [
+            (ports.nfs_port.is_none() && options.nfs_port == port, "NFS"),
+            (ports.nbd_port.is_none() && options.nbd_port == port, "NBD"),
+            (ports.iscsi_port.is_none() && options.iscsi_port == Some(port), "iSCSI"),
+        ];
+        match defaults.into_iter().find(|(is_taken, _)| *is_taken && port != 0) {
+            Some((_, "NFS")) => options.nfs_port = 0,
+            Some((_, "NBD")) => options.nbd_port = 0,
+            Some(_) => options.iscsi_port = Some(0),
+            None => return Err(Failure::failed(format!("weir demo: {error}"))),
         }
-        other => Ok(other?),
+        println!("port {port} is taken: any free port will do");
     }
 }
 

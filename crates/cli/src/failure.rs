@@ -85,3 +85,21 @@ impl From<weir_linux::BuildError> for Failure {
         Failure::failed(error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::CommandLine;
+    use crate::tree::CommandTree;
+    use weir_dmu::ObjectError;
+    use weir_pool::PoolError;
+
+    #[test]
+    fn an_unreadable_pool_leads_to_options_that_the_named_command_has() {
+        let source = Box::new(ObjectError::Suspended { why: "EIO".into() });
+        let line = Failure::from(PoolError::Mos { pool: "p".into(), what: "the directory".into(), source }).line;
+        assert!(line.contains("'zpool import -F' or '-T TXG'"), "{line}");
+        let words = ["zpool", "import", "-F", "-T", "7", "p"].map(Into::into);
+        assert!(CommandTree::parse_line(&words).is_ok());
+    }
+}

@@ -20,6 +20,7 @@ use crate::zdb::select::walk;
 use clap::Parser;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ const MOUNT_TYPE: &str = "fuse.weir";
 
 /// Show the blocks of a file and where they are.
 ///
-/// For each block: level, logical offset, sizes, compression, whether it is cached, txg of its birth, and the place of each copy. Each copy is read and its checksum verified. Exit code: 0 all can be read, 1 one cannot.
+/// For each block: level, logical offset, sizes, compression, whether it is cached, txg of its birth, and the place of each copy. Each copy is read and its checksum verified. Holes are lines of their own: "hole" instead of a level, offset and length. Exit code: 0 all can be read, 1 one cannot.
 #[derive(Debug, Parser)]
 #[command(
     name = "weir where",
@@ -100,7 +101,16 @@ pub fn run(call: &Call, args: &WhereArgs) -> Result<u8, Failure> {
             object: &object,
             blocks: &handle.blocks,
             cache: cache.as_deref(),
-            out: Output { call, args, numbers, rows: Vec::new(), has_head: false },
+            out: Output {
+                call,
+                args,
+                numbers,
+                rows: Vec::new(),
+                holes: Vec::new(),
+                hole: None,
+                has_head: false,
+                blocks: 0,
+            },
             is_damaged: false,
         };
         for (n, pointer) in (0..).zip(&object.dnode.block_pointers) {
@@ -196,10 +206,11 @@ impl Finder<'_> {
     /// Shows a block and those below it. `number` is that of the block on its level.
     fn visit(&mut self, pointer: BlockPointer, level: u8, number: u64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            let first = self.object.tree().first_block(level, number);
             if pointer.is_hole() {
+                self.hole(self.object.tree().blocks_below(level, number));
                 return;
             }
-            let first = self.object.tree().first_block(level, number);
             self.block(pointer, level, Some(first)).await;
             if level == 0 {
                 return;
@@ -216,6 +227,16 @@ impl Finder<'_> {
                 }
             }
         })
+    }
+
+    /// Notes a hole of these data blocks, as far as they are in the object.
+    fn hole(&mut self, blocks: Range<u64>) {
+        let bytes = self.object.block_bytes();
+        let end = blocks.end.saturating_mul(bytes).min(self.object.span_bytes());
+        let start = blocks.start.saturating_mul(bytes);
+        if start < end {
+            self.out.hole(start..end);
+        }
     }
 
     /// Shows one block; `None` as first block for the spill block.
@@ -239,15 +260,64 @@ struct Output<'a> {
     args: &'a WhereArgs,
     numbers: Numbers,
     rows: Vec<Value>,
+    holes: Vec<Value>,
+    /// The hole that was found last; one that follows it is a part of it.
+    hole: Option<Range<u64>>,
     has_head: bool,
+    /// Number of blocks shown.
+    blocks: u64,
 }
 
 impl Output<'_> {
+    /// Adds a hole, which is shown when the next block is known.
+    fn hole(&mut self, bytes: Range<u64>) {
+        match &mut self.hole {
+            Some(last) if last.end == bytes.start => last.end = bytes.end,
+            _ => {
+                self.end_hole();
+                self.hole = Some(bytes);
+            }
+        }
+    }
+
+    /// Shows the hole before a block, or at the end.
+    fn end_hole(&mut self) {
+        let Some(hole) = self.hole.take() else { return };
+        let length = hole.end - hole.start;
+        if self.args.json.json {
+            let n = |value: u64| number(value, self.numbers);
+            return self.holes.push(json!({ "offset": n(hole.start), "length": n(length) }));
+        }
+        self.head();
+        if self.args.scripted {
+            outln!(self.call, "hole\t{}\t{length}\t-\t-\t-\t-\t-", hole.start);
+        } else {
+            let (start, length) = (hole.start, human(length));
+            outln!(
+                self.call,
+                "{:<5}  {start:>12}  {length:>6}  {:>6}  {:<12}  {:<6}  {:<8}  -",
+                "hole",
+                "-",
+                "-",
+                "-",
+                "-"
+            );
+        }
+    }
+
     fn row(&mut self, row: Row) {
+        self.end_hole();
+        self.blocks += 1;
         if self.args.json.json {
             self.rows.push(self.json(&row));
             return;
         }
+        self.head();
+        self.line(&row);
+    }
+
+    /// Prints the heading before the first line.
+    fn head(&mut self) {
         if !self.has_head && !self.args.scripted {
             outln!(
                 self.call,
@@ -262,6 +332,9 @@ impl Output<'_> {
             );
         }
         self.has_head = true;
+    }
+
+    fn line(&self, row: &Row) {
         let size = |n: u64| if self.args.scripted { n.to_string() } else { human(n) };
         let pointer = &row.pointer;
         let embedded = pointer.embedded();
@@ -271,7 +344,7 @@ impl Output<'_> {
         let cached = row.is_cached.map_or("-", |is_cached| if is_cached { "yes" } else { "no" });
         let offset = offset_text(row.offset_bytes);
         let birth = pointer.logical_birth();
-        let copies = copies_text(&row);
+        let copies = copies_text(row);
         let level = format!("L{}", row.level);
         if self.args.scripted {
             let (lsize, psize) = (size(lsize), size(psize));
@@ -315,8 +388,16 @@ impl Output<'_> {
         Value::Object(out)
     }
 
-    fn end(self, dataset: &str, name: &str, object: &Object) {
+    fn end(mut self, dataset: &str, name: &str, object: &Object) {
+        self.end_hole();
         if !self.args.json.json {
+            if self.blocks == 0 && !self.args.scripted {
+                let why = match self.has_head {
+                    true => "all of it is a hole",
+                    false => "it is empty, or what it has is in its dnode, as the target of a symbolic link is",
+                };
+                outln!(self.call, "{dataset}: {name} (object {}) has no blocks: {why}", object.id.0);
+            }
             return;
         }
         let mut answer = json::frame("weir where");
@@ -325,6 +406,7 @@ impl Output<'_> {
         answer.insert("object".into(), number(object.id.0, self.numbers));
         answer.insert("block_size".into(), number(object.block_bytes(), self.numbers));
         answer.insert("blocks".into(), self.rows.into());
+        answer.insert("holes".into(), self.holes.into());
         json::print(self.call, answer);
     }
 }

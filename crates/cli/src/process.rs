@@ -38,13 +38,13 @@ impl PoolProcess {
 
     /// Adds an open pool.
     pub fn add(&self, pool: &Arc<ServedPool>) {
-        let before = self.pools().insert(pool.guid(), pool.clone());
+        let before = self.pools().insert(pool.key(), pool.clone());
         debug_assert!(before.is_none(), "a pool is opened once");
     }
 
-    /// Removes a pool that is being closed: commands do not find it any more.
-    pub fn remove(&self, guid: u64) {
-        self.pools().remove(&guid);
+    /// Removes a pool that is being closed, by its key: commands do not find it any more.
+    pub fn remove(&self, key: u64) {
+        self.pools().remove(&key);
     }
 
     /// All pools, by name.
@@ -62,8 +62,8 @@ impl PoolProcess {
 
     /// The pool that a scan found: same GUID, and a device in common.
     pub fn find(&self, found: &FoundPool) -> Option<Arc<ServedPool>> {
-        let pool = self.pools().get(&found.config.guid).cloned();
-        pool.filter(|pool| pool.has(found))
+        // Not by the key, which is not the GUID any more after `zpool reguid`.
+        self.all().into_iter().find(|pool| pool.has(found))
     }
 
     /// Paths of the devices of all pools.

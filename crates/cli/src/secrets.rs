@@ -195,10 +195,25 @@ impl EncryptionArgs {
         self.format.is_none() && self.location.is_none() && self.iterations.is_none()
     }
 
+    /// Whether properties of a key are given, and whether the dataset is encrypted depends on its parent.
+    pub fn needs_encryption(&self) -> bool {
+        self.crypt == Crypt::Inherit && !self.has_no_key()
+    }
+
+    /// Says that a property of a key is given for a dataset that is not encrypted.
+    pub fn without_encryption(&self) -> String {
+        let property = match self {
+            EncryptionArgs { format: Some(_), .. } => "keyformat",
+            EncryptionArgs { location: Some(_), .. } => "keylocation",
+            _ => "pbkdf2iters",
+        };
+        format!("'{property}' is a property of encrypted datasets, and encryption is off: add '-o encryption=on'")
+    }
+
     /// Checks the properties before any prompt, and returns the format of the key if one is required.
     fn check(&self) -> Result<Option<KeyFormat>, Failure> {
         if self.crypt == Crypt::Off && !self.has_no_key() {
-            return Err(Failure::failed("Encryption must be turned on to set encryption properties."));
+            return Err(Failure::failed(self.without_encryption()));
         }
         if self.has_no_key() {
             return Ok(None);
@@ -382,7 +397,7 @@ mod tests {
         assert!(refused(EncryptionArgs { crypt, format, iterations, ..EncryptionArgs::default() }).contains("100000"));
         assert!(
             refused(EncryptionArgs { crypt: Crypt::Off, format, ..EncryptionArgs::default() })
-                .contains("must be turned on")
+                .contains("encryption is off")
         );
     }
 }

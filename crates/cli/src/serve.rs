@@ -221,10 +221,10 @@ impl ServedPools {
                 return Ok(());
             }
             let pool = self.opened.remove(closing);
-            let guid = pool.shown.guid();
-            process.remove(guid);
+            let key = pool.served_pool().map_or_else(|| pool.shown.guid(), |served| served.key());
+            process.remove(key);
             if let Some(service) = &self.service {
-                service.remove(guid);
+                service.remove(key);
             }
             let closed = tokio::task::spawn_blocking(move || pool.close()).await;
             if let Err(failure) = closed.unwrap_or_else(|error| Err(Failure::failed(error.to_string()))) {

@@ -84,7 +84,7 @@ pub struct CompletionsArgs {
 #[derive(Debug, Parser)]
 #[command(name = "weir man", override_usage = "weir man DIR")]
 pub struct ManArgs {
-    /// Directory to write the pages to; it must exist
+    /// Directory to write the pages to; it is made if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -102,7 +102,8 @@ pub fn completions(args: &CompletionsArgs) -> Result<Vec<u8>, Failure> {
 /// # Errors
 /// If a page cannot be written.
 pub fn manual_pages(args: &ManArgs) -> Result<(), Failure> {
-    let written = clap_mangen::generate_to(definition::<CommandTree>(), &args.dir);
+    let written = std::fs::create_dir_all(&args.dir);
+    let written = written.and_then(|()| clap_mangen::generate_to(definition::<CommandTree>(), &args.dir));
     written.map_err(|error| Failure::failed(format!("weir man: {}: {error}", args.dir.display())))
 }
 
@@ -131,6 +132,14 @@ mod tests {
             Err(Stop::Text(text)) => text,
             other => panic!("{path} {option}: {other:?}"),
         }
+    }
+
+    #[test]
+    fn manual_pages_are_written_into_a_new_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let args = ManArgs { dir: dir.path().join("share/man1") };
+        manual_pages(&args).unwrap();
+        assert!(args.dir.join("weir-zfs-list.1").is_file());
     }
 
     #[test]

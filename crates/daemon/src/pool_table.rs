@@ -30,7 +30,7 @@ use weir_machine::lock::{RwLock, order};
 #[derive(Clone, Default)]
 pub struct PoolTable(Arc<RwLock<Arc<ByGuid>, { order::POOL_TABLE }>>);
 
-/// Exports of pools by GUID.
+/// Exports of pools by the GUID that each had when it was added.
 pub type ByGuid = BTreeMap<u64, Arc<Exports>>;
 
 impl PoolTable {
@@ -105,8 +105,8 @@ impl Files for PoolTable {
                 Some(exports) => exports.files.open_path(rq, caller, path).await,
                 None => Err(FileError::NotFound.into()),
             };
-            for (guid, exports) in self.all().iter() {
-                if found.is_ok() || named.as_ref().is_some_and(|named| named.pool.guid() == *guid) {
+            for exports in self.all().values() {
+                if found.is_ok() || named.as_ref().is_some_and(|named| Arc::ptr_eq(named, exports)) {
                     continue;
                 }
                 if let Ok(file) = exports.files.open_path(rq, caller, path).await {

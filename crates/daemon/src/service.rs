@@ -295,7 +295,7 @@ impl Service {
         Ok(Some(server))
     }
 
-    /// Stops serving a pool: its clients get errors, or are disconnected. Other pools are served as before.
+    /// Stops serving a pool, by the GUID that it had when it was added: its clients get errors, or are disconnected. Other pools are served as before.
     pub fn remove(&self, guid: u64) {
         self.resolving().remove(&guid);
         if let Some(exports) = self.pools.remove(guid) {

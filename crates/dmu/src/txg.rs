@@ -43,6 +43,8 @@ struct State {
     sync_requested: u64,
     on_request: Waiters,
     failed: Option<Arc<str>>,
+    /// `failed` says that the pool was closed: nothing went wrong.
+    ended: bool,
 }
 
 /// Transaction groups of one pool.
@@ -219,9 +221,19 @@ impl TxgTracker {
         waiters.into_iter().flat_map(BTreeMap::into_values).for_each(wake);
     }
 
-    /// The reason why the pool cannot be written any more, if so.
+    /// Marks the end of the pool: its last txg is synced, and waiters of later ones get an error.
+    pub fn end(&self, why: &str) {
+        {
+            let mut state = self.state();
+            state.ended |= state.failed.is_none();
+        }
+        self.fail(why);
+    }
+
+    /// The reason why the pool cannot be written any more, if a txg failed; a pool that was closed has none.
     pub fn failure(&self) -> Option<Arc<str>> {
-        self.state().failed.clone()
+        let state = self.state();
+        state.failed.clone().filter(|_| !state.ended)
     }
 
     /// Waits until `txg` is on stable storage, and tells the syncer that a waiter exists.
@@ -358,7 +370,17 @@ mod tests {
             txgs.fail("a disk is gone");
             assert!(txgs.hold().is_err() && txgs.wait_synced(Txg(6)).await.is_err());
             assert!(txgs.wait_synced(Txg(5)).await.is_ok());
+            assert_eq!(txgs.failure().as_deref(), Some("a disk is gone"));
+            txgs.end("closed");
+            assert!(txgs.failure().is_some(), "it failed before it was closed");
         });
         run.unwrap();
+    }
+
+    #[test]
+    fn a_pool_that_was_closed_has_not_failed() {
+        let txgs = TxgTracker::new(Txg(4));
+        txgs.end("pool is exporting");
+        assert!(txgs.hold().is_err() && txgs.failure().is_none());
     }
 }

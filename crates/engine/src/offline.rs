@@ -139,6 +139,11 @@ impl Vdevs<'_> {
     /// # Errors
     /// Errors of writing the configuration.
     pub async fn reopen(&self) -> Result<Vec<PathBuf>, PoolError> {
+        let health = self.engine.cache.blocks().tree().health();
+        let gone: Vec<u64> = health.iter().filter(|leaf| leaf.gone).map(|leaf| leaf.guid).collect();
+        if !gone.is_empty() {
+            let _lost = self.probe(|leaf| gone.contains(&leaf)).await?;
+        }
         let _one_at_a_time = self.engine.adding.lock().await;
         let bad = |source| PoolError::Decode { what: "the vdev tree".into(), source };
         let root = VdevConfig::parse(&self.engine.shown().config.root).map_err(bad)?;

@@ -6,7 +6,8 @@
 //!            ├─ yes: it stays in service
 //!            ├─ no, and the pool has all blocks without it ─► lost: it counts as missing, so that hot spares and
 //!            │                                                autoreplace step in, and comes back by itself
-//!            └─ no, and the pool needs it ─► it stays in service: its open file still has what no other device has
+//!            └─ no, and the pool needs it ─► it stays in service, because its open file still has what no other device has;
+//!                                            it is shown as REMOVED until its path leads to it again
 //! ```
 //!
 //! Until it is looked at, a device whose file was removed or renamed is used through its open file, as in OpenZFS. The state
@@ -77,7 +78,8 @@ impl Vdevs<'_> {
             let late = self.engine.machine.clock.sleep(PROBE_TIME);
             match futures_util::future::select(pin!(looked), pin!(late)).await {
                 futures_util::future::Either::Left((Some(loss), _)) => losses.push((leaf.guid, loss)),
-                futures_util::future::Either::Left((None, _)) | futures_util::future::Either::Right(_) => {}
+                futures_util::future::Either::Left((None, _)) => self.set_gone(leaf.guid, false),
+                futures_util::future::Either::Right(_) => {}
             }
         }
         if losses.is_empty() {
@@ -96,7 +98,10 @@ impl Vdevs<'_> {
             Loss::Label => "what is at its path has no labels of this device",
         };
         if self.is_required(root, guid) {
-            tracing::error!(device = leaf.name(), why, "lost, but kept in service, because the pool needs it");
+            if leaf.set_gone(true) {
+                tracing::error!(device = leaf.name(), why, "lost, but kept in service, because the pool needs it");
+                self.engine.events.report(loss.report(), Some(guid));
+            }
             return false;
         }
         if !leaf.lose() {
@@ -107,6 +112,14 @@ impl Vdevs<'_> {
         self.engine.events.report(loss.report(), Some(guid));
         self.engine.events.post_state_change(guid, HEALTHY, CANT_OPEN);
         true
+    }
+
+    fn set_gone(&self, guid: u64, is_gone: bool) {
+        if let Ok(leaf) = self.engine.cache.blocks().tree().leaf(guid)
+            && leaf.set_gone(is_gone)
+        {
+            tracing::info!(device = leaf.name(), "is at its path again");
+        }
     }
 
     /// Why a leaf in service is lost; `None` if it is not, or if that cannot be found out.

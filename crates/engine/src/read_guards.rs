@@ -113,7 +113,11 @@ impl Synced<'_> {
         let faulted = vdevs.health().iter().filter(|leaf| leaf.faulted).map(|leaf| leaf.guid).collect();
         set_out_of_service(&mut tree, &offline, &faulted);
         let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
-        let (state, states) = status::states(&tree, &|guid| in_use.contains(&guid), &vdevs.dtls());
+        let (mut state, mut states) = status::states(&tree, &|guid| in_use.contains(&guid), &vdevs.dtls());
+        let gone = vdevs.health().iter().filter(|leaf| leaf.gone).map(|leaf| leaf.guid).collect();
+        if status::mark_removed(&tree, &gone, &mut states) {
+            state = state.max(status::VdevState::Degraded);
+        }
         let (label, devices) =
             found.map_or_else(|| (config.clone(), BTreeMap::new()), |found| (found.config, found.devices));
         let dsl = synced.dsl(rq).await?;

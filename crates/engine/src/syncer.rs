@@ -89,7 +89,7 @@ pub(crate) async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerSta
             core.autotrim.end().await;
             engine.queue.close();
             // Waiters of later txgs get an error, because none will sync.
-            engine.txgs().fail("pool is exporting");
+            engine.txgs().end("pool is exporting");
             return core;
         }
     }

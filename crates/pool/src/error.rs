@@ -83,7 +83,9 @@ pub enum PoolError {
         features: Vec<String>,
     },
     /// An object of the MOS cannot be read.
-    #[error("pool '{pool}': {what} cannot be read: {source}; older states can be tried with -F or -T TXG")]
+    #[error(
+        "pool '{pool}': {what} cannot be read: {source}; 'zpool import -F' or '-T TXG' goes back to an older state"
+    )]
     Mos {
         /// The pool.
         pool: String,

@@ -7,7 +7,7 @@
 
 use crate::config::{Class, VdevConfig, VdevKind};
 use crate::dtls::{self, Dtls};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use weir_blocks::Dtl;
 
@@ -61,6 +61,21 @@ pub fn states(root: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) ->
     let state = root_state(root, &tops);
     all.insert(root.guid, state);
     (state, all)
+}
+
+/// Marks leaves as removed that are used although their paths do not lead to them any more, and the vdevs above them as degraded.
+/// Returns whether there are any.
+pub fn mark_removed(vdev: &VdevConfig, gone: &BTreeSet<u64>, states: &mut States) -> bool {
+    let mut below = false;
+    for child in &vdev.children {
+        below |= mark_removed(child, gone, states);
+    }
+    let is_gone = vdev.is_leaf() && gone.contains(&vdev.guid);
+    let shown = if is_gone { VdevState::Removed } else { VdevState::Degraded };
+    if let Some(state) = states.get_mut(&vdev.guid).filter(|_| is_gone || below) {
+        *state = shown.max(*state);
+    }
+    is_gone || below
 }
 
 /// Txgs whose blocks a vdev cannot return, because too many of its leaves are unusable or have them in their DTLs.

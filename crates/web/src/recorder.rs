@@ -24,7 +24,7 @@ impl Recorder {
     pub fn start(machine: &Machine, pools: Arc<dyn Pools>, store: Option<Store>) -> Self {
         let is_stored = store.is_some();
         let sampler = Sampler::new(machine, pools, store);
-        let mut tasks = vec![tokio::spawn(sampler.clone().run())];
+        let mut tasks = vec![tokio::spawn(sampler.clone().run()), tokio::spawn(sampler.clone().run_names())];
         if is_stored {
             tasks.push(tokio::spawn(sampler.clone().run_flushes()));
         }

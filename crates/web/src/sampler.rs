@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use utoipa::ToSchema;
-use weir_analytics::{History, Interval, Point, PoolObservation, Sample};
+use weir_analytics::{DatasetNames, History, Interval, Point, PoolObservation, Sample};
 use weir_engine::Engine;
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos};
@@ -21,6 +21,9 @@ use weir_machine::{Machine, Nanos};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two flushes of the history: a crash loses at most the points of this time.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(20);
+
+/// Rounds of [`INTERVAL`] after which names are looked for anew: datasets may have been renamed.
+const NAMES_ROUNDS: u32 = 60;
 
 /// Diagnoses at the same time; further ones wait. Each reads the MOS of a pool.
 const MAX_DIAGNOSES: usize = 2;
@@ -85,6 +88,8 @@ pub(crate) struct Sampler {
     store: Option<Store>,
     /// Places for diagnoses at the same time.
     pub diagnoses: Semaphore,
+    /// Names of datasets that are not open.
+    names: Mutex<Arc<DatasetNames>>,
     live: watch::Sender<Arc<Vec<LiveSecond>>>,
 }
 
@@ -93,7 +98,16 @@ impl Sampler {
         let (live, _) = watch::channel(Arc::default());
         let machine = machine.clone();
         let diagnoses = Semaphore::new(MAX_DIAGNOSES);
-        Arc::new(Sampler { machine, pools, kept: Mutex::default(), closed: Mutex::default(), store, diagnoses, live })
+        Arc::new(Sampler {
+            machine,
+            pools,
+            kept: Mutex::default(),
+            closed: Mutex::default(),
+            store,
+            diagnoses,
+            names: Mutex::default(),
+            live,
+        })
     }
 
     /// Takes samples until the task is dropped.
@@ -110,6 +124,36 @@ impl Sampler {
         }
     }
 
+    /// Finds the names of datasets that are not open any more, until the task is dropped. A disk that does not answer stops no
+    /// sample meanwhile.
+    pub async fn run_names(self: Arc<Self>) {
+        let mut names = DatasetNames::default();
+        let mut rounds = 0;
+        loop {
+            if rounds == NAMES_ROUNDS {
+                names = DatasetNames::default();
+                rounds = 0;
+            }
+            rounds += 1;
+            for engine in self.pools.engines() {
+                let sample = Sample::take(&engine);
+                if let Err(error) = names.learn(&engine, &sample).await {
+                    tracing::debug!(%error, "names of datasets cannot be read");
+                }
+            }
+            *self.names.lock() = Arc::new(names.clone());
+            self.machine.clock.sleep(INTERVAL).await;
+        }
+    }
+
+    /// A sample of a pool, with the names that are known.
+    fn sampled(&self, engine: &Engine) -> Sample {
+        let mut sample = Sample::take(engine);
+        let names = self.names.lock().clone();
+        names.apply(&mut sample);
+        sample
+    }
+
     /// Stores new points every 20 seconds until the task is dropped.
     pub async fn run_flushes(self: Arc<Self>) {
         loop {
@@ -122,7 +166,7 @@ impl Sampler {
 
     /// Takes a sample of each pool. Returns names and GUIDs of the pools whose stored history has to be loaded.
     pub fn take(&self) -> Vec<(String, u64)> {
-        let samples: Vec<Sample> = self.pools.engines().iter().map(|engine| Sample::take(engine)).collect();
+        let samples: Vec<Sample> = self.pools.engines().iter().map(|engine| self.sampled(engine)).collect();
         let mut seconds = Vec::new();
         let mut opened = Vec::new();
         let mut closed = Vec::new();
@@ -249,12 +293,12 @@ impl Sampler {
 
     /// Samples of all pools, as of now.
     pub fn samples(&self) -> Vec<Sample> {
-        self.pools.engines().iter().map(|engine| Sample::take(engine)).collect()
+        self.pools.engines().iter().map(|engine| self.sampled(engine)).collect()
     }
 
     /// A sample of a pool, as of now; `None` if it is not open.
     pub fn sample(&self, pool: &str) -> Option<Sample> {
-        self.pools.engines().iter().find(|engine| engine.name() == pool).map(|engine| Sample::take(engine))
+        self.pools.engines().iter().find(|engine| engine.name() == pool).map(|engine| self.sampled(engine))
     }
 
     /// Looks at the history of a pool; `None` if it is not open.

@@ -63,6 +63,7 @@ struct Shared {
     slow_ns: AtomicU64,
     is_out_of_service: AtomicBool,
     is_lost: AtomicBool,
+    is_gone: AtomicBool,
     slow: AtomicU64,
     canary: Canary,
     state: Mutex<State, { order::DEVICE_OPERATIONS }>,
@@ -119,6 +120,7 @@ impl WatchedDisk {
             slow_ns: AtomicU64::new(u64::try_from(Deadlines::default().slow.as_nanos()).unwrap_or(u64::MAX)),
             is_out_of_service: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             slow: AtomicU64::new(0),
             canary: Canary::default(),
             state: Mutex::default(),
@@ -135,8 +137,19 @@ impl WatchedDisk {
         self.shared.is_lost.load(Ordering::Acquire)
     }
 
+    /// Whether the device is in service although its path does not lead to it any more.
+    pub fn is_gone(&self) -> bool {
+        self.is_in_service() && self.shared.is_gone.load(Ordering::Acquire)
+    }
+
+    /// Records whether the path of a device in service leads to it. Returns whether that is new.
+    pub fn set_gone(&self, is_gone: bool) -> bool {
+        self.shared.is_gone.swap(is_gone, Ordering::AcqRel) != is_gone
+    }
+
     /// Takes the device out of service as a missing one.
     pub fn lose(&self) {
+        self.shared.is_gone.store(false, Ordering::Release);
         self.shared.is_lost.store(true, Ordering::Release);
         self.take_out();
         debug_assert!(self.is_lost() && !self.is_in_service());

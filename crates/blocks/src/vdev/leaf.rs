@@ -288,8 +288,11 @@ impl Leaf {
         let range = (on_device(offset), len);
         let report = |what: FaultKind<'_>| self.report(what, range, job.about, job.request.priority);
         let buf = answer.map_err(|error| {
-            self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
-            report(FaultKind::Read(&error));
+            // That a device in no service fails its reads is no error of it (OpenZFS `vdev_stat_update`).
+            if self.present() {
+                self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                report(FaultKind::Read(&error));
+            }
             BlockError::Device { vdev: top, offset: at, device: self.name.clone(), error }
         })?;
         self.counters.read_bytes.fetch_add(len, Ordering::Relaxed);

@@ -82,6 +82,12 @@ impl<'a> LeafHandle<'a> {
         true
     }
 
+    /// Records whether the path of the leaf leads to its device, which is in service through its open file. Returns whether that is
+    /// new.
+    pub fn set_gone(&self, is_gone: bool) -> bool {
+        self.leaf.watched().is_some_and(|watched| watched.set_gone(is_gone))
+    }
+
     /// Records what a device that was taken out of service may have dropped.
     fn gave_up(&self) {
         invariant!(!self.leaf.present(), "{} is still in service", self.leaf.name);

@@ -69,10 +69,12 @@ impl LeafWrites {
 
     /// Counts a completed or failed write of a block of `txg`, or of a label; one that completed is kept until a flush
     /// covers it. Returns whether so much is kept that the caller should flush.
-    pub fn record(&self, len: u64, ok: bool, txg: Option<Txg>, write: KeptWrite) -> bool {
+    ///
+    /// A write that fails because its device `is_out` of service is no error of the device (OpenZFS `vdev_stat_update`).
+    pub fn record(&self, len: u64, ok: bool, is_out: bool, txg: Option<Txg>, write: KeptWrite) -> bool {
         if ok {
             self.count(len);
-        } else {
+        } else if !is_out {
             self.write_errors.fetch_add(1, Ordering::Relaxed);
         }
         // A part may have been written even if the write failed.

@@ -212,6 +212,8 @@ pub struct LeafHealth {
     pub present: bool,
     /// Whether the leaf has a disk that was taken out of service.
     pub faulted: bool,
+    /// Whether the leaf is in service although its path does not lead to its device any more.
+    pub gone: bool,
     /// Counters since the pool was opened.
     pub counts: Counts,
 }

@@ -331,7 +331,8 @@ impl Tree {
             let name = leaf.name.clone();
             let present = leaf.present();
             let faulted = leaf.is_faulted();
-            out.push(LeafHealth { guid: leaf.guid(), name, present, faulted, counts: leaf.counts() });
+            let gone = leaf.watched().is_some_and(|watched| watched.is_gone());
+            out.push(LeafHealth { guid: leaf.guid(), name, present, faulted, gone, counts: leaf.counts() });
         });
         out
     }

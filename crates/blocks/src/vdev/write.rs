@@ -498,7 +498,8 @@ impl Leaf {
         let (answer, queued_ns) =
             writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
         job.request.record_device(job.clock.now().ns_since(started), queued_ns);
-        if self.writes().record(len, answer.is_ok(), Some(job.txg), write) {
+        let is_out = !self.present();
+        if self.writes().record(len, answer.is_ok(), is_out, Some(job.txg), write) {
             // A failure is found again by the flush that ends the txg.
             let _unkept = self.flush(place, false).await;
         }
@@ -517,7 +518,9 @@ impl Leaf {
                 None if !job.repair || scrub => self.writes().dtl().dirty(job.txg, job.txg, scrub),
                 None => {}
             }
-            self.report(FaultKind::Write(&error), (on_device(offset), len), job.about, class);
+            if !is_out {
+                self.report(FaultKind::Write(&error), (on_device(offset), len), job.about, class);
+            }
             self.error(place, error)
         })
     }
@@ -539,7 +542,7 @@ impl Leaf {
                 true => self.writes().dtl().dirty_unstable(first, last),
                 false => self.writes().dtl().dirty(first, last, false),
             }
-            if let Some(error) = first_error {
+            if let Some(error) = first_error.filter(|_| self.present()) {
                 self.writes().write_errors.fetch_add(1, Ordering::Relaxed);
                 self.report(FaultKind::Flush(error), (0, 0), BlockContext::default(), Priority::Sync);
             }

@@ -120,6 +120,9 @@ async fn hangs_and_returns(bench: &Bench, blocks: &Blocks) -> Result<(), String>
         if leaf.counts.checksum_errors > 0 {
             return Err(format!("{} was read although it lacks blocks", leaf.name));
         }
+        if leaf.counts.write_errors > 0 {
+            return Err(format!("writes that {} was given up with count as its errors", leaf.name));
+        }
     }
     read_all(&small(bench, 2, &[1]), &after, "the device that came back").await
 }

@@ -23,12 +23,14 @@
 
 mod client;
 mod moving_mounts;
+mod permits;
 mod processes;
 mod queries;
 mod served_pool;
 mod server;
 
 pub use client::{ask, query, send, tell};
+pub use permits::Permit;
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::AdminSocket;
 

@@ -11,10 +11,19 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
-use weir_admin::{Answer, OpenPool, Outcome, Query, Refusal, RefusalKind, Row, RowReceiver, Rows};
+use weir_admin::{Answer, OpenPool, Outcome, PoolQuery, Query, Refusal, RefusalKind, Row, RowReceiver, Rows};
 use weir_daemon::admin::{Frame, MAX_BYTES};
 use weir_engine::Engine;
 use weir_pool::OpenOptions;
+
+/// Whether a query goes on until its client ends it, or for as long as its samples take.
+pub fn goes_on(json: &[u8]) -> bool {
+    match Query::from_json(json) {
+        Ok(Query::Iostat(query)) => query.interval_ns.is_some() && query.samples != Some(1),
+        Ok(Query::Pool { query: PoolQuery::Events(events), .. }) => events.follow,
+        _ => false,
+    }
+}
 
 /// Answers a query, which is JSON: rows in parts, then how it ended.
 pub async fn answer(

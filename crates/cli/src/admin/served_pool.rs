@@ -44,6 +44,8 @@ pub struct ServedPool {
     pub machine: Machine,
     /// The pool.
     pub engine: Arc<Engine>,
+    /// GUID of the pool when it was opened.
+    key: u64,
     devices: Mutex<BTreeSet<Identity>>,
     /// Locks of devices that were added later; empty after the pool is closed.
     added: Mutex<Vec<Locks>>,
@@ -135,9 +137,11 @@ impl ServedPool {
     ) -> Arc<Self> {
         let added = Mutex::default();
         let scrub = Mutex::default();
+        let key = engine.shown().config.guid;
         Arc::new(ServedPool {
             machine,
             engine,
+            key,
             devices: Mutex::new(devices),
             added,
             mounts: Mounts::default(),
@@ -149,6 +153,12 @@ impl ServedPool {
             scrub,
             recent: RecentSamples::default(),
         })
+    }
+
+    /// Key of the pool in the tables of the process and of the servers: its GUID when it was opened, which `zpool reguid` does not
+    /// change.
+    pub fn key(&self) -> u64 {
+        self.key
     }
 
     /// GUID of the pool.
@@ -239,7 +249,7 @@ impl ServedPool {
 
     /// Clients that use the pool, each as protocol and address.
     pub fn clients(&self) -> Vec<String> {
-        let users = self.service.get().and_then(Weak::upgrade).map(|service| service.users(self.guid()));
+        let users = self.service.get().and_then(Weak::upgrade).map(|service| service.users(self.key()));
         users.into_iter().flatten().map(|(protocol, host)| format!("{} {host}", protocol.name())).collect()
     }
 

@@ -1,16 +1,18 @@
 //! Server of the administration socket, in the process that has pools open.
 //!
-//! Bounds: [`MAX_COMMANDS`] commands run concurrently; further ones wait. [`MAX_IDLE`] connections may be idle, that
+//! Bounds: the number of commands that run concurrently, and that of others that wait for something ([`super::permits`]). [`MAX_IDLE`] connections may be idle, that
 //! is, have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed
 //! after [`CALL_TIMEOUT`]. A client has [`WRITE_TIMEOUT`] to accept a frame. A command whose client disconnected runs
 //! to its end, or until it checks [`Call::is_gone`]; a query stops ([`queries`]).
 #![allow(clippy::disallowed_methods, reason = "the socket of a real process, in real time")]
 
+use super::permits::Permits;
 use super::{ServingHost, own_socket, queries};
 use crate::call::{Call, Input, Line};
 use crate::command_target::now;
 use crate::failure::Failure;
 use crate::process::PoolProcess;
+use futures_util::future::Either;
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -20,13 +22,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use weir_admin::{Action, Answer, Author, Command, Refusal, RefusalKind};
 use weir_daemon::admin::{Caller, Frame, HEADER_BYTES, MAX_ANSWER_BYTES};
 
-/// Maximum number of concurrent commands; further ones wait for one of them to end.
-const MAX_COMMANDS: usize = 64;
 /// Maximum number of idle connections, which have sent no command yet; one more closes the oldest of them.
 const MAX_IDLE: usize = 128;
 /// Timeout for a command to arrive on a connection.
@@ -42,7 +42,7 @@ pub struct AdminSocket {
     /// The daemon's link to it.
     link: Option<PathBuf>,
     stop: watch::Sender<bool>,
-    commands: Arc<Semaphore>,
+    permits: Permits,
 }
 
 impl Drop for AdminSocket {
@@ -68,9 +68,9 @@ impl AdminSocket {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&path, mode).map_err(failed)?;
         let (stop, stopped) = watch::channel(false);
-        let commands = Arc::new(Semaphore::new(MAX_COMMANDS));
-        drop(process.machine.tasks.spawn(accept(listener, process.clone(), commands.clone(), stopped)));
-        Ok(AdminSocket { path, link: None, stop, commands })
+        let permits = Permits::default();
+        drop(process.machine.tasks.spawn(accept(listener, process.clone(), permits.clone(), stopped)));
+        Ok(AdminSocket { path, link: None, stop, permits })
     }
 
     /// Makes this the socket of the daemon in its runtime directory, to which commands without a place go.
@@ -94,15 +94,15 @@ impl AdminSocket {
     pub async fn close(self) {
         let _ = self.stop.send(true);
         // The timeout bounds the wait for a client that does not read.
-        let _ended = timeout(WRITE_TIMEOUT, self.commands.acquire_many(MAX_COMMANDS as u32)).await;
-        self.commands.close();
+        let _ended = timeout(WRITE_TIMEOUT, self.permits.all_ended()).await;
+        self.permits.close();
     }
 }
 
 async fn accept(
     listener: UnixListener,
     process: Arc<PoolProcess>,
-    commands: Arc<Semaphore>,
+    permits: Permits,
     mut stopped: watch::Receiver<bool>,
 ) {
     // One sender per idle connection, oldest first. Dropping a sender closes its connection.
@@ -127,7 +127,7 @@ async fn accept(
         let (is_idle, closed) = oneshot::channel();
         idle.push_back(is_idle);
         debug_assert!(idle.len() <= MAX_IDLE, "idle connections are bounded");
-        let connection = connection(stream, process.clone(), commands.clone(), closed);
+        let connection = connection(stream, process.clone(), permits.clone(), closed);
         drop(process.machine.tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an administrator's connection ended");
@@ -140,7 +140,7 @@ async fn accept(
 async fn connection(
     stream: UnixStream,
     process: Arc<PoolProcess>,
-    commands: Arc<Semaphore>,
+    permits: Permits,
     mut closed: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let peer = stream.peer_cred()?;
@@ -156,7 +156,7 @@ async fn connection(
     drop(closed);
     let caller = match first {
         Ok(Frame::Command(json)) => {
-            let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
+            let _permit = permits.of_command().await.map_err(io::Error::other)?;
             write_frame(&mut write, &Frame::Begun).await?;
             let answer = carry_out(&process, &json, (peer.uid(), peer.gid())).await;
             refresh_cache_files(&process).await;
@@ -167,8 +167,19 @@ async fn connection(
             return write_frame(&mut write, &Frame::Answer(answer)).await;
         }
         Ok(Frame::Query(json)) => {
-            let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
+            let permit = match queries::goes_on(&json) {
+                true => permits.of_wait().map(Either::Left),
+                false => Ok(Either::Right(permits.of_command().await.map_err(io::Error::other)?)),
+            };
             write_frame(&mut write, &Frame::Begun).await?;
+            let _permit = match permit {
+                Ok(permit) => permit,
+                Err(failure) => {
+                    let answer = Answer::Refused(Refusal::new(RefusalKind::Busy, failure.line));
+                    let answer = answer.to_json().map_err(io::Error::other)?;
+                    return write_frame(&mut write, &Frame::Answer(answer)).await;
+                }
+            };
             return queries::answer(&process, json, &mut read, &mut write).await;
         }
         Ok(Frame::Call(caller)) => Caller { ids: (peer.uid(), peer.gid()), ..caller },
@@ -178,16 +189,16 @@ async fn connection(
             return write_frame(&mut write, &Frame::End(1)).await;
         }
     };
-    // The permit is released when the command has been answered.
-    let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
+    // The permit is released when the command has been answered, or waits.
+    let permit = permits.of_command().await.map_err(io::Error::other)?;
     write_frame(&mut write, &Frame::Begun).await?;
     let gone = Arc::new(AtomicBool::new(false));
-    let (to, mut from) = mpsc::unbounded_channel();
+    let (to, from) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    let call = Call::of_client(caller, process.clone(), to, gone.clone(), waiting.clone());
+    let call = Call::of_client(caller, process.clone(), to, gone.clone(), waiting.clone()).with_permit(permit.clone());
     let done = tokio::task::spawn_blocking(move || crate::carry_out(&call));
     tokio::pin!(done);
-    let sent_all = send_output(&mut read, &mut write, &mut from, &waiting).await;
+    let sent_all = send_output(&mut read, &mut write, from, &waiting).await;
     if sent_all.is_err() {
         gone.store(true, Ordering::Relaxed);
     }
@@ -245,11 +256,12 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
     done.into()
 }
 
-/// Sends the command's output to the client until the command ends.
+/// Sends the command's output to the client until the command ends. Takes `from`, which is closed with that: a command that asks a
+/// client for input that has gone away gets none.
 async fn send_output(
     read: &mut OwnedReadHalf,
     write: &mut OwnedWriteHalf,
-    from: &mut mpsc::UnboundedReceiver<Line>,
+    mut from: mpsc::UnboundedReceiver<Line>,
     waiting: &AtomicUsize,
 ) -> io::Result<()> {
     loop {

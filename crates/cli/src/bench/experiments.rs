@@ -31,7 +31,10 @@ pub fn run(args: &ExperimentsArgs) -> Result<u8, Failure> {
     let all = Experiment::all();
     if let Some(unknown) = args.only.iter().find(|id| !all.iter().any(|known| known.id == **id)) {
         let ids: Vec<&str> = all.iter().map(|known| known.id).collect();
-        return Err(Failure::failed(format!("there is no experiment '{unknown}': {}", ids.join(" "))));
+        return Err(Failure::usage(format!(
+            "weir bench experiments: there is no experiment '{unknown}': {}",
+            ids.join(" ")
+        )));
     }
     let is_chosen = |experiment: &Experiment| args.only.is_empty() || args.only.iter().any(|id| id == experiment.id);
     let chosen: Vec<Experiment> = all.into_iter().filter(is_chosen).collect();

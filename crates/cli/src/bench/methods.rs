@@ -119,7 +119,7 @@ pub struct LoopArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
     /// Length of the random operations
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = seconds)]
@@ -179,10 +179,10 @@ pub struct ListArgs {
     /// Directory
     target: String,
     /// Entries
-    #[arg(long, value_name = "N", default_value_t = 4500)]
+    #[arg(long, value_name = "N", default_value_t = 4500, value_parser = clap::value_parser!(u64).range(1..))]
     entries: u64,
     /// Listings in each round
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     listings: u64,
     #[command(flatten)]
     common: Common,

@@ -111,7 +111,10 @@ fn seconds(text: &str) -> Result<u64, String> {
 }
 
 fn failed(error: weir_lab::LabError) -> Failure {
-    Failure::failed(format!("weir bench: {error}"))
+    match error {
+        weir_lab::LabError::Parameter(what) => Failure::usage(format!("weir bench: {what}")),
+        other => Failure::failed(format!("weir bench: {other}")),
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::pool_log;
 use super::remembered::RememberedPools;
 use super::run::Settings;
 use crate::admin::{CloseMode, ServedPool};
-use crate::cache_file::CachePlace;
+use crate::cache_file::{CacheFile, CachePlace};
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::locks::Locks;
@@ -81,8 +81,8 @@ pub struct Daemon {
     recorder: Mutex<Option<Arc<Recorder>>>,
     web: Mutex<Option<Web>>,
     places: Mutex<BTreeMap<u64, CachePlace>>,
-    /// Configurations of the pools as the cache files have them.
-    cached: Mutex<BTreeMap<u64, Vec<u8>>>,
+    /// GUIDs and configurations of the pools as the cache files have them.
+    cached: Mutex<BTreeMap<u64, (u64, Vec<u8>)>>,
     /// Held while a pool is opened, served for the first time, or closed.
     changing: AsyncMutex<()>,
     stop: watch::Sender<Option<String>>,
@@ -141,10 +141,9 @@ impl Daemon {
     /// # Errors
     /// If a cache file cannot be written.
     pub fn set_place(&self, pool: &ServedPool, place: CachePlace) -> Result<(), Failure> {
-        let guid = pool.guid();
-        let before = self.places.lock().insert(guid, place.clone()).unwrap_or_default();
+        let before = self.places.lock().insert(pool.key(), place.clone()).unwrap_or_default();
         if before != place {
-            before.file().map_or(Ok(()), |file| file.remove(guid))?;
+            before.file().map_or(Ok(()), |file| file.remove(pool.guid()))?;
         }
         place.file().map_or(Ok(()), |file| file.put(&pool.engine))
     }
@@ -304,7 +303,7 @@ impl Daemon {
     /// Closes a pool while the others are served. Its devices are unlocked afterwards, even if closing failed.
     async fn close(&self, pool: &Arc<ServedPool>, how: Closing) -> Result<(), String> {
         let _one_at_a_time = self.changing.lock().await;
-        let guid = pool.guid();
+        let (key, guid) = (pool.key(), pool.guid());
         let name = pool.engine.name();
         if self.process.named(&guid.to_string()).is_none() {
             return Err("it is closed already".to_owned());
@@ -314,7 +313,7 @@ impl Daemon {
         // OpenZFS leaves no empty directories behind, either.
         points::remove(points);
         if let Some(service) = self.service.get() {
-            service.remove(guid);
+            service.remove(key);
             service.settle().await;
         }
         let until = self.machine.clock.now() + DISCONNECT_TIME;
@@ -326,11 +325,11 @@ impl Daemon {
             Closing::Destroy => pool.engine.destroy().await,
             Closing::Stop => pool.engine.stop().await,
         };
-        self.process.remove(guid);
+        self.process.remove(key);
         pool.let_go();
         log_totals(pool);
-        let place = self.places.lock().remove(&guid).unwrap_or_default();
-        self.cached.lock().remove(&guid);
+        let place = self.places.lock().remove(&key).unwrap_or_default();
+        self.cached.lock().remove(&key);
         let forgotten = how != Closing::Stop && done.is_ok();
         if let Err(failure) = place.file().filter(|_| forgotten).map_or(Ok(()), |file| file.remove(guid)) {
             tracing::error!("pool '{name}': {failure}");
@@ -351,13 +350,16 @@ impl Daemon {
     pub fn refresh_cache_files(&self) {
         for pool in self.process.all() {
             let config = pool.engine.shown().config.mos_list(Txg(0)).encode_xdr();
-            let guid = pool.guid();
-            let before = self.cached.lock().insert(guid, config.clone());
-            if before.is_some_and(|before| before == config) {
+            let now = (pool.guid(), config);
+            let before = self.cached.lock().insert(pool.key(), now.clone());
+            if before.as_ref() == Some(&now) {
                 continue;
             }
-            let place = self.places.lock().get(&guid).cloned().unwrap_or_default();
-            if let Err(failure) = place.file().map_or(Ok(()), |file| file.put(&pool.engine)) {
+            let place = self.places.lock().get(&pool.key()).cloned().unwrap_or_default();
+            let former = before.map(|(guid, _)| guid).filter(|guid| *guid != now.0);
+            let put =
+                |file: CacheFile| former.map_or(Ok(()), |guid| file.remove(guid)).and_then(|()| file.put(&pool.engine));
+            if let Err(failure) = place.file().map_or(Ok(()), put) {
                 tracing::error!("pool '{}': {failure}", pool.engine.name());
             }
         }
@@ -419,7 +421,7 @@ impl Daemon {
         let name = pool.engine.name();
         pool.unmount_all().await;
         let done = tokio::time::timeout(LAST_TXG_TIME, pool.engine.stop()).await;
-        self.process.remove(pool.guid());
+        self.process.remove(pool.key());
         log_totals(pool);
         match done {
             Ok(done) => {

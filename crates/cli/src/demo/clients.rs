@@ -26,11 +26,11 @@ pub struct DemoSmb {
 }
 
 /// Starts SMB, if smbd is installed and this machine can mount; otherwise says why not.
-pub async fn start_smb(machine: &Machine, front: &Arc<Exports>, listen: IpAddr) -> Option<DemoSmb> {
-    let usual = try_smb(machine, front, listen, default_port()).await;
+pub async fn start_smb(machine: &Machine, front: &Arc<Exports>, listen: IpAddr, port: Option<u16>) -> Option<DemoSmb> {
+    let usual = try_smb(machine, front, listen, port.unwrap_or_else(default_port)).await;
     let started = match usual {
-        // The port may be taken.
-        Err(_) => try_smb(machine, front, listen, 0).await,
+        // The default port may be taken.
+        Err(_) if port.is_none() => try_smb(machine, front, listen, 0).await,
         done => done,
     };
     started.inspect_err(|failure| println!("no SMB: {failure}")).ok()

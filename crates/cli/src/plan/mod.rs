@@ -1,11 +1,13 @@
 //! `weir plan`: predicts throughput, space and risk of hardware, by the engine on modelled drives.
 
 mod calibrate;
+mod progress;
 
 use crate::args::CommandLine;
 use crate::failure::Failure;
 use clap::{Parser, Subcommand};
-use std::io::{IsTerminal, Read};
+use progress::Progress;
+use std::io::Read;
 use std::path::Path;
 use weir_planner::plan::description::Description;
 use weir_planner::plan::sweep::{Series, Sweep};
@@ -91,19 +93,6 @@ fn failed(path: &Path, error: &PlanError) -> Failure {
     Failure::failed(format!("weir plan: {}: {error}", path.display()))
 }
 
-/// Names the present step on a terminal.
-fn step(of: &str, what: &str) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{of}: {what} …");
-    }
-}
-
-fn end_of_steps() {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
-    }
-}
-
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::failed(format!("weir plan: {error}")))?;
     println!("{text}");
@@ -113,21 +102,27 @@ fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
 fn sweeps(args: &PlanArgs, sweep: &str) -> Result<u8, Failure> {
     let sweep = Sweep::parse(sweep).map_err(|error| PlanArgs::misused(&format!("--sweep: {error}")))?;
     let mut all: Vec<Series> = Vec::new();
+    let mut progress = Progress::of_sweeps(args.files.len(), sweep.values());
     for path in &args.files {
         let text = read(path)?;
         let of = path.display().to_string();
-        let done =
-            sweep.run(&text, args.seed, args.seconds, &mut |value| step(&of, &format!("{} = {value}", sweep.key)));
-        end_of_steps();
-        let series = done.map_err(|error| failed(path, &error))?;
+        let mut show = |value: &str| progress.value(&of, &format!("{} = {value}", sweep.key));
+        let done = sweep.run(&text, args.seed, args.seconds, &mut show);
+        let series = done.map_err(|error| {
+            progress.end();
+            failed(path, &error)
+        })?;
         if !args.json {
-            if args.files.len() > 1 {
-                println!("{of}");
-            }
-            print!("{}", text::series(&series));
+            progress.print(|| {
+                if args.files.len() > 1 {
+                    println!("{of}");
+                }
+                print!("{}", text::series(&series));
+            });
         }
         all.push(series);
     }
+    progress.end();
     if args.json {
         print_json(&all)?;
     }
@@ -145,16 +140,21 @@ fn plans(args: &PlanArgs) -> Result<u8, Failure> {
         descriptions.push((path, description));
     }
     let mut plans: Vec<Plan> = Vec::new();
+    let mut progress = Progress::of_plans(descriptions.len(), args.quick);
     for (path, description) in &descriptions {
         let of = path.display().to_string();
-        let done = plan::plan(description, &options, &mut |what| step(&of, what));
-        end_of_steps();
-        let plan = done.map_err(|error| failed(path, &error))?;
+        let done = plan::plan(description, &options, &mut |what| progress.step(&of, what));
+        progress.end_of_plan();
+        let plan = done.map_err(|error| {
+            progress.end();
+            failed(path, &error)
+        })?;
         if !args.json {
-            println!("{}", text::plan(&plan));
+            progress.print(|| println!("{}", text::plan(&plan)));
         }
         plans.push(plan);
     }
+    progress.end();
     if args.json {
         print_json(&plans)?;
     } else if plans.len() > 1 {

@@ -7,6 +7,7 @@ use crate::call::{Call, outln};
 use crate::command_target::now;
 use crate::failure::Failure;
 use crate::options::Places;
+use crate::pools::{look, search};
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
 use crate::users::chap_names;
@@ -16,6 +17,7 @@ use weir_admin::{Change, CreateDataset, MountChange, MountEffect, NewKind, check
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::{FileSystemSpec, VolumeSpec};
 use weir_machine::Request;
+use weir_pool::OpenOptions;
 
 /// Create a file system, or with -V a volume.
 #[derive(Debug, Parser)]
@@ -100,9 +102,11 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: {why}")));
     }
     let (new, wanted) = dataset(args, &name, &doing)?;
+    let shows = args.dry_run || args.verbose || args.parsable;
+    // Read first: the pool may be open in another process, which then does all of it.
+    let lines = if shows { property_lines(call, args, &new)? } else { Vec::new() };
     if args.dry_run {
-        let says = if args.parsable { "create\t" } else { "would create " };
-        outln!(call, "{says}{name}");
+        show(call, args, "would create", &name, &lines);
         return Ok(0);
     }
     if wanted == EncryptionArgs::default() {
@@ -110,11 +114,53 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     } else {
         create_encrypted(call, args, &doing, new, &wanted)?;
     }
-    if args.verbose || args.parsable {
-        outln!(call, "{}{name}", if args.parsable { "create\t" } else { "create " });
+    if shows {
+        show(call, args, "create", &name, &lines);
     }
     Ok(0)
 }
+
+/// Prints the new dataset and its properties.
+fn show(call: &Call, args: &CreateArgs, does: &str, name: &str, properties: &[(String, String)]) {
+    match args.parsable {
+        true => outln!(call, "create\t{name}"),
+        false => outln!(call, "{does} {name}"),
+    }
+    for (property, value) in properties {
+        match args.parsable {
+            true => outln!(call, "property\t{property}\t{value}"),
+            false => outln!(call, "\t{property}={value}"),
+        }
+    }
+}
+
+/// The properties of the command line with their values: sizes of a volume as numbers, the others as they are given.
+fn property_lines(call: &Call, args: &CreateArgs, new: &CreateDataset) -> Result<Vec<(String, String)>, Failure> {
+    let mut lines = Vec::new();
+    if let NewKind::Volume { size_bytes, block_bytes, .. } = new.kind {
+        let rounded = size_bytes.checked_next_multiple_of(u64::from(block_bytes).max(1)).unwrap_or(size_bytes);
+        lines.push(("volsize".to_owned(), rounded.to_string()));
+        if args.block_size.is_some() {
+            lines.push(("volblocksize".to_owned(), block_bytes.to_string()));
+        }
+    }
+    let given = args.properties.iter().filter_map(|text| text.split_once('='));
+    lines.extend(
+        given
+            .filter(|given| args.volume_size.is_none() || *given != AUTO)
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    );
+    if new.refreservation([].iter()).is_some() {
+        let search = search(call, &args.places.dirs)?;
+        let pool = look(call, &OpenOptions::new(search, target::pool_of(&new.name)))?;
+        let bytes = new.refreservation(pool.tree.children.iter());
+        lines.extend(bytes.map(|bytes| ("refreservation".to_owned(), bytes.to_string())));
+    }
+    Ok(lines)
+}
+
+/// The refreservation that volumes get without a word.
+const AUTO: (&str, &str) = ("refreservation", "auto");
 
 /// Creates a dataset with a key of its own, which the user is asked for.
 fn create_encrypted(
@@ -138,6 +184,14 @@ fn create_encrypted(
         check_named(call.machine()?, chap_names, new.properties.iter().map(|(name, value)| (name, value)))
             .await
             .map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+        if wanted.needs_encryption() {
+            let above = engine.synced().dsl_of(rq, &name).await?;
+            let is_encrypted = |dir: &weir_dsl::Dir| dir.crypto_key().is_some();
+            let nearest = name.rmatch_indices('/').find_map(|(at, _)| above.dir_named(&name[..at]));
+            if !nearest.is_some_and(is_encrypted) {
+                return Err(Failure::failed(format!("{doing}: {}", wanted.without_encryption())));
+            }
+        }
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
         if let Some(served_pool) = &served_pool {
@@ -157,7 +211,7 @@ fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset,
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let kind = if args.volume_size.is_some() { DatasetKind::Volume } else { DatasetKind::Filesystem };
     // Volumes get this refreservation unless another is given, or -s.
-    let is_auto = |text: &&String| kind == DatasetKind::Volume && *text == "refreservation=auto";
+    let is_auto = |text: &&String| kind == DatasetKind::Volume && text.split_once('=') == Some(AUTO);
     let given: Vec<String> = args.properties.iter().filter(|text| !is_auto(text)).cloned().collect();
     let sparse = args.sparse && given.len() == args.properties.len();
     let mut properties = properties(&given, kind, doing)?;

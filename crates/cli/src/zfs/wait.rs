@@ -52,6 +52,7 @@ pub fn run(call: &Call, args: &WaitArgs) -> Result<u8, Failure> {
             return Ok(0);
         }
         drop(pool);
+        call.waits()?;
         machine.block_on(machine.clock.sleep(INTERVAL));
     }
 }

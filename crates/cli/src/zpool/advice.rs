@@ -41,6 +41,7 @@ pub enum Problem {
     FailingDevice,
     OfflineDevice,
     RemovedDevice,
+    RemovedButNeeded,
     AwaitsResilver,
     MissingSpare,
     Errata(u64),
@@ -127,6 +128,10 @@ impl Problem {
             Problem::AwaitsResilver => (
                 "One or more devices miss writes: they were away, or failed, while the pool was written. They wait for a resilver.",
                 "Keep the other devices until the resilver is done. It begins by itself when a process has the pool open; without one, run 'zpool resilver'.",
+            ),
+            Problem::RemovedButNeeded => (
+                "One or more devices are gone from their paths, and the pool has too few others without them. It goes on with them as it has them open; what only they have is lost when it is closed.",
+                "Bring the device back to its path, or copy it with 'zpool attach' or 'zpool replace', before the pool is exported or its process ends.",
             ),
             Problem::MissingSpare => (
                 "One or more hot spares cannot be opened.",
@@ -232,6 +237,7 @@ pub fn of_open(pool: &Pool, facts: &PoolFacts) -> Option<Problem> {
         (facts.resilvers, Problem::Resilvering),
         (facts.errors > 0, Problem::DamagedData),
         (!pool.lost().is_empty(), Problem::LacksBlocks),
+        (health.iter().any(|leaf| leaf.gone), Problem::RemovedButNeeded),
         (any(VdevState::Faulted), Problem::FaultedDevice),
         (any(VdevState::Unavail) && facts.unopened.lacks_file, Problem::MissingDevice),
         (any(VdevState::Unavail) && facts.unopened.has_bad_label, Problem::BadLabel),

@@ -185,6 +185,7 @@ impl FreeSpacePass {
         }
         let interval = std::time::Duration::from_millis(50);
         while leaves.iter().any(|leaf| engine.initialize_trim().running(self.kind).contains(leaf)) {
+            call.waits()?;
             if call.is_gone() {
                 outln!(call, "it goes on");
                 return Ok(());

@@ -80,6 +80,7 @@ pub fn run(call: &Call, args: &RemoveArgs) -> Result<u8, Failure> {
             if !args.wait {
                 return Ok(());
             }
+            call.waits()?;
             let ended = call.unless_gone(&engine.machine.clock, engine.vdev_removals().wait()).await;
             Ok(ended.unwrap_or(Ok(()))?)
         })

@@ -78,6 +78,7 @@ impl Repetition {
             let Some(interval) = self.interval.filter(|_| left != Some(0)) else { return Ok(code) };
             // A command of its own buffers its output until it is known where it runs.
             call.begin();
+            call.waits()?;
             let due = machine.clock.now() + interval;
             while machine.clock.now() < due {
                 if call.is_gone() {

@@ -80,6 +80,7 @@ async fn show_until_ended(
     engine: &Engine,
     (wanted, repetition, interval): (&BTreeSet<Activity>, &Repetition, Duration),
 ) -> Result<(), Failure> {
+    call.waits()?;
     let width = |activity: &Activity| activity.name().len().max(6) + 2;
     let mut is_first = true;
     loop {
@@ -151,6 +152,7 @@ async fn in_progress(engine: &Engine, wanted: &BTreeSet<Activity>) -> Result<BTr
 /// Errors of reading the pool, also because it is closed.
 pub async fn until_ended(call: &Call, engine: &Engine, wanted: &BTreeSet<Activity>) -> Result<(), Failure> {
     while !in_progress(engine, wanted).await?.is_empty() && !call.is_gone() {
+        call.waits()?;
         if engine.events.is_ended() {
             return Err(Failure::failed("the pool is closed"));
         }

@@ -92,6 +92,12 @@ fn invalid_command_lines_and_targets_say_what_to_do() {
         (&["bench", "show", "no.json"], 1, "no result of 'weir bench'"),
         (&["bench", "compare", "no.json", "."], 2, "cannot be mixed"),
         (&["bench", "services", "absent"], 1, "absent"),
+        (&["bench", "grid", ".", "--depths", "0"], 2, "0 operations in flight: from 1 to"),
+        (&["bench", "users", ".", "--users", "99999"], 2, "99999 operations in flight"),
+        (&["bench", "fileserver", ".", "--scale", "0"], 2, "a scale of 0 percent"),
+        (&["bench", "list", ".", "--listings", "0"], 2, "'0'"),
+        (&["bench", "loop", ".", "--threads", "0"], 2, "'0'"),
+        (&["bench", "experiments", "--only", "absent"], 2, "there is no experiment 'absent'"),
     ] {
         if says == "--overwrite" && !has_fio() {
             continue;

@@ -157,6 +157,19 @@ impl Nbd {
         Nbd { stream, size_bytes }
     }
 
+    /// Writes at an offset.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let mut request = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1].to_vec();
+        request.extend_from_slice(&7u64.to_be_bytes());
+        request.extend_from_slice(&offset.to_be_bytes());
+        request.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+        request.extend_from_slice(bytes);
+        self.stream.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+    }
+
     /// Whether the server has not closed the connection.
     pub fn is_connected(&self) -> bool {
         self.stream.set_nonblocking(true).unwrap();

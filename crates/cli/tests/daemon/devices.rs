@@ -71,10 +71,30 @@ fn the_only_device_stays_in_service_through_its_open_file() {
     std::fs::rename(site.path("d0"), site.path("away")).unwrap();
     site.ok("zpool reopen -n p");
     site.ok("zfs create p/a");
-    assert_eq!(site.device_state("d0"), "ONLINE");
+    assert_eq!(site.device_state("d0"), "REMOVED");
+    let shown = site.ok("zpool status p");
+    assert!(shown.contains("state: DEGRADED") && shown.contains("gone from their paths"), "{shown}");
     assert!(site.log().contains("the pool needs it"), "{}", site.log());
     std::fs::rename(site.path("away"), site.path("d0")).unwrap();
+    site.wait_for_state("d0", "ONLINE");
+    assert!(site.ok("zpool status -x p").contains("is healthy"));
     site.judge();
+}
+
+#[test]
+fn no_device_whose_file_was_removed_is_online_after_a_reopen() {
+    let site = Site::new(3);
+    let _running = site.start();
+    site.ok("zpool create p raidz d0 d1 d2");
+    for device in ["d0", "d1"] {
+        std::fs::remove_file(site.path(device)).unwrap();
+    }
+    site.ok("zpool reopen -n p");
+    let mut states = ["d0", "d1", "d2"].map(|device| site.device_state(device));
+    states.sort();
+    assert_eq!(states, ["ONLINE", "REMOVED", "UNAVAIL"]);
+    assert_eq!(site.ok("zpool list -H -o health p"), "DEGRADED\n");
+    site.ok("zfs create p/a");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod devices;
 mod jobs;
 mod locate;
 mod mounts;
+mod races;
 mod refusals;
 mod served;
 mod streams;

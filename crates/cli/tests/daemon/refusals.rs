@@ -222,3 +222,28 @@ fn options_that_are_wrong_leave_a_pool_exported() {
         assert_eq!(text(&listed.stdout).trim(), "tank\tEXPORTED", "{options}");
     }
 }
+
+#[test]
+fn properties_of_keys_need_encryption() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    for (options, property) in [
+        ("-o keyformat=raw", "keyformat"),
+        ("-o keylocation=file:///k", "keylocation"),
+        ("-p -o pbkdf2iters=400000", "pbkdf2iters"),
+        ("-o encryption=off -o keyformat=hex", "keyformat"),
+    ] {
+        let why = site.fails(&format!("zfs create {options} one/a"));
+        let expected =
+            format!("cannot create 'one/a': '{property}' is a property of encrypted datasets, and encryption");
+        assert!(why.starts_with(&expected) && why.contains("-o encryption=on"), "{options}: {why}");
+    }
+    std::fs::write(site.path("key"), "2a".repeat(32)).unwrap();
+    let location = format!("-o keylocation=file://{}", site.path("key").display());
+    site.ok(&format!("zfs create -o encryption=on -o keyformat=hex {location} one/e"));
+    // Below an encrypted dataset it is the key of its own.
+    site.ok(&format!("zfs create -p -o keyformat=hex {location} one/e/b/c"));
+    assert_eq!(site.ok("zfs get -H -o value encryptionroot one/e/b/c"), "one/e/b/c\n");
+    assert!(site.fails(&format!("zfs create {location} one/e/d")).contains("Keyformat required"));
+}

@@ -436,3 +436,62 @@ fn counters_of_the_daemons_pools_need_no_place() {
     assert!(both.contains("tank") && both.contains("beside"), "{both}");
     assert_eq!(one.trim(), "beside");
 }
+
+#[test]
+fn a_pool_with_another_guid_is_in_use_until_it_is_exported() {
+    let site = Site::new(1);
+    let mut daemon = site.start();
+    site.ok("zpool create -O sharenfs=on one d0");
+    let handle = site.nfs().mount("/one").unwrap();
+    site.ok("zpool reguid -g 4711 one");
+    for line in ["zpool import -d .", "zpool import -d . one", "zpool import -d . 4711"] {
+        let why = site.fails(line);
+        assert!(why.contains("no pools available") || why.contains("already imported"), "{line}: {why}");
+    }
+    assert_eq!(site.nfs().status_of(&handle), 0);
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ended();
+    let _daemon = site.start();
+    assert_eq!(site.ok("zpool get -H -o value guid one"), "4711\n");
+    site.ok("zpool reguid -g 4712 one");
+    site.ok("zpool export one");
+    assert_eq!(site.pools(), [""; 0]);
+    assert!(site.nfs().mount("/one").is_err());
+    assert!(site.ok("zpool import -d .").contains("id: 4712"));
+    site.ok("zpool import -d . one");
+    assert_eq!(site.pools(), ["one"]);
+}
+
+#[test]
+fn a_dataset_that_no_client_has_open_is_named_in_the_counters() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zfs create one/a");
+    site.ok("zpool sync one");
+    let shown = site.ok("top -b one");
+    assert!(shown.contains(" one/a ") && !shown.contains("objset"), "{shown}");
+}
+
+#[test]
+fn properties_of_a_new_dataset_are_printed() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    let lines = |line: &str| site.ok(line).lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(
+        lines("zfs create -Pnv -o recordsize=8k -o compression=lz4 one/a"),
+        ["create\tone/a", "property\trecordsize\t8k", "property\tcompression\tlz4"]
+    );
+    assert_eq!(lines("zfs create -nv -o atime=off one/a"), ["would create one/a", "\tatime=off"]);
+    assert_eq!(
+        lines("zfs create -nPs -b 8K -V 10000 one/v"),
+        ["create\tone/v", "property\tvolsize\t16384", "property\tvolblocksize\t8192"]
+    );
+    let would = lines("zfs create -nP -V 8M one/v");
+    assert_eq!(would[..2], ["create\tone/v", "property\tvolsize\t8388608"]);
+    assert_eq!(site.ok("zfs list -H -o name"), "one\n");
+    assert_eq!(lines("zfs create -Pv -V 8M one/v"), would);
+    let reserved = site.ok("zfs get -Hp -o value refreservation one/v");
+    assert_eq!(would[2..], [format!("property\trefreservation\t{}", reserved.trim())]);
+}

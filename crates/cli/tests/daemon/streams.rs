@@ -1,6 +1,11 @@
 //! Streams through the daemon: `zfs send` and `zfs receive` on pools that it has open.
 
 use super::*;
+use std::io::Write;
+use weir_daemon::admin::Frame;
+
+/// Magic number of a BEGIN record, 8 bytes after its start.
+const BEGIN_MAGIC: [u8; 8] = 0x2_f5ba_cbac_u64.to_le_bytes();
 
 /// Sends a snapshot; the stream is in this file.
 fn sent(site: &Site, line: &str, file: &str) -> Vec<u8> {
@@ -312,4 +317,37 @@ fn raw_streams_are_received_without_the_key_which_is_loaded_later() {
     let out = receive(&site, "zfs receive -u two/e", "plain3");
     assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
     refused("zfs receive -u two/e", "raw4", "IV set guid mismatch");
+}
+
+/// Receives the pieces of a stream as a client that ends right after it has sent the last of them.
+fn receive_and_end(site: &Site, line: &str, pieces: &[&[u8]]) {
+    let mut socket = races::call(site, "zfs", line);
+    for piece in pieces {
+        while !matches!(races::read_frame(&mut socket), Frame::AskBytes(_)) {}
+        socket.write_all(&Frame::Input(piece.to_vec()).encode()).unwrap();
+    }
+}
+
+#[test]
+fn a_client_that_ends_within_a_stream_leaves_whole_datasets_alone() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    site.ok("zpool create two d1");
+    site.ok("zfs create one/a");
+    site.ok("zfs create one/a/x");
+    site.ok("zfs snapshot -r one/a@1");
+    let all = sent(&site, "zfs send -R one/a@1", "all");
+    let begins: Vec<usize> = (0..all.len() - 16).filter(|at| all[at + 8..at + 16] == BEGIN_MAGIC).collect();
+    let [_, a, x] = begins[..] else { panic!("{begins:?}") };
+    let list = || site.ok("zfs list -H -t all -o name -r two");
+    for (cut, left) in [(a + 700, "two\n"), (x + 700, "two\ntwo/a\ntwo/a@1\n")] {
+        receive_and_end(&site, "receive -u two/a", &[&all[..cut / 2], &all[cut / 2..cut]]);
+        site.wait_until("the incomplete dataset is gone", || list() == left);
+        if left != "two\n" {
+            site.ok("zfs destroy -r two/a");
+        }
+    }
+    // No command is left that waits for the rest of a stream.
+    site.ok("zpool export two");
 }

@@ -1,6 +1,7 @@
 //! Pools that are served and written: the demo from its first run to its second, and a server that is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "ports that are in use are real ones")]
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -59,6 +60,26 @@ fn the_demo_makes_its_pool_once_and_leaves_it_clean() {
     check(dir.path(), "demo");
     let names = ok(&["zfs", "list", "-d", folder, "-H", "-o", "name"]);
     assert_eq!(names, "demo\ndemo/files\ndemo/volume\n");
+}
+
+#[test]
+fn ports_of_the_demo_can_be_chosen_and_must_then_be_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for option in ["--nfs-port", "--nbd-port", "--iscsi-port", "--http-port"] {
+        let out = weir(&["demo", "--once", "--dir", folder, option, &port]).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(1), "{option}: {said}");
+        let is_clear = said.contains("\nweir demo: cannot listen on 127.0.0.1:") && said.contains(&port);
+        assert!(is_clear && said.contains(&format!("; {option} chooses another port")), "{said}");
+    }
+    drop(taken);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let shown = ok(&["demo", "--once", "--dir", folder, "--nfs-port", "0", "--nbd-port", &free]);
+    assert!(shown.contains(&format!(":{free}/")), "{shown}");
+    assert_eq!(weir(&["demo", "--nfs-port", "70000"]).output().unwrap().status.code(), Some(2));
 }
 
 /// A server that is up, and the address of its volumes.

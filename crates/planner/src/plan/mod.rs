@@ -139,29 +139,37 @@ fn copies(description: &Description, bytes: u64, options: &Options) -> Result<Co
     Ok(Copies { bytes, read: rate(100)?, write: rate(0)? })
 }
 
+/// Steps of a plan in their order, each with the share of the time that it takes of a usual plan, in percent.
+pub const STEPS: [(&str, u32); 5] = [(SPACE, 1), (LOAD, 30), (COPIES, 32), (RESILVER, 15), (ADVICE, 22)];
+const SPACE: &str = "usable space";
+const LOAD: &str = "load";
+const COPIES: &str = "copies";
+const RESILVER: &str = "resilver";
+const ADVICE: &str = "advice";
+
 /// Makes the plan of a description; `show` is called with the name of each step.
 ///
 /// # Errors
 /// [`PlanError`].
 pub fn plan(description: &Description, options: &Options, show: &mut dyn FnMut(&str)) -> Result<Plan, PlanError> {
     let pool = description.pool_spec()?;
-    show("usable space");
+    show(SPACE);
     let capacity = capacity::created(&pool)?;
-    show("load");
+    show(LOAD);
     let prediction = load::predict(description, options.seed, options.seconds)?;
     let used = used_bytes(description, &capacity);
     let mut copied = None;
     let mut resilver = None;
     let (server, _, _) = load::specs(description, options.seconds)?;
     if !options.quick {
-        show("copies");
+        show(COPIES);
         copied = Some(copies(description, used, options)?);
-        show("resilver");
+        show(RESILVER);
         resilver = resilver::simulated(&server, used, options.seed)?;
     }
     let (hours, drive_bytes) = resilver.map_or((0.0, used / pool.vdevs as u64), |one| (one.hours, one.drive_bytes));
     let risk = risk::risk(pool.layout, pool.vdevs, drive_bytes, hours, description.failures);
-    show("advice");
+    show(ADVICE);
     let compares = !options.quick;
     let settings = (options.seed, options.seconds, compares);
     let advice = advice::advice(description, &capacity, &prediction, &risk, settings)?;

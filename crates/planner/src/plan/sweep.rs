@@ -85,6 +85,11 @@ impl Sweep {
         Ok(Sweep { key: key.trim().to_owned(), values })
     }
 
+    /// Number of values.
+    pub fn values(&self) -> usize {
+        self.values.len()
+    }
+
     /// The description in `text` with each of the values.
     ///
     /// # Errors

@@ -1,0 +1,82 @@
+//! Many commands at the same time: waits that leave the turn to others, and commands that change what others destroy.
+
+use super::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use weir_daemon::admin::{Caller, Frame, HEADER_BYTES};
+
+/// Reads a frame of the administration socket.
+pub fn read_frame(from: &mut UnixStream) -> Frame {
+    let mut header = [0; HEADER_BYTES];
+    from.read_exact(&mut header).unwrap();
+    let mut contents = vec![0; Frame::length(header).unwrap()];
+    from.read_exact(&mut contents).unwrap();
+    Frame::decode(header[0], &contents).unwrap()
+}
+
+/// Sends a command line to the daemon.
+pub fn call(site: &Site, program: &str, line: &str) -> UnixStream {
+    let mut socket = UnixStream::connect(site.path("run/daemon.sock")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let words = line.split_whitespace().map(Into::into).collect();
+    let caller = Caller { program: program.into(), words, folder: site.dir.path().into(), ..Caller::default() };
+    socket.write_all(&Frame::Call(caller).encode()).unwrap();
+    socket
+}
+
+#[test]
+fn commands_that_wait_leave_the_turn_to_others_and_are_bounded() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    let wait = || {
+        let mut socket = call(&site, "zpool", "status one 1000");
+        while !matches!(read_frame(&mut socket), Frame::Out(text) if text.ends_with(b"known data errors\n")) {}
+        socket
+    };
+    let mut waiting: Vec<UnixStream> = (0..70).map(|_| wait()).collect();
+    // They are more than may run at the same time; others have their turn.
+    let mut list = site.command("zpool list -H -o name").stdout(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while list.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            list.kill().unwrap();
+            panic!("no turn within 20 s");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    waiting.extend((70..256).map(|_| wait()));
+    site.ok("zfs create one/a");
+    let mut refused = wait();
+    let Frame::Err(why) = read_frame(&mut refused) else { panic!("a wait beyond the bound") };
+    assert!(text(&why).starts_with("256 commands wait already"), "{}", text(&why));
+    assert_eq!(read_frame(&mut refused), Frame::End(1));
+    assert!(site.fails("zpool iostat one 1000").contains("256 commands wait already"));
+    drop(waiting);
+    let ended = || site.command("zpool status one 0.1 2").output().unwrap().status.success();
+    site.wait_until("the waits have ended", ended);
+}
+
+#[test]
+fn a_tree_is_destroyed_although_snapshots_appear_in_it() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create one d0");
+    for round in 0..6 {
+        site.ok("zfs create one/a");
+        for child in 0..4 {
+            site.ok(&format!("zfs create one/a/{child}"));
+        }
+        site.ok("zfs snapshot -r one/a@before");
+        let mut snapshots: Vec<Child> = (0..4)
+            .map(|n| {
+                let line = format!("zfs snapshot -r one/a@{round}-{n}");
+                site.command(&line).stderr(Stdio::null()).spawn().unwrap()
+            })
+            .collect();
+        site.ok("zfs destroy -r one/a");
+        // The dataset may be gone by then, which they say.
+        snapshots.iter_mut().for_each(|snapshot| assert!(snapshot.wait().is_ok()));
+        assert_eq!(site.ok("zfs list -H -t all -o name"), "one\n");
+    }
+}
