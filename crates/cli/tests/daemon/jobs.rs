@@ -45,7 +45,7 @@ fn a_job_takes_snapshots_and_destroys_its_own_oldest() {
     let found = site.snapshots_of("tank/docs");
     let (kept, taken) = found.split_at(found.len() - 1);
     assert_eq!(kept, [&others[..], &[old[0], old[2]]].concat(), "the oldest is held, and the second is destroyed");
-    assert!(taken[0].starts_with("auto-2") && taken[0] > old[2].to_owned(), "{taken:?}");
+    assert!(taken[0].starts_with("auto-2") && taken[0].as_str() > old[2], "{taken:?}");
     assert_eq!(site.snapshots_of("tank/docs/a"), taken);
     assert_eq!(site.snapshots_of("tank"), ["auto-20200101T000000Z"]);
     let line = site.job_line("auto");

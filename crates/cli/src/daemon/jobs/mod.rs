@@ -7,6 +7,7 @@
 //!
 //! A run that was missed is made up once, as soon as the pool is open: what was done is read from the pool (names of snapshots,
 //! start of the last scrub), not from a file beside it. A run that fails is repeated after [`RETRY_SECONDS`].
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 mod schedule;
 mod settings;
