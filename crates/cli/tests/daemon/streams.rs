@@ -326,6 +326,9 @@ fn receive_and_end(site: &Site, line: &str, pieces: &[&[u8]]) {
         while !matches!(races::read_frame(&mut socket), Frame::AskBytes(_)) {}
         socket.write_all(&Frame::Input(piece.to_vec()).encode()).unwrap();
     }
+    // The daemon reads the end of the client, and closes the connection when the command has ended.
+    socket.shutdown(std::net::Shutdown::Write).unwrap();
+    std::io::copy(&mut socket, &mut std::io::sink()).unwrap();
 }
 
 #[test]
