@@ -108,10 +108,11 @@ impl Destruction {
 
     /// Destroys everything that the plan contains.
     ///
+    /// If other commands create or destroy datasets in a tree meanwhile, the rest of it is planned again, at most [`MAX_PLANS`]
+    /// times.
+    ///
     /// # Errors
     /// Errors of [`Destruction::plan`], and of the checks that each sync task makes before it changes anything.
-    ///
-    /// Of a tree, what appears or goes while it is destroyed is planned anew, at most [`MAX_PLANS`] times.
     pub(crate) async fn run(&self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
         let (Destruction::Dataset { defer, .. } | Destruction::Snapshots { defer, .. }) = self;
         let mut left = if self.is_tree() { MAX_PLANS } else { 1 };

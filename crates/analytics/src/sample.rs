@@ -422,7 +422,7 @@ fn operations(engine: &Engine) -> Vec<OperationTotals> {
     out
 }
 
-/// Substitute for the name of a dataset that is not open.
+/// Text that a sample has in place of the name of a dataset that is not open.
 pub(crate) fn objset_name(objset: u64) -> String {
     format!("objset {objset}")
 }

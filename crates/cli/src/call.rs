@@ -177,7 +177,7 @@ impl Call {
     /// From here on the command waits: another one may run in its place.
     ///
     /// # Errors
-    /// If too many commands wait in the process that has the pool open.
+    /// If the process that has the pool open has as many waiting commands as it allows.
     pub fn waits(&self) -> Result<(), Failure> {
         self.permit.as_ref().map_or(Ok(()), |permit| permit.waits())
     }

@@ -261,7 +261,7 @@ struct Output<'a> {
     numbers: Numbers,
     rows: Vec<Value>,
     holes: Vec<Value>,
-    /// The hole that was found last; one that follows it is a part of it.
+    /// The last hole that was read. A hole that begins where this one ends extends it.
     hole: Option<Range<u64>>,
     has_head: bool,
     /// Number of blocks shown.

@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two flushes of the history: a crash loses at most the points of this time.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Rounds of [`INTERVAL`] after which names are looked for anew: datasets may have been renamed.
+/// Number of [`INTERVAL`]s after which the sampler reads the names of datasets again: they may have been renamed.
 const NAMES_ROUNDS: u32 = 60;
 
 /// Diagnoses at the same time; further ones wait. Each reads the MOS of a pool.

@@ -256,8 +256,8 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
     done.into()
 }
 
-/// Sends the command's output to the client until the command ends. Takes `from`, which is closed with that: a command that asks a
-/// client for input that has gone away gets none.
+/// Sends the command's output to the client until the command ends. It owns `from` and closes it on return, so that a command
+/// that asks for input after the client has disconnected gets an error instead of waiting.
 async fn send_output(
     read: &mut OwnedReadHalf,
     write: &mut OwnedWriteHalf,

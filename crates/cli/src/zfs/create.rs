@@ -159,7 +159,7 @@ fn property_lines(call: &Call, args: &CreateArgs, new: &CreateDataset) -> Result
     Ok(lines)
 }
 
-/// The refreservation that volumes get without a word.
+/// The property that gives a volume its default refreservation.
 const AUTO: (&str, &str) = ("refreservation", "auto");
 
 /// Creates a dataset with a key of its own, which the user is asked for.

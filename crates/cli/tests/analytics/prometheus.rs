@@ -22,7 +22,7 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// Starts Prometheus with the files of docs/monitoring, of which only the address, the token's path and the intervals change.
+    /// Starts Prometheus with the files of docs/monitoring. It changes only the address, the path of the token and the intervals.
     fn start(site: &Site) -> Prometheus {
         let folder = site.folder.path().join("prometheus");
         std::fs::create_dir(&folder).unwrap();

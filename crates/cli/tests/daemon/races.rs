@@ -75,7 +75,7 @@ fn a_tree_is_destroyed_although_snapshots_appear_in_it() {
             })
             .collect();
         site.ok("zfs destroy -r one/a");
-        // The dataset may be gone by then, which they say.
+        // A snapshot command fails if its dataset was destroyed before it began.
         snapshots.iter_mut().for_each(|snapshot| assert!(snapshot.wait().is_ok()));
         assert_eq!(site.ok("zfs list -H -t all -o name"), "one\n");
     }

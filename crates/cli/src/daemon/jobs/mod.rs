@@ -5,8 +5,8 @@
 //!                                                                     └─ scrub, unless one began since it was due
 //! ```
 //!
-//! A run that was missed is made up once, as soon as the pool is open: what was done is read from the pool (names of snapshots,
-//! start of the last scrub), not from a file beside it. A run that fails is repeated after [`RETRY_SECONDS`].
+//! The daemon makes up a missed run once, as soon as the pool is open. It reads from the pool what earlier runs did (names of
+//! snapshots, start of the last scrub), and keeps no file of its own. A run that fails is repeated after [`RETRY_SECONDS`].
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 mod schedule;
@@ -209,11 +209,15 @@ async fn scrub(pool: &Arc<ServedPool>, due: i64) -> Result<bool, String> {
     if began.is_some_and(|began| began >= due) {
         return Ok(false);
     }
-    let uid = rustix::process::geteuid().as_raw();
-    let gid = rustix::process::getegid().as_raw();
-    let command = format!("zpool scrub {}", pool.engine.name());
-    let mut author = Author { uid, gid, now: now(), command };
+    let mut author = author(format!("zpool scrub {}", pool.engine.name()));
     let action = Action::Process(ProcessChange::StartScrub);
     action.run(&ServingHost(pool.clone()), &mut author).await.map_err(|refusal| reason(&refusal))?;
     Ok(true)
+}
+
+/// The daemon as the author of a change, with the command that the history of the pool records.
+fn author(command: String) -> Author {
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
+    Author { uid, gid, now: now(), command }
 }

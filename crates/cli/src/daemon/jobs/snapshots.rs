@@ -4,13 +4,14 @@
 //! missed is noticed whether the daemon was stopped, killed, or the pool was away, and a snapshot of another name is never
 //! destroyed.
 
+use super::author;
 use crate::admin::{ServedPool, ServingHost};
 use crate::command_target::now;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use std::sync::Arc;
-use weir_admin::{Action, Author, Change, Destruction, Refusal, RefusalKind, below, snapshots};
+use weir_admin::{Action, Change, Destruction, Refusal, RefusalKind, below, snapshots};
 use weir_dsl::Scope;
 use weir_machine::Request;
 
@@ -104,10 +105,7 @@ async fn destroy_named(host: &ServingHost, dataset: &str, snapshots: &str) -> Re
 }
 
 async fn act(host: &ServingHost, command: String, change: Change) -> Result<(), Refusal> {
-    let uid = rustix::process::geteuid().as_raw();
-    let gid = rustix::process::getegid().as_raw();
-    let mut author = Author { uid, gid, now: now(), command };
-    Action::Change(change).run(host, &mut author).await.map(drop)
+    Action::Change(change).run(host, &mut author(command)).await.map(drop)
 }
 
 /// Why a command was refused, with the names that stand in the way.
