@@ -13,7 +13,7 @@ use super::labels::{self, Leaf};
 use super::syncing::TxgSync;
 use super::{Devices, allocation};
 use crate::create::devices::{self, Opened};
-use crate::create::{NewLeaf, NewTopLevelVdev, contents, layout};
+use crate::create::{NewLeaf, NewTopLevelVdev, contents, draid, layout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_blocks::{Blocks, Tree};
@@ -190,7 +190,8 @@ impl VdevAddRequest {
             join_top(joined, config, &list, top, own, txg).await?;
             rest = others;
         }
-        let mut added = Added { tops: self.tops.clone(), first, ..Added::default() };
+        let distributed = lists.iter().skip(first).flat_map(|top| draid::spares_of(top, &machine.entropy)).collect();
+        let mut added = Added { tops: self.tops.clone(), first, spares: distributed, ..Added::default() };
         for (index, (leaf, opened)) in self.caches.iter().chain(&self.spares).zip(rest).enumerate() {
             let is_cache = index < self.caches.len();
             let list = leaf.aux_list(opened.size(), is_cache.then_some(ashift), &machine.entropy)?;

@@ -11,9 +11,11 @@
 
 pub(crate) mod contents;
 pub mod devices;
+pub mod draid;
 mod foreign;
 pub mod layout;
 
+pub use draid::DraidRequest;
 pub use layout::{Layout, NewLeaf, NewTopLevelVdev};
 
 use super::events::PoolEvent;
@@ -196,6 +198,9 @@ impl CreateOptions {
         if classes && !enabled("allocation_classes") {
             return Err(refused("special and dedup vdevs need feature@allocation_classes"));
         }
+        if self.tops.iter().any(|t| matches!(t.layout, Layout::Draid(_))) && !enabled("draid") {
+            return Err(refused("dRAID vdevs need feature@draid"));
+        }
         match (self.encryption.crypt, &self.encryption.root) {
             (Crypt::With(_), None) => return Err(KeyError::NoFormat.into()),
             (Crypt::With(_), _) if !enabled("encryption") || !enabled("bookmark_v2") => {
@@ -315,6 +320,12 @@ fn plan(machine: &Machine, options: &CreateOptions, opened: &[Opened]) -> Result
     root.set("guid", guid);
     root.set("create_txg", layout::INITIAL_TXG);
     root.set("children", tops);
+    let distributed: Vec<NvList> = root
+        .get_list_array("children")
+        .unwrap_or_default()
+        .iter()
+        .flat_map(|top| draid::spares_of(top, entropy))
+        .collect();
     let mut aux = Aux::default();
     for (index, (leaf, opened)) in options.caches.iter().chain(&options.spares).zip(rest).enumerate() {
         let is_cache = index < options.caches.len();
@@ -325,6 +336,7 @@ fn plan(machine: &Machine, options: &CreateOptions, opened: &[Opened]) -> Result
         aux.leaves.push((opened.leaf(guid, 0, own_ashift, false), list.clone(), state));
         if is_cache { aux.caches.push(list) } else { aux.spares.push(list) }
     }
+    aux.spares.extend(distributed);
     let mut config = Config::new(&options.name, guid, options.host.clone(), root);
     config.aux = AuxDevices { spares: aux.spares.clone(), caches: aux.caches.clone() };
     config.comment.clone_from(&options.comment);

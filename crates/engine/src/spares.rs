@@ -219,7 +219,7 @@ impl Spares<'_> {
     /// spare stay, because another pool may share it. Returns its entry in the list.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] if the spare is active, or the pool has a checkpoint.
+    /// [`PoolError::Refused`] if the spare is active or a distributed one, or the pool has a checkpoint.
     pub async fn remove_aux(&self, guid: u64) -> Result<NvList, PoolError> {
         let _one_at_a_time = self.engine.adding.lock().await;
         self.engine.vdevs().check_no_checkpoint().await?;
@@ -232,6 +232,9 @@ impl Spares<'_> {
                     }
                     let known = |all: &[NvList]| all.iter().any(|vdev| guid_of(vdev) == guid);
                     let aux = &syncing.core.config.aux;
+                    if aux.spare(guid).is_some_and(|spare| spare.get_str("type") == Some("dspare")) {
+                        return Err(refused("dRAID spares cannot be removed"));
+                    }
                     let kind = match (known(&aux.spares), known(&aux.caches)) {
                         (true, _) => AuxKind::Spare,
                         (false, true) => AuxKind::Cache,

@@ -10,7 +10,7 @@ use crate::pools::search;
 use crate::size;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
-use weir_engine::create::Layout;
+use weir_engine::create::{DraidRequest, Layout};
 use weir_engine::{Engine, VdevAddRequest};
 
 /// Add vdevs to a pool.
@@ -104,6 +104,10 @@ fn present(engine: &Engine) -> Vec<(Layout, usize)> {
         match top.get_str("type") {
             Some("mirror") => (Layout::Mirror, count),
             Some("raidz") => (Layout::Raidz(top.get_u64("nparity").unwrap_or(1) as u8), count),
+            Some("draid") => {
+                let parity = top.get_u64("nparity").unwrap_or(1) as u8;
+                (Layout::Draid(DraidRequest { parity, data: None, children: None, spares: 0 }), count)
+            }
             _ => (Layout::Single, 1),
         }
     };

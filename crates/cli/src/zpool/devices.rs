@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use weir_engine::create::{Layout, NewLeaf, NewTopLevelVdev};
+use weir_engine::create::draid::is_spare_name;
+use weir_engine::create::{DraidRequest, Layout, NewLeaf, NewTopLevelVdev};
 use weir_pool::Class;
 
 /// All vdevs that were named.
@@ -40,7 +41,11 @@ fn word(text: &str) -> Result<Word, Failure> {
         "raidz" | "raidz1" => Word::Group(Layout::Raidz(1)),
         "raidz2" => Word::Group(Layout::Raidz(2)),
         "raidz3" => Word::Group(Layout::Raidz(3)),
-        text if text.starts_with("draid") => return Err(invalid("dRAID vdevs are read, but not made")),
+        text if is_spare_name(text) => {
+            let why = "a distributed spare belongs to its dRAID vdev, and Weir does not put it into use";
+            return Err(Failure::failed(format!("cannot open '{text}': {why}")));
+        }
+        text if text.starts_with("draid") => Word::Group(Layout::Draid(DraidRequest::parse(text).map_err(invalid)?)),
         _ => Word::Device,
     })
 }
@@ -143,8 +148,6 @@ impl Vdevs {
         tops.chain(&self.caches).chain(&self.spares).map(|leaf| leaf.path.clone()).collect()
     }
 
-    /// Returns how these vdevs, with the existing ones of the pool (`have`: layout and number of devices of its normal
-    /// top-level vdevs), differ in redundancy: a pool is as redundant as its weakest vdev.
     /// Fails if two of the devices are one, under two paths.
     pub fn check_distinct(&self) -> Result<(), Failure> {
         let mut seen: BTreeMap<Identity, PathBuf> = BTreeMap::new();
@@ -157,6 +160,8 @@ impl Vdevs {
         Ok(())
     }
 
+    /// Returns how these vdevs, with the existing ones of the pool (`have`: layout and number of devices of its normal
+    /// top-level vdevs), differ in redundancy: a pool is as redundant as its weakest vdev.
     pub fn mismatch(&self, have: &[(Layout, usize)]) -> Option<String> {
         let mut seen: Option<(Layout, usize)> = have.first().copied();
         // Logs do not count (`get_replication`).
@@ -171,24 +176,10 @@ impl Vdevs {
                 return Some(format!("{} contains both files and devices", kind(top.layout)));
             }
             let own = (top.layout, top.leaves.len());
-            match seen {
-                None => seen = Some(own),
-                Some(before) if are_equally_safe(before, own) => seen = Some(own),
-                Some((layout, _)) if kind(layout) != kind(own.0) => {
-                    let both = format!("both {} and {} vdevs are present", kind(layout), kind(own.0));
-                    return Some(format!("mismatched replication level: {both}"));
-                }
-                Some((Layout::Raidz(parity), _)) if own.0 != Layout::Raidz(parity) => {
-                    let Layout::Raidz(other) = own.0 else { continue };
-                    let both = format!("both {parity} and {other} device parity raidz vdevs are present");
-                    return Some(format!("mismatched replication level: {both}"));
-                }
-                Some((layout, count)) if layout != Layout::Single && count != own.1 => {
-                    let both = format!("both {count}-way and {}-way {} vdevs are present", own.1, kind(layout));
-                    return Some(format!("mismatched replication level: {both}"));
-                }
-                Some(_) => {}
+            if let Some(difference) = seen.and_then(|before| difference(before, own)) {
+                return Some(format!("mismatched replication level: {difference}"));
             }
+            seen = Some(own);
         }
         None
     }
@@ -202,12 +193,40 @@ fn size_of(path: &Path) -> Option<u64> {
     std::fs::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()
 }
 
-/// Whether one vdev is a mirror and the other RAID-Z, and they may lose as many devices (`is_raidz_mirror`).
-fn are_equally_safe(one: (Layout, usize), other: (Layout, usize)) -> bool {
-    match (one, other) {
-        ((Layout::Raidz(parity), _), (Layout::Mirror, count))
-        | ((Layout::Mirror, count), (Layout::Raidz(parity), _)) => count == usize::from(parity) + 1,
-        _ => false,
+/// How two vdevs, each with its number of devices, differ in redundancy (`get_replication`). A mirror, RAID-Z and dRAID may be
+/// side by side if they may lose as many devices.
+fn difference(one: (Layout, usize), other: (Layout, usize)) -> Option<String> {
+    let names = format!("{} and {} vdevs", kind(one.0), kind(other.0));
+    match (parity(one.0), parity(other.0)) {
+        (Some(first), Some(second)) => {
+            (first != second).then(|| format!("{names} with different redundancy, {first} vs. {second} are present"))
+        }
+        (Some(_), None) if other.0 != Layout::Mirror => Some(format!("both {names} are present")),
+        (None, Some(_)) if one.0 != Layout::Mirror => Some(format!("both {names} are present")),
+        (Some(parity), None) => against_mirror(kind(one.0), parity, other.1),
+        (None, Some(parity)) => against_mirror(kind(other.0), parity, one.1),
+        (None, None) if one.0 != other.0 => Some(format!("both {names} are present")),
+        (None, None) if one.0 == Layout::Mirror && one.1 != other.1 => {
+            Some(format!("both {}-way and {}-way mirror vdevs are present", one.1, other.1))
+        }
+        (None, None) => None,
+    }
+}
+
+/// Difference between a vdev with parity and a mirror of `sides` devices.
+fn against_mirror(kind: &str, parity: u8, sides: usize) -> Option<String> {
+    let lost = sides.saturating_sub(1);
+    let text =
+        || format!("{kind} and mirror vdevs with different redundancy, {parity} vs. {lost} ({sides}-way) are present");
+    (lost != usize::from(parity)).then(text)
+}
+
+/// Number of devices that RAID-Z or dRAID may lose.
+fn parity(layout: Layout) -> Option<u8> {
+    match layout {
+        Layout::Raidz(parity) => Some(parity),
+        Layout::Draid(request) => Some(request.parity),
+        Layout::Single | Layout::Mirror => None,
     }
 }
 
@@ -216,6 +235,7 @@ fn kind(layout: Layout) -> &'static str {
         Layout::Single => "disk",
         Layout::Mirror => "mirror",
         Layout::Raidz(_) => "raidz",
+        Layout::Draid(_) => "draid",
     }
 }
 
@@ -237,6 +257,7 @@ pub fn shown(pool: &str, vdevs: &Vdevs) -> String {
                 Layout::Single => None,
                 Layout::Mirror => Some("mirror".to_owned()),
                 Layout::Raidz(parity) => Some(format!("raidz{parity}")),
+                Layout::Draid(request) => Some(format!("draid{}", request.parity)),
             };
             let indent = if name.is_some() { "    " } else { "  " };
             out.extend(name.map(|name| format!("\t  {name}\n")));
@@ -295,8 +316,17 @@ mod tests {
     #[test]
     fn what_makes_no_vdev_is_refused() {
         let dir = folder();
-        for line in ["mirror 0", "raidz3 0 1 2", "log", "cache mirror 0 1", "draid 0 1 2", "log raidz 0 1 2", "mirror"]
-        {
+        for line in [
+            "mirror 0",
+            "raidz3 0 1 2",
+            "log",
+            "cache mirror 0 1",
+            "draid 0",
+            "draid:4d 0 1 2",
+            "log draid 0 1",
+            "log raidz 0 1 2",
+            "mirror",
+        ] {
             assert_eq!(vdevs(&dir, line).unwrap_err().code, 1, "{line}");
         }
         assert!(vdevs(&dir, "/nowhere/x").unwrap_err().line.contains("no such file"));
@@ -311,13 +341,26 @@ mod tests {
         let mismatch = |line: &str| vdevs(&dir, line).unwrap().mismatch(&[]);
         assert_eq!(mismatch("mirror 0 1 mirror 2 3 log 4"), None);
         assert_eq!(mismatch("mirror 0 1 raidz 2 3 4"), None, "both may lose one device");
-        assert!(mismatch("mirror 0 1 raidz2 2 3 4 5").unwrap().contains("both mirror and raidz vdevs"));
+        assert!(
+            mismatch("mirror 0 1 raidz2 2 3 4 5")
+                .unwrap()
+                .contains("raidz and mirror vdevs with different redundancy, 2 vs. 1 (2-way)")
+        );
         assert!(mismatch("raidz 0 1 2 special 3").unwrap().contains("both raidz and disk vdevs"));
         assert_eq!(mismatch("raidz 0 1 2 special mirror 3 4 log 5"), None);
+        assert_eq!(mismatch("raidz 0 1 2 raidz 3 4 5 6"), None, "the widths may differ");
+        assert_eq!(mismatch("draid2:1d:1s 0 1 2 3 raidz2 4 5 6"), None);
+        assert!(
+            mismatch("draid 0 1 2 mirror 3 4 5").unwrap().contains("draid and mirror vdevs with different redundancy")
+        );
         std::fs::File::create(dir.path().join("0")).unwrap().set_len(64 << 20).unwrap();
         assert_eq!(mismatch("mirror 0 1").unwrap(), "mirror contains devices of different sizes");
         std::fs::File::create(dir.path().join("0")).unwrap();
-        assert!(mismatch("raidz 0 1 2 raidz2 3 4 5").unwrap().contains("both 1 and 2 device parity"));
+        assert!(
+            mismatch("raidz 0 1 2 raidz2 3 4 5")
+                .unwrap()
+                .contains("raidz and raidz vdevs with different redundancy, 1 vs. 2")
+        );
         assert!(mismatch("mirror 0 1 mirror 2 3 4").unwrap().contains("both 2-way and 3-way mirror"));
         assert!(mismatch("0 mirror 1 2").unwrap().contains("both disk and mirror"));
         assert_eq!(vdevs(&dir, "0 1").unwrap().mismatch(&[(Layout::Single, 1)]), None);

@@ -216,6 +216,9 @@ pub(crate) async fn zaps_of_top(
     if matches!(class, Class::Special | Class::Dedup) {
         features::count_feature(&mut syncing.change, Feature::ALLOCATION_CLASSES, 1).await?;
     }
+    if top.get_str("type") == Some("draid") {
+        features::count_feature(&mut syncing.change, Feature::DRAID, 1).await?;
+    }
     Ok(())
 }
 

@@ -3,11 +3,13 @@
 //! ```text
 //!   device     rounded down to whole labels; less 4 MiB at the start and 512 KiB at the end
 //!   mirror     the smallest child          RAID-Z     the smallest child, times their number
+//!   dRAID      see draid.rs
 //!   metaslab   a power of two: about 16 of them below 8 GiB, 512 MiB to 100 GiB, then about 200, at most 16 GiB each
 //! ```
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (`vdev_open`, `vdev_metaslab_set_size`), `module/zfs/vdev_raidz.c`.
 
+use super::draid::DraidRequest;
 use std::path::PathBuf;
 use weir_format::{NvList, label};
 use weir_machine::Entropy;
@@ -15,7 +17,7 @@ use weir_pool::config::Class;
 use weir_pool::error::PoolError;
 
 /// Maximum children of a vdev.
-const MAX_CHILDREN: usize = 255;
+pub(super) const MAX_CHILDREN: usize = 255;
 /// Range of a vdev's ashift (log2 of the sector size).
 const ASHIFTS: std::ops::RangeInclusive<u64> = 9..=16;
 /// The txg in which a pool is created (`TXG_INITIAL`).
@@ -30,6 +32,8 @@ pub enum Layout {
     Mirror,
     /// RAID-Z with this number of parity devices, 1 to 3.
     Raidz(u8),
+    /// dRAID.
+    Draid(DraidRequest),
 }
 
 /// A device of a new vdev.
@@ -73,6 +77,10 @@ impl NewTopLevelVdev {
             Layout::Mirror => 2,
             Layout::Raidz(parity @ 1..=3) => usize::from(parity) + 1,
             Layout::Raidz(parity) => return Err(refused(format!("RAID-Z has one to three parities, not {parity}"))),
+            Layout::Draid(request) => {
+                request.over(count).map_err(refused)?;
+                2
+            }
         };
         let name = self.kind_name();
         if count < least {
@@ -81,8 +89,8 @@ impl NewTopLevelVdev {
         if count > MAX_CHILDREN || (self.layout == Layout::Single && count > 1) {
             return Err(refused(format!("{name} cannot have {count} devices")));
         }
-        if self.class == Class::Log && matches!(self.layout, Layout::Raidz(_)) {
-            return Err(refused("a log can be a device or a mirror, not RAID-Z".into()));
+        if self.class == Class::Log && matches!(self.layout, Layout::Raidz(_) | Layout::Draid(_)) {
+            return Err(refused("a log can be a device or a mirror, not RAID-Z or dRAID".into()));
         }
         Ok(())
     }
@@ -92,6 +100,7 @@ impl NewTopLevelVdev {
             Layout::Single => "a device".into(),
             Layout::Mirror => "a mirror".into(),
             Layout::Raidz(parity) => format!("raidz{parity}"),
+            Layout::Draid(request) => format!("draid{}", request.parity),
         }
     }
 
@@ -108,12 +117,17 @@ impl NewTopLevelVdev {
                 return Err(refused(format!("{path} is smaller than {least} MiB")));
             }
         }
-        let asize_bytes = self.asize_bytes(sizes);
+        let asize_bytes = self.asize_bytes(sizes)?;
         let leaves = self.leaves.iter().enumerate();
         let mut top = match self.layout {
             Layout::Single => NvList::new(),
             Layout::Mirror => inner("mirror", None, id, entropy),
             Layout::Raidz(parity) => inner("raidz", Some(parity), id, entropy),
+            Layout::Draid(request) => {
+                let mut top = inner("draid", Some(request.parity), id, entropy);
+                request.over(self.leaves.len()).map_err(refused)?.describe(&mut top);
+                top
+            }
         };
         let mut leaves: Vec<NvList> = leaves.map(|(i, leaf)| leaf.list(i as u64, txg, entropy)).collect();
         if self.layout == Layout::Single {
@@ -134,11 +148,15 @@ impl NewTopLevelVdev {
     }
 
     /// Allocatable bytes of the whole vdev.
-    fn asize_bytes(&self, sizes: &[Size]) -> u64 {
+    fn asize_bytes(&self, sizes: &[Size]) -> Result<u64, PoolError> {
         let each = sizes.iter().map(|s| leaf_asize_bytes(s.device_bytes)).min().unwrap_or(0);
         match self.layout {
-            Layout::Raidz(_) => each.saturating_mul(self.leaves.len() as u64),
-            Layout::Single | Layout::Mirror => each,
+            Layout::Raidz(_) => Ok(each.saturating_mul(self.leaves.len() as u64)),
+            Layout::Single | Layout::Mirror => Ok(each),
+            Layout::Draid(request) => match request.over(self.leaves.len()).map_err(refused)?.asize_bytes(each) {
+                0 => Err(refused("the devices are too small for one redundancy group of this dRAID vdev".into())),
+                bytes => Ok(bytes),
+            },
         }
     }
 }

@@ -12,7 +12,7 @@ use weir_dmu::ObjectError;
 use weir_dsl::KeyFormat;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{DslError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
-use weir_engine::create::PoolValue;
+use weir_engine::create::{DraidRequest, PoolValue};
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{Crypt, Encryption, ImportOptions, NewRoot};
 use weir_format::Txg;
@@ -73,6 +73,7 @@ impl Shape {
             1 => Shape { layout: Layout::Mirror, devices: 2, fault, ..shape },
             2 => Shape { log: true, ..shape },
             3 => Shape { dedup: true, ..shape },
+            _ if seed / 5 % 4 == 2 => Shape { layout: DRAID, devices: 4, fault, ..shape },
             _ => Shape { layout: Layout::Raidz(1), devices: 3, fault, ..shape },
         }
     }
@@ -84,6 +85,9 @@ impl Shape {
         self.suite.filter(|_| name != PLAIN)
     }
 }
+
+/// dRAID with one data device per group and one distributed spare.
+const DRAID: Layout = Layout::Draid(DraidRequest { parity: 1, data: Some(1), children: None, spares: 1 });
 
 /// Dataset that is never encrypted.
 const PLAIN: &str = "tank/f0";

@@ -4,6 +4,7 @@ use crate::work;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use weir_engine::create::DraidRequest;
 use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_machine::Machine;
 use weir_pool::config::Class;
@@ -126,4 +127,10 @@ fn any_cut_leaves_a_whole_mirror() {
 #[test]
 fn any_cut_leaves_a_whole_raidz() {
     cut_everywhere(2000, Layout::Raidz(1), 3, 151);
+}
+
+#[test]
+fn any_cut_leaves_a_whole_draid() {
+    let layout = DraidRequest { parity: 1, data: Some(1), children: None, spares: 1 };
+    cut_everywhere(4000, Layout::Draid(layout), 4, 211);
 }

@@ -4,6 +4,7 @@ use crate::{work, zdb};
 use std::path::{Path, PathBuf};
 use weir_dmu::live::{CloneSource, NewObject, SpaceReserve};
 use weir_dsl::Scope;
+use weir_engine::create::DraidRequest;
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{ImportOptions, VdevAddRequest};
 use weir_format::{ObjectId, ObjectType};
@@ -98,6 +99,54 @@ fn raidz3() {
     judge_both("raidz3", |dir| {
         vec![top(dir, "a", Class::Normal, Layout::Raidz(3), 6), top(dir, "b", Class::Normal, Layout::Raidz(3), 4)]
     });
+}
+
+/// A dRAID layout of one to three parities.
+fn draid(text: &str) -> Layout {
+    Layout::Draid(DraidRequest::parse(text).unwrap())
+}
+
+#[test]
+fn draids() {
+    judge_both("draid1", |dir| vec![top(dir, "a", Class::Normal, draid("draid1:2d:1s"), 4)]);
+    judge_both("draid23", |dir| {
+        vec![
+            top(dir, "a", Class::Normal, draid("draid2:3d:8c:2s"), 8),
+            top(dir, "b", Class::Normal, draid("draid3"), 5),
+            top(dir, "s", Class::Special, draid("draid:1d:1s"), 3),
+        ]
+    });
+}
+
+/// A dRAID vdev joins a pool that is open, with its distributed spares, which no command takes away.
+#[test]
+fn a_draid_vdev_is_added() {
+    let dir = folder("draid-added");
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &pool_of(&dir, draid("draid1:1d:1s"), 3)).await.unwrap();
+        let more = VdevAddRequest {
+            tops: vec![top(&dir, "b", Class::Normal, draid("draid2:2s"), 9)],
+            ..VdevAddRequest::default()
+        };
+        engine.devices().add(&more).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        let spares = engine.shown().config.aux.spares;
+        let names: Vec<_> = spares.iter().filter_map(|spare| spare.get_str("path")).collect();
+        assert_eq!(names, ["draid1-0-0", "draid2-1-0", "draid2-1-1"]);
+        let guid = spares[1].get_u64("guid").unwrap();
+        let refused = engine.spares().remove_aux(guid).await.unwrap_err();
+        assert!(refused.to_string().contains("dRAID spares cannot be removed"), "{refused}");
+        engine.export().await.unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        assert_eq!(engine.shown().config.aux.spares.len(), 3);
+        engine.export().await.unwrap();
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+    });
+    zdb::assert_clean(&dir, "tank");
+    let without = CreateOptions { features: vec!["lz4_compress".into()], ..pool_of(&dir, draid("draid"), 3) };
+    assert!(without.check().unwrap_err().to_string().contains("feature@draid"));
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

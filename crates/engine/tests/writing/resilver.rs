@@ -6,6 +6,7 @@ use crate::{work, zdb};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_dmu::live::{CloneSource, NewObject, SpaceReserve};
+use weir_engine::create::DraidRequest;
 use weir_engine::scrub::{Progress, ScanLimits};
 use weir_engine::{Engine, Layout};
 use weir_format::{ObjectId, ObjectType};
@@ -13,8 +14,15 @@ use weir_machine::{Machine, Request};
 use weir_pool::scan_status::{Stage, last_scan};
 use weir_pool::{OpenOptions, Pool};
 
-pub const LAYOUTS: [(&str, Layout, usize); 3] =
-    [("mirror", Layout::Mirror, 2), ("raidz", Layout::Raidz(1), 3), ("raidz2", Layout::Raidz(2), 4)];
+/// Two data devices per group, and one distributed spare.
+const DRAID: Layout = Layout::Draid(DraidRequest { parity: 1, data: Some(2), children: None, spares: 1 });
+
+pub const LAYOUTS: [(&str, Layout, usize); 4] = [
+    ("mirror", Layout::Mirror, 2),
+    ("raidz", Layout::Raidz(1), 3),
+    ("raidz2", Layout::Raidz(2), 4),
+    ("draid", DRAID, 5),
+];
 
 pub fn small() -> ScanLimits {
     ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10 }
