@@ -32,8 +32,27 @@
 //! name = "scrub"
 //! scrub = ["tank"]
 //! schedule = "monthly 1 03:00"
+//!
+//! [alerts]
+//! interval = 60
+//! capacity = 80
+//! fill_days = 7
+//! scrub_days = 35
+//! remind_hours = 24
+//! ignore = ["sync-disabled"]
+//!
+//! [[alerts.send]]
+//! mail = "root"
+//! from = "weir@example.org"
+//!
+//! [[alerts.send]]
+//! command = ["/usr/local/bin/notify", "storage"]
+//!
+//! [[alerts.send]]
+//! webhook_file = "/etc/weir/webhook"
 //! ```
 
+use super::alerts::AlertsText;
 use super::jobs::JobText;
 use crate::directories;
 use crate::failure::Failure;
@@ -90,6 +109,9 @@ pub struct Configuration {
     /// Scheduled snapshots and scrubs.
     #[serde(default)]
     pub jobs: Vec<JobText>,
+    /// Alerts, and who receives them.
+    #[serde(default)]
+    pub alerts: AlertsText,
 }
 
 impl Configuration {
@@ -140,7 +162,7 @@ mod tests {
         let text = include_str!("configuration.rs");
         let example: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("//! ")).collect();
         let toml: Vec<&str> =
-            example.iter().copied().filter(|line| line.contains(" = ") || line.starts_with("[[")).collect();
+            example.iter().copied().filter(|line| line.contains(" = ") || line.starts_with('[')).collect();
         let parsed = Configuration::parse(&toml.join("\n")).unwrap();
         assert_eq!((parsed.nfs_port, parsed.nbd_port), (Some(2049), Some(10_809)));
         assert_eq!((parsed.smb_port, parsed.mounts), (Some(445), Some(true)));
@@ -148,6 +170,7 @@ mod tests {
         assert_eq!(parsed.nbd_tls.as_deref(), Some("required"));
         assert_eq!(parsed.history.as_deref(), Some("256M"));
         assert_eq!(parsed.jobs.len(), 2);
+        assert_ne!(parsed.alerts, AlertsText::default());
         assert_eq!(Configuration::parse("").unwrap(), Configuration::default());
     }
 

@@ -6,6 +6,7 @@
 //! Order of the asynchronous locks: `changing` (one pool is opened or closed at a time), then those of the engine.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
+use super::alerts::Alerts;
 use super::jobs::Jobs;
 use super::notify::Notifier;
 use super::opening::{OpeningGuard, OpeningPool, OpeningPools};
@@ -14,6 +15,7 @@ use super::remembered::RememberedPools;
 use super::run::Settings;
 use crate::admin::{CloseMode, ServedPool};
 use crate::cache_file::{CacheFile, CachePlace};
+use crate::directories;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::locks::Locks;
@@ -75,6 +77,8 @@ pub struct Daemon {
     pub notifier: Notifier,
     /// Scheduled snapshots and scrubs.
     pub jobs: Jobs,
+    /// Conditions of pools and jobs that are sent to receivers.
+    pub alerts: Alerts,
     pub(super) settings: Mutex<Settings>,
     pub(super) reload_settings: Box<dyn Fn() -> Result<Settings, Failure> + Send + Sync>,
     service: OnceLock<Arc<Service>>,
@@ -97,6 +101,7 @@ impl Daemon {
     ) -> Arc<Self> {
         let jobs = Jobs::default();
         jobs.set(settings.jobs.clone());
+        let alerts = Alerts::new(settings.alerts.clone(), directories::state());
         let daemon = Arc::new(Daemon {
             machine: machine.clone(),
             process: PoolProcess::new(machine),
@@ -105,6 +110,7 @@ impl Daemon {
             started: machine.clock.now(),
             notifier: Notifier::from_env(),
             jobs,
+            alerts,
             settings: Mutex::new(settings),
             reload_settings: Box::new(reload_settings),
             service: OnceLock::new(),
@@ -491,6 +497,7 @@ impl Daemon {
         let mut rebound = Vec::new();
         let service_options = new.service.clone();
         self.jobs.set(new.jobs.clone());
+        self.alerts.set(new.alerts.clone());
         {
             let mut settings = self.settings.lock();
             if new.log != settings.log {

@@ -6,6 +6,7 @@
 //!                                              └──────────► cache file: imported again at the next start
 //! ```
 //!
+//! - `alerts`: conditions of pools and jobs that are sent to programs, web addresses and mail
 //! - `configuration`: the one TOML file
 //! - `jobs`: scheduled snapshots and scrubs
 //! - `keeper`: pools that are opened, served and closed, while others are served
@@ -22,6 +23,7 @@
 //! **Order at the end:** no new connections, answers to the calls in progress, a last txg of each pool, exit. The pools are not
 //! exported: the next start imports them. A crash leaves the same state, except that intent logs are replayed.
 
+mod alerts;
 mod configuration;
 mod jobs;
 mod keeper;
@@ -39,9 +41,12 @@ use crate::admin;
 use crate::args::CommandLine;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
+use crate::json;
 use crate::options::JsonOptions;
+use alerts::Alerts;
 use clap::{Parser, Subcommand};
 use configuration::Configuration;
+use serde_json::Value;
 use std::path::PathBuf;
 use weir_linux::Production;
 
@@ -53,7 +58,7 @@ use weir_linux::Production;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir daemon",
-    override_usage = "weir daemon [--config FILE] [--check]\n       weir daemon status [-j [--json-int]]\n       weir daemon reload|stop"
+    override_usage = "weir daemon [--config FILE] [--check]\n       weir daemon status [-j [--json-int]]\n       weir daemon alerts [-j]\n       weir daemon alerts ack|mute|test …\n       weir daemon reload|stop"
 )]
 pub struct DaemonArgs {
     /// Configuration file [default: weir.toml in the configuration directory, if it exists]
@@ -69,6 +74,7 @@ pub struct DaemonArgs {
 #[derive(Debug, Subcommand)]
 enum DaemonCommand {
     Status(StatusArgs),
+    Alerts(AlertsArgs),
     Reload(ReloadArgs),
     Stop(StopArgs),
     #[command(hide = true)]
@@ -81,6 +87,41 @@ enum DaemonCommand {
 pub struct StatusArgs {
     #[command(flatten)]
     json: JsonOptions,
+}
+
+/// Show the alerts, what was sent last, and whether it was delivered.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weir daemon alerts",
+    override_usage = "weir daemon alerts [-j [--json-int]]\n       weir daemon alerts ack ALERT\n       weir daemon alerts mute ALERT [--hours N]\n       weir daemon alerts test"
+)]
+pub struct AlertsArgs {
+    #[command(flatten)]
+    json: JsonOptions,
+    #[command(subcommand)]
+    change: Option<AlertsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum AlertsCommand {
+    /// Send no more reminders of an alert
+    #[command(override_usage = "weir daemon alerts ack ALERT")]
+    Ack {
+        /// Name of the alert, such as pool:tank
+        alert: String,
+    },
+    /// Send nothing about an alert for some time
+    #[command(override_usage = "weir daemon alerts mute ALERT [--hours N]")]
+    Mute {
+        /// Name of the alert, such as pool:tank
+        alert: String,
+        /// Number of hours; 0 ends the silence
+        #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(0..=8760))]
+        hours: u32,
+    },
+    /// Send a message to every receiver, to try them
+    #[command(override_usage = "weir daemon alerts test")]
+    Test,
 }
 
 /// Read the configuration again, and try to open the missing pools.
@@ -151,6 +192,7 @@ pub fn carry_out(call: &Call, args: &DaemonArgs) -> u8 {
     }
     let done = match (daemon, &args.command) {
         (Some(daemon), Some(DaemonCommand::Status(args))) => status::show(call, &daemon, args),
+        (Some(daemon), Some(DaemonCommand::Alerts(args))) => show_alerts(call, &daemon.alerts, args),
         (Some(daemon), Some(DaemonCommand::Reload(_))) => call.machine().and_then(|machine| {
             let what = machine.block_on(daemon.reload())?;
             for line in &what {
@@ -171,4 +213,30 @@ pub fn carry_out(call: &Call, args: &DaemonArgs) -> u8 {
         errln!(call, "{failure}");
         failure.code
     })
+}
+
+/// Shows or changes the alerts.
+fn show_alerts(call: &Call, alerts: &Alerts, args: &AlertsArgs) -> Result<u8, Failure> {
+    let numbers = args.json.numbers::<AlertsArgs>()?;
+    match &args.change {
+        Some(_) if args.json.json => return Err(AlertsArgs::misused("-j belongs to the list of alerts")),
+        Some(AlertsCommand::Ack { alert }) => alerts.acknowledge(alert).map_err(Failure::failed)?,
+        Some(AlertsCommand::Mute { alert, hours }) => alerts.mute(alert, *hours).map_err(Failure::failed)?,
+        Some(AlertsCommand::Test) => {
+            let count = alerts.test().map_err(Failure::failed)?;
+            outln!(
+                call,
+                "a message for {count} receivers is on its way: 'weir daemon alerts' shows whether it arrived"
+            );
+        }
+        None if args.json.json => {
+            let mut answer = json::frame("weir daemon alerts");
+            if let Value::Object(object) = alerts::object(alerts) {
+                answer.extend(status::with_numbers(object, numbers));
+            }
+            json::print(call, answer);
+        }
+        None => outln!(call, "{}", alerts::text(alerts)),
+    }
+    Ok(0)
 }

@@ -1,6 +1,7 @@
 //! Start, signals and end of the daemon.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
+use super::alerts::{self, AlertSettings};
 use super::configuration::Configuration;
 use super::jobs::{self, Job};
 use super::keeper::Daemon;
@@ -56,6 +57,8 @@ pub struct Settings {
     pub pool_dirs: Vec<PathBuf>,
     /// Scheduled snapshots and scrubs.
     pub jobs: Vec<Job>,
+    /// Alerts, and who receives them.
+    pub alerts: AlertSettings,
 }
 
 impl Settings {
@@ -105,8 +108,10 @@ impl Settings {
         let history_bytes =
             history_bytes(configuration.history.as_deref()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
         let jobs = jobs::checked(configuration.jobs.clone()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
+        let alerts =
+            alerts::checked(configuration.alerts.clone()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
         let http_port = configuration.http_port;
-        Ok(Settings { service, limits, http_port, history_bytes, mounts, log, pool_dirs, jobs })
+        Ok(Settings { service, limits, http_port, history_bytes, mounts, log, pool_dirs, jobs, alerts })
     }
 }
 
@@ -282,6 +287,7 @@ async fn work(daemon: &Arc<Daemon>, mut signals: Signals) -> String {
         if clock.now() >= retry_at {
             retry(daemon);
             jobs::start_due(daemon);
+            alerts::look(daemon);
             retry_at = clock.now() + RETRY_INTERVAL;
         }
     }

@@ -1,6 +1,7 @@
 //! `weir daemon status`: what the daemon has open, exports, and to whom.
 
 use super::StatusArgs;
+use super::alerts;
 use super::jobs::{JobStatus, Run, Work};
 use super::keeper::Daemon;
 use crate::admin::ServedPool;
@@ -93,6 +94,7 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
     }
     let jobs = daemon.jobs.all().into_iter().map(|status| (status.job.name.clone(), job_object(status)));
     out.insert("jobs".into(), Value::Object(jobs.collect()));
+    out.insert("alerts".into(), alerts::object(&daemon.alerts));
     let memory = [
         ("arc_max_bytes", limits.arc_bytes),
         ("dirty_max_bytes", limits.dirty_bytes),
@@ -132,7 +134,7 @@ fn job_object(status: JobStatus) -> Value {
 }
 
 /// A time in seconds since 1970 as text.
-fn utc(seconds: i64) -> String {
+pub(super) fn utc(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
@@ -236,7 +238,7 @@ fn protocol_object(server: &dyn ProtocolServer) -> Value {
 }
 
 /// Numbers as text, as OpenZFS prints them without `--json-int`.
-fn with_numbers(object: Map<String, Value>, numbers: Numbers) -> Map<String, Value> {
+pub(super) fn with_numbers(object: Map<String, Value>, numbers: Numbers) -> Map<String, Value> {
     fn text(value: Value) -> Value {
         match value {
             Value::Number(number) => Value::String(number.to_string()),
@@ -275,6 +277,10 @@ fn text(call: &Call, status: &Map<String, Value>) {
     }
     for (name, job) in status["jobs"].as_object().into_iter().flatten() {
         outln!(call, "{}", job_line(name, job));
+    }
+    let alerts = status["alerts"]["alerts"].as_array().map_or(0, Vec::len);
+    if alerts > 0 {
+        outln!(call, "alerts: {alerts}, see 'weir daemon alerts'");
     }
     if let Some(http) = status.get("http") {
         let [address, file] = ["address", "token_file"].map(|name| field(http, name));

@@ -44,6 +44,7 @@ mod wait;
 
 #[cfg(test)]
 pub use set::wanted as pool_change;
+pub use status::problem_of;
 
 use crate::call::Call;
 use crate::failure::Failure;

@@ -155,6 +155,14 @@ struct Report {
     dedup: Option<DedupTables>,
 }
 
+/// The problem of an open pool, as `zpool status -x` decides; `None` if it is healthy.
+///
+/// # Errors
+/// If the pool cannot be read.
+pub async fn problem_of(pool: &Pool) -> Result<Option<Problem>, Failure> {
+    Ok(Report::gather(pool, false).await?.problem.filter(|problem| problem.is_unhealthy()))
+}
+
 impl Report {
     async fn gather(pool: &Pool, with_dedup: bool) -> Result<Self, Failure> {
         let rq = &Request::internal("status");

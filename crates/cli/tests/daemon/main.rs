@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for real processes")]
 
+mod alerts;
 mod client;
 mod damaged;
 mod devices;
