@@ -200,20 +200,27 @@ impl EncryptionArgs {
         self.crypt == Crypt::Inherit && !self.has_no_key()
     }
 
-    /// Says that a property of a key is given for a dataset that is not encrypted.
-    pub fn without_encryption(&self) -> String {
+    /// Whether properties of a key are given for the root of a pool that is not encrypted: it inherits nothing.
+    pub fn has_unused_key(&self) -> bool {
+        matches!(self.crypt, Crypt::Inherit | Crypt::Off) && !self.has_no_key()
+    }
+
+    /// Says that a property of a key is given for a dataset that is not encrypted; `option` sets properties of it.
+    pub fn without_encryption(&self, option: char) -> String {
         let property = match self {
             EncryptionArgs { format: Some(_), .. } => "keyformat",
             EncryptionArgs { location: Some(_), .. } => "keylocation",
             _ => "pbkdf2iters",
         };
-        format!("'{property}' is a property of encrypted datasets, and encryption is off: add '-o encryption=on'")
+        format!(
+            "'{property}' is a property of encrypted datasets, and encryption is off: add '-{option} encryption=on'"
+        )
     }
 
     /// Checks the properties before any prompt, and returns the format of the key if one is required.
     fn check(&self) -> Result<Option<KeyFormat>, Failure> {
         if self.crypt == Crypt::Off && !self.has_no_key() {
-            return Err(Failure::failed(self.without_encryption()));
+            return Err(Failure::failed(self.without_encryption('o')));
         }
         if self.has_no_key() {
             return Ok(None);

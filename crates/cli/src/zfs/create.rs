@@ -189,7 +189,7 @@ fn create_encrypted(
             let is_encrypted = |dir: &weir_dsl::Dir| dir.crypto_key().is_some();
             let nearest = name.rmatch_indices('/').find_map(|(at, _)| above.dir_named(&name[..at]));
             if !nearest.is_some_and(is_encrypted) {
-                return Err(Failure::failed(format!("{doing}: {}", wanted.without_encryption())));
+                return Err(Failure::failed(format!("{doing}: {}", wanted.without_encryption('o'))));
             }
         }
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;

@@ -102,6 +102,9 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     let named = options.root_properties.iter().map(|(property, value)| (property, value));
     let named = machine.block_on(check_named(machine, chap_names, named));
     named.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+    if wanted.has_unused_key() {
+        return Err(Failure::failed(format!("{doing}: {}", wanted.without_encryption('O'))));
+    }
     let encryption = machine.block_on(wanted.encryption(KeyPrompt::Caller(call), machine, name));
     options.encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));

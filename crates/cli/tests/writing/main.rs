@@ -212,6 +212,12 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zpool create -O compression=fast q D2", 1, "must be one of"),
     ("zpool create -d -O compression=zstd q D2", 1, "needs feature@zstd_compress"),
     ("zpool create -O encryption=on q D2", 1, "Keyformat required for new encryption root"),
+    (
+        "zpool create -O keyformat=raw q D2",
+        1,
+        "'keyformat' is a property of encrypted datasets, and encryption is off: add '-O",
+    ),
+    ("zpool create -O pbkdf2iters=400000 q D2", 1, "add '-O encryption=on'"),
     ("zpool create q /nowhere/at/all", 1, "no such file or directory"),
     ("zpool destroy nothing", 1, "no such pool"),
     ("zpool export", 2, "missing pool argument"),
