@@ -83,7 +83,7 @@ fn open_pools(
     if names.is_empty() {
         let mut all: Vec<_> = of_daemon.iter().map(with_daemon).collect();
         match held_in(call, &elsewhere, names, why) {
-            Ok(others) => all.extend(others.into_iter().filter(|(_, remote)| *remote != daemon)),
+            Ok(others) => all.extend(others.into_iter().filter(|(_, remote)| remote.pid != daemon.pid)),
             Err(none) if all.is_empty() => return Err(none),
             Err(_) => {}
         }
