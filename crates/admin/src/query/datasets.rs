@@ -5,6 +5,7 @@ use super::{Row, Rows, unreadable};
 use crate::properties::{JsonKind, found_properties, kinds};
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
+use weir_dmu::ObjectError;
 use weir_dsl::props::{DatasetKind, Property, Source, Value, native_named};
 use weir_dsl::{Dataset, Dir, MountedFileSystems, NamedBookmark, PoolFacts, Scope};
 use weir_format::ObjsetKind;
@@ -249,7 +250,11 @@ async fn wanted_properties(
         }
         out.push(match name.as_str() {
             "name" => Some(text("name", of.name())),
-            name if name.starts_with("written@") => pool.dsl.property(rq, &of.dataset, facts, name).await?,
+            name if name.starts_with("written@") => match pool.dsl.property(rq, &of.dataset, facts, name).await {
+                // There is no such snapshot, as of some of the datasets that are read.
+                Err(ObjectError::NoName { .. }) => None,
+                found => found?,
+            },
             _ => all.iter().find(|property| property.name == full).cloned(),
         });
     }

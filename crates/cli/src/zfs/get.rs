@@ -1,6 +1,7 @@
 //! `zfs get`.
 
-use super::select::{Selection, SelectionOptions, json_frame, shown};
+use super::list::named;
+use super::select::{Selection, SelectionOptions, UsualTypes, json_frame, shown};
 use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::Failure;
@@ -49,7 +50,7 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     let wanted = wanted_properties(wanted)?;
     let fields = fields(args)?;
     let sources = sources(args)?;
-    let selection = Selection::new::<GetArgs>(call, &args.selection, names, false)?;
+    let selection = Selection::new::<GetArgs>(call, &args.selection, names, UsualTypes::All)?;
     let found = selection.read(wanted.as_deref(), &[])?;
     for (name, why) in &found.unread {
         errln!(call, "{name}: {why}");
@@ -59,7 +60,7 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
         .datasets
         .into_iter()
         .map(|dataset| {
-            let mut properties = properties(&dataset, wanted.as_deref(), names.is_empty());
+            let mut properties = properties(&dataset, wanted.as_deref());
             properties.retain(|(_, property)| property.as_ref().is_none_or(is_shown));
             (dataset, properties)
         })
@@ -78,7 +79,7 @@ fn wanted_properties(given: &str) -> Result<Option<Vec<String>>, Failure> {
         return Ok(None);
     }
     let mut out = Vec::new();
-    for name in given.split(',').filter(|n| !n.is_empty()) {
+    for name in named(given)? {
         match native_named(name) {
             Some(native) => out.push(native.prop.name().to_owned()),
             None if name.contains(':') || name.contains('@') || name == "name" => out.push(name.to_owned()),
@@ -112,12 +113,12 @@ fn sources(args: &GetArgs) -> Result<Vec<String>, Failure> {
 /// A dataset, and the properties to show by the names that the command line has for them.
 type Line = (DatasetRow, Vec<(String, Option<Property>)>);
 
-/// The properties of a dataset by name. Inapplicable ones are left out unless the dataset was named.
-fn properties(dataset: &DatasetRow, wanted: Option<&[String]>, all: bool) -> Vec<(String, Option<Property>)> {
+/// The properties of a dataset by name; of `all`, only those that it has.
+fn properties(dataset: &DatasetRow, wanted: Option<&[String]>) -> Vec<(String, Option<Property>)> {
     let found = dataset.properties.iter().cloned();
     match wanted {
         None => found.flatten().map(|property| (property.name.clone(), Some(property))).collect(),
-        Some(wanted) => wanted.iter().cloned().zip(found).filter(|(_, p)| p.is_some() || !all).collect(),
+        Some(wanted) => wanted.iter().cloned().zip(found).collect(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `zfs list`.
 
-use super::select::{Selection, SelectionOptions, json_frame, shown};
+use super::select::{Selection, SelectionOptions, UsualTypes, json_frame, shown};
 use super::sort::SortFields;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
@@ -41,7 +41,7 @@ pub struct ListArgs {
 pub fn run(call: &Call, args: &ListArgs) -> Result<u8, Failure> {
     let columns = columns(args)?;
     let sort = sort_keys(args)?;
-    let selection = Selection::new::<ListArgs>(call, &args.selection, &args.names, true)?;
+    let selection = Selection::new::<ListArgs>(call, &args.selection, &args.names, UsualTypes::Datasets)?;
     let keys: Vec<String> = sort.iter().map(|(name, _)| name.clone()).collect();
     let mut found = selection.read(Some(&columns), &keys)?;
     for (name, why) in &found.unread {
@@ -61,7 +61,7 @@ fn columns(args: &ListArgs) -> Result<Vec<String>, Failure> {
     let space =
         ["name", "available", "used", "usedbysnapshots", "usedbydataset", "usedbyrefreservation", "usedbychildren"];
     let mut out = Vec::new();
-    for name in given.split(',').filter(|n| !n.is_empty()) {
+    for name in named(given)? {
         if name == "space" {
             out.extend(space.map(str::to_owned));
         } else {
@@ -69,6 +69,17 @@ fn columns(args: &ListArgs) -> Result<Vec<String>, Failure> {
         }
     }
     Ok(out)
+}
+
+/// The names of a list of properties.
+///
+/// # Errors
+/// If one is empty.
+pub fn named(list: &str) -> Result<impl Iterator<Item = &str>, Failure> {
+    if list.split(',').any(str::is_empty) {
+        return Err(Failure::usage("bad property list: no properties specified"));
+    }
+    Ok(list.split(','))
 }
 
 /// The full name of a property.

@@ -9,6 +9,7 @@ use crate::options::{JsonOptions, Places};
 use crate::reading::{PoolReader, refused};
 use clap::Args;
 use serde_json::{Map, Value as Json, json};
+use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::path::Path;
 use weir_admin::{AccountProperty, DatasetRow, DatasetsQuery, PoolQuery, Row};
@@ -22,6 +23,18 @@ pub struct Selection<'a> {
     /// Query about each pool, without names.
     query: DatasetsQuery,
 }
+
+/// Types that are selected if the command line names none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsualTypes {
+    /// File systems and volumes, and snapshots of pools with `listsnapshots=on` (`zfs list`).
+    Datasets,
+    /// All, bookmarks too (`zfs get`).
+    All,
+}
+
+const ALL_KINDS: [DatasetKind; 4] =
+    [DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot, DatasetKind::Bookmark];
 
 /// Options that select datasets.
 #[derive(Args, Debug)]
@@ -74,18 +87,19 @@ pub struct FoundDatasets {
 }
 
 impl<'a> Selection<'a> {
-    /// Selection by the options of the command `C` and the names given to it. With `follows_pools`, snapshots of pools with
-    /// `listsnapshots=on` are shown if the command line names no types.
+    /// Selection by the options of the command `C` and the names given to it; `usual` tells the types if the command line
+    /// names none.
     pub fn new<C: CommandLine>(
         call: &'a Call,
         args: &SelectionOptions,
         names: &[String],
-        follows_pools: bool,
+        usual: UsualTypes,
     ) -> Result<Self, Failure> {
         args.json.numbers::<C>()?;
         let (depth, dirs) = depth_and_dirs::<C>(call, args)?;
         let snapshots_named = names.iter().any(|n| n.contains('@'));
         let mut kinds = match args.types {
+            None if usual == UsualTypes::All => ALL_KINDS.to_vec(),
             None if snapshots_named => {
                 vec![DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot]
             }
@@ -98,9 +112,7 @@ impl<'a> Selection<'a> {
                 "volume" | "vol" => vec![DatasetKind::Volume],
                 "snapshot" | "snap" => vec![DatasetKind::Snapshot],
                 "bookmark" => vec![DatasetKind::Bookmark],
-                "all" => {
-                    vec![DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot, DatasetKind::Bookmark]
-                }
+                "all" => ALL_KINDS.to_vec(),
                 other => return Err(C::misused(&format!("invalid type '{other}'"))),
             });
         }
@@ -115,7 +127,7 @@ impl<'a> Selection<'a> {
             names: Vec::new(),
             kinds,
             depth,
-            follows_pool: follows_pools && args.types.is_none(),
+            follows_pool: usual == UsualTypes::Datasets && args.types.is_none(),
             altroot: args.altroot.clone().unwrap_or_default(),
             properties: None,
             sort_keys: Vec::new(),
@@ -160,6 +172,9 @@ impl<'a> Selection<'a> {
                 }
             }
         }
+        // As `zfs_compare` sorts, in whose tree a dataset that is named twice is once.
+        out.datasets.sort_by(compare);
+        out.datasets.dedup_by(|a, b| a.name == b.name);
         Ok(out)
     }
 
@@ -188,6 +203,16 @@ impl<'a> Selection<'a> {
         }
         Ok(out)
     }
+}
+
+/// Order of datasets by name, where the snapshots of a dataset follow it in the order of their creation.
+fn compare(a: &DatasetRow, b: &DatasetRow) -> Ordering {
+    let (of_a, snapshot_a) = a.name.split_once('@').map_or((a.name.as_str(), None), |(of, name)| (of, Some(name)));
+    let (of_b, snapshot_b) = b.name.split_once('@').map_or((b.name.as_str(), None), |(of, name)| (of, Some(name)));
+    let created = |row: &DatasetRow, snapshot: Option<&str>| snapshot.map(|_| row.created_txg);
+    of_a.cmp(of_b)
+        .then_with(|| created(a, snapshot_a).cmp(&created(b, snapshot_b)))
+        .then_with(|| snapshot_a.cmp(&snapshot_b))
 }
 
 /// A property as text; `-` for one that the dataset does not have.
