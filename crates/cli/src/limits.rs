@@ -128,10 +128,15 @@ impl Limits {
         }
     }
 
+    /// Whether the ARC and dirty data together may take more than the memory.
+    pub fn exceed_memory(&self) -> bool {
+        self.arc_bytes.saturating_add(self.dirty_bytes) > self.memory.bytes
+    }
+
     /// Says on standard error how much memory the process may take.
     pub fn tell(&self) {
         eprintln!("{self}");
-        if self.arc_bytes.saturating_add(self.dirty_bytes) > self.memory.bytes {
+        if self.exceed_memory() {
             eprintln!("these limits exceed the memory: the kernel may kill this process");
         }
     }

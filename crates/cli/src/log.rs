@@ -30,7 +30,15 @@ pub fn start_daemon(usual: &str) {
 }
 
 fn start_with(usual: &str) {
-    let filter = EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(usual));
+    let given = std::env::var(FILTER_VARIABLE).ok().filter(|given| !given.is_empty());
+    let given = given.filter(|given| match check(given) {
+        Ok(()) => true,
+        Err(why) => {
+            eprintln!("{FILTER_VARIABLE}: {why}; '{usual}' is used");
+            false
+        }
+    });
+    let filter = EnvFilter::new(given.as_deref().unwrap_or(usual));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Each fails only if logging was started before.
     let _started = match is_journal() {
@@ -63,5 +71,42 @@ where
         write!(writer, "<{priority}>")?;
         context.format_fields(writer.by_ref(), event)?;
         writeln!(writer)
+    }
+}
+
+/// Words that stand for a level in a filter.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Checks the filter of a log. The library takes a word that is no level for a part of the program, and then logs nothing else;
+/// here it must be one of Weir's.
+///
+/// # Errors
+/// The first directive that is wrong.
+pub fn check(filter: &str) -> Result<(), String> {
+    EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
+    let is_known = |word: &str| {
+        let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+        let is_number = word.len() == 1 && word.bytes().all(|digit| matches!(digit, b'0'..=b'5'));
+        is_level || is_number || word.starts_with("weir") || word.contains(['=', '['])
+    };
+    match filter.split(',').map(str::trim).find(|word| !is_known(word)) {
+        Some(word) => Err(format!("'{word}' is no level (off, error, warn, info, debug, trace)")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn words_of_a_filter_are_levels() {
+        for good in ["info", "WARN", "3", "info,weir_daemon=debug", "weir_nfs,off", "weir_engine[sync]=trace"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for wrong in ["infoo", "", "info,verbose", "info,", "6"] {
+            assert!(check(wrong).unwrap_err().contains("is no level"), "{wrong}");
+        }
+        assert!(check("bogus=bogus").is_err());
     }
 }

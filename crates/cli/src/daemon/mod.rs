@@ -160,6 +160,12 @@ fn start(args: &DaemonArgs) -> Result<u8, Failure> {
     let machine = Production::from_env().build()?;
     let checked = run::Settings::of(&configuration, &machine.clock)?;
     if args.check {
+        if checked.limits.exceed_memory() {
+            eprintln!(
+                "warning: arc_max and dirty_max exceed the memory: the kernel may kill the daemon; {}",
+                checked.limits
+            );
+        }
         match &configuration.path {
             Some(path) => println!("{}: no errors", path.display()),
             None => println!("no configuration file: the defaults are used"),

@@ -23,7 +23,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 use weir_daemon::protocols::ISCSI_PORT;
 use weir_daemon::smb::Options;
 use weir_daemon::users::ChapUsers;
@@ -76,8 +75,8 @@ impl Settings {
             deadman: seconds(configuration.deadman),
         };
         let limits = Limits::chosen(&options).map_err(|why| {
-            let key = why.replacen("--", "", 1).replacen('-', "_", 1);
-            Failure::failed(format!("{place}{key}"))
+            let (key, rest) = why.split_at(why.find([':', ' ']).unwrap_or(why.len()));
+            Failure::failed(format!("{place}{}{rest}", key.trim_start_matches("--").replace('-', "_")))
         })?;
         let usual = ServiceOptions { port_settings: PortSettings::Keys, ..ServiceOptions::default() };
         let mut service = ServiceOptions {
@@ -102,7 +101,7 @@ impl Settings {
         service.smb = directories.map(|directories| Options { listen: service.listen, port: smb_port, directories });
         set_daemon_locks(&mut service);
         let log = configuration.log.clone().unwrap_or_else(|| "info".to_owned());
-        EnvFilter::try_new(&log).map_err(|error| Failure::failed(format!("{place}log: {error}")))?;
+        log::check(&log).map_err(|why| Failure::failed(format!("{place}log: {why}")))?;
         let pool_dirs = configuration.pool_dirs.clone().unwrap_or_default();
         let mounts = configuration.mounts.unwrap_or_else(|| rustix::process::geteuid().is_root());
         let history_bytes =
@@ -230,6 +229,9 @@ async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     // First, so that the first command finds the pools that are going to be opened.
     if let Err(failure) = daemon.remember() {
         tracing::error!("no pool is imported: {failure}");
+    }
+    if daemon.limits().exceed_memory() {
+        tracing::warn!("arc_max and dirty_max exceed the memory: the kernel may kill this process");
     }
     daemon.record();
     let mut socket = AdminSocket::open(&daemon.process)?;

@@ -22,6 +22,7 @@
 //! *Memory.* One path, the blocks that are being read, and the ranges of one file; for the objects without a name one bit for each
 //! object. The pool's devices are open for reading only.
 
+use crate::args::CommandLine;
 mod copy;
 mod dest;
 mod orphans;
@@ -78,6 +79,9 @@ pub struct RescueArgs {
 pub fn run(args: &RescueArgs) -> Result<u8, Failure> {
     let machine = weir_linux::machine().map_err(|error| Failure::failed(error.to_string()))?;
     let here = std::env::current_dir().map_err(|error| Failure::failed(format!("the working directory: {error}")))?;
+    if args.pool.is_empty() {
+        return Err(RescueArgs::misused("the name of the pool is empty"));
+    }
     let mut options = OpenOptions::new(pools::search_paths(&args.places.dirs), args.pool.clone());
     options.arc_bytes = ARC_BYTES;
     options.keys = pools::keys(&here, &args.keys)?;

@@ -85,6 +85,12 @@ pub struct CloneArgs {
 
 /// Runs `zfs create`.
 pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
+    if args.volume_size.is_none() && (args.sparse || args.block_size.is_some()) {
+        return Err(CreateArgs::misused("'-s' and '-b' can only be used when creating a volume"));
+    }
+    if args.volume_size.is_some() && args.no_mount {
+        return Err(CreateArgs::misused("'-u' can only be used when creating a filesystem"));
+    }
     let name = words::<CreateArgs>(&args.words, 1..=1, "missing dataset name argument")?.remove(0);
     let doing = format!("cannot create '{name}'");
     let wrong = match name.as_str() {

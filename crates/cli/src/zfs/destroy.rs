@@ -48,6 +48,9 @@ pub struct DestroyArgs {
 pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
     let name = words::<DestroyArgs>(&args.words, 1..=1, "missing dataset argument")?.remove(0);
     let doing = format!("cannot destroy '{name}'");
+    if name.is_empty() {
+        return Err(Failure::failed(format!("{doing}: the name is empty")));
+    }
     let recursive = args.recursive || args.dependents;
     if !name.contains(['/', '@', '#']) && !recursive {
         return Err(Failure::failed(format!(

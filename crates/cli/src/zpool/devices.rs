@@ -67,8 +67,18 @@ pub fn parse(folder: &Path, words: &[String]) -> Result<Vdevs, Failure> {
     let mut out = Vdevs::default();
     let mut shelf = Shelf::Tops(Class::Normal);
     let mut grouped = false;
+    // The word that needs a device after it.
+    let mut empty: Option<&str> = None;
     for text in words {
-        match word(text)? {
+        let word = word(text)?;
+        if let (Some(class), Word::Class(_) | Word::Caches | Word::Spares) = (empty, &word) {
+            return Err(invalid(format!("{class} requires at least 1 device")));
+        }
+        empty = match word {
+            Word::Class(_) | Word::Caches | Word::Spares => Some(text),
+            Word::Group(_) | Word::Device => None,
+        };
+        match word {
             Word::Class(class) => (shelf, grouped) = (Shelf::Tops(class), false),
             Word::Caches => (shelf, grouped) = (Shelf::Caches, false),
             Word::Spares => (shelf, grouped) = (Shelf::Spares, false),
@@ -92,6 +102,9 @@ pub fn parse(folder: &Path, words: &[String]) -> Result<Vdevs, Failure> {
                 }
             }
         }
+    }
+    if let Some(class) = empty {
+        return Err(invalid(format!("{class} requires at least 1 device")));
     }
     for top in &out.tops {
         top.check().map_err(invalid)?;
@@ -322,6 +335,10 @@ mod tests {
             "log",
             "cache mirror 0 1",
             "draid 0",
+            "0 log",
+            "0 spare",
+            "0 cache spare 1",
+            "spare draid1-0-0",
             "draid:4d 0 1 2",
             "log draid 0 1",
             "log raidz 0 1 2",

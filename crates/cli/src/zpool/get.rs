@@ -157,7 +157,7 @@ impl<'a> PropertyTable<'a> {
             let mut answer = json::frame("zpool get");
             answer.insert(key.to_owned(), Value::Object(objects));
             json::print(call, answer);
-        } else {
+        } else if !self.table.is_empty() {
             call.print(format_args!("{}", self.table.text()));
         }
     }

@@ -247,3 +247,72 @@ fn properties_of_keys_need_encryption() {
     assert_eq!(site.ok("zfs get -H -o value encryptionroot one/e/b/c"), "one/e/b/c\n");
     assert!(site.fails(&format!("zfs create {location} one/e/d")).contains("Keyformat required"));
 }
+
+#[test]
+fn a_pool_of_the_daemon_is_observed_once() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    assert_eq!(site.ok("arcstat 1 1").lines().count(), 2, "a heading and the pool");
+    let why: serde_json::Value = serde_json::from_str(&site.ok("why -j")).unwrap();
+    assert_eq!(why["diagnoses"].as_array().unwrap().len(), 1, "{why}");
+    let top = site.ok("top -b 1 1");
+    assert_eq!(top.lines().filter(|line| line.starts_with("tank:")).count(), 1, "{top}");
+}
+
+#[test]
+fn zfs_get_and_list_select_as_openzfs_does() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create p d0");
+    site.ok("zfs create -V 1M p/v");
+    site.ok("zfs create p/f");
+    site.ok("zfs create p/f/a");
+    site.ok("zfs create p/f-b");
+    site.ok("zfs snapshot -r p@s");
+    site.ok("zfs bookmark p/f@s p/f#m");
+    let names =
+        |line: &str| site.ok(line).lines().map(|l| l.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>();
+    let all = ["p", "p@s", "p/f", "p/f@s", "p/f#m", "p/f-b", "p/f-b@s", "p/f/a", "p/f/a@s", "p/v", "p/v@s"];
+    assert_eq!(names("zfs get -H -r createtxg p"), all);
+    assert_eq!(names("zfs get -H createtxg"), all);
+    assert_eq!(names("zfs get -H createtxg p/f"), ["p/f"]);
+    assert!(site.ok("zfs get -H mountpoint").contains("p/v\tmountpoint\t-\t-\n"));
+    assert_eq!(site.ok("zfs get -H written@none p/f"), "p/f\twritten@none\t-\t-\n");
+    assert_eq!(names("zfs list -H -o name p/f p p/f"), ["p", "p/f"]);
+    assert_eq!(names("zfs list -H -o name -r p"), ["p", "p/f", "p/f-b", "p/f/a", "p/v"]);
+    for (line, code, why) in [
+        ("zfs get used, p", 2, "no properties specified"),
+        ("zfs list -o name,,used p", 2, "no properties specified"),
+        ("zfs create -s p/x", 2, "'-s' and '-b' can only be used when creating a volume"),
+        ("zfs create -b 8k p/x", 2, "'-s' and '-b' can only be used when creating a volume"),
+        ("zfs create -u -V 1M p/x", 2, "'-u' can only be used when creating a filesystem"),
+        ("zpool create q d0 log", 1, "log requires at least 1 device"),
+        ("zpool get all none", 1, "cannot open 'none': no such pool"),
+    ] {
+        let out = site.command(line).output().unwrap();
+        let error = super::text(&out.stderr);
+        assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(code), &b""[..]), "{line}: {error}");
+        assert!(error.contains(why), "{line}: {error}");
+    }
+    let empty = site.command("zfs destroy").arg("").output().unwrap();
+    assert!(super::text(&empty.stderr).contains("the name is empty"));
+}
+
+#[test]
+fn a_configuration_that_silences_the_log_or_takes_all_memory_is_noticed() {
+    let site = Site::new(0);
+    for (line, why) in [
+        ("log = \"infoo\"", "log: 'infoo' is no level"),
+        ("deadman = -1", "deadman: '-1' is no number"),
+        ("slow_io = -2.5", "slow_io: '-2.5' is no number"),
+        ("arc_max = \"1k\"", "arc_max takes a size"),
+    ] {
+        site.configure(&format!("{CONFIGURATION}{line}\n"));
+        let error = site.fails("daemon --check");
+        assert!(error.contains(&format!("weir.toml: {why}")), "{line}: {error}");
+    }
+    site.configure(&format!("{CONFIGURATION}arc_max = \"10E\"\n"));
+    let out = site.command("daemon --check").output().unwrap();
+    assert!(out.status.success() && super::text(&out.stderr).contains("exceed the memory"));
+}

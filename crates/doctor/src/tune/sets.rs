@@ -62,6 +62,9 @@ pub enum TuneError {
         /// The cause.
         why: String,
     },
+    /// Text that is imported, and is no set.
+    #[error("what is imported is no set as 'weir tune export' writes it: {0}")]
+    Import(String),
     /// A file could not be read or written.
     #[error("{path}: {why}{undone}")]
     Io {
@@ -194,7 +197,7 @@ impl Sets {
     /// # Errors
     /// If the text is not such a text; as [`Sets::put`].
     pub fn import(&mut self, text: &str) -> Result<Vec<String>, TuneError> {
-        let damaged = |error: serde_json::Error| TuneError::Damaged { path: "import".into(), why: error.to_string() };
+        let damaged = |error: serde_json::Error| TuneError::Import(error.to_string());
         let sets: BTreeMap<String, TuningSet> = serde_json::from_str(text).map_err(damaged)?;
         let mut next = self.stored.clone();
         for (name, set) in &sets {
