@@ -36,12 +36,14 @@ mod process;
 mod reading;
 mod refused;
 mod remote;
+mod replicate;
 mod rescue;
 mod secrets;
 mod serve;
 mod serve_options;
 mod size;
 mod smb;
+mod snapshot_names;
 mod table;
 mod tree;
 mod tune;
@@ -132,6 +134,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Doctor(args) => doctor::run(args).and_then(|text| print_bytes(text.as_bytes())),
         Program::Tune(args) => tune::run(args).and_then(|text| print_bytes(text.as_bytes())),
         Program::Smb(args) => smb::run(args),
+        Program::Replicate(args) => replicate::run(args),
         Program::Rescue(args) => rescue::run(args),
         Program::User(args) => users::run(args),
         Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::locate::WhereArgs;
 use crate::mount::MountArgs;
 use crate::plan::PlanArgs;
+use crate::replicate::ReplicateArgs;
 use crate::rescue::RescueArgs;
 use crate::serve::ServeArgs;
 use crate::smb::SmbCommand;
@@ -56,6 +57,7 @@ pub enum Program {
     Doctor(DoctorArgs),
     Tune(TuneArgs),
     Where(WhereArgs),
+    Replicate(ReplicateArgs),
     Rescue(RescueArgs),
     Smb(SmbCommand),
     User(UserArgs),

@@ -117,6 +117,10 @@ fn job_object(status: JobStatus) -> Value {
             out.insert("recursive".into(), recursive.into());
             out.insert("keep".into(), keep.into());
         }
+        Work::Replicate { source, target, .. } => {
+            out.insert("replicate".into(), source.into());
+            out.insert("to".into(), target.into());
+        }
         Work::Scrub { pools } => drop(out.insert("scrub".into(), texts(pools))),
     }
     out.insert("running".into(), status.is_running.into());
@@ -142,12 +146,13 @@ pub(super) fn utc(seconds: i64) -> String {
 fn job_line(name: &str, job: &Value) -> String {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let names = |list: &Value| list.as_array().into_iter().flatten().map(word).collect::<Vec<_>>().join(", ");
-    let what = match job.get("snapshot") {
-        Some(datasets) => {
+    let what = match (job.get("snapshot"), job.get("replicate")) {
+        (_, Some(source)) => format!("replication of {} to {}", word(source), word(&job["to"])),
+        (Some(datasets), None) => {
             let option = if job["recursive"] == Value::Bool(true) { " -r" } else { "" };
             format!("snapshot{option} of {}, keep {}", names(datasets), job["keep"])
         }
-        None => format!("scrub of {}", names(&job["scrub"])),
+        (None, None) => format!("scrub of {}", names(&job["scrub"])),
     };
     let last = match (&job["running"], job["runs"].get(0)) {
         (Value::Bool(true), _) => "running".to_owned(),

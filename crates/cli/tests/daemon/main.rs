@@ -13,6 +13,7 @@ mod locate;
 mod mounts;
 mod races;
 mod refusals;
+mod replicate;
 mod served;
 mod streams;
 

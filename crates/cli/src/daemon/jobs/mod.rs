@@ -1,8 +1,9 @@
-//! Scheduled work of the daemon: snapshots of which a number stays, and scrubs.
+//! Scheduled work of the daemon: snapshots of which a number stays, scrubs, and replications.
 //!
 //! ```text
 //!   weir.toml ─ settings ─► Job { work, schedule } ── due? ─► a task ─┬─ snapshots: take, destroy the oldest
-//!                                                                     └─ scrub, unless one began since it was due
+//!                                                                     ├─ scrub, unless one began since it was due
+//!                                                                     └─ `weir replicate`, unless the target has a snapshot since then
 //! ```
 //!
 //! The daemon makes up a missed run once, as soon as the pool is open. It reads from the pool what earlier runs did (names of
@@ -184,6 +185,13 @@ async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String
             }
             said.extend(all.staying.into_iter().map(|why| format!("not destroyed: {why}")));
         }
+        Work::Replicate { source, arguments, .. } => match opened(source) {
+            Ok(_pool) => match replicate(arguments, due).await {
+                Ok(done) => said.extend(done),
+                Err(why) => failed.push(why),
+            },
+            Err(why) => failed.push(why),
+        },
         Work::Scrub { pools } => {
             for name in pools {
                 let begun = match opened(name) {
@@ -200,6 +208,30 @@ async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String
     }
     let said = (!said.is_empty()).then(|| said.join("; "));
     if failed.is_empty() { Ok(said) } else { Err(failed.into_iter().chain(said).collect::<Vec<_>>().join("; ")) }
+}
+
+/// Runs `weir replicate` as a process of its own, which asks this one. Returns what it printed.
+async fn replicate(arguments: &[String], due: i64) -> Result<Option<String>, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = std::process::Command::new(program);
+    command
+        .arg("replicate")
+        .args(["--due", &due.max(0).to_string()])
+        .args(arguments)
+        .stdin(std::process::Stdio::null());
+    let out = tokio::task::spawn_blocking(move || command.output()).await.map_err(|error| error.to_string())?;
+    let out = out.map_err(|error| format!("weir replicate: {error}"))?;
+    let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect::<Vec<_>>().join("; ");
+    let all = [lines(&out.stdout), lines(&out.stderr)]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    match out.status.success() {
+        true => Ok(Some(all).filter(|all| !all.is_empty())),
+        false if all.is_empty() => Err(format!("weir replicate: {}", out.status)),
+        false => Err(all),
+    }
 }
 
 /// Starts a scrub, unless one began at `due` or later. Returns whether it was started.

@@ -21,7 +21,19 @@ pub struct JobText {
     snapshot: Option<Vec<String>>,
     /// Pools that are scrubbed.
     scrub: Option<Vec<String>>,
-    /// Whether snapshots are taken of the descendants, too.
+    /// Dataset that is replicated.
+    replicate: Option<String>,
+    /// Target of the replication, as `weir replicate` takes it.
+    to: Option<String>,
+    /// Maximum bytes per second of the replication.
+    limit: Option<String>,
+    /// Number of snapshots that stay at the target.
+    keep_target: Option<u32>,
+    /// Command that reaches the target's machine.
+    through: Option<String>,
+    /// The command `zfs` on the target's machine.
+    target_zfs: Option<String>,
+    /// Whether the descendants take part, too.
     recursive: Option<bool>,
     /// When: see [`Schedule`].
     schedule: String,
@@ -55,6 +67,15 @@ pub enum Work {
         recursive: bool,
         /// Number of snapshots that stay of each dataset.
         keep: usize,
+    },
+    /// Runs `weir replicate`.
+    Replicate {
+        /// Source.
+        source: String,
+        /// Target.
+        target: String,
+        /// Arguments: options, source and target.
+        arguments: Vec<String>,
     },
     /// Starts scrubs.
     Scrub {
@@ -90,8 +111,34 @@ impl JobText {
             return Err(format!("name: 1 to {MAX_NAME} letters, digits, '-', '_' and '.' are possible"));
         }
         let schedule = Schedule::parse(&self.schedule, self.time_zone.as_deref())?;
-        let work = match (self.snapshot, self.scrub) {
-            (Some(datasets), None) => {
+        let is_replication = self.replicate.is_some();
+        let of_replications = [&self.to, &self.limit, &self.through, &self.target_zfs];
+        if !is_replication && (of_replications.iter().any(|key| key.is_some()) || self.keep_target.is_some()) {
+            return Err("to, limit, keep_target, through and target_zfs belong to replicate".to_owned());
+        }
+        let work = match (self.snapshot, self.scrub, self.replicate) {
+            (None, None, Some(source)) => {
+                check_names("replicate", std::slice::from_ref(&source), "/")?;
+                let target = self.to.ok_or("to: the target is missing")?;
+                let mut arguments = vec!["--name".to_owned(), self.name.clone()];
+                if self.recursive == Some(true) {
+                    arguments.push("-r".to_owned());
+                }
+                let options = [
+                    ("--keep-source", self.keep.map(|keep| keep.to_string())),
+                    ("--keep-target", self.keep_target.map(|keep| keep.to_string())),
+                    ("--limit", self.limit),
+                    ("--through", self.through),
+                    ("--target-zfs", self.target_zfs),
+                ];
+                for (option, value) in options.into_iter().filter_map(|(option, value)| Some((option, value?))) {
+                    arguments.extend([option.to_owned(), value]);
+                }
+                arguments.extend([source.clone(), target.clone()]);
+                crate::replicate::check(&arguments)?;
+                Work::Replicate { source, target, arguments }
+            }
+            (Some(datasets), None, None) => {
                 check_names("snapshot", &datasets, "/")?;
                 let keep = self.keep.ok_or("keep: the number of snapshots that stay is missing")?;
                 if !(1..=MAX_KEPT).contains(&keep) {
@@ -99,14 +146,14 @@ impl JobText {
                 }
                 Work::Snapshot { datasets, recursive: self.recursive.unwrap_or(false), keep: keep as usize }
             }
-            (None, Some(pools)) => {
+            (None, Some(pools), None) => {
                 check_names("scrub", &pools, "")?;
                 if self.keep.is_some() || self.recursive.is_some() {
                     return Err("keep and recursive belong to snapshots".to_owned());
                 }
                 Work::Scrub { pools }
             }
-            _ => return Err("either 'snapshot' with datasets or 'scrub' with pools is needed".to_owned()),
+            _ => return Err("one of 'snapshot', 'scrub' and 'replicate' is needed".to_owned()),
         };
         Ok(Job { name: self.name, work, schedule, schedule_text: self.schedule })
     }
@@ -155,14 +202,14 @@ mod tests {
         let job = |more: &str| format!("[[jobs]]\nname = \"a\"\nschedule = \"hourly\"\n{more}\n");
         let snapshot = job("snapshot = [\"t\"]\nkeep = 1");
         for (text, why) in [
-            (job(""), "either 'snapshot'"),
+            (job(""), "one of 'snapshot'"),
             (job("snapshot = [\"t\"]"), "keep: the number"),
             (job("snapshot = [\"t\"]\nkeep = 0"), "keep: 0 is not"),
             (job("snapshot = []\nkeep = 1"), "the list is empty"),
             (job("snapshot = [\"t@a\"]\nkeep = 1"), "'t@a' is no name of a dataset"),
             (job("scrub = [\"t/a\"]"), "'t/a' is no name of a pool"),
             (job("scrub = [\"t\"]\nkeep = 3"), "belong to snapshots"),
-            (job("scrub = [\"t\"]\nsnapshot = [\"t\"]"), "either 'snapshot'"),
+            (job("scrub = [\"t\"]\nsnapshot = [\"t\"]"), "one of 'snapshot'"),
             (job("scrubs = [\"t\"]"), "unknown field"),
             (snapshot.replace("\"a\"", "\"a b\""), "name: 1 to 32"),
             (snapshot.replace("hourly", "yearly"), "schedule: 'yearly'"),

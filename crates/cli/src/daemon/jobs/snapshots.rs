@@ -7,16 +7,11 @@
 use super::author;
 use crate::admin::{ServedPool, ServingHost};
 use crate::command_target::now;
-use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
+use crate::snapshot_names::{name_at, time_of};
 use std::sync::Arc;
 use weir_admin::{Action, Change, Destruction, Refusal, RefusalKind, below, snapshots};
 use weir_dsl::Scope;
 use weir_machine::Request;
-
-/// Time in the name of a snapshot, in UTC.
-const STAMP: &str = "%Y%m%dT%H%M%SZ";
 
 /// Datasets that take part, and how many snapshots stay.
 pub struct Rule<'a> {
@@ -132,42 +127,4 @@ async fn own(pool: &Arc<ServedPool>, dataset: &str, rule: &Rule<'_>) -> Result<V
         found.push(Own { dataset: dir.name.clone(), snapshots });
     }
     Ok(found)
-}
-
-fn name_at(job: &str, seconds: i64) -> Result<String, String> {
-    let time = Timestamp::from_second(seconds).map_err(|error| error.to_string())?;
-    Ok(format!("{job}-{}", time.strftime(STAMP)))
-}
-
-/// The time in a snapshot's name, if the job gave it.
-fn time_of(job: &str, name: &str) -> Option<i64> {
-    let stamp = name.strip_prefix(job)?.strip_prefix('-')?;
-    let time = DateTime::strptime(STAMP, stamp).ok()?.to_zoned_datetime(TimeZone::UTC).ok()?.timestamp().as_second();
-    // Only the one form that this job writes.
-    (name_at(job, time).as_deref() == Ok(name)).then_some(time)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_names_of_the_job_have_a_time() {
-        let name = name_at("daily", 1_795_833_000).unwrap();
-        assert_eq!(name, "daily-20261128T023000Z");
-        assert_eq!(time_of("daily", &name), Some(1_795_833_000));
-        for (job, other) in [
-            ("daily", "daily"),
-            ("daily", "daily-"),
-            ("daily", "daily-20261128T023000"),
-            ("daily", "daily-2026112T8023000Z"),
-            ("daily", "daily-20261128T023000Za"),
-            ("daily", "daily-2-20261128T023000Z"),
-            ("daily", "daily-20261328T023000Z"),
-            ("dail", "daily-20261128T023000Z"),
-            ("daily-2", "daily-20261128T023000Z"),
-        ] {
-            assert_eq!(time_of(job, other), None, "{job} {other}");
-        }
-    }
 }
