@@ -33,16 +33,7 @@ pub fn measure(
     folder: &Path,
     monitor: &mut dyn Monitor,
 ) -> Result<Option<Vec<Ceiling>>, LabError> {
-    let mut found = Vec::new();
-    for load in client_loads(plan) {
-        let fio =
-            Fio { version: version.to_owned(), engine: Engine::Null, is_direct: false, stability: Stability::Dsync };
-        let Some(round) = fio.run("ceiling client", &load, target, folder, monitor)? else {
-            return Ok(None);
-        };
-        let what = client_load(load.largest_block(), load.writes());
-        found.push(ceiling("client", &what, &round, "fio's engine null: the same load without any I/O"));
-    }
+    let Some(mut found) = clients(plan, target, version, folder, monitor)? else { return Ok(None) };
     if plan.steps.iter().any(|step| matches!(step.load, StepLoad::Fio(_))) {
         found.push(memory());
     }
@@ -63,6 +54,36 @@ pub fn measure(
     Ok(Some(found))
 }
 
+/// Ceilings of the client; `None` if the monitor stopped it.
+fn clients(
+    plan: &Plan,
+    target: &Target,
+    version: &str,
+    folder: &Path,
+    monitor: &mut dyn Monitor,
+) -> Result<Option<Vec<Ceiling>>, LabError> {
+    let mut found = Vec::new();
+    for load in client_loads(plan) {
+        let (round, source) = match target.network() {
+            Some(network) if !network.has_ceiling() => continue,
+            Some(network) => {
+                let source =
+                    "the same client and load, against a server in this process that stores nothing, over loopback";
+                (network.ceiling(&load, monitor)?, source)
+            }
+            None => {
+                let (version, engine) = (version.to_owned(), Engine::Null);
+                let fio = Fio { version, engine, is_direct: false, stability: Stability::Dsync };
+                let source = "fio's engine null: the same load without any I/O";
+                (fio.run("ceiling client", &load, target, folder, monitor)?, source)
+            }
+        };
+        let Some(round) = round else { return Ok(None) };
+        found.push(ceiling("client", &client_load(load.largest_block(), load.writes()), &round, source));
+    }
+    Ok(Some(found))
+}
+
 /// The load that a ceiling of the client is for: its block size and direction.
 #[must_use]
 pub fn client_load(block_bytes: u64, writes: bool) -> String {
@@ -77,6 +98,7 @@ pub fn links(target: &Target) -> Vec<Ceiling> {
             uri.starts_with("nbd://")
                 && !["nbd://localhost", "nbd://127.", "nbd://[::1]"].iter().any(|l| uri.starts_with(l))
         }
+        Target::Network(network) => !network.is_local(),
         _ => target.path().and_then(mount_of).is_some_and(|mount| NETWORK_KINDS.contains(&mount.kind.as_str())),
     };
     if !is_remote {

@@ -46,6 +46,12 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Nanoseconds since 1970, as far as they fit.
+#[must_use]
+pub fn unix_nanoseconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
 /// A time in RFC 3339, UTC, to the second.
 #[must_use]
 pub fn rfc3339(unix_seconds: u64) -> String {

@@ -27,6 +27,14 @@ pub enum LabError {
         /// Place and kind of the defect.
         what: String,
     },
+    /// A server cannot be reached, refuses, breaks its protocol, or ended.
+    #[error("{target}: {what}")]
+    Server {
+        /// The target.
+        target: String,
+        /// Event or refusal.
+        what: String,
+    },
     /// A program that carries the load is missing or failed.
     #[error("{program}: {what}")]
     Program {

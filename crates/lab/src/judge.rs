@@ -240,7 +240,7 @@ fn limit(step: &Step, result: &RunResult, bytes_per_s: f64, operations_per_s: f6
             "limited by the time of a flush: a log device with power-loss protection would change it".to_owned(),
         );
     }
-    if step.in_flight() == 1 && workload.block_bytes > 0 {
+    if step.in_flight() == 1 && workload.depth > 0 && workload.block_bytes > 0 {
         return Some("limited by the latency of one operation: more in flight would show more".to_owned());
     }
     None

@@ -9,7 +9,8 @@
 //!
 //! A figure may be believed if the run reached what it claims to measure. So each run states, before any figure, why it should not be believed or
 //! compared ([`judge`]): the client's cache answered, the disks were not reached, the rate was not steady. The load is
-//! carried by fio where fio can ([`fio`]); the job files stay with the result.
+//! carried by fio where fio can ([`fio`]); the job files stay with the result. Clients of our own carry it over iSCSI and NFS
+//! ([`native::network`]).
 
 pub mod ceilings;
 pub mod clock;
@@ -38,5 +39,11 @@ pub use error::LabError;
 pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// Fuzz targets of the decoders of this crate.
-pub const TARGETS: &[FuzzTarget] =
-    &[("lab-fio", fio::fuzz), ("lab-icf", methods::icf::fuzz), ("lab-result", result::fuzz)];
+pub const TARGETS: &[FuzzTarget] = &[
+    ("lab-fio", fio::fuzz),
+    ("lab-icf", methods::icf::fuzz),
+    ("lab-result", result::fuzz),
+    ("lab-iscsi", native::network::iscsi::fuzz),
+    ("lab-nfs", native::network::nfs::fuzz),
+    ("lab-url", native::network::url::fuzz),
+];

@@ -192,6 +192,8 @@ pub fn job_file(name: &str, load: &Load, target: &Target, fio: &Fio, logs: &Path
             line("uri", uri);
             line("offset_increment", &load.bytes_per_worker());
         }
+        // A load without fio, whose job file is never used.
+        (_, Target::Network(_)) => {}
     }
     // New bytes for each write: data that neither compresses nor occurs twice.
     line("refill_buffers", &1);

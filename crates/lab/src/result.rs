@@ -102,7 +102,7 @@ pub struct Workload {
     pub read_percent: u32,
     /// Processes or threads that issue operations.
     pub workers: u32,
-    /// Operations in flight per worker.
+    /// Operations in flight per worker; 0 if the client decides.
     pub depth: u32,
     /// Whether each write is complete only when it is stable: `O_DSYNC`, or a flush after it.
     pub sync: bool,

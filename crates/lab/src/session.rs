@@ -5,12 +5,16 @@ use crate::environment::{self, Disk, DiskCounters, ProcessorTicks};
 use crate::error::LabError;
 use crate::fio::{Fio, Monitor, file_stem};
 use crate::load::{FILE_PREFIX, Load};
+use crate::native::network::load::UNMEASURED;
 use crate::plan::{Plan, StepLoad, StepPlan};
 use crate::result::{Round, RunResult, SCHEMA, Step};
 use crate::target::Target;
 use crate::{ceilings, judge, steady};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// Difference between the bytes of the client and of a server from which on they are not of the same load.
+const MAX_SERVER_ERROR: f64 = 0.02;
 
 /// Receives the progress of a session and may stop it.
 pub trait Watcher {
@@ -48,7 +52,7 @@ pub struct Options {
 pub struct Session {
     plan: Plan,
     target: Target,
-    /// fio; `None` if no step needs it.
+    /// fio; `None` if no step needs it, or a client of Weir's own carries the load.
     fio: Option<Fio>,
     disk: Option<Disk>,
     options: Options,
@@ -65,7 +69,8 @@ impl Session {
     /// If fio is missing, there is no room, or the plan writes over data without permission.
     pub fn new(plan: Plan, word: &str, options: Options) -> Result<Self, LabError> {
         let target = Target::parse(word)?;
-        let needs_fio = plan.steps.iter().any(|step| matches!(step.load, StepLoad::Fio(_)));
+        let has_loads = plan.steps.iter().any(|step| matches!(step.load, StepLoad::Fio(_)));
+        let needs_fio = has_loads && target.network().is_none();
         let fio = needs_fio.then(|| Fio::find(&target)).transpose()?;
         check(&plan, &target, &options)?;
         std::fs::create_dir_all(&options.folder).map_err(LabError::io(&options.folder))?;
@@ -75,14 +80,19 @@ impl Session {
             environment.insert("fio".to_owned(), fio.version.clone());
             environment.insert("engine".to_owned(), fio.engine.name().to_owned());
         }
-        let is_direct = fio.as_ref().is_some_and(|fio| fio.is_direct);
+        if let Some(network) = target.network() {
+            environment.insert("engine".to_owned(), network.engine().to_owned());
+        }
+        let is_direct = fio.as_ref().map_or(target.network().is_some(), |fio| fio.is_direct);
         environment.extend(options.facts.clone());
         let now = clock::unix_seconds();
-        let steps = plan.steps.iter().map(|step| Step {
-            name: step.name.clone(),
-            workload: step.workload(is_direct),
-            expected: ceilings::rule_of_thumb(step, disk.as_ref()),
-            rounds: Vec::new(),
+        let steps = plan.steps.iter().map(|step| {
+            let mut workload = step.workload(is_direct);
+            if target.network().is_some_and(|network| !network.has_depth()) {
+                workload.depth = 0;
+            }
+            let expected = ceilings::rule_of_thumb(step, disk.as_ref());
+            Step { name: step.name.clone(), workload, expected, rounds: Vec::new() }
         });
         let result = RunResult {
             schema: SCHEMA.to_owned(),
@@ -94,9 +104,10 @@ impl Session {
             started_unix_seconds: now,
             started: clock::rfc3339(now),
             complete: false,
-            client: match &fio {
-                Some(fio) => target.client(&fio.version),
-                None => format!("weir {}", env!("CARGO_PKG_VERSION")),
+            client: match (&fio, target.network()) {
+                (Some(fio), _) => target.client(&fio.version),
+                (None, Some(network)) => network.client(),
+                (None, None) => format!("weir {}", env!("CARGO_PKG_VERSION")),
             },
             environment,
             ceilings: Vec::new(),
@@ -147,14 +158,16 @@ impl Session {
     /// # Errors
     /// If fio fails.
     pub fn prepare(&mut self, watcher: &mut dyn Watcher) -> Result<bool, LabError> {
-        let Some(fio) = self.fio.clone() else { return Ok(true) };
+        if self.fio.is_none() && self.target.network().is_none() {
+            return Ok(true);
+        }
         if self.options.measures_ceilings && self.result.ceilings.is_empty() {
             watcher.prepares("measure ceilings");
             let measured = ceilings::measure(
                 &self.plan,
                 &self.target,
                 self.disk.as_ref(),
-                &fio.version,
+                self.fio.as_ref().map_or("", |fio| fio.version.as_str()),
                 &self.options.folder,
                 &mut StepMonitor::new(watcher),
             )?;
@@ -173,7 +186,7 @@ impl Session {
             size_bytes: self.plan.data_bytes,
             ..Load::sequential(1 << 20, 0)
         };
-        let done = fio.run("prepare", &fill, &self.target, &self.options.folder, &mut StepMonitor::new(watcher))?;
+        let done = self.carry("prepare", &fill, &mut StepMonitor::new(watcher))?;
         Ok(done.is_some())
     }
 
@@ -198,6 +211,10 @@ impl Session {
         add_disk(&mut round, &samples);
         if let Some((then, now)) = server.zip(watcher.server_counters()) {
             round.server = growth(&then, &now);
+            // Counters of a server that may be another one count only if they are those of this load.
+            if self.target.network().is_some() && !is_of_this_load(&round) {
+                round.server.clear();
+            }
         }
         let rates: Vec<f64> =
             round.series.iter().map(|second| (second.read_bytes + second.written_bytes) as f64).collect();
@@ -209,6 +226,15 @@ impl Session {
         Ok(true)
     }
 
+    /// Runs a load with fio, or with the client of a network target.
+    fn carry(&self, name: &str, load: &Load, monitor: &mut StepMonitor<'_>) -> Result<Option<Round>, LabError> {
+        match (&self.fio, self.target.network()) {
+            (_, Some(network)) => network.run(load, monitor),
+            (Some(fio), None) => fio.run(name, load, &self.target, &self.options.folder, monitor),
+            (None, None) => Err(LabError::Program { program: "fio", what: "not looked for".to_owned() }),
+        }
+    }
+
     fn run_load(
         &self,
         step: &StepPlan,
@@ -217,10 +243,7 @@ impl Session {
     ) -> Result<Option<Round>, LabError> {
         let folder = &self.options.folder;
         match (&step.load, &self.target) {
-            (StepLoad::Fio(load), target) => match &self.fio {
-                Some(fio) => fio.run(&step.name, load, target, folder, monitor),
-                None => Err(LabError::Program { program: "fio", what: "not looked for".to_owned() }),
-            },
+            (StepLoad::Fio(load), _) => self.carry(&step.name, load, monitor),
             (StepLoad::Frames(load), Target::Directory(path)) => load.run(path, monitor),
             (StepLoad::List(load), Target::Directory(path)) => load.run(path, monitor),
             (StepLoad::Mix(load), Target::Directory(path)) => load.run(path, monitor),
@@ -242,6 +265,10 @@ impl Session {
         if let (Target::Directory(path), false) = (&self.target, self.options.keeps_files) {
             remove_files(path);
         }
+        if let (Some(network), false) = (self.target.network(), self.options.keeps_files) {
+            // A server that is gone keeps its files; the error of the measurement says that it is gone.
+            let _ = network.remove_files();
+        }
         self.save(complete)?;
         Ok(&self.result)
     }
@@ -253,8 +280,20 @@ impl Session {
     }
 }
 
-/// Refuses plans that would destroy data or do not fit.
+/// Refuses plans that the target's client cannot carry, that would destroy data, or that do not fit.
 fn check(plan: &Plan, target: &Target, options: &Options) -> Result<(), LabError> {
+    if let Some(network) = target.network() {
+        for step in &plan.steps {
+            match &step.load {
+                StepLoad::Fio(load) => network.check(load)?,
+                _ => {
+                    let text =
+                        format!("{network}: the method {} needs a directory: mount the target first", plan.method);
+                    return Err(LabError::Target(text));
+                }
+            }
+        }
+    }
     if plan.steps.iter().any(StepPlan::writes) && target.holds_data() && !options.may_overwrite {
         let text = "this method writes over the data of the target; allow it with --overwrite, or choose a method or pattern that only reads";
         return Err(LabError::Target(text.to_owned()));
@@ -286,6 +325,15 @@ fn growth(then: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap
         Some((name.clone(), grown))
     });
     grown.filter(|(_, grown)| *grown > 0).collect()
+}
+
+/// Whether the server counted the bytes that the client moved, measured and unmeasured ones, to 2 %.
+fn is_of_this_load(round: &Round) -> bool {
+    let unmeasured = round.figures.get(UNMEASURED).copied().unwrap_or_default();
+    let client = (round.read.bytes + round.written.bytes) as f64 + unmeasured;
+    let is_data = |name: &str| name == "written_bytes" || name.starts_with("read_bytes.");
+    let server: u64 = round.server.iter().filter(|(name, _)| is_data(name)).map(|(_, bytes)| bytes).sum();
+    (server as f64 - client).abs() <= MAX_SERVER_ERROR * client
 }
 
 /// Passes the progress of a load on, and reads the disk's counters once a second.
@@ -340,6 +388,18 @@ fn add_disk(round: &mut Round, samples: &[(f64, DiskCounters)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_servers_counters_are_kept_if_they_are_those_of_the_load() {
+        let mut round = Round::default();
+        round.read.bytes = 60;
+        round.figures.insert(UNMEASURED.to_owned(), 40.0);
+        round.server.insert("read_bytes.disk".to_owned(), 99);
+        round.server.insert("device_bytes.data".to_owned(), 500);
+        assert!(is_of_this_load(&round));
+        round.server.insert("written_bytes".to_owned(), 5);
+        assert!(!is_of_this_load(&round));
+    }
 
     #[test]
     fn a_counter_that_appears_during_a_round_grew_from_0() {

@@ -1,12 +1,10 @@
-//! Targets of a benchmark: a directory, a file or block device, or an NBD export.
+//! Targets of a benchmark: a directory, a file or block device, or what a server offers over a network protocol.
 
 use crate::environment::mount_of;
 use crate::error::LabError;
+use crate::native::network::url::NetworkTarget;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-/// Schemes for which fio has no client.
-const MOUNTED_SCHEMES: [&str; 3] = ["nfs", "smb", "iscsi"];
 
 /// Target of a benchmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,27 +17,26 @@ pub enum Target {
     Device(PathBuf),
     /// NBD export, likewise: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`.
     Nbd(String),
+    /// Logical unit, directory of an NFS export, or directory of an SMB share: `iscsi://`, `nfs://`, `smb://`.
+    Network(NetworkTarget),
 }
 
 impl Target {
     /// Finds out what a word of the command line names.
     ///
     /// # Errors
-    /// If it names nothing that can be measured; the message says how to reach a share or a LUN.
+    /// If it names nothing that can be measured. No server is asked.
     pub fn parse(word: &str) -> Result<Self, LabError> {
         if word.starts_with("nbd://") || word.starts_with("nbd+unix://") {
             return Ok(Self::Nbd(word.to_owned()));
         }
+        if let Some(network) = NetworkTarget::parse(word) {
+            return network.map(Self::Network);
+        }
         if let Some((scheme, _)) = word.split_once("://") {
-            let text = match MOUNTED_SCHEMES.contains(&scheme) {
-                true => format!(
-                    "{word}: fio has no client for {scheme}; mount or attach it with the system's client and give the \
-                     directory or the device: the result then names that client"
-                ),
-                false => format!(
-                    "{word}: unknown scheme {scheme}; a target is a directory, a file, a block device or nbd://…"
-                ),
-            };
+            let text = format!(
+                "{word}: unknown scheme {scheme}; a target is a directory, a file, a block device, nbd://, iscsi://, nfs:// or smb://"
+            );
             return Err(LabError::Target(text));
         }
         let path = std::fs::canonicalize(word).map_err(LabError::io(Path::new(word)))?;
@@ -55,7 +52,11 @@ impl Target {
     /// Whether a writing workload destroys data that is on the target now.
     #[must_use]
     pub fn holds_data(&self) -> bool {
-        !matches!(self, Self::Directory(_))
+        match self {
+            Self::Directory(_) => false,
+            Self::File(_) | Self::Device(_) | Self::Nbd(_) => true,
+            Self::Network(network) => network.holds_data(),
+        }
     }
 
     /// Path on this machine, if the target has one.
@@ -63,7 +64,16 @@ impl Target {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Directory(path) | Self::File(path) | Self::Device(path) => Some(path),
-            Self::Nbd(_) => None,
+            Self::Nbd(_) | Self::Network(_) => None,
+        }
+    }
+
+    /// Target that is measured without fio.
+    #[must_use]
+    pub fn network(&self) -> Option<&NetworkTarget> {
+        match self {
+            Self::Network(network) => Some(network),
+            _ => None,
         }
     }
 
@@ -71,6 +81,7 @@ impl Target {
     #[must_use]
     pub fn client(&self, fio: &str) -> String {
         match self {
+            Self::Network(network) => network.client(),
             Self::Nbd(_) => format!("{fio}, engine nbd (libnbd), no kernel in between"),
             _ => match self.path().and_then(mount_of) {
                 Some(mount) if !matches!(self, Self::Device(_)) => format!("{fio} on {} of the kernel", mount.kind),
@@ -82,7 +93,7 @@ impl Target {
     /// Bytes that can be read or written: of a directory the room for new files, else the size. `None` if only the client knows.
     ///
     /// # Errors
-    /// If the size cannot be read.
+    /// If the size cannot be read, or the server does not answer.
     pub fn room_bytes(&self) -> Result<Option<u64>, LabError> {
         match self {
             Self::Directory(path) => {
@@ -96,6 +107,7 @@ impl Target {
                 Ok(Some(end))
             }
             Self::Nbd(_) => Ok(None),
+            Self::Network(network) => network.room_bytes(),
         }
     }
 }
@@ -117,7 +129,10 @@ mod tests {
         assert!(parsed.room_bytes().unwrap() > Some(0));
         assert_eq!(Target::parse("nbd://localhost/tank/vol").unwrap(), Target::Nbd("nbd://localhost/tank/vol".into()));
         let text = |word| Target::parse(word).unwrap_err().to_string();
-        assert!(text("nfs://host/tank").contains("mount"), "{}", text("nfs://host/tank"));
+        let unit = Target::parse("iscsi://host/iqn.2000-01.org.example:a/0").unwrap();
+        assert!(unit.holds_data() && unit.path().is_none() && unit.network().is_some());
+        assert!(!Target::parse("nfs://host/tank").unwrap().holds_data());
+        assert!(text("nfs://host").contains("no path"));
         assert!(text("ftp://host").contains("unknown scheme ftp"));
         assert!(text("/does/not/exist").contains("/does/not/exist: No such file"));
         assert!(text("/dev/null").contains("neither"));

@@ -25,7 +25,7 @@ const DEFAULT_BYTES: u64 = 1 << 30;
 #[derive(Debug, Parser)]
 #[command(name = "quick", override_usage = "weir bench quick TARGET [OPTION]…")]
 pub struct QuickArgs {
-    /// Directory, file, block device or nbd://…; what holds data is only read, unless --overwrite
+    /// Directory, file, block device, nbd://…, iscsi://… or nfs://…; what holds data is only read, unless --overwrite
     target: String,
     /// Bytes of test data [default: 1G, or a quarter of the room]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -41,7 +41,7 @@ pub struct QuickArgs {
 #[derive(Debug, Parser)]
 #[command(name = "stream", override_usage = "weir bench stream TARGET [OPTION]…")]
 pub struct StreamArgs {
-    /// Directory, file, block device or nbd://…
+    /// Directory, file, block device, nbd://…, iscsi://…, nfs://… or smb://…
     target: String,
     /// Clients
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -69,7 +69,7 @@ pub struct StreamArgs {
 #[derive(Debug, Parser)]
 #[command(name = "users", override_usage = "weir bench users TARGET [OPTION]…")]
 pub struct UsersArgs {
-    /// Directory, file, block device or nbd://…
+    /// Directory, file, block device, nbd://…, iscsi://…, nfs://… or smb://…
     target: String,
     /// Users at the same time
     #[arg(long, value_name = "N", default_value_t = 6)]
@@ -88,7 +88,7 @@ pub struct UsersArgs {
 #[derive(Debug, Parser)]
 #[command(name = "grid", override_usage = "weir bench grid TARGET [OPTION]…")]
 pub struct GridArgs {
-    /// Directory, file, block device or nbd://…; what holds data is only read, unless --overwrite
+    /// Directory, file, block device, nbd://…, iscsi://… or nfs://…; what holds data is only read, unless --overwrite
     target: String,
     /// Block sizes, separated by commas [default: 4K,8K,16K,32K]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
@@ -135,7 +135,7 @@ pub struct LoopArgs {
 #[derive(Debug, Parser)]
 #[command(name = "singlestream", override_usage = "weir bench singlestream TARGET [OPTION]…")]
 pub struct SinglestreamArgs {
-    /// Directory, file, block device or nbd://…
+    /// Directory, file, block device, nbd://…, iscsi://…, nfs://… or smb://…
     target: String,
     /// Write instead of reading
     #[arg(long)]
@@ -192,7 +192,7 @@ pub struct ListArgs {
 #[derive(Debug, Parser)]
 #[command(name = "device", override_usage = "weir bench device TARGET [OPTION]…")]
 pub struct DeviceArgs {
-    /// Block device or file, with --overwrite; or a directory on it
+    /// Block device, file, nbd://… or iscsi://…, with --overwrite; or a directory on it
     target: String,
     /// Bytes of test data [default: 1G, or a quarter of the room]
     #[arg(long, value_name = "SIZE", value_parser = size)]

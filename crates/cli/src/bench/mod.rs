@@ -15,10 +15,18 @@ use std::path::PathBuf;
 
 /// Measure storage, and compare measurements.
 ///
-/// The target is a directory (of any file system: a pool's, an NFS or SMB mount), a file, a block device or an NBD export. fio carries the
-/// load. Each run leaves a directory with result.json, report.html and fio's job files, and begins with the reasons not to believe its figures.
+/// The target is a directory (of any file system: a pool's, an NFS or SMB mount), a file, a block device, or one of these:
+///
+///   nbd://HOST[:PORT]/EXPORT
+///   iscsi://[USER@]HOST[:PORT]/IQN/LUN[?password-file=FILE]
+///   nfs://HOST[:PORT]/EXPORT
+///   smb://[USER@]HOST[:PORT]/SHARE[/DIRECTORY][?password-file=FILE] (sequential streams only)
+///
+/// fio carries the load, or clients of Weir's own for iSCSI and NFS, and smbclient for SMB. A password is in a file or in
+/// WEIR_BENCH_PASSWORD. Each run leaves a directory with result.json, report.html and fio's job files, and begins with the reasons not
+/// to believe its figures.
 #[derive(Debug, Parser)]
-#[command(name = "weir bench", override_usage = "weir bench METHOD TARGET [OPTION]…")]
+#[command(name = "weir bench", verbatim_doc_comment, override_usage = "weir bench METHOD TARGET [OPTION]…")]
 pub struct BenchArgs {
     #[command(subcommand)]
     command: BenchCommand,
@@ -58,7 +66,7 @@ pub struct Common {
     /// Directory for the results [default: weir-bench-METHOD-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Allow to write over the data of a file, device or export
+    /// Allow to write over the data of a file, device, export or unit
     #[arg(long)]
     overwrite: bool,
     /// Leave the test files in the target

@@ -1,4 +1,8 @@
-//! The server of a target: a Weir on this machine whose file system or export is measured.
+//! The server of a target: a Weir on this machine whose file system, unit or export is measured.
+//!
+//! A mount names its dataset, and an NFS path its pool. The URL of an iSCSI unit names neither, nor does any URL say which
+//! process listens: for targets at this machine's loopback address, the counters of the protocol are read, and the session
+//! keeps them only if they agree with what the client moved.
 
 use crate::analytics::Watched;
 use crate::call::Call;
@@ -6,19 +10,28 @@ use crate::options::PoolDirs;
 use std::collections::BTreeMap;
 use weir_analytics::Sample;
 use weir_lab::environment::mount_of;
+use weir_lab::native::network::url::{NetworkTarget, Place};
 use weir_lab::target::Target;
 
 /// Kind of the file systems that Weir mounts.
 const MOUNT_KIND: &str = "fuse.weir";
 
+/// Beginning of the names of counters of what devices took.
+const DEVICE_BYTES: &str = "device_bytes.";
+
 /// Pool whose counters are read beside the client's.
 pub struct Server {
     watched: Option<(Call, Watched)>,
+    /// Protocol whose requests count; without one, all.
+    protocol: Option<&'static str>,
 }
 
 impl Server {
     /// The process that serves a target; without one no counters are read.
     pub fn find(target: &str) -> Self {
+        if let Ok(Target::Network(network)) = Target::parse(target) {
+            return Self::behind(&network);
+        }
         let watched = dataset(target).and_then(|dataset| {
             let pool = dataset.split(['/', '@']).next()?.to_owned();
             let call = Call::own("bench", Vec::new());
@@ -29,12 +42,26 @@ impl Server {
             });
             Some((call, found.ok()?))
         });
-        Self { watched }
+        Self { watched, protocol: None }
+    }
+
+    /// The process on this machine that may serve a network target.
+    fn behind(network: &NetworkTarget) -> Self {
+        let (protocol, pools) = match &network.place {
+            _ if !network.is_local() => return Self::none(),
+            Place::Iscsi { .. } => ("iscsi", Vec::new()),
+            Place::Nfs { path, .. } => ("nfs3", path.split('/').nth(1).map(str::to_owned).into_iter().collect()),
+            Place::Smb { .. } => ("smb", Vec::new()),
+        };
+        let call = Call::own("bench", Vec::new());
+        // Another server than Weir is no failure.
+        let watched = Watched::find(&call, &PoolDirs::default(), &pools).ok().map(|watched| (call, watched));
+        Self { watched, protocol: Some(protocol) }
     }
 
     /// No server.
     pub fn none() -> Self {
-        Self { watched: None }
+        Self { watched: None, protocol: None }
     }
 
     /// Facts about the dataset of a target.
@@ -45,7 +72,15 @@ impl Server {
     /// Present counters by name; `None` without a server, or if it does not answer.
     pub fn counters(&mut self) -> Option<BTreeMap<String, u64>> {
         let (call, watched) = self.watched.as_ref()?;
-        watched.samples(call).ok()?.first().map(counters)
+        let samples = watched.samples(call).ok()?;
+        let mut sums = BTreeMap::new();
+        for (name, count) in samples.iter().flat_map(|sample| counters(sample, self.protocol)) {
+            // What devices took is known only if one pool may have served the target.
+            if samples.len() == 1 || !name.starts_with(DEVICE_BYTES) {
+                *sums.entry(name).or_insert(0) += count;
+            }
+        }
+        Some(sums)
     }
 }
 
@@ -57,16 +92,17 @@ fn dataset(target: &str) -> Option<String> {
 }
 
 /// Bytes of clients' reads by source, bytes that clients wrote, and bytes that devices took, since the process opened the pool.
-fn counters(sample: &Sample) -> BTreeMap<String, u64> {
+fn counters(sample: &Sample, protocol: Option<&str>) -> BTreeMap<String, u64> {
     let mut counters = BTreeMap::new();
-    for totals in sample.operations.iter().filter(|totals| totals.protocol != "internal") {
+    let counts = |name: &str| protocol.map_or(name != "internal", |protocol| name == protocol);
+    for totals in sample.operations.iter().filter(|totals| counts(&totals.protocol)) {
         for (source, bytes) in &totals.read_bytes.0 {
             *counters.entry(format!("read_bytes.{}", source.replace(' ', "_"))).or_insert(0) += bytes;
         }
         *counters.entry("written_bytes".to_owned()).or_insert(0) += totals.written_bytes;
     }
     for cause in &sample.written {
-        *counters.entry(format!("device_bytes.{}", cause.content.replace(' ', "_"))).or_insert(0) += cause.bytes;
+        *counters.entry(format!("{DEVICE_BYTES}{}", cause.content.replace(' ', "_"))).or_insert(0) += cause.bytes;
     }
     counters
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "a real server and its client")]
 
+mod network;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -84,7 +86,7 @@ fn invalid_command_lines_and_targets_say_what_to_do() {
     std::fs::write(folder.join("no.json"), "{}").unwrap();
     for (words, code, says) in [
         (&["bench", "quick", "absent"][..], 1, "absent: No such file or directory"),
-        (&["bench", "quick", "nfs://host/tank"], 1, "mount or attach it"),
+        (&["bench", "quick", "nfs://host"], 1, "the form is nfs://HOST"),
         (&["bench", "stream", "disk", "--write", "--size", "4K"], 1, "--overwrite"),
         (&["bench", "grid", ".", "--icf", "no.json"], 1, "no.json: no access specification"),
         (&["bench", "frames", ".", "--format", "yuv12"], 2, "unknown pixel format 'yuv12'"),

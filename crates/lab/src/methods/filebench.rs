@@ -44,17 +44,19 @@ pub fn mix(personality: Personality, scale_percent: u64, threads: Option<u32>, s
 }
 
 /// filebench's line `IO Summary` for a round: operations, their rate, reads and writes a second, MiB/s, processor time of
-/// the client per operation, and mean latency.
+/// the client per operation, and mean latency; `-` stands for what was not measured.
 #[must_use]
 pub fn io_summary(round: &Round) -> String {
     let operations = round.read.operations + round.written.operations + round.other_operations;
     let seconds = round.seconds.max(1e-9);
     let rate = |count: u64| count as f64 / seconds;
     let bytes = (round.read.bytes + round.written.bytes) as f64;
-    let cpu_us = round.client_cpu_seconds.unwrap_or_default() * 1e6 / (operations.max(1)) as f64;
-    let latency_ms = round.latency.as_ref().map_or(0.0, |latency| latency.mean_ns / 1e6);
+    let unknown = || "-".to_owned();
+    let cpu_us = |seconds| format!("{:.0}", seconds * 1e6 / (operations.max(1)) as f64);
+    let cpu_us = round.client_cpu_seconds.map_or_else(unknown, cpu_us);
+    let latency_ms = round.latency.as_ref().map_or_else(unknown, |latency| format!("{:.1}", latency.mean_ns / 1e6));
     format!(
-        "IO Summary: {operations} ops, {:.3} ops/s, ({:.0}/{:.0} r/w), {:.1}mb/s, {cpu_us:.0}us cpu/op, {latency_ms:.1}ms latency",
+        "IO Summary: {operations} ops, {:.3} ops/s, ({:.0}/{:.0} r/w), {:.1}mb/s, {cpu_us}us cpu/op, {latency_ms}ms latency",
         rate(operations),
         rate(round.read.operations),
         rate(round.written.operations),

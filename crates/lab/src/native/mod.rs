@@ -1,12 +1,15 @@
-//! Loads that fio cannot carry: files of one frame each, listings of directories, loops of file operations, and data services on
-//! a sample.
+//! Loads that fio cannot carry: files of one frame each, listings of directories, loops of file operations, data services on a
+//! sample, and network protocols for which the usual fio has no engine.
 
 pub mod frames;
 pub mod list;
 pub mod mix;
+pub mod network;
 pub mod services;
+pub mod smb;
 
 use crate::result::{Flow, Latency, Round, Second};
+use std::collections::BTreeMap;
 
 /// Monitor that allows a load to run to its end.
 #[cfg(test)]
@@ -19,10 +22,10 @@ impl crate::fio::Monitor for NeverStops {
     }
 }
 
-/// Collects the latencies and rates of operations that a load of ours performs one after the other.
+/// Collects the latencies and rates of operations of a load of ours; its memory does not grow with their number.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    latencies: Vec<u64>,
+    latencies: Latencies,
     series: Vec<Second>,
     read: Flow,
     written: Flow,
@@ -38,7 +41,7 @@ impl Recorder {
         }
         self.series[second].read_bytes += read_bytes;
         self.series[second].written_bytes += written_bytes;
-        self.latencies.push((latency_seconds * 1e9) as u64);
+        self.latencies.add((latency_seconds * 1e9) as u64);
         if written_bytes > 0 {
             self.written.bytes += written_bytes;
             self.written.operations += 1;
@@ -50,14 +53,14 @@ impl Recorder {
 
     /// Records an operation that moves no data, such as the making or closing of a file.
     pub fn record_other(&mut self, latency_seconds: f64) {
-        self.latencies.push((latency_seconds * 1e9) as u64);
+        self.latencies.add((latency_seconds * 1e9) as u64);
         self.other_operations += 1;
     }
 
     /// Joins the operations of this one and of another.
     #[must_use]
     pub fn join(mut self, other: Self) -> Self {
-        self.latencies.extend(other.latencies);
+        self.latencies.join(&other.latencies);
         self.series.resize(self.series.len().max(other.series.len()), Second::default());
         for (sum, second) in self.series.iter_mut().zip(&other.series) {
             sum.read_bytes += second.read_bytes;
@@ -80,19 +83,39 @@ impl Recorder {
             read: self.read,
             written: self.written,
             other_operations: self.other_operations,
-            latency: latency(&self.latencies),
+            latency: self.latencies.latency(),
             series: self.series,
             ..Round::default()
         }
     }
 }
 
-fn latency(latencies: &[u64]) -> Option<Latency> {
-    let max_ns = *latencies.iter().max()?;
-    let mut bins = std::collections::BTreeMap::new();
-    for &ns in latencies {
-        *bins.entry(crate::fio::bucket(ns)).or_insert(0) += 1;
+/// Histogram of latencies in ns.
+#[derive(Debug, Default)]
+struct Latencies {
+    bins: BTreeMap<u64, u64>,
+    sum_ns: u128,
+    max_ns: u64,
+}
+
+impl Latencies {
+    fn add(&mut self, ns: u64) {
+        *self.bins.entry(crate::fio::bucket(ns)).or_insert(0) += 1;
+        self.sum_ns += u128::from(ns);
+        self.max_ns = self.max_ns.max(ns);
     }
-    let mean_ns = latencies.iter().map(|&ns| ns as f64).sum::<f64>() / latencies.len() as f64;
-    Some(crate::fio::from_histogram(bins.into_iter().collect(), mean_ns, max_ns))
+
+    fn join(&mut self, other: &Self) {
+        for (bound, count) in &other.bins {
+            *self.bins.entry(*bound).or_insert(0) += count;
+        }
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    fn latency(self) -> Option<Latency> {
+        let count: u64 = self.bins.values().sum();
+        let mean_ns = self.sum_ns as f64 / count as f64;
+        (count > 0).then(|| crate::fio::from_histogram(self.bins.into_iter().collect(), mean_ns, self.max_ns))
+    }
 }

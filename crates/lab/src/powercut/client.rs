@@ -2,7 +2,11 @@
 //!
 //! They are small and synchronous: one request at a time, so that the moment of an acknowledgement is known exactly.
 
-use super::{files, iscsi, nbd, nfs};
+use super::{files, nbd};
+use crate::native::network::iscsi::{INITIATOR_NAME, Initiator, Wanted};
+use crate::native::network::nfs::{Access, Mounted};
+use crate::native::network::wire::Wire;
+use crate::native::network::{Operation, Pipeline};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -74,6 +78,28 @@ pub trait Client: Send {
     fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
+/// A client of a benchmark, with one operation in flight.
+struct OneInFlight<P>(P);
+
+impl<P: Pipeline> Client for OneInFlight<P> {
+    fn write(&mut self, offset: u64, data: &[u8], is_stable: bool) -> io::Result<bool> {
+        Ok(self.0.execute(Operation::Write { offset, data, is_stable })?.is_stable)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.execute(Operation::Flush).map(|_| ())
+    }
+
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let done = self.0.execute(Operation::Read { offset, len: buffer.len(), keeps_data: true })?;
+        match done.data.len() == buffer.len() {
+            true => buffer.copy_from_slice(&done.data),
+            false => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        Ok(())
+    }
+}
+
 impl Address {
     /// Connects a client for writer `number`. Files are made if they are not there; block devices are shared by all writers.
     ///
@@ -82,9 +108,17 @@ impl Address {
     pub fn connect(&self, number: u32) -> io::Result<Box<dyn Client>> {
         let name = format!("records{number}");
         Ok(match self {
-            Address::Nfs(server, path) => Box::new(nfs::NfsFile::open(*server, path, &name)?),
+            Address::Nfs(server, path) => {
+                // NFS and MOUNT are at one port; the pool's root belongs to user 0.
+                let access = Access { nfs: Some(server.port()), mount: None, user: Some(0) };
+                Box::new(OneInFlight(Mounted::mount(&server.ip().to_string(), access, path)?.open(&name, true)?))
+            }
             Address::Nbd(server, export) => Box::new(nbd::NbdExport::open(*server, export)?),
-            Address::Iscsi(server, target, lun) => Box::new(iscsi::IscsiUnit::open(*server, target, *lun, number)?),
+            Address::Iscsi(server, iqn, lun) => {
+                let (lun, session) = (u16::from(*lun), u64::from(number));
+                let wanted = Wanted { iqn, lun, user: None, initiator: INITIATOR_NAME, session };
+                Box::new(OneInFlight(Initiator::open(Wire::connect(*server)?, &wanted)?))
+            }
             Address::Mount(directory) => Box::new(files::MountedFile::open(&directory.join(name))?),
         })
     }

@@ -23,11 +23,9 @@
 pub mod client;
 pub mod disk;
 mod files;
-mod iscsi;
 pub mod layer;
 pub mod ledger;
 mod nbd;
-mod nfs;
 pub mod server;
 
 use crate::clock::{self, Stopwatch};
