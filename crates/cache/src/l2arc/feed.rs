@@ -126,7 +126,9 @@ async fn feed(cache: &Arc<Cache>, device: &CacheDevice, ring: &mut Ring, limits:
     }
     cache.make_room_for_index();
     device.counters.log_bytes.store(ring.log_bytes(), Ordering::Relaxed);
-    let _is_written = device.write_header(&ring.header(device.owner)).await;
+    if device.state() == CacheState::Active {
+        let _is_written = device.write_header(&ring.header(device.owner)).await;
+    }
     wrote
 }
 

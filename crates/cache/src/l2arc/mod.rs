@@ -39,6 +39,7 @@ pub use ring::Owner;
 use crate::cache::Cache;
 use device::CacheDevice;
 use index::{BlockId, CopyPlace, Index};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -178,6 +179,8 @@ pub struct L2arc {
     settings: Mutex<L2Settings>,
     index: Mutex<Index>,
     devices: Mutex<Vec<InService>>,
+    /// GUIDs of the devices that were taken out of service.
+    removed: Mutex<BTreeSet<u64>>,
     is_used: AtomicBool,
     next_number: AtomicU32,
     /// Memory of the index.
@@ -193,6 +196,7 @@ impl L2arc {
             settings: Mutex::default(),
             index: Mutex::default(),
             devices: Mutex::default(),
+            removed: Mutex::default(),
             is_used: AtomicBool::new(false),
             next_number: AtomicU32::new(0),
             memory_bytes: AtomicU64::new(0),
@@ -361,6 +365,7 @@ impl L2arc {
             self.is_used.store(!devices.is_empty(), Ordering::Relaxed);
             known
         };
+        self.removed.lock().insert(guid);
         let Some(mut known) = known else { return false };
         let _was_in_service = known.device.set_state(CacheState::Closed);
         drop(known.stop.take());
@@ -373,6 +378,18 @@ impl L2arc {
         self.note_memory(&index);
         invariant!(index.sums(known.device.number).count == 0, "a device that was removed has copies");
         true
+    }
+
+    /// Whether a device was taken out of service, and not put back.
+    pub fn is_removed(&self, guid: u64) -> bool {
+        self.removed.lock().contains(&guid)
+    }
+
+    /// From now on, no device is read, and none is fed again. Does not wait, as [`L2arc::close`] does.
+    pub fn stop(&self) {
+        for one in self.list().iter() {
+            let _was_in_service = one.device.set_state(CacheState::Closed);
+        }
     }
 
     /// Takes all devices out of service.
@@ -450,6 +467,7 @@ impl Cache {
             devices.push(InService { device: device.clone(), stop: Some(stop), task: None });
             l2.is_used.store(true, Ordering::Relaxed);
         }
+        l2.removed.lock().remove(&new.owner.vdev_guid);
         let task = self.machine().tasks.spawn(feed::run(Arc::downgrade(self), device, stopped));
         let mut devices = l2.list();
         // Not there if it was removed meanwhile: then the task ends by itself.
