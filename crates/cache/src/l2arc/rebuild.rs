@@ -23,6 +23,7 @@ pub(super) async fn rebuild(l2: &L2arc, device: &CacheDevice) -> Ring {
     let Some(mut ring) = found else { return Ring::new(device.extent) };
     let [mut this, mut next] = ring.heads();
     let mut count = 0u64;
+    let mut passed_start = false;
     while device.is_readable() && ring.is_present(&this) {
         let Some((previous, entries)) = read_log(device, &this, ring.entries_per_log()).await else { break };
         if l2.is_memory_short() {
@@ -34,7 +35,7 @@ pub(super) async fn rebuild(l2: &L2arc, device: &CacheDevice) -> Ring {
         l2.counters.rebuilt_blocks.fetch_add(added, Ordering::Relaxed);
         ring.restore(this);
         count += 1;
-        if ring.ends_after(&this, &next) {
+        if ring.ends_after(&this, &next) || !ring.is_older(&next, &this, &mut passed_start) {
             break;
         }
         (this, next) = (next, previous);

@@ -126,8 +126,9 @@ impl Ring {
         ring.evict = header.evict_bytes.max(extent.start_bytes);
         ring.is_first_round = header.flags & FLAG_FIRST != 0;
         ring.heads = header.logs;
-        // Not from a device that keeps the format: nothing could be written behind such a hand.
-        let is_sound = ring.hand <= extent.end_bytes && (ring.is_first_round || ring.hand <= ring.evict);
+        // Nothing could be written behind another hand: the header is not one that OpenZFS or Weir writes.
+        let is_whole = ring.hand == extent.align(ring.hand);
+        let is_sound = is_whole && ring.hand <= extent.end_bytes && (ring.is_first_round || ring.hand <= ring.evict);
         is_sound.then_some(ring)
     }
 
@@ -195,6 +196,16 @@ impl Ring {
     /// Whether the log block after `newer` in time order begins a round that `newer` has overwritten: the chains form a loop.
     pub fn ends_after(&self, newer: &LogPointer, older: &LogPointer) -> bool {
         !self.is_first_round && overlaps(older.payload_start, newer.payload_start, self.evict)
+    }
+
+    /// Whether a log block may be older than another one, the last that was found. Log blocks are found from the hand back to
+    /// the start, then, after the first round, from the end back to the hand; `passed_start` notes that. So an invalid
+    /// chain ends.
+    pub fn is_older(&self, older: &LogPointer, newer: &LogPointer, passed_start: &mut bool) -> bool {
+        if older.offset_bytes < newer.offset_bytes {
+            return true;
+        }
+        !self.is_first_round && !std::mem::replace(passed_start, true)
     }
 
     /// Adds a log block that was read back; they come in the order from the newest to the oldest.
@@ -358,6 +369,54 @@ mod tests {
         assert!(!ring.is_first_round && n > 3000);
         // Each block is in at most one of the log blocks that are present.
         assert!(ring.logs.len() > 10 && ring.logs.len() as u64 <= 1 + 1024 / 63);
+    }
+
+    /// Headers with valid checksums and any values are refused, or lead to a ring that works.
+    #[test]
+    fn no_header_leads_out_of_the_space() {
+        let mut state = 1u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            match state % 4 {
+                0 => state,
+                1 => EXTENT.start_bytes + state % EXTENT.size_bytes(),
+                2 => EXTENT.align(EXTENT.start_bytes + state % EXTENT.size_bytes()),
+                _ => EXTENT.end_bytes - (state >> 8) % 3 * 4096,
+            }
+        };
+        let mut accepted = 0;
+        for _ in 0..4000 {
+            let mut header = Ring::new(EXTENT).header(OWNER);
+            header.evict_bytes = random();
+            header.flags = random() & 1;
+            let size = (1 + (random() >> 13) % 32) << 11;
+            header.logs[0] = LogPointer::new(random(), random(), random(), size, CompressionKind::Off, [0; 4]);
+            let Some(mut ring) = Ring::of_header(EXTENT, OWNER, &header) else { continue };
+            accepted += 1;
+            let _present = ring.is_present(&header.logs[0]);
+            for n in 0..200 {
+                let cleared = ring.clear_ahead(8 << 20);
+                assert!(cleared.iter().all(|gone| gone.end <= EXTENT.end_bytes && gone.start >= EXTENT.start_bytes));
+                while ring.has_room(1 << 20) {
+                    let at = ring.place(1 << 20);
+                    let _log = ring.log(entry(n, at, 1 << 20), 1 << 20);
+                }
+            }
+        }
+        assert!(accepted > 20, "{accepted} headers were accepted");
+    }
+
+    #[test]
+    fn a_chain_of_log_blocks_ends_after_a_round() {
+        let at = |offset| LogPointer::new(offset, 0, 0, 512, CompressionKind::Off, [0; 4]);
+        let mut ring = Ring::new(EXTENT);
+        let mut passed_start = false;
+        assert!(ring.is_older(&at(5), &at(6), &mut passed_start) && !ring.is_older(&at(6), &at(5), &mut passed_start));
+        ring.is_first_round = false;
+        assert!(ring.is_older(&at(9), &at(5), &mut passed_start), "from the start to the end");
+        assert!(ring.is_older(&at(8), &at(9), &mut passed_start) && !ring.is_older(&at(9), &at(8), &mut passed_start));
     }
 
     #[test]

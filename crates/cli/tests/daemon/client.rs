@@ -170,6 +170,21 @@ impl Nbd {
         assert_eq!(reply, [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
     }
 
+    /// Reads at an offset.
+    pub fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
+        let mut request = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0].to_vec();
+        request.extend_from_slice(&8u64.to_be_bytes());
+        request.extend_from_slice(&offset.to_be_bytes());
+        request.extend_from_slice(&(len as u32).to_be_bytes());
+        self.stream.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
     /// Whether the server has not closed the connection.
     pub fn is_connected(&self) -> bool {
         self.stream.set_nonblocking(true).unwrap();

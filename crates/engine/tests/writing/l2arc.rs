@@ -257,3 +257,38 @@ fn a_cache_device_that_hangs_delays_no_txg() {
 fn l2_deadline(engine: &Engine) -> Duration {
     engine.cache.l2arc().settings().deadline
 }
+
+/// Blocks of an encrypted dataset are on the cache device as they are in the pool, and not read without the key.
+#[test]
+fn blocks_of_encrypted_datasets_stay_encrypted() {
+    let lab = Lab::new(4);
+    let machine = lab.world.machine();
+    let cache = lab.cache.clone();
+    let run = lab.world.run(async {
+        let engine = set_up(Engine::create(&machine, &lab.options).await.unwrap());
+        let files = file_system(&engine, "tank/0", CompressionKind::Off).await;
+        write_file(&files, 0).await;
+        let (key, object) = crate::encrypted::write_encrypted(&engine, "tank/secret", 200).await;
+        engine.sync().await.unwrap();
+        let rq = Request::internal("test");
+        for _ in 0..3 {
+            let set = engine.open_set(&rq, "tank/secret", Some(key.clone())).await.unwrap();
+            let object = set.object(&rq, ObjectId(object)).await.unwrap();
+            for block in 0..200 {
+                let read = set.reader().read_block(&rq, &object, block).await.unwrap().unwrap();
+                assert!(read[..] == work::contents(3, block)[..], "block {block}");
+            }
+            read_file(&engine, "tank/0", 0).await;
+            machine.clock.sleep(Duration::from_secs(2)).await;
+        }
+        assert!(rq.read_bytes(Source::L2arc) > 50 << 14, "{:?}", l2(&engine));
+        assert_eq!(l2(&engine).checksum_errors, 0);
+        // No block of the encrypted dataset is on the device in the clear; those of the other one are.
+        let device = cache.peek(4 << 20, 64 << 20);
+        let has = |bytes: &[u8]| device.chunks_exact(4096).any(|sector| sector[..64] == bytes[..64]);
+        assert!((0..RECORDS).any(|n| has(&record(0, n))), "unencrypted blocks are there");
+        assert!(!(0..200).step_by(2).any(|block| has(&work::contents(3, block))));
+        engine.export().await.unwrap();
+    });
+    run.unwrap();
+}
