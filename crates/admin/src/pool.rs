@@ -10,6 +10,7 @@ use weir_analytics::Sample;
 use weir_blocks::vdev::LeafHealth;
 use weir_engine::scrub::ScrubStart;
 use weir_engine::{Engine, PoolProperty};
+use weir_format::NvList;
 use weir_format::features;
 use weir_machine::Request;
 
@@ -299,7 +300,8 @@ async fn clear(engine: &Engine, devices: &[String]) -> Result<(), Refusal> {
     let mut chosen = Vec::new();
     for device in devices {
         let none = || Refusal::because_of(RefusalKind::Missing, "no such device in pool", vec![device.clone()]);
-        chosen.push(Some(health.iter().find(|leaf| is_called(leaf, device)).ok_or_else(none)?.guid));
+        let leaf = health.iter().find(|leaf| is_called(leaf, device)).map(|leaf| leaf.guid);
+        chosen.push(Some(leaf.or_else(|| cache_called(engine, device)).ok_or_else(none)?));
     }
     if chosen.is_empty() {
         chosen.push(None);
@@ -308,6 +310,16 @@ async fn clear(engine: &Engine, devices: &[String]) -> Result<(), Refusal> {
         engine.devices().clear(leaf).await?;
     }
     Ok(())
+}
+
+/// The cache device with that GUID or path, or whose path ends in that name.
+fn cache_called(engine: &Engine, device: &str) -> Option<u64> {
+    let is_called = |cache: &&NvList| {
+        let path = cache.get_str("path").unwrap_or_default();
+        let guid = cache.get_u64("guid").map(|guid| guid.to_string());
+        path == device || guid.as_deref() == Some(device) || path.rsplit('/').next() == Some(device)
+    };
+    engine.shown().config.aux.caches.iter().find(is_called).and_then(|cache| cache.get_u64("guid"))
 }
 
 /// Whether a leaf has that GUID, name or path, or its path ends in that name.

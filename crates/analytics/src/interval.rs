@@ -148,6 +148,11 @@ fn arc_since(now: &ArcState, was: &ArcState) -> ArcState {
         mru_ghost_hits: now.mru_ghost_hits.saturating_sub(was.mru_ghost_hits),
         mfu_ghost_hits: now.mfu_ghost_hits.saturating_sub(was.mfu_ghost_hits),
         evictions: now.evictions.saturating_sub(was.evictions),
+        l2_hits: now.l2_hits.saturating_sub(was.l2_hits),
+        l2_misses: now.l2_misses.saturating_sub(was.l2_misses),
+        l2_read_bytes: now.l2_read_bytes.saturating_sub(was.l2_read_bytes),
+        l2_written_bytes: now.l2_written_bytes.saturating_sub(was.l2_written_bytes),
+        l2_errors: now.l2_errors.saturating_sub(was.l2_errors),
         ..*now
     }
 }

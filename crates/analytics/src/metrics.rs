@@ -145,6 +145,29 @@ impl Samples {
         })
         .collect()
     }
+
+    /// Metrics of the cache devices.
+    fn l2arc(&self, put: &mut Encoder<'_>) -> fmt::Result {
+        let bytes = Some(&Unit::Bytes);
+        put.count(
+            "weir_l2arc_hits",
+            "Reads that cache devices answered",
+            None,
+            self.pools(|sample| sample.arc.l2_hits),
+        )?;
+        let misses = self.pools(|sample| sample.arc.l2_misses);
+        put.count("weir_l2arc_misses", "Reads that missed the ARC and the cache devices", None, misses)?;
+        let read = self.pools(|sample| sample.arc.l2_read_bytes);
+        put.count("weir_l2arc_read", "Bytes read from cache devices", bytes, read)?;
+        let written = self.pools(|sample| sample.arc.l2_written_bytes);
+        put.count("weir_l2arc_written", "Bytes of blocks written to cache devices", bytes, written)?;
+        put.count("weir_l2arc_errors", "Failed and wrong reads", None, self.pools(|sample| sample.arc.l2_errors))?;
+        let stored = self.pools(|sample| sample.arc.l2_stored_bytes);
+        put.gauge("weir_l2arc_stored", "Bytes of blocks on cache devices", bytes, stored)?;
+        let index = self.pools(|sample| sample.arc.l2_index_bytes);
+        put.gauge("weir_l2arc_index", "Memory of the index of cache devices", bytes, index)?;
+        Ok(())
+    }
 }
 
 impl Collector for Samples {
@@ -195,6 +218,7 @@ impl Collector for Samples {
         });
         put.gauge("weir_arc_size", "Resident bytes", bytes, sizes)?;
         put.gauge("weir_arc_max", "Maximum size of the ARC", bytes, self.pools(|sample| sample.arc.max_bytes))?;
+        self.l2arc(put)?;
         put.gauge("weir_dirty", "Bytes that no txg has synced", bytes, self.pools(|sample| sample.txg.dirty_bytes))?;
         let limit = self.pools(|sample| sample.txg.dirty_max_bytes);
         put.gauge("weir_dirty_max", "Dirty bytes at which writers wait", bytes, limit)?;

@@ -179,11 +179,36 @@ pub struct ArcState {
     pub mfu_metadata_bytes: u64,
     /// Maximum size in bytes.
     pub max_bytes: u64,
+    /// Reads that missed the ARC and were answered by a cache device.
+    #[serde(default)]
+    pub l2_hits: u64,
+    /// Reads that missed the ARC and the cache devices.
+    #[serde(default)]
+    pub l2_misses: u64,
+    /// Bytes read from cache devices.
+    #[serde(default)]
+    pub l2_read_bytes: u64,
+    /// Bytes of blocks written to cache devices.
+    #[serde(default)]
+    pub l2_written_bytes: u64,
+    /// Reads of cache devices that failed or returned wrong bytes.
+    #[serde(default)]
+    pub l2_errors: u64,
+    /// Bytes of the blocks on cache devices, uncompressed.
+    #[serde(default)]
+    pub l2_size_bytes: u64,
+    /// Bytes that these blocks take on the cache devices.
+    #[serde(default)]
+    pub l2_stored_bytes: u64,
+    /// Memory of the index of these blocks; it is a part of the ARC's maximum.
+    #[serde(default)]
+    pub l2_index_bytes: u64,
 }
 
 impl ArcState {
     fn of(engine: &Engine) -> Self {
         let stats = engine.cache.stats();
+        let l2 = engine.cache.l2arc().stats();
         let [mru_data_bytes, mru_metadata_bytes, mfu_data_bytes, mfu_metadata_bytes] = stats.sizes.resident_bytes;
         let [mru_ghost_hits, mfu_ghost_hits] = stats.sizes.ghost_hits;
         ArcState {
@@ -200,6 +225,14 @@ impl ArcState {
             mfu_data_bytes,
             mfu_metadata_bytes,
             max_bytes: stats.sizes.budget_bytes,
+            l2_hits: l2.hits,
+            l2_misses: l2.misses,
+            l2_read_bytes: l2.read_bytes,
+            l2_written_bytes: l2.written_bytes,
+            l2_errors: l2.io_errors + l2.checksum_errors,
+            l2_size_bytes: l2.lsize_bytes,
+            l2_stored_bytes: l2.psize_bytes,
+            l2_index_bytes: l2.memory_bytes,
         }
     }
 

@@ -21,6 +21,7 @@
 //! [`fault_observer`].
 
 pub mod alloc;
+pub mod cached_copy;
 pub mod draid;
 pub mod error;
 #[doc(hidden)]

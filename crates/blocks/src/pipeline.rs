@@ -25,7 +25,7 @@ use weir_machine::{Buf, BufPool, Clock, Machine, Priority, Request};
 /// whether the log ends there.
 const LOG_READ_RETRIES: u32 = 3;
 
-/// Blocks that the cache may hold (`primarycache`).
+/// Blocks that the cache may hold (`primarycache`, `secondarycache`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheClass {
     /// Everything.
@@ -48,8 +48,10 @@ pub struct ReadOptions {
     pub objset: ObjsetId,
     /// The block's bookmark, if it is known, for reports of faults.
     pub origin: Option<Bookmark>,
-    /// Whether the cache may hold the block.
+    /// Whether the cache may hold the block (`primarycache`).
     pub cache: CacheClass,
+    /// Whether cache devices may hold it (`secondarycache`).
+    pub secondary: CacheClass,
     /// The read is a prefetch.
     pub prefetch: bool,
     /// Writes the block to the devices that lack it: those whose DTL has its birth txg. Other copies are read only if the
@@ -157,7 +159,7 @@ impl Blocks {
     }
 
     /// Decrypts and decompresses verified physical bytes; with `options.raw`, returns them unchanged.
-    fn open(
+    pub(crate) fn open(
         &self,
         request: &Request,
         pointer: &BlockPointer,

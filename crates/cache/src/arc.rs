@@ -147,7 +147,7 @@ pub struct ArcPolicy<K, V> {
     evictions: u64,
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
+impl<K: Hash + Eq + Clone, V> ArcPolicy<K, V> {
     /// An empty cache of `budget_bytes`.
     pub fn new(budget_bytes: u64) -> Self {
         ArcPolicy {
@@ -165,10 +165,18 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
     }
 
     /// Looks up `key` for a demand read at time `now_ns` and records the use.
-    pub fn get(&mut self, key: &K, now_ns: u64) -> ArcLookup<V> {
+    pub fn get(&mut self, key: &K, now_ns: u64) -> ArcLookup<V>
+    where
+        V: Clone,
+    {
+        self.get_part(key, now_ns, V::clone)
+    }
+
+    /// Like [`ArcPolicy::get`], but returns what `part` takes of the value.
+    pub fn get_part<T>(&mut self, key: &K, now_ns: u64, part: impl FnOnce(&V) -> T) -> ArcLookup<T> {
         let Some(&at) = self.index.get(key) else { return ArcLookup::Miss };
         let node = &mut self.nodes[at];
-        let Some(value) = node.value.clone() else { return ArcLookup::Miss };
+        let Some(value) = node.value.as_ref().map(part) else { return ArcLookup::Miss };
         let prefetched = std::mem::take(&mut node.prefetched);
         let again = !prefetched && now_ns.saturating_sub(node.used_ns) >= MIN_REUSE_NS;
         node.used_ns = now_ns;
@@ -231,6 +239,28 @@ impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
     pub fn forget(&mut self, key: &K) {
         if let Some(&at) = self.index.get(key) {
             self.drop_node(at);
+        }
+    }
+
+    /// Visits the resident blocks of a list, from the oldest or from the newest, until `visit` returns false: with key, value,
+    /// cost in bytes, and whether the block was prefetched and not used since. Visiting is no use.
+    pub fn visit(
+        &mut self,
+        list: ArcState,
+        kind: ContentClass,
+        from_newest: bool,
+        mut visit: impl FnMut(&K, &mut V, u64, bool) -> bool,
+    ) {
+        let chain = &self.chains[list.slot(kind)];
+        let mut at = if from_newest { chain.newest } else { chain.oldest };
+        while at != NIL {
+            let node = &mut self.nodes[at];
+            let goes_on =
+                node.value.as_mut().is_none_or(|value| visit(&node.key, value, node.cost_bytes, node.prefetched));
+            if !goes_on {
+                return;
+            }
+            at = if from_newest { node.older } else { node.newer };
         }
     }
 

@@ -4,7 +4,7 @@
 //!   read ── embedded, hole ──────────────────────────────────▶ pipeline (no storage: not cached)
 //!     │── policy hit ─▶ bytes
 //!     │── read in flight ─▶ wait for it
-//!     └── else lead: pipeline ─▶ insert ─▶ wake the waiters
+//!     └── else lead: cache device, else pipeline ─▶ insert ─▶ wake the waiters
 //! ```
 //!
 //! If the leader of a read is dropped (its client disconnected), its waiters wake and one of them becomes the leader. The
@@ -16,7 +16,9 @@
 //! shard evicts (OpenZFS divides its hash table and lists, and not its size, in the same way). A hit locks one shard and
 //! changes nothing that all shards share.
 
-use crate::arc::{ArcLookup, ArcPolicy, ArcSizes, ContentClass};
+use crate::arc::{ArcLookup, ArcPolicy, ArcSizes, ArcState, ContentClass};
+use crate::l2arc::L2arc;
+use crate::l2arc::index::BlockId;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::sync::Arc;
@@ -36,6 +38,29 @@ const MIN_SHARD_BYTES: u64 = 64 << 20;
 const ENTRY_BYTES: u64 = 256;
 /// Buffers of at least a page are page-aligned, which costs up to one more page.
 const PAGE_BYTES: u64 = 4096;
+
+/// Memory cost of what makes an entry eligible for the L2ARC.
+const POINTER_BYTES: u64 = 160;
+/// Maximum number of blocks that a feed of the L2ARC looks at in a list of a shard, while it holds the shard's lock.
+const MAX_VISITED: usize = 8192;
+
+/// A cached block.
+struct Cached {
+    bytes: Bytes,
+    /// The block's pointer, if it may be written to a cache device.
+    pointer: Option<Box<BlockPointer>>,
+}
+
+/// A block of the ARC that was chosen for a cache device.
+pub(crate) struct FeedCandidate {
+    pub pointer: BlockPointer,
+    pub bytes: Bytes,
+    /// The bytes are those that are stored.
+    pub is_raw: bool,
+    pub kind: ContentClass,
+    pub list: ArcState,
+    pub is_prefetched: bool,
+}
 
 /// Key of a cached block: address of its first copy and physical birth. The raw form (still encrypted or compressed)
 /// is a separate entry.
@@ -81,7 +106,7 @@ impl ShardSlot {
 }
 
 struct Shard {
-    policy: ArcPolicy<Key, Bytes>,
+    policy: ArcPolicy<Key, Cached>,
     in_flight: FixedMap<Key, InFlightRead>,
     counters: Counters,
 }
@@ -134,6 +159,7 @@ pub struct Cache {
     /// Resident and reserved bytes of all shards.
     used_bytes: AtomicU64,
     prefetching_bytes: AtomicU64,
+    l2arc: L2arc,
 }
 
 enum ReadAction {
@@ -153,6 +179,7 @@ impl Cache {
             ShardSlot { shard: Mutex::new(shard), used_bytes: AtomicU64::new(0) }
         };
         Arc::new(Cache {
+            l2arc: L2arc::new(budget_bytes),
             machine,
             blocks,
             shards: (0..count).map(shard).collect(),
@@ -170,6 +197,11 @@ impl Cache {
     /// The pool's accounts.
     pub fn accounts(&self) -> &Arc<Accounts> {
         self.blocks.tree().accounts()
+    }
+
+    /// The cache devices.
+    pub fn l2arc(&self) -> &L2arc {
+        &self.l2arc
     }
 
     /// The machine that the pool runs on.
@@ -218,8 +250,7 @@ impl Cache {
                 }
                 ReadAction::Lead => {
                     let cost = self.reserve(key, bp);
-                    let bytes = self.lead(InFlightGuard { cache: self, key, cost }, rq, bp, opts, false).await?;
-                    return Ok((bytes, Source::Disk));
+                    return self.lead(InFlightGuard { cache: self, key, cost }, rq, bp, opts, false).await;
                 }
             }
         }
@@ -270,8 +301,9 @@ impl Cache {
     pub fn insert(&self, bp: &BlockPointer, opts: &ReadOptions, bytes: Bytes) {
         let Some(key) = key_of(bp, opts) else { return };
         let now_ns = self.machine.clock.now().0;
-        let cost = cost_bytes(bytes.len() as u64);
-        self.change(&key, cost, |shard| shard.policy.insert(key, bytes, cost, class_of(bp), false, now_ns));
+        let cost = self.cost_bytes(bytes.len() as u64);
+        let cached = self.cached(bp, opts, bytes);
+        self.change(&key, cost, |shard| shard.policy.insert(key, cached, cost, class_of(bp), false, now_ns));
     }
 
     /// Removes blocks that were freed (`arc_freed`), so that they take no room from those that can still be read. A block that
@@ -283,6 +315,7 @@ impl Cache {
         for key in [false, true].map(|raw| Key::of(freed, raw)) {
             self.change_shard(self.slot(&key), 0, |shard| shard.policy.forget(&key));
         }
+        self.l2arc.forget(freed);
     }
 
     /// The counters and sizes.
@@ -318,7 +351,77 @@ impl Cache {
     /// Sets the budget in bytes; a smaller one evicts blocks immediately.
     pub fn set_budget(&self, budget_bytes: u64) {
         self.budget_bytes.store(budget_bytes, Ordering::Relaxed);
+        self.l2arc.set_arc_bytes(budget_bytes);
         self.evict_excess();
+    }
+
+    /// The part of the budget that blocks may take: all but the index of the L2ARC.
+    fn room_bytes(&self) -> u64 {
+        self.budget_bytes.load(Ordering::Relaxed).saturating_sub(self.l2arc.memory_bytes())
+    }
+
+    /// Evicts blocks after the index of the L2ARC has grown.
+    pub(crate) fn make_room_for_index(&self) {
+        self.evict_excess();
+    }
+
+    /// Whether the cache has been full: it evicted a block.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.shards.iter().any(|slot| slot.lock().policy.sizes().evictions > 0)
+    }
+
+    /// Appends blocks of a list that may be written to a cache device and have no copy there, until `takes` refuses one. At
+    /// most `search_bytes` of the list are searched: the part that is evicted next, or the newest one as long as nothing is
+    /// evicted. A block that is taken is not offered again.
+    pub(crate) fn visit_for_feed(
+        &self,
+        list: ArcState,
+        kind: ContentClass,
+        search_bytes: u64,
+        takes_prefetched: bool,
+        takes: &mut dyn FnMut(&BlockPointer) -> bool,
+        out: &mut Vec<FeedCandidate>,
+    ) {
+        let from_newest = !self.is_warm();
+        let each_bytes = search_bytes / self.shards.len() as u64;
+        for slot in &self.shards {
+            let mut shard = slot.lock();
+            let copies = self.l2arc.copies();
+            let mut searched = 0;
+            let mut visited = 0;
+            let mut goes_on = true;
+            shard.policy.visit(list, kind, from_newest, |key, cached, cost, is_prefetched| {
+                (searched, visited) = (searched + cost, visited + 1);
+                if searched > each_bytes.max(cost) || visited > MAX_VISITED {
+                    return false;
+                }
+                let Some(pointer) = cached.pointer.as_deref() else { return true };
+                if is_prefetched && !takes_prefetched || copies.contains(&BlockId::of(pointer)) {
+                    return true;
+                }
+                goes_on = takes(pointer);
+                if goes_on && let Some(pointer) = cached.pointer.take() {
+                    let (bytes, is_raw) = (cached.bytes.clone(), key.raw);
+                    out.push(FeedCandidate { pointer: *pointer, bytes, is_raw, kind, list, is_prefetched });
+                }
+                goes_on
+            });
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// A block to be inserted, with its pointer if it may be written to a cache device.
+    fn cached(&self, bp: &BlockPointer, opts: &ReadOptions, bytes: Bytes) -> Cached {
+        let is_metadata = class_of(bp) == ContentClass::Metadata;
+        let pointer = self.l2arc.admits(bp, opts, is_metadata).then(|| Box::new(*bp));
+        Cached { bytes, pointer }
+    }
+
+    /// Memory cost of a cached block in bytes, with its pointer if there are cache devices.
+    fn cost_bytes(&self, len: u64) -> u64 {
+        cost_bytes(len) + if self.l2arc.is_used() { POINTER_BYTES } else { 0 }
     }
 
     fn slot(&self, key: &Key) -> &ShardSlot {
@@ -335,7 +438,7 @@ impl Cache {
     /// Changes a shard, whose budget is meanwhile what the others leave, or an equal part if that is more.
     fn change_shard<T>(&self, slot: &ShardSlot, more_bytes: u64, change: impl FnOnce(&mut Shard) -> T) -> T {
         let mut shard = slot.lock();
-        let budget_bytes = self.budget_bytes.load(Ordering::Relaxed);
+        let budget_bytes = self.room_bytes();
         let before = shard.policy.used_bytes();
         // What is added is claimed first, so that shards that grow at the same time do not use the same memory.
         let others = self.used_bytes.fetch_add(more_bytes, Ordering::Relaxed).saturating_sub(before);
@@ -351,7 +454,7 @@ impl Cache {
     /// Evicts blocks of the largest shards until the common budget is kept, or only reservations exceed it.
     fn evict_excess(&self) {
         for _ in 0..self.shards.len() {
-            if self.used_bytes.load(Ordering::Relaxed) <= self.budget_bytes.load(Ordering::Relaxed) {
+            if self.used_bytes.load(Ordering::Relaxed) <= self.room_bytes() {
                 return;
             }
             let largest = self.shards.iter().max_by_key(|slot| slot.used_bytes.load(Ordering::Relaxed));
@@ -361,7 +464,7 @@ impl Cache {
 
     /// Reserves memory for a block that is about to be read. Returns the reserved bytes.
     fn reserve(&self, key: Key, bp: &BlockPointer) -> u64 {
-        let cost = cost_bytes(bp.lsize_bytes().min(MAX_BLOCK_BYTES));
+        let cost = self.cost_bytes(bp.lsize_bytes().min(MAX_BLOCK_BYTES));
         self.change(&key, cost, |shard| shard.policy.reserve(cost));
         cost
     }
@@ -371,7 +474,7 @@ impl Cache {
         let now_ns = if rq.begun == Nanos::default() { self.machine.clock.now().0 } else { rq.begun.0 };
         let mut shard = self.slot(&key).lock();
         let Shard { policy, in_flight, counters } = &mut *shard;
-        if let ArcLookup::Hit { value, prefetched } = policy.get(&key, now_ns) {
+        if let ArcLookup::Hit { value, prefetched } = policy.get_part(&key, now_ns, |cached| cached.bytes.clone()) {
             let (counter, source) = if prefetched {
                 (&mut counters.prefetch_hits, Source::ArcPrefetch)
             } else {
@@ -403,8 +506,11 @@ impl Cache {
         bp: &BlockPointer,
         opts: &ReadOptions,
         prefetch: bool,
-    ) -> Result<Bytes, BlockError> {
-        let result = self.blocks.read(rq, bp, opts).await;
+    ) -> Result<(Bytes, Source), BlockError> {
+        let (result, source) = match self.l2arc.read(self, rq, bp, opts, prefetch).await {
+            Some(bytes) => (Ok(bytes), Source::L2arc),
+            None => (self.blocks.read(rq, bp, opts).await, Source::Disk),
+        };
         let now_ns = self.machine.clock.now().0;
         let key = guard.key;
         let waiters = self.change(&key, 0, |shard| {
@@ -414,8 +520,9 @@ impl Cache {
                 // A waiter was the first demand read of a prefetched block.
                 let undemanded = prefetch && waiters.is_empty();
                 // No more than was reserved: the logical size of the block.
-                let cost = cost_bytes(bytes.len() as u64).min(guard.cost);
-                shard.policy.insert(key, bytes.clone(), cost, class_of(bp), undemanded, now_ns);
+                let cost = self.cost_bytes(bytes.len() as u64).min(guard.cost);
+                let cached = self.cached(bp, opts, bytes.clone());
+                shard.policy.insert(key, cached, cost, class_of(bp), undemanded, now_ns);
             }
             waiters
         });
@@ -424,7 +531,7 @@ impl Cache {
             // The waiter may have been dropped.
             let _ = waiter.send(result.clone());
         }
-        result
+        result.map(|bytes| (bytes, source))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The adaptive replacement cache (ARC) over the block pipeline.
 //!
 //! ```text
-//!   reader ──▶ Cache::read ──▶ arc (policy and bytes) ──miss──▶ weir-blocks
+//!   reader ──▶ Cache::read ──▶ arc (policy and bytes) ──miss──▶ l2arc (cache devices) ──miss──▶ weir-blocks
 //!                 ▲
 //!   prefetch (streams of one object) ── Cache::prefetch
 //! ```
@@ -22,6 +22,7 @@
 
 pub mod arc;
 mod cache;
+pub mod l2arc;
 pub mod prefetch;
 
 #[cfg(test)]

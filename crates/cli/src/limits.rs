@@ -6,6 +6,9 @@
 //! | dirty data | a tenth of the memory, at most 4 GiB | 16 MiB | `--dirty-max` | `WEIR_DIRTY_MAX` |
 //! | slow I/O | 30 s | 0.1 s | `--slow-io` | `WEIR_SLOW_IO` |
 //! | a device that hangs | 60 s | 0.1 s | `--deadman` | `WEIR_DEADMAN` |
+//! | writes to a cache device per second | 32 MiB, twice that until the ARC is full | 1 MiB | | `WEIR_L2ARC_WRITE_MAX` |
+//!
+//! With `WEIR_L2ARC_NOPREFETCH=0`, cache devices also get blocks that were read ahead and not used, and serve reads ahead.
 //!
 //! The memory is that of the machine, or the smallest limit of the cgroups that this process is in, whichever is less
 //! ([`MemoryLimit`]). It is read once, at the start.
@@ -24,6 +27,7 @@ use clap::Args;
 use std::fmt;
 use std::time::Duration;
 use weir_blocks::vdev::Deadlines;
+use weir_cache::l2arc::L2Settings;
 use weir_engine::DirtyLimits;
 use weir_linux::MemoryLimit;
 use weir_pool::OpenOptions;
@@ -54,6 +58,9 @@ const MIN_DIRTY_BYTES: u64 = 16 << 20;
 /// The default of dirty data is not larger (`zfs_dirty_data_max_max`).
 const MAX_DIRTY_BYTES: u64 = 4 << 30;
 
+/// The least that a cache device is written per second.
+const MIN_L2ARC_WRITE_BYTES: u64 = 1 << 20;
+
 /// Limits of a pool's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -63,6 +70,8 @@ pub struct Limits {
     pub dirty_bytes: u64,
     /// Deadlines of operations of devices.
     pub deadlines: Deadlines,
+    /// Settings of cache devices.
+    pub l2arc: L2Settings,
     memory: MemoryLimit,
 }
 
@@ -71,7 +80,7 @@ impl Limits {
     fn of_memory(memory: MemoryLimit) -> Self {
         let arc_bytes = (memory.bytes.saturating_sub(RESERVED_BYTES) / 2).max(MIN_ARC_BYTES);
         let dirty_bytes = (memory.bytes / 10).clamp(MIN_DIRTY_BYTES, MAX_DIRTY_BYTES);
-        Limits { arc_bytes, dirty_bytes, deadlines: Deadlines::default(), memory }
+        Limits { arc_bytes, dirty_bytes, deadlines: Deadlines::default(), l2arc: L2Settings::default(), memory }
     }
 
     /// Those of a process that serves a pool: of its options, else of the environment, else the defaults.
@@ -95,6 +104,11 @@ impl Limits {
         let Deadlines { slow, hang } = limits.deadlines;
         limits.deadlines.slow = chosen("--slow-io", &given.slow_io, "WEIR_SLOW_IO", slow, seconds)?;
         limits.deadlines.hang = chosen("--deadman", &given.deadman, "WEIR_DEADMAN", hang, seconds)?;
+        let write_max = limits.l2arc.write_max_bytes;
+        let write_max = chosen("", &None, "WEIR_L2ARC_WRITE_MAX", write_max, size(MIN_L2ARC_WRITE_BYTES))?;
+        limits.l2arc.write_max_bytes = write_max;
+        limits.l2arc.write_boost_bytes = write_max;
+        limits.l2arc.takes_prefetched = chosen("", &None, "WEIR_L2ARC_NOPREFETCH", false, is_off)?;
         Ok(limits)
     }
 
@@ -167,6 +181,15 @@ fn chosen<T>(
         (Some(text), _) => parse(option, text),
         (None, Some(text)) => parse(variable, &text),
         (None, None) => Ok(default),
+    }
+}
+
+/// Whether a switch is off: 0 of 0 and 1.
+fn is_off(name: &str, text: &str) -> Result<bool, String> {
+    match text {
+        "0" => Ok(true),
+        "1" => Ok(false),
+        _ => Err(format!("{name} is 0 or 1, not '{text}'")),
     }
 }
 

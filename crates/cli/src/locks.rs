@@ -113,6 +113,11 @@ impl Locks {
         metadata.map(|metadata| Identity::in_metadata(&metadata)).collect()
     }
 
+    /// Holds further locks as well.
+    pub fn join(&mut self, more: Locks) {
+        self.files.extend(more.files);
+    }
+
     /// Releases the locks of devices that exist and are not among `own`.
     pub fn release_others(&mut self, own: &BTreeSet<Identity>) {
         self.files.retain(|locked| Identity::of(&locked.device).is_none_or(|identity| own.contains(&identity)));

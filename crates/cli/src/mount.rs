@@ -183,6 +183,7 @@ impl OpenedPool {
 
     /// Wraps a pool that is already open for writing.
     pub fn writable(writable: WritablePool, limits: &Limits) -> Result<Self, Failure> {
+        writable.engine.cache.l2arc().set_settings(limits.l2arc);
         let supervising = weir_engine::supervision::supervise(&writable.engine, limits.deadlines, Arc::new(abort));
         writable.machine.block_on(supervising)?;
         let (sender, close_requests) = mpsc::channel(1);

@@ -84,6 +84,21 @@ struct Scanned {
     state: u64,
 }
 
+/// Locks the cache devices of a pool that was just opened: only its configuration names them. One that another process has is
+/// not used.
+fn lock_caches(machine: &Machine, engine: &Engine, locks: &mut Locks) {
+    for cache in engine.shown().config.aux.caches {
+        let (Some(guid), Some(path)) = (cache.get_u64("guid"), cache.get_str("path")) else { continue };
+        match lock(&engine.name(), vec![path.into()]) {
+            Ok(more) => locks.join(more),
+            Err(failure) => {
+                tracing::warn!(path, %failure, "the cache device is not used");
+                let _was_in_service = machine.block_on(engine.cache.l2arc().remove(guid));
+            }
+        }
+    }
+}
+
 impl WritablePool {
     /// Uses the pool that this process has open, or opens it for the command, after other commands that have it open
     /// have ended.
@@ -163,7 +178,7 @@ impl WritablePool {
     /// Locks the devices of a pool and opens it.
     pub fn open(machine: Machine, intent: &WriteIntent) -> Result<Self, Failure> {
         let first = Self::scan(&machine, intent)?;
-        let locks = lock(&intent.pool, first.devices.clone())?;
+        let mut locks = lock(&intent.pool, first.devices.clone())?;
         // Another command may have changed the pool between the scan and the lock.
         let locked = Self::scan(&machine, intent)?;
         if locked.devices != first.devices || locked.guid != first.guid {
@@ -185,6 +200,7 @@ impl WritablePool {
         options.new_name = intent.new_name.clone();
         let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", intent.pool));
         let engine = machine.block_on(Engine::import(&machine, &options)).map_err(cannot)?;
+        lock_caches(&machine, &engine, &mut locks);
         Ok(WritablePool { machine, engine, hold: Hold::Own { exported_before, locks } })
     }
 

@@ -67,6 +67,8 @@ pub struct ObjectSet {
     live: Option<Overlay>,
     /// Blocks that may be cached now.
     cache_class: RwLock<CacheClass>,
+    /// Blocks that cache devices may hold now.
+    secondary_class: RwLock<CacheClass>,
     /// Blocks that are read ahead.
     prefetch_class: RwLock<CacheClass>,
     /// See [`ObjectSet::close`].
@@ -111,7 +113,20 @@ impl ObjectSet {
         let closed = AtomicBool::new(false);
         let dnode_cache = Mutex::default();
         let prefetch_class = RwLock::new(CacheClass::All);
-        ObjectSet { cache, options, root, locked, raw, dnode_cache, live: None, cache_class, prefetch_class, closed }
+        let secondary_class = RwLock::new(CacheClass::All);
+        ObjectSet {
+            cache,
+            options,
+            root,
+            locked,
+            raw,
+            dnode_cache,
+            live: None,
+            cache_class,
+            secondary_class,
+            prefetch_class,
+            closed,
+        }
     }
 
     pub(crate) fn alive(self, live: Overlay) -> Self {
@@ -186,12 +201,18 @@ impl ObjectSet {
     /// Options of reading and caching blocks under the current properties.
     pub(crate) fn options_now(&self) -> ReadOptions {
         let cache = *self.cache_class.read();
-        ReadOptions { cache, ..self.options.clone() }
+        let secondary = *self.secondary_class.read();
+        ReadOptions { cache, secondary, ..self.options.clone() }
     }
 
     /// Sets which blocks may be cached from now on (`primarycache`).
     pub fn set_cache_class(&self, class: CacheClass) {
         *self.cache_class.write() = class;
+    }
+
+    /// Sets which blocks cache devices may hold from now on (`secondarycache`).
+    pub fn set_secondary_class(&self, class: CacheClass) {
+        *self.secondary_class.write() = class;
     }
 
     /// Sets which blocks are read ahead from now on (`prefetch`).

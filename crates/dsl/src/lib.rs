@@ -269,13 +269,17 @@ impl Dsl {
         dataset: &Dataset,
         key: Option<Arc<DatasetKey>>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        let (cache, prefetch) = match self.dir(dataset.dir) {
-            Some(dir) => (self.cache_class(rq, dir).await?, self.prefetch_class(rq, dir).await?),
-            None => (CacheClass::All, CacheClass::All),
+        let dir = self.dir(dataset.dir);
+        let cache = match dir {
+            Some(dir) => self.cache_class(rq, dir).await?,
+            None => CacheClass::All,
         };
         let opening = Opening { id: dataset.objset(), key, cache, raw: None };
         let set = ObjectSet::open(rq, self.mos.cache().clone(), dataset.phys.pointer, opening).await?;
-        set.set_prefetch_class(prefetch);
+        if let Some(dir) = dir {
+            set.set_secondary_class(self.secondary_class(rq, dir).await?);
+            set.set_prefetch_class(self.prefetch_class(rq, dir).await?);
+        }
         Ok(set)
     }
 

@@ -185,6 +185,14 @@ impl Dsl {
         self.class_of(rq, dir, ZfsProp::PrimaryCache).await
     }
 
+    /// The value of the property `secondarycache`.
+    ///
+    /// # Errors
+    /// Errors of reading the properties.
+    pub async fn secondary_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
+        self.class_of(rq, dir, ZfsProp::SecondaryCache).await
+    }
+
     /// The value of the property `prefetch`.
     ///
     /// # Errors

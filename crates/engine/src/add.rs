@@ -104,6 +104,7 @@ impl Devices<'_> {
             allocation::set_empty_top(&blocks, top)?;
         }
         self.engine.tops.add(&joined.tops);
+        self.engine.cache_devices().open(&mut BTreeMap::new()).await;
         self.engine.events.post(PoolEvent::VdevAdd, |_| {});
         self.engine.growth().renew_capacity().await?;
         // The policy of intent logs depends on whether the pool has log devices.

@@ -12,6 +12,9 @@ use weir_machine::{Request, invariant};
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 
+/// Name in a device's configuration (`ZPOOL_CONFIG_OFFLINE`).
+pub(crate) const OFFLINE: &str = "offline";
+
 /// The pool's hot spares and cache devices, as the MOS lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuxDevices {
@@ -71,6 +74,11 @@ impl AuxDevices {
         }
     }
 
+    /// The cache device with that GUID.
+    pub fn cache(&self, wanted: u64) -> Option<&NvList> {
+        self.caches.iter().find(|cache| guid(cache) == wanted)
+    }
+
     /// The hot spare with that GUID.
     pub fn spare(&self, wanted: u64) -> Option<&NvList> {
         self.spares.iter().find(|spare| guid(spare) == wanted)
@@ -93,6 +101,21 @@ pub(crate) async fn remove(syncing: &mut TxgSync<'_>, kind: AuxKind, gone: u64) 
     let removed = all.remove(at);
     write(syncing, kind).await?;
     Ok(Some(removed))
+}
+
+/// Records in the list of cache devices whether one is offline, in syncing context.
+pub(crate) async fn set_cache_offline(
+    syncing: &mut TxgSync<'_>,
+    cache: u64,
+    is_offline: bool,
+) -> Result<(), PoolError> {
+    let all = &mut syncing.core.config.aux.caches;
+    let Some(list) = all.iter_mut().find(|vdev| guid(vdev) == cache) else { return Ok(()) };
+    list.remove(OFFLINE);
+    if is_offline {
+        list.set(OFFLINE, 1u64);
+    }
+    write(syncing, AuxKind::Cache).await
 }
 
 /// Empties both lists, in syncing context: the devices belong to another pool.

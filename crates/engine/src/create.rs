@@ -280,6 +280,7 @@ pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<En
         engine.abandon().await;
         return Err(error);
     }
+    engine.cache_devices().open(&mut BTreeMap::new()).await;
     engine.events.post(PoolEvent::PoolCreate, |_| {});
     Ok(engine)
 }

@@ -22,6 +22,7 @@ pub mod autoreplace;
 pub mod autotrim;
 pub mod aux_devices;
 pub mod brt;
+pub mod cache_devices;
 pub mod changed_datasets;
 pub mod checkpoint;
 pub mod checkpoint_obsolete_maps;
@@ -416,6 +417,7 @@ impl Engine {
 
     /// Closes a pool whose first txg failed; returns once the engine has released its devices.
     pub(crate) async fn abandon(&self) {
+        self.cache.l2arc().stop();
         // The syncer has ended, or is about to; if not, this ends it.
         let ended = self.sync_task(|syncing: &mut TxgSync<'_>| {
             syncing.core.ended = true;
@@ -423,6 +425,7 @@ impl Engine {
         });
         let _refused = ended.await;
         self.wait_ended().await;
+        self.cache.l2arc().close().await;
         self.events.end();
     }
 
@@ -436,7 +439,10 @@ impl Engine {
     }
 
     async fn end(&self, state: Option<u64>) -> Result<(), PoolError> {
+        // The last txg does not wait for a cache device.
+        self.cache.l2arc().stop();
         let done = self.end_as(state).await;
+        self.cache.l2arc().close().await;
         match state.filter(|_| done.is_ok()) {
             Some(state::DESTROYED) => self.events.post(PoolEvent::PoolDestroy, |_| {}),
             Some(_) => self.events.post(PoolEvent::PoolExport, |_| {}),
@@ -532,6 +538,8 @@ handles! {
     devices = Devices;
     /// Properties of vdevs: comments, user properties, and thresholds of errors from which on devices are degraded or faulted.
     vdev_properties = VdevProperties;
+    /// Cache devices (L2ARC) in service.
+    cache_devices = CacheDevices;
     /// Devices that join others, leave them, go offline and return.
     vdevs = Vdevs;
     /// Pools that are made of one device of each mirror.

@@ -13,6 +13,7 @@
 //! Source: OpenZFS `module/zfs/vdev.c` (`vdev_offline_locked`, `vdev_online`, `vdev_fault`, `vdev_reopen`).
 
 use super::Vdevs;
+use super::aux_devices::OFFLINE;
 use super::config::{self, visit};
 use super::labels::Leaf;
 use super::supervision::LeafCondition;
@@ -27,9 +28,6 @@ use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_pool::scan::Device;
 use weir_pool::{dtls, label};
-
-/// Name in a leaf's configuration (`ZPOOL_CONFIG_OFFLINE`).
-const OFFLINE: &str = "offline";
 
 /// How a device is taken out of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +59,9 @@ impl Vdevs<'_> {
     /// # Errors
     /// [`PoolError::Refused`] if blocks would become unreadable ("no valid replicas").
     pub async fn offline(&self, guid: u64, mode: OfflineMode) -> Result<(), PoolError> {
+        if self.engine.cache_devices().offline(guid, mode).await? {
+            return Ok(());
+        }
         // A device beside it that is gone must not count as one that has the blocks.
         let beside: Vec<u64> = self.config_of(guid)?.1.leaves().iter().map(|leaf| leaf.guid).collect();
         let _lost = self.probe(|leaf| leaf != guid && beside.contains(&leaf)).await?;
@@ -90,6 +91,9 @@ impl Vdevs<'_> {
     /// # Errors
     /// [`PoolError::Refused`] if it cannot be opened, or still has operations in progress from before.
     pub async fn online(&self, guid: u64) -> Result<(), PoolError> {
+        if self.engine.cache_devices().online(guid).await? {
+            return Ok(());
+        }
         let _is_lost = self.probe(|leaf| leaf == guid).await?;
         self.online_alone(guid).await?;
         self.engine.scrubs().start_resilver(false).await?;
@@ -131,6 +135,7 @@ impl Vdevs<'_> {
     /// Errors of writing the configuration.
     pub async fn reopen_all(&self) -> Result<Vec<PathBuf>, PoolError> {
         let _lost = self.probe(|_| true).await?;
+        self.engine.cache_devices().open(&mut BTreeMap::new()).await;
         self.reopen().await
     }
 

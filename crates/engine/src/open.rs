@@ -121,6 +121,7 @@ pub async fn import_and_add(
     spares::note_returned(&pool, &mut config);
     let mislabelled = spares::mislabelled(&pool, &config);
     let added = more.join(machine, &mut pool, &mut config).await?;
+    let mut aux = std::mem::take(&mut pool.aux);
     let absent: Vec<u64> =
         tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
     let is_rewound = pool.uberblock.checkpoint_txg.0 != 0;
@@ -152,6 +153,7 @@ pub async fn import_and_add(
             tracing::warn!(%error, "the labels of an available hot spare are not restored");
         }
     }
+    engine.cache_devices().open(&mut aux).await;
     engine.events.post(PoolEvent::PoolImport, |_| {});
     if engine.vdev_removals().is_running().await? {
         removal::carry_out(&engine);

@@ -57,6 +57,7 @@ pub(crate) async fn open_set_of(
     let policy = policy_for(kind, policy);
     let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, policy).await?;
     if let Some(dir) = dir {
+        set.set_secondary_class(dsl.secondary_class(rq, dir).await?);
         set.set_prefetch_class(dsl.prefetch_class(rq, dir).await?);
     }
     Ok(engine.sets.insert(set))
@@ -69,6 +70,7 @@ pub(crate) async fn open_set_of(
 pub(crate) async fn renew_policy(rq: &Request, dsl: &Dsl, dir: &Dir, set: &ObjectSet) -> Result<(), PoolError> {
     set.set_policy(policy_for(set.kind(), policy(rq, dsl, dir).await?));
     set.set_cache_class(dsl.cache_class(rq, dir).await?);
+    set.set_secondary_class(dsl.secondary_class(rq, dir).await?);
     set.set_prefetch_class(dsl.prefetch_class(rq, dir).await?);
     Ok(())
 }

@@ -9,6 +9,7 @@ use super::create::layout;
 use super::events::PoolEvent;
 use super::syncing::TxgSync;
 use super::{Engine, attach, config};
+use std::collections::BTreeMap;
 use weir_machine::invariant;
 use weir_pool::error::PoolError;
 
@@ -47,6 +48,9 @@ pub async fn change_guid(engine: &Engine, given: Option<u64>) -> Result<u64, Poo
         })
         .await?;
     invariant!(engine.shown().config.guid == guid, "the pool has another GUID");
+    // Their headers name the former GUID: they begin again.
+    engine.cache.l2arc().close().await;
+    engine.cache_devices().open(&mut BTreeMap::new()).await;
     engine.events.post(PoolEvent::PoolReguid, |_| {});
     Ok(guid)
 }

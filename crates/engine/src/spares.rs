@@ -249,6 +249,7 @@ impl Spares<'_> {
             .await?;
         self.engine.events.post_vdev(PoolEvent::VdevRemoveAux, guid);
         if kind == AuxKind::Cache {
+            let _was_in_service = self.engine.cache.l2arc().remove(guid).await;
             self.forget_aux(&removed).await;
         }
         Ok(removed)

@@ -194,6 +194,9 @@ impl Devices<'_> {
     /// [`PoolError::Refused`] if a device still has operations in progress from before it was taken out of service, or if
     /// the pool cannot be resumed in this process.
     pub async fn clear(&self, leaf: Option<u64>) -> Result<(), PoolError> {
+        if self.engine.cache_devices().clear(leaf).await && leaf.is_some() {
+            return Ok(());
+        }
         let tree = self.engine.cache.blocks().tree().clone();
         let mut chosen: Vec<_> =
             tree.health().into_iter().filter(|health| leaf.is_none_or(|guid| guid == health.guid)).collect();

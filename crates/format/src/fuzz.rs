@@ -131,8 +131,14 @@ fn label_target(data: &[u8]) {
 
 fn l2arc_target(data: &[u8]) {
     let (_, _, bytes) = split(data);
-    let _ = l2arc::L2Header::decode(bytes);
-    let _ = l2arc::decode_log(bytes, usize::MAX);
+    if let Ok(header) = l2arc::L2Header::decode(bytes) {
+        let again = l2arc::L2Header::decode(&header.encode(bytes.len()));
+        assert_eq!(again, Ok(l2arc::L2Header { endian: Endian::Little, ..header }));
+    }
+    if let Ok((previous, entries)) = l2arc::decode_log(bytes, usize::MAX) {
+        let again = l2arc::decode_log(&l2arc::encode_log(&previous, &entries), entries.len());
+        assert_eq!(again, Ok((previous, entries)));
+    }
 }
 
 fn nvlist_target(data: &[u8]) {

@@ -4,6 +4,8 @@
 use crate::config::VdevConfig;
 use crate::error::PoolError;
 use crate::open::Pool;
+use crate::status::VdevState;
+use weir_cache::l2arc::{CacheDeviceStats, CacheState};
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
 
@@ -24,6 +26,20 @@ impl Extra {
             Extra::Cache => names::L2CACHE,
         }
     }
+}
+
+/// State of a cache device, and its counters if it is in service.
+pub fn cache_state(pool: &Pool, cache: &VdevConfig) -> (VdevState, Option<CacheDeviceStats>) {
+    let l2arc = pool.cache.l2arc();
+    let stats = l2arc.stats().devices.into_iter().find(|device| device.guid == cache.guid);
+    let state = match stats.as_ref().map(|stats| stats.state) {
+        Some(CacheState::Faulted | CacheState::Hung) => VdevState::Faulted,
+        Some(_) => VdevState::Online,
+        None if cache.offline || l2arc.is_removed(cache.guid) => VdevState::Offline,
+        None if pool.aux.contains_key(&cache.guid) => VdevState::Online,
+        None => VdevState::Unavail,
+    };
+    (state, stats)
 }
 
 /// Returns the pool's spares or cache devices.

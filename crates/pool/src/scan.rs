@@ -40,7 +40,10 @@ impl Device {
     }
 
     /// Opens the device again with another kind of access.
-    pub(crate) fn reopen(&mut self, machine: &Machine, access: Access) -> Result<(), PoolError> {
+    ///
+    /// # Errors
+    /// [`PoolError::Disk`].
+    pub fn reopen(&mut self, machine: &Machine, access: Access) -> Result<(), PoolError> {
         let failed = |source| PoolError::Disk { path: self.path.clone(), source };
         let disk = machine.disks.open(&self.path, access).map_err(failed)?;
         self.disk = match self.partition {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use weir_blocks::vdev::LeafHealth;
 use weir_blocks::vdev::histogram::{LeafStats, OperationStats};
 use weir_engine::Engine;
+use weir_engine::cache_devices::CacheDeviceStats;
 use weir_pool::VdevConfig;
 
 /// Which pools are read, and how often.
@@ -42,6 +43,9 @@ pub struct PoolIoRow {
     pub uptime_ns: u64,
     /// The root vdev.
     pub root: VdevIo,
+    /// Cache devices in service.
+    #[serde(default)]
+    pub caches: Vec<VdevIo>,
 }
 
 /// A vdev with those below it.
@@ -225,8 +229,30 @@ impl IostatQuery {
             guid: config.guid,
             uptime_ns: u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX),
             root,
+            caches: caches(engine),
         })
     }
+}
+
+/// The cache devices in service. They have no histograms.
+fn caches(engine: &Engine) -> Vec<VdevIo> {
+    let aux = engine.shown().config.aux;
+    let of = |stats: CacheDeviceStats| {
+        let vdev = VdevConfig::parse(aux.cache(stats.guid)?).ok()?;
+        let io = LeafIo {
+            reads: stats.reads,
+            writes: stats.writes,
+            read_bytes: stats.read_bytes,
+            write_bytes: stats.written_bytes,
+            histograms: None,
+        };
+        let free_bytes = stats.size_bytes.saturating_sub(stats.used_bytes);
+        Some(VdevIo {
+            space_bytes: Some([stats.used_bytes, free_bytes]),
+            ..vdev_io(&vdev, Some(VdevGroup::Cache), &mut BTreeMap::from([(stats.guid, io)]))
+        })
+    };
+    engine.cache.l2arc().stats().devices.into_iter().filter_map(of).collect()
 }
 
 /// Counters of a vdev and of the vdevs below it. Their group is that of the vdev above, if it has one.

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_machine::Request;
-use weir_pool::aux_devices::{Extra, extras};
+use weir_pool::aux_devices::{Extra, cache_state, extras};
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, PoolError, VdevConfig, VdevKind, capacity, properties, sizes, space};
 
@@ -90,9 +90,17 @@ pub(super) async fn vdev_space(pool: &Pool) -> Result<Vec<VdevSpaceRow>, PoolErr
     let rq = &Request::internal("vdev_space");
     for cache in extras(pool, rq, Extra::Cache).await? {
         let device = pool.aux.get(&cache.guid);
-        let state = if device.is_some() { VdevState::Online } else { VdevState::Unavail };
+        let (state, stats) = cache_state(pool, &cache);
+        let space = stats.map(|stats| VdevSpace {
+            size_bytes: stats.size_bytes,
+            allocated_bytes: stats.used_bytes,
+            checkpoint_bytes: 0,
+            fragmentation_percent: None,
+            expandable_bytes: 0,
+        });
         out.push(VdevSpaceRow {
             health: state.to_string(),
+            space,
             device_bytes: device.map(|device| sizes::usable_device(device.disk.geometry().size_bytes)),
             ..row(pool, &cache, VdevGroup::Cache, 0)
         });

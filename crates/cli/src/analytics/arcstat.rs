@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(names("-f size,hit% tank 1 2", 1).unwrap(), ["size", "hit%"]);
         assert_eq!(names("", 1).unwrap(), USUAL);
         assert_eq!(names("", 2).unwrap()[..2], ["pool", "time"]);
-        assert!(names("-f l2hits", 1).unwrap_err().contains("there is no field 'l2hits'"));
+        assert!(names("-f l3hits", 1).unwrap_err().contains("there is no field 'l3hits'"));
         assert!(parse("-f time,read").header(&parse("-f time,read").chosen(1).unwrap()).starts_with("    time   read"));
     }
 }

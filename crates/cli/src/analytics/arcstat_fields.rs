@@ -29,7 +29,7 @@ pub const USUAL: [&str; 12] =
     ["time", "read", "hits", "hit%", "miss", "miss%", "pref", "mrug", "mfug", "meta", "size", "c"];
 
 /// All fields.
-pub const FIELDS: [Field; 20] = [
+pub const FIELDS: [Field; 29] = [
     field("time", 8, "Time of day (UTC)", |all| Value::Text(time_of_day(all.time_ms))),
     field("pool", 12, "Pool: each has an ARC of its own", |all| Value::Text(all.pool.clone())),
     field("read", 5, "Reads of blocks per second", |all| Value::Rate(all.arc.hits() + all.arc.misses)),
@@ -60,6 +60,23 @@ pub const FIELDS: [Field; 20] = [
     field("meta", 6, "Size of metadata", |all| Value::Bytes(all.arc.mru_metadata_bytes + all.arc.mfu_metadata_bytes)),
     field("size", 6, "Size of the ARC", |all| Value::Bytes(all.arc.size_bytes())),
     field("c", 6, "Maximum size of the ARC", |all| Value::Bytes(all.arc.max_bytes)),
+    field("l2read", 6, "Misses of the ARC looked up on cache devices, per second", |all| {
+        Value::Rate(all.arc.l2_hits + all.arc.l2_misses)
+    }),
+    field("l2hits", 6, "Reads that cache devices answered, per second", |all| Value::Rate(all.arc.l2_hits)),
+    field("l2miss", 6, "Reads that missed the cache devices, per second", |all| Value::Rate(all.arc.l2_misses)),
+    field("l2hit%", 6, "Reads that cache devices answered, in percent", |all| {
+        Value::Percent(all.arc.l2_hits, all.arc.l2_hits + all.arc.l2_misses)
+    }),
+    field("l2miss%", 7, "Reads that missed the cache devices, in percent", |all| {
+        Value::Percent(all.arc.l2_misses, all.arc.l2_hits + all.arc.l2_misses)
+    }),
+    field("l2bytes", 7, "Bytes read from cache devices per second", |all| Value::Rate(all.arc.l2_read_bytes)),
+    field("l2wbytes", 8, "Bytes of blocks written to cache devices per second", |all| {
+        Value::Rate(all.arc.l2_written_bytes)
+    }),
+    field("l2size", 6, "Size of the blocks on cache devices, uncompressed", |all| Value::Bytes(all.arc.l2_size_bytes)),
+    field("l2asize", 7, "Size of the blocks on cache devices, as stored", |all| Value::Bytes(all.arc.l2_stored_bytes)),
 ];
 
 const fn field(name: &'static str, width: usize, help: &'static str, value: fn(&Interval) -> Value) -> Field {

@@ -219,7 +219,11 @@ impl Daemon {
 
     /// Puts an open pool into the tables of the process and of the servers.
     async fn take_over(self: &Arc<Self>, engine: &Arc<Engine>, locks: Locks) -> Result<Arc<ServedPool>, Failure> {
-        let deadlines = self.settings.lock().limits.deadlines;
+        let (deadlines, l2arc) = {
+            let settings = self.settings.lock();
+            (settings.limits.deadlines, settings.limits.l2arc)
+        };
+        engine.cache.l2arc().set_settings(l2arc);
         weir_engine::supervision::supervise(engine, deadlines, Arc::new(crate::mount::abort)).await?;
         let (sender, requests) = mpsc::channel(1);
         let pool = ServedPool::new(self.machine.clone(), engine.clone(), locks.identities(), sender);

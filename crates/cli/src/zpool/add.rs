@@ -2,6 +2,7 @@
 
 use super::claim::claim;
 use super::devices;
+use super::l2arc;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
@@ -83,8 +84,10 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         let locks = claim(call, pool, vdevs.paths())?;
         (more.tops, more.caches, more.spares) = (vdevs.tops, vdevs.caches, vdevs.spares);
         let failed = |error| Failure::failed(format!("cannot add to '{pool}': {error}"));
+        let caches = engine.cache.l2arc().stats().devices;
         engine.devices().add(&more).await.map_err(failed)?;
         if let Some(served_pool) = served_pool {
+            l2arc::warn(call, engine, &caches);
             served_pool.also_has(locks);
         }
         engine.log_command(call.line(), call.caller.ids.0).map_err(failed)

@@ -187,7 +187,8 @@ impl Sample {
             let io = vdev.io.as_ref()?;
             Some((vdev.guid, VdevWork { work: work(io), stats: io.stats() }))
         };
-        Sample { uptime_ns: row.uptime_ns, leaves: row.root.walk().into_iter().filter_map(leaf).collect() }
+        let leaves = row.root.walk().into_iter().chain(&row.caches).filter_map(leaf).collect();
+        Sample { uptime_ns: row.uptime_ns, leaves }
     }
 
     /// The work of the leaves at and below a vdev since `before`.
@@ -235,8 +236,7 @@ impl<'a> Watched<'a> {
         };
         holder.sample(call, query, &mut take)?.map_err(refused)?;
         if let Some(pool) = sampled
-            && let Some(missing) =
-                rest.iter().find(|name| !pool.root.walk().into_iter().any(|vdev| vdev.is_called(name)))
+            && let Some(missing) = rest.iter().find(|name| !of_pool(&pool).any(|vdev| vdev.is_called(name)))
         {
             return Err(Failure::failed(format!("cannot find vdev '{missing}' in '{first}', nor a pool of that name")));
         }
@@ -319,7 +319,7 @@ impl<'a> Watched<'a> {
         let ours = |group: VdevGroup| pool.root.children.iter().filter(move |top| top.group == Some(group));
         let mut out = Vec::new();
         if !self.vdevs.is_empty() {
-            let chosen = pool.root.walk().into_iter().filter(|vdev| self.vdevs.iter().any(|name| vdev.is_called(name)));
+            let chosen = of_pool(pool).filter(|vdev| self.vdevs.iter().any(|name| vdev.is_called(name)));
             out.extend(chosen.map(|vdev| row(self.names.of_sample(vdev), vdev)));
             return out;
         }
@@ -336,6 +336,10 @@ impl<'a> Watched<'a> {
                 self.with_below(top, 2, &row, &mut out);
             }
         }
+        if self.deep && !pool.caches.is_empty() {
+            out.push(IostatRow { name: heading_of(VdevGroup::Cache).to_owned(), space: None, done: None });
+            pool.caches.iter().for_each(|cache| self.with_below(cache, 2, &row, &mut out));
+        }
         out
     }
 
@@ -351,6 +355,11 @@ impl<'a> Watched<'a> {
             self.with_below(child, indent + 2, row, out);
         }
     }
+}
+
+/// The vdevs of a pool, parents first, then its cache devices, which are not in its sums.
+fn of_pool(pool: &PoolIoRow) -> impl Iterator<Item = &VdevIo> {
+    pool.root.walk().into_iter().chain(&pool.caches)
 }
 
 /// Samples between reports.

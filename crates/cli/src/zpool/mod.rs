@@ -21,6 +21,7 @@ mod import;
 mod initialize_trim;
 mod iostat;
 mod iostat_text;
+mod l2arc;
 mod lifecycle;
 mod list;
 mod list_vdevs;

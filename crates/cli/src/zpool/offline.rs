@@ -74,7 +74,7 @@ pub fn offline(call: &Call, args: &OfflineArgs) -> Result<u8, Failure> {
     writable.with(async |engine| {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot offline {device}: {why}"));
-            let guid = target::leaf(call, engine, device, NOT_A_LEAF).map_err(cannot)?.guid;
+            let guid = target::leaf_or_cache(call, engine, device, NOT_A_LEAF).map_err(cannot)?;
             engine.vdevs().offline(guid, mode).await.map_err(|error| cannot(error.to_string()))?;
         }
         Ok(engine.log_command(call.line(), call.caller.ids.0)?)
@@ -90,7 +90,7 @@ pub fn online(call: &Call, args: &OnlineArgs) -> Result<u8, Failure> {
     writable.with(async |engine| {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot online {device}: {why}"));
-            let guid = target::leaf(call, engine, device, NOT_A_LEAF).map_err(cannot)?.guid;
+            let guid = target::leaf_or_cache(call, engine, device, NOT_A_LEAF).map_err(cannot)?;
             engine.vdevs().online(guid).await.map_err(|error| cannot(error.to_string()))?;
             if args.expand {
                 engine.growth().expand(Some(guid)).await.map_err(|error| cannot(error.to_string()))?;

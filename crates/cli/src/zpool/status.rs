@@ -5,6 +5,7 @@
 use super::advice::{self, OpenErrors, PoolFacts, Problem};
 use super::dedup;
 use super::get::header;
+use super::l2arc;
 use super::opened::OpenedPools;
 use super::repeat::Repetition;
 use super::tree::{self, NameStyle, VdevRow};
@@ -27,11 +28,12 @@ use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
 use weir_pool::assemble::state;
-use weir_pool::aux_devices::Extra;
+use weir_pool::aux_devices::{Extra, cache_state};
 use weir_pool::dedup::DedupTables;
 use weir_pool::errlog::Errors;
 use weir_pool::initialize_trim::{LeafActivity, LeafActivityState, LeafProgress};
 use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
+use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, PoolError, VdevConfig};
 
 /// Show health, vdevs, error counters and scans of pools.
@@ -190,7 +192,7 @@ impl Report {
             resilvers: scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running && !scan.paused),
             fails_requests: pool.blocks.tree().suspension().mode() == FailMode::Continue,
             unopened: open_errors.kinds(),
-            lacks_cache: caches.iter().any(|cache| !pool.aux.contains_key(&cache.guid)),
+            lacks_cache: caches.iter().any(|cache| cache_state(pool, cache).0 == VdevState::Unavail),
             lacks_spare: spares.iter().any(|spare| spare_state(pool, spare) == "UNAVAIL"),
             lacks_features,
             has_old_version: pool.uberblock.version < VERSION_FEATURES,
@@ -451,8 +453,8 @@ impl Report {
             lines.push(VdevRow::heading("cache"));
         }
         lines.extend(self.caches.iter().map(|c| {
-            let there = pool.aux.contains_key(&c.guid);
-            line(c, if there { "ONLINE" } else { "UNAVAIL" })
+            let (state, stats) = cache_state(pool, c);
+            VdevRow { note: l2arc::note(pool, stats.as_ref()), ..line(c, &state.to_string()) }
         }));
         if !self.spares.is_empty() {
             lines.push(VdevRow::heading("spares"));

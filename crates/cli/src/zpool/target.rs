@@ -53,6 +53,17 @@ pub fn find(call: &Call, engine: &Engine, text: &str) -> Result<Target, String> 
     spare.or_else(cache).ok_or_else(|| "no such device in pool".to_owned())
 }
 
+/// The GUID of the device in the vdev tree, or of the cache device, that a command names.
+///
+/// # Errors
+/// As of [`leaf`].
+pub fn leaf_or_cache(call: &Call, engine: &Engine, text: &str, not_a_leaf: &str) -> Result<u64, String> {
+    if let Target::Cache(cache) = find(call, engine, text)? {
+        return cache.get_u64("guid").ok_or_else(|| "no such device in pool".to_owned());
+    }
+    Ok(leaf(call, engine, text, not_a_leaf)?.guid)
+}
+
 /// The device in the vdev tree that a command names.
 ///
 /// # Errors

@@ -4,7 +4,9 @@ use crate::json::{self, Numbers};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use weir_admin::spare_state;
+use weir_cache::l2arc::CacheDeviceStats;
 use weir_dsl::props::human_size;
+use weir_pool::aux_devices::cache_state;
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig, sizes};
 
@@ -151,12 +153,14 @@ pub fn spare(pool: &Pool, spare: &VdevConfig, style: Style) -> (String, Map<Stri
 pub fn cache(pool: &Pool, cache: &VdevConfig, style: Style) -> (String, Map<String, Value>) {
     let mut out = identity(&cache.name(), cache, "l2cache", style);
     let device = pool.aux.get(&cache.guid).map(|d| sizes::usable_device(d.disk.geometry().size_bytes));
-    let state = if device.is_some() { VdevState::Online } else { VdevState::Unavail };
+    let (state, stats) = cache_state(pool, cache);
     out.insert("state".into(), state_name(state).into());
     let device = device.unwrap_or(0);
     let total = sizes::of_cache(device, cache.ashift);
-    sizes_of(&mut out, style, &[("total_space", total), ("rep_dev_size", device), ("phys_space", device)]);
-    counters(&mut out, style, true, [0; 4]);
+    let used = stats.as_ref().map_or(0, |stats| stats.used_bytes);
+    let sizes = [("alloc_space", used), ("total_space", total), ("rep_dev_size", device), ("phys_space", device)];
+    sizes_of(&mut out, style, &sizes);
+    counters(&mut out, style, true, stats.as_ref().map_or([0; 4], errors_of_cache));
     (cache.name(), out)
 }
 
@@ -180,13 +184,19 @@ fn sizes_of(out: &mut Map<String, Value>, style: Style, sizes: &[(&str, u64)]) {
     }
 }
 
-/// Read, write and checksum errors of each leaf since the pool was opened.
+/// Read, write and checksum errors of each leaf and cache device since the pool was opened.
 pub fn counts(pool: &Pool) -> BTreeMap<u64, [u64; 4]> {
     let health = pool.blocks.tree().health();
+    let caches = pool.cache.l2arc().stats().devices;
     health
         .into_iter()
         .map(|h| (h.guid, [h.counts.read_errors, h.counts.write_errors, h.counts.checksum_errors, h.counts.slow]))
+        .chain(caches.iter().map(|cache| (cache.guid, errors_of_cache(cache))))
         .collect()
+}
+
+fn errors_of_cache(stats: &CacheDeviceStats) -> [u64; 4] {
+    [stats.read_errors, stats.write_errors, stats.checksum_errors, 0]
 }
 
 fn counters(out: &mut Map<String, Value>, style: Style, leaf: bool, counts: [u64; 4]) {

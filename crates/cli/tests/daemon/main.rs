@@ -9,6 +9,7 @@ mod client;
 mod damaged;
 mod devices;
 mod jobs;
+mod l2arc;
 mod locate;
 mod mounts;
 mod races;

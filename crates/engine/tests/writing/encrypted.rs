@@ -50,13 +50,24 @@ async fn make(engine: &Engine, name: &str, suite: Suite, key: NewKey, n: u8) -> 
         .await
 }
 
+/// Makes an encrypted dataset with an object of `blocks` blocks of 16 KiB: its key and object, with the contents of seed 3.
+pub async fn write_encrypted(engine: &Engine, name: &str, blocks: u64) -> (SetKey, u64) {
+    let key = make(engine, name, Suite::Aes256Gcm, NewKey::Root(source()), 1).await.unwrap();
+    let object = write_blocks(engine, name, key.clone(), 3, blocks).await;
+    (key, object)
+}
+
 async fn write(engine: &Engine, name: &str, key: SetKey, seed: u64) -> u64 {
+    write_blocks(engine, name, key, seed, BLOCKS).await
+}
+
+async fn write_blocks(engine: &Engine, name: &str, key: SetKey, seed: u64, blocks: u64) -> u64 {
     let rq = &Request::internal("test");
     let set = engine.open_set(rq, name, Some(key)).await.unwrap();
-    let tx = set.begin(rq, BLOCKS << 14, SpaceReserve::Normal).await.unwrap();
+    let tx = set.begin(rq, blocks << 14, SpaceReserve::Normal).await.unwrap();
     let new = NewObject::new(weir_format::ObjectType::PLAIN_FILE_CONTENTS, 16 << 10);
     let id = set.changes().create(rq, &tx, &new).await.unwrap();
-    for block in 0..BLOCKS {
+    for block in 0..blocks {
         set.writes().write(rq, &tx, id, block << 14, &work::contents(seed, block)).await.unwrap();
     }
     id.0

@@ -22,6 +22,7 @@ mod full;
 mod gangs;
 mod goldens;
 mod keys;
+mod l2arc;
 mod loading;
 mod offline;
 mod other_process;
