@@ -55,13 +55,15 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     for (name, why) in &found.unread {
         errln!(call, "{name}: {why}");
     }
+    let shows_absent = sources.iter().any(|source| source == "none");
     let is_shown = |property: &Property| sources.iter().any(|source| source == property.source.word());
     let lines: Vec<Line> = found
         .datasets
         .into_iter()
         .map(|dataset| {
             let mut properties = properties(&dataset, wanted.as_deref());
-            properties.retain(|(_, property)| property.as_ref().is_none_or(is_shown));
+            // One that the dataset does not have is from no source.
+            properties.retain(|(_, property)| property.as_ref().map_or(shows_absent, is_shown));
             (dataset, properties)
         })
         .collect();
