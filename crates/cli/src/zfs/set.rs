@@ -148,7 +148,7 @@ pub fn inherit(call: &Call, args: &InheritArgs) -> Result<u8, Failure> {
     let Some((property, names)) = words.split_first() else {
         return Err(InheritArgs::misused("missing property argument"));
     };
-    let property = values::inheritable(property).map_err(|why| Failure::usage(format!("cannot inherit: {why}")))?;
+    let property = values::inheritable(property, args.received)?;
     let setting = if args.received { Setting::Revert } else { Setting::Inherit };
     each(call, names, |name| {
         let doing = format!("cannot inherit {property} for '{name}'");

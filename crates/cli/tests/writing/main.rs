@@ -244,7 +244,9 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zfs promote p", 1, "cannot promote 'p'"),
     ("zfs set p", 2, "missing"),
     ("zfs set atime=maybe p", 1, "must be one of 'off | on'"),
-    ("zfs inherit quota p", 2, "zfs set quota=none"),
+    ("zfs inherit quota p", 1, "use 'zfs set quota=none' to clear"),
+    ("zfs inherit used p", 1, "used property is read-only"),
+    ("zfs inherit bogus p", 2, "invalid property 'bogus'"),
     ("zfs hold keep p", 1, "is not a snapshot"),
 ];
 
