@@ -259,6 +259,9 @@ fn what_cannot_be_done_is_one_clear_line() {
         assert!(got == *code && why.contains(what), "{line}: {got}, {why}");
     }
     lab.ok("zfs rename p p");
+    lab.ok("zfs create -s -V 1M p/v");
+    lab.ok("zfs snapshot p/v@s");
+    assert!(lab.fails("zfs destroy p/v").1.starts_with("cannot destroy 'p/v': volume has children\nuse '-r'"));
     lab.check("p");
 }
 
