@@ -220,6 +220,9 @@ fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset,
         None => NewKind::FileSystem,
         Some(text) => {
             let size_bytes = size::parse(text).ok_or_else(|| wrong(format!("bad volume size '{text}'")))?;
+            if size_bytes == 0 {
+                return Err(wrong("volume size cannot be zero".into()));
+            }
             let block = match &args.block_size {
                 None => take(&mut properties, "volblocksize").unwrap_or(VolumeSpec::DEFAULT_BLOCK_BYTES.into()),
                 Some(text) => size::parse(text).ok_or_else(|| wrong(format!("bad volume block size '{text}'")))?,
