@@ -11,6 +11,7 @@ mod devices;
 mod jobs;
 mod locate;
 mod mounts;
+mod properties;
 mod races;
 mod refusals;
 mod served;
