@@ -30,3 +30,31 @@ fn vdevs_are_named_by_relative_paths() {
     }
     drop(daemon);
 }
+
+#[test]
+fn no_property_is_given_twice() {
+    let site = Site::new(2);
+    let twice = |line: &str, code: i32, property: &str| {
+        let (got, why) = said(&site, line);
+        assert!(
+            got == code && why.contains(&format!("property '{property}' specified multiple times")),
+            "{line}: {got} {why}"
+        );
+    };
+    twice("zpool create -o autotrim=on -o autotrim=off tank d0", 1, "autotrim");
+    twice("zpool create -o listsnapshots=on -o listsnaps=off tank d0", 1, "listsnaps");
+    twice("zpool create -O atime=on -O atime=off tank d0", 1, "atime");
+    // As in OpenZFS, the last of these counts.
+    site.ok("zpool create -O mountpoint=/a -O mountpoint=none -o cachefile=none -o cachefile= tank d0");
+    twice("zpool add -o ashift=12 -o ashift=12 tank d1", 2, "ashift");
+    twice("zpool attach -o ashift=12 -o ashift=12 tank d0 d1", 2, "ashift");
+    twice("zfs create -o atime=on -o atime=off tank/x", 1, "atime");
+    twice("zfs create -o compress=lz4 -o compression=off tank/x", 1, "compression");
+    twice("zfs create -V 1M -o refreservation=auto -o refreservation=none tank/x", 1, "refreservation");
+    twice("zfs set quota=none quota=1G tank", 1, "quota");
+    twice("zfs set userquota@7=none userquota@7=1G tank", 1, "userquota@7");
+    twice("zfs snapshot -o a:b=1 -o a:b=2 tank@s", 1, "a:b");
+    site.ok("zfs snapshot tank@s");
+    twice("zfs clone -o atime=on -o atime=off tank@s tank/x", 1, "atime");
+    assert_eq!(site.ok("zfs list -H -o name,quota -t all"), "tank\tnone\ntank@s\t-\n", "nothing was made or set");
+}
