@@ -10,6 +10,35 @@ fn said(site: &Site, line: &str) -> (i32, String) {
 }
 
 #[test]
+fn import_sets_properties_of_the_pool() {
+    for with_daemon in [false, true] {
+        let site = Site::new(1);
+        let _daemon = with_daemon.then(|| site.start());
+        let dir = site.dir.path().display().to_string();
+        site.ok("zpool create tank d0");
+        site.ok("zpool export tank");
+        for (options, why) in [
+            ("-o failmode=maybe", "'failmode' must be one of"),
+            ("-o comment=new -o bogus=1", "property 'bogus' is not a valid pool or vdev property"),
+            ("-o ashift=12", "property 'ashift' cannot be set at import time"),
+            ("-o comment=a -o comment=b", "property 'comment' specified multiple times"),
+        ] {
+            let (code, why_not) = said(&site, &format!("zpool import -d {dir} {options} tank"));
+            assert_eq!(code, 1, "{options}");
+            assert!(why_not.starts_with("cannot import 'tank': ") && why_not.contains(why), "{why_not}");
+        }
+        let found = site.ok(&format!("zpool import -d {dir}"));
+        assert!(found.contains("pool: tank") && !found.contains("comment"), "nothing changed: {found}");
+        // Properties of a pool that is not written to stay as they are.
+        site.ok(&format!("zpool import -d {dir} -o readonly=on -o failmode=panic tank"));
+        let options = "-o failmode=continue -o comment=hello -o autotrim=on -o listsnapshots=on -o my:note=x";
+        site.ok(&format!("zpool import -d {dir} {options} -o feature@async_destroy=enabled tank"));
+        let shown = site.ok("zpool get -H -o value failmode,comment,autotrim,listsnapshots,delegation,my:note tank");
+        assert_eq!(shown, "continue\nhello\non\non\non\nx\n", "daemon: {with_daemon}");
+    }
+}
+
+#[test]
 fn vdevs_are_named_by_relative_paths() {
     let site = Site::new(0);
     std::fs::create_dir(site.path("disks")).unwrap();
