@@ -52,7 +52,7 @@ pub fn parse(text: &str, kind: DatasetKind, when: When) -> Result<Setting, Strin
     Ok((native.prop.name().to_owned(), stored))
 }
 
-fn user(name: &str, value: &str) -> Result<Setting, String> {
+fn check_user_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
     if name.len() > 255 {
         return Err(format!("property name '{name}' is too long"));
@@ -60,6 +60,11 @@ fn user(name: &str, value: &str) -> Result<Setting, String> {
     if !name.chars().all(allowed) || name.starts_with('-') {
         return Err(format!("invalid property '{name}'"));
     }
+    Ok(())
+}
+
+fn user(name: &str, value: &str) -> Result<Setting, String> {
+    check_user_name(name)?;
     if value.len() > MAX_USER_VALUE_LEN {
         return Err(format!("property value '{value}' is too long"));
     }
@@ -167,7 +172,7 @@ fn check_range(native: &Native, value: &Value) -> Result<(), String> {
 /// Misuse if there is no such property, else the message for one that cannot be inherited.
 pub fn inheritable(name: &str, reverts: bool) -> Result<String, Failure> {
     if name.contains(':') {
-        return user(name, "").map(|(name, _)| name).map_err(Failure::usage);
+        return check_user_name(name).map(|()| name.to_owned()).map_err(Failure::usage);
     }
     let native = native_named(name).ok_or_else(|| Failure::usage(format!("invalid property '{name}'")))?;
     let full = native.prop.name();
