@@ -5,9 +5,9 @@ use crate::refusal::{Refusal, RefusalKind};
 use crate::selection::{below, snapshots};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use weir_dsl::{Dsl, Scope};
+use weir_dsl::{Dir, Dsl, Scope};
 use weir_engine::Engine;
-use weir_format::ObjectId;
+use weir_format::{ObjectId, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::PoolError;
 
@@ -260,22 +260,30 @@ async fn tree(
     recursive: bool,
     dependents: bool,
 ) -> Result<Vec<DestroyStep>, Refusal> {
-    if dsl.dir_named(name).is_none() {
-        return Err(Refusal::missing());
-    }
+    let dir = dsl.dir_named(name).ok_or_else(Refusal::missing)?;
     let heads = gather(rq, dsl, vec![name.to_owned()], dependents).await?;
     let all: BTreeSet<ObjectId> = heads.iter().flat_map(|head| &head.ids).copied().collect();
     let goes = |name: &str| heads.iter().any(|head| head.name == name);
     let others: Vec<String> = clones(dsl, &all).filter(|clone| !goes(clone)).map(str::to_owned).collect();
     if !others.is_empty() {
-        return Err(Refusal::because_of(RefusalKind::HasClones, "filesystem has dependent clones", others));
+        let why = format!("{} has dependent clones", kind_name(rq, dsl, dir).await?);
+        return Err(Refusal::because_of(RefusalKind::HasClones, why, others));
     }
     let snapshots = heads.iter().flat_map(|head| &head.snapshots);
     let more: Vec<String> = heads.iter().skip(1).map(|head| &head.name).chain(snapshots).cloned().collect();
     if !recursive && !dependents && !more.is_empty() {
-        return Err(Refusal::because_of(RefusalKind::HasChildren, "filesystem has children", more));
+        let why = format!("{} has children", kind_name(rq, dsl, dir).await?);
+        return Err(Refusal::because_of(RefusalKind::HasChildren, why, more));
     }
     ordered(heads)
+}
+
+/// Name of a dataset's kind in messages.
+async fn kind_name(rq: &Request, dsl: &Dsl, dir: &Dir) -> Result<&'static str, Refusal> {
+    Ok(match dsl.kind(rq, dir).await.map_err(PoolError::from)? {
+        ObjsetKind::Zvol => "volume",
+        _ => "filesystem",
+    })
 }
 
 /// The datasets `tops` and those below; with `dependents` also the clones of their snapshots.

@@ -4,7 +4,10 @@ use crate::args::CommandLine;
 use crate::failure::Failure;
 use crate::json::Numbers;
 use clap::Args;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use weir_dsl::props::native_named;
+use weir_pool::properties::full_name;
 
 /// Help of the options that name places to look for pools.
 const DIRS: &str = "Directory, file or device to scan for pools; may be repeated [default: the pools of the daemon, \
@@ -85,4 +88,34 @@ impl PoolJsonOptions {
     pub fn key(self, name: &str, guid: u64) -> String {
         if self.json_pool_key_guid { guid.to_string() } else { name.to_owned() }
     }
+}
+
+/// Fails if a property of datasets is given twice (OpenZFS `parseprop`).
+///
+/// # Errors
+/// OpenZFS's message.
+pub fn once<'a>(given: impl IntoIterator<Item = &'a String>) -> Result<(), String> {
+    let full = |name: &str| native_named(name).map_or_else(|| name.to_owned(), |native| native.prop.name().to_owned());
+    distinct(given.into_iter().filter_map(|text| text.split_once('=')).map(|(name, _)| (name, full(name))))
+}
+
+/// Fails if a property of pools is given twice, except `cachefile` (OpenZFS `add_prop_list`).
+///
+/// # Errors
+/// OpenZFS's message.
+pub fn pools_once(given: &[String]) -> Result<(), String> {
+    let names =
+        given.iter().filter_map(|text| text.split_once('=')).map(|(name, _)| (name, full_name(name).to_owned()));
+    distinct(names.filter(|(_, full)| full != "cachefile"))
+}
+
+/// Names as given, and in full.
+fn distinct<'a>(names: impl Iterator<Item = (&'a str, String)>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for (name, full) in names {
+        if !seen.insert(full) {
+            return Err(format!("property '{name}' specified multiple times"));
+        }
+    }
+    Ok(())
 }

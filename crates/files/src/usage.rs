@@ -12,6 +12,8 @@ use weir_machine::Request;
 
 /// Object numbers have 48 bits.
 const OBJECTS_MAX: u64 = 1 << 48;
+/// Space that must be available for a reservation, in percent of its length.
+const RESERVE_PERCENT: u128 = 110;
 
 impl Quotas<'_> {
     /// Space usage for `statvfs` of a file or directory: that of the file system; below a directory with an inherited
@@ -50,6 +52,17 @@ impl Quotas<'_> {
             }
         }
         Ok(usage)
+    }
+
+    /// Checks that later writes of this many bytes fit into the space that is available, with a tenth more for the metadata
+    /// (`zpl_fallocate_common`, `zfs_fallocate_reserve_percent`).
+    ///
+    /// # Errors
+    /// [`FileError::NoSpace`]; errors of [`usage`](Self::usage).
+    pub(crate) async fn check_reserve(self, rq: &Request, object: ObjectId, bytes: u64) -> Result<(), FileError> {
+        let available_bytes = self.usage(rq, object).await?.available_bytes;
+        let fits = u128::from(bytes) * RESERVE_PERCENT <= u128::from(available_bytes) * 100;
+        if fits { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
     fn whole_usage(self) -> Usage {

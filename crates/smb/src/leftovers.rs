@@ -1,12 +1,13 @@
 //! Servers that a killed process left behind.
 //!
-//! A pid file may be old, and its number may belong to another program now. So a process is ended only if it is an smbd of
-//! this user that was started with this runtime directory's configuration: its children, one per connection, have the same
-//! command line.
+//! A pid file may be old, and its number may belong to another program now. So a process is ended only if it is a program of
+//! Samba that this user started with this runtime directory's configuration. These are smbd, its children, one per
+//! connection, which have the same command line, and since Samba 4.16 the helpers that smbd starts for named pipes:
+//! samba-dcerpcd and its `rpcd_*`. The helpers have sessions of their own and outlive smbd, some of them for minutes.
 
 use crate::directories::Directories;
 use crate::error::SmbError;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::path::Path;
 use std::time::Duration;
 use weir_machine::Clock;
@@ -25,15 +26,28 @@ pub(crate) fn parse_pid(text: &str) -> Option<u32> {
     text.parse().ok().filter(|pid| *pid > 1 && i32::try_from(*pid).is_ok())
 }
 
-/// Whether the command line (arguments that end with a zero byte) is that of an smbd with this configuration.
-pub(crate) fn is_command_of(command: &[u8], configuration: &Path) -> bool {
+/// Programs of Samba.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The server or one of its connections.
+    Smbd,
+    /// A program that smbd starts.
+    Helper,
+}
+
+/// The program of a command line (arguments that end with a zero byte) with this configuration; `None` if it is not of Samba.
+pub(crate) fn program_of(command: &[u8], configuration: &Path) -> Option<Program> {
     use std::os::unix::ffi::OsStrExt;
     let mut words = command.get(..command.len().min(MAX_COMMAND_BYTES)).unwrap_or_default().split(|byte| *byte == 0);
-    let program = words.next().and_then(|word| word.rsplit(|byte| *byte == b'/').next());
+    let name = words.next()?.rsplit(|byte| *byte == b'/').next()?;
     // A process of smbd may have changed its title: `smbd: client [127.0.0.1]` (4.17 and later). The words follow.
-    let is_smbd = program.is_some_and(|name| name == b"smbd" || name.starts_with(b"smbd:"));
+    let program = match name {
+        name if name == b"smbd" || name.starts_with(b"smbd:") => Program::Smbd,
+        name if name.starts_with(b"samba-dcerpcd") || name.starts_with(b"rpcd_") => Program::Helper,
+        _ => return None,
+    };
     let wanted = [b"--configfile=", configuration.as_os_str().as_bytes()].concat();
-    is_smbd && words.any(|word| word == wanted)
+    words.any(|word| word == wanted).then_some(program)
 }
 
 /// Real user ID in `/proc/PID/status`, which a process keeps while it acts as another user.
@@ -41,44 +55,51 @@ pub(crate) fn real_uid(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether a process is a server of this runtime directory, started by this user.
-fn is_ours(pid: u32, directories: &Directories) -> bool {
+/// Which program of the server of this runtime directory a process is, if this user started it.
+fn of_ours(pid: u32, directories: &Directories) -> Option<Program> {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    if !is_command_of(&command, &directories.configuration()) {
-        return false;
-    }
+    let program = program_of(&command, &directories.configuration())?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    real_uid(&status) == Some(rustix::process::geteuid().as_raw())
+    (real_uid(&status) == Some(rustix::process::geteuid().as_raw())).then_some(program)
 }
 
-/// All processes of the servers of this runtime directory.
-pub(crate) fn processes(directories: &Directories) -> Vec<u32> {
+/// All processes of the servers of this runtime directory, with their helpers.
+pub(crate) fn processes(directories: &Directories) -> Vec<(u32, Program)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| is_ours(*pid, directories)).collect()
+    pids.filter_map(|pid| Some((pid, of_ours(pid, directories)?))).collect()
 }
 
-fn signal(pid: u32, signal: Signal) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // The process may have ended already.
-        let _ = kill_process(pid, signal);
+/// Sends a signal to a process of this runtime directory. The process is held by a descriptor and looked at again, so that the
+/// signal reaches no other that got its number.
+fn signal(pid: u32, signal: Signal, directories: &Directories) {
+    let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    // It may have ended already.
+    let Ok(held) = pidfd_open(process, PidfdFlags::empty()) else { return };
+    if of_ours(pid, directories).is_some() {
+        let _ = pidfd_send_signal(held, signal);
     }
 }
 
-/// Ends all servers of this runtime directory: asks them to, and kills those that remain after 5 s.
+/// Ends all servers of this runtime directory and their helpers: asks them to, and kills those that remain after 5 s.
 pub(crate) async fn end_all(clock: &Clock, directories: &Directories) {
     let ended_by = clock.now();
-    for pid in processes(directories) {
-        signal(pid, Signal::TERM);
-    }
+    let mut asked = Vec::new();
     loop {
         let left = processes(directories);
         if left.is_empty() {
             return;
         }
         if clock.now().since(ended_by) >= END_TIME {
-            left.into_iter().for_each(|pid| signal(pid, Signal::KILL));
+            left.into_iter().for_each(|(pid, _)| signal(pid, Signal::KILL, directories));
             return;
+        }
+        // A helper may have started another one meanwhile.
+        for (pid, _) in left {
+            if !asked.contains(&pid) {
+                signal(pid, Signal::TERM, directories);
+                asked.push(pid);
+            }
         }
         clock.sleep(LOOK_TIME).await;
     }
@@ -91,7 +112,7 @@ pub(crate) async fn end_all(clock: &Clock, directories: &Directories) {
 pub(crate) async fn end_left_behind(clock: &Clock, directories: &Directories) -> Result<(), SmbError> {
     let path = directories.pid_file();
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
-    match parse_pid(&text).filter(|pid| is_ours(*pid, directories)) {
+    match parse_pid(&text).filter(|pid| of_ours(*pid, directories) == Some(Program::Smbd)) {
         Some(pid) => {
             tracing::warn!(pid, "ending an smbd that an earlier process left behind");
             end_all(clock, directories).await;
@@ -118,16 +139,22 @@ mod tests {
     }
 
     #[test]
-    fn only_an_smbd_with_this_configuration_is_ours() {
+    fn only_programs_of_samba_with_this_configuration_are_ours() {
         let conf = Path::new("/run/w/smb.conf");
-        assert!(is_command_of(b"/usr/sbin/smbd\0--foreground\0--configfile=/run/w/smb.conf\0", conf));
-        assert!(!is_command_of(b"/usr/sbin/smbd\0--configfile=/etc/samba/smb.conf\0", conf));
-        assert!(!is_command_of(b"/usr/bin/less\0--configfile=/run/w/smb.conf\0", conf));
-        assert!(!is_command_of(b"/usr/sbin/smbd\0--configfile=/run/w/smb.conf.new\0", conf));
-        assert!(!is_command_of(b"", conf));
+        let of = |command: &[u8]| program_of(command, conf);
+        assert_eq!(of(b"/usr/sbin/smbd\0--foreground\0--configfile=/run/w/smb.conf\0"), Some(Program::Smbd));
+        let dcerpcd = b"/usr/libexec/samba/samba-dcerpcd\0--libexec-rpcds\0--configfile=/run/w/smb.conf\0--np-helper\0";
+        assert_eq!(of(dcerpcd), Some(Program::Helper));
+        let rpcd = b"/usr/libexec/samba/rpcd_classic\0--configfile=/run/w/smb.conf\0--worker-index=5\0";
+        assert_eq!(of(rpcd), Some(Program::Helper));
+        assert_eq!(of(b"/usr/libexec/samba/rpcd_classic\0--configfile=/etc/samba/smb.conf\0"), None);
+        assert_eq!(of(b"/usr/sbin/smbd\0--configfile=/etc/samba/smb.conf\0"), None);
+        assert_eq!(of(b"/usr/bin/less\0--configfile=/run/w/smb.conf\0"), None);
+        assert_eq!(of(b"/usr/sbin/smbd\0--configfile=/run/w/smb.conf.new\0"), None);
+        assert_eq!(of(b""), None);
         assert_eq!(real_uid("Name:\tsmbd\nUid:\t0\t1000\t0\t1000\nGid:\t0\n"), Some(0));
         assert_eq!((real_uid(""), real_uid("Uid:\tx")), (None, None));
         let directories = Directories { state: "/nowhere".into(), runtime: "/nowhere".into() };
-        assert!(!is_ours(std::process::id(), &directories) && processes(&directories).is_empty());
+        assert!(of_ours(std::process::id(), &directories).is_none() && processes(&directories).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 //!   start ─▶ end what was left behind ─▶ smb.conf ─▶ smbd ─▶ wait until it accepts a connection
 //!   supervise: output ─▶ log; ends unexpectedly ─▶ wait 1, 2, 4 … 30 s ─▶ smbd
 //!   set_shares ─▶ smb.conf, if it changed ─▶ smbcontrol smbd reload-config
-//!   stop ─▶ SIGTERM, after 8 s SIGKILL; then the processes of its connections
+//!   stop ─▶ SIGTERM, after 8 s SIGKILL; then the processes of its connections and its helpers
 //! ```
 
 use crate::clients::Clients;
@@ -176,7 +176,7 @@ pub async fn status_of(machine: &Machine, directories: &Directories) -> Result<S
 
 /// Whether a server runs in these directories.
 pub fn is_running(directories: &Directories) -> bool {
-    !leftovers::processes(directories).is_empty()
+    leftovers::processes(directories).iter().any(|(_, program)| *program == leftovers::Program::Smbd)
 }
 
 impl Core {
@@ -324,7 +324,7 @@ impl Core {
         }
     }
 
-    /// Ends the server and the processes of its connections.
+    /// Ends the server, the processes of its connections and its helpers.
     async fn end(&self, mut child: Child) {
         let clock = &self.machine.clock;
         if let Some(pid) = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) {

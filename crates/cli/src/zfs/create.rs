@@ -6,7 +6,7 @@ use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::command_target::now;
 use crate::failure::Failure;
-use crate::options::Places;
+use crate::options::{Places, once};
 use crate::pools::{look, search};
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
@@ -215,6 +215,7 @@ fn create_encrypted(
 /// Parses the description of the new dataset.
 fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset, EncryptionArgs), Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
+    once(&args.properties).map_err(wrong)?;
     let kind = if args.volume_size.is_some() { DatasetKind::Volume } else { DatasetKind::Filesystem };
     // Volumes get this refreservation unless another is given, or -s.
     let is_auto = |text: &&String| kind == DatasetKind::Volume && text.split_once('=') == Some(AUTO);
@@ -226,6 +227,9 @@ fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset,
         None => NewKind::FileSystem,
         Some(text) => {
             let size_bytes = size::parse(text).ok_or_else(|| wrong(format!("bad volume size '{text}'")))?;
+            if size_bytes == 0 {
+                return Err(wrong("volume size cannot be zero".into()));
+            }
             let block = match &args.block_size {
                 None => take(&mut properties, "volblocksize").unwrap_or(VolumeSpec::DEFAULT_BLOCK_BYTES.into()),
                 Some(text) => size::parse(text).ok_or_else(|| wrong(format!("bad volume block size '{text}'")))?,
@@ -271,6 +275,7 @@ pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
     if target::pool_of(&origin) != target::pool_of(&name) {
         return Err(Failure::failed(format!("{doing}: source and target pools differ")));
     }
+    once(&args.properties).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
     let mut properties = properties(&args.properties, DatasetKind::Filesystem, &doing)?;
     if EncryptionArgs::take(&mut properties) != EncryptionArgs::default() {
         let why = "Encryption properties must inherit from origin dataset.";

@@ -9,7 +9,7 @@ use crate::admin::ServedPool;
 use crate::args::CommandLine;
 use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
-use crate::options::{DatasetDirs, Places};
+use crate::options::{DatasetDirs, Places, once};
 use crate::pools::{self, PoolHandle, keys_of, search};
 use crate::secrets::{EncryptionArgs, KeyPrompt, Root, roots, verified_key};
 use crate::writable::{WritablePool, WriteIntent};
@@ -314,6 +314,7 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
 pub fn change(call: &Call, args: &ChangeKeyArgs) -> Result<u8, Failure> {
     let name = words::<ChangeKeyArgs>(&args.words, 1..=1, "missing dataset argument")?.remove(0);
     let parse = |text: &String| values::parse(text, DatasetKind::Filesystem, When::Creation);
+    once(&args.properties).map_err(Failure::failed)?;
     let parsed: Result<Vec<_>, String> = args.properties.iter().map(parse).collect();
     let mut properties = parsed.map_err(|why| ChangeKeyArgs::misused(&why))?;
     let wanted = EncryptionArgs::take_of_key(&mut properties);

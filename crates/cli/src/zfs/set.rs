@@ -7,7 +7,7 @@ use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::command_target::CommandTarget;
 use crate::failure::{FAILED, Failure};
-use crate::options::Places;
+use crate::options::{Places, once};
 use crate::writable::refused;
 use clap::Parser;
 use weir_admin::{AccountProperty, Action, Change, Outcome};
@@ -55,6 +55,7 @@ pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
     if names.is_empty() {
         return Err(SetArgs::misused("missing dataset name(s)"));
     }
+    once(&pairs).map_err(Failure::failed)?;
     each(call, &names, |name| {
         let doing = format!("cannot set property for '{name}'");
         target::with(call, &args.places, name, |target| set(target, name, &pairs, &doing, args.no_mount))
@@ -148,7 +149,7 @@ pub fn inherit(call: &Call, args: &InheritArgs) -> Result<u8, Failure> {
     let Some((property, names)) = words.split_first() else {
         return Err(InheritArgs::misused("missing property argument"));
     };
-    let property = values::inheritable(property).map_err(|why| Failure::usage(format!("cannot inherit: {why}")))?;
+    let property = values::inheritable(property, args.received)?;
     let setting = if args.received { Setting::Revert } else { Setting::Inherit };
     each(call, names, |name| {
         let doing = format!("cannot inherit {property} for '{name}'");

@@ -5,7 +5,7 @@ use super::values;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::options::Places;
+use crate::options::{self, Places};
 use crate::writable::refused;
 use clap::Parser;
 use weir_admin::{Action, Change, RefusalKind, SourcedBookmark};
@@ -134,6 +134,7 @@ fn user_properties(given: &[String]) -> Result<Vec<(String, Value)>, Failure> {
         values::parse(text, weir_dsl::props::DatasetKind::Filesystem, values::When::Creation)
             .map_err(|why| SnapshotArgs::misused(&why))
     };
+    options::once(given).map_err(Failure::failed)?;
     given.iter().map(parse).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Parses and checks the values of properties that users set (OpenZFS `zprop_parse_value`,
 //! `zfs_valid_proplist`).
 
+use crate::failure::Failure;
 use crate::size;
 use weir_admin::check_share;
 use weir_dsl::props::{DatasetKind, Native, Rule, Shape, Value, ZfsProp, native_named};
@@ -51,7 +52,7 @@ pub fn parse(text: &str, kind: DatasetKind, when: When) -> Result<Setting, Strin
     Ok((native.prop.name().to_owned(), stored))
 }
 
-fn user(name: &str, value: &str) -> Result<Setting, String> {
+fn check_user_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
     if name.len() > 255 {
         return Err(format!("property name '{name}' is too long"));
@@ -59,6 +60,11 @@ fn user(name: &str, value: &str) -> Result<Setting, String> {
     if !name.chars().all(allowed) || name.starts_with('-') {
         return Err(format!("invalid property '{name}'"));
     }
+    Ok(())
+}
+
+fn user(name: &str, value: &str) -> Result<Setting, String> {
+    check_user_name(name)?;
     if value.len() > MAX_USER_VALUE_LEN {
         return Err(format!("property value '{value}' is too long"));
     }
@@ -159,22 +165,30 @@ fn check_range(native: &Native, value: &Value) -> Result<(), String> {
     }
 }
 
-/// The full name of a property that can be inherited.
+/// The full name of a property that `zfs inherit` may clear, or with `-S` (`reverts`) revert to its received value (OpenZFS
+/// `zfs_do_inherit`).
 ///
 /// # Errors
-/// The message for a property that cannot be inherited.
-pub fn inheritable(name: &str) -> Result<String, String> {
+/// Misuse if there is no such property, else the message for one that cannot be inherited.
+pub fn inheritable(name: &str, reverts: bool) -> Result<String, Failure> {
     if name.contains(':') {
-        return Ok(name.to_owned());
+        return check_user_name(name).map(|()| name.to_owned()).map_err(Failure::usage);
     }
-    let native = native_named(name).ok_or_else(|| format!("invalid property '{name}'"))?;
+    let native = native_named(name).ok_or_else(|| Failure::usage(format!("invalid property '{name}'")))?;
     let full = native.prop.name();
     match native.rule {
-        Rule::ReadOnly => Err(format!("{full} property is read-only")),
-        _ if native.prop.is_space_limit() => {
-            Err(format!("{full} property cannot be inherited: use 'zfs set {full}=none' to clear"))
+        Rule::Own if reverts => Ok(full.to_owned()),
+        _ if native.prop == ZfsProp::VolSize && reverts => {
+            Err(Failure::failed(format!("'{full}' property cannot be reverted to a received value")))
         }
-        Rule::OneTime => Err(format!("{full} property cannot be inherited")),
+        Rule::Own if native.prop.is_space_limit() => Err(Failure::failed(format!(
+            "'{full}' property cannot be inherited\nuse 'zfs set {full}=none' to clear\n\
+             use 'zfs inherit -S {full}' to revert to received value"
+        ))),
+        _ if native.prop == ZfsProp::VolSize || native.rule == Rule::Own => {
+            Err(Failure::failed(format!("'{full}' property cannot be inherited")))
+        }
+        Rule::ReadOnly | Rule::OneTime => Err(Failure::failed(format!("{full} property is read-only"))),
         Rule::Inherit | Rule::Own => Ok(full.to_owned()),
     }
 }
@@ -232,8 +246,26 @@ mod tests {
         assert!(parse("atime=off", DatasetKind::Snapshot, When::Later).is_err());
         let error = parse("encryption=foo", DatasetKind::Filesystem, When::Creation).unwrap_err();
         assert_eq!(error.matches("off").count(), 1, "{error}");
-        assert_eq!(inheritable("compress").as_deref(), Ok("compression"));
-        assert!(inheritable("quota").unwrap_err().contains("zfs set quota=none"));
-        assert!(inheritable("used").unwrap_err().contains("read-only"));
+    }
+
+    #[test]
+    fn only_names_of_no_property_are_misuse_of_inherit() {
+        assert_eq!(inheritable("compress", false).unwrap(), "compression");
+        assert_eq!(inheritable("quota", true).unwrap(), "quota");
+        for (name, reverts, code, why) in [
+            ("quota", false, 1, "'quota' property cannot be inherited\nuse 'zfs set quota=none' to clear\n"),
+            ("canmount", false, 1, "'canmount' property cannot be inherited"),
+            ("volsize", false, 1, "'volsize' property cannot be inherited"),
+            ("volsize", true, 1, "'volsize' property cannot be reverted to a received value"),
+            ("used", false, 1, "used property is read-only"),
+            ("used", true, 1, "used property is read-only"),
+            ("encryption", false, 1, "encryption property is read-only"),
+            ("bogus", false, 2, "invalid property 'bogus'"),
+            ("UPPER:x", false, 2, "invalid property 'UPPER:x'"),
+        ] {
+            let failure = inheritable(name, reverts).unwrap_err();
+            assert_eq!(failure.code, code, "{name}");
+            assert!(failure.line.starts_with(why), "{name}: {}", failure.line);
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::l2arc;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
-use crate::options::PoolDirs;
+use crate::options::{PoolDirs, pools_once};
 use crate::pools::search;
 use crate::size;
 use crate::writable::{WritablePool, WriteIntent};
@@ -60,6 +60,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
     let vdevs = devices::parse(&call.caller.folder, rest)?;
     vdevs.check_distinct()?;
     let mut more = VdevAddRequest { force: args.force || args.allow_in_use, ..VdevAddRequest::default() };
+    pools_once(&args.properties).map_err(|why| AddArgs::misused(&why))?;
     for text in &args.properties {
         let shift = text.strip_prefix("ashift=").and_then(size::parse).filter(|shift| (9..=16).contains(shift));
         let why = || AddArgs::misused(&format!("'{text}': the one property is ashift, from 9 to 16"));

@@ -11,7 +11,7 @@ use super::wait::until_ended;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::options::PoolDirs;
+use crate::options::{PoolDirs, pools_once};
 use crate::pools::search;
 use crate::size;
 use crate::writable::{WritablePool, WriteIntent};
@@ -128,6 +128,7 @@ fn spare_path(engine: &Engine, text: &str) -> String {
 
 fn ashift_of(options: &JoinOptions) -> Result<Option<u64>, Failure> {
     let mut ashift = None;
+    pools_once(&options.properties).map_err(|why| AttachArgs::misused(&why))?;
     for text in &options.properties {
         let shift = text.strip_prefix("ashift=").and_then(size::parse).filter(|shift| (9..=16).contains(shift));
         let why = || AttachArgs::misused(&format!("'{text}': the one property is ashift, from 9 to 16"));

@@ -1,5 +1,6 @@
 //! `zpool clear`: clears error counters, puts faulted devices back into service, and resumes a suspended pool.
 
+use super::target;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::command_target::CommandTarget;
@@ -7,6 +8,7 @@ use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::writable::refused;
 use clap::Parser;
+use std::collections::VecDeque;
 use weir_admin::{Action, PoolChange, RefusalKind};
 
 /// Clear the errors of a pool or of its devices, and resume a suspended pool.
@@ -23,19 +25,26 @@ pub struct ClearArgs {
 /// Runs the command.
 pub fn run(call: &Call, args: &ClearArgs) -> Result<u8, Failure> {
     let [pool, devices @ ..] = args.words.as_slice() else { return Err(ClearArgs::misused("missing pool name")) };
-    // A relative path of an existing file is one below the caller's folder.
-    let absolute = |device: &String| match call.path(device) {
-        path if device.contains('/') && path.exists() => path.to_string_lossy().into_owned(),
-        _ => device.clone(),
-    };
-    let change = PoolChange::Clear { devices: devices.iter().map(absolute).collect() };
+    // The process that has the pool open knows the vdevs, and this one the caller's folder.
+    let mut names: Vec<VecDeque<String>> = devices.iter().map(|device| target::names_of(call, device).into()).collect();
     CommandTarget::of_pool(call, &args.places, pool)?.with(|target| {
-        target.attempt(Action::Pool(change))?.map_err(|refusal| match (refusal.kind, refusal.names.as_slice()) {
-            (RefusalKind::Missing, [device]) => {
-                Failure::failed(format!("cannot clear errors for {device}: {}", refusal.why))
+        loop {
+            let change =
+                PoolChange::Clear { devices: names.iter().filter_map(|names| names.front().cloned()).collect() };
+            let Err(refusal) = target.attempt(Action::Pool(change))? else { return Ok(()) };
+            let missing = match (refusal.kind, refusal.names.as_slice()) {
+                (RefusalKind::Missing, [missing]) => names.iter().position(|names| names.front() == Some(missing)),
+                _ => None,
+            };
+            let Some(missing) = missing else {
+                return Err(refused(&format!("cannot clear errors for {pool}"), refusal));
+            };
+            let others = names.get_mut(missing).filter(|names| names.len() > 1);
+            if others.and_then(VecDeque::pop_front).is_none() {
+                let device = devices.get(missing).map_or("", String::as_str);
+                return Err(Failure::failed(format!("cannot clear errors for {device}: {}", refusal.why)));
             }
-            _ => refused(&format!("cannot clear errors for {pool}"), refusal),
-        })
+        }
     })?;
     Ok(0)
 }

@@ -8,6 +8,7 @@ use crate::cache_file::{self, CachePlace};
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::Identity;
+use crate::options::{once, pools_once};
 use crate::pools::{go_to_daemon, usual_paths};
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
@@ -169,6 +170,9 @@ fn options(
     if args.no_features {
         options.features.clear();
     }
+    pools_once(&args.properties).map_err(wrong)?;
+    // `mountpoint` has the last value, also that of `-m`, as in OpenZFS.
+    once(args.root_properties.iter().filter(|text| !text.starts_with("mountpoint="))).map_err(wrong)?;
     // Sets first, so that single features override them.
     let pairs = pairs(&args.properties, &wrong)?;
     for (property, value) in pairs.iter().filter(|(property, _)| property == "compatibility") {

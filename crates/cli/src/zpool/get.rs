@@ -1,15 +1,16 @@
 //! `zpool get`: properties of pools.
 
+use super::target;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::options::{PoolDirs, PoolJsonOptions};
-use crate::reading::{PoolReader, Reached, refused};
+use crate::reading::{FoundPools, PoolReader, Reached, refused};
 use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value};
-use weir_admin::{PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Row, VdevPropertiesQuery};
+use weir_admin::{OpenPool, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Row, VdevPropertiesQuery};
 use weir_pool::Pool;
 use weir_pool::properties::{self, PoolProperty};
 
@@ -84,6 +85,33 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     Ok(found.close(call))
 }
 
+/// The operands; those that are paths of vdevs, as seen from the caller's folder, as their GUIDs.
+fn by_guid(
+    call: &Call,
+    reader: &PoolReader<'_>,
+    found: &mut FoundPools,
+    pool: &OpenPool,
+    vdevs: &[String],
+) -> Result<Vec<String>, Failure> {
+    let mut paths: Vec<(String, u64)> = Vec::new();
+    if vdevs.iter().any(|vdev| vdev.contains('/')) {
+        let query = VdevPropertiesQuery { vdevs: vec!["all-vdevs".into()], properties: Some(vec!["path".into()]) };
+        let mut take = |row| {
+            if let Row::VdevProperties(vdev) = row {
+                paths.extend(vdev.properties.iter().map(|path| (path.value.text(true), vdev.guid)));
+            }
+        };
+        // If it is refused, so is the query that follows, which says why.
+        reader.read_found(found, pool, &PoolQuery::VdevProperties(query), &mut take)?;
+    }
+    let guid = |vdev: &String| {
+        let names = target::names_of(call, vdev);
+        let found = names.iter().find_map(|name| paths.iter().find(|(path, _)| path == name));
+        found.map_or_else(|| vdev.clone(), |(_, guid)| guid.to_string())
+    };
+    Ok(vdevs.iter().map(guid).collect())
+}
+
 /// Shows properties of vdevs.
 fn of_vdevs(
     call: &Call,
@@ -95,7 +123,6 @@ fn of_vdevs(
     let numbers = args.json.numbers::<GetArgs>()?;
     let wanted = wanted_names(wanted, weir_pool::vdev_properties::full_name, weir_pool::vdev_properties::is_known)?;
     let of_all = wanted.is_none();
-    let query = PoolQuery::VdevProperties(VdevPropertiesQuery { vdevs: vdevs.to_vec(), properties: wanted });
     let mut found = reader.find(std::slice::from_ref(pool))?;
     let parsable = args.parsable || args.json.output.json_int;
     let mut items = Map::new();
@@ -115,6 +142,8 @@ fn of_vdevs(
                 items.insert(name, Value::Object(item));
             }
         };
+        let vdevs = by_guid(call, reader, &mut found, &pool, vdevs)?;
+        let query = PoolQuery::VdevProperties(VdevPropertiesQuery { vdevs, properties: wanted.clone() });
         if let Reached::Refused(refusal) = reader.read_found(&mut found, &pool, &query, &mut take)? {
             let of = |operand| format!("cannot get properties of '{operand}' in '{}': ", pool.name);
             let doing = refusal.names.first().map(of).unwrap_or_default();

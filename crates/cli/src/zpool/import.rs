@@ -6,6 +6,7 @@
 
 use super::advice::{FoundStates, OpenErrors, Problem, wrapped};
 use super::claim::imported;
+use super::set;
 use super::tree;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
@@ -13,7 +14,7 @@ use crate::call::{Call, errln, outln};
 use crate::colors::Colors;
 use crate::daemon::{Daemon, OpeningGuard};
 use crate::failure::Failure;
-use crate::options::PoolDirs;
+use crate::options::{PoolDirs, pools_once};
 use crate::pools::{go_to_daemon, search, usual_paths};
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::turn::in_turn_of;
@@ -22,7 +23,7 @@ use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use weir_dsl::Dir;
-use weir_engine::Engine;
+use weir_engine::{Engine, PoolProperty};
 use weir_format::{ObjsetKind, Txg};
 use weir_machine::Request;
 use weir_pool::assemble::state;
@@ -79,7 +80,7 @@ pub struct ImportArgs {
     /// Accepted, has no effect: the devices are always searched
     #[arg(short = 's')]
     _scan: bool,
-    /// readonly=on: check the pool and change nothing; may be repeated
+    /// Property of the pool; readonly=on: check the pool and change nothing; may be repeated
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
     /// Mount no file systems: mount points stay as they are, and are not below ROOT
@@ -254,7 +255,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
         let how = format!("use the form 'zpool import {guid} <newpool>' to give it a new name");
         return Err(Failure::failed(format!("{doing}: a pool with {which} already exists\n{how}")));
     }
-    let Wanted { read_only, place } = wanted_properties(args)?;
+    let Wanted { read_only, place, properties } = wanted_properties(args, &doing)?;
     let search = places(call, args)?;
     if args.dry_run || read_only {
         let rewind = rewind(args);
@@ -279,6 +280,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let to_checkpoint = args.to_checkpoint;
     let intent = WriteIntent { search, pool: guid, keys, force, rewind, to_checkpoint, without_logs, new_name, limits };
     let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
+    let writable = with_properties(writable, properties, &doing)?;
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
     let logged = writable.engine.log_command(call.line(), call.caller.ids.0);
     match daemon {
@@ -293,6 +295,21 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     replayed?;
     logged?;
     Ok(u8::from(!all_keys))
+}
+
+/// Sets the properties of an imported pool. As in OpenZFS, it does not stay open if one cannot be set.
+fn with_properties(
+    writable: WritablePool,
+    properties: Vec<PoolProperty>,
+    doing: &str,
+) -> Result<WritablePool, Failure> {
+    for property in properties {
+        if let Err(error) = writable.machine.block_on(writable.engine.properties().set_on_pool(property)) {
+            writable.close()?;
+            return Err(Failure::failed(format!("{doing}: {error}")));
+        }
+    }
+    Ok(writable)
 }
 
 /// To which txg the pool goes back.
@@ -332,22 +349,34 @@ async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
 struct Wanted {
     read_only: bool,
     place: CachePlace,
+    /// Properties that the pool gets; none in a pool that is not written to, as in OpenZFS.
+    properties: Vec<PoolProperty>,
 }
 
-fn wanted_properties(args: &ImportArgs) -> Result<Wanted, Failure> {
+fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> {
+    let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
+    pools_once(&args.properties).map_err(wrong)?;
     let mut read_only = false;
     let mut place = CachePlace::Usual;
+    let mut properties = Vec::new();
     for text in &args.properties {
         match text.split_once('=') {
             Some(("readonly", "on")) => read_only = true,
             Some(("cachefile", value)) => {
-                place = CachePlace::parse(value).map_err(Failure::failed)?;
+                place = CachePlace::parse(value).map_err(wrong)?;
             }
             Some(("readonly", "off") | ("altroot", _)) => {}
-            _ => return Err(ImportArgs::misused(&format!("property '{text}' can not be set at import time"))),
+            Some((name @ ("ashift" | "bootfs"), _)) => {
+                return Err(wrong(format!("property '{name}' cannot be set at import time")));
+            }
+            Some((name, value)) => properties.push(set::stored(name, value).map_err(wrong)?),
+            None => {
+                let why = "mount options have no effect here: set the properties of the file systems";
+                return Err(wrong(why.into()));
+            }
         }
     }
-    Ok(Wanted { read_only, place })
+    Ok(Wanted { read_only, place, properties })
 }
 
 /// The vdevs of a pool with their DTLs, their states and the pool's.

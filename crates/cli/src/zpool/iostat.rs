@@ -10,6 +10,7 @@ use super::holder::PoolHolder;
 use super::iostat_text::{Columns, Report, Shape};
 use super::list_vdevs::heading_of;
 use super::repeat::Repetition;
+use super::target;
 use super::tree::NameStyle;
 use crate::args::CommandLine;
 use crate::call::Call;
@@ -235,12 +236,16 @@ impl<'a> Watched<'a> {
             }
         };
         holder.sample(call, query, &mut take)?.map_err(refused)?;
+        let names: Vec<Vec<String>> = rest.iter().map(|name| target::names_of(call, name)).collect();
+        let is_in = |pool: &PoolIoRow, names: &[String]| {
+            of_pool(pool).any(|vdev| names.iter().any(|name| vdev.is_called(name)))
+        };
         if let Some(pool) = sampled
-            && let Some(missing) = rest.iter().find(|name| !of_pool(&pool).any(|vdev| vdev.is_called(name)))
+            && let Some((missing, _)) = rest.iter().zip(&names).find(|(_, names)| !is_in(&pool, names))
         {
             return Err(Failure::failed(format!("cannot find vdev '{missing}' in '{first}', nor a pool of that name")));
         }
-        watched.vdevs = rest.to_vec();
+        watched.vdevs = names.concat();
         Ok(watched)
     }
 

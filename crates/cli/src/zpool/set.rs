@@ -12,6 +12,8 @@ use crate::pools::search;
 use crate::writable::{WritablePool, WriteIntent, refused};
 use clap::Parser;
 use weir_admin::{Action, PoolChange};
+use weir_engine::PoolProperty;
+use weir_format::features;
 
 /// Set a property of a pool or of a vdev.
 #[derive(Debug, Parser)]
@@ -68,4 +70,22 @@ pub fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
         compatible(value).map_err(|why| format!("property '{property}': {why}"))?;
     }
     PoolChange::of_property(property, value)
+}
+
+/// The property of a pool that is made or imported with `-o PROPERTY=VALUE`.
+///
+/// # Errors
+/// The reason why the property cannot have this value.
+pub fn stored(name: &str, value: &str) -> Result<PoolProperty, String> {
+    Ok(match wanted(name, value)? {
+        PoolChange::SetComment { text } => PoolProperty::Comment(text),
+        PoolChange::SetCompatibility { sets } => PoolProperty::Compatibility(sets),
+        PoolChange::SetUser { property, text } => PoolProperty::User { name: property, text },
+        PoolChange::SetNumber { property, number } => PoolProperty::Number { property, number },
+        PoolChange::EnableFeature { feature } => {
+            let found = features::by_name(&feature).ok_or_else(|| format!("invalid feature '{feature}'"))?;
+            PoolProperty::Feature(found)
+        }
+        _ => return Err(format!("property '{name}' cannot be set")),
+    })
 }

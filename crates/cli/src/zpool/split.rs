@@ -11,15 +11,13 @@ use super::tree::NameStyle;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::options::PoolDirs;
+use crate::options::{PoolDirs, pools_once};
 use crate::pools::{names, search};
 use crate::writable::host;
 use clap::Parser;
 use std::ffi::OsString;
-use weir_admin::PoolChange;
 use weir_engine::split::{SplitPlan, SplitRequest};
 use weir_engine::{Engine, PoolProperty};
-use weir_format::features;
 use weir_pool::{Class, VdevConfig};
 
 /// Split a pool of mirrors into two.
@@ -72,6 +70,7 @@ pub fn run(call: &Call, args: &SplitArgs) -> Result<u8, Failure> {
     }
     let doing = format!("Unable to split {pool}");
     let cannot = |why: String| Failure::failed(format!("{doing}: {why}"));
+    pools_once(&args.properties).map_err(|why| SplitArgs::misused(&why))?;
     let properties = args.properties.iter().map(|text| property(text)).collect::<Result<Vec<_>, _>>()?;
     let mut known = names(call, &search(call, &args.places.dirs)?)?;
     known.extend(call.served_pools().into_iter().map(|served| served.engine.name()));
@@ -104,15 +103,7 @@ fn property(text: &str) -> Result<PoolProperty, Failure> {
     let pair = text.split_once('=');
     let (name, value) =
         pair.ok_or_else(|| SplitArgs::misused("mount options have no effect: the file systems are not mounted"))?;
-    Ok(match set::wanted(name, value).map_err(Failure::failed)? {
-        PoolChange::SetComment { text } => PoolProperty::Comment(text),
-        PoolChange::SetNumber { property, number } => PoolProperty::Number { property, number },
-        PoolChange::EnableFeature { feature } => match features::by_name(&feature) {
-            Some(feature) => PoolProperty::Feature(feature),
-            None => return Err(Failure::failed(format!("invalid feature '{feature}'"))),
-        },
-        _ => return Err(Failure::failed(format!("property '{name}' cannot be set"))),
-    })
+    set::stored(name, value).map_err(Failure::failed)
 }
 
 /// The layout of the new pool, as OpenZFS shows it.

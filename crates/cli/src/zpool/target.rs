@@ -4,7 +4,7 @@
 //! `lib/libzfs/libzfs_util.c` (`libzfs_error_description`).
 
 use crate::call::Call;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weir_engine::Engine;
 use weir_format::NvList;
 use weir_pool::VdevConfig;
@@ -19,6 +19,19 @@ pub enum Target {
     Spare(NvList),
     /// A cache device.
     Cache(NvList),
+}
+
+/// The texts by which a vdev may be called that an argument names: the argument itself, and if it has the form of a path, the
+/// path as seen from the caller's folder, and that of the file there.
+pub fn names_of(call: &Call, text: &str) -> Vec<String> {
+    let mut names = vec![text.to_owned()];
+    if text.contains('/') {
+        let here: PathBuf = call.path(text).components().collect();
+        names.extend(
+            [Some(here.clone()), here.canonicalize().ok()].into_iter().flatten().map(|path| path.display().to_string()),
+        );
+    }
+    names
 }
 
 /// The vdev with that GUID, path or name, or whose path ends in that name; devices of the tree come first. A relative path is

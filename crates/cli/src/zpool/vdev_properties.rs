@@ -1,6 +1,7 @@
 //! Settings of vdevs: `zpool set … POOL VDEV`.
 
 use super::attach::opened;
+use super::target;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
@@ -20,7 +21,9 @@ pub fn set(
     opened(call, places, pool)?.with(async |engine| {
         let bad = |error: &dyn std::fmt::Display| cannot(error.to_string());
         let root = VdevConfig::parse(&engine.shown().config.root).map_err(|error| bad(&error))?;
-        let [guid] = find_vdevs(&root, vdev)[..] else { return Err(cannot("no such vdev in pool".into())) };
+        let found =
+            target::names_of(call, vdev).iter().map(|name| find_vdevs(&root, name)).find(|found| !found.is_empty());
+        let [guid] = found.unwrap_or_default()[..] else { return Err(cannot("no such vdev in pool".into())) };
         engine.vdev_properties().set(guid, property.to_owned(), setting).await.map_err(|error| bad(&error))?;
         Ok(engine.log_command(call.line(), call.caller.ids.0)?)
     })?;

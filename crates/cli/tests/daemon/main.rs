@@ -12,6 +12,7 @@ mod jobs;
 mod l2arc;
 mod locate;
 mod mounts;
+mod properties;
 mod races;
 mod refusals;
 mod replicate;

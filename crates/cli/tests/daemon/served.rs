@@ -404,8 +404,22 @@ fn sharesmb_makes_and_ends_shares() {
     assert!(site.smb("Music", "ls").contains("blocks of size"));
     let passdb = site.path("state/smb/private/passdb.tdb").metadata().unwrap();
     assert_eq!(passdb.permissions().mode() & 0o777, 0o600);
+    // The list of the shares comes from helpers that smbd starts and that outlive it.
+    let mut list = site.smbclient("", &["-L", "127.0.0.1"]);
+    let listed = list.output().unwrap();
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("Music"), "{listed:?}");
+    assert!(samba_processes(&site).contains("smbd"));
     site.ok("daemon stop");
     assert_eq!(mounts_below(&site.path("run-smb")).len(), 0);
+    assert_eq!(samba_processes(&site), "");
+}
+
+/// Command lines of the processes with the daemon's configuration of Samba.
+fn samba_processes(site: &Site) -> String {
+    let ours = format!("--configfile={}", site.path("run-smb").display());
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.contains(&ours)).map(|line| line.replace('\0', " ") + "\n").collect()
 }
 
 /// Commands that show what pools do find those of the daemon, and of other processes beside it.

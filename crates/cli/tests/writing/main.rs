@@ -230,6 +230,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zfs create -o bogus=1 p/x", 1, "invalid property 'bogus'"),
     ("zfs create -V lots p/x", 1, "bad volume size 'lots'"),
     ("zfs create -o atime=maybe p/x", 1, "must be one of 'off | on'"),
+    ("zfs create -V 0 p/x", 1, "cannot create 'p/x': volume size cannot be zero"),
     ("zfs list -d x p", 2, "x is not an integer"),
     ("zfs get -d -1 all p", 2, "Depth can not be negative."),
     ("zfs rename p/no p/no", 1, "cannot open 'p/no': dataset does not exist"),
@@ -244,7 +245,9 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zfs promote p", 1, "cannot promote 'p'"),
     ("zfs set p", 2, "missing"),
     ("zfs set atime=maybe p", 1, "must be one of 'off | on'"),
-    ("zfs inherit quota p", 2, "zfs set quota=none"),
+    ("zfs inherit quota p", 1, "use 'zfs set quota=none' to clear"),
+    ("zfs inherit used p", 1, "used property is read-only"),
+    ("zfs inherit bogus p", 2, "invalid property 'bogus'"),
     ("zfs hold keep p", 1, "is not a snapshot"),
 ];
 
@@ -257,6 +260,10 @@ fn what_cannot_be_done_is_one_clear_line() {
         assert!(got == *code && why.contains(what), "{line}: {got}, {why}");
     }
     lab.ok("zfs rename p p");
+    lab.ok("zfs create -s -V 1M p/v");
+    assert!(lab.fails("zfs set volsize=0 p/v").1.contains("cannot set property for 'p/v': 'volsize' cannot be zero"));
+    lab.ok("zfs snapshot p/v@s");
+    assert!(lab.fails("zfs destroy p/v").1.starts_with("cannot destroy 'p/v': volume has children\nuse '-r'"));
     lab.check("p");
 }
 

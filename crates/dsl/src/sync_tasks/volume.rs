@@ -52,8 +52,11 @@ impl VolumeSpec {
 }
 
 fn check_size(name: &str, size_bytes: u64, block_bytes: u64) -> Result<(), DslError> {
-    if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
-        let next = size_bytes.max(1).checked_next_multiple_of(block_bytes).unwrap_or(block_bytes);
+    if size_bytes == 0 {
+        return Err(DslError::property(name, ZfsProp::VolSize.name(), "cannot be zero"));
+    }
+    if !size_bytes.is_multiple_of(block_bytes) {
+        let next = size_bytes.checked_next_multiple_of(block_bytes).unwrap_or(block_bytes);
         let why = format!("must be a multiple of volblocksize, {block_bytes} bytes; the next is {next}");
         return Err(DslError::property(name, ZfsProp::VolSize.name(), why));
     }

@@ -195,7 +195,7 @@ impl Contents<'_> {
     /// Reserves, zeroes or punches a range of a regular file and returns its attributes.
     ///
     /// # Errors
-    /// [`FileError::Invalid`] for an empty range; else as [`Contents::write`](crate::Contents::write).
+    /// [`FileError::Invalid`] for an empty range; [`FileError::NoSpace`] for a reservation of more than is available; else as [`Contents::write`](crate::Contents::write).
     pub async fn allocate(
         self,
         rq: &Request,
@@ -225,6 +225,9 @@ impl Contents<'_> {
         let _held = writing.locks.one(rq, file).await;
         let mut node = self.files.nodes().load(rq, file).await?.require_file()?;
         access_checks::write(cred, &node, false)?;
+        if let Space::Reserve { .. } = space {
+            self.files.quotas().check_reserve(rq, file, range.end - range.start).await?;
+        }
         let size_bytes = node.size_bytes();
         let (punches, keeps_size) = match space {
             Space::Reserve { keep_size } => (false, keep_size),

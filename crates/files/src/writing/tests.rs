@@ -24,6 +24,8 @@ use weir_format::{ObjectType, ObjsetKind, Txg};
 use weir_sim::SimWorld;
 
 const ROOT: ObjectId = ObjectId(34);
+/// Space that the file systems say is available.
+const AVAILABLE_BYTES: u64 = 1 << 30;
 
 /// Creates the objects of an empty file system as `zfs_create_fs` does, except for the root's attributes.
 async fn initial(rq: &Request, set: &Arc<ObjectSet>) {
@@ -62,7 +64,8 @@ async fn logged(
     let set = scratch(machine, ObjsetKind::Zfs);
     initial(rq, &set).await;
     let opening = Opening { machine: machine.clone(), zil: zil(&set), settings };
-    let fs = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
+    let identity = Identity { available_bytes: AVAILABLE_BYTES, ..Identity::default() };
+    let fs = FileSystem::open_writable(rq, set, identity, opening).await.unwrap();
     let tx = fs.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
     let mut root = fs.nodes().of(fs.object(rq, ROOT).await.unwrap());
     let birth = make::NewNodeAttrs {

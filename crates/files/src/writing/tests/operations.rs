@@ -547,3 +547,24 @@ fn the_owner_is_in_the_bonus_buffer() {
         });
     }
 }
+
+#[test]
+fn no_more_is_reserved_than_is_available() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        let root = &Cred::root();
+        let id = fs.names().create(rq, root, ROOT, b"file", &file(0o600)).await.unwrap().object;
+        let fits = AVAILABLE_BYTES * 100 / 110;
+        let size = async || fs.attrs().get(rq, id).await.unwrap().size_bytes;
+        for keep_size in [true, false] {
+            let reserve = async |range| fs.contents().allocate(rq, root, id, range, Space::Reserve { keep_size }).await;
+            assert_eq!(reserve(5..6 + fits).await.map(drop), Err(FileError::NoSpace));
+            assert_eq!(reserve(0..u64::MAX >> 1).await.map(drop), Err(FileError::NoSpace));
+            assert_eq!(size().await, 0);
+            reserve(5..5 + fits).await.unwrap();
+        }
+        assert_eq!(size().await, 5 + fits);
+        // Nothing is reserved for zeros.
+        let zeros = Space::Zero { keep_size: false };
+        fs.contents().allocate(rq, root, id, 0..2 * AVAILABLE_BYTES, zeros).await.unwrap();
+    });
+}

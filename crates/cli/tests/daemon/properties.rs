@@ -1,0 +1,89 @@
+//! Properties of pools, vdevs and datasets as commands name them, with and without the daemon.
+
+use super::Site;
+
+/// Exit code of a command that fails, and what it says.
+fn said(site: &Site, line: &str) -> (i32, String) {
+    let out = site.command(line).output().unwrap();
+    assert!(!out.status.success(), "{line}");
+    (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap())
+}
+
+#[test]
+fn import_sets_properties_of_the_pool() {
+    for with_daemon in [false, true] {
+        let site = Site::new(1);
+        let _daemon = with_daemon.then(|| site.start());
+        let dir = site.dir.path().display().to_string();
+        site.ok("zpool create tank d0");
+        site.ok("zpool export tank");
+        for (options, why) in [
+            ("-o failmode=maybe", "'failmode' must be one of"),
+            ("-o comment=new -o bogus=1", "property 'bogus' is not a valid pool or vdev property"),
+            ("-o ashift=12", "property 'ashift' cannot be set at import time"),
+            ("-o comment=a -o comment=b", "property 'comment' specified multiple times"),
+        ] {
+            let (code, why_not) = said(&site, &format!("zpool import -d {dir} {options} tank"));
+            assert_eq!(code, 1, "{options}");
+            assert!(why_not.starts_with("cannot import 'tank': ") && why_not.contains(why), "{why_not}");
+        }
+        let found = site.ok(&format!("zpool import -d {dir}"));
+        assert!(found.contains("pool: tank") && !found.contains("comment"), "nothing changed: {found}");
+        // Properties of a pool that is not written to stay as they are.
+        site.ok(&format!("zpool import -d {dir} -o readonly=on -o failmode=panic tank"));
+        let options = "-o failmode=continue -o comment=hello -o autotrim=on -o listsnapshots=on -o my:note=x";
+        site.ok(&format!("zpool import -d {dir} {options} -o feature@async_destroy=enabled tank"));
+        let shown = site.ok("zpool get -H -o value failmode,comment,autotrim,listsnapshots,delegation,my:note tank");
+        assert_eq!(shown, "continue\nhello\non\non\non\nx\n", "daemon: {with_daemon}");
+    }
+}
+
+#[test]
+fn vdevs_are_named_by_relative_paths() {
+    let site = Site::new(0);
+    std::fs::create_dir(site.path("disks")).unwrap();
+    std::fs::File::create(site.path("disks/u1")).unwrap().set_len(128 << 20).unwrap();
+    std::os::unix::fs::symlink("disks", site.path("link")).unwrap();
+    let daemon = site.start();
+    site.ok("zpool create tank disks/u1");
+    for vdev in ["disks/u1", "./disks/u1", "disks/../disks/u1", "link/u1", "u1"] {
+        site.ok(&format!("zpool set my:note=x tank {vdev}"));
+        let shown = site.ok(&format!("zpool get -H -o name,value size tank {vdev}"));
+        assert!(shown.ends_with("\t112M\n") && shown.contains("u1"), "{vdev}: {shown}");
+        assert!(site.ok(&format!("zpool iostat -H tank {vdev}")).contains("u1"), "{vdev}");
+        site.ok(&format!("zpool clear tank {vdev}"));
+    }
+    for line in ["zpool get size tank disks/u2", "zpool set my:note=x tank disks/u2", "zpool iostat tank disks/u2"] {
+        let (code, why) = said(&site, line);
+        assert!(code == 1 && why.contains("'disks/u2' in 'tank'"), "{line}: {why}");
+    }
+    drop(daemon);
+}
+
+#[test]
+fn no_property_is_given_twice() {
+    let site = Site::new(2);
+    let twice = |line: &str, code: i32, property: &str| {
+        let (got, why) = said(&site, line);
+        assert!(
+            got == code && why.contains(&format!("property '{property}' specified multiple times")),
+            "{line}: {got} {why}"
+        );
+    };
+    twice("zpool create -o autotrim=on -o autotrim=off tank d0", 1, "autotrim");
+    twice("zpool create -o listsnapshots=on -o listsnaps=off tank d0", 1, "listsnaps");
+    twice("zpool create -O atime=on -O atime=off tank d0", 1, "atime");
+    // As in OpenZFS, the last of these counts.
+    site.ok("zpool create -O mountpoint=/a -O mountpoint=none -o cachefile=none -o cachefile= tank d0");
+    twice("zpool add -o ashift=12 -o ashift=12 tank d1", 2, "ashift");
+    twice("zpool attach -o ashift=12 -o ashift=12 tank d0 d1", 2, "ashift");
+    twice("zfs create -o atime=on -o atime=off tank/x", 1, "atime");
+    twice("zfs create -o compress=lz4 -o compression=off tank/x", 1, "compression");
+    twice("zfs create -V 1M -o refreservation=auto -o refreservation=none tank/x", 1, "refreservation");
+    twice("zfs set quota=none quota=1G tank", 1, "quota");
+    twice("zfs set userquota@7=none userquota@7=1G tank", 1, "userquota@7");
+    twice("zfs snapshot -o a:b=1 -o a:b=2 tank@s", 1, "a:b");
+    site.ok("zfs snapshot tank@s");
+    twice("zfs clone -o atime=on -o atime=off tank@s tank/x", 1, "atime");
+    assert_eq!(site.ok("zfs list -H -o name,quota -t all"), "tank\tnone\ntank@s\t-\n", "nothing was made or set");
+}
