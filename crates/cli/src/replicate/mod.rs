@@ -88,6 +88,9 @@ pub struct ReplicateArgs {
     target: String,
 }
 
+/// Number of times that a snapshot is tried again under a later name.
+const MAX_SNAPSHOT_TRIES: u32 = 10;
+
 /// A dataset and its replica.
 struct Pair {
     source: Side,
@@ -167,16 +170,7 @@ pub fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
         top.source.run(&["set", "readonly=on", &top.source.dataset])?;
     }
     if !args.no_snapshot && !args.dry_run {
-        let name = name_at(&args.name, now().sec).map_err(Failure::failed)?;
-        let name = format!("{}@{name}", args.source);
-        let taken = match args.recursive {
-            true => top.source.run(&["snapshot", "-r", &name]),
-            false => top.source.run(&["snapshot", &name]),
-        };
-        // Two runs within a second share a snapshot.
-        taken
-            .map(drop)
-            .or_else(|failure| if failure.line.contains("already exists") { Ok(()) } else { Err(failure) })?;
+        take_snapshot(args, &top.source)?;
     }
     let options = TransferOptions { limit, verbose: args.verbose };
     let mut failed = 0;
@@ -200,6 +194,25 @@ pub fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
         println!("{}", serde_json::to_string_pretty(&answer).unwrap_or_default());
     }
     Ok(u8::from(failed > 0))
+}
+
+/// Takes the snapshot. If another run took one within this second, it waits for the next one: what was written meanwhile would
+/// be missing in the other's.
+#[allow(clippy::disallowed_methods, reason = "a real process, in real time")]
+fn take_snapshot(args: &ReplicateArgs, source: &Side) -> Result<(), Failure> {
+    let mut tries = 0;
+    loop {
+        let name = name_at(&args.name, now().sec).map_err(Failure::failed)?;
+        let name = format!("{}@{name}", source.dataset);
+        let words: &[&str] = if args.recursive { &["snapshot", "-r", &name] } else { &["snapshot", &name] };
+        match source.run(words) {
+            Err(failure) if tries < MAX_SNAPSHOT_TRIES && failure.line.contains("already exists") => {
+                tries += 1;
+                std::thread::sleep(std::time::Duration::from_millis(500));
+            }
+            done => return done.map(drop),
+        }
+    }
 }
 
 /// The dataset, and with `-r` those below it, each with its replica.
