@@ -1,5 +1,6 @@
 //! Builds the vdev tree from its description, and checks every number in it.
 
+use super::distributed_spare::{NoBytes, SpareVdev};
 use super::indirect::Indirect;
 use super::kind::VdevKind;
 use super::leaf::Leaf;
@@ -8,7 +9,7 @@ use super::tree::Top;
 use super::{Body, Dtl, RaidzVdev, Vdev};
 use crate::draid;
 use crate::fault_observer::FaultNotifier;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_machine::{Clock, Disk};
 
@@ -33,8 +34,23 @@ pub(super) fn build(
     notifier: &FaultNotifier,
     clock: &Clock,
 ) -> Result<Vec<Arc<Top>>, TreeError> {
+    let mut spares = BTreeSet::new();
+    specs.iter().try_for_each(|spec| check_spares(spec, &mut spares, 0))?;
     let builder = Builder { known, notifier, clock };
     sorted(specs)?.into_iter().map(|spec| builder.top(spec).map(Arc::new)).collect()
+}
+
+/// Checks that each distributed spare occurs once: its space holds the blocks of one device.
+fn check_spares(spec: &VdevSpec, known: &mut BTreeSet<(u32, u64)>, depth: u32) -> Result<(), TreeError> {
+    if let Some(DistributedSpare { top, spare }) = spec.distributed_spare
+        && !known.insert((top, spare))
+    {
+        let field = "distributed spare (it is in use already)";
+        return Err(TreeError::Field { vdev: spec.name.clone(), field, value: spare });
+    }
+    // Deeper trees are refused.
+    let children = spec.children.iter().take_while(|_| depth <= MAX_DEPTH);
+    children.into_iter().try_for_each(|child| check_spares(child, known, depth + 1))
 }
 
 /// Sorts the top-level vdevs by id, and fills gaps with holes.
@@ -123,7 +139,10 @@ impl Builder<'_> {
                 Body::Draid { map, children }
             }
             VdevKind::DraidSpare => match distributed_spare {
-                Some(DistributedSpare { top, spare }) => Body::DraidSpare { top, spare },
+                Some(DistributedSpare { top, spare }) => {
+                    let leaf = self.leaf((guid, guid), &name, Some(Arc::new(NoBytes)), faulted, dtl);
+                    Body::DraidSpare(SpareVdev { top, spare, leaf })
+                }
                 None => Body::Unsupported("a distributed spare of an unknown vdev"),
             },
             VdevKind::Indirect => Body::Indirect(self.known.removed.get(&guid).cloned().unwrap_or_default()),

@@ -44,10 +44,11 @@ pub(crate) async fn copy(
     let (source, _) = tops.check(from, len)?;
     let (target, _) = tops.check(to, len)?;
     let source = &source.vdev;
+    let tops = tops.as_ref();
     let portion = Portion::new(Redundancy::First, 0);
     let Body::Mirror(children) = &target.vdev.body else {
         let bytes = read_side(source, tree, read, from, 0, len).await?;
-        return target.vdev.write(write, portion, to, to.offset, bytes).await;
+        return target.vdev.write(tops, write, portion, to, to.offset, bytes).await;
     };
     let first = children.iter().position(Vdev::is_writable).unwrap_or(0);
     let copies = children.iter().enumerate().map(|(n, child)| async move {
@@ -57,7 +58,7 @@ pub(crate) async fn copy(
         }
         let bytes = read_side(source, tree, read, from, n, len).await?;
         let redundancy = if n == first { Redundancy::First } else { Redundancy::Copy };
-        child.write(write, Portion { redundancy, ..portion }, to, to.offset, bytes).await.map(|()| true)
+        child.write(tops, write, Portion { redundancy, ..portion }, to, to.offset, bytes).await.map(|()| true)
     });
     let mut is_stored = false;
     for answer in join_all(copies).await {

@@ -5,6 +5,7 @@
 //! one child and the reads are merged. If the bytes do not pass verification, the next child is read. A scrub reads all
 //! children. Children that returned wrong bytes or an error are repaired, if the pool is open for writing.
 
+use super::tree::Tops;
 use super::write::Portion;
 use super::{Place, Tree, Vdev, VdevRead, Verify, WriteJob};
 use crate::error::{BlockError, note};
@@ -34,7 +35,9 @@ pub(super) async fn read(
     let mut wrong = Vec::new();
     // Adjacent ranges are read from the same child while all are idle, so that its disk reads sequentially.
     let rotation = (offset >> 20) as usize;
-    for i in order(children.len(), rotation, |i| (children[i].read_preference(job.birth), children[i].load(offset))) {
+    for i in order(children.len(), rotation, |i| {
+        (children[i].read_preference(tree, place, offset, job.birth), children[i].load(offset))
+    }) {
         match children[i].read(tree, job, place, offset, len, verify).await {
             Ok(buf) if verify.is_some() && job.tests_every_copy() => right = Some(buf),
             Ok(buf) => {
@@ -52,7 +55,7 @@ pub(super) async fn read(
             && !wrong.is_empty()
             && let Some(repair) = WriteJob::repairing(job, tree, place).await
         {
-            heal(&wrong, &repair, place, offset, buf.as_ref()).await;
+            heal(&tree.version(), &wrong, &repair, place, offset, buf.as_ref()).await;
         }
         return Ok(buf);
     }
@@ -60,11 +63,11 @@ pub(super) async fn read(
 }
 
 /// Writes the right bytes to the present children that returned wrong bytes or an error.
-async fn heal(wrong: &[&Vdev], job: &WriteJob<'_>, place: Place, offset: u64, right: &[u8]) {
+async fn heal(tops: &Tops, wrong: &[&Vdev], job: &WriteJob<'_>, place: Place, offset: u64, right: &[u8]) {
     let right = Bytes::copy_from_slice(right);
     // The leaf counts failed writes.
     let portion = Portion::new(Redundancy::First, 0);
-    join_all(wrong.iter().map(|child| child.write(job, portion, place, offset, right.clone()))).await;
+    join_all(wrong.iter().map(|child| child.write(tops, job, portion, place, offset, right.clone()))).await;
 }
 
 #[cfg(test)]

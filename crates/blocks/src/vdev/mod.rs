@@ -6,6 +6,7 @@
 //! ```text
 //!  mirror, replacing, spare   the same range on any one child
 //!  raidz, draid               sectors spread over the children, with parity to reconstruct missing or wrong ones
+//!  distributed spare          the same offset on the child of its dRAID vdev that has its space there
 //!  indirect                   pieces of other top-level vdevs, by the mapping that device removal wrote
 //!  leaf                       the same offset, after the front labels and the boot area (4 MiB), on its disk
 //! ```
@@ -21,6 +22,7 @@ mod canary;
 mod copy;
 pub(crate) mod counters;
 mod deadline;
+mod distributed_spare;
 mod dtl;
 mod flush;
 pub mod histogram;
@@ -64,6 +66,7 @@ use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, FaultKind};
 use crate::raidz::Map;
 use crate::write::reads::ReadHold;
+use distributed_spare::SpareVdev;
 use futures_util::future::BoxFuture;
 use indirect::Indirect;
 use leaf::Leaf;
@@ -184,11 +187,8 @@ pub(crate) enum Body {
         map: draid::Map,
         children: Vec<Vdev>,
     },
-    /// A distributed spare of the dRAID vdev `top`.
-    DraidSpare {
-        top: u32,
-        spare: u64,
-    },
+    /// A distributed spare in use.
+    DraidSpare(SpareVdev),
     Indirect(Arc<Indirect>),
     Unsupported(&'static str),
 }
@@ -245,7 +245,7 @@ impl Vdev {
                 let draid::Layout { ndata, nparity, .. } = *map.layout();
                 Ok(Some(RaidzSizing { nparity, width: ndata + nparity, expansion_txgs: Vec::new(), whole_rows: true }))
             }
-            Body::DraidSpare { .. } => Err("a distributed spare"),
+            Body::DraidSpare(_) => Err("a distributed spare"),
             Body::Indirect(_) => Err("a removed vdev"),
             Body::Unsupported(what) => Err(what),
         }
@@ -282,12 +282,7 @@ impl Vdev {
                     let target = raidz::RaidzTarget { map: rows, children, ashift, widths: width..=width };
                     raidz::read::read(&target, tree, job, place, verify).await
                 }
-                Body::DraidSpare { top, spare } => {
-                    let tops = tree.version();
-                    let child = tops.spare_child(*top, *spare, offset, place)?;
-                    let place = Place { hops: place.hops + 1, ..place };
-                    child.read(tree, job, place, offset, len, verify).await
-                }
+                Body::DraidSpare(spare) => spare.read(tree, job, place, (offset, len), verify).await,
                 Body::Indirect(indirect) => indirect.read(tree, job, place, offset, len, verify).await,
                 Body::Unsupported(what) => {
                     Err(BlockError::Unsupported { vdev: place.vdev, offset: place.offset, what })
@@ -318,14 +313,17 @@ impl Vdev {
         })
     }
 
-    /// Preference for reading a block born in `birth` from this vdev, lower is better: 0 default, 1 its DTL has that txg,
-    /// 2 missing.
-    pub(crate) fn read_preference(&self, birth: Txg) -> u8 {
+    /// Preference for reading a block born in `birth` at `offset` of this vdev, lower is better: 0 default, 1 its DTL has that
+    /// txg, 2 missing.
+    pub(crate) fn read_preference(&self, tree: &Tree, place: Place, offset: u64, birth: Txg) -> u8 {
         match &self.body {
             Body::Leaf(leaf) => leaf.read_preference(birth),
-            Body::Mirror(children) => children.iter().map(|c| c.read_preference(birth)).min().unwrap_or(2),
+            Body::Mirror(children) => {
+                children.iter().map(|c| c.read_preference(tree, place, offset, birth)).min().unwrap_or(2)
+            }
+            Body::DraidSpare(spare) => spare.read_preference(tree, place, offset, birth),
             Body::Unsupported(_) => 2,
-            Body::Raidz(_) | Body::Draid { .. } | Body::DraidSpare { .. } | Body::Indirect(_) => 0,
+            Body::Raidz(_) | Body::Draid { .. } | Body::Indirect(_) => 0,
         }
     }
 
@@ -338,6 +336,8 @@ impl Vdev {
                 (reads, false) => reads + SEQUENTIAL_BONUS_READS,
             },
             Body::Mirror(children) => children.iter().map(|child| child.load(offset)).min().unwrap_or(0),
+            // As of an idle device that read elsewhere: the device that it replaces, if it works, is as good.
+            Body::DraidSpare(_) => SEQUENTIAL_BONUS_READS,
             _ => 0,
         }
     }
@@ -353,13 +353,15 @@ impl Vdev {
     /// Adds the names of the missing leaves.
     pub(crate) fn absent(&self, names: &mut Vec<String>) {
         match &self.body {
-            Body::Leaf(leaf) if !leaf.present() => names.push(self.name.clone()),
+            Body::Leaf(leaf) | Body::DraidSpare(SpareVdev { leaf, .. }) if !leaf.present() => {
+                names.push(self.name.clone())
+            }
             _ => self.children().iter().for_each(|c| c.absent(names)),
         }
     }
 
     /// Counts and reports wrong bytes at the first present leaf below. Returns whether there is one.
-    pub(crate) fn checksum_error(&self, job: &VdevRead<'_>, range: (u64, u64)) -> bool {
+    pub(crate) fn checksum_error(&self, tree: &Tree, job: &VdevRead<'_>, place: Place, range: (u64, u64)) -> bool {
         match &self.body {
             Body::Leaf(leaf) if leaf.present() => {
                 leaf.counters().checksum_error();
@@ -368,14 +370,15 @@ impl Vdev {
                 leaf.report(FaultKind::Checksum(None), range, job.about, job.request.priority);
                 true
             }
-            _ => self.children().iter().any(|child| child.checksum_error(job, range)),
+            Body::DraidSpare(spare) => spare.checksum_error(tree, job, place, range),
+            _ => self.children().iter().any(|child| child.checksum_error(tree, job, place, range)),
         }
     }
 
     /// Calls `visit` with each leaf below.
     fn each_leaf(&self, visit: &mut dyn FnMut(&Arc<Leaf>)) {
         match &self.body {
-            Body::Leaf(leaf) => visit(leaf),
+            Body::Leaf(leaf) | Body::DraidSpare(SpareVdev { leaf, .. }) => visit(leaf),
             _ => self.children().iter().for_each(|child| child.each_leaf(visit)),
         }
     }
@@ -384,19 +387,21 @@ impl Vdev {
     fn has_all_without(&self, guid: u64) -> bool {
         let lacking = |children: &[Vdev]| children.iter().filter(|child| !child.has_all_without(guid)).count() as u64;
         match &self.body {
-            Body::Leaf(leaf) => self.guid != guid && leaf.present() && leaf.has_everything(),
+            Body::Leaf(leaf) | Body::DraidSpare(SpareVdev { leaf, .. }) => {
+                self.guid != guid && leaf.present() && leaf.has_everything()
+            }
             Body::Mirror(children) => lacking(children) < children.len() as u64,
             Body::Raidz(vdev) => lacking(&vdev.children) <= vdev.nparity,
             Body::Draid { map, children } => lacking(children) <= map.layout().nparity,
             Body::Indirect(_) => true,
-            Body::DraidSpare { .. } | Body::Unsupported(_) => false,
+            Body::Unsupported(_) => false,
         }
     }
 
     /// Whether no DTL below has a txg after `birth`.
     fn has_all_since(&self, birth: Txg) -> bool {
         match &self.body {
-            Body::Leaf(leaf) => leaf.has_all_since(birth),
+            Body::Leaf(leaf) | Body::DraidSpare(SpareVdev { leaf, .. }) => leaf.has_all_since(birth),
             Body::Mirror(_) | Body::Raidz(_) | Body::Draid { .. } => {
                 self.children().iter().all(|c| c.has_all_since(birth))
             }
@@ -417,12 +422,14 @@ impl Vdev {
             (Body::Draid { map: new_map, children: new }, Body::Draid { map: old_map, children: old }) => {
                 new_map.layout() == old_map.layout() && each_child(new, old)
             }
-            (Body::Leaf(_) | Body::Mirror(_), Body::Leaf(_) | Body::Mirror(_)) => {
+            (
+                Body::Leaf(_) | Body::Mirror(_) | Body::DraidSpare(_),
+                Body::Leaf(_) | Body::Mirror(_) | Body::DraidSpare(_),
+            ) => {
                 let mut shared = false;
                 self.each_leaf(&mut |new| old.each_leaf(&mut |old| shared |= Arc::ptr_eq(new, old)));
                 shared
             }
-            (Body::DraidSpare { top: a, spare: b }, Body::DraidSpare { top, spare }) => a == top && b == spare,
             (Body::Indirect(new), Body::Indirect(old)) => Arc::ptr_eq(new, old),
             (Body::Unsupported(new), Body::Unsupported(old)) => new == old,
             _ => false,

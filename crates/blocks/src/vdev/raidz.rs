@@ -101,7 +101,8 @@ impl Read<'_> {
     }
 
     fn read_preference(&self, at: ColumnRef) -> u8 {
-        self.child(at).map_or(2, |c| c.read_preference(self.job.birth))
+        let offset = self.column(at).offset_bytes;
+        self.child(at).map_or(2, |c| c.read_preference(self.tree, self.place, offset, self.job.birth))
     }
 
     fn all(&self) -> Vec<ColumnRef> {
@@ -322,9 +323,10 @@ impl Read<'_> {
         }
         for (child, range) in wrong {
             // A child whose DTL has the block's birth gives old bytes: that is known, and no new fault.
-            let child = self.target.children.get(child).filter(|c| c.read_preference(self.job.birth) == 0);
-            if let Some(child) = child {
-                child.checksum_error(self.job, range);
+            let Self { tree, job, place, .. } = *self;
+            let is_current = |child: &&Vdev| child.read_preference(tree, place, range.0, job.birth) == 0;
+            if let Some(child) = self.target.children.get(child).filter(is_current) {
+                child.checksum_error(tree, job, place, range);
             }
         }
     }

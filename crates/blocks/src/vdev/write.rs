@@ -5,6 +5,7 @@
 //!  raidz    parity, then all columns              succeeds if in each row at most as many columns failed, or are missing,
 //!           concurrently                          as there are parities
 //!  draid    as raidz, with all columns padded with zeros to whole rows
+//!  dspare   the child that has its space there   succeeds if that does ([`super::distributed_spare`])
 //!  leaf     its queue ([`super::leaf_write`]), its disk
 //! ```
 //!
@@ -16,10 +17,12 @@
 //! lost counts as failing too.
 
 use super::canary::DeviceBug;
+use super::distributed_spare::SpareVdev;
 use super::flush::TxgRange;
 use super::kept::KeptWrite;
 use super::leaf::{Leaf, on_device};
 use super::leaf_write::WritePlug;
+use super::tree::Tops;
 use super::{Body, Dtl, Place, RaidzVdev, Tree, Vdev, VdevRead};
 use crate::error::{BlockError, note};
 use crate::fault_observer::{BlockContext, FaultKind};
@@ -98,11 +101,13 @@ pub(crate) struct Portion {
     pub redundancy: Redundancy,
     /// Number of bytes at the end that are zeros up to whole sectors or rows.
     pub padding: u64,
+    /// A resilver writes it although the device has it: the space of a distributed spare that lacks it.
+    pub to_all: bool,
 }
 
 impl Portion {
     pub fn new(redundancy: Redundancy, padding: usize) -> Self {
-        Portion { redundancy, padding: padding as u64 }
+        Portion { redundancy, padding: padding as u64, to_all: false }
     }
 }
 
@@ -150,7 +155,7 @@ impl Tree {
         let _operation = self.begin()?;
         let tops = self.version();
         let (top, whole) = tops.check(place, data.len() as u64)?;
-        let portion = Portion { redundancy: copy, padding: whole - data.len() as u64 };
+        let portion = Portion { padding: whole - data.len() as u64, ..Portion::new(copy, 0) };
         let data = if whole == data.len() as u64 {
             data
         } else {
@@ -158,7 +163,7 @@ impl Tree {
             padded.resize(whole as usize, 0);
             Bytes::from(padded)
         };
-        top.vdev.write(job, portion, place, place.offset, data).await
+        top.vdev.write(&tops, job, portion, place, place.offset, data).await
     }
 
     /// Adds `txg` to the DTLs of the leaves that failed to write their part of a block.
@@ -237,8 +242,9 @@ impl Drop for OperationGuard<'_> {
 
 impl Vdev {
     /// Writes `data` at `offset` of this vdev; errors name `place`, the address in the top-level vdev.
-    pub(crate) fn write<'a>(
+    pub(super) fn write<'a>(
         &'a self,
+        tops: &'a Tops,
         job: &'a WriteJob<'a>,
         portion: Portion,
         place: Place,
@@ -248,16 +254,16 @@ impl Vdev {
         Box::pin(async move {
             match &self.body {
                 Body::Leaf(leaf) => leaf.write(job, portion, place, offset, data).await,
-                Body::Mirror(children) => write_mirror(children, job, portion, place, offset, data).await,
-                Body::Raidz(vdev) => vdev.write(job, portion, place, offset, data).await,
+                Body::Mirror(children) => write_mirror(tops, children, job, portion, place, offset, data).await,
+                Body::Raidz(vdev) => vdev.write(tops, job, portion, place, offset, data).await,
                 Body::Draid { map, children } => {
                     let map = Map::of_draid(map, offset, data.len() as u64);
                     if map.len != data.len() {
                         return Err(refused(place, "an offset beyond its dRAID group"));
                     }
-                    write_rows(children, job, portion, place, &map, &data, true).await
+                    write_rows((tops, children), job, portion, place, &map, &data, true).await
                 }
-                Body::DraidSpare { .. } => Err(refused(place, "a distributed spare")),
+                Body::DraidSpare(spare) => spare.write(tops, job, portion, place, (offset, data)).await,
                 Body::Indirect(_) => Err(refused(place, "a removed vdev")),
                 Body::Unsupported(what) => Err(refused(place, what)),
             }
@@ -267,9 +273,8 @@ impl Vdev {
     /// Whether a device here can store new blocks. The DTL of earlier txgs does not matter.
     pub(super) fn is_writable(&self) -> bool {
         match &self.body {
-            Body::Leaf(leaf) => leaf.present(),
+            Body::Leaf(leaf) | Body::DraidSpare(SpareVdev { leaf, .. }) => leaf.present(),
             Body::Mirror(children) => children.iter().any(Vdev::is_writable),
-            Body::DraidSpare { .. } => false,
             _ => true,
         }
     }
@@ -277,7 +282,9 @@ impl Vdev {
     /// Whether writes of these txgs, since the pool was opened, are missing here.
     fn lacks(&self, txgs: &Dtl) -> bool {
         match &self.body {
-            Body::Leaf(leaf) => leaf.writes().dtl().failed().intersects(txgs),
+            Body::Leaf(leaf) | Body::DraidSpare(SpareVdev { leaf, .. }) => {
+                leaf.writes().dtl().failed().intersects(txgs)
+            }
             Body::Mirror(children) => children.iter().filter(|c| c.is_writable()).all(|c| c.lacks(txgs)),
             _ => self.children().iter().any(|c| c.lacks(txgs)),
         }
@@ -286,7 +293,7 @@ impl Vdev {
     /// Whether enough devices are present to store new writes.
     pub(super) fn can_keep(&self) -> bool {
         match &self.body {
-            Body::Leaf(_) | Body::Mirror(_) => self.is_writable(),
+            Body::Leaf(_) | Body::DraidSpare(_) | Body::Mirror(_) => self.is_writable(),
             Body::Raidz(v) => v.children.iter().filter(|c| !c.can_keep()).count() as u64 <= v.nparity,
             Body::Draid { map, children } => {
                 children.iter().filter(|c| !c.can_keep()).count() as u64 <= map.layout().nparity
@@ -346,6 +353,7 @@ impl Vdev {
 }
 
 async fn write_mirror(
+    tops: &Tops,
     children: &[Vdev],
     job: &WriteJob<'_>,
     portion: Portion,
@@ -356,7 +364,7 @@ async fn write_mirror(
     let first = children.iter().position(Vdev::is_writable).unwrap_or(0);
     let writes = children.iter().enumerate().map(|(n, child)| {
         let redundancy = if n == first { portion.redundancy } else { Redundancy::Copy };
-        child.write(job, Portion { redundancy, ..portion }, place, offset, data.clone())
+        child.write(tops, job, Portion { redundancy, ..portion }, place, offset, data.clone())
     });
     let answers = join_all(writes).await;
     let mut worst = None;
@@ -376,6 +384,7 @@ async fn write_mirror(
 impl RaidzVdev {
     async fn write(
         &self,
+        tops: &Tops,
         job: &WriteJob<'_>,
         portion: Portion,
         place: Place,
@@ -386,7 +395,7 @@ impl RaidzVdev {
             return Err(refused(place, "a RAID-Z vdev that is being expanded"));
         }
         let target = self.target(offset, data.len() as u64, job.txg);
-        write_rows(&self.children, job, portion, place, &target.map, &data, false).await
+        write_rows((tops, &self.children), job, portion, place, &target.map, &data, false).await
     }
 
     /// The part of child `index` that holds its sectors of a range.
@@ -401,7 +410,7 @@ impl RaidzVdev {
 /// Writes all columns of all rows concurrently. With `padded`, all columns of a row are padded to the longest. Each row
 /// tolerates as many failed or missing columns as it has parities.
 async fn write_rows(
-    children: &[Vdev],
+    (tops, children): (&Tops, &[Vdev]),
     job: &WriteJob<'_>,
     portion: Portion,
     place: Place,
@@ -432,10 +441,12 @@ async fn write_rows(
             let Place { vdev, offset, .. } = place;
             return Err(BlockError::Corrupt { vdev, offset, fault });
         }
-        let parities = parities.into_iter().map(|buf| (Portion::new(Redundancy::Parity, 0), buf.into_bytes()));
+        let parities = parities
+            .into_iter()
+            .map(|buf| (Portion { redundancy: Redundancy::Parity, padding: 0, ..portion }, buf.into_bytes()));
         let data = row.columns.iter().skip(map.nparity).zip(pieces).map(|(column, bytes)| {
             let padding = bytes.len() - used.saturating_sub(column.at).min(column.size_bytes);
-            (Portion::new(portion.redundancy, padding), bytes)
+            (Portion { padding: padding as u64, ..portion }, bytes)
         });
         let nonempty = row.columns.iter().zip(parities.chain(data)).filter(|(_, (_, bytes))| !bytes.is_empty());
         columns.extend(nonempty.map(|(column, (portion, bytes))| (number, column, portion, bytes)));
@@ -443,7 +454,7 @@ async fn write_rows(
     let writes = columns.into_iter().map(|(number, column, portion, bytes)| async move {
         match children.get(column.child) {
             Some(child) => {
-                let answer = child.write(job, portion, place, column.offset_bytes, bytes).await;
+                let answer = child.write(tops, job, portion, place, column.offset_bytes, bytes).await;
                 (number, child.is_writable(), answer)
             }
             None => (number, false, Err(refused(place, "a child that is not there"))),
@@ -477,12 +488,12 @@ impl Leaf {
         {
             return Ok(());
         }
-        let skips = match job.recipients {
+        let has_it = match job.recipients {
             Recipients::All => false,
             Recipients::Lacking => !self.is_stale(job.txg),
             Recipients::Behind => !self.is_behind(),
         };
-        if skips {
+        if has_it && !portion.to_all {
             return Ok(());
         }
         let Some(disk) = self.disk() else {

@@ -58,12 +58,13 @@ impl Read<'_> {
             return;
         }
         let Some(job) = &WriteJob::repairing(self.job, self.tree, self.place).await else { return };
+        let tops = &*self.tree.version();
         let writes = differences.into_iter().filter_map(|(at, bytes)| {
             let (column, child) = (*self.column(at), self.child(at)?);
             Some(async move {
                 // The device counts what it could not write.
                 let portion = Portion::new(Redundancy::First, 0);
-                let _ = child.write(job, portion, self.place, column.offset_bytes, bytes).await;
+                let _ = child.write(tops, job, portion, self.place, column.offset_bytes, bytes).await;
             })
         });
         join_all(writes).await;
