@@ -11,7 +11,7 @@
 //!
 //! A device may leave if all blocks can be read without it, by the DTLs of the others.
 //!
-//! A hot spare joins and leaves the same way: see [`super::spares`].
+//! A hot spare joins and leaves the same way: see [`super::spares`]. A distributed one has no labels to write or wipe.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done`).
 
@@ -104,13 +104,7 @@ impl Vdevs<'_> {
         let (top, above) = place_of(&config, request)?;
         let machine = &self.engine.machine;
         let spare = spares::at(&config, &request.new.path);
-        let is_forced = request.force || spare.is_some();
-        let opened = devices::open_leaves(machine, std::iter::once(&request.new), is_forced).await?;
-        let opened = opened.first().ok_or(refused("no device is given"))?;
-        if let Some(spare) = spare {
-            spares::check(&config, spare, opened).await?;
-        }
-        check_device(&config, &top, request, opened)?;
+        let opened = self.open_new(&config, &top, request).await?;
         let present = labels::find(&config.root, request.device).cloned().unwrap_or_default();
         let create_txg = present.get_u64("create_txg").unwrap_or(0);
         let mut leaf = match spare {
@@ -125,11 +119,14 @@ impl Vdevs<'_> {
         if !edit::attach(&mut config.root, &new) {
             return Err(refused("no such device in pool"));
         }
-        let device = opened.leaf(guid, top.id as usize, top.ashift, top.class == weir_pool::Class::Log);
-        let list = config.tops().get(top.id as usize).cloned().unwrap_or_default();
-        let mut label = config.label_list(&list, labels::find(&list, guid).unwrap_or(&list), Txg(0));
-        label.set("create_txg", self.engine.txgs().open().0);
-        labels::initialize(&device, &label).await?;
+        let is_log = top.class == weir_pool::Class::Log;
+        let device = opened.map(|opened| opened.leaf(guid, top.id as usize, top.ashift, is_log));
+        if let Some(device) = &device {
+            let list = config.tops().get(top.id as usize).cloned().unwrap_or_default();
+            let mut label = config.label_list(&list, labels::find(&list, guid).unwrap_or(&list), Txg(0));
+            label.set("create_txg", self.engine.txgs().open().0);
+            labels::initialize(device, &label).await?;
+        }
         // Operations in progress on the former tree do not reach the new device: its DTL has their txgs.
         let _replaced = self
             .engine
@@ -145,6 +142,28 @@ impl Vdevs<'_> {
         }
         self.engine.events.post_vdev(PoolEvent::VdevAttach, guid);
         Ok(())
+    }
+
+    /// Opens the new device and checks it; `None` for a distributed spare, which has no device.
+    async fn open_new(
+        &self,
+        config: &Config,
+        top: &VdevConfig,
+        request: &AttachRequest,
+    ) -> Result<Option<Opened>, PoolError> {
+        let NewLeaf { path, .. } = &request.new;
+        let spare = spares::at(config, path);
+        if let Some(spare) = spare.filter(|spare| spares::is_distributed(spare)) {
+            return spares::check_available(config, spare, path).map(|()| None);
+        }
+        let is_forced = request.force || spare.is_some();
+        let opened = devices::open_leaves(&self.engine.machine, std::iter::once(&request.new), is_forced).await?;
+        let opened = opened.into_iter().next().ok_or(refused("no device is given"))?;
+        if let Some(spare) = spare {
+            spares::check(config, spare, &opened).await?;
+        }
+        check_device(config, top, request, &opened)?;
+        Ok(Some(opened))
     }
 
     /// Whether devices are joining or leaving the pool now.
@@ -230,7 +249,12 @@ fn place_of(config: &Config, request: &AttachRequest) -> Result<(VdevConfig, Abo
     let is_of = |top: &&VdevConfig| top.leaves().iter().any(|leaf| leaf.guid == request.device);
     let top = root.children.iter().find(is_of).cloned().ok_or_else(missing)?;
     let parent = edit::parent_of(&config.root, request.device).ok_or_else(missing)?;
-    let is_spare = spares::at(config, &request.new.path).is_some();
+    let spare = spares::at(config, &request.new.path);
+    let is_spare = spare.is_some();
+    let is_of_another = |spare: &NvList| spares::is_distributed(spare) && spare.get_u64("top_guid") != Some(top.guid);
+    if request.replaces && spare.is_some_and(is_of_another) {
+        return Err(refused("dRAID spares can only replace child devices in their parent's dRAID vdev"));
+    }
     let was_spare = labels::find(&config.root, request.device).and_then(|leaf| leaf.get_u64(edit::IS_SPARE)) == Some(1);
     let spared =
         edit::parent_of(&config.root, guid_of(parent)).and_then(|above| above.get_str("type")) == Some("spare");
@@ -345,20 +369,21 @@ impl TreeChange<'_, '_> {
         Ok(mos.named(self.0.change.rq, names::VDEV_ZAP_MAP).await?)
     }
 
-    async fn attach(&mut self, new: &NewChild, device: Leaf) -> Result<Replaced, PoolError> {
+    /// `device` is `None` for a distributed spare.
+    async fn attach(&mut self, new: &NewChild, device: Option<Leaf>) -> Result<Replaced, PoolError> {
         let guid = guid_of(&new.leaf);
         let mut root = self.0.core.config.root.clone();
         if !edit::attach(&mut root, new) {
             return Err(refused("no such device in pool"));
         }
         let lacks: Dtl = vec![(FIRST_TXG, Txg(self.0.change.txg().0 + CONCURRENT_TXGS))].into();
-        let replaced = self.replace_tree(&root, Some(&device), &Dtls::from([(guid, lacks)]), None)?;
+        let replaced = self.replace_tree(&root, device.as_ref(), &Dtls::from([(guid, lacks)]), None)?;
         self.0.core.config.root = root;
         if let Some(all) = self.zaps_of_vdevs().await? {
             let id = contents::linked_zap(&self.0.change, all).await?;
             self.0.core.config.set_number(guid, LEAF_ZAP, id.0);
         }
-        self.0.core.leaves.push(device);
+        self.0.core.leaves.extend(device);
         self.0.core.leaves.sort_by_key(|leaf| leaf.top);
         self.0.core.config_dirty = true;
         invariant!(self.0.engine.cache.blocks().tree().leaf(guid).is_ok(), "the new device is not in the tree");

@@ -14,7 +14,8 @@
 //! a flush fails every later one, so each txg is added to the DTL of these in advance.
 //!
 //! An error-free scrub that started in this process excises the txgs that it covered, except for mirror children below
-//! RAID-Z, because a scrub reads only one of those. It excises nothing if blocks may have moved behind its position: block
+//! RAID-Z, because a scrub reads only one of those, and for all devices of a dRAID vdev while a distributed spare, which
+//! has its space on them, is in use. It excises nothing if blocks may have moved behind its position: block
 //! cloning can share them with a file that was already visited, and destroying a snapshot moves them to the next one.
 //!
 //! As in OpenZFS, the space map of an empty DTL remains.
@@ -183,11 +184,16 @@ fn segments(dtl: &Dtl) -> Vec<SpaceSegment> {
     dtl.ranges().iter().map(one).collect()
 }
 
-/// Leaves that a scrub does not read completely: a disk and its spare or replacement below RAID-Z or dRAID.
+/// Leaves that a scrub does not read completely: a disk and its spare or replacement below RAID-Z or dRAID, and the disks
+/// that have the space of a distributed spare in use.
 fn not_scrubbed(root: &VdevConfig) -> Vec<u64> {
     let striped = |vdev: &&VdevConfig| matches!(vdev.kind, VdevKind::Raidz { .. } | VdevKind::Draid { .. });
-    let mirrors = root.walk().into_iter().filter(striped).flat_map(|vdev| &vdev.children).filter(|c| !c.is_leaf());
-    mirrors.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
+    let has_spare = |vdev: &VdevConfig| vdev.leaves().iter().any(|leaf| leaf.kind == VdevKind::DraidSpare);
+    let children = root.walk().into_iter().filter(striped).flat_map(|vdev| {
+        let has_spare = has_spare(vdev);
+        vdev.children.iter().filter(move |child| has_spare || !child.is_leaf())
+    });
+    children.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
 }
 
 #[cfg(test)]
@@ -258,5 +264,12 @@ mod tests {
         let mirror = vdev("mirror", 3, vec![disk(20), pair(4, 21, 22)]);
         let root = VdevConfig::parse(&vdev("root", 5, vec![raidz, mirror])).unwrap();
         assert_eq!(not_scrubbed(&root), [11, 12]);
+        let spared = vdev("spare", 7, vec![disk(31), vdev("dspare", 32, vec![])]);
+        let mut draid = vdev("draid", 6, vec![disk(30), spared, disk(33), disk(34)]);
+        draid.set("draid_ndata", 2u64);
+        draid.set("draid_nspares", 1u64);
+        draid.set("draid_ngroups", 3u64);
+        let root = VdevConfig::parse(&vdev("root", 5, vec![draid])).unwrap();
+        assert_eq!(not_scrubbed(&root), [30, 31, 32, 33, 34], "each has space of the distributed spare");
     }
 }

@@ -123,7 +123,8 @@ pub async fn import_and_add(
     let added = more.join(machine, &mut pool, &mut config).await?;
     let mut aux = std::mem::take(&mut pool.aux);
     let absent: Vec<u64> =
-        tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
+        tree.leaves().into_iter().filter(|leaf| leaf.kind != VdevKind::DraidSpare).map(|leaf| leaf.guid).collect();
+    let absent: Vec<u64> = absent.into_iter().filter(|guid| !pool.devices.contains_key(guid)).collect();
     let is_rewound = pool.uberblock.checkpoint_txg.0 != 0;
     let engine = assemble(machine, options, pool, config).await?;
     absent.into_iter().for_each(|leaf| engine.events.report(ErrorReport::VdevOpenFailed, Some(leaf)));
@@ -219,13 +220,20 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     if !VERSIONS.contains(&pool.config.version) {
         return Err(refused(pool, format!("it has version {}", pool.config.version)));
     }
+    for top in &pool.tree.children {
+        let is_foreign = |leaf: &&VdevConfig| {
+            leaf.kind == VdevKind::DraidSpare && leaf.draid_spare.is_none_or(|(guid, _)| guid != top.guid)
+        };
+        if let Some(spare) = top.leaves().into_iter().find(is_foreign) {
+            return Err(refused(pool, format!("{} is not of the vdev that it is in", spare.name())));
+        }
+    }
     for vdev in pool.tree.walk() {
         let odd = match vdev.kind {
             // OpenZFS says so of a log that it takes out, for one txg.
             _ if vdev.removing && vdev.kind != VdevKind::Indirect && vdev.indirect_object == 0 => {
                 Some("a log vdev is being removed from it")
             }
-            VdevKind::DraidSpare => Some("a distributed spare of dRAID replaces a device"),
             _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being expanded"),
             _ => None,
         };

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_format::{NvList, Txg};
 use weir_machine::{Disk, invariant};
-use weir_pool::config::VdevConfig;
+use weir_pool::config::{VdevConfig, VdevKind};
 use weir_pool::error::PoolError;
 use weir_pool::label::{self, Labels};
 use weir_pool::scan;
@@ -62,6 +62,11 @@ fn newest(labels: &Labels) -> (Txg, Option<Txg>) {
     (labels.txg(), labels.ring.iter().map(|slot| slot.uberblock.txg).max())
 }
 
+/// Whether the leaf has a device at its path: a distributed spare has none.
+fn has_device(leaf: &VdevConfig) -> bool {
+    leaf.kind != VdevKind::DraidSpare
+}
+
 impl Vdevs<'_> {
     /// Looks at the chosen leaves that are in service, and takes those out of service that are lost and that the pool does not
     /// need. Returns their GUIDs.
@@ -72,7 +77,7 @@ impl Vdevs<'_> {
         let bad = |source| PoolError::Decode { what: "the vdev tree".into(), source };
         let root = VdevConfig::parse(&self.engine.shown().config.root).map_err(bad)?;
         let mut losses = Vec::new();
-        for leaf in root.leaves().into_iter().filter(|leaf| is_chosen(leaf.guid)) {
+        for leaf in root.leaves().into_iter().filter(|leaf| has_device(leaf) && is_chosen(leaf.guid)) {
             // A device that hangs has to be waited for; it holds up no other change of the vdevs.
             let looked = self.look_at(leaf);
             let late = self.engine.machine.clock.sleep(PROBE_TIME);

@@ -11,6 +11,9 @@
 //! the rewriting of these labels: a device of the list that is in the tree is active, any other is available, whatever
 //! its labels say, as long as they have its GUID.
 //!
+//! *Distributed spares* have no device and no labels: they serve the devices of their own dRAID vdev, and stay in the list even
+//! if the original is detached.
+//!
 //! A device that is missing gets a spare after [`MISSING_FOR`], a faulted or degraded one at once, one that was taken offline
 //! none. The smallest spare that is large enough is tried first.
 //!
@@ -65,13 +68,24 @@ pub(crate) fn at<'a>(config: &'a Config, path: &Path) -> Option<&'a NvList> {
     config.aux.spares.iter().find(|spare| spare.get_str("path") == Some(&text))
 }
 
+/// Whether a hot spare is a distributed one: space of a dRAID vdev, not a device.
+pub(crate) fn is_distributed(spare: &NvList) -> bool {
+    spare.get_str("type") == Some(VdevKind::DraidSpare.type_name())
+}
+
+/// Checks that the hot spare at that path is not active.
+pub(crate) fn check_available(config: &Config, spare: &NvList, path: &Path) -> Result<(), PoolError> {
+    match labels::find(&config.root, guid_of(spare)) {
+        Some(_) => Err(PoolError::InUse { path: path.to_owned(), what: "is an active hot spare".into() }),
+        None => Ok(()),
+    }
+}
+
 /// Checks that the device is the hot spare, and that nothing uses it.
 pub(crate) async fn check(config: &Config, spare: &NvList, opened: &Opened) -> Result<(), PoolError> {
     let in_use = |what: &str| Err(PoolError::InUse { path: opened.path().to_owned(), what: what.into() });
     let guid = guid_of(spare);
-    if labels::find(&config.root, guid).is_some() {
-        return in_use("is an active hot spare");
-    }
+    check_available(config, spare, opened.path())?;
     let labels = label::read(opened.disk()).await;
     match labels.best() {
         Some(list) if list.get_u64("guid") != Some(guid) => in_use("has the labels of another device"),
@@ -85,7 +99,7 @@ pub(crate) async fn check(config: &Config, spare: &NvList, opened: &Opened) -> R
 /// The configuration of a hot spare as a leaf.
 pub(crate) fn active(spare: &NvList, create_txg: u64) -> NvList {
     let mut leaf = NvList::new();
-    for name in ["type", "id", "guid", "path", "devid", "phys_path", "whole_disk"] {
+    for name in ["type", "id", "guid", "path", "devid", "phys_path", "whole_disk", "top_guid", "spareid"] {
         if name == "id" {
             leaf.set(name, 0u64);
         } else if let Some(value) = spare.get(name) {
@@ -103,6 +117,8 @@ struct Failed {
     guid: u64,
     name: String,
     needed_bytes: u64,
+    /// GUID of the top-level vdev.
+    top: u64,
 }
 
 /// Available spares whose labels still say that they are active, with their entries in the list.
@@ -138,8 +154,9 @@ impl Spares<'_> {
         let failed = self.failed(&config, watch)?;
         watch.refused.retain(|(device, _)| failed.iter().any(|failed| failed.guid == *device));
         for failed in failed {
-            for (spare, path) in self.candidates(&config, failed.needed_bytes) {
-                if watch.refused.contains(&(failed.guid, spare)) || !may_use(&path) {
+            for (spare, path) in self.candidates(&config, &failed) {
+                let is_own = config.aux.spare(spare).is_some_and(is_distributed);
+                if watch.refused.contains(&(failed.guid, spare)) || !(is_own || may_use(&path)) {
                     continue;
                 }
                 let is_file = config.aux.spare(spare).and_then(|spare| spare.get_str("type")) == Some("file");
@@ -189,7 +206,7 @@ impl Spares<'_> {
                     }
                     if is_free && (leaf.faulted || leaf.degraded || is_lost) && !unwanted.contains(&leaf.guid) {
                         let needed_bytes = min_bytes(top, sizes::of_top(top), leaf.guid).unwrap_or(u64::MAX);
-                        out.push(Failed { guid: leaf.guid, name: leaf.name(), needed_bytes });
+                        out.push(Failed { guid: leaf.guid, name: leaf.name(), needed_bytes, top: top.guid });
                     }
                 }
             }
@@ -199,20 +216,27 @@ impl Spares<'_> {
         Ok(out)
     }
 
-    /// Available spares that are large enough, the smallest first: GUID and path.
-    fn candidates(&self, config: &Config, needed_bytes: u64) -> Vec<(u64, PathBuf)> {
+    /// Available spares that are large enough, the smallest first: GUID and path. The distributed spares of the device's own
+    /// dRAID vdev precede them, because all of its devices take part in the resilver.
+    fn candidates(&self, config: &Config, failed: &Failed) -> Vec<(u64, PathBuf)> {
         let mut out = Vec::new();
         for spare in &config.aux.spares {
             let is_active = labels::find(&config.root, guid_of(spare)).is_some();
             let Some(path) = spare.get_str("path").map(PathBuf::from).filter(|_| !is_active) else { continue };
+            if is_distributed(spare) {
+                if spare.get_u64("top_guid") == Some(failed.top) {
+                    out.push((0, spare.get_u64("spareid").unwrap_or(0), guid_of(spare), path));
+                }
+                continue;
+            }
             let Ok(disk) = self.engine.machine.disks.open(&path, Access::ReadOnly) else { continue };
             let bytes = layout::leaf_asize_bytes(disk.geometry().size_bytes);
-            if bytes >= needed_bytes {
-                out.push((bytes, guid_of(spare), path));
+            if bytes >= failed.needed_bytes {
+                out.push((bytes, 0, guid_of(spare), path));
             }
         }
         out.sort();
-        out.into_iter().map(|(_, guid, path)| (guid, path)).collect()
+        out.into_iter().map(|(_, _, guid, path)| (guid, path)).collect()
     }
 
     /// Takes a hot spare or a cache device out of the pool (`zpool remove`). The labels of a cache device are wiped, those of a
@@ -232,7 +256,7 @@ impl Spares<'_> {
                     }
                     let known = |all: &[NvList]| all.iter().any(|vdev| guid_of(vdev) == guid);
                     let aux = &syncing.core.config.aux;
-                    if aux.spare(guid).is_some_and(|spare| spare.get_str("type") == Some("dspare")) {
+                    if aux.spare(guid).is_some_and(is_distributed) {
                         return Err(refused("dRAID spares cannot be removed"));
                     }
                     let kind = match (known(&aux.spares), known(&aux.caches)) {

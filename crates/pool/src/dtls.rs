@@ -95,9 +95,9 @@ pub fn all_by_labels(root: &VdevConfig, devices: &BTreeMap<u64, Device>, last: T
 /// Txgs whose blocks a vdev cannot return; `of_leaf` returns the DTL of a leaf ([`Dtl::all`] if the leaf is absent).
 pub fn lost(vdev: &VdevConfig, of_leaf: &impl Fn(&VdevConfig) -> Dtl) -> Dtl {
     let tolerated = match vdev.kind {
-        VdevKind::Disk | VdevKind::File => return of_leaf(vdev),
-        // A distributed spare has its space on the dRAID vdev itself.
-        VdevKind::DraidSpare | VdevKind::Indirect | VdevKind::Hole => return Dtl::default(),
+        // In a row that a failed device has for a distributed spare, it has no column of its own: it counts once.
+        VdevKind::Disk | VdevKind::File | VdevKind::DraidSpare => return of_leaf(vdev),
+        VdevKind::Indirect | VdevKind::Hole => return Dtl::default(),
         VdevKind::Missing => return Dtl::all(),
         VdevKind::Root => 0,
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => vdev.children.len().saturating_sub(1),

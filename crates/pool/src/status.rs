@@ -90,9 +90,7 @@ pub fn lost_by(vdev: &VdevConfig, states: &States, dtls: &Dtls) -> Dtl {
 fn visit(vdev: &VdevConfig, leaf: &impl Fn(&VdevConfig) -> VdevState, all: &mut States) -> VdevState {
     let children: Vec<VdevState> = vdev.children.iter().map(|c| visit(c, leaf, all)).collect();
     let state = match vdev.kind {
-        VdevKind::Disk | VdevKind::File => leaf(vdev),
-        // A distributed spare exists as long as its dRAID vdev does.
-        VdevKind::DraidSpare => VdevState::Online,
+        VdevKind::Disk | VdevKind::File | VdevKind::DraidSpare => leaf(vdev),
         VdevKind::Indirect | VdevKind::Hole => VdevState::Online,
         VdevKind::Missing => VdevState::Unavail,
         VdevKind::Root => root_state(vdev, &children),
@@ -112,7 +110,8 @@ fn leaf_state(vdev: &VdevConfig, present: &impl Fn(u64) -> bool) -> VdevState {
     } else if vdev.faulted {
         // Present or not: a faulted device is not opened (`vdev_open`).
         VdevState::Faulted
-    } else if !present(vdev.guid) {
+    } else if vdev.kind != VdevKind::DraidSpare && !present(vdev.guid) {
+        // A distributed spare exists as long as its dRAID vdev does.
         if vdev.removed { VdevState::Removed } else { VdevState::Unavail }
     } else if vdev.degraded {
         VdevState::Degraded

@@ -14,7 +14,7 @@
 //! [`Pool::open`]: crate::Pool::open
 
 use crate::assemble::{FoundPool, assemble};
-use crate::config::{PoolConfig, VdevConfig};
+use crate::config::{PoolConfig, VdevConfig, VdevKind};
 use crate::dtls::{self, Dtls};
 use crate::error::PoolError;
 use crate::mos::Mos;
@@ -129,7 +129,9 @@ impl Survivors {
         if let Err(why) = indirect::load(rq, &first, &trusted, &tree).await {
             problems.push(format!("the mapping of a removed vdev is lost: {why}"));
         }
-        let absent = trusted.leaves().into_iter().filter(|leaf| !self.found.devices.contains_key(&leaf.guid));
+        let has_device = |leaf: &&VdevConfig| leaf.kind != VdevKind::DraidSpare;
+        let absent = trusted.leaves().into_iter().filter(has_device);
+        let absent = absent.filter(|leaf| !self.found.devices.contains_key(&leaf.guid));
         problems.extend(absent.map(|leaf| format!("device {} ({}) is missing", leaf.guid, leaf.name())));
         let (cache, mos) = candidate.mos(rq, tree, salt, uberblock, self.arc_bytes).await?;
         let blocks = cache.blocks().clone();

@@ -1,7 +1,7 @@
 //! Converts the configuration's vdev tree and the devices that were found into the specification of `weir-blocks`'
 //! tree.
 
-use crate::config::VdevConfig;
+use crate::config::{VdevConfig, VdevKind};
 use crate::dtls::{self, Dtls};
 use crate::scan::Device;
 use std::collections::BTreeMap;
@@ -38,6 +38,10 @@ fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) ->
         out.disk = device.map(|d| d.disk.clone());
         // `zpool clear` puts a faulted leaf back into service.
         out.faulted = facts.writing && vdev.faulted;
+        if vdev.kind == VdevKind::DraidSpare {
+            // It has no device that could be left out.
+            out.faulted = facts.writing && is_off;
+        }
         out.dtl = facts.dtls.get(&vdev.guid).cloned().unwrap_or_default();
         if let Some(device) = device {
             out.name = device.name();

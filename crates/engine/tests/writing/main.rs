@@ -11,6 +11,8 @@ mod datasets;
 mod dedup;
 mod devices;
 mod diff;
+mod distributed_spare_faults;
+mod distributed_spares;
 mod dtls;
 mod encrypted;
 mod error_log;
