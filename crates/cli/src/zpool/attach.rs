@@ -18,7 +18,8 @@ use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use weir_engine::{Activity, AttachRequest, Engine};
+use weir_engine::create::draid::is_spare_name;
+use weir_engine::{Activity, AttachRequest, Engine, NewLeaf};
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -126,6 +127,18 @@ fn spare_path(engine: &Engine, text: &str) -> String {
     spares.iter().filter_map(|spare| spare.get_str("path")).find(is_called).unwrap_or(text).to_owned()
 }
 
+/// The new device, or the distributed spare, of that name.
+fn new_leaf(call: &Call, engine: &Engine, word: String) -> Result<NewLeaf, Failure> {
+    if is_spare_name(&word) {
+        let is_known = engine.shown().config.aux.spares.iter().any(|spare| spare.get_str("path") == Some(&word));
+        let unknown = || Failure::failed(format!("cannot open '{word}': the pool has no such distributed spare"));
+        return is_known.then(|| NewLeaf { path: PathBuf::from(&word), is_file: false }).ok_or_else(unknown);
+    }
+    let vdevs = devices::parse(&call.caller.folder, &[word])?;
+    let leaf = vdevs.tops.into_iter().flat_map(|top| top.leaves).next();
+    leaf.ok_or_else(|| Failure::failed("no device is given"))
+}
+
 fn ashift_of(options: &JoinOptions) -> Result<Option<u64>, Failure> {
     let mut ashift = None;
     pools_once(&options.properties).map_err(|why| AttachArgs::misused(&why))?;
@@ -161,12 +174,12 @@ fn join(
         let why = "operation not supported on this type of pool";
         let present = target::leaf(call, engine, device, why).map_err(&cannot)?;
         let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
-        let words = [new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new))];
-        let vdevs = devices::parse(&call.caller.folder, &words)?;
-        let leaf = vdevs.tops.into_iter().flat_map(|top| top.leaves).next();
-        let leaf = leaf.ok_or_else(|| cannot("no device is given".into()))?;
+        let word = new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new));
+        let leaf = new_leaf(call, engine, word)?;
         let in_place = replaces && leaf.path == path;
-        match claim(call, pool, vec![leaf.path.clone()]) {
+        // A distributed spare is no device that another process could have.
+        let devices = if is_spare_name(&leaf.path.to_string_lossy()) { Vec::new() } else { vec![leaf.path.clone()] };
+        match claim(call, pool, devices) {
             Ok(taken) => locks = Some(taken),
             // The device at that path is locked already if it is the pool's own, or its hot spare.
             Err(_) if in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path)) => {}

@@ -42,7 +42,7 @@ fn word(text: &str) -> Result<Word, Failure> {
         "raidz2" => Word::Group(Layout::Raidz(2)),
         "raidz3" => Word::Group(Layout::Raidz(3)),
         text if is_spare_name(text) => {
-            let why = "a distributed spare belongs to its dRAID vdev, and Weir does not put it into use";
+            let why = "a distributed spare comes with its dRAID vdev";
             return Err(Failure::failed(format!("cannot open '{text}': {why}")));
         }
         text if text.starts_with("draid") => Word::Group(Layout::Draid(DraidRequest::parse(text).map_err(invalid)?)),

@@ -105,3 +105,60 @@ fn space_that_devices_have_gained_is_shown_before_it_is_used() {
     assert_eq!(column(), "-");
     check(lab.0.path());
 }
+
+/// A distributed spare is put into use by its name, by command and by itself, and is available again afterwards.
+#[test]
+fn distributed_spares_are_put_into_use_by_name() {
+    let lab = Lab::new();
+    let disks: Vec<String> = (0..10).map(|i| lab.disk(&format!("e{i}"), 128)).collect();
+    let [first, second] = [&disks[..4], &disks[4..8]].map(|four| four.join(" "));
+    lab.ok(&format!("zpool create q draid1:2d:1s {first} draid1:2d:1s {second}"));
+    for (line, why) in [
+        ("replace q e0 draid1-1-0", "dRAID spares can only replace child devices in their parent's dRAID vdev"),
+        ("replace q e0 draid1-7-0", "the pool has no such distributed spare"),
+        ("attach q e0 draid1-0-0", "it can only replace a device"),
+        ("detach q draid1-0-0", "device is reserved as a hot spare"),
+        ("remove q draid1-0-0", "dRAID spares cannot be removed"),
+        ("add q draid1-0-0", "a distributed spare comes with its dRAID vdev"),
+    ] {
+        let said = lab.fails(&format!("zpool {line}"));
+        assert!(said.contains(why), "{line}: {said}");
+    }
+    let used = |spare: &str| {
+        let status = lab.ok("zpool status q");
+        let line = status.lines().find(|line| line.contains(spare) && !line.contains("ONLINE"));
+        line.unwrap_or_else(|| panic!("{spare}: {status}")).split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(used("draid1-0-0"), "AVAIL");
+    lab.ok("zpool replace q e0 draid1-0-0");
+    assert_eq!((used("draid1-0-0"), used("draid1-1-0")), ("INUSE".into(), "AVAIL".into()));
+    assert!(lab.ok("zpool status q").contains("spare-0"));
+    let said = lab.fails("zpool replace q e1 draid1-0-0");
+    assert!(said.contains("is an active hot spare"), "{said}");
+    check_pool(lab.0.path(), "q");
+    lab.ok("zpool export q");
+    lab.ok("zpool import q");
+    assert_eq!(used("draid1-0-0"), "INUSE");
+    lab.ok("zpool detach q draid1-0-0");
+    assert_eq!(used("draid1-0-0"), "AVAIL");
+    let server = lab.start("serve --nfs-port 0 --nbd-port 0 q");
+    lab.ok("zpool offline -f q e5");
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(40);
+    while used("draid1-1-0") != "INUSE" {
+        assert!(std::time::Instant::now() < until, "{}", lab.ok("zpool status q"));
+        wait_ms(100);
+    }
+    lab.ok("zpool wait -t resilver q");
+    for command in ["list -v q", "iostat -v q", "get -H all q draid1-1-0", "status -j q", "reopen q"] {
+        lab.ok(&format!("zpool {command}"));
+    }
+    lab.ok(&format!("zpool replace -w q e5 {}", disks[9]));
+    while used("draid1-1-0") != "AVAIL" {
+        assert!(std::time::Instant::now() < until, "{}", lab.ok("zpool status q"));
+        wait_ms(100);
+    }
+    assert!(lab.ok("zpool status q").contains(" state: ONLINE"), "{}", lab.ok("zpool status q"));
+    end(server);
+    std::fs::remove_file(&disks[5]).unwrap();
+    check_pool(lab.0.path(), "q");
+}
