@@ -24,7 +24,6 @@ pub const REFUSED_POOL_SETTINGS: [(&str, &str); 5] = [
 pub fn stored_property(property: &str, value: &str) -> Result<(String, PoolValue), String> {
     const SWITCHES: [&str; 6] = ["autoreplace", "autoexpand", "autotrim", "delegation", "listsnapshots", "multihost"];
     let number = match (property, value) {
-        ("multihost", "on") => return Err("multihost=on is not kept up: leave it off".into()),
         ("failmode", "wait") => 0,
         ("failmode", "continue") => 1,
         ("failmode", "panic") => 2,
@@ -162,7 +161,7 @@ mod tests {
         assert_eq!(PoolChange::of_property("org:tag", "x"), Ok(user));
         for (property, value, why) in [
             ("autotrim", "yes", "must be one of"),
-            ("multihost", "on", "is not kept up"),
+            ("multihost", "yes", "must be one of"),
             ("size", "1", "is readonly"),
             ("bogus", "1", "not a valid pool"),
             ("feature@bogus", "enabled", "invalid feature"),

@@ -29,7 +29,7 @@ use crate::labels::{self, Leaf};
 use crate::space::SpaceMaps;
 use crate::syncing::{SyncerState, TxgSync};
 use crate::tx_admission::{DirtyLimits, PoolTxAdmission};
-use crate::{Config, Engine, Host, Parts, allocation};
+use crate::{Config, Engine, Host, Parts, allocation, multihost};
 use devices::{Opened, open_all};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -255,6 +255,10 @@ pub fn check_pool_name(name: &str) -> Result<(), PoolError> {
 /// [`PoolError::Refused`] and [`PoolError::InUse`] before any device is written; errors of writing.
 pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<Engine>, PoolError> {
     options.check()?;
+    let is_multihost = (multihost::PROPERTY.to_owned(), PoolValue::Number(1));
+    if options.properties.contains(&is_multihost) {
+        multihost::check_host(&options.host)?;
+    }
     let opened = open_all(machine, options).await?;
     let (config, aux) = plan(machine, options, &opened)?;
     let leaves = leaves(&config, &opened)?;

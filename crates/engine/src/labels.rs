@@ -92,7 +92,10 @@ impl Leaf {
     }
 
     async fn write_uberblock(&self, tree: &Tree, uberblock: &Uberblock) -> Result<(), DiskError> {
-        let slot = (uberblock.txg.0 % label::uberblock_slots(self.ashift) as u64) as usize;
+        // The last slot belongs to the heartbeats, if there are any.
+        let reserved = usize::from(uberblock.mmp.is_some_and(|mmp| mmp.delay_ns != 0));
+        let slots = label::uberblock_slots(self.ashift) - reserved;
+        let slot = (uberblock.txg.0 % slots as u64) as usize;
         let Some(range) = label::uberblock_range(slot, self.ashift) else { return Ok(()) };
         let mut area = uberblock.encode();
         area.resize(range.len(), 0);
@@ -103,6 +106,28 @@ impl Leaf {
         }
         flush(tree, self.guid).await
     }
+}
+
+/// Writes an uberblock into the slot of label `index` that is reserved for heartbeats, and flushes it if `is_flushed`.
+///
+/// # Errors
+/// Errors of the device; it is not in service.
+pub(crate) async fn write_heartbeat(
+    tree: &Tree,
+    leaf: &Leaf,
+    index: usize,
+    uberblock: &Uberblock,
+    is_flushed: bool,
+) -> Result<(), DiskError> {
+    let absent = DiskError::Refused { op: Op::Write, why: "the device is not in service" };
+    let handle = tree.leaf(leaf.guid).ok().filter(|handle| handle.is_in_service());
+    let disk = handle.and_then(|handle| handle.disk()).ok_or(absent)?;
+    let range = label::heartbeat_range(leaf.ashift);
+    let mut area = uberblock.encode();
+    area.resize(range.len(), 0);
+    let written = account(tree, leaf.guid, uberblock.txg);
+    Leaf { disk, ..leaf.clone() }.write(index, range.start, area, &written).await?;
+    if is_flushed { flush(tree, leaf.guid).await } else { Ok(()) }
 }
 
 /// Flushes the labels of the leaf `guid`.

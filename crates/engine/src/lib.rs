@@ -42,6 +42,7 @@ pub mod keys;
 pub mod labels;
 pub mod long_holds;
 mod lost_records;
+mod multihost;
 pub mod offline;
 pub mod open;
 pub mod open_datasets;
@@ -198,6 +199,8 @@ pub struct Engine {
     synced_states: synced_state::SyncedStates,
     /// Whether failures suspend the pool instead of ending the engine ([`supervision`]).
     is_supervised: AtomicBool,
+    /// The heartbeats of the property multihost.
+    pub(crate) multihost: multihost::Multihost,
     /// The device that the pool waits for, if one hangs.
     waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
     /// GUIDs of the leaves that are offline until the next import.
@@ -292,12 +295,14 @@ impl Engine {
             syncs_when_idle: AtomicBool::new(false),
             synced_states: Default::default(),
             is_supervised: AtomicBool::new(false),
+            multihost: multihost::Multihost::default(),
             waits_for: Mutex::default(),
             temporarily_offline: Mutex::default(),
             leaf_activities: Mutex::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });
+        engine.multihost.know(&engine);
         let syncer = engine.machine.tasks.spawn(syncer::run(engine.clone(), core));
         *engine.syncer.lock() = Some(syncer);
         engine

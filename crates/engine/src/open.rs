@@ -21,6 +21,7 @@ use super::dtls::StoredDtls;
 use super::events::{ErrorReport, PoolEvent};
 use super::keys::KeyStore;
 use super::labels::{self, Leaf};
+use super::multihost;
 use super::removal::{self, Removal};
 use super::space::SpaceMaps;
 use super::syncing::{SyncerState, TxgSync};
@@ -43,7 +44,7 @@ use weir_pool::config::{Class, VdevConfig, VdevKind};
 use weir_pool::error::PoolError;
 use weir_pool::open::{OpenOptions, Pool};
 use weir_pool::space_map_loader::SpaceMapIndex;
-use weir_pool::{dtls, label, sizes};
+use weir_pool::{dtls, sizes};
 
 /// Features that Weir reads but does not write: a pool on which one is active opens only read-only.
 const READ_ONLY_FEATURES: [&str; 1] = ["draid_failure_domains"];
@@ -98,7 +99,7 @@ pub async fn import_and_add(
 ) -> Result<Arc<Engine>, PoolError> {
     let mut pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
     check_owner(&pool, options)?;
-    check_activity(&pool, options).await?;
+    let watched = multihost::watch(&pool, &options.host).await?;
     check_devices(&pool)?;
     check_sizes(&pool)?;
     check_features(&pool)?;
@@ -108,6 +109,7 @@ pub async fn import_and_add(
     if pool.mos.named_words(rq, names::CONDENSING_INDIRECT).await?.is_some() {
         return Err(refused(&pool, "the mapping of a removed vdev is being shortened"));
     }
+    multihost::claim(&pool, watched, &leaves(&pool)).await?;
     if options.open.checkpoint {
         checkpoint::go_back(&mut pool, leaves).await?;
     }
@@ -182,35 +184,7 @@ fn check_owner(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
             format!("it may be in use on another machine ({host}, hostid {id:x}); -f forces it"),
         ));
     }
-    let mmp = pool.uberblock.mmp.is_some_and(|m| m.delay_ns != 0);
-    if mmp {
-        return Err(refused(pool, "its property multihost is on, which Weir cannot maintain"));
-    }
     Ok(())
-}
-
-/// Checks that no other machine writes to a pool with the property multihost; not overridden by force
-/// (`spa_activity_check`).
-async fn check_activity(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
-    let guarded = pool.uberblock.mmp.filter(|mmp| mmp.delay_ns != 0);
-    let elsewhere = pool.label.state == state::ACTIVE && pool.label.hostid != Some(options.host.id);
-    let Some(mmp) = guarded.filter(|_| elsewhere) else { return Ok(()) };
-    let before = newest(pool).await;
-    pool.machine.clock.sleep(mmp.activity_check_duration()).await;
-    if newest(pool).await == before {
-        return Ok(());
-    }
-    let host = pool.label.hostname.as_deref().unwrap_or("another machine");
-    Err(refused(pool, format!("{host} is writing to it now")))
-}
-
-/// The highest rank of the uberblocks in the labels of all devices.
-async fn newest(pool: &Pool) -> Option<(Txg, u64, u16)> {
-    let mut ranks = Vec::new();
-    for device in pool.devices.values() {
-        ranks.extend(label::read(&device.disk).await.ring.iter().map(|slot| slot.uberblock.rank()));
-    }
-    ranks.into_iter().max()
 }
 
 fn check_devices(pool: &Pool) -> Result<(), PoolError> {

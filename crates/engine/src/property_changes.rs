@@ -1,5 +1,6 @@
 //! Changes of properties of datasets and of the pool, and the settings of open datasets that follow from them.
 
+use super::multihost;
 use super::open_datasets::OpenDataset;
 use super::syncing::TxgSync;
 use super::{PropertyChanges, open_set};
@@ -189,7 +190,12 @@ async fn apply(syncing: &mut TxgSync<'_>, property: PoolProperty) -> Result<(), 
         }
         PoolProperty::User { name, text } => store_user(&syncing.change, &name, &text).await?,
         PoolProperty::Feature(feature) => features::enable_feature(&mut syncing.change, feature).await?,
-        PoolProperty::Number { property, number } => store(&syncing.change, &property, number).await?,
+        PoolProperty::Number { property, number } => {
+            if property == multihost::PROPERTY && number != 0 {
+                multihost::check_host(&syncing.core.config.host)?;
+            }
+            store(&syncing.change, &property, number).await?;
+        }
     }
     Ok(())
 }

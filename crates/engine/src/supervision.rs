@@ -158,7 +158,11 @@ impl Devices<'_> {
     pub fn suspended_because(&self) -> Option<Arc<str>> {
         let waits = self.engine.waits_for.lock().clone();
         let violation = invariant::violation().map(|what| format!("internal error: {what}").into());
-        violation.or(self.suspension().reason()).or(self.engine.txgs().failure()).or(waits)
+        violation
+            .or(self.engine.multihost.failure())
+            .or(self.suspension().reason())
+            .or(self.engine.txgs().failure())
+            .or(waits)
     }
 
     fn suspension(&self) -> &Suspension {
@@ -223,6 +227,13 @@ impl Devices<'_> {
         if let Some(what) = invariant::violation() {
             return Err(PoolError::Refused {
                 what: format!("internal error ({what}): stop this process and import the pool again"),
+            });
+        }
+        if let Some(why) = self.engine.multihost.failure() {
+            return Err(PoolError::Refused {
+                what: format!(
+                    "another host may have imported the pool meanwhile ({why}): export it, and import it again"
+                ),
             });
         }
         if let Some(why) = self.engine.txgs().failure() {

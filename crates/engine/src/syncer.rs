@@ -85,6 +85,7 @@ pub(crate) async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerSta
         if core.ended {
             // A failed txg may leave other writes in flight: wait for them, so that the next importer has the devices to
             // itself.
+            engine.multihost.end(&engine.machine.clock).await;
             engine.cache.blocks().tree().close(&engine.machine.clock).await;
             core.autotrim.end().await;
             engine.queue.close();

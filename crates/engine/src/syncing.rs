@@ -22,7 +22,7 @@ use super::events::PoolEvent;
 use super::labels::{self, Leaf};
 use super::removal::{self, Removal};
 use super::space::SpaceMaps;
-use super::{Engine, syncer};
+use super::{Engine, multihost, syncer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -36,7 +36,6 @@ use weir_dsl::sync_tasks::{
     DslSyncContext, Limits, Moves, PoolContext, SyncedSet, features, limits, pool_dirs, receive, synced, trees,
 };
 use weir_format::features::Feature;
-use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock};
 use weir_machine::{Priority, Request};
 use weir_pool::assemble::state;
@@ -153,6 +152,7 @@ impl TxgSync<'_> {
     }
 
     async fn run(&mut self, answers: &mut VecDeque<Answer>, now_s: u64) -> Result<(), PoolError> {
+        self.engine.multihost.check()?;
         self.sync_logs().await?;
         self.sync_sets().await?;
         for job in self.engine.queue.take(self.txg()) {
@@ -468,6 +468,8 @@ impl TxgSync<'_> {
     /// Commits the txg: flushes the devices, then writes labels and the uberblock.
     async fn commit(&mut self, root: BlockPointer, now_s: u64) -> Result<(), PoolError> {
         let txg = self.txg();
+        let is_multihost = multihost::is_on(&self.change).await?;
+        let mmp = self.engine.multihost.fields(is_multihost);
         let core = &mut *self.core;
         let uberblock = Uberblock {
             endian: Endian::Little,
@@ -477,7 +479,7 @@ impl TxgSync<'_> {
             timestamp_s: now_s,
             root,
             software_version: weir_format::features::VERSION_FEATURES,
-            mmp: Some(Mmp::default()),
+            mmp: Some(mmp),
             checkpoint_txg: Txg(0),
             reflow: core.uberblock.reflow,
         };
@@ -498,6 +500,7 @@ impl TxgSync<'_> {
         }
         if core.ended {
             // Once the labels say that another machine may import the pool, its devices must get no more writes.
+            self.engine.multihost.end(&self.engine.machine.clock).await;
             blocks.tree().close(&self.engine.machine.clock).await;
             core.autotrim.end().await;
         }
@@ -522,6 +525,8 @@ impl TxgSync<'_> {
             }
         }
         core.maps.committed(root);
+        let now = self.engine.machine.clock.now();
+        self.engine.multihost.committed(&self.engine.machine, is_multihost, (&uberblock, &core.leaves), now);
         core.uberblock = uberblock;
         if core.config_dirty {
             self.engine.events.know(&core.config);

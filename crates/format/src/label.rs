@@ -64,13 +64,20 @@ pub fn uberblock_slots(ashift: u64) -> usize {
     RING.len() >> uberblock_shift(ashift)
 }
 
-/// Byte range of a slot in the label; the last slot of the ring is reserved for MMP. `None` if there is no such slot.
+/// Byte range of a slot in the label; the last one is [reserved](heartbeat_range) at times. `None` if there is no such slot.
 pub fn uberblock_range(slot: usize, ashift: u64) -> Option<Range<usize>> {
     if slot >= uberblock_slots(ashift) {
         return None;
     }
     let start = RING.start + (slot << uberblock_shift(ashift));
     Some(start..start + (1 << uberblock_shift(ashift)))
+}
+
+/// Byte range of the slot that is reserved for heartbeats while the property multihost is on: the last one of the ring
+/// (`MMP_BLOCKS_PER_LABEL`).
+pub fn heartbeat_range(ashift: u64) -> Range<usize> {
+    let bytes = 1 << uberblock_shift(ashift);
+    RING.end - bytes..RING.end
 }
 
 /// The verifier that replaces the stored checksum words while the self-checksum of a label's area at byte `offset` of

@@ -51,6 +51,29 @@ pub struct Mmp {
 }
 
 impl Mmp {
+    /// Milliseconds between heartbeats by default (`MMP_DEFAULT_INTERVAL`).
+    pub const INTERVAL_MS: u64 = 1000;
+    /// Intervals without a heartbeat after which the writer suspends its pool by default (`MMP_DEFAULT_FAIL_INTERVALS`).
+    pub const FAIL_INTERVALS: u16 = 10;
+
+    /// The fields of a host that writes heartbeats as by default. `delay_ns` are the nanoseconds between them as of late, not 0;
+    /// `sequence` distinguishes the heartbeats of one second.
+    ///
+    /// Source: OpenZFS `include/sys/uberblock_impl.h` (`MMP_SEQ_SET`, `MMP_INTERVAL_SET`, `MMP_FAIL_INT_SET`).
+    pub fn heartbeat(delay_ns: u64, sequence: u16) -> Self {
+        const ALL_VALID: u64 = 1 | 2 | 4;
+        let config =
+            u64::from(Self::FAIL_INTERVALS) << 48 | u64::from(sequence) << 32 | Self::INTERVAL_MS << 8 | ALL_VALID;
+        Mmp { delay_ns: delay_ns.max(1), config }
+    }
+
+    /// These fields with another sequence number.
+    #[must_use]
+    pub fn with_sequence(self, sequence: u16) -> Self {
+        let config = self.config & !(0xffff << 32) | u64::from(sequence) << 32 | 2;
+        Mmp { config, ..self }
+    }
+
     /// Milliseconds between MMP writes, if the field is valid.
     pub fn write_interval_ms(self) -> Option<u64> {
         (self.config & 1 != 0).then_some((self.config >> 8) & 0xff_ffff)
@@ -171,6 +194,10 @@ mod tests {
         let mmp = Mmp { delay_ns: 0, config: 0x0014_0003_0003_e807 };
         assert_eq!((mmp.write_interval_ms(), mmp.sequence(), mmp.fail_intervals()), (Some(1000), Some(3), Some(20)));
         assert_eq!(mmp.activity_check_duration(), Duration::from_secs(40));
+        let heartbeat = Mmp::heartbeat(0, 7);
+        assert_eq!((heartbeat.write_interval_ms(), heartbeat.fail_intervals()), (Some(1000), Some(10)));
+        assert_eq!((heartbeat.sequence(), heartbeat.with_sequence(9).sequence()), (Some(7), Some(9)));
+        assert_eq!((heartbeat.delay_ns, heartbeat.activity_check_duration()), (1, Duration::from_secs(20)));
         assert_eq!(Mmp { config: 0, delay_ns: u64::MAX }.activity_check_duration(), Duration::from_secs(600));
         assert_eq!(Mmp { config: 0xff00, delay_ns: 1 }.write_interval_ms(), None);
         let reflow = Reflow::from_word(2 << 55 | 0x10);

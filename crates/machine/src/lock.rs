@@ -87,6 +87,8 @@ pub mod order {
         SHOWN,
         /// Device that the pool waits for.
         WAITS_FOR,
+        /// Heartbeats of the pool.
+        MULTIHOST,
         /// Devices that are offline until the next import.
         OFFLINE_DEVICES,
         /// Passes over the free space of devices.
