@@ -126,7 +126,7 @@ pub(crate) fn is_mount_point(path: &Path) -> bool {
 }
 
 /// Number of the device that is mounted at a path, the topmost if there are several.
-fn number_at(path: &Path) -> Option<String> {
+pub(crate) fn number_at(path: &Path) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     number_in(&table, path)
 }

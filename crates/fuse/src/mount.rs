@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 use weir_files::tree::{Node, Tree};
+use weir_linux::own_mounts::OwnMount;
 use weir_machine::{Machine, RequestTotals, Tasks};
 
 /// Error of mounting or of a mount's session.
@@ -107,6 +108,8 @@ pub struct Mounted {
     inner: Arc<Inner>,
     /// The mount, if no helper made it.
     direct: Option<DirectMount>,
+    /// Keeps devices of pools away from it.
+    own: Option<OwnMount>,
 }
 
 /// Ends a mount from another thread.
@@ -244,8 +247,9 @@ fn mount_inner(inner: Inner, tasks: Tasks, path: &Path, options: &MountOptions) 
     };
     let session = session.map_err(refused)?;
     inner.kernel.set_notifier(session.notifier());
+    let own = device::number_at(&path).map(|number| OwnMount::new(&number));
     let session = session.spawn().map_err(refused)?;
-    Ok(Mounted { session, path, inner, direct })
+    Ok(Mounted { session, path, inner, direct, own })
 }
 
 /// Options of a FUSE session. With `checks`, the kernel checks permissions by modes.
@@ -300,9 +304,10 @@ impl Mounted {
 
     /// Blocks until the mount is gone.
     pub fn join(self) -> Result<(), FuseError> {
-        let Mounted { session, direct, .. } = self;
+        let Mounted { session, direct, own, .. } = self;
         let ended = session.join().map_err(FuseError::Session);
         drop(direct);
+        drop(own);
         ended
     }
 }

@@ -18,6 +18,7 @@
 //! retry, after which the target uses only buffered I/O. Unaligned memory of a write with an aligned range is copied
 //! to aligned memory first.
 
+use crate::own_mounts;
 use crate::ring::Ring;
 use crate::target::Target;
 use crate::thread_pool::ThreadPool;
@@ -112,6 +113,9 @@ impl Disks for RealDisks {
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError> {
+        if std::fs::metadata(path).is_ok_and(|file| own_mounts::has(&file)) {
+            return Err(DiskError::OwnMount { path: path.into() });
+        }
         let target = Target::open(path, access, self.direct)
             .map_err(|error| DiskError::Open { path: path.into(), errno: crate::target::errno(&error) })?;
         Ok(Arc::new(RealDisk { target: Arc::new(target), engine: self.engine.clone(), pool: self.pool.clone() }))

@@ -29,6 +29,7 @@ mod heap_trim;
 mod memory_limit;
 mod monotonic;
 mod net;
+pub mod own_mounts;
 mod part_lock;
 pub mod production;
 mod ring;

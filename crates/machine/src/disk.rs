@@ -102,6 +102,15 @@ pub enum DiskError {
         /// `errno`.
         errno: i32,
     },
+    /// A file is on a file system that this process serves.
+    #[error(
+        "{}: this process serves the file system that the file is on, and both would hang if it were killed; use a file elsewhere",
+        .path.display()
+    )]
+    OwnMount {
+        /// The path.
+        path: PathBuf,
+    },
 }
 
 impl DiskError {

@@ -162,7 +162,7 @@ pub enum PoolError {
 /// Errors of opening a device have the path already.
 fn at_path(path: &std::path::Path, error: &DiskError) -> String {
     match error {
-        DiskError::Open { .. } => error.to_string(),
+        DiskError::Open { .. } | DiskError::OwnMount { .. } => error.to_string(),
         _ => format!("{}: {error}", path.display()),
     }
 }

@@ -546,3 +546,18 @@ fn an_ordinary_user_unmounts_what_is_not_busy() {
     assert_eq!(run("zpool export tank"), (Some(0), String::new()));
     assert!(!site.log().contains("fusermount"), "{}", site.log());
 }
+
+/// If the daemon were killed, its transfers to a file that it serves itself would never end, and so would neither.
+#[test]
+fn devices_of_pools_are_not_on_own_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let (site, _daemon, top) = site_with_mounts("atime=off");
+    let inside = top.join("tank/inside");
+    File::create(&inside).unwrap().set_len(100 << 20).unwrap();
+    let said = site.fails(&format!("zpool create inner {}", inside.display()));
+    assert!(said.contains("this process serves the file system that the file is on"), "{said}");
+    let said = site.fails(&format!("zpool attach tank d0 {}", inside.display()));
+    assert!(said.contains("this process serves the file system that the file is on"), "{said}");
+}
