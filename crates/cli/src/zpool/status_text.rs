@@ -72,7 +72,7 @@ impl StatusText {
     }
 
     fn tree(self, pool: &PoolStatus, colors: Colors) -> String {
-        let style = TreeStyle { resilvers: pool.resilvers(), names: self.names };
+        let style = TreeStyle { resilvers: pool.resilvers(), names: self.names, ..TreeStyle::default() };
         let mut lines = tree::lines(&pool.root, style, &|vdev| self.passes(vdev));
         if !pool.caches.is_empty() {
             lines.push(VdevRow::heading("cache"));

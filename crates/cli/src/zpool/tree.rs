@@ -69,6 +69,8 @@ pub struct TreeStyle {
     pub resilvers: bool,
     /// Names of the vdevs.
     pub names: NameStyle,
+    /// Whether nothing new is allocated on the vdev above.
+    pub non_allocating: bool,
 }
 
 /// Names of vdevs.
@@ -166,6 +168,12 @@ fn push(
         notes.push(if style.resilvers { "(resilvering)".into() } else { "(awaiting resilver)".into() });
     }
     let mut parts = vec![notes.join(", ")];
+    let style = TreeStyle { non_allocating: style.non_allocating || vdev.non_allocating, ..style };
+    if vdev.removing {
+        parts.push("(removing)".into());
+    } else if style.non_allocating {
+        parts.push("(non-allocating)".into());
+    }
     parts.extend(note(vdev));
     parts.retain(|part| !part.is_empty());
     out.push(VdevRow {
