@@ -23,6 +23,7 @@ mod destroy;
 mod mounting;
 mod observation;
 mod pool;
+mod problem;
 mod properties;
 mod query;
 mod refusal;
@@ -40,12 +41,16 @@ pub use destroy::Destruction;
 pub use mounting::{MountChange, MountEffect};
 pub use observation::observe;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
+pub use problem::{FoundStates, OpenErrors, Problem, Unopened, problem_of_found};
 pub use query::{
-    AccountProperty, ChangeKind, DatasetRow, DatasetsQuery, DiffQuery, DifferenceRow, EventField, EventRow, EventValue,
-    EventsQuery, FilePath, HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, IostatQuery, LeafIo,
-    MAX_ROW_BYTES, OpenPool, OperationIo, PoolIoRow, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Query, Row,
-    RowDecoder, RowError, RowReceiver, Rows, UserspaceQuery, UserspaceRow, VdevGroup, VdevIo, VdevPropertiesQuery,
-    VdevPropertiesRow, VdevSpace, VdevSpaceRow, find_vdevs, spare_state,
+    AccountProperty, ChangeKind, CheckpointStatus, DatasetRow, DatasetsQuery, DedupBucket, DedupStatus, DedupSums,
+    DiffQuery, DifferenceRow, EventField, EventRow, EventValue, EventsQuery, ExpansionStatus, FilePath, HealthReason,
+    HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, IostatQuery, LeafIo, LeafPass, LeafPassState,
+    MAX_ROW_BYTES, OpenPool, OperationIo, PoolIoRow, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, PoolStatus,
+    Query, RemovalStatus, Row, RowDecoder, RowError, RowReceiver, Rows, ScanStage, ScanStatus, StatusQuery,
+    UserspaceQuery, UserspaceRow, VdevErrors, VdevFacts, VdevGroup, VdevHealth, VdevIo, VdevPropertiesQuery,
+    VdevPropertiesRow, VdevSpace, VdevSpaceRow, VdevStatus, VdevStatusSpace, find_vdevs, oversized, problem_of,
+    spare_state,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

@@ -2,6 +2,8 @@
 
 use crate::change::Author;
 use crate::mounting::MountEffect;
+use crate::properties::JsonVdevSetting;
+use crate::query::find_vdevs;
 use crate::refusal::{Refusal, RefusalKind};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -9,10 +11,11 @@ use std::path::Path;
 use weir_analytics::Sample;
 use weir_blocks::vdev::LeafHealth;
 use weir_engine::scrub::ScrubStart;
-use weir_engine::{Engine, PoolProperty};
+use weir_engine::{Engine, PoolProperty, VdevSetting};
 use weir_format::NvList;
 use weir_format::features;
 use weir_machine::Request;
+use weir_pool::VdevConfig;
 
 /// A change of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +56,16 @@ pub enum PoolChange {
         property: String,
         /// Value as stored.
         number: u64,
+    },
+    /// Sets a property of a vdev.
+    SetVdev {
+        /// Names by which the vdev may be called, of which the first that a vdev has counts: name, path or GUID, `root`.
+        names: Vec<String>,
+        /// Name of the property.
+        property: String,
+        /// Value of it.
+        #[serde(with = "JsonVdevSetting")]
+        setting: VdevSetting,
     },
     /// Pauses a scrub.
     PauseScrub,
@@ -203,6 +216,10 @@ impl PoolChange {
                 engine.scrubs().stop().await?;
                 None
             }
+            PoolChange::SetVdev { names, property, setting } => {
+                set_vdev(engine, &names, property, setting).await?;
+                None
+            }
             PoolChange::SetCompatibility { sets } => Some(PoolProperty::Compatibility(sets)),
             PoolChange::SetUser { property, text } => Some(PoolProperty::User { name: property, text }),
             PoolChange::SetComment { text } => Some(PoolProperty::Comment(text)),
@@ -293,6 +310,17 @@ pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Ref
         active_s: progress.active_s,
         left_s: progress.left_s(),
     }))
+}
+
+/// Sets a property of the vdev that has one of these names.
+async fn set_vdev(engine: &Engine, names: &[String], property: String, setting: VdevSetting) -> Result<(), Refusal> {
+    let root = VdevConfig::parse(&engine.shown().config.root);
+    let root = root.map_err(|error| Refusal::new(RefusalKind::Pool, error.to_string()))?;
+    let found = names.iter().map(|name| find_vdevs(&root, name)).find(|found| !found.is_empty());
+    let [guid] = found.unwrap_or_default()[..] else {
+        return Err(Refusal::new(RefusalKind::Missing, "no such vdev in pool"));
+    };
+    Ok(engine.vdev_properties().set(guid, property, setting).await?)
 }
 
 async fn clear(engine: &Engine, devices: &[String]) -> Result<(), Refusal> {

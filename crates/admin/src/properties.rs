@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use weir_dsl::props::{DatasetKind, Property, Source, Value};
 use weir_dsl::sync_tasks::Setting;
 use weir_dsl::{QuotaKind, QuotaPrincipal};
+use weir_engine::VdevSetting;
 use weir_pool::properties::{Origin, PoolProperty, Value as PoolValue};
 
 /// A value: a JSON number or string.
@@ -69,6 +70,18 @@ impl From<JsonSetting> for Setting {
             JsonSetting::ClearAll => Setting::ClearAll,
         }
     }
+}
+
+/// A setting of a vdev: `{"number": 3}`, `{"text": "shelf 2"}` or `"remove"`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "VdevSetting", rename_all = "snake_case")]
+pub enum JsonVdevSetting {
+    /// A number; 1 or 0 for on or off.
+    Number(u64),
+    /// A text.
+    Text(String),
+    /// No value.
+    Remove,
 }
 
 /// Kind of a dataset.

@@ -6,7 +6,7 @@ use crate::pool::PoolChange;
 use weir_engine::VdevSetting;
 use weir_engine::create::PoolValue;
 use weir_format::features;
-use weir_pool::vdev_properties::{THRESHOLDS, is_known};
+use weir_pool::vdev_properties::{SWITCHES, THRESHOLDS, is_known};
 
 /// Properties of pools that OpenZFS can set and Weir refuses, and the reasons.
 pub const REFUSED_POOL_SETTINGS: [(&str, &str); 5] = [
@@ -99,13 +99,11 @@ fn user_property(name: &str, value: &str) -> Result<(), String> {
 }
 
 /// Properties of vdevs that OpenZFS can set and Weir refuses, and the reasons.
-pub const REFUSED_VDEV_SETTINGS: [(&str, &str); 6] = [
+pub const REFUSED_VDEV_SETTINGS: [(&str, &str); 4] = [
     ("path", "a device keeps the path under which it was found; 'zpool import -d' finds it under another one"),
-    ("allocating", "Weir cannot keep blocks off a vdev"),
     ("failfast", "Weir repeats no failed operation of a device"),
     ("sit_out", "Weir does not leave out slow devices when it reads"),
     ("autosit", "Weir does not leave out slow devices when it reads"),
-    ("slow_io_events", "events of slow operations cannot be switched off"),
 ];
 
 /// The change that sets a property of a vdev.
@@ -115,6 +113,13 @@ pub const REFUSED_VDEV_SETTINGS: [(&str, &str); 6] = [
 pub fn vdev_setting(property: &str, value: &str) -> Result<VdevSetting, String> {
     if let Some((_, why)) = REFUSED_VDEV_SETTINGS.iter().find(|(name, _)| *name == property) {
         return Err(format!("property '{property}' cannot be set: {why}"));
+    }
+    if SWITCHES.contains(&property) {
+        return match value {
+            "on" => Ok(VdevSetting::Number(1)),
+            "off" => Ok(VdevSetting::Number(0)),
+            _ => Err(format!("'{property}' must be one of 'off | on'")),
+        };
     }
     if THRESHOLDS.contains(&property) {
         return match value {
@@ -142,6 +147,9 @@ mod tests {
     fn settings_of_vdevs_are_stored_or_refused_with_a_reason() {
         assert_eq!(vdev_setting("checksum_n", "3"), Ok(VdevSetting::Number(3)));
         assert_eq!(vdev_setting("slow_io_t", "none"), Ok(VdevSetting::Remove));
+        assert_eq!(vdev_setting("allocating", "off"), Ok(VdevSetting::Number(0)));
+        assert_eq!(vdev_setting("slow_io_events", "on"), Ok(VdevSetting::Number(1)));
+        assert!(vdev_setting("allocating", "1").unwrap_err().contains("one of 'off | on'"));
         assert_eq!(vdev_setting("comment", "shelf 2"), Ok(VdevSetting::Text("shelf 2".into())));
         assert_eq!(vdev_setting("org:bay", ""), Ok(VdevSetting::Remove));
         assert!(vdev_setting("guid", "1").unwrap_err().contains("is readonly"));

@@ -65,6 +65,11 @@ impl<'a> PoolReader<'a> {
         Ok(PoolReader { call, search, keys, daemon: None })
     }
 
+    /// Places in which pools are looked for.
+    pub fn places(&self) -> &[PathBuf] {
+        &self.search
+    }
+
     /// Names of all pools, sorted; GUIDs of pools with the same name.
     ///
     /// # Errors
@@ -170,7 +175,7 @@ impl<'a> PoolReader<'a> {
             Ok(()) => Ok(Reached::End),
             Err(Refusal { kind: RefusalKind::Unopened, why, .. }) => {
                 found.unopened.push(format!("cannot open '{name}': {why}"));
-                Ok(Reached::Unopened)
+                Ok(Reached::Unopened(why))
             }
             Err(refusal) => Ok(Reached::Refused(refusal)),
         }
@@ -262,8 +267,8 @@ pub fn receive(
 /// How far a query about a pool that was found came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reached {
-    /// The pool cannot be opened.
-    Unopened,
+    /// The pool cannot be opened, and the reason.
+    Unopened(String),
     /// The pool was opened, and the reason why not all rows can be read.
     Refused(Refusal),
     /// All rows were read.
@@ -291,7 +296,12 @@ impl FoundPools {
 
     /// Whether there is neither a pool nor a message.
     pub fn is_empty(&self) -> bool {
-        self.pools.is_empty() && self.missing.is_empty()
+        self.pools.is_empty() && !self.has_failed()
+    }
+
+    /// Whether there is a message.
+    pub fn has_failed(&self) -> bool {
+        !(self.missing.is_empty() && self.unopened.is_empty() && self.unread.is_empty())
     }
 
     /// Prints on standard error which pools could not be read, and returns the exit code.

@@ -111,14 +111,17 @@ impl Tops {
         tops
     }
 
-    /// Adds vdevs; those of other classes, and those that are being removed, are ignored.
+    /// Adds vdevs; those of other classes, and those that are being removed or do not allocate, are ignored.
     pub fn add(&self, more: &[VdevConfig]) {
-        let counts = |top: &&VdevConfig| top.is_concrete() && top.class == Class::Normal && !top.removing;
+        let counts = |top: &&VdevConfig| {
+            let is_used = !top.removing && !top.non_allocating;
+            top.is_concrete() && top.class == Class::Normal && is_used
+        };
         let more = more.iter().filter(counts);
         self.locked().extend(more.cloned());
     }
 
-    /// Forgets a vdev that is being removed.
+    /// Forgets a vdev that is being removed, or allocates no more.
     pub fn remove(&self, id: u64) {
         self.locked().retain(|top| top.id != id);
     }

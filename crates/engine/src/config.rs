@@ -176,6 +176,15 @@ impl Config {
         self.set_tops(tops);
     }
 
+    /// Removes a value of a top-level vdev.
+    pub fn remove_of_top(&mut self, id: usize, name: &str) {
+        let mut tops = self.tops().to_vec();
+        if let Some(top) = tops.get_mut(id) {
+            top.remove(name);
+        }
+        self.set_tops(tops);
+    }
+
     /// Sets a number of the vdev with that GUID.
     pub fn set_number(&mut self, guid: u64, name: &str, value: u64) {
         visit(&mut self.root, &mut |vdev| {

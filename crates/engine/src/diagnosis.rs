@@ -110,6 +110,8 @@ struct Case {
 struct State {
     cases: BTreeMap<u64, Case>,
     thresholds: BTreeMap<(u64, ErrorKind), Threshold>,
+    /// Leaves whose slow operations are no events.
+    without_slow_events: BTreeSet<u64>,
     verdicts: Vec<(u64, Verdict)>,
     /// Devices that had an error since the supervisor last checked their paths and labels.
     suspects: BTreeSet<u64>,
@@ -186,6 +188,16 @@ impl Diagnosis {
     /// Sets the thresholds of the devices that have other ones than the default.
     pub fn set_thresholds(&self, thresholds: BTreeMap<(u64, ErrorKind), Threshold>) {
         self.0.lock().thresholds = thresholds;
+    }
+
+    /// Sets the leaves whose slow operations are no events (`slow_io_events=off`).
+    pub fn set_without_slow_events(&self, leaves: BTreeSet<u64>) {
+        self.0.lock().without_slow_events = leaves;
+    }
+
+    /// Whether slow operations of a leaf are events.
+    pub fn has_slow_events(&self, leaf: u64) -> bool {
+        !self.0.lock().without_slow_events.contains(&leaf)
     }
 }
 

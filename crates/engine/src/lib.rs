@@ -72,6 +72,7 @@ pub mod tasks;
 mod trim;
 pub mod tx_admission;
 mod unflushed;
+mod vdev_allocating;
 mod vdev_config_edit;
 mod vdev_objects;
 mod vdev_properties;

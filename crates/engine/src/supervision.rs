@@ -29,7 +29,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_blocks::vdev::{Deadlines, OverdueLeaf, PutBackError};
 use weir_blocks::{FailMode, Suspension};
-use weir_dmu::zap;
+use weir_dmu::{ObjectError, zap};
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId};
 use weir_machine::{Nanos, invariant};
@@ -365,9 +365,16 @@ impl TxgSync<'_> {
 impl TxgSync<'_> {
     /// Applies the vdev properties about errors ([`thresholds`]).
     pub(crate) async fn apply_thresholds(&mut self) -> Result<(), PoolError> {
-        let found = thresholds::read(self.change.rq, &self.change.mos, &self.core.config.root).await;
-        match found {
-            Ok(found) => self.engine.diagnosis.set_thresholds(found),
+        let (rq, mos, root) = (self.change.rq, &self.change.mos, &self.core.config.root);
+        let found = async {
+            let quiet = thresholds::without_slow_events(rq, mos, root).await?;
+            Ok::<_, ObjectError>((thresholds::read(rq, mos, root).await?, quiet))
+        };
+        match found.await {
+            Ok((found, quiet)) => {
+                self.engine.diagnosis.set_thresholds(found);
+                self.engine.diagnosis.set_without_slow_events(quiet);
+            }
             // The defaults apply: a ZAP that cannot be read is no reason not to supervise the devices.
             Err(error) => tracing::warn!(%error, "the vdev properties checksum_n … io_t cannot be read"),
         }
@@ -380,7 +387,9 @@ impl Supervisor {
         let overdue = engine.cache.blocks().tree().check_deadlines(&self.deadlines);
         for leaf in overdue.iter().filter(|leaf| leaf.newly_slow > 0) {
             tracing::warn!(device = leaf.name, operations = leaf.newly_slow, "slow I/O");
-            engine.events.report(ErrorReport::Delay, Some(leaf.guid));
+            if engine.diagnosis.has_slow_events(leaf.guid) {
+                engine.events.report(ErrorReport::Delay, Some(leaf.guid));
+            }
             let parent = engine.events.parent_of(leaf.guid);
             for _ in 0..leaf.newly_slow {
                 engine.diagnosis.record(leaf.guid, parent, ErrorKind::Slow, engine.machine.clock.now());

@@ -7,7 +7,7 @@ use super::syncing::TxgSync;
 use weir_dmu::zap::{self, Key, Value};
 use weir_machine::{Request, invariant};
 use weir_pool::error::PoolError;
-use weir_pool::vdev_properties::{THRESHOLDS, zap_of};
+use weir_pool::vdev_properties::{SWITCHES, THRESHOLDS, zap_of};
 
 /// Maximum length of a text in bytes (`ZAP_MAXVALUELEN` less the NUL).
 const MAX_VALUE_LEN: usize = 8191;
@@ -15,7 +15,7 @@ const MAX_VALUE_LEN: usize = 8191;
 /// New value of a property of a vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VdevSetting {
-    /// A threshold of errors, or the seconds in which they count.
+    /// A threshold of errors, or the seconds in which they count; 1 or 0 for a property that is on or off.
     Number(u64),
     /// A comment, or the value of a user property.
     Text(String),
@@ -33,13 +33,17 @@ impl VdevProperties<'_> {
         let refused = |what: String| PoolError::Refused { what };
         let is_text = name == "comment" || name.contains(':');
         let is_threshold = THRESHOLDS.contains(&name.as_str());
+        let is_switch = SWITCHES.contains(&name.as_str());
         let fits = match &setting {
-            VdevSetting::Number(_) => is_threshold,
+            VdevSetting::Number(number) => is_threshold || is_switch && *number <= 1,
             VdevSetting::Text(text) => is_text && text.len() <= MAX_VALUE_LEN,
             VdevSetting::Remove => is_text || is_threshold,
         };
         if !fits {
             return Err(refused(format!("property '{name}' cannot have this value")));
+        }
+        if let ("allocating", VdevSetting::Number(number)) = (name.as_str(), &setting) {
+            return self.set_allocating(vdev, *number == 1).await;
         }
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {

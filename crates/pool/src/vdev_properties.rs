@@ -25,6 +25,9 @@ const ZAPS: [&str; 3] = ["com.klarasystems:vdev_zap_root", "com.delphix:vdev_zap
 /// Thresholds of errors; not set, they are those of the vdev above.
 pub const THRESHOLDS: [&str; 6] = ["checksum_n", "checksum_t", "io_n", "io_t", "slow_io_n", "slow_io_t"];
 
+/// Properties that are on or off and can be set.
+pub const SWITCHES: [&str; 2] = ["allocating", "slow_io_events"];
+
 /// Names of the properties in the order in which they are shown; user properties follow.
 pub const NAMES: &[&str] = &[
     "name",

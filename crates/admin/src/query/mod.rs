@@ -25,9 +25,11 @@ mod holds;
 mod iostat;
 mod pool_properties;
 mod rows;
+mod status;
 mod userspace;
 mod vdev_properties;
 mod vdev_space;
+mod vdev_status;
 
 pub use accounts::AccountProperty;
 pub use datasets::{DatasetRow, DatasetsQuery};
@@ -38,9 +40,16 @@ pub use holds::{Hold, HoldsQuery};
 pub use iostat::{IostatQuery, LeafIo, OperationIo, PoolIoRow, VdevIo};
 pub use pool_properties::{PoolPropertiesQuery, PoolPropertiesRow};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
+pub use status::{
+    CheckpointStatus, DedupBucket, DedupStatus, DedupSums, ExpansionStatus, PoolStatus, RemovalStatus, ScanStage,
+    ScanStatus, StatusQuery, problem_of,
+};
 pub use userspace::{UserspaceQuery, UserspaceRow};
 pub use vdev_properties::{VdevPropertiesQuery, VdevPropertiesRow, find_vdevs};
 pub use vdev_space::{VdevGroup, VdevSpace, VdevSpaceRow, spare_state};
+pub use vdev_status::{
+    HealthReason, LeafPass, LeafPassState, VdevErrors, VdevFacts, VdevHealth, VdevStatus, VdevStatusSpace, oversized,
+};
 
 use crate::refusal::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
@@ -86,6 +95,8 @@ pub enum PoolQuery {
     PoolProperties(PoolPropertiesQuery),
     /// Properties of vdevs: [`Row::VdevProperties`].
     VdevProperties(VdevPropertiesQuery),
+    /// State of the pool: [`Row::PoolStatus`], [`Row::Damaged`].
+    Status(StatusQuery),
 }
 
 impl Query {
@@ -123,6 +134,7 @@ impl PoolQuery {
             PoolQuery::Diff(query) => query.run(pool, &mut rows).await,
             PoolQuery::PoolProperties(query) => query.run(pool, &mut rows).await,
             PoolQuery::VdevProperties(query) => query.run(pool, &mut rows).await,
+            PoolQuery::Status(query) => query.run(pool, &mut rows).await,
             PoolQuery::Events(_) => Err(Refusal::new(RefusalKind::Pool, NO_EVENTS)),
         }
     }
@@ -217,6 +229,8 @@ mod tests {
         let vdevs = VdevPropertiesQuery { vdevs: vec!["mirror-0".into()], properties: None };
         let json_of_vdevs =
             r#"{"pool":{"name":"tank","query":{"vdev_properties":{"vdevs":["mirror-0"],"properties":null}}}}"#;
+        let status = PoolQuery::Status(StatusQuery { damaged: true, dedup: false });
+        let json_of_status = r#"{"pool":{"name":"tank","query":{"status":{"damaged":true,"dedup":false}}}}"#;
         let diff = DiffQuery { older: "tank@a".into(), newer: "tank".into() };
         let json_of_diff = r#"{"pool":{"name":"tank","query":{"diff":{"older":"tank@a","newer":"tank"}}}}"#;
         let iostat = IostatQuery {
@@ -229,6 +243,7 @@ mod tests {
             r#"{"iostat":{"pools":["tank"],"interval_ns":500000000,"samples":null,"histograms":false}}"#;
         for (query, json) in [
             (Query::Iostat(iostat), json_of_iostat),
+            (Query::Pool { name: "tank".into(), query: status }, json_of_status),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Diff(diff) }, json_of_diff),
             (Query::Pool { name: "tank".into(), query: PoolQuery::PoolProperties(pool) }, json_of_pool),
             (Query::Pool { name: "tank".into(), query: PoolQuery::VdevProperties(vdevs) }, json_of_vdevs),

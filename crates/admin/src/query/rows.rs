@@ -4,7 +4,7 @@
 //! joins them again.
 
 use super::{
-    DatasetRow, DifferenceRow, EventRow, HistoryRow, Hold, PoolIoRow, PoolPropertiesRow, UserspaceRow,
+    DatasetRow, DifferenceRow, EventRow, HistoryRow, Hold, PoolIoRow, PoolPropertiesRow, PoolStatus, UserspaceRow,
     VdevPropertiesRow, VdevSpaceRow,
 };
 use crate::refusal::{Refusal, RefusalKind};
@@ -67,6 +67,13 @@ pub enum Row {
     PoolIo(Box<PoolIoRow>),
     /// A vdev with its space.
     VdevSpace(VdevSpaceRow),
+    /// State of a pool.
+    PoolStatus(Box<PoolStatus>),
+    /// A file with errors that cannot be repaired.
+    Damaged {
+        /// Path of the file as `dataset:/path`, or `<dataset>:<object>` by their numbers if it has none.
+        place: String,
+    },
     /// A dataset, snapshot or bookmark that was named and does not exist.
     Missing {
         /// Name of it.

@@ -27,7 +27,7 @@ pub enum VdevGroup {
 }
 
 /// Groups of vdevs with data, in the order in which they are read.
-const CLASSES: [(Class, VdevGroup); 4] = [
+pub(super) const CLASSES: [(Class, VdevGroup); 4] = [
     (Class::Normal, VdevGroup::Normal),
     (Class::Dedup, VdevGroup::Dedup),
     (Class::Special, VdevGroup::Special),

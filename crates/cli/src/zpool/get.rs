@@ -10,8 +10,7 @@ use crate::reading::{FoundPools, PoolReader, Reached, refused};
 use crate::table::{Align, Table};
 use clap::Parser;
 use serde_json::{Map, Value};
-use weir_admin::{OpenPool, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, Row, VdevPropertiesQuery};
-use weir_pool::Pool;
+use weir_admin::{OpenPool, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, PoolStatus, Row, VdevPropertiesQuery};
 use weir_pool::properties::{self, PoolProperty};
 
 /// Show properties of pools or of vdevs.
@@ -222,8 +221,8 @@ fn fields(text: &str) -> Result<Vec<&'static str>, Failure> {
 }
 
 /// Common fields of the JSON output of `zpool status`.
-pub fn header(pool: &Pool, numbers: Numbers) -> Map<String, Value> {
-    identity(None, pool.name(), pool.health(), [pool.config.guid, pool.uberblock.txg.0], numbers)
+pub fn header(pool: &PoolStatus, numbers: Numbers) -> Map<String, Value> {
+    identity(None, &pool.name, pool.health.clone(), [pool.guid, pool.txg], numbers)
 }
 
 /// Common fields of the JSON output of `zpool get` and `zpool list`.

@@ -39,11 +39,11 @@ pub fn run(call: &Call, args: &HistoryArgs) -> Result<u8, Failure> {
             }
         };
         let reached = reader.read_found(&mut found, &pool, &query, &mut take)?;
-        if reached != Reached::Unopened {
+        if !matches!(reached, Reached::Unopened(_)) {
             heading.into_iter().for_each(|heading| outln!(call, "{heading}"));
         }
         match reached {
-            Reached::Unopened => {}
+            Reached::Unopened(_) => {}
             Reached::Refused(refusal) => found.unread(&pool, &refusal.why),
             Reached::End => outln!(call),
         }

@@ -4,10 +4,10 @@
 //! this machine uses it: every other command then opens it without `-f`, and another machine does not. With `-l` the
 //! command asks for the keys of encrypted datasets, verifies them, and replays the intent logs that need them.
 
-use super::advice::{FoundStates, OpenErrors, Problem, wrapped};
 use super::claim::imported;
 use super::set;
-use super::tree;
+use super::tree::{self, TreeStyle};
+use super::wrapped::wrapped;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::{Call, errln, outln};
@@ -22,6 +22,7 @@ use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use weir_admin::{FoundStates, OpenErrors, Problem, VdevFacts, VdevStatus, problem_of_found};
 use weir_dsl::Dir;
 use weir_engine::{Engine, PoolProperty};
 use weir_format::{ObjsetKind, Txg};
@@ -409,7 +410,7 @@ fn describe(call: &Call, args: &ImportArgs, pool: &FoundPool, assembly: &Assembl
     let open_errors = OpenErrors::of(call.machine()?, &tree, &all);
     let unopened = open_errors.kinds();
     let states = FoundStates { health, all: &all, unopened, misses_writes: !dtls.is_empty() };
-    let problem = super::advice::of_found(pool, &tree, &states, crate::writable::host().id);
+    let problem = problem_of_found(pool, &tree, &states, crate::writable::host().id);
     if let Some(problem) = problem {
         let status = match missing.is_empty() {
             true => problem.status(),
@@ -423,9 +424,10 @@ fn describe(call: &Call, args: &ImportArgs, pool: &FoundPool, assembly: &Assembl
         out.push_str(&format!("comment: {comment}\n"));
     }
     out.push_str(" config:\n\n");
-    let facts = tree::TreeFacts::of_found(&all, &dtls, &open_errors);
-    let text =
-        tree::text(&tree::lines(&pool.config.name, health, &tree, &facts), &[], Colors::default(), |_| Vec::new());
+    let facts = VdevFacts { states: &all, dtls: &dtls, open_errors: &open_errors };
+    let vdevs = VdevStatus::of_found(&pool.config.name, health, &tree, facts);
+    let rows = tree::lines(&vdevs, TreeStyle::default(), &|_| Vec::new());
+    let text = tree::text(&rows, &[], Colors::default(), |_| Vec::new());
     // The heading has no place in this list.
     out.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
     for (heading, wanted) in [("cache", state::L2CACHE), ("spares", state::SPARE)] {

@@ -93,7 +93,7 @@ fn report(
             _ => {}
         };
         let reached = reader.read_found(&mut found, &pool, &query, &mut take)?;
-        opened += usize::from(reached != Reached::Unopened);
+        opened += usize::from(!matches!(reached, Reached::Unopened(_)));
         if let Reached::Refused(refusal) = &reached {
             found.unread(&pool, &refusal.why);
         }

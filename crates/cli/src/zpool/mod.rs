@@ -4,7 +4,6 @@
 //! the command ([`crate::admin`]); otherwise the command opens the pool and closes it before it ends.
 
 mod add;
-mod advice;
 mod attach;
 mod checkpoint;
 mod claim;
@@ -35,6 +34,7 @@ mod scrub;
 mod set;
 mod split;
 mod status;
+mod status_text;
 mod target;
 mod tree;
 mod unopened;
@@ -42,10 +42,10 @@ mod upgrade;
 mod vdev_properties;
 mod vdevs;
 mod wait;
+mod wrapped;
 
 #[cfg(test)]
 pub use set::wanted as pool_change;
-pub use status::problem_of;
 
 use crate::call::Call;
 use crate::failure::Failure;

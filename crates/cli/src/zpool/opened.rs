@@ -1,7 +1,6 @@
 //! Pools that a command reads: all pools found, or those named, each opened read-only or as a snapshot of the pool that
 //! this process has open; and the processes that have pools open.
 
-use super::unopened::UnopenedPool;
 use crate::admin::ServedPool;
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
@@ -19,13 +18,9 @@ const ARC_BYTES: u64 = 64 << 20;
 /// Pools opened, and whether some could not be.
 pub struct OpenedPools {
     /// Those that could be opened, by name.
-    pub pools: Vec<PoolHandle>,
+    pools: Vec<PoolHandle>,
     /// One line for each pool that could not be opened.
-    pub failures: Vec<String>,
-    /// GUIDs of found pools that could not be opened, with the cause.
-    unopened: Vec<(u64, String)>,
-    /// Places in which the pools were found.
-    paths: Vec<PathBuf>,
+    failures: Vec<String>,
 }
 
 impl OpenedPools {
@@ -57,7 +52,6 @@ impl OpenedPools {
         }
         drop(assembly);
         let mut pools = Vec::new();
-        let mut unopened = Vec::new();
         for (name, guid) in wanted {
             let mut options = OpenOptions::new(paths.clone(), guid.to_string());
             options.arc_bytes = ARC_BYTES;
@@ -65,20 +59,11 @@ impl OpenedPools {
                 Ok(pool) => pools.push(pool),
                 Err(mut failure) => match failure.take_remote() {
                     Some(remote) => return Err(Failure::remote(&name, remote)),
-                    None => {
-                        failures.push(format!("cannot open '{name}': {failure}"));
-                        unopened.push((guid, failure.to_string()));
-                    }
+                    None => failures.push(format!("cannot open '{name}': {failure}")),
                 },
             }
         }
-        Ok(OpenedPools { pools, failures, unopened, paths })
-    }
-
-    /// Describes the found pools that could not be opened.
-    pub fn unopened(&self, call: &Call) -> Result<Vec<UnopenedPool>, Failure> {
-        let described = |(guid, why): &(u64, String)| UnopenedPool::describe(call, &self.paths, *guid, why).transpose();
-        self.unopened.iter().filter_map(described).collect()
+        Ok(OpenedPools { pools, failures })
     }
 
     /// Runs `work` for each pool. An error is recorded as one of its pool, and hides no other pool.

@@ -1,12 +1,10 @@
 //! The `config:` tree of `zpool import` and `zpool status`.
 
-use super::advice::OpenErrors;
+use super::list_vdevs::heading_of;
 use crate::colors::{Colors, Paint, of_state};
 use clap::Args;
-use weir_admin::{VdevIo, VdevSpaceRow};
-use weir_pool::dtls::Dtls;
-use weir_pool::status::{States, VdevState};
-use weir_pool::{Class, VdevConfig, VdevKind};
+use weir_admin::{HealthReason, VdevErrors, VdevGroup, VdevHealth, VdevIo, VdevSpaceRow, VdevStatus};
+use weir_pool::{VdevConfig, VdevKind};
 
 /// A line of the tree.
 pub struct VdevRow {
@@ -14,10 +12,12 @@ pub struct VdevRow {
     pub indent: usize,
     /// Name.
     pub name: String,
-    /// State; `None` for headings.
-    pub state: Option<String>,
-    /// The vdev; 0 for headings.
-    pub guid: u64,
+    /// Health; `None` for headings.
+    pub health: Option<VdevHealth>,
+    /// Whether the row has columns: not that of a heading or of a spare.
+    pub has_columns: bool,
+    /// Errors of a device; `None` for other vdevs.
+    pub errors: Option<VdevErrors>,
     /// Note at the end of the line.
     pub note: String,
 }
@@ -25,36 +25,52 @@ pub struct VdevRow {
 impl VdevRow {
     /// A heading.
     pub fn heading(name: &str) -> Self {
-        VdevRow { indent: 0, name: name.into(), state: None, guid: 0, note: String::new() }
+        VdevRow { indent: 0, name: name.into(), health: None, has_columns: false, errors: None, note: String::new() }
     }
 
-    /// A spare or cache.
-    pub fn aux(name: String, state: &str) -> Self {
-        VdevRow { indent: 2, name, state: Some(state.into()), guid: 0, note: String::new() }
+    /// A spare or cache device.
+    pub fn aux(vdev: &VdevStatus, has_columns: bool, note: String) -> Self {
+        VdevRow {
+            indent: 2,
+            name: vdev.name.clone(),
+            health: Some(vdev.health),
+            has_columns,
+            errors: vdev.errors,
+            note,
+        }
     }
 }
 
-/// The lines for a pool: its vdevs, then each class of its own under a heading.
-pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, facts: &TreeFacts<'_>) -> Vec<VdevRow> {
+/// The lines for a pool: its vdevs, then each class of its own under a heading. `note` returns what is added to the note of a
+/// device.
+pub fn lines(root: &VdevStatus, style: TreeStyle, note: &dyn Fn(&VdevStatus) -> Vec<String>) -> Vec<VdevRow> {
     let mut out = vec![VdevRow {
         indent: 0,
-        name: pool.into(),
-        state: Some(state.to_string()),
-        guid: root.guid,
+        name: root.name.clone(),
+        health: Some(root.health),
+        has_columns: true,
+        errors: root.errors,
         note: String::new(),
     }];
-    below(root, Class::Normal, facts, &mut out);
-    for (class, heading) in [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")] {
-        if root.children.iter().any(|v| shown(v, class)) {
-            out.push(VdevRow::heading(heading));
-            below(root, class, facts, &mut out);
+    for group in [VdevGroup::Normal, VdevGroup::Dedup, VdevGroup::Special, VdevGroup::Log] {
+        let members: Vec<&VdevStatus> = root.children.iter().filter(|top| top.group == Some(group)).collect();
+        if group != VdevGroup::Normal && !members.is_empty() {
+            out.push(VdevRow::heading(heading_of(group)));
         }
+        members.into_iter().for_each(|top| push(top, 2, style, note, &mut out));
     }
     out
 }
 
-fn shown(vdev: &VdevConfig, class: Class) -> bool {
-    vdev.class == class && !matches!(vdev.kind, VdevKind::Hole | VdevKind::Indirect)
+/// How the vdevs of a pool are shown.
+#[derive(Clone, Copy, Default)]
+pub struct TreeStyle {
+    /// Whether a resilver is in progress.
+    pub resilvers: bool,
+    /// Names of the vdevs.
+    pub names: NameStyle,
+    /// Whether nothing new is allocated on the vdev above.
+    pub non_allocating: bool,
 }
 
 /// Names of vdevs.
@@ -76,6 +92,12 @@ impl NameStyle {
     pub fn of(self, vdev: &VdevConfig) -> String {
         let path = vdev.path.as_deref().filter(|_| vdev.is_leaf());
         self.of_path(path, vdev.kind == VdevKind::File, vdev.guid, || vdev.name())
+    }
+
+    /// The name of a vdev of a status.
+    pub fn of_status(self, vdev: &VdevStatus) -> String {
+        let path = vdev.path.as_deref().filter(|_| vdev.is_leaf);
+        self.of_path(path, vdev.kind == VdevKind::File.type_name(), vdev.guid, || vdev.name.clone())
     }
 
     /// The name of a vdev of a list.
@@ -109,12 +131,13 @@ impl NameStyle {
 }
 
 /// Rows of vdevs that are not healthy, with the vdevs and the headings above them, and the pool's row.
-pub fn unhealthy(rows: Vec<VdevRow>, has_errors: impl Fn(u64) -> bool) -> Vec<VdevRow> {
+pub fn unhealthy(rows: Vec<VdevRow>) -> Vec<VdevRow> {
     let mut kept = Vec::new();
     let mut below = 0;
     let count = rows.len();
     for (i, row) in rows.into_iter().rev().enumerate() {
-        let is_healthy = matches!(row.state.as_deref(), None | Some("ONLINE" | "AVAIL")) && !has_errors(row.guid);
+        let is_healthy = matches!(row.health, None | Some(VdevHealth::Online | VdevHealth::Avail))
+            && !row.errors.is_some_and(|errors| errors.any());
         if !is_healthy || row.indent < below || i + 1 == count {
             below = row.indent;
             kept.push(row);
@@ -125,69 +148,62 @@ pub fn unhealthy(rows: Vec<VdevRow>, has_errors: impl Fn(u64) -> bool) -> Vec<Vd
     kept
 }
 
-/// Facts about the vdevs.
-pub struct TreeFacts<'a> {
-    /// Their states.
-    pub states: &'a States,
-    /// The DTLs of the leaves.
-    pub dtls: &'a Dtls,
-    /// Whether a resilver runs.
-    pub resilvers: bool,
-    /// Why leaves cannot be used.
-    pub open_errors: &'a OpenErrors,
-    /// Names of the vdevs.
-    pub names: NameStyle,
-}
-
-impl<'a> TreeFacts<'a> {
-    /// Facts about a pool that is not imported: nothing runs, and the names are those of its labels.
-    pub fn of_found(states: &'a States, dtls: &'a Dtls, open_errors: &'a OpenErrors) -> Self {
-        TreeFacts { states, dtls, resilvers: false, open_errors, names: NameStyle::default() }
-    }
-}
-
-fn below(root: &VdevConfig, class: Class, facts: &TreeFacts<'_>, out: &mut Vec<VdevRow>) {
-    for vdev in root.children.iter().filter(|v| shown(v, class)) {
-        push(vdev, 2, facts, out);
-    }
-}
-
-fn push(vdev: &VdevConfig, indent: usize, facts: &TreeFacts<'_>, out: &mut Vec<VdevRow>) {
-    let state = facts.states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
+fn push(
+    vdev: &VdevStatus,
+    indent: usize,
+    style: TreeStyle,
+    note: &dyn Fn(&VdevStatus) -> Vec<String>,
+    out: &mut Vec<VdevRow>,
+) {
     let mut notes = Vec::new();
-    let mut name = facts.names.of(vdev);
-    if vdev.is_leaf() && state == VdevState::Unavail {
+    let mut name = style.names.of_status(vdev);
+    if vdev.is_leaf && vdev.health == VdevHealth::Unavail {
         name = vdev.guid.to_string();
         notes.extend(vdev.path.as_ref().map(|p| format!("was {p}")));
-        notes.extend(facts.open_errors.get(vdev.guid).map(str::to_owned));
+        notes.extend(vdev.open_error.clone());
     }
-    notes.extend(reason(vdev, state).map(str::to_owned));
-    if state.is_usable() && facts.dtls.contains_key(&vdev.guid) {
-        notes.push(if facts.resilvers { "(resilvering)".into() } else { "(awaiting resilver)".into() });
+    notes.extend(vdev.reason.map(|reason| reason_text(reason).to_owned()));
+    let is_usable = matches!(vdev.health, VdevHealth::Online | VdevHealth::Degraded);
+    if is_usable && vdev.missing_txgs.is_some() {
+        notes.push(if style.resilvers { "(resilvering)".into() } else { "(awaiting resilver)".into() });
     }
-    out.push(VdevRow { indent, name, state: Some(state.to_string()), guid: vdev.guid, note: notes.join(", ") });
-    for child in &vdev.children {
-        push(child, indent + 2, facts, out);
+    let mut parts = vec![notes.join(", ")];
+    let style = TreeStyle { non_allocating: style.non_allocating || vdev.non_allocating, ..style };
+    if vdev.removing {
+        parts.push("(removing)".into());
+    } else if style.non_allocating {
+        parts.push("(non-allocating)".into());
+    }
+    parts.extend(note(vdev));
+    parts.retain(|part| !part.is_empty());
+    out.push(VdevRow {
+        indent,
+        name,
+        health: Some(vdev.health),
+        // Missing vdevs have no number.
+        has_columns: vdev.guid != 0,
+        errors: vdev.errors,
+        note: parts.join("  "),
+    });
+    vdev.children.iter().for_each(|child| push(child, indent + 2, style, note, out));
+}
+
+fn reason_text(reason: HealthReason) -> &'static str {
+    match reason {
+        HealthReason::External => "external device fault",
+        HealthReason::TooManyErrors => "too many errors",
+        HealthReason::InsufficientReplicas => "insufficient replicas",
     }
 }
 
-/// Why a vdev has its state (`vs_aux`), where the state does not say it.
-fn reason(vdev: &VdevConfig, state: VdevState) -> Option<&'static str> {
-    match state {
-        VdevState::Faulted | VdevState::Degraded if vdev.is_leaf() => match vdev.aux_state.as_deref() {
-            Some("external") => Some("external device fault"),
-            // A device that has just been taken out of service: the txg with the reason is on its way.
-            None if state == VdevState::Faulted => None,
-            _ => Some("too many errors"),
-        },
-        VdevState::Unavail if !vdev.children.is_empty() => Some("insufficient replicas"),
-        _ => None,
-    }
-}
-
-/// The tree as text indented by a tab: name, state, and the columns that `cells` returns for a vdev. A state that is not good
+/// The tree as text indented by a tab: name, health, and the columns that `cells` returns for a vdev. A health that is not good
 /// colours its row, and columns that are not zero are red.
-pub fn text(lines: &[VdevRow], headings: &[&str], colors: Colors, cells: impl Fn(u64) -> Vec<String>) -> String {
+pub fn text(
+    lines: &[VdevRow],
+    headings: &[&str],
+    colors: Colors,
+    cells: impl Fn(Option<VdevErrors>) -> Vec<String>,
+) -> String {
     let width = lines.iter().map(|l| l.indent + l.name.chars().count()).max().unwrap_or(0).max(4);
     let mut out = format!("\t{:<width$}  {:<8}", "NAME", "STATE");
     for h in headings {
@@ -196,12 +212,13 @@ pub fn text(lines: &[VdevRow], headings: &[&str], colors: Colors, cells: impl Fn
     out = out.trim_end().to_owned() + "\n";
     for l in lines {
         let name = format!("{}{}", " ".repeat(l.indent), l.name);
-        let mut line = match &l.state {
+        let health = l.health.map(|health| health.to_string());
+        let mut line = match &health {
             None => format!("\t{name}"),
-            Some(state) => format!("\t{}", colors.paint(of_state(state), &format!("{name:<width$}  {state:<8}"))),
+            Some(health) => format!("\t{}", colors.paint(of_state(health), &format!("{name:<width$}  {health:<8}"))),
         };
-        if l.state.is_some() {
-            for c in cells(l.guid) {
+        if l.has_columns {
+            for c in cells(l.errors) {
                 let is_zero = c == "0" || c == "-";
                 line.push_str(&colors.paint((!is_zero).then_some(Paint::Red), &format!(" {c:>5}")));
             }

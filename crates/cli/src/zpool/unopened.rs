@@ -1,13 +1,14 @@
 //! Pools that cannot be opened, as `zpool status` shows them: described by their labels alone.
 
-use super::advice::{self, FoundStates, OpenErrors, Problem};
-use super::tree::{self, VdevRow};
+use super::tree::{self, TreeStyle};
+use super::wrapped::wrapped;
 use crate::call::Call;
 use crate::colors::{Colors, of_state};
 use crate::failure::Failure;
 use crate::writable::host;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
+use weir_admin::{FoundStates, OpenErrors, Problem, VdevFacts, VdevStatus, problem_of_found};
 use weir_pool::dtls::all_by_labels;
 use weir_pool::status::{VdevState, lacking, states};
 use weir_pool::{assemble, scan, uberblocks};
@@ -18,13 +19,12 @@ pub struct UnopenedPool {
     pub name: String,
     /// GUID.
     pub guid: u64,
-    state: VdevState,
     /// Top-level vdevs without enough devices.
     missing: Vec<String>,
     /// The problem of these.
     problem: Option<Problem>,
     why: String,
-    rows: Vec<VdevRow>,
+    vdevs: VdevStatus,
 }
 
 /// Status, action and message id.
@@ -50,12 +50,12 @@ impl UnopenedPool {
         let state = if missing.is_empty() { VdevState::Faulted } else { VdevState::Unavail };
         let name = pool.config.name.clone();
         let open_errors = OpenErrors::of(machine, &tree, &all);
-        let facts = tree::TreeFacts::of_found(&all, &dtls, &open_errors);
-        let rows = tree::lines(&name, state, &tree, &facts);
+        let facts = VdevFacts { states: &all, dtls: &dtls, open_errors: &open_errors };
+        let vdevs = VdevStatus::of_found(&name, state, &tree, facts);
         let unopened = open_errors.kinds();
         let found = FoundStates { health: state, all: &all, unopened, misses_writes: false };
-        let problem = if missing.is_empty() { None } else { advice::of_found(pool, &tree, &found, host().id) };
-        Ok(Some(UnopenedPool { name, guid, state, missing, problem, why: why.to_owned(), rows }))
+        let problem = if missing.is_empty() { None } else { problem_of_found(pool, &tree, &found, host().id) };
+        Ok(Some(UnopenedPool { name, guid, missing, problem, why: why.to_owned(), vdevs }))
     }
 
     fn advice(&self) -> Advice {
@@ -83,14 +83,12 @@ impl UnopenedPool {
     /// Status as text.
     pub fn text(&self, colors: Colors) -> String {
         let Advice { status, action, problem } = self.advice();
-        let status = advice::wrapped("status", &status);
-        let action = advice::wrapped("action", action);
+        let status = wrapped("status", &status);
+        let action = wrapped("action", action);
         let see = problem.and_then(Problem::page).map_or_else(String::new, |page| format!("   see: {page}\n"));
-        let tree = tree::text(&self.rows, &["READ", "WRITE", "CKSUM"], colors, |guid| match guid {
-            0 => Vec::new(),
-            _ => vec!["0".to_owned(); 3],
-        });
-        let state = self.state.to_string();
+        let rows = tree::lines(&self.vdevs, TreeStyle::default(), &|_| Vec::new());
+        let tree = tree::text(&rows, &["READ", "WRITE", "CKSUM"], colors, |_| vec!["0".to_owned(); 3]);
+        let state = self.vdevs.health.to_string();
         let state = colors.paint(of_state(&state), &state);
         colors.labels(&format!("  pool: {}\n state: {state}\n{status}{action}{see}config:\n\n{tree}", self.name))
     }
@@ -100,7 +98,7 @@ impl UnopenedPool {
         let Advice { status, action, problem } = self.advice();
         let mut fields = vec![
             ("name", self.name.clone()),
-            ("state", self.state.to_string()),
+            ("state", self.vdevs.health.to_string()),
             ("pool_guid", self.guid.to_string()),
             ("status", status),
             ("action", action.to_owned()),

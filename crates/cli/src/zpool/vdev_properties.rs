@@ -1,12 +1,11 @@
 //! Settings of vdevs: `zpool set … POOL VDEV`.
 
-use super::attach::opened;
 use super::target;
 use crate::call::Call;
+use crate::command_target::CommandTarget;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
-use weir_admin::{find_vdevs, vdev_setting};
-use weir_pool::VdevConfig;
+use weir_admin::{Action, PoolChange, vdev_setting};
 
 /// `zpool set PROPERTY=VALUE POOL VDEV`.
 pub fn set(
@@ -18,14 +17,8 @@ pub fn set(
 ) -> Result<u8, Failure> {
     let cannot = |why: String| Failure::failed(format!("cannot set property for '{vdev}' in '{pool}': {why}"));
     let setting = vdev_setting(property, value).map_err(cannot)?;
-    opened(call, places, pool)?.with(async |engine| {
-        let bad = |error: &dyn std::fmt::Display| cannot(error.to_string());
-        let root = VdevConfig::parse(&engine.shown().config.root).map_err(|error| bad(&error))?;
-        let found =
-            target::names_of(call, vdev).iter().map(|name| find_vdevs(&root, name)).find(|found| !found.is_empty());
-        let [guid] = found.unwrap_or_default()[..] else { return Err(cannot("no such vdev in pool".into())) };
-        engine.vdev_properties().set(guid, property.to_owned(), setting).await.map_err(|error| bad(&error))?;
-        Ok(engine.log_command(call.line(), call.caller.ids.0)?)
-    })?;
+    let change = PoolChange::SetVdev { names: target::names_of(call, vdev), property: property.to_owned(), setting };
+    CommandTarget::of_pool(call, places, pool)?
+        .with(|target| target.attempt(Action::Pool(change))?.map_err(|refusal| cannot(refusal.why)))?;
     Ok(0)
 }

@@ -2,13 +2,8 @@
 
 use crate::json::{self, Numbers};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
-use weir_admin::spare_state;
-use weir_cache::l2arc::CacheDeviceStats;
+use weir_admin::{VdevGroup, VdevHealth, VdevStatus};
 use weir_dsl::props::human_size;
-use weir_pool::aux_devices::cache_state;
-use weir_pool::status::VdevState;
-use weir_pool::{Class, Pool, VdevConfig, sizes};
 
 /// How numbers appear.
 #[derive(Clone, Copy)]
@@ -32,86 +27,55 @@ impl Style {
 }
 
 /// The root with its ordinary vdevs.
-pub fn root(pool: &Pool, style: Style) -> Map<String, Value> {
-    let mut total = 0u64;
-    let mut deflated = 0u64;
-    for (top, space) in pool.tree.children.iter().zip(&pool.space.vdevs) {
-        if top.is_concrete() && top.class != Class::Log {
-            total = total.saturating_add(space.space_bytes());
-            deflated = deflated.saturating_add(top.deflate(space.space_bytes()));
-        }
-    }
+pub fn root(root: &VdevStatus, style: Style) -> Map<String, Value> {
     let mut out = Map::new();
-    out.insert("name".into(), pool.name().into());
+    out.insert("name".into(), root.name.clone().into());
     out.insert("vdev_type".into(), "root".into());
-    out.insert("guid".into(), style.number(pool.config.guid));
+    out.insert("guid".into(), style.number(root.guid));
     out.insert("class".into(), "normal".into());
-    out.insert("state".into(), state_name(pool.state).into());
-    sizes_of(
-        &mut out,
-        style,
-        &[("alloc_space", pool.capacity.allocated_bytes), ("total_space", total), ("def_space", deflated)],
-    );
-    counters(&mut out, style, false, [0; 4]);
-    out.insert("vdevs".into(), Value::Object(of_class(pool, Class::Normal, style)));
-    Map::from_iter([(pool.name().to_owned(), Value::Object(out))])
+    out.insert("state".into(), state_name(root.health).into());
+    space_of(&mut out, style, root);
+    errors_of(&mut out, style, root);
+    out.insert("vdevs".into(), Value::Object(of_group(root, VdevGroup::Normal, style)));
+    Map::from_iter([(root.name.clone(), Value::Object(out))])
 }
 
-/// The top-level vdevs of one class.
-pub fn of_class(pool: &Pool, class: Class, style: Style) -> Map<String, Value> {
-    let tops = pool.tree.children.iter().zip(&pool.space.vdevs);
-    let mut out = Map::new();
-    for (top, space) in tops.filter(|(t, _)| t.class == class && t.is_concrete()) {
-        let bytes = sizes::of_top(top);
-        let total = space.space_bytes();
-        let mut more =
-            vec![("alloc_space", space.allocated_bytes()), ("total_space", total), ("def_space", top.deflate(total))];
-        if space.checkpoint_bytes != 0 {
-            more.push(("checkpoint_space", space.checkpoint_bytes));
-        }
-        let (name, mut item) = vdev(pool, top, class, bytes, style, &more);
-        if top.removing {
-            item.insert("removing".into(), style.number(1));
-        } else if top.non_allocating {
-            item.insert("noalloc".into(), style.number(1));
-        }
-        out.insert(name, Value::Object(item));
-    }
-    out
+/// The top-level vdevs with data of one group.
+pub fn of_group(root: &VdevStatus, group: VdevGroup, style: Style) -> Map<String, Value> {
+    let tops = root.children.iter().filter(|top| top.group == Some(group) && top.space.is_some());
+    objects(tops.map(|top| vdev(top, style)))
 }
 
-fn vdev(
-    pool: &Pool,
-    vdev_: &VdevConfig,
-    class: Class,
-    bytes: u64,
-    style: Style,
-    more: &[(&str, u64)],
-) -> (String, Map<String, Value>) {
-    let state = pool.states.get(&vdev_.guid).copied().unwrap_or(VdevState::Unavail);
-    let gone = vdev_.is_leaf() && state == VdevState::Unavail;
-    let name = if gone { vdev_.guid.to_string() } else { vdev_.name() };
-    let mut out = identity(&name, vdev_, class.name(), style);
-    out.insert("state".into(), state_name(state).into());
-    sizes_of(&mut out, style, more);
-    // A device that is offline is not opened.
-    let device = pool.devices.get(&vdev_.guid).filter(|_| state != VdevState::Offline);
-    let device = device.map(|d| sizes::usable_device(d.disk.geometry().size_bytes));
-    let needs = if vdev_.is_leaf() { sizes::of_device(bytes) } else { bytes };
-    sizes_of(&mut out, style, &[("rep_dev_size", needs), ("phys_space", device.unwrap_or(0))]);
-    counters(&mut out, style, vdev_.is_leaf(), counts(pool).get(&vdev_.guid).copied().unwrap_or_default());
-    if gone && let Some(path) = &vdev_.path {
+/// Vdevs by their names.
+pub fn objects(vdevs: impl Iterator<Item = (String, Map<String, Value>)>) -> Map<String, Value> {
+    vdevs.map(|(name, item)| (name, Value::Object(item))).collect()
+}
+
+/// A vdev with those below it, or a cache device.
+pub fn vdev(vdev_: &VdevStatus, style: Style) -> (String, Map<String, Value>) {
+    let is_gone = vdev_.is_leaf && vdev_.health == VdevHealth::Unavail && vdev_.group != Some(VdevGroup::Cache);
+    let name = if is_gone { vdev_.guid.to_string() } else { vdev_.name.clone() };
+    let mut out = identity(&name, vdev_, style);
+    out.insert("state".into(), state_name(vdev_.health).into());
+    space_of(&mut out, style, vdev_);
+    let device_bytes = vdev_.device_bytes.unwrap_or(0);
+    sizes_of(&mut out, style, &[("rep_dev_size", vdev_.needed_bytes), ("phys_space", device_bytes)]);
+    errors_of(&mut out, style, vdev_);
+    if is_gone && let Some(path) = &vdev_.path {
         out.insert("not_present".into(), style.number(1));
         out.insert("was".into(), path.clone().into());
     }
-    if let Some(dtl) = pool.dtls().get(&vdev_.guid) {
-        out.insert("misses".into(), dtl.to_string().into());
+    if let Some(txgs) = &vdev_.missing_txgs {
+        out.insert("misses".into(), txgs.clone().into());
     }
     if !vdev_.children.is_empty() {
-        let bytes = sizes::of_child(vdev_, bytes);
-        let children = vdev_.children.iter().map(|child| vdev(pool, child, class, bytes, style, &[]));
-        let children: Map<String, Value> = children.map(|(name, item)| (name, Value::Object(item))).collect();
+        let children = objects(vdev_.children.iter().map(|child| vdev(child, style)));
         out.insert("vdevs".into(), Value::Object(children));
+    }
+    if vdev_.removing {
+        out.insert("removing".into(), style.number(1));
+    } else if vdev_.non_allocating {
+        out.insert("noalloc".into(), style.number(1));
     }
     (name, out)
 }
@@ -143,39 +107,47 @@ fn below(vdevs: Map<String, Value>, parent: Option<&str>, flat: &mut Map<String,
 }
 
 /// A hot spare: at hand, in use, or gone.
-pub fn spare(pool: &Pool, spare: &VdevConfig, style: Style) -> (String, Map<String, Value>) {
-    let mut out = identity(&spare.name(), spare, "spare", style);
-    out.insert("state".into(), spare_state(pool, spare).into());
-    (spare.name(), out)
+pub fn spare(spare: &VdevStatus, style: Style) -> (String, Map<String, Value>) {
+    let mut out = identity(&spare.name, spare, style);
+    out.insert("state".into(), spare.health.to_string().into());
+    (spare.name.clone(), out)
 }
 
-/// A cache device.
-pub fn cache(pool: &Pool, cache: &VdevConfig, style: Style) -> (String, Map<String, Value>) {
-    let mut out = identity(&cache.name(), cache, "l2cache", style);
-    let device = pool.aux.get(&cache.guid).map(|d| sizes::usable_device(d.disk.geometry().size_bytes));
-    let (state, stats) = cache_state(pool, cache);
-    out.insert("state".into(), state_name(state).into());
-    let device = device.unwrap_or(0);
-    let total = sizes::of_cache(device, cache.ashift);
-    let used = stats.as_ref().map_or(0, |stats| stats.used_bytes);
-    let sizes = [("alloc_space", used), ("total_space", total), ("rep_dev_size", device), ("phys_space", device)];
-    sizes_of(&mut out, style, &sizes);
-    counters(&mut out, style, true, stats.as_ref().map_or([0; 4], errors_of_cache));
-    (cache.name(), out)
-}
-
-fn identity(name: &str, vdev: &VdevConfig, class: &str, style: Style) -> Map<String, Value> {
+fn identity(name: &str, vdev: &VdevStatus, style: Style) -> Map<String, Value> {
     let mut out = Map::new();
     out.insert("name".into(), name.into());
-    out.insert("vdev_type".into(), vdev.kind.type_name().into());
+    out.insert("vdev_type".into(), vdev.kind.clone().into());
     out.insert("guid".into(), style.number(vdev.guid));
     for (key, value) in [("path", &vdev.path), ("devid", &vdev.devid)] {
         if let Some(value) = value {
             out.insert(key.into(), value.clone().into());
         }
     }
-    out.insert("class".into(), class.into());
+    out.insert("class".into(), vdev.group.map_or("normal", class_of).into());
     out
+}
+
+/// The allocation class of a group, as OpenZFS names it.
+fn class_of(group: VdevGroup) -> &'static str {
+    match group {
+        VdevGroup::Normal => "normal",
+        VdevGroup::Dedup => "dedup",
+        VdevGroup::Special => "special",
+        VdevGroup::Log => "log",
+        VdevGroup::Cache => "l2cache",
+        VdevGroup::Spare => "spare",
+    }
+}
+
+fn space_of(out: &mut Map<String, Value>, style: Style, vdev: &VdevStatus) {
+    let Some(space) = vdev.space else { return };
+    let sizes = [
+        ("alloc_space", space.allocated_bytes),
+        ("total_space", space.size_bytes),
+        ("def_space", space.deflated_bytes),
+        ("checkpoint_space", space.checkpoint_bytes),
+    ];
+    sizes_of(out, style, &sizes);
 }
 
 fn sizes_of(out: &mut Map<String, Value>, style: Style, sizes: &[(&str, u64)]) {
@@ -184,34 +156,22 @@ fn sizes_of(out: &mut Map<String, Value>, style: Style, sizes: &[(&str, u64)]) {
     }
 }
 
-/// Read, write and checksum errors of each leaf and cache device since the pool was opened.
-pub fn counts(pool: &Pool) -> BTreeMap<u64, [u64; 4]> {
-    let health = pool.blocks.tree().health();
-    let caches = pool.cache.l2arc().stats().devices;
-    health
-        .into_iter()
-        .map(|h| (h.guid, [h.counts.read_errors, h.counts.write_errors, h.counts.checksum_errors, h.counts.slow]))
-        .chain(caches.iter().map(|cache| (cache.guid, errors_of_cache(cache))))
-        .collect()
-}
-
-fn errors_of_cache(stats: &CacheDeviceStats) -> [u64; 4] {
-    [stats.read_errors, stats.write_errors, stats.checksum_errors, 0]
-}
-
-fn counters(out: &mut Map<String, Value>, style: Style, leaf: bool, counts: [u64; 4]) {
-    for (name, count) in ["read_errors", "write_errors", "checksum_errors"].into_iter().zip(counts) {
+fn errors_of(out: &mut Map<String, Value>, style: Style, vdev: &VdevStatus) {
+    let errors = vdev.errors.unwrap_or_default();
+    let counts =
+        [("read_errors", errors.reads), ("write_errors", errors.writes), ("checksum_errors", errors.checksums)];
+    for (name, count) in counts {
         out.insert(name.into(), style.number(count));
     }
-    if leaf {
-        out.insert("slow_ios".into(), style.number(counts[3]));
+    if vdev.is_leaf {
+        out.insert("slow_ios".into(), style.number(errors.slow));
     }
 }
 
-/// A state in JSON. The state of a vdev that cannot be opened has another name there than in the table.
-fn state_name(state: VdevState) -> String {
-    match state {
-        VdevState::Unavail => "CANT_OPEN".into(),
+/// A health in JSON. That of a vdev that cannot be opened has another name there than in the table.
+fn state_name(health: VdevHealth) -> String {
+    match health {
+        VdevHealth::Unavail => "CANT_OPEN".into(),
         other => other.to_string(),
     }
 }

@@ -74,10 +74,59 @@ fn pools_and_vdevs_have_their_properties() {
     assert_eq!(get("org.weir:owner p"), "-\n");
     lab.ok("zpool set compatibility=openzfs-2.1-linux p");
     assert_eq!(get("compatibility p"), "openzfs-2.1-linux\n");
-    assert!(lab.fails("zpool set allocating=off p mirror-0").contains("cannot be set"));
+    assert!(lab.fails("zpool set allocating=off p mirror-0").contains("the only vdev on which data is allocated"));
+    assert!(lab.fails("zpool set allocating=off p d0").contains("only top-level vdevs"));
+    assert!(lab.fails("zpool set allocating=0 p mirror-0").contains("must be one of 'off | on'"));
+    assert!(lab.fails("zpool set failfast=off p mirror-0").contains("cannot be set"));
+    assert!(lab.fails("zpool set comment=x p d7").contains("no such vdev in pool"));
     assert!(lab.fails("zpool set bootfs=p p").contains("Weir starts no machine"));
     let all: serde_json::Value = serde_json::from_str(&lab.ok("zpool get -j guid p all-vdevs")).unwrap();
     assert_eq!(all["vdevs"].as_object().unwrap().len(), 3);
+    lab.check();
+}
+
+/// A vdev that does not allocate keeps its blocks and gets no new ones, also after an import, and OpenZFS's zdb agrees.
+#[test]
+fn a_vdev_allocates_or_not() {
+    let lab = Lab::new();
+    for name in ["d2", "d3"] {
+        std::fs::File::create(lab.path(name)).unwrap().set_len(256 << 20).unwrap();
+    }
+    lab.ok(&format!("zpool add p mirror {} {}", lab.path("d2").display(), lab.path("d3").display()));
+    let get = |line: &str| lab.ok(&format!("zpool get -Hp -o value {line}"));
+    let number = |line: &str| get(line).trim().parse::<u64>().unwrap();
+    let size = number("size p");
+    let available = |lab: &Lab| lab.ok("zfs get -Hp -o value available p").trim().parse::<u64>().unwrap();
+    let before = available(&lab);
+    assert_eq!(get("allocating p mirror-1"), "on\n");
+    lab.ok("zpool set allocating=off p mirror-1");
+    assert!(lab.fails("zpool set allocating=off p mirror-0").contains("the only vdev on which data is allocated"));
+    let off = |lab: &Lab| {
+        assert_eq!(lab.ok("zpool get -H -o value,source allocating p mirror-1"), "off\tlocal\n");
+        let status = lab.ok("zpool status p");
+        assert_eq!(status.matches("(non-allocating)").count(), 3, "{status}");
+        let less = available(lab);
+        assert!(less < before * 6 / 10, "{less} of {before} bytes are available");
+    };
+    off(&lab);
+    let mut server = lab.serve();
+    off(&lab);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    lab.ok("zpool export p");
+    lab.ok("zpool import p");
+    off(&lab);
+    let allocated = number("allocated p mirror-1");
+    super::fill_volume(&lab, "p/v");
+    assert!(number("allocated p mirror-0") > 12 << 20);
+    assert!(number("allocated p mirror-1") <= allocated, "nothing new is there");
+    lab.check();
+    lab.ok("zpool set allocating=on p mirror-1");
+    assert_eq!(lab.ok("zpool get -H -o value,source allocating p mirror-1"), "on\tdefault\n");
+    assert!(!lab.ok("zpool status p").contains("(non-allocating)"));
+    assert_eq!(number("size p"), size);
+    super::fill_volume(&lab, "p/w");
+    assert!(number("allocated p mirror-1") > allocated + (8 << 20), "both vdevs take data again");
     lab.check();
 }
 

@@ -468,14 +468,18 @@ fn a_command_waits_for_a_bounded_time_and_names_the_process_it_waits_for() {
 
 /// Fills a volume with small blocks, which take seconds to scrub.
 fn fill(lab: &Lab) {
-    lab.ok("zfs create -s -V 64M -o volblocksize=512 -o compression=off p/v");
+    fill_volume(lab, "p/v");
+}
+
+fn fill_volume(lab: &Lab, name: &str) {
+    lab.ok(&format!("zfs create -s -V 64M -o volblocksize=512 -o compression=off {name}"));
     let machine = weir_linux::machine().unwrap();
     let open = weir_pool::OpenOptions::new(vec![lab.0.path().to_owned()], "p");
     let how = weir_engine::ImportOptions { force: true, ..weir_engine::ImportOptions::new(open) };
     machine.block_on(async {
         let rq = &weir_machine::Request::internal("test");
         let engine = weir_engine::Engine::import(&machine, &how).await.unwrap();
-        let device = engine.volume(rq, "p/v").await.unwrap();
+        let device = engine.volume(rq, name).await.unwrap();
         for at in 0..12 {
             device.write(rq, at << 20, vec![at as u8; 1 << 20].into(), false).await.unwrap();
         }

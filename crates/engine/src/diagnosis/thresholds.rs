@@ -1,12 +1,12 @@
 //! Thresholds of the diagnosis that an administrator chose: the vdev properties `checksum_n`, `checksum_t`, `io_n`, `io_t`,
-//! `slow_io_n` and `slow_io_t`.
+//! `slow_io_n` and `slow_io_t`; and whether slow operations are events: `slow_io_events`.
 //!
 //! They are in the ZAPs of the vdevs. A leaf without a value has that of the vdevs above it, up to the root.
 //!
 //! Source: OpenZFS `man/man7/vdevprops.7`, `module/zfs/zfs_fm.c` (`vdev_prop_get_inherited`).
 
 use super::{ErrorKind, Threshold};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_dmu::{ObjectError, ObjectSet, zap};
@@ -55,6 +55,31 @@ pub(crate) async fn read(
         }
     }
     debug_assert!(out.iter().all(|((_, kind), threshold)| *threshold != kind.threshold()));
+    Ok(out)
+}
+
+/// The leaves whose slow operations are no events (`slow_io_events=off`), a property that leaves do not inherit.
+///
+/// # Errors
+/// Errors of reading the MOS.
+pub(crate) async fn without_slow_events(
+    rq: &Request,
+    mos: &Arc<ObjectSet>,
+    root: &NvList,
+) -> Result<BTreeSet<u64>, ObjectError> {
+    let mut out = BTreeSet::new();
+    let mut next = vec![(root.clone(), 0)];
+    while let Some((vdev, depth)) = next.pop() {
+        let children = vdev.get_list_array("children").unwrap_or_default();
+        if children.is_empty() {
+            let Some(zap) = zap_in(&vdev) else { continue };
+            if zap::lookup_word(rq, mos, zap, "slow_io_events").await? == Some(0) {
+                out.extend(vdev.get_u64("guid"));
+            }
+        } else if depth < MAX_DEPTH {
+            next.extend(children.iter().map(|child| (child.clone(), depth + 1)));
+        }
+    }
     Ok(out)
 }
 

@@ -5,7 +5,7 @@ use crate::world::{self, Shape};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_blocks::vdev::Deadlines;
-use weir_engine::{Engine, Layout, PoolProperty};
+use weir_engine::{Engine, Layout, PoolProperty, VdevSetting};
 use weir_files::{Cred, FileSystem, New, NewKind};
 use weir_machine::{Machine, Request};
 use weir_sim::{Fault, SimWorld};
@@ -20,13 +20,17 @@ fn shape(layout: Layout, devices: usize) -> Shape {
 
 /// A supervised pool with one synced file.
 fn supervised(world: &SimWorld, shape: Shape) -> (Machine, Arc<Engine>, Arc<FileSystem>) {
+    supervised_by(world, shape, DEADLINES)
+}
+
+fn supervised_by(world: &SimWorld, shape: Shape, deadlines: Deadlines) -> (Machine, Arc<Engine>, Arc<FileSystem>) {
     let machine = world.machine();
     let made = world.run({
         let machine = machine.clone();
         async move {
             let (engine, files) = world::create(&machine, shape).await.unwrap();
             world::write(&files, "before").await;
-            weir_engine::supervision::supervise(&engine, DEADLINES, Arc::new(|why| panic!("{why}"))).await.unwrap();
+            weir_engine::supervision::supervise(&engine, deadlines, Arc::new(|why| panic!("{why}"))).await.unwrap();
             engine.sync().await.unwrap();
             (engine, files)
         }
@@ -104,6 +108,44 @@ fn b1_a_device_that_hangs_is_taken_out_of_service_and_writes_go_on() {
             })
             .unwrap();
     }
+}
+
+/// Slow operations of a device with `slow_io_events=off` are counted, and are no events; those of the one beside it are.
+#[test]
+fn slow_operations_are_events_unless_the_administrator_says_no() {
+    let shape = shape(Layout::Mirror, 2);
+    let world = world::world(6, shape);
+    let (machine, engine, files) =
+        supervised_by(&world, shape, Deadlines { hang: Duration::from_secs(3600), ..DEADLINES });
+    let disks = world.disks();
+    let work = async move {
+        let guids: Vec<u64> = engine.cache.blocks().tree().health().iter().map(|leaf| leaf.guid).collect();
+        let set = async |number| {
+            let setting = VdevSetting::Number(number);
+            engine.vdev_properties().set(guids[1], "slow_io_events".into(), setting).await
+        };
+        let delays_of = async |disk: usize, name: &str| {
+            let before = classes(&engine).len();
+            let slow = disks[disk].lay(Fault::Slow { factor: 12_000 });
+            world::make(&files, name).await;
+            engine.sync().await.unwrap();
+            disks[disk].lift(slow);
+            machine.clock.sleep(Duration::from_secs(3)).await;
+            classes(&engine)[before..].iter().filter(|class| *class == "ereport.fs.zfs.delay").count()
+        };
+        assert!(set(2).await.is_err());
+        set(0).await.unwrap();
+        assert_eq!(delays_of(1, "quiet").await, 0);
+        let health = engine.cache.blocks().tree().health();
+        assert!(health[1].counts.slow > 0, "slow operations are counted");
+        assert!(delays_of(0, "beside").await > 0);
+        set(1).await.unwrap();
+        let health = engine.cache.blocks().tree().health();
+        assert!(health.iter().all(|leaf| !leaf.faulted), "{health:?}");
+        assert!(delays_of(1, "loud").await > 0);
+        engine.stop().await.unwrap();
+    };
+    world.run(work).unwrap();
 }
 
 #[test]

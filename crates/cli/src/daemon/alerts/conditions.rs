@@ -4,7 +4,6 @@ use super::settings::{AlertSettings, Kind};
 use crate::admin::ServedPool;
 use crate::daemon::keeper::Daemon;
 use crate::units::human_bytes;
-use crate::zpool;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,7 +132,7 @@ async fn of_pool(
     let pool: &Pool = &view;
     let name = pool.name().to_owned();
     let health = pool.health();
-    if let Some(problem) = zpool::problem_of(pool).await.map_err(|failure| failure.to_string())? {
+    if let Some(problem) = weir_admin::problem_of(pool).await.map_err(failed)? {
         let state = format!("{health} {problem:?}");
         add(
             out,

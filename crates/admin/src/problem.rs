@@ -1,4 +1,4 @@
-//! What is wrong with a pool, as `zpool status` and `zpool import` say it: status, action, and OpenZFS's message id.
+//! Problems of pools, as `zpool status` and `zpool import` show them: status, action, and OpenZFS's message id.
 //!
 //! ```text
 //!   facts about a pool ─► the first problem that applies, the worst first ─► status:, action:, see:
@@ -9,17 +9,16 @@
 //! cannot be opened. A suspended pool comes before a resilver, which cannot go on in it. Only problems that concern a choice,
 //! such as features that are not enabled, leave a pool healthy for `zpool status -x`.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_machine::{Access, DiskError, Machine};
 use weir_pool::assemble::state;
 use weir_pool::status::{States, VdevState};
 use weir_pool::{FoundPool, Pool, VdevConfig, VdevKind};
 
-/// Width at which texts are wrapped.
-const WIDTH: usize = 70;
-
 /// A problem of a pool (`zpool_status_t`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are those of OpenZFS, in words")]
 pub enum Problem {
     SuspendedWaits,
@@ -203,7 +202,7 @@ impl Problem {
 
 /// Facts about an open pool that are not in [`Pool`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PoolFacts {
+pub(crate) struct PoolFacts {
     /// Number of permanent errors.
     pub errors: u64,
     /// Whether a resilver runs.
@@ -223,7 +222,7 @@ pub struct PoolFacts {
 }
 
 /// The worst problem of an open pool.
-pub fn of_open(pool: &Pool, facts: &PoolFacts) -> Option<Problem> {
+pub(crate) fn of_open(pool: &Pool, facts: &PoolFacts) -> Option<Problem> {
     let watched = unreplaced_leaves(&pool.tree);
     let any = |state: VdevState| watched.iter().any(|leaf| pool.states.get(&leaf.guid) == Some(&state));
     let health = pool.blocks.tree().health();
@@ -258,7 +257,12 @@ pub fn of_open(pool: &Pool, facts: &PoolFacts) -> Option<Problem> {
 }
 
 /// The worst problem of a pool that is not imported.
-pub fn of_found(pool: &FoundPool, root: &VdevConfig, found: &FoundStates<'_>, own_host: u64) -> Option<Problem> {
+pub fn problem_of_found(
+    pool: &FoundPool,
+    root: &VdevConfig,
+    found: &FoundStates<'_>,
+    own_host: u64,
+) -> Option<Problem> {
     let any = |state: VdevState| root.leaves().iter().any(|leaf| found.all.get(&leaf.guid) == Some(&state));
     let is_beyond = found.health == VdevState::Unavail;
     let lacks_log = root.children.iter().any(|top| {
@@ -307,25 +311,6 @@ fn unreplaced_leaves(vdev: &VdevConfig) -> Vec<&VdevConfig> {
     }
     let below = if vdev.kind == VdevKind::Replacing { &[][..] } else { &vdev.children };
     below.iter().flat_map(unreplaced_leaves).collect()
-}
-
-/// A text below a heading such as `status: `, wrapped.
-pub fn wrapped(heading: &str, text: &str) -> String {
-    let mut out = format!("{heading}: ");
-    let mut width = 0;
-    for word in text.split(' ') {
-        if width > 0 && width + 1 + word.chars().count() > WIDTH {
-            out.push_str("\n\t");
-            width = 0;
-        } else if width > 0 {
-            out.push(' ');
-            width += 1;
-        }
-        out.push_str(word);
-        width += word.chars().count();
-    }
-    out.push('\n');
-    out
 }
 
 /// Kinds of the reasons why devices cannot be opened, which decide OpenZFS's message ids.
@@ -380,16 +365,3 @@ impl OpenErrors {
 
 /// "No such file or directory".
 const ENOENT: i32 = 2;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn texts_are_wrapped_with_a_tab() {
-        let text = wrapped("status", Problem::FailingDevice.texts().0);
-        assert!(text.lines().skip(1).all(|line| line.starts_with('\t')), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH + 8) && text.ends_with('\n'), "{text}");
-        assert_eq!(text.split_whitespace().skip(1).collect::<Vec<_>>().join(" "), Problem::FailingDevice.status());
-    }
-}

@@ -1,0 +1,236 @@
+//! The state of a pool as the text of `zpool status`.
+
+use super::dedup;
+use super::l2arc;
+use super::scrub::time;
+use super::tree::{self, NameStyle, TreeStyle, VdevRow};
+use super::wrapped::wrapped;
+use crate::colors::{Colors, of_state};
+use crate::units::{date_and_time, human, percent};
+use weir_admin::{
+    LeafPass, LeafPassState, PoolStatus, RemovalStatus, ScanStage, ScanStatus, VdevErrors, VdevHealth, VdevStatus,
+};
+use weir_dsl::props::human_size;
+
+/// Time left of a removal that is not shown any more, in hours.
+const MAX_LEFT_HOURS: u64 = 30 * 24;
+
+/// Parts of the text that options choose.
+#[derive(Clone, Copy)]
+pub struct StatusText {
+    /// The files with errors.
+    pub verbose: bool,
+    /// The number of slow I/Os.
+    pub slow: bool,
+    /// Unhealthy vdevs only.
+    pub unhealthy_vdevs: bool,
+    /// Names of the vdevs.
+    pub names: NameStyle,
+    /// How far devices are initialized.
+    pub initialized: bool,
+    /// How far devices are trimmed.
+    pub trimmed: bool,
+    /// Exact numbers.
+    pub parsable: bool,
+}
+
+impl StatusText {
+    /// The text for a pool, of which these files have errors.
+    pub fn of(self, pool: &PoolStatus, damaged: &[String], colors: Colors) -> String {
+        let health = colors.paint(of_state(&pool.health), &pool.health);
+        let mut out = format!("  pool: {}\n state: {health}\n", pool.name);
+        if let Some(problem) = pool.problem {
+            out.push_str(&wrapped("status", &problem.status()));
+            out.push_str(&wrapped("action", problem.action()));
+            problem.page().into_iter().for_each(|page| out.push_str(&format!("   see: {page}\n")));
+        } else if pool.exported {
+            out.push_str("status: The pool is exported: no host uses it.\n");
+            out.push_str(&format!("action: Import it with 'zpool import {}'.\n", pool.name));
+        }
+        if let Some(why) = &pool.suspended {
+            out.push_str(&format!("   why: {why}\n"));
+        }
+        pool.lost.iter().for_each(|line| out.push_str(&format!("  lost: {line}\n")));
+        out.push_str(&activity(pool));
+        out.push_str("config:\n\n");
+        out.push_str(&self.tree(pool, colors));
+        pool.dedup.iter().for_each(|tables| out.push_str(&dedup::text(tables, self.parsable)));
+        out.push('\n');
+        if let Some(error) = &pool.unread_errors {
+            out.push_str(&format!("errors: Part of the list is unavailable: {error}\n"));
+        }
+        match (pool.error_count, self.verbose) {
+            (0, _) if pool.unread_errors.is_some() => {}
+            (0, _) => out.push_str("errors: No known data errors\n"),
+            (n, false) => out.push_str(&format!("errors: {n} data errors, use '-v' for a list\n")),
+            (_, true) => {
+                out.push_str("errors: Permanent errors have been detected in these files:\n\n");
+                damaged.iter().for_each(|line| out.push_str(&format!("        {line}\n")));
+            }
+        }
+        colors.labels(&out)
+    }
+
+    fn tree(self, pool: &PoolStatus, colors: Colors) -> String {
+        let style = TreeStyle { resilvers: pool.resilvers(), names: self.names, ..TreeStyle::default() };
+        let mut lines = tree::lines(&pool.root, style, &|vdev| self.passes(vdev));
+        if !pool.caches.is_empty() {
+            lines.push(VdevRow::heading("cache"));
+        }
+        lines.extend(pool.caches.iter().map(|cache| VdevRow::aux(cache, true, l2arc::note(cache))));
+        if !pool.spares.is_empty() {
+            lines.push(VdevRow::heading("spares"));
+        }
+        lines.extend(pool.spares.iter().map(|spare| {
+            let note = if spare.health == VdevHealth::InUse { "currently in use" } else { "" };
+            VdevRow::aux(spare, false, note.into())
+        }));
+        if self.unhealthy_vdevs {
+            lines = tree::unhealthy(lines);
+        }
+        let headings = ["READ", "WRITE", "CKSUM", "SLOW"];
+        let columns = if self.slow { headings.len() } else { headings.len() - 1 };
+        tree::text(&lines, &headings[..columns], colors, |errors: Option<VdevErrors>| match errors {
+            Some(VdevErrors { reads, writes, checksums, slow }) => {
+                [reads, writes, checksums, slow][..columns].iter().map(u64::to_string).collect()
+            }
+            // A vdev that is no leaf has no slow operations of its own.
+            None => ["0", "0", "0", "-"][..columns].iter().map(ToString::to_string).collect(),
+        })
+    }
+
+    /// How far a device is initialized and trimmed; without options, what goes on.
+    fn passes(self, vdev: &VdevStatus) -> Vec<String> {
+        let passes = [
+            (vdev.initialized, self.initialized, "(initializing)", ["initialized", "uninitialized"]),
+            (vdev.trimmed, self.trimmed, "(trimming)", ["trimmed", "untrimmed"]),
+        ];
+        let note = |(pass, is_wanted, going_on, words): (Option<LeafPass>, bool, &str, [&str; 2])| {
+            let pass = pass?;
+            match (is_wanted, pass.state) {
+                (true, _) => Some(pass_text(pass, words)),
+                (false, LeafPassState::Active) => Some(going_on.to_owned()),
+                (false, _) => None,
+            }
+        };
+        passes.into_iter().filter_map(note).collect()
+    }
+}
+
+/// Scrub, frees, removal, expansion and checkpoint.
+fn activity(pool: &PoolStatus) -> String {
+    let mut out = String::new();
+    if let Some(scan) = &pool.scan {
+        out.push_str(&scan_text(scan));
+    }
+    if pool.freeing_bytes > 0 {
+        let left = human_size(pool.freeing_bytes);
+        out.push_str(&format!("freeing: {left} of destroyed datasets\n"));
+    }
+    if let Some(removal) = &pool.removal {
+        out.push_str(&removal_text(pool, removal));
+    }
+    if let Some(e) = &pool.expansion {
+        let copied = human_size(e.reflowed_bytes);
+        let line = match e.stage {
+            ScanStage::Running => format!("vdev {}: {copied} copied", e.vdev),
+            _ => format!("vdev {} expanded, {copied} copied, on {}", e.vdev, date_and_time(e.end_s)),
+        };
+        out.push_str(&format!("expand: {line}\n"));
+    }
+    if let Some(c) = &pool.checkpoint {
+        let time = date_and_time(c.taken_s);
+        let bytes = human_size(c.bytes);
+        out.push_str(&format!("checkpoint: created {time}, consumes {bytes}\n"));
+    }
+    out
+}
+
+/// A scrub or resilver.
+fn scan_text(scan: &ScanStatus) -> String {
+    let (what, did) = if scan.resilver { ("resilver", "resilvered") } else { ("scrub", "scrub repaired") };
+    let line = match scan.stage {
+        ScanStage::Finished => {
+            let took = duration(scan.end_s.saturating_sub(scan.start_s));
+            let bytes = human_size(scan.processed_bytes);
+            format!("{did} {bytes} in {took} with {} errors on {}", scan.errors, date_and_time(scan.end_s))
+        }
+        ScanStage::Canceled => format!("{what} canceled on {}", date_and_time(scan.end_s)),
+        ScanStage::Running if scan.paused => format!("{what} paused, begun on {}", date_and_time(scan.start_s)),
+        ScanStage::Running => format!("{what} in progress since {}", date_and_time(scan.start_s)),
+    };
+    let running = if scan.stage == ScanStage::Running { running_text(scan) } else { String::new() };
+    format!("  scan: {line}\n{running}")
+}
+
+/// Progress of a scrub or resilver, and its remaining time at the speed so far.
+fn running_text(scan: &ScanStatus) -> String {
+    let part = percent(scan.examined_bytes, scan.to_examine_bytes).min(100.0);
+    let examined = human_size(scan.examined_bytes);
+    let all = human_size(scan.to_examine_bytes);
+    let left = scan.to_examine_bytes.saturating_sub(scan.examined_bytes);
+    let known = scan.active_s > 0 && scan.examined_bytes > 0;
+    let left_s = u128::from(left) * u128::from(scan.active_s);
+    let left_s = left_s.checked_div(u128::from(scan.examined_bytes)).unwrap_or(0) as u64;
+    let left = if known { format!(", {} left while it runs", time(left_s)) } else { String::new() };
+    let done = human_size(scan.processed_bytes);
+    let did = if scan.resilver { "resilvered" } else { "repaired" };
+    format!("\t{examined} of {all} scanned, {part:.1}%{left}\n\t{done} {did}, {} errors\n", scan.errors)
+}
+
+/// A removal, as OpenZFS says it (`print_removal_status`).
+fn removal_text(pool: &PoolStatus, r: &RemovalStatus) -> String {
+    let vdev = pool.root.children.iter().find(|top| top.id == r.vdev);
+    let name = vdev.map_or_else(|| r.vdev.to_string(), |top| top.name.clone());
+    let copied = human(r.copied_bytes);
+    let mut out = match r.stage {
+        ScanStage::Finished => {
+            let minutes = r.end_s.saturating_sub(r.start_s) / 60;
+            let took = format!("{}h{}m", minutes / 60, minutes % 60);
+            let end = date_and_time(r.end_s);
+            format!("remove: Removal of vdev {} copied {copied} in {took}, completed on {end}\n", r.vdev)
+        }
+        ScanStage::Canceled => format!("remove: Removal of {name} canceled on {}\n", date_and_time(r.end_s)),
+        ScanStage::Running => {
+            let rate = (r.copied_bytes / pool.now_s.saturating_sub(r.start_s).max(1)).max(1);
+            let minutes = r.to_copy_bytes.saturating_sub(r.copied_bytes) / rate / 60;
+            let left = match minutes / 60 {
+                hours if hours < MAX_LEFT_HOURS => format!("{hours}h{}m to go", minutes % 60),
+                _ => "(copy is slow, no estimated time)".to_owned(),
+            };
+            format!(
+                "remove: Evacuation of {name} in progress since {}\n\t{copied} copied out of {} at {}/s, {:.2}% done, {left}\n",
+                date_and_time(r.start_s),
+                human(r.to_copy_bytes),
+                human(rate),
+                percent(r.copied_bytes, r.to_copy_bytes)
+            )
+        }
+    };
+    if r.mapping_memory_bytes > 0 {
+        let memory = human(r.mapping_memory_bytes);
+        out.push_str(&format!("\t{memory} memory used for removed device mappings\n"));
+    }
+    out
+}
+
+/// How far a pass over a device has come, as OpenZFS says it (`print_status_initialize`, `print_status_trim`). `words` are those
+/// for a device over which it passed, and for one over which it did not.
+fn pass_text(pass: LeafPass, [done, not_done]: [&str; 2]) -> String {
+    let how = match pass.state {
+        LeafPassState::None | LeafPassState::Canceled => return format!("({not_done})"),
+        LeafPassState::Suspended => "suspended, started at",
+        LeafPassState::Active => "started at",
+        LeafPassState::Complete => "completed at",
+    };
+    format!("({}% {done}, {how} {})", pass.percent, date_and_time(pass.time_s))
+}
+
+/// `HH:MM:SS`, days before it if there are any.
+fn duration(seconds: u64) -> String {
+    let clock = format!("{:02}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    match seconds / 86_400 {
+        0 => clock,
+        days => format!("{days} days {clock}"),
+    }
+}
