@@ -189,11 +189,15 @@ impl Run<'_> {
     }
 }
 
-/// Outcome of a script, with the reason from what it printed: its last error, else its last line.
+/// Outcome of a script, with the reason from what it printed: the first error, which is that of the test and not of its
+/// clean-up, else the last line.
 fn outcome(end: &End, log: &Path) -> Outcome {
     let said = std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
-    let error = lines().rfind(|line| line.starts_with("ERROR: ")).or_else(|| lines().next_back());
+    let error = lines().find(|line| line.starts_with("ERROR: ")).or_else(|| {
+        let cleans = |line: &&str| line.starts_with("NOTE: Performing local cleanup");
+        lines().take_while(|line| !cleans(line)).last()
+    });
     let why = error.unwrap_or("no output").to_owned();
     match end {
         End::Code(0) => Outcome::Passed,

@@ -23,6 +23,13 @@ mount --bind "$folder/log" "$root/weir-zts/log"
 mount --bind "$suite" "$root/weir-zts/tools"
 mount --bind "$suite/usr/share/zfs" "$root/usr/share/zfs"
 mount -t proc proc "$root/proc"
+# Parameters of the kernel module that setups set; they have no effect.
+mount -t tmpfs tmpfs "$root/sys/module"
+mkdir -p "$root/sys/module/zfs/parameters"
+while read -r name _ parameter; do
+    case $name:$parameter in [!A-Z]* | *: | *:*[!a-z0-9_]*) continue ;; esac
+    echo 0 > "$root/sys/module/zfs/parameters/$parameter"
+done < "$suite/usr/share/zfs/zfs-tests/include/tunables.cfg"
 cd "$root"
 mkdir -p old-root
 pivot_root . old-root

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stands in for sudo in the room of OpenZFS's tests, which call it as root: `sudo [-E] [-n] [-u USER] COMMAND…`.
+# Replaces sudo in the room of OpenZFS's tests, which call it as root: `sudo [-E] [-n] [-u USER] COMMAND…`.
 user=root
 while [ $# -gt 0 ]; do
     case $1 in

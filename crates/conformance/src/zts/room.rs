@@ -18,13 +18,17 @@ use crate::process::weir;
 
 const ROOM: &str = include_str!("../../zts/room.sh");
 const SUDO: &str = include_str!("../../zts/sudo.sh");
+/// Replaces zinject: tests remove injected faults when they end, also those that inject none.
+const ZINJECT: &str = "#!/bin/sh\n[ \"$*\" = '-c all' ]\n";
 /// Names under which `weir` is called.
 const NAMES: [&str; 5] = ["zpool", "zfs", "zdb", "zstream", "arcstat"];
 /// Programs that do nothing here: there are no block devices to wait for.
 const NOTHING: [&str; 1] = ["udevadm"];
 /// Programs of OpenZFS's packages that tests use besides the commands.
-const THEIRS: [&str; 3] = ["zhack", "zgenhostid", "zinject"];
-const CONFIGURATION: &str = "nfs_port = 0\nnbd_port = 0\niscsi_port = 0\nsmb_port = 0\nhttp_port = 0\n";
+const THEIRS: [&str; 2] = ["zhack", "zgenhostid"];
+/// The disks are where `zpool import` looks without `-d`, as block devices are.
+const CONFIGURATION: &str =
+    "nfs_port = 0\nnbd_port = 0\niscsi_port = 0\nsmb_port = 0\nhttp_port = 0\npool_dirs = [\"/var/tmp\"]\n";
 /// Reads the suite's constants, as `zfs-tests.sh` does, and runs a script.
 const CALL: &str = ". \"$STF_SUITE/include/default.cfg\"; exec ksh -p \"$1\"";
 /// Where the room has the suite and the programs.
@@ -154,8 +158,10 @@ fn furnish(folder: &Path) -> std::io::Result<()> {
     }
     std::fs::write(folder.join("upper/etc/weir/weir.toml"), CONFIGURATION)?;
     std::fs::write(folder.join("room.sh"), ROOM)?;
-    std::fs::write(bin.join("sudo"), SUDO)?;
-    mode(&bin.join("sudo"), 0o755)?;
+    for (name, text) in [("sudo", SUDO), ("zinject", ZINJECT)] {
+        std::fs::write(bin.join(name), text)?;
+        mode(&bin.join(name), 0o755)?;
+    }
     let program = weir().map_err(std::io::Error::other)?;
     if std::fs::hard_link(&program, bin.join("weir")).is_err() {
         std::fs::copy(&program, bin.join("weir"))?;

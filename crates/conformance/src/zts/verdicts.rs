@@ -13,8 +13,10 @@ const LISTS: &str = include_str!("../../zts/tests.txt");
 pub(super) struct Verdicts {
     /// Names of groups and tests, and the reason.
     not_applicable: Vec<(String, String)>,
-    /// Texts in a test's script or the setup of its group, and the reason.
+    /// Texts in a test's script, and the reason.
     scripts: Vec<(String, String)>,
+    /// Texts in the setup of a test's group, and the reason.
+    setups: Vec<(String, String)>,
     /// Names of tests, and the reason.
     failures: Vec<(String, String)>,
     /// Names of tests.
@@ -48,9 +50,11 @@ impl Verdicts {
         }
         let read = |path: &Path| std::fs::read(path).map(|bytes| code(&String::from_utf8_lossy(&bytes)));
         let setup = test.script.with_file_name("setup.ksh");
-        let texts = [read(&test.script).unwrap_or_default(), read(&setup).unwrap_or_default()];
-        let found = self.scripts.iter().find(|(text, _)| texts.iter().any(|script| script.contains(text.as_str())));
-        found.map(|(_, reason)| reason.clone())
+        let found = |texts: &[(String, String)], path: &Path| {
+            let script = read(path).unwrap_or_default();
+            texts.iter().find(|(text, _)| script.contains(text.as_str())).map(|(_, reason)| reason.clone())
+        };
+        found(&self.scripts, &test.script).or_else(|| found(&self.setups, &setup))
     }
 
     /// Reason why a test is known to fail.
@@ -79,6 +83,7 @@ fn parse(text: &str) -> Result<Verdicts, String> {
         match (kind, name, reason) {
             (Some("not-applicable"), Some(_), Some(reason)) => verdicts.not_applicable.push(with(reason)),
             (Some("script"), Some(_), Some(reason)) => verdicts.scripts.push(with(reason)),
+            (Some("setup"), Some(_), Some(reason)) => verdicts.setups.push(with(reason)),
             (Some("fails"), Some(_), Some(reason)) => verdicts.failures.push(with(reason)),
             (Some("short"), Some(name), None) => verdicts.short.push(name.to_owned()),
             _ => return Err(format!("cannot be read: {line}")),
