@@ -102,8 +102,8 @@ use fault_sink::FaultSink;
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tasks::Queue;
 use weir_cache::Cache;
@@ -198,6 +198,8 @@ pub struct Engine {
     synced_states: synced_state::SyncedStates,
     /// Whether failures suspend the pool instead of ending the engine ([`supervision`]).
     is_supervised: AtomicBool,
+    /// Directory below which the file systems are mounted, until the pool is closed (property `altroot`).
+    altroot: OnceLock<String>,
     /// The device that the pool waits for, if one hangs.
     waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
     /// GUIDs of the leaves that are offline until the next import.
@@ -292,6 +294,7 @@ impl Engine {
             syncs_when_idle: AtomicBool::new(false),
             synced_states: Default::default(),
             is_supervised: AtomicBool::new(false),
+            altroot: OnceLock::new(),
             waits_for: Mutex::default(),
             temporarily_offline: Mutex::default(),
             leaf_activities: Mutex::default(),

@@ -166,7 +166,7 @@ fn join(
         let leaf = vdevs.tops.into_iter().flat_map(|top| top.leaves).next();
         let leaf = leaf.ok_or_else(|| cannot("no device is given".into()))?;
         let in_place = replaces && leaf.path == path;
-        match claim(call, pool, vec![leaf.path.clone()]) {
+        match claim(call, pool, vec![leaf.path.clone()], options.force) {
             Ok(taken) => locks = Some(taken),
             // The device at that path is locked already if it is the pool's own, or its hot spare.
             Err(_) if in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path)) => {}
