@@ -21,6 +21,7 @@ const SIDE_BY_SIDE: [&[Run]; 2] = [
         (&["old-pools"], Needs::Tools),
         (&["iscsi", "--short"], Needs::Nothing),
         (&["suites"], Needs::Nothing),
+        (&["zts", "--short"], Needs::Tools),
     ],
     &[
         (&["guest"], Needs::Nothing),

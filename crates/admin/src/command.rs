@@ -217,7 +217,11 @@ impl Action {
     ) -> Result<Outcome, Refusal> {
         let named = check_named(&host.engine().machine, || host.chap_users(), set_by(&change)).await;
         named.map_err(|why| Refusal::new(RefusalKind::Property, why))?;
-        let Some(effect) = change.mount_effect() else {
+        let effect = match &change {
+            Change::Destroy { what } => what.mount_effect(host.engine()).await?,
+            change => change.mount_effect(),
+        };
+        let Some(effect) = effect else {
             return change.run(host.engine(), author).await.map(|()| Outcome::Changed);
         };
         let suspended = host.prepare_mounts(&effect, leaves_mounts).await?;

@@ -7,10 +7,12 @@ use crate::same_txg::Attempts;
 use crate::sharing::check_values;
 use serde::{Deserialize, Serialize};
 use weir_blocks::alloc::Sizing;
-use weir_dsl::props::{Value, ZfsProp};
+use weir_dsl::Scope;
+use weir_dsl::props::{DatasetKind, Value, ZfsProp, native_named};
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::{Encryption, Engine};
+use weir_format::ObjsetKind;
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
 use weir_pool::features::Features;
@@ -102,16 +104,38 @@ pub async fn clone(
 ) -> Result<(), PoolError> {
     let (origin, name) = names;
     check_values(&name, properties.iter().map(|(property, value)| (property, value)))?;
-    let quotas = take_default_quotas(&mut properties);
+    check_kind(engine, &origin, &properties).await?;
     if parents {
+        if exists(engine, &name).await? {
+            return Ok(());
+        }
         make_parents(engine, author, &name).await?;
     }
+    let quotas = take_default_quotas(&mut properties);
     let mut attempts = Attempts::default();
     while let Err(error) = engine.clone_snapshot(origin.clone(), name.clone(), properties.clone()).await {
         attempts.wait(engine, error).await?;
     }
     author.record(engine)?;
     set_default_quotas(engine, &name, quotas).await
+}
+
+/// Fails if the dataset of a snapshot is of a kind that lacks one of the properties.
+async fn check_kind(engine: &Engine, snapshot: &str, properties: &[(String, Value)]) -> Result<(), PoolError> {
+    let rq = &Request::internal("clone");
+    let of = snapshot.split('@').next().unwrap_or(snapshot);
+    let dsl = engine.synced().dsl_in(rq, Scope::Path(of)).await?;
+    // A snapshot that does not exist is found by the clone itself.
+    let Some(dir) = dsl.dir_named(of) else { return Ok(()) };
+    let kind = match dsl.kind(rq, dir).await? {
+        ObjsetKind::Zvol => DatasetKind::Volume,
+        _ => DatasetKind::Filesystem,
+    };
+    let lacks = |name: &&String| native_named(name).is_some_and(|native| !native.kinds.contains(&kind));
+    match properties.iter().map(|(name, _)| name).find(lacks) {
+        Some(name) => Err(PoolError::Refused { what: format!("'{name}' does not apply to datasets of this type") }),
+        None => Ok(()),
+    }
 }
 
 async fn exists(engine: &Engine, name: &str) -> Result<bool, PoolError> {

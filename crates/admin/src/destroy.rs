@@ -1,6 +1,7 @@
 //! `zfs destroy` of datasets and snapshots: what goes, in which order, and what prevents it.
 
 use crate::change::Author;
+use crate::mounting::{MountChange, MountEffect};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::selection::{below, snapshots};
 use serde::{Deserialize, Serialize};
@@ -135,6 +136,20 @@ impl Destruction {
                 return Err(refusal);
             }
         }
+    }
+
+    /// The effect on mounts: as in OpenZFS, a mount that is in use, if only as a working directory, prevents the destruction.
+    /// `None` if no dataset is destroyed.
+    ///
+    /// # Errors
+    /// Errors of [`Destruction::plan`], and [`RefusalKind::Busy`] if clients use a dataset.
+    pub(crate) async fn mount_effect(&self, engine: &Engine) -> Result<Option<MountEffect>, Refusal> {
+        let Destruction::Dataset { name, .. } = self else { return Ok(None) };
+        let plan = self.plan(engine).await?;
+        check_unused(engine, &plan).await?;
+        let names = plan.into_iter().filter_map(|step| step.head).collect();
+        let change = MountChange::Destroyed { names };
+        Ok(Some(MountEffect { name: name.clone(), recursive: true, change, force: false }))
     }
 
     /// Whether a dataset goes with all that is below it.

@@ -24,6 +24,11 @@ pub enum MountChange {
     },
     /// The file system may not be mounted any more.
     Forbidden,
+    /// These file systems are destroyed, some of which may be outside of the one that the command names (clones).
+    Destroyed {
+        /// Full names.
+        names: Vec<String>,
+    },
 }
 
 /// A change that mounts follow.
@@ -44,14 +49,14 @@ impl MountEffect {
     pub fn name_after(&self) -> &str {
         match &self.change {
             MountChange::Renamed { new_name } => new_name,
-            MountChange::New | MountChange::Moved { .. } | MountChange::Forbidden => &self.name,
+            _ => &self.name,
         }
     }
 }
 
 impl Change {
-    /// The effect of the change on mounts; `None` if it concerns none, or if the process decides that afterwards (`readonly`,
-    /// `canmount=on`, destruction).
+    /// The effect of the change on mounts; `None` if it concerns none, if the process decides that afterwards (`readonly`,
+    /// `canmount=on`), or if a plan decides it ([`crate::Destruction::plan`]).
     pub fn mount_effect(&self) -> Option<MountEffect> {
         let of = |name: &str, recursive, change| {
             Some(MountEffect { name: name.to_owned(), recursive, change, force: false })

@@ -1,7 +1,7 @@
 //! Commands on a pool as a whole, and on the process that has it open.
 
 use crate::change::Author;
-use crate::mounting::MountEffect;
+use crate::mounting::{MountChange, MountEffect};
 use crate::properties::JsonVdevSetting;
 use crate::query::find_vdevs;
 use crate::refusal::{Refusal, RefusalKind};
@@ -87,7 +87,7 @@ pub enum ProcessChange {
     Close {
         /// Whether the pool is marked as destroyed instead of exported.
         destroyed: bool,
-        /// Whether clients that use the pool lose it.
+        /// Whether clients that use the pool lose it, and mounts that are in use are detached.
         force: bool,
     },
 }
@@ -263,10 +263,19 @@ impl ProcessChange {
                 let why = "pool is busy: clients use it (-f ends that)";
                 Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
             }
-            ProcessChange::Close { destroyed, .. } => {
+            ProcessChange::Close { destroyed, force } => {
+                // A mount may be in use without an open file, as a working directory.
+                let (name, change) = (host.engine().name(), MountChange::Forbidden);
+                let effect = MountEffect { name, recursive: true, change, force };
+                let suspended = host.prepare_mounts(&effect, false).await?;
                 // Before the last txg, as in OpenZFS. A suspended pool has none, and is closed without it.
                 let _recorded = author.record(host.engine());
-                host.close(destroyed).await.map_err(failed)
+                let done = host.close(destroyed).await.map_err(failed);
+                if done.is_err() {
+                    // If the pool is still open; the error of closing it says more than that of mounting.
+                    let _mounted = host.settle_mounts(&effect, false, suspended).await;
+                }
+                done
             }
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   new, canmount=on                      mounted
-//!   mountpoint, canmount or name changed  unmounted, and mounted at its new place if it was mounted or canmount=on is new
+//!   mountpoint or name changed            unmounted, and mounted at its new place if it was mounted or canmount=on
+//!   canmount=off                          unmounted; canmount=on alone mounts nothing
 //!   readonly, devices, setuid, exec       the mount is changed, also while it is in use
 //!   destroyed                             unmounted
 //!   destroyed, renamed, mountpoint set    its former directory is removed if it followed the names and is empty
@@ -37,6 +38,16 @@ struct Known {
 }
 
 impl Known {
+    /// Whether only `canmount` has changed. As in OpenZFS, its new value `on` mounts nothing: `zfs mount` does.
+    fn only_canmount(&self, now: &Known) -> bool {
+        let was = match &self.mount {
+            MountRule::OnCommand(path) => now.mount.path() == Some(path),
+            MountRule::Never(why) => why.starts_with("canmount="),
+            MountRule::At(_) | MountRule::Legacy => false,
+        };
+        was && self.dataset == now.dataset
+    }
+
     /// The directory of its name, unless it is still the one of the file system as it is now; `None` if the file system is gone.
     ///
     /// Source: OpenZFS `lib/libzfs/libzfs_mount.c` (`remove_mountpoint`, which leaves directories that were chosen), called by
@@ -119,7 +130,8 @@ fn changes(
         }
     }
     let place = |known: &Known| (known.dataset.clone(), known.mount.clone());
-    let has_place_as_before = |id: &u64, new: &Known| before.get(id).is_some_and(|old| place(old) == place(new));
+    let has_place_as_before =
+        |id: &u64, new: &Known| before.get(id).is_some_and(|old| place(old) == place(new) || old.only_canmount(new));
     let is_new = |id: &u64, new: &Known| new.mount.is_automatic() && !has_place_as_before(id, new) && !is_left(new);
     let turned_on = now.iter().filter(|(id, new)| is_new(id, new));
     out.wanted.extend(turned_on.map(|(id, _)| *id));
@@ -292,6 +304,12 @@ mod tests {
         let new = known(&[(1, "t", MountRule::OnCommand("/t".into())), (2, "t/a", never)]);
         assert_eq!(changes(&old, &new, &mounted, &[]).moved, ["t/a"]);
         assert_eq!(changes(&old, &known(&[(1, "t", at("/t"))]), &mounted, &[]).gone, ["t/a"]);
+        // Nor does canmount=on alone mount anything; the mount point of one with canmount=on does.
+        let off = known(&[(1, "t", at("/t")), (2, "t/a", MountRule::Never("canmount=off".into()))]);
+        let on = known(&[(1, "t", at("/t")), (2, "t/a", at("/t/a"))]);
+        assert_eq!(changes(&off, &on, &BTreeMap::new(), &[]), Changes::default());
+        let none = known(&[(1, "t", at("/t")), (2, "t/a", MountRule::Never("mountpoint=none".into()))]);
+        assert_eq!(changes(&none, &on, &BTreeMap::new(), &[]).wanted, [2].into());
         // Other options change a mount that stays; one that an administrator ended is not made again.
         let mut new = old.clone();
         for known in new.values_mut() {

@@ -49,6 +49,11 @@ pub enum CachePlace {
 }
 
 impl CachePlace {
+    /// The place of a pool for which none is given: as in OpenZFS, none if it has an alternate root.
+    pub fn usual_with(altroot: Option<&str>) -> Self {
+        if altroot.is_some() { CachePlace::None } else { CachePlace::Usual }
+    }
+
     /// Parses a value of the property.
     ///
     /// # Errors

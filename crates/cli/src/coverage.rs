@@ -163,6 +163,7 @@ fn value_of(property: &str) -> &'static str {
         "sharenfs" | "sharesmb" => "off",
         "volsize" | "volblocksize" | "recordsize" => "8K",
         "pbkdf2iters" => "100000",
+        "quota" | "refquota" => "none",
         "mlslabel" | "context" | "fscontext" | "defcontext" | "rootcontext" => "none",
         name => {
             let native = weir_dsl::props::native_named(name).unwrap_or_else(|| panic!("there is no '{name}'"));

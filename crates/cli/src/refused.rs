@@ -24,7 +24,6 @@ pub type RefusedOption = (&'static str, &'static [&'static str], Option<&'static
 /// Options that Weir refuses.
 pub const OPTIONS: &[RefusedOption] = &[
     ("zfs mount", &["-f"], None, "a file system that cannot be mounted is not mounted by force"),
-    ("zfs mount", &["-l"], None, "'zfs load-key' loads keys"),
     ("zfs share", &["-l"], None, "'zfs load-key' loads keys"),
     ("zfs unmount", &["-u"], None, "'zfs unload-key' unloads keys"),
     ("zpool add", &["-g"], None, "new vdevs have no GUIDs before they are added"),

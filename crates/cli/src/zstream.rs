@@ -97,7 +97,16 @@ pub fn run(args: &ZstreamArgs) -> Result<u8, Failure> {
     let mut records = Records::new(input);
     let mut counts = [(0u64, 0u64); Record::NAMES.len()];
     let mut payload = 0;
-    while let Some(item) = records.next().map_err(|e| failed(&e))? {
+    loop {
+        let item = match records.next() {
+            Ok(Some(item)) => item,
+            Ok(None) => break,
+            // What a stream that was cut off has is shown, too.
+            Err(error) => {
+                summarize(&counts, payload);
+                return Err(failed(&error));
+            }
+        };
         if !args.ignore_checksums && !item.checksum_holds() {
             return Err(failed(&format!("wrong checksum in the record at {:#x}", item.offset)));
         }

@@ -44,6 +44,7 @@ pub mod tree;
 pub mod workload;
 pub mod zdb;
 pub mod ztest;
+pub mod zts;
 
 /// Reason why a judge could not run. A difference that it finds is no error but a finding.
 #[derive(Debug, thiserror::Error)]

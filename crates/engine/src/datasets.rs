@@ -82,11 +82,18 @@ impl Engine {
         Ok(self.sets.get(id).and_then(|open| open.contents).is_some_and(|contents| contents.is_used()))
     }
 
+    /// Sets the directory below which the file systems are mounted, an absolute path, until the pool is closed. It is set once, by
+    /// the command that creates or imports the pool.
+    pub fn set_altroot(&self, root: &str) {
+        let is_new = self.altroot.set(root.to_owned()).is_ok();
+        debug_assert!(is_new && root.starts_with('/'), "the alternate root is set once, to an absolute path");
+    }
+
     /// Pool facts that dataset properties depend on.
     pub fn facts(&self) -> PoolFacts {
         PoolFacts {
             usable_bytes: self.gate.space().capacity_bytes(),
-            altroot: String::new(),
+            altroot: self.altroot.get().cloned().unwrap_or_default(),
             loaded_keys: self.keys.key_objects(),
             mounted: MountedFileSystems::default(),
         }

@@ -343,7 +343,7 @@ impl Events {
 }
 
 /// Names of values in history records, and their names in events.
-const HISTORY: [(&str, &str); 9] = [
+const HISTORY: [(&str, &str); 10] = [
     ("history command", "history_command"),
     ("history hostname", "history_hostname"),
     ("dsname", "history_dsname"),
@@ -353,6 +353,7 @@ const HISTORY: [(&str, &str); 9] = [
     ("history txg", "history_txg"),
     ("history time", "history_time"),
     ("history who", "history_who"),
+    ("history zone", "history_zone"),
 ];
 
 impl Events {

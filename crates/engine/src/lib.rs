@@ -104,8 +104,8 @@ use fault_sink::FaultSink;
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tasks::Queue;
 use weir_cache::Cache;
@@ -202,6 +202,8 @@ pub struct Engine {
     is_supervised: AtomicBool,
     /// The heartbeats of the property multihost.
     pub(crate) multihost: multihost::Multihost,
+    /// Directory below which the file systems are mounted, until the pool is closed (property `altroot`).
+    altroot: OnceLock<String>,
     /// The device that the pool waits for, if one hangs.
     waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
     /// GUIDs of the leaves that are offline until the next import.
@@ -297,6 +299,7 @@ impl Engine {
             synced_states: Default::default(),
             is_supervised: AtomicBool::new(false),
             multihost: multihost::Multihost::default(),
+            altroot: OnceLock::new(),
             waits_for: Mutex::default(),
             temporarily_offline: Mutex::default(),
             leaf_activities: Mutex::default(),

@@ -144,6 +144,7 @@ impl Synced<'_> {
             devices,
             aux: assembly.aux,
             warnings: Vec::new(),
+            altroot: self.engine.facts().altroot,
             dsl,
             loaded,
             wrapping,

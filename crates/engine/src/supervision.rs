@@ -247,9 +247,10 @@ impl Devices<'_> {
         chosen.iter().for_each(|health| self.engine.diagnosis.clear(health.guid));
         let mut conditions = self.conditions();
         conditions.retain(|guid, condition| {
+            // One that is offline, too, stays out of service: `zpool online` can put it back then.
             let is_faulted = chosen.iter().any(|health| health.guid == *guid && health.faulted);
             let is_chosen = chosen.iter().any(|health| health.guid == *guid);
-            is_faulted || is_chosen && *condition != LeafCondition::Healthy && !offline.contains(guid)
+            is_faulted || is_chosen && *condition != LeafCondition::Healthy
         });
         if !conditions.is_empty() {
             let healthy = conditions.into_keys().map(|guid| (guid, LeafCondition::Healthy));

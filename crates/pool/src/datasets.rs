@@ -145,7 +145,7 @@ impl Pool {
         let loaded_keys: BTreeSet<_> = self.loaded.keys().filter_map(|dir| self.dsl.dir(*dir)?.crypto_key()).collect();
         PoolFacts {
             usable_bytes: self.capacity.usable_bytes,
-            altroot: String::new(),
+            altroot: self.altroot.clone(),
             loaded_keys,
             mounted: MountedFileSystems::default(),
         }

@@ -129,6 +129,8 @@ pub struct Pool {
     pub aux: BTreeMap<u64, Device>,
     /// Warnings, one line each.
     pub warnings: Vec<String>,
+    /// Directory below which the process that has the pool open mounts its file systems (`altroot`); empty for none.
+    pub altroot: String,
     /// The datasets.
     pub dsl: Arc<Dsl>,
     /// Loaded keys by the directory of their dataset.
@@ -250,6 +252,7 @@ impl Pool {
             devices: found.devices,
             aux,
             warnings,
+            altroot: String::new(),
             dsl: contents.dsl,
             loaded,
             wrapping,

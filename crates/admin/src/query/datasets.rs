@@ -85,7 +85,10 @@ impl DatasetsQuery {
     pub(super) async fn run(&self, pool: &Pool, mounted: &MountedFileSystems, rows: &mut Rows) -> Result<(), Refusal> {
         let rq = &Request::internal("datasets");
         let selected = self.select(rq, pool, rows).await?;
-        let facts = PoolFacts { altroot: self.altroot.clone(), mounted: mounted.clone(), ..pool.facts() };
+        let mut facts = PoolFacts { mounted: mounted.clone(), ..pool.facts() };
+        if !self.altroot.is_empty() {
+            facts.altroot.clone_from(&self.altroot);
+        }
         for of in selected {
             rows.check()?;
             let row = match self.row(rq, pool, &of, &facts).await {

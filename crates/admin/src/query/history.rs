@@ -29,6 +29,9 @@ pub struct HistoryRow {
     pub uid: Option<u64>,
     /// Name of the host, if the record has one.
     pub host: Option<String>,
+    /// Zone of the host, if the record has one: OpenZFS and Weir write `linux`.
+    #[serde(default)]
+    pub zone: Option<String>,
 }
 
 /// An internal event of a pool's history.
@@ -65,6 +68,7 @@ impl HistoryRow {
             command,
             uid: record.get_u64("history who"),
             host: text("history hostname"),
+            zone: text("history zone"),
         }
     }
 }
@@ -97,12 +101,14 @@ mod tests {
         record.set("history command", "zpool create p x");
         record.set("history who", 7u64);
         record.set("history hostname", "here");
+        record.set("history zone", "linux");
         let command = HistoryRow {
             time_s: 1_700_000_000,
             command: Some("zpool create p x".into()),
             event: None,
             uid: Some(7),
             host: Some("here".into()),
+            zone: Some("linux".into()),
         };
         assert_eq!(HistoryRow::of(&record), command);
         let mut record = NvList::new();
@@ -117,7 +123,7 @@ mod tests {
             dataset_id: Some(77),
             details: String::new(),
         };
-        let row = HistoryRow { time_s: 0, command: None, event: Some(event), uid: None, host: None };
+        let row = HistoryRow { time_s: 0, command: None, event: Some(event), uid: None, host: None, zone: None };
         assert_eq!(HistoryRow::of(&record), row);
     }
 }

@@ -16,7 +16,7 @@ use weir_pool::properties::{Origin, PoolProperty, Value, properties};
 pub struct PoolPropertiesQuery {
     /// Full names of the properties; `None` for all.
     pub properties: Option<Vec<String>>,
-    /// Directory that is shown as `altroot`; `None` for none.
+    /// Directory that is shown as `altroot`; `None` for that of the pool.
     pub altroot: Option<String>,
     /// Whether the space of the vdevs is read as well.
     pub vdevs: bool,
@@ -47,7 +47,8 @@ impl PoolPropertiesQuery {
     /// # Errors
     /// If they cannot be read.
     pub(super) async fn run(&self, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
-        let all = properties(&Request::internal("properties"), pool, self.altroot.as_deref()).await;
+        let own = Some(pool.altroot.as_str()).filter(|root| !root.is_empty());
+        let all = properties(&Request::internal("properties"), pool, self.altroot.as_deref().or(own)).await;
         let row = PoolPropertiesRow {
             name: pool.name().to_owned(),
             guid: pool.config.guid,

@@ -3,6 +3,7 @@
 //! As in OpenZFS, a change of the name or the mount point of a busy file system is refused, and nothing is changed. With `-u`, mounts stay as they are.
 
 use super::ServedPool;
+use super::served_pool::UNMOUNT_TIME;
 use crate::automount::is_below;
 use crate::mounts::MountRequest;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,16 +15,23 @@ use weir_machine::Request;
 type ByName = BTreeMap<String, DatasetShares>;
 
 /// IDs of the mounted file systems that a change moves or ends. Pure.
-fn moved(effect: &MountEffect, mounted: &BTreeMap<u64, (String, String)>, all: &ByName) -> BTreeSet<u64> {
+fn moved(
+    effect: &MountEffect,
+    mounted: &BTreeMap<u64, (String, String)>,
+    all: &ByName,
+    altroot: &str,
+) -> BTreeSet<u64> {
     let top = effect.name.as_str();
     let path = all.get(top).and_then(|shares| shares.mount.path());
-    let stays = matches!(&effect.change, MountChange::Moved { to: Some(to) } if path == Some(to.as_str()));
+    let place = |to: &str| format!("{}{to}", altroot.trim_end_matches('/'));
+    let stays = matches!(&effect.change, MountChange::Moved { to: Some(to) } if path == Some(place(to).as_str()));
     let below_parents = |name: &str| inherits_from(name, top, all);
     let is_moved = |name: &str| match &effect.change {
         MountChange::New => false,
         MountChange::Renamed { .. } => is_below(name, top),
         MountChange::Moved { .. } if effect.recursive => is_below(name, top),
         MountChange::Moved { .. } => !stays && below_parents(name),
+        MountChange::Destroyed { names } => names.iter().any(|destroyed| destroyed == name),
         MountChange::Forbidden => name == top || effect.recursive && is_below(name, top),
     };
     mounted.iter().filter(|(_, (name, _))| is_moved(name)).map(|(id, _)| *id).collect()
@@ -51,21 +59,31 @@ impl ServedPool {
     ///
     /// # Errors
     /// If a file system is busy; then all are mounted as before.
+    #[allow(clippy::disallowed_methods, reason = "it waits for the kernel, in real time")]
     pub async fn prepare_mounts(self: &Arc<Self>, effect: &MountEffect, leaves: bool) -> Result<Vec<u64>, Refusal> {
         if leaves {
             self.automounts().iter().for_each(|automounts| automounts.leave(effect.name_after()));
             return Ok(Vec::new());
         }
-        let has_mounts = self.mounts.by_id().values().any(|(name, _)| is_below(name, &effect.name));
+        let concerns = |name: &str| match &effect.change {
+            MountChange::Destroyed { names } => names.iter().any(|destroyed| destroyed == name),
+            _ => is_below(name, &effect.name),
+        };
+        let has_mounts = self.mounts.by_id().values().any(|(name, _)| concerns(name));
         let Some(front) = self.front().filter(|_| has_mounts && effect.change != MountChange::New) else {
             return Ok(Vec::new());
         };
         let all = all_shares(&front).await?;
-        let ids = moved(effect, &self.mounts.by_id(), &all);
+        let ids = moved(effect, &self.mounts.by_id(), &all, &self.engine.facts().altroot);
         let (pool, force) = (self.clone(), effect.force);
+        let chosen = ids.clone();
         // The kernel asks this process while it unmounts.
-        let done =
-            tokio::task::spawn_blocking(move || pool.mounts.suspend(&ids, force, &front, &pool.machine, &all)).await;
+        let unmounting =
+            tokio::task::spawn_blocking(move || pool.mounts.suspend(&chosen, force, &front, &pool.machine, &all));
+        let Ok(done) = tokio::time::timeout(UNMOUNT_TIME, unmounting).await else {
+            tracing::warn!("pool '{}': a mount does not end: another mount namespace has it", self.engine.name());
+            return Ok(ids.into_iter().collect());
+        };
         let lost = |error: tokio::task::JoinError| Refusal::new(RefusalKind::Pool, error.to_string());
         done.map_err(lost)?.map_err(|why| Refusal::new(RefusalKind::Busy, format!("cannot unmount {why}")))
     }
@@ -129,7 +147,7 @@ mod tests {
         }
         let mounted = all.values().map(|s| (s.id, (s.dataset.clone(), s.mount.path().unwrap().to_owned()))).collect();
         let ids = |change, recursive| {
-            moved(&MountEffect { name: "t/a".into(), recursive, change, force: false }, &mounted, &all)
+            moved(&MountEffect { name: "t/a".into(), recursive, change, force: false }, &mounted, &all, "")
                 .into_iter()
                 .collect::<Vec<_>>()
         };
@@ -139,6 +157,7 @@ mod tests {
         assert_eq!(ids(MountChange::Moved { to: None }, true), [1, 2, 3, 4]);
         assert_eq!(ids(MountChange::Renamed { new_name: "t/z".into() }, true), [1, 2, 3, 4]);
         assert_eq!(ids(MountChange::Forbidden, false), [1]);
+        assert_eq!(ids(MountChange::Destroyed { names: vec!["t/a/b".into(), "t/a/own".into()] }, true), [2, 3]);
         assert_eq!(ids(MountChange::New, false), [0; 0]);
     }
 }

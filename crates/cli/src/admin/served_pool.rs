@@ -25,7 +25,7 @@ use weir_machine::{Machine, Request};
 use weir_pool::{FoundPool, PoolError, VdevConfig};
 
 /// Time for the mounts of a pool to end when it is closed.
-const UNMOUNT_TIME: Duration = Duration::from_secs(5);
+pub(super) const UNMOUNT_TIME: Duration = Duration::from_secs(5);
 
 /// Interval at which the pool's devices are checked for blocks that they lack.
 const RESILVER_INTERVAL: Duration = Duration::from_secs(2);

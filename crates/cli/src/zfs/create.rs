@@ -29,7 +29,7 @@ pub struct CreateArgs {
     /// Create also the parents that are missing
     #[arg(short)]
     parents: bool,
-    /// Check the properties and create nothing
+    /// Check the properties and create nothing; -v and -P show what would be created
     #[arg(short = 'n')]
     dry_run: bool,
     /// Print the result in columns separated by tabs
@@ -108,11 +108,13 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: {why}")));
     }
     let (new, wanted) = dataset(args, &name, &doing)?;
-    let shows = args.dry_run || args.verbose || args.parsable;
+    let shows = args.verbose || args.parsable;
     // Read first: the pool may be open in another process, which then does all of it.
     let lines = if shows { property_lines(call, args, &new)? } else { Vec::new() };
     if args.dry_run {
-        show(call, args, "would create", &name, &lines);
+        if shows {
+            show(call, args, "would create", &name, &lines);
+        }
         return Ok(0);
     }
     if wanted == EncryptionArgs::default() {
@@ -129,8 +131,18 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
 /// Prints the new dataset and its properties.
 fn show(call: &Call, args: &CreateArgs, does: &str, name: &str, properties: &[(String, String)]) {
     match args.parsable {
-        true => outln!(call, "create\t{name}"),
-        false => outln!(call, "{does} {name}"),
+        true => {
+            if args.parents {
+                outln!(call, "create_ancestors\t{name}");
+            }
+            outln!(call, "create\t{name}");
+        }
+        false => {
+            if args.parents {
+                outln!(call, "{does} ancestors of {name}");
+            }
+            outln!(call, "{does} {name}");
+        }
     }
     for (property, value) in properties {
         match args.parsable {
@@ -276,7 +288,13 @@ pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: source and target pools differ")));
     }
     once(&args.properties).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-    let mut properties = properties(&args.properties, DatasetKind::Filesystem, &doing)?;
+    // Of a file system or a volume: which of them the clone is, is known when the snapshot is opened.
+    let of_volume = |text: &String| values::parse(text, DatasetKind::Volume, When::Creation).ok();
+    let parse = |text: &String| {
+        values::parse(text, DatasetKind::Filesystem, When::Creation).or_else(|why| of_volume(text).ok_or(why))
+    };
+    let parsed: Result<Vec<_>, String> = args.properties.iter().map(parse).collect();
+    let mut properties = parsed.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
     if EncryptionArgs::take(&mut properties) != EncryptionArgs::default() {
         let why = "Encryption properties must inherit from origin dataset.";
         return Err(Failure::failed(format!("{doing}: {why}")));

@@ -34,7 +34,7 @@ pub struct DestroyArgs {
     /// Destroy held and cloned snapshots later, when no hold and no clone is left
     #[arg(short)]
     defer: bool,
-    /// Accepted, has no effect: mounts that no client uses are detached
+    /// Accepted, has no effect: what is in use is busy all the same
     #[arg(short = 'f')]
     _force: bool,
     #[command(flatten)]

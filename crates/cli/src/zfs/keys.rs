@@ -14,6 +14,8 @@ use crate::pools::{self, PoolHandle, keys_of, search};
 use crate::secrets::{EncryptionArgs, KeyPrompt, Root, roots, verified_key};
 use crate::writable::{WritablePool, WriteIntent};
 use clap::{Args, Parser};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use weir_admin::below;
 use weir_daemon::Sharing;
 use weir_dsl::Dsl;
@@ -217,6 +219,42 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
 }
 
 /// Loads a key in the process that has the pool open; with `only_check`, it is only proven.
+/// Loads the keys that file systems of these names need and lack, and returns what failed, one line for each encryption root.
+///
+/// # Errors
+/// If the pool cannot be read.
+pub fn load_missing(
+    call: &Call,
+    served_pool: &Arc<ServedPool>,
+    names: &BTreeSet<&str>,
+) -> Result<Vec<String>, Failure> {
+    let rq = Request::internal("load-key");
+    let engine = &served_pool.engine;
+    let mut failures = Vec::new();
+    served_pool.machine.block_on(async {
+        let wanted = {
+            // While a snapshot of an open pool exists, no txg of the pool syncs.
+            let dsl = engine.synced().dsl(&rq).await?;
+            let mut needed = BTreeSet::new();
+            for dir in names.iter().filter_map(|name| dsl.dir_named(name)) {
+                needed.extend(weir_dsl::keys::encryption_root(&dsl, &rq, dir).await.map_err(PoolError::from)?);
+            }
+            roots(&rq, &dsl, |name| needed.contains(name)).await?
+        };
+        for root in wanted {
+            if engine.encryption_keys().is_loaded(&rq, &root.name).await? != Some(true)
+                && let Err(failure) = load_one(call, engine, &root, false).await
+            {
+                failures.push(format!("{}: {failure}", root.name));
+            }
+        }
+        Ok::<(), Failure>(())
+    })?;
+    // The datasets of the keys become visible in the exports.
+    served_pool.machine.block_on(served_pool.renew())?;
+    Ok(failures)
+}
+
 async fn load_one(call: &Call, engine: &Engine, root: &Root, only_check: bool) -> Result<(), Failure> {
     let rq = &Request::internal("load-key");
     let name = root.name.clone();

@@ -6,7 +6,7 @@ mod destroy;
 mod diff;
 mod get;
 mod holds;
-mod identity;
+pub mod identity;
 mod keys;
 mod list;
 mod mount;

@@ -1,8 +1,10 @@
 //! `zfs mount`, `zfs unmount`, `zfs share` and `zfs unshare`: in the process that has the pool open.
 
+use super::keys::load_missing;
 use super::target::{self, pool_of};
 use crate::admin::ServedPool;
 use crate::args::CommandLine;
+use crate::automount::is_below;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
@@ -11,7 +13,7 @@ use crate::options::Places;
 use crate::pools::{names, search};
 use clap::Parser;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use weir_daemon::{DatasetShares, Exports, MountRule, Sharing};
@@ -22,7 +24,7 @@ use weir_machine::Request;
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs mount",
-    override_usage = "zfs mount [-j]\n       zfs mount [-Ov] [-o OPTION,…] [--dir DIR]… -a [POOL] | [-R] FILESYSTEM"
+    override_usage = "zfs mount [-j]\n       zfs mount [-Olv] [-o OPTION,…] [--dir DIR]… -a [POOL] | [-R] FILESYSTEM"
 )]
 pub struct MountArgs {
     /// Mount all file systems of the pool, or of all pools, whose canmount is on
@@ -37,6 +39,9 @@ pub struct MountArgs {
     /// Mount over a directory that is not empty, also with overlay=off
     #[arg(short = 'O')]
     overlay: bool,
+    /// Load the keys of encrypted file systems that lack them
+    #[arg(short = 'l')]
+    load_keys: bool,
     /// Mount options: ro, rw, nodev, nosuid, noexec
     #[arg(short, value_name = "OPTION,…")]
     options: Vec<String>,
@@ -54,7 +59,7 @@ pub struct MountArgs {
 #[derive(Debug, Parser)]
 #[command(name = "zfs unmount", override_usage = "zfs unmount [-f] [--dir DIR]… -a [POOL] | FILESYSTEM|MOUNTPOINT")]
 pub struct UnmountArgs {
-    /// Unmount all file systems of the pool, or of all pools
+    /// Unmount all file systems of the pool, or of all pools, except those with canmount=noauto
     #[arg(short)]
     all: bool,
     /// Detach a file system that is in use
@@ -220,8 +225,13 @@ fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -
             true if !args.all => true,
             _ => (args.all || args.recursive) && shares.mount.is_automatic(),
         };
-        let chosen = target.below(name).filter(is_chosen);
+        let was_mounted: BTreeSet<u64> = target.served_pool.mounts.by_id().into_keys().collect();
+        let chosen: Vec<&DatasetShares> = target.below(name).filter(is_chosen).collect();
         let mut failures = Vec::new();
+        if args.load_keys {
+            let names: BTreeSet<&str> = chosen.iter().map(|shares| shares.dataset.as_str()).collect();
+            failures.extend(load_missing(call, &target.served_pool, &names)?);
+        }
         for shares in chosen {
             let mounts = &target.served_pool.mounts;
             // Mounting all skips what is mounted, and goes on after a failure.
@@ -233,6 +243,8 @@ fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -
                     }
                 }
                 Ok(false) if args.all || args.recursive => {}
+                // With its key.
+                Ok(false) if args.load_keys && failures.is_empty() && !was_mounted.contains(&shares.id) => {}
                 Ok(false) => failures.push(format!("{doing}: filesystem already mounted")),
                 Err(why) => failures.push(format!("cannot mount '{}': {why}", shares.dataset)),
             }
@@ -257,8 +269,16 @@ fn unmount_one(call: &Call, args: &UnmountArgs, given: String) -> Result<u8, Fai
         target.file_system(&name, &doing)?;
         let mounts = &target.served_pool.mounts;
         let chosen: Vec<String> = if args.all {
-            let below = target.below(&name).map(|shares| shares.dataset.clone());
-            below.filter(|name| mounts.list().iter().any(|(mounted, _)| mounted == name)).collect()
+            // As OpenZFS: what was mounted by a command is unmounted by one.
+            // A parent stays with it, because it would take what is below along.
+            let mounted = mounts.by_id();
+            let (taken, stays): (Vec<_>, Vec<_>) = target
+                .below(&name)
+                .filter(|shares| mounted.contains_key(&shares.id))
+                .partition(|shares| shares.mount.is_automatic());
+            let has_below = |name: &str| stays.iter().any(|shares| is_below(&shares.dataset, name));
+            let names = taken.into_iter().map(|shares| shares.dataset.clone());
+            names.filter(|name| !has_below(name)).collect()
         } else {
             vec![name.clone()]
         };

@@ -113,7 +113,13 @@ fn stored(native: &Native, value: &str) -> Result<Value, String> {
             let found = names.iter().find(|(text, _)| *text == value);
             found.map(|(_, n)| Value::Number(*n)).ok_or_else(|| format!("'{name}' must be one of '{}'", choices(names)))
         }
-        Shape::SizeOrNone => number(Some(0)).map(Value::Number),
+        Shape::SizeOrNone => match number(Some(0))? {
+            // As OpenZFS: 0 could mean that nothing may be written.
+            0 if value != "none" && matches!(native.prop, ZfsProp::Quota | ZfsProp::RefQuota) => {
+                Err(format!("use 'none' to disable {name}"))
+            }
+            bytes => Ok(Value::Number(bytes)),
+        },
         Shape::CountOrNone => number(Some(u64::MAX)).map(Value::Number),
         Shape::Size | Shape::Number | Shape::Ratio | Shape::Time => number(None).map(Value::Number),
         Shape::YesNo => Err(format!("'{name}' is readonly")),
@@ -142,10 +148,16 @@ fn text(prop: ZfsProp, value: &str) -> Result<String, String> {
     };
     match (fits, prop) {
         (true, _) if value.len() > MAX_USER_VALUE_LEN => Err(format!("property value '{value}' is too long")),
+        (true, ZfsProp::MountPoint) if is_too_long(value) => Err(format!("property value '{value}' is too long")),
         (true, _) => check_share(prop.name(), value).map(|()| value.to_owned()),
         (false, ZfsProp::MountPoint) => Err("'mountpoint' must be an absolute path, 'none', or 'legacy'".into()),
         (false, _) => Err(format!("invalid {prop}")),
     }
+}
+
+/// Whether Linux cannot have a directory of this path (PATH_MAX, NAME_MAX).
+fn is_too_long(path: &str) -> bool {
+    path.len() >= 4096 || path.split('/').any(|name| name.len() > 255)
 }
 
 fn check_range(native: &Native, value: &Value) -> Result<(), String> {
@@ -208,6 +220,7 @@ mod tests {
         assert_eq!(fs("compression=zstd-9"), number("compression", 16 | 9 << 7));
         // Other spellings of OpenZFS, which guides use.
         assert_eq!((fs("acltype=posixacl"), fs("acltype=noacl")), (number("acltype", 1), number("acltype", 0)));
+        assert_eq!(fs("aclinherit=secure"), number("aclinherit", 4));
         assert_eq!(fs("xattr=on"), number("xattr", 2));
         let volume = |text: &str| parse(text, DatasetKind::Volume, When::Later);
         assert_eq!(volume("volmode=geom"), number("volmode", 1));
@@ -233,6 +246,8 @@ mod tests {
             ("volsize=1G", "does not apply to datasets of this type"),
             ("recordsize=1000", "power of 2"),
             ("recordsize=32M", "power of 2"),
+            ("quota=0", "use 'none' to disable quota"),
+            ("refquota=0K", "use 'none' to disable refquota"),
             ("quota=lots", "'quota' must be a number"),
             ("quota=1x", "bad numeric value '1x'"),
             ("mountpoint=here", "absolute path"),
@@ -243,6 +258,10 @@ mod tests {
             let error = fs(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
+        let long = format!("mountpoint=/{}", "a".repeat(256));
+        assert!(fs(&long).unwrap_err().ends_with("is too long"));
+        assert!(fs(&long[..long.len() - 1]).is_ok());
+        assert_eq!(fs("reservation=0"), Ok(("reservation".into(), Value::Number(0))));
         assert!(parse("atime=off", DatasetKind::Snapshot, When::Later).is_err());
         let error = parse("encryption=foo", DatasetKind::Filesystem, When::Creation).unwrap_err();
         assert_eq!(error.matches("off").count(), 1, "{error}");

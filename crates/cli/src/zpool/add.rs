@@ -1,18 +1,23 @@
 //! `zpool add`: more vdevs for a pool, also while it is in use.
 
 use super::claim::claim;
-use super::devices;
+use super::devices::{self, Section};
 use super::l2arc;
+use super::tree::NameStyle;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::options::{PoolDirs, pools_once};
-use crate::pools::search;
+use crate::pools::{self, search};
 use crate::size;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
+use std::collections::BTreeMap;
 use weir_engine::create::{DraidRequest, Layout};
 use weir_engine::{Engine, VdevAddRequest};
+use weir_machine::Request;
+use weir_pool::OpenOptions;
+use weir_pool::aux_devices::{Extra, extras};
 
 /// Add vdevs to a pool.
 #[derive(Debug, Parser)]
@@ -67,6 +72,11 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         more.ashift = Some(shift.ok_or_else(why)?);
     }
     let intent = WriteIntent { search: search(call, &args.places.dirs)?, pool: pool.clone(), ..WriteIntent::default() };
+    // As OpenZFS, with what the pool has already.
+    let present_lines = match args.dry_run {
+        true => lines(call, args, &OpenOptions::new(intent.search.clone(), pool))?,
+        false => BTreeMap::new(),
+    };
     let writable = WritablePool::of_call(call, &intent)?;
     let served_pool = writable.served_pool().cloned();
     writable.with(async |engine| {
@@ -79,10 +89,11 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         }
         if args.dry_run {
             let shown = if args.resolved { vdevs.resolved() } else { vdevs };
-            outln!(call, "would add to '{pool}':\n\n{}", devices::shown(pool, &shown));
+            let layout = devices::shown_after(pool, &present_lines, &shown);
+            outln!(call, "would update '{pool}' to the following configuration:\n\n{layout}");
             return Ok(());
         }
-        let locks = claim(call, pool, vdevs.paths())?;
+        let locks = claim(call, pool, vdevs.paths(), more.force)?;
         (more.tops, more.caches, more.spares) = (vdevs.tops, vdevs.caches, vdevs.spares);
         let failed = |error| Failure::failed(format!("cannot add to '{pool}': {error}"));
         let caches = engine.cache.l2arc().stats().devices;
@@ -94,6 +105,30 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
         engine.log_command(call.line(), call.caller.ids.0).map_err(failed)
     })?;
     Ok(0)
+}
+
+/// The vdevs that a pool has, as lines of a layout.
+fn lines(call: &Call, args: &AddArgs, options: &OpenOptions) -> Result<BTreeMap<Section, String>, Failure> {
+    let pool = pools::look(call, options)?;
+    let style = NameStyle { guids: false, resolved: args.resolved, full: true };
+    let mut out: BTreeMap<Section, String> = BTreeMap::new();
+    for top in pool.tree.children.iter().filter(|top| !top.leaves().is_empty()) {
+        let lines = out.entry(Section::of(top.class)).or_default();
+        if top.is_leaf() {
+            lines.push_str(&format!("\t  {}\n", style.of(top)));
+            continue;
+        }
+        lines.push_str(&format!("\t  {}\n", top.name().split('-').next().unwrap_or_default()));
+        lines.extend(top.leaves().into_iter().map(|leaf| format!("\t    {}\n", style.of(leaf))));
+    }
+    let rq = &Request::internal("add");
+    for (which, section) in [(Extra::Cache, Section::Caches), (Extra::Spare, Section::Spares)] {
+        let listed = call.machine()?.block_on(extras(&pool, rq, which))?;
+        if !listed.is_empty() {
+            out.insert(section, listed.iter().map(|device| format!("\t  {}\n", style.of(device))).collect());
+        }
+    }
+    Ok(out)
 }
 
 /// The layouts of the ordinary vdevs that the pool has, each with its number of devices.

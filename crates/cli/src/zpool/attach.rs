@@ -179,7 +179,7 @@ fn join(
         let in_place = replaces && leaf.path == path;
         // A distributed spare is no device that another process could have.
         let devices = if is_spare_name(&leaf.path.to_string_lossy()) { Vec::new() } else { vec![leaf.path.clone()] };
-        match claim(call, pool, devices) {
+        match claim(call, pool, devices, options.force) {
             Ok(taken) => locks = Some(taken),
             // The device at that path is locked already if it is the pool's own, or its hot spare.
             Err(_) if in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path)) => {}

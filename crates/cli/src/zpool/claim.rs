@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::locks::{Identity, Locks, described, holder_of, lock};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use weir_pool::assemble::state;
+use weir_pool::assemble::{Assembly, state};
 use weir_pool::{assemble, scan};
 
 /// Locks devices for new vdevs of a pool.
@@ -14,10 +14,16 @@ use weir_pool::{assemble, scan};
 /// # Errors
 /// The path of the first device that is in use, and the pool that has it: one that a process has open, or another one than
 /// `pool` that is imported. The failure of a device that another command has for a moment says that waiting helps, as that of
-/// [`lock`] does.
-pub fn claim(call: &Call, pool: &str, paths: Vec<PathBuf>) -> Result<Locks, Failure> {
+/// [`lock`] does. Unless `force`, also a hot spare or cache device that a pool may have which no process has open.
+pub fn claim(call: &Call, pool: &str, paths: Vec<PathBuf>, force: bool) -> Result<Locks, Failure> {
     let taken = match lock(pool, paths.clone()) {
-        Ok(locks) => return check_not_imported(call, pool, &paths).map(|()| locks),
+        Ok(locks) => {
+            check_not_imported(call, pool, &paths)?;
+            if !force {
+                check_no_spare(call, &paths)?;
+            }
+            return Ok(locks);
+        }
         Err(failure) => failure,
     };
     let user = |path: &PathBuf| user_of(call, path).map(|user| (path.clone(), user));
@@ -54,6 +60,28 @@ fn check_not_imported(call: &Call, pool: &str, paths: &[PathBuf]) -> Result<(), 
     ))))
 }
 
+/// Fails if a device has the labels of a hot spare or cache device, and its pool, which these labels do not name, may be imported.
+/// The daemon has all imported pools open, and with them their spares locked: what it can lock is left over from a pool that was
+/// destroyed or exported (OpenZFS `zpool_in_use`, which asks the pools that are imported).
+fn check_no_spare(call: &Call, paths: &[PathBuf]) -> Result<(), Failure> {
+    let served: BTreeSet<u64> = call.served_pools().iter().map(|pool| pool.guid()).collect();
+    let is_daemon = call.process().is_some_and(|process| process.daemon().is_some());
+    if is_daemon && imported().is_subset(&served) {
+        return Ok(());
+    }
+    let spare = |path: &PathBuf| {
+        let what = match found_on(call, path)?.aux.into_values().next()?.config()?.get_u64("state")? {
+            state::SPARE => "a hot spare",
+            _ => "a cache device",
+        };
+        Some(Failure::failed(format!(
+            "invalid vdev specification\nuse '-f' to override the following errors:\n{} is {what}",
+            path.display()
+        )))
+    };
+    paths.iter().find_map(spare).map_or(Ok(()), Err)
+}
+
 /// GUIDs of the pools in the cache file: those that were created or imported, and not exported since. None if it cannot be read.
 pub fn imported() -> BTreeSet<u64> {
     let pools = CacheFile::usual().and_then(|file| file.pools().ok());
@@ -85,13 +113,17 @@ struct LabelledPool {
     is_active: bool,
 }
 
-/// The pool that the labels of a device name.
-fn pool_on(call: &Call, path: &Path) -> Option<LabelledPool> {
+/// The pool, or the single device, that the labels of a device describe.
+fn found_on(call: &Call, path: &Path) -> Option<Assembly> {
     let machine = call.machine().ok()?;
     let paths = [path.to_path_buf()];
     // On a thread of its own, because a caller may run within a task.
     let found = std::thread::scope(|scope| scope.spawn(|| machine.block_on(scan(machine, &paths))).join());
-    let assembly = assemble(found.ok()?.ok()?);
-    let config = assembly.pools.into_values().next()?.config;
+    Some(assemble(found.ok()?.ok()?))
+}
+
+/// The pool that the labels of a device name.
+fn pool_on(call: &Call, path: &Path) -> Option<LabelledPool> {
+    let config = found_on(call, path)?.pools.into_values().next()?.config;
     Some(LabelledPool { name: config.name, guid: config.guid, is_active: config.state == state::ACTIVE })
 }

@@ -53,7 +53,7 @@ pub struct CreateArgs {
     /// Mount point of the root file system
     #[arg(short, value_name = "MOUNTPOINT")]
     mountpoint: Option<String>,
-    /// Mount no file systems: mount points stay as they are, and are not below ROOT
+    /// Mount the file systems below ROOT, until the export; without a daemon they are not mounted
     #[arg(short = 'R', value_name = "ROOT")]
     altroot: Option<String>,
     /// Pool, then the vdevs: devices, each preceded by its vdev type or class if it has one
@@ -81,8 +81,10 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         )));
     }
     vdevs.check_distinct()?;
+    check_mount_point(args, name)?;
     let (mut options, wanted) = options(call, args, name, &vdevs, &doing)?;
     let place = cache_place(args).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+    let altroot = args.altroot.as_deref().or_else(|| last(&args.properties, "altroot"));
     if args.dry_run {
         call.print(format_args!(
             "would create '{name}' with the following layout:\n\n{}",
@@ -91,7 +93,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     check_name_is_free(call, name, &vdevs)?;
-    let locks = in_turn_of(call, || claim(call, name, vdevs.paths()))?;
+    let locks = in_turn_of(call, || claim(call, name, vdevs.paths(), args.force))?;
     call.begin();
     let machine = call.machine()?;
     let daemon = call.process().and_then(|process| process.daemon());
@@ -111,24 +113,57 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));
     let engine = machine.block_on(Engine::create(machine, &options)).map_err(failed)?;
     match daemon {
-        Some(daemon) => machine.block_on(daemon.adopt(
-            WritablePool::made(machine.clone(), engine, locks),
-            place,
-            args.altroot.is_none(),
-        ))?,
+        Some(daemon) => {
+            // As OpenZFS: a pool with an alternate root is not remembered, unless a cache file is named.
+            let place = place.unwrap_or_else(|| CachePlace::usual_with(altroot));
+            altroot.iter().for_each(|root| engine.set_altroot(root));
+            let writable = WritablePool::made(machine.clone(), engine, locks);
+            machine.block_on(daemon.adopt(writable, place, true))?
+        }
         None => {
             let stopped = machine.block_on(engine.stop());
-            cache_file::remember(call, &place, &engine);
+            cache_file::remember(call, &place.unwrap_or_default(), &engine);
             stopped.map_err(failed)?;
         }
     }
     Ok(0)
 }
 
-/// Where the pool is remembered: `-o cachefile=`.
-fn cache_place(args: &CreateArgs) -> Result<CachePlace, String> {
-    let given = args.properties.iter().rev().find_map(|property| property.strip_prefix("cachefile="));
-    given.map_or(Ok(CachePlace::Usual), CachePlace::parse)
+/// Fails if the root file system would be mounted at a directory that is not empty, or if a path is not absolute, as OpenZFS's
+/// `zpool_do_create` does before anything else.
+fn check_mount_point(args: &CreateArgs, pool: &str) -> Result<(), Failure> {
+    let root = args.altroot.as_deref().or_else(|| last(&args.properties, "altroot"));
+    if let Some(root) = root.filter(|root| !root.starts_with('/')) {
+        return Err(Failure::failed(format!("invalid alternate root '{root}': must be an absolute path")));
+    }
+    let given = args.mountpoint.as_deref().or_else(|| last(&args.root_properties, "mountpoint"));
+    let place = match given {
+        Some("none" | "legacy") => return Ok(()),
+        Some(path) if !path.starts_with('/') => {
+            let why = "must be an absolute path, 'legacy', or 'none'";
+            return Err(Failure::failed(format!("invalid mountpoint '{path}': {why}")));
+        }
+        Some(path) => path.to_owned(),
+        None => format!("/{pool}"),
+    };
+    let path = format!("{}{place}", root.unwrap_or_default());
+    let advice = "use '-m' option to provide a different default";
+    match std::fs::read_dir(&path).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Failure::failed(format!("mountpoint '{path}' exists and is not empty\n{advice}"))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Failure::failed(format!("mountpoint '{path}': {error}\n{advice}"))),
+    }
+}
+
+/// The last value of a property among `NAME=VALUE`.
+fn last<'a>(given: &'a [String], property: &str) -> Option<&'a str> {
+    given.iter().rev().find_map(|text| text.strip_prefix(property)?.strip_prefix('='))
+}
+
+/// Where the pool is remembered, if that is given: `-o cachefile=`.
+fn cache_place(args: &CreateArgs) -> Result<Option<CachePlace>, String> {
+    last(&args.properties, "cachefile").map(CachePlace::parse).transpose()
 }
 
 /// Fails if another pool has the name: one that this process has open, one that is imported, or one in the usual places that is

@@ -254,6 +254,35 @@ fn kind(layout: Layout) -> &'static str {
 
 /// The layout of a new pool as `zpool create -n` shows it.
 pub fn shown(pool: &str, vdevs: &Vdevs) -> String {
+    shown_after(pool, &BTreeMap::new(), vdevs)
+}
+
+/// Sections of a layout, in their order: of a class of top-level vdevs, or of a kind of single devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Section {
+    /// Top-level vdevs, by their place in the layout.
+    Tops(u8),
+    /// Cache devices.
+    Caches,
+    /// Hot spares.
+    Spares,
+}
+
+impl Section {
+    /// The section of a class.
+    pub fn of(class: Class) -> Section {
+        Section::Tops(match class {
+            Class::Dedup => 1,
+            Class::Special => 2,
+            Class::Log => 3,
+            _ => 0,
+        })
+    }
+}
+
+/// A layout with the lines that a pool already has in each section.
+pub fn shown_after(pool: &str, present: &BTreeMap<Section, String>, vdevs: &Vdevs) -> String {
+    let before = |section: Section| present.get(&section).map_or("", String::as_str);
     let mut out = format!("\t{pool}\n");
     for (class, heading) in [
         (Class::Normal, None),
@@ -262,9 +291,11 @@ pub fn shown(pool: &str, vdevs: &Vdevs) -> String {
         (Class::Log, Some("logs")),
     ] {
         let tops: Vec<_> = vdevs.tops.iter().filter(|top| top.class == class).collect();
-        if let Some(heading) = heading.filter(|_| !tops.is_empty()) {
+        let before = before(Section::of(class));
+        if let Some(heading) = heading.filter(|_| !tops.is_empty() || !before.is_empty()) {
             out.push_str(&format!("\t{heading}\n"));
         }
+        out.push_str(before);
         for top in tops {
             let name = match top.layout {
                 Layout::Single => None,
@@ -277,9 +308,12 @@ pub fn shown(pool: &str, vdevs: &Vdevs) -> String {
             out.extend(top.leaves.iter().map(|leaf| format!("\t{indent}{}\n", leaf.path.display())));
         }
     }
-    for (heading, leaves) in [("cache", &vdevs.caches), ("spares", &vdevs.spares)] {
-        if !leaves.is_empty() {
-            out.push_str(&format!("\t{heading}\n"));
+    for (heading, section, leaves) in
+        [("cache", Section::Caches, &vdevs.caches), ("spares", Section::Spares, &vdevs.spares)]
+    {
+        let before = before(section);
+        if !leaves.is_empty() || !before.is_empty() {
+            out.push_str(&format!("\t{heading}\n{before}"));
             out.extend(leaves.iter().map(|leaf| format!("\t  {}\n", leaf.path.display())));
         }
     }

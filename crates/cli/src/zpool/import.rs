@@ -84,7 +84,7 @@ pub struct ImportArgs {
     /// Property of the pool; readonly=on: check the pool and change nothing; may be repeated
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
-    /// Mount no file systems: mount points stay as they are, and are not below ROOT
+    /// Mount the file systems below ROOT, until the export; without a daemon they are not mounted
     #[arg(short = 'R', value_name = "ROOT")]
     altroot: Option<String>,
     #[command(flatten)]
@@ -256,7 +256,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
         let how = format!("use the form 'zpool import {guid} <newpool>' to give it a new name");
         return Err(Failure::failed(format!("{doing}: a pool with {which} already exists\n{how}")));
     }
-    let Wanted { read_only, place, properties } = wanted_properties(args, &doing)?;
+    let Wanted { read_only, place, altroot, properties } = wanted_properties(args, &doing)?;
     let search = places(call, args)?;
     if args.dry_run || read_only {
         let rewind = rewind(args);
@@ -286,16 +286,21 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let logged = writable.engine.log_command(call.line(), call.caller.ids.0);
     match daemon {
         Some(daemon) => {
-            call.machine()?.block_on(daemon.adopt(writable, place, !args.no_mount && args.altroot.is_none()))?
+            altroot.iter().for_each(|root| writable.engine.set_altroot(root));
+            let place = place.unwrap_or_else(|| CachePlace::usual_with(altroot.as_deref()));
+            call.machine()?.block_on(daemon.adopt(writable, place, !args.no_mount))?
         }
-        None => {
-            cache_file::remember(call, &place, &writable.engine);
-            writable.close()?;
-        }
+        None => leave(call, writable, place.unwrap_or_default())?,
     }
     replayed?;
     logged?;
     Ok(u8::from(!all_keys))
+}
+
+/// Closes an imported pool that no daemon takes over, and remembers it.
+fn leave(call: &Call, writable: WritablePool, place: CachePlace) -> Result<(), Failure> {
+    cache_file::remember(call, &place, &writable.engine);
+    writable.close()
 }
 
 /// Sets the properties of an imported pool. As in OpenZFS, it does not stay open if one cannot be set.
@@ -349,7 +354,10 @@ async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
 /// Properties of an import (`-o`).
 struct Wanted {
     read_only: bool,
-    place: CachePlace,
+    /// Where the pool is remembered, if that is given.
+    place: Option<CachePlace>,
+    /// Directory below which its file systems are mounted.
+    altroot: Option<String>,
     /// Properties that the pool gets; none in a pool that is not written to, as in OpenZFS.
     properties: Vec<PoolProperty>,
 }
@@ -358,15 +366,17 @@ fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> 
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     pools_once(&args.properties).map_err(wrong)?;
     let mut read_only = false;
-    let mut place = CachePlace::Usual;
+    let mut place = None;
+    let mut altroot = args.altroot.clone();
     let mut properties = Vec::new();
     for text in &args.properties {
         match text.split_once('=') {
             Some(("readonly", "on")) => read_only = true,
             Some(("cachefile", value)) => {
-                place = CachePlace::parse(value).map_err(wrong)?;
+                place = Some(CachePlace::parse(value).map_err(wrong)?);
             }
-            Some(("readonly", "off") | ("altroot", _)) => {}
+            Some(("readonly", "off")) => {}
+            Some(("altroot", root)) => altroot = Some(root.to_owned()),
             Some((name @ ("ashift" | "bootfs"), _)) => {
                 return Err(wrong(format!("property '{name}' cannot be set at import time")));
             }
@@ -377,7 +387,10 @@ fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> 
             }
         }
     }
-    Ok(Wanted { read_only, place, properties })
+    if let Some(root) = altroot.as_ref().filter(|root| !root.starts_with('/')) {
+        return Err(wrong(format!("invalid alternate root '{root}': must be an absolute path")));
+    }
+    Ok(Wanted { read_only, place, altroot, properties })
 }
 
 /// The vdevs of a pool with their DTLs, their states and the pool's.

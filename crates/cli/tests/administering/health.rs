@@ -50,6 +50,42 @@ fn a_device_is_offline_until_the_next_import() {
     check(lab.0.path());
 }
 
+/// As in OpenZFS: `zpool clear` ends the fault, and the device stays offline until `zpool online`.
+#[test]
+fn a_fault_of_an_offline_device_is_cleared() {
+    let lab = Lab::new();
+    let d1 = lab.path("d1").display().to_string();
+    let server = lab.serve();
+    let state = || {
+        let status = lab.ok("zpool status p");
+        let line = status.lines().find(|line| line.trim_start().starts_with(&d1)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    lab.ok(&format!("zpool offline p {d1}"));
+    lab.ok(&format!("zpool offline -f p {d1}"));
+    assert!(lab.fails(&format!("zpool online p {d1}")).contains("the device is faulted"));
+    lab.ok(&format!("zpool clear p {d1}"));
+    assert_eq!(state(), "OFFLINE");
+    lab.ok(&format!("zpool online p {d1}"));
+    assert_eq!(state(), "ONLINE");
+    end(server);
+    check(lab.0.path());
+}
+
+/// A stream that was cut off is summed up as far as it goes.
+#[test]
+fn the_records_of_a_cut_stream_are_counted() {
+    let lab = Lab::new();
+    lab.ok("zfs snapshot p@s");
+    let sent = lab.weir("zfs send p@s").output().unwrap();
+    assert!(sent.status.success() && sent.stdout.len() > 4096);
+    std::fs::write(lab.path("cut"), &sent.stdout[..sent.stdout.len() - 400]).unwrap();
+    let out = lab.run("zstream dump cut");
+    let shown = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(shown.contains("Total DRR_BEGIN records = 1 ") && shown.contains("Total DRR_END records = 0 "), "{shown}");
+}
+
 /// Row C9 of the trial: the list of pools to import says of a pool without its log what an import does.
 #[test]
 fn c9_a_pool_without_its_log_is_listed_as_what_it_is() {

@@ -162,3 +162,20 @@ fn distributed_spares_are_put_into_use_by_name() {
     std::fs::remove_file(&disks[5]).unwrap();
     check_pool(lab.0.path(), "q");
 }
+
+/// As OpenZFS shows it: with what the pool has.
+#[test]
+fn a_dry_run_of_add_shows_the_whole_layout() {
+    let lab = Lab::new();
+    let [s, t, l, m] = ["s", "t", "l", "m"].map(|name| lab.disk(name, 256));
+    lab.ok(&format!("zpool add p spare {s}"));
+    let shown = lab.ok(&format!("zpool add -n p mirror {t} {l} log {m}"));
+    let disks = ["d0", "d1"].map(|name| lab.path(name).display().to_string());
+    let expected = format!(
+        "would update 'p' to the following configuration:\n\n\tp\n\t  mirror\n\t    {}\n\t    {}\n\t  mirror\n\t    {t}\n\t    \
+         {l}\n\tlogs\n\t  {m}\n\tspares\n\t  {s}\n\n",
+        disks[0], disks[1]
+    );
+    assert_eq!(shown, expected);
+    assert!(!lab.ok("zpool status p").contains(&t), "nothing is added");
+}

@@ -11,6 +11,7 @@ mod devices;
 mod jobs;
 mod l2arc;
 mod locate;
+mod mounting;
 mod mounts;
 mod properties;
 mod races;

@@ -290,6 +290,7 @@ fn a_busy_file_system_keeps_its_name_and_its_mount_point() {
             let said = site.fails(line);
             assert!(said.contains(&busy(path)), "{line}: {said}");
         }
+        assert!(site.fails("zfs destroy -r tank/a").contains("is busy"));
         assert_eq!(site.get("mountpoint,canmount,mounted", "tank/a"), format!("{} on yes", place("a")));
         assert_eq!(site.get("mountpoint,mounted", "tank/a/in"), format!("{} yes", place("a/in")));
         assert_eq!(site.get("mountpoint,mounted", "tank/a/own"), format!("{} yes", place("own")));

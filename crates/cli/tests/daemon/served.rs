@@ -257,6 +257,7 @@ fn file_systems_are_mounted_where_their_properties_say() {
     site.ok("zfs set canmount=off tank/a");
     assert_eq!(mounts(), ["tank"]);
     site.ok("zfs set canmount=on tank/a");
+    site.ok("zfs mount tank/a");
     site.ok(&format!("zfs create -o mountpoint={}/b tank/b", top.display()));
     assert_eq!(mounts(), ["b", "other", "tank"]);
     // What was unmounted by hand stays so.
@@ -504,6 +505,9 @@ fn properties_of_a_new_dataset_are_printed() {
     );
     let would = lines("zfs create -nP -V 8M one/v");
     assert_eq!(would[..2], ["create\tone/v", "property\tvolsize\t8388608"]);
+    assert_eq!(lines("zfs create -n -o atime=off one/a"), [""; 0], "only -v and -P show it");
+    assert_eq!(lines("zfs create -npP one/a/b"), ["create_ancestors\tone/a/b", "create\tone/a/b"]);
+    assert_eq!(lines("zfs create -npv one/a/b"), ["would create ancestors of one/a/b", "would create one/a/b"]);
     assert_eq!(site.ok("zfs list -H -o name"), "one\n");
     assert_eq!(lines("zfs create -Pv -V 8M one/v"), would);
     let reserved = site.ok("zfs get -Hp -o value refreservation one/v");

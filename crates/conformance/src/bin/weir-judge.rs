@@ -6,7 +6,7 @@ use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
     JudgeError, bench, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, old_pools, properties,
-    readers, rescued, rewritten, sent, smb, streams, suites, zdb, ztest,
+    readers, rescued, rewritten, sent, smb, streams, suites, zdb, ztest, zts,
 };
 
 const USAGE: &str = "\
@@ -20,6 +20,7 @@ weir-judge JUDGE
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
   rescue [POOLS] [--seed N]                 golden pools that are damaged, and what weir rescue brings out of them (long form: 500)
   ztest [ROUNDS] [--keep]                   pools that OpenZFS's ztest made and was killed over: read, and written
+  zts [--short] [--table] [GROUP...]        OpenZFS's functional test suite, which drives weir as zpool, zfs, zdb (root)
   old-pools [POOL...]                       the pools of OpenZFS's test package
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
   faults                                    devices that hang, fail or have no room, below a server
@@ -146,6 +147,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
             sent::run(&folder()?, report)?;
         }
         "ztest" => ztest::run(rest, report)?,
+        "zts" => zts::run(rest, report)?,
         "old-pools" => old_pools::run(rest, report)?,
         _ => return Err(Stop::Usage),
     }

@@ -183,7 +183,7 @@ const ENCRYPTION: &[(&str, u64)] = &[
 ];
 const ACLMODE: &[(&str, u64)] = &[("discard", 0), ("groupmask", 2), ("passthrough", 3), ("restricted", 4)];
 const ACLINHERIT: &[(&str, u64)] =
-    &[("discard", 0), ("noallow", 1), ("restricted", 4), ("passthrough", 3), ("passthrough-x", 5)];
+    &[("discard", 0), ("noallow", 1), ("restricted", 4), ("secure", 4), ("passthrough", 3), ("passthrough-x", 5)];
 const NORMALIZATION: &[(&str, u64)] =
     &[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)];
 const DNODESIZE: &[(&str, u64)] =

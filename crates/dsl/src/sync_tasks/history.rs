@@ -135,11 +135,15 @@ pub(super) async fn log(
     append_history(cx, record).await
 }
 
+/// Name that OpenZFS records on Linux as the zone of a command (`spa_history_log_nvl`).
+pub const ZONE: &str = "linux";
+
 /// Records a user's command, for `zpool history`.
 pub async fn log_command(cx: &mut DslSyncContext<'_>, command: &str, uid: u32) -> Result<(), DslError> {
     let mut record = NvList::new();
     record.set("history command", command);
     record.set("history who", u64::from(uid));
+    record.set("history zone", ZONE);
     record.set("history time", cx.now_s);
     append_history(cx, record).await
 }

@@ -182,6 +182,7 @@ impl Contents {
         record.set("history time", syncing.change.now_s);
         record.set("history command", self.options.command.as_str());
         record.set("history who", 0u64);
+        record.set("history zone", history::ZONE);
         Ok(history::append_history(&mut syncing.change, record).await?)
     }
 }

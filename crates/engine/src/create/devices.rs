@@ -92,14 +92,13 @@ pub async fn owner(disk: &Arc<dyn Disk>, leaf: &NewLeaf) -> Result<Option<String
         let pool = match list.get_u64("state") {
             Some(state::ACTIVE) => Some(format!("is part of pool '{name}'")),
             Some(state::EXPORTED) => Some(format!("is part of exported pool '{name}'")),
-            Some(state::SPARE) => Some("is a hot spare".into()),
-            Some(state::L2CACHE) => Some("is a cache device".into()),
+            // Labels of a hot spare or cache device name no pool: who calls knows the pools that are imported.
             _ => None,
         };
         if pool.is_some() {
             return Ok(pool);
         }
-        was_destroyed = list.get_u64("state") == Some(state::DESTROYED);
+        was_destroyed = matches!(list.get_u64("state"), Some(state::DESTROYED | state::SPARE | state::L2CACHE));
     }
     let partitions = gpt::partitions(disk, &leaf.path).await?;
     if !partitions.is_empty() {

@@ -1,0 +1,190 @@
+//! When file systems are mounted, unmounted and destroyed: as OpenZFS's own test suite expects it.
+
+use super::served::can_mount;
+use super::{CONFIGURATION, Running, Site};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// A daemon that mounts, and the pool `tank` whose root is mounted in the directory `m`.
+fn mounting() -> Option<(Site, Running, PathBuf)> {
+    can_mount().then(|| {
+        let site = Site::new(3);
+        site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
+        let daemon = site.start();
+        let top = site.path("m");
+        site.ok(&format!("zpool create -m {} tank d0", top.display()));
+        (site, daemon, top)
+    })
+}
+
+impl Site {
+    fn mounted(&self, name: &str) -> bool {
+        self.ok(&format!("zfs get -H -o value mounted {name}")) == "yes\n"
+    }
+}
+
+/// A process whose working directory is in a mount.
+fn inside(place: &std::path::Path) -> Child {
+    Command::new("sleep").arg("60").current_dir(place).spawn().unwrap()
+}
+
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_working_directory_keeps_a_file_system_from_being_destroyed() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    let own = top.join("elsewhere").display().to_string();
+    site.ok(&format!("zfs create -o mountpoint={own} tank/a"));
+    site.ok("zfs create tank/a/child");
+    site.ok("zfs snapshot tank/a@s");
+    site.ok(&format!("zfs clone -o mountpoint={own}-clone tank/a@s tank/clone"));
+    std::fs::write(format!("{own}/file"), "still there").unwrap();
+    let user = inside(own.as_ref());
+    for line in ["zfs destroy -r tank/a", "zfs destroy -rf tank/a", "zfs destroy -R tank/a"] {
+        let said = site.fails(line);
+        let expected = if line.contains("-R") { "is busy" } else { "has dependent clones" };
+        assert!(said.contains(expected), "{line}: {said}");
+    }
+    let clone = inside(format!("{own}-clone").as_ref());
+    let said = site.fails("zfs destroy -f tank/clone");
+    assert!(said.contains(&format!("cannot unmount '{own}-clone': pool or dataset is busy")), "{said}");
+    end(clone);
+    site.wait_until("it is left", || site.command("zfs destroy tank/clone").status().unwrap().success());
+    assert!(site.fails("zfs destroy -r tank/a").contains("is busy"));
+    for name in ["tank/a", "tank/a/child"] {
+        assert!(site.mounted(name), "{name} is mounted as before");
+    }
+    assert_eq!(std::fs::read_to_string(format!("{own}/file")).unwrap(), "still there");
+    end(user);
+    site.wait_until("it is left", || site.command("zfs destroy -r tank/a").status().unwrap().success());
+}
+
+#[test]
+fn only_commands_and_mount_points_mount_what_canmount_turns_on() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    site.ok("zfs create -o canmount=off tank/a");
+    site.ok("zfs set canmount=on tank/a");
+    assert!(!site.mounted("tank/a"));
+    site.ok("zfs mount tank/a");
+    assert!(site.mounted("tank/a"));
+    site.ok("zfs create -o mountpoint=none tank/b");
+    site.ok(&format!("zfs set mountpoint={} tank/b", top.join("b").display()));
+    assert!(site.mounted("tank/b"), "a new mount point mounts it");
+    site.ok("zfs set canmount=noauto tank/b");
+    site.ok("zfs unmount -a");
+    assert!(site.mounted("tank/b") && !site.mounted("tank/a"), "what was mounted by a command stays");
+}
+
+#[test]
+fn mounting_loads_the_key_that_is_missing() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    let with_key = |line: &str, key: &str| {
+        let mut child = site.command(line).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(key.as_bytes()).unwrap();
+        child.wait_with_output().unwrap().status.success()
+    };
+    assert!(with_key("zfs create -o encryption=on -o keyformat=passphrase tank/e", "password\n"));
+    site.ok("zfs create tank/e/below");
+    std::fs::write(top.join("e/file"), "x").unwrap();
+    site.ok("zfs unmount tank/e");
+    site.ok("zfs unload-key tank/e");
+    assert!(!with_key("zfs mount -l tank/e", "wrong password\n"));
+    assert!(!site.mounted("tank/e"));
+    assert!(with_key("zfs mount -l tank/e", "password\n"));
+    assert!(site.mounted("tank/e"));
+    assert_eq!(std::fs::read_to_string(top.join("e/file")).unwrap(), "x");
+}
+
+#[test]
+fn a_pool_is_not_created_where_its_files_would_be_covered() {
+    let site = Site::new(1);
+    let place = site.dir.path().display().to_string();
+    for (options, why) in [
+        (format!("-m {place}"), format!("mountpoint '{place}' exists and is not empty\nuse '-m' option")),
+        (format!("-f -O mountpoint={place}"), "exists and is not empty".to_owned()),
+        ("-R here".to_owned(), "invalid alternate root 'here': must be an absolute path".to_owned()),
+        ("-m here".to_owned(), "invalid mountpoint 'here': must be an absolute path".to_owned()),
+    ] {
+        let said = site.fails(&format!("zpool create {options} tank d0"));
+        assert!(said.contains(&why), "{options}: {said}");
+    }
+    std::fs::create_dir(site.path("empty")).unwrap();
+    site.ok(&format!("zpool create -m {place}/empty tank d0"));
+}
+
+#[test]
+fn spares_of_a_pool_that_is_gone_are_free() {
+    let site = Site::new(3);
+    let daemon = site.start();
+    site.ok("zpool create -m none tank d0 spare d1 cache d2");
+    let said = site.fails("zpool create -m none other d1");
+    assert!(said.contains("d1 is part of active pool 'tank'") || said.contains("in use"), "{said}");
+    site.ok("zpool destroy tank");
+    site.ok("zpool create -m none tank d0 spare d1 cache d2");
+    drop(daemon);
+    // No process has the pool open, and the labels of a spare do not name it.
+    let said = site.fails("zpool create -m none other d1");
+    assert!(said.contains("use '-f'") && said.contains("d1 is a hot spare"), "{said}");
+}
+
+#[test]
+fn clones_have_the_properties_of_their_kind() {
+    let site = Site::new(1);
+    let _daemon = site.start();
+    site.ok("zpool create -m none tank d0");
+    site.ok("zfs create -V 8M tank/v");
+    site.ok("zfs snapshot tank/v@s");
+    let said = site.fails("zfs clone -o quota=64M tank/v@s tank/c");
+    assert!(said.contains("'quota' does not apply to datasets of this type"), "{said}");
+    site.ok("zfs clone -p -o volmode=none -o my:note=x tank/v@s tank/new/c");
+    site.ok("zfs clone -p tank/v@s tank/new/c");
+    assert!(site.fails("zfs clone tank/v@s tank/new/c").contains("already exists"));
+}
+
+#[test]
+fn an_alternate_root_is_before_every_mount_point_until_the_export() {
+    let Some((site, daemon, top)) = mounting() else { return };
+    let root = top.join("alt").display().to_string();
+    site.ok(&format!("zpool create -R {root} -m /place other d1"));
+    site.ok("zfs create other/a");
+    std::fs::write(format!("{root}/place/a/file"), "x").unwrap();
+    let shown = |name: &str| site.ok(&format!("zfs get -H -o value mountpoint,mounted {name}"));
+    assert_eq!(shown("other/a"), format!("{root}/place/a\nyes\n"));
+    assert_eq!(site.ok("zpool get -H -o value altroot other"), format!("{root}\n"));
+    assert_eq!(site.ok("zpool list -H -o altroot other"), format!("{root}\n"));
+    // The value that is set is the one without it.
+    site.ok("zfs set mountpoint=/new other/a");
+    assert_eq!(shown("other/a"), format!("{root}/new\nyes\n"));
+    assert_eq!(std::fs::read_to_string(format!("{root}/new/file")).unwrap(), "x");
+    site.ok("zpool export other");
+    let dir = site.dir.path().display().to_string();
+    let said = site.fails(&format!("zpool import -d {dir} -R here other"));
+    assert!(said.contains("invalid alternate root 'here'"), "{said}");
+    site.ok(&format!("zpool import -d {dir} -N -R {root}/second other"));
+    assert_eq!(shown("other/a"), format!("{root}/second/new\nno\n"));
+    site.ok("zfs mount other/a");
+    assert_eq!(std::fs::read_to_string(format!("{root}/second/new/file")).unwrap(), "x");
+    // It is not imported at the next start.
+    drop(daemon);
+    let _daemon = site.start();
+    assert_eq!(site.pools(), ["tank"]);
+}
+
+#[test]
+fn a_working_directory_keeps_a_pool_open() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    std::fs::write(top.join("file"), "x").unwrap();
+    let user = inside(&top);
+    for line in ["zpool export tank", "zpool destroy tank"] {
+        let said = site.fails(line);
+        assert!(said.contains(&format!("cannot unmount '{}': pool or dataset is busy", top.display())), "{said}");
+        assert!(site.mounted("tank"));
+    }
+    assert_eq!(std::fs::read_to_string(top.join("file")).unwrap(), "x");
+    site.ok("zpool export -f tank");
+    end(user);
+}
