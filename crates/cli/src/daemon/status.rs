@@ -138,7 +138,7 @@ fn job_object(status: JobStatus) -> Value {
 }
 
 /// A time in seconds since 1970 as text.
-pub(super) fn utc(seconds: i64) -> String {
+pub fn utc(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
