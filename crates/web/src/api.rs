@@ -207,7 +207,7 @@ pub(crate) async fn live(
 #[utoipa::path(get, path = "/metrics",
     responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
 pub(crate) async fn prometheus(State(sampler): State<Arc<Sampler>>) -> Response {
-    match metrics::text(sampler.samples()) {
+    match metrics::text(sampler.samples(), sampler.pools.service()) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

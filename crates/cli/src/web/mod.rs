@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_analytics::PoolObservation;
+use weir_analytics::metrics::ServiceState;
 use weir_engine::Engine;
 use weir_machine::Machine;
 use weir_web::{Access, Administrator, Audit, Pools, Recorder, Store, Token, TokenError, Web, WebError};
@@ -45,6 +46,10 @@ struct OpenPools(Arc<PoolProcess>);
 impl Pools for OpenPools {
     fn engines(&self) -> Vec<Arc<Engine>> {
         self.0.all().iter().map(|pool| pool.engine.clone()).collect()
+    }
+
+    fn service(&self) -> ServiceState {
+        self.0.daemon().map(|daemon| daemon.service_state()).unwrap_or_default()
     }
 
     fn observe<'a>(&'a self, pool: &'a str, seconds: u64) -> BoxFuture<'a, Option<Result<PoolObservation, String>>> {

@@ -55,8 +55,11 @@ fn a_pool_is_created_used_and_destroyed_by_actions() {
     let (code, refused) = order(&http, "preview", &json!({ "action": destroy }));
     assert_eq!((code, refused["error"].as_str()), (422, Some(site.fails("zfs destroy -r tank/a").trim_end())));
 
+    let (code, refused) = order(&http, "preview", &json!({"action": {"do": "rollback", "snapshot": "tank/a@one"}}));
+    assert_eq!((code, refused["error"].as_str().unwrap().ends_with("with -r:\ntank/a@two")), (422, true), "{refused}");
     let (shown, code, _) = act_twice(&http, json!({"do": "rollback", "snapshot": "tank/a@one", "destroy_later": true}));
-    assert_eq!((code, shown.contains("tank/a@two")), (200, true), "{shown}");
+    assert_eq!((code, shown.contains("would destroy tank/a@two\n")), (200, true), "{shown}");
+    assert!(!shown.contains("would destroy tank/a@one"), "{shown}");
     assert_eq!(site.ok("zfs list -H -t snapshot -o name -d 1 tank/a"), "tank/a@one\n");
     let (shown, code, _) = act_twice(&http, json!({"do": "destroy", "name": "tank/a", "dependents": true}));
     assert_eq!(code, 200);
@@ -128,7 +131,11 @@ fn alerts_are_acknowledged_and_muted_by_actions() {
     until("an alert", || site.ok("daemon alerts").contains("pool:tank").then_some(()));
     let (code, done) = act(&http, json!({"do": "acknowledge", "alert": "pool:tank"}));
     assert_eq!(code, 200, "{done}");
+    let metric = |state: &str| format!("weir_alert{{alert=\"pool:tank\",severity=\"critical\",state=\"{state}\"}} 1");
+    let metrics = http.get("/metrics").1;
+    assert!(metrics.contains(&metric("acknowledged")), "{metrics}");
     assert_eq!(act(&http, json!({"do": "mute", "alert": "pool:tank", "hours": 2})).0, 200);
+    assert!(http.get("/metrics").1.contains(&metric("muted")));
     let (code, shown) = http.get("/api/v1/admin/view/alerts");
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     let alerts = shown["answer"]["alerts"].as_array().unwrap();

@@ -108,18 +108,25 @@ impl Runner<'_> {
         Ok(())
     }
 
-    async fn rollback(&mut self, snapshot: &str) -> Result<(), String> {
+    async fn rollback(&mut self, snapshot: &str, destroy_later: bool) -> Result<(), String> {
         let Some((dataset, name)) = snapshot.split_once('@') else {
             return Err(format!("'{snapshot}' is no snapshot"));
         };
         let written = format!("written@{name}");
         self.show(CommandLine::new("zfs", ["get", "-o", "name,property,value", &written, dataset])).await?;
-        let columns = "name,used,creation";
-        let list = ["list", "-t", "snapshot,bookmark", "-d", "1", "-s", "createtxg", "-o", columns, dataset];
-        self.show(CommandLine::new("zfs", list)).await?;
-        self.keep(CommandLine::new("zfs", ["list", "-Hp", "-o", "guid", snapshot])).await?;
         let list = ["list", "-Hp", "-t", "snapshot,bookmark", "-d", "1", "-s", "createtxg", "-o", "name,guid", dataset];
-        self.keep(CommandLine::new("zfs", list)).await
+        let list = self.output(&CommandLine::new("zfs", list)).await?;
+        let names = || list.lines().filter_map(|line| line.split('\t').next());
+        let later: Vec<&str> = names().skip_while(|name| *name != snapshot).skip(1).collect();
+        if !destroy_later && !later.is_empty() {
+            let why = "there are later snapshots or bookmarks, which are destroyed with -r";
+            return Err(format!("cannot rollback to '{snapshot}': {why}:\n{}", later.join("\n")));
+        }
+        let text = later.iter().map(|name| format!("would destroy {name}\n")).collect::<String>();
+        let text = format!("{text}would set {dataset} back to {snapshot}\n");
+        self.done.shown.push(DryOutput { command: String::new(), text });
+        self.done.keep(list);
+        Ok(())
     }
 
     async fn create(&mut self, action: &PageAction, vdevs: &[NewVdev]) -> Result<(), String> {
@@ -143,7 +150,7 @@ impl Runner<'_> {
                 }
                 self.destroy(name, option).await
             }
-            PageAction::Rollback { snapshot, .. } => self.rollback(snapshot).await,
+            PageAction::Rollback { snapshot, destroy_later } => self.rollback(snapshot, *destroy_later).await,
             PageAction::CreatePool { vdevs, .. } => self.create(action, vdevs).await,
             PageAction::Export { pool, .. } => {
                 self.show(CommandLine::new("zpool", ["list", pool])).await?;
