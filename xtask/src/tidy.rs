@@ -114,6 +114,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "daemon",
             "doctor",
             "lab",
+            "web",
         ],
     ),
     ("xtask", &[]),

@@ -19,13 +19,52 @@ use std::fmt;
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The metrics of these samples, one of each pool.
+/// Maximum number of alerts, and of jobs, that have metrics.
+const MAX_SERVICE_ROWS: usize = 256;
+
+/// Alerts and jobs of a daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceState {
+    /// Alerts.
+    pub alerts: Vec<AlertState>,
+    /// Jobs.
+    pub jobs: Vec<JobState>,
+}
+
+/// An alert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AlertState {
+    /// Name, such as `pool:tank`.
+    pub name: String,
+    /// `critical` or `warning`.
+    pub severity: &'static str,
+    /// `open`, `acknowledged` or `muted`.
+    pub state: &'static str,
+    /// Begin, in seconds since 1970.
+    pub since_s: u64,
+}
+
+/// A scheduled job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobState {
+    /// Name.
+    pub name: String,
+    /// Whether it runs now.
+    pub is_running: bool,
+    /// Begin of the last run since the daemon was started, in seconds since 1970, and whether it failed.
+    pub last: Option<(u64, bool)>,
+    /// Next time, in seconds since 1970.
+    pub next_s: Option<u64>,
+}
+
+/// The metrics of these samples, one of each pool, and of a daemon's alerts and jobs.
 ///
 /// # Errors
 /// None: writing to a string does not fail.
-pub fn text(samples: Vec<Sample>) -> Result<String, fmt::Error> {
+pub fn text(samples: Vec<Sample>, service: ServiceState) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Samples(samples)));
+    registry.register_collector(Box::new(Service(service)));
     let mut out = String::new();
     encode(&mut out, &registry)?;
     Ok(out)
@@ -33,6 +72,35 @@ pub fn text(samples: Vec<Sample>) -> Result<String, fmt::Error> {
 
 #[derive(Debug)]
 struct Samples(Vec<Sample>);
+
+#[derive(Debug)]
+struct Service(ServiceState);
+
+impl Collector for Service {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let put = &mut Encoder(encoder);
+        let seconds = Some(&Unit::Seconds);
+        let alerts = || self.0.alerts.iter().take(MAX_SERVICE_ROWS);
+        let name = |alert: &AlertState| ("alert", alert.name.clone());
+        let shown = alerts().map(|alert| {
+            let labels = [("severity", alert.severity.to_owned()), ("state", alert.state.to_owned())];
+            ([name(alert)].into_iter().chain(labels).collect(), 1)
+        });
+        put.gauge("weir_alert", "1 for each alert", None, shown.collect())?;
+        let since = alerts().map(|alert| (vec![name(alert)], alert.since_s));
+        put.gauge("weir_alert_begin", "Begin of an alert, since 1970", seconds, since.collect())?;
+        let jobs = |of: fn(&JobState) -> Option<u64>| -> Rows {
+            let all = self.0.jobs.iter().take(MAX_SERVICE_ROWS);
+            all.filter_map(|job| Some((vec![("job", job.name.clone())], of(job)?))).collect()
+        };
+        put.gauge("weir_job_running", "1 or 0", None, jobs(|job| Some(job.is_running.into())))?;
+        let failed = jobs(|job| job.last.map(|(_, is_failed)| is_failed.into()));
+        put.gauge("weir_job_failed", "Whether the last run failed, 1 or 0", None, failed)?;
+        let began = jobs(|job| job.last.map(|(began_s, _)| began_s));
+        put.gauge("weir_job_last_begin", "Begin of the last run, since 1970", seconds, began)?;
+        put.gauge("weir_job_next", "Time of the next run, since 1970", seconds, jobs(|job| job.next_s))
+    }
+}
 
 /// A label that is always the same.
 type Label = (&'static str, &'static str);
@@ -268,7 +336,26 @@ mod tests {
             leaves: Vec::new(),
             space: SpaceState::default(),
         };
-        let text = text(vec![sample]).unwrap();
+        let alert = AlertState { name: "pool:\"x".into(), severity: "critical", state: "open", since_s: 7 };
+        let job = |name: &str, last: Option<(u64, bool)>| JobState {
+            name: name.into(),
+            is_running: last.is_none(),
+            last,
+            next_s: Some(9),
+        };
+        let jobs = vec![job("nightly", Some((8, true))), job("new", None)];
+        let text = text(vec![sample], ServiceState { alerts: vec![alert], jobs }).unwrap();
+        for line in [
+            "weir_alert{alert=\"pool:\\\"x\",severity=\"critical\",state=\"open\"} 1",
+            "weir_alert_begin_seconds{alert=\"pool:\\\"x\"} 7",
+            "weir_job_failed{job=\"nightly\"} 1",
+            "weir_job_last_begin_seconds{job=\"nightly\"} 8",
+            "weir_job_running{job=\"new\"} 1",
+            "weir_job_next_seconds{job=\"new\"} 9",
+        ] {
+            assert!(text.lines().any(|found| found.starts_with(line)), "{line}: {text}");
+        }
+        assert!(!text.contains("weir_job_failed{job=\"new\"}"), "{text}");
         assert!(text.contains("weir_served_bytes_total{pool=\"tank\",proto=\"nfs3\",source=\"disk\"} 111\n"), "{text}");
         assert!(text.contains("weir_requests_total{pool=\"tank\",proto=\"nfs3\",op=\"read\"} 2\n"), "{text}");
         assert!(text.contains("dataset=\"tank/a\\\"} 1\\nweir_fake 2\\\\\",proto=\"\"} 9\n"), "{text}");

@@ -8,16 +8,87 @@
 //! they have a priority instead, because the journal has the time: `<4>pool 'tank': io /dev/sda (3 times)`.
 
 use rustix::fs::fstat;
+use std::collections::VecDeque;
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
+use weir_machine::lock::Mutex;
 
 /// Environment variable that selects what is logged.
 const FILTER_VARIABLE: &str = "WEIR_LOG";
+
+/// Last lines that are kept for the page.
+const KEPT_LINES: usize = 500;
+/// Lines that wait to be kept; more at once are written to standard error alone.
+const WAITING_LINES: usize = 256;
+/// Longest line that is kept, in bytes.
+const MAX_LINE_BYTES: usize = 2048;
+
+/// The last lines, kept by a thread of their own: a line is written while any lock may be held, so that none can be taken then.
+struct LastLines {
+    lines: Mutex<VecDeque<String>>,
+    to: SyncSender<String>,
+}
+
+static LAST_LINES: OnceLock<LastLines> = OnceLock::new();
+
+/// The last lines of the log, the oldest first.
+pub fn last_lines() -> Vec<String> {
+    LAST_LINES.get().map(|last| last.lines.lock().iter().cloned().collect()).unwrap_or_default()
+}
+
+/// Begins to keep the last lines.
+#[allow(clippy::disallowed_methods, reason = "a log is written before there is a machine")]
+fn keep_lines() {
+    let (to, from) = sync_channel::<String>(WAITING_LINES);
+    let is_first = LAST_LINES.set(LastLines { lines: Mutex::default(), to }).is_ok();
+    let keep = move || {
+        for line in from {
+            let Some(last) = LAST_LINES.get() else { continue };
+            let mut lines = last.lines.lock();
+            if lines.len() == KEPT_LINES {
+                lines.pop_front();
+            }
+            lines.push_back(line);
+            debug_assert!(lines.len() <= KEPT_LINES, "kept lines are bounded");
+        }
+    };
+    if is_first {
+        drop(std::thread::spawn(keep));
+    }
+}
+
+/// Standard error, whose lines are kept, too.
+struct KeptStderr;
+
+impl Write for KeptStderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(last) = LAST_LINES.get() {
+            // A burst of more lines than wait is kept in part.
+            let _kept = last.to.try_send(plain(&bytes[..bytes.len().min(MAX_LINE_BYTES)]));
+        }
+        io::stderr().write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// A line without its end and without the colours of a terminal.
+fn plain(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let mut parts = text.trim_end().split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |out, part| out + part.split_once('m').map_or(part, |(_, rest)| rest))
+}
 
 /// Starts logging to standard error. Later calls change nothing.
 pub fn start() {
@@ -38,8 +109,9 @@ fn start_with(usual: &str) {
             false
         }
     });
+    keep_lines();
     let filter = EnvFilter::new(given.as_deref().unwrap_or(usual));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| KeptStderr);
     // Each fails only if logging was started before.
     let _started = match is_journal() {
         true => lines.event_format(JournalFormat).try_init(),
@@ -97,7 +169,13 @@ pub fn check(filter: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::{check, plain};
+
+    #[test]
+    fn kept_lines_have_no_colours() {
+        assert_eq!(plain(b"\x1b[2m12:00\x1b[0m \x1b[33mWARN\x1b[0m a\xff\n"), "12:00 WARN a\u{fffd}");
+        assert_eq!(plain(b""), "");
+    }
 
     #[test]
     fn words_of_a_filter_are_levels() {

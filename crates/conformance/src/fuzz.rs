@@ -54,6 +54,7 @@ pub fn targets() -> Vec<Target> {
         weir_daemon::fuzz::SHARE_TARGETS,
         crate::fuzz_locks::TARGETS,
         weir_daemon::users::TARGETS,
+        weir_web::TARGETS,
     ]
     .concat()
 }

@@ -5,6 +5,7 @@ import { quantile, scaled } from "./format.js";
 import { Graph } from "./graph.js";
 import { HeatMap } from "./heat.js";
 import { continued } from "./series.js";
+import { isOverview, start } from "./screens.js";
 import { Table } from "./tables.js";
 import * as why from "./why.js";
 
@@ -57,6 +58,8 @@ function drawSoon() {
   willDraw = true;
   requestAnimationFrame(() => {
     willDraw = false;
+    // What is not shown has no width.
+    if (!isOverview()) return;
     graphs.forEach((graph) => graph.draw());
     heatMap.draw();
   });
@@ -198,6 +201,7 @@ window.addEventListener("resize", drawSoon);
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawSoon);
 
 makeGraphs();
+start(drawSoon).catch(report);
 try {
   const { body, time } = await get("/api/v1/series");
   // A difference of less than some seconds is that of the header, which has whole seconds.

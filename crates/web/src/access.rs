@@ -1,4 +1,6 @@
-//! Who may read: those who know the token.
+//! Who may read: those who know a token.
+
+use crate::admin::Access;
 
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST};
@@ -42,6 +44,12 @@ pub enum TokenError {
         path: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// The table of named tokens is damaged.
+    #[error("token file {path}: it is damaged: remove the file, and make the tokens again")]
+    Table {
+        /// The file.
+        path: PathBuf,
     },
     /// The file holds no token.
     #[error("token file {path}: it holds no token of 64 hexadecimal digits: remove the file, and a new one is made")]
@@ -90,7 +98,7 @@ impl Token {
     }
 
     /// Whether a client's text is the token. Takes the same time for every text of a length.
-    fn is(&self, text: &str) -> bool {
+    pub(crate) fn is(&self, text: &str) -> bool {
         // The comparison of hashes takes constant time.
         blake3::hash(text.as_bytes()) == blake3::hash(self.0.as_bytes())
     }
@@ -124,8 +132,8 @@ fn is_own_host(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Passes on requests to this host that have the token.
-pub(crate) async fn check(State(token): State<Arc<Token>>, request: Request, next: Next) -> Response {
+/// Passes on requests to this host that have a token, with the identity that it gives.
+pub(crate) async fn check(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
     let headers = request.headers();
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     if !is_own_host(host) {
@@ -133,11 +141,12 @@ pub(crate) async fn check(State(token): State<Arc<Token>>, request: Request, nex
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     let given = token_of_headers(headers).or_else(|| token_of_query(request.uri()));
-    if !given.is_some_and(|given| token.is(given)) {
+    let Some(identity) = given.and_then(|given| access.identify(given)) else {
         let why = "a token is missing or wrong: use the address that the server printed, with ?token=…, or the header \
                    Authorization: Bearer TOKEN\n";
         return (StatusCode::UNAUTHORIZED, why).into_response();
-    }
+    };
+    request.extensions_mut().insert(identity);
     next.run(request).await
 }
 

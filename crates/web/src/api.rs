@@ -1,9 +1,10 @@
 //! The JSON API. Its OpenAPI description is at `/api/v1/openapi.json`.
 
+use crate::admin::{Access, Identity};
 use crate::sampler::{LiveSecond, Sampler};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -20,9 +21,27 @@ use weir_analytics::{Resolution, SERIES, Sample, metrics};
 #[openapi(
     info(
         title = "Weir",
-        description = "Analytics of the pools that a process has open. Every request needs the token."
+        description = "Analytics and administration of the pools that a process has open. Every request needs a token."
     ),
-    paths(pools, series, sample, history, live, crate::why::why, prometheus),
+    paths(
+        pools,
+        series,
+        sample,
+        history,
+        live,
+        crate::why::why,
+        prometheus,
+        crate::admin::routes::me,
+        crate::admin::lights::lights,
+        crate::admin::views::view,
+        crate::admin::views::devices,
+        crate::admin::views::capacity,
+        crate::admin::views::log,
+        crate::admin::routes::audited,
+        crate::admin::routes::command,
+        crate::admin::routes::preview,
+        crate::admin::routes::act
+    ),
     modifiers(&Refusals)
 )]
 struct Description;
@@ -33,7 +52,8 @@ struct Refusals;
 impl Modify for Refusals {
     fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
         let refusals = [("401", "A token is missing or wrong (text)"), ("421", "The host is not localhost (text)")];
-        for operation in description.paths.paths.values_mut().filter_map(|path| path.get.as_mut()) {
+        let operations = description.paths.paths.values_mut().flat_map(|path| [path.get.as_mut(), path.post.as_mut()]);
+        for operation in operations.flatten() {
             for (code, why) in refusals {
                 let response = utoipa::openapi::ResponseBuilder::new().description(why).build();
                 operation.responses.responses.insert(code.to_owned(), response.into());
@@ -167,12 +187,18 @@ pub(crate) async fn history(
     responses((status = 200, content_type = "text/event-stream", body = Vec<LiveSecond>)))]
 pub(crate) async fn live(
     State(sampler): State<Arc<Sampler>>,
+    State(access): State<Arc<Access>>,
+    Extension(who): Extension<Identity>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>> + use<>> {
-    let events = unfold(sampler.live(), |mut seconds| async move {
+    let events = unfold((sampler.live(), access, who), |(mut seconds, access, who)| async move {
         seconds.changed().await.ok()?;
+        if !access.knows(&who) {
+            // Its token was revoked.
+            return None;
+        }
         let now = seconds.borrow_and_update().clone();
         let event = Event::default().json_data(&*now).unwrap_or_else(|_| Event::default().comment("not representable"));
-        Some((Ok(event), seconds))
+        Some((Ok(event), (seconds, access, who)))
     });
     Sse::new(events).keep_alive(KeepAlive::default())
 }
@@ -181,7 +207,7 @@ pub(crate) async fn live(
 #[utoipa::path(get, path = "/metrics",
     responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
 pub(crate) async fn prometheus(State(sampler): State<Arc<Sampler>>) -> Response {
-    match metrics::text(sampler.samples()) {
+    match metrics::text(sampler.samples(), sampler.pools.service()) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
@@ -210,7 +236,8 @@ mod tests {
             assert_eq!(parameter["required"], is_path, "{parameter}");
         }
         for (path, item) in text["paths"].as_object().unwrap() {
-            let responses = &item["get"]["responses"];
+            let method = if item["get"].is_object() { "get" } else { "post" };
+            let responses = &item[method]["responses"];
             assert!(["200", "401", "421"].iter().all(|code| responses[code].is_object()), "{path}: {responses}");
         }
         for name in ["Report", "Diagnosis", "Finding", "Cause", "Sample", "Problem"] {

@@ -16,6 +16,7 @@
 //! it makes point to this machine. Connections, headers and the time for them are bounded.
 
 mod access;
+mod admin;
 mod api;
 mod page;
 mod recorder;
@@ -25,6 +26,10 @@ mod store;
 mod why;
 
 pub use access::{Token, TokenError};
+pub use admin::{
+    Access, Administration, Administrator, Audit, CommandLine, Device, Identity, LayoutQuery, NamedToken, NewVdev,
+    OWN_NAME, PageAction, Ran, Role, ScrubStep, Setting, TARGETS, Target, UsableSpace, VdevKind,
+};
 pub use api::open_api;
 pub use recorder::Recorder;
 pub use sampler::{HistoryStatus, Pools};

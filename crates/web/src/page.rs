@@ -1,11 +1,9 @@
 //! The page: its files are part of the program.
 
-use crate::access::{COOKIE_NAME, Token, token_of_query};
-use axum::extract::State;
+use crate::access::{COOKIE_NAME, token_of_query};
 use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use std::sync::Arc;
 
 const INDEX: &str = include_str!("../page/index.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -15,7 +13,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 pub(crate) struct PageFile(pub &'static str, pub &'static str, pub &'static str);
 
 /// Files of the page, besides its index.
-pub(crate) static FILES: [PageFile; 9] = [
+pub(crate) static FILES: [PageFile; 18] = [
     PageFile("/weir.css", STYLE, include_str!("../page/weir.css")),
     PageFile("/weir.js", SCRIPT, include_str!("../page/weir.js")),
     PageFile("/dom.js", SCRIPT, include_str!("../page/dom.js")),
@@ -24,6 +22,15 @@ pub(crate) static FILES: [PageFile; 9] = [
     PageFile("/heat.js", SCRIPT, include_str!("../page/heat.js")),
     PageFile("/series.js", SCRIPT, include_str!("../page/series.js")),
     PageFile("/tables.js", SCRIPT, include_str!("../page/tables.js")),
+    PageFile("/api.js", SCRIPT, include_str!("../page/api.js")),
+    PageFile("/act.js", SCRIPT, include_str!("../page/act.js")),
+    PageFile("/screens.js", SCRIPT, include_str!("../page/screens.js")),
+    PageFile("/pools.js", SCRIPT, include_str!("../page/pools.js")),
+    PageFile("/create.js", SCRIPT, include_str!("../page/create.js")),
+    PageFile("/datasets.js", SCRIPT, include_str!("../page/datasets.js")),
+    PageFile("/shares.js", SCRIPT, include_str!("../page/shares.js")),
+    PageFile("/alerts.js", SCRIPT, include_str!("../page/alerts.js")),
+    PageFile("/system.js", SCRIPT, include_str!("../page/system.js")),
     PageFile("/why.js", SCRIPT, include_str!("../page/why.js")),
 ];
 
@@ -36,9 +43,10 @@ impl PageFile {
 
 /// The page. A token in the address becomes a cookie, which scripts cannot read and other sites do not send, and leaves the
 /// address bar and the browser's history.
-pub(crate) async fn index(State(token): State<Arc<Token>>, uri: Uri) -> Response {
-    if token_of_query(&uri).is_some() {
-        let cookie = format!("{COOKIE_NAME}={}; HttpOnly; SameSite=Strict; Path=/", token.secret());
+pub(crate) async fn index(uri: Uri) -> Response {
+    // The request has passed the check of tokens; one that is no token's text is in no header.
+    if let Some(token) = token_of_query(&uri).filter(|token| token.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+        let cookie = format!("{COOKIE_NAME}={token}; HttpOnly; SameSite=Strict; Path=/");
         return (StatusCode::SEE_OTHER, [(LOCATION, "/".to_owned()), (SET_COOKIE, cookie)]).into_response();
     }
     ([(CONTENT_TYPE, "text/html; charset=utf-8")], INDEX).into_response()

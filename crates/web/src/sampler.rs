@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use utoipa::ToSchema;
+use weir_analytics::metrics::ServiceState;
 use weir_analytics::{DatasetNames, History, Interval, Point, PoolObservation, Sample};
 use weir_engine::Engine;
 use weir_machine::lock::Mutex;
@@ -32,6 +33,11 @@ const MAX_DIAGNOSES: usize = 2;
 pub trait Pools: Send + Sync {
     /// Their engines.
     fn engines(&self) -> Vec<Arc<Engine>>;
+
+    /// Alerts and jobs, of a process that has any.
+    fn service(&self) -> ServiceState {
+        ServiceState::default()
+    }
 
     /// Counters of a pool now and, if the process keeps them, about `seconds` ago, and its state, which is read from its devices;
     /// `None` if no pool has this name.

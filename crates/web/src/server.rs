@@ -4,19 +4,21 @@
     reason = "hyper reads and writes tokio's sockets, and times are those of a real client"
 )]
 
-use crate::access::{Token, check};
+use crate::access::check;
+use crate::admin::lights;
+use crate::admin::{Access, Administrator, Peer, check_action, routes, views};
 use crate::recorder::Recorder;
 use crate::sampler::Sampler;
 use crate::{api, page, why};
 use axum::Router;
-use axum::extract::{FromRef, Request};
+use axum::extract::{Extension, FromRef, Request};
 use axum::http::HeaderValue;
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -53,7 +55,7 @@ pub struct WebError {
 /// A running server. Dropping it stops it.
 pub struct Web {
     address: SocketAddr,
-    token: Token,
+    access: Arc<Access>,
     task: JoinHandle<()>,
 }
 
@@ -65,13 +67,20 @@ impl Drop for Web {
 
 #[derive(Clone)]
 struct AppState {
-    token: Arc<Token>,
+    access: Arc<Access>,
     sampler: Arc<Sampler>,
+    administrator: Option<Arc<Administrator>>,
 }
 
-impl FromRef<AppState> for Arc<Token> {
+impl FromRef<AppState> for Arc<Access> {
     fn from_ref(state: &AppState) -> Self {
-        state.token.clone()
+        state.access.clone()
+    }
+}
+
+impl FromRef<AppState> for Option<Arc<Administrator>> {
+    fn from_ref(state: &AppState) -> Self {
+        state.administrator.clone()
     }
 }
 
@@ -82,18 +91,24 @@ impl FromRef<AppState> for Arc<Sampler> {
 }
 
 impl Web {
-    /// Serves what a recorder keeps on this port of 127.0.0.1; 0 takes any free port. Must be called inside a tokio runtime.
+    /// Serves what a recorder keeps on this port of 127.0.0.1; 0 takes any free port. Those with a token of the role for it
+    /// administer the process, if there is an administrator. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// If the port is taken.
-    pub async fn start(recorder: &Recorder, port: u16, token: Token) -> Result<Web, WebError> {
+    pub async fn start(
+        recorder: &Recorder,
+        port: u16,
+        access: Arc<Access>,
+        administrator: Option<Arc<Administrator>>,
+    ) -> Result<Web, WebError> {
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let failed = |source| WebError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let state = AppState { token: Arc::new(token.clone()), sampler: recorder.sampler.clone() };
+        let state = AppState { access: access.clone(), sampler: recorder.sampler.clone(), administrator };
         let task = tokio::spawn(accept(listener, router(state)));
-        Ok(Web { address, token, task })
+        Ok(Web { address, access, task })
     }
 
     /// Address and port.
@@ -103,7 +118,7 @@ impl Web {
 
     /// Address of the page, with the token: a secret.
     pub fn url(&self) -> String {
-        format!("http://{}/?token={}", self.address, self.token.secret())
+        format!("http://{}/?token={}", self.address, self.access.own().secret())
     }
 }
 
@@ -111,6 +126,11 @@ fn router(state: AppState) -> Router {
     let page = page::FILES.iter().fold(Router::new().route("/", get(page::index)), |router, file| {
         router.route(file.0, get(move || async move { file.answer() }))
     });
+    let actions = Router::new()
+        .route("/api/v1/admin/command", post(routes::command))
+        .route("/api/v1/admin/preview", post(routes::preview))
+        .route("/api/v1/admin/act", post(routes::act))
+        .route_layer(from_fn(check_action));
     page.route("/metrics", get(api::prometheus))
         .route("/api/v1/pools", get(api::pools))
         .route("/api/v1/series", get(api::series))
@@ -119,6 +139,14 @@ fn router(state: AppState) -> Router {
         .route("/api/v1/live", get(api::live))
         .route("/api/v1/why", get(why::why))
         .route("/api/v1/openapi.json", get(api::description))
+        .route("/api/v1/admin/me", get(routes::me))
+        .route("/api/v1/admin/lights", get(lights::lights))
+        .route("/api/v1/admin/view/{what}", get(views::view))
+        .route("/api/v1/admin/devices", get(views::devices))
+        .route("/api/v1/admin/capacity", get(views::capacity))
+        .route("/api/v1/admin/log", get(views::log))
+        .route("/api/v1/admin/audit", get(routes::audited))
+        .merge(actions)
         .layer(from_fn_with_state(state.clone(), check))
         .layer(from_fn(with_headers))
         .with_state(state)
@@ -144,8 +172,8 @@ async fn accept(listener: TcpListener, router: Router) {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let service = router.clone();
+            Ok((stream, peer)) => {
+                let service = router.clone().layer(Extension(Peer(peer)));
                 connections.spawn(async move {
                     serve(stream, service).await;
                     drop(place);

@@ -32,7 +32,7 @@ mod server;
 pub use client::{ask, query, send, tell};
 pub use permits::Permit;
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
-pub use server::AdminSocket;
+pub use server::{AdminSocket, refresh_cache_files};
 
 use crate::directories::{self, belongs_to};
 use crate::failure::Failure;

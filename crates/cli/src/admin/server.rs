@@ -209,7 +209,7 @@ async fn connection(
 }
 
 /// Brings the cache files of the daemon up to date after a command.
-async fn refresh_cache_files(process: &PoolProcess) {
+pub async fn refresh_cache_files(process: &PoolProcess) {
     if let Some(daemon) = process.daemon() {
         // A task that failed left a cache file as it was.
         let _done = tokio::task::spawn_blocking(move || daemon.refresh_cache_files()).await;

@@ -39,7 +39,7 @@ use weir_format::Txg;
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos, Request};
 use weir_pool::PoolError;
-use weir_web::{HistoryStatus, Recorder, Web};
+use weir_web::{Access, HistoryStatus, Recorder, Web};
 
 /// Time that a pool which is being closed waits for clients that were disconnected.
 const DISCONNECT_TIME: Duration = Duration::from_secs(5);
@@ -84,6 +84,7 @@ pub struct Daemon {
     service: OnceLock<Arc<Service>>,
     recorder: Mutex<Option<Arc<Recorder>>>,
     web: Mutex<Option<Web>>,
+    access: OnceLock<Arc<Access>>,
     places: Mutex<BTreeMap<u64, CachePlace>>,
     /// GUIDs and configurations of the pools as the cache files have them.
     cached: Mutex<BTreeMap<u64, (u64, Vec<u8>)>>,
@@ -116,6 +117,7 @@ impl Daemon {
             service: OnceLock::new(),
             recorder: Mutex::default(),
             web: Mutex::default(),
+            access: OnceLock::new(),
             places: Mutex::default(),
             cached: Mutex::default(),
             changing: AsyncMutex::default(),
@@ -284,10 +286,12 @@ impl Daemon {
     /// If the configured port is taken, or the token's file cannot be used.
     pub async fn listen_http(&self) -> Result<(), Failure> {
         let configured = self.settings.lock().http_port;
-        let token = web::stored_token(&self.machine)?;
+        let access = web::stored_access(&self.machine)?;
+        let access = self.access.get_or_init(|| Arc::new(access)).clone();
+        let administrator = web::administrator(&self.process, web::audit());
         let port = configured.unwrap_or(web::DEFAULT_PORT);
         let Some(recorder) = self.recorder.lock().clone() else { return Ok(()) };
-        let web = match (Web::start(&recorder, port, token).await, configured) {
+        let web = match (Web::start(&recorder, port, access, Some(administrator)).await, configured) {
             (Ok(web), _) => web,
             (Err(failure), Some(_)) => return Err(failure.into()),
             (Err(failure), None) => {
@@ -303,6 +307,11 @@ impl Daemon {
         }
         *self.web.lock() = Some(web);
         Ok(())
+    }
+
+    /// The tokens of the page, once they have been read.
+    pub fn access(&self) -> Option<&Arc<Access>> {
+        self.access.get()
     }
 
     /// Address of page, API and metrics, if they are served.

@@ -16,6 +16,7 @@
 //! - `run`: start, signals, end
 //! - `notify`: systemd's readiness protocol
 //! - `status`: `weir daemon status`
+//! - `tokens`: `weir daemon token`: tokens of the page, and their roles
 //!
 //! **Order at the start:** lock, administration socket, import of the remembered pools, listeners, ready. Clients of a pool
 //! that is remembered but cannot be opened yet get the error "try again", so that their mounts survive.
@@ -33,9 +34,11 @@ mod pool_log;
 mod remembered;
 mod run;
 mod status;
+mod tokens;
 
 pub use keeper::Daemon;
 pub use opening::OpeningGuard;
+pub use status::utc;
 
 use crate::admin;
 use crate::args::CommandLine;
@@ -58,7 +61,7 @@ use weir_linux::Production;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir daemon",
-    override_usage = "weir daemon [--config FILE] [--check]\n       weir daemon status [-j [--json-int]]\n       weir daemon alerts [-j]\n       weir daemon alerts ack|mute|test …\n       weir daemon reload|stop"
+    override_usage = "weir daemon [--config FILE] [--check]\n       weir daemon status [-j [--json-int]]\n       weir daemon alerts [-j]\n       weir daemon alerts ack|mute|test …\n       weir daemon token add|list|revoke …\n       weir daemon reload|stop"
 )]
 pub struct DaemonArgs {
     /// Configuration file [default: weir.toml in the configuration directory, if it exists]
@@ -75,6 +78,7 @@ pub struct DaemonArgs {
 enum DaemonCommand {
     Status(StatusArgs),
     Alerts(AlertsArgs),
+    Token(tokens::TokenArgs),
     Reload(ReloadArgs),
     Stop(StopArgs),
     #[command(hide = true)]
@@ -199,6 +203,7 @@ pub fn carry_out(call: &Call, args: &DaemonArgs) -> u8 {
     let done = match (daemon, &args.command) {
         (Some(daemon), Some(DaemonCommand::Status(args))) => status::show(call, &daemon, args),
         (Some(daemon), Some(DaemonCommand::Alerts(args))) => show_alerts(call, &daemon.alerts, args),
+        (Some(daemon), Some(DaemonCommand::Token(args))) => tokens::run(call, &daemon, args),
         (Some(daemon), Some(DaemonCommand::Reload(_))) => call.machine().and_then(|machine| {
             let what = machine.block_on(daemon.reload())?;
             for line in &what {

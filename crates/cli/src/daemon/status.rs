@@ -6,6 +6,7 @@ use super::jobs::{JobStatus, Run, Work};
 use super::keeper::Daemon;
 use crate::admin::ServedPool;
 use crate::call::{Call, outln};
+use crate::command_target::now;
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::units::human_bytes;
@@ -13,6 +14,7 @@ use crate::web;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
+use weir_analytics::metrics::{AlertState, JobState, ServiceState};
 use weir_daemon::ProtocolServer;
 use weir_daemon::service::exported_names;
 use weir_daemon::shares::ShareState;
@@ -32,6 +34,35 @@ impl Daemon {
             names => format!("; {what}: {}", names.join(", ")),
         };
         format!("{} pools{}{}", open.len(), part("serving", &names), part("not open", &missing))
+    }
+}
+
+impl Daemon {
+    /// Alerts and jobs, for the metrics.
+    pub fn service_state(&self) -> ServiceState {
+        let time = now().sec.max(0).cast_unsigned();
+        let state = |alert: &alerts::Alert| match (alert.muted_until, alert.acknowledged) {
+            (Some(until), _) if time < until => "muted",
+            (_, true) => "acknowledged",
+            _ => "open",
+        };
+        let alert = |alert: alerts::Alert| AlertState {
+            severity: if alert.critical { "critical" } else { "warning" },
+            state: state(&alert),
+            since_s: alert.since,
+            name: alert.name,
+        };
+        let seconds = |time: i64| time.max(0).cast_unsigned();
+        let job = |status: JobStatus| JobState {
+            is_running: status.is_running,
+            last: status.runs.first().map(|run| (seconds(run.began), run.result.is_err())),
+            next_s: status.next.map(seconds),
+            name: status.job.name,
+        };
+        ServiceState {
+            alerts: self.alerts.all().into_iter().map(alert).collect(),
+            jobs: self.jobs.all().into_iter().map(job).collect(),
+        }
     }
 }
 
@@ -138,7 +169,7 @@ fn job_object(status: JobStatus) -> Value {
 }
 
 /// A time in seconds since 1970 as text.
-pub(super) fn utc(seconds: i64) -> String {
+pub fn utc(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 

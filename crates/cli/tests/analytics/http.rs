@@ -62,6 +62,18 @@ impl Http {
         stream
     }
 
+    #[allow(dead_code, reason = "used by the tests of the page")]
+    /// Status and body of the answer to a POST with these header lines, beside the token, and this body.
+    pub fn post(&self, path: &str, headers: &str, body: &str) -> (u16, String) {
+        let more = format!("Connection: close\r\nContent-Length: {}\r\n{headers}", body.len());
+        let mut stream = self.send(&format!("POST {path} HTTP/1.1"), &more);
+        // The server may refuse a body before it has read all.
+        let _sent = stream.write_all(body.as_bytes());
+        let mut answer = Vec::new();
+        let _reset = stream.read_to_end(&mut answer);
+        parsed(&String::from_utf8_lossy(&answer))
+    }
+
     /// The whole answer to a request line.
     pub fn raw(&self, line: &str) -> String {
         let mut answer = Vec::new();
@@ -71,10 +83,7 @@ impl Http {
 
     /// Status and body.
     pub fn method(&self, method: &str, path: &str) -> (u16, String) {
-        let answer = self.raw(&format!("{method} {path} HTTP/1.0"));
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
-        (code, body.to_owned())
+        parsed(&self.raw(&format!("{method} {path} HTTP/1.0")))
     }
 
     pub fn get(&self, path: &str) -> (u16, String) {
@@ -85,4 +94,11 @@ impl Http {
     pub fn open(&self, path: &str) -> Stream {
         Stream(BufReader::new(self.send(&format!("GET {path} HTTP/1.1"), "")))
     }
+}
+
+/// Status and body of an answer.
+fn parsed(answer: &str) -> (u16, String) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    (code, body.to_owned())
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a real server and its clients")]
 
 mod browser;
+mod chromium;
 mod history;
 mod http;
 mod prometheus;

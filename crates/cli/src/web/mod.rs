@@ -1,4 +1,8 @@
-//! The HTTP server of a process that has pools open: page, API and metrics.
+//! The HTTP server of a process that has pools open: page, API, metrics and administration.
+
+mod administration;
+
+use administration::ProcessAdministration;
 
 use crate::admin::ServingHost;
 use crate::directories;
@@ -8,14 +12,19 @@ use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_analytics::PoolObservation;
+use weir_analytics::metrics::ServiceState;
 use weir_engine::Engine;
 use weir_machine::Machine;
-use weir_web::{Pools, Recorder, Store, Token, TokenError, Web, WebError};
+use weir_web::{Access, Administrator, Audit, Pools, Recorder, Store, Token, TokenError, Web, WebError};
 
 /// Port that the daemon takes if none is configured.
 pub const DEFAULT_PORT: u16 = 8420;
 /// Name of the token's file in the state directory.
 const TOKEN_FILE: &str = "web.token";
+/// Name of the file with named tokens in the state directory.
+const TOKENS_FILE: &str = "web.tokens";
+/// Name of the audit log in the state directory.
+const AUDIT_FILE: &str = "audit.log";
 /// Name of the directory with histories in the state directory.
 const HISTORY_DIRECTORY: &str = "history";
 
@@ -37,6 +46,10 @@ struct OpenPools(Arc<PoolProcess>);
 impl Pools for OpenPools {
     fn engines(&self) -> Vec<Arc<Engine>> {
         self.0.all().iter().map(|pool| pool.engine.clone()).collect()
+    }
+
+    fn service(&self) -> ServiceState {
+        self.0.daemon().map(|daemon| daemon.service_state()).unwrap_or_default()
     }
 
     fn observe<'a>(&'a self, pool: &'a str, seconds: u64) -> BoxFuture<'a, Option<Result<PoolObservation, String>>> {
@@ -66,7 +79,10 @@ impl PassingWeb {
     /// If the port is taken.
     pub async fn start(process: &Arc<PoolProcess>, port: u16, token: Token) -> Result<Self, Failure> {
         let recorder = record(process, None);
-        Ok(PassingWeb { web: Web::start(&recorder, port, token).await?, _recorder: recorder })
+        let access = Arc::new(Access::of_token(token));
+        // The log of the process has the lines of the audit log.
+        let administrator = administrator(process, Audit::default());
+        Ok(PassingWeb { web: Web::start(&recorder, port, access, Some(administrator)).await?, _recorder: recorder })
     }
 
     /// Address of the page, with the token: a secret.
@@ -75,13 +91,24 @@ impl PassingWeb {
     }
 }
 
-/// The token in the state directory, so that addresses stay valid from one run of the daemon to the next.
+/// Administration of a process.
+pub fn administrator(process: &Arc<PoolProcess>, audit: Audit) -> Arc<Administrator> {
+    Administrator::new(&process.machine, Arc::new(ProcessAdministration(process.clone())), audit)
+}
+
+/// The audit log in the state directory.
+pub fn audit() -> Audit {
+    directories::in_state(AUDIT_FILE).map(Audit::in_file).unwrap_or_default()
+}
+
+/// The tokens in the state directory, so that addresses stay valid from one run of the daemon to the next.
 ///
 /// # Errors
-/// If there is no state directory, or the file cannot be used.
-pub fn stored_token(machine: &Machine) -> Result<Token, Failure> {
-    let path = token_file().ok_or_else(|| Failure::failed("there is no state directory: set HOME"))?;
-    Ok(Token::in_file(machine, &path)?)
+/// If there is no state directory, or a file cannot be used.
+pub fn stored_access(machine: &Machine) -> Result<Access, Failure> {
+    let none = || Failure::failed("there is no state directory: set HOME");
+    let own = Token::in_file(machine, &token_file().ok_or_else(none)?)?;
+    Ok(Access::with_file(own, directories::in_state(TOKENS_FILE).ok_or_else(none)?)?)
 }
 
 /// The file that holds the daemon's token.

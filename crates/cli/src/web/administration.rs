@@ -1,0 +1,245 @@
+//! Administration by the page: command lines of this process, carried out as those that arrive on its socket.
+#![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
+
+use crate::call::{Call, DIRS_VARIABLE, Line};
+use crate::command_target::now;
+use crate::locks::Identity;
+use crate::log;
+use crate::places;
+use crate::process::PoolProcess;
+use futures_util::future::BoxFuture;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::task::spawn_blocking;
+use weir_daemon::admin::Caller;
+use weir_engine::create::NewLeaf;
+use weir_engine::create::devices::owner;
+use weir_machine::{Access, Machine};
+use weir_planner::hardware::drive::DriveSpec;
+use weir_planner::plan::capacity;
+use weir_planner::simulate::server::{PoolSpec, VdevLayout};
+use weir_pool::scan;
+use weir_web::{Administration, CommandLine, Device, LayoutQuery, Ran, UsableSpace, VdevKind};
+
+/// Maximum size of the output of a command in bytes: the list of some hundred thousand snapshots.
+const MAX_OUTPUT_BYTES: usize = 64 << 20;
+/// Maximum number of devices that are listed.
+const MAX_DEVICES: usize = 1024;
+/// Maximum number of devices and vdevs of a layout.
+const MAX_LAYOUT: usize = 255;
+/// Commands that wait for clients, whose list is read again before.
+const CLOSING: [&str; 2] = ["export", "destroy"];
+
+/// This process, as the page administers it.
+pub struct ProcessAdministration(pub Arc<PoolProcess>);
+
+impl Administration for ProcessAdministration {
+    fn run<'a>(&'a self, line: &'a CommandLine) -> BoxFuture<'a, Ran> {
+        Box::pin(async move {
+            if line.program == "zpool" && line.words.first().is_some_and(|word| CLOSING.contains(&word.as_str())) {
+                for pool in self.0.all() {
+                    pool.refresh_clients().await;
+                }
+            }
+            let caller = Caller {
+                program: line.program.to_owned(),
+                words: line.words.iter().map(OsString::from).collect(),
+                folder: PathBuf::from("/"),
+                dirs: std::env::var_os(DIRS_VARIABLE),
+                ids: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+                terminal: false,
+                colors: false,
+            };
+            let (to, from) = mpsc::unbounded_channel();
+            let too_long = Arc::new(AtomicBool::new(false));
+            let waiting = Arc::new(AtomicUsize::new(0));
+            let call = Call::of_client(caller, self.0.clone(), to, too_long.clone(), waiting.clone());
+            let done = spawn_blocking(move || crate::carry_out(&call));
+            let mut ran = collect(from, &too_long, &waiting).await;
+            // A command whose task panicked has failed.
+            ran.code = done.await.unwrap_or(1);
+            crate::admin::refresh_cache_files(&self.0).await;
+            ran
+        })
+    }
+
+    fn contents<'a>(&'a self, devices: &'a [String]) -> BoxFuture<'a, Vec<String>> {
+        let (machine, devices) = (self.0.machine.clone(), devices.to_vec());
+        Box::pin(async move {
+            let look = move || devices.iter().take(MAX_DEVICES).map(|path| described(&machine, path)).collect();
+            spawn_blocking(look).await.unwrap_or_default()
+        })
+    }
+
+    fn devices(&self, path: Option<String>) -> BoxFuture<'_, Vec<Device>> {
+        let process = self.0.clone();
+        Box::pin(async move { spawn_blocking(move || devices(&process, path)).await.unwrap_or_default() })
+    }
+
+    fn usable_space(&self, layout: &LayoutQuery) -> Result<UsableSpace, String> {
+        usable_space(layout)
+    }
+
+    fn log(&self) -> Vec<String> {
+        log::last_lines()
+    }
+
+    fn time(&self) -> String {
+        crate::daemon::utc(now().sec)
+    }
+}
+
+/// Output of a command, until it ends. `gone` is set if there is too much of it, which ends commands that print without bound.
+async fn collect(mut from: UnboundedReceiver<Line>, gone: &AtomicBool, waiting: &AtomicUsize) -> Ran {
+    let mut out = Vec::new();
+    let mut err = Vec::new();
+    while let Some(line) = from.recv().await {
+        waiting.fetch_sub(line.bytes(), Ordering::Relaxed);
+        let (to, bytes) = match line {
+            Line::Out(bytes) => (&mut out, bytes),
+            Line::Err(bytes) => (&mut err, bytes),
+            // The page takes no secrets. The receiver is closed if the command ended meanwhile.
+            Line::Ask(_, to) => {
+                drop(to.send(Vec::new()));
+                continue;
+            }
+        };
+        if to.len() + bytes.len() > MAX_OUTPUT_BYTES {
+            gone.store(true, Ordering::Relaxed);
+        } else {
+            to.extend(bytes);
+        }
+    }
+    if gone.load(Ordering::Relaxed) {
+        err.extend_from_slice(b"the command printed more than 64 MiB, and the rest was left out\n");
+    }
+    debug_assert!(out.len() <= MAX_OUTPUT_BYTES, "output is bounded");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ran { code: 0, out: text(out), err: text(err) }
+}
+
+/// A device in one line: path, size, and contents with the GUID of the pool on it.
+fn described(machine: &Machine, path: &str) -> String {
+    match contents(machine, Path::new(path)) {
+        Ok((bytes, what)) => format!("{path}: {bytes} bytes, {what}"),
+        Err(why) => format!("{path}: {why}"),
+    }
+}
+
+/// Size of a device in bytes, and what is on it.
+fn contents(machine: &Machine, path: &Path) -> Result<(u64, String), String> {
+    let disk = machine.disks.open(path, Access::ReadOnly).map_err(|error| error.to_string())?;
+    let bytes = disk.geometry().size_bytes;
+    let leaf = NewLeaf { path: path.to_owned(), is_file: path.is_file() };
+    let found = machine.block_on(owner(&disk, &leaf)).map_err(|error| error.to_string())?;
+    let Some(what) = found else { return Ok((bytes, "no data found".to_owned())) };
+    let scanned = machine.block_on(scan(machine, &[path.to_owned()])).map_err(|error| error.to_string())?;
+    let guids = weir_pool::assemble(scanned).pools.into_values().map(|pool| pool.config.guid.to_string());
+    let guids = guids.collect::<Vec<_>>().join(", ");
+    Ok((bytes, if guids.is_empty() { what } else { format!("{what} ({guids})") }))
+}
+
+/// The device at a path; without one, devices of this machine that a pool could use, and files in the directories of the
+/// configuration.
+fn devices(process: &PoolProcess, path: Option<String>) -> Vec<Device> {
+    let paths = match path {
+        Some(path) => vec![PathBuf::from(path)],
+        None => places::usual().into_iter().chain(files(process)).collect(),
+    };
+    let used: BTreeSet<Identity> = process.paths().iter().filter_map(|path| Identity::of(path)).collect();
+    let mut seen = BTreeSet::new();
+    let mut out = Vec::new();
+    for path in paths {
+        let identity = Identity::of(&path);
+        if out.len() == MAX_DEVICES || identity.is_some_and(|identity| !seen.insert(identity)) {
+            continue;
+        }
+        let (size_bytes, contents) = contents(&process.machine, &path).unwrap_or_else(|why| (0, why));
+        let in_use = identity.is_some_and(|identity| used.contains(&identity));
+        out.push(Device { path: path.display().to_string(), size_bytes, contents, in_use });
+    }
+    debug_assert!(out.len() <= MAX_DEVICES, "the list is bounded");
+    out.sort_by(|one, other| one.path.cmp(&other.path));
+    out
+}
+
+/// Files in the directories that the configuration and the environment name.
+fn files(process: &PoolProcess) -> Vec<PathBuf> {
+    let given = std::env::var_os(DIRS_VARIABLE);
+    let folders = given.iter().flat_map(std::env::split_paths);
+    let configured = process.daemon().map(|daemon| daemon.pool_dirs()).unwrap_or_default();
+    let entries = folders.chain(configured).filter_map(|folder| std::fs::read_dir(folder).ok());
+    entries.flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_file()).take(MAX_DEVICES).collect()
+}
+
+/// Usable space of a layout by the planner's arithmetic.
+fn usable_space(query: &LayoutQuery) -> Result<UsableSpace, String> {
+    let LayoutQuery { kind, disks, vdevs, disk_bytes } = *query;
+    if !(1..=MAX_LAYOUT).contains(&disks) || !(1..=MAX_LAYOUT).contains(&vdevs) || disk_bytes > 1 << 60 {
+        return Err(format!("a pool has 1 to {MAX_LAYOUT} vdevs of 1 to {MAX_LAYOUT} devices of less than 1 EiB"));
+    }
+    let raidz = |parity: u8| match disks > usize::from(parity) {
+        true => Ok(VdevLayout::Raidz(parity, disks)),
+        false => Err(format!("raidz{parity} needs at least {} devices", parity + 1)),
+    };
+    let (layout, vdevs) = match kind {
+        VdevKind::Stripe => (VdevLayout::Single, vdevs * disks),
+        VdevKind::Mirror if disks >= 2 => (VdevLayout::Mirror(disks), vdevs),
+        VdevKind::Mirror => return Err("a mirror needs at least 2 devices".to_owned()),
+        VdevKind::Raidz1 => (raidz(1)?, vdevs),
+        VdevKind::Raidz2 => (raidz(2)?, vdevs),
+        VdevKind::Raidz3 => (raidz(3)?, vdevs),
+        _ => return Err("only data vdevs have usable space".to_owned()),
+    };
+    if disk_bytes < weir_format::label::MIN_DEVICE_BYTES {
+        return Err(format!("a device has at least {} bytes", weir_format::label::MIN_DEVICE_BYTES));
+    }
+    // The drive has no part in the arithmetic.
+    let drive = DriveSpec::named("hdd-7k").ok_or_else(|| "no drive".to_owned())?;
+    let spec = PoolSpec { drive_bytes: disk_bytes, ..PoolSpec::new(drive, layout, vdevs) };
+    let space = capacity::computed(&spec);
+    let redundancy = layout.redundancy();
+    Ok(UsableSpace {
+        raw_bytes: space.raw_bytes,
+        usable_bytes: space.computed_bytes,
+        slop_bytes: space.slop_bytes,
+        redundancy,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_have_the_planners_space_and_impossible_ones_are_refused() {
+        let of = |kind, disks, vdevs, disk_bytes| usable_space(&LayoutQuery { kind, disks, vdevs, disk_bytes });
+        let tb = 1_000_000_000_000;
+        let mirror = of(VdevKind::Mirror, 2, 3, 8 * tb).unwrap();
+        assert_eq!((mirror.raw_bytes, mirror.redundancy), (48 * tb, 1));
+        assert!(mirror.usable_bytes < 24 * tb && mirror.usable_bytes > 23 * tb, "{mirror:?}");
+        let wide = of(VdevKind::Raidz2, 9, 1, 4 * tb).unwrap();
+        // Padding: 42 sectors for 32, not 41.1.
+        assert!(wide.usable_bytes < 28 * tb * 98 / 100, "{wide:?}");
+        assert_eq!(
+            of(VdevKind::Stripe, 2, 1, tb).unwrap().usable_bytes,
+            of(VdevKind::Stripe, 1, 2, tb).unwrap().usable_bytes
+        );
+        for (kind, disks, vdevs, bytes) in [
+            (VdevKind::Mirror, 1, 1, tb),
+            (VdevKind::Raidz3, 3, 1, tb),
+            (VdevKind::Raidz1, 0, 1, tb),
+            (VdevKind::Raidz1, 3, 0, tb),
+            (VdevKind::Raidz1, 300, 1, tb),
+            (VdevKind::Raidz1, 3, 1, 1000),
+            (VdevKind::Raidz1, 3, 1, u64::MAX),
+            (VdevKind::Log, 1, 1, tb),
+        ] {
+            assert!(of(kind, disks, vdevs, bytes).is_err(), "{kind:?} {disks} {vdevs} {bytes}");
+        }
+    }
+}

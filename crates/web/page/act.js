@@ -1,0 +1,155 @@
+// Actions: a dialog with the fields of an action, the command line that does the same, the dry run of what cannot be undone, and
+// the message of an error, whole.
+
+import { byId } from "./dom.js";
+import { h, post } from "./api.js";
+
+// Role of the token, set when the page has asked for it.
+export const me = { role: "view", name: "", administers: false };
+const ROLES = ["view", "operate", "administer"];
+
+export const may = (role) => me.administers && ROLES.indexOf(me.role) >= ROLES.indexOf(role);
+
+// Milliseconds after the last key until the command line is asked for.
+const PAUSE = 150;
+
+let number = 0;
+let refresh = () => {};
+
+// Called after each action that was done.
+export function afterActions(work) {
+  refresh = work;
+}
+
+// A button for an action. Without the role for it, it cannot be used, and says why.
+export function actionButton(text, label, role, work, key) {
+  const isAllowed = may(role);
+  return h("button", {
+    type: "button",
+    "aria-label": label,
+    title: isAllowed ? label : `${label}: needs the role ${role}`,
+    "data-key": key ?? label,
+    disabled: !isAllowed,
+    click: work,
+  }, text);
+}
+
+function fieldOf({ name, label, type, value, options, hint, placeholder }) {
+  const id = `field-${name}`;
+  const common = { id, name, "aria-describedby": hint ? `${id}-hint` : undefined };
+  let input;
+  if (type === "checkbox") input = h("input", { ...common, type: "checkbox" });
+  else if (type === "select") input = h("select", common, options.map(([key, text]) => h("option", { value: key }, text)));
+  else input = h("input", { ...common, type: "text", autocomplete: "off", spellcheck: "false", placeholder });
+  if (type === "checkbox") input.checked = value === true;
+  else if (value !== undefined) input.value = value;
+  const read = () => (type === "checkbox" ? input.checked : input.value.trim());
+  const caption = h("label", { for: id }, label);
+  const row = type === "checkbox" ? [input, caption] : [caption, input];
+  return { name, read, row: h("div", { class: `field ${type ?? "text"}` }, row, hint && h("p", { id: `${id}-hint`, class: "note" }, hint)) };
+}
+
+// Opens the dialog. `build` makes the action of the values of the fields; `body` is shown above the fields.
+export function openAction({ title, fields = [], build, danger, run = "Do it", body }) {
+  const dialog = byId("action");
+  const made = fields.map(fieldOf);
+  const values = () => Object.fromEntries(made.map(({ name, read }) => [name, read()]));
+  const command = h("code", { id: "action-command" }, "…");
+  const error = h("pre", { id: "action-error", role: "alert", hidden: true, tabindex: "0" });
+  const shown = h("div", { id: "action-shown", "aria-live": "polite" });
+  const act = h("button", { type: "submit", id: "action-run", class: danger ? "danger" : "main", disabled: true }, run);
+  const preview = h("button", { type: "button", id: "action-preview", hidden: true }, "Show what it would do");
+  let confirmation, needsConfirmation = danger === true, timer, current = "";
+
+  const fail = (text) => {
+    error.hidden = !text;
+    error.textContent = text ?? "";
+  };
+  const ready = () => {
+    preview.hidden = !needsConfirmation;
+    act.disabled = needsConfirmation ? confirmation === undefined : current === "";
+  };
+  const forget = () => {
+    confirmation = undefined;
+    shown.replaceChildren();
+    ready();
+  };
+  const describe = async () => {
+    const question = ++number;
+    try {
+      const described = await post("command", { action: build(values()) });
+      if (question !== number) return;
+      current = described.command;
+      needsConfirmation = described.needs_confirmation;
+      command.textContent = described.error ?? described.command;
+      command.classList.toggle("wrong", described.error !== null);
+    } catch (problem) {
+      if (question !== number) return;
+      current = "";
+      command.textContent = problem.message;
+      command.classList.add("wrong");
+    }
+    ready();
+  };
+  const changed = () => {
+    fail();
+    forget();
+    current = "";
+    ready();
+    clearTimeout(timer);
+    timer = setTimeout(describe, PAUSE);
+  };
+  const busy = async (work) => {
+    act.disabled = preview.disabled = true;
+    dialog.setAttribute("aria-busy", "true");
+    fail();
+    try {
+      await work();
+    } catch (problem) {
+      forget();
+      fail(problem.message);
+    }
+    dialog.removeAttribute("aria-busy");
+    preview.disabled = false;
+    ready();
+  };
+  preview.addEventListener("click", () => busy(async () => {
+    const dry = await post("preview", { action: build(values()) });
+    confirmation = dry.confirmation;
+    shown.replaceChildren(h("h3", {}, "Nothing was done yet. This is what would be affected:"), ...dry.shown.map(({ command: line, text }) => [
+      line && h("p", { class: "note" }, h("code", {}, line)),
+      h("pre", { tabindex: "0" }, text.trimEnd() || "(nothing)"),
+    ]).flat().filter(Boolean));
+  }));
+  const form = h("form", { method: "dialog", input: changed, change: changed, submit: (event) => {
+    event.preventDefault();
+    if (act.disabled) return;
+    busy(async () => {
+      const order = confirmation === undefined ? {} : { confirmation };
+      const done = await post("act", { action: build(values()), ...order });
+      dialog.close();
+      say(`Done: ${done.command}`, done.output);
+      refresh();
+    });
+  } },
+    h("h2", { id: "action-title" }, title),
+    body,
+    made.map(({ row }) => row),
+    h("p", { class: "note" }, "The command line that does the same:"),
+    h("p", { class: "command" }, command),
+    shown,
+    error,
+    h("p", { class: "buttons" }, preview, act, h("button", { type: "button", id: "action-close", click: () => dialog.close() }, "Cancel")));
+  dialog.replaceChildren(form);
+  dialog.showModal();
+  ready();
+  describe();
+  return { changed };
+}
+
+// One line about what was done, with what the command printed.
+export function say(text, output) {
+  const place = byId("done");
+  place.hidden = false;
+  place.textContent = output ? `${text}: ${output}` : text;
+}

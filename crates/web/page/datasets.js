@@ -1,0 +1,182 @@
+// The screen Datasets: table of file systems and volumes; of the chosen one its properties and snapshots.
+
+import { scaled } from "./format.js";
+import { h, table, timeOf, value, view } from "./api.js";
+import { actionButton, openAction } from "./act.js";
+
+// Name in the address: #datasets:NAME.
+export const chosen = () => {
+  const [, ...rest] = location.hash.slice(1).split(":");
+  const name = rest.join(":");
+  try {
+    return name ? decodeURIComponent(name) : undefined;
+  } catch {
+    return undefined;
+  }
+};
+export const addressOf = (name) => `#datasets:${encodeURIComponent(name)}`;
+
+export async function load() {
+  const all = await view("datasets");
+  const name = chosen();
+  if (!name || !all.answer?.datasets?.[name]) return { all, name };
+  const [snapshots, properties] = await Promise.all([view("snapshots", name), view("properties", name)]);
+  return { all, name, snapshots, properties };
+}
+
+const bytes = (found) => (typeof found === "number" ? scaled(found, "bytes") : found ?? "–");
+const shown = (found) => (found === undefined || found === null || found === "" ? "–" : String(found));
+
+function list(all, name) {
+  const columns = [{ name: "Dataset" }, { name: "Used", number: true }, { name: "Available", number: true }, { name: "Referenced", number: true },
+    { name: "In snapshots", number: true }, { name: "Ratio", number: true }, { name: "Quota", number: true }, { name: "Mount point" }, { name: "Key" }];
+  const rows = Object.values(all).map((one) => {
+    const depth = Math.min(one.name.split("/").length - 1, 4);
+    const link = h("a", { href: addressOf(one.name), class: `depth-${depth}`, "data-key": `link ${one.name}`,
+      "aria-current": one.name === name ? "true" : undefined }, depth === 0 ? one.name : one.name.split("/").slice(depth).join("/"));
+    if (depth > 0) link.setAttribute("aria-label", one.name);
+    const quota = value(one, "quota");
+    const isVolume = value(one, "type") === "volume" || one.type === "VOLUME";
+    return [h("span", {}, link, isVolume ? h("span", { class: "note" }, ` volume of ${bytes(value(one, "volsize"))}`) : ""),
+      bytes(value(one, "used")), bytes(value(one, "available")), bytes(value(one, "referenced")), bytes(value(one, "usedbysnapshots")),
+      shown(value(one, "compressratio")), quota ? bytes(quota) : "–", isVolume ? "–" : shown(value(one, "mountpoint")),
+      value(one, "encryption") === "off" ? "–" : shown(value(one, "keystatus"))];
+  });
+  return table("Datasets", columns, rows);
+}
+
+function openSnapshot(name) {
+  const stamp = new Date().toISOString().slice(0, 16).replace(/[-:]/g, "").replace("T", "-");
+  openAction({
+    title: `Snapshot of ${name}`,
+    run: "Take the snapshot",
+    fields: [{ name: "label", label: "Name of the snapshot", value: `manual-${stamp}` }, { name: "recursive", label: "Also of all datasets below (-r)", type: "checkbox" }],
+    build: ({ label, recursive }) => ({ do: "snapshot", snapshot: `${name}@${label}`, recursive }),
+  });
+}
+
+function openCreateBelow(name) {
+  openAction({
+    title: `New dataset below ${name}`,
+    run: "Create",
+    fields: [
+      { name: "label", label: `Name, after ${name}/` },
+      { name: "kind", label: "Kind", type: "select", options: [["fs", "file system"], ["volume", "volume (block device)"]] },
+      { name: "size", label: "Size of a volume", placeholder: "10G" },
+      { name: "sparse", label: "A volume reserves no space (-s)", type: "checkbox" },
+      { name: "compression", label: "Compression", type: "select", options: [["", "inherited"], ["on", "on"], ["zstd", "zstd"], ["off", "off"]] },
+      { name: "record", label: "recordsize (file system) or volblocksize (volume)", placeholder: "inherited" },
+      { name: "quota", label: "Quota of a file system", placeholder: "none" },
+    ],
+    build: ({ label, kind, size, sparse, compression, record, quota }) => {
+      const isVolume = kind === "volume";
+      const properties = [["compression", compression], [isVolume ? "volblocksize" : "recordsize", record], ["quota", isVolume ? "" : quota]];
+      return {
+        do: "create_dataset",
+        name: `${name}/${label}`,
+        ...(isVolume ? { volume_size: size, sparse } : {}),
+        properties: properties.filter(([, text]) => text).map(([property, text]) => ({ property, value: text })),
+      };
+    },
+  });
+}
+
+function openDestroy(name, title) {
+  openAction({
+    title: title ?? `Destroy ${name}`,
+    run: "Destroy",
+    danger: true,
+    fields: [
+      { name: "recursive", label: name.includes("@") ? "Also the snapshots of these names of all datasets below (-r)" : "Also its snapshots and all datasets below (-r)", type: "checkbox" },
+      { name: "dependents", label: "Also clones elsewhere (-R)", type: "checkbox" },
+    ],
+    build: (values) => ({ do: "destroy", name, ...values }),
+  });
+}
+
+function openSet(name, property, present) {
+  openAction({
+    title: property ? `Set ${property} of ${name}` : `Set a property of ${name}`,
+    run: "Set",
+    fields: [
+      !property && { name: "property", label: "Property", placeholder: "compression, or module:name" },
+      { name: "value", label: "Value", value: present },
+    ].filter(Boolean),
+    build: ({ property: other, value: text }) => ({ do: "set", dataset: name, property: property ?? other, value: text }),
+  });
+}
+
+function properties(name, answer) {
+  const found = answer.answer?.datasets?.[name]?.properties ?? {};
+  const rows = Object.entries(found).map(([property, { value: text, source }]) => {
+    const kind = source?.type ?? "NONE";
+    const from = { NONE: "–", DEFAULT: "default", LOCAL: "local", RECEIVED: "received", TEMPORARY: "temporary" }[kind] ?? `inherited from ${source?.data}`;
+    const isSettable = kind !== "NONE";
+    return [property, h("span", { class: "value" }, shown(text)), from, isSettable && h("span", { class: "actions" },
+      actionButton("Set …", `Set ${property} of ${name}`, "administer", () => openSet(name, property, text)),
+      (kind === "LOCAL" || kind === "RECEIVED") && actionButton("Inherit", `Inherit ${property} of ${name}`, "administer",
+        () => openAction({ title: `Inherit ${property} of ${name}`, run: "Inherit", build: () => ({ do: "inherit", dataset: name, property }) })))];
+  });
+  return [
+    h("p", { class: "buttons" }, actionButton("Set a property …", `Set any property of ${name}`, "administer", () => openSet(name))),
+    answer.error && h("pre", { class: "problem" }, answer.error),
+    table(`Properties of ${name}`, [{ name: "Property" }, { name: "Value" }, { name: "Source" }, { name: "Actions", hidden: true }], rows),
+  ];
+}
+
+function snapshots(name, answer) {
+  const found = Object.values(answer.answer?.datasets ?? {});
+  if (answer.error) return h("pre", { class: "problem" }, answer.error);
+  if (found.length === 0) return h("p", { class: "empty" }, "No snapshot. A snapshot takes no space until data is changed or deleted.");
+  const boxes = new Map(found.map((one) => [one.name, h("input", { type: "checkbox", "aria-label": `Choose ${one.name}`, "data-key": `box ${one.name}` })]));
+  const openChosen = () => {
+    const names = [...boxes].filter(([, box]) => box.checked).map(([full]) => full.split("@")[1]);
+    if (names.length === 0) return;
+    openDestroy(`${name}@${names.join(",")}`, `Destroy ${names.length} snapshots of ${name}`);
+  };
+  const last = found[found.length - 1].name;
+  const rows = found.map((one) => [boxes.get(one.name), one.name.split("@")[1], timeOf(value(one, "creation")), bytes(value(one, "used")), bytes(value(one, "written")),
+    bytes(value(one, "referenced")), String(value(one, "userrefs") ?? 0), shown(value(one, "clones")),
+    h("span", { class: "actions" },
+      actionButton("Roll back …", `Roll back to ${one.name}`, "administer", () => openAction({
+        title: `Set ${name} back to ${one.name}`,
+        run: "Roll back",
+        danger: true,
+        fields: [{ name: "destroy_later", label: "Destroy the later snapshots and bookmarks (-r)", type: "checkbox", value: one.name !== last }],
+        build: (values) => ({ do: "rollback", snapshot: one.name, ...values }),
+      })),
+      actionButton("Clone …", `Clone ${one.name}`, "administer", () => openAction({
+        title: `Clone of ${one.name}`,
+        run: "Clone",
+        fields: [{ name: "name", label: "Name of the new dataset", value: `${name}-clone` }],
+        build: (values) => ({ do: "clone", snapshot: one.name, ...values }),
+      })),
+      actionButton("Destroy …", `Destroy ${one.name}`, "administer", () => openDestroy(one.name)))]);
+  const columns = [{ name: "Choose", hidden: true }, { name: "Snapshot" }, { name: "Taken" }, { name: "Freed if destroyed alone", number: true }, { name: "Written before", number: true },
+    { name: "Referenced", number: true }, { name: "Holds", number: true }, { name: "Clones" }, { name: "Actions", hidden: true }];
+  return [
+    h("p", { class: "buttons" }, actionButton("Destroy the chosen …", `Destroy the chosen snapshots of ${name}`, "administer", openChosen),
+      h("span", { class: "note" }, "The dry run shows the space that several free together, which is more than the sum.")),
+    table(`Snapshots of ${name}`, columns, rows),
+  ];
+}
+
+export function show({ all, name, snapshots: taken, properties: found }) {
+  const datasets = all.answer?.datasets ?? {};
+  const detail = () => h("section", { class: "card", "aria-labelledby": "dataset-heading" },
+    h("h2", { id: "dataset-heading" }, name),
+    h("p", { class: "buttons" },
+      actionButton("Snapshot …", `Take a snapshot of ${name}`, "operate", () => openSnapshot(name)),
+      actionButton("Create below …", `Create a dataset below ${name}`, "administer", () => openCreateBelow(name)),
+      name.includes("/") && actionButton("Destroy …", `Destroy ${name}`, "administer", () => openDestroy(name)),
+      value(datasets[name], "origin") && value(datasets[name], "origin") !== "-" && h("span", { class: "note" }, `clone of ${value(datasets[name], "origin")}`)),
+    h("h3", {}, "Snapshots"),
+    snapshots(name, taken),
+    h("details", { "data-key": "properties", open: false }, h("summary", {}, "Properties, with their sources"), properties(name, found)));
+  return [
+    all.error && h("pre", { class: "problem" }, all.error),
+    Object.keys(datasets).length === 0 ? h("p", { class: "empty" }, "No dataset: no pool is open.") : list(datasets, name),
+    name && (taken ? detail() : h("p", { class: "empty" }, `There is no dataset ${name}.`)),
+    !name && Object.keys(datasets).length > 0 && h("p", { class: "note" }, "Choose a dataset to see its snapshots and properties."),
+  ];
+}

@@ -1,0 +1,92 @@
+//! What a request that acts must have, beside its token, so that no other site can make a browser send it.
+
+use crate::access::token_of_query;
+use crate::api::Problem;
+use axum::Json;
+use axum::extract::Request;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::SocketAddr;
+
+/// Header that the page sends. A script of another site cannot: the browser would ask this server first, which does not agree.
+const OWN_HEADER: &str = "x-weir-request";
+
+/// Address of the client of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub SocketAddr);
+
+/// The reason why a request is refused, if there is one.
+fn refusal(headers: &HeaderMap, has_query_token: bool) -> Option<(StatusCode, &'static str)> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if let Some(origin) = text(ORIGIN.as_str()) {
+        let own = text(HOST.as_str()).map(|host| format!("http://{host}"));
+        if own.as_deref() != Some(origin) {
+            return Some((StatusCode::FORBIDDEN, "the request comes from a page of another origin"));
+        }
+    }
+    if text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none") {
+        return Some((StatusCode::FORBIDDEN, "the request comes from a page of another site"));
+    }
+    if has_query_token {
+        return Some((StatusCode::FORBIDDEN, "an action takes its token from a header, not from the address"));
+    }
+    if !headers.contains_key(AUTHORIZATION) && text(OWN_HEADER) != Some("1") {
+        return Some((StatusCode::FORBIDDEN, "an action needs the header Authorization, or X-Weir-Request: 1"));
+    }
+    let kind = text(CONTENT_TYPE.as_str()).unwrap_or_default();
+    if kind.split(';').next().is_none_or(|kind| !kind.trim().eq_ignore_ascii_case("application/json")) {
+        return Some((StatusCode::UNSUPPORTED_MEDIA_TYPE, "an action is JSON: Content-Type: application/json"));
+    }
+    None
+}
+
+/// Passes on requests that no other site can have made. Other methods than POST are refused behind it.
+pub(crate) async fn check_action(request: Request, next: Next) -> Response {
+    if request.method() != Method::POST {
+        return next.run(request).await;
+    }
+    match refusal(request.headers(), token_of_query(request.uri()).is_some()) {
+        Some((code, why)) => (code, Json(Problem { error: why.to_owned() })).into_response(),
+        None => next.run(request).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_another_site_could_make_are_refused() {
+        let of = |pairs: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            pairs.iter().for_each(|(name, value)| drop(headers.insert(*name, value.parse().unwrap())));
+            refusal(&headers, false).map(|(code, _)| code.as_u16())
+        };
+        let json = ("content-type", "application/json; charset=utf-8");
+        let host = ("host", "127.0.0.1:8420");
+        let own = ("x-weir-request", "1");
+        assert_eq!(of(&[host, json, own]), None);
+        assert_eq!(of(&[host, json, ("authorization", "Bearer x")]), None);
+        assert_eq!(
+            of(&[host, json, own, ("origin", "http://127.0.0.1:8420"), ("sec-fetch-site", "same-origin")]),
+            None
+        );
+        assert_eq!(of(&[host, json]), Some(403));
+        assert_eq!(of(&[host, own]), Some(415));
+        assert_eq!(of(&[host, own, ("content-type", "text/plain")]), Some(415));
+        // Another port, scheme or name of this machine is another origin.
+        for origin in
+            ["http://evil.example", "http://127.0.0.1:8421", "https://127.0.0.1:8420", "http://localhost:8420", "null"]
+        {
+            assert_eq!(of(&[host, json, own, ("origin", origin)]), Some(403), "{origin}");
+        }
+        for site in ["cross-site", "same-site"] {
+            assert_eq!(of(&[host, json, own, ("sec-fetch-site", site)]), Some(403), "{site}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", "Bearer x".parse().unwrap());
+        assert_eq!(refusal(&headers, true).map(|(code, _)| code.as_u16()), Some(403));
+    }
+}

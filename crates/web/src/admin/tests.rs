@@ -1,0 +1,105 @@
+//! Actions as command lines.
+
+use super::*;
+
+fn line(json: &str) -> Result<String, String> {
+    let action = PageAction::from_json(json.as_bytes()).map_err(|error| format!("no action: {error}"))?;
+    action.line().map(|line| line.to_string())
+}
+
+#[test]
+fn each_action_is_the_command_line_that_does_the_same() {
+    for (json, wanted) in [
+        (r#"{"do":"snapshot","snapshot":"t/a@s","recursive":true}"#, "weir zfs snapshot -r t/a@s"),
+        (r#"{"do":"scrub","pool":"t","step":"pause"}"#, "weir zpool scrub -p t"),
+        (r#"{"do":"scrub","pool":"t","step":"start"}"#, "weir zpool scrub t"),
+        (r#"{"do":"clear","pool":"t","device":"sda"}"#, "weir zpool clear t sda"),
+        (r#"{"do":"acknowledge","alert":"pool:t"}"#, "weir daemon alerts ack pool:t"),
+        (r#"{"do":"mute","alert":"pool:t","hours":3}"#, "weir daemon alerts mute --hours 3 pool:t"),
+        (
+            r#"{"do":"create_dataset","name":"t/my data","properties":[{"property":"compression","value":"zstd"}]}"#,
+            "weir zfs create -o compression=zstd 't/my data'",
+        ),
+        (r#"{"do":"create_dataset","name":"t/v","volume_size":"1G","sparse":true}"#, "weir zfs create -s -V 1G t/v"),
+        (r#"{"do":"set","dataset":"t","property":"a:b","value":"it's"}"#, r#"weir zfs set 'a:b=it'\''s' t"#),
+        (r#"{"do":"set","dataset":"t","property":"sharenfs","value":""}"#, "weir zfs set sharenfs= t"),
+        (r#"{"do":"inherit","dataset":"t/a","property":"quota"}"#, "weir zfs inherit quota t/a"),
+        (r#"{"do":"destroy","name":"t/a@x%y","recursive":true}"#, "weir zfs destroy -r t/a@x%y"),
+        (r#"{"do":"destroy","name":"t/a","dependents":true,"recursive":true}"#, "weir zfs destroy -R t/a"),
+        (r#"{"do":"rollback","snapshot":"t/a@s","destroy_later":true}"#, "weir zfs rollback -r t/a@s"),
+        (r#"{"do":"clone","snapshot":"t/a@s","name":"t/b"}"#, "weir zfs clone t/a@s t/b"),
+        (r#"{"do":"offline","pool":"t","device":"sda"}"#, "weir zpool offline t sda"),
+        (r#"{"do":"replace","pool":"t","device":"sda","new_device":"/dev/sdb"}"#, "weir zpool replace t sda /dev/sdb"),
+        (r#"{"do":"detach","pool":"t","device":"sda"}"#, "weir zpool detach t sda"),
+        (
+            r#"{"do":"create_pool","name":"t","force":true,"properties":[{"property":"ashift","value":"12"}],
+                "root_properties":[{"property":"atime","value":"off"}],
+                "vdevs":[{"kind":"mirror","devices":["/d/a","/d/b"]},{"kind":"stripe","devices":["/d/c"]},
+                    {"kind":"log_mirror","devices":["/d/e","/d/f"]}]}"#,
+            "weir zpool create -f -o ashift=12 -O atime=off t /d/c mirror /d/a /d/b log mirror /d/e /d/f",
+        ),
+        (r#"{"do":"import","pool":"t","directory":"/d","force":true}"#, "weir zpool import -f -d /d t"),
+        (r#"{"do":"export","pool":"t"}"#, "weir zpool export t"),
+        (r#"{"do":"destroy_pool","pool":"t","force":true}"#, "weir zpool destroy -f t"),
+    ] {
+        assert_eq!(line(json).as_deref(), Ok(wanted), "{json}");
+    }
+}
+
+#[test]
+fn no_text_of_a_client_becomes_an_option_or_is_ignored() {
+    let long = format!(r#"{{"do":"export","pool":"{}"}}"#, "x".repeat(5000));
+    for json in [
+        r#"{"do":"export","pool":"-a"}"#,
+        r#"{"do":"export","pool":""}"#,
+        r#"{"do":"export","pool":"t\u0000"}"#,
+        r#"{"do":"export","pool":"t\nx"}"#,
+        r#"{"do":"export","pool":"t","all":true}"#,
+        r#"{"do":"export"}"#,
+        r#"{"do":"run","words":["x"]}"#,
+        r#"{"do":"set","dataset":"t","property":"a=b","value":"c"}"#,
+        r#"{"do":"set","dataset":"t","property":"-u","value":"c"}"#,
+        r#"{"do":"mute","alert":"a","hours":9000}"#,
+        r#"{"do":"replace","pool":"t","device":"a","new_device":"mirror"}"#,
+        r#"{"do":"create_pool","name":"t","vdevs":[{"kind":"mirror","devices":["a","b"]}]}"#,
+        r#"{"do":"create_pool","name":"t","vdevs":[{"kind":"mirror","devices":[]}]}"#,
+        r#"{"do":"import","pool":"t","directory":"relative"}"#,
+        &long,
+        "[]",
+    ] {
+        assert!(line(json).is_err(), "{json}: {:?}", line(json));
+    }
+}
+
+#[test]
+fn roles_and_confirmations_follow_from_the_action() {
+    let of = |json: &str| {
+        let action = PageAction::from_json(json.as_bytes()).unwrap();
+        (action.role(), action.needs_confirmation())
+    };
+    assert_eq!(of(r#"{"do":"snapshot","snapshot":"t@s"}"#), (Role::Operate, false));
+    assert_eq!(of(r#"{"do":"acknowledge","alert":"a"}"#), (Role::Operate, false));
+    assert_eq!(of(r#"{"do":"set","dataset":"t","property":"a","value":"b"}"#), (Role::Administer, false));
+    assert_eq!(of(r#"{"do":"destroy","name":"t@s"}"#), (Role::Administer, true));
+    assert_eq!(of(r#"{"do":"import","pool":"t"}"#), (Role::Administer, false));
+    assert_eq!(of(r#"{"do":"import","pool":"t","force":true}"#), (Role::Administer, true));
+    assert!(Role::View < Role::Operate && Role::Operate < Role::Administer);
+    for role in [Role::View, Role::Operate, Role::Administer] {
+        assert_eq!(Role::named(role.name()), Some(role));
+    }
+}
+
+#[test]
+fn the_seeds_of_fuzzing_are_actions_and_tokens() {
+    let folder = |target: &str| format!("{}/../../fuzz/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
+    for (target, run) in TARGETS {
+        let seeds: Vec<_> = std::fs::read_dir(folder(target)).unwrap().map(|seed| seed.unwrap().path()).collect();
+        assert!(!seeds.is_empty(), "{target}");
+        for seed in seeds {
+            let bytes = std::fs::read(&seed).unwrap();
+            run(&bytes);
+            let is_read = PageAction::from_json(&bytes).is_ok() || tokens::parse(&bytes).is_some();
+            assert!(is_read, "{}", seed.display());
+        }
+    }
+}
