@@ -163,6 +163,7 @@ fn join(
         let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
         let words = [new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new))];
         let vdevs = devices::parse(&call.caller.folder, &words)?;
+        let stores = vdevs.stores;
         let leaf = vdevs.tops.into_iter().flat_map(|top| top.leaves).next();
         let leaf = leaf.ok_or_else(|| cannot("no device is given".into()))?;
         let in_place = replaces && leaf.path == path;
@@ -172,6 +173,7 @@ fn join(
             Err(_) if in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path)) => {}
             Err(failure) => return Err(failure),
         }
+        crate::stores::make(call.machine()?, &stores)?;
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
         engine.vdevs().attach(&request).await.map_err(|error| cannot(error.to_string()))?;
         engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))
