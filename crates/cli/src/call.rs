@@ -186,7 +186,7 @@ impl Call {
     pub fn machine(&self) -> Result<&Machine, Failure> {
         if self.machine.get().is_none() {
             // Setting it cannot race: a call is used by one thread.
-            let _ = self.machine.set(weir_linux::machine()?);
+            let _ = self.machine.set(crate::stores::machine()?);
         }
         self.machine.get().ok_or_else(|| Failure::failed("no machine"))
     }
@@ -253,6 +253,9 @@ impl Call {
 
     /// Resolves a path relative to the caller's working directory.
     pub fn path(&self, given: impl AsRef<Path>) -> PathBuf {
+        if weir_object_store::is_url_path(given.as_ref()) {
+            return given.as_ref().to_owned();
+        }
         self.caller.folder.join(given)
     }
 

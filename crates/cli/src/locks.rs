@@ -15,11 +15,13 @@
 //! ```
 //!
 //! So two parts of one file may belong to two processes, and a part and the whole may not. The same device under two
-//! device nodes is kept to one writer by the kernel (`O_EXCL`). Source: Linux
+//! device nodes is kept to one writer by the kernel (`O_EXCL`). For a disk in an object store, a file stands for its URL
+//! ([`crate::stores`]). Source: Linux
 //! `Documentation/ABI/testing/sysfs-block-loop`, `fcntl(2)`.
 
 use crate::admin::remote_process;
 use crate::failure::Failure;
+use crate::stores::lock_file;
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -36,7 +38,7 @@ pub struct Identity {
 impl Identity {
     /// Identity of the file or device at a path. A loop device over a whole file has the file's identity.
     pub fn of(path: &Path) -> Option<Self> {
-        let metadata = std::fs::metadata(path).ok()?;
+        let metadata = std::fs::metadata(lock_file(path)).ok()?;
         match Backing::of(&metadata, Path::new("/sys/dev/block")) {
             Some(Backing { part: None, file }) => std::fs::metadata(file).ok().map(|file| Self::in_metadata(&file)),
             _ => Some(Self::in_metadata(&metadata)),
@@ -134,7 +136,7 @@ pub fn lock(pool: &str, mut paths: Vec<PathBuf>) -> Result<Locks, Failure> {
     paths.dedup();
     let mut locks = Locks { files: Vec::new() };
     for path in paths {
-        let Ok(file) = File::open(&path) else { continue };
+        let Ok(file) = File::open(lock_file(&path)) else { continue };
         let backing = file.metadata().ok().and_then(|metadata| Backing::of(&metadata, Path::new("/sys/dev/block")));
         locks.add(pool, (&path, &path), file, How::Alone)?;
         if let Some(Backing { file: behind, part }) = backing {

@@ -44,6 +44,7 @@ mod serve_options;
 mod size;
 mod smb;
 mod snapshot_names;
+mod stores;
 mod table;
 mod tree;
 mod tune;

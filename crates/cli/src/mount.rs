@@ -21,7 +21,6 @@ use tokio::sync::mpsc;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_daemon::{Exports, OpenPool};
 use weir_engine::{IDLE_TXG_TIMEOUT, TXG_TIMEOUT};
-use weir_linux::Production;
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
@@ -371,7 +370,7 @@ pub fn run(args: &MountArgs) -> Result<u8, Failure> {
     let access = if open.rewind == Rewind::No || open.rewind == Rewind::Auto { access } else { Access::Read };
     let ready = ready(&args.open)?;
     let limits = Limits::of::<MountArgs>(&args.open.limits)?;
-    let machine = Production::from_env().build()?;
+    let machine = crate::stores::machine()?;
     if args.open.ask_keys {
         ask_all(KeyPrompt::Own, &machine, &mut open)?;
     }

@@ -15,6 +15,7 @@ use crate::cache_file::CacheFile;
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use weir_object_store::is_url_path;
 
 /// Devices to scan if no place is named, each under one path.
 pub fn usual() -> Vec<PathBuf> {
@@ -26,7 +27,9 @@ pub fn usual() -> Vec<PathBuf> {
 
 /// Whether a file or device can be opened for reading, without waiting for a medium.
 fn is_readable(path: &Path) -> bool {
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).is_ok()
+    // A disk in an object store is asked for when it is scanned.
+    is_url_path(path)
+        || rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
 /// The block devices that can hold a pool, from their folders in `/sys`.

@@ -6,6 +6,7 @@ use crate::call::{Call, DIRS_VARIABLE, Input, PoolOwner, errln, is_hex_key};
 use crate::failure::Failure;
 use crate::places;
 use crate::remote::RemoteProcess;
+use crate::stores::split_places;
 use std::ffi::OsString;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ pub fn search_paths(given: &[OsString]) -> Vec<PathBuf> {
     if paths.is_empty()
         && let Some(value) = std::env::var_os(DIRS_VARIABLE)
     {
-        paths = std::env::split_paths(&value).filter(|p| !p.as_os_str().is_empty()).collect();
+        paths = split_places(&value);
     }
     if paths.is_empty() { places::usual() } else { paths }
 }
@@ -84,8 +85,8 @@ pub fn places_beside_daemon(call: &Call) -> Vec<PathBuf> {
 
 /// Folders and devices that the caller's environment names; none if it names none.
 pub fn paths_of_environment(call: &Call) -> Vec<PathBuf> {
-    let given = call.caller.dirs.iter().flat_map(std::env::split_paths);
-    given.filter(|path| !path.as_os_str().is_empty()).map(|path| call.path(path)).collect()
+    let given = call.caller.dirs.iter().flat_map(|list| split_places(list));
+    given.map(|path| call.path(path)).collect()
 }
 
 /// Folders and devices in which a command that names none looks for other pools, for the caller's environment.

@@ -45,7 +45,7 @@ mod threads;
 pub use disks::{Backend, RealDisks};
 pub use memory_limit::MemoryLimit;
 pub use part_lock::lock_part;
-pub use production::{BuildError, Production};
+pub use production::{BuildError, Production, blocking, separate_runtime};
 pub use state_file::DiskStateFile;
 
 /// A machine on this host with default settings ([`Production::from_env`]).

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use weir_machine::compute::{Compute, ComputePool};
 use weir_machine::entropy::{Entropy, EntropySource};
 use weir_machine::memory::Memory;
@@ -169,6 +169,25 @@ impl Production {
             memory: Memory::new(Arc::new(MallocTrimmer::new(compute))),
         })
     }
+}
+
+/// Tasks and a clock on a runtime of their own, which ends when the last handle to the tasks is dropped: for work that threads
+/// of another runtime wait for.
+///
+/// # Errors
+/// [`BuildError::Runtime`].
+pub fn separate_runtime(thread_name: &str, threads: usize) -> Result<(Tasks, Clock), BuildError> {
+    let own = Builder::new_multi_thread().worker_threads(threads).thread_name(thread_name).enable_all().build();
+    let own = own.map_err(BuildError::Runtime)?;
+    let handle = own.handle().clone();
+    let clock = Clock::new(Arc::new(SystemClock::new(handle.clone())));
+    Ok((Tasks::new(Arc::new(TaskRuntime { handle, own: Some(own), uses_rings: false })), clock))
+}
+
+/// Runs a call that blocks this thread; tasks of a runtime to which the thread belongs go on elsewhere.
+pub fn blocking<T>(call: impl FnOnce() -> T) -> T {
+    let is_worker = Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if is_worker { tokio::task::block_in_place(call) } else { call() }
 }
 
 /// Limit in bytes of unused memory in the pool of write buffers, by the memory that the process may use.

@@ -94,6 +94,20 @@ pub enum DiskError {
         /// The reason.
         why: &'static str,
     },
+    /// A store of objects failed, or what it has is not what was written.
+    #[error("{op:?}: {why}")]
+    Store {
+        /// The operation.
+        op: Op,
+        /// Place of the object and the reason.
+        why: Box<str>,
+    },
+    /// A disk in an object store could not be opened.
+    #[error("{why}")]
+    Unopened {
+        /// Place and reason.
+        why: Box<str>,
+    },
     /// A path could not be opened.
     #[error("{}: {}", .path.display(), std::io::Error::from_raw_os_error(*.errno))]
     Open {

@@ -181,6 +181,8 @@ pub mod order {
         POOL_USES,
         /// Clients of the accounts.
         CLIENTS,
+        /// Objects of a disk in an object store.
+        STORE_OBJECTS,
         /// Table of the buffers' memory regions.
         BUFFER_REGIONS,
         /// Free buffers of one size.

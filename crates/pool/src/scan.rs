@@ -108,6 +108,10 @@ pub async fn scan(machine: &Machine, paths: &[PathBuf]) -> Result<Scan, PoolErro
     while let Some((path, must, result)) = probes.next().await {
         match result {
             Ok(devices) => out.devices.extend(devices),
+            // Whether a store answers now says nothing about the other devices.
+            Err(PoolError::Disk { path, source: source @ DiskError::Unopened { .. } }) => {
+                out.faults.push((path, source.to_string()));
+            }
             Err(error) if must => return Err(error),
             Err(PoolError::Disk { path, source }) if source.lacks_descriptors() => {
                 return Err(PoolError::Disk { path, source });

@@ -38,6 +38,7 @@ use crate::directories::{self, belongs_to};
 use crate::failure::Failure;
 use crate::locks::{self, Identity};
 use crate::remote::RemoteProcess;
+use crate::stores::device_of;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -131,7 +132,9 @@ pub fn devices() -> Vec<PathBuf> {
         let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         let paths = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
         let paths = paths.filter(|path| path.file_name() != Some(DAEMON_LOCK.as_ref()));
-        out.extend(paths.filter(|path| Identity::of(path).is_some_and(|identity| locked.contains(&identity))));
+        out.extend(
+            paths.filter(|path| Identity::of(path).is_some_and(|identity| locked.contains(&identity))).map(device_of),
+        );
     }
     out.into_iter().collect()
 }

@@ -7,6 +7,7 @@ use crate::automount::AutoMounts;
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks, lock};
 use crate::mounts::{Mounts, points};
+use crate::stores::may_exist;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -227,7 +228,7 @@ impl ServedPool {
         let tree = VdevConfig::parse(&config.root);
         let leaves = tree.iter().flat_map(|tree| tree.leaves()).filter_map(|leaf| leaf.path.as_deref());
         let aux = config.aux.spares.iter().chain(&config.aux.caches).filter_map(|vdev| vdev.get_str("path"));
-        leaves.chain(aux).map(PathBuf::from).filter(|path| path.exists()).collect()
+        leaves.chain(aux).map(PathBuf::from).filter(|path| may_exist(path)).collect()
     }
 
     /// Sets the exports that [`ServedPool::renew`] updates. Only the first call has an effect.

@@ -51,7 +51,6 @@ use clap::{Parser, Subcommand};
 use configuration::Configuration;
 use serde_json::Value;
 use std::path::PathBuf;
-use weir_linux::Production;
 
 /// Keep every imported pool open and serve it, until stopped.
 ///
@@ -161,7 +160,7 @@ pub fn run(args: &DaemonArgs, call: &Call) -> u8 {
 
 fn start(args: &DaemonArgs) -> Result<u8, Failure> {
     let configuration = Configuration::load(args.config.as_deref())?;
-    let machine = Production::from_env().build()?;
+    let machine = crate::stores::machine()?;
     let checked = run::Settings::of(&configuration, &machine.clock)?;
     if args.check {
         if checked.limits.exceed_memory() {

@@ -9,6 +9,7 @@ use super::opening::OpeningPool;
 use crate::cache_file::{CacheFile, CachePlace, CachedPool};
 use crate::failure::Failure;
 use crate::limits::Limits;
+use crate::stores::may_exist;
 use crate::writable::{WritablePool, WriteIntent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use weir_admin::{Action, Command, Outcome, ProcessChange, Refusal, RefusalKind};
 use weir_machine::Machine;
 use weir_machine::lock::{Mutex, MutexGuard};
+use weir_object_store::is_url_path;
 use weir_pool::assemble::state;
 use weir_pool::{assemble, scan};
 
@@ -77,14 +79,16 @@ impl RememberedPools {
         let Some(pool) = pools.get_mut(&guid) else { return false };
         let is_new = pool.why != why;
         pool.why = why.to_owned();
-        pool.present = if is_busy { BTreeSet::new() } else { present(&pool.cached) };
+        // Whether a store answers again shows in the next attempt only.
+        let is_due = is_busy || pool.cached.paths.iter().any(|path| is_url_path(path));
+        pool.present = if is_due { BTreeSet::new() } else { present(&pool.cached) };
         is_new
     }
 }
 
 /// Devices of a pool that exist.
 fn present(pool: &CachedPool) -> BTreeSet<PathBuf> {
-    pool.paths.iter().filter(|path| path.exists()).cloned().collect()
+    pool.paths.iter().filter(|path| may_exist(path)).cloned().collect()
 }
 
 impl Daemon {
@@ -162,7 +166,7 @@ impl Daemon {
 
     /// Imports a pool of the cache file.
     async fn open(self: &Arc<Self>, pool: &CachedPool) -> Result<(), Failure> {
-        let mut search: Vec<PathBuf> = pool.paths.iter().filter(|path| path.exists()).cloned().collect();
+        let mut search: Vec<PathBuf> = pool.paths.iter().filter(|path| may_exist(path)).cloned().collect();
         search.extend(self.pool_dirs());
         if search.is_empty() {
             return Err(Failure::failed(format!("none of its devices exists: {}", shown(&pool.paths))));

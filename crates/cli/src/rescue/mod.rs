@@ -77,7 +77,7 @@ pub struct RescueArgs {
 
 /// Runs the command.
 pub fn run(args: &RescueArgs) -> Result<u8, Failure> {
-    let machine = weir_linux::machine().map_err(|error| Failure::failed(error.to_string()))?;
+    let machine = crate::stores::machine().map_err(|error| Failure::failed(error.to_string()))?;
     let here = std::env::current_dir().map_err(|error| Failure::failed(format!("the working directory: {error}")))?;
     if args.pool.is_empty() {
         return Err(RescueArgs::misused("the name of the pool is empty"));

@@ -129,7 +129,7 @@ pub struct ZdbArgs {
 
 /// Runs the command.
 pub fn run(args: &ZdbArgs) -> Result<u8, Failure> {
-    let machine = weir_linux::machine()?;
+    let machine = crate::stores::machine()?;
     if args.label {
         return label::run(&machine, &device(args)?, args);
     }

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::options::{PoolDirs, pools_once};
 use crate::pools::{self, search};
 use crate::size;
+use crate::stores;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
 use std::collections::BTreeMap;
@@ -94,6 +95,7 @@ pub fn run(call: &Call, args: &AddArgs) -> Result<u8, Failure> {
             return Ok(());
         }
         let locks = claim(call, pool, vdevs.paths(), more.force)?;
+        stores::make(call.machine()?, &vdevs.stores)?;
         (more.tops, more.caches, more.spares) = (vdevs.tops, vdevs.caches, vdevs.spares);
         let failed = |error| Failure::failed(format!("cannot add to '{pool}': {error}"));
         let caches = engine.cache.l2arc().stats().devices;

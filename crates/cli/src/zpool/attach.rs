@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use weir_engine::create::draid::is_spare_name;
 use weir_engine::{Activity, AttachRequest, Engine, NewLeaf};
+use weir_object_store::DiskUrl;
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -127,16 +128,25 @@ fn spare_path(engine: &Engine, text: &str) -> String {
     spares.iter().filter_map(|spare| spare.get_str("path")).find(is_called).unwrap_or(text).to_owned()
 }
 
+/// What is put into the vdev.
+struct NewDevice {
+    leaf: NewLeaf,
+    /// The disk in an object store that it is, if it is one.
+    stores: Vec<DiskUrl>,
+}
+
 /// The new device, or the distributed spare, of that name.
-fn new_leaf(call: &Call, engine: &Engine, word: String) -> Result<NewLeaf, Failure> {
+fn new_device(call: &Call, engine: &Engine, word: String) -> Result<NewDevice, Failure> {
     if is_spare_name(&word) {
         let is_known = engine.shown().config.aux.spares.iter().any(|spare| spare.get_str("path") == Some(&word));
         let unknown = || Failure::failed(format!("cannot open '{word}': the pool has no such distributed spare"));
-        return is_known.then(|| NewLeaf { path: PathBuf::from(&word), is_file: false }).ok_or_else(unknown);
+        let leaf = NewLeaf { path: PathBuf::from(&word), is_file: false };
+        return is_known.then(|| NewDevice { leaf, stores: Vec::new() }).ok_or_else(unknown);
     }
     let vdevs = devices::parse(&call.caller.folder, &[word])?;
     let leaf = vdevs.tops.into_iter().flat_map(|top| top.leaves).next();
-    leaf.ok_or_else(|| Failure::failed("no device is given"))
+    let leaf = leaf.ok_or_else(|| Failure::failed("no device is given"))?;
+    Ok(NewDevice { leaf, stores: vdevs.stores })
 }
 
 fn ashift_of(options: &JoinOptions) -> Result<Option<u64>, Failure> {
@@ -175,7 +185,7 @@ fn join(
         let present = target::leaf(call, engine, device, why).map_err(&cannot)?;
         let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
         let word = new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new));
-        let leaf = new_leaf(call, engine, word)?;
+        let NewDevice { leaf, stores } = new_device(call, engine, word)?;
         let in_place = replaces && leaf.path == path;
         // A distributed spare is no device that another process could have.
         let devices = if is_spare_name(&leaf.path.to_string_lossy()) { Vec::new() } else { vec![leaf.path.clone()] };
@@ -185,6 +195,7 @@ fn join(
             Err(_) if in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path)) => {}
             Err(failure) => return Err(failure),
         }
+        crate::stores::make(call.machine()?, &stores)?;
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
         engine.vdevs().attach(&request).await.map_err(|error| cannot(error.to_string()))?;
         engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))

@@ -12,6 +12,7 @@ use crate::options::{once, pools_once};
 use crate::pools::{go_to_daemon, usual_paths};
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
+use crate::stores;
 use crate::turn::in_turn_of;
 use crate::users::chap_names;
 use crate::writable::{WritablePool, host};
@@ -94,6 +95,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     }
     check_name_is_free(call, name, &vdevs)?;
     let locks = in_turn_of(call, || claim(call, name, vdevs.paths(), args.force))?;
+    stores::make(call.machine()?, &vdevs.stores)?;
     call.begin();
     let machine = call.machine()?;
     let daemon = call.process().and_then(|process| process.daemon());

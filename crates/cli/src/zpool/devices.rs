@@ -8,6 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use weir_engine::create::draid::is_spare_name;
 use weir_engine::create::{DraidRequest, Layout, NewLeaf, NewTopLevelVdev};
+use weir_object_store::{DiskUrl, is_url, is_url_path};
 use weir_pool::Class;
 
 /// All vdevs that were named.
@@ -19,6 +20,8 @@ pub struct Vdevs {
     pub caches: Vec<NewLeaf>,
     /// Hot spares.
     pub spares: Vec<NewLeaf>,
+    /// Which of these are disks in object stores, and how new ones are made.
+    pub stores: Vec<DiskUrl>,
 }
 
 /// Vdev that a word begins.
@@ -91,7 +94,10 @@ pub fn parse(folder: &Path, words: &[String]) -> Result<Vdevs, Failure> {
                 grouped = true;
             }
             Word::Device => {
-                let leaf = leaf(folder, text)?;
+                let leaf = match is_url(text) {
+                    true => store(text, &mut out.stores)?,
+                    false => leaf(folder, text)?,
+                };
                 match (shelf, grouped, out.tops.last_mut()) {
                     (Shelf::Caches, ..) => out.caches.push(leaf),
                     (Shelf::Spares, ..) => out.spares.push(leaf),
@@ -113,6 +119,15 @@ pub fn parse(folder: &Path, words: &[String]) -> Result<Vdevs, Failure> {
         return Err(invalid("at least one toplevel vdev must be specified"));
     }
     Ok(out)
+}
+
+/// A disk in an object store. It is made later, if it does not exist.
+fn store(text: &str, stores: &mut Vec<DiskUrl>) -> Result<NewLeaf, Failure> {
+    let disk = DiskUrl::parse(text).map_err(|error| Failure::failed(format!("cannot use {error}")))?;
+    // For the pool, it is a file.
+    let leaf = NewLeaf { path: disk.url.path(), is_file: true };
+    stores.push(disk);
+    Ok(leaf)
 }
 
 /// A device by its path, as seen from that folder, or by its name in `/dev`.
@@ -179,13 +194,14 @@ impl Vdevs {
         let mut seen: Option<(Layout, usize)> = have.first().copied();
         // Logs do not count (`get_replication`).
         for top in self.tops.iter().filter(|top| top.class != Class::Log) {
-            let sizes: Vec<u64> = top.leaves.iter().filter_map(|leaf| size_of(&leaf.path)).collect();
+            let sizes: Vec<u64> = top.leaves.iter().filter_map(|leaf| self.size_of(&leaf.path)).collect();
             let widest = sizes.iter().max().copied().unwrap_or(0);
             if sizes.iter().any(|size| widest - size > SIZE_FUZZ) {
                 return Some(format!("{} contains devices of different sizes", kind(top.layout)));
             }
-            let mixed = top.leaves.iter().any(|l| l.is_file) && top.leaves.iter().any(|l| !l.is_file);
-            if mixed {
+            // A mirror of an object store and a local device is what protects from either's failure.
+            let local = || top.leaves.iter().filter(|leaf| !is_url_path(&leaf.path));
+            if local().any(|l| l.is_file) && local().any(|l| !l.is_file) {
                 return Some(format!("{} contains both files and devices", kind(top.layout)));
             }
             let own = (top.layout, top.leaves.len());
@@ -195,6 +211,16 @@ impl Vdevs {
             seen = Some(own);
         }
         None
+    }
+}
+
+impl Vdevs {
+    /// Size of a device, if it can be opened; that of a new disk in an object store is in the command line.
+    fn size_of(&self, path: &Path) -> Option<u64> {
+        match self.stores.iter().find(|disk| disk.url.path() == path) {
+            Some(disk) => disk.size_bytes,
+            None => size_of(path),
+        }
     }
 }
 

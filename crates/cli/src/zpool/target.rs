@@ -7,6 +7,7 @@ use crate::call::Call;
 use std::path::{Path, PathBuf};
 use weir_engine::Engine;
 use weir_format::NvList;
+use weir_object_store::is_url;
 use weir_pool::VdevConfig;
 
 /// A vdev of a pool.
@@ -25,7 +26,7 @@ pub enum Target {
 /// path as seen from the caller's folder, and that of the file there.
 pub fn names_of(call: &Call, text: &str) -> Vec<String> {
     let mut names = vec![text.to_owned()];
-    if text.contains('/') {
+    if text.contains('/') && !is_url(text) {
         let here: PathBuf = call.path(text).components().collect();
         names.extend(
             [Some(here.clone()), here.canonicalize().ok()].into_iter().flatten().map(|path| path.display().to_string()),

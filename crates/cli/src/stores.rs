@@ -1,0 +1,121 @@
+//! Disks in object stores, as commands name them: by URL, where others have a path.
+//!
+//! Processes of one machine take turns at such a disk as at others, by a lock on a file that stands for it, in this user's runtime
+//! directory. Its first line is the URL. Between machines, the lease in the store decides (`weir_object_store::lease`).
+
+use crate::directories;
+use crate::failure::Failure;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use weir_codec::{Salt, checksum};
+use weir_format::{ChecksumKind, Endian};
+use weir_linux::{BuildError, Production};
+use weir_machine::Machine;
+use weir_object_store::{DiskUrl, Settings, StoreDisks, is_url, is_url_path, with_stores};
+
+/// Extension of the files that stand for URLs.
+const EXTENSION: &str = "url";
+
+/// The machine on which commands run: with disks in object stores.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn machine() -> Result<Machine, BuildError> {
+    Ok(with_stores(Production::from_env().build()?))
+}
+
+/// The file whose lock stands for a path: itself, or that of a URL, which is made if it is missing.
+pub fn lock_file(path: &Path) -> PathBuf {
+    if !is_url_path(path) {
+        return path.to_owned();
+    }
+    let bytes = path.as_os_str().as_bytes();
+    let Ok(digest) = checksum(ChecksumKind::Sha256, Endian::Little, &Salt::none(), bytes) else {
+        return path.to_owned();
+    };
+    let digest = format!("{:016x}{:016x}", digest[0], digest[1]);
+    let Ok(folder) = directories::own_runtime() else { return path.to_owned() };
+    let file = folder.join(format!("{digest}.{EXTENSION}"));
+    if !file.exists() {
+        let new = folder.join(format!("{digest}.{}", std::process::id()));
+        let write = || {
+            let mut made = File::create(&new)?;
+            writeln!(made, "{}", path.display())?;
+            // Another process may have made it meanwhile, and locked it: it stays.
+            let linked = std::fs::hard_link(&new, &file);
+            std::fs::remove_file(&new)?;
+            linked
+        };
+        if let Err(error) = write().or_else(|error| if file.exists() { Ok(()) } else { Err(error) }) {
+            tracing::warn!(path = %file.display(), %error, "a disk in an object store cannot be locked on this machine");
+        }
+    }
+    file
+}
+
+/// Whether a device exists, as far as this machine knows: whether a disk in an object store does, only the store knows.
+pub fn may_exist(path: &Path) -> bool {
+    is_url_path(path) || path.exists()
+}
+
+/// The path of a device: for a file that stands for a URL, the URL.
+pub fn device_of(path: PathBuf) -> PathBuf {
+    if path.extension() != Some(OsStr::new(EXTENSION)) || path.parent() != directories::own_runtime().ok().as_deref() {
+        return path;
+    }
+    let first = File::open(&path).ok().and_then(|file| BufReader::new(file).lines().next()?.ok());
+    first.filter(|line| is_url(line)).map_or(path, PathBuf::from)
+}
+
+/// Splits a list of places that are separated by colons. The colon of a URL separates nothing.
+pub fn split_places(list: &OsStr) -> Vec<PathBuf> {
+    let mut out: Vec<PathBuf> = Vec::new();
+    for part in std::env::split_paths(list) {
+        let is_rest = part.as_os_str().as_bytes().starts_with(b"//");
+        match out.last_mut() {
+            Some(scheme) if is_rest && is_url(&format!("{}:{}", scheme.display(), part.display())) => {
+                let mut url = scheme.clone().into_os_string();
+                url.push(":");
+                url.push(part.as_os_str());
+                *scheme = url.into();
+            }
+            _ => out.push(part),
+        }
+    }
+    out.retain(|path| !path.as_os_str().is_empty());
+    out
+}
+
+/// Makes the disks of a command line that do not exist, after testing their stores.
+///
+/// # Errors
+/// One line that names the disk.
+pub fn make(machine: &Machine, disks: &[DiskUrl]) -> Result<(), Failure> {
+    if disks.is_empty() {
+        return Ok(());
+    }
+    let stores = StoreDisks::new(machine, Settings::default());
+    for disk in disks {
+        stores.create(disk).map_err(Failure::failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colons_of_urls_separate_nothing() {
+        let split = |list: &str| {
+            let all = split_places(OsStr::new(list));
+            all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(split("/a:/b::c"), ["/a", "/b", "c"]);
+        assert_eq!(split("s3://b/p:/a:file:///d:x"), ["s3://b/p", "/a", "file:///d", "x"]);
+        assert_eq!(split("/a://b"), ["/a", "//b"]);
+    }
+}

@@ -1,0 +1,323 @@
+//! Opens disks by URL; other paths go to the disks of the machine.
+//!
+//! Requests run on a runtime of their own: [`Disks::open`] is a plain call that a task of the machine's runtime may make, and
+//! waits for several requests.
+
+use crate::core::{Core, Settings};
+use crate::counters::Counts;
+use crate::folder::FolderStore;
+use crate::io::StoreDisk;
+use crate::lease::{self, Lease};
+use crate::probe::probe;
+use crate::record::{Holder, KEY, Record};
+use crate::remote::S3Store;
+use crate::requests::Requests;
+use crate::store::{Condition, Store};
+use crate::url::{DEFAULT_OBJECT_BYTES, DiskUrl, FORMS, Scheme, StoreUrl, is_url_path};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::time::Duration;
+use weir_linux::thread_pool::ThreadPool;
+use weir_linux::{blocking, separate_runtime};
+use weir_machine::lock::Mutex;
+use weir_machine::{Access, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, Tasks};
+
+/// Threads of the runtime for requests.
+const RUNTIME_THREADS: usize = 2;
+/// Threads for calls on folders.
+const FOLDER_THREADS: usize = 8;
+/// Limit of a single request.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Limit of the operations when a disk is opened or created.
+const OPEN_LIMIT: Duration = Duration::from_secs(30);
+/// How long closing a disk waits at most.
+const CLOSE_LIMIT: Duration = Duration::from_secs(75);
+/// "Not a directory".
+const ENOTDIR: i32 = 20;
+
+/// The runtime for requests.
+#[derive(Clone)]
+struct Runtime {
+    tasks: Tasks,
+    clock: Clock,
+    threads: Compute,
+}
+
+/// A disk that is open, and closed when this is dropped: then the next process can take it.
+pub struct Handle {
+    pub(crate) core: Arc<Core>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.core.lease.is_none() {
+            return;
+        }
+        let core = self.core.clone();
+        let (done, closed) = mpsc::channel();
+        drop(self.core.tasks.spawn(async move {
+            core.close().await;
+            // The receiver may have given up.
+            let _ = done.send(());
+        }));
+        if blocking(|| closed.recv_timeout(CLOSE_LIMIT)).is_err() {
+            tracing::warn!(disk = self.core.requests.place(""), "the disk was not closed in time: its lease expires");
+        }
+    }
+}
+
+type Writers = BTreeMap<String, Arc<tokio::sync::Mutex<Weak<Handle>>>>;
+
+/// Disks by URL, and all others.
+pub struct StoreDisks {
+    others: Arc<dyn Disks>,
+    entropy: Entropy,
+    settings: Settings,
+    runtime: OnceLock<Result<Runtime, String>>,
+    writers: Mutex<Writers>,
+    open: Mutex<Vec<Weak<Core>>>,
+}
+
+/// The machine with disks in object stores beside its own.
+pub fn with_stores(machine: Machine) -> Machine {
+    let disks = StoreDisks::new(&machine, Settings::default());
+    Machine { disks: Arc::new(disks), ..machine }
+}
+
+impl StoreDisks {
+    /// Disks beside those of `machine`.
+    pub fn new(machine: &Machine, settings: Settings) -> Self {
+        StoreDisks {
+            others: machine.disks.clone(),
+            entropy: machine.entropy.clone(),
+            settings,
+            runtime: OnceLock::new(),
+            writers: Mutex::default(),
+            open: Mutex::default(),
+        }
+    }
+
+    fn runtime(&self) -> Result<Runtime, String> {
+        let made = self.runtime.get_or_init(|| {
+            let (tasks, clock) = separate_runtime("weir-store", RUNTIME_THREADS).map_err(|error| error.to_string())?;
+            let threads = Compute::new(Arc::new(ThreadPool::new("weir-folder", FOLDER_THREADS)));
+            Ok(Runtime { tasks, clock, threads })
+        });
+        made.clone()
+    }
+
+    /// Runs a future on the runtime for requests, and waits for it.
+    fn run<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Result<T, String> {
+        let (done, result) = mpsc::channel();
+        drop(self.runtime()?.tasks.spawn(async move {
+            let _ = done.send(future.await);
+        }));
+        blocking(|| result.recv()).unwrap_or_else(|_| Err("a task ended without a result".into()))
+    }
+
+    fn requests(&self, url: &StoreUrl) -> Result<Arc<Requests>, String> {
+        let runtime = self.runtime()?;
+        let store: Arc<dyn Store> = match url.scheme {
+            Scheme::S3 => Arc::new(S3Store::new(url)?),
+            Scheme::File => Arc::new(FolderStore::new(PathBuf::from(&url.prefix), runtime.threads)),
+        };
+        Ok(Arc::new(Requests::new(store, runtime.clock, TIMEOUT)))
+    }
+
+    /// The record of a disk; `None` if there is none.
+    ///
+    /// # Errors
+    /// One line with the place.
+    pub fn record(&self, url: &StoreUrl) -> Result<Option<Record>, String> {
+        let requests = self.requests(url)?;
+        self.run(async move { Ok(lease::read(&requests, OPEN_LIMIT).await?.map(|(record, _)| record)) })
+    }
+
+    /// Makes a disk if there is none, after the store was tested.
+    ///
+    /// # Errors
+    /// One line: the disk exists with another size, no size is given for a new one, the store lacks what is needed, or fails.
+    pub fn create(&self, disk: &DiskUrl) -> Result<Record, String> {
+        let url = &disk.url;
+        let object_bytes = disk.object_bytes.unwrap_or(DEFAULT_OBJECT_BYTES);
+        let size_bytes = disk.size_bytes.map(|bytes| bytes.next_multiple_of(object_bytes));
+        if let Some(record) = self.record(url)? {
+            let has_other = |wanted: Option<u64>, is: u64| wanted.is_some_and(|wanted| wanted != is);
+            if has_other(disk.object_bytes, record.object_bytes)
+                || has_other(
+                    disk.size_bytes.map(|bytes| bytes.next_multiple_of(record.object_bytes)),
+                    record.size_bytes,
+                )
+            {
+                let size = record.size_bytes;
+                let object = record.object_bytes;
+                return Err(format!(
+                    "{url}: there is a disk of {size} bytes in objects of {object} bytes; name it without '?', or choose another prefix"
+                ));
+            }
+            return Ok(record);
+        }
+        let Some(size_bytes) = size_bytes else {
+            return Err(format!("{url}: there is no disk; a new one needs a size: {url}?size=100G"));
+        };
+        if url.scheme == Scheme::File {
+            std::fs::create_dir_all(&url.prefix).map_err(|error| format!("{url}: {error}"))?;
+        }
+        let requests = self.requests(url)?;
+        let nonce = self.entropy.u64();
+        self.run(async move {
+            let abilities = probe(&requests, nonce).await?;
+            let record = Record::new(size_bytes, object_bytes, abilities.conditional_delete);
+            let mut attempts = requests.attempts(OPEN_LIMIT);
+            let at = |why: String| format!("{}: {why}", requests.place(KEY));
+            loop {
+                match requests.put(KEY, record.encode().into(), Condition::Missing).await {
+                    Ok(_) => return Ok(record),
+                    Err(error) => {
+                        // Also a request without an answer may have made it.
+                        if let Some((found, _)) = lease::read(&requests, OPEN_LIMIT).await? {
+                            let is_same = found.size_bytes == size_bytes && found.object_bytes == object_bytes;
+                            return if is_same {
+                                Ok(found)
+                            } else {
+                                Err(at("another process has just made it".into()))
+                            };
+                        }
+                        attempts.again(error).await.map_err(at)?;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Opens a disk for reading: the one that this process writes, if it does.
+    fn open_reader(&self, url: &StoreUrl, writer: Option<Arc<Handle>>) -> Result<Arc<Handle>, String> {
+        if let Some(writer) = writer {
+            return Ok(writer);
+        }
+        let requests = self.requests(url)?;
+        let (tasks, settings) = (self.runtime()?.tasks, self.settings.clone());
+        let core = self.run(async move {
+            match lease::read(&requests, OPEN_LIMIT).await? {
+                Some((record, _)) => Ok(Core::new(requests, tasks, settings, &record, None)),
+                None => Err(format!("{}: there is no disk; a new one needs ?size=", requests.place(""))),
+            }
+        })?;
+        Ok(Arc::new(Handle { core }))
+    }
+
+    fn open_url(&self, url: &StoreUrl, access: Access) -> Result<Arc<Handle>, String> {
+        let slot = self.writers.lock().entry(url.to_string()).or_default().clone();
+        let handle = if access == Access::ReadOnly {
+            // While another thread opens it for writing, it is not this process's disk yet.
+            let writer = slot.try_lock().ok().and_then(|writer| writer.upgrade());
+            self.open_reader(url, writer)?
+        } else {
+            let requests = self.requests(url)?;
+            let (tasks, settings, nonce) = (self.runtime()?.tasks, self.settings.clone(), self.entropy.u64());
+            if url.scheme == Scheme::File {
+                remove_remains(Path::new(&url.prefix));
+            }
+            self.run(async move {
+                let mut writer = slot.lock().await;
+                if let Some(open) = writer.upgrade() {
+                    return Ok(open);
+                }
+                let core = open_writer(requests, tasks, settings, holder(nonce)).await?;
+                let handle = Arc::new(Handle { core });
+                *writer = Arc::downgrade(&handle);
+                Ok(handle)
+            })?
+        };
+        let mut open = self.open.lock();
+        open.retain(|core| core.strong_count() > 0);
+        if !open.iter().any(|core| core.as_ptr() == Arc::as_ptr(&handle.core)) {
+            open.push(Arc::downgrade(&handle.core));
+        }
+        drop(open);
+        Ok(handle)
+    }
+
+    /// The requests of each disk that is open, by its URL, since it was opened.
+    pub fn counts(&self) -> Vec<(String, Counts)> {
+        let open: Vec<Arc<Core>> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
+        open.iter().map(|core| (core.requests.place(""), core.requests.counters.now())).collect()
+    }
+}
+
+/// Takes a disk for writing.
+///
+/// # Errors
+/// One line with the place.
+pub async fn open_writer(
+    requests: Arc<Requests>,
+    tasks: Tasks,
+    settings: Settings,
+    me: Holder,
+) -> Result<Arc<Core>, String> {
+    let times = settings.lease;
+    let (lease, was_held) = Lease::take(requests.clone(), me, times).await?;
+    let record = lease.record();
+    let core = Core::new(requests, tasks, settings, &record, Some(lease));
+    core.renew_until_dropped(times.lease / 3);
+    if was_held && let Err(why) = core.mark_labels(record.epoch).await {
+        core.close().await;
+        return Err(why);
+    }
+    Ok(core)
+}
+
+/// This process.
+fn holder(nonce: u64) -> Holder {
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let started = text("/proc/self/stat");
+    // After the command's name, which may have blanks: the 20th field (`proc_pid_stat(5)`, starttime is the 22nd of all).
+    let started = started.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    Holder {
+        host: text("/proc/sys/kernel/hostname"),
+        boot: text("/proc/sys/kernel/random/boot_id"),
+        pid: std::process::id(),
+        started: started.unwrap_or(0),
+        nonce,
+        renewal: 0,
+    }
+}
+
+/// Removes new files that processes left in a folder before they were renamed.
+fn remove_remains(folder: &Path) {
+    let own = format!(".new-{}-", std::process::id());
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(".new-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        let is_running = pid.is_none_or(|pid| Path::new(&format!("/proc/{pid}")).exists());
+        if !is_running && !name.starts_with(&own) {
+            // It does no harm.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+impl Disks for StoreDisks {
+    fn scan(&self, dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
+        if is_url_path(dir) {
+            return Err(DiskError::Open { path: dir.into(), errno: ENOTDIR });
+        }
+        self.others.scan(dir)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError> {
+        if !is_url_path(path) {
+            return self.others.open(path, access);
+        }
+        let unopened = |why: String| DiskError::Unopened { why: why.into() };
+        let text = path.to_str().ok_or_else(|| unopened(format!("the accepted forms are {FORMS}")))?;
+        let url = StoreUrl::parse(text).map_err(|error| unopened(error.to_string()))?;
+        let handle = self.open_url(&url, access).map_err(unopened)?;
+        Ok(Arc::new(StoreDisk::new(handle.core.clone(), access, Some(handle))))
+    }
+}

@@ -1,0 +1,265 @@
+//! A store in the simulator: answers are lost, requests arrive late, are refused, or read an earlier version.
+
+use bytes::Bytes;
+use futures_channel::oneshot;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_machine::lock::Mutex;
+use weir_machine::{Clock, Nanos, Tasks};
+use weir_object_store::store::{Answer, Condition, Etag, Fetched, Store, StoreError};
+use weir_sim::Rng;
+
+/// How a bucket behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Behaviour {
+    /// Of 100 requests, how many have a fault.
+    pub faults: u64,
+    /// Tags depend on the bytes alone; otherwise each version has its own.
+    pub tags_are_digests: bool,
+    /// How late a request may arrive at most.
+    pub latest: Duration,
+}
+
+#[derive(Clone)]
+struct Version {
+    bytes: Bytes,
+    etag: Etag,
+}
+
+#[derive(Default)]
+struct Objects {
+    now: BTreeMap<String, Version>,
+    /// The version before, which reads may see until that time.
+    before: BTreeMap<String, (Option<Version>, Nanos)>,
+    versions: u64,
+    /// Changes that were executed after their sender had given up.
+    late: u64,
+}
+
+/// A bucket, shared by its clients.
+pub struct Bucket {
+    objects: Mutex<Objects>,
+    rng: Mutex<Rng>,
+    behaviour: Behaviour,
+    clock: Clock,
+    tasks: Tasks,
+}
+
+/// Whether a client's requests go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Power {
+    /// Requests go out.
+    Running,
+    /// Requests wait: the process is stopped.
+    Paused,
+    /// The process is dead: no request goes out, and no answer comes back.
+    Dead,
+}
+
+/// A process's access to a bucket.
+pub struct Client {
+    bucket: Arc<Bucket>,
+    power: Arc<Mutex<Power>>,
+}
+
+/// Fate of a request.
+enum Fate {
+    Answered,
+    AnswerLost,
+    Late(Duration),
+    Refused,
+    RefusedButDone,
+}
+
+impl Bucket {
+    pub fn new(rng: Rng, behaviour: Behaviour, clock: Clock, tasks: Tasks) -> Arc<Self> {
+        Arc::new(Bucket { objects: Mutex::default(), rng: Mutex::new(rng), behaviour, clock, tasks })
+    }
+
+    pub fn client(self: &Arc<Self>) -> Client {
+        Client { bucket: self.clone(), power: Arc::new(Mutex::new(Power::Running)) }
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.rng.lock())
+    }
+
+    /// Changes that arrived after their time.
+    pub fn late(&self) -> u64 {
+        self.objects.lock().late
+    }
+
+    fn fate(&self) -> Fate {
+        let latest_ms = self.behaviour.latest.as_millis() as u64;
+        self.draw(|rng| match rng.below(100) {
+            n if n >= self.behaviour.faults => Fate::Answered,
+            _ => match rng.below(5) {
+                0 => Fate::AnswerLost,
+                1 | 2 => Fate::Late(Duration::from_millis(rng.below(latest_ms))),
+                3 => Fate::Refused,
+                _ => Fate::RefusedButDone,
+            },
+        })
+    }
+
+    async fn delay(&self) {
+        let ms = self.draw(|rng| 1 + rng.below(60));
+        self.clock.sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// Executes a change: a PUT, or a DELETE without bytes.
+    fn change(&self, key: &str, body: Option<Bytes>, condition: &Condition) -> Result<Option<Etag>, StoreError> {
+        let now = self.clock.now();
+        let stale_ms = self.draw(|rng| if rng.chance(1, 4) { rng.below(2000) } else { 0 });
+        let mut objects = self.objects.lock();
+        let old = objects.now.get(key).cloned();
+        let is_met = match condition {
+            Condition::Missing => old.is_none(),
+            Condition::Is(etag) => old.as_ref().is_some_and(|old| old.etag == *etag),
+            Condition::Any => true,
+        };
+        if !is_met {
+            // After a refused condition, reads may show the version before for a while.
+            if let Some((_, until)) = objects.before.get_mut(key) {
+                *until = now + Duration::from_millis(stale_ms);
+            }
+            return Err(StoreError::Precondition);
+        }
+        objects.versions += 1;
+        let number = objects.versions;
+        let etag = body.as_ref().map(|bytes| {
+            let digest =
+                bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |d, b| (d ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+            let unique = if self.behaviour.tags_are_digests { 0 } else { number };
+            Etag::new(format!("{digest:x}-{unique}"))
+        });
+        match (body, &etag) {
+            (Some(bytes), Some(etag)) => drop(objects.now.insert(key.into(), Version { bytes, etag: etag.clone() })),
+            _ => drop(objects.now.remove(key)),
+        }
+        objects.before.insert(key.into(), (old, now));
+        Ok(etag)
+    }
+
+    /// Puts an object at once.
+    pub fn set(&self, key: &str, bytes: Bytes) {
+        self.change(key, Some(bytes), &Condition::Any).expect("no condition");
+    }
+
+    fn read(&self, key: &str) -> Option<Version> {
+        let wants_stale = self.draw(|rng| rng.chance(1, 2));
+        let objects = self.objects.lock();
+        let stale = objects.before.get(key).filter(|(_, until)| *until > self.clock.now() && key.len() == 16);
+        match stale {
+            Some((before, _)) if wants_stale => before.clone(),
+            _ => objects.now.get(key).cloned(),
+        }
+    }
+}
+
+impl Client {
+    /// The switch of this client.
+    pub fn power(&self) -> Arc<Mutex<Power>> {
+        self.power.clone()
+    }
+
+    async fn pass(&self) {
+        loop {
+            let power = *self.power.lock();
+            match power {
+                Power::Running => return,
+                Power::Paused => self.bucket.clock.sleep(Duration::from_millis(100)).await,
+                Power::Dead => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Sends a change, which is executed whether its sender waits or not.
+    async fn change(&self, key: String, body: Option<Bytes>, condition: Condition) -> Result<Option<Etag>, StoreError> {
+        self.pass().await;
+        let bucket = self.bucket.clone();
+        let fate = bucket.fate();
+        let (done, answer) = oneshot::channel();
+        drop(self.bucket.tasks.spawn(async move {
+            bucket.delay().await;
+            let answered = match fate {
+                Fate::Answered => Some(bucket.change(&key, body, &condition)),
+                Fate::AnswerLost => {
+                    let _ = bucket.change(&key, body, &condition);
+                    None
+                }
+                Fate::Late(delay) => {
+                    bucket.clock.sleep(delay).await;
+                    if bucket.change(&key, body, &condition).is_ok() {
+                        bucket.objects.lock().late += 1;
+                    }
+                    None
+                }
+                Fate::Refused => Some(Err(StoreError::Unknown("status 503".into()))),
+                Fate::RefusedButDone => {
+                    let _ = bucket.change(&key, body, &condition);
+                    Some(Err(StoreError::Unknown("status 500".into())))
+                }
+            };
+            bucket.delay().await;
+            match answered {
+                Some(answered) => drop(done.send(answered)),
+                // The connection stays open without an answer.
+                None => {
+                    bucket.clock.sleep(Duration::from_secs(1000)).await;
+                    drop(done);
+                }
+            }
+        }));
+        let answer = answer.await.unwrap_or(Err(StoreError::Unknown("cut".into())));
+        self.pass().await;
+        answer
+    }
+
+    async fn look(&self, key: String) -> Result<Option<Version>, StoreError> {
+        self.pass().await;
+        self.bucket.delay().await;
+        let answer = match self.bucket.fate() {
+            Fate::Answered | Fate::Late(_) => Ok(self.bucket.read(&key)),
+            Fate::AnswerLost => std::future::pending().await,
+            Fate::Refused | Fate::RefusedButDone => Err(StoreError::Unknown("status 503".into())),
+        };
+        self.pass().await;
+        answer
+    }
+}
+
+impl Store for Client {
+    fn place(&self, key: &str) -> String {
+        format!("sim://bucket/{key}")
+    }
+
+    fn put(&self, key: String, body: Bytes, condition: Condition) -> Answer<'_, Etag> {
+        Box::pin(async move {
+            let etag = self.change(key, Some(body), condition).await?;
+            etag.ok_or_else(|| StoreError::Unknown("no tag".into()))
+        })
+    }
+
+    fn get(&self, key: String, range: Option<Range<u64>>) -> Answer<'_, Option<Fetched>> {
+        Box::pin(async move {
+            let version = self.look(key).await?;
+            Ok(version.map(|Version { bytes, etag }| {
+                let len = bytes.len() as u64;
+                let range = range.unwrap_or(0..len);
+                let bytes = bytes.slice(range.start.min(len) as usize..range.end.min(len) as usize);
+                Fetched { bytes, etag }
+            }))
+        })
+    }
+
+    fn head(&self, key: String) -> Answer<'_, Option<Etag>> {
+        Box::pin(async move { Ok(self.look(key).await?.map(|version| version.etag)) })
+    }
+
+    fn delete(&self, key: String, etag: Etag) -> Answer<'_, ()> {
+        Box::pin(async move { self.change(key, None, Condition::Is(etag)).await.map(drop) })
+    }
+}
