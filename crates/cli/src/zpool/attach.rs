@@ -128,7 +128,7 @@ fn spare_path(engine: &Engine, text: &str) -> String {
     spares.iter().filter_map(|spare| spare.get_str("path")).find(is_called).unwrap_or(text).to_owned()
 }
 
-/// What is put into the vdev.
+/// A device that is put into a vdev.
 struct NewDevice {
     leaf: NewLeaf,
     /// The disk in an object store that it is, if it is one.
