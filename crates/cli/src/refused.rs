@@ -43,7 +43,6 @@ pub const OPTIONS: &[RefusedOption] = &[
     ("zpool scrub", &["-E", "-S"], Some("DATE"), "a scrub visits the blocks of all txgs"),
     ("zpool status", &["-c"], Some("SCRIPT"), "a server runs no scripts for its clients"),
     ("zpool status", &["--power"], None, POWER),
-    ("zpool sync", &["-f"], None, "a txg is written whether or not there are changes"),
     ("zpool upgrade", &["-V"], Some("VERSION"), "pools of old versions stay as they are"),
 ];
 

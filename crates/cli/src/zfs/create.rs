@@ -244,7 +244,11 @@ fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset,
             }
             let block = match &args.block_size {
                 None => take(&mut properties, "volblocksize").unwrap_or(VolumeSpec::DEFAULT_BLOCK_BYTES.into()),
-                Some(text) => size::parse(text).ok_or_else(|| wrong(format!("bad volume block size '{text}'")))?,
+                Some(text) => size::parse(text)
+                    .filter(|bytes| values::RECORD_BYTES.contains(bytes) && bytes.is_power_of_two())
+                    .ok_or_else(|| {
+                        wrong(format!("bad volume block size '{text}': must be power of 2 from 512B to 16M"))
+                    })?,
             };
             let block_bytes = u32::try_from(block).map_err(|_| wrong(format!("bad volume block size '{block}'")))?;
             NewKind::Volume { size_bytes, block_bytes, sparse }

@@ -9,7 +9,7 @@ use weir_dsl::props::{DatasetKind, Native, Rule, Shape, Value, ZfsProp, native_n
 /// Longest value of a user property in bytes.
 const MAX_USER_VALUE_LEN: usize = 8191;
 /// Record sizes, in bytes.
-const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
+pub(super) const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
 
 /// Properties that can be set only when the dataset is created.
 const AT_CREATION: [ZfsProp; 7] = [

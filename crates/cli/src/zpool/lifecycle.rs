@@ -56,8 +56,11 @@ pub struct DestroyArgs {
 
 /// Wait until all changes of pools are on stable storage.
 #[derive(Debug, Parser)]
-#[command(name = "zpool sync", override_usage = "zpool sync [-d DIR]… [POOL]…")]
+#[command(name = "zpool sync", override_usage = "zpool sync [-f] [-d DIR]… [POOL]…")]
 pub struct SyncArgs {
+    /// Accepted, has no effect: a txg is written whether or not there are changes
+    #[arg(short = 'f')]
+    _force: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools; default: all

@@ -503,6 +503,8 @@ fn properties_of_a_new_dataset_are_printed() {
         lines("zfs create -nPs -b 8K -V 10000 one/v"),
         ["create\tone/v", "property\tvolsize\t16384", "property\tvolblocksize\t8192"]
     );
+    assert!(site.fails("zfs create -n -b 1234 -V 8M one/v").contains("must be power of 2 from 512B to 16M"));
+    site.ok("zpool sync -f one");
     let would = lines("zfs create -nP -V 8M one/v");
     assert_eq!(would[..2], ["create\tone/v", "property\tvolsize\t8388608"]);
     assert_eq!(lines("zfs create -n -o atime=off one/a"), [""; 0], "only -v and -P show it");

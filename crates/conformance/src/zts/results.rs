@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Outcome;
 use super::suite::{GROUPS, Suite};
-use super::verdicts::Verdicts;
+use super::verdicts::{Expected, Verdicts};
 use crate::JudgeError;
 use crate::kill::failed;
 use crate::report::Report;
@@ -78,16 +78,21 @@ impl Results {
         for group in suite.groups(&[], |_| true) {
             let row = counts.entry(group.name.clone()).or_default();
             for test in &group.tests {
-                match self.outcomes.get(&test.name) {
+                // What does not apply may have been run before that was known.
+                let outcome = match verdicts.expected(test) {
+                    Expected::NotApplicable(reason) => Some(Outcome::NotApplicable(reason)),
+                    Expected::Runs => self.outcomes.get(&test.name).cloned(),
+                };
+                match outcome {
                     Some(Outcome::Passed) => row.passed += 1,
                     Some(Outcome::Failed(why)) => {
                         row.failed += 1;
-                        let reason = verdicts.known_failure(&test.name).unwrap_or(why);
+                        let reason = verdicts.known_failure(&test.name).unwrap_or(&why);
                         let _ = writeln!(failures, "| {} | {} |", test.name, reason.replace('|', "\\|"));
                     }
                     Some(Outcome::NotApplicable(reason)) => {
                         row.not_applicable += 1;
-                        reasons.entry(reason.clone()).or_default().push(test.name.clone());
+                        reasons.entry(reason).or_default().push(test.name.clone());
                     }
                     None => row.not_run += 1,
                 }
