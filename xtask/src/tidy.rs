@@ -110,6 +110,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "nfs",
             "nbd",
             "iscsi",
+            "object-store",
             "smb",
             "analytics",
             "admin",

@@ -221,6 +221,7 @@ mod tests {
             arc: ArcState { misses: requests, mru_data_bytes: disk, ..ArcState::default() },
             txg: TxgState::default(),
             leaves: vec![LeafTotals { guid: "9".into(), read_bytes: disk, ..LeafTotals::default() }],
+            stores: Vec::new(),
             space: SpaceState::default(),
         }
     }

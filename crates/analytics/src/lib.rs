@@ -28,7 +28,8 @@ pub use history::{History, Point, Resolution, SERIES};
 pub use interval::{Interval, quantile_ns};
 pub use names::DatasetNames;
 pub use sample::{
-    ArcState, CauseBytes, ClientTotals, Counts, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
+    ArcState, CauseBytes, ClientTotals, Counts, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState,
+    StoreTotals, TxgState,
 };
 pub use segment::Segment;
 

@@ -205,6 +205,26 @@ impl Samples {
         .collect()
     }
 
+    fn stores(&self, value: fn(&crate::StoreTotals) -> u64) -> Rows {
+        let rows = self.0.iter().flat_map(|sample| sample.stores.iter().map(move |row| (sample, row)));
+        rows.map(|(sample, row)| {
+            let labels = [("pool", &sample.pool), ("vdev", &row.name), ("request", &row.kind)];
+            (labels.map(|(name, text)| (name, text.clone())).into(), value(row))
+        })
+        .collect()
+    }
+
+    /// Metrics of the devices in stores of objects.
+    fn store_metrics(&self, put: &mut Encoder<'_>) -> fmt::Result {
+        let bytes = Some(&Unit::Bytes);
+        let time = self.stores(|row| row.time_ns);
+        put.count("weir_store_requests", "Requests to the store of a device", None, self.stores(|row| row.requests))?;
+        put.count("weir_store_failed", "Those without success", None, self.stores(|row| row.failed))?;
+        put.count("weir_store_retries", "Repeated requests", None, self.stores(|row| row.retries))?;
+        put.count("weir_store_transferred", "Bytes of objects", bytes, self.stores(|row| row.bytes))?;
+        put.put(Kind::Time, "weir_store_request_time", "Time of the requests", Some(&Unit::Seconds), time)
+    }
+
     fn written(&self) -> Rows {
         let rows = self.0.iter().flat_map(|sample| sample.written.iter().map(move |cause| (sample, cause)));
         rows.map(|(sample, cause)| {
@@ -302,6 +322,7 @@ impl Collector for Samples {
         put.count("weir_vdev_checksum_errors", "Wrong bytes", None, self.leaves(|leaf| leaf.checksum_errors))?;
         put.count("weir_vdev_slow", "Slow operations", None, self.leaves(|leaf| leaf.slow))?;
         put.gauge("weir_vdev_in_service", "1 or 0", None, self.leaves(|leaf| u64::from(leaf.in_service)))?;
+        self.store_metrics(put)?;
         put.gauge("weir_pool_size", "Size of the pool", bytes, self.pools(|sample| sample.space.size_bytes))?;
         put.gauge("weir_pool_allocated", "Allocated", bytes, self.pools(|sample| sample.space.allocated_bytes))
     }
@@ -334,6 +355,7 @@ mod tests {
             arc: ArcState::default(),
             txg: TxgState::default(),
             leaves: Vec::new(),
+            stores: Vec::new(),
             space: SpaceState::default(),
         };
         let alert = AlertState { name: "pool:\"x".into(), severity: "critical", state: "open", since_s: 7 };

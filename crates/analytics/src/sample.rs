@@ -1,7 +1,7 @@
 //! Everything that is counted in a pool, at an instant.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use utoipa::ToSchema;
 use weir_blocks::Class;
@@ -270,6 +270,26 @@ pub struct TxgState {
     pub unstable_bytes: u64,
 }
 
+/// Requests of one kind of a device in a store of objects, since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StoreTotals {
+    /// Name of the vdev.
+    pub name: String,
+    /// `get`, `put`, `head` or `delete`.
+    pub kind: String,
+    /// Requests, also those that failed.
+    pub requests: u64,
+    /// Requests that were not answered with success. A condition that was not met counts.
+    pub failed: u64,
+    /// Repetitions of all kinds, in the row of `put`.
+    pub retries: u64,
+    /// Sum of their times in nanoseconds.
+    pub time_ns: u64,
+    /// Bytes of objects received or sent.
+    pub bytes: u64,
+}
+
 /// A device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -370,6 +390,9 @@ pub struct Sample {
     pub txg: TxgState,
     /// Devices.
     pub leaves: Vec<LeafTotals>,
+    /// Requests of the devices that are in stores of objects.
+    #[serde(default)]
+    pub stores: Vec<StoreTotals>,
     /// Space.
     pub space: SpaceState,
 }
@@ -411,9 +434,25 @@ impl Sample {
                 unstable_bytes: accounts.unstable_bytes(),
             },
             leaves: leaves(engine),
+            stores: stores(engine),
             space: space(engine),
         }
     }
+}
+
+fn stores(engine: &Engine) -> Vec<StoreTotals> {
+    let names: BTreeSet<String> = engine.cache.blocks().tree().health().into_iter().map(|leaf| leaf.name).collect();
+    let rows = engine.machine.disks.store_requests().into_iter().filter(|row| names.contains(&row.disk));
+    rows.map(|row| StoreTotals {
+        name: row.disk,
+        kind: row.kind.to_owned(),
+        requests: row.requests,
+        failed: row.failed,
+        retries: row.retries,
+        time_ns: row.time_ns,
+        bytes: row.bytes,
+    })
+    .collect()
 }
 
 fn open_datasets(engine: &Engine) -> Vec<DatasetState> {

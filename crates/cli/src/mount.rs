@@ -370,7 +370,7 @@ pub fn run(args: &MountArgs) -> Result<u8, Failure> {
     let access = if open.rewind == Rewind::No || open.rewind == Rewind::Auto { access } else { Access::Read };
     let ready = ready(&args.open)?;
     let limits = Limits::of::<MountArgs>(&args.open.limits)?;
-    let machine = crate::stores::machine()?;
+    let (machine, _disks) = crate::stores::serving_machine()?;
     if args.open.ask_keys {
         ask_all(KeyPrompt::Own, &machine, &mut open)?;
     }

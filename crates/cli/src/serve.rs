@@ -18,7 +18,6 @@ use weir_daemon::protocols::ISCSI_PORT;
 use weir_daemon::service::{device_summary, summary};
 use weir_daemon::users::ChapUsers;
 use weir_daemon::{ExportRules, Hosts, IdentityMap, Service, ServiceError, ServiceOptions, Sharing, Squash};
-use weir_linux::Production;
 use weir_machine::Machine;
 use weir_pool::Rewind;
 use weir_web::Token;
@@ -100,7 +99,7 @@ pub fn run(args: &ServeArgs) -> Result<u8, Failure> {
     let mut options = service_options(args)?;
     let ready = ready(&args.open)?;
     let limits = Limits::of::<ServeArgs>(&args.open.limits)?;
-    let machine = Production::from_env().build()?;
+    let (machine, _disks) = crate::stores::serving_machine()?;
     // What the command line alone decides comes before a pool is opened, and perhaps imported.
     let http_port = args.http_port.as_ref().map(|_| port(&args.http_port, "http-port", 0)).transpose()?;
     options.nbd_tls = args.tls.tls(&machine.clock, ServeArgs::misused)?;

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use weir_codec::{Salt, checksum};
 use weir_format::{ChecksumKind, Endian};
 use weir_linux::{BuildError, Production};
@@ -24,7 +25,25 @@ const EXTENSION: &str = "url";
 /// # Errors
 /// [`BuildError`].
 pub fn machine() -> Result<Machine, BuildError> {
-    Ok(with_stores(Production::from_env().build()?))
+    Ok(with_stores(Production::from_env().build()?).0)
+}
+
+/// The machine of a process that serves pools, with a guard that gives back its disks in object stores when it is dropped.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn serving_machine() -> Result<(Machine, ReturnedDisks), BuildError> {
+    let (machine, disks) = with_stores(Production::from_env().build()?);
+    Ok((machine, ReturnedDisks(disks)))
+}
+
+/// Gives back the disks in object stores that the process has open: tasks that have not ended may still refer to their pools.
+pub struct ReturnedDisks(Arc<StoreDisks>);
+
+impl Drop for ReturnedDisks {
+    fn drop(&mut self) {
+        self.0.close_all();
+    }
 }
 
 /// The file whose lock stands for a path: itself, or that of a URL, which is made if it is missing.

@@ -51,6 +51,7 @@ pub fn targets() -> Vec<Target> {
         weir_doctor::TARGETS,
         weir_lab::TARGETS,
         weir_analytics::TARGETS,
+        weir_object_store::fuzz::TARGETS,
         weir_daemon::fuzz::SHARE_TARGETS,
         crate::fuzz_locks::TARGETS,
         weir_daemon::users::TARGETS,

@@ -291,10 +291,33 @@ pub enum Access {
     ReadWrite,
 }
 
+/// Requests of one kind of a disk in a store of objects, since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreRequests {
+    /// The disk, as its path names it.
+    pub disk: String,
+    /// Kind of the requests: `get`, `put`, `head` or `delete`.
+    pub kind: &'static str,
+    /// Number of requests, also of those that failed.
+    pub requests: u64,
+    /// Requests that were not answered with success.
+    pub failed: u64,
+    /// Sum of the times that they took, in nanoseconds.
+    pub time_ns: u64,
+    /// Bytes of objects received or sent.
+    pub bytes: u64,
+    /// Repetitions of operations of the disk, in the row of one kind.
+    pub retries: u64,
+}
+
 /// Finds and opens disks: files and devices in production, a table in the simulator.
 pub trait Disks: Send + Sync {
     /// The regular files and block devices directly in `dir`, sorted.
     fn scan(&self, dir: &Path) -> Result<Vec<PathBuf>, DiskError>;
     /// Opens the disk at `path`.
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError>;
+    /// The requests of open disks that are in stores of objects.
+    fn store_requests(&self) -> Vec<StoreRequests> {
+        Vec::new()
+    }
 }

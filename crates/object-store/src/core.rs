@@ -358,6 +358,9 @@ impl Core {
 
     /// Writes what is gathered and gives the disk back.
     pub async fn close(self: &Arc<Self>) {
+        if self.lease.as_ref().is_some_and(|lease| lease.lost().is_some()) {
+            return;
+        }
         if let Err(why) = self.flush().await {
             tracing::warn!(why, "a disk was closed with writes that were never flushed");
         }

@@ -26,7 +26,7 @@ pub struct Counters {
     requests: [AtomicU64; 4],
     time_ns: [AtomicU64; 4],
     longest_ns: AtomicU64,
-    failed: AtomicU64,
+    failed: [AtomicU64; 4],
     retries: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
@@ -41,14 +41,29 @@ pub struct Counts {
     pub time_ns: [u64; 4],
     /// Time in nanoseconds of the longest request.
     pub longest_ns: u64,
-    /// Requests that were not answered with success. A condition that was not met counts.
-    pub failed: u64,
+    /// Requests by kind that were not answered with success. A condition that was not met counts.
+    pub failed: [u64; 4],
     /// Requests that repeat one of the same operation.
     pub retries: u64,
     /// Bytes of objects received.
     pub read_bytes: u64,
     /// Bytes of objects sent.
     pub written_bytes: u64,
+}
+
+impl Counts {
+    /// Adds those of another opening of the disk.
+    pub fn add(&mut self, other: &Counts) {
+        let each =
+            |sums: &mut [u64; 4], more: &[u64; 4]| sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        each(&mut self.requests, &other.requests);
+        each(&mut self.time_ns, &other.time_ns);
+        each(&mut self.failed, &other.failed);
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+        self.retries += other.retries;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+    }
 }
 
 impl Counters {
@@ -58,7 +73,7 @@ impl Counters {
         self.requests[kind as usize].fetch_add(1, Ordering::Relaxed);
         self.time_ns[kind as usize].fetch_add(ns, Ordering::Relaxed);
         self.longest_ns.fetch_max(ns, Ordering::Relaxed);
-        self.failed.fetch_add(u64::from(!is_success), Ordering::Relaxed);
+        self.failed[kind as usize].fetch_add(u64::from(!is_success), Ordering::Relaxed);
     }
 
     /// Counts a repetition.
@@ -79,7 +94,7 @@ impl Counters {
             requests: self.requests.each_ref().map(value),
             time_ns: self.time_ns.each_ref().map(value),
             longest_ns: value(&self.longest_ns),
-            failed: value(&self.failed),
+            failed: self.failed.each_ref().map(value),
             retries: value(&self.retries),
             read_bytes: value(&self.read_bytes),
             written_bytes: value(&self.written_bytes),

@@ -4,7 +4,7 @@
 //! waits for several requests.
 
 use crate::core::{Core, Settings};
-use crate::counters::Counts;
+use crate::counters::{Counts, KINDS, Kind};
 use crate::folder::FolderStore;
 use crate::io::StoreDisk;
 use crate::lease::{self, Lease};
@@ -22,7 +22,7 @@ use std::time::Duration;
 use weir_linux::thread_pool::ThreadPool;
 use weir_linux::{blocking, separate_runtime};
 use weir_machine::lock::Mutex;
-use weir_machine::{Access, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, Tasks};
+use weir_machine::{Access, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, StoreRequests, Tasks};
 
 /// Threads of the runtime for requests.
 const RUNTIME_THREADS: usize = 2;
@@ -80,10 +80,10 @@ pub struct StoreDisks {
     open: Mutex<Vec<Weak<Core>>>,
 }
 
-/// The machine with disks in object stores beside its own.
-pub fn with_stores(machine: Machine) -> Machine {
-    let disks = StoreDisks::new(&machine, Settings::default());
-    Machine { disks: Arc::new(disks), ..machine }
+/// The machine with disks in object stores beside its own, and these disks.
+pub fn with_stores(machine: Machine) -> (Machine, Arc<StoreDisks>) {
+    let disks = Arc::new(StoreDisks::new(&machine, Settings::default()));
+    (Machine { disks: disks.clone(), ..machine }, disks)
 }
 
 impl StoreDisks {
@@ -243,10 +243,30 @@ impl StoreDisks {
         Ok(handle)
     }
 
+    /// Gives back all disks that are open for writing, although parts of the process still refer to them: before it ends.
+    pub fn close_all(&self) {
+        let open: Vec<Arc<Core>> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
+        let writers: Vec<Arc<Core>> = open.into_iter().filter(|core| core.lease.is_some()).collect();
+        if writers.is_empty() {
+            return;
+        }
+        let closed = self.run(async move {
+            futures_util::future::join_all(writers.iter().map(|core| core.close())).await;
+            Ok(())
+        });
+        if let Err(why) = closed {
+            tracing::warn!(why, "disks in object stores could not be given back");
+        }
+    }
+
     /// The requests of each disk that is open, by its URL, since it was opened.
     pub fn counts(&self) -> Vec<(String, Counts)> {
         let open: Vec<Arc<Core>> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
-        open.iter().map(|core| (core.requests.place(""), core.requests.counters.now())).collect()
+        let mut sums: BTreeMap<String, Counts> = BTreeMap::new();
+        for core in open {
+            sums.entry(core.requests.place("")).or_default().add(&core.requests.counters.now());
+        }
+        sums.into_iter().collect()
     }
 }
 
@@ -308,6 +328,25 @@ impl Disks for StoreDisks {
             return Err(DiskError::Open { path: dir.into(), errno: ENOTDIR });
         }
         self.others.scan(dir)
+    }
+
+    fn store_requests(&self) -> Vec<StoreRequests> {
+        let rows = |(disk, counts): (String, Counts)| {
+            KINDS.map(|(kind, name)| StoreRequests {
+                disk: disk.clone(),
+                kind: name,
+                requests: counts.requests[kind as usize],
+                failed: counts.failed[kind as usize],
+                time_ns: counts.time_ns[kind as usize],
+                bytes: match kind {
+                    Kind::Get => counts.read_bytes,
+                    Kind::Put => counts.written_bytes,
+                    Kind::Head | Kind::Delete => 0,
+                },
+                retries: if kind == Kind::Put { counts.retries } else { 0 },
+            })
+        };
+        self.counts().into_iter().flat_map(rows).collect()
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError> {

@@ -3,6 +3,9 @@
 use crate::record::Record;
 use crate::url::{DiskUrl, StoreUrl};
 
+/// All fuzz targets of this crate.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[("store-disk", store_disk)];
+
 /// Decodes a disk's record and a URL.
 pub fn store_disk(bytes: &[u8]) {
     if let Ok(record) = Record::decode(bytes) {
@@ -12,5 +15,13 @@ pub fn store_disk(bytes: &[u8]) {
         && let Ok(disk) = DiskUrl::parse(text)
     {
         assert_eq!(StoreUrl::parse(&disk.url.to_string()), Ok(disk.url), "parsing what was shown");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn random_inputs_are_decoded_or_refused() {
+        weir_sim::fuzz::run_targets(super::TARGETS, 2000, 400);
     }
 }

@@ -70,6 +70,7 @@ mod tests {
             arc: ArcState::default(),
             txg: TxgState::default(),
             leaves: Vec::new(),
+            stores: Vec::new(),
             space: SpaceState::default(),
         }
     }

@@ -160,7 +160,7 @@ pub fn run(args: &DaemonArgs, call: &Call) -> u8 {
 
 fn start(args: &DaemonArgs) -> Result<u8, Failure> {
     let configuration = Configuration::load(args.config.as_deref())?;
-    let machine = crate::stores::machine()?;
+    let (machine, _disks) = crate::stores::serving_machine()?;
     let checked = run::Settings::of(&configuration, &machine.clock)?;
     if args.check {
         if checked.limits.exceed_memory() {
