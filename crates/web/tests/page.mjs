@@ -99,3 +99,61 @@ test("figures are shown with their units", () => {
   assert.deepEqual(why.figure("log_bytes", 4096), ["log", "4.00 KiB"]);
   assert.deepEqual(why.figure("requests", 7), ["requests", "7"]);
 });
+
+// The modules of the administration.
+const pools = await import("../page/pools.js");
+const create = await import("../page/create.js");
+const shares = await import("../page/shares.js");
+const { workOf } = await import("../page/alerts.js");
+const { lengthOf } = await import("../page/api.js");
+
+test("a scan has the time left at its rate so far, and says what is not known", () => {
+  const scan = { function: "SCRUB", state: "SCANNING", start_time: 1000, to_examine: 400, examined: 100, errors: 0, scrub_pause: 0 };
+  assert.match(pools.scanText(scan, 1_100_000), /^scrub 25\.0 % of 400 B, 0 errors; 5 min 0 s left at the rate so far$/);
+  assert.match(pools.scanText({ ...scan, scrub_pause: 1090 }, 1_100_000), /; paused$/);
+  assert.match(pools.scanText({ ...scan, examined: 0 }, 1_100_000), /; the time left is not known yet$/);
+  assert.match(pools.scanText({ ...scan, function: "RESILVER", state: "FINISHED", end_time: 1060, processed: 2048 }, 0), /^resilver ended .* after 1 min 0 s, 2\.00 KiB repaired, 0 errors$/);
+  assert.equal(pools.scanText(undefined, 0), "no scrub yet");
+});
+
+test("the vdevs of a tree keep their order and parents", () => {
+  const tree = { tank: { name: "tank", vdevs: { m: { name: "m", vdevs: { a: { name: "a" }, b: { name: "b" } } } } } };
+  assert.deepEqual(pools.flat(tree).map(({ vdev, depth, parent }) => [vdev.name, depth, parent?.name]),
+    [["tank", 0, undefined], ["m", 1, "tank"], ["a", 2, "m"], ["b", 2, "m"]]);
+  assert.deepEqual(pools.flat(undefined), []);
+});
+
+test("pools that can be imported are found in the text of the command", () => {
+  const text = "  pool: a b\n    id: 12\n state: ONLINE\naction: import\n\n  pool: c\n    id: 3\n state: UNAVAIL\n";
+  assert.deepEqual(pools.importable(text), [{ pool: "a b", id: "12", state: "ONLINE" }, { pool: "c", id: "3", state: "UNAVAIL" }]);
+  assert.deepEqual(pools.importable("no pools available to import\n"), []);
+});
+
+test("layouts use all devices, and groups are in the order of the devices", () => {
+  const texts = (count) => create.layoutsOf(count).map(({ kind, disks, vdevs }) => `${vdevs}x${kind}${disks}`);
+  assert.deepEqual(texts(1), ["1xstripe1"]);
+  assert.deepEqual(texts(4), ["4xstripe1", "2xmirror2", "1xmirror4", "1xraidz14", "1xraidz24"]);
+  assert.deepEqual(texts(0), []);
+  const uses = [["/a", "data"], ["/l", "log"], ["/b", "data"], ["/c", "data"], ["/m", "log"], ["/d", "data"], ["/s", "spare"], ["/x", ""]];
+  assert.deepEqual(create.vdevsOf(uses, { kind: "mirror", disks: 2 }), [
+    { kind: "mirror", devices: ["/a", "/b"] }, { kind: "mirror", devices: ["/c", "/d"] },
+    { kind: "log_mirror", devices: ["/l", "/m"] }, { kind: "spare", devices: ["/s"] }]);
+  assert.equal(create.ruleOf({ kind: "raidz2", disks: 6, vdevs: 1 }), "random reads of about 1 disk");
+  assert.equal(create.ruleOf({ kind: "mirror", disks: 2, vdevs: 3 }), "random reads of about 6 disks");
+});
+
+test("lines to paste name the server and quote names", () => {
+  const line = (protocol, name, address) => shares.pasteLine({ protocol, name }, address);
+  assert.equal(line("nfs3", "/tank/a", "192.0.2.1:2049"), "mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,mountproto=tcp 192.0.2.1:/tank/a /mnt");
+  assert.equal(line("nbd", "tank/my vm", "0.0.0.0:10809"), "nbd-client -N 'tank/my vm' HOST 10809");
+  assert.equal(line("other", "x", "1:2"), undefined);
+  assert.equal(shares.quoted("it's; rm"), "'it'\\''s; rm'");
+  assert.deepEqual(shares.placeOf("[::]:80"), { host: "HOST", port: "80" });
+});
+
+test("jobs and lengths of time are in words", () => {
+  assert.equal(workOf({ snapshot: ["a", "b"], recursive: true, keep: 3 }), "snapshots of a, b and below, keep 3");
+  assert.equal(workOf({ replicate: "a", to: "b" }), "replication of a to b");
+  assert.equal(workOf({ scrub: ["p"] }), "scrub of p");
+  assert.deepEqual([0, 59, 61, 3700, 90000].map(lengthOf), ["0 s", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
+});

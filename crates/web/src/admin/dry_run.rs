@@ -4,7 +4,7 @@
 //! are shown and are no part of it, because they change with every write of a client.
 
 use super::action::{CommandLine, NewVdev, PageAction};
-use super::{Administration, Ran};
+use super::{Administrator, Ran};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use utoipa::ToSchema;
@@ -46,14 +46,14 @@ impl DryRun {
 
 /// Commands of a dry run, which stops at the first that fails.
 struct Runner<'a> {
-    administration: &'a dyn Administration,
+    admin: &'a Administrator,
     done: DryRun,
 }
 
 impl Runner<'_> {
     /// Output of a command.
     async fn output(&self, line: &CommandLine) -> Result<String, String> {
-        let Ran { code, out, err } = self.administration.run(line).await;
+        let Ran { code, out, err } = self.admin.run(line).await;
         if code == 0 { Ok(out) } else { Err(format!("{err}{out}").trim_end().to_owned()) }
     }
 
@@ -73,7 +73,7 @@ impl Runner<'_> {
 
     /// Shows the contents of devices, which are part of the state.
     async fn devices(&mut self, devices: &[String]) {
-        let lines = self.administration.contents(devices).await;
+        let lines = self.admin.administration.contents(devices).await;
         self.done.shown.push(DryOutput { command: String::new(), text: lines.join("\n") });
         self.done.state.extend(lines);
     }
@@ -186,10 +186,10 @@ impl Runner<'_> {
 ///
 /// # Errors
 /// All that the command printed that failed.
-pub(crate) async fn dry_run(administration: &dyn Administration, action: &PageAction) -> Result<DryRun, String> {
+pub(crate) async fn dry_run(admin: &Administrator, action: &PageAction) -> Result<DryRun, String> {
     // Also of fields that no command of the dry run has.
     action.line()?;
-    let mut runner = Runner { administration, done: DryRun::default() };
+    let mut runner = Runner { admin, done: DryRun::default() };
     runner.take(action).await?;
     Ok(runner.done)
 }

@@ -171,7 +171,7 @@ pub(crate) async fn preview(
         let order = order(&admin, body).await?;
         check_role(&who, &order.action)?;
         let command = line(&order.action)?.to_string();
-        let dry = dry_run(&*admin.administration, &order.action).await;
+        let dry = dry_run(&admin, &order.action).await;
         let dry = dry.map_err(|why| refused(StatusCode::UNPROCESSABLE_ENTITY, why))?;
         let make = || admin.confirmations.make(&admin.machine, &order.action, dry.digest(), &who);
         let confirmation = order.action.needs_confirmation().then(make);
@@ -238,7 +238,7 @@ async fn carry_out(
         let given = order.confirmation.as_deref();
         let digest = admin.confirmations.take(&admin.machine, given, &order.action, who)?;
         _turn = admin.confirmed.acquire().await.ok();
-        let now = dry_run(&*admin.administration, &order.action).await;
+        let now = dry_run(admin, &order.action).await;
         if now.ok().map(|now| now.digest()) != Some(digest) {
             return Err(ConfirmationError::Changed.into());
         }
