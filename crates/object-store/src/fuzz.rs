@@ -3,8 +3,11 @@
 use crate::record::Record;
 use crate::url::{DiskUrl, StoreUrl};
 
+/// Name and body of a fuzz target.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// All fuzz targets of this crate.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("store-disk", store_disk)];
+pub const TARGETS: &[Target] = &[("store-disk", store_disk)];
 
 /// Decodes a disk's record and a URL.
 pub fn store_disk(bytes: &[u8]) {

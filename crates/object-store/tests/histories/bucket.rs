@@ -31,8 +31,9 @@ struct Version {
 #[derive(Default)]
 struct Objects {
     now: BTreeMap<String, Version>,
-    /// The version before, which reads may see until that time.
-    before: BTreeMap<String, (Option<Version>, Nanos)>,
+    /// The version before, which reads of that client may see until that time.
+    before: BTreeMap<String, (Option<Version>, u64, Nanos)>,
+    clients: u64,
     versions: u64,
     /// Changes that were executed after their sender had given up.
     late: u64,
@@ -60,6 +61,7 @@ pub enum Power {
 
 /// A process's access to a bucket.
 pub struct Client {
+    number: u64,
     bucket: Arc<Bucket>,
     power: Arc<Mutex<Power>>,
 }
@@ -79,7 +81,12 @@ impl Bucket {
     }
 
     pub fn client(self: &Arc<Self>) -> Client {
-        Client { bucket: self.clone(), power: Arc::new(Mutex::new(Power::Running)) }
+        let number = {
+            let mut objects = self.objects.lock();
+            objects.clients += 1;
+            objects.clients
+        };
+        Client { number, bucket: self.clone(), power: Arc::new(Mutex::new(Power::Running)) }
     }
 
     fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
@@ -110,7 +117,13 @@ impl Bucket {
     }
 
     /// Executes a change: a PUT, or a DELETE without bytes.
-    fn change(&self, key: &str, body: Option<Bytes>, condition: &Condition) -> Result<Option<Etag>, StoreError> {
+    fn change(
+        &self,
+        client: u64,
+        key: &str,
+        body: Option<Bytes>,
+        condition: &Condition,
+    ) -> Result<Option<Etag>, StoreError> {
         let now = self.clock.now();
         let stale_ms = self.draw(|rng| if rng.chance(1, 4) { rng.below(2000) } else { 0 });
         let mut objects = self.objects.lock();
@@ -121,8 +134,9 @@ impl Bucket {
             Condition::Any => true,
         };
         if !is_met {
-            // After a refused condition, reads may show the version before for a while.
-            if let Some((_, until)) = objects.before.get_mut(key) {
+            // After a refused condition, reads of the same client may show the version before for a while.
+            if let Some((_, of, until)) = objects.before.get_mut(key) {
+                *of = client;
                 *until = now + Duration::from_millis(stale_ms);
             }
             return Err(StoreError::Precondition);
@@ -139,21 +153,24 @@ impl Bucket {
             (Some(bytes), Some(etag)) => drop(objects.now.insert(key.into(), Version { bytes, etag: etag.clone() })),
             _ => drop(objects.now.remove(key)),
         }
-        objects.before.insert(key.into(), (old, now));
+        objects.before.insert(key.into(), (old, client, now));
         Ok(etag)
     }
 
     /// Puts an object at once.
     pub fn set(&self, key: &str, bytes: Bytes) {
-        self.change(key, Some(bytes), &Condition::Any).expect("no condition");
+        self.change(0, key, Some(bytes), &Condition::Any).expect("no condition");
     }
 
-    fn read(&self, key: &str) -> Option<Version> {
+    fn read(&self, client: u64, key: &str) -> Option<Version> {
         let wants_stale = self.draw(|rng| rng.chance(1, 2));
         let objects = self.objects.lock();
-        let stale = objects.before.get(key).filter(|(_, until)| *until > self.clock.now() && key.len() == 16);
+        let stale = objects
+            .before
+            .get(key)
+            .filter(|(_, of, until)| *of == client && *until > self.clock.now() && key.len() == 16);
         match stale {
-            Some((before, _)) if wants_stale => before.clone(),
+            Some((before, ..)) if wants_stale => before.clone(),
             _ => objects.now.get(key).cloned(),
         }
     }
@@ -180,26 +197,27 @@ impl Client {
     async fn change(&self, key: String, body: Option<Bytes>, condition: Condition) -> Result<Option<Etag>, StoreError> {
         self.pass().await;
         let bucket = self.bucket.clone();
+        let client = self.number;
         let fate = bucket.fate();
         let (done, answer) = oneshot::channel();
         drop(self.bucket.tasks.spawn(async move {
             bucket.delay().await;
             let answered = match fate {
-                Fate::Answered => Some(bucket.change(&key, body, &condition)),
+                Fate::Answered => Some(bucket.change(client, &key, body, &condition)),
                 Fate::AnswerLost => {
-                    let _ = bucket.change(&key, body, &condition);
+                    let _ = bucket.change(client, &key, body, &condition);
                     None
                 }
                 Fate::Late(delay) => {
                     bucket.clock.sleep(delay).await;
-                    if bucket.change(&key, body, &condition).is_ok() {
+                    if bucket.change(client, &key, body, &condition).is_ok() {
                         bucket.objects.lock().late += 1;
                     }
                     None
                 }
                 Fate::Refused => Some(Err(StoreError::Unknown("status 503".into()))),
                 Fate::RefusedButDone => {
-                    let _ = bucket.change(&key, body, &condition);
+                    let _ = bucket.change(client, &key, body, &condition);
                     Some(Err(StoreError::Unknown("status 500".into())))
                 }
             };
@@ -222,7 +240,7 @@ impl Client {
         self.pass().await;
         self.bucket.delay().await;
         let answer = match self.bucket.fate() {
-            Fate::Answered | Fate::Late(_) => Ok(self.bucket.read(&key)),
+            Fate::Answered | Fate::Late(_) => Ok(self.bucket.read(self.number, &key)),
             Fate::AnswerLost => std::future::pending().await,
             Fate::Refused | Fate::RefusedButDone => Err(StoreError::Unknown("status 503".into())),
         };
