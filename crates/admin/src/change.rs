@@ -2,6 +2,7 @@
 
 use crate::create::CreateDataset;
 use crate::destroy::Destruction;
+use crate::monitor::ChangeMonitor;
 use crate::properties::{JsonPrincipal, JsonQuotaKind, settings, values};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::same_txg::Attempts;
@@ -27,9 +28,16 @@ pub struct Author {
     pub now: Timestamp,
     /// Command line; empty after it was recorded.
     pub command: String,
+    /// Progress of the change, and whether it is canceled.
+    pub monitor: ChangeMonitor,
 }
 
 impl Author {
+    /// A user with these user and group IDs, who requests a change at a time with a command line.
+    pub fn new((uid, gid): (u32, u32), now: Timestamp, command: String) -> Self {
+        Author { uid, gid, now, command, monitor: ChangeMonitor::default() }
+    }
+
     /// Records the command line in the history, once.
     pub(crate) fn record(&mut self, engine: &Engine) -> Result<(), PoolError> {
         match std::mem::take(&mut self.command) {

@@ -55,6 +55,13 @@ pub struct DestroyStep {
     pub head: Option<String>,
 }
 
+impl DestroyStep {
+    /// Number of its snapshots and datasets.
+    pub(crate) fn parts(&self) -> usize {
+        self.snapshots.len() + usize::from(self.head.is_some())
+    }
+}
+
 impl Destruction {
     /// Everything that is destroyed, in order.
     ///
@@ -110,14 +117,16 @@ impl Destruction {
     /// Destroys everything that the plan contains.
     ///
     /// If other commands create or destroy datasets in a tree meanwhile, the rest of it is planned again, at most [`MAX_PLANS`]
-    /// times.
+    /// times. The author's monitor has the progress, and can end the destruction between two steps.
     ///
     /// # Errors
-    /// Errors of [`Destruction::plan`], and of the checks that each sync task makes before it changes anything.
+    /// Errors of [`Destruction::plan`], and of the checks that each sync task makes before it changes anything;
+    /// [`RefusalKind::Canceled`].
     pub(crate) async fn run(&self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
         let (Destruction::Dataset { defer, .. } | Destruction::Snapshots { defer, .. }) = self;
         let mut left = if self.is_tree() { MAX_PLANS } else { 1 };
         loop {
+            author.monitor.check()?;
             let plan = match self.plan(engine).await {
                 // Another command has destroyed the rest.
                 Err(refusal) if self.is_tree() && left < MAX_PLANS && refusal.kind == RefusalKind::Missing => {
@@ -126,6 +135,7 @@ impl Destruction {
                 plan => plan?,
             };
             check_unused(engine, &plan).await?;
+            author.monitor.plan(plan.iter().map(DestroyStep::parts).sum());
             left -= 1;
             let Err(mut refusal) = destroy_steps(engine, author, plan, *defer).await else { return Ok(()) };
             if !self.is_tree() || !matches!(refusal.kind, RefusalKind::HasChildren | RefusalKind::Missing) {
@@ -169,7 +179,8 @@ pub(crate) async fn check_unused(engine: &Engine, plan: &[DestroyStep]) -> Resul
     Ok(())
 }
 
-/// Destroys what a plan contains; with `defer`, snapshots that are held or cloned go later.
+/// Destroys what a plan contains; with `defer`, snapshots that are held or cloned go later. The author's monitor has the number
+/// of its parts.
 pub(crate) async fn destroy_steps(
     engine: &Engine,
     author: &mut Author,
@@ -177,6 +188,8 @@ pub(crate) async fn destroy_steps(
     defer: bool,
 ) -> Result<(), Refusal> {
     for step in plan {
+        author.monitor.check()?;
+        let parts = step.parts();
         if let Some(head) = &step.head {
             // Of a stream that was interrupted, nothing is left: it is a hidden clone of the last snapshot.
             engine.receives().discard(head, true).await?;
@@ -189,6 +202,7 @@ pub(crate) async fn destroy_steps(
             engine.destroy_dataset(head).await?;
             author.record(engine)?;
         }
+        author.monitor.advance(parts);
     }
     Ok(())
 }

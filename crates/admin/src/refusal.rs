@@ -42,6 +42,8 @@ pub enum RefusalKind {
     Pool,
     /// The caller of a query has gone away.
     Stopped,
+    /// The author canceled the change.
+    Canceled,
 }
 
 /// A command that was refused, or failed.

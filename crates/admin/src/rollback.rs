@@ -48,6 +48,7 @@ pub async fn prepare(
         return Err(Refusal::new(RefusalKind::Busy, format!("'{of}' is busy: clients use it")));
     }
     check_unused(engine, &clones).await?;
+    author.monitor.plan(clones.iter().map(DestroyStep::parts).sum());
     destroy_steps(engine, author, clones, false).await?;
     if !bookmarks.is_empty() {
         engine.destroy_bookmarks(bookmarks).await?;

@@ -2,6 +2,7 @@
 
 use crate::admin;
 use crate::call::Call;
+use crate::canceling::{can_be_canceled, watched};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::pools::search;
@@ -97,9 +98,14 @@ impl<'a> CommandTarget<'a> {
         };
         let done = match &self.place {
             Place::Here(pool) => {
-                let (uid, gid) = self.call.caller.ids;
-                let mut author = Author { uid, gid, now: now(), command: line };
-                pool.machine.block_on(action.run(pool, &mut author))
+                let mut author = Author::new(self.call.caller.ids, now(), line);
+                let monitor = author.monitor.clone();
+                let is_cancelable = can_be_canceled(&action);
+                let work = action.run(pool, &mut author);
+                match is_cancelable {
+                    true => pool.machine.block_on(watched(self.call, &monitor, work))?,
+                    false => pool.machine.block_on(work),
+                }
             }
             Place::There(remote) => admin::send(self.call, remote, &Command { pool: self.pool.clone(), line, action })?,
         };

@@ -8,10 +8,13 @@ pub const FAILED: u8 = 1;
 /// Exit code for an invalid command line.
 pub const MISUSED: u8 = 2;
 
+/// Exit code of a command that Ctrl-C ended: that of a process that SIGINT ends, as a shell shows it.
+pub const INTERRUPTED: u8 = 130;
+
 /// Why a command ended, and with which exit code.
 #[derive(Debug)]
 pub struct Failure {
-    /// 1 failed, 2 misused.
+    /// 1 failed, 2 misused, 130 interrupted.
     pub code: u8,
     /// Cause of the failure, and how to correct it.
     pub line: String,
@@ -29,6 +32,11 @@ impl Failure {
     /// Failure of a valid command.
     pub fn failed(line: impl Into<String>) -> Self {
         Failure { code: FAILED, line: line.into(), busy: false, wait_for: None, remote: None }
+    }
+
+    /// Failure because the user canceled the command.
+    pub fn interrupted(line: impl Into<String>) -> Self {
+        Failure { code: INTERRUPTED, ..Failure::failed(line) }
     }
 
     /// Failure because another process has the devices locked.

@@ -11,6 +11,7 @@ mod automount;
 mod bench;
 mod cache_file;
 mod call;
+mod canceling;
 mod colors;
 mod command_target;
 mod completion;

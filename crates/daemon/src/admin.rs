@@ -34,7 +34,7 @@ pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Maximum number of arguments of a command.
 const MAX_WORDS: usize = 16_384;
 /// Protocol version at the start of a command, query or call.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// Error of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -99,6 +99,10 @@ pub enum Frame {
     Query(Vec<u8>),
     /// Piece of the rows of a query.
     Part(Vec<u8>),
+    /// Cancels the command that was sent: it ends between two of its steps, and is answered.
+    Cancel,
+    /// Progress of a command that takes long, as JSON.
+    Progress(Vec<u8>),
 }
 
 /// Decodes the contents of a frame.
@@ -198,6 +202,8 @@ impl Frame {
             Frame::Answer(json) => (10, json.clone()),
             Frame::Query(json) => (11, with_version(json)),
             Frame::Part(bytes) => (12, bytes.clone()),
+            Frame::Cancel => (13, Vec::new()),
+            Frame::Progress(json) => (14, json.clone()),
         };
         let mut out = vec![kind];
         out.extend_from_slice(&(contents.len() as u32).to_le_bytes());
@@ -222,10 +228,10 @@ impl Frame {
             2..=5 => MAX_BYTES,
             6 => 1,
             7 => 4,
-            8 => 0,
+            8 | 13 => 0,
             9 | 11 => MAX_CALL_BYTES,
             10 => MAX_ANSWER_BYTES,
-            12 => MAX_BYTES,
+            12 | 14 => MAX_BYTES,
             other => return Err(WireError::Kind(other)),
         };
         if length > max_bytes { Err(WireError::TooLong(length)) } else { Ok(length) }
@@ -253,6 +259,9 @@ impl Frame {
             10 => Frame::Answer(contents.to_vec()),
             11 => Frame::Query(without_version(contents)?),
             12 => Frame::Part(contents.to_vec()),
+            13 if contents.is_empty() => Frame::Cancel,
+            13 => return Err(WireError::Contents),
+            14 => Frame::Progress(contents.to_vec()),
             other => return Err(WireError::Kind(other)),
         })
     }
@@ -316,6 +325,8 @@ mod tests {
             Frame::Answer(vec![b' '; MAX_BYTES + 1]),
             Frame::Query(b"{}".to_vec()),
             Frame::Part(vec![b'\n'; MAX_BYTES]),
+            Frame::Cancel,
+            Frame::Progress(b"{}".to_vec()),
         ] {
             assert_eq!(decode(&frame.encode()), Ok(frame));
         }
@@ -324,8 +335,10 @@ mod tests {
 
     #[test]
     fn malformed_frames_are_rejected() {
-        assert_eq!(Frame::length([13, 0, 0, 0, 0]), Err(WireError::Kind(13)));
+        assert_eq!(Frame::length([15, 0, 0, 0, 0]), Err(WireError::Kind(15)));
         assert_eq!(Frame::length([12, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
+        assert_eq!(Frame::length([13, 1, 0, 0, 0]), Err(WireError::TooLong(1)));
+        assert_eq!(Frame::decode(13, &[0]), Err(WireError::Contents));
         assert_eq!(Frame::length([3, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
         assert_eq!(Frame::decode(6, &[]), Err(WireError::Contents));
         assert_eq!(Frame::decode(7, &[1, 0, 0]), Err(WireError::Contents));

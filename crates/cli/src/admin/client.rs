@@ -2,11 +2,14 @@
 
 use super::server::{read_frame, write_frame};
 use crate::call::{Call, Input, Line, show};
+use crate::canceling::{Interrupts, ShownProgress, can_be_canceled};
 use crate::failure::Failure;
 use crate::locks::described;
 use crate::remote::RemoteProcess;
 use std::io::{self, ErrorKind};
+use std::pin::pin;
 use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use weir_admin::{Answer, Command, Outcome, Query, Refusal, RefusalKind, Row, RowDecoder};
 use weir_daemon::admin::Frame;
 
@@ -37,13 +40,19 @@ pub fn tell(call: &Call, remote: &RemoteProcess) -> Result<u8, Failure> {
 /// As [`ask`]. A command that was carried out and refused is not an error here.
 pub fn send(call: &Call, remote: &RemoteProcess, command: &Command) -> Result<Result<Outcome, Refusal>, Failure> {
     let mut begun = false;
+    let mut shown = ShownProgress::new(call);
     let exchange = async {
-        let mut stream = connect(remote).await?;
+        let (mut read, mut write) = connect(remote).await?.into_split();
+        let mut interrupts = match can_be_canceled(&command.action) && call.process().is_none() {
+            true => Some(Interrupts::new().map_err(|failure| io::Error::other(failure.line))?),
+            false => None,
+        };
         let json = command.to_json().map_err(io::Error::other)?;
-        write_frame(&mut stream, &Frame::Command(json)).await?;
+        write_frame(&mut write, &Frame::Command(json)).await?;
         loop {
-            match read_frame(&mut stream).await? {
+            match frame_or_cancel(&mut read, &mut write, &mut interrupts).await? {
                 Frame::Begun => begun = true,
+                Frame::Progress(json) => shown.show(serde_json::from_slice(&json).ok()),
                 Frame::Answer(json) => return Answer::from_json(&json).map_err(io::Error::other),
                 // A process that does not know the message says so.
                 Frame::Err(line) => return Err(io::Error::other(String::from_utf8_lossy(&line).trim().to_owned())),
@@ -52,10 +61,32 @@ pub fn send(call: &Call, remote: &RemoteProcess, command: &Command) -> Result<Re
         }
     };
     let answer = call.machine()?.block_on(exchange).map_err(|error| (begun, error));
+    shown.end();
     if begun {
         call.set_sent();
     }
     answer.map(Answer::into).map_err(|(begun, error)| unanswered(remote, begun, &error))
+}
+
+/// Reads a frame, and asks the other process to cancel the command when the user interrupts it.
+async fn frame_or_cancel(
+    read: &mut OwnedReadHalf,
+    write: &mut OwnedWriteHalf,
+    interrupts: &mut Option<Interrupts>,
+) -> io::Result<Frame> {
+    let mut frame = pin!(read_frame(read));
+    loop {
+        let interrupted = async {
+            match &mut *interrupts {
+                Some(interrupts) => interrupts.first().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            frame = &mut frame => return frame,
+            () = interrupted => write_frame(write, &Frame::Cancel).await?,
+        }
+    }
 }
 
 /// Sends a query to another process, and gives each row of the answer to `each`. The query stops if the reader of the output has

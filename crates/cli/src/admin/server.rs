@@ -3,7 +3,7 @@
 //! Bounds: the number of commands that run concurrently, and that of others that wait for something ([`super::permits`]). [`MAX_IDLE`] connections may be idle, that
 //! is, have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed
 //! after [`CALL_TIMEOUT`]. A client has [`WRITE_TIMEOUT`] to accept a frame. A command whose client disconnected runs
-//! to its end, or until it checks [`Call::is_gone`]; a query stops ([`queries`]).
+//! to its end, or until it checks [`Call::is_gone`] or its [`ChangeMonitor`]; a query stops ([`queries`]).
 #![allow(clippy::disallowed_methods, reason = "the socket of a real process, in real time")]
 
 use super::permits::Permits;
@@ -16,6 +16,7 @@ use futures_util::future::Either;
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
-use weir_admin::{Action, Answer, Author, Command, Refusal, RefusalKind};
+use weir_admin::{Action, Answer, Author, ChangeMonitor, Command, Refusal, RefusalKind};
 use weir_daemon::admin::{Caller, Frame, HEADER_BYTES, MAX_ANSWER_BYTES};
 
 /// Maximum number of idle connections, which have sent no command yet; one more closes the oldest of them.
@@ -33,6 +34,8 @@ const MAX_IDLE: usize = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for a client to accept a frame.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval at which a client that waits is sent the progress of its command.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Pause after `accept` failed, for example because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -158,7 +161,9 @@ async fn connection(
         Ok(Frame::Command(json)) => {
             let _permit = permits.of_command().await.map_err(io::Error::other)?;
             write_frame(&mut write, &Frame::Begun).await?;
-            let answer = carry_out(&process, &json, (peer.uid(), peer.gid())).await;
+            let monitor = ChangeMonitor::default();
+            let work = carry_out(&process, &json, (peer.uid(), peer.gid()), &monitor);
+            let answer = watched(&mut read, &mut write, &monitor, work).await;
             refresh_cache_files(&process).await;
             let answer = answer.to_json().map_err(io::Error::other)?;
             if answer.len() > MAX_ANSWER_BYTES {
@@ -208,6 +213,40 @@ async fn connection(
     write_frame(&mut write, &Frame::End(code)).await
 }
 
+/// Carries out a command to its end. A client that cancels it, or goes away, cancels it; one that waits is sent its progress.
+async fn watched(
+    read: &mut OwnedReadHalf,
+    write: &mut OwnedWriteHalf,
+    monitor: &ChangeMonitor,
+    work: impl Future<Output = Answer>,
+) -> Answer {
+    let mut work = pin!(work);
+    let mut sent = None;
+    let mut is_there = true;
+    while is_there {
+        let mut frame = pin!(read_frame(read));
+        loop {
+            tokio::select! {
+                answer = &mut work => return answer,
+                frame = &mut frame => {
+                    monitor.cancel();
+                    is_there = matches!(frame, Ok(Frame::Cancel));
+                    break;
+                }
+                () = tokio::time::sleep(PROGRESS_INTERVAL) => {
+                    let Some(progress) = monitor.progress().filter(|now| sent != Some(*now)) else { continue };
+                    let json = serde_json::to_vec(&progress).unwrap_or_default();
+                    if write_frame(write, &Frame::Progress(json)).await.is_err() {
+                        monitor.cancel();
+                    }
+                    sent = Some(progress);
+                }
+            }
+        }
+    }
+    work.await
+}
+
 /// Brings the cache files of the daemon up to date after a command.
 pub async fn refresh_cache_files(process: &PoolProcess) {
     if let Some(daemon) = process.daemon() {
@@ -217,7 +256,7 @@ pub async fn refresh_cache_files(process: &PoolProcess) {
 }
 
 /// Carries out a command of a user on the pool that it names, and brings the exports up to date.
-async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> Answer {
+async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32), monitor: &ChangeMonitor) -> Answer {
     let command = match Command::from_json(json) {
         Ok(command) => command,
         Err(error) => {
@@ -239,8 +278,7 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32)) -> 
     if matches!(command.action, Action::Process(_)) {
         served_pool.refresh_clients().await;
     }
-    let (uid, gid) = ids;
-    let mut author = Author { uid, gid, now: now(), command: command.line.clone() };
+    let mut author = Author { monitor: monitor.clone(), ..Author::new(ids, now(), command.line.clone()) };
     let mut done = command.run(&ServingHost(served_pool.clone()), &mut author).await;
     if let Err(refusal) = &mut done
         && refusal.kind == RefusalKind::Busy

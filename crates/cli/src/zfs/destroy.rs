@@ -73,6 +73,7 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         RefusalKind::HasClones if !refusal.names.is_empty() => dependents(&doing, &refusal, "-R"),
         RefusalKind::HasChildren if !refusal.names.is_empty() => dependents(&doing, &refusal, "-r"),
         RefusalKind::NoSnapshots => Failure::failed(refusal.why),
+        RefusalKind::Canceled => Failure::interrupted(format!("{doing}: {}", refusal.why)),
         _ => refused(&doing, refusal),
     };
     target::with(call, &args.places, &name, |target| {

@@ -61,8 +61,7 @@ pub async fn run_as(
     doing: &str,
     change: impl AsyncFnOnce(&mut Author) -> Result<(), PoolError>,
 ) -> Result<(), Failure> {
-    let (uid, gid) = call.caller.ids;
-    let mut author = Author { uid, gid, now: now(), command: call.note() };
+    let mut author = Author::new(call.caller.ids, now(), call.note());
     change(&mut author).await.map_err(|error| refused(doing, error))?;
     call.noted();
     Ok(())

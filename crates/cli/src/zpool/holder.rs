@@ -109,8 +109,7 @@ impl PoolHolder {
             }
             PoolHolder::Own => {
                 let served_pool = call.served_pool(&guid).ok_or_else(|| closed(pool))?;
-                let (uid, gid) = call.caller.ids;
-                let mut author = Author { uid, gid, now: now(), command: String::new() };
+                let mut author = Author::new(call.caller.ids, now(), String::new());
                 Ok(call.machine()?.block_on(action.run(&ServingHost(served_pool), &mut author)))
             }
         }

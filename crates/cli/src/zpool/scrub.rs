@@ -185,7 +185,7 @@ async fn follow_here(call: &Call, served_pool: &Arc<ServedPool>, pool: &str) -> 
     let host = ServingHost(served_pool.clone());
     let mut shown = ShownScrub::new(call, pool);
     loop {
-        let mut author = Author { uid: 0, gid: 0, now: now(), command: String::new() };
+        let mut author = Author::new((0, 0), now(), String::new());
         let outcome = Action::Scrub.run(&host, &mut author).await;
         match shown.show(outcome)? {
             Some(pause) => served_pool.machine.clock.sleep(pause).await,

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
 
 mod coverage;
+mod destroying;
 mod health;
 mod initialize_trim;
 mod prefetch;
@@ -12,6 +13,7 @@ mod queries;
 mod remove;
 mod spares;
 mod split;
+mod texts;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -251,5 +251,5 @@ async fn scrub(pool: &Arc<ServedPool>, due: i64) -> Result<bool, String> {
 fn author(command: String) -> Author {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
-    Author { uid, gid, now: now(), command }
+    Author::new((uid, gid), now(), command)
 }

@@ -134,7 +134,7 @@ pub fn run(call: &Call, args: &ReceiveArgs) -> Result<u8, Failure> {
             pool,
             target: &target,
             rq: Request::internal("receive"),
-            author: Author { uid, gid, now: crate::command_target::now(), command: call.note() },
+            author: Author::new((uid, gid), crate::command_target::now(), call.note()),
             sent_top: None,
             package: Package::default(),
             has_list: false,
