@@ -136,6 +136,10 @@ pub fn lock(pool: &str, mut paths: Vec<PathBuf>) -> Result<Locks, Failure> {
     paths.dedup();
     let mut locks = Locks { files: Vec::new() };
     for path in paths {
+        if weir_linux::own_mounts::has(&path) {
+            // Opening it as a device says why it cannot be one.
+            continue;
+        }
         let Ok(file) = File::open(lock_file(&path)) else { continue };
         let backing = file.metadata().ok().and_then(|metadata| Backing::of(&metadata, Path::new("/sys/dev/block")));
         locks.add(pool, (&path, &path), file, How::Alone)?;

@@ -113,7 +113,7 @@ impl Disks for RealDisks {
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError> {
-        if std::fs::metadata(path).is_ok_and(|file| own_mounts::has(&file)) {
+        if own_mounts::has(path) {
             return Err(DiskError::OwnMount { path: path.into() });
         }
         let target = Target::open(path, access, self.direct)

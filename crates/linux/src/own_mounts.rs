@@ -5,8 +5,8 @@
 //! restarted or the connection is aborted in `/sys/fs/fuse/connections`.
 
 use std::collections::BTreeSet;
-use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use weir_machine::lock::Mutex;
 
 /// Numbers of the mounted devices (`st_dev`). A process has one table of mounts, whatever its pools are.
@@ -34,7 +34,8 @@ impl Drop for OwnMount {
     }
 }
 
-/// Whether a file is on a file system that this process serves.
-pub(crate) fn has(file: &Metadata) -> bool {
-    SERVED.lock().contains(&file.dev())
+/// Whether the file at a path is on a file system that this process serves. The process must not even open such a file where it
+/// may be killed: the kernel sends it a request for each descriptor that it closes.
+pub fn has(path: &Path) -> bool {
+    !SERVED.lock().is_empty() && std::fs::metadata(path).is_ok_and(|file| SERVED.lock().contains(&file.dev()))
 }

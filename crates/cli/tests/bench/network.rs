@@ -278,7 +278,7 @@ fn a_share_takes_sequential_streams_and_nothing_else() {
     let run = |words: &[&str]| with_password(folder, words, "a password");
 
     // On a machine that is busy with other tests, logins and stalls of the server take seconds.
-    let words = ["bench", "users", &share, "--users", "2", "--size", "32M", "--time", "5", "-o", "smb"];
+    let words = ["bench", "users", &share, "--users", "2", "--size", "32M", "--time", "10", "-o", "smb"];
     let out = run(&words);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let result = result(folder, "smb");
@@ -289,7 +289,7 @@ fn a_share_takes_sequential_streams_and_nothing_else() {
         let round = &step["rounds"][0];
         assert!(number(&round["read"]["bytes"]) + number(&round["written"]["bytes"]) > 0.0, "{step}");
         assert_eq!((&round["latency"], &step["workload"]["depth"]), (&Value::Null, &Value::from(0)));
-        assert_eq!(round["series"].as_array().unwrap().len(), 5);
+        assert_eq!(round["series"].as_array().unwrap().len(), 10);
     }
     for (method, says) in
         [("quick", "several operations in flight"), ("grid", "cannot do"), ("list", "needs a directory")]
