@@ -15,9 +15,8 @@
 //! ```
 //!
 //! So two parts of one file may belong to two processes, and a part and the whole may not. The same device under two
-//! device nodes is kept to one writer by the kernel (`O_EXCL`). For a disk in an object store, a file stands for its URL
-//! ([`crate::stores`]). Source: Linux
-//! `Documentation/ABI/testing/sysfs-block-loop`, `fcntl(2)`.
+//! device nodes is kept to one writer by the kernel (`O_EXCL`). A disk in an object store has a lock
+//! file of its own ([`crate::stores`]). Source: Linux `Documentation/ABI/testing/sysfs-block-loop`, `fcntl(2)`.
 
 use crate::admin::remote_process;
 use crate::failure::Failure;

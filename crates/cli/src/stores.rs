@@ -1,6 +1,6 @@
 //! Disks in object stores, as commands name them: by URL, where others have a path.
 //!
-//! Processes of one machine take turns at such a disk as at others, by a lock on a file that stands for it, in this user's runtime
+//! Processes of one machine take turns at such a disk as at others, by a lock on a file of its own, in this user's runtime
 //! directory. Its first line is the URL. Between machines, the lease in the store decides (`weir_object_store::lease`).
 
 use crate::directories;
@@ -46,7 +46,7 @@ impl Drop for ReturnedDisks {
     }
 }
 
-/// The file whose lock stands for a path: itself, or that of a URL, which is made if it is missing.
+/// The file that is locked for a device: the device itself, or the lock file of a URL, which is made if it is missing.
 pub fn lock_file(path: &Path) -> PathBuf {
     if !is_url_path(path) {
         return path.to_owned();
@@ -80,7 +80,7 @@ pub fn may_exist(path: &Path) -> bool {
     is_url_path(path) || path.exists()
 }
 
-/// The path of a device: for a file that stands for a URL, the URL.
+/// The path of a device: for the lock file of a URL, the URL.
 pub fn device_of(path: PathBuf) -> PathBuf {
     if path.extension() != Some(OsStr::new(EXTENSION)) || path.parent() != directories::own_runtime().ok().as_deref() {
         return path;

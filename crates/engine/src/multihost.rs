@@ -133,8 +133,10 @@ impl Multihost {
         self.0.lock().failure.clone()
     }
 
+    /// Checks that this host may still write to the pool.
+    ///
     /// # Errors
-    /// [`PoolError::Refused`] if this host may not write to the pool any more.
+    /// [`PoolError::Refused`] with the reason why not.
     pub(crate) fn check(&self) -> Result<(), PoolError> {
         self.failure().map_or(Ok(()), |why| Err(PoolError::Refused { what: why.to_string() }))
     }
@@ -277,7 +279,7 @@ pub(crate) fn check_host(host: &Host) -> Result<(), PoolError> {
     Err(PoolError::Refused { what: what.into() })
 }
 
-/// A watched pool, which the claim then writes to.
+/// The newest uberblock of a pool that was watched and that [`claim`] writes to; nothing if the pool needs neither.
 pub(super) struct Watched(Option<Uberblock>);
 
 fn in_use(pool: &Pool) -> PoolError {

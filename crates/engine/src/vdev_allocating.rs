@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   off ─► the allocator leaves the vdev out at once ─► one txg: "non_allocating" in the configuration, the property in the ZAP
-//!   on  ─► one txg: the same without it              ─► the allocator uses the vdev again
+//!   on  ─► one txg: takes the mark off both          ─► the allocator uses the vdev again
 //! ```
 //!
 //! The blocks of the vdev stay where they are. The size of a vdev of the normal class leaves the pool's capacity, because

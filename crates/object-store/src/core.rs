@@ -327,7 +327,7 @@ impl Core {
 
     /// Notes the state of an object in the store, which was just looked at.
     pub(crate) fn learn(&self, index: u64, known: Known) {
-        // A reader sees the store as it is: another process may write it.
+        // Only the holder of the lease may rely on what it saw: without it, another process may change the object.
         if self.lease.is_some() {
             self.state().change(index, |object| {
                 object.known = known;

@@ -208,7 +208,7 @@ pub struct VdevFacts<'a> {
 }
 
 impl VdevStatus {
-    /// The vdevs of a pool of that name and state, without what only an open pool knows.
+    /// The vdevs of a pool by its configuration: names and states, but no counters, which only an open pool has.
     pub fn of_found(name: &str, state: VdevState, root: &VdevConfig, facts: VdevFacts<'_>) -> Self {
         let top = |top: &VdevConfig| VdevStatus::of(top, group_of(top), facts);
         VdevStatus {

@@ -129,7 +129,7 @@ impl Site {
     }
 }
 
-/// A pool lives on a store: made, filled, scrubbed, exported, imported; the daemon that has it is killed, and the next one
+/// A pool on a store is made, filled, scrubbed, exported, imported; the daemon that has it is killed, and the next one
 /// opens it after the lease; freed objects are deleted.
 fn life(site: &Site, url: &str, objects: impl Fn() -> usize) {
     let stream = site.stream();

@@ -124,7 +124,7 @@ impl Access {
     /// Ends a token: the next request with it is refused, and its live stream ends.
     ///
     /// # Errors
-    /// If there is none of this name, or the file cannot be written.
+    /// There is no token of this name, or the file of tokens cannot be written.
     pub fn revoke(&self, name: &str) -> Result<(), String> {
         let mut named = self.named.lock();
         let mut new = named.clone();
