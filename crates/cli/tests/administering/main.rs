@@ -214,6 +214,7 @@ fn a_server_does_what_administrators_ask() {
 #[test]
 fn commands_are_typed_messages() {
     use std::io::{Read, Write};
+    use weir_daemon::admin::VERSION;
     let lab = Lab::new();
     let mut server = lab.serve();
     let socket = lab.path(&format!("weir/{}.sock", server.id()));
@@ -235,7 +236,7 @@ fn commands_are_typed_messages() {
         frames
     };
     let answered = |json: &str| {
-        let frames = exchange(7, json);
+        let frames = exchange(VERSION, json);
         assert_eq!((frames.len(), frames[0].0, frames[1].0), (2, 8, 10), "begun and an answer: {frames:?}");
         frames[1].1.clone()
     };
@@ -256,8 +257,9 @@ fn commands_are_typed_messages() {
     for wrong in ["", "{}", r#"{"pool":"p","line":"","action":{"kind":{"name":"p/a"}},"force":true}"#] {
         assert!(answered(wrong).contains("not a command of this version"), "{wrong}");
     }
-    let frames = exchange(6, kind);
-    assert!(frames[0].1.contains("version 6, this program 7: use the same version of weir"), "{frames:?}");
+    let frames = exchange(VERSION - 1, kind);
+    let refused = format!("version {}, this program {VERSION}: use the same version of weir", VERSION - 1);
+    assert!(frames[0].1.contains(&refused), "{frames:?}");
     assert_eq!(lab.ok("zfs list -H -o name -r p/a"), "p/a\n", "nothing was destroyed");
     lab.ok("zpool export p");
     assert!(server.wait().unwrap().success());
