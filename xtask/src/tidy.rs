@@ -48,7 +48,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("iscsi", &["machine", "front"]),
     ("analytics", &["format", "codec", "machine", "blocks", "dsl", "files", "pool", "engine"]),
     ("admin", &["format", "machine", "blocks", "dmu", "dsl", "files", "pool", "engine", "analytics", "front"]),
-    ("web", &["machine", "engine", "analytics"]),
+    ("web", &["machine", "engine", "front", "analytics"]),
     ("lab", &["format", "codec", "machine"]),
     ("planner", &["format", "codec", "machine", "sim", "blocks", "dsl", "files", "volumes", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),

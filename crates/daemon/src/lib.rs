@@ -30,8 +30,9 @@ pub use pool_table::PoolTable;
 pub use protocols::ProtocolServer;
 pub use service::{PortSettings, Service, ServiceError, ServiceOptions};
 pub use shares::{DatasetShares, FileShares, MountAllows, MountRule, Sharing};
+pub use weir_front::tls::{CertificateNames, PemFiles, TlsError};
 pub use weir_front::{ExportRules, Hosts, IdentityMap, Squash};
-pub use weir_nbd::{PemFiles, Tls, TlsError};
+pub use weir_nbd::Tls;
 
 /// The FUSE front end, for programs that mount.
 pub mod fuse {

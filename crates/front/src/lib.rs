@@ -28,6 +28,7 @@ pub mod memory;
 mod rules;
 mod serve;
 pub mod shares;
+pub mod tls;
 
 pub use block::{
     BlockDevice, BlockError, BlockExport, BlockExports, BlockFuture, Extent, HostBlockExports, Pieces,

@@ -59,8 +59,8 @@ impl Limits {
 
 /// The connections of a front end.
 pub struct FrontEnd {
-    /// Name of the protocol in the log.
-    protocol: &'static str,
+    /// Name of the protocol in the log; `None` if the log has no line for each connection.
+    protocol: Option<&'static str>,
     clock: Clock,
     tasks: Tasks,
     limits: Limits,
@@ -87,9 +87,24 @@ impl FrontEnd {
         Self::of_protocol("", clock, tasks, limits, budgets)
     }
 
+    /// A front end without connections, whose clients connect for each request: the log has no lines about them.
+    pub fn of_brief_connections(clock: Clock, tasks: Tasks, limits: Limits) -> Arc<Self> {
+        Self::logging(None, clock, tasks, limits, Vec::new())
+    }
+
     /// A front end without connections, whose log lines name the protocol.
     pub fn of_protocol(
         protocol: &'static str,
+        clock: Clock,
+        tasks: Tasks,
+        limits: Limits,
+        budgets: Vec<Arc<HostBudget>>,
+    ) -> Arc<Self> {
+        Self::logging(Some(protocol), clock, tasks, limits, budgets)
+    }
+
+    fn logging(
+        protocol: Option<&'static str>,
         clock: Clock,
         tasks: Tasks,
         limits: Limits,
@@ -246,7 +261,9 @@ pub async fn serve<F>(
         let running = session(connection);
         drop(front.tasks.spawn(async move {
             let ended = running.await;
-            log_end(registration.front.protocol, &handle, &ended);
+            if let Some(protocol) = registration.front.protocol {
+                log_end(protocol, &handle, &ended);
+            }
             drop(registration);
         }));
     }

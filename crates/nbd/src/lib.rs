@@ -31,4 +31,4 @@ pub mod wire;
 
 pub use handshake::TlsMode;
 pub use serve::{Server, serve};
-pub use tls::{PemFiles, Tls, TlsError};
+pub use tls::Tls;

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use weir_front::memory::{MemoryDevice, MemoryExports};
+use weir_front::tls::PemFiles;
 use weir_machine::Machine;
-use weir_nbd::{PemFiles, Server, Tls, serve};
+use weir_nbd::{Server, Tls, serve};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 

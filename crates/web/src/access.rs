@@ -1,8 +1,9 @@
 //! Who may read: those who know a token.
 
 use crate::admin::Access;
+use crate::origin::Origin;
 
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::Next;
@@ -123,21 +124,21 @@ fn bearer_token(credentials: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
-/// Whether a `Host` names this machine's loopback: an address or `localhost`, with any port.
-fn is_own_host(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
 /// Passes on requests to this host that have a token, with the identity that it gives.
-pub(crate) async fn check(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn check(
+    State(access): State<Arc<Access>>,
+    Extension(origin): Extension<Arc<Origin>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let headers = request.headers();
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    if !is_own_host(host) {
-        let why = "this server answers requests to localhost only: use ssh -L to reach it from another machine\n";
+    if !origin.has(host) {
+        let why = if origin.is_secure() {
+            "the server's certificate is not valid for this name: use its address or a name of the certificate\n"
+        } else {
+            "this server answers requests to localhost only: to reach it from another machine, use ssh -L, or set http_listen\n"
+        };
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     let given = token_of_headers(headers).or_else(|| token_of_query(request.uri()));
@@ -153,17 +154,6 @@ pub(crate) async fn check(State(access): State<Arc<Access>>, mut request: Reques
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hosts_of_loopback_are_own_ones() {
-        for host in ["localhost:1", "LOCALHOST", "127.0.0.1:80", "127.8.9.1", "[::1]:9", "[::1]"] {
-            assert!(is_own_host(host), "{host}");
-        }
-        for host in ["", "evil.example", "localhost.evil.example:1", "192.168.0.1:1", "[::2]:1", "[", "127.0.0.1.evil"]
-        {
-            assert!(!is_own_host(host), "{host}");
-        }
-    }
 
     #[test]
     fn tokens_are_found_in_headers_cookies_and_queries() {

@@ -11,18 +11,21 @@
 //!   GET /api/v1/live         event stream ◄──┘   an event a second
 //! ```
 //!
-//! *Security.* The server listens on loopback only. Without its token, it answers nothing but 401. It knows no request that
-//! changes anything. A request whose `Host` is another name is refused, so that a page of the web cannot reach it by a name that
-//! it makes point to this machine. Connections, headers and the time for them are bounded.
+//! *Security.* Without TLS, the server listens on loopback only. Without a token, it answers nothing but 401. A request whose
+//! `Host` is neither loopback nor, with TLS, an address or a name of the certificate is refused, so that a page of the web cannot
+//! reach it by a name that it makes point to this machine. Connections in total and of a host, headers and the time for them are
+//! bounded.
 
 mod access;
 mod admin;
 mod api;
+mod origin;
 mod page;
 mod recorder;
 mod sampler;
 mod server;
 mod store;
+mod tls;
 mod why;
 
 pub use access::{Token, TokenError};
@@ -33,5 +36,6 @@ pub use admin::{
 pub use api::open_api;
 pub use recorder::Recorder;
 pub use sampler::{HistoryStatus, Pools};
-pub use server::{Web, WebError};
+pub use server::{Web, WebError, WebOptions};
 pub use store::{Store, StoreStatus};
+pub use tls::WebTls;

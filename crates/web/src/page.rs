@@ -1,9 +1,12 @@
 //! The page: its files are part of the program.
 
 use crate::access::{COOKIE_NAME, token_of_query};
+use crate::origin::Origin;
+use axum::extract::Extension;
 use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
 
 const INDEX: &str = include_str!("../page/index.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -43,10 +46,11 @@ impl PageFile {
 
 /// The page. A token in the address becomes a cookie, which scripts cannot read and other sites do not send, and leaves the
 /// address bar and the browser's history.
-pub(crate) async fn index(uri: Uri) -> Response {
+pub(crate) async fn index(Extension(origin): Extension<Arc<Origin>>, uri: Uri) -> Response {
     // The request has passed the check of tokens; one that is no token's text is in no header.
     if let Some(token) = token_of_query(&uri).filter(|token| token.bytes().all(|byte| byte.is_ascii_hexdigit())) {
-        let cookie = format!("{COOKIE_NAME}={token}; HttpOnly; SameSite=Strict; Path=/");
+        let secure = if origin.is_secure() { "; Secure" } else { "" };
+        let cookie = format!("{COOKIE_NAME}={token}; HttpOnly; SameSite=Strict; Path=/{secure}");
         return (StatusCode::SEE_OTHER, [(LOCATION, "/".to_owned()), (SET_COOKIE, cookie)]).into_response();
     }
     ([(CONTENT_TYPE, "text/html; charset=utf-8")], INDEX).into_response()

@@ -1,14 +1,12 @@
 //! The server: connections, routes and headers.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "hyper reads and writes tokio's sockets, and times are those of a real client"
-)]
 
 use crate::access::check;
 use crate::admin::lights;
 use crate::admin::{Access, Administrator, Peer, check_action, routes, views};
+use crate::origin::Origin;
 use crate::recorder::Recorder;
 use crate::sampler::Sampler;
+use crate::tls::WebTls;
 use crate::{api, page, why};
 use axum::Router;
 use axum::extract::{Extension, FromRef, Request};
@@ -23,46 +21,64 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use weir_front::{Connection, FrontEnd, Limits};
+use weir_machine::{Clock, Machine};
 
-/// Maximum number of connections; further ones wait.
-const MAX_CONNECTIONS: usize = 1024;
+/// Limits of the connections. Beyond them, the connection of the busiest host that was quiet longest is closed.
+const LIMITS: Limits = Limits::new(1024);
 /// Time for a client to send the header of a request, also after an earlier one.
 const HEADER_TIME: Duration = Duration::from_secs(10);
 /// Maximum size of the header of a request in bytes.
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// Pause after `accept` failed, for example because no file descriptor is left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The page needs no resource of another origin, and no script or style in its text.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The server cannot listen.
+/// The server cannot be started.
 #[derive(Debug, Error)]
-#[error("cannot listen on {address} for HTTP: {source}")]
-pub struct WebError {
-    address: SocketAddr,
-    source: io::Error,
+pub enum WebError {
+    /// The address cannot be used.
+    #[error("cannot listen on {address} for HTTP: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Tokens and what is shown would be readable on the network.
+    #[error("{0} is not a loopback address: HTTP beyond this machine needs TLS")]
+    ClearText(IpAddr),
+}
+
+/// Address of a server, and its certificate.
+#[derive(Clone)]
+pub struct WebOptions {
+    /// Address and port; port 0 is any free one.
+    pub address: SocketAddr,
+    /// TLS; without it, the address must be a loopback one.
+    pub tls: Option<WebTls>,
+}
+
+impl WebOptions {
+    /// Without TLS, on this port of 127.0.0.1.
+    pub fn loopback(port: u16) -> Self {
+        WebOptions { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port), tls: None }
+    }
 }
 
 /// A running server. Dropping it stops it.
 pub struct Web {
     address: SocketAddr,
+    origin: Arc<Origin>,
     access: Arc<Access>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Web {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _stop: watch::Sender<bool>,
 }
 
 #[derive(Clone)]
@@ -91,24 +107,34 @@ impl FromRef<AppState> for Arc<Sampler> {
 }
 
 impl Web {
-    /// Serves what a recorder keeps on this port of 127.0.0.1; 0 takes any free port. Those with a token of the role for it
-    /// administer the process, if there is an administrator. Must be called inside a tokio runtime.
+    /// Serves what a recorder keeps. Those with a token of the role for it administer the process, if there is an administrator.
     ///
     /// # Errors
-    /// If the port is taken.
+    /// If the port is taken, or the address is one of a network and there is no TLS.
     pub async fn start(
+        machine: &Machine,
         recorder: &Recorder,
-        port: u16,
+        options: WebOptions,
         access: Arc<Access>,
         administrator: Option<Arc<Administrator>>,
     ) -> Result<Web, WebError> {
-        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-        let failed = |source| WebError { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let WebOptions { address, tls } = options;
+        if tls.is_none() && !address.ip().is_loopback() {
+            return Err(WebError::ClearText(address.ip()));
+        }
+        let listener = machine.net.listen(address).await.map_err(|source| WebError::Listen { address, source })?;
+        let address = listener.address();
+        let origin = Arc::new(Origin::new(tls.as_ref().map(WebTls::names)));
         let state = AppState { access: access.clone(), sampler: recorder.sampler.clone(), administrator };
-        let task = tokio::spawn(accept(listener, router(state)));
-        Ok(Web { address, access, task })
+        let router = router(state, origin.clone());
+        let (stop, stopped) = watch::channel(false);
+        let front = FrontEnd::of_brief_connections(machine.clock.clone(), machine.tasks.clone(), LIMITS);
+        let clock = machine.clock.clone();
+        let stopping = stopped.clone();
+        let session = move |connection| serve(connection, tls.clone(), router.clone(), clock.clone(), stopping.clone());
+        // It ends when the sender is dropped.
+        drop(machine.tasks.spawn(weir_front::serve(front, listener, stopped, session)));
+        Ok(Web { address, origin, access, _stop: stop })
     }
 
     /// Address and port.
@@ -116,13 +142,23 @@ impl Web {
         self.address
     }
 
+    /// Address of the page, without the token. A server on all addresses is named by its loopback address.
+    pub fn page(&self) -> String {
+        let ip = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        format!("{}://{}/", self.origin.scheme(), SocketAddr::new(ip, self.address.port()))
+    }
+
     /// Address of the page, with the token: a secret.
     pub fn url(&self) -> String {
-        format!("http://{}/?token={}", self.address, self.access.own().secret())
+        format!("{}?token={}", self.page(), self.access.own().secret())
     }
 }
 
-fn router(state: AppState) -> Router {
+fn router(state: AppState, origin: Arc<Origin>) -> Router {
     let page = page::FILES.iter().fold(Router::new().route("/", get(page::index)), |router, file| {
         router.route(file.0, get(move || async move { file.answer() }))
     });
@@ -149,6 +185,7 @@ fn router(state: AppState) -> Router {
         .merge(actions)
         .layer(from_fn_with_state(state.clone(), check))
         .layer(from_fn(with_headers))
+        .layer(Extension(origin))
         .with_state(state)
 }
 
@@ -164,33 +201,44 @@ async fn with_headers(request: Request, next: Next) -> Response {
     response
 }
 
-/// Accepts connections until the task is dropped, which closes all of them.
-async fn accept(listener: TcpListener, router: Router) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        while connections.try_join_next().is_some() {}
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let service = router.clone().layer(Extension(Peer(peer)));
-                connections.spawn(async move {
-                    serve(stream, service).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!("HTTP: a connection was not accepted: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+/// Serves a connection until the client closes it or the server stops.
+async fn serve(
+    connection: Connection,
+    tls: Option<WebTls>,
+    router: Router,
+    clock: Clock,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let Connection { reader, writer, handle } = connection;
+    let counted = handle.clone();
+    // A client that waits for a long command is not idle.
+    let router = router.layer(Extension(Peer(handle.peer()))).layer(from_fn(move |request: Request, next: Next| {
+        let call = counted.begin_call();
+        async move {
+            let response = next.run(request).await;
+            drop(call);
+            response
         }
+    }));
+    let stream = tokio::io::join(reader, writer);
+    let served = async {
+        match tls {
+            None => http(stream, router).await,
+            Some(tls) => match tls.accept(stream, &clock, HEADER_TIME).await? {
+                Some(stream) => http(stream, router).await,
+                None => Ok(()),
+            },
+        }
+    };
+    tokio::select! {
+        served = served => served,
+        _ = stop.wait_for(|stop| *stop) => Ok(()),
     }
 }
 
-async fn serve(stream: TcpStream, router: Router) {
+async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) -> io::Result<()> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(MAX_HEADER_BYTES);
     let service = TowerToHyperService::new(router);
-    // An error is the client's: it sent no HTTP, or is gone.
-    let _ended = http.serve_connection(TokioIo::new(stream), service).await;
+    http.serve_connection(TokioIo::new(stream), service).await.map_err(io::Error::other)
 }

@@ -7,6 +7,9 @@
 //! iscsi_port = 3260
 //! smb_port = 445
 //! http_port = 8420
+//! http_listen = "0.0.0.0"
+//! http_tls_cert = "/etc/weir/page.crt"
+//! http_tls_key = "/etc/weir/page.key"
 //! nbd_tls_cert = "/etc/weir/nbd.crt"
 //! nbd_tls_key = "/etc/weir/nbd.key"
 //! nbd_tls_ca = "/etc/weir/clients.crt"
@@ -80,8 +83,14 @@ pub struct Configuration {
     pub iscsi_port: Option<u16>,
     /// Port of SMB.
     pub smb_port: Option<u16>,
-    /// Port of page, API and metrics on 127.0.0.1.
+    /// Port of page, API and metrics.
     pub http_port: Option<u16>,
+    /// Address of page, API and metrics; beyond loopback they are served over TLS.
+    pub http_listen: Option<IpAddr>,
+    /// Certificate of page, API and metrics, in PEM.
+    pub http_tls_cert: Option<PathBuf>,
+    /// Key of that certificate, in PEM.
+    pub http_tls_key: Option<PathBuf>,
     /// Certificate of NBD over TLS, in PEM.
     pub nbd_tls_cert: Option<PathBuf>,
     /// Key of the certificate, in PEM.
@@ -132,6 +141,8 @@ impl Configuration {
     fn parse(text: &str) -> Result<Self, String> {
         let parsed: Configuration = toml::from_str(text).map_err(|error| one_line(text, &error))?;
         let files = [
+            ("http_tls_cert", &parsed.http_tls_cert),
+            ("http_tls_key", &parsed.http_tls_key),
             ("nbd_tls_cert", &parsed.nbd_tls_cert),
             ("nbd_tls_key", &parsed.nbd_tls_key),
             ("nbd_tls_ca", &parsed.nbd_tls_ca),

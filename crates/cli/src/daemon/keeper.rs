@@ -27,6 +27,7 @@ use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use rustix::termios::isatty;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -39,7 +40,7 @@ use weir_format::Txg;
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos, Request};
 use weir_pool::PoolError;
-use weir_web::{Access, HistoryStatus, Recorder, Web};
+use weir_web::{Access, HistoryStatus, Recorder, Web, WebOptions};
 
 /// Time that a pool which is being closed waits for clients that were disconnected.
 const DISCONNECT_TIME: Duration = Duration::from_secs(5);
@@ -285,13 +286,18 @@ impl Daemon {
     /// # Errors
     /// If the configured port is taken, or the token's file cannot be used.
     pub async fn listen_http(&self) -> Result<(), Failure> {
-        let configured = self.settings.lock().http_port;
+        let (configured, page) = {
+            let settings = self.settings.lock();
+            (settings.http_port, settings.page.clone())
+        };
         let access = web::stored_access(&self.machine)?;
         let access = self.access.get_or_init(|| Arc::new(access)).clone();
         let administrator = web::administrator(&self.process, web::audit());
         let port = configured.unwrap_or(web::DEFAULT_PORT);
         let Some(recorder) = self.recorder.lock().clone() else { return Ok(()) };
-        let web = match (Web::start(&recorder, port, access, Some(administrator)).await, configured) {
+        let options = WebOptions { address: SocketAddr::new(page.ip, port), tls: page.tls(&self.machine)? };
+        let started = Web::start(&self.machine, &recorder, options, access, Some(administrator)).await;
+        let web = match (started, configured) {
             (Ok(web), _) => web,
             (Err(failure), Some(_)) => return Err(failure.into()),
             (Err(failure), None) => {
@@ -300,7 +306,8 @@ impl Daemon {
             }
         };
         let file = web::token_file().map(|path| path.display().to_string()).unwrap_or_default();
-        tracing::info!("page, API and metrics at http://{}/, with the token in {file}", web.address());
+        let all = if page.ip.is_unspecified() { " and all other addresses of this host" } else { "" };
+        tracing::info!("page, API and metrics at {}{all}, with the token in {file}", web.page());
         if isatty(std::io::stdout()) {
             // The token is for those who started the daemon by hand, and not for a log.
             println!("page, API and metrics: {}", web.url());
@@ -315,8 +322,13 @@ impl Daemon {
     }
 
     /// Address of page, API and metrics, if they are served.
-    pub fn http_address(&self) -> Option<std::net::SocketAddr> {
+    pub fn http_address(&self) -> Option<SocketAddr> {
         self.web.lock().as_ref().map(Web::address)
+    }
+
+    /// Address of the page without the token, if it is served.
+    pub fn page(&self) -> Option<String> {
+        self.web.lock().as_ref().map(Web::page)
     }
 
     /// Closes a pool while the others are served. Its devices are unlocked afterwards, even if closing failed.
@@ -518,6 +530,9 @@ impl Daemon {
             }
             if new.http_port != settings.http_port {
                 lines.push("http_port changes when the daemon is started again".to_owned());
+            }
+            if new.page != settings.page {
+                lines.push("http_listen and the page's certificate change when the daemon is started again".to_owned());
             }
             if new.history_bytes != settings.history_bytes {
                 lines.push("history changes when the daemon is started again".to_owned());

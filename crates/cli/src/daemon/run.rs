@@ -17,7 +17,9 @@ use crate::size;
 use crate::smb::places;
 use crate::smb::serving::default_port;
 use crate::units::human_bytes;
+use crate::web::{CertificateFiles, PageAddress};
 use std::fs::{File, Permissions, TryLockError};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,6 +48,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Port of page, API and metrics; `None` takes the usual one if it is free.
     pub http_port: Option<u16>,
+    /// Address of page, API and metrics, and their certificate.
+    pub page: PageAddress,
     /// Maximum size of the stored history of analytics in bytes; `None` keeps it in memory only.
     pub history_bytes: Option<u64>,
     /// Whether file systems are mounted at their mount points.
@@ -110,14 +114,18 @@ impl Settings {
         let alerts =
             alerts::checked(configuration.alerts.clone()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
         let http_port = configuration.http_port;
-        Ok(Settings { service, limits, http_port, history_bytes, mounts, log, pool_dirs, jobs, alerts })
+        let page = page_address(configuration, clock).map_err(|failure| {
+            let line = format!("{place}{failure}");
+            failure.saying(line)
+        })?;
+        Ok(Settings { service, limits, http_port, page, history_bytes, mounts, log, pool_dirs, jobs, alerts })
     }
 }
 
 /// Refuses two servers on one port. Ports that the configuration does not name and that need not be available do not count.
 fn check_ports(configuration: &Configuration, service: &ServiceOptions) -> Result<(), String> {
-    // Page, API and metrics are on 127.0.0.1 only.
-    let is_beside_http = service.listen.is_loopback() || service.listen.is_unspecified();
+    let page = configuration.http_listen.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let is_beside_http = service.listen == page || service.listen.is_unspecified() || page.is_unspecified();
     let ports = [
         ("nfs_port", Some(service.nfs_port)),
         ("nbd_port", Some(service.nbd_port)),
@@ -133,6 +141,20 @@ fn check_ports(configuration: &Configuration, service: &ServiceOptions) -> Resul
         taken.push((key, port));
     }
     Ok(())
+}
+
+/// Address of page, API and metrics, and their certificate, which is read once to see that it can be used.
+fn page_address(configuration: &Configuration, clock: &Clock) -> Result<PageAddress, Failure> {
+    let ip = configuration.http_listen.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let certificate = match (configuration.http_tls_cert.clone(), configuration.http_tls_key.clone()) {
+        (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
+        (None, None) => None,
+        _ => return Err(Failure::failed("TLS of the page needs both http_tls_cert and http_tls_key")),
+    };
+    if let Some(files) = &certificate {
+        files.tls(clock)?;
+    }
+    Ok(PageAddress { ip, certificate })
 }
 
 /// Maximum size of the stored history, in bytes; `None` if it is not stored.

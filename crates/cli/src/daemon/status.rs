@@ -116,7 +116,8 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
     out.insert("protocols".into(), Value::Object(protocols));
     if let Some(address) = daemon.http_address() {
         let file = web::token_file().map(|path| path.display().to_string()).unwrap_or_default();
-        let http = [("address", address.to_string()), ("token_file", file)];
+        let page = daemon.page().unwrap_or_default();
+        let http = [("address", address.to_string()), ("page", page), ("token_file", file)];
         let http = http.map(|(name, text)| (name.to_owned(), Value::String(text)));
         out.insert("http".into(), Value::Object(http.into_iter().collect()));
     }
@@ -319,8 +320,8 @@ fn text(call: &Call, status: &Map<String, Value>) {
         outln!(call, "alerts: {alerts}, see 'weir daemon alerts'");
     }
     if let Some(http) = status.get("http") {
-        let [address, file] = ["address", "token_file"].map(|name| field(http, name));
-        outln!(call, "page, API and metrics: http://{address}/?token=$(cat {file})");
+        let [page, file] = ["page", "token_file"].map(|name| field(http, name));
+        outln!(call, "page, API and metrics: {page}?token=$(cat {file})");
     }
     for (name, protocol) in status["protocols"].as_object().into_iter().flatten() {
         let clients = protocol["clients"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,8 +1,10 @@
 //! The HTTP server of a process that has pools open: page, API, metrics and administration.
 
 mod administration;
+mod certificate;
 
 use administration::ProcessAdministration;
+pub use certificate::{CertificateFiles, PageAddress};
 
 use crate::admin::ServingHost;
 use crate::directories;
@@ -15,7 +17,7 @@ use weir_analytics::PoolObservation;
 use weir_analytics::metrics::ServiceState;
 use weir_engine::Engine;
 use weir_machine::Machine;
-use weir_web::{Access, Administrator, Audit, Pools, Recorder, Store, Token, TokenError, Web, WebError};
+use weir_web::{Access, Administrator, Audit, Pools, Recorder, Store, Token, TokenError, Web, WebError, WebOptions};
 
 /// Port that the daemon takes if none is configured.
 pub const DEFAULT_PORT: u16 = 8420;
@@ -82,7 +84,9 @@ impl PassingWeb {
         let access = Arc::new(Access::of_token(token));
         // The log of the process has the lines of the audit log.
         let administrator = administrator(process, Audit::default());
-        Ok(PassingWeb { web: Web::start(&recorder, port, access, Some(administrator)).await?, _recorder: recorder })
+        let options = WebOptions::loopback(port);
+        let web = Web::start(&process.machine, &recorder, options, access, Some(administrator)).await?;
+        Ok(PassingWeb { web, _recorder: recorder })
     }
 
     /// Address of the page, with the token: a secret.

@@ -10,6 +10,7 @@ mod chromium;
 mod http;
 mod roles;
 mod screens;
+mod tls;
 
 use http::Http;
 use serde_json::{Value, json};

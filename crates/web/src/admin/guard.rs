@@ -2,13 +2,15 @@
 
 use crate::access::token_of_query;
 use crate::api::Problem;
+use crate::origin::Origin;
 use axum::Json;
-use axum::extract::Request;
+use axum::extract::{Extension, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Header that the page sends. A script of another site cannot: the browser would ask this server first, which does not agree.
 const OWN_HEADER: &str = "x-weir-request";
@@ -18,10 +20,10 @@ const OWN_HEADER: &str = "x-weir-request";
 pub(crate) struct Peer(pub SocketAddr);
 
 /// The reason why a request is refused, if there is one.
-fn refusal(headers: &HeaderMap, has_query_token: bool) -> Option<(StatusCode, &'static str)> {
+fn refusal(scheme: &str, headers: &HeaderMap, has_query_token: bool) -> Option<(StatusCode, &'static str)> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(origin) = text(ORIGIN.as_str()) {
-        let own = text(HOST.as_str()).map(|host| format!("http://{host}"));
+        let own = text(HOST.as_str()).map(|host| format!("{scheme}://{host}"));
         if own.as_deref() != Some(origin) {
             return Some((StatusCode::FORBIDDEN, "the request comes from a page of another origin"));
         }
@@ -43,11 +45,11 @@ fn refusal(headers: &HeaderMap, has_query_token: bool) -> Option<(StatusCode, &'
 }
 
 /// Passes on requests that no other site can have made. Other methods than POST are refused behind it.
-pub(crate) async fn check_action(request: Request, next: Next) -> Response {
+pub(crate) async fn check_action(Extension(origin): Extension<Arc<Origin>>, request: Request, next: Next) -> Response {
     if request.method() != Method::POST {
         return next.run(request).await;
     }
-    match refusal(request.headers(), token_of_query(request.uri()).is_some()) {
+    match refusal(origin.scheme(), request.headers(), token_of_query(request.uri()).is_some()) {
         Some((code, why)) => (code, Json(Problem { error: why.to_owned() })).into_response(),
         None => next.run(request).await,
     }
@@ -62,7 +64,7 @@ mod tests {
         let of = |pairs: &[(&'static str, &'static str)]| {
             let mut headers = HeaderMap::new();
             pairs.iter().for_each(|(name, value)| drop(headers.insert(*name, value.parse().unwrap())));
-            refusal(&headers, false).map(|(code, _)| code.as_u16())
+            refusal("http", &headers, false).map(|(code, _)| code.as_u16())
         };
         let json = ("content-type", "application/json; charset=utf-8");
         let host = ("host", "127.0.0.1:8420");
@@ -86,7 +88,14 @@ mod tests {
             assert_eq!(of(&[host, json, own, ("sec-fetch-site", site)]), Some(403), "{site}");
         }
         let mut headers = HeaderMap::new();
+        headers.insert("host", "nas:1".parse().unwrap());
+        headers.insert("origin", "https://nas:1".parse().unwrap());
+        headers.insert("content-type", "application/json".parse().unwrap());
+        headers.insert(OWN_HEADER, "1".parse().unwrap());
+        assert_eq!(refusal("https", &headers, false), None);
+        assert_eq!(refusal("http", &headers, false).map(|(code, _)| code.as_u16()), Some(403));
+        let mut headers = HeaderMap::new();
         headers.insert("authorization", "Bearer x".parse().unwrap());
-        assert_eq!(refusal(&headers, true).map(|(code, _)| code.as_u16()), Some(403));
+        assert_eq!(refusal("http", &headers, true).map(|(code, _)| code.as_u16()), Some(403));
     }
 }
