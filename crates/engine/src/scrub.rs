@@ -96,6 +96,15 @@ impl Progress {
         matches!(self.scan.func, SCRUB | RESILVER) && self.scan.state == RUNNING
     }
 
+    /// Whether both are states of one scrub or resilver. Another may have taken its place at any time.
+    fn is_of(&self, other: &Progress) -> bool {
+        let id = |one: &Progress| {
+            let ScanPhys { func, min_txg, max_txg, start_time_s, .. } = one.scan;
+            (func, min_txg, max_txg, start_time_s, one.resume.began)
+        };
+        id(self) == id(other)
+    }
+
     /// Whether this is a resilver.
     pub fn is_resilver(&self) -> bool {
         self.scan.func == RESILVER
@@ -296,7 +305,7 @@ impl Scrubs<'_> {
         let spent_ns = self.engine.machine.clock.now().ns_since(began);
         let repaired_bytes = repaired().saturating_sub(before);
         let unrepaired = progress.is_resilver() && self.settle_repairs().await;
-        let done = Done { pass, next, has_late, spent_ns, repaired_bytes, unrepaired };
+        let done = Done { of: progress, pass, next, has_late, spent_ns, repaired_bytes, unrepaired };
         self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await
     }
 }
@@ -362,6 +371,8 @@ fn marked(place: Position) -> Position {
 
 /// The result of one pass.
 struct Done {
+    /// The scrub or resilver as it was when the pass began.
+    of: Progress,
     pass: ScanPass,
     next: Option<Position>,
     /// Snapshots were taken during the walk over all datasets.
@@ -450,10 +461,13 @@ impl TxgSync<'_> {
         Ok(zap::put_words(rq, mos, tx, DIRECTORY, PLACE, &own).await?)
     }
 
-    /// Records a pass, unless the scrub ended in the meantime.
+    /// Records a pass, unless the scrub ended in the meantime or another one began: that one has its own position, and what this
+    /// pass read does not count for it.
     async fn record_pass(&mut self, done: Done) -> Result<(), PoolError> {
-        let Ok(mut progress) = self.open_scrub().await else { return Ok(()) };
-        let Done { pass, next, has_late, spent_ns, repaired_bytes, unrepaired } = done;
+        let Some(mut progress) = self.open_scrub().await.ok().filter(|open| open.is_of(&done.of)) else {
+            return Ok(());
+        };
+        let Done { of: _, pass, next, has_late, spent_ns, repaired_bytes, unrepaired } = done;
         let scan = &mut progress.scan;
         scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);

@@ -4,10 +4,11 @@
 use crate::real::{folder, import, pool_of};
 use crate::resilver::{LAYOUTS, look, run, small};
 use crate::{work, zdb};
+use futures_util::future::join;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use weir_engine::PoolProperty;
-use weir_engine::scrub::ScanLimits;
+use weir_engine::scrub::{Progress, ScanLimits};
 use weir_engine::{AttachRequest, Engine, Layout, NewLeaf};
 use weir_format::label;
 use weir_machine::Machine;
@@ -125,6 +126,36 @@ fn a_destroyed_device_is_replaced_in_its_place() {
             std::fs::remove_dir_all(&dir).unwrap();
         });
     }
+}
+
+/// A second device is replaced in the middle of a pass of the resilver for the first one, which then starts again: what the pass
+/// read does not count, because it gave the second device nothing.
+#[test]
+fn a_device_replaced_during_a_pass_of_a_resilver_gets_everything() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = folder("replace-two");
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Raidz(2), 4)).await.unwrap();
+        for seed in 0..8 {
+            work::write_object(&engine, "tank", 250, seed).await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        let [first, second] = ["b1", "b2"].map(|name| blank(&dir, name, 96));
+        engine.vdevs().attach(&request(&engine, "a1", first, true)).await.unwrap();
+        engine.scrubs().run(&small(), &mut |_| false).await.unwrap();
+        let replacing = request(&engine, "a2", second, true);
+        let limits = ScanLimits::default();
+        let mut all = |_: &Progress| true;
+        let (replaced, passed) = join(engine.vdevs().attach(&replacing), engine.scrubs().run(&limits, &mut all)).await;
+        replaced.and(passed.map(drop)).unwrap();
+        run(&engine, &limits).await;
+        assert_eq!(shape(&engine), "root[raidz2-0[a0 b1 b2 a3]]");
+        engine.stop().await.unwrap();
+        assert_healthy(&machine, &dir).await;
+        ["a0", "a3"].iter().for_each(|name| std::fs::remove_file(dir.join(name)).unwrap());
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        std::fs::remove_dir_all(&dir).unwrap();
+    });
 }
 
 /// A running device is replaced: the old one serves until the new one has everything. A replacement that is given up leaves
