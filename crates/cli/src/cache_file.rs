@@ -118,17 +118,27 @@ impl CacheFile {
     pub fn put(&self, engine: &Engine) -> Result<(), Failure> {
         let shown = engine.shown();
         let mut config = shown.config.mos_list(shown.uberblock.txg);
-        let mut root = shown.config.root.clone();
-        for (name, aux) in [("spares", &shown.config.aux.spares), ("l2cache", &shown.config.aux.caches)] {
-            if !aux.is_empty() {
-                root.set(name, aux.clone());
-            }
-        }
-        config.set("vdev_tree", root);
+        config.set("vdev_tree", vdev_tree(engine));
         self.update(|list| {
             remove(list, shown.config.guid);
             list.set(&shown.config.name, config);
         })
+    }
+
+    /// Records an open pool again if the file has it with other vdevs: devices were added or replaced.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn renew(&self, engine: &Engine) -> Result<(), Failure> {
+        let guid = engine.shown().config.guid;
+        // A file that cannot be read has no pool to renew; the search for pools reports it.
+        let list = self.read().unwrap_or_default();
+        let mut known = list.pairs().iter().filter_map(|pair| pair.value.as_list());
+        let known = known.find(|config| config.get_u64("pool_guid") == Some(guid));
+        match known.and_then(|config| config.get_list("vdev_tree")) {
+            Some(tree) if *tree != vdev_tree(engine) => self.put(engine),
+            _ => Ok(()),
+        }
     }
 
     /// Removes a pool.
@@ -191,6 +201,26 @@ pub fn forget(call: &Call, pool: &str) {
     for failure in guids.into_iter().filter_map(|guid| file.remove(guid).err()) {
         errln!(call, "{failure}");
     }
+}
+
+/// Records the vdevs of a pool again that is in the usual cache file, after a command without a daemon.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn renew(engine: &Engine) -> Result<(), Failure> {
+    CacheFile::usual().map_or(Ok(()), |file| file.renew(engine))
+}
+
+/// The vdevs of an open pool, with its hot spares and cache devices.
+fn vdev_tree(engine: &Engine) -> NvList {
+    let shown = engine.shown();
+    let mut root = shown.config.root.clone();
+    for (name, aux) in [("spares", &shown.config.aux.spares), ("l2cache", &shown.config.aux.caches)] {
+        if !aux.is_empty() {
+            root.set(name, aux.clone());
+        }
+    }
+    root
 }
 
 fn remove(list: &mut NvList, guid: u64) {

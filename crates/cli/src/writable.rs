@@ -6,6 +6,7 @@
 //! mount` open it, and export it again when they end.
 
 use crate::admin::ServedPool;
+use crate::cache_file;
 use crate::call::{Call, PoolOwner};
 use crate::failure::Failure;
 use crate::limits::Limits;
@@ -241,7 +242,8 @@ impl WritablePool {
             Hold::Own { exported_before: true, .. } => self.machine.block_on(self.engine.export()),
             Hold::Own { exported_before: false, .. } => self.machine.block_on(self.engine.stop()),
         };
-        Ok(closed?)
+        closed?;
+        cache_file::renew(&self.engine)
     }
 
     /// Exports or destroys the pool. If this process serves the pool, the process exits.

@@ -8,6 +8,7 @@
 
 use super::permits::Permits;
 use super::{ServingHost, own_socket, queries};
+use crate::cache_file;
 use crate::call::{Call, Input, Line};
 use crate::command_target::now;
 use crate::failure::Failure;
@@ -249,10 +250,18 @@ async fn watched(
 
 /// Brings the cache files of the daemon up to date after a command.
 pub async fn refresh_cache_files(process: &PoolProcess) {
-    if let Some(daemon) = process.daemon() {
-        // A task that failed left a cache file as it was.
-        let _done = tokio::task::spawn_blocking(move || daemon.refresh_cache_files()).await;
-    }
+    let daemon = process.daemon();
+    let pools = process.all();
+    let refresh = move || match daemon {
+        Some(daemon) => daemon.refresh_cache_files(),
+        None => {
+            for failure in pools.iter().filter_map(|pool| cache_file::renew(&pool.engine).err()) {
+                tracing::warn!("{failure}");
+            }
+        }
+    };
+    // A task that failed left a cache file as it was.
+    let _done = tokio::task::spawn_blocking(refresh).await;
 }
 
 /// Carries out a command of a user on the pool that it names, and brings the exports up to date.

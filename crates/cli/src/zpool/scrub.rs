@@ -2,6 +2,7 @@
 
 use crate::admin::{ServedPool, ServingHost};
 use crate::args::CommandLine;
+use crate::cache_file;
 use crate::call::{Call, outln};
 use crate::command_target::{CommandTarget, Place, now};
 use crate::failure::Failure;
@@ -105,7 +106,7 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
             }
             Place::Here(_) => {
                 if let Place::Here(writable) = target.into_place() {
-                    at_rest(call, writable, pool, from)?;
+                    at_rest(call, writable, pool, from, args.wait)?;
                 }
             }
         }
@@ -128,7 +129,7 @@ pub fn resilver(call: &Call, args: &ResilverArgs) -> Result<u8, Failure> {
             let started = writable.machine.block_on(writable.engine.scrubs().start_resilver(true));
             let logged = started.and_then(|_| writable.engine.log_command(call.line(), call.caller.ids.0));
             let started = logged.map_err(|error| cannot(&error));
-            run_at_rest(call, writable, pool, started)?;
+            run_here(call, writable, pool, started, false)?;
         }
     }
     Ok(0)
@@ -153,10 +154,28 @@ fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result
 
 /// Scrubs a pool that no process had open. This takes up to days, so this process runs the commands of other processes
 /// on the pool meanwhile.
-fn at_rest(call: &Call, writable: WritablePool, pool: &str, from: ScrubStart) -> Result<(), Failure> {
+fn at_rest(call: &Call, writable: WritablePool, pool: &str, from: ScrubStart, wait: bool) -> Result<(), Failure> {
     let started = writable.machine.block_on(writable.engine.scrubs().start_after(from));
     let logged = started.and_then(|()| writable.engine.log_command(call.line(), call.caller.ids.0));
-    run_at_rest(call, writable, pool, logged.map_err(|error| cannot_scrub(pool, &error)))
+    run_here(call, writable, pool, logged.map_err(|error| cannot_scrub(pool, &error)), wait)
+}
+
+/// Carries out a scrub or resilver that was started: in the background if this process serves the pool (the page asks for it), and
+/// then shows it only if it has to `wait`; else as [`run_at_rest`].
+fn run_here(
+    call: &Call,
+    writable: WritablePool,
+    pool: &str,
+    started: Result<(), Failure>,
+    wait: bool,
+) -> Result<(), Failure> {
+    let Some(served_pool) = writable.served_pool().cloned() else { return run_at_rest(call, writable, pool, started) };
+    started?;
+    served_pool.go_on_scrubbing();
+    if wait {
+        writable.machine.block_on(follow_here(call, &served_pool, pool))?;
+    }
+    writable.close()
 }
 
 /// Carries out a scrub or resilver that was started on a pool that no process had open, and closes the pool.
@@ -167,6 +186,9 @@ pub fn run_at_rest(
     started: Result<(), Failure>,
 ) -> Result<(), Failure> {
     let machine = writable.machine.clone();
+    debug_assert!(writable.served_pool().is_none(), "the pool of a process gets no second socket");
+    // The scan may take long, and a device may have been attached for it.
+    let renewed = cache_file::renew(&writable.engine);
     let opened = OpenedPool::writable(writable, &Limits::of_command())?;
     let done = started.and_then(|()| {
         let Some(served_pool) = opened.served_pool() else { return Ok(()) };
@@ -177,7 +199,7 @@ pub fn run_at_rest(
         }
     });
     let closed = opened.close();
-    done.and(closed)
+    done.and(renewed).and(closed)
 }
 
 /// Shows the progress of the scrub task of this process until it ends, and its result.

@@ -408,6 +408,31 @@ fn cachefile_none_and_a_path_are_respected() {
     );
 }
 
+/// Commands without a daemon find a pool by the cache file, also after its devices have changed.
+#[test]
+fn the_cache_file_follows_devices_without_a_daemon() {
+    let site = Site::new(5);
+    let devices = || {
+        let status: serde_json::Value = serde_json::from_str(&site.ok("zpool status -j tank")).unwrap();
+        assert_eq!(status["pools"]["tank"]["state"], "ONLINE", "{status}");
+        let cached = std::fs::read(site.path("state/zpool.cache")).unwrap();
+        let has = |disk: &i32| text(&cached).contains(&site.path(&format!("d{disk}")).display().to_string());
+        (0..5).filter(has).collect::<Vec<_>>()
+    };
+    site.ok("zpool create tank d0");
+    assert_eq!(devices(), [0]);
+    site.ok("zpool replace tank d0 d1");
+    assert_eq!(devices(), [1]);
+    site.ok("zpool attach tank d1 d2");
+    assert_eq!(devices(), [1, 2]);
+    site.ok("zpool add tank spare d3");
+    assert_eq!(devices(), [1, 2, 3]);
+    site.ok("zpool detach tank d1");
+    assert_eq!(devices(), [2, 3]);
+    let _daemon = site.start();
+    site.wait_until("the daemon has the pool", || site.pools() == ["tank"]);
+}
+
 #[test]
 fn a_reload_applies_the_configuration_and_keeps_an_invalid_one_out() {
     let site = Site::new(1);

@@ -101,6 +101,8 @@ fn devices_are_changed_and_pools_moved_by_actions() {
         assert!(code == 200 || done["error"].as_str().unwrap().contains("scrub"), "{done}");
     }
     assert!(site.ok("zpool status tank").contains("scrub"));
+    // The daemon serves other commands as before.
+    site.ok("daemon status");
     ok(json!({"do": "clear", "pool": "tank"}));
 
     // A device with data needs -f, and its dry run names the pool on it.
