@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
+use weir_daemon::fuse::{self, CachedNames, FuseError, MountOptions, Mounted};
 use weir_daemon::{DatasetShares, Exports, MountAllows, MountRule};
 use weir_dsl::MountedFileSystems;
 use weir_dsl::props::DatasetKind;
@@ -64,6 +64,27 @@ impl Table {
         self.by_id.values().find(|mounted| mounted.dataset == parent && mounted.path.join(leaf) == path)
     }
 
+    /// The name of a file system in the mount that contains its parent.
+    fn name_in_parent(&self, dataset: &str, path: &Path) -> Option<NameInParent> {
+        let (parent, leaf) = dataset.rsplit_once('/')?;
+        let is_parent = |other: &MountedFileSystem| other.dataset == parent && other.path.join(leaf) == path;
+        let id = self.by_id.iter().find_map(|(id, other)| is_parent(other).then_some(*id))?;
+        let own = |above: &Path| {
+            self.by_id.values().find_map(|other| match &other.place {
+                Place::Own(own) if other.path == above => Some(own.cached_names()),
+                _ => None,
+            })
+        };
+        let names = path.parent()?.ancestors().find_map(own)?;
+        Some(NameInParent { names, parent: id, leaf: leaf.to_owned() })
+    }
+
+    /// A file system that is mounted below this path by a mount of its own.
+    fn own_below(&self, path: &Path) -> Option<&MountedFileSystem> {
+        let is_below = |other: &&MountedFileSystem| other.path != path && other.path.starts_with(path);
+        self.by_id.values().filter(is_below).find(|other| matches!(other.place, Place::Own(_)))
+    }
+
     /// Whether programs have files open in a file system that the mount of another one contains.
     fn is_used_in_parent(&self, id: u64) -> bool {
         let Some(mounted) = self.by_id.get(&id) else { return false };
@@ -74,6 +95,21 @@ impl Table {
             })
         };
         mounted.path.ancestors().find_map(own).is_some_and(|own| own.uses(id))
+    }
+}
+
+/// The name of a file system in the mount that contains its parent.
+struct NameInParent {
+    names: CachedNames,
+    /// ID of the parent.
+    parent: u64,
+    leaf: String,
+}
+
+impl NameInParent {
+    /// Makes the kernel look the name up again. The table of mounts must not be locked: the kernel waits for this process.
+    fn look_again(&self) {
+        self.names.forget(self.parent, &self.leaf);
     }
 }
 
@@ -227,6 +263,11 @@ impl Mounts {
             self.0.lock().shown.insert(shares.id);
         }
         has_key?;
+        // The directory of the parent that carries it would go.
+        if let Some(below) = self.0.lock().own_below(&path).filter(|_| parent.is_some()) {
+            let why = format!("'{}' is mounted below '{}': unmount it first", below.dataset, path.display());
+            return Err(MountError::Other(why));
+        }
         let as_parent = |parent: MountAllows| options::is_alike(parent, allows);
         let made = match parent.is_some_and(as_parent) && !request.read_only {
             true => Ok(Place::InParent),
@@ -239,6 +280,10 @@ impl Mounts {
         let dataset = shares.dataset.clone();
         let before = table.by_id.insert(shares.id, MountedFileSystem { dataset, path, place: made?, allows });
         debug_assert!(before.is_none(), "a file system is mounted once");
+        let name = table.by_id.get(&shares.id).filter(|made| matches!(made.place, Place::InParent));
+        let name = name.and_then(|made| table.name_in_parent(&made.dataset, &made.path));
+        drop(table);
+        name.iter().for_each(NameInParent::look_again);
         Ok(true)
     }
 
@@ -385,8 +430,14 @@ impl Mounts {
                 return Err(Unfinished { why: format!("'{}': {error}", path.display()), ended });
             }
         }
-        let mut table = self.0.lock();
-        contained.iter().for_each(|id| drop(table.by_id.remove(id)));
+        let names: Vec<NameInParent> = {
+            let mut table = self.0.lock();
+            let gone = contained.iter().filter_map(|id| table.by_id.get(id));
+            let names = gone.filter_map(|gone| table.name_in_parent(&gone.dataset, &gone.path)).collect();
+            contained.iter().for_each(|id| drop(table.by_id.remove(id)));
+            names
+        };
+        names.iter().for_each(NameInParent::look_again);
         ended.extend(contained);
         Ok(ended)
     }
@@ -450,6 +501,8 @@ fn kernel_mounts() -> Option<BTreeSet<PathBuf>> {
 pub fn weir_mounts(text: &str) -> Vec<(String, PathBuf)> {
     let fields = text.lines().map(|line| line.split(' ').map(unescaped).collect::<Vec<_>>());
     let ours = fields.filter_map(|fields| match fields.as_slice() {
+        // Samba has mounts of its own, at which users find nothing: see `weir_daemon::smb`.
+        [source, ..] if source.starts_with("smb@") => None,
         [source, path, kind, ..] if kind == "fuse.weir" || kind == "fuse" && is_dataset_name(source) => {
             Some((source.clone(), PathBuf::from(path)))
         }
@@ -480,7 +533,7 @@ mod tests {
 
     #[test]
     fn mounts_of_weir_are_found_in_the_kernels_list() {
-        let text = "tank/a\\040b /tank/a\\040b fuse.weir rw,nosuid 0 0\nproc /proc proc rw 0 0\nx /y fuse.other rw 0 0\n\
+        let text = "tank/a\\040b /tank/a\\040b fuse.weir rw,nosuid 0 0\nproc /proc proc rw 0 0\nsmb@4450 /run/weir/smb fuse.weir rw 0 0\nx /y fuse.other rw 0 0\n\
                     /dev/x /z fuse rw 0 0\ntank/b /b fuse rw 0 0\nbroken\n";
         let found = [("tank/a b".to_owned(), PathBuf::from("/tank/a b")), ("tank/b".to_owned(), PathBuf::from("/b"))];
         assert_eq!(weir_mounts(text), found);

@@ -51,6 +51,7 @@ use cursor::Position;
 use namespace::{Extent, MountedDataset, Namespace};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
+pub use synthetic_entries::directory_for;
 use synthetic_entries::{locked_root, synthetic};
 use weir_format::ObjectId;
 use weir_machine::lock::{Mutex, RwLock, order};

@@ -77,7 +77,7 @@ impl Inner {
         create: &Create<'_>,
         new: New,
     ) -> Result<(Node, Attributes), Errno> {
-        let dir = self.node(create.parent)?;
+        let dir = self.dir_of(rq, self.node(create.parent)?, create.name).await?;
         // smbd asks for modes that allow all users everything and relies on ACLs; where a directory has none to inherit, new
         // files are writable by their owner alone.
         let umask = if cred.checked { create.umask } else { create.umask | SERVER_UMASK };
@@ -105,7 +105,7 @@ impl Inner {
         let new = New { exclusive, ..New::of(NewKind::Regular, 0) };
         let (node, mut attributes) = match self.create_node(rq, cred, &create, new).await {
             Err(errno) if errno.code() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
-                let dir = self.node(create.parent)?;
+                let dir = self.dir_of(rq, self.node(create.parent)?, create.name).await?;
                 let node = self.tree.lookup(rq, dir, create.name).await.map_err(|e| report(rq, &e))?;
                 self.require(rq, cred, node, access::open_mask(flags)).await?;
                 (node, self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?)
@@ -137,7 +137,7 @@ impl Inner {
         name: &[u8],
         is_dir: bool,
     ) -> Result<(), Errno> {
-        let dir = self.node(parent)?;
+        let dir = self.dir_of(rq, self.node(parent)?, name).await?;
         let done = match is_dir {
             true => self.tree.remove_dir(rq, cred, dir, name).await,
             false => self.tree.remove(rq, cred, dir, name).await,
@@ -153,8 +153,8 @@ impl Inner {
         to: DirName<'_, INodeNo>,
         mode: RenameMode,
     ) -> Result<(), Errno> {
-        let from = DirName { dir: self.node(from.dir)?, name: from.name };
-        let to = DirName { dir: self.node(to.dir)?, name: to.name };
+        let from = DirName { dir: self.dir_of(rq, self.node(from.dir)?, from.name).await?, name: from.name };
+        let to = DirName { dir: self.dir_of(rq, self.node(to.dir)?, to.name).await?, name: to.name };
         self.tree.rename(rq, cred, from, to, mode).await.map_err(|e| report(rq, &e))
     }
 
@@ -167,7 +167,7 @@ impl Inner {
         name: &[u8],
     ) -> Result<Entry, Errno> {
         let node = self.node(number)?;
-        let dir = self.node(parent)?;
+        let dir = self.dir_of(rq, self.node(parent)?, name).await?;
         let attributes = self.tree.link(rq, cred, node, dir, name).await.map_err(|e| report(rq, &e))?;
         self.entry_for(rq, (parent, name), node, &attributes).await
     }

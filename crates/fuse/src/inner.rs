@@ -16,7 +16,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use weir_files::tree::{Hold, Node, Tree, TreeEntry};
+use weir_files::tree::{Hold, Node, Tree, TreeEntry, directory_for};
 use weir_files::{Acl, Attributes, Cred, FileError, FileFlags, FileKind, HoldKind, Seek, acl_xdr, masks};
 use weir_machine::lock::{Mutex, order};
 use weir_machine::{Client, Protocol, Request};
@@ -225,12 +225,8 @@ impl Inner {
     pub(crate) async fn entry(&self, rq: &Request, cred: &Cred, parent: INodeNo, name: &[u8]) -> Result<Entry, Errno> {
         let dir = self.node(parent)?;
         self.require(rq, cred, dir, masks::EXECUTE).await?;
-        let node = self.tree.lookup(rq, dir, name).await.map_err(|e| report(rq, &e))?;
-        if !self.has(dir, node) {
-            // What is in a file system that cannot be used is not known, so nothing is said to be missing there.
-            self.tree.require_usable(rq, dir).await.map_err(|e| report(rq, &e))?;
-            return Err(Errno::ENOENT);
-        }
+        let stored = self.dir_of(rq, dir, name).await?;
+        let node = self.tree.lookup(rq, stored, name).await.map_err(|e| report(rq, &e))?;
         self.entry_of(rq, (parent, name), node).await
     }
 
@@ -394,15 +390,30 @@ impl Inner {
         cookie: u64,
         max: usize,
     ) -> Result<(Vec<TreeEntry>, Option<u64>), Errno> {
-        let mut page = self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))?;
+        let page = self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))?;
         let next = page.last().filter(|_| page.len() >= max).map(|last| last.cookie);
-        page.retain_mut(|entry| {
+        let mut shown = Vec::with_capacity(page.len());
+        for mut entry in page {
             if entry.name == b".." && node == self.root {
                 entry.node = node;
             }
-            self.has(node, entry.node)
-        });
-        Ok((page, next))
+            if !self.has(node, entry.node) {
+                // A directory may be stored under the name of a child that is not mounted.
+                let stored = self.dir_of(rq, node, &entry.name).await?;
+                let Ok(found) = self.tree.lookup(rq, stored, &entry.name).await else { continue };
+                let Ok(attributes) = self.tree.attributes(rq, found).await else { continue };
+                entry = TreeEntry { node: found, kind: Some(attributes.kind), ..entry };
+            }
+            shown.push(entry);
+        }
+        Ok((shown, next))
+    }
+
+    /// The directory for a name in it: without its child file systems if the mount does not contain the child of this name.
+    ///
+    /// What is in a file system that cannot be used is not known, so nothing is said to be missing there.
+    pub(crate) async fn dir_of(&self, rq: &Request, dir: Node, name: &[u8]) -> Result<Node, Errno> {
+        directory_for(&self.tree, rq, dir, name, |child| self.has(dir, child)).await.map_err(|e| report(rq, &e))
     }
 
     /// Whether the mount contains a node of a directory: not if it is the root of a child file system that is not mounted here.

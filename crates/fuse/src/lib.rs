@@ -68,7 +68,7 @@ mod stale;
 
 pub use callers::Clients;
 pub use mount::{
-    ChangedOptions, FuseError, MountOptions, Mounted, Remounter, Unmounter, mount, mount_file_system,
+    CachedNames, ChangedOptions, FuseError, MountOptions, Mounted, Remounter, Unmounter, mount, mount_file_system,
     mount_file_system_for_server, mount_for_server,
 };
 pub use stale::{unmount_stale, unmount_stale_at};

@@ -9,10 +9,10 @@ use crate::device::{self, DirectMount};
 use crate::fuse_ops::FuseOps;
 use crate::inner::Inner;
 use crate::stale;
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use thiserror::Error;
 use weir_files::tree::{Node, Tree};
 use weir_linux::own_mounts::OwnMount;
@@ -116,6 +116,22 @@ pub struct Mounted {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     path: PathBuf,
+}
+
+/// Names that the kernel has cached for a mount.
+pub struct CachedNames(Weak<Inner>);
+
+impl CachedNames {
+    /// Makes the kernel look up the name of a child in the root directory of the file system with this ID again: a file system is
+    /// mounted there, or is not any more. It blocks until operations in that directory have ended.
+    pub fn forget(&self, file_system: u64, child: &str) {
+        let Some(inner) = self.0.upgrade() else { return };
+        let Some(branch) = inner.tree.branch_by_id(file_system) else { return };
+        let root = Node { branch, object: Node::ROOT };
+        if let Ok(number) = inner.number(root) {
+            inner.kernel.invalidate(INodeNo(number), child.as_bytes());
+        }
+    }
 }
 
 /// Changes options of a mount from another thread.
@@ -283,6 +299,11 @@ impl Mounted {
     /// A handle that unmounts it.
     pub fn unmounter(&self) -> Unmounter {
         Unmounter { path: self.path.clone() }
+    }
+
+    /// Names that the kernel has cached.
+    pub fn cached_names(&self) -> CachedNames {
+        CachedNames(Arc::downgrade(&self.inner))
     }
 
     /// Totals of all requests so far.

@@ -71,6 +71,15 @@ impl NameCache {
         }
     }
 
+    /// Makes the kernel look up a name again. It waits for operations in the directory; mounts below the name are detached if it
+    /// leads elsewhere then.
+    pub(crate) fn invalidate(&self, parent: INodeNo, name: &[u8]) {
+        if let Some(kernel) = self.kernel.get() {
+            // Errors mean that the kernel did not cache the name, or that the mount is gone.
+            let _ = kernel.inval_entry(parent, OsStr::from_bytes(name));
+        }
+    }
+
     /// Invalidates the kernel's cached attributes of a file.
     pub(crate) fn invalidate_attributes(&self, number: INodeNo) {
         if let Some(kernel) = self.kernel.get() {

@@ -520,6 +520,7 @@ impl Daemon {
         let new = (self.reload_settings)()?;
         let mut lines = Vec::new();
         let mut rebound = Vec::new();
+        let begins_to_mount;
         let service_options = new.service.clone();
         self.jobs.set(new.jobs.clone());
         self.alerts.set(new.alerts.clone());
@@ -537,6 +538,10 @@ impl Daemon {
             if new.history_bytes != settings.history_bytes {
                 lines.push("history changes when the daemon is started again".to_owned());
             }
+            begins_to_mount = new.mounts && !settings.mounts;
+            if settings.mounts && !new.mounts {
+                lines.push("mounts = false holds for pools that are opened from now on".to_owned());
+            }
             *settings = new;
         }
         if let Some(service) = self.service() {
@@ -546,6 +551,11 @@ impl Daemon {
         }
         self.share_memory();
         self.remember()?;
+        if begins_to_mount {
+            for pool in self.process.all() {
+                pool.mount_automatically(true).await;
+            }
+        }
         lines.extend(self.open_remembered(true).await);
         self.process.renew().await?;
         if let Some(service) = self.service() {

@@ -188,3 +188,60 @@ fn a_working_directory_keeps_a_pool_open() {
     site.ok("zpool export -f tank");
     end(user);
 }
+
+/// The directory of a file system that is not mounted is a stored one of its parent, in which other file systems can be mounted.
+#[test]
+fn file_systems_are_mounted_below_ones_that_are_not() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    site.ok("zfs create -o canmount=off tank/off");
+    site.ok("zfs create tank/off/a");
+    std::fs::write(top.join("off/a/file"), "a").unwrap();
+    site.ok("zfs create tank/b");
+    site.ok("zfs create tank/b/c");
+    std::fs::write(top.join("b/file"), "b").unwrap();
+    std::fs::write(top.join("b/c/file"), "c").unwrap();
+    site.ok("zfs unmount tank/b");
+    assert!(!top.join("b").exists(), "the kernel looks the name up again at once");
+    site.ok("zfs mount tank/b/c");
+    assert_eq!(std::fs::read_to_string(top.join("b/c/file")).unwrap(), "c");
+    let names = |path: &str| {
+        let mut names: Vec<_> =
+            std::fs::read_dir(top.join(path)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names("b"), ["c"], "what is in tank/b is not shown");
+    assert_eq!(names("."), ["b", "off"]);
+    // Its directory carries a mount.
+    let refused = site.fails("zfs mount tank/b");
+    assert!(refused.contains("'tank/b/c' is mounted below"), "{refused}");
+    site.ok("zfs unmount tank/b/c");
+    site.ok("zfs mount tank/b");
+    assert_eq!(std::fs::read_to_string(top.join("b/file")).unwrap(), "b");
+    site.ok("zfs mount tank/b/c");
+    assert_eq!(std::fs::read_to_string(top.join("b/c/file")).unwrap(), "c");
+    site.ok("zpool export tank");
+    site.ok("zpool import -d . tank");
+    assert_eq!(std::fs::read_to_string(top.join("off/a/file")).unwrap(), "a");
+    assert_eq!(std::fs::read_to_string(top.join("b/c/file")).unwrap(), "c");
+    site.ok("zpool export tank");
+}
+
+#[test]
+fn a_reload_with_mounts_mounts_the_pools_that_are_open() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new(1);
+    let _daemon = site.start();
+    let top = site.path("m");
+    site.ok(&format!("zpool create -m {} tank d0", top.display()));
+    assert!(!site.mounted("tank"));
+    site.configure(&CONFIGURATION.replace("mounts = false", "mounts = true"));
+    site.ok("daemon reload");
+    assert!(site.mounted("tank"));
+    site.ok("zfs create tank/new");
+    assert!(site.mounted("tank/new"));
+    site.configure(CONFIGURATION);
+    assert!(site.ok("daemon reload").contains("mounts = false holds for pools that are opened from now on"));
+}

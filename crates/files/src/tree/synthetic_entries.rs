@@ -103,6 +103,31 @@ pub(super) async fn list_synthetic(
     Ok(())
 }
 
+/// The directory for a name, for a mount that `contains` only some of the child file systems: if the name is one of another child, the
+/// directory as it is stored, without its children. A stored directory of that name is a mount point, or belongs to a user.
+///
+/// # Errors
+/// If the file system of the directory cannot be opened.
+pub async fn directory_for(
+    tree: &Tree,
+    rq: &Request,
+    dir: Node,
+    name: &[u8],
+    contains: impl Fn(Node) -> bool,
+) -> Result<Node, FileError> {
+    let child = match dir.object {
+        Node::ROOT => tree.branch(dir)?.children.get(name).map(|child| Node { branch: child, object: Node::ROOT }),
+        _ => None,
+    };
+    if child.is_none_or(contains) {
+        return Ok(dir);
+    }
+    match tree.open(rq, dir.branch).await? {
+        Opened::Files(files) => Ok(Node { object: files.root().0, ..dir }),
+        Opened::Shut(why) => Err(why),
+    }
+}
+
 /// Attributes of a synthetic directory: readable by all, with the times of its file system's root.
 pub(super) fn synthetic(node: Node, root: Option<&Attributes>, inside: usize) -> Attributes {
     let time = |pick: fn(&Attributes) -> i128| root.map(pick).unwrap_or(0);
