@@ -273,12 +273,9 @@ impl<K: Hash + Eq + Clone, V> ArcPolicy<K, V> {
 
     /// Ends a reservation of [`ArcPolicy::reserve`]: before the block is inserted, or when its read failed.
     pub fn release(&mut self, cost_bytes: u64) {
-        invariant!(
-            self.reserved_bytes >= cost_bytes,
-            "{cost_bytes} of {} reserved bytes released",
-            self.reserved_bytes
-        );
-        self.reserved_bytes = self.reserved_bytes.saturating_sub(cost_bytes);
+        let left = self.reserved_bytes.checked_sub(cost_bytes);
+        invariant!(left.is_some(), "{cost_bytes} of {} reserved bytes released", self.reserved_bytes);
+        self.reserved_bytes = left.unwrap_or(0);
     }
 
     /// Sets the budget; a smaller one evicts blocks immediately.
@@ -418,9 +415,9 @@ impl<K: Hash + Eq + Clone, V> ArcPolicy<K, V> {
             o => self.nodes[o].newer = newer,
         }
         let chain = &mut self.chains[slot];
-        invariant!(chain.bytes >= cost && chain.count > 0, "a list of {} bytes loses {cost}", chain.bytes);
-        chain.bytes = chain.bytes.saturating_sub(cost);
-        chain.count = chain.count.saturating_sub(1);
+        let left = chain.bytes.checked_sub(cost).zip(chain.count.checked_sub(1));
+        invariant!(left.is_some(), "a list of {} blocks with {} bytes loses {cost}", chain.count, chain.bytes);
+        (chain.bytes, chain.count) = left.unwrap_or_default();
         invariant!((chain.count == 0) == (chain.newest == NIL), "a list of {} has no newest block", chain.count);
     }
 

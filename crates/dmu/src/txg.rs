@@ -155,12 +155,11 @@ impl TxgTracker {
         let waiters = {
             let mut state = self.state();
             let holds = state.holds.get_mut(&txg.0);
-            invariant!(holds.as_ref().is_some_and(|n| **n > 0), "txg {} is released without a hold", txg.0);
-            let left = holds.map_or(0, |n| {
-                *n = n.saturating_sub(1);
-                *n
-            });
-            if left > 0 {
+            let left = holds.as_ref().and_then(|n| n.checked_sub(1));
+            invariant!(left.is_some(), "txg {} is released without a hold", txg.0);
+            let left = left.unwrap_or(0);
+            if let Some(n) = holds.filter(|_| left > 0) {
+                *n = left;
                 return;
             }
             state.holds.remove(&txg.0);

@@ -593,7 +593,8 @@ impl VdevState {
         let size_bytes = (self.metaslabs.len() as u64) << self.about.metaslab_shift;
         let deferred_bytes = self.deferred_bytes;
         let free_bytes = self.free_bytes;
-        let allocated_bytes = size_bytes.saturating_sub(deferred_bytes + free_bytes);
-        SpaceSums { size_bytes, allocated_bytes, deferred_bytes, free_bytes }
+        let allocated_bytes = size_bytes.checked_sub(deferred_bytes + free_bytes);
+        invariant!(allocated_bytes.is_some(), "{free_bytes} free and {deferred_bytes} deferred of {size_bytes} bytes");
+        SpaceSums { size_bytes, allocated_bytes: allocated_bytes.unwrap_or(0), deferred_bytes, free_bytes }
     }
 }

@@ -79,6 +79,17 @@ pub struct CopySums {
     pub lsize_bytes: u64,
 }
 
+impl CopySums {
+    /// The sums without a copy; `None` if it is not among them.
+    fn without(self, place: &CopyPlace) -> Option<CopySums> {
+        Some(CopySums {
+            count: self.count.checked_sub(1)?,
+            psize_bytes: self.psize_bytes.checked_sub(place.psize_bytes())?,
+            lsize_bytes: self.lsize_bytes.checked_sub(place.lsize_bytes())?,
+        })
+    }
+}
+
 /// The index.
 #[derive(Debug, Default)]
 pub struct Index {
@@ -139,10 +150,9 @@ impl Index {
     fn forget(&mut self, id: &BlockId) -> Option<CopyPlace> {
         let place = self.copies.remove(id)?;
         let sums = self.sums.entry(place.device).or_default();
-        invariant!(sums.count > 0, "a device without copies loses one");
-        sums.count = sums.count.saturating_sub(1);
-        sums.psize_bytes = sums.psize_bytes.saturating_sub(place.psize_bytes());
-        sums.lsize_bytes = sums.lsize_bytes.saturating_sub(place.lsize_bytes());
+        let left = sums.without(&place);
+        invariant!(left.is_some(), "a device with {sums:?} loses a copy at {place:?}");
+        *sums = left.unwrap_or_default();
         Some(place)
     }
 

@@ -240,7 +240,9 @@ impl Ring {
         self.evict = self.evict.max(address);
         cleared.push(self.hand..self.evict);
         while let Some(oldest) = self.logs.back().filter(|log| !self.is_present(log)) {
-            self.log_bytes = self.log_bytes.saturating_sub(oldest.psize_bytes());
+            let left = self.log_bytes.checked_sub(oldest.psize_bytes());
+            invariant!(left.is_some(), "log blocks of {} bytes lose {}", self.log_bytes, oldest.psize_bytes());
+            self.log_bytes = left.unwrap_or(0);
             self.logs.pop_back();
         }
     }
@@ -289,7 +291,7 @@ impl Ring {
         let pointer = LogPointer::new(self.hand, payload_start, payload_bytes, size, compression, sum);
         self.heads = [pointer, self.heads[0]];
         self.logs.push_front(pointer);
-        self.log_bytes += size;
+        self.log_bytes += pointer.psize_bytes();
         let offset_bytes = self.hand;
         self.hand += size;
         invariant!(self.hand <= self.extent.end_bytes, "a log block is beyond the end");
