@@ -43,5 +43,5 @@ pub use suspension::{FailMode, Suspension};
 pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
 pub use write::{
     Compressed, Evacuations, FreeParts, MetaslabSource, Metaslabs, NonMetaslabFrees, Prepared, RawForm, ReadHold,
-    Ready, Reserved, SourceError, VdevGrid, WritableEncodings, WriteOptions,
+    Ready, ReflowLimits, Reflowed, ReflowingVdev, Reserved, SourceError, VdevGrid, WritableEncodings, WriteOptions,
 };

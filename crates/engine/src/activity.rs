@@ -83,6 +83,7 @@ impl Synced<'_> {
         add(Activity::Free, self.engine.shown().freeing.left_bytes > 0);
         add(Activity::Replace, is_replacing(self.engine)?);
         add(Activity::Remove, self.engine.vdev_removals().is_running().await?);
+        add(Activity::RaidzExpand, self.engine.expansions().vdev()?.is_some());
         add(Activity::Discard, checkpoint::is_discarding(self.engine, rq).await?);
         Ok(out)
     }

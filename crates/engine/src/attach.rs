@@ -276,7 +276,12 @@ fn place_of(config: &Config, request: &AttachRequest) -> Result<(VdevConfig, Abo
 }
 
 /// Checks the size and the sectors of a new device.
-fn check_device(config: &Config, top: &VdevConfig, request: &AttachRequest, opened: &Opened) -> Result<(), PoolError> {
+pub(crate) fn check_device(
+    config: &Config,
+    top: &VdevConfig,
+    request: &AttachRequest,
+    opened: &Opened,
+) -> Result<(), PoolError> {
     let path = request.new.path.display();
     let size = opened.size();
     let needed = min_bytes(top, sizes::of_top(top), request.device).unwrap_or(u64::MAX);

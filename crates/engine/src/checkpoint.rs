@@ -53,6 +53,7 @@ fn refused(what: impl Into<String>) -> PoolError {
 pub async fn create(engine: &Engine) -> Result<(), PoolError> {
     let _one_at_a_time = engine.adding.lock().await;
     engine.vdev_removals().check_none_running().await?;
+    engine.expansions().check_none_running()?;
     engine.sync().await?;
     engine
         .sync_task(|syncing: &mut TxgSync<'_>| {

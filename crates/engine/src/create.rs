@@ -429,6 +429,7 @@ fn assemble(
         max_frees_per_txg: options.dirty.freed_blocks,
         max_copied_bytes_per_txg: options.dirty.copied_bytes,
         removal: None,
+        expanding: None,
         frees_on: false,
         freeing: Default::default(),
         stuck: None,

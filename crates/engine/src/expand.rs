@@ -37,7 +37,9 @@ impl Growth<'_> {
         let root = parsed(&self.engine.shown().config.root)?;
         let is_of = |top: &&VdevConfig| device.is_none_or(|guid| top.leaves().iter().any(|leaf| leaf.guid == guid));
         let mut grown = Vec::new();
-        for top in root.children.iter().filter(|top| top.is_concrete()).filter(is_of) {
+        // A RAID-Z vdev that is being expanded grows when that has ended.
+        let may_grow = |top: &&VdevConfig| top.is_concrete() && !top.raidz_expanding;
+        for top in root.children.iter().filter(may_grow).filter(is_of) {
             let mut new = top.clone();
             new.asize_bytes = asize_bytes(&tree, top, sizes::of_top(top));
             if MetaslabGeometry::of(&new).count() > MetaslabGeometry::of(top).count() {

@@ -222,6 +222,9 @@ pub async fn start(engine: &Arc<Engine>, kind: LeafActivity, leaves: &[u64], rat
         if matches!(top.kind, VdevKind::Draid { .. }) {
             return Err(refused("the devices of dRAID vdevs cannot be initialized or trimmed one by one"));
         }
+        if top.raidz_expanding {
+            return Err(refused("raidz expansion in progress"));
+        }
         if !engine.cache.blocks().tree().leaf(*leaf).is_ok_and(|leaf| leaf.is_in_service()) {
             return Err(refused("the device is not in service"));
         }

@@ -205,7 +205,9 @@ pub async fn commit(
     if let Some(config) = config {
         faults.extend(write_configs(tree, leaves, config, [0, 2], txg).await?);
     }
-    let chosen = chosen(leaves, config.is_some(), txg);
+    // Older uberblocks of an expanding vdev do not find their blocks any more.
+    let all = config.is_some() || uberblock.reflow != Default::default();
+    let chosen = chosen(leaves, all, txg);
     let answers = join_all(chosen.iter().map(|leaf| leaf.write_uberblock(tree, uberblock))).await;
     let written = answers.iter().filter(|a| a.is_ok()).count();
     let bad: Vec<PoolError> =
@@ -224,7 +226,7 @@ pub async fn commit(
 /// Top-level vdevs whose leaves get the uberblock if the configuration did not change (`SPA_SYNC_MIN_VDEVS`).
 const MIN_TOPS: usize = 3;
 
-/// The leaves that get the uberblock: all if the configuration changed, else those of three top-level vdevs.
+/// The leaves that get the uberblock: all if the configuration changed or a vdev is being expanded, else those of three top-level vdevs.
 fn chosen(leaves: &[Leaf], all: bool, txg: Txg) -> Vec<&Leaf> {
     let mut tops: Vec<usize> = leaves.iter().filter(|l| !l.is_log).map(|l| l.top).collect();
     tops.dedup();

@@ -35,6 +35,7 @@ pub mod dtls;
 pub(crate) mod error_log;
 pub mod events;
 pub mod expand;
+pub mod expansion;
 mod fault_sink;
 pub mod freeing;
 pub mod initialize_trim;
@@ -192,6 +193,10 @@ pub struct Engine {
     pub(crate) tops: allocation::Tops,
     /// Tasks that carry out the removal of a vdev.
     removal_tasks: AtomicU64,
+    /// Tasks that carry out the expansion of a vdev.
+    expansion_tasks: AtomicU64,
+    /// Whether the end of an expansion has started a scrub that nothing carries out yet.
+    scrub_after_expansion: AtomicBool,
     /// Held while vdevs are added.
     adding: AsyncMutex<()>,
     /// Long holds on snapshots that are read.
@@ -293,6 +298,8 @@ impl Engine {
             queue: Queue::default(),
             tops,
             removal_tasks: AtomicU64::new(0),
+            expansion_tasks: AtomicU64::new(0),
+            scrub_after_expansion: AtomicBool::new(false),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),
             syncs_when_idle: AtomicBool::new(false),
@@ -555,6 +562,8 @@ handles! {
     pool_splits = PoolSplits;
     /// Top-level vdevs that leave the pool.
     vdev_removals = VdevRemovals;
+    /// RAID-Z vdevs that get one more device.
+    expansions = Expansions;
     /// Replacement of devices that failed, by hot spares and by new devices at their paths.
     spares = Spares;
     /// Vdevs whose devices have grown.

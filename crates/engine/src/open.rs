@@ -19,6 +19,7 @@ use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
 use super::dtls::StoredDtls;
 use super::events::{ErrorReport, PoolEvent};
+use super::expansion::{self, Expanding};
 use super::keys::KeyStore;
 use super::labels::{self, Leaf};
 use super::multihost;
@@ -161,6 +162,9 @@ pub async fn import_and_add(
     if engine.vdev_removals().is_running().await? {
         removal::carry_out(&engine);
     }
+    if engine.expansions().vdev()?.is_some() {
+        expansion::carry_out(&engine);
+    }
     if let Err(error) = engine.pool_splits().go_on(&options.open.search).await {
         tracing::warn!(%error, "an interrupted split of the pool is not carried to its end");
     }
@@ -208,7 +212,6 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
             _ if vdev.removing && vdev.kind != VdevKind::Indirect && vdev.indirect_object == 0 => {
                 Some("a log vdev is being removed from it")
             }
-            _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being expanded"),
             _ => None,
         };
         if let Some(odd) = odd {
@@ -401,6 +404,8 @@ pub(super) async fn assemble(
     let aside = CheckpointAndObsoleteMaps::new(&pool.tree.children, pool.capacity.checkpoint_bytes);
     gate.set_checkpoint_bytes(aside.kept_bytes);
     let removal = Removal::read(rq, &pool.mos, &pool.tree).await?;
+    let expanding = Expanding::read(rq, &pool.mos, &pool.tree, &pool.uberblock.reflow).await;
+    let expanding = expanding.map_err(|error| refused(&pool, error))?;
     let core = SyncerState {
         config,
         config_dirty: true,
@@ -419,6 +424,7 @@ pub(super) async fn assemble(
         max_frees_per_txg: options.dirty.freed_blocks,
         max_copied_bytes_per_txg: options.dirty.copied_bytes,
         removal,
+        expanding,
         frees_on: false,
         freeing: Default::default(),
         stuck: None,

@@ -23,6 +23,7 @@ use super::events::PoolEvent;
 use super::scrub::{CANCELED, Progress, scrub_in};
 use super::{Scrubs, TxgSync};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use weir_dsl::sync_tasks::Moves;
 use weir_format::Txg;
 use weir_machine::{Request, invariant};
@@ -128,11 +129,15 @@ pub struct ResilverWatch {
 
 impl Scrubs<'_> {
     /// To be called every few seconds: starts a resilver if devices in service lack blocks, but not while they fail writes, and
-    /// not for what the last one could not repair. Returns whether one is running, which [`Scrubs::run`] carries out.
+    /// not for what the last one could not repair. Returns whether one is running, or the end of an expansion has started a scrub,
+    /// which [`Scrubs::run`] carries out.
     ///
     /// # Errors
     /// Errors of reading or writing the MOS.
     pub async fn keep_resilvered(&self, watch: &mut ResilverWatch) -> Result<bool, PoolError> {
+        if self.engine.scrub_after_expansion.swap(false, Ordering::SeqCst) {
+            return Ok(true);
+        }
         let range = self.engine.cache.blocks().tree().resilvering().range();
         let last = self.progress(&Request::internal("resilver")).await?;
         if last.is_some_and(|scan| scan.is_open() && scan.is_resilver()) {

@@ -19,6 +19,7 @@ use super::config::Config;
 use super::dtls::StoredDtls;
 use super::error_log::ErrorLogTask;
 use super::events::PoolEvent;
+use super::expansion::{self, Expanding};
 use super::labels::{self, Leaf};
 use super::removal::{self, Removal};
 use super::space::SpaceMaps;
@@ -93,6 +94,8 @@ pub struct SyncerState {
     pub max_copied_bytes_per_txg: u64,
     /// The removal of a vdev in progress.
     pub removal: Option<Removal>,
+    /// The expansion of a RAID-Z vdev in progress.
+    pub expanding: Option<Expanding>,
     /// Whether the last txg freed such blocks and more remain.
     pub frees_on: bool,
     /// Destroyed datasets that are being freed.
@@ -471,7 +474,7 @@ impl TxgSync<'_> {
         let is_multihost = multihost::is_on(&self.change).await?;
         let mmp = self.engine.multihost.fields(is_multihost);
         let core = &mut *self.core;
-        let uberblock = Uberblock {
+        let mut uberblock = Uberblock {
             endian: Endian::Little,
             version: core.config.version,
             txg,
@@ -498,6 +501,7 @@ impl TxgSync<'_> {
                 done => break done.map_err(|error| ObjectError::Block { place, error })?,
             }
         }
+        uberblock.reflow = expansion::position(core, blocks);
         if core.ended {
             // Once the labels say that another machine may import the pool, its devices must get no more writes.
             self.engine.multihost.end(&self.engine.machine.clock).await;
@@ -524,6 +528,7 @@ impl TxgSync<'_> {
                 self.engine.events.label_not_written(leaf.guid, health.map(|h| h.counts).unwrap_or_default(), source);
             }
         }
+        expansion::committed(core, blocks, faults.is_empty());
         core.maps.committed(root);
         let now = self.engine.machine.clock.now();
         self.engine.multihost.committed(&self.engine.machine, is_multihost, (&uberblock, &core.leaves), now);

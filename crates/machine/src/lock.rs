@@ -135,6 +135,10 @@ pub mod order {
         ARC,
         /// Versions of the vdev tree.
         VDEV_TREE,
+        /// Progress of a RAID-Z expansion.
+        RAIDZ_REFLOW,
+        /// Layouts of a RAID-Z vdev that a write uses.
+        RAIDZ_LAYOUTS,
         /// Holds of reads in progress.
         READ_HOLDS,
         /// Loads of metaslabs in progress.

@@ -22,13 +22,18 @@ pub fn of_top(top: &VdevConfig) -> u64 {
 pub fn of_child(parent: &VdevConfig, bytes: u64) -> u64 {
     let children = (parent.children.len() as u64).max(1);
     match parent.kind {
-        VdevKind::Raidz { .. } => bytes.div_ceil(children),
+        VdevKind::Raidz { .. } => bytes.div_ceil(with_space(parent)),
         VdevKind::Draid { nspares, .. } => {
             let each = bytes.div_ceil(children.saturating_sub(u64::from(nspares)).max(1));
             DRAID_RESERVE_BYTES + each.next_multiple_of(DRAID_ROW_BYTES)
         }
         _ => bytes,
     }
+}
+
+/// Number of children whose space a RAID-Z vdev has: one that an expansion adds counts when that has ended.
+pub fn with_space(raidz: &VdevConfig) -> u64 {
+    (raidz.children.len() as u64).saturating_sub(u64::from(raidz.raidz_expanding)).max(1)
 }
 
 /// Size of a device with `bytes` allocatable bytes.
@@ -46,7 +51,7 @@ pub fn max_asize(vdev: &VdevConfig, min_bytes: u64, device_bytes: &impl Fn(&Vdev
             device_bytes(vdev).map_or(min_bytes, |bytes| usable_device(bytes).saturating_sub(LABELS_BYTES))
         }
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => least(),
-        VdevKind::Raidz { .. } => least().saturating_mul(vdev.children.len() as u64),
+        VdevKind::Raidz { .. } => least().saturating_mul(with_space(vdev)),
         _ => min_bytes,
     }
 }

@@ -1,7 +1,7 @@
 //! Loading and unloading of metaslabs, within a limit of memory.
 
 use super::contents::Summary;
-use super::{Allocator, Metaslab, SpaceFault};
+use super::{Allocator, Metaslab, Sizing, SpaceFault};
 use std::ops::Range;
 use weir_format::Txg;
 use weir_machine::invariant;
@@ -46,6 +46,13 @@ fn bytes_of(metaslab: &Metaslab) -> u64 {
 }
 
 impl Allocator {
+    /// Changes the allocated sizes of new blocks on a vdev.
+    pub fn set_sizing(&mut self, vdev: u32, sizing: Sizing) {
+        if let Some(state) = self.vdevs.get_mut(&vdev) {
+            state.about.sizing = sizing;
+        }
+    }
+
     /// Permits metaslabs to be unloaded: after some txgs without a use, and earlier if they take more than `max_bytes`.
     pub fn set_max_loaded(&mut self, max_bytes: u64) {
         self.loading.max_bytes = Some(max_bytes);

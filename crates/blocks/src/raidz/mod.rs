@@ -35,7 +35,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// The boot area, where an expansion keeps the first rows for a while.
-const SCRATCH_BYTES: u64 = 7 << 19;
+pub(crate) const SCRATCH_BYTES: u64 = 7 << 19;
 /// With single parity, this bit of the offset swaps the first two columns.
 const SWAP_BIT: u64 = 1 << 20;
 
@@ -80,6 +80,30 @@ pub struct Reflowed {
     /// Bytes of the vdev's space that have been moved to the present width; `u64::MAX` after the expansion.
     pub moved_bytes: u64,
     /// Whether the rows at the reflow position are still in the scratch area.
+    pub scratch: bool,
+}
+
+/// Sectors that an expansion has copied to places from which they are not read yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// Bytes of the vdev's space, from its beginning, that have a copy in the scratch area.
+    pub scratch_bytes: u64,
+    /// Bytes of the vdev's space, from its beginning, that have a copy at their place in the new layout.
+    pub place_bytes: u64,
+}
+
+/// A further place of a column, to which it is written besides that of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shadow {
+    /// Row of the column in the map.
+    pub row: usize,
+    /// Number of the column in the row.
+    pub column: usize,
+    /// Index of the child.
+    pub child: usize,
+    /// Offset on the child, as in [`Column`].
+    pub offset_bytes: u64,
+    /// Whether the place is in the scratch area.
     pub scratch: bool,
 }
 
@@ -171,6 +195,36 @@ impl Map {
             Row { columns }
         });
         Map { nparity: nparity as usize, rows: rows.collect(), len: psize_bytes as usize }
+    }
+
+    /// Further places of the columns of a block that [`Map::expanded`] mapped with `layout`: of those sectors that have been
+    /// copied, but are still read from where the map says.
+    pub fn shadows(&self, offset_bytes: u64, ashift: u32, layout: Reflowed, copies: Copies) -> Vec<Shadow> {
+        let Reflowed { physical_width, logical_width, moved_bytes, scratch } = layout;
+        let is_swapped = self.nparity == 1 && offset_bytes & SWAP_BIT != 0;
+        let mut out = Vec::new();
+        for (row, columns) in self.rows.iter().map(|row| &row.columns).enumerate() {
+            let first = (offset_bytes >> ashift) + row as u64 * logical_width;
+            let is_moved = first + columns.len() as u64 <= moved_bytes >> ashift;
+            for (column, _) in columns.iter().enumerate().filter(|(_, column)| column.size_bytes > 0) {
+                let nth = match column {
+                    0 if is_swapped && columns.len() > 1 => 1,
+                    1 if is_swapped => 0,
+                    nth => nth,
+                };
+                let sector = first + nth as u64;
+                let child = (sector % physical_width) as usize;
+                let place = (sector / physical_width) << ashift;
+                if !is_moved && sector < copies.scratch_bytes >> ashift {
+                    let offset_bytes = place.wrapping_sub(SCRATCH_BYTES);
+                    out.push(Shadow { row, column, child, offset_bytes, scratch: true });
+                }
+                if (!is_moved || scratch) && sector < copies.place_bytes >> ashift {
+                    out.push(Shadow { row, column, child, offset_bytes: place, scratch: false });
+                }
+            }
+        }
+        out
     }
 
     /// Maps a block on a dRAID vdev.

@@ -4,6 +4,7 @@ use super::distributed_spare::{NoBytes, SpareVdev};
 use super::indirect::Indirect;
 use super::kind::VdevKind;
 use super::leaf::Leaf;
+use super::reflow::ReflowState;
 use super::spec::{DistributedSpare, Expansion, TreeError, VdevSpec};
 use super::tree::Top;
 use super::{Body, Dtl, RaidzVdev, Vdev};
@@ -25,6 +26,7 @@ const MAX_TOPS: u64 = 1 << 16;
 pub(super) struct SharedParts {
     pub leaves: BTreeMap<u64, Arc<Leaf>>,
     pub removed: BTreeMap<u64, Arc<Indirect>>,
+    pub reflows: BTreeMap<u64, Arc<ReflowState>>,
 }
 
 /// Builds top-level vdevs from their description, with the parts of `known`.
@@ -123,7 +125,9 @@ impl Builder<'_> {
             }
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Body::Mirror(children),
             VdevKind::Raidz { nparity } => {
-                Body::Raidz(raidz(&name, ashift, nparity, expansion.unwrap_or_default(), children)?)
+                let expansion = expansion.unwrap_or_default();
+                let known = self.known.reflows.get(&guid).cloned();
+                Body::Raidz(raidz(&name, ashift, nparity, (expansion, known), children)?)
             }
             VdevKind::Draid { nparity, ndata, nspares, ngroups } => {
                 let layout = draid::Layout {
@@ -157,7 +161,7 @@ fn raidz(
     name: &str,
     ashift: u32,
     nparity: u8,
-    expansion: Expansion,
+    (expansion, known): (Expansion, Option<Arc<ReflowState>>),
     children: Vec<Vdev>,
 ) -> Result<RaidzVdev, TreeError> {
     let bad = |field, value| Err(TreeError::Field { vdev: name.to_owned(), field, value });
@@ -171,5 +175,7 @@ fn raidz(
     if children.len() - nparity as usize <= expansions {
         return bad("number of expansions", expansions as u64);
     }
-    Ok(RaidzVdev { ashift, nparity: nparity.into(), expansion, children })
+    let Expansion { txgs: expansion_txgs, reflow } = expansion;
+    let reflow = reflow.map(|synced| known.unwrap_or_else(|| Arc::new(ReflowState::new(synced))));
+    Ok(RaidzVdev { ashift, nparity: nparity.into(), expansion_txgs, reflow, children })
 }

@@ -22,6 +22,8 @@ pub enum DeviceBug {
     TrustsNextFlush,
     /// A resilver leaves out the blocks of every other txg.
     SkipsResilver,
+    /// A RAID-Z expansion overwrites places that only the next uberblock does not need.
+    OverrunsReflow,
 }
 
 /// The planted bug, if there is one.

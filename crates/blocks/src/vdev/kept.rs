@@ -17,6 +17,7 @@
 use super::Place;
 use super::canary::DeviceBug;
 use super::leaf::Leaf;
+use super::leaf_write::WriteHolds;
 use crate::error::BlockError;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -102,8 +103,11 @@ impl Leaf {
         let Some(writes) = self.writes().flusher.to_repeat() else { return Ok(()) };
         let is_trusted = self.writes().canary.has(DeviceBug::TrustsNextFlush);
         for KeptWrite { offset, data } in writes.into_iter().filter(|_| !is_trusted) {
-            let (written, _) =
-                self.writes().writers.write(disk, Priority::Sync, (offset, data), None, false, None).await;
+            let (written, _) = self
+                .writes()
+                .writers
+                .write(disk, Priority::Sync, (offset, data), None, false, WriteHolds::default())
+                .await;
             written.map_err(|error| self.error(Place::new(0, offset), error))?;
         }
         self.writes().flusher.repeated();

@@ -425,7 +425,8 @@ impl LeafReadQueue {
                 bufs.push(self.disk.buffer((member.offset - at) as usize));
             }
             bufs.push(std::mem::replace(&mut member.token.buf, Buf::empty()));
-            at = member.offset + member.len;
+            // Wrapping: the scratch area of an expansion ends where the allocatable space begins.
+            at = member.offset.wrapping_add(member.len);
         }
         let queue = self.clone();
         let done = Box::new(move |answer: Result<Bufs, DiskError>| {
@@ -437,11 +438,11 @@ impl LeafReadQueue {
                 if member.offset > at {
                     drop(bufs.next());
                 }
-                at = member.offset + member.len;
+                at = member.offset.wrapping_add(member.len);
                 member.token.complete(bufs.next().ok_or(dropped()));
             }
         });
-        let len = at - offset;
+        let len = at.wrapping_sub(offset);
         self.disk.submit(Io { op: Op::Read, offset: start, len, bufs, parts: Parts::new(), here: false, done });
     }
 

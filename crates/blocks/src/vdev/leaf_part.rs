@@ -19,6 +19,8 @@ fn part_on(vdev: &Vdev, guid: u64, range: Range<u64>) -> Option<Range<u64>> {
     match &vdev.body {
         Body::Leaf(leaf) => leaf.is_named(guid).then_some(range),
         Body::Mirror(children) => children.iter().find_map(|child| part_on(child, guid, range.clone())),
+        // The places of sectors change: no part of it may be filled or discarded.
+        Body::Raidz(vdev) if vdev.reflow.is_some() => Some(0..0),
         Body::Raidz(vdev) => {
             let mut children = vdev.children.iter().enumerate();
             children.find_map(|(i, child)| part_on(child, guid, vdev.part_of(i as u64, &range)))

@@ -16,6 +16,7 @@
 use super::histogram::{OperationStats, QueueHistograms, Waits};
 use super::leaf::QueueTime;
 use super::queue::{Batch, Member, Queue, Writes};
+use super::reflow::LayoutInUse;
 use crate::write::reads::ReadHold;
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -30,7 +31,7 @@ struct Waiter {
     data: Bytes,
     waited: QueueTime,
     /// Delays the reuse of the space until the disk has completed the write.
-    _hold: Option<Arc<ReadHold>>,
+    _holds: WriteHolds,
 }
 
 /// Result of a write, and the nanoseconds that it was queued.
@@ -89,6 +90,21 @@ impl Drop for QueueTicket {
     }
 }
 
+/// Delays what would be wrong while a device has not answered a write, even if the writer was dropped.
+#[derive(Debug, Default)]
+pub(super) struct WriteHolds {
+    /// The reuse of the space.
+    _space: Option<Arc<ReadHold>>,
+    /// Steps of a RAID-Z expansion that would use the place for other sectors.
+    _layouts: Vec<Arc<LayoutInUse>>,
+}
+
+impl WriteHolds {
+    pub fn new(space: Option<Arc<ReadHold>>, layouts: Vec<Arc<LayoutInUse>>) -> Self {
+        WriteHolds { _space: space, _layouts: layouts }
+    }
+}
+
 /// Delays the submission of a batch of writes until all of them are queued.
 #[derive(Default)]
 pub(crate) struct WritePlug(Mutex<Vec<(LeafWriteQueue, Arc<dyn Disk>)>, { order::WRITE_PLUG }>);
@@ -141,11 +157,11 @@ impl LeafWriteQueue {
         (offset, data): (u64, Bytes),
         plug: Option<&WritePlug>,
         here: bool,
-        hold: Option<Arc<ReadHold>>,
+        holds: WriteHolds,
     ) -> Answer {
         let (sender, answer) = oneshot::channel();
         let len = data.len() as u64;
-        let mut token = Waiter { sender, data, waited: QueueTime::Ended(0), _hold: hold };
+        let mut token = Waiter { sender, data, waited: QueueTime::Ended(0), _holds: holds };
         let starts = {
             let queue = &mut self.lock().queue;
             if plug.is_none() && queue.try_start(class, len) {
@@ -229,7 +245,9 @@ fn runs(members: Vec<Member<Waiter>>) -> Vec<Vec<Member<Waiter>>> {
     let mut runs: Vec<Vec<Member<Waiter>>> = Vec::new();
     for member in members {
         match runs.last_mut() {
-            Some(run) if run.last().is_some_and(|m| m.offset + m.len == member.offset) => run.push(member),
+            Some(run) if run.last().is_some_and(|m| m.offset.checked_add(m.len) == Some(member.offset)) => {
+                run.push(member)
+            }
             _ => runs.push(vec![member]),
         }
     }
@@ -300,7 +318,14 @@ mod tests {
         let disk: Arc<dyn Disk> = holding.clone();
         let data: Vec<Bytes> = (0..200).map(|n| Bytes::from(vec![n as u8; BLOCK as usize])).collect();
         let write = |n: usize| {
-            Box::pin(writers.write(&disk, Priority::Async, (n as u64 * BLOCK, data[n].clone()), None, false, None))
+            Box::pin(writers.write(
+                &disk,
+                Priority::Async,
+                (n as u64 * BLOCK, data[n].clone()),
+                None,
+                false,
+                WriteHolds::default(),
+            ))
         };
         let mut writes: Vec<_> = (0..data.len()).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
@@ -330,11 +355,12 @@ mod tests {
         let class = Priority::Async;
         let write = |n: u64| (n * BLOCK, Bytes::from(vec![7; BLOCK as usize]));
         let plug = WritePlug::default();
-        let mut together: Vec<_> =
-            (0..8).map(|n| Box::pin(writers.write(&disk, class, write(n), Some(&plug), false, None))).collect();
+        let mut together: Vec<_> = (0..8)
+            .map(|n| Box::pin(writers.write(&disk, class, write(n), Some(&plug), false, WriteHolds::default())))
+            .collect();
         assert!(together.iter_mut().all(|write| write.now_or_never().is_none()) && holding.take(false).is_empty());
         // A write without a plug is queued behind them.
-        let mut later = Box::pin(writers.write(&disk, class, write(9), None, false, None));
+        let mut later = Box::pin(writers.write(&disk, class, write(9), None, false, WriteHolds::default()));
         assert!((&mut later).now_or_never().is_none() && holding.take(false).is_empty());
         plug.release();
         let submitted = holding.take(false);
@@ -343,8 +369,8 @@ mod tests {
         assert!(together.iter_mut().all(|write| write.now_or_never().is_some_and(|answer| answer.0 == Ok(()))));
         assert_eq!(later.now_or_never(), Some((Ok(()), 0)));
         // Dropping the plug submits the writes queued behind it.
-        let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug), false, None));
-        let mut later = Box::pin(writers.write(&disk, class, write(1), None, false, None));
+        let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug), false, WriteHolds::default()));
+        let mut later = Box::pin(writers.write(&disk, class, write(1), None, false, WriteHolds::default()));
         assert!((&mut left).now_or_never().is_none() && (&mut later).now_or_never().is_none());
         drop((left, together));
         drop(plug);
@@ -360,8 +386,16 @@ mod tests {
         let writers = LeafWriteQueue::new(&weir_sim::SimWorld::new(1).machine().clock);
         let disk: Arc<dyn Disk> = holding.clone();
         let data = Bytes::from_static(&[7; 512]);
-        let write =
-            |n: u64| Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, data.clone()), None, false, None));
+        let write = |n: u64| {
+            Box::pin(writers.write(
+                &disk,
+                Priority::Async,
+                (n * BLOCK, data.clone()),
+                None,
+                false,
+                WriteHolds::default(),
+            ))
+        };
         let mut writes: Vec<_> = (0..100_000).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         holding.take(true).into_iter().for_each(|io| io.fail_errno(5));
@@ -374,7 +408,14 @@ mod tests {
         let writers = LeafWriteQueue::new(&weir_sim::SimWorld::new(1).machine().clock);
         let disk: Arc<dyn Disk> = holding.clone();
         let write = |n: u64| {
-            Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, Bytes::from(vec![0; 4096])), None, false, None))
+            Box::pin(writers.write(
+                &disk,
+                Priority::Async,
+                (n * BLOCK, Bytes::from(vec![0; 4096])),
+                None,
+                false,
+                WriteHolds::default(),
+            ))
         };
         let mut writes: Vec<_> = (0..100).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));

@@ -38,6 +38,8 @@ mod mapping;
 mod mirror;
 pub mod queue;
 mod raidz;
+mod reflow;
+mod reflow_copy;
 mod resilver;
 mod single_leaf;
 mod spec;
@@ -55,6 +57,8 @@ pub use kind::VdevKind;
 pub use leaf_handle::{LeafHandle, OverdueLeaf, PutBackError};
 pub(crate) use leaf_write::WritePlug;
 pub(crate) use mapping::{Mapping, Piece};
+pub(crate) use reflow::Layouts;
+pub(crate) use reflow_copy::{CopyJobs, ReflowCopy};
 pub use resilver::Resilvering;
 pub use spec::{DistributedSpare, Expansion, Reflow, TreeError, VdevSpec};
 pub use tree::{Replaced, Tree};
@@ -70,6 +74,7 @@ use distributed_spare::SpareVdev;
 use futures_util::future::BoxFuture;
 use indirect::Indirect;
 use leaf::Leaf;
+use reflow::ReflowState;
 use std::sync::Arc;
 use weir_codec::CodecError;
 use weir_format::Txg;
@@ -197,7 +202,10 @@ pub(crate) enum Body {
 pub(crate) struct RaidzVdev {
     pub ashift: u32,
     pub nparity: u64,
-    pub expansion: Expansion,
+    /// Txgs in which completed expansions took effect, ascending.
+    pub expansion_txgs: Vec<u64>,
+    /// The expansion in progress.
+    pub reflow: Option<Arc<ReflowState>>,
     pub children: Vec<Vdev>,
 }
 
@@ -235,10 +243,10 @@ impl Vdev {
                 }
                 Ok(widest)
             }
-            Body::Raidz(v) if v.expansion.reflow.is_some() => Err("a RAID-Z vdev that is being expanded"),
             Body::Raidz(v) => {
-                let width = v.children.len() as u64;
-                let expansion_txgs = v.expansion.txgs.clone();
+                // Blocks have the former width until the expansion is complete.
+                let width = v.former_width();
+                let expansion_txgs = v.expansion_txgs.clone();
                 Ok(Some(RaidzSizing { nparity: v.nparity, width, expansion_txgs, whole_rows: false }))
             }
             Body::Draid { map, .. } => {
@@ -279,7 +287,8 @@ impl Vdev {
                         return Err(BlockError::InvalidPointer { vdev, offset, field, value: offset });
                     }
                     let width = children.len() as u64;
-                    let target = raidz::RaidzTarget { map: rows, children, ashift, widths: width..=width };
+                    let target =
+                        raidz::RaidzTarget { map: rows, children, ashift, widths: width..=width, reflow: None };
                     raidz::read::read(&target, tree, job, place, verify).await
                 }
                 Body::DraidSpare(spare) => spare.read(tree, job, place, (offset, len), verify).await,
@@ -417,7 +426,11 @@ impl Vdev {
         };
         match (&self.body, &old.body) {
             (Body::Raidz(new), Body::Raidz(old)) => {
-                new.nparity == old.nparity && new.expansion == old.expansion && each_child(&new.children, &old.children)
+                // A vdev whose expansion begins has one child more.
+                let begins = old.reflow.is_none() && new.reflow.is_some();
+                let count = new.children.len().saturating_sub(usize::from(begins));
+                let children = new.children.get(..count).unwrap_or_default();
+                new.nparity == old.nparity && new.continues(old) && each_child(children, &old.children)
             }
             (Body::Draid { map: new_map, children: new }, Body::Draid { map: old_map, children: old }) => {
                 new_map.layout() == old_map.layout() && each_child(new, old)

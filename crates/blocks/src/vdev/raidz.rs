@@ -15,14 +15,17 @@
 
 mod heal;
 pub(super) mod read;
+mod write;
 
+use super::reflow::Snapshot;
 use super::{Body, Place, RaidzVdev, Tree, Vdev, VdevRead};
 use crate::error::{BlockError, note};
-use crate::raidz::{Column, Map, Reflowed, Row, Suspect};
+use crate::raidz::{Column, Map, Reflowed, Row, Shadow, Suspect};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use weir_codec::{CodecError, parity};
 use weir_format::Txg;
 use weir_machine::Buf;
@@ -36,6 +39,8 @@ pub(super) struct RaidzTarget<'a> {
     pub children: &'a [Vdev],
     pub ashift: u32,
     pub widths: RangeInclusive<u64>,
+    /// Of a vdev that is being expanded: the snapshot that the map is made from, the layout, and the block's offset.
+    pub reflow: Option<(Arc<Snapshot>, Reflowed, u64)>,
 }
 
 /// State of a column during a read.
@@ -348,35 +353,63 @@ impl Read<'_> {
     }
 }
 
+impl RaidzTarget<'_> {
+    /// Further places of the block's columns, to which they are written during an expansion.
+    pub fn shadows(&self) -> Vec<Shadow> {
+        let Some((snapshot, layout, offset)) = &self.reflow else { return Vec::new() };
+        self.map.shadows(*offset, self.ashift, *layout, snapshot.progress.copies)
+    }
+}
+
 impl RaidzVdev {
+    /// Number of children without the one that an expansion adds.
+    pub(super) fn former_width(&self) -> u64 {
+        self.children.len() as u64 - u64::from(self.reflow.is_some())
+    }
+
     /// Number of children that a block born in `birth` was written to.
     pub(super) fn logical_width(&self, birth: Txg) -> u64 {
-        let now = self.children.len() as u64 - u64::from(self.expansion.reflow.is_some());
-        let later = self.expansion.txgs.iter().filter(|&&txg| txg > birth.0).count() as u64;
-        now.saturating_sub(later).max(self.nparity + 1)
+        let later = self.expansion_txgs.iter().filter(|&&txg| txg > birth.0).count() as u64;
+        self.former_width().saturating_sub(later).max(self.nparity + 1)
+    }
+
+    /// Whether the expansions are those of `old`, or one has begun or ended since.
+    pub(super) fn continues(&self, old: &RaidzVdev) -> bool {
+        let is_same = self.expansion_txgs == old.expansion_txgs;
+        match (&old.reflow, &self.reflow) {
+            (None, None) => is_same,
+            (Some(old), Some(new)) => is_same && Arc::ptr_eq(old, new),
+            (None, Some(new)) => is_same && new.progress().synced.offset_bytes == 0,
+            (Some(_), None) => self.expansion_txgs.split_last().is_some_and(|(_, former)| former == old.expansion_txgs),
+        }
     }
 
     /// Maps a range of the vdev to columns, by the geometry that blocks born in `birth` were written with.
     pub(super) fn target(&self, offset: u64, len: u64, birth: Txg) -> RaidzTarget<'_> {
+        self.target_of(offset, len, birth, self.reflow.as_ref().map(|reflow| reflow.snapshot()))
+    }
+
+    /// As [`RaidzVdev::target`], at this point of the expansion in progress.
+    pub(super) fn target_of(
+        &self,
+        offset: u64,
+        len: u64,
+        birth: Txg,
+        snapshot: Option<Arc<Snapshot>>,
+    ) -> RaidzTarget<'_> {
         let physical_width = self.children.len() as u64;
         let logical_width = self.logical_width(birth);
         let ashift = self.ashift;
         let nparity = self.nparity;
+        let done = Reflowed { physical_width, logical_width, moved_bytes: u64::MAX, scratch: false };
+        let layout = snapshot.as_ref().map_or(done, |now| now.progress.layout(physical_width, logical_width));
         let map = if logical_width == physical_width {
             Map::new(offset, len, ashift, physical_width, nparity)
         } else {
-            let reflow = self.expansion.reflow;
-            let moved_bytes = reflow.map_or(u64::MAX, |r| r.offset_bytes);
-            let scratch = reflow.is_some_and(|r| r.scratch);
-            Map::expanded(
-                offset,
-                len,
-                ashift,
-                nparity,
-                Reflowed { physical_width, logical_width, moved_bytes, scratch },
-            )
+            Map::expanded(offset, len, ashift, nparity, layout)
         };
-        RaidzTarget { map, children: &self.children, ashift, widths: logical_width..=physical_width }
+        let reflow = snapshot.map(|snapshot| (snapshot, layout, offset));
+        RaidzTarget { map, children: &self.children, ashift, widths: logical_width..=physical_width, reflow }
     }
 }
 

@@ -21,7 +21,9 @@ use super::leaf::Leaf;
 use super::leaf_handle::{LeafHandle, OverdueLeaf};
 use super::mapping::Mapping;
 use super::resilver::Resilvering;
-use super::{Body, Deadlines, Dtl, LeafHealth, MAX_BLOCK_BYTES, Place, TreeError, Vdev, VdevRead, VdevSpec, Verify};
+use super::{
+    Body, Deadlines, Dtl, LeafHealth, MAX_BLOCK_BYTES, Place, RaidzVdev, TreeError, Vdev, VdevRead, VdevSpec, Verify,
+};
 use crate::alloc::Sizing;
 use crate::error::BlockError;
 use crate::fault_observer::{FaultNotifier, FaultObserver};
@@ -112,8 +114,12 @@ impl Tops {
         let mut parts = SharedParts::default();
         self.each_leaf(&mut |leaf| drop(parts.leaves.insert(leaf.guid(), leaf.clone())));
         for top in self.iter() {
-            if let Body::Indirect(removed) = &top.vdev.body {
-                parts.removed.insert(top.vdev.guid, removed.clone());
+            match &top.vdev.body {
+                Body::Indirect(removed) => drop(parts.removed.insert(top.vdev.guid, removed.clone())),
+                Body::Raidz(RaidzVdev { reflow: Some(reflow), .. }) => {
+                    parts.reflows.insert(top.vdev.guid, reflow.clone());
+                }
+                _ => {}
             }
         }
         parts

@@ -21,12 +21,13 @@ use super::distributed_spare::SpareVdev;
 use super::flush::TxgRange;
 use super::kept::KeptWrite;
 use super::leaf::{Leaf, on_device};
-use super::leaf_write::WritePlug;
+use super::leaf_write::{WriteHolds, WritePlug};
+use super::reflow::Layouts;
 use super::tree::Tops;
-use super::{Body, Dtl, Place, RaidzVdev, Tree, Vdev, VdevRead};
+use super::{Body, Dtl, Place, Tree, Vdev, VdevRead};
 use crate::error::{BlockError, note};
 use crate::fault_observer::{BlockContext, FaultKind};
-use crate::raidz::{Column, Map};
+use crate::raidz::{Column, Map, Shadow};
 use crate::write::reads::ReadHold;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
@@ -59,6 +60,8 @@ pub(crate) struct WriteJob<'a> {
     pub about: BlockContext,
     /// Delays the reuse of the space until the disks have answered, even if the write is dropped before.
     pub hold: Option<Arc<ReadHold>>,
+    /// Layouts of a RAID-Z vdev in expansion that the write uses.
+    pub layouts: Layouts,
     /// The leaves that are written.
     pub recipients: Recipients,
     /// Leaves whose writes failed. They are recorded in the DTLs only if the block exists in the end: one that could not be
@@ -128,6 +131,7 @@ impl<'a> WriteJob<'a> {
             here: false,
             about,
             hold,
+            layouts: Layouts::default(),
             recipients,
             failed: None,
             cost,
@@ -261,7 +265,7 @@ impl Vdev {
                     if map.len != data.len() {
                         return Err(refused(place, "an offset beyond its dRAID group"));
                     }
-                    write_rows((tops, children), job, portion, place, &map, &data, true).await
+                    write_rows((tops, children), job, portion, place, (&map, &[]), &data, true).await
                 }
                 Body::DraidSpare(spare) => spare.write(tops, job, portion, place, (offset, data)).await,
                 Body::Indirect(_) => Err(refused(place, "a removed vdev")),
@@ -341,6 +345,8 @@ impl Vdev {
                     let all = join_all(children.iter().map(|c| c.discard(range.clone()))).await;
                     all.into_iter().sum()
                 }
+                // The places of sectors change.
+                Body::Raidz(vdev) if vdev.reflow.is_some() => 0,
                 Body::Raidz(vdev) => {
                     let children = vdev.children.iter().enumerate();
                     let all = join_all(children.map(|(i, c)| c.discard(vdev.part_of(i as u64, &range)))).await;
@@ -381,40 +387,14 @@ async fn write_mirror(
     Err(worst.unwrap_or(refused(place, "a mirror whose children are all missing")))
 }
 
-impl RaidzVdev {
-    async fn write(
-        &self,
-        tops: &Tops,
-        job: &WriteJob<'_>,
-        portion: Portion,
-        place: Place,
-        offset: u64,
-        data: Bytes,
-    ) -> Result<(), BlockError> {
-        if self.expansion.reflow.is_some() {
-            return Err(refused(place, "a RAID-Z vdev that is being expanded"));
-        }
-        let target = self.target(offset, data.len() as u64, job.txg);
-        write_rows((tops, &self.children), job, portion, place, &target.map, &data, false).await
-    }
-
-    /// The part of child `index` that holds its sectors of a range.
-    pub(super) fn part_of(&self, index: u64, range: &Range<u64>) -> Range<u64> {
-        let width = self.children.len() as u64;
-        // The first row whose sector on this child is not before the given sector.
-        let row = |sector: u64| sector.saturating_sub(index).div_ceil(width) << self.ashift;
-        row(range.start.div_ceil(1 << self.ashift))..row(range.end >> self.ashift)
-    }
-}
-
 /// Writes all columns of all rows concurrently. With `padded`, all columns of a row are padded to the longest. Each row
-/// tolerates as many failed or missing columns as it has parities.
-async fn write_rows(
+/// tolerates as many failed or missing columns as it has parities; so do its copies that an expansion has made.
+pub(super) async fn write_rows(
     (tops, children): (&Tops, &[Vdev]),
     job: &WriteJob<'_>,
     portion: Portion,
     place: Place,
-    map: &Map,
+    (map, shadows): (&Map, &[Shadow]),
     data: &Bytes,
     padded: bool,
 ) -> Result<(), BlockError> {
@@ -448,25 +428,42 @@ async fn write_rows(
             let padding = bytes.len() - used.saturating_sub(column.at).min(column.size_bytes);
             (Portion { padding: padding as u64, ..portion }, bytes)
         });
-        let nonempty = row.columns.iter().zip(parities.chain(data)).filter(|(_, (_, bytes))| !bytes.is_empty());
-        columns.extend(nonempty.map(|(column, (portion, bytes))| (number, column, portion, bytes)));
+        let pieces: Vec<(Portion, Bytes)> = parities.chain(data).collect();
+        // They have the order of the rows.
+        let from = shadows.partition_point(|shadow| shadow.row < number);
+        for shadow in shadows.iter().skip(from).take_while(|shadow| shadow.row == number) {
+            let Some((portion, bytes)) = pieces.get(shadow.column).cloned() else { continue };
+            let portion = Portion { redundancy: Redundancy::Copy, ..portion };
+            columns.push((
+                number,
+                1 + usize::from(shadow.scratch),
+                (shadow.child, shadow.offset_bytes),
+                portion,
+                bytes,
+            ));
+        }
+        let nonempty = row.columns.iter().zip(pieces).filter(|(_, (_, bytes))| !bytes.is_empty());
+        columns.extend(
+            nonempty.map(|(column, (portion, bytes))| (number, 0, (column.child, column.offset_bytes), portion, bytes)),
+        );
     }
-    let writes = columns.into_iter().map(|(number, column, portion, bytes)| async move {
-        match children.get(column.child) {
+    let writes = columns.into_iter().map(|(number, copy, (child, offset), portion, bytes)| async move {
+        match children.get(child) {
             Some(child) => {
-                let answer = child.write(tops, job, portion, place, column.offset_bytes, bytes).await;
-                (number, child.is_writable(), answer)
+                let answer = child.write(tops, job, portion, place, offset, bytes).await;
+                (number, copy, child.is_writable(), answer)
             }
-            None => (number, false, Err(refused(place, "a child that is not there"))),
+            None => (number, copy, false, Err(refused(place, "a child that is not there"))),
         }
     });
-    let mut lost = vec![0; map.rows.len()];
+    // Of each row: its columns, their copies in the new layout, their copies in the scratch area.
+    let mut lost = vec![[0; 3]; map.rows.len()];
     let mut worst = None;
-    for (number, is_writable, answer) in join_all(writes).await {
-        lost[number] += usize::from(!is_writable || answer.is_err());
+    for (number, copy, is_writable, answer) in join_all(writes).await {
+        lost[number][copy] += usize::from(!is_writable || answer.is_err());
         answer.err().into_iter().for_each(|error| note(&mut worst, error));
     }
-    if lost.into_iter().all(|columns| columns <= map.nparity) {
+    if lost.into_iter().flatten().all(|columns| columns <= map.nparity) {
         return Ok(());
     }
     Err(worst.unwrap_or(refused(place, "a vdev with too many missing children")))
@@ -506,8 +503,8 @@ impl Leaf {
         let class = job.request.priority;
         let writers = &self.writes().writers;
         let write = KeptWrite { offset, data: data.clone() };
-        let (answer, queued_ns) =
-            writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
+        let holds = WriteHolds::new(job.hold.clone(), job.layouts.all());
+        let (answer, queued_ns) = writers.write(disk, class, (offset, data), job.plug, job.here, holds).await;
         job.request.record_device(job.clock.now().ns_since(started), queued_ns);
         let is_out = !self.present();
         if self.writes().record(len, answer.is_ok(), is_out, Some(job.txg), write) {

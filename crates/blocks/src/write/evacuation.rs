@@ -17,7 +17,8 @@ use crate::error::BlockError;
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
 use crate::vdev::{
-    CopiedRange, FailedLeaves, Mapping, Piece, Place, Recipients, Replaced, TreeError, VdevSpec, WriteJob, copy,
+    CopiedRange, FailedLeaves, Layouts, Mapping, Piece, Place, Recipients, Replaced, TreeError, VdevSpec, WriteJob,
+    copy,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -239,6 +240,7 @@ impl Evacuations<'_> {
             here: false,
             about: BlockContext::default(),
             hold: blocks.hold().map(Arc::new),
+            layouts: Layouts::default(),
             recipients: Recipients::All,
             failed: Some(FailedLeaves::default()),
             cost: blocks.tree().accounts().write_cost(Content::Removal, txg.0, 0, Shares::new()),

@@ -11,7 +11,7 @@ use crate::alloc::{AllocRequest, Class, NotAllocated};
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
-use crate::vdev::{FailedLeaves, MAX_BLOCK_BYTES, Place, Recipients, WriteJob};
+use crate::vdev::{FailedLeaves, Layouts, MAX_BLOCK_BYTES, Place, Recipients, WriteJob};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -124,6 +124,7 @@ impl Blocks {
             here: request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev)),
             about: BlockContext::default(),
             hold: self.hold().map(Arc::new),
+            layouts: Layouts::default(),
             recipients: Recipients::All,
             failed: Some(FailedLeaves::default()),
             cost: self.tree().accounts().write_cost(Content::IntentLog, pointer.physical_birth().0, objset, writers),

@@ -2,6 +2,7 @@
 
 use super::evacuation::Evacuations;
 use super::loads::MetaslabSource;
+use super::reflow::ReflowingVdev;
 use super::space::space_fault;
 use crate::alloc::{Class, LoadStats, SpaceSums, Summary};
 use crate::error::BlockError;
@@ -20,6 +21,21 @@ impl<'a> Metaslabs<'a> {
     /// The evacuation of a vdev that is being removed.
     pub fn evacuations(self) -> Evacuations<'a> {
         Evacuations { blocks: self.blocks }
+    }
+
+    /// The expansion of a RAID-Z vdev.
+    pub fn expansion(self, vdev: u32) -> ReflowingVdev<'a> {
+        ReflowingVdev { blocks: self.blocks, vdev }
+    }
+
+    /// Takes over the allocated sizes that the vdev tree says, after an expansion has ended.
+    ///
+    /// # Errors
+    /// [`BlockError::NotWritable`] if the vdev is of a kind that is not written to; [`BlockError::ReadOnly`].
+    pub fn renew_sizing(self, vdev: u32) -> Result<(), BlockError> {
+        let sizing = self.blocks.tree().sizing(vdev)?;
+        self.blocks.writer()?.space().set_sizing(vdev, sizing);
+        Ok(())
     }
 
     /// Frees a range of a vdev that no block refers to any more: space that a discarded checkpoint kept.

@@ -23,6 +23,7 @@ mod log;
 mod metaslabs;
 mod place;
 pub(crate) mod reads;
+mod reflow;
 mod space;
 mod trim;
 pub(crate) mod writer;
@@ -31,6 +32,7 @@ pub use evacuation::Evacuations;
 pub use loads::{MetaslabSource, SourceError};
 pub use metaslabs::Metaslabs;
 pub use reads::ReadHold;
+pub use reflow::{ReflowLimits, Reflowed, ReflowingVdev};
 pub use space::VdevGrid;
 pub use trim::FreeParts;
 pub(crate) use writer::Writer;
@@ -40,7 +42,7 @@ use crate::alloc::{Class, NotAllocated};
 use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
-use crate::vdev::{FailedLeaves, Place, PointerFreshness, Recipients, WriteJob, WritePlug};
+use crate::vdev::{FailedLeaves, Layouts, Place, PointerFreshness, Recipients, WriteJob, WritePlug};
 use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
@@ -522,6 +524,7 @@ impl Blocks {
             here: false,
             about: BlockContext::default(),
             hold: hold.clone(),
+            layouts: Layouts::default(),
             recipients: Recipients::All,
             failed: Some(FailedLeaves::default()),
             cost: self.tree().accounts().write_cost(

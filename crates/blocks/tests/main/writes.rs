@@ -371,8 +371,8 @@ fn flushes_go_where_something_was_written() {
     assert!(matches!(blocks.tree().leaf(7), Err(BlockError::NoSuchLeaf { guid: 7 })));
 }
 
-/// An expanded vdev writes new blocks over all its children, whichever is missing later; during an expansion no block is
-/// written.
+/// An expanded vdev writes new blocks over all its children, whichever is missing later; during an expansion they have the
+/// former width, and each row is where the position says.
 #[test]
 fn an_expanded_vdev_is_written_in_its_present_width() {
     let bench = Bench::new(14, 5, Timing::Nvme);
@@ -398,12 +398,21 @@ fn an_expanded_vdev_is_written_in_its_present_width() {
         // Use is counted by the width that the vdev was made with: 3 children, half as much parity as data.
         assert_eq!(blocks.dsize_bytes(&pointer), (expected as u64 >> 9) * ((1 << 17) / (48 << 3)));
     }
-    let reflow = Some(Reflow { offset_bytes: 1 << 20, scratch: false });
-    let blocks = expanded(vec![], reflow, &[]);
-    blocks.tree().set_writable(true);
-    let grid =
-        VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, non_allocating: false };
-    assert!(matches!(blocks.add_vdev(&grid), Err(BlockError::NotWritable { vdev: 0, .. })));
+    for (offset_bytes, scratch) in [(0, false), (40 << 12, false), (40 << 12, true), (1 << 20, false)] {
+        let reflow = Some(Reflow { offset_bytes, scratch });
+        let blocks = expanded(vec![], reflow, &[]);
+        open(&blocks, 1);
+        for sectors in [1usize, 4, 16, 30] {
+            let data = pattern(sectors << 12, sectors as u64);
+            let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+            let expected = (sectors + sectors.div_ceil(3)).next_multiple_of(2) << 12;
+            assert_eq!(pointer.asize_bytes(), expected as u64);
+            for missing in 0..5 {
+                let without = expanded(vec![], reflow, &[missing]);
+                assert_eq!(bench.read(&without, &pointer).as_ref(), Ok(&data), "{sectors} at {offset_bytes}");
+            }
+        }
+    }
 }
 
 /// A disk that is being replaced, also by a spare, is written on both sides; either has the block.

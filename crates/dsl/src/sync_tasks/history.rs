@@ -135,6 +135,19 @@ pub(super) async fn log(
     append_history(cx, record).await
 }
 
+/// Records an operation on the pool itself. `text` has OpenZFS's form.
+///
+/// # Errors
+/// As [`append_history`].
+pub async fn log_pool(cx: &mut DslSyncContext<'_>, operation: &str, text: &str) -> Result<(), DslError> {
+    let mut record = NvList::new();
+    record.set("history internal str", text);
+    record.set("internal_name", operation);
+    record.set("history txg", cx.txg().0);
+    record.set("history time", cx.now_s);
+    append_history(cx, record).await
+}
+
 /// Name that OpenZFS records on Linux as the zone of a command (`spa_history_log_nvl`).
 pub const ZONE: &str = "linux";
 

@@ -18,6 +18,7 @@ mod encrypted;
 mod error_log;
 mod events;
 mod expand;
+mod expansion;
 mod files;
 mod freeing;
 mod full;

@@ -19,12 +19,21 @@ pub enum Content {
     Repair,
     /// Ranges of a vdev that is being removed, written to other vdevs.
     Removal,
+    /// Sectors of a RAID-Z vdev that is being expanded, written to their new places.
+    Expansion,
 }
 
 impl Content {
     /// All contents, in the order of their discriminants.
-    pub const ALL: [Content; 6] =
-        [Content::Data, Content::Metadata, Content::IntentLog, Content::Label, Content::Repair, Content::Removal];
+    pub const ALL: [Content; 7] = [
+        Content::Data,
+        Content::Metadata,
+        Content::IntentLog,
+        Content::Label,
+        Content::Repair,
+        Content::Removal,
+        Content::Expansion,
+    ];
 
     /// The content's name in tables.
     pub fn name(self) -> &'static str {
@@ -35,6 +44,7 @@ impl Content {
             Content::Label => "labels",
             Content::Repair => "repair",
             Content::Removal => "removal",
+            Content::Expansion => "expansion",
         }
     }
 }

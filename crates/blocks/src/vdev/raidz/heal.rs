@@ -3,6 +3,7 @@
 use super::{ColumnRef, ColumnState, Read};
 use crate::raidz::Column;
 use crate::vdev::WriteJob;
+use crate::vdev::reflow::LayoutInUse;
 use crate::vdev::write::Portion;
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -59,12 +60,22 @@ impl Read<'_> {
         }
         let Some(job) = &WriteJob::repairing(self.job, self.tree, self.place).await else { return };
         let tops = &*self.tree.version();
-        let writes = differences.into_iter().filter_map(|(at, bytes)| {
-            let (column, child) = (*self.column(at), self.child(at)?);
+        let in_use = self.target.reflow.as_ref().map(|(snapshot, ..)| LayoutInUse::of_read(snapshot));
+        in_use.iter().for_each(|layout| job.layouts.add(layout.clone()));
+        let shadows = self.target.shadows();
+        let places = differences.into_iter().flat_map(|(at, bytes)| {
+            let column = self.column(at);
+            let own = (column.child, column.offset_bytes);
+            let copies = shadows.iter().filter(move |shadow| (shadow.row, shadow.column) == at);
+            let copies = copies.map(|shadow| (shadow.child, shadow.offset_bytes));
+            std::iter::once(own).chain(copies).map(move |place| (place, bytes.clone()))
+        });
+        let writes = places.filter_map(|((child, offset), bytes)| {
+            let child = self.target.children.get(child)?;
             Some(async move {
                 // The device counts what it could not write.
                 let portion = Portion::new(Redundancy::First, 0);
-                let _ = child.write(tops, job, portion, self.place, column.offset_bytes, bytes).await;
+                let _ = child.write(tops, job, portion, self.place, offset, bytes).await;
             })
         });
         join_all(writes).await;
