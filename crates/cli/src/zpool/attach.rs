@@ -1,14 +1,15 @@
 //! `zpool attach`, `replace`, `detach`: devices join others, take their place, and leave them.
 //!
-//! The resilver of a new device is part of the command if no process has the pool open; otherwise that process resilvers in the
-//! background, and `-w` waits for it.
+//! The resilver of a new device, or the expansion of a RAID-Z vdev that a device is attached to, is part of the command if no
+//! process has the pool open; otherwise that process does it in the background, and `-w` waits for it.
 
 use super::claim::claim;
 use super::devices;
 use super::scrub::run_at_rest;
-use super::target;
+use super::target::{self, Target};
 use super::wait::until_ended;
 use crate::args::CommandLine;
+use crate::cache_file;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::{PoolDirs, pools_once};
@@ -19,8 +20,9 @@ use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use weir_engine::create::draid::is_spare_name;
-use weir_engine::{Activity, AttachRequest, Engine, NewLeaf};
+use weir_engine::{Activity, AttachRequest, Engine, NewLeaf, expansion};
 use weir_object_store::DiskUrl;
+use weir_pool::{VdevConfig, VdevKind};
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -28,7 +30,7 @@ struct JoinOptions {
     /// Use the new device even if it appears to be in use
     #[arg(short)]
     force: bool,
-    /// Wait until the resilver ends
+    /// Wait until the resilver or the expansion ends
     #[arg(short)]
     wait: bool,
     /// Property of the new device: ashift=N, its sector size as a power of two, 9 to 16
@@ -38,7 +40,7 @@ struct JoinOptions {
     places: PoolDirs,
 }
 
-/// Attach a device to another one: both hold the same data.
+/// Attach a device to another one: both hold the same data. A RAID-Z vdev is expanded by it.
 #[derive(Debug, Parser)]
 #[command(name = "zpool attach", override_usage = "zpool attach [-fw] [-o ashift=N] [-d DIR]… POOL DEVICE NEW_DEVICE")]
 pub struct AttachArgs {
@@ -149,6 +151,14 @@ fn new_device(call: &Call, engine: &Engine, word: String) -> Result<NewDevice, F
     Ok(NewDevice { leaf, stores: vdevs.stores })
 }
 
+/// The RAID-Z vdev of that name.
+fn expanded(call: &Call, engine: &Engine, text: &str) -> Option<VdevConfig> {
+    match target::find(call, engine, text).ok()? {
+        Target::Parent(vdev) if matches!(vdev.kind, VdevKind::Raidz { .. }) => Some(vdev),
+        _ => None,
+    }
+}
+
 fn ashift_of(options: &JoinOptions) -> Result<Option<u64>, Failure> {
     let mut ashift = None;
     pools_once(&options.properties).map_err(|why| AttachArgs::misused(&why))?;
@@ -182,7 +192,11 @@ fn join(
     let work = async {
         let engine = &writable.engine;
         let why = "operation not supported on this type of pool";
-        let present = target::leaf(call, engine, device, why).map_err(&cannot)?;
+        let expanded = expanded(call, engine, device).filter(|_| !replaces);
+        let present = match &expanded {
+            Some(raidz) => raidz.clone(),
+            None => target::leaf(call, engine, device, why).map_err(&cannot)?,
+        };
         let path = present.path.clone().map(PathBuf::from).unwrap_or_default();
         let word = new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new));
         let NewDevice { leaf, stores } = new_device(call, engine, word)?;
@@ -197,8 +211,18 @@ fn join(
         }
         crate::stores::make(call.machine()?, &stores)?;
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
-        engine.vdevs().attach(&request).await.map_err(|error| cannot(error.to_string()))?;
-        engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))
+        let joined = match &expanded {
+            Some(_) => expansion::start(engine, &request).await,
+            None => engine.vdevs().attach(&request).await,
+        };
+        joined.map_err(|error| cannot(error.to_string()))?;
+        engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))?;
+        if expanded.is_some() && served_pool.is_none() {
+            // The expansion may take long.
+            cache_file::renew(engine)?;
+            engine.expansions().wait().await.map_err(|error| cannot(error.to_string()))?;
+        }
+        Ok(())
     };
     let attached = writable.machine.block_on(work);
     let Some(served_pool) = served_pool else {
@@ -210,7 +234,7 @@ fn join(
     attached?;
     served_pool.go_on_scrubbing();
     if options.wait {
-        let wanted = BTreeSet::from([Activity::Resilver, Activity::Replace]);
+        let wanted = BTreeSet::from([Activity::Resilver, Activity::Replace, Activity::RaidzExpand]);
         writable.machine.block_on(until_ended(call, &writable.engine, &wanted))?;
     }
     writable.close().map(|()| 0)

@@ -8,7 +8,8 @@ use super::wrapped::wrapped;
 use crate::colors::{Colors, of_state};
 use crate::units::{date_and_time, human, percent};
 use weir_admin::{
-    LeafPass, LeafPassState, PoolStatus, RemovalStatus, ScanStage, ScanStatus, VdevErrors, VdevHealth, VdevStatus,
+    ExpansionStatus, LeafPass, LeafPassState, PoolStatus, RemovalStatus, ScanStage, ScanStatus, VdevErrors, VdevHealth,
+    VdevStatus,
 };
 use weir_dsl::props::human_size;
 
@@ -131,12 +132,7 @@ fn activity(pool: &PoolStatus) -> String {
         out.push_str(&removal_text(pool, removal));
     }
     if let Some(e) = &pool.expansion {
-        let copied = human_size(e.reflowed_bytes);
-        let line = match e.stage {
-            ScanStage::Running => format!("vdev {}: {copied} copied", e.vdev),
-            _ => format!("vdev {} expanded, {copied} copied, on {}", e.vdev, date_and_time(e.end_s)),
-        };
-        out.push_str(&format!("expand: {line}\n"));
+        out.push_str(&expansion_text(pool, e));
     }
     if let Some(c) = &pool.checkpoint {
         let time = date_and_time(c.taken_s);
@@ -212,6 +208,31 @@ fn removal_text(pool: &PoolStatus, r: &RemovalStatus) -> String {
         out.push_str(&format!("\t{memory} memory used for removed device mappings\n"));
     }
     out
+}
+
+/// A RAID-Z expansion, as OpenZFS says it (`print_raidz_expand_status`).
+fn expansion_text(pool: &PoolStatus, e: &ExpansionStatus) -> String {
+    let vdev = pool.root.children.iter().find(|top| top.id == e.vdev);
+    let name = vdev.map_or_else(|| e.vdev.to_string(), |top| top.name.clone());
+    let copied = human(e.reflowed_bytes);
+    if e.stage != ScanStage::Running {
+        let took = duration(e.end_s.saturating_sub(e.start_s));
+        return format!("expand: expanded {name} copied {copied} in {took}, on {}\n", date_and_time(e.end_s));
+    }
+    let rate = (e.reflowed_bytes / pool.now_s.saturating_sub(e.start_s).max(1)).max(1);
+    let left_s = e.to_reflow_bytes.saturating_sub(e.reflowed_bytes) / rate;
+    let left = match left_s / 3600 {
+        _ if vdev.is_some_and(|top| top.health != VdevHealth::Online) => "paused for resilver or clear".to_owned(),
+        hours if hours < MAX_LEFT_HOURS => format!("{} to go", duration(left_s)),
+        _ => "(copy is slow, no estimated time)".to_owned(),
+    };
+    format!(
+        "expand: expansion of {name} in progress since {}\n\t{copied} / {} copied at {}/s, {:.2}% done, {left}\n",
+        date_and_time(e.start_s),
+        human(e.to_reflow_bytes),
+        human(rate),
+        percent(e.reflowed_bytes, e.to_reflow_bytes).min(100.0)
+    )
 }
 
 /// How far a pass over a device has come, as OpenZFS says it (`print_status_initialize`, `print_status_trim`). `words` are those

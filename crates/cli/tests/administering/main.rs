@@ -6,6 +6,7 @@
 
 mod coverage;
 mod destroying;
+mod expansion;
 mod health;
 mod initialize_trim;
 mod prefetch;
