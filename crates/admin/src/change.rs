@@ -10,7 +10,7 @@ use crate::selection::{below, named_below};
 use crate::{reservation, rollback, sharing};
 use serde::{Deserialize, Serialize};
 use weir_dsl::props::Value;
-use weir_dsl::sync_tasks::{DslError, Setting};
+use weir_dsl::sync_tasks::{DslError, Setting, ZPL_VERSION};
 use weir_dsl::{QuotaKind, QuotaPrincipal, Scope};
 use weir_engine::{Encryption, Engine};
 use weir_format::znode::Timestamp;
@@ -196,6 +196,13 @@ pub enum Change {
         /// Limit; 0 for none.
         limit: u64,
     },
+    /// Upgrades a file system to a version of the ZPL (`zfs upgrade`).
+    Upgrade {
+        /// Full name of the file system.
+        name: String,
+        /// The new version, at least the present one.
+        version: u64,
+    },
     /// Sets the refreservation of a volume to the maximum size of the volume (`refreservation=auto`).
     ReserveVolume {
         /// Full name of the volume.
@@ -284,11 +291,35 @@ impl Change {
                     engine.properties().delegate(name, grants.clone(), removes).await?;
                 }
             }
+            Change::Upgrade { name, version } => {
+                check_upgrade(engine, &name, version).await?;
+                engine.properties().upgrade_file_system(name, version).await?;
+            }
             Change::SetQuota { name, principal, kind, id, limit } => {
                 engine.properties().set_quota(name, principal, kind, id, limit).await?;
             }
         }
         Ok(author.record(engine)?)
+    }
+}
+
+/// Fails if a file system or snapshot has a newer version of the ZPL than this one, which must be known.
+pub(crate) async fn check_upgrade(engine: &Engine, name: &str, version: u64) -> Result<(), Refusal> {
+    let refused = |why: String| Err(Refusal::new(RefusalKind::Name, why));
+    if !(1..=ZPL_VERSION).contains(&version) {
+        return refused(format!("versions of file systems are 1 to {ZPL_VERSION}, not {version}"));
+    }
+    let rq = &Request::internal("upgrade");
+    let of = name.split('@').next().unwrap_or(name);
+    let dsl = engine.synced().dsl_in(rq, Scope::Path(of)).await?;
+    let dataset = dsl.find(rq, name).await.map_err(|_| Refusal::missing())?;
+    let found = dsl.property(rq, &dataset, &engine.facts(), "version").await.map_err(PoolError::from)?;
+    match found.map(|property| property.value) {
+        Some(Value::Number(present)) if present > version => {
+            refused(format!("it can not be downgraded; it is already at version {present}"))
+        }
+        Some(Value::Number(_)) => Ok(()),
+        _ => refused("only file systems have a version".to_owned()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Creation of file systems, volumes and clones.
 
-use crate::change::Author;
+use crate::change::{Author, check_upgrade};
 use crate::properties::values;
 use crate::reservation::{raidz_of, reservation};
 use crate::same_txg::Attempts;
@@ -18,6 +18,9 @@ use weir_machine::Request;
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
 use weir_pool::{PoolError, VdevConfig};
+
+/// The first version of file systems that can compare names otherwise than byte by byte (`ZPL_VERSION_NORMALIZATION`).
+const VERSION_NAMES: u64 = 3;
 
 /// Kind of a new dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,11 +115,18 @@ pub async fn clone(
         make_parents(engine, author, &name).await?;
     }
     let quotas = take_default_quotas(&mut properties);
+    let version = take(&mut properties, ZfsProp::Version);
+    if let Some(version) = version {
+        check_upgrade(engine, &origin, version).await.map_err(|refusal| PoolError::Refused { what: refusal.why })?;
+    }
     let mut attempts = Attempts::default();
     while let Err(error) = engine.clone_snapshot(origin.clone(), name.clone(), properties.clone()).await {
         attempts.wait(engine, error).await?;
     }
     author.record(engine)?;
+    if let Some(version) = version {
+        engine.properties().upgrade_file_system(name.clone(), version).await?;
+    }
     set_default_quotas(engine, &name, quotas).await
 }
 
@@ -166,7 +176,13 @@ async fn file_system_kind(
     let mos = Mos { set: engine.mos.clone() };
     let features = Features::read(&Request::internal("create"), &mos).await?;
     let projects = features.count("org.zfsonlinux:project_quota").is_some();
+    let names_alike = [ZfsProp::Normalization, ZfsProp::Utf8Only, ZfsProp::CaseSensitivity];
+    let given = names_alike.into_iter().find(|prop| properties.iter().any(|(name, _)| name == prop.name()));
     let spec = file_system((author.uid, author.gid), author.now, properties);
+    if let (Some(version @ ..VERSION_NAMES), Some(prop)) = (spec.version, given) {
+        let what = format!("file systems of version {version} have no '{prop}': it needs version {VERSION_NAMES}");
+        return Err(PoolError::Refused { what });
+    }
     Ok(Kind::FileSystem(FileSystemSpec { projects, ..spec }))
 }
 
@@ -231,6 +247,7 @@ fn take(properties: &mut Vec<(String, Value)>, prop: ZfsProp) -> Option<u64> {
 /// Removes the properties that are fixed at creation, and returns the description of a file system of that user and
 /// group.
 pub fn file_system((uid, gid): (u32, u32), now: Timestamp, properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
+    let version = take(properties, ZfsProp::Version);
     let normalization = take(properties, ZfsProp::Normalization).unwrap_or(0);
     let slots = match properties.iter().find(|(name, _)| name == ZfsProp::DnodeSize.name()) {
         Some((_, Value::Number(bytes @ 1024..))) => (bytes / 512).min(32) as u8,
@@ -238,6 +255,7 @@ pub fn file_system((uid, gid): (u32, u32), now: Timestamp, properties: &mut Vec<
         _ => 0,
     };
     FileSystemSpec {
+        version,
         normalization,
         // Names can only be normalized if they are UTF-8.
         utf8only: take(properties, ZfsProp::Utf8Only).unwrap_or(0) != 0 || normalization != 0,

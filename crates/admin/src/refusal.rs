@@ -44,6 +44,8 @@ pub enum RefusalKind {
     Stopped,
     /// The author canceled the change.
     Canceled,
+    /// The user may not do it.
+    Denied,
 }
 
 /// A command that was refused, or failed.

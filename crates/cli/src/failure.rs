@@ -70,6 +70,11 @@ impl Failure {
         self.remote.take()
     }
 
+    /// Whether another process can run the command instead.
+    pub fn is_remote(&self) -> bool {
+        self.remote.is_some()
+    }
+
     /// Whether another process has the devices locked.
     pub fn is_busy(&self) -> bool {
         self.busy

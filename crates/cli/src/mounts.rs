@@ -358,6 +358,14 @@ impl Mounts {
         Ok(true)
     }
 
+    /// Unmounts one file system, and those that its mount contains.
+    ///
+    /// # Errors
+    /// The path and the reason, without the command.
+    pub fn unmount_alone(&self, id: u64, force: bool) -> Result<(), String> {
+        self.unmount_these(&BTreeSet::from([id]), force).map(drop).map_err(|unfinished| unfinished.why)
+    }
+
     /// Unmounts these file systems and those that their mounts contain, and returns their IDs; or none of them. With `force`, those
     /// in use are detached: what is open goes on.
     ///

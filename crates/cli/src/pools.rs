@@ -76,6 +76,12 @@ pub fn daemon_for(call: &Call, given: &[OsString]) -> Option<RemoteProcess> {
     if is_free { crate::admin::daemon() } else { None }
 }
 
+/// Root's daemon, for queries of a user who has no daemon, if the command names no places to look for pools.
+pub fn readers_daemon_for(call: &Call, given: &[OsString]) -> Option<RemoteProcess> {
+    let is_free = given.is_empty() && call.process().is_none() && !call.has_begun();
+    if is_free { crate::admin::readers_daemon() } else { None }
+}
+
 /// Folders and devices in which a command looks for pools that the daemon does not have open: those of the caller's environment,
 /// else the devices of the pools that other processes have open.
 pub fn places_beside_daemon(call: &Call) -> Vec<PathBuf> {

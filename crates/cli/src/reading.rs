@@ -48,6 +48,7 @@ impl<'a> PoolReader<'a> {
             Some(_) => pools::places_beside_daemon(call),
             None => search(call, dirs)?,
         };
+        let daemon = daemon.or_else(|| pools::readers_daemon_for(call, dirs));
         Ok(PoolReader { call, search, keys: Vec::new(), daemon })
     }
 

@@ -11,11 +11,13 @@ use crate::call::{Call, PoolOwner};
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::locks::{Locks, lock};
+use crate::pools::readers_daemon_for;
+use crate::reading::is_called;
 use crate::turn::in_turn_of;
 use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_admin::{MountEffect, Refusal};
+use weir_admin::{MountEffect, Query, Refusal, Row};
 use weir_engine::{DirtyLimits, Engine, Host, ImportOptions};
 use weir_machine::Machine;
 use weir_pool::assemble::state;
@@ -78,6 +80,17 @@ pub fn find<'a>(
     }
 }
 
+/// The failure of a user's command about a pool that root's daemon has open and that the user cannot find: permission denied.
+fn denied(call: &Call, pool: &str, failure: Failure) -> Failure {
+    let Some(daemon) = readers_daemon_for(call, &[]).filter(|_| !failure.is_remote()) else { return failure };
+    let mut is_open = false;
+    let mut take = |row| is_open |= matches!(row, Row::Pool(open) if is_called(&open, pool));
+    match crate::admin::query(call, &daemon, &Query::Pools, &mut take) {
+        Ok(Ok(())) if is_open => Failure::failed(format!("cannot open '{pool}': permission denied")),
+        _ => failure,
+    }
+}
+
 /// A pool as its labels describe it.
 struct Scanned {
     devices: Vec<PathBuf>,
@@ -107,7 +120,7 @@ impl WritablePool {
     /// # Errors
     /// [`Failure::remote`] if another process has the pool open and accepts commands.
     pub fn of_call(call: &Call, intent: &WriteIntent) -> Result<Self, Failure> {
-        in_turn_of(call, || Self::attempt_of_call(call, intent))
+        in_turn_of(call, || Self::attempt_of_call(call, intent)).map_err(|failure| denied(call, &intent.pool, failure))
     }
 
     fn attempt_of_call(call: &Call, intent: &WriteIntent) -> Result<Self, Failure> {

@@ -206,7 +206,7 @@ impl CreateOptions {
             (Crypt::With(_), _) if !enabled("encryption") || !enabled("bookmark_v2") => {
                 return Err(KeyError::NoFeature.into());
             }
-            (Crypt::Inherit | Crypt::Off | Crypt::AsSent, Some(_)) => return Err(KeyError::Off.into()),
+            (Crypt::Inherit | Crypt::Off, Some(_)) => return Err(KeyError::Off.into()),
             _ => {}
         }
         let mut paths: Vec<_> = self.leaves().map(|l| &l.path).collect();

@@ -80,8 +80,6 @@ pub enum Crypt {
     Inherit,
     /// Not encrypted.
     Off,
-    /// Not encrypted, as the received stream says, so that the parent must not be encrypted either.
-    AsSent,
     /// Encrypted with this cipher.
     With(Suite),
 }
@@ -452,11 +450,7 @@ pub(crate) async fn plan(
             let of = spec.wrapped.suite();
             of.map_err(|error| ObjectError::Key { dataset: name.to_owned(), error })?
         }
-        (Crypt::AsSent, Some(_)) => {
-            let parent = name.rsplit_once('/').map_or(name, |(parent, _)| parent).to_owned();
-            return Err(KeyError::PlainBelowEncrypted { parent }.into());
-        }
-        (Crypt::Off, _) | (Crypt::Inherit | Crypt::AsSent, None) => {
+        (Crypt::Off, _) | (Crypt::Inherit, None) => {
             return if requested.root.is_some() { Err(KeyError::Off.into()) } else { Ok(None) };
         }
     };

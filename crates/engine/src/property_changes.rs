@@ -105,6 +105,18 @@ impl PropertyChanges<'_> {
         self.engine.sync().await
     }
 
+    /// Upgrades a file system to a ZPL version.
+    ///
+    /// # Errors
+    /// [`PoolError::File`] if the file system has a newer version; errors of opening it.
+    pub async fn upgrade_file_system(&self, name: String, version: u64) -> Result<(), PoolError> {
+        let rq = &Request::internal("upgrade");
+        let files = self.engine.file_system(rq, &name).await?;
+        let failed = |source| PoolError::File { name: name.clone(), source: Box::new(source) };
+        files.upgrade(rq, version).await.map_err(failed)?;
+        self.engine.sync().await
+    }
+
     /// Resizes a volume to `size_bytes`.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use crate::metadata::{AttrIds, Metadata, MetadataScope};
 use crate::writing::unlinked::HoldCounts;
 use crate::writing::{Opening, Settings, Writing};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_dmu::sa::SaTable;
 use weir_dmu::zap::{Match, Zap};
 use weir_dmu::{Object, ObjectSet};
@@ -16,9 +16,9 @@ use weir_machine::Request;
 use weir_machine::lock::RwLock;
 
 /// The newest known version of the ZPL.
-const NEWEST_VERSION: u64 = 5;
+pub(crate) const NEWEST_VERSION: u64 = 5;
 /// The first version with system attributes.
-const WITH_SYSTEM_ATTRIBUTES: u64 = 5;
+pub(crate) const WITH_SYSTEM_ATTRIBUTES: u64 = 5;
 /// Maximum length of a name in bytes, without and with the `longname` feature.
 const NAME_MAX: usize = 255;
 pub(crate) const LONG_NAME_MAX: usize = 1023;
@@ -104,7 +104,7 @@ pub struct FileSystem {
     objects: Arc<ObjectSet>,
     identity: Identity,
     root: ObjectId,
-    version: u64,
+    version: AtomicU64,
     case: CaseSensitivity,
     normalization: u64,
     utf8_only: bool,
@@ -190,7 +190,7 @@ impl FileSystem {
             utf8_only: word(master::UTF8ONLY).await?.unwrap_or(0) != 0,
             objects,
             identity,
-            version,
+            version: AtomicU64::new(version),
             case,
             numbers: RwLock::new(Arc::new(numbers)),
             writing,
@@ -236,7 +236,12 @@ impl FileSystem {
 
     /// ZPL version.
     pub fn version(&self) -> u64 {
-        self.version
+        self.version.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_version(&self, version: u64) {
+        debug_assert!(version <= NEWEST_VERSION && version >= self.version(), "versions only grow");
+        self.version.store(version, Ordering::Relaxed);
     }
 
     /// Visibility of `.zfs`.

@@ -194,10 +194,6 @@ pub enum KeyError {
     Material { name: String, error: weir_codec::CodecError },
     #[error("'{name}' is busy.")]
     Busy { name: String },
-    #[error(
-        "parent '{parent}' must not be encrypted to receive unencrypted property (-x encryption encrypts as the parent)"
-    )]
-    PlainBelowEncrypted { parent: String },
     #[error("Key must be loaded.")]
     NotLoaded,
     #[error("Keys cannot be changed on clones.")]

@@ -16,6 +16,8 @@
 //! peer's user (`SO_PEERCRED`), and the process accepts commands from the same user and from root only.
 //! [`weir_daemon::admin`] defines the frames and bounds.
 //!
+//! Users who administer nothing read the state of the pools of root's daemon from a second socket ([`readers`]).
+//!
 //! *Discovery.* A process that has a pool open has the pool's devices locked ([`crate::locks`]). The kernel reports the
 //! process id of a lock's holder, and the process id is the name of the socket. A socket that a dead process left
 //! behind is therefore never used. A daemon (`weir daemon`) also has the link `daemon.sock` to its socket: commands that name
@@ -26,11 +28,13 @@ mod moving_mounts;
 mod permits;
 mod processes;
 mod queries;
+mod readers;
 mod served_pool;
 mod server;
 
 pub use client::{ask, query, send, tell};
 pub use permits::Permit;
+pub use readers::ReadersSocket;
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::{AdminSocket, refresh_cache_files};
 
@@ -69,6 +73,8 @@ fn own_socket() -> Result<PathBuf, Failure> {
 
 /// Name of the link to a daemon's socket in its runtime directory.
 const DAEMON_LINK: &str = "daemon.sock";
+/// Name of the link to the socket of a daemon for queries of all users, in its runtime directory.
+const READERS_LINK: &str = "readers.sock";
 /// Name of the files that a daemon has locked in its directories.
 pub const DAEMON_LOCK: &str = "daemon.lock";
 
@@ -85,6 +91,32 @@ fn daemon_in(folder: &Path) -> Option<RemoteProcess> {
     let owner = std::fs::symlink_metadata(folder).ok()?.uid();
     let is_own = belongs_to(folder, owner) && std::os::unix::net::UnixStream::connect(&socket).is_ok();
     (pid != std::process::id() && is_own).then_some(RemoteProcess { pid, socket, is_daemon: true })
+}
+
+/// Path for this process's socket for queries of all users.
+///
+/// # Errors
+/// As [`own_socket`].
+fn own_readers_socket() -> Result<PathBuf, Failure> {
+    let socket = own_socket()?.with_extension("readers");
+    match socket.as_os_str().len() > MAX_SOCKET_PATH_LEN {
+        true => Err(Failure::failed(format!("{}: the path of a socket is too long", socket.display()))),
+        false => Ok(socket),
+    }
+}
+
+/// The daemon of root whose pools this user may read, if it allows that; `None` for root, who has the daemon's socket.
+pub fn readers_daemon() -> Option<RemoteProcess> {
+    if rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let of_system = directories::runtime_of(0).into_iter();
+    of_system.filter(|folder| belongs_to(folder, 0)).find_map(|folder| {
+        let socket = std::fs::read_link(folder.join(READERS_LINK)).map(|target| folder.join(target)).ok()?;
+        let pid = socket.file_stem()?.to_str()?.parse::<u32>().ok()?;
+        let listens = std::os::unix::net::UnixStream::connect(&socket).is_ok();
+        listens.then_some(RemoteProcess { pid, socket, is_daemon: true })
+    })
 }
 
 /// Finds the socket of another process; `None` if it has none.
@@ -104,8 +136,8 @@ fn listeners() -> Vec<u32> {
     let mut out = BTreeSet::new();
     for folder in directories::runtime().into_iter().filter(|folder| belongs_to(folder, uid)) {
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
-        for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some("sock".as_ref()))
-        {
+        let is_socket = |path: &PathBuf| path.extension().is_some_and(|end| end == "sock" || end == "readers");
+        for path in entries.flatten().map(|entry| entry.path()).filter(is_socket) {
             let Some(pid) = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok()) else { continue };
             match std::os::unix::net::UnixStream::connect(&path) {
                 Ok(_) => drop(out.insert(pid)),

@@ -5,7 +5,7 @@
 use super::ServedPool;
 use super::served_pool::UNMOUNT_TIME;
 use crate::automount::is_below;
-use crate::mounts::MountRequest;
+use crate::mounts::{MountError, MountRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_admin::{MountChange, MountEffect, Refusal, RefusalKind};
@@ -98,7 +98,11 @@ impl ServedPool {
         leaves: bool,
         suspended: Vec<u64>,
     ) -> Result<(), Refusal> {
-        if !leaves && suspended.is_empty() {
+        // As in OpenZFS, a value of `mountpoint` mounts what is not mounted, also if it is the present value.
+        let mounts_there = !leaves
+            && self.automounts().is_some()
+            && matches!(&effect.change, MountChange::Moved { to } if to.as_deref() != Some("legacy"));
+        if !leaves && suspended.is_empty() && !mounts_there {
             return Ok(());
         }
         let failed = |why: String| Refusal::new(RefusalKind::Pool, why);
@@ -109,6 +113,11 @@ impl ServedPool {
         renewed?;
         let Some(front) = self.front() else { return Ok(()) };
         let all = all_shares(&front).await?;
+        let mut suspended = suspended;
+        if mounts_there {
+            let concerned = all.values().filter(|shares| inherits_from(&shares.dataset, &effect.name, &all));
+            suspended.extend(concerned.filter(|shares| shares.mount.is_automatic()).map(|shares| shares.id));
+        }
         self.mounts.follow_names(&all.values().map(|shares| (shares.id, shares.dataset.clone())).collect());
         let pool = self.clone();
         let mounting = tokio::task::spawn_blocking(move || pool.mount_again(&front, &suspended, &all));
@@ -125,7 +134,10 @@ impl ServedPool {
         let chosen = all.values().filter(|shares| suspended.contains(&shares.id) && shares.mount.is_possible());
         let mounted = chosen.filter_map(|shares| {
             let done = self.mounts.mount(front, &self.machine, shares, MountRequest::default());
-            done.err().map(|error| format!("'{}': {error}", shares.dataset))
+            // One whose key is not loaded stays unmounted.
+            done.err()
+                .filter(|error| !matches!(error, MountError::NoKey))
+                .map(|error| format!("'{}': {error}", shares.dataset))
         });
         mounted.collect()
     }

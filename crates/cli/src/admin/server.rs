@@ -38,7 +38,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which a client that waits is sent the progress of its command.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Pause after `accept` failed, for example because no file descriptor is left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listening administration socket. Dropping it removes the socket's file.
 pub struct AdminSocket {

@@ -22,6 +22,7 @@
 //! deadman = 60
 //! log = "info"
 //! pool_dirs = ["/srv/disks"]
+//! user_queries = true
 //!
 //! [[jobs]]
 //! name = "daily"
@@ -115,6 +116,8 @@ pub struct Configuration {
     pub log: Option<String>,
     /// Directories and devices in which pools are found beside the cache file.
     pub pool_dirs: Option<Vec<PathBuf>>,
+    /// Whether all users of the machine may read names, properties and state of the pools; by default if the daemon is root's.
+    pub user_queries: Option<bool>,
     /// Scheduled snapshots and scrubs.
     #[serde(default)]
     pub jobs: Vec<JobText>,

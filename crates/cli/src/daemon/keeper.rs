@@ -506,6 +506,11 @@ async fn close_on_request(daemon: Arc<Daemon>, pool: Arc<ServedPool>, mut reques
 }
 
 impl Daemon {
+    /// Whether all users of the machine may read names, properties and state of the pools.
+    pub fn has_user_queries(&self) -> bool {
+        self.settings.lock().user_queries
+    }
+
     /// Directories and devices of the configuration in which pools are found.
     pub fn pool_dirs(&self) -> Vec<std::path::PathBuf> {
         self.settings.lock().pool_dirs.clone()
@@ -534,6 +539,9 @@ impl Daemon {
             }
             if new.page != settings.page {
                 lines.push("http_listen and the page's certificate change when the daemon is started again".to_owned());
+            }
+            if new.user_queries != settings.user_queries {
+                lines.push("user_queries changes when the daemon is started again".to_owned());
             }
             if new.history_bytes != settings.history_bytes {
                 lines.push("history changes when the daemon is started again".to_owned());

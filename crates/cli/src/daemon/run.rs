@@ -6,7 +6,7 @@ use super::configuration::Configuration;
 use super::jobs::{self, Job};
 use super::keeper::Daemon;
 use super::notify;
-use crate::admin::AdminSocket;
+use crate::admin::{AdminSocket, ReadersSocket};
 use crate::call::Call;
 use crate::directories;
 use crate::failure::Failure;
@@ -58,6 +58,8 @@ pub struct Settings {
     pub log: String,
     /// Directories and devices in which pools are found beside the cache file.
     pub pool_dirs: Vec<PathBuf>,
+    /// Whether all users of the machine may read names, properties and state of the pools.
+    pub user_queries: bool,
     /// Scheduled snapshots and scrubs.
     pub jobs: Vec<Job>,
     /// Alerts, and who receives them.
@@ -107,6 +109,7 @@ impl Settings {
         let log = configuration.log.clone().unwrap_or_else(|| "info".to_owned());
         log::check(&log).map_err(|why| Failure::failed(format!("{place}log: {why}")))?;
         let pool_dirs = configuration.pool_dirs.clone().unwrap_or_default();
+        let user_queries = configuration.user_queries.unwrap_or_else(|| rustix::process::geteuid().is_root());
         let mounts = configuration.mounts.unwrap_or_else(|| rustix::process::geteuid().is_root());
         let history_bytes =
             history_bytes(configuration.history.as_deref()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
@@ -118,7 +121,19 @@ impl Settings {
             let line = format!("{place}{failure}");
             failure.saying(line)
         })?;
-        Ok(Settings { service, limits, http_port, page, history_bytes, mounts, log, pool_dirs, jobs, alerts })
+        Ok(Settings {
+            service,
+            limits,
+            http_port,
+            page,
+            history_bytes,
+            mounts,
+            log,
+            pool_dirs,
+            user_queries,
+            jobs,
+            alerts,
+        })
     }
 }
 
@@ -258,6 +273,13 @@ async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     daemon.record();
     let mut socket = AdminSocket::open(&daemon.process)?;
     socket.announce_daemon()?;
+    let readers = match daemon.has_user_queries() {
+        // Without it, everything else works.
+        true => ReadersSocket::open(&daemon.process)
+            .inspect_err(|error| tracing::error!("users read nothing: {error}"))
+            .ok(),
+        false => None,
+    };
     let started = start(daemon).await;
     let done = match started {
         Ok(()) => {
@@ -269,6 +291,7 @@ async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
         Err(failure) => Err(failure),
     };
     let closed = daemon.close_all().await;
+    drop(readers);
     socket.close().await;
     done.and(closed)
 }

@@ -218,7 +218,6 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Loads a key in the process that has the pool open; with `only_check`, it is only proven.
 /// Loads the keys that file systems of these names need and lack, and returns what failed, one line for each encryption root.
 ///
 /// # Errors
@@ -255,6 +254,27 @@ pub fn load_missing(
     Ok(failures)
 }
 
+/// Unloads the keys of the encryption roots among file systems that were unmounted (`zfs unmount -u`).
+///
+/// # Errors
+/// If a key is in use, or the pool cannot be read.
+pub fn unload_unmounted(served_pool: &Arc<ServedPool>, names: &BTreeSet<String>) -> Result<(), Failure> {
+    let rq = &Request::internal("unload-key");
+    let keys = served_pool.engine.encryption_keys();
+    served_pool.machine.block_on(async {
+        let found = roots(rq, &*served_pool.engine.synced().dsl(rq).await?, |name| names.contains(name)).await?;
+        for Root { name, .. } in found {
+            if keys.is_loaded(rq, &name).await? == Some(true) {
+                let unloading = |error: PoolError| Failure::failed(format!("Key unload error: {error}"));
+                keys.unload(rq, &name).await.map_err(unloading)?;
+            }
+        }
+        Ok::<(), Failure>(())
+    })?;
+    served_pool.machine.block_on(served_pool.renew())
+}
+
+/// Loads a key in the process that has the pool open; with `only_check`, it is only proven.
 async fn load_one(call: &Call, engine: &Engine, root: &Root, only_check: bool) -> Result<(), Failure> {
     let rq = &Request::internal("load-key");
     let name = root.name.clone();

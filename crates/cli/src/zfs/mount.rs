@@ -1,6 +1,6 @@
 //! `zfs mount`, `zfs unmount`, `zfs share` and `zfs unshare`: in the process that has the pool open.
 
-use super::keys::load_missing;
+use super::keys::{load_missing, unload_unmounted};
 use super::target::{self, pool_of};
 use crate::admin::ServedPool;
 use crate::args::CommandLine;
@@ -8,26 +8,28 @@ use crate::automount::is_below;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
-use crate::mounts::{MountRequest, failed, weir_mounts};
+use crate::mounts::{MountError, MountRequest, failed, weir_mounts};
 use crate::options::Places;
 use crate::pools::{names, search};
+use crate::reading::PoolReader;
 use clap::Parser;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use weir_admin::{DatasetsQuery, PoolQuery, Row};
 use weir_daemon::{DatasetShares, Exports, MountRule, Sharing};
-use weir_dsl::props::DatasetKind;
+use weir_dsl::props::{DatasetKind, Value as PropertyValue};
 use weir_machine::Request;
 
 /// Mount file systems at their mount points, or list what is mounted.
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs mount",
-    override_usage = "zfs mount [-j]\n       zfs mount [-Olv] [-o OPTION,…] [--dir DIR]… -a [POOL] | [-R] FILESYSTEM"
+    override_usage = "zfs mount [-j]\n       zfs mount [-Olv] [-o OPTION,…] [--dir DIR]… -a | [-R] FILESYSTEM…"
 )]
 pub struct MountArgs {
-    /// Mount all file systems of the pool, or of all pools, whose canmount is on
+    /// Mount all file systems whose canmount is on
     #[arg(short)]
     all: bool,
     /// Mount also the file systems below whose canmount is on
@@ -50,24 +52,27 @@ pub struct MountArgs {
     verbose: bool,
     #[command(flatten)]
     places: Places,
-    /// File system, or with -a the pool
+    /// File system, or several with -R
     #[arg(value_name = "FILESYSTEM")]
     words: Vec<String>,
 }
 
 /// Unmount file systems.
 #[derive(Debug, Parser)]
-#[command(name = "zfs unmount", override_usage = "zfs unmount [-f] [--dir DIR]… -a [POOL] | FILESYSTEM|MOUNTPOINT")]
+#[command(name = "zfs unmount", override_usage = "zfs unmount [-fu] [--dir DIR]… -a | FILESYSTEM|MOUNTPOINT")]
 pub struct UnmountArgs {
-    /// Unmount all file systems of the pool, or of all pools, except those with canmount=noauto
+    /// Unmount all file systems, except those with canmount=noauto
     #[arg(short)]
     all: bool,
     /// Detach a file system that is in use
     #[arg(short)]
     force: bool,
+    /// Unload the keys of encryption roots that are unmounted
+    #[arg(short = 'u')]
+    unload_keys: bool,
     #[command(flatten)]
     places: Places,
-    /// File system or mount point, or with -a the pool
+    /// File system or mount point
     #[arg(value_name = "FILESYSTEM")]
     words: Vec<String>,
 }
@@ -178,23 +183,13 @@ pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
     if args.json && (args.all || !args.words.is_empty()) {
         return Err(MountArgs::misused("-j lists what is mounted: it goes with nothing else"));
     }
-    if args.words.is_empty() && !args.all {
-        let text = std::fs::read_to_string("/proc/self/mounts")
-            .map_err(|error| Failure::failed(format!("cannot list mounts: /proc/self/mounts: {error}")))?;
-        if args.json {
-            let entry = |(source, path): (String, std::path::PathBuf)| {
-                let of = json!({ "filesystem": source, "mountpoint": path.display().to_string() });
-                (source, of)
-            };
-            let mut answer = json::frame("zfs mount");
-            answer.insert("datasets".into(), Value::Object(weir_mounts(&text).into_iter().map(entry).collect()));
-            json::print(call, answer);
-            return Ok(0);
-        }
-        for (source, path) in weir_mounts(&text) {
-            outln!(call, "{source:<30}  {}", path.display());
-        }
-        return Ok(0);
+    match (args.words.as_slice(), args.all) {
+        ([], false) if args.recursive => return Err(MountArgs::misused("no dataset provided")),
+        ([], false) => return list(call, args),
+        ([], true) | ([_], false) => {}
+        (_, true) => return Err(MountArgs::misused("too many arguments")),
+        (_, false) if args.recursive => {}
+        (_, false) => return Err(MountArgs::misused("too many arguments")),
     }
     let mut request = MountRequest { overlay: args.overlay, ..MountRequest::default() };
     for option in args.options.iter().flat_map(|options| options.split(',')) {
@@ -210,13 +205,128 @@ pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
             }
         }
     }
-    for name in tops::<MountArgs>(call, &args.places, &args.words, args.all)? {
+    if args.all && call.process().is_some() {
+        return mount_all(call, args, request);
+    }
+    let tops = if args.all { names(call, &search(call, &args.places.dirs)?)? } else { args.words.clone() };
+    for name in tops {
         mount_one(call, args, &name, request)?;
     }
     Ok(0)
 }
 
-/// Mounts a file system, or those of a pool.
+/// Name and mount point of a file system.
+type Place = (String, PathBuf);
+
+/// Lists what is mounted: the mounts of the kernel, and the file systems that the mounts of their parents contain.
+fn list(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
+    let text = std::fs::read_to_string("/proc/self/mounts")
+        .map_err(|error| Failure::failed(format!("cannot list mounts: /proc/self/mounts: {error}")))?;
+    let own = weir_mounts(&text);
+    let contained = match own.is_empty() {
+        true => Vec::new(),
+        // A user who may not ask the process that mounts sees the kernel's list.
+        false => mounted_file_systems(call, args, &own).unwrap_or_default(),
+    };
+    let all = with_contained(own, contained);
+    if args.json {
+        let entry = |(source, path): (String, PathBuf)| {
+            let of = json!({ "filesystem": source, "mountpoint": path.display().to_string() });
+            (source, of)
+        };
+        let mut answer = json::frame("zfs mount");
+        answer.insert("datasets".into(), Value::Object(all.into_iter().map(entry).collect()));
+        json::print(call, answer);
+        return Ok(0);
+    }
+    for (source, path) in all {
+        outln!(call, "{source:<30}  {}", path.display());
+    }
+    Ok(0)
+}
+
+/// The file systems that are mounted, of the pools of these mounts, with their mount points, parents before children.
+fn mounted_file_systems(call: &Call, args: &MountArgs, own: &[(String, PathBuf)]) -> Result<Vec<Place>, Failure> {
+    let reader = PoolReader::new(call, &args.places.dirs)?;
+    let pools: BTreeSet<&str> = own.iter().map(|(source, _)| pool_of(source)).collect();
+    let mut places = Vec::new();
+    for pool in pools {
+        let query = PoolQuery::Datasets(DatasetsQuery {
+            names: Vec::new(),
+            kinds: vec![DatasetKind::Filesystem],
+            depth: None,
+            follows_pool: false,
+            altroot: String::new(),
+            properties: Some(vec!["mounted".to_owned(), "mountpoint".to_owned()]),
+            sort_keys: Vec::new(),
+        });
+        let mut take = |row| {
+            let Row::Dataset(row) = row else { return };
+            let values: Vec<&PropertyValue> = row.properties.iter().flatten().map(|property| &property.value).collect();
+            if let [PropertyValue::Number(1), PropertyValue::Text(path)] = values.as_slice() {
+                places.push((row.name.clone(), PathBuf::from(path)));
+            }
+        };
+        // A pool that cannot be read, and a mount for SMB, whose source names none, hides no mount of another pool.
+        let _unread = reader.read(pool, query, &mut take);
+    }
+    places.sort();
+    Ok(places)
+}
+
+/// Adds to the kernel's mounts the file systems that the mounts of their parents contain: each at its mount point, which is its
+/// place below the parent. Pure.
+fn with_contained(own: Vec<Place>, mounted: Vec<Place>) -> Vec<Place> {
+    let mut all = own;
+    for (name, path) in mounted {
+        let is_listed = all.iter().any(|(source, place)| *source == name && *place == path);
+        let is_contained = name.rsplit_once('/').is_some_and(|(parent, leaf)| {
+            all.iter().any(|(source, place)| source == parent && place.join(leaf) == path)
+        });
+        if is_contained && !is_listed {
+            all.push((name, path));
+        }
+    }
+    all
+}
+
+/// Mounts the file systems of all pools of this process whose `canmount` is on, by their mount points: outer ones first.
+fn mount_all(call: &Call, args: &MountArgs, request: MountRequest) -> Result<u8, Failure> {
+    let mut failures = Vec::new();
+    let mut chosen: Vec<(PathBuf, Arc<ServedPool>, DatasetShares)> = Vec::new();
+    for served_pool in call.served_pools() {
+        let Some(front) = served_pool.front() else { continue };
+        let shares = served_pool.machine.block_on(front.dataset_shares(&Request::internal("shares")))?;
+        let of_pool: Vec<DatasetShares> = shares
+            .into_values()
+            .filter(|shares| shares.kind == DatasetKind::Filesystem && shares.mount.is_automatic())
+            .collect();
+        if args.load_keys {
+            let names: BTreeSet<&str> = of_pool.iter().map(|shares| shares.dataset.as_str()).collect();
+            failures.extend(load_missing(call, &served_pool, &names)?);
+        }
+        let path = |shares: &DatasetShares| PathBuf::from(shares.mount.path().unwrap_or_default());
+        chosen.extend(of_pool.into_iter().map(|shares| (path(&shares), served_pool.clone(), shares)));
+    }
+    chosen.sort_by(|(a, _, left), (b, _, right)| (a, &left.dataset).cmp(&(b, &right.dataset)));
+    for (_, served_pool, shares) in chosen {
+        let Some(front) = served_pool.front() else { continue };
+        match served_pool.mounts.mount(&front, &served_pool.machine, &shares, request) {
+            Ok(true) => {
+                front.share_one(shares.id, true);
+                if args.verbose {
+                    outln!(call, "mounted {}", shares.dataset);
+                }
+            }
+            // As OpenZFS: those whose keys are not loaded are passed over.
+            Ok(false) | Err(MountError::NoKey) => {}
+            Err(why) => failures.push(format!("cannot mount '{}': {why}", shares.dataset)),
+        }
+    }
+    if failures.is_empty() { Ok(0) } else { Err(Failure::failed(failures.join("\n"))) }
+}
+
+/// Mounts a file system, or with `-a` those of a pool.
 fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -> Result<u8, Failure> {
     let doing = format!("cannot mount '{name}'");
     with(call, &args.places, name, &doing, |target| {
@@ -243,6 +353,7 @@ fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -
                     }
                 }
                 Ok(false) if args.all || args.recursive => {}
+                Err(MountError::NoKey) if args.all || args.recursive && shares.dataset != name => {}
                 // With its key.
                 Ok(false) if args.load_keys && failures.is_empty() && !was_mounted.contains(&shares.id) => {}
                 Ok(false) => failures.push(format!("{doing}: filesystem already mounted")),
@@ -255,42 +366,75 @@ fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -
 
 /// Runs `zfs unmount`.
 pub fn unmount(call: &Call, args: &UnmountArgs) -> Result<u8, Failure> {
-    for given in tops::<UnmountArgs>(call, &args.places, &args.words, args.all)? {
-        unmount_one(call, args, given)?;
+    match (args.words.as_slice(), args.all) {
+        ([], true) if call.process().is_some() => unmount_all(call, args),
+        ([], true) => {
+            for name in names(call, &search(call, &args.places.dirs)?)? {
+                // The process that serves the pool unmounts those of all its pools.
+                with(call, &args.places, &name, &format!("cannot unmount '{name}'"), |_| Ok(()))?;
+            }
+            Ok(0)
+        }
+        ([], false) => Err(UnmountArgs::misused("missing filesystem argument")),
+        ([given], false) => unmount_one(call, args, given.clone()),
+        _ => Err(UnmountArgs::misused("too many arguments")),
     }
-    Ok(0)
 }
 
-/// Unmounts a file system, or those of a pool.
+/// Unmounts the file systems of all pools of this process, those with the innermost mount points first.
+fn unmount_all(call: &Call, args: &UnmountArgs) -> Result<u8, Failure> {
+    let mut chosen: Vec<(PathBuf, Arc<ServedPool>, u64, String)> = Vec::new();
+    for served_pool in call.served_pools() {
+        let Some(front) = served_pool.front() else { continue };
+        let shares = served_pool.machine.block_on(front.dataset_shares(&Request::internal("shares")))?;
+        // As OpenZFS: what was mounted by a command is unmounted by one.
+        // A parent stays with it, because it would take what is below along.
+        let mounted = served_pool.mounts.by_id();
+        let is_automatic = |id: &u64| shares.values().any(|of| of.id == *id && of.mount.is_automatic());
+        let (taken, stays): (Vec<_>, Vec<_>) = mounted.into_iter().partition(|(id, _)| is_automatic(id));
+        let has_below = |name: &str| stays.iter().any(|(_, (other, _))| is_below(other, name));
+        let taken = taken.into_iter().filter(|(_, (name, _))| !has_below(name));
+        chosen.extend(taken.map(|(id, (name, path))| (PathBuf::from(path), served_pool.clone(), id, name)));
+    }
+    chosen.sort_by(|(a, _, _, left), (b, _, _, right)| (b, right).cmp(&(a, left)));
+    loop {
+        let before = chosen.len();
+        let mut failures = Vec::new();
+        let mut left = Vec::new();
+        for (path, served_pool, id, name) in chosen {
+            match served_pool.mounts.unmount_alone(id, args.force) {
+                Ok(()) if args.unload_keys => unload_unmounted(&served_pool, &BTreeSet::from([name]))?,
+                Ok(()) => {}
+                Err(why) => {
+                    failures.push(format!("cannot unmount {why}"));
+                    left.push((path, served_pool, id, name));
+                }
+            }
+        }
+        match (left.is_empty(), left.len() < before) {
+            (true, _) => return Ok(0),
+            // One that was mounted over others had to go first.
+            (false, true) => chosen = left,
+            (false, false) => return Err(Failure::failed(failures.join("\n"))),
+        }
+    }
+}
+
+/// Unmounts a file system, with those below it.
 fn unmount_one(call: &Call, args: &UnmountArgs, given: String) -> Result<u8, Failure> {
     let doing = format!("cannot unmount '{given}'");
     let name = if given.starts_with('/') { dataset_at(call, &given, &doing)? } else { given };
     with(call, &args.places, &name, &doing, |target| {
         target.file_system(&name, &doing)?;
         let mounts = &target.served_pool.mounts;
-        let chosen: Vec<String> = if args.all {
-            // As OpenZFS: what was mounted by a command is unmounted by one.
-            // A parent stays with it, because it would take what is below along.
-            let mounted = mounts.by_id();
-            let (taken, stays): (Vec<_>, Vec<_>) = target
-                .below(&name)
-                .filter(|shares| mounted.contains_key(&shares.id))
-                .partition(|shares| shares.mount.is_automatic());
-            let has_below = |name: &str| stays.iter().any(|shares| is_below(&shares.dataset, name));
-            let names = taken.into_iter().map(|shares| shares.dataset.clone());
-            names.filter(|name| !has_below(name)).collect()
-        } else {
-            vec![name.clone()]
-        };
-        for name in chosen.iter().rev() {
-            match mounts.unmount(name, args.force) {
-                Ok(true) => {}
-                Ok(false) if args.all => {}
-                Ok(false) => return Err(failed(&doing, "not currently mounted")),
-                Err(why) => return Err(Failure::failed(format!("cannot unmount {why}"))),
-            }
+        let below = mounts.by_id().into_values().map(|(mounted, _)| mounted).filter(|mounted| is_below(mounted, &name));
+        let ended: BTreeSet<String> = below.collect();
+        match mounts.unmount(&name, args.force) {
+            Ok(true) if args.unload_keys => unload_unmounted(&target.served_pool, &ended).map(|()| 0),
+            Ok(true) => Ok(0),
+            Ok(false) => Err(failed(&doing, "not currently mounted")),
+            Err(why) => Err(Failure::failed(format!("cannot unmount {why}"))),
         }
-        Ok(0)
     })
 }
 
@@ -361,4 +505,21 @@ fn unshare_one(call: &Call, args: &UnshareArgs, name: &str) -> Result<u8, Failur
         target.below(name).filter(is_chosen).for_each(|shares| target.front.share_one(shares.id, false));
         Ok(0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_in_the_mount_of_their_parent_are_listed_at_their_place() {
+        let own = |list: &[(&str, &str)]| -> Vec<(String, PathBuf)> {
+            list.iter().map(|(name, path)| ((*name).to_owned(), PathBuf::from(path))).collect()
+        };
+        let mounted = own(&[("t", "/t"), ("t/a", "/t/a"), ("t/a/b", "/t/a/b"), ("t/c", "/srv"), ("u/x", "/u/x")]);
+        // Another process has mounted a pool of the same name.
+        let all = with_contained(own(&[("t", "/other"), ("t", "/t"), ("t/c", "/srv")]), mounted);
+        let expected = [("t", "/other"), ("t", "/t"), ("t/c", "/srv"), ("t/a", "/t/a"), ("t/a/b", "/t/a/b")];
+        assert_eq!(all, own(&expected));
+    }
 }

@@ -99,6 +99,11 @@ fn set(
             target.change(doing, Change::ReserveVolume { name: name.to_owned() })?;
             continue;
         }
+        if let Some(("version", version)) = pair.split_once('=') {
+            let version = values::version(version).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+            target.change(doing, Change::Upgrade { name: name.to_owned(), version })?;
+            continue;
+        }
         let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
         let as_kind = if user { DatasetKind::Filesystem } else { kind };
         let (property, value) =

@@ -1,21 +1,24 @@
-//! `zfs upgrade`: the versions of file systems. New file systems have the newest one; older ones keep theirs.
+//! `zfs upgrade`: the versions of file systems. New file systems have the newest one, unless they are created with
+//! `-o version=N`.
 //!
 //! Source: OpenZFS `cmd/zfs/zfs_main.c` (`zfs_do_upgrade`, `upgrade_list_callback`, `upgrade_set_callback`).
 
-use super::target::pool_of;
+use super::target::{self, pool_of};
+use super::values;
 use crate::args::CommandLine;
 use crate::call::{Call, errln, outln};
 use crate::failure::{FAILED, Failure};
 use crate::options::Places;
 use crate::pools::{names, open, search};
 use clap::Parser;
+use std::cmp::Ordering;
+use weir_admin::Change;
 use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::ZPL_VERSION;
 use weir_format::ObjsetKind;
 use weir_machine::Request;
 use weir_pool::{OpenOptions, PoolError};
 
-/// The version of new file systems (`ZPL_VERSION`).
-const VERSION: u64 = 5;
 const DESCRIPTIONS: [&str; 5] = [
     "Initial ZFS filesystem version",
     "Enhanced directory entries",
@@ -24,9 +27,9 @@ const DESCRIPTIONS: [&str; 5] = [
     "System attributes",
 ];
 
-/// Show the versions of file systems.
+/// Show the versions of file systems, or upgrade file systems.
 ///
-/// File systems of an older version are read and written as they are. They are not upgraded: copy them with zfs send.
+/// File systems of a version before 5 can be read. They can be written to after their upgrade.
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs upgrade",
@@ -42,9 +45,9 @@ pub struct UpgradeArgs {
     /// Also all file systems below
     #[arg(short)]
     recursive: bool,
-    /// Version; default: the newest
+    /// Version: 1 to 5, or current; default: the newest
     #[arg(short = 'V', value_name = "VERSION")]
-    version: Option<u64>,
+    version: Option<String>,
     #[command(flatten)]
     places: Places,
     /// File systems
@@ -55,10 +58,10 @@ pub struct UpgradeArgs {
 /// Runs the command.
 pub fn run(call: &Call, args: &UpgradeArgs) -> Result<u8, Failure> {
     let upgrades = args.all || !args.words.is_empty();
-    let version = args.version.unwrap_or(VERSION);
-    if !(1..=VERSION).contains(&version) {
-        return Err(UpgradeArgs::misused(&format!("invalid version {version}")));
-    }
+    let version = match args.version.as_deref() {
+        None => ZPL_VERSION,
+        Some(text) => values::version(text).map_err(|_| UpgradeArgs::misused(&format!("invalid version {text}")))?,
+    };
     if args.all && !args.words.is_empty() || args.verbose && (upgrades || args.recursive || args.version.is_some()) {
         return Err(UpgradeArgs::misused("-v, -a and file systems do not go together"));
     }
@@ -118,34 +121,47 @@ fn versions(call: &Call, args: &UpgradeArgs) -> Result<Vec<(String, u64)>, Failu
 }
 
 fn list(call: &Call, args: &UpgradeArgs) -> Result<u8, Failure> {
-    outln!(call, "This system is currently running ZFS filesystem version {VERSION}.\n");
+    outln!(call, "This system is currently running ZFS filesystem version {ZPL_VERSION}.\n");
     let found = versions(call, args)?;
-    let old: Vec<&(String, u64)> = found.iter().filter(|(_, version)| *version != VERSION).collect();
+    let old: Vec<&(String, u64)> = found.iter().filter(|(_, version)| *version != ZPL_VERSION).collect();
     if old.is_empty() {
         outln!(call, "All filesystems are formatted with the current version.");
         return Ok(0);
     }
     outln!(
         call,
-        "The following filesystems have an older version, which they keep.\n\n\nVER  FILESYSTEM\n---  ------------"
+        "The following filesystems are out of date, and can be upgraded.  After being\nupgraded, these filesystems (and any 'zfs send' streams generated from\nsubsequent snapshots) will no longer be accessible by older software versions.\n\n\nVER  FILESYSTEM\n---  ------------"
     );
     old.iter().for_each(|(name, version)| outln!(call, "{version:>2}   {name}"));
     Ok(0)
 }
 
 fn upgrade(call: &Call, args: &UpgradeArgs, version: u64) -> Result<u8, Failure> {
-    let found = versions(call, args)?;
-    let same = found.iter().filter(|(_, of)| *of == version).count();
-    for (name, of) in found.iter().filter(|(_, of)| *of != version) {
-        let why = match *of > version {
-            true => format!("it is already of version {of}"),
-            false => "Weir upgrades no file systems: copy it with 'zfs send' and 'zfs receive'".to_owned(),
-        };
-        errln!(call, "{name}: can not be upgraded: {why}");
+    let mut upgraded = 0;
+    let mut same = 0;
+    let mut failed = 0;
+    for (name, present) in versions(call, args)? {
+        match present.cmp(&version) {
+            Ordering::Equal => same += 1,
+            Ordering::Greater => {
+                outln!(call, "{name}: can not be downgraded; it is already at version {present}");
+                failed += 1;
+            }
+            Ordering::Less => {
+                let doing = format!("cannot set property for '{name}'");
+                match target::once(call, &args.places, &name, &doing, Change::Upgrade { name: name.clone(), version }) {
+                    Ok(_) => upgraded += 1,
+                    Err(failure) => {
+                        errln!(call, "{failure}");
+                        failed += 1;
+                    }
+                }
+            }
+        }
     }
-    outln!(call, "0 filesystems upgraded");
+    outln!(call, "{upgraded} filesystems upgraded");
     if same > 0 {
         outln!(call, "{same} filesystems already at this version");
     }
-    Ok(if same < found.len() { FAILED } else { 0 })
+    Ok(if failed > 0 { FAILED } else { 0 })
 }

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::size;
 use weir_admin::check_share;
 use weir_dsl::props::{DatasetKind, Native, Rule, Shape, Value, ZfsProp, native_named};
+use weir_dsl::sync_tasks::ZPL_VERSION;
 
 /// Longest value of a user property in bytes.
 const MAX_USER_VALUE_LEN: usize = 8191;
@@ -12,7 +13,8 @@ const MAX_USER_VALUE_LEN: usize = 8191;
 pub(super) const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
 
 /// Properties that can be set only when the dataset is created.
-const AT_CREATION: [ZfsProp; 7] = [
+const AT_CREATION: [ZfsProp; 8] = [
+    ZfsProp::Version,
     ZfsProp::CaseSensitivity,
     ZfsProp::Normalization,
     ZfsProp::Utf8Only,
@@ -50,6 +52,18 @@ pub fn parse(text: &str, kind: DatasetKind, when: When) -> Result<Setting, Strin
     let stored = stored(native, value)?;
     check_range(native, &stored)?;
     Ok((native.prop.name().to_owned(), stored))
+}
+
+/// Parses a version of file systems: a number, or `current`.
+///
+/// # Errors
+/// The message for an unknown version.
+pub fn version(text: &str) -> Result<u64, String> {
+    let known = match text {
+        "current" => Some(ZPL_VERSION),
+        number => number.parse().ok().filter(|version| (1..=ZPL_VERSION).contains(version)),
+    };
+    known.ok_or_else(|| format!("'version' must be one of '1 | 2 | 3 | 4 | {ZPL_VERSION} | current'"))
 }
 
 fn check_user_name(name: &str) -> Result<(), String> {
@@ -113,6 +127,7 @@ fn stored(native: &Native, value: &str) -> Result<Value, String> {
             let found = names.iter().find(|(text, _)| *text == value);
             found.map(|(_, n)| Value::Number(*n)).ok_or_else(|| format!("'{name}' must be one of '{}'", choices(names)))
         }
+        Shape::Number if native.prop == ZfsProp::Version => version(value).map(Value::Number),
         Shape::SizeOrNone => match number(Some(0))? {
             // As OpenZFS: 0 could mean that nothing may be written.
             0 if value != "none" && matches!(native.prop, ZfsProp::Quota | ZfsProp::RefQuota) => {

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::locks::Identity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -72,8 +72,12 @@ pub fn parse(folder: &Path, words: &[String]) -> Result<Vdevs, Failure> {
     let mut grouped = false;
     // The word that needs a device after it.
     let mut empty: Option<&str> = None;
+    let mut seen = BTreeSet::new();
     for text in words {
         let word = word(text)?;
+        if matches!(word, Word::Class(Class::Log) | Word::Caches | Word::Spares) && !seen.insert(text.as_str()) {
+            return Err(invalid(format!("'{text}' can be specified only once")));
+        }
         if let (Some(class), Word::Class(_) | Word::Caches | Word::Spares) = (empty, &word) {
             return Err(invalid(format!("{class} requires at least 1 device")));
         }

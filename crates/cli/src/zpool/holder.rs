@@ -6,6 +6,7 @@ use crate::call::Call;
 use crate::command_target::now;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
+use crate::pools::readers_daemon_for;
 use crate::reading::{Answered, is_called, receive, refused, run_here};
 use crate::remote::RemoteProcess;
 use weir_admin::{Action, Author, Command, IostatQuery, OpenPool, Outcome, PoolQuery, Query, Refusal, Row};
@@ -30,7 +31,10 @@ impl PoolHolder {
     pub fn find(call: &Call, places: &PoolDirs, name: Option<&String>, why: &str) -> Result<Vec<Self>, Failure> {
         match holders(call, places, name, why) {
             Ok(found) => Ok(found.into_iter().map(PoolHolder::Other).collect()),
-            Err(mut failure) => Ok(vec![PoolHolder::Other(failure.take_remote().ok_or(failure)?)]),
+            Err(mut failure) => {
+                let remote = failure.take_remote().or_else(|| readers_daemon_for(call, &places.dirs));
+                Ok(vec![PoolHolder::Other(remote.ok_or(failure)?)])
+            }
         }
     }
 

@@ -14,13 +14,18 @@ use weir_engine::reguid::change_guid;
 #[command(name = "zpool reguid", override_usage = "zpool reguid [-g GUID] [-d DIR]… POOL")]
 pub struct ReguidArgs {
     /// The GUID, in decimal; default: a random one
-    #[arg(short, value_name = "GUID")]
+    #[arg(short, value_name = "GUID", allow_hyphen_values = true)]
     guid: Option<String>,
     #[command(flatten)]
     places: PoolDirs,
     /// Pool
     #[arg(value_name = "POOL")]
     words: Vec<String>,
+}
+
+/// A GUID: scripts whose numbers have a sign write large ones as negative numbers (`strtoull`).
+fn guid_of(text: &str) -> Option<u64> {
+    text.parse::<u64>().ok().or_else(|| text.parse::<i64>().ok().map(i64::cast_unsigned))
 }
 
 /// Runs the command.
@@ -35,7 +40,7 @@ pub fn run(call: &Call, args: &ReguidArgs) -> Result<u8, Failure> {
     let guid = args
         .guid
         .as_ref()
-        .map(|text| text.parse::<u64>().ok().filter(|guid| *guid != 0).ok_or_else(|| invalid(text)))
+        .map(|text| guid_of(text).filter(|guid| *guid != 0).ok_or_else(|| invalid(text)))
         .transpose()?;
     opened(call, &args.places, pool)?.with_pool(|opened| {
         let engine = &opened.engine;

@@ -15,6 +15,7 @@ mod remove;
 mod spares;
 mod split;
 mod texts;
+mod versions;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -15,6 +15,7 @@ mod mounting;
 mod mounts;
 mod properties;
 mod races;
+mod readers;
 mod refusals;
 mod replicate;
 mod served;

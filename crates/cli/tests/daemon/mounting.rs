@@ -80,6 +80,33 @@ fn only_commands_and_mount_points_mount_what_canmount_turns_on() {
 }
 
 #[test]
+fn the_list_of_mounts_has_the_file_systems_in_the_mount_of_their_parent() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    site.ok("zfs create tank/a");
+    site.ok("zfs create tank/a/b");
+    let lists = |name: &str, path: &std::path::Path| {
+        let path = path.display().to_string();
+        site.ok("zfs mount").lines().any(|line| line.split_whitespace().eq([name, &path]))
+    };
+    assert!(lists("tank", &top) && lists("tank/a", &top.join("a")) && lists("tank/a/b", &top.join("a/b")));
+    site.ok("zfs unmount tank/a");
+    assert!(lists("tank", &top) && !lists("tank/a", &top.join("a")) && !lists("tank/a/b", &top.join("a/b")));
+    // As in OpenZFS: a value of mountpoint mounts, also the present one.
+    site.ok(&format!("zfs set mountpoint={} tank/a", top.join("a").display()));
+    assert!(lists("tank/a", &top.join("a")) && lists("tank/a/b", &top.join("a/b")));
+    for line in ["zfs mount -a tank", "zfs unmount -a tank", "zfs mount tank/a tank/a/b", "zfs mount -R"] {
+        assert_eq!(site.command(line).output().unwrap().status.code(), Some(2), "{line}");
+    }
+    // One that is mounted over another one.
+    site.ok(&format!("zfs create -o mountpoint={} tank/inner", top.join("x/y").display()));
+    site.ok(&format!("zfs create -o mountpoint={} tank/outer", top.join("x").display()));
+    site.ok("zfs unmount -a");
+    assert!(!site.ok("zfs mount").contains(&top.display().to_string()));
+    site.ok("zfs mount -R tank/a tank/outer");
+    assert!(site.mounted("tank/a/b") && site.mounted("tank/outer") && !site.mounted("tank/inner"));
+}
+
+#[test]
 fn mounting_loads_the_key_that_is_missing() {
     let Some((site, _daemon, top)) = mounting() else { return };
     let with_key = |line: &str, key: &str| {
@@ -97,6 +124,29 @@ fn mounting_loads_the_key_that_is_missing() {
     assert!(with_key("zfs mount -l tank/e", "password\n"));
     assert!(site.mounted("tank/e"));
     assert_eq!(std::fs::read_to_string(top.join("e/file")).unwrap(), "x");
+    // All others are mounted although a key is missing, and unmounting can unload it.
+    site.ok("zfs unmount -u tank/e");
+    assert_eq!(site.ok("zfs get -H -o value keystatus tank/e"), "unavailable\n");
+    site.ok("zfs mount -a");
+    assert!(!site.mounted("tank/e") && site.mounted("tank"));
+}
+
+#[test]
+fn a_file_system_of_an_old_version_is_written_after_its_upgrade() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    for version in [1, 4] {
+        let file = top.join(format!("old{version}/dir/file"));
+        site.ok(&format!("zfs create -o version={version} tank/old{version}"));
+        let dir = file.parent().unwrap();
+        assert!(std::fs::create_dir(dir).is_err(), "version {version} can only be read");
+        site.ok(&format!("zfs upgrade tank/old{version}"));
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(&file, "x").unwrap();
+        site.ok("zpool export tank");
+        site.ok(&format!("zpool import -d {} tank", site.dir.path().display()));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "x");
+        std::fs::remove_file(&file).unwrap();
+    }
 }
 
 #[test]

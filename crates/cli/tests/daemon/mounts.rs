@@ -107,7 +107,7 @@ fn without_its_key_a_file_system_is_no_empty_directory() {
         assert!(said.contains(&format!("cannot mount '{name}': encryption key not loaded")), "{said}");
     }
     site.ok("zfs load-key tank/enc");
-    site.ok("zfs mount -a tank");
+    site.ok("zfs mount -a");
     assert_eq!(
         (names(&enc), std::fs::read_to_string(enc.join("file")).unwrap()),
         (vec!["below".to_owned(), "file".to_owned()], "content".to_owned())

@@ -87,3 +87,17 @@ fn no_property_is_given_twice() {
     twice("zfs clone -o atime=on -o atime=off tank@s tank/x", 1, "atime");
     assert_eq!(site.ok("zfs list -H -o name,quota -t all"), "tank\tnone\ntank@s\t-\n", "nothing was made or set");
 }
+
+#[test]
+fn vdevs_and_guids_are_accepted_as_openzfs_accepts_them() {
+    let site = Site::new(3);
+    let _daemon = site.start();
+    for class in ["log", "cache", "spare"] {
+        let (code, why) = said(&site, &format!("zpool create tank d0 {class} d1 {class} d2"));
+        assert!(code == 1 && why.contains(&format!("'{class}' can be specified only once")), "{why}");
+    }
+    site.ok("zpool create tank d0");
+    // Shells whose numbers have a sign write large ones as negative numbers.
+    site.ok("zpool reguid -g -2 tank");
+    assert_eq!(site.ok("zpool get -H -o value guid tank"), format!("{}\n", u64::MAX - 1));
+}

@@ -278,7 +278,7 @@ fn file_systems_are_mounted_where_their_properties_say() {
     assert_eq!(mounts(), [""; 0]);
     site.ok(&format!("zpool import -N -d {} tank", site.dir.path().display()));
     assert_eq!(mounts(), [""; 0]);
-    site.ok("zfs mount -a tank");
+    site.ok("zfs mount -a");
     assert_eq!(mounts(), ["b", "tank"]);
     site.ok("daemon stop");
     assert_eq!(mounts(), [""; 0]);

@@ -261,8 +261,7 @@ fn encrypted_parents_encrypt_what_they_receive_and_raw_streams_need_no_key() {
     assert!(site.fails("zfs send two/e/a@2").contains("source key must be loaded"));
     for (line, file, why) in [
         ("zfs receive -u two/e/b", "full", "key is not loaded"),
-        // A stream with properties is that of a dataset that is not encrypted, unless that is left out.
-        ("zfs receive -u two/e/plain", "props", "parent 'two/e' must not be encrypted to receive unencrypted property"),
+        ("zfs receive -u -d two/nowhere", "full", "specified fs (two/nowhere) does not exist"),
         ("zfs receive -uF two/own", "full", "zfs receive -F cannot be used to destroy an encrypted filesystem"),
         ("zfs receive -u -o encryption=on -o keyformat=raw two/k", "full", "the stream is on standard input"),
     ] {
@@ -270,6 +269,10 @@ fn encrypted_parents_encrypt_what_they_receive_and_raw_streams_need_no_key() {
         assert_eq!(out.status.code(), Some(1), "{line} < {file}");
         assert!(text(&out.stderr).contains(why), "{line} < {file}: {}", text(&out.stderr));
     }
+    // A stream with properties is that of a dataset that is not encrypted, and so is what is received.
+    let out = receive(&site, "zfs receive -u two/e/plain", "props");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(site.ok("zfs get -H -o value encryption two/e/plain"), "off\n");
 }
 
 #[test]

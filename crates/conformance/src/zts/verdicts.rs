@@ -17,6 +17,8 @@ pub(super) struct Verdicts {
     scripts: Vec<(String, String)>,
     /// Texts in the setup of a test's group, and the reason.
     setups: Vec<(String, String)>,
+    /// Groups whose setup may end early, and a text in the error at which it does.
+    setup_ends: Vec<(String, String)>,
     /// Names of tests, and the reason.
     failures: Vec<(String, String)>,
     /// Names of tests.
@@ -62,6 +64,11 @@ impl Verdicts {
         self.failures.iter().find(|(name, _)| name == test).map(|(_, reason)| reason.as_str())
     }
 
+    /// Whether the tests of a group are run although its setup ended with this error: what comes after it concerns few of them.
+    pub fn setup_may_end(&self, group: &str, error: &str) -> bool {
+        self.setup_ends.iter().any(|(name, text)| name == group && error.contains(text.as_str()))
+    }
+
     /// Whether the short form has a test.
     pub fn in_short_form(&self, test: &str) -> bool {
         self.short.iter().any(|name| under(test, name))
@@ -84,6 +91,7 @@ fn parse(text: &str) -> Result<Verdicts, String> {
             (Some("not-applicable"), Some(_), Some(reason)) => verdicts.not_applicable.push(with(reason)),
             (Some("script"), Some(_), Some(reason)) => verdicts.scripts.push(with(reason)),
             (Some("setup"), Some(_), Some(reason)) => verdicts.setups.push(with(reason)),
+            (Some("setup-ends"), Some(_), Some(text)) => verdicts.setup_ends.push(with(text)),
             (Some("fails"), Some(_), Some(reason)) => verdicts.failures.push(with(reason)),
             (Some("short"), Some(name), None) => verdicts.short.push(name.to_owned()),
             _ => return Err(format!("cannot be read: {line}")),
@@ -110,6 +118,11 @@ mod tests {
         assert!(parse("fails\trsend/x").is_err());
         assert!(parse("short\trsend/x\treason").is_err());
         let verdicts = parse("# text\n\nfails\trsend/x\tit does\nshort\trsend/y\n").unwrap();
+        let ends = parse("setup-ends\tcli_user/misc\timport of v1").unwrap();
+        assert!(ends.setup_may_end("cli_user/misc", "ERROR: import of v1 (exit code 1)"));
+        assert!(
+            !ends.setup_may_end("cli_user/misc", "ERROR: zpool create") && !ends.setup_may_end("rsend", "import of v1")
+        );
         assert_eq!(verdicts.known_failure("rsend/x"), Some("it does"));
         assert!(verdicts.in_short_form("rsend/y") && !verdicts.in_short_form("rsend/yy"));
     }

@@ -324,7 +324,9 @@ impl Limits {
     }
 }
 
-/// Checks one directory: admits until the limit is reached; dirty data may exceed it by a thirty-second part.
+/// Checks one directory: admits until the limit is reached. Dirty data counts in full, so that what would exceed the limit waits
+/// until it is known what the dirty data occupies. (In OpenZFS it may exceed the limit by a thirty-second part, and is estimated
+/// at the worst case.)
 fn check_dir(dir: &DirLimits, used: u64, in_flight: u64, pool: Option<u64>, freeing: bool) -> Result<(), LimitRefusal> {
     let mut quota = if freeing || dir.quota_bytes == 0 { u64::MAX } else { dir.quota_bytes };
     let mut refusal = LimitRefusal::Quota;
@@ -334,7 +336,7 @@ fn check_dir(dir: &DirLimits, used: u64, in_flight: u64, pool: Option<u64>, free
     match () {
         () if quota == u64::MAX => Ok(()),
         () if used >= quota => Err(refusal),
-        () if used.saturating_add(in_flight) >= quota.saturating_add(quota >> 5) => Err(LimitRefusal::Wait),
+        () if used.saturating_add(in_flight) >= quota => Err(LimitRefusal::Wait),
         () => Ok(()),
     }
 }
@@ -390,6 +392,15 @@ mod tests {
         assert_eq!(nearly.admit(SET, 10, SpaceReserve::Normal, 0), Err(LimitRefusal::Wait));
         nearly.synced(TXG);
         assert_eq!(nearly.admit(SET, 10, SpaceReserve::Normal, 0), Ok(()));
+    }
+
+    #[test]
+    fn dirty_data_counts_in_full_against_a_quota() {
+        let mut nearly = limits(300, 290, SetLimits::default());
+        nearly.book(SET, TXG, 9);
+        assert_eq!(nearly.admit(SET, 10, SpaceReserve::Normal, 0), Ok(()));
+        nearly.book(SET, TXG, 1);
+        assert_eq!(nearly.admit(SET, 10, SpaceReserve::Normal, 0), Err(LimitRefusal::Wait));
     }
 
     #[test]

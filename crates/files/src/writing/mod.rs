@@ -55,14 +55,17 @@ pub use owner::{Owner, owner_of};
 pub(crate) use sa_attrs::AttrRegistry;
 
 use crate::error::FileError;
-use crate::file_system::{FileSystem, Snapdir};
+use crate::file_system::{FileSystem, NEWEST_VERSION, Snapdir, WITH_SYSTEM_ATTRIBUTES};
+use crate::metadata::AttrIds;
 use futures_util::lock::Mutex as AsyncMutex;
 use locks::Locks;
 use std::sync::{Arc, OnceLock, Weak};
 use weir_dmu::live::SpaceReserve;
+use weir_dmu::sa::SaTable;
 use weir_dmu::txg::Tx;
-use weir_format::ObjectId;
-use weir_format::znode::Timestamp;
+use weir_dmu::zap::{self, NewZap};
+use weir_format::znode::{Timestamp, master};
+use weir_format::{ObjectId, ObjectType};
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Request, Stage};
 use weir_zil::Zil;
@@ -226,10 +229,39 @@ impl FileSystem {
             return Err(FileError::ReadOnly);
         }
         if self.version() != WRITTEN_VERSION {
-            let what = format!("writing to a file system of version {}", self.version());
+            let what = format!("writing to a file system of version {}, before 'zfs upgrade'", self.version());
             return Err(FileError::Unsupported { what });
         }
         Ok(writing)
+    }
+
+    /// Upgrades the file system to a ZPL version (`zfs upgrade`; OpenZFS `zfs_set_version`). Files keep their znodes until they are
+    /// changed. It is stable with its txg.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`] if the pool is; [`FileError::Invalid`] if the version is older than the present one or
+    /// unknown; [`FileError::NoSpace`]; errors of reading the master node.
+    pub async fn upgrade(&self, rq: &Request, version: u64) -> Result<(), FileError> {
+        let writing = self.writing.as_ref().ok_or(FileError::ReadOnly)?;
+        let master = ObjectId(master::OBJECT);
+        let _alone = writing.locks.one(rq, master).await;
+        if version < self.version() || version > NEWEST_VERSION {
+            return Err(FileError::Invalid { why: "a file system is only upgraded to a newer version that is known" });
+        }
+        let failed = |e| FileError::at(e, master, 0);
+        let set = self.objects();
+        let tx = self.begin(rq, make::NAME_BYTES, SpaceReserve::Half).await?;
+        if version >= WITH_SYSTEM_ATTRIBUTES && self.version() < WITH_SYSTEM_ATTRIBUTES {
+            let new = NewZap::new(ObjectType::SA_MASTER_NODE);
+            let attributes = zap::create(rq, set, &tx, &new).await.map_err(failed)?;
+            zap::put_word(rq, set, &tx, master, master::SA_ATTRS, attributes.0).await.map_err(failed)?;
+            let mut table = SaTable::read(rq, set, attributes).await.map_err(failed)?;
+            table.register_known(rq, set, &tx).await.map_err(failed)?;
+            self.set_attr_ids(AttrIds::new(table));
+        }
+        zap::put_word(rq, set, &tx, master, master::VERSION, version).await.map_err(failed)?;
+        self.set_version(version);
+        Ok(())
     }
 
     /// Begins a transaction that modifies about `bytes` bytes. Replay bypasses quotas and may use reserved space.

@@ -220,10 +220,24 @@ impl Receiving<'_> {
             return Err(plain(ReceiveError::Invalid("a stream that does not begin with BEGIN".into())));
         };
         self.check(&begin)?;
+        self.check_prefix().await?;
         self.sent_top = sent_dataset(&begin);
         match begin.header_type {
             ONE_SNAPSHOT => self.one(begin, &first.payload, &mut input).await.map(|()| 0),
             _ => self.package(&begin, &first.payload, &mut input).await,
+        }
+    }
+
+    /// With `-d` and `-e`, the dataset to whose name the sender's is appended must exist (`zfs_receive_impl`).
+    async fn check_prefix(&self) -> Result<(), Failure> {
+        let target = self.target;
+        // A snapshot is refused later, with its own reason.
+        if !self.args.is_prefix() || target.contains('@') {
+            return Ok(());
+        }
+        match self.datasets(async |_, dsl| Ok(dsl.dir_named(target).is_some())).await? {
+            true => Ok(()),
+            false => Err(Failure::failed(format!("cannot receive: specified fs ({target}) does not exist"))),
         }
     }
 

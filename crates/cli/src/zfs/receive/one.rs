@@ -209,7 +209,7 @@ impl Receiving<'_> {
         let is_raw = known.receive.raw.is_some();
         let is_plain =
             !is_raw && known.receive.properties.received.is_some() && !is_given && !self.overrides.inherits_encryption;
-        let crypt = if is_plain { Crypt::AsSent } else { Crypt::Inherit };
+        let crypt = if is_plain { Crypt::Off } else { Crypt::Inherit };
         Ok(Encryption { crypt, root: None })
     }
 
