@@ -29,7 +29,7 @@ mod queries;
 mod served_pool;
 mod server;
 
-pub use client::{ask, query, send, tell};
+pub use client::{ask, ask_command, ask_rows, query, send, tell};
 pub use permits::Permit;
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::{AdminSocket, refresh_cache_files};
