@@ -49,6 +49,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("analytics", &["format", "codec", "machine", "blocks", "dsl", "files", "pool", "engine"]),
     ("admin", &["format", "machine", "blocks", "dmu", "dsl", "files", "pool", "engine", "analytics", "front"]),
     ("web", &["machine", "engine", "front", "analytics"]),
+    ("csi", &["machine", "dsl", "front", "admin"]),
     ("lab", &["format", "codec", "machine"]),
     ("planner", &["format", "codec", "machine", "sim", "blocks", "dsl", "files", "volumes", "pool", "engine"]),
     ("fuse", &["machine", "linux", "files"]),
@@ -86,6 +87,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "planner",
             "daemon",
             "doctor",
+            "csi",
         ],
     ),
     (
@@ -114,6 +116,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "smb",
             "analytics",
             "admin",
+            "csi",
             "daemon",
             "doctor",
             "lab",

@@ -10,7 +10,7 @@ use weir_machine::Machine;
 /// The start of the names of user properties that mean something to Weir.
 const OWN_PREFIX: &str = "weir:";
 /// Those of them that are no property of sharing.
-const OTHERS: [&str; 1] = ["weir:iscsi-reservations"];
+const OTHERS: [&str; 3] = ["weir:iscsi-reservations", "weir:csi", "weir:csi-nodes"];
 
 /// Checks the value of a property of sharing (`sharenfs`, `sharesmb`, `weir:iscsi`, `weir:nbd`), and that a property whose name
 /// begins with `weir:` exists; other properties pass.

@@ -17,6 +17,7 @@ mod command_target;
 mod completion;
 #[cfg(test)]
 mod coverage;
+mod csi;
 mod daemon;
 mod demo;
 mod directories;
@@ -138,6 +139,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Smb(args) => smb::run(args),
         Program::Replicate(args) => replicate::run(args),
         Program::Rescue(args) => rescue::run(args),
+        Program::Csi(args) => csi::run(args),
         Program::User(args) => users::run(args),
         Program::Completions(args) => tree::completions(args).and_then(|script| print_bytes(&script)),
         Program::Man(args) => tree::manual_pages(args).map(|()| 0),

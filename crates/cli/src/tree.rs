@@ -6,8 +6,10 @@ use crate::analytics::why::WhyArgs;
 use crate::args::{PROGRAMS, definition};
 use crate::bench::BenchArgs;
 use crate::completion;
+use crate::csi::CsiArgs;
 use crate::daemon::DaemonArgs;
 use crate::demo::DemoArgs;
+
 use crate::doctor::DoctorArgs;
 use crate::failure::Failure;
 use crate::locate::WhereArgs;
@@ -59,6 +61,7 @@ pub enum Program {
     Where(WhereArgs),
     Replicate(ReplicateArgs),
     Rescue(RescueArgs),
+    Csi(CsiArgs),
     Smb(SmbCommand),
     User(UserArgs),
     Completions(CompletionsArgs),

@@ -49,6 +49,7 @@ pub fn targets() -> Vec<Target> {
         weir_admin::TARGETS,
         weir_daemon::fuzz::TARGETS,
         weir_doctor::TARGETS,
+        weir_csi::TARGETS,
         weir_lab::TARGETS,
         weir_analytics::TARGETS,
         weir_object_store::fuzz::TARGETS,

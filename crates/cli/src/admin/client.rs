@@ -127,6 +127,49 @@ pub fn query(
     Ok(Result::from(answer).map(|_| ()))
 }
 
+/// Sends a command to another process, which carries it out, for a program that is no command line.
+///
+/// # Errors
+/// If the process does not answer. A command that was carried out and refused is not an error here.
+pub async fn ask_command(remote: &RemoteProcess, command: &Command) -> io::Result<Result<Outcome, Refusal>> {
+    let mut stream = connect(remote).await?;
+    write_frame(&mut stream, &Frame::Command(command.to_json().map_err(io::Error::other)?)).await?;
+    loop {
+        match read_frame(&mut stream).await? {
+            Frame::Begun | Frame::Progress(_) => {}
+            frame => return answer_in(frame).map(Result::from),
+        }
+    }
+}
+
+/// Sends a query to another process; returns all rows, for a program that is no command line.
+///
+/// # Errors
+/// If the process does not answer. A query that was refused is not an error here.
+pub async fn ask_rows(remote: &RemoteProcess, query: &Query) -> io::Result<Result<Vec<Row>, Refusal>> {
+    let mut stream = connect(remote).await?;
+    write_frame(&mut stream, &Frame::Query(query.to_json().map_err(io::Error::other)?)).await?;
+    let mut decoder = RowDecoder::default();
+    let mut rows = Vec::new();
+    loop {
+        match read_frame(&mut stream).await? {
+            Frame::Begun => {}
+            Frame::Part(piece) => rows.extend(decoder.push(&piece).map_err(io::Error::other)?),
+            frame => return Ok(Result::from(answer_in(frame)?).map(|_| rows)),
+        }
+    }
+}
+
+/// The answer in the last frame of a conversation.
+fn answer_in(frame: Frame) -> io::Result<Answer> {
+    match frame {
+        Frame::Answer(json) => Answer::from_json(&json).map_err(io::Error::other),
+        // A process that does not know the message says so.
+        Frame::Err(line) => Err(io::Error::other(String::from_utf8_lossy(&line).trim().to_owned())),
+        _ => Err(io::Error::from(ErrorKind::InvalidData)),
+    }
+}
+
 /// The failure of a conversation. A command that has not begun can be tried again if the process is closing the pool.
 fn unanswered(remote: &RemoteProcess, begun: bool, error: &io::Error) -> Failure {
     let pid = remote.pid;

@@ -32,7 +32,7 @@ mod readers;
 mod served_pool;
 mod server;
 
-pub use client::{ask, query, send, tell};
+pub use client::{ask, ask_command, ask_rows, query, send, tell};
 pub use permits::Permit;
 pub use readers::ReadersSocket;
 pub use served_pool::{CloseMode, ServedPool, ServingHost};

@@ -185,14 +185,14 @@ impl Effective<'_> {
 
 /// Start of the names of user properties that mean something to Weir.
 const OWN_PREFIX: &str = "weir:";
-/// Where reservations are kept.
-const RESERVATIONS: &str = "weir:iscsi-reservations";
+/// Properties that share nothing: reservations of iSCSI, and what `weir csi` keeps.
+const OTHERS: [&str; 3] = ["weir:iscsi-reservations", "weir:csi", "weir:csi-nodes"];
 
 /// Properties of sharing that do not exist, by the names that are stored at a dataset. Weir refuses to set them; OpenZFS does not.
 /// Each is a problem of the protocol whose name is more like it.
 fn misspelt<'a>(stored: impl Iterator<Item = &'a String>) -> Vec<(Protocol, String)> {
     let names = stored.map(|stored| stored.split('$').next().unwrap_or_default());
-    let is_known = |name: &str| weir_front::shares::PROPERTIES.contains(&name) || name == RESERVATIONS;
+    let is_known = |name: &str| weir_front::shares::PROPERTIES.contains(&name) || OTHERS.contains(&name);
     let unknown = names.filter(|name| name.starts_with(OWN_PREFIX) && !is_known(name));
     let alike = |name: &str, letters: &str| name[OWN_PREFIX.len()..].chars().filter(|c| letters.contains(*c)).count();
     let of = |name: &str| {
@@ -270,9 +270,9 @@ mod tests {
 
     #[test]
     fn misspelt_properties_are_problems_of_the_protocol_that_was_meant() {
-        let stored =
-            ["weir:iscis", "weir:iscsi", "weir:ndb", "weir:nbd$recvd", "weir:iscsi-reservations", "user:x", "atime"];
-        let stored: Vec<String> = stored.map(str::to_owned).to_vec();
+        let known = ["weir:iscsi", "weir:nbd$recvd", "weir:iscsi-reservations", "weir:csi", "weir:csi-nodes"];
+        let stored = ["weir:iscis", "weir:ndb", "user:x", "atime"];
+        let stored: Vec<String> = stored.into_iter().chain(known).map(str::to_owned).collect();
         let why = |name: &str| format!("{name}: there is no such property, only weir:iscsi and weir:nbd");
         assert_eq!(misspelt(stored.iter()), [(Protocol::Iscsi, why("weir:iscis")), (Protocol::Nbd, why("weir:ndb"))]);
     }
