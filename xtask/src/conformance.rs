@@ -26,6 +26,7 @@ const SIDE_BY_SIDE: [&[Run]; 2] = [
     &[
         (&["guest"], Needs::Nothing),
         (&["smb"], Needs::Nothing),
+        (&["csi"], Needs::Nothing),
         (&["rescue"], Needs::Golden),
         (&["kill", "5"], Needs::Nothing),
         (&["kill-serve", "3"], Needs::Nothing),

@@ -52,7 +52,7 @@ cargo xtask TASK
   picture [FOLDER]          docs/pictures/demo.svg, from a run of the release build in FOLDER (/srv/weir-demo)
   judge package [--profile NAME]  these packages: lintian, rpm, the image unpacked, a clean Debian root
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | rescue | hostile-clients | clients | guest | smb | suites | streams | readers | iscsi (see `judge help`)
+  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | faults | rescue | hostile-clients | clients | guest | smb | csi | suites | streams | readers | iscsi (see `judge help`)
 ";
 
 fn main() -> ExitCode {

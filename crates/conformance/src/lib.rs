@@ -8,6 +8,7 @@
 pub mod bench;
 pub mod cases;
 pub mod compare;
+pub mod csi;
 pub mod engine;
 pub mod fault_fs;
 pub mod faults;

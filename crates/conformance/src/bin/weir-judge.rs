@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
-    JudgeError, bench, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, old_pools, properties,
-    readers, rescued, rewritten, sent, smb, streams, suites, zdb, ztest, zts,
+    JudgeError, bench, csi, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, old_pools,
+    properties, readers, rescued, rewritten, sent, smb, streams, suites, zdb, ztest, zts,
 };
 
 const USAGE: &str = "\
@@ -30,6 +30,7 @@ weir-judge JUDGE
   guest [--long] [--only nfs|nbd|iscsi|smb|daemon] the NFS, NBD, iSCSI and SMB clients of a Linux kernel in an emulated machine
   iscsi [--short] [SUITE...]                iscsi-test-cu, qemu and iscsi-ls against volumes as iSCSI targets
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
+  csi                                       csi-sanity on `weir csi` with a daemon: file systems over NFS, volumes over iSCSI
   smb [--long]                              smbclient, smbcacls and smbtorture on `weir serve --smb`, beside the same smbd on another file system
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   memory-bench [--most SEGMENTS]            memory by the size of the pool, on simulated disks (use a release build)
@@ -141,6 +142,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "rescue" => rescued::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,
+        "csi" => csi::run(report)?,
         "smb" => smb::run(rest, report)?,
         "streams" => {
             streams::run(&folder()?, report)?;

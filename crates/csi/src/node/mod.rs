@@ -15,7 +15,7 @@ use crate::controller::{check_capability, is_block};
 use crate::names::{self, Protocol};
 use crate::parameters::is_server;
 use crate::pending::Pending;
-use crate::wire::common::{AccessType, Topology, VolumeCapability};
+use crate::wire::common::{AccessType, Mode, Topology, VolumeCapability};
 use crate::wire::node::{
     NodeCapabilityKind, NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
     NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
@@ -104,6 +104,12 @@ fn volume_of(handle: &str) -> Result<&str, Status> {
 
 fn capability_of(capability: Option<&VolumeCapability>) -> Result<&VolumeCapability, Status> {
     capability.ok_or_else(|| Status::invalid_argument("volume_capability is missing"))
+}
+
+/// Whether only one path of the node may have the volume.
+fn is_for_one_writer(capability: &VolumeCapability) -> bool {
+    let mode = capability.access_mode.as_ref().map(|access| access.mode);
+    mode == Some(Mode::SingleNodeSingleWriter.into())
 }
 
 /// A field of the context that the controller gave.
@@ -294,6 +300,13 @@ impl Node {
             if !mounts::is_mounted(staging)? {
                 let why = "is no mount: the volume is staged first";
                 return Err(Status::failed_precondition(format!("{} {why}", staging.display())));
+            }
+            let own = request.publish_context.get("mountpoint").map_or(staging, Path::new);
+            if is_for_one_writer(capability)
+                && let Some(other) = mounts::elsewhere(staging, &[staging, target, own])?
+            {
+                let why = format!("{volume} is for a single writer, and is published at {}", other.display());
+                return Err(Status::failed_precondition(why));
             }
             mounts::make_directory(target)?;
             mounts::bind(staging, target, request.readonly)?;

@@ -64,6 +64,8 @@ pub struct Mount {
     pub kind: String,
     /// Source of the mount, for example a device.
     pub source: String,
+    /// Numbers of the file system's device, and the directory of it that is mounted: the same for all bind mounts of one.
+    pub contents: (String, PathBuf),
 }
 
 /// Space of what is mounted at a path: total, used and available.
@@ -107,10 +109,24 @@ fn parse(text: &str) -> Vec<Mount> {
     let line = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');
-        let point = unescaped(before.split(' ').nth(4)?);
-        Some(Mount { point, kind: after.next()?.to_owned(), source: after.next()?.to_owned() })
+        let mut before = before.split(' ').skip(2);
+        let contents = (before.next()?.to_owned(), unescaped(before.next()?));
+        let point = unescaped(before.next()?);
+        Some(Mount { point, kind: after.next()?.to_owned(), source: after.next()?.to_owned(), contents })
     };
     text.lines().filter_map(line).collect()
+}
+
+/// The mounts that this process sees.
+fn all() -> Result<Vec<Mount>, MountError> {
+    let failed = |why| MountError::System { what: "read", path: "/proc/self/mountinfo".into(), why };
+    let text = std::fs::read("/proc/self/mountinfo").map_err(failed)?;
+    Ok(parse(&String::from_utf8_lossy(&text)))
+}
+
+/// Without a slash at its end, and without links.
+fn plain(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.components().collect())
 }
 
 /// The uppermost mount at a path.
@@ -118,11 +134,21 @@ fn parse(text: &str) -> Vec<Mount> {
 /// # Errors
 /// If the mounts of this process cannot be read.
 pub fn mount_at(path: &Path) -> Result<Option<Mount>, MountError> {
-    let failed = |why| MountError::System { what: "read", path: "/proc/self/mountinfo".into(), why };
-    let text = std::fs::read("/proc/self/mountinfo").map_err(failed)?;
-    // Without a slash at its end, and without links.
-    let path = path.canonicalize().unwrap_or_else(|_| path.components().collect());
-    Ok(parse(&String::from_utf8_lossy(&text)).into_iter().rfind(|mount| mount.point == path))
+    let path = plain(path);
+    Ok(all()?.into_iter().rfind(|mount| mount.point == path))
+}
+
+/// A path, other than these, at which the contents of the mount at `path` are mounted too.
+///
+/// # Errors
+/// As [`mount_at`].
+pub fn elsewhere(path: &Path, except: &[&Path]) -> Result<Option<PathBuf>, MountError> {
+    let Some(mount) = mount_at(path)? else { return Ok(None) };
+    let except: Vec<PathBuf> = except.iter().map(|path| plain(path)).collect();
+    let is_other = |other: &Mount| {
+        other.contents == mount.contents && other.point != mount.point && !except.contains(&other.point)
+    };
+    Ok(all()?.into_iter().find(is_other).map(|other| other.point))
 }
 
 /// Type of the file system that contains an existing path.
@@ -293,6 +319,7 @@ mod tests {
         assert_eq!(mounts.len(), 2);
         assert_eq!((mounts[0].point.as_path(), mounts[0].kind.as_str()), (Path::new("/mnt 2"), "ext3"));
         assert_eq!((mounts[1].source.as_str(), mounts[1].kind.as_str()), ("192.0.2.1:/tank", "nfs4"));
+        assert_eq!(mounts[0].contents, ("98:0".to_owned(), PathBuf::from("/mnt1")));
         assert_eq!(unescaped("a\\"), Path::new("a\\"));
         assert!(is_mounted(Path::new("/proc/")).unwrap() && !is_mounted(Path::new("/proc/self")).unwrap());
         assert_eq!(kind_of(Path::new("/proc/1/..")).unwrap().as_deref(), Some("proc"));
