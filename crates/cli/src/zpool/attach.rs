@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use weir_engine::create::draid::is_spare_name;
 use weir_engine::{Activity, AttachRequest, Engine, NewLeaf};
 use weir_object_store::DiskUrl;
+use weir_pool::PoolError;
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -197,7 +198,11 @@ fn join(
         }
         crate::stores::make(call.machine()?, &stores)?;
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
-        engine.vdevs().attach(&request).await.map_err(|error| cannot(error.to_string()))?;
+        engine.vdevs().attach(&request).await.map_err(|error| match error {
+            // With -f, the hint at -f would be wrong.
+            PoolError::InUse { path, what } if options.force => cannot(format!("{} {what}", path.display())),
+            error => cannot(error.to_string()),
+        })?;
         engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))
     };
     let attached = writable.machine.block_on(work);
