@@ -394,9 +394,16 @@ impl Output<'_> {
             if self.blocks == 0 && !self.args.scripted {
                 let why = match self.has_head {
                     true => "all of it is a hole",
-                    false => "it is empty, or what it has is in its dnode, as the target of a symbolic link is",
+                    false => {
+                        "it is empty, was written after that ('zpool sync' syncs it), or what it has is in its dnode, as the target \
+                         of a symbolic link is"
+                    }
                 };
-                outln!(self.call, "{dataset}: {name} (object {}) has no blocks: {why}", object.id.0);
+                outln!(
+                    self.call,
+                    "{dataset}: {name} (object {}) has no blocks in the last synced txg: {why}",
+                    object.id.0
+                );
             }
             return;
         }

@@ -14,6 +14,9 @@ use std::path::Path;
 /// Seconds of each measurement.
 const SECONDS: u64 = 1;
 
+/// Number of copies of memory.
+const MEMORY_COPIES: usize = 8;
+
 /// Most block sizes for which the client is measured.
 const MAX_CLIENT_LOADS: usize = 4;
 
@@ -159,24 +162,25 @@ fn client_loads(plan: &Plan) -> Vec<Load> {
     loads
 }
 
-/// Copies memory on one processor.
+/// Copies memory on one processor; the fastest of some copies counts, since other work of the machine makes them slower only.
 fn memory() -> Ceiling {
     let source = vec![1_u8; 64 << 20];
     let mut copy = vec![0_u8; source.len()];
     // The first copy maps the pages.
     copy.copy_from_slice(&source);
-    let watch = Stopwatch::start();
-    let copies = 4;
-    for _ in 0..copies {
+    let mut seconds = f64::INFINITY;
+    for _ in 0..MEMORY_COPIES {
+        let watch = Stopwatch::start();
         copy.copy_from_slice(std::hint::black_box(&source));
         std::hint::black_box(&mut copy);
+        seconds = seconds.min(watch.seconds());
     }
     Ceiling {
         part: "memory".to_owned(),
         load: String::new(),
-        bytes_per_s: Some((source.len() * copies) as f64 / watch.seconds().max(1e-9)),
+        bytes_per_s: Some(source.len() as f64 / seconds.max(1e-9)),
         operations_per_s: None,
-        source: "64 MiB copied on one processor".to_owned(),
+        source: format!("64 MiB copied on one processor, the fastest of {MEMORY_COPIES} times"),
     }
 }
 

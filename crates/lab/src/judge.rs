@@ -15,6 +15,9 @@ const MIN_DISK_SHARE: f64 = 0.5;
 /// Share of a ceiling from which on it is named as the limit.
 const NEAR: f64 = 0.85;
 
+/// Share of a ceiling from which on the ceiling itself was measured too low, and limits nothing.
+const EXCEEDED: f64 = 1.2;
+
 /// Difference between the sum of the seconds and the total from which on they contradict each other.
 const MAX_SUM_ERROR: f64 = 0.1;
 
@@ -50,6 +53,13 @@ pub fn judge(result: &mut RunResult, plan: &Plan) {
     for step in &measured {
         let claims_disks = plan.steps.iter().any(|planned| planned.name == step.name && planned.claims_disks);
         step_warnings(step, claims_disks, &result.environment, &mut warnings);
+        for (share, part) in shares(step, result).into_iter().filter(|(share, _)| *share > EXCEEDED) {
+            let text = format!(
+                "{} of the ceiling of the {part}: this ceiling was measured too low, maybe beside other work of the machine, and is left out",
+                text::percent(share)
+            );
+            warnings.push(warning("ceiling-exceeded", Some(step), text, false));
+        }
         if powercut::is_cut(step) {
             let of_cuts = powercut::warnings(step).into_iter();
             warnings.extend(of_cuts.map(|(rule, text)| warning(rule, Some(step), text, false)));
@@ -172,10 +182,14 @@ fn stored(step: &Step) -> Option<(&'static str, f64)> {
     known(step, |round| round.disk_written_bytes).map(|bytes| ("the disks", bytes))
 }
 
+/// Bytes and operations a second: medians of the rounds.
+fn rates(step: &Step) -> (f64, f64) {
+    (step.median(crate::result::Round::bytes_per_s), step.median(crate::result::Round::operations_per_s))
+}
+
 /// Sentence about a step: its rates, what limited them, and what would change it.
 fn sentence(step: &Step, result: &RunResult) -> String {
-    let bytes_per_s = step.median(crate::result::Round::bytes_per_s);
-    let operations_per_s = step.median(crate::result::Round::operations_per_s);
+    let (bytes_per_s, operations_per_s) = rates(step);
     let figures = match step.workload.block_bytes {
         1..=65_536 => format!("{}, {}", text::operations(operations_per_s), text::rate(bytes_per_s)),
         _ if bytes_per_s > 0.0 => text::rate(bytes_per_s),
@@ -186,14 +200,14 @@ fn sentence(step: &Step, result: &RunResult) -> String {
     let latency = median(&latencies).map(|ns| format!(", 99 % within {}", text::time(ns))).unwrap_or_default();
     let is_sum = step.rounds.iter().any(|round| round.figures.contains_key(FLUSH_ALONE));
     let latency = if is_sum && !latency.is_empty() { latency + " (write and flush measured apart)" } else { latency };
-    let limit =
-        limit(step, result, bytes_per_s, operations_per_s).map(|limit| format!("; {limit}")).unwrap_or_default();
+    let limit = limit(step, result).map(|limit| format!("; {limit}")).unwrap_or_default();
     let served = served_from(step).map(|served| format!("; {served}")).unwrap_or_default();
     format!("{}: {figures}{latency}{limit}{served}", step.name)
 }
 
-/// The part that limits a step, if a figure shows it.
-fn limit(step: &Step, result: &RunResult, bytes_per_s: f64, operations_per_s: f64) -> Option<String> {
+/// Shares of the ceilings that fit a step, with their parts, the largest first.
+fn shares<'a>(step: &Step, result: &'a RunResult) -> Vec<(f64, &'a str)> {
+    let (bytes_per_s, operations_per_s) = rates(step);
     let workload = &step.workload;
     let is_write = workload.read_percent == 0;
     let is_random = workload.pattern.starts_with("rand");
@@ -206,7 +220,7 @@ fn limit(step: &Step, result: &RunResult, bytes_per_s: f64, operations_per_s: f6
     };
     let share =
         |measured: f64, bound: Option<f64>| bound.filter(|bound| *bound > 0.0).map_or(0.0, |bound| measured / bound);
-    let mut near: Vec<(f64, &str)> = result
+    let mut shares: Vec<(f64, &str)> = result
         .ceilings
         .iter()
         .filter(|ceiling| fits(&ceiling.part, &ceiling.load))
@@ -217,18 +231,26 @@ fn limit(step: &Step, result: &RunResult, bytes_per_s: f64, operations_per_s: f6
             )
         })
         .collect();
-    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    shares.sort_by(|a, b| b.0.total_cmp(&a.0));
+    shares
+}
+
+/// The part that limits a step, if a figure shows it.
+fn limit(step: &Step, result: &RunResult) -> Option<String> {
+    let workload = &step.workload;
+    let is_write = workload.read_percent == 0;
+    let near = shares(step, result).into_iter().find(|(share, _)| *share <= EXCEEDED);
     let busy: Vec<f64> = step.rounds.iter().filter_map(|round| round.machine_busy).collect();
     let busy = median(&busy).unwrap_or_default();
-    match near.first() {
-        Some((share, part)) if *share >= NEAR => {
-            let remedy = match *part {
+    match near {
+        Some((share, part)) if share >= NEAR => {
+            let remedy = match part {
                 "client" => "a faster client, or several, would show more",
                 "link" => "a faster link would change it",
                 "disk" => "faster or more disks would change it",
                 _ => "nothing outside this machine's memory limits it",
             };
-            return Some(format!("limited by the {part} ({} of its ceiling): {remedy}", text::percent(*share)));
+            return Some(format!("limited by the {part} ({} of its ceiling): {remedy}", text::percent(share)));
         }
         _ => {}
     }

@@ -131,6 +131,9 @@ fn the_lowest_ceiling_that_was_reached_is_the_limit() {
     for (part, load, rate) in [("client", "1M read", 1.05e8), ("disk", "sequential read", 1.1e8), ("link", "", 2e8)] {
         assert!(!sentences(read(), with(part, load, rate)).contains("limited by"), "{part} {load}");
     }
+    let low = |r: &mut RunResult| r.ceilings.push(ceiling("memory", "", 1e7));
+    assert!(!sentences(read(), low).contains("limited by the memory"), "a ceiling that was exceeded is no limit");
+    assert_eq!(rules(read(), low), ["ceiling-exceeded"]);
     let busy = sentences(read(), |r| r.steps[0].rounds[0].machine_busy = Some(0.97));
     assert!(busy.contains("limited by this machine's processors (97 % busy)"), "{busy}");
     assert!(sentences(Load::random(4096, 100), |_| {}).contains("limited by the latency of one operation"));

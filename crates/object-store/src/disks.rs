@@ -12,7 +12,7 @@ use crate::probe::probe;
 use crate::record::{Holder, KEY, Record};
 use crate::remote::S3Store;
 use crate::requests::Requests;
-use crate::store::{Condition, Store};
+use crate::store::{Condition, Etag, Store};
 use crate::url::{DEFAULT_OBJECT_BYTES, DiskUrl, FORMS, Scheme, StoreUrl, is_url_path};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use weir_linux::thread_pool::ThreadPool;
 use weir_linux::{blocking, separate_runtime};
 use weir_machine::lock::Mutex;
-use weir_machine::{Access, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, StoreRequests, Tasks};
+use weir_machine::{Access, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, Nanos, StoreRequests, Tasks};
 
 /// Threads of the runtime for requests.
 const RUNTIME_THREADS: usize = 2;
@@ -78,6 +78,9 @@ pub struct StoreDisks {
     runtime: OnceLock<Result<Runtime, String>>,
     writers: Mutex<Writers>,
     open: Mutex<Vec<Weak<Core>>>,
+    /// Records with a holder as they were read when their disks were opened for reading: the tag, and the first time after such a
+    /// read. So the leases of several disks expire at the same time, although they are taken one after the other.
+    seen: Mutex<BTreeMap<String, (Etag, Nanos)>>,
 }
 
 /// The machine with disks in object stores beside its own, and these disks.
@@ -96,6 +99,7 @@ impl StoreDisks {
             runtime: OnceLock::new(),
             writers: Mutex::default(),
             open: Mutex::default(),
+            seen: Mutex::default(),
         }
     }
 
@@ -202,12 +206,23 @@ impl StoreDisks {
         }
         let requests = self.requests(url)?;
         let (tasks, settings) = (self.runtime()?.tasks, self.settings.clone());
-        let core = self.run(async move {
+        let clock = requests.clock.clone();
+        let (core, held) = self.run(async move {
             match lease::read(&requests, OPEN_LIMIT).await? {
-                Some((record, _)) => Ok(Core::new(requests, tasks, settings, &record, None)),
+                Some((record, etag)) => {
+                    let held = record.holder.is_some().then_some(etag);
+                    Ok((Core::new(requests, tasks, settings, &record, None), held))
+                }
                 None => Err(format!("{}: there is no disk; a new one needs ?size=", requests.place(""))),
             }
         })?;
+        let mut seen = self.seen.lock();
+        match held {
+            Some(etag) if seen.get(&url.to_string()).is_some_and(|(tag, _)| *tag == etag) => {}
+            Some(etag) => drop(seen.insert(url.to_string(), (etag, clock.now()))),
+            None => drop(seen.remove(&url.to_string())),
+        }
+        drop(seen);
         Ok(Arc::new(Handle { core }))
     }
 
@@ -223,12 +238,13 @@ impl StoreDisks {
             if url.scheme == Scheme::File {
                 remove_remains(Path::new(&url.prefix));
             }
+            let before = self.seen.lock().remove(&url.to_string());
             self.run(async move {
                 let mut writer = slot.lock().await;
                 if let Some(open) = writer.upgrade() {
                     return Ok(open);
                 }
-                let core = open_writer(requests, tasks, settings, holder(nonce)).await?;
+                let core = open_writer(requests, tasks, settings, holder(nonce), before).await?;
                 let handle = Arc::new(Handle { core });
                 *writer = Arc::downgrade(&handle);
                 Ok(handle)
@@ -270,7 +286,7 @@ impl StoreDisks {
     }
 }
 
-/// Takes a disk for writing.
+/// Takes a disk for writing. `before` is that of [`Lease::take`].
 ///
 /// # Errors
 /// One line with the place.
@@ -279,9 +295,10 @@ pub async fn open_writer(
     tasks: Tasks,
     settings: Settings,
     me: Holder,
+    before: Option<(Etag, Nanos)>,
 ) -> Result<Arc<Core>, String> {
     let times = settings.lease;
-    let (lease, was_held) = Lease::take(requests.clone(), me, times).await?;
+    let (lease, was_held) = Lease::take(requests.clone(), me, times, before).await?;
     let record = lease.record();
     let core = Core::new(requests, tasks, settings, &record, Some(lease));
     core.renew_until_dropped(times.lease / 3);
@@ -358,5 +375,43 @@ impl Disks for StoreDisks {
         let url = StoreUrl::parse(text).map_err(|error| unopened(error.to_string()))?;
         let handle = self.open_url(&url, access).map_err(unopened)?;
         Ok(Arc::new(StoreDisk::new(handle.core.clone(), access, Some(handle))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::LeaseTimes;
+    use std::time::Instant;
+
+    /// Opens two disks of a process that was killed as an import does: each for reading, then one after the other for writing.
+    #[test]
+    #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the times of real disks are measured")]
+    fn leases_of_several_disks_expire_at_the_same_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = weir_linux::machine().unwrap();
+        let lease =
+            LeaseTimes { lease: Duration::from_secs(4), margin: Duration::from_secs(1), ..LeaseTimes::default() };
+        let disks = StoreDisks::new(&machine, Settings { lease, ..Settings::default() });
+        let path = |name: &str| format!("file://{}/{name}", folder.path().display());
+        let names = ["a", "b"].map(path);
+        for name in &names {
+            disks.create(&DiskUrl::parse(&format!("{name}?size=64M")).unwrap()).unwrap();
+            let url = StoreUrl::parse(name).unwrap();
+            let requests = disks.requests(&url).unwrap();
+            // The lease of a process that does not renew it.
+            let taken = disks.run(async move { Lease::take(requests, holder(7), lease, None).await });
+            drop(taken.unwrap());
+        }
+        for name in &names {
+            drop(Disks::open(&disks, name.as_ref(), Access::ReadOnly).unwrap());
+        }
+        let begun = Instant::now();
+        let open: Vec<_> = names.iter().map(|name| Disks::open(&disks, name.as_ref(), Access::ReadWrite)).collect();
+        let took = begun.elapsed();
+        assert!(open.iter().all(Result::is_ok));
+        assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(11), "{took:?}");
+        drop(open);
+        disks.close_all();
     }
 }

@@ -81,16 +81,23 @@ impl Lease {
         Lease { requests, times, nonce, held, renewing: tokio::sync::Mutex::default() }
     }
 
-    /// Takes the disk for writing. Also returns whether the last holder has not given it back.
+    /// Takes the disk for writing. Also returns whether the last holder has not given it back. `before`: the record's tag as this
+    /// process read it earlier, and the time after that read; if the record is still the same, it counts as unchanged since then.
     ///
     /// # Errors
     /// One line: no disk is there, another process has it, or the store fails.
-    pub async fn take(requests: Arc<Requests>, me: Holder, times: LeaseTimes) -> Result<(Self, bool), String> {
+    pub async fn take(
+        requests: Arc<Requests>,
+        me: Holder,
+        times: LeaseTimes,
+        before: Option<(Etag, Nanos)>,
+    ) -> Result<(Self, bool), String> {
         let clock = requests.clock.clone();
         let mut was_held = false;
         let mut tries = 0;
         // The record as it was first seen.
         let mut seen: Option<(Etag, Nanos)> = None;
+        let mut waits = false;
         loop {
             let begun = clock.now();
             let Some((record, etag)) = read(&requests, times.limit).await? else {
@@ -104,7 +111,11 @@ impl Lease {
             }
             if let Some(holder) = &record.holder {
                 match &seen {
-                    None => seen = Some((etag.clone(), begun)),
+                    // The holder may have renewed its lease until this read ended.
+                    None => {
+                        let same = before.clone().filter(|(tag, _)| *tag == etag);
+                        seen = Some(same.unwrap_or_else(|| (etag.clone(), clock.now())));
+                    }
                     Some((first, _)) if *first != etag => {
                         return Err(format!("{}: in use by {}", requests.place(""), holder.described()));
                     }
@@ -112,7 +123,7 @@ impl Lease {
                 }
                 let since = seen.as_ref().map_or(begun, |(_, since)| *since);
                 if begun.since(since) <= times.lease + times.margin {
-                    if begun == since {
+                    if !std::mem::replace(&mut waits, true) {
                         let (place, holder) = (requests.place(""), holder.described());
                         tracing::warn!(place, holder, lease = ?times.lease, "waits for the lease of the last holder to expire");
                     }

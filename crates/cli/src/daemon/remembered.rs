@@ -153,7 +153,7 @@ impl Daemon {
         let guid = pool.guid;
         let opening = OpeningPool { name: pool.name.clone(), since: self.machine.clock.now() };
         let Some(_opening) = self.opening.begin(guid, opening, || self.remembered.contains(guid)) else {
-            return format!("pool '{}' is being opened already", pool.name);
+            return format!("pool '{}' is still being opened: 'weir daemon status' shows when it is served", pool.name);
         };
         let opened = self.open(&pool).await;
         let CachedPool { name, guid, .. } = pool;

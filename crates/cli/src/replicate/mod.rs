@@ -151,6 +151,12 @@ impl ReplicateArgs {
         if top.source.shown() == top.target.shown() {
             return Err(Failure::failed("source and target are the same dataset"));
         }
+        if top.target.is_here() && top.target.dataset.starts_with(&format!("{}/", self.source)) {
+            return Err(Failure::failed(format!(
+                "the target {} is inside the source {}: name one outside of it",
+                self.target, self.source
+            )));
+        }
         Ok((top, limit))
     }
 }
@@ -169,17 +175,22 @@ pub fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
     if args.switch {
         top.source.run(&["set", "readonly=on", &top.source.dataset])?;
     }
-    if !args.no_snapshot && !args.dry_run {
-        take_snapshot(args, &top.source)?;
-    }
+    let taken = match args.no_snapshot || args.dry_run {
+        true => None,
+        false => Some(take_snapshot(args, &top.source)?),
+    };
     let options = TransferOptions { limit, verbose: args.verbose };
     let mut failed = 0;
     let mut results = Vec::new();
     for pair in pairs(args, &top)? {
-        match replicate(args, &pair, options) {
+        let mut is_sent = false;
+        match replicate(args, &pair, options, &mut is_sent) {
             Ok(outcome) => results.push(shown(args, &outcome)),
             Err(failure) => {
                 eprintln!("{failure}");
+                if let Some(taken) = &taken {
+                    withdraw(&pair, taken, is_sent);
+                }
                 failed += 1;
             }
         }
@@ -196,22 +207,35 @@ pub fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
     Ok(u8::from(failed > 0))
 }
 
-/// Takes the snapshot. If another run took one within this second, it waits for the next one: what was written meanwhile would
-/// be missing in the other's.
+/// Takes the snapshot, and returns its name with `@`. If another run took one within this second, it waits for the next one: what
+/// was written meanwhile would be missing in the other's.
 #[allow(clippy::disallowed_methods, reason = "a real process, in real time")]
-fn take_snapshot(args: &ReplicateArgs, source: &Side) -> Result<(), Failure> {
+fn take_snapshot(args: &ReplicateArgs, source: &Side) -> Result<String, Failure> {
     let mut tries = 0;
     loop {
-        let name = name_at(&args.name, now().sec).map_err(Failure::failed)?;
-        let name = format!("{}@{name}", source.dataset);
+        let taken = format!("@{}", name_at(&args.name, now().sec).map_err(Failure::failed)?);
+        let name = format!("{}{taken}", source.dataset);
         let words: &[&str] = if args.recursive { &["snapshot", "-r", &name] } else { &["snapshot", &name] };
         match source.run(words) {
             Err(failure) if tries < MAX_SNAPSHOT_TRIES && failure.line.contains("already exists") => {
                 tries += 1;
                 std::thread::sleep(std::time::Duration::from_millis(500));
             }
-            done => return done.map(drop),
+            done => return done.map(|_| taken),
         }
+    }
+}
+
+/// Destroys the snapshot that a failed run took, so that runs which fail again and again leave none. It stays if the target has it,
+/// or has a part of a stream that the next run continues; after a stream was sent (`is_sent`), the target is asked for that.
+fn withdraw(pair: &Pair, taken: &str, is_sent: bool) {
+    let may_need = |there: &DatasetState| there.token.is_some() || there.points.iter().any(|point| point.name == taken);
+    if is_sent && pair.target.state().as_ref().map_or(true, may_need) {
+        return;
+    }
+    let name = format!("{}{taken}", pair.source.dataset);
+    if let Err(failure) = pair.source.run(&["destroy", &name]) {
+        eprintln!("{name} stays: {failure}");
     }
 }
 
@@ -240,8 +264,13 @@ fn shown(args: &ReplicateArgs, outcome: &Outcome) -> Value {
     json!({"source": source, "target": target, "snapshot": snapshot, "bytes": bytes, "planned": planned, "notes": notes})
 }
 
-/// Brings one dataset to the newest snapshot of its source.
-fn replicate(args: &ReplicateArgs, pair: &Pair, options: TransferOptions) -> Result<Outcome, Failure> {
+/// Brings one dataset to the newest snapshot of its source. Sets `is_sent` before a new stream is sent.
+fn replicate(
+    args: &ReplicateArgs,
+    pair: &Pair,
+    options: TransferOptions,
+    is_sent: &mut bool,
+) -> Result<Outcome, Failure> {
     let Pair { source, target } = pair;
     let mut bytes = 0;
     let mut notes = Vec::new();
@@ -276,6 +305,7 @@ fn replicate(args: &ReplicateArgs, pair: &Pair, options: TransferOptions) -> Res
             planned.push(format!("{}{size}", step.arguments(&source.dataset).join(" ")));
             continue;
         }
+        *is_sent = true;
         bytes += send(args, pair, &here, step, (estimate, options))?;
     }
     if !args.dry_run {
@@ -312,12 +342,11 @@ fn send(
     let mut send = vec!["send", send_options(here)];
     send.extend(arguments.iter().map(String::as_str));
     let mut receive = vec!["receive", "-s", "-u"];
-    if args.force {
-        receive.push("-F");
-    }
-    // Nothing but replications writes to the replica.
-    if matches!(step, Step::Full { .. }) {
-        receive.extend(["-o", "readonly=on"]);
+    match step {
+        // Nothing but replications writes to the replica. Without -F, a dataset that came into being meanwhile is left alone.
+        Step::Full { .. } => receive.extend(["-o", "readonly=on"]),
+        Step::Since { .. } if args.force => receive.push("-F"),
+        Step::Since { .. } => {}
     }
     receive.push(&pair.target.dataset);
     transfer((&pair.source, &send), (&pair.target, &receive), estimate, options)
@@ -383,7 +412,7 @@ fn refusal(pair: &Pair, why: &Refused) -> Failure {
     Failure::failed(match why {
         Refused::NothingToSend => format!("{source}: there is no snapshot to send"),
         Refused::NoSnapshots => {
-            format!("{target} exists and has no snapshot of {source}: name another target, or replace it with -F")
+            format!("{target} exists and has no snapshot: name another target, or destroy this one and begin anew")
         }
         Refused::NothingInCommon => format!(
             "{target} has no snapshot in common with {source}: name another target, or destroy this one and begin anew"
@@ -434,4 +463,20 @@ fn lag(args: &ReplicateArgs, top: &Pair) -> Result<u8, Failure> {
         println!("{}", serde_json::to_string_pretty(&json!({"lag": all})).unwrap_or_default());
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_dataset_is_replicated_into_itself() {
+        let checked = |line: &str| check(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        for line in ["tank/docs tank/docs/in", "-r tank tank/backup", "tank/docs tank/docs"] {
+            assert!(checked(line).is_err(), "{line}");
+        }
+        for line in ["tank/docs tank/docs2", "-r tank/docs tank/backup", "tank/docs nas:tank/docs/in"] {
+            assert_eq!(checked(line), Ok(()), "{line}");
+        }
+    }
 }

@@ -92,6 +92,11 @@ impl Side {
         Side { dataset, ..self.clone() }
     }
 
+    /// Whether commands for it run on this machine.
+    pub fn is_here(&self) -> bool {
+        self.through.is_empty()
+    }
+
     /// Place and dataset as the user wrote them.
     pub fn shown(&self) -> String {
         match &self.host {

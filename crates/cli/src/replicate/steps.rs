@@ -5,7 +5,7 @@ use super::side::{DatasetState, Point};
 /// A stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The whole snapshot, to a dataset that does not exist, or that is replaced.
+    /// The whole snapshot, to a dataset that does not exist.
     Full {
         /// Name with `@`.
         to: String,
@@ -70,7 +70,7 @@ pub fn common<'a>(source: &'a DatasetState, target: &'a DatasetState) -> Option<
 }
 
 /// The streams that bring the target to the newest snapshot of the source, in their order; none if it has it. With `force`, what
-/// only the target has may go.
+/// the target has since the last common snapshot may go; without such a snapshot, the target is left alone nevertheless.
 ///
 /// # Errors
 /// [`Refused`].
@@ -82,7 +82,7 @@ pub fn plan(source: &DatasetState, target: &DatasetState, force: bool) -> Result
     let Some((base, there)) = common(source, target) else {
         match target.newest() {
             Some(_) => return Err(Refused::NothingInCommon),
-            None if target.exists && !force => return Err(Refused::NoSnapshots),
+            None if target.exists => return Err(Refused::NoSnapshots),
             None => {}
         }
         let mut steps = vec![Step::Full { to: oldest.name.clone() }];
@@ -161,6 +161,8 @@ mod tests {
         assert_eq!(plan(&source, &diverged, false), Err(refused));
         assert_eq!(plan(&source, &diverged, true), Ok(vec![since("@a", "@b", true)]));
         assert_eq!(plan(&source, &state(&[("@z", 99)]), true), Err(Refused::NothingInCommon));
-        assert_eq!(plan(&source, &state(&[]), false), Err(Refused::NoSnapshots));
+        for force in [false, true] {
+            assert_eq!(plan(&source, &state(&[]), force), Err(Refused::NoSnapshots));
+        }
     }
 }

@@ -52,10 +52,14 @@ pub struct Destination {
     top: OwnedFd,
     state: OwnedFd,
     records: PathBuf,
+    /// Files that were copied from an older state than the newest one, one record each: a later run may not look at that state.
+    older: PathBuf,
     report: std::io::BufWriter<File>,
     whole: u64,
     txg: Txg,
     is_first: bool,
+    /// Whether the state is the newest one that can be opened.
+    is_newest: bool,
     total_bytes: u64,
     done_bytes: u64,
     is_quiet: bool,
@@ -114,6 +118,7 @@ impl Destination {
         let top = openat(CWD, path, flags, Mode::empty()).map_err(|e| failed(&e))?;
         let state = directory(&top, STATE.as_bytes()).map_err(|e| failed(&e))?;
         directory(&state, b"missing").map_err(|e| failed(&e))?;
+        directory(&state, b"older").map_err(|e| failed(&e))?;
         directory(&state, b"links").map_err(|e| failed(&e))?;
         let report = File::create(path.join(STATE).join("report.tsv")).map_err(|e| failed(&e))?;
         Ok(Destination {
@@ -121,10 +126,12 @@ impl Destination {
             top,
             state,
             records: path.join(STATE).join("missing"),
+            older: path.join(STATE).join("older"),
             report: std::io::BufWriter::new(report),
             whole: 0,
             txg: Txg(0),
             is_first: true,
+            is_newest: true,
             total_bytes: 0,
             done_bytes: 0,
             is_quiet: true,
@@ -150,6 +157,7 @@ impl Destination {
     /// Begins to copy a state of the pool, which has about this number of bytes.
     pub fn begin_state(&mut self, txg: Txg, total_bytes: u64, is_quiet: bool, now: Nanos) {
         (self.txg, self.total_bytes, self.done_bytes, self.is_quiet) = (txg, total_bytes, 0, is_quiet);
+        self.is_newest = self.started.is_none();
         self.started = Some(now);
     }
 
@@ -249,9 +257,17 @@ impl Destination {
         if self.record(name).is_some() {
             std::fs::remove_file(self.record_path(name)).map_err(|e| self.failed(e))?;
         }
+        let line = format!("whole\t{}\ttxg {}\n", escaped(name), self.txg);
+        let older = self.older.join(format!("{:016x}", hash(name.as_bytes())));
+        if !self.is_newest {
+            return std::fs::write(older, line).map_err(|e| self.failed(e));
+        }
+        match std::fs::remove_file(older) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(self.failed(error)),
+            _ => {}
+        }
         self.whole += 1;
-        let txg = self.txg;
-        writeln!(self.report, "whole\t{}\ttxg {txg}", escaped(name)).map_err(|e| self.failed(e))
+        self.report.write_all(line.as_bytes()).map_err(|e| self.failed(e))
     }
 
     /// All of a directory, or of a dataset, can be read: forgets its record. An older state may have had fewer names, so only the
@@ -308,12 +324,20 @@ impl Destination {
         Ok(self.records()?.any(|record| record.kind == "names" && record.name.starts_with(&of)))
     }
 
-    /// Writes what is missing into the report, and returns it.
+    /// Writes the files of older states and what is missing into the report, and returns the latter.
     ///
     /// # Errors
     /// Errors of reading the records and writing the report.
     pub fn finish(&mut self) -> Result<Missing, Failure> {
         self.forget_part();
+        let older = std::fs::read_dir(&self.older).map_err(|e| self.failed(e))?;
+        let mut older: Vec<String> =
+            older.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect();
+        older.sort();
+        for line in &older {
+            self.report.write_all(line.as_bytes()).map_err(|e| self.failed(e))?;
+        }
+        self.whole += older.len() as u64;
         let mut missing = Missing::default();
         for record in self.records()? {
             match record.kind.as_str() {
@@ -376,6 +400,28 @@ mod tests {
         let top = openat(CWD, folder.path(), flags, Mode::empty()).unwrap();
         directory(&top, b"out").unwrap();
         assert!(folder.path().join("out%d").is_dir(), "a symbolic link is not followed");
+    }
+
+    #[test]
+    fn each_run_reports_the_files_that_only_an_older_state_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = |look_at_older: bool| {
+            let mut to = Destination::open(folder.path()).unwrap();
+            to.begin_state(Txg(9), 0, true, Nanos(0));
+            to.begin_dataset(true);
+            to.is_whole("p:/new").unwrap();
+            if look_at_older {
+                to.begin_state(Txg(8), 0, true, Nanos(0));
+                to.begin_dataset(false);
+                to.was_whole("p:/new").unwrap();
+                to.is_whole("p:/old").unwrap();
+            }
+            to.finish().unwrap();
+            (to.whole(), std::fs::read_to_string(to.report()).unwrap())
+        };
+        let both = (2, "whole\tp:/new\ttxg 9\nwhole\tp:/old\ttxg 8\n".to_owned());
+        assert_eq!(report(true), both);
+        assert_eq!(report(false), both);
     }
 
     #[test]

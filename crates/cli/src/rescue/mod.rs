@@ -85,8 +85,9 @@ pub fn run(args: &RescueArgs) -> Result<u8, Failure> {
     let mut options = OpenOptions::new(pools::search_paths(&args.places.dirs), args.pool.clone());
     options.arc_bytes = ARC_BYTES;
     options.keys = pools::keys(&here, &args.keys)?;
-    let mut destination = Destination::open(&args.destination)?;
+    // Without such a pool, no directory is made.
     let survivors = machine.block_on(Survivors::find(&machine, &options))?;
+    let mut destination = Destination::open(&args.destination)?;
     let mut rescue = Rescue {
         machine: &machine,
         args,

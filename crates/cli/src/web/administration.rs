@@ -132,6 +132,9 @@ fn described(machine: &Machine, path: &str) -> String {
 
 /// Size of a device in bytes, and what is on it.
 fn contents(machine: &Machine, path: &Path) -> Result<(u64, String), String> {
+    if path.is_dir() {
+        return Err("a directory, and no device: name a device or a file in it".to_owned());
+    }
     let disk = machine.disks.open(path, Access::ReadOnly).map_err(|error| error.to_string())?;
     let bytes = disk.geometry().size_bytes;
     let leaf = NewLeaf { path: path.to_owned(), is_file: path.is_file() };
@@ -214,6 +217,14 @@ fn usable_space(query: &LayoutQuery) -> Result<UsableSpace, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_is_no_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = weir_linux::machine().unwrap();
+        let line = described(&machine, &folder.path().display().to_string());
+        assert!(line.contains("a directory, and no device"), "{line}");
+    }
 
     #[test]
     fn layouts_have_the_planners_space_and_impossible_ones_are_refused() {

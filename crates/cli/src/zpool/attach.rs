@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use weir_engine::create::draid::is_spare_name;
 use weir_engine::{Activity, AttachRequest, Engine, NewLeaf, expansion};
 use weir_object_store::DiskUrl;
-use weir_pool::{VdevConfig, VdevKind};
+use weir_pool::{PoolError, VdevConfig, VdevKind};
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -215,7 +215,11 @@ fn join(
             Some(_) => expansion::start(engine, &request).await,
             None => engine.vdevs().attach(&request).await,
         };
-        joined.map_err(|error| cannot(error.to_string()))?;
+        joined.map_err(|error| match error {
+            // With -f, the hint at -f would be wrong.
+            PoolError::InUse { path, what } if options.force => cannot(format!("{} {what}", path.display())),
+            error => cannot(error.to_string()),
+        })?;
         engine.log_command(call.line(), call.caller.ids.0).map_err(|error| cannot(error.to_string()))?;
         if expanded.is_some() && served_pool.is_none() {
             // The expansion may take long.

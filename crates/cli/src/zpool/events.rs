@@ -68,7 +68,7 @@ pub fn run(call: &Call, args: &EventsArgs) -> Result<u8, Failure> {
     if args.json.json && args.changes_output() {
         return Err(EventsArgs::misused("-j does not go together with -v, -H and -f"));
     }
-    let why = "events are in the memory of the process that has (weir serve, mount, demo), and end with it; \
+    let why = "events are in the memory of the process that has (weir daemon, serve, mount, demo), and end with it; \
                'zpool history -i' shows what is on disk";
     let holders = match call.process() {
         Some(_) => vec![PoolHolder::Own],

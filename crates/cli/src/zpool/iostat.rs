@@ -136,7 +136,7 @@ pub fn run(call: &Call, args: &IostatArgs) -> Result<u8, Failure> {
     if args.omit_first && repetition.interval.is_none() {
         return Err(IostatArgs::misused("-y leaves out the first of several reports"));
     }
-    let why = "what goes to and from its devices is counted by the process that has (weir serve, mount, demo)";
+    let why = "what goes to and from its devices is counted by the process that has (weir daemon, serve, mount, demo)";
     let holders = match call.process() {
         Some(_) => vec![PoolHolder::Own],
         None => holders(call, args, &names, why)?,

@@ -37,7 +37,10 @@ fn holes_are_shown_and_a_file_without_blocks_says_so() {
     site.ok("zpool create -O weir:nbd=on one d0");
     site.ok("zfs create -V 16M -o compression=off one/v");
     let shown = site.ok("where one/v 1");
-    assert!(shown.contains("one/v: 1 (object 1) has no blocks: it is empty, or"), "{shown}");
+    assert!(
+        shown.contains("one/v: 1 (object 1) has no blocks in the last synced txg: it is empty, was written after that"),
+        "{shown}"
+    );
     assert_eq!(site.ok("where -H one/v 1"), "");
     site.nbd("one/v").write(1 << 20, &[7; 16 << 10]);
     site.ok("zpool sync one");

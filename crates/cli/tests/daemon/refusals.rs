@@ -174,6 +174,20 @@ fn commands_that_weir_lacks_and_things_that_are_not_there_are_named() {
     assert!(error.contains("must be a multiple of volblocksize, 16384 bytes; the next is 49152"), "{error}");
 }
 
+#[test]
+fn refusals_hint_at_what_helps() {
+    let site = Site::new(2);
+    let daemon = site.start();
+    site.ok("zpool create tank d0 d1");
+    let said = site.fails(&format!("zpool attach -f tank {} d1", site.path("d0").display()));
+    assert!(said.contains("is part of this pool") && !said.contains("use -f"), "{said}");
+    drop(daemon);
+    for line in ["zpool iostat tank", "zpool events tank"] {
+        let said = site.fails(line);
+        assert!(said.contains("(weir daemon, serve, mount, demo)"), "{line}: {said}");
+    }
+}
+
 /// As OpenZFS with the pools that its kernel module has open; here no process has them open.
 #[test]
 fn devices_of_imported_pools_are_not_taken() {

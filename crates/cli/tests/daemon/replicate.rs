@@ -166,6 +166,9 @@ fn a_replica_that_diverged_is_left_alone_and_roles_are_switched() {
     site.refuses("tank/v nowhere/v", "nowhere");
     site.ok("zfs create -V 16M backup/other");
     site.refuses("tank/v backup/other", "exists and has no snapshot");
+    site.refuses("-F tank/v backup/other", "exists and has no snapshot");
+    site.refuses("tank/v missing/v", "missing");
+    assert!(site.points("snapshot", "tank/v").is_empty(), "runs that sent nothing left snapshots");
     site.replicated("tank/v backup/v");
     site.ok("zfs snapshot backup/v@mine");
     site.write(2);

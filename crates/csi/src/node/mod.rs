@@ -338,8 +338,9 @@ impl Node {
         if request.volume_id.is_empty() {
             return Err(Status::invalid_argument("volume_id is missing"));
         }
-        volume_of(&request.volume_id)?;
+        // A request without a path is malformed, whatever volume it names.
         let path = mounted_path(&request.volume_path)?;
+        volume_of(&request.volume_id)?;
         if !mounts::is_mounted(path)? {
             return Err(Status::not_found(format!("no volume is mounted at {}", path.display())));
         }
@@ -372,8 +373,8 @@ impl Node {
         if request.volume_id.is_empty() {
             return Err(Status::invalid_argument("volume_id is missing"));
         }
-        let volume = volume_of(&request.volume_id)?;
         let path = mounted_path(&request.volume_path)?;
+        let volume = volume_of(&request.volume_id)?;
         let _call = self.pending.begin(volume)?;
         if !mounts::is_mounted(path)? {
             return Err(Status::not_found(format!("no volume is mounted at {}", path.display())));

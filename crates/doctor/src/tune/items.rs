@@ -173,7 +173,14 @@ fn by_hand(is_fast: bool) -> Vec<Item> {
             "fixed: what a Linux client asks for",
             "nothing to set",
         ),
-        item(Applies::Weir, "l2arc.prefetch", "off", "off", "this version uses no cache devices", "nothing to set"),
+        item(
+            Applies::Weir,
+            "l2arc.prefetch",
+            "off",
+            "off",
+            "cache devices get no blocks that were read ahead and not used, so that sequential reads do not wear them",
+            "nothing to set; WEIR_L2ARC_NOPREFETCH=0 in the environment of the daemon writes them, too",
+        ),
         item(
             Applies::Client,
             "nfs.mount",

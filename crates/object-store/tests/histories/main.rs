@@ -155,7 +155,7 @@ impl History {
                 renewal: 0,
             };
             let requests = Requests::new(Arc::new(client), self.machine.clock.clone(), Duration::from_secs(5));
-            match open_writer(Arc::new(requests), self.machine.tasks.clone(), self.settings(), holder).await {
+            match open_writer(Arc::new(requests), self.machine.tasks.clone(), self.settings(), holder, None).await {
                 Ok(core) => {
                     let disk: Arc<dyn Disk> = Arc::new(StoreDisk::new(core.clone(), Access::ReadWrite, None));
                     return Ok(Process { core, disk, power });

@@ -39,7 +39,9 @@ pub enum ConfirmationError {
     #[error("this cannot be undone: it needs the confirmation of a dry run")]
     Missing,
     /// Not known: used, too old, or of another action or token.
-    #[error("this confirmation was used, is older than 5 minutes, or is that of another action: look at a new dry run")]
+    #[error(
+        "this confirmation was used, is older than 5 minutes, or is that of another action or token: look at a new dry run"
+    )]
     Unknown,
     /// The state is another one than that of the dry run.
     #[error("the state has changed since the dry run, and nothing was done: look at a new dry run")]
@@ -67,7 +69,8 @@ impl Confirmations {
         confirmation
     }
 
-    /// Takes a confirmation, and returns the digest of the state that it is for. It cannot be taken again.
+    /// Takes a confirmation, and returns the digest of the state that it is for. It cannot be taken again. An attempt for another
+    /// action or by another token leaves it for its own.
     ///
     /// # Errors
     /// [`ConfirmationError`] if there is none for this action and token.
@@ -84,14 +87,11 @@ impl Confirmations {
         pending.retain(|one| now.since(one.since) <= VALID_TIME);
         let same = |one: &Pending| {
             // The comparison of hashes takes constant time.
-            blake3::hash(one.confirmation.as_bytes()) == blake3::hash(given.as_bytes())
+            let is_given = blake3::hash(one.confirmation.as_bytes()) == blake3::hash(given.as_bytes());
+            is_given && one.action == *action && one.who == *who
         };
         let at = pending.iter().position(same).ok_or(ConfirmationError::Unknown)?;
-        let found = pending.remove(at).ok_or(ConfirmationError::Unknown)?;
-        match found.action == *action && found.who == *who {
-            true => Ok(found.digest),
-            false => Err(ConfirmationError::Unknown),
-        }
+        pending.remove(at).map(|found| found.digest).ok_or(ConfirmationError::Unknown)
     }
 }
 
@@ -114,12 +114,12 @@ mod tests {
         let one = make();
         assert_eq!(take(Some(&one), "p", "a"), Ok(digest));
         assert_eq!(take(Some(&one), "p", "a"), Err(ConfirmationError::Unknown));
-        // One that is tried for something else is used up.
+        // Attempts for something else, or with another token, leave it.
         let one = make();
         assert_eq!(take(Some(&one), "q", "a"), Err(ConfirmationError::Unknown));
-        assert_eq!(take(Some(&one), "p", "a"), Err(ConfirmationError::Unknown));
-        let one = make();
         assert_eq!(take(Some(&one), "p", "b"), Err(ConfirmationError::Unknown));
+        assert_eq!(take(Some(&one), "p", "a"), Ok(digest));
+        assert_eq!(take(Some(&one), "p", "a"), Err(ConfirmationError::Unknown));
         let first = make();
         for _ in 0..MAX_PENDING {
             make();
