@@ -10,6 +10,7 @@ fn a_raidz_vdev_is_expanded_in_a_pool_that_is_served_and_in_one_that_is_not() {
     }
     // The pool of the lab is not in the way of the one that is served.
     lab.ok("zpool destroy p");
+    ["d0", "d1"].iter().for_each(|disk| std::fs::remove_file(lab.path(disk)).unwrap());
     lab.ok("zpool create p raidz1 a b c");
     assert_eq!(
         lab.fails("zpool attach p raidz1-0 d"),
