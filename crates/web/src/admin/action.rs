@@ -104,19 +104,25 @@ pub enum VdevKind {
 }
 
 impl VdevKind {
-    fn words(self) -> &'static [&'static str] {
+    /// Keyword of the class, which a command line has once; none for data.
+    fn class(self) -> Option<&'static str> {
         match self {
-            VdevKind::Stripe => &[],
-            VdevKind::Mirror => &["mirror"],
-            VdevKind::Raidz1 => &["raidz1"],
-            VdevKind::Raidz2 => &["raidz2"],
-            VdevKind::Raidz3 => &["raidz3"],
-            VdevKind::Log => &["log"],
-            VdevKind::LogMirror => &["log", "mirror"],
-            VdevKind::Special => &["special"],
-            VdevKind::SpecialMirror => &["special", "mirror"],
-            VdevKind::Cache => &["cache"],
-            VdevKind::Spare => &["spare"],
+            VdevKind::Stripe | VdevKind::Mirror | VdevKind::Raidz1 | VdevKind::Raidz2 | VdevKind::Raidz3 => None,
+            VdevKind::Log | VdevKind::LogMirror => Some("log"),
+            VdevKind::Special | VdevKind::SpecialMirror => Some("special"),
+            VdevKind::Cache => Some("cache"),
+            VdevKind::Spare => Some("spare"),
+        }
+    }
+
+    /// Keyword of the layout; none for single devices, which come first in their class.
+    fn layout(self) -> Option<&'static str> {
+        match self {
+            VdevKind::Mirror | VdevKind::LogMirror | VdevKind::SpecialMirror => Some("mirror"),
+            VdevKind::Raidz1 => Some("raidz1"),
+            VdevKind::Raidz2 => Some("raidz2"),
+            VdevKind::Raidz3 => Some("raidz3"),
+            VdevKind::Stripe | VdevKind::Log | VdevKind::Special | VdevKind::Cache | VdevKind::Spare => None,
         }
     }
 }
@@ -396,13 +402,17 @@ impl Words {
             self.wrong.get_or_insert(format!("more than {MAX_DEVICES} vdevs or devices"));
             return self;
         }
-        // Devices after a keyword belong to it, so those without one come first.
-        let (plain, grouped): (Vec<_>, Vec<_>) = vdevs.iter().partition(|vdev| vdev.kind == VdevKind::Stripe);
-        for vdev in plain.into_iter().chain(grouped) {
+        // Devices after a keyword belong to it, so those without one come first, in the pool and in each class.
+        let mut sorted: Vec<&NewVdev> = vdevs.iter().collect();
+        sorted.sort_by_key(|vdev| (vdev.kind.class(), vdev.kind.layout().is_some()));
+        let mut class = None;
+        for vdev in sorted {
             if vdev.devices.is_empty() {
                 self.wrong.get_or_insert("a vdev has no device".to_owned());
             }
-            self.line.words.extend(vdev.kind.words().iter().map(|word| (*word).to_owned()));
+            let begun = vdev.kind.class().filter(|begun| class != Some(*begun));
+            class = vdev.kind.class();
+            self.line.words.extend(begun.into_iter().chain(vdev.kind.layout()).map(str::to_owned));
             for device in &vdev.devices {
                 self = self.path("device", device);
             }

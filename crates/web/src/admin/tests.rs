@@ -38,6 +38,13 @@ fn each_action_is_the_command_line_that_does_the_same() {
                     {"kind":"log_mirror","devices":["/d/e","/d/f"]}]}"#,
             "weir zpool create -f -o ashift=12 -O atime=off t /d/c mirror /d/a /d/b log mirror /d/e /d/f",
         ),
+        (
+            r#"{"do":"create_pool","name":"t","vdevs":[{"kind":"log_mirror","devices":["/d/e","/d/f"]},
+                {"kind":"spare","devices":["/d/h"]},{"kind":"log","devices":["/d/g"]},
+                {"kind":"log_mirror","devices":["/d/i","/d/j"]},{"kind":"stripe","devices":["/d/a"]},
+                {"kind":"spare","devices":["/d/k"]}]}"#,
+            "weir zpool create t /d/a log /d/g mirror /d/e /d/f mirror /d/i /d/j spare /d/h /d/k",
+        ),
         (r#"{"do":"import","pool":"t","directory":"/d","force":true}"#, "weir zpool import -f -d /d t"),
         (r#"{"do":"export","pool":"t"}"#, "weir zpool export t"),
         (r#"{"do":"destroy_pool","pool":"t","force":true}"#, "weir zpool destroy -f t"),
