@@ -500,8 +500,8 @@ mod tests {
         accounts.write_cost(Content::Metadata, 1, 54, Default::default()).wrote(Redundancy::Parity, 512, 0);
         assert_eq!(
             device_summary(&accounts),
-            "devices: 4608 bytes written: data 4096, metadata 512, intent log 0, labels 0, repair 0, removal 0; \
-             of these first copy 4000, copies 0, parity 512, padding 96"
+            "devices: 4608 bytes written: data 4096, metadata 512, intent log 0, labels 0, repair 0, removal 0, \
+             expansion 0; of these first copy 4000, copies 0, parity 512, padding 96"
         );
     }
 

@@ -40,7 +40,7 @@ struct JoinOptions {
     places: PoolDirs,
 }
 
-/// Attach a device to another one: both hold the same data. A RAID-Z vdev is expanded by it.
+/// Attach a device to another one, or to a RAID-Z vdev, which it expands.
 #[derive(Debug, Parser)]
 #[command(name = "zpool attach", override_usage = "zpool attach [-fw] [-o ashift=N] [-d DIR]… POOL DEVICE NEW_DEVICE")]
 pub struct AttachArgs {

@@ -19,6 +19,7 @@ mod error_log;
 mod events;
 mod expand;
 mod expansion;
+mod expansion_faults;
 mod files;
 mod freeing;
 mod full;
