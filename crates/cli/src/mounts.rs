@@ -58,25 +58,30 @@ struct Table {
 }
 
 impl Table {
-    /// The mounted parent of a file system whose mount shows it at this path.
-    fn parent_at(&self, dataset: &str, path: &Path) -> Option<&MountedFileSystem> {
+    /// ID and mount of the parent of a file system, if that is mounted and shows the file system at this path.
+    fn parent_at(&self, dataset: &str, path: &Path) -> Option<(u64, &MountedFileSystem)> {
         let (parent, leaf) = dataset.rsplit_once('/')?;
-        self.by_id.values().find(|mounted| mounted.dataset == parent && mounted.path.join(leaf) == path)
+        let is_parent = |mounted: &MountedFileSystem| mounted.dataset == parent && mounted.path.join(leaf) == path;
+        self.by_id.iter().find(|(_, mounted)| is_parent(mounted)).map(|(id, mounted)| (*id, mounted))
+    }
+
+    /// The FUSE mount that serves a path: the nearest one at or above it.
+    fn own_above(&self, path: &Path) -> Option<&Mounted> {
+        let at = |above: &Path| {
+            self.by_id.values().find_map(|other| match &other.place {
+                Place::Own(own) if other.path == above => Some(own),
+                _ => None,
+            })
+        };
+        path.ancestors().find_map(at)
     }
 
     /// The name of a file system in the mount that contains its parent.
     fn name_in_parent(&self, dataset: &str, path: &Path) -> Option<NameInParent> {
-        let (parent, leaf) = dataset.rsplit_once('/')?;
-        let is_parent = |other: &MountedFileSystem| other.dataset == parent && other.path.join(leaf) == path;
-        let id = self.by_id.iter().find_map(|(id, other)| is_parent(other).then_some(*id))?;
-        let own = |above: &Path| {
-            self.by_id.values().find_map(|other| match &other.place {
-                Place::Own(own) if other.path == above => Some(own.cached_names()),
-                _ => None,
-            })
-        };
-        let names = path.parent()?.ancestors().find_map(own)?;
-        Some(NameInParent { names, parent: id, leaf: leaf.to_owned() })
+        let (parent, _) = self.parent_at(dataset, path)?;
+        let names = self.own_above(path.parent()?)?.cached_names();
+        let leaf = dataset.rsplit('/').next()?.to_owned();
+        Some(NameInParent { names, parent, leaf })
     }
 
     /// A file system that is mounted below this path by a mount of its own.
@@ -88,13 +93,7 @@ impl Table {
     /// Whether programs have files open in a file system that the mount of another one contains.
     fn is_used_in_parent(&self, id: u64) -> bool {
         let Some(mounted) = self.by_id.get(&id) else { return false };
-        let own = |above: &Path| {
-            self.by_id.values().find_map(|other| match &other.place {
-                Place::Own(own) if other.path == above => Some(own),
-                _ => None,
-            })
-        };
-        mounted.path.ancestors().find_map(own).is_some_and(|own| own.uses(id))
+        self.own_above(&mounted.path).is_some_and(|own| own.uses(id))
     }
 }
 
@@ -256,7 +255,7 @@ impl Mounts {
             exec: shares.allows.exec && !request.no_exec,
             overlay: shares.allows.overlay || request.overlay,
         };
-        let parent = self.0.lock().parent_at(&shares.dataset, &path).map(|parent| parent.allows);
+        let parent = self.0.lock().parent_at(&shares.dataset, &path).map(|(_, parent)| parent.allows);
         let has_key = has_key(front, machine, shares.id);
         if parent.is_some() {
             // An own mount needs the directory; without the key, it must be there and not be empty.

@@ -70,7 +70,7 @@ impl Mounts {
             return false;
         };
         let parent = table.parent_at(&mounted.dataset, &mounted.path);
-        parent.is_some_and(|parent| !is_alike(parent.allows, mounted.allows))
+        parent.is_some_and(|(_, parent)| !is_alike(parent.allows, mounted.allows))
     }
 
     /// Gives a file system that is contained in the mount of its parent a mount of its own.
