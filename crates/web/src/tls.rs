@@ -14,8 +14,7 @@ use weir_machine::Clock;
 /// First byte of a connection with TLS: a record with a handshake (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
 /// Answer to a request in clear text. It names no address: the client's request, which has it, is not read.
-const NEEDS_TLS: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 46\r\n\r\n\
+const NEEDS_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
     this port takes TLS only: use https:// for it\n";
 
 /// Certificate and key of a server.

@@ -106,7 +106,7 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
             }
             Place::Here(_) => {
                 if let Place::Here(writable) = target.into_place() {
-                    at_rest(call, writable, pool, from, args.wait)?;
+                    start_here(call, writable, pool, from, args.wait)?;
                 }
             }
         }
@@ -152,9 +152,8 @@ fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result
     target.attempt(Action::Pool(change))?.map(drop).map_err(|refusal| failed(what, pool, &refusal.why))
 }
 
-/// Scrubs a pool that no process had open. This takes up to days, so this process runs the commands of other processes
-/// on the pool meanwhile.
-fn at_rest(call: &Call, writable: WritablePool, pool: &str, from: ScrubStart, wait: bool) -> Result<(), Failure> {
+/// Starts a scrub of a pool that this process has open, and carries it out.
+fn start_here(call: &Call, writable: WritablePool, pool: &str, from: ScrubStart, wait: bool) -> Result<(), Failure> {
     let started = writable.machine.block_on(writable.engine.scrubs().start_after(from));
     let logged = started.and_then(|()| writable.engine.log_command(call.line(), call.caller.ids.0));
     run_here(call, writable, pool, logged.map_err(|error| cannot_scrub(pool, &error)), wait)
@@ -178,7 +177,8 @@ fn run_here(
     writable.close()
 }
 
-/// Carries out a scrub or resilver that was started on a pool that no process had open, and closes the pool.
+/// Carries out a scrub or resilver that was started on a pool that no process had open, and closes the pool. This takes up to
+/// days, so this process runs the commands of other processes on the pool meanwhile.
 pub fn run_at_rest(
     call: &Call,
     writable: WritablePool,
