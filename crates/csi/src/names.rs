@@ -62,7 +62,7 @@ impl Protocol {
 pub struct Mark {
     /// The caller's name for it.
     pub name: String,
-    /// How nodes reach the volume, or that of the snapshot.
+    /// Protocol by which nodes reach the volume, or the volume of the snapshot.
     pub protocol: Protocol,
     /// Size in bytes when it was created.
     pub bytes: u64,
@@ -121,7 +121,7 @@ pub fn is_below(name: &str, top: &str) -> bool {
     name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The component for a caller's name, at most `max_len` bytes: the name itself where it can be one, else its hash.
+/// Component of a dataset name for a name that the caller chose, at most `max_len` bytes: that name if it is valid as one, else its hash.
 pub fn component(name: &str, max_len: usize) -> String {
     let max_len = max_len.min(MAX_COMPONENT_LEN);
     let is_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && is_component(name);

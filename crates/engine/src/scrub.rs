@@ -371,7 +371,7 @@ fn marked(place: Position) -> Position {
 
 /// The result of one pass.
 struct Done {
-    /// The scrub or resilver as it was when the pass began.
+    /// State of the scrub or resilver at the begin of the pass.
     of: Progress,
     pass: ScanPass,
     next: Option<Position>,

@@ -37,7 +37,7 @@ pub fn tell(call: &Call, remote: &RemoteProcess) -> Result<u8, Failure> {
 /// Sends a command to another process, which carries it out.
 ///
 /// # Errors
-/// As [`ask`]. A command that was carried out and refused is not an error here.
+/// As [`ask`]. A refusal by that process is no error: it is in the answer.
 pub fn send(call: &Call, remote: &RemoteProcess, command: &Command) -> Result<Result<Outcome, Refusal>, Failure> {
     let mut begun = false;
     let mut shown = ShownProgress::new(call);
@@ -127,10 +127,10 @@ pub fn query(
     Ok(Result::from(answer).map(|_| ()))
 }
 
-/// Sends a command to another process, which carries it out, for a program that is no command line.
+/// Sends a command to another process, which carries it out. Returns the answer, and prints nothing.
 ///
 /// # Errors
-/// If the process does not answer. A command that was carried out and refused is not an error here.
+/// If the process does not answer. A refusal by that process is no error: it is in the answer.
 pub async fn ask_command(remote: &RemoteProcess, command: &Command) -> io::Result<Result<Outcome, Refusal>> {
     let mut stream = connect(remote).await?;
     write_frame(&mut stream, &Frame::Command(command.to_json().map_err(io::Error::other)?)).await?;
@@ -142,7 +142,7 @@ pub async fn ask_command(remote: &RemoteProcess, command: &Command) -> io::Resul
     }
 }
 
-/// Sends a query to another process; returns all rows, for a program that is no command line.
+/// Sends a query to another process. Returns all rows, and prints nothing.
 ///
 /// # Errors
 /// If the process does not answer. A query that was refused is not an error here.

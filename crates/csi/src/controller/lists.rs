@@ -17,7 +17,7 @@ use weir_dsl::props::DatasetKind;
 /// Maximum number of entries of an answer: some hundred bytes each, below gRPC's 4 MiB.
 const MAX_ENTRIES: usize = 4096;
 
-/// Cuts the wanted entries out of a sorted list. Returns them, and the token of the rest.
+/// Returns the entries of a sorted list after a token, at most the wanted number, and the token of the next page.
 fn page(all: Vec<(Found, Mark)>, max_entries: i32, token: &str) -> Result<(Vec<(Found, Mark)>, String), Status> {
     let count = match usize::try_from(max_entries) {
         Ok(0) => MAX_ENTRIES,
