@@ -51,7 +51,7 @@ pub struct JobState {
     pub name: String,
     /// Whether it runs now.
     pub is_running: bool,
-    /// Begin of the last run since the daemon was started, in seconds since 1970, and whether it failed.
+    /// Begin of the last run, in seconds since 1970, and whether it failed.
     pub last: Option<(u64, bool)>,
     /// Next time, in seconds since 1970.
     pub next_s: Option<u64>,

@@ -40,26 +40,32 @@ function fieldOf({ name, label, type, value, options, hint, placeholder }) {
   let input;
   if (type === "checkbox") input = h("input", { ...common, type: "checkbox" });
   else if (type === "select") input = h("select", common, options.map(([key, text]) => h("option", { value: key }, text)));
+  else if (type === "secret") input = h("input", { ...common, type: "password", autocomplete: "new-password" });
   else input = h("input", { ...common, type: "text", autocomplete: "off", spellcheck: "false", placeholder });
   if (type === "checkbox") input.checked = value === true;
   else if (value !== undefined) input.value = value;
-  const read = () => (type === "checkbox" ? input.checked : input.value.trim());
+  const read = () => (type === "checkbox" ? input.checked : type === "secret" ? input.value : input.value.trim());
   const caption = h("label", { for: id }, label);
   const row = type === "checkbox" ? [input, caption] : [caption, input];
   return { name, read, row: h("div", { class: `field ${type ?? "text"}` }, row, hint && h("p", { id: `${id}-hint`, class: "note" }, hint)) };
 }
 
-// Opens the dialog. `build` makes the action of the values of the fields; `body` is shown above the fields.
+// Opens the dialog. `build` makes the action of the values of the fields; `body` is shown above the fields. A field `secret` is no
+// part of the action: it goes with it, and into no log.
 export function openAction({ title, fields = [], build, danger, run = "Do it", body }) {
   const dialog = byId("action");
   const made = fields.map(fieldOf);
   const values = () => Object.fromEntries(made.map(({ name, read }) => [name, read()]));
+  const action = () => {
+    const { secret, again, ...others } = values();
+    return build(others);
+  };
   const command = h("code", { id: "action-command" }, "…");
   const error = h("pre", { id: "action-error", role: "alert", hidden: true, tabindex: "0" });
   const shown = h("div", { id: "action-shown", "aria-live": "polite" });
   const act = h("button", { type: "submit", id: "action-run", class: danger ? "danger" : "main", disabled: true }, run);
   const preview = h("button", { type: "button", id: "action-preview", hidden: true }, "Show what it would do");
-  let confirmation, needsConfirmation = danger === true, timer, current = "";
+  let confirmation, needsConfirmation = danger === true, takesSecret = false, timer, current = "";
 
   const fail = (text) => {
     error.hidden = !text;
@@ -77,10 +83,11 @@ export function openAction({ title, fields = [], build, danger, run = "Do it", b
   const describe = async () => {
     const question = ++number;
     try {
-      const described = await post("command", { action: build(values()) });
+      const described = await post("command", { action: action() });
       if (question !== number) return;
       current = described.command;
       needsConfirmation = described.needs_confirmation;
+      takesSecret = described.takes_secret;
       command.textContent = described.error ?? described.command;
       command.classList.toggle("wrong", described.error !== null);
     } catch (problem) {
@@ -114,7 +121,7 @@ export function openAction({ title, fields = [], build, danger, run = "Do it", b
     ready();
   };
   preview.addEventListener("click", () => busy(async () => {
-    const dry = await post("preview", { action: build(values()) });
+    const dry = await post("preview", { action: action() });
     confirmation = dry.confirmation;
     shown.replaceChildren(h("h3", {}, "Nothing was done yet. This is what would be affected:"), ...dry.shown.map(({ command: line, text }) => [
       line && h("p", { class: "note" }, h("code", {}, line)),
@@ -125,8 +132,10 @@ export function openAction({ title, fields = [], build, danger, run = "Do it", b
     event.preventDefault();
     if (act.disabled) return;
     busy(async () => {
-      const order = confirmation === undefined ? {} : { confirmation };
-      const done = await post("act", { action: build(values()), ...order });
+      const { secret, again } = values();
+      if (again !== undefined && again !== secret) throw new Error("The two passphrases are not the same.");
+      const order = { ...(confirmation === undefined ? {} : { confirmation }), ...(secret && takesSecret ? { secret } : {}) };
+      const done = await post("act", { action: action(), ...order });
       dialog.close();
       say(`Done: ${done.command}`, done.output);
       refresh();

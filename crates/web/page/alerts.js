@@ -27,6 +27,41 @@ export function workOf(job) {
   return `scrub of ${(job.scrub ?? []).join(", ")}`;
 }
 
+const WORKS = [["snapshot", "take snapshots"], ["scrub", "scrub pools"], ["replicate", "replicate a dataset"]];
+const namesOf = (text) => text.split(",").map((name) => name.trim()).filter(Boolean);
+
+// The action that adds the job of these values; one that it replaces has its name.
+export function jobOf({ name, work, of, target, recursive, keep, keepTarget, limit, schedule, zone }, replace) {
+  const number = (text) => (text ? { value: Number.parseInt(text, 10) || 0 } : undefined);
+  const snapshots = number(keep), atTarget = number(keepTarget);
+  const made = work === "replicate" ? { replicate: { source: of, target, ...(limit ? { limit } : {}), ...(atTarget ? { keep_target: atTarget.value } : {}) } }
+    : { [work]: namesOf(of) };
+  return { do: "add_job", name, work: made, ...(work !== "scrub" ? { recursive, ...(snapshots ? { keep: snapshots.value } : {}) } : {}),
+    schedule, ...(zone ? { time_zone: zone } : {}), replace };
+}
+
+// Adds a job, or changes one.
+function openJob(name, job) {
+  const of = job?.replicate ?? (job?.snapshot ?? job?.scrub ?? []).join(", ");
+  openAction({
+    title: name ? `Change the job ${name}` : "Add a job",
+    run: name ? "Change" : "Add",
+    fields: [
+      !name && { name: "name", label: "Name", hint: "It begins the names of the snapshots." },
+      { name: "work", label: "Work", type: "select", options: WORKS, value: job?.replicate ? "replicate" : job?.scrub ? "scrub" : "snapshot" },
+      { name: "of", label: "Datasets, pools, or the source, with commas between", value: of },
+      { name: "schedule", label: "Schedule", value: job?.schedule ?? "daily 02:30", hint: "hourly, every 15 min, daily 02:30, weekly sun 03:00, monthly 1 03:00" },
+      { name: "zone", label: "Time zone", placeholder: "that of the server", value: job?.time_zone },
+      { name: "recursive", label: "Also of all datasets below (-r)", type: "checkbox", value: job?.recursive === true },
+      { name: "keep", label: "Snapshots that stay", value: job?.keep === undefined ? "" : String(job.keep) },
+      { name: "target", label: "Target of a replication", placeholder: "DATASET, or HOST:DATASET", value: job?.to },
+      { name: "keepTarget", label: "Snapshots that stay at the target", value: job?.keep_target === undefined ? "" : String(job.keep_target) },
+      { name: "limit", label: "Bytes per second of a replication, at most", placeholder: "no limit", value: job?.limit },
+    ].filter(Boolean),
+    build: (values) => jobOf({ name, ...values }, name !== undefined),
+  });
+}
+
 const resultOf = (run) => (run.problem === undefined ? h("span", {}, h("span", { class: "mark good" }, "done"), " ", run.done)
   : h("span", {}, h("span", { class: "mark critical" }, "failed"), " ", run.problem));
 
@@ -34,11 +69,18 @@ function jobs(all) {
   const rows = Object.entries(all).map(([name, job]) => {
     const [last] = job.runs;
     return [name, workOf(job), job.schedule, job.next ? timeOf(job.next) : "–", last ? timeOf(last.began) : "–",
-      h("span", { class: "value" }, job.running ? h("span", { class: "mark active" }, "running") : last ? resultOf(last) : "nothing done since the daemon was started"),
+      h("span", { class: "value" }, job.running ? h("span", { class: "mark active" }, "running") : last ? resultOf(last) : "nothing done yet"),
+      h("span", { class: "actions" },
+        actionButton("Run now", `Run the job ${name}`, "operate", () => openAction({ title: `Run the job ${name} now`, run: "Run", build: () => ({ do: "run_job", job: name }) })),
+        job.added ? [
+          actionButton("Change …", `Change the job ${name}`, "administer", () => openJob(name, job.added)),
+          actionButton("Remove", `Remove the job ${name}`, "administer", () => openAction({ title: `Remove the job ${name}`, run: "Remove", build: () => ({ do: "remove_job", job: name }) })),
+        ] : h("span", { class: "note" }, "of weir.toml")),
       job.runs.length > 1 && h("details", { "data-key": `runs ${name}` }, h("summary", {}, `${job.runs.length} runs`),
         h("ul", {}, job.runs.map((run) => h("li", {}, `${timeOf(run.began)}: `, resultOf(run)))))];
   });
-  return table("Jobs", ["Job", "Work", "Schedule", "Next run", "Last run", "Result", "Earlier runs"].map((name) => ({ name })), rows);
+  const columns = ["Job", "Work", "Schedule", "Next run", "Last run", "Result", "Actions", "Earlier runs"].map((name) => ({ name, hidden: name === "Actions" }));
+  return table("Jobs", columns, rows);
 }
 
 export function show({ status }) {
@@ -49,8 +91,8 @@ export function show({ status }) {
     status.error && h("pre", { class: "problem" }, status.error),
     h("section", {}, h("h2", {}, "Alerts"), alerts.length === 0 ? h("p", { class: "empty" }, "No alert.")
       : table("Alerts", [...columns("Severity", "Alert", "Text", "Since", "State"), { name: "Actions", hidden: true }], alerts.map(alertRow))),
-    h("section", {}, h("h2", {}, "Jobs"), Object.keys(scheduled).length === 0
-      ? h("p", { class: "empty" }, "No job. [[jobs]] tables of weir.toml schedule snapshots, scrubs and replications.") : jobs(scheduled)),
+    h("section", {}, h("h2", {}, "Jobs"), h("p", { class: "buttons" }, actionButton("Add a job …", "Add a job", "administer", () => openJob())), Object.keys(scheduled).length === 0
+      ? h("p", { class: "empty" }, "No job. Jobs schedule snapshots, scrubs and replications; [[jobs]] tables of weir.toml do so, too.") : jobs(scheduled)),
     h("section", {}, h("h2", {}, "Receivers of alerts"), receivers.length === 0
       ? h("p", { class: "empty" }, "No receiver. [[alerts.send]] tables of weir.toml name programs, web addresses and mail.")
       : table("Receivers", columns("Receiver", "Waiting", "Last delivery"), receivers.map((one) => [one.name, String(one.waiting),

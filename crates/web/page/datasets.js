@@ -67,10 +67,14 @@ function openCreateBelow(name) {
       { name: "compression", label: "Compression", type: "select", options: [["", "inherited"], ["on", "on"], ["zstd", "zstd"], ["off", "off"]] },
       { name: "record", label: "recordsize (file system) or volblocksize (volume)", placeholder: "inherited" },
       { name: "quota", label: "Quota of a file system", placeholder: "none" },
+      { name: "encryption", label: "Encryption", type: "select", options: [["", "as the dataset above"], ["on", "on, with a passphrase of its own"]] },
+      { name: "secret", label: "Passphrase of an encrypted dataset, at least 8 characters", type: "secret" },
+      { name: "again", label: "The passphrase again", type: "secret" },
     ],
-    build: ({ label, kind, size, sparse, compression, record, quota }) => {
+    build: ({ label, kind, size, sparse, compression, record, quota, encryption }) => {
       const isVolume = kind === "volume";
-      const properties = [["compression", compression], [isVolume ? "volblocksize" : "recordsize", record], ["quota", isVolume ? "" : quota]];
+      const properties = [["compression", compression], [isVolume ? "volblocksize" : "recordsize", record], ["quota", isVolume ? "" : quota],
+        ["encryption", encryption], ["keyformat", encryption && "passphrase"]];
       return {
         do: "create_dataset",
         name: `${name}/${label}`,
@@ -106,6 +110,38 @@ function openSet(name, property, present) {
   });
 }
 
+// Actions on the key of an encryption root.
+function keyButtons(name, one) {
+  if (value(one, "encryption") === "off" || value(one, "encryption") === undefined) return [];
+  const root = value(one, "encryptionroot");
+  if (root !== name) return h("span", { class: "note" }, "its key is that of ", h("a", { href: addressOf(root) }, root));
+  const passphrase = [{ name: "secret", label: "Passphrase or hexadecimal key", type: "secret", hint: "If keylocation is a file, the key is read from it, and this stays empty." }];
+  const fresh = [{ name: "secret", label: "New passphrase, at least 8 characters", type: "secret" }, { name: "again", label: "The new passphrase again", type: "secret" }];
+  const open = (title, run, action, fields) => () => openAction({ title: `${title} ${name}`, run, fields, build: () => ({ do: action, dataset: name }) });
+  return value(one, "keystatus") === "available" ? [
+    actionButton("Unload key", `Unload the key of ${name}`, "administer", open("Unload the key of", "Unload", "unload_key", [])),
+    actionButton("Change key …", `Change the key of ${name}`, "administer", open("Change the key of", "Change", "change_key", fresh)),
+  ] : actionButton("Load key …", `Load the key of ${name}`, "administer", open("Load the key of", "Load", "load_key", passphrase));
+}
+
+function openRename(name) {
+  openAction({
+    title: `Rename ${name}`,
+    run: "Rename",
+    fields: [{ name: "new_name", label: "New name, whole", value: name }],
+    build: (values) => ({ do: "rename", name, ...values }),
+  });
+}
+
+// Mounts or unmounts a file system.
+function mountButton(name, one) {
+  const isMounted = value(one, "mounted");
+  if (isMounted !== "yes" && isMounted !== "no") return undefined;
+  return isMounted === "yes" ? actionButton("Unmount", `Unmount ${name}`, "administer", () => openAction({
+    title: `Unmount ${name}`, run: "Unmount", fields: [{ name: "force", label: "Also if it is in use (-f)", type: "checkbox" }], build: (values) => ({ do: "unmount", dataset: name, ...values }),
+  })) : actionButton("Mount", `Mount ${name}`, "administer", () => openAction({ title: `Mount ${name}`, run: "Mount", build: () => ({ do: "mount", dataset: name }) }));
+}
+
 function properties(name, answer) {
   const found = answer.answer?.datasets?.[name]?.properties ?? {};
   const rows = Object.entries(found).map(([property, { value: text, source }]) => {
@@ -122,6 +158,15 @@ function properties(name, answer) {
     answer.error && h("pre", { class: "problem" }, answer.error),
     table(`Properties of ${name}`, [{ name: "Property" }, { name: "Value" }, { name: "Source" }, { name: "Actions", hidden: true }], rows),
   ];
+}
+
+function openHold(snapshot, what) {
+  openAction({
+    title: `${what === "hold" ? "Hold" : "Release"} ${snapshot}`,
+    run: what === "hold" ? "Hold" : "Release",
+    fields: [{ name: "tag", label: "Tag", value: "keep", hint: "A held snapshot is not destroyed. weir zfs holds lists the tags." }],
+    build: (values) => ({ do: what, snapshot, ...values }),
+  });
 }
 
 function snapshots(name, answer) {
@@ -151,6 +196,8 @@ function snapshots(name, answer) {
         fields: [{ name: "name", label: "Name of the new dataset", value: `${name}-clone` }],
         build: (values) => ({ do: "clone", snapshot: one.name, ...values }),
       })),
+      actionButton("Hold …", `Hold ${one.name}`, "administer", () => openHold(one.name, "hold")),
+      (value(one, "userrefs") ?? 0) > 0 && actionButton("Release …", `Release ${one.name}`, "administer", () => openHold(one.name, "release")),
       actionButton("Destroy …", `Destroy ${one.name}`, "administer", () => openDestroy(one.name)))]);
   const columns = [{ name: "Choose", hidden: true }, { name: "Snapshot" }, { name: "Taken" }, { name: "Freed if destroyed alone", number: true }, { name: "Written before", number: true },
     { name: "Referenced", number: true }, { name: "Holds", number: true }, { name: "Clones" }, { name: "Actions", hidden: true }];
@@ -169,6 +216,11 @@ export function show({ all, name, snapshots: taken, properties: found }) {
       actionButton("Snapshot …", `Take a snapshot of ${name}`, "operate", () => openSnapshot(name)),
       actionButton("Create below …", `Create a dataset below ${name}`, "administer", () => openCreateBelow(name)),
       name.includes("/") && actionButton("Destroy …", `Destroy ${name}`, "administer", () => openDestroy(name)),
+      name.includes("/") && actionButton("Rename …", `Rename ${name}`, "administer", () => openRename(name)),
+      mountButton(name, datasets[name]),
+      keyButtons(name, datasets[name]),
+      value(datasets[name], "origin") && value(datasets[name], "origin") !== "-" && actionButton("Promote", `Promote ${name}`, "administer",
+        () => openAction({ title: `Promote ${name}`, run: "Promote", build: () => ({ do: "promote", dataset: name }) })),
       value(datasets[name], "origin") && value(datasets[name], "origin") !== "-" && h("span", { class: "note" }, `clone of ${value(datasets[name], "origin")}`)),
     h("h3", {}, "Snapshots"),
     snapshots(name, taken),

@@ -1,10 +1,10 @@
 // The screen Pools: tree of vdevs, errors, scrubs, and what can be done to them.
 
-import { get } from "./dom.js";
 import { scaled } from "./format.js";
 import { h, lengthOf, table, timeOf, value, view } from "./api.js";
 import { actionButton, openAction } from "./act.js";
 import { openCreate } from "./create.js";
+import { openNewDevice, openRemove, openWork, poolButtons } from "./vdevs.js";
 
 export async function load() {
   const [status, sizes] = await Promise.all([view("pools"), view("sizes")]);
@@ -49,29 +49,25 @@ function deviceActions(pool, vdev, parent) {
   return h("span", { class: "actions" },
     isOut ? of("Online", "Put into service", "administer", { do: "online", pool, device: name })
       : of("Offline", "Take out of service", "administer", { do: "offline", pool, device: name }),
-    actionButton("Replace …", `Replace ${name} of ${pool}`, "administer", () => openReplace(pool, name, "replace")),
-    (isSide || parent?.vdev_type === "root") && actionButton("Attach …", `Attach a device to ${name} of ${pool}`, "administer", () => openReplace(pool, name, "attach")),
+    actionButton("Replace …", `Replace ${name} of ${pool}`, "administer", () => openNewDevice(pool, name, "replace")),
+    (isSide || parent?.vdev_type === "root") && actionButton("Attach …", `Attach a device to ${name} of ${pool}`, "administer", () => openNewDevice(pool, name, "attach")),
     isSide && of("Detach …", "Detach", "administer", { do: "detach", pool, device: name }, { danger: true }),
+    parent?.vdev_type === "root" && actionButton("Remove …", `Remove ${name} from ${pool}`, "administer", () => openRemove(pool, name)),
+    actionButton("Trim …", `Trim ${name} of ${pool}`, "operate", () => openWork("trim", pool, name)),
     of("Clear", "Clear the errors of", "operate", { do: "clear", pool, device: name }));
 }
 
-async function openReplace(pool, device, what) {
-  const { body } = await get("/api/v1/admin/devices").catch(() => ({ body: [] }));
-  const free = body.filter((one) => !one.in_use);
-  const fields = [
-    free.length > 0 && { name: "known", label: "New device", type: "select", options: [
-      ...free.map((one) => [one.path, `${one.path} (${scaled(one.size_bytes, "bytes")}, ${one.contents})`]), ["", "another path"]] },
-    { name: "path", label: free.length > 0 ? "Other path" : "New device", placeholder: "/dev/…", hint: "An absolute path. What is on this device is overwritten." },
-    { name: "force", label: "Also if it holds data (-f)", type: "checkbox" },
-  ].filter(Boolean);
-  openAction({
-    title: what === "replace" ? `Replace ${device}` : `Attach a device to ${device}`,
-    fields,
-    danger: true,
-    run: what === "replace" ? "Replace" : "Attach",
-    build: ({ known, path, force }) => ({ do: what, pool, device, new_device: path || known || "", force }),
-  });
+// What can be done to a vdev of several devices.
+function vdevActions(pool, vdev) {
+  const { name } = vdev;
+  return h("span", { class: "actions" },
+    vdev.vdev_type === "raidz" && actionButton("Expand …", `Expand ${name} of ${pool}`, "administer", () => openNewDevice(pool, name, "expand")),
+    ["mirror", "raidz"].includes(vdev.vdev_type) && actionButton("Remove …", `Remove ${name} from ${pool}`, "administer", () => openRemove(pool, name)));
 }
+
+// A device of a class beside the data, such as a spare.
+const otherActions = (pool, vdev) => h("span", { class: "actions" },
+  actionButton("Remove …", `Remove ${vdev.name} from ${pool}`, "administer", () => openRemove(pool, vdev.name)));
 
 const STATE_CLASSES = { ONLINE: "good", DEGRADED: "warning", AVAIL: "good", INUSE: "active", OFFLINE: "warning" };
 export const stateMark = (state) => h("span", { class: `mark ${STATE_CLASSES[state] ?? "critical"}` }, state ?? "?");
@@ -81,14 +77,18 @@ function tree(pool, name) {
   for (const [key, label] of GROUPS) {
     if (!pool[key]) continue;
     rows.push({ vdev: { name: label }, depth: 0 });
-    rows.push(...flat(pool[key], 1));
+    rows.push(...flat(pool[key], 1).map((row) => ({ ...row, isOther: true })));
   }
   const number = (count) => (count === undefined ? "" : String(count));
-  const cells = ({ vdev, depth, parent }) => {
+  const cells = ({ vdev, depth, parent, isOther }) => {
     const isLeaf = !vdev.vdevs && vdev.vdev_type !== undefined;
     const label = h("span", { class: `depth-${Math.min(depth, 4)}` }, vdev.name);
     return [label, vdev.state ? stateMark(vdev.state) : "", number(vdev.read_errors), number(vdev.write_errors), number(vdev.checksum_errors),
-      number(vdev.slow_ios), isLeaf ? deviceActions(name, vdev, parent) : ""];
+      number(vdev.slow_ios), actionsOf({ vdev, depth, parent, isOther, isLeaf })];
+  };
+  const actionsOf = ({ vdev, depth, parent, isOther, isLeaf }) => {
+    if (!isOther) return isLeaf ? deviceActions(name, vdev, parent) : parent ? vdevActions(name, vdev) : "";
+    return depth === 1 && vdev.vdev_type ? otherActions(name, vdev) : "";
   };
   const numbers = ["Read", "Write", "Checksum", "Slow"].map((text) => ({ name: text, number: true }));
   return table(`Devices of ${name}`, [{ name: "Device" }, { name: "State" }, ...numbers, { name: "Actions", hidden: true }], rows.map(cells));
@@ -117,6 +117,7 @@ function card(pool, size, now) {
         : scrub(scan?.scrub_pause ? "Continue scrub" : "Scrub", scan?.scrub_pause ? "Continue the scrub" : "Scrub", "start"),
       actionButton("Clear errors", `Clear the errors of ${name}`, "operate",
         () => openAction({ title: `Clear the errors of ${name}`, run: "Clear", build: () => ({ do: "clear", pool: name }) })),
+      poolButtons(pool),
       simple("Export …", "Export", "administer", { do: "export", pool: name }, force),
       simple("Destroy …", "Destroy the pool", "administer", { do: "destroy_pool", pool: name }, force)),
     tree(pool, name));

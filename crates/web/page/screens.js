@@ -4,12 +4,13 @@ import { byId, get } from "./dom.js";
 import { h } from "./api.js";
 import { afterActions, may, me } from "./act.js";
 import * as pools from "./pools.js";
+import * as disks from "./disks.js";
 import * as datasets from "./datasets.js";
 import * as shares from "./shares.js";
 import * as alerts from "./alerts.js";
 import * as system from "./system.js";
 
-const SCREENS = { overview: undefined, pools, datasets, shares, alerts, system };
+const SCREENS = { overview: undefined, pools, disks, datasets, shares, alerts, system };
 // Milliseconds between two looks.
 const INTERVAL = 5000;
 const STATES = { good: "in order", active: "running", warning: "warning", critical: "critical", unknown: "not known" };

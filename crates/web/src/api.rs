@@ -35,6 +35,7 @@ use weir_analytics::{Resolution, SERIES, Sample, metrics};
         crate::admin::lights::lights,
         crate::admin::views::view,
         crate::admin::views::devices,
+        crate::admin::views::disks,
         crate::admin::views::capacity,
         crate::admin::views::log,
         crate::admin::routes::audited,

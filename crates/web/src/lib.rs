@@ -30,8 +30,9 @@ mod why;
 
 pub use access::{Token, TokenError};
 pub use admin::{
-    Access, Administration, Administrator, Audit, CommandLine, Device, Identity, LayoutQuery, NamedToken, NewVdev,
-    OWN_NAME, PageAction, Ran, Role, ScrubStep, Setting, TARGETS, Target, UsableSpace, VdevKind,
+    Access, Administration, Administrator, Audit, CommandLine, Device, Disk, Identity, JobWork, LayoutQuery,
+    NamedToken, NewVdev, OWN_NAME, PageAction, Ran, Role, ScrubStep, Secret, Setting, Smart, TARGETS, Target,
+    UsableSpace, VdevKind, WorkStep,
 };
 pub use api::open_api;
 pub use recorder::Recorder;

@@ -16,7 +16,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 pub(crate) struct PageFile(pub &'static str, pub &'static str, pub &'static str);
 
 /// Files of the page, besides its index.
-pub(crate) static FILES: [PageFile; 18] = [
+pub(crate) static FILES: [PageFile; 20] = [
     PageFile("/weir.css", STYLE, include_str!("../page/weir.css")),
     PageFile("/weir.js", SCRIPT, include_str!("../page/weir.js")),
     PageFile("/dom.js", SCRIPT, include_str!("../page/dom.js")),
@@ -29,6 +29,8 @@ pub(crate) static FILES: [PageFile; 18] = [
     PageFile("/act.js", SCRIPT, include_str!("../page/act.js")),
     PageFile("/screens.js", SCRIPT, include_str!("../page/screens.js")),
     PageFile("/pools.js", SCRIPT, include_str!("../page/pools.js")),
+    PageFile("/vdevs.js", SCRIPT, include_str!("../page/vdevs.js")),
+    PageFile("/disks.js", SCRIPT, include_str!("../page/disks.js")),
     PageFile("/create.js", SCRIPT, include_str!("../page/create.js")),
     PageFile("/datasets.js", SCRIPT, include_str!("../page/datasets.js")),
     PageFile("/shares.js", SCRIPT, include_str!("../page/shares.js")),

@@ -179,6 +179,7 @@ fn router(state: AppState, origin: Arc<Origin>) -> Router {
         .route("/api/v1/admin/lights", get(lights::lights))
         .route("/api/v1/admin/view/{what}", get(views::view))
         .route("/api/v1/admin/devices", get(views::devices))
+        .route("/api/v1/admin/disks", get(views::disks))
         .route("/api/v1/admin/capacity", get(views::capacity))
         .route("/api/v1/admin/log", get(views::log))
         .route("/api/v1/admin/audit", get(routes::audited))

@@ -101,7 +101,7 @@ impl Daemon {
         settings: Settings,
         reload_settings: impl Fn() -> Result<Settings, Failure> + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let jobs = Jobs::default();
+        let jobs = Jobs::load(directories::state());
         jobs.set(settings.jobs.clone());
         let alerts = Alerts::new(settings.alerts.clone(), directories::state());
         let daemon = Arc::new(Daemon {

@@ -60,7 +60,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir daemon",
-    override_usage = "weir daemon [--config FILE] [--check]\n       weir daemon status [-j [--json-int]]\n       weir daemon alerts [-j]\n       weir daemon alerts ack|mute|test …\n       weir daemon token add|list|revoke …\n       weir daemon reload|stop"
+    override_usage = "weir daemon [--config FILE] [--check]\n       weir daemon status [-j [--json-int]]\n       weir daemon alerts [-j]\n       weir daemon alerts ack|mute|test …\n       weir daemon job list|add|remove|run …\n       weir daemon token add|list|revoke …\n       weir daemon reload|stop"
 )]
 pub struct DaemonArgs {
     /// Configuration file [default: weir.toml in the configuration directory, if it exists]
@@ -77,6 +77,7 @@ pub struct DaemonArgs {
 enum DaemonCommand {
     Status(StatusArgs),
     Alerts(AlertsArgs),
+    Job(jobs::JobArgs),
     Token(tokens::TokenArgs),
     Reload(ReloadArgs),
     Stop(StopArgs),
@@ -202,6 +203,7 @@ pub fn carry_out(call: &Call, args: &DaemonArgs) -> u8 {
     let done = match (daemon, &args.command) {
         (Some(daemon), Some(DaemonCommand::Status(args))) => status::show(call, &daemon, args),
         (Some(daemon), Some(DaemonCommand::Alerts(args))) => show_alerts(call, &daemon.alerts, args),
+        (Some(daemon), Some(DaemonCommand::Job(args))) => jobs::run_command(call, &daemon, args),
         (Some(daemon), Some(DaemonCommand::Token(args))) => tokens::run(call, &daemon, args),
         (Some(daemon), Some(DaemonCommand::Reload(_))) => call.machine().and_then(|machine| {
             let what = machine.block_on(daemon.reload())?;

@@ -139,7 +139,8 @@ fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failu
     Ok(out)
 }
 
-fn job_object(status: JobStatus) -> Value {
+/// A job with its runs.
+pub(super) fn job_object(status: JobStatus) -> Value {
     let mut out = Map::new();
     let texts = |names: Vec<String>| Value::Array(names.into_iter().map(Value::String).collect());
     out.insert("schedule".into(), status.job.schedule_text.into());
@@ -155,6 +156,8 @@ fn job_object(status: JobStatus) -> Value {
         }
         Work::Scrub { pools } => drop(out.insert("scrub".into(), texts(pools))),
     }
+    let added = status.added.and_then(|text| serde_json::to_value(text).ok());
+    out.insert("added".into(), added.unwrap_or(Value::Null));
     out.insert("running".into(), status.is_running.into());
     out.insert("next".into(), status.next.map_or(Value::Null, |next| utc(next).into()));
     let run = |Run { began, result }: Run| {
@@ -175,7 +178,7 @@ pub fn utc(seconds: i64) -> String {
 }
 
 /// A job in one line, with its last run.
-fn job_line(name: &str, job: &Value) -> String {
+pub(super) fn job_line(name: &str, job: &Value) -> String {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let names = |list: &Value| list.as_array().into_iter().flatten().map(word).collect::<Vec<_>>().join(", ");
     let what = match (job.get("snapshot"), job.get("replicate")) {
@@ -188,7 +191,7 @@ fn job_line(name: &str, job: &Value) -> String {
     };
     let last = match (&job["running"], job["runs"].get(0)) {
         (Value::Bool(true), _) => "running".to_owned(),
-        (_, None) => "nothing done since the daemon was started".to_owned(),
+        (_, None) => "nothing done yet".to_owned(),
         (_, Some(run)) => match run["problem"].as_str() {
             Some(why) => format!("failed at {}: {why}", word(&run["began"])),
             None => format!("last at {}: {}", word(&run["began"]), word(&run["done"])),

@@ -1,7 +1,8 @@
 //! Administration by the page: command lines of this process, carried out as those that arrive on its socket.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
-use crate::call::{Call, DIRS_VARIABLE, Line};
+use super::disks::SmartCache;
+use crate::call::{Call, DIRS_VARIABLE, Input, Line};
 use crate::command_target::now;
 use crate::locks::Identity;
 use crate::log;
@@ -23,7 +24,7 @@ use weir_planner::hardware::drive::DriveSpec;
 use weir_planner::plan::capacity;
 use weir_planner::simulate::server::{PoolSpec, VdevLayout};
 use weir_pool::scan;
-use weir_web::{Administration, CommandLine, Device, LayoutQuery, Ran, UsableSpace, VdevKind};
+use weir_web::{Administration, CommandLine, Device, Disk, LayoutQuery, Ran, Secret, UsableSpace, VdevKind};
 
 /// Maximum size of the output of a command in bytes: the list of some hundred thousand snapshots.
 const MAX_OUTPUT_BYTES: usize = 64 << 20;
@@ -35,13 +36,23 @@ const MAX_LAYOUT: usize = 255;
 const CLOSING: [&str; 2] = ["export", "destroy"];
 
 /// This process, as the page administers it.
-pub struct ProcessAdministration(pub Arc<PoolProcess>);
+pub struct ProcessAdministration {
+    process: Arc<PoolProcess>,
+    smart: Arc<SmartCache>,
+}
+
+impl ProcessAdministration {
+    /// The administration of this process.
+    pub fn new(process: Arc<PoolProcess>) -> Self {
+        ProcessAdministration { process, smart: Arc::default() }
+    }
+}
 
 impl Administration for ProcessAdministration {
-    fn run<'a>(&'a self, line: &'a CommandLine) -> BoxFuture<'a, Ran> {
+    fn run<'a>(&'a self, line: &'a CommandLine, secret: Option<&'a Secret>) -> BoxFuture<'a, Ran> {
         Box::pin(async move {
             if line.program == "zpool" && line.words.first().is_some_and(|word| CLOSING.contains(&word.as_str())) {
-                for pool in self.0.all() {
+                for pool in self.process.all() {
                     pool.refresh_clients().await;
                 }
             }
@@ -57,18 +68,18 @@ impl Administration for ProcessAdministration {
             let (to, from) = mpsc::unbounded_channel();
             let too_long = Arc::new(AtomicBool::new(false));
             let waiting = Arc::new(AtomicUsize::new(0));
-            let call = Call::of_client(caller, self.0.clone(), to, too_long.clone(), waiting.clone());
+            let call = Call::of_client(caller, self.process.clone(), to, too_long.clone(), waiting.clone());
             let done = spawn_blocking(move || crate::carry_out(&call));
-            let mut ran = collect(from, &too_long, &waiting).await;
+            let mut ran = collect(from, &too_long, &waiting, secret).await;
             // A command whose task panicked has failed.
             ran.code = done.await.unwrap_or(1);
-            crate::admin::refresh_cache_files(&self.0).await;
+            crate::admin::refresh_cache_files(&self.process).await;
             ran
         })
     }
 
     fn contents<'a>(&'a self, devices: &'a [String]) -> BoxFuture<'a, Vec<String>> {
-        let (machine, devices) = (self.0.machine.clone(), devices.to_vec());
+        let (machine, devices) = (self.process.machine.clone(), devices.to_vec());
         Box::pin(async move {
             let look = move || devices.iter().take(MAX_DEVICES).map(|path| described(&machine, path)).collect();
             spawn_blocking(look).await.unwrap_or_default()
@@ -76,8 +87,13 @@ impl Administration for ProcessAdministration {
     }
 
     fn devices(&self, path: Option<String>) -> BoxFuture<'_, Vec<Device>> {
-        let process = self.0.clone();
+        let process = self.process.clone();
         Box::pin(async move { spawn_blocking(move || devices(&process, path)).await.unwrap_or_default() })
+    }
+
+    fn disks(&self) -> BoxFuture<'_, Vec<Disk>> {
+        let (process, smart) = (self.process.clone(), self.smart.clone());
+        Box::pin(async move { spawn_blocking(move || disks(&process, &smart)).await.unwrap_or_default() })
     }
 
     fn usable_space(&self, layout: &LayoutQuery) -> Result<UsableSpace, String> {
@@ -94,7 +110,12 @@ impl Administration for ProcessAdministration {
 }
 
 /// Output of a command, until it ends. `gone` is set if there is too much of it, which ends commands that print without bound.
-async fn collect(mut from: UnboundedReceiver<Line>, gone: &AtomicBool, waiting: &AtomicUsize) -> Ran {
+async fn collect(
+    mut from: UnboundedReceiver<Line>,
+    gone: &AtomicBool,
+    waiting: &AtomicUsize,
+    secret: Option<&Secret>,
+) -> Ran {
     let mut out = Vec::new();
     let mut err = Vec::new();
     while let Some(line) = from.recv().await {
@@ -102,9 +123,10 @@ async fn collect(mut from: UnboundedReceiver<Line>, gone: &AtomicBool, waiting: 
         let (to, bytes) = match line {
             Line::Out(bytes) => (&mut out, bytes),
             Line::Err(bytes) => (&mut err, bytes),
-            // The page takes no secrets. The receiver is closed if the command ended meanwhile.
-            Line::Ask(_, to) => {
-                drop(to.send(Vec::new()));
+            // The receiver is closed if the command ended meanwhile. Raw keys and streams are not for the page.
+            Line::Ask(input, to) => {
+                let secret = secret.filter(|_| matches!(input, Input::Line(_)));
+                drop(to.send(secret.map(|secret| secret.text().as_bytes().to_vec()).unwrap_or_default()));
                 continue;
             }
         };
@@ -168,6 +190,17 @@ fn devices(process: &PoolProcess, path: Option<String>) -> Vec<Device> {
     debug_assert!(out.len() <= MAX_DEVICES, "the list is bounded");
     out.sort_by(|one, other| one.path.cmp(&other.path));
     out
+}
+
+/// Disks of the open pools, then devices that a pool could use. Asking a disk for its health may take seconds.
+fn disks(process: &PoolProcess, smart: &SmartCache) -> Vec<Disk> {
+    let of_pool = |path: PathBuf| {
+        let size = process.machine.disks.open(&path, Access::ReadOnly).map_or(0, |disk| disk.geometry().size_bytes);
+        Device { path: path.display().to_string(), size_bytes: size, contents: "in a pool".to_owned(), in_use: true }
+    };
+    let used = process.paths().into_iter().take(MAX_DEVICES).map(of_pool);
+    let free = devices(process, None).into_iter().filter(|device| !device.in_use);
+    used.chain(free).map(|device| smart.disk(device)).collect()
 }
 
 /// Files in the directories that the configuration and the environment name.

@@ -2,6 +2,7 @@
 
 mod administration;
 mod certificate;
+mod disks;
 
 use administration::ProcessAdministration;
 pub use certificate::{CertificateFiles, PageAddress};
@@ -97,7 +98,7 @@ impl PassingWeb {
 
 /// Administration of a process.
 pub fn administrator(process: &Arc<PoolProcess>, audit: Audit) -> Arc<Administrator> {
-    Administrator::new(&process.machine, Arc::new(ProcessAdministration(process.clone())), audit)
+    Administrator::new(&process.machine, Arc::new(ProcessAdministration::new(process.clone())), audit)
 }
 
 /// The audit log in the state directory.

@@ -8,6 +8,8 @@ mod chromium;
 #[allow(dead_code, reason = "shared with the tests of analytics, which use more of it")]
 #[path = "../analytics/http.rs"]
 mod http;
+mod jobs;
+mod pools;
 mod roles;
 mod screens;
 mod tls;
@@ -33,10 +35,7 @@ struct Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            let _gone = daemon.kill();
-            let _code = daemon.wait();
-        }
+        self.kill();
     }
 }
 
@@ -51,12 +50,25 @@ impl Site {
         for disk in 0..disks {
             std::fs::File::create(site.disk(disk)).unwrap().set_len(128 << 20).unwrap();
         }
-        let log = std::fs::File::create(site.path("log")).unwrap();
-        let mut daemon = site.command("daemon").stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        site.start();
+        site
+    }
+
+    /// Starts the daemon, and kills the one that runs.
+    fn start(&mut self) {
+        self.kill();
+        let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let mut daemon = self.command("daemon").stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line == "ready"));
-        site.daemon = Some(daemon);
-        site
+        self.daemon = Some(daemon);
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _gone = daemon.kill();
+            let _code = daemon.wait();
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -175,7 +175,7 @@ fn replace(page: &mut Page, site: &Site, disks: &[String]) {
     page.click(&format!("Replace {} of tank", disks[1]));
     page.set("field-path", &disks[2]);
     page.command(&format!("weir zpool replace tank {} {}", disks[1], disks[2]));
-    assert!(page.preview().contains(&format!("{}: 134217728 bytes", disks[2])));
+    assert!(page.preview().contains(&format!("{}: 536870912 bytes", disks[2])));
     page.run();
     until("the resilver ends", || (!site.ok("zpool status tank").contains(&disks[1])).then_some(()));
     page.until(&format!(
@@ -183,6 +183,74 @@ fn replace(page: &mut Page, site: &Site, disks: &[String]) {
         json!(disks[2]),
         json!(disks[1])
     ));
+}
+
+/// Makes an encrypted dataset, unloads its key, and loads it with the passphrase again.
+fn use_keys(page: &mut Page, site: &Site) {
+    page.go("datasets:tank");
+    page.click("Create a dataset below tank");
+    page.set("field-label", "vault");
+    page.set("field-encryption", "on");
+    page.set("field-secret", "correct horse");
+    page.set("field-again", "correct house");
+    page.command("weir zfs create -o encryption=on -o keyformat=passphrase tank/vault");
+    page.until(
+        "(run => { if (run.disabled) return false; run.click(); return true; })(document.getElementById('action-run'))",
+    );
+    page.until("document.getElementById('action-error').textContent.includes('not the same')");
+    page.set("field-again", "correct horse");
+    page.run();
+    page.go("datasets:tank%2Fvault");
+    page.click("Unload the key of tank/vault");
+    page.command("weir zfs unload-key tank/vault");
+    page.run();
+    page.click("Load the key of tank/vault");
+    page.set("field-secret", "correct horse");
+    page.command("weir zfs load-key tank/vault");
+    page.run();
+    assert_eq!(site.ok("zfs get -H -o value keystatus tank/vault").trim(), "available");
+    assert!(!page.browser.text("document.documentElement.outerHTML").contains("horse"));
+}
+
+/// Adds a mirror to the pool, and removes it.
+fn add_and_remove(page: &mut Page, site: &Site, disks: &[String]) {
+    page.go("pools");
+    page.click("Add a vdev to tank");
+    page.set("field-kind", "mirror");
+    page.set("field-more", &format!("{} {}", disks[3], disks[4]));
+    page.command(&format!("weir zpool add tank mirror {} {}", disks[3], disks[4]));
+    assert!(page.preview().contains("no data found"));
+    page.run();
+    page.go("disks");
+    page.until(&format!("document.getElementById('screen-disks').textContent.includes({})", json!(disks[3])));
+    page.go("pools");
+    page.click("Remove mirror-1 from tank");
+    page.command("weir zpool remove tank mirror-1");
+    page.preview();
+    page.run();
+    until("the removal ends", || (!site.ok("zpool list -v tank").contains(&disks[3])).then_some(()));
+}
+
+/// Adds a job, runs it, changes it and removes it.
+fn use_jobs(page: &mut Page, site: &Site) {
+    page.go("alerts");
+    page.click("Add a job");
+    page.set("field-name", "nightly");
+    page.set("field-of", "tank/a");
+    page.set("field-keep", "3");
+    page.command("weir daemon job add --keep 3 --schedule 'daily 02:30' --snapshot tank/a nightly");
+    page.run();
+    page.click("Run the job nightly");
+    page.run();
+    page.until("document.getElementById('screen-alerts').textContent.includes('snapshots of 1 datasets taken')");
+    page.click("Change the job nightly");
+    page.set("field-keep", "4");
+    page.command("weir daemon job add --replace --keep 4 --schedule 'daily 02:30' --snapshot tank/a nightly");
+    page.run();
+    assert!(site.ok("daemon job list").contains("keep 4"));
+    page.click("Remove the job nightly");
+    page.run();
+    page.until("!document.getElementById('screen-alerts').textContent.includes('nightly')");
 }
 
 /// Acknowledges an alert, and shows all screens with the width of a phone.
@@ -196,7 +264,7 @@ fn look_around(page: &mut Page, site: &Site) {
     page.until("document.getElementById('screen-alerts').textContent.includes('acknowledged')");
     let size = json!({"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": true});
     page.browser.call("Emulation.setDeviceMetricsOverride", size);
-    for screen in ["pools", "datasets:tank%2Fa", "shares", "alerts", "system", "overview"] {
+    for screen in ["pools", "disks", "datasets:tank%2Fa", "shares", "alerts", "system", "overview"] {
         page.go(screen);
         until(screen, || (page.browser.value("document.documentElement.scrollWidth") == 390).then_some(()));
     }
@@ -210,8 +278,12 @@ fn a_pool_lives_on_the_page_from_its_creation_to_its_export() {
         println!("skipped: chromium-headless-shell is not installed");
         return;
     }
-    let site = Site::new(3, "[alerts]\ninterval = 1\n");
-    let disks: Vec<String> = (0..3).map(|disk| site.disk(disk)).collect();
+    let site = Site::new(5, "[alerts]\ninterval = 1\n");
+    for disk in 0..3 {
+        // Space for what a removal moves, beside what a pool reserves.
+        std::fs::File::options().write(true).open(site.disk(disk)).unwrap().set_len(512 << 20).unwrap();
+    }
+    let disks: Vec<String> = (0..5).map(|disk| site.disk(disk)).collect();
     let mut page = Page::open(&site.url()).unwrap();
     page.go("pools");
     assert!(page.text("#screen-pools").contains("No pool is open"));
@@ -219,6 +291,9 @@ fn a_pool_lives_on_the_page_from_its_creation_to_its_export() {
     create(&mut page, &site, &disks);
     use_datasets(&mut page, &site);
     replace(&mut page, &site, &disks);
+    use_keys(&mut page, &site);
+    add_and_remove(&mut page, &site, &disks);
+    use_jobs(&mut page, &site);
     look_around(&mut page, &site);
     page.go("pools");
     page.click("Export tank");

@@ -3,16 +3,10 @@
 //! An action is data with named fields. [`PageAction::line`] makes the words of a command line of it, which the process that has
 //! the pools open parses as it parses those of a terminal: names, values and options are checked in one place. No shell is used.
 
+use super::words::{CommandLine, NewVdev, Setting, Words};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use utoipa::ToSchema;
 
-/// Longest name, value or path that is taken, in bytes.
-const MAX_WORD_BYTES: usize = 4096;
-/// Maximum number of vdevs of a new pool, and of devices of one of them.
-const MAX_DEVICES: usize = 1024;
-/// Maximum number of properties of an action.
-const MAX_PROPERTIES: usize = 64;
 /// Longest time for which an alert is muted, in hours: a year.
 const MAX_MUTE_HOURS: u32 = 8760;
 
@@ -22,7 +16,7 @@ const MAX_MUTE_HOURS: u32 = 8760;
 pub enum Role {
     /// Reads everything that the page shows, and changes nothing.
     View,
-    /// Also takes snapshots, scrubs, clears errors, acknowledges and mutes alerts.
+    /// Also takes snapshots, scrubs, trims, clears errors, runs jobs, acknowledges and mutes alerts.
     Operate,
     /// Does everything.
     Administer,
@@ -44,109 +38,6 @@ impl Role {
     }
 }
 
-/// A command line without a shell: the program and its words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandLine {
-    /// `zfs`, `zpool` or `daemon`.
-    pub program: &'static str,
-    /// Words after it.
-    pub words: Vec<String>,
-}
-
-impl CommandLine {
-    /// A command line of these words.
-    pub fn new<S: AsRef<str>>(program: &'static str, words: impl IntoIterator<Item = S>) -> Self {
-        CommandLine { program, words: words.into_iter().map(|word| word.as_ref().to_owned()).collect() }
-    }
-}
-
-/// The line for a shell: words with other characters than those of names and paths are quoted.
-impl fmt::Display for CommandLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "weir {}", self.program)?;
-        for word in &self.words {
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./@:=,+%#".contains(c);
-            match !word.is_empty() && word.chars().all(is_plain) {
-                true => write!(f, " {word}")?,
-                false => write!(f, " '{}'", word.replace('\'', "'\\''"))?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Kind of a vdev of a new pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum VdevKind {
-    /// Each device is a top-level vdev.
-    Stripe,
-    /// A mirror.
-    Mirror,
-    /// RAID-Z with one parity device.
-    Raidz1,
-    /// RAID-Z with two parity devices.
-    Raidz2,
-    /// RAID-Z with three parity devices.
-    Raidz3,
-    /// Log devices.
-    Log,
-    /// A mirror of log devices.
-    LogMirror,
-    /// Devices of the special class.
-    Special,
-    /// A mirror of the special class.
-    SpecialMirror,
-    /// Cache devices.
-    Cache,
-    /// Hot spares.
-    Spare,
-}
-
-impl VdevKind {
-    /// Keyword of the class, which a command line has once; none for data.
-    fn class(self) -> Option<&'static str> {
-        match self {
-            VdevKind::Stripe | VdevKind::Mirror | VdevKind::Raidz1 | VdevKind::Raidz2 | VdevKind::Raidz3 => None,
-            VdevKind::Log | VdevKind::LogMirror => Some("log"),
-            VdevKind::Special | VdevKind::SpecialMirror => Some("special"),
-            VdevKind::Cache => Some("cache"),
-            VdevKind::Spare => Some("spare"),
-        }
-    }
-
-    /// Keyword of the layout; none for single devices, which come first in their class.
-    fn layout(self) -> Option<&'static str> {
-        match self {
-            VdevKind::Mirror | VdevKind::LogMirror | VdevKind::SpecialMirror => Some("mirror"),
-            VdevKind::Raidz1 => Some("raidz1"),
-            VdevKind::Raidz2 => Some("raidz2"),
-            VdevKind::Raidz3 => Some("raidz3"),
-            VdevKind::Stripe | VdevKind::Log | VdevKind::Special | VdevKind::Cache | VdevKind::Spare => None,
-        }
-    }
-}
-
-/// A vdev of a new pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewVdev {
-    /// Kind.
-    pub kind: VdevKind,
-    /// Absolute paths.
-    pub devices: Vec<String>,
-}
-
-/// A property and the value that is set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Setting {
-    /// Name.
-    pub property: String,
-    /// Value.
-    pub value: String,
-}
-
 /// Step of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -157,6 +48,41 @@ pub enum ScrubStep {
     Pause,
     /// Stops it.
     Stop,
+}
+
+/// Step of work on the free space of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkStep {
+    /// Starts it, or continues it.
+    Start,
+    /// Suspends it.
+    Suspend,
+    /// Cancels it.
+    Cancel,
+}
+
+/// Work of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum JobWork {
+    /// Takes snapshots of these datasets, and destroys the oldest that it took.
+    Snapshot(Vec<String>),
+    /// Starts scrubs of these pools.
+    Scrub(Vec<String>),
+    /// Replicates a dataset to a target, as `weir replicate` takes them.
+    Replicate {
+        /// Source.
+        source: String,
+        /// Target: a dataset, or `HOST:DATASET`.
+        target: String,
+        /// Bytes per second at most, such as `50M`.
+        #[serde(default)]
+        limit: Option<String>,
+        /// Snapshots that stay at the target.
+        #[serde(default)]
+        keep_target: Option<u32>,
+    },
 }
 
 /// An action of the page.
@@ -342,98 +268,163 @@ pub enum PageAction {
         #[serde(default)]
         force: bool,
     },
-}
-
-/// Words of a command line as they are collected, checked.
-struct Words {
-    line: CommandLine,
-    wrong: Option<String>,
-}
-
-impl Words {
-    fn new(program: &'static str, command: &[&str]) -> Self {
-        Words { line: CommandLine::new(program, command), wrong: None }
-    }
-
-    fn option_if(mut self, is_given: bool, option: &str) -> Self {
-        if is_given {
-            self.line.words.push(option.to_owned());
-        }
-        self
-    }
-
-    /// A name, value or path of the caller. None may look like an option.
-    fn word(mut self, what: &str, text: &str) -> Self {
-        if let Err(why) = check_word(what, text) {
-            self.wrong.get_or_insert(why);
-        }
-        self.line.words.push(text.to_owned());
-        self
-    }
-
-    /// A path that is no keyword and does not depend on a directory.
-    fn path(mut self, what: &str, text: &str) -> Self {
-        if !text.starts_with('/') {
-            self.wrong.get_or_insert(format!("{what}: '{text}' is not an absolute path"));
-        }
-        self.word(what, text)
-    }
-
-    fn settings(mut self, option: &str, settings: &[Setting]) -> Self {
-        if settings.len() > MAX_PROPERTIES {
-            self.wrong.get_or_insert(format!("more than {MAX_PROPERTIES} properties"));
-        }
-        for setting in settings {
-            self.line.words.push(option.to_owned());
-            self = self.setting(&setting.property, &setting.value);
-        }
-        self
-    }
-
-    fn setting(mut self, property: &str, value: &str) -> Self {
-        if property.is_empty() || property.contains('=') {
-            self.wrong.get_or_insert(format!("'{property}' is no name of a property"));
-        }
-        self.word("property", &format!("{property}={value}"))
-    }
-
-    fn vdevs(mut self, vdevs: &[NewVdev]) -> Self {
-        if vdevs.len() > MAX_DEVICES || vdevs.iter().any(|vdev| vdev.devices.len() > MAX_DEVICES) {
-            self.wrong.get_or_insert(format!("more than {MAX_DEVICES} vdevs or devices"));
-            return self;
-        }
-        // Devices after a keyword belong to it, so those without one come first, in the pool and in each class.
-        let mut sorted: Vec<&NewVdev> = vdevs.iter().collect();
-        sorted.sort_by_key(|vdev| (vdev.kind.class(), vdev.kind.layout().is_some()));
-        let mut class = None;
-        for vdev in sorted {
-            if vdev.devices.is_empty() {
-                self.wrong.get_or_insert("a vdev has no device".to_owned());
-            }
-            let begun = vdev.kind.class().filter(|begun| class != Some(*begun));
-            class = vdev.kind.class();
-            self.line.words.extend(begun.into_iter().chain(vdev.kind.layout()).map(str::to_owned));
-            for device in &vdev.devices {
-                self = self.path("device", device);
-            }
-        }
-        self
-    }
-
-    fn done(self) -> Result<CommandLine, String> {
-        self.wrong.map_or(Ok(self.line), Err)
-    }
-}
-
-/// Refuses words that a command line cannot have, or that would be options.
-fn check_word(what: &str, text: &str) -> Result<(), String> {
-    match text {
-        "" => Err(format!("{what}: it is empty")),
-        text if text.len() > MAX_WORD_BYTES => Err(format!("{what}: it has more than {MAX_WORD_BYTES} bytes")),
-        text if text.chars().any(char::is_control) => Err(format!("{what}: it has a control character")),
-        text if text.starts_with('-') => Err(format!("{what}: '{text}' begins with '-'")),
-        _ => Ok(()),
-    }
+    /// Adds vdevs to a pool; what is on the devices is overwritten.
+    AddVdevs {
+        /// Pool.
+        pool: String,
+        /// Vdevs.
+        vdevs: Vec<NewVdev>,
+        /// Takes devices with data, and vdevs of another redundancy.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Takes a vdev out of a pool: its data moves to the others.
+    Remove {
+        /// Pool.
+        pool: String,
+        /// Vdev or device.
+        device: String,
+    },
+    /// Ends a removal in progress: the vdev stays.
+    StopRemoval {
+        /// Pool.
+        pool: String,
+    },
+    /// Makes an exported pool of the last side of each mirror.
+    Split {
+        /// Pool.
+        pool: String,
+        /// Name of the new pool.
+        name: String,
+    },
+    /// Writes to all free space of devices.
+    Initialize {
+        /// Pool.
+        pool: String,
+        /// Device [default: all].
+        #[serde(default)]
+        device: Option<String>,
+        /// Step.
+        step: WorkStep,
+    },
+    /// Discards the free space of devices.
+    Trim {
+        /// Pool.
+        pool: String,
+        /// Device [default: all].
+        #[serde(default)]
+        device: Option<String>,
+        /// Step.
+        step: WorkStep,
+    },
+    /// Keeps the state of a pool, to which an import can go back.
+    Checkpoint {
+        /// Pool.
+        pool: String,
+    },
+    /// Gives up the checkpoint of a pool.
+    DiscardCheckpoint {
+        /// Pool.
+        pool: String,
+    },
+    /// Enables all features that a pool can have.
+    Upgrade {
+        /// Pool.
+        pool: String,
+    },
+    /// Overwrites the labels of a device that no pool uses.
+    Wipe {
+        /// Absolute path.
+        device: String,
+        /// Also those of a pool that is not exported.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Renames a dataset or snapshot.
+    Rename {
+        /// Name.
+        name: String,
+        /// New name.
+        new_name: String,
+    },
+    /// Makes a clone independent of its origin.
+    Promote {
+        /// Clone.
+        dataset: String,
+    },
+    /// Keeps a snapshot from being destroyed.
+    Hold {
+        /// Snapshot.
+        snapshot: String,
+        /// Tag.
+        tag: String,
+    },
+    /// Ends a hold.
+    Release {
+        /// Snapshot.
+        snapshot: String,
+        /// Tag.
+        tag: String,
+    },
+    /// Mounts a file system.
+    Mount {
+        /// File system.
+        dataset: String,
+    },
+    /// Unmounts a file system.
+    Unmount {
+        /// File system.
+        dataset: String,
+        /// Also if it is in use.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Loads the key of an encryption root; a passphrase or hexadecimal key is the request's secret.
+    LoadKey {
+        /// Encryption root.
+        dataset: String,
+    },
+    /// Unloads the key of an encryption root.
+    UnloadKey {
+        /// Encryption root.
+        dataset: String,
+    },
+    /// Wraps the keys of a dataset with a new passphrase, the request's secret.
+    ChangeKey {
+        /// Dataset.
+        dataset: String,
+    },
+    /// Adds a job.
+    AddJob {
+        /// Name.
+        name: String,
+        /// Work.
+        work: JobWork,
+        /// Also of all datasets below.
+        #[serde(default)]
+        recursive: bool,
+        /// Snapshots that stay.
+        #[serde(default)]
+        keep: Option<u32>,
+        /// Schedule, such as `daily 02:30`.
+        schedule: String,
+        /// Time zone, such as `Europe/Berlin` [default: the machine's].
+        #[serde(default)]
+        time_zone: Option<String>,
+        /// Replaces the job of this name.
+        #[serde(default)]
+        replace: bool,
+    },
+    /// Removes a job that `AddJob` added.
+    RemoveJob {
+        /// Name.
+        job: String,
+    },
+    /// Runs a job now.
+    RunJob {
+        /// Name.
+        job: String,
+    },
 }
 
 impl PageAction {
@@ -451,6 +442,8 @@ impl PageAction {
             PageAction::Snapshot { .. }
             | PageAction::Scrub { .. }
             | PageAction::Clear { .. }
+            | PageAction::Trim { .. }
+            | PageAction::RunJob { .. }
             | PageAction::Acknowledge { .. }
             | PageAction::Mute { .. } => Role::Operate,
             _ => Role::Administer,
@@ -467,8 +460,23 @@ impl PageAction {
             | PageAction::Detach { .. }
             | PageAction::CreatePool { .. }
             | PageAction::Replace { .. }
-            | PageAction::Attach { .. } => true,
+            | PageAction::Attach { .. }
+            | PageAction::AddVdevs { .. }
+            | PageAction::Remove { .. }
+            | PageAction::Split { .. }
+            | PageAction::DiscardCheckpoint { .. }
+            | PageAction::Upgrade { .. }
+            | PageAction::Wipe { .. } => true,
             PageAction::Import { force, .. } => *force,
+            _ => false,
+        }
+    }
+
+    /// Whether the command asks for a key or passphrase.
+    pub fn takes_secret(&self) -> bool {
+        match self {
+            PageAction::LoadKey { .. } | PageAction::ChangeKey { .. } => true,
+            PageAction::CreateDataset { properties, .. } => properties.iter().any(|one| one.property == "keyformat"),
             _ => false,
         }
     }
@@ -479,13 +487,6 @@ impl PageAction {
     /// The first field that no command line can have.
     pub fn line(&self) -> Result<CommandLine, String> {
         match self {
-            PageAction::Snapshot { .. }
-            | PageAction::CreateDataset { .. }
-            | PageAction::Set { .. }
-            | PageAction::Inherit { .. }
-            | PageAction::Destroy { .. }
-            | PageAction::Rollback { .. }
-            | PageAction::Clone { .. } => self.of_dataset(),
             PageAction::Acknowledge { alert } => Words::new("daemon", &["alerts", "ack"]).word("alert", alert).done(),
             PageAction::Mute { alert, hours } => {
                 if *hours > MAX_MUTE_HOURS {
@@ -494,84 +495,12 @@ impl PageAction {
                 let words = Words::new("daemon", &["alerts", "mute", "--hours", &hours.to_string()]);
                 words.word("alert", alert).done()
             }
-            _ => self.of_pool(),
+            _ => self
+                .of_dataset()
+                .or_else(|| self.of_pool())
+                .or_else(|| self.of_devices())
+                .or_else(|| self.of_job())
+                .unwrap_or_else(|| Err("no action".to_owned())),
         }
-    }
-
-    /// The command line of an action on datasets.
-    fn of_dataset(&self) -> Result<CommandLine, String> {
-        let zfs = |command: &str| Words::new("zfs", &[command]);
-        let words = match self {
-            PageAction::Snapshot { snapshot, recursive } => {
-                zfs("snapshot").option_if(*recursive, "-r").word("snapshot", snapshot)
-            }
-            PageAction::CreateDataset { name, volume_size, sparse, properties } => {
-                let words = zfs("create").option_if(volume_size.is_some() && *sparse, "-s");
-                let words = words.settings("-o", properties);
-                let words = match volume_size {
-                    Some(size) => words.option_if(true, "-V").word("size", size),
-                    None => words,
-                };
-                words.word("name", name)
-            }
-            PageAction::Set { dataset, property, value } => {
-                zfs("set").setting(property, value).word("dataset", dataset)
-            }
-            PageAction::Inherit { dataset, property } => {
-                zfs("inherit").word("property", property).word("dataset", dataset)
-            }
-            PageAction::Destroy { name, recursive, dependents } => {
-                let words = zfs("destroy").option_if(*recursive && !dependents, "-r").option_if(*dependents, "-R");
-                words.word("name", name)
-            }
-            PageAction::Rollback { snapshot, destroy_later } => {
-                zfs("rollback").option_if(*destroy_later, "-r").word("snapshot", snapshot)
-            }
-            PageAction::Clone { snapshot, name } => zfs("clone").word("snapshot", snapshot).word("name", name),
-            _ => return Err("no action on a dataset".to_owned()),
-        };
-        words.done()
-    }
-
-    /// The command line of an action on a pool.
-    fn of_pool(&self) -> Result<CommandLine, String> {
-        let zpool = |command: &str| Words::new("zpool", &[command]);
-        let device_of =
-            |command: &str, pool: &str, device: &str| zpool(command).word("pool", pool).word("device", device);
-        let words = match self {
-            PageAction::Scrub { pool, step } => {
-                let words = zpool("scrub").option_if(*step == ScrubStep::Pause, "-p");
-                words.option_if(*step == ScrubStep::Stop, "-s").word("pool", pool)
-            }
-            PageAction::Clear { pool, device: None } => zpool("clear").word("pool", pool),
-            PageAction::Clear { pool, device: Some(device) } => device_of("clear", pool, device),
-            PageAction::Offline { pool, device } => device_of("offline", pool, device),
-            PageAction::Online { pool, device } => device_of("online", pool, device),
-            PageAction::Detach { pool, device } => device_of("detach", pool, device),
-            PageAction::Replace { pool, device, new_device, force } => {
-                let words = zpool("replace").option_if(*force, "-f").word("pool", pool);
-                words.word("device", device).path("new device", new_device)
-            }
-            PageAction::Attach { pool, device, new_device, force } => {
-                let words = zpool("attach").option_if(*force, "-f").word("pool", pool);
-                words.word("device", device).path("new device", new_device)
-            }
-            PageAction::CreatePool { name, vdevs, properties, root_properties, force } => {
-                let words = zpool("create").option_if(*force, "-f").settings("-o", properties);
-                words.settings("-O", root_properties).word("name", name).vdevs(vdevs)
-            }
-            PageAction::Import { pool, directory, force } => {
-                let words = zpool("import").option_if(*force, "-f");
-                let words = match directory {
-                    Some(directory) => words.option_if(true, "-d").path("directory", directory),
-                    None => words,
-                };
-                words.word("pool", pool)
-            }
-            PageAction::Export { pool, force } => zpool("export").option_if(*force, "-f").word("pool", pool),
-            PageAction::DestroyPool { pool, force } => zpool("destroy").option_if(*force, "-f").word("pool", pool),
-            _ => return Err("no action on a pool".to_owned()),
-        };
-        words.done()
     }
 }

@@ -3,7 +3,8 @@
 //! The state is names and GUIDs: of the datasets and snapshots that go, of the pool and its devices, and what is on new devices. Sizes
 //! are shown and are no part of it, because they change with every write of a client.
 
-use super::action::{CommandLine, NewVdev, PageAction};
+use super::action::PageAction;
+use super::words::{CommandLine, NewVdev};
 use super::{Administrator, Ran};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -129,11 +130,17 @@ impl Runner<'_> {
         Ok(())
     }
 
-    async fn create(&mut self, action: &PageAction, vdevs: &[NewVdev]) -> Result<(), String> {
+    /// The command of the action with its option `-n`, whose output is part of the state.
+    async fn tried(&mut self, action: &PageAction) -> Result<(), String> {
         let mut line = action.line()?;
         line.words.insert(1, "-n".to_owned());
-        let layout = self.show(line).await?;
-        self.done.keep(layout);
+        let text = self.show(line).await?;
+        self.done.keep(text);
+        Ok(())
+    }
+
+    async fn new_vdevs(&mut self, action: &PageAction, vdevs: &[NewVdev]) -> Result<(), String> {
+        self.tried(action).await?;
         let devices: Vec<String> = vdevs.iter().flat_map(|vdev| vdev.devices.clone()).collect();
         self.devices(&devices).await;
         Ok(())
@@ -151,7 +158,36 @@ impl Runner<'_> {
                 self.destroy(name, option).await
             }
             PageAction::Rollback { snapshot, destroy_later } => self.rollback(snapshot, *destroy_later).await,
-            PageAction::CreatePool { vdevs, .. } => self.create(action, vdevs).await,
+            PageAction::CreatePool { vdevs, .. } => self.new_vdevs(action, vdevs).await,
+            PageAction::AddVdevs { pool, vdevs, .. } => {
+                self.new_vdevs(action, vdevs).await?;
+                self.pool(pool).await
+            }
+            PageAction::Split { pool, .. } => {
+                self.tried(action).await?;
+                self.pool(pool).await
+            }
+            PageAction::Remove { pool, .. } => {
+                // What is allocated changes with every write of a client.
+                let mut line = action.line()?;
+                line.words.insert(1, "-n".to_owned());
+                self.show(line).await?;
+                self.show(CommandLine::new("zpool", ["list", "-v", pool])).await?;
+                self.pool(pool).await
+            }
+            PageAction::DiscardCheckpoint { pool } => {
+                self.show(CommandLine::new("zpool", ["status", pool])).await?;
+                self.pool(pool).await
+            }
+            PageAction::Upgrade { pool } => {
+                let lacking = self.show(CommandLine::new("zpool", ["upgrade"])).await?;
+                self.done.keep(lacking);
+                self.keep(CommandLine::new("zpool", ["get", "-Hp", "-o", "value", "guid", pool])).await
+            }
+            PageAction::Wipe { device, .. } => {
+                self.devices(std::slice::from_ref(device)).await;
+                Ok(())
+            }
             PageAction::Export { pool, .. } => {
                 self.show(CommandLine::new("zpool", ["list", pool])).await?;
                 self.keep(CommandLine::new("zpool", ["get", "-Hp", "-o", "value", "guid", pool])).await

@@ -1,8 +1,8 @@
 //! The six lights of every screen: Pool, Capacity, Disk, Net, CPU, Job. Each says in words what it counted.
 
 use super::Administrator;
-use super::action::CommandLine;
 use super::host::HostCounters;
+use super::words::CommandLine;
 use crate::sampler::Sampler;
 use axum::Json;
 use axum::extract::State;

@@ -22,13 +22,16 @@ mod dry_run;
 mod guard;
 mod host;
 pub(crate) mod lights;
+mod lines;
 pub(crate) mod routes;
 mod tokens;
 pub(crate) mod views;
+mod words;
 
-pub use action::{CommandLine, NewVdev, PageAction, Role, ScrubStep, Setting, VdevKind};
+pub use action::{JobWork, PageAction, Role, ScrubStep, WorkStep};
 pub use audit::Audit;
 pub use tokens::{Access, Identity, NamedToken, OWN_NAME};
+pub use words::{CommandLine, NewVdev, Setting, VdevKind};
 
 pub(crate) use guard::{Peer, check_action};
 
@@ -47,6 +50,24 @@ use weir_machine::lock::Mutex;
 const MAX_COMMANDS: usize = 8;
 /// Least time between two counters of the machine whose difference is shown.
 const MIN_HOST_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A passphrase or key in hexadecimal digits. It is in no log, and no part of a command line.
+#[derive(Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text, as it is typed.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
 
 /// End of a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,6 +91,40 @@ pub struct Device {
     pub contents: String,
     /// Whether a pool that is open has it.
     pub in_use: bool,
+}
+
+/// Health of a disk, as the disk itself judges it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Smart {
+    /// Whether the disk says that it is healthy; `None` if it does not say.
+    pub passed: Option<bool>,
+    /// Temperature in degrees Celsius.
+    pub celsius: Option<i64>,
+    /// Hours under power.
+    pub power_on_hours: Option<u64>,
+    /// Counters that a healthy disk has not, in words.
+    pub findings: Vec<String>,
+}
+
+/// A disk of an open pool, or a device that a pool could use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Disk {
+    /// Absolute path; of a disk of a pool as the pool knows it.
+    pub path: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Contents in words.
+    pub contents: String,
+    /// Model.
+    pub model: Option<String>,
+    /// Serial number.
+    pub serial: Option<String>,
+    /// Whether it is a hard disk; `None` for a file.
+    pub rotates: Option<bool>,
+    /// Health.
+    pub smart: Option<Smart>,
+    /// Why it is not known.
+    pub smart_problem: Option<String>,
 }
 
 /// Layout whose usable space is asked for.
@@ -103,14 +158,18 @@ pub struct UsableSpace {
 
 /// The process that has the pools open, as the page uses it.
 pub trait Administration: Send + Sync {
-    /// Runs a command line as its parser does, to its end. Requests for a secret are answered with none.
-    fn run<'a>(&'a self, line: &'a CommandLine) -> BoxFuture<'a, Ran>;
+    /// Runs a command line as its parser does, to its end. Its questions for a line of input are answered with the secret, and
+    /// with nothing if there is none.
+    fn run<'a>(&'a self, line: &'a CommandLine, secret: Option<&'a Secret>) -> BoxFuture<'a, Ran>;
 
     /// A line for each device: its path, size, and the pool on it if there is one.
     fn contents<'a>(&'a self, devices: &'a [String]) -> BoxFuture<'a, Vec<String>>;
 
     /// Devices of this machine that a pool could use, or the one at a path.
     fn devices(&self, path: Option<String>) -> BoxFuture<'_, Vec<Device>>;
+
+    /// Disks of the open pools, and devices of this machine that a pool could use.
+    fn disks(&self) -> BoxFuture<'_, Vec<Disk>>;
 
     /// Usable space of a layout.
     ///
@@ -164,9 +223,14 @@ impl Administrator {
 
     /// Runs a command line when it is its turn.
     pub(crate) async fn run(&self, line: &CommandLine) -> Ran {
+        self.run_with(line, None).await
+    }
+
+    /// Runs a command line that may ask for a secret.
+    async fn run_with(&self, line: &CommandLine, secret: Option<&Secret>) -> Ran {
         // The semaphore is never closed.
         let _place = self.running.acquire().await;
-        self.administration.run(line).await
+        self.administration.run(line, secret).await
     }
 }
 
@@ -182,8 +246,23 @@ fn action_target(data: &[u8]) {
     // No value of a client is an option: those that are come from here.
     let text = line.to_string();
     assert!(!text.chars().any(char::is_control), "{text:?}");
-    let options = ["-r", "-R", "-s", "-o", "-O", "-V", "-p", "-f", "-d", "--hours"];
-    let wrong = line.words.iter().find(|word| word.starts_with('-') && !options.contains(&word.as_str()));
+    let options = ["-r", "-R", "-s", "-c", "-o", "-O", "-V", "-p", "-f", "-d", "--hours"];
+    let of_jobs = [
+        "--replace",
+        "--keep",
+        "--keep-target",
+        "--limit",
+        "--schedule",
+        "--time-zone",
+        "--snapshot",
+        "--scrub",
+        "--replicate",
+        "--to",
+    ];
+    let wrong = line
+        .words
+        .iter()
+        .find(|word| word.starts_with('-') && !options.iter().chain(&of_jobs).any(|option| option == word));
     assert_eq!(wrong, None);
 }
 

@@ -1,12 +1,13 @@
 //! Requests that act: commands, dry runs, actions, and the audit log.
 #![allow(clippy::disallowed_methods, reason = "an action goes on in a task of its own if its client goes away")]
 
-use super::action::{CommandLine, PageAction, Role};
+use super::action::{PageAction, Role};
 use super::confirm::ConfirmationError;
 use super::dry_run::{DryOutput, dry_run};
 use super::guard::Peer;
 use super::tokens::Identity;
-use super::{Administrator, Ran};
+use super::words::CommandLine;
+use super::{Administrator, Ran, Secret};
 use crate::api::Problem;
 use axum::Json;
 use axum::body::{Body, to_bytes};
@@ -24,6 +25,8 @@ use utoipa::ToSchema;
 pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
 /// Time for a client to send the body of a request.
 const BODY_TIME: Duration = Duration::from_secs(10);
+/// Longest secret in bytes: a passphrase has at most 512.
+const MAX_SECRET_BYTES: usize = 512;
 /// Lines of the audit log in an answer.
 const AUDIT_LINES: usize = 200;
 
@@ -56,6 +59,9 @@ pub(crate) struct Order {
     /// Confirmation that `preview` gave.
     #[serde(default)]
     confirmation: Option<String>,
+    /// Passphrase or key in hexadecimal digits, for an action that takes one.
+    #[serde(default)]
+    secret: Option<Secret>,
 }
 
 /// An action as a command line.
@@ -69,6 +75,8 @@ pub(crate) struct Described {
     role: Role,
     /// Whether a dry run must precede it.
     needs_confirmation: bool,
+    /// Whether it takes a passphrase or key.
+    takes_secret: bool,
 }
 
 /// A dry run.
@@ -151,7 +159,8 @@ pub(crate) async fn command(State(admin): State<Option<Arc<Administrator>>>, bod
             Err(why) => (String::new(), Some(why)),
         };
         let needs_confirmation = order.action.needs_confirmation();
-        Ok::<_, Refused>(Json(Described { command, error, role: order.action.role(), needs_confirmation }))
+        let (role, takes_secret) = (order.action.role(), order.action.takes_secret());
+        Ok::<_, Refused>(Json(Described { command, error, role, needs_confirmation, takes_secret }))
     };
     described.await.map_or_else(IntoResponse::into_response, IntoResponse::into_response)
 }
@@ -233,6 +242,16 @@ async fn carry_out(
     line: &CommandLine,
 ) -> Result<Json<Acted>, Refused> {
     check_role(who, &order.action)?;
+    match &order.secret {
+        Some(_) if !order.action.takes_secret() => {
+            return Err(refused(StatusCode::BAD_REQUEST, "this action takes no secret"));
+        }
+        Some(secret) if secret.text().len() > MAX_SECRET_BYTES || secret.text().chars().any(char::is_control) => {
+            let why = format!("a secret has at most {MAX_SECRET_BYTES} bytes, and no control characters");
+            return Err(refused(StatusCode::BAD_REQUEST, why));
+        }
+        _ => {}
+    }
     let mut _turn = None;
     if order.action.needs_confirmation() {
         let given = order.confirmation.as_deref();
@@ -243,7 +262,7 @@ async fn carry_out(
             return Err(ConfirmationError::Changed.into());
         }
     }
-    let Ran { code, out, err } = admin.run(line).await;
+    let Ran { code, out, err } = admin.run_with(line, order.secret.as_ref()).await;
     let text = format!("{err}{out}").trim_end().to_owned();
     match code {
         0 => Ok(Json(Acted { command: line.to_string(), output: text })),

@@ -48,6 +48,52 @@ fn each_action_is_the_command_line_that_does_the_same() {
         (r#"{"do":"import","pool":"t","directory":"/d","force":true}"#, "weir zpool import -f -d /d t"),
         (r#"{"do":"export","pool":"t"}"#, "weir zpool export t"),
         (r#"{"do":"destroy_pool","pool":"t","force":true}"#, "weir zpool destroy -f t"),
+        (
+            r#"{"do":"add_vdevs","pool":"t","vdevs":[{"kind":"raidz1","devices":["/d/a","/d/b","/d/c"]}]}"#,
+            "weir zpool add t raidz1 /d/a /d/b /d/c",
+        ),
+        (r#"{"do":"remove","pool":"t","device":"mirror-1"}"#, "weir zpool remove t mirror-1"),
+        (r#"{"do":"stop_removal","pool":"t"}"#, "weir zpool remove -s t"),
+        (r#"{"do":"attach","pool":"t","device":"raidz1-0","new_device":"/d/x"}"#, "weir zpool attach t raidz1-0 /d/x"),
+        (r#"{"do":"split","pool":"t","name":"u"}"#, "weir zpool split t u"),
+        (r#"{"do":"trim","pool":"t","step":"suspend"}"#, "weir zpool trim -s t"),
+        (r#"{"do":"initialize","pool":"t","device":"sda","step":"cancel"}"#, "weir zpool initialize -c t sda"),
+        (r#"{"do":"checkpoint","pool":"t"}"#, "weir zpool checkpoint t"),
+        (r#"{"do":"discard_checkpoint","pool":"t"}"#, "weir zpool checkpoint -d t"),
+        (r#"{"do":"upgrade","pool":"t"}"#, "weir zpool upgrade t"),
+        (r#"{"do":"wipe","device":"/dev/sdx","force":true}"#, "weir zpool labelclear -f /dev/sdx"),
+    ] {
+        assert_eq!(line(json).as_deref(), Ok(wanted), "{json}");
+    }
+}
+
+#[test]
+fn actions_on_names_keys_and_jobs_are_command_lines_too() {
+    for (json, wanted) in [
+        (r#"{"do":"rename","name":"t/a","new_name":"t/b"}"#, "weir zfs rename t/a t/b"),
+        (r#"{"do":"promote","dataset":"t/a"}"#, "weir zfs promote t/a"),
+        (r#"{"do":"hold","snapshot":"t@s","tag":"keep"}"#, "weir zfs hold keep t@s"),
+        (r#"{"do":"release","snapshot":"t@s","tag":"keep"}"#, "weir zfs release keep t@s"),
+        (r#"{"do":"mount","dataset":"t/a"}"#, "weir zfs mount t/a"),
+        (r#"{"do":"unmount","dataset":"t/a","force":true}"#, "weir zfs unmount -f t/a"),
+        (r#"{"do":"load_key","dataset":"t/a"}"#, "weir zfs load-key t/a"),
+        (r#"{"do":"unload_key","dataset":"t/a"}"#, "weir zfs unload-key t/a"),
+        (
+            r#"{"do":"change_key","dataset":"t/a"}"#,
+            "weir zfs change-key -o keyformat=passphrase -o keylocation=prompt t/a",
+        ),
+        (
+            r#"{"do":"add_job","name":"j","work":{"snapshot":["t/a","t/b"]},"recursive":true,"keep":7,"schedule":"daily 02:30",
+                "time_zone":"UTC","replace":true}"#,
+            "weir daemon job add --replace -r --keep 7 --schedule 'daily 02:30' --time-zone UTC --snapshot t/a --snapshot t/b j",
+        ),
+        (
+            r#"{"do":"add_job","name":"j","work":{"replicate":{"source":"t/a","target":"h:u/a","limit":"5M","keep_target":3}},
+                "schedule":"hourly"}"#,
+            "weir daemon job add --schedule hourly --replicate t/a --to h:u/a --limit 5M --keep-target 3 j",
+        ),
+        (r#"{"do":"remove_job","job":"j"}"#, "weir daemon job remove j"),
+        (r#"{"do":"run_job","job":"j"}"#, "weir daemon job run j"),
     ] {
         assert_eq!(line(json).as_deref(), Ok(wanted), "{json}");
     }
@@ -71,6 +117,12 @@ fn no_text_of_a_client_becomes_an_option_or_is_ignored() {
         r#"{"do":"create_pool","name":"t","vdevs":[{"kind":"mirror","devices":["a","b"]}]}"#,
         r#"{"do":"create_pool","name":"t","vdevs":[{"kind":"mirror","devices":[]}]}"#,
         r#"{"do":"import","pool":"t","directory":"relative"}"#,
+        r#"{"do":"wipe","device":"sda"}"#,
+        r#"{"do":"add_vdevs","pool":"t","vdevs":[{"kind":"stripe","devices":["-f"]}]}"#,
+        r#"{"do":"load_key","dataset":"t","secret":"12345678"}"#,
+        r#"{"do":"add_job","name":"j","work":{"snapshot":[]},"schedule":"hourly"}"#,
+        r#"{"do":"add_job","name":"j","work":{"snapshot":["--through=x"]},"schedule":"hourly"}"#,
+        r#"{"do":"add_job","name":"j","work":{"replicate":{"source":"t","target":"u","through":"sh"}},"schedule":"hourly"}"#,
         &long,
         "[]",
     ] {
@@ -89,6 +141,16 @@ fn roles_and_confirmations_follow_from_the_action() {
     assert_eq!(of(r#"{"do":"set","dataset":"t","property":"a","value":"b"}"#), (Role::Administer, false));
     assert_eq!(of(r#"{"do":"destroy","name":"t@s"}"#), (Role::Administer, true));
     assert_eq!(of(r#"{"do":"import","pool":"t"}"#), (Role::Administer, false));
+    assert_eq!(of(r#"{"do":"trim","pool":"t","step":"start"}"#), (Role::Operate, false));
+    assert_eq!(of(r#"{"do":"run_job","job":"j"}"#), (Role::Operate, false));
+    assert_eq!(of(r#"{"do":"load_key","dataset":"t"}"#), (Role::Administer, false));
+    assert_eq!(of(r#"{"do":"wipe","device":"/d"}"#), (Role::Administer, true));
+    let takes = |json: &str| PageAction::from_json(json.as_bytes()).unwrap().takes_secret();
+    assert!(takes(r#"{"do":"load_key","dataset":"t"}"#));
+    assert!(takes(
+        r#"{"do":"create_dataset","name":"t","properties":[{"property":"keyformat","value":"passphrase"}]}"#
+    ));
+    assert!(!takes(r#"{"do":"create_dataset","name":"t"}"#));
     assert_eq!(of(r#"{"do":"import","pool":"t","force":true}"#), (Role::Administer, true));
     assert!(Role::View < Role::Operate && Role::Operate < Role::Administer);
     for role in [Role::View, Role::Operate, Role::Administer] {

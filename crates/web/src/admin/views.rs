@@ -1,8 +1,9 @@
 //! What the screens show: answers of the commands that read, by name.
 
-use super::action::{CommandLine, Role};
+use super::action::Role;
 use super::tokens::Identity;
-use super::{Administrator, Device, LayoutQuery, Ran, UsableSpace};
+use super::words::CommandLine;
+use super::{Administrator, Device, Disk, LayoutQuery, Ran, UsableSpace};
 use crate::api::Problem;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -18,7 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 const MAX_NAME_BYTES: usize = 4096;
 /// Columns of the list of datasets.
 const DATASET_COLUMNS: &str = "name,type,used,available,referenced,usedbysnapshots,compressratio,quota,mountpoint,mounted,\
-                               origin,volsize,encryption,keystatus,sharenfs,sharesmb,weir:iscsi,weir:nbd";
+                               origin,volsize,encryption,encryptionroot,keystatus,sharenfs,sharesmb,weir:iscsi,weir:nbd";
 /// Columns of the list of snapshots.
 const SNAPSHOT_COLUMNS: &str = "name,used,referenced,written,creation,userrefs,clones";
 
@@ -154,6 +155,15 @@ pub(crate) async fn devices(
             Json(admin.administration.devices(Some(path)).await).into_response()
         }
         Some(_) => refused(StatusCode::BAD_REQUEST, "the path of a device begins with /"),
+    }
+}
+
+/// Disks of the open pools, and devices of this machine that a pool could use, with their health by SMART.
+#[utoipa::path(get, path = "/api/v1/admin/disks", responses((status = 200, body = Vec<Disk>)))]
+pub(crate) async fn disks(State(admin): State<Option<Arc<Administrator>>>) -> Json<Vec<Disk>> {
+    match admin {
+        Some(admin) => Json(admin.administration.disks().await),
+        None => Json(Vec::new()),
     }
 }
 

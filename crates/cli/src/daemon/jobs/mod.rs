@@ -2,26 +2,32 @@
 //!
 //! ```text
 //!   weir.toml ─ settings ─► Job { work, schedule } ── due? ─► a task ─┬─ snapshots: take, destroy the oldest
-//!                                                                     ├─ scrub, unless one began since it was due
+//!   `job add` ─ jobs.json ──────▲                    `job run`        ├─ scrub, unless one began since it was due
 //!                                                                     └─ `weir replicate`, unless the target has a snapshot since then
 //! ```
 //!
 //! The daemon makes up a missed run once, as soon as the pool is open. It reads from the pool what earlier runs did (names of
-//! snapshots, start of the last scrub), and keeps no file of its own. A run that fails is repeated after [`RETRY_SECONDS`].
+//! snapshots, start of the last scrub): the runs in `jobs.json` are only shown. A run that fails is repeated after [`RETRY_SECONDS`].
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
+mod command;
 mod schedule;
 mod settings;
 mod snapshots;
+mod store;
 
+pub use command::{JobArgs, run as run_command};
 pub use settings::{Job, JobText, Work, checked};
 
 use super::keeper::Daemon;
 use crate::admin::{ServedPool, ServingHost};
 use crate::command_target::now;
+use serde::{Deserialize, Serialize};
 use snapshots::{Done, Rule, reason};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
+use store::Stored;
 use weir_admin::{Action, Author, ProcessChange};
 use weir_machine::Request;
 use weir_machine::lock::Mutex;
@@ -31,14 +37,30 @@ const RETRY_SECONDS: i64 = 60;
 /// Runs that are kept of each job.
 const KEPT_RUNS: usize = 20;
 
-/// The jobs of the configuration.
+/// Longest text of a run that is kept, in characters.
+const MAX_RESULT: usize = 4000;
+
+/// The jobs of the configuration, and those that commands added.
+pub struct Jobs {
+    list: Mutex<List>,
+    /// The file of the state directory; without one, no job can be added.
+    file: Option<PathBuf>,
+}
+
 #[derive(Default)]
-pub struct Jobs(Mutex<Vec<Arc<Scheduled>>>);
+struct List {
+    configured: Vec<Job>,
+    added: Vec<JobText>,
+    /// Runs before this start, by name of the job.
+    earlier: BTreeMap<String, Vec<Run>>,
+    scheduled: Vec<Scheduled>,
+}
 
 /// A job with its runs.
+#[derive(Clone)]
 struct Scheduled {
     job: Job,
-    state: Mutex<State>,
+    state: State,
 }
 
 #[derive(Clone, Default)]
@@ -52,7 +74,8 @@ struct State {
 }
 
 /// A run that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Run {
     /// Start, in seconds since 1970.
     pub began: i64,
@@ -68,58 +91,181 @@ pub struct JobStatus {
     pub is_running: bool,
     /// The next due time, in seconds since 1970.
     pub next: Option<i64>,
-    /// The last runs since the daemon was started, the newest first. Runs that found nothing to do are left out.
+    /// The last runs, the newest first. Runs that found nothing to do are left out.
     pub runs: Vec<Run>,
+    /// The job as it was added by a command.
+    pub added: Option<JobText>,
 }
 
 impl Jobs {
-    /// Replaces the jobs. One that did not change keeps its state.
+    /// The jobs of the state directory, without those of the configuration.
+    pub fn load(folder: Option<PathBuf>) -> Self {
+        let file = folder.map(|folder| folder.join(store::NAME));
+        let stored = file.as_deref().map(Stored::load).unwrap_or_default();
+        let mut list = List { added: stored.jobs, earlier: stored.runs, ..List::default() };
+        list.arrange();
+        Jobs { list: Mutex::new(list), file }
+    }
+
+    /// Replaces the jobs of the configuration. One that did not change keeps its state.
     pub fn set(&self, jobs: Vec<Job>) {
-        let mut list = self.0.lock();
-        let before = std::mem::take(&mut *list);
-        let kept = |job: &Job| before.iter().find(|old| old.job == *job).cloned();
-        *list = jobs
-            .into_iter()
-            .map(|job| kept(&job).unwrap_or_else(|| Arc::new(Scheduled { job, state: Mutex::default() })))
-            .collect();
+        let mut list = self.list.lock();
+        list.configured = jobs;
+        list.arrange();
+    }
+
+    /// Adds a job, or replaces one that was added.
+    ///
+    /// # Errors
+    /// If it is wrong, its name is taken, or the file cannot be written. Then nothing changes.
+    pub fn add(&self, text: JobText, replace: bool) -> Result<(), String> {
+        let name = text.name.clone();
+        let mut list = self.list.lock();
+        if list.configured.iter().any(|job| job.name == name) {
+            return Err(format!("job '{name}' is one of weir.toml: change it there, and run 'weir daemon reload'"));
+        }
+        let mut added = list.added.clone();
+        match added.iter_mut().find(|job| job.name == name) {
+            Some(old) if replace => *old = text,
+            Some(_) => return Err(format!("there is a job '{name}': --replace replaces it")),
+            None => added.push(text),
+        }
+        checked(added.clone())?;
+        self.save(&list, &added)?;
+        list.added = added;
+        list.arrange();
+        Ok(())
+    }
+
+    /// Removes a job that was added. A run of it goes on to its end.
+    ///
+    /// # Errors
+    /// If there is no such job, or the file cannot be written.
+    pub fn remove(&self, name: &str) -> Result<(), String> {
+        let mut list = self.list.lock();
+        let mut added = list.added.clone();
+        added.retain(|job| job.name != name);
+        if added.len() == list.added.len() {
+            return Err(match list.configured.iter().any(|job| job.name == name) {
+                true => format!("job '{name}' is one of weir.toml: remove it there, and run 'weir daemon reload'"),
+                false => format!("there is no job '{name}'"),
+            });
+        }
+        self.save(&list, &added)?;
+        list.added = added;
+        list.arrange();
+        Ok(())
     }
 
     /// All jobs, for the status.
     pub fn all(&self) -> Vec<JobStatus> {
-        let jobs: Vec<Arc<Scheduled>> = self.0.lock().clone();
-        let of = |scheduled: &Arc<Scheduled>| {
-            let state = scheduled.state.lock().clone();
-            JobStatus {
-                job: scheduled.job.clone(),
-                is_running: state.is_running,
-                next: scheduled.job.schedule.next(now().sec).ok(),
-                runs: state.runs.into_iter().rev().collect(),
-            }
+        let list = self.list.lock();
+        let of = |Scheduled { job, state }: &Scheduled| JobStatus {
+            job: job.clone(),
+            is_running: state.is_running,
+            next: job.schedule.next(now().sec).ok(),
+            runs: state.runs.iter().rev().cloned().collect(),
+            added: list.added.iter().find(|text| job.is_added && text.name == job.name).cloned(),
         };
-        jobs.iter().map(of).collect()
+        list.scheduled.iter().map(of).collect()
+    }
+
+    /// Marks the jobs that are due as running, and returns them with the times for which they are due.
+    fn begin_due(&self, now: i64) -> Vec<(Job, i64)> {
+        let mut list = self.list.lock();
+        list.scheduled.iter_mut().filter_map(|one| Some((one.job.clone(), one.begin(now)?))).collect()
+    }
+
+    /// Marks a job as running whatever its schedule says.
+    fn begin_named(&self, name: &str) -> Result<Job, String> {
+        let mut list = self.list.lock();
+        let found = list.scheduled.iter_mut().find(|one| one.job.name == name);
+        let found = found.ok_or_else(|| format!("there is no job '{name}'"))?;
+        match std::mem::replace(&mut found.state.is_running, true) {
+            true => Err(format!("job '{name}' is running")),
+            false => Ok(found.job.clone()),
+        }
+    }
+
+    /// Notes the end of a run, and keeps it for the next start. `Ok(None)`: there was nothing to do.
+    fn end(&self, job: &Job, due: i64, began: i64, result: Result<Option<String>, String>) {
+        let mut list = self.list.lock();
+        // The job may have been changed or removed meanwhile.
+        let is_new =
+            list.scheduled.iter_mut().find(|one| one.job == *job).is_some_and(|one| one.end(due, began, result));
+        if let (true, Some(_), Err(why)) = (is_new, &self.file, self.save(&list, &list.added)) {
+            tracing::warn!("the runs of jobs are not kept: {why}");
+        }
+    }
+
+    /// Writes the file: these added jobs, and the runs of all.
+    fn save(&self, list: &List, added: &[JobText]) -> Result<(), String> {
+        let file = self.file.as_ref().ok_or("there is no state directory to keep jobs in")?;
+        let runs = list.scheduled.iter().map(|one| (one.job.name.clone(), one.state.runs.iter().cloned().collect()));
+        let stored = Stored { jobs: added.to_vec(), runs: runs.collect() };
+        stored.save(file).map_err(|error| format!("{}: {error}", file.display()))
+    }
+}
+
+impl List {
+    /// Schedules all jobs anew. One that did not change keeps its state; a new one has the runs before this start.
+    fn arrange(&mut self) {
+        let before = std::mem::take(&mut self.scheduled);
+        let is_taken = |text: &JobText| self.configured.iter().any(|job| job.name == text.name);
+        let (taken, free): (Vec<JobText>, Vec<JobText>) = self.added.iter().cloned().partition(is_taken);
+        for text in taken {
+            tracing::warn!("job '{}' of weir.toml is used, and not the one that a command added", text.name);
+        }
+        let added = checked(free).unwrap_or_else(|why| {
+            tracing::error!("jobs that commands added are not run: {why}");
+            Vec::new()
+        });
+        let added = added.into_iter().map(|job| Job { is_added: true, ..job });
+        for job in self.configured.iter().cloned().chain(added) {
+            let old = before.iter().find(|old| old.job.name == job.name);
+            let state = match old {
+                Some(old) if old.job == job => old.state.clone(),
+                Some(old) => State { runs: old.state.runs.clone(), ..State::default() },
+                None => State { runs: self.earlier.remove(&job.name).unwrap_or_default().into(), ..State::default() },
+            };
+            self.scheduled.push(Scheduled { job, state });
+        }
+        debug_assert!(self.scheduled.len() <= self.configured.len() + self.added.len(), "each job is scheduled once");
     }
 }
 
 /// Starts the jobs that are due, each in a task of its own.
 pub fn start_due(daemon: &Arc<Daemon>) {
-    let jobs: Vec<Arc<Scheduled>> = daemon.jobs.0.lock().clone();
-    for scheduled in jobs {
-        if let Some(due) = scheduled.begin(now().sec) {
-            let daemon = daemon.clone();
-            drop(tokio::spawn(async move {
-                let began = now().sec;
-                let result = work(&daemon, &scheduled.job, due).await;
-                scheduled.end(due, began, result);
-            }));
-        }
+    for (job, due) in daemon.jobs.begin_due(now().sec) {
+        start(daemon, job, due);
     }
+}
+
+/// Starts a job whatever its schedule says.
+///
+/// # Errors
+/// If there is no such job, or it is running.
+fn run_now(daemon: &Arc<Daemon>, name: &str) -> Result<(), String> {
+    let job = daemon.jobs.begin_named(name)?;
+    start(daemon, job, now().sec);
+    Ok(())
+}
+
+/// Does the work of a job that is marked as running, in a task of its own.
+fn start(daemon: &Arc<Daemon>, job: Job, due: i64) {
+    let daemon = daemon.clone();
+    drop(tokio::spawn(async move {
+        let began = now().sec;
+        let result = work(&daemon, &job, due).await;
+        daemon.jobs.end(&job, due, began, result);
+    }));
 }
 
 impl Scheduled {
     /// Marks the job as running, and returns the time for which it is due, if it is.
-    fn begin(&self, now: i64) -> Option<i64> {
+    fn begin(&mut self, now: i64) -> Option<i64> {
         let due = self.job.schedule.latest(now).ok()?;
-        let mut state = self.state.lock();
+        let state = &mut self.state;
         if state.is_running || state.done_due.is_some_and(|done| done >= due) || now < state.retry_at {
             return None;
         }
@@ -127,17 +273,20 @@ impl Scheduled {
         Some(due)
     }
 
-    /// Notes the end of a run. `Ok(None)`: there was nothing to do.
-    fn end(&self, due: i64, began: i64, result: Result<Option<String>, String>) {
-        let mut state = self.state.lock();
+    /// Notes the end of a run, and returns whether it is shown. `Ok(None)`: there was nothing to do.
+    fn end(&mut self, due: i64, began: i64, result: Result<Option<String>, String>) -> bool {
+        let state = &mut self.state;
         state.is_running = false;
         match &result {
             Ok(_) => state.done_due = Some(due),
             Err(_) => state.retry_at = now().sec.saturating_add(RETRY_SECONDS),
         }
-        let Some(result) = result.transpose() else { return };
+        let Some(result) = result.transpose() else { return false };
+        let short = |text: String| text.chars().take(MAX_RESULT).collect();
+        let result: Result<String, String> = result.map(short).map_err(short);
         // The same error is not repeated every minute.
-        if state.runs.back().is_none_or(|last| last.result != result || result.is_ok()) {
+        let is_new = state.runs.back().is_none_or(|last| last.result != result || result.is_ok());
+        if is_new {
             match &result {
                 Ok(what) => tracing::info!("job {}: {what}", self.job.name),
                 Err(why) => tracing::error!("job {}: {why}; tried again every {RETRY_SECONDS} s", self.job.name),
@@ -147,6 +296,7 @@ impl Scheduled {
             state.runs.pop_front();
         }
         state.runs.push_back(Run { began, result });
+        is_new
     }
 }
 

@@ -1,7 +1,7 @@
 //! The jobs of the configuration, checked.
 
 use super::schedule::Schedule;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Maximum length of a job's name: the names of its snapshots stay far below the 255 characters of OpenZFS.
@@ -12,35 +12,46 @@ const MAX_KEPT: u32 = 10_000;
 const MAX_JOBS: usize = 256;
 
 /// A job as the configuration says it.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobText {
     /// Name, which begins the names of the snapshots.
-    name: String,
+    pub name: String,
     /// Datasets of which snapshots are taken.
-    snapshot: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Vec<String>>,
     /// Pools that are scrubbed.
-    scrub: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<Vec<String>>,
     /// Dataset that is replicated.
-    replicate: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicate: Option<String>,
     /// Target of the replication, as `weir replicate` takes it.
-    to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     /// Maximum bytes per second of the replication.
-    limit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
     /// Number of snapshots that stay at the target.
-    keep_target: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_target: Option<u32>,
     /// Command that reaches the target's machine.
-    through: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub through: Option<String>,
     /// The command `zfs` on the target's machine.
-    target_zfs: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_zfs: Option<String>,
     /// Whether the descendants take part, too.
-    recursive: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recursive: Option<bool>,
     /// When: see [`Schedule`].
-    schedule: String,
+    pub schedule: String,
     /// Time zone of the schedule.
-    time_zone: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
     /// Number of snapshots that stay.
-    keep: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u32>,
 }
 
 /// A job.
@@ -54,6 +65,8 @@ pub struct Job {
     pub schedule: Schedule,
     /// The schedule as the configuration says it.
     pub schedule_text: String,
+    /// Whether a command added it, and not the configuration.
+    pub is_added: bool,
 }
 
 /// The work of a job.
@@ -155,7 +168,7 @@ impl JobText {
             }
             _ => return Err("one of 'snapshot', 'scrub' and 'replicate' is needed".to_owned()),
         };
-        Ok(Job { name: self.name, work, schedule, schedule_text: self.schedule })
+        Ok(Job { name: self.name, work, schedule, schedule_text: self.schedule, is_added: false })
     }
 }
 
