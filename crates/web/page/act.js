@@ -34,7 +34,7 @@ export function actionButton(text, label, role, work, key) {
   }, text);
 }
 
-function fieldOf({ name, label, type, value, options, hint, placeholder }) {
+function fieldOf({ name, label, type, value, options, hint, placeholder, when }) {
   const id = `field-${name}`;
   const common = { id, name, "aria-describedby": hint ? `${id}-hint` : undefined };
   let input;
@@ -47,11 +47,11 @@ function fieldOf({ name, label, type, value, options, hint, placeholder }) {
   const read = () => (type === "checkbox" ? input.checked : type === "secret" ? input.value : input.value.trim());
   const caption = h("label", { for: id }, label);
   const row = type === "checkbox" ? [input, caption] : [caption, input];
-  return { name, read, row: h("div", { class: `field ${type ?? "text"}` }, row, hint && h("p", { id: `${id}-hint`, class: "note" }, hint)) };
+  return { name, read, when, row: h("div", { class: `field ${type ?? "text"}` }, row, hint && h("p", { id: `${id}-hint`, class: "note" }, hint)) };
 }
 
 // Opens the dialog. `build` makes the action of the values of the fields; `body` is shown above the fields. A field `secret` is no
-// part of the action: it goes with it, and into no log.
+// part of the action: it goes with it, and into no log. A field with `when` is shown while that is true of the values.
 export function openAction({ title, fields = [], build, danger, run = "Do it", body }) {
   const dialog = byId("action");
   const made = fields.map(fieldOf);
@@ -98,7 +98,12 @@ export function openAction({ title, fields = [], build, danger, run = "Do it", b
     }
     ready();
   };
+  const arrange = () => {
+    const now = values();
+    for (const { when, row } of made) row.hidden = when !== undefined && !when(now);
+  };
   const changed = () => {
+    arrange();
     fail();
     forget();
     current = "";
@@ -150,6 +155,7 @@ export function openAction({ title, fields = [], build, danger, run = "Do it", b
     error,
     h("p", { class: "buttons" }, preview, act, h("button", { type: "button", id: "action-close", click: () => dialog.close() }, "Cancel")));
   dialog.replaceChildren(form);
+  arrange();
   dialog.showModal();
   ready();
   describe();

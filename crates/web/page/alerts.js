@@ -31,32 +31,35 @@ const WORKS = [["snapshot", "take snapshots"], ["scrub", "scrub pools"], ["repli
 const namesOf = (text) => text.split(",").map((name) => name.trim()).filter(Boolean);
 
 // The action that adds the job of these values; one that it replaces has its name.
-export function jobOf({ name, work, of, target, recursive, keep, keepTarget, limit, schedule, zone }, replace) {
+export function jobOf({ name, work, datasets, pools, source, target, recursive, keep, keepTarget, limit, schedule, zone }, replace) {
   const number = (text) => (text ? { value: Number.parseInt(text, 10) || 0 } : undefined);
   const snapshots = number(keep), atTarget = number(keepTarget);
-  const made = work === "replicate" ? { replicate: { source: of, target, ...(limit ? { limit } : {}), ...(atTarget ? { keep_target: atTarget.value } : {}) } }
-    : { [work]: namesOf(of) };
+  const made = work === "replicate" ? { replicate: { source, target, ...(limit ? { limit } : {}), ...(atTarget ? { keep_target: atTarget.value } : {}) } }
+    : work === "scrub" ? { scrub: namesOf(pools) } : { snapshot: namesOf(datasets) };
   return { do: "add_job", name, work: made, ...(work !== "scrub" ? { recursive, ...(snapshots ? { keep: snapshots.value } : {}) } : {}),
     schedule, ...(zone ? { time_zone: zone } : {}), replace };
 }
 
 // Adds a job, or changes one.
 function openJob(name, job) {
-  const of = job?.replicate ?? (job?.snapshot ?? job?.scrub ?? []).join(", ");
+  const is = (...works) => ({ work }) => works.includes(work);
+  const [snapshots, replicates] = [is("snapshot"), is("replicate")];
   openAction({
     title: name ? `Change the job ${name}` : "Add a job",
     run: name ? "Change" : "Add",
     fields: [
       !name && { name: "name", label: "Name", hint: "It begins the names of the snapshots." },
       { name: "work", label: "Work", type: "select", options: WORKS, value: job?.replicate ? "replicate" : job?.scrub ? "scrub" : "snapshot" },
-      { name: "of", label: "Datasets, pools, or the source, with commas between", value: of },
+      { name: "datasets", label: "Datasets", value: job?.snapshot?.join(", "), hint: "With commas between.", when: snapshots },
+      { name: "pools", label: "Pools", value: job?.scrub?.join(", "), hint: "With commas between.", when: is("scrub") },
+      { name: "source", label: "Dataset that is replicated", value: job?.replicate, when: replicates },
+      { name: "target", label: "Target", placeholder: "DATASET, or HOST:DATASET", value: job?.to, when: replicates },
       { name: "schedule", label: "Schedule", value: job?.schedule ?? "daily 02:30", hint: "hourly, every 15 min, daily 02:30, weekly sun 03:00, monthly 1 03:00" },
       { name: "zone", label: "Time zone", placeholder: "that of the server", value: job?.time_zone },
-      { name: "recursive", label: "Also of all datasets below (-r)", type: "checkbox", value: job?.recursive === true },
-      { name: "keep", label: "Snapshots that stay", value: job?.keep === undefined ? "" : String(job.keep) },
-      { name: "target", label: "Target of a replication", placeholder: "DATASET, or HOST:DATASET", value: job?.to },
-      { name: "keepTarget", label: "Snapshots that stay at the target", value: job?.keep_target === undefined ? "" : String(job.keep_target) },
-      { name: "limit", label: "Bytes per second of a replication, at most", placeholder: "no limit", value: job?.limit },
+      { name: "recursive", label: "Also of all datasets below (-r)", type: "checkbox", value: job?.recursive === true, when: is("snapshot", "replicate") },
+      { name: "keep", label: "Snapshots that stay", value: job?.keep === undefined ? "" : String(job.keep), when: is("snapshot", "replicate") },
+      { name: "keepTarget", label: "Snapshots that stay at the target", value: job?.keep_target === undefined ? "" : String(job.keep_target), when: replicates },
+      { name: "limit", label: "Bytes per second, at most", placeholder: "no limit", value: job?.limit, when: replicates },
     ].filter(Boolean),
     build: (values) => jobOf({ name, ...values }, name !== undefined),
   });

@@ -62,14 +62,14 @@ function openCreateBelow(name) {
     fields: [
       { name: "label", label: `Name, after ${name}/` },
       { name: "kind", label: "Kind", type: "select", options: [["fs", "file system"], ["volume", "volume (block device)"]] },
-      { name: "size", label: "Size of a volume", placeholder: "10G" },
-      { name: "sparse", label: "A volume reserves no space (-s)", type: "checkbox" },
+      { name: "size", label: "Size of a volume", placeholder: "10G", when: ({ kind }) => kind === "volume" },
+      { name: "sparse", label: "A volume reserves no space (-s)", type: "checkbox", when: ({ kind }) => kind === "volume" },
       { name: "compression", label: "Compression", type: "select", options: [["", "inherited"], ["on", "on"], ["zstd", "zstd"], ["off", "off"]] },
       { name: "record", label: "recordsize (file system) or volblocksize (volume)", placeholder: "inherited" },
-      { name: "quota", label: "Quota of a file system", placeholder: "none" },
+      { name: "quota", label: "Quota of a file system", placeholder: "none", when: ({ kind }) => kind === "fs" },
       { name: "encryption", label: "Encryption", type: "select", options: [["", "as the dataset above"], ["on", "on, with a passphrase of its own"]] },
-      { name: "secret", label: "Passphrase of an encrypted dataset, at least 8 characters", type: "secret" },
-      { name: "again", label: "The passphrase again", type: "secret" },
+      { name: "secret", label: "Passphrase, at least 8 characters", type: "secret", when: ({ encryption }) => encryption === "on" },
+      { name: "again", label: "The passphrase again", type: "secret", when: ({ encryption }) => encryption === "on" },
     ],
     build: ({ label, kind, size, sparse, compression, record, quota, encryption }) => {
       const isVolume = kind === "volume";

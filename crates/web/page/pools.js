@@ -62,7 +62,7 @@ function vdevActions(pool, vdev) {
   const { name } = vdev;
   return h("span", { class: "actions" },
     vdev.vdev_type === "raidz" && actionButton("Expand …", `Expand ${name} of ${pool}`, "administer", () => openNewDevice(pool, name, "expand")),
-    ["mirror", "raidz"].includes(vdev.vdev_type) && actionButton("Remove …", `Remove ${name} from ${pool}`, "administer", () => openRemove(pool, name)));
+    vdev.vdev_type === "mirror" && actionButton("Remove …", `Remove ${name} from ${pool}`, "administer", () => openRemove(pool, name)));
 }
 
 // A device of a class beside the data, such as a spare.

@@ -104,7 +104,9 @@ test("figures are shown with their units", () => {
 const pools = await import("../page/pools.js");
 const create = await import("../page/create.js");
 const shares = await import("../page/shares.js");
-const { workOf } = await import("../page/alerts.js");
+const disks = await import("../page/disks.js");
+const vdevs = await import("../page/vdevs.js");
+const { jobOf, workOf } = await import("../page/alerts.js");
 const { lengthOf } = await import("../page/api.js");
 
 test("a scan has the time left at its rate so far, and says what is not known", () => {
@@ -156,4 +158,18 @@ test("jobs and lengths of time are in words", () => {
   assert.equal(workOf({ replicate: "a", to: "b" }), "replication of a to b");
   assert.equal(workOf({ scrub: ["p"] }), "scrub of p");
   assert.deepEqual([0, 59, 61, 3700, 90000].map(lengthOf), ["0 s", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
+});
+
+test("the values of a form are the action of a job", () => {
+  const form = { name: "a", work: "snapshot", datasets: "t/a, t/b,", pools: "p", source: "s", target: "x:u", recursive: true, keep: "3", keepTarget: "", limit: "", schedule: "hourly", zone: "" };
+  assert.deepEqual(jobOf(form, false), { do: "add_job", name: "a", work: { snapshot: ["t/a", "t/b"] }, recursive: true, keep: 3, schedule: "hourly", replace: false });
+  assert.deepEqual(jobOf({ ...form, work: "scrub", zone: "UTC" }, true), { do: "add_job", name: "a", work: { scrub: ["p"] }, schedule: "hourly", time_zone: "UTC", replace: true });
+  assert.deepEqual(jobOf({ ...form, work: "replicate", keep: "", keepTarget: "9", limit: "5M" }, false).work, { replicate: { source: "s", target: "x:u", limit: "5M", keep_target: 9 } });
+});
+
+test("disks are found in the trees of pools, and paths in a text", () => {
+  const leaf = (path) => ({ name: path.slice(1), path });
+  const pool = { name: "t", vdevs: { t: { name: "t", vdevs: { a: leaf("/a") } } }, spares: { s: leaf("/s") }, l2cache: { c: leaf("/c") } };
+  assert.deepEqual([...disks.usesOf([pool])].map(([path, { pool: of, vdev }]) => [path, of, vdev.name]), [["/a", "t", "a"], ["/c", "t", "c"], ["/s", "t", "s"]]);
+  assert.deepEqual(vdevs.pathsOf("/a  /b,/c\n"), ["/a", "/b", "/c"]);
 });

@@ -236,7 +236,7 @@ fn use_jobs(page: &mut Page, site: &Site) {
     page.go("alerts");
     page.click("Add a job");
     page.set("field-name", "nightly");
-    page.set("field-of", "tank/a");
+    page.set("field-datasets", "tank/a");
     page.set("field-keep", "3");
     page.command("weir daemon job add --keep 3 --schedule 'daily 02:30' --snapshot tank/a nightly");
     page.run();

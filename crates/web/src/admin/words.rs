@@ -167,8 +167,12 @@ impl Words {
 
     /// Values of the caller, each after the option.
     pub fn option_words(mut self, option: &str, what: &str, texts: &[String]) -> Self {
-        if texts.is_empty() || texts.len() > MAX_DEVICES {
-            self.wrong.get_or_insert(format!("{what}: from 1 to {MAX_DEVICES} names are possible"));
+        if texts.is_empty() {
+            self.wrong.get_or_insert(format!("{what}: no name is given"));
+            return self;
+        }
+        if texts.len() > MAX_DEVICES {
+            self.wrong.get_or_insert(format!("{what}: more than {MAX_DEVICES} names"));
             return self;
         }
         texts.iter().fold(self, |words, text| words.option_word(option, what, Some(text)))
