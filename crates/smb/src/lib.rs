@@ -49,7 +49,7 @@ pub mod users;
 pub use directories::Directories;
 pub use error::SmbError;
 pub use programs::Programs;
-pub use server::{Options, Samba, is_running, status_of};
+pub use server::{Options, Samba, end_left_behind, is_running, status_of};
 pub use share::{CaseSensitivity, Share, TimeMachine};
 pub use status::{Connection, Status};
 pub use users::User;

@@ -174,6 +174,22 @@ pub async fn status_of(machine: &Machine, directories: &Directories) -> Result<S
     status::read(&machine.clock, &programs, directories).await
 }
 
+/// Ends the server that a killed process left behind in these directories, unless a process uses them. Its shares may have ended
+/// meanwhile.
+///
+/// # Errors
+/// If a file of the directories cannot be opened or removed.
+pub async fn end_left_behind(machine: &Machine, directories: &Directories) -> Result<(), SmbError> {
+    if !directories.pid_file().exists() {
+        return Ok(());
+    }
+    let _reserved = match directories.reserve() {
+        Err(SmbError::InUse { .. }) => return Ok(()),
+        reserved => reserved?,
+    };
+    leftovers::end_left_behind(&machine.clock, directories).await
+}
+
 /// Whether a server runs in these directories.
 pub fn is_running(directories: &Directories) -> bool {
     leftovers::processes(directories).iter().any(|(_, program)| *program == leftovers::Program::Smbd)

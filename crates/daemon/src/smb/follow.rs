@@ -9,7 +9,7 @@
 //! intervals while something is shared.
 
 use super::plan::{MountKey, Plan, hosts_allow, plan};
-use super::{Connection, Options, Programs, Share, SmbService, SmbServiceError, TimeMachine, users};
+use super::{Connection, Options, Programs, Share, SmbService, SmbServiceError, TimeMachine, detach_stale, users};
 use crate::exports::Exports;
 use crate::pool_table::PoolTable;
 use futures_util::future::select;
@@ -163,6 +163,10 @@ impl SmbFollower {
         };
         let mut wanted = self.wanted.subscribe();
         let mut stop = self.stop.subscribe();
+        if let Err(error) = weir_smb::end_left_behind(&self.machine, &self.options.directories).await {
+            tracing::warn!("smbd of an earlier process: {error}");
+        }
+        detach_stale(&self.options.directories.mount());
         if let Err(error) = Programs::find(&self.machine.clock).await {
             tracing::warn!("SMB is not served: {error}");
             self.state.lock().problem = Some(error.to_string());
