@@ -83,9 +83,7 @@ pub enum PoolError {
         features: Vec<String>,
     },
     /// An object of the MOS cannot be read.
-    #[error(
-        "pool '{pool}': {what} cannot be read: {source}; 'zpool import -F' or '-T TXG' goes back to an older state"
-    )]
+    #[error("pool '{pool}': {what} cannot be read: {source}{}", older_state(.source))]
     Mos {
         /// The pool.
         pool: String,
@@ -160,6 +158,16 @@ pub enum PoolError {
 }
 
 /// Errors of opening a device have the path already.
+/// What may help if the MOS cannot be read: an older state does not need devices less.
+fn older_state(source: &weir_dmu::ObjectError) -> &'static str {
+    match source {
+        weir_dmu::ObjectError::Block { error: weir_blocks::BlockError::Missing { .. }, .. } => {
+            "; make the devices available, or copy what can be read with 'weir rescue'"
+        }
+        _ => "; 'zpool import -F' or '-T TXG' goes back to an older state",
+    }
+}
+
 fn at_path(path: &std::path::Path, error: &DiskError) -> String {
     match error {
         DiskError::Open { .. } | DiskError::OwnMount { .. } => error.to_string(),
@@ -214,4 +222,24 @@ pub enum KeyError {
     NoFormat,
     #[error("Encryption feature not enabled.")]
     NoFeature,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_blocks::BlockError;
+    use weir_dmu::{ErrorLocation, ObjectError};
+
+    #[test]
+    fn an_older_state_is_no_advice_for_missing_devices() {
+        let devices = vec!["sda".to_owned()];
+        let missing = BlockError::Missing { vdev: 0, offset: 0x1000, devices };
+        let text = |error| {
+            let source = Box::new(ObjectError::Block { place: ErrorLocation::default(), error });
+            PoolError::Mos { pool: "p".into(), what: "the MOS".into(), source }.to_string()
+        };
+        let said = text(missing);
+        assert!(said.ends_with("make the devices available, or copy what can be read with 'weir rescue'"), "{said}");
+        assert!(text(BlockError::Redacted).ends_with("'-T TXG' goes back to an older state"));
+    }
 }

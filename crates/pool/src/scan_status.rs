@@ -173,7 +173,8 @@ pub async fn last_expansion(pool: &Pool, rq: &Request) -> Result<Option<Expansio
         }
         let [stage, start_s, end_s, reflowed] = words;
         let Some(stage) = Stage::from_word(stage) else { continue };
-        let to_reflow = space.allocated_bytes();
+        // Files may have been removed since they were copied.
+        let to_reflow = space.allocated_bytes().max(reflowed);
         let found = Expansion { stage, vdev: top.id, start_s, end_s, to_reflow, reflowed };
         if stage == Stage::Running {
             return Ok(Some(found));
