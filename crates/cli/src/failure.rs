@@ -54,6 +54,12 @@ impl Failure {
         Failure { line, ..self }
     }
 
+    /// This failure, which calls a pool as the user did, and not by its GUID.
+    pub fn naming(self, guid: &str, pool: &str) -> Self {
+        let line = self.line.replace(&format!("'{guid}'"), &format!("'{pool}'"));
+        Failure { line, ..self }
+    }
+
     /// Description of the process to wait for before the next attempt, once; `None` if waiting does not help.
     pub fn take_wait_for(&mut self) -> Option<String> {
         self.wait_for.take()

@@ -216,6 +216,29 @@ fn begin(call: &Call, daemon: &Daemon, guid: &str, name: &str, doing: &str) -> R
     daemon.begin_opening(number, name).ok_or_else(|| failed("another command imports it now"))
 }
 
+/// Refuses a pool that is imported on this machine: it needs no import, and it goes back to an earlier state only after an export.
+fn refuse_imported(
+    call: &Call,
+    args: &ImportArgs,
+    one: &FoundPool,
+    is_renamed: bool,
+    doing: &str,
+) -> Result<(), Failure> {
+    // What repairs a pool, or takes it back from another host, is allowed.
+    let is_plain = !(args.rewind || args.txg.is_some() || args.to_checkpoint || args.without_logs || args.force);
+    let is_plain = is_plain && !args.load_keys && args.properties.is_empty() && !is_renamed;
+    let is_imported = one.config.state == state::ACTIVE && imported_here(call).contains(&one.config.guid);
+    if is_imported && (args.txg.is_some() || args.to_checkpoint) && !args.force && !args.dry_run {
+        let how = "export it before it goes back to an earlier state; if it cannot be exported, use -f";
+        return Err(Failure::failed(format!("{doing}: it is imported\n{how}")));
+    }
+    if is_plain && is_imported {
+        let how = "use the form 'zpool import <pool | id> <newpool>' to give it a new name";
+        return Err(Failure::failed(format!("{doing}: a pool with that name already exists\n{how}")));
+    }
+    Ok(())
+}
+
 /// Imports one pool.
 fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) -> Result<u8, Failure> {
     let doing = format!("cannot import '{pool}'");
@@ -234,13 +257,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     if found.next().is_some() {
         return Err(Failure::failed(format!("{doing}: more than one matching pool\nimport by numeric ID instead")));
     }
-    // What repairs a pool, or takes it back from another host, is allowed.
-    let is_plain = !(args.rewind || args.txg.is_some() || args.to_checkpoint || args.without_logs || args.force);
-    let is_plain = is_plain && !args.load_keys && args.properties.is_empty() && new_name.is_none();
-    if is_plain && one.config.state == state::ACTIVE && imported_here(call).contains(&one.config.guid) {
-        let how = "use the form 'zpool import <pool | id> <newpool>' to give it a new name";
-        return Err(Failure::failed(format!("{doing}: a pool with that name already exists\n{how}")));
-    }
+    refuse_imported(call, args, one, new_name.is_some(), &doing)?;
     let guid = one.config.guid.to_string();
     let name = new_name.clone().unwrap_or_else(|| one.config.name.clone());
     if new_name.is_some() {
@@ -280,7 +297,8 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let limits = daemon.as_ref().map(|daemon| daemon.limits_of_pool());
     let to_checkpoint = args.to_checkpoint;
     let intent = WriteIntent { search, pool: guid, keys, force, rewind, to_checkpoint, without_logs, new_name, limits };
-    let writable = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent))?.stays();
+    let opened = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent));
+    let writable = opened.map_err(|failure| failure.naming(&intent.pool, pool))?.stays();
     let writable = with_properties(writable, properties, &doing)?;
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
     let logged = writable.engine.log_command(call.line(), call.caller.ids.0);
