@@ -220,7 +220,7 @@ fn attempt(call: &Call, program: &Program) -> Result<u8, Failure> {
 /// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open,
 /// that process runs the command.
 fn administer(call: &Call, program: &Program) -> u8 {
-    let done = in_turn_of(call, || attempt(call, program));
+    let done = admin::await_opening(call).and_then(|()| in_turn_of(call, || attempt(call, program)));
     call.begin();
     if call.output_lost() != 0 {
         return call.output_lost();

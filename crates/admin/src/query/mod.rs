@@ -64,6 +64,11 @@ use weir_pool::{OpenOptions, Pool};
 pub enum Query {
     /// The pools that the process has open: [`Row::Pool`], sorted by name.
     Pools,
+    /// No rows, once none of these pools is being opened.
+    Opened {
+        /// Names or GUIDs of pools; none for all that are being opened.
+        pools: Vec<String>,
+    },
     /// A query about one pool.
     Pool {
         /// Name or GUID of the pool.
@@ -253,6 +258,7 @@ mod tests {
             (Query::Pool { name: "tank".into(), query: PoolQuery::Datasets(datasets) }, json_of_datasets),
             (Query::Pool { name: "tank".into(), query: holds }, json),
             (Query::Pools, r#""pools""#),
+            (Query::Opened { pools: vec!["tank".into()] }, r#"{"opened":{"pools":["tank"]}}"#),
         ] {
             assert_eq!(String::from_utf8(query.to_json().unwrap()).unwrap(), json);
             assert_eq!(Query::from_json(json.as_bytes()).unwrap(), query);

@@ -23,6 +23,7 @@
 //! behind is therefore never used. A daemon (`weir daemon`) also has the link `daemon.sock` to its socket: commands that name
 //! no place to look for pools go to the daemon, before anything is scanned.
 
+mod awaiting;
 mod client;
 mod moving_mounts;
 mod permits;
@@ -32,6 +33,7 @@ mod readers;
 mod served_pool;
 mod server;
 
+pub use awaiting::await_opening;
 pub use client::{ask, ask_command, ask_rows, query, send, tell};
 pub use permits::Permit;
 pub use readers::ReadersSocket;

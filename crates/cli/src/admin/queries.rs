@@ -16,11 +16,12 @@ use weir_daemon::admin::{Frame, MAX_BYTES};
 use weir_engine::Engine;
 use weir_pool::OpenOptions;
 
-/// Whether a query goes on until its client ends it, or for as long as its samples take.
+/// Whether a query goes on until its client ends it, or for as long as its samples take or pools are being opened.
 pub fn goes_on(json: &[u8]) -> bool {
     match Query::from_json(json) {
         Ok(Query::Iostat(query)) => query.interval_ns.is_some() && query.samples != Some(1),
         Ok(Query::Pool { query: PoolQuery::Events(events), .. }) => events.follow,
+        Ok(Query::Opened { .. }) => true,
         _ => false,
     }
 }
@@ -88,6 +89,13 @@ async fn carry_out(process: &PoolProcess, json: &[u8], mut rows: Rows) -> Result
             }
             Ok(())
         }
+        Query::Opened { pools } => match process.daemon() {
+            Some(daemon) => {
+                let wait = daemon.until_all_opened(&pools).await;
+                wait.map_err(|why| Refusal::new(RefusalKind::Pool, why))
+            }
+            None => Ok(()),
+        },
         Query::Iostat(query) => {
             let pools = query.pools.iter().map(|name| served_pool(process, name));
             let pools = pools.collect::<Result<Vec<_>, _>>()?;

@@ -223,7 +223,7 @@ async fn connection(mut stream: UnixStream, process: Arc<PoolProcess>, counted: 
 fn allowed(query: Query, uid: u32) -> Option<Query> {
     let Query::Pool { name, query } = query else {
         return match query {
-            Query::Pools | Query::Iostat(_) => Some(query),
+            Query::Pools | Query::Opened { .. } | Query::Iostat(_) => Some(query),
             Query::Pool { .. } => None,
         };
     };

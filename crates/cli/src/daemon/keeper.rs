@@ -23,12 +23,10 @@ use crate::mounts::points;
 use crate::process::PoolProcess;
 use crate::web;
 use crate::writable::WritablePool;
-use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use rustix::termios::isatty;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -46,8 +44,6 @@ use weir_web::{Access, HistoryStatus, Recorder, Web, WebOptions};
 const DISCONNECT_TIME: Duration = Duration::from_secs(5);
 /// Interval in which it checks them.
 const DISCONNECT_POLL: Duration = Duration::from_millis(10);
-/// Maximum time that a command waits for a pool that is being opened.
-const OPENING_TIME: Duration = Duration::from_secs(60);
 /// Maximum time for the last flush of the history of analytics.
 const LAST_FLUSH_TIME: Duration = Duration::from_secs(5);
 /// Maximum time for the last txgs of all pools when the daemon stops.
@@ -163,20 +159,26 @@ impl Daemon {
         self.opening.begin(guid, pool, || true)
     }
 
-    /// Waits while a pool with this name or GUID is being opened, at most [`OPENING_TIME`].
+    /// Waits while a pool with this name or GUID is being opened, for a bounded time.
     ///
     /// # Errors
     /// If it is not open by then.
     pub async fn until_opened(&self, name: &str) -> Result<(), String> {
-        let late = self.machine.clock.sleep(OPENING_TIME);
-        match select(pin!(self.opening.until_opened(name)), pin!(late)).await {
-            Either::Left(_) => Ok(()),
-            Either::Right(_) => Err(format!(
-                "the pool is still being opened, and nothing was changed; 'weir daemon status' shows for how long \
-                 (waited {} s)",
-                OPENING_TIME.as_secs()
-            )),
-        }
+        self.opening.until_opened_in_time(&self.machine.clock, name).await
+    }
+
+    /// Waits while one of these pools, or any if there are none, is being opened or is about to be, for a bounded time.
+    ///
+    /// # Errors
+    /// The first that is not open by then.
+    pub async fn until_all_opened(&self, pools: &[String]) -> Result<(), String> {
+        // At the start all remembered pools are tried; of one that was, there is a reason why it is not open.
+        let untried = || {
+            let all = if self.service.get().is_none() { self.remembered.all() } else { Vec::new() };
+            let untried = all.into_iter().filter(|pool| pool.why.is_empty());
+            untried.map(|pool| (pool.cached.guid, pool.cached.name)).collect()
+        };
+        self.opening.until_all_opened(&self.machine.clock, pools, untried).await
     }
 
     /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file. Its file systems

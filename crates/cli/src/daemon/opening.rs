@@ -3,11 +3,27 @@
 //! Invariant: a pool is in this table from before its devices are looked for until it is in the table of the process, or could
 //! not be opened. So a pool that is in neither table is not open, and no task is about to open it.
 
+use futures_util::future::{Either, select};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
-use weir_machine::Nanos;
 use weir_machine::lock::{Mutex, MutexGuard, order};
+use weir_machine::{Clock, Nanos};
+
+/// Maximum time that a command waits for a pool that is being opened.
+const OPENING_TIME: Duration = Duration::from_secs(60);
+/// Time between two looks whether pools are still being opened.
+const OPENING_POLL: Duration = Duration::from_millis(20);
+
+/// Why a command about a pool that is being opened is given up.
+fn still_opening() -> String {
+    let waited = OPENING_TIME.as_secs();
+    format!(
+        "the pool is still being opened, and nothing was changed; 'weir daemon status' shows for how long (waited {waited} s)"
+    )
+}
 
 /// A pool that is being opened.
 #[derive(Clone, Debug)]
@@ -83,6 +99,46 @@ impl OpeningPools {
         while self.named(name).is_some() {
             // The sender lives as long as this table.
             let _ = ended.changed().await;
+        }
+    }
+}
+
+impl OpeningPools {
+    /// [`OpeningPools::until_opened`] for at most [`OPENING_TIME`].
+    ///
+    /// # Errors
+    /// If it is not open by then.
+    pub async fn until_opened_in_time(&self, clock: &Clock, name: &str) -> Result<(), String> {
+        match select(pin!(self.until_opened(name)), pin!(clock.sleep(OPENING_TIME))).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(_) => Err(still_opening()),
+        }
+    }
+
+    /// Waits while one of these pools, or any if there are none, is being opened, or among those of `expected`, which are about to
+    /// be, at most [`OPENING_TIME`].
+    ///
+    /// # Errors
+    /// The first that is not open by then.
+    pub async fn until_all_opened(
+        &self,
+        clock: &Clock,
+        pools: &[String],
+        expected: impl Fn() -> Vec<(u64, String)>,
+    ) -> Result<(), String> {
+        let is_meant = |guid: &u64, name: &str| {
+            pools.is_empty() || pools.iter().any(|pool| pool == name || *pool == guid.to_string())
+        };
+        let begun = clock.now();
+        loop {
+            let opening = self.all().into_iter().map(|(guid, pool)| (guid, pool.name));
+            let Some((_, name)) = opening.chain(expected()).find(|(guid, name)| is_meant(guid, name)) else {
+                return Ok(());
+            };
+            if clock.now().since(begun) >= OPENING_TIME {
+                return Err(format!("cannot open '{name}': {}", still_opening()));
+            }
+            clock.sleep(OPENING_POLL).await;
         }
     }
 }

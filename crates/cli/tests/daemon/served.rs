@@ -114,6 +114,31 @@ fn an_export_waits_for_a_pool_that_is_being_opened() {
 }
 
 #[test]
+fn commands_wait_for_a_pool_that_is_being_opened() {
+    let site = Site::new(1);
+    let mut daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zfs create tank/a");
+    for line in [
+        "zfs list -H -o name tank/a",
+        "zpool status tank",
+        "zpool iostat tank",
+        "zpool get -H name tank",
+        "zfs share -a",
+        "zfs unshare tank/a",
+    ] {
+        site.ok("daemon stop");
+        daemon.ended();
+        let mut child = site.command("daemon").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        daemon = Running { child };
+        site.wait_until("the daemon takes commands", || site.path("run/daemon.sock").exists());
+        site.ok(line);
+        assert!(lines.any(|line| line == "ready"));
+    }
+}
+
+#[test]
 fn a_target_comes_and_goes_with_its_chap_user() {
     if !has(&["iscsi-ls"]) {
         return;
@@ -396,7 +421,7 @@ fn sharesmb_makes_and_ends_shares() {
     daemon.signal(rustix::process::Signal::KILL);
     daemon.ended();
     let begun = Instant::now();
-    let _daemon = site.start_by(as_unit(&site, "weir.service"));
+    let mut daemon = site.start_by(as_unit(&site, "weir.service"));
     site.wait_until("shared again", || site.smb("tank_a", "ls").contains("inner"));
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     // An export ends the shares of the pool, and no other.
@@ -410,6 +435,13 @@ fn sharesmb_makes_and_ends_shares() {
     let listed = list.output().unwrap();
     assert!(String::from_utf8_lossy(&listed.stdout).contains("Music"), "{listed:?}");
     assert!(samba_processes(&site).contains("smbd"));
+    // Also without a share, the next start ends what a killed daemon left.
+    site.ok("zfs set sharesmb=off other/m");
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ended();
+    assert!(samba_processes(&site).contains("smbd"));
+    let _daemon = site.start_by(as_unit(&site, "weir.service"));
+    site.wait_until("smbd of the killed daemon ends", || samba_processes(&site).is_empty());
     site.ok("daemon stop");
     assert_eq!(mounts_below(&site.path("run-smb")).len(), 0);
     assert_eq!(samba_processes(&site), "");
