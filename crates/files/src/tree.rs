@@ -32,7 +32,6 @@
 
 mod change;
 mod cursor;
-mod locking;
 pub mod memory;
 mod namespace;
 mod shadow;
@@ -44,11 +43,12 @@ pub use change::Hold;
 pub use source::{Created, FileFuture, Files, Opener};
 pub use spelling::spelling;
 
-use crate::locks::Locks;
+use crate::locks::{LockedFile, Locks};
 use crate::{Acl, Attributes, FileError, FileKind, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
 use namespace::{Extent, MountedDataset, Namespace};
+use shadow::ShadowDirectory;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 pub use synthetic_entries::directory_for;
@@ -304,7 +304,7 @@ impl Tree {
             (Node::CONTROL | Node::SNAPSHOTS | Node::SHADOW, b".") => return Ok(node),
             (Node::CONTROL, b"snapshot") => return Ok(at(Node::SNAPSHOTS)),
             (Node::CONTROL, b"shadow") => return Ok(at(Node::SHADOW)),
-            (Node::SHADOW, name) => return self.shadow(rq, &branch, name).await,
+            (Node::SHADOW, name) => return ShadowDirectory { tree: self, branch: &branch }.lookup(rq, name).await,
             (Node::SNAPSHOTS, name) => {
                 let index = branch.snapshots.get(name).ok_or(FileError::NotFound)?;
                 return Ok(Node { branch: index, object: Node::ROOT });
@@ -478,6 +478,26 @@ impl Tree {
             Opened::Files(files) if !node.is_synthetic() => files.acl(rq, object_of(&*files, node)).await.map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// The locks on the files of all file systems.
+    pub fn locks(&self) -> &Arc<Locks> {
+        &self.locks
+    }
+
+    /// The clock of [`Tree::with_clock`].
+    pub fn clock(&self) -> Option<&Clock> {
+        self.clock.as_ref()
+    }
+
+    /// Key of the locks on a file. Network front ends know the same three numbers from its handle.
+    ///
+    /// # Errors
+    /// If its attributes cannot be read.
+    pub async fn locked_file(&self, rq: &Request, node: Node) -> Result<LockedFile, FileError> {
+        let generation = self.attributes(rq, node).await?.generation;
+        let file_system = self.branch(node)?.export.id;
+        Ok(LockedFile { file_system, object: node.object, generation })
     }
 
     /// Space usage for `statvfs` of a file or directory.
