@@ -2,21 +2,25 @@
 //! long the lock is held. `cargo xtask bench locks` runs this.
 //!
 //! The pool is one file in a temporary folder. Each row runs for a fixed time with 1, 2 and 16 threads, each of which drives
-//! its own operations.
+//! its own operations. An NFS call is a message that the server answers, with the duplicate request cache and the rules of the
+//! export, without a connection.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a benchmark measures real time")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use weir_daemon::{ExportRules, Exports, Hosts, IdentityMap, OpenPool, Sharing, Squash};
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
-use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
-use weir_format::ObjectId;
+use weir_files::{Attributes, Cred, FileSystem, New, NewKind, WriteAt};
 use weir_machine::lock::stats::{LockCounts, snapshot};
 use weir_machine::{Machine, Operation, Protocol, Request};
+use weir_nfs::wire::{Decoder, Encoder};
+use weir_nfs::{Peer, Secrets, Server};
 use weir_pool::config::Class;
 
 const TIME: Duration = Duration::from_secs(2);
@@ -27,6 +31,11 @@ const ARC_BYTES: u64 = 64 << 20;
 const HOT_BYTES: u64 = 24 << 20;
 const COLD_BYTES: u64 = 512 << 20;
 const PIECE_BYTES: u64 = 4 << 10;
+/// The range of a thread's own file that it writes.
+const OWN_BYTES: u64 = 8 << 20;
+/// RPC programs.
+const MOUNT: u32 = 100_005;
+const NFS: u32 = 100_003;
 
 /// Operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +46,10 @@ enum Row {
     WriteShared,
     Fsync,
     Lookup,
+    NfsGetAttr,
+    NfsRead,
+    NfsWrite,
+    NfsCommit,
 }
 
 impl Row {
@@ -48,21 +61,92 @@ impl Row {
             Row::WriteShared => "write 4 KiB, one file",
             Row::Fsync => "write 4 KiB and fsync, a file per thread",
             Row::Lookup => "look up a name and read attributes",
+            Row::NfsGetAttr => "NFS GETATTR",
+            Row::NfsRead => "NFS READ of 4 KiB, ARC hit",
+            Row::NfsWrite => "NFS WRITE of 4 KiB, unstable, a file per thread",
+            Row::NfsCommit => "NFS WRITE of 4 KiB and COMMIT, a file per thread",
         }
     }
+}
+
+/// The place of a piece in a file, in no order.
+fn place(number: u64, bytes: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (bytes / PIECE_BYTES) * PIECE_BYTES
 }
 
 struct Bench {
     machine: Machine,
     engine: Arc<Engine>,
     files: Arc<FileSystem>,
-    hot: ObjectId,
-    cold: ObjectId,
+    hot: Attributes,
+    cold: Attributes,
+    nfs: Nfs,
 }
 
-async fn file(files: &FileSystem, rq: &Request, name: &str, bytes: u64) -> ObjectId {
+/// The pool as an NFS server serves it.
+struct Nfs {
+    server: Server,
+    peer: Peer,
+    /// Handle of the root of the file system.
+    root: Vec<u8>,
+}
+
+/// Number of the next call, so that none is a duplicate.
+static XID: AtomicU32 = AtomicU32::new(1);
+
+impl Nfs {
+    async fn serve(rq: &Request, machine: &Machine, engine: &Arc<Engine>) -> Nfs {
+        let pool = OpenPool::Writable(engine.clone());
+        let exports = Exports::open(rq, &pool).await.unwrap();
+        let identity = IdentityMap { squash: Squash::None, ..IdentityMap::default() };
+        let rules = ExportRules { writers: Hosts::all(), identity };
+        exports.share(rq, Sharing::Everything(rules)).await.unwrap();
+        let server = Server::of_pools(exports.files.clone()).with_clock(&machine.clock);
+        let secrets = Secrets { handles: [7; 32], verifier: [1; 8] };
+        server.add_pool((pool.guid(), "locks"), secrets, pool.accounts());
+        let peer = Peer::new(IpAddr::from([127, 0, 0, 1]));
+        let mut nfs = Nfs { server, peer, root: Vec::new() };
+        let mut path = Encoder::default();
+        path.opaque(b"/locks/files");
+        let reply = nfs.call(MOUNT, 1, path).await;
+        nfs.root = handle(&reply);
+        nfs
+    }
+
+    /// The results of a call as root, from the status on; a status other than OK ends the benchmark.
+    async fn call(&self, program: u32, procedure: u32, arguments: Encoder) -> Vec<u8> {
+        let mut call = Encoder::default();
+        for word in [XID.fetch_add(1, Ordering::Relaxed), 0, 2, program, 3, procedure] {
+            call.u32(word);
+        }
+        let mut user = Encoder::default();
+        user.u32(0).opaque(b"bench").u32(0).u32(0).u32(0);
+        call.u32(1).opaque(&user.bytes).u32(0).u32(0);
+        call.bytes.extend_from_slice(&arguments.bytes);
+        let reply = self.server.answer(&self.peer, &Bytes::from(call.bytes)).await.unwrap().body();
+        let results = reply.get(24..).unwrap().to_vec();
+        assert_eq!(Decoder::new(&results).u32(), Some(0), "procedure {procedure}");
+        results
+    }
+
+    /// The handle of a file of the root directory.
+    async fn look_up(&self, name: &str) -> Vec<u8> {
+        let mut arguments = Encoder::default();
+        arguments.opaque(&self.root).opaque(name.as_bytes());
+        handle(&self.call(NFS, 3, arguments).await)
+    }
+}
+
+/// The handle that follows the status of a MOUNT or a LOOKUP.
+fn handle(results: &[u8]) -> Vec<u8> {
+    let mut input = Decoder::new(results);
+    input.u32().unwrap();
+    input.opaque(64).unwrap().to_vec()
+}
+
+async fn file(files: &FileSystem, rq: &Request, name: &str, bytes: u64) -> Attributes {
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
-    let made = files.names().create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.unwrap().object;
+    let made = files.names().create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.unwrap();
     let mut state = 7u64;
     for offset in (0..bytes).step_by(1 << 20) {
         let piece: Vec<u8> = (0..1u64 << 17)
@@ -71,7 +155,11 @@ async fn file(files: &FileSystem, rq: &Request, name: &str, bytes: u64) -> Objec
                 state.to_le_bytes()
             })
             .collect();
-        files.contents().write(rq, &Cred::root(), made, WriteAt::Offset(offset), Bytes::from(piece)).await.unwrap();
+        files
+            .contents()
+            .write(rq, &Cred::root(), made.object, WriteAt::Offset(offset), Bytes::from(piece))
+            .await
+            .unwrap();
     }
     made
 }
@@ -95,37 +183,65 @@ impl Bench {
             let hot = file(&files, rq, "hot", HOT_BYTES).await;
             let cold = file(&files, rq, "cold", COLD_BYTES).await;
             engine.sync().await.unwrap();
-            Bench { machine, engine, files, hot, cold }
+            let nfs = Nfs::serve(rq, &machine, &engine).await;
+            Bench { machine, engine, files, hot, cold, nfs }
         })
     }
 
+    /// One call of a thread.
+    async fn call(&self, row: Row, handle: &[u8], number: u64, data: &[u8]) {
+        let offset = place(number, if row == Row::NfsRead { HOT_BYTES } else { OWN_BYTES });
+        let mut arguments = Encoder::default();
+        arguments.opaque(handle);
+        let procedure = match row {
+            Row::NfsRead => {
+                arguments.u64(offset).u32(PIECE_BYTES as u32);
+                6
+            }
+            Row::NfsWrite | Row::NfsCommit => {
+                arguments.u64(offset).u32(PIECE_BYTES as u32).u32(0).opaque(data);
+                7
+            }
+            _ => 1,
+        };
+        drop(std::hint::black_box(self.nfs.call(NFS, procedure, arguments).await));
+        if row == Row::NfsCommit {
+            let mut arguments = Encoder::default();
+            arguments.opaque(handle).u64(0).u32(0);
+            self.nfs.call(NFS, 21, arguments).await;
+        }
+    }
+
     /// One operation of a thread.
-    async fn once(&self, row: Row, own: ObjectId, number: u64, data: &[u8]) {
+    async fn once(&self, row: Row, own: &Attributes, number: u64, data: &[u8]) {
         let accounts = self.engine.cache.accounts();
         let client = accounts.client(Protocol::Nbd, "bench");
         let rq = &accounts.begin(&client, Operation::Read);
-        let at = |bytes: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (bytes / PIECE_BYTES) * PIECE_BYTES;
-        let write = |file, bytes| {
+        let write = |file: &Attributes, bytes| {
+            let file = file.object;
             let data = Bytes::copy_from_slice(data);
-            let place = WriteAt::Offset(at(bytes));
-            async move { self.files.contents().write(rq, &Cred::root(), file, place, data).await.unwrap() }
+            let place = WriteAt::Offset(place(number, bytes));
+            async move {
+                self.files.contents().write(rq, &Cred::root(), file, place, data).await.unwrap();
+            }
         };
         match row {
             Row::Hit | Row::Miss => {
-                let (file, bytes) = if row == Row::Hit { (self.hot, HOT_BYTES) } else { (self.cold, COLD_BYTES) };
+                let (file, bytes) = if row == Row::Hit { (&self.hot, HOT_BYTES) } else { (&self.cold, COLD_BYTES) };
                 let contents = self.files.contents();
-                let read = contents.read_segments(rq, file, at(bytes), PIECE_BYTES as usize).await.unwrap();
+                let read =
+                    contents.read_segments(rq, file.object, place(number, bytes), PIECE_BYTES as usize).await.unwrap();
                 drop(std::hint::black_box(read));
             }
-            Row::WriteOwn => drop(write(own, 8 << 20).await),
-            Row::WriteShared => drop(write(self.hot, HOT_BYTES).await),
+            Row::WriteOwn => write(own, OWN_BYTES).await,
+            Row::WriteShared => write(&self.hot, HOT_BYTES).await,
             Row::Fsync => {
-                drop(write(own, 8 << 20).await);
-                self.files.sync(rq, Some(own)).await.unwrap();
+                write(own, OWN_BYTES).await;
+                self.files.sync(rq, Some(own.object)).await.unwrap();
             }
-            Row::Lookup => {
+            _ => {
                 let object = self.files.directories().lookup(rq, self.files.root(), b"hot").await.unwrap();
-                drop(std::hint::black_box(self.files.attrs().get(rq, object).await.unwrap()));
+                std::hint::black_box(self.files.attrs().get(rq, object).await.unwrap());
             }
         }
         accounts.record(rq);
@@ -133,28 +249,37 @@ impl Bench {
 
     /// Runs a row; returns the operations and the counts of the locks meanwhile.
     fn run(&self, row: Row, threads: usize) -> (u64, BTreeMap<&'static str, LockCounts>) {
-        let own: Vec<ObjectId> = self.machine.block_on(async {
+        let own: Vec<(Attributes, Vec<u8>)> = self.machine.block_on(async {
             let rq = &Request::internal("bench");
             let mut own = Vec::new();
             for thread in 0..threads {
-                own.push(file(&self.files, rq, &format!("own {thread}"), 0).await);
+                let name = format!("own {thread}");
+                let object = file(&self.files, rq, &name, 0).await;
+                let name = if row == Row::NfsRead { "hot" } else { &name };
+                own.push((object, self.nfs.look_up(name).await));
             }
             for offset in (0..HOT_BYTES).step_by(1 << 20) {
-                self.files.contents().read_segments(rq, self.hot, offset, 1 << 20).await.unwrap();
+                self.files.contents().read_segments(rq, self.hot.object, offset, 1 << 20).await.unwrap();
             }
             own
         });
         let before: BTreeMap<_, _> = snapshot().into_iter().collect();
         let operations = AtomicU64::new(0);
         std::thread::scope(|scope| {
-            for (thread, own) in own.iter().enumerate() {
+            for (thread, (own, handle)) in own.iter().enumerate() {
                 let operations = &operations;
                 scope.spawn(move || {
                     let data = vec![thread as u8; PIECE_BYTES as usize];
                     let begun = Instant::now();
                     let mut done = 0;
                     while begun.elapsed() < TIME {
-                        self.machine.block_on(self.once(row, *own, (thread as u64) << 40 | done, &data));
+                        let number = (thread as u64) << 40 | done;
+                        match row {
+                            Row::NfsGetAttr | Row::NfsRead | Row::NfsWrite | Row::NfsCommit => {
+                                self.machine.block_on(self.call(row, handle, number, &data));
+                            }
+                            _ => self.machine.block_on(self.once(row, own, number, &data)),
+                        }
                         done += 1;
                     }
                     operations.fetch_add(done, Ordering::Relaxed);
@@ -183,7 +308,9 @@ fn main() {
         "| operation | threads | operations/s | lock | taken per operation | waited | wait per operation | held |"
     );
     println!("|---|---|---|---|---|---|---|---|");
-    for row in [Row::Hit, Row::Miss, Row::WriteOwn, Row::WriteShared, Row::Fsync, Row::Lookup] {
+    let rows = [Row::Hit, Row::Miss, Row::WriteOwn, Row::WriteShared, Row::Fsync, Row::Lookup];
+    let calls = [Row::NfsGetAttr, Row::NfsRead, Row::NfsWrite, Row::NfsCommit];
+    for row in rows.into_iter().chain(calls) {
         for threads in THREADS {
             let (operations, locks) = bench.run(row, threads);
             let each = operations.max(1) as f64;
