@@ -18,7 +18,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         Some((kind, [])) if kind == "kernels" => bench_kernels::run(),
         Some((kind, [])) if kind == "accounting" => accounting(),
         Some((kind, [])) if kind == "locks" => {
-            let arguments = ["run", "--release", "-p", "weir-engine", "--features", "lock-stats", "--example", "locks"];
+            let arguments = ["run", "--release", "-p", "weir-daemon", "--features", "lock-stats", "--example", "locks"];
             must("bench locks", &mut cargo(&arguments))
         }
         Some((kind, rest)) if matches!(kind.as_str(), "read" | "scan" | "serve" | "write" | "compare" | "memory") => {

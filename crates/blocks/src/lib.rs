@@ -41,7 +41,9 @@ pub use fault_observer::{Bookmark, Fault, FaultObserver};
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
 pub use suspension::{FailMode, Suspension};
 pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
+pub use write::trim;
 pub use write::{
-    Compressed, Evacuations, FreeParts, MetaslabSource, Metaslabs, NonMetaslabFrees, Prepared, RawForm, ReadHold,
-    Ready, ReflowLimits, Reflowed, ReflowingVdev, Reserved, SourceError, VdevGrid, WritableEncodings, WriteOptions,
+    Compressed, Evacuations, FreeParts, LogBlocks, MetaslabSource, Metaslabs, NonMetaslabFrees, Prepared, RawForm,
+    ReadHold, Ready, ReflowLimits, Reflowed, ReflowingVdev, Reserved, SourceError, VdevGrid, WritableEncodings,
+    WriteOptions,
 };

@@ -27,6 +27,7 @@ mod tracker;
 
 use crate::shares::FileShares;
 use bytes::Bytes;
+use changing::ChangingCall;
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -128,7 +129,6 @@ struct Call<'a> {
     pool: u64,
     shares: &'a FileShares,
     host: Host,
-    tracker: &'a ChangeTracker,
     rq: &'a Request,
     cred: Cred,
     may_write: bool,
@@ -181,11 +181,6 @@ impl Call<'_> {
     fn is_owner(&self, found: &ResolvedFile) -> bool {
         self.cred.uid == found.attributes.uid
     }
-
-    /// Waits until all changes of the file's file system are on stable storage.
-    async fn make_stable(&self, found: &ResolvedFile) -> Result<(), FileError> {
-        self.tree.sync(self.rq, found.node).await.map_err(shown)
-    }
 }
 
 /// The result of a change of a file that the caller may not use.
@@ -210,8 +205,13 @@ impl TreeFiles {
     /// A call of a user without permissions, to find a directory by its path.
     fn unchecked<'a>(&'a self, rq: &'a Request, caller: &Caller) -> Call<'a> {
         let cred = Cred::new(weir_front::NOBODY, weir_front::NOBODY, &[]);
-        let TreeFiles { tree, pool, shares, tracker } = self;
-        Call { tree, pool: *pool, shares, host: caller.host, tracker, rq, cred, may_write: false }
+        let TreeFiles { tree, pool, shares, .. } = self;
+        Call { tree, pool: *pool, shares, host: caller.host, rq, cred, may_write: false }
+    }
+
+    /// A call that changes a file, or a directory's entries.
+    fn changing<'a>(&'a self, rq: &'a Request, caller: &Caller, file: FileId) -> Result<ChangingCall<'a>, FileError> {
+        Ok(ChangingCall { call: self.call(rq, caller, file)?, tracker: &self.tracker })
     }
 
     /// Executes a call while its files are pinned.
@@ -354,11 +354,11 @@ impl Files for TreeFiles {
         condition: Option<Condition<'a>>,
     ) -> ChangeFuture<'a, ()> {
         Box::pin(async move {
-            let call = match self.call(rq, caller, file) {
+            let call = match self.changing(rq, caller, file) {
                 Ok(call) => call,
                 Err(error) => return unchanged(error),
             };
-            self.pinned(&call, [file], call.set_attributes(file, set, condition)).await
+            self.pinned(&call.call, [file], call.set_attributes(file, set, condition)).await
         })
     }
 
@@ -372,21 +372,21 @@ impl Files for TreeFiles {
         stability: Stability,
     ) -> ChangeFuture<'a, Stability> {
         Box::pin(async move {
-            let call = match self.call(rq, caller, file) {
+            let call = match self.changing(rq, caller, file) {
                 Ok(call) => call,
                 Err(error) => return unchanged(error),
             };
-            self.pinned(&call, [file], call.write(file, offset, data, stability)).await
+            self.pinned(&call.call, [file], call.write(file, offset, data, stability)).await
         })
     }
 
     fn commit<'a>(&'a self, rq: &'a Request, caller: &'a Caller, file: FileId) -> ChangeFuture<'a, ()> {
         Box::pin(async move {
-            let call = match self.call(rq, caller, file) {
+            let call = match self.changing(rq, caller, file) {
                 Ok(call) => call,
                 Err(error) => return unchanged(error),
             };
-            self.pinned(&call, [file], call.commit(file)).await
+            self.pinned(&call.call, [file], call.commit(file)).await
         })
     }
 
@@ -400,11 +400,11 @@ impl Files for TreeFiles {
         set: SetAttributes,
     ) -> ChangeFuture<'a, File> {
         Box::pin(async move {
-            let call = match self.call(rq, caller, dir) {
+            let call = match self.changing(rq, caller, dir) {
                 Ok(call) => call,
                 Err(error) => return unchanged(error),
             };
-            self.pinned(&call, [dir], call.create(dir, name, new, set)).await
+            self.pinned(&call.call, [dir], call.create(dir, name, new, set)).await
         })
     }
 
@@ -417,11 +417,11 @@ impl Files for TreeFiles {
         is_dir: bool,
     ) -> ChangeFuture<'a, ()> {
         Box::pin(async move {
-            let call = match self.call(rq, caller, dir) {
+            let call = match self.changing(rq, caller, dir) {
                 Ok(call) => call,
                 Err(error) => return unchanged(error),
             };
-            self.pinned(&call, [dir], call.remove(dir, name, is_dir)).await
+            self.pinned(&call.call, [dir], call.remove(dir, name, is_dir)).await
         })
     }
 
@@ -433,13 +433,14 @@ impl Files for TreeFiles {
         to: (FileId, &'a [u8]),
     ) -> BoxFuture<'a, Rename> {
         Box::pin(async move {
-            let call = match self.call(rq, caller, from.0).and_then(|call| self.call(rq, caller, to.0).map(|_| call)) {
-                Ok(call) => call,
-                Err(error) => {
-                    return Rename { result: Err(error), from: BeforeAfter::default(), to: BeforeAfter::default() };
-                }
-            };
-            self.pinned(&call, [from.0, to.0], call.rename(from, to)).await
+            let call =
+                match self.changing(rq, caller, from.0).and_then(|call| self.call(rq, caller, to.0).map(|_| call)) {
+                    Ok(call) => call,
+                    Err(error) => {
+                        return Rename { result: Err(error), from: BeforeAfter::default(), to: BeforeAfter::default() };
+                    }
+                };
+            self.pinned(&call.call, [from.0, to.0], call.rename(from, to)).await
         })
     }
 
@@ -452,11 +453,11 @@ impl Files for TreeFiles {
         name: &'a [u8],
     ) -> BoxFuture<'a, Link> {
         Box::pin(async move {
-            let call = match self.call(rq, caller, file).and_then(|call| self.call(rq, caller, dir).map(|_| call)) {
+            let call = match self.changing(rq, caller, file).and_then(|call| self.call(rq, caller, dir).map(|_| call)) {
                 Ok(call) => call,
                 Err(error) => return Link { result: Err(error), file: None, dir: BeforeAfter::default() },
             };
-            self.pinned(&call, [file, dir], call.link(file, dir, name)).await
+            self.pinned(&call.call, [file, dir], call.link(file, dir, name)).await
         })
     }
 }

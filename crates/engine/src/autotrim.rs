@@ -79,7 +79,7 @@ impl AutoTrim {
         let due = self.due();
         if !due.is_empty() {
             let blocks = blocks.clone();
-            self.running = Some(tasks.spawn(async move { blocks.trim(&due).await }));
+            self.running = Some(tasks.spawn(async move { weir_blocks::trim(&blocks, &due).await }));
         }
     }
 

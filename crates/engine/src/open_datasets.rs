@@ -5,6 +5,7 @@ use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_files::FileSystem;
 use weir_format::{ObjsetId, Txg};
+use weir_machine::invariant;
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_send::ResumePoints;
 use weir_volumes::Volume;
@@ -52,6 +53,47 @@ pub struct OpenSet {
     pub received: Option<Arc<ResumePoints>>,
 }
 
+/// Number of open datasets beyond which idle ones are closed.
+pub const MAX_IDLE: usize = 128;
+
+impl OpenSet {
+    /// Whether it has no client, no changes, and no other reference.
+    fn is_unused(&self) -> bool {
+        self.zil.is_none()
+            && self.contents.is_none()
+            && self.received.is_none()
+            && Arc::strong_count(&self.set) == 1
+            && self.set.syncing().is_clean()
+    }
+
+    /// Closes the file system if only this entry refers to it, no file is held, and all changes have synced. Returns whether the
+    /// object set has no user left, either, or had none.
+    ///
+    /// A log that has blocks ends its chain: a later txg frees them, and the file system can be closed.
+    fn close_if_idle(&mut self, synced: Txg) -> bool {
+        let Some(OpenDataset::Files(files)) = &self.contents else { return self.is_unused() };
+        let is_used = Arc::strong_count(files) > 1 || !files.holds().is_idle(synced);
+        if is_used || self.received.is_some() || !self.set.syncing().is_clean() {
+            return false;
+        }
+        if let Some(zil) = self.zil.as_ref().filter(|zil| !zil.is_idle()) {
+            zil.leave(None);
+            return false;
+        }
+        let Some(OpenDataset::Files(files)) = self.contents.take() else { return false };
+        match Arc::try_unwrap(files) {
+            Ok(files) => drop(files),
+            Err(files) => {
+                self.contents = Some(OpenDataset::Files(files));
+                return false;
+            }
+        }
+        invariant!(self.set.syncing().is_clean(), "object set {} has changes without a user", self.set.id().0);
+        self.zil = None;
+        self.is_unused()
+    }
+}
+
 /// The open datasets by object set number.
 #[derive(Default)]
 pub struct OpenDatasets(Mutex<BTreeMap<ObjsetId, OpenSet>, { order::OPEN_DATASETS }>);
@@ -89,20 +131,25 @@ impl OpenDatasets {
     /// No task can begin to use one meanwhile: the table is locked, and it has the only reference.
     pub fn close_unused(&self, mut ids: Vec<ObjsetId>) -> Vec<ObjsetId> {
         let mut open = self.all_of();
-        let is_unused = |open: &OpenSet| {
-            open.zil.is_none()
-                && open.contents.is_none()
-                && Arc::strong_count(&open.set) == 1
-                && open.set.syncing().is_clean()
-        };
         ids.retain(|id| {
-            let is_used = open.get(id).map(|set| !is_unused(set));
+            let is_used = open.get(id).map(|open| !open.is_unused());
             if is_used == Some(false) {
                 open.remove(id);
             }
             is_used == Some(true)
         });
         ids
+    }
+
+    /// Closes idle file systems, and object sets without a user, if more than [`MAX_IDLE`] datasets are open; `synced` is the last
+    /// synced txg. The front ends keep those open that were accessed lately.
+    ///
+    /// No task can begin to use one meanwhile: the table is locked, and it has the only reference.
+    pub fn close_idle(&self, synced: Txg) {
+        let mut open = self.all_of();
+        if open.len() > MAX_IDLE {
+            open.retain(|_, open| !open.close_if_idle(synced));
+        }
     }
 
     /// The open datasets for which `wanted` is true, in ascending order of their numbers.

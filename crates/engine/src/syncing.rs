@@ -207,6 +207,7 @@ impl TxgSync<'_> {
         let core = &mut *self.core;
         // Every txg looks at all open object sets.
         core.opened = self.engine.sets.close_unused(std::mem::take(&mut core.opened));
+        self.engine.sets.close_idle(self.change.txg());
         if core.config_object.0 == 0 || core.ended {
             return Ok(());
         }

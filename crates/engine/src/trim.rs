@@ -1,7 +1,7 @@
 //! Manual trim of all free space (`zpool trim`), so that sparse files shrink and flash devices have fewer pages to move.
 //!
 //! Only free space without deferred frees is trimmed. A range cannot be allocated while it is being trimmed
-//! ([`weir_blocks::Blocks::trim`]).
+//! ([`weir_blocks::trim`]).
 
 use super::Devices;
 use super::events::PoolEvent;
@@ -21,7 +21,7 @@ impl Devices<'_> {
         for vdev in 0..blocks.tree().len() as u32 {
             let size = blocks.vdev_space(vdev).size_bytes;
             self.post_trim(vdev, PoolEvent::TrimStart);
-            let trimmed = blocks.trim(&[(vdev, 0..size)]).await;
+            let trimmed = weir_blocks::trim(blocks, &[(vdev, 0..size)]).await;
             self.post_trim(vdev, if trimmed.is_ok() { PoolEvent::TrimFinish } else { PoolEvent::TrimCancel });
             bytes += trimmed.map_err(|error| PoolError::Refused { what: error.to_string() })?;
         }

@@ -18,8 +18,8 @@
 //! Invariants. An export keeps its index for the lifetime of the tree, even if it is renamed; the index of a removed
 //! export is not reused, and its nodes are stale. Exports are replaced atomically ([`Tree::renew`], [`Tree::renew_below`]): each
 //! step sees either the old or the new ones. A node has one representation: the root directory of an export is always
-//! [`Node::ROOT`], never its object number. File systems are opened on first access and kept open; ten thousand
-//! unused snapshots cost two names each. An open failure is returned by each access. No lock is held across an await: two
+//! [`Node::ROOT`], never its object number. File systems are opened on first access, and a bounded number
+//! of idle ones stays open (`opened`); ten thousand unused snapshots cost two names each. An open failure is returned by each access. No lock is held across an await: two
 //! concurrent first accesses may both open the file system, and the first to finish is kept.
 //!
 //! A file system whose key is not loaded, or that is damaged so that it cannot be opened, is never taken for an empty one,
@@ -32,9 +32,9 @@
 
 mod change;
 mod cursor;
-mod locking;
 pub mod memory;
 mod namespace;
+mod opened;
 mod shadow;
 mod source;
 mod spelling;
@@ -44,12 +44,15 @@ pub use change::Hold;
 pub use source::{Created, FileFuture, Files, Opener};
 pub use spelling::spelling;
 
-use crate::locks::Locks;
+use crate::locks::{LockedFile, Locks};
 use crate::{Acl, Attributes, FileError, FileKind, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
 use namespace::{Extent, MountedDataset, Namespace};
+use opened::OpenedBranches;
+use shadow::ShadowDirectory;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::UNIX_EPOCH;
 pub use synthetic_entries::directory_for;
 use synthetic_entries::{locked_root, synthetic};
@@ -141,6 +144,8 @@ pub struct Tree {
     watchers: Mutex<Vec<Watcher>, { order::TREE_WATCHERS }>,
     /// Advisory locks on files.
     locks: Arc<Locks>,
+    /// The opened file systems.
+    opened: OpenedBranches,
 }
 
 type Watcher = Box<dyn Fn() + Send + Sync>;
@@ -158,6 +163,7 @@ impl Tree {
             accounts: Arc::default(),
             watchers: Mutex::default(),
             locks: Arc::default(),
+            opened: OpenedBranches::default(),
         }
     }
 
@@ -304,7 +310,7 @@ impl Tree {
             (Node::CONTROL | Node::SNAPSHOTS | Node::SHADOW, b".") => return Ok(node),
             (Node::CONTROL, b"snapshot") => return Ok(at(Node::SNAPSHOTS)),
             (Node::CONTROL, b"shadow") => return Ok(at(Node::SHADOW)),
-            (Node::SHADOW, name) => return self.shadow(rq, &branch, name).await,
+            (Node::SHADOW, name) => return ShadowDirectory { tree: self, branch: &branch }.lookup(rq, name).await,
             (Node::SNAPSHOTS, name) => {
                 let index = branch.snapshots.get(name).ok_or(FileError::NotFound)?;
                 return Ok(Node { branch: index, object: Node::ROOT });
@@ -480,6 +486,26 @@ impl Tree {
         }
     }
 
+    /// The locks on the files of all file systems.
+    pub fn locks(&self) -> &Arc<Locks> {
+        &self.locks
+    }
+
+    /// The clock of [`Tree::with_clock`].
+    pub fn clock(&self) -> Option<&Clock> {
+        self.clock.as_ref()
+    }
+
+    /// Key of the locks on a file. Network front ends know the same three numbers from its handle.
+    ///
+    /// # Errors
+    /// If its attributes cannot be read.
+    pub async fn locked_file(&self, rq: &Request, node: Node) -> Result<LockedFile, FileError> {
+        let generation = self.attributes(rq, node).await?.generation;
+        let file_system = self.branch(node)?.export.id;
+        Ok(LockedFile { file_system, object: node.object, generation })
+    }
+
     /// Space usage for `statvfs` of a file or directory.
     pub async fn usage(&self, rq: &Request, node: Node) -> Result<Usage, FileError> {
         match self.open(rq, node.branch).await? {
@@ -494,9 +520,12 @@ impl Tree {
         self.namespace().branch(node.branch).cloned().ok_or(stale)
     }
 
-    async fn open(&self, rq: &Request, branch: u32) -> Result<Opened, FileError> {
-        let branch = self.branch(Node { branch, object: Node::ROOT })?;
+    async fn open(&self, rq: &Request, index: u32) -> Result<Opened, FileError> {
+        let branch = self.branch(Node { branch: index, object: Node::ROOT })?;
         let lock = || branch.opened.lock();
+        if !branch.accessed.load(Ordering::Relaxed) {
+            branch.accessed.store(true, Ordering::Relaxed);
+        }
         if let Some(opened) = lock().clone().filter(|opened| !opened.is_closed()) {
             return Ok(opened);
         }
@@ -511,11 +540,15 @@ impl Tree {
             Err(FileError::NotFound) => return Err(FileError::Stale { object: ObjectId(Node::ROOT) }),
             Err(error) => return Err(error),
         };
-        let (opened, succeeds) = {
+        let (opened, succeeds, is_new) = {
             let mut stored = lock();
             let succeeds = stored.take_if(|stored| stored.is_closed()).is_some();
-            (stored.get_or_insert(opened).clone(), succeeds)
+            let is_new = stored.is_none() && !succeeds;
+            (stored.get_or_insert(opened).clone(), succeeds, is_new)
         };
+        if is_new && matches!(opened, Opened::Files(_)) {
+            self.opened.add(index, &self.namespace());
+        }
         if succeeds {
             self.notify();
         }

@@ -10,10 +10,10 @@
 //! kernel does not ask for names that it has cached, so it may cache only names in directories that everyone may search,
 //! unless the mount has a single user.
 
-use crate::inner::{Inner, report};
+use crate::inner::report;
 use fuser::Errno;
 use weir_files::permission::{self, AccessInfo, POSIX_ACCESS};
-use weir_files::tree::Node;
+use weir_files::tree::{Node, Tree};
 use weir_files::{Ace, AceWho, Acl, Cred, FileFlags, FileKind, acl_xdr, masks};
 use weir_machine::Request;
 
@@ -46,9 +46,19 @@ fn is_passable(acl: &Acl) -> bool {
     everyone && entries.all(Ace::is_allow)
 }
 
-impl Inner {
+/// Checks of permissions on a mount.
+#[derive(Clone, Copy)]
+pub(crate) struct Permissions<'a> {
+    pub(crate) tree: &'a Tree,
+    /// Whether permissions are checked here, not by the kernel.
+    pub(crate) checks: bool,
+    /// Whether only the user that mounted it can use the mount.
+    pub(crate) single_user: bool,
+}
+
+impl Permissions<'_> {
     /// Fails with EACCES unless the caller has all these rights on a file.
-    pub(crate) async fn require(&self, rq: &Request, cred: &Cred, node: Node, mask: u32) -> Result<(), Errno> {
+    pub(crate) async fn require(self, rq: &Request, cred: &Cred, node: Node, mask: u32) -> Result<(), Errno> {
         if cred.checked {
             return Ok(());
         }
@@ -73,8 +83,8 @@ impl Inner {
     }
 
     /// Whether the kernel may cache names in a directory.
-    pub(crate) async fn may_cache_names(&self, rq: &Request, dir: Node) -> Result<bool, Errno> {
-        if self.server.is_none() || self.single_user || dir.is_synthetic() {
+    pub(crate) async fn may_cache_names(self, rq: &Request, dir: Node) -> Result<bool, Errno> {
+        if !self.checks || self.single_user || dir.is_synthetic() {
             return Ok(true);
         }
         let attributes = self.tree.attributes(rq, dir).await.map_err(|e| report(rq, &e))?;
@@ -89,7 +99,7 @@ impl Inner {
     }
 
     /// Checks reading an extended attribute.
-    pub(crate) async fn require_xattr(&self, rq: &Request, cred: &Cred, node: Node, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) async fn require_xattr(self, rq: &Request, cred: &Cred, node: Node, name: &[u8]) -> Result<(), Errno> {
         match name {
             acl_xdr::NAME => self.require(rq, cred, node, masks::READ_ACL).await,
             name if name.starts_with(b"user.") => self.require(rq, cred, node, masks::READ_DATA).await,

@@ -42,7 +42,7 @@ impl Inner {
         if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report(rq, &e))? {
             return Err(Errno::EROFS);
         }
-        self.require(rq, cred, node, mask).await?;
+        self.permissions().require(rq, cred, node, mask).await?;
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
         // It may have been removed before it was pinned.
         match self.tree.attributes(rq, node).await {
@@ -107,7 +107,7 @@ impl Inner {
             Err(errno) if errno.code() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
                 let dir = self.dir_of(rq, self.node(create.parent)?, create.name).await?;
                 let node = self.tree.lookup(rq, dir, create.name).await.map_err(|e| report(rq, &e))?;
-                self.require(rq, cred, node, access::open_mask(flags)).await?;
+                self.permissions().require(rq, cred, node, access::open_mask(flags)).await?;
                 (node, self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?)
             }
             made => made?,

@@ -8,8 +8,9 @@
 //! Numbers are in native byte order. The kernel has checked that the caller owns the file and that only the superuser
 //! changes the immutable and append-only flags.
 
-use crate::inner::{Inner, report};
-use fuser::{Errno, INodeNo};
+use crate::inner::report;
+use fuser::Errno;
+use weir_files::tree::{Node, Tree};
 use weir_files::{Cred, FileFlags, SetFlags};
 use weir_linux::file_flags::{self, GET as GET_XATTR, SET as SET_XATTR};
 use weir_machine::Request;
@@ -75,25 +76,18 @@ fn decode_flags(given: u32, of: impl Fn(&(u64, u32, u32)) -> u32) -> Result<SetF
     Ok(SetFlags { immutable: next(), append_only: next(), no_dump: next(), inherit_project: next(), project: None })
 }
 
-impl Inner {
-    /// Executes an ioctl and returns its output bytes.
-    pub(crate) async fn flags(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        number: INodeNo,
-        request: IoctlRequest,
-    ) -> Result<Vec<u8>, Errno> {
-        let node = self.node(number)?;
-        let set = match request {
+impl IoctlRequest {
+    /// Executes the ioctl on a file and returns its output bytes.
+    pub(crate) async fn execute(self, rq: &Request, tree: &Tree, cred: &Cred, node: Node) -> Result<Vec<u8>, Errno> {
+        let set = match self {
             IoctlRequest::SetFlags(flags) => decode_flags(flags, |known| known.1)?,
             IoctlRequest::SetXattr(_, NO_PROJECT) => return Err(Errno::EINVAL),
             IoctlRequest::SetXattr(flags, project) => {
                 SetFlags { project: Some(project), ..decode_flags(flags, |known| known.2)? }
             }
             IoctlRequest::Flags | IoctlRequest::Xattr => {
-                let found = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
-                if request == IoctlRequest::Flags {
+                let found = tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
+                if self == IoctlRequest::Flags {
                     return Ok(encode_flags(found.flags, |known| known.1).to_ne_bytes().to_vec());
                 }
                 let project = found.project.and_then(|project| u32::try_from(project).ok()).unwrap_or(0);
@@ -104,7 +98,7 @@ impl Inner {
                 return Ok(answer);
             }
         };
-        let done = self.tree.set_flags(rq, cred, node, &set).await;
+        let done = tree.set_flags(rq, cred, node, &set).await;
         done.map(|_| Vec::new()).map_err(|e| report(rq, &e))
     }
 }

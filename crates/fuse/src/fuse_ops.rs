@@ -248,7 +248,7 @@ impl Filesystem for FuseOps {
         }
         let mask = access::access_mask(mode.bits());
         self.run_empty(from, Operation::Access, reply, move |inner, rq, cred| async move {
-            inner.require(&rq, &cred, inner.node(number)?, mask).await
+            inner.permissions().require(&rq, &cred, inner.node(number)?, mask).await
         });
     }
 
@@ -514,7 +514,8 @@ impl Filesystem for FuseOps {
         let Some(request) = flags::IoctlRequest::of(command, data) else { return reply.error(Errno::ENOTTY) };
         let cred = self.cred(from);
         self.run(from, Operation::Ioctl, move |inner, rq| async move {
-            match inner.flags(&rq, &cred, number, request).await {
+            let answer = async { request.execute(&rq, &inner.tree, &cred, inner.node(number)?).await };
+            match answer.await {
                 Ok(mut answer) => {
                     answer.resize(out_bytes as usize, 0);
                     reply.ioctl(0, &answer);

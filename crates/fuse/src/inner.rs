@@ -1,5 +1,6 @@
 //! State shared by all operations, and the operations that only read.
 
+use crate::access::Permissions;
 use crate::callers::{Caller, FileServer};
 use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
@@ -160,6 +161,11 @@ impl Inner {
         }
     }
 
+    /// The checks of permissions.
+    pub(crate) fn permissions(&self) -> Permissions<'_> {
+        Permissions { tree: &self.tree, checks: self.server.is_some(), single_user: self.single_user }
+    }
+
     /// Counts a lookup of a file and holds the file, on a mount for a file server.
     async fn count_lookup(&self, rq: &Request, node: Node) -> Result<(), Errno> {
         if self.server.is_none() || !self.lookups.add(node, Hold::is_closed) {
@@ -224,7 +230,7 @@ impl Inner {
 
     pub(crate) async fn entry(&self, rq: &Request, cred: &Cred, parent: INodeNo, name: &[u8]) -> Result<Entry, Errno> {
         let dir = self.node(parent)?;
-        self.require(rq, cred, dir, masks::EXECUTE).await?;
+        self.permissions().require(rq, cred, dir, masks::EXECUTE).await?;
         let stored = self.dir_of(rq, dir, name).await?;
         let node = self.tree.lookup(rq, stored, name).await.map_err(|e| report(rq, &e))?;
         self.entry_of(rq, (parent, name), node).await
@@ -273,7 +279,7 @@ impl Inner {
         node: Node,
         attributes: &Attributes,
     ) -> Result<Entry, Errno> {
-        let may_cache = self.server.is_none() || self.may_cache_names(rq, self.node(parent)?).await?;
+        let may_cache = self.permissions().may_cache_names(rq, self.node(parent)?).await?;
         let mut entry_ttl = if may_cache { self.attr_ttl } else { Duration::ZERO };
         if self.exclusive_mount {
             let dir = self.node(parent)?;
@@ -351,7 +357,7 @@ impl Inner {
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
         let mut cookie = from;
-        let may_cache = self.may_cache_names(rq, node).await?;
+        let may_cache = self.permissions().may_cache_names(rq, node).await?;
         loop {
             let (page, next) = self.page(rq, node, cookie, PLUS_ENTRIES).await?;
             let attributes = join_all(page.iter().map(|entry| self.tree.attributes(rq, entry.node))).await;
@@ -447,7 +453,7 @@ impl Inner {
         if let Some(wanted) = spelling::wanted(self, name) {
             return spelling::find(self, rq, cred, node, wanted).await;
         }
-        self.require_xattr(rq, cred, node, name).await?;
+        self.permissions().require_xattr(rq, cred, node, name).await?;
         if name == acl_xdr::NAME {
             return Ok(acl_xdr::encode(&self.acl(rq, node).await?).into());
         }

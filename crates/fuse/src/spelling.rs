@@ -27,7 +27,7 @@ pub(crate) fn wanted<'a>(inner: &Inner, attribute: &'a [u8]) -> Option<&'a [u8]>
 
 /// The spelling of a name in a directory, with a NUL. The caller must be allowed to search the directory.
 pub(crate) async fn find(inner: &Inner, rq: &Request, cred: &Cred, dir: Node, name: &[u8]) -> Result<Bytes, Errno> {
-    inner.require(rq, cred, dir, masks::EXECUTE).await?;
+    inner.permissions().require(rq, cred, dir, masks::EXECUTE).await?;
     let found = tree::spelling(&inner.tree, rq, dir, name).await.map_err(|e| report(rq, &e))?;
     let mut stored = found.ok_or(Errno::NO_XATTR)?;
     debug_assert!(!stored.contains(&0), "names contain no NUL");

@@ -159,8 +159,9 @@ impl Accounts {
     }
 
     /// A request of `client` that begins now.
+    #[inline]
     pub fn begin(&self, client: &Client, operation: Operation) -> Request {
-        Request::new(client.clone(), operation).begun(self.now())
+        Request::new_at(client.clone(), operation, self.now())
     }
 
     /// The client of a protocol with this address or user. The same name gives the same client.
@@ -199,10 +200,13 @@ impl Accounts {
             add(&registers.answered_bytes[source as usize], bytes);
             add(&registers.support_bytes[source as usize], request.support_bytes(source));
         }
-        Stage::ALL.into_iter().for_each(|stage| add(&registers.stage_ns[stage as usize], request.stage_ns(stage)));
+        // What the ARC answers at once has waited in no stage.
+        if request.has_waited() {
+            Stage::ALL.into_iter().for_each(|stage| add(&registers.stage_ns[stage as usize], request.stage_ns(stage)));
+            add(&registers.device_ops, request.device_ops());
+        }
         add(&registers.requests, 1);
         add(&registers.written_bytes, request.written_bytes());
-        add(&registers.device_ops, request.device_ops());
         let latency_ns = self.now().ns_since(request.begun);
         let class = (latency_ns.max(1).ilog2() as usize).min(LATENCY_CLASSES - 1);
         add(&registers.latency[class], 1);

@@ -23,7 +23,7 @@ use crate::reply::Results;
 use crate::status::{Status, status};
 use crate::wire::{Decoder, Encoder};
 use bytes::Bytes;
-use weir_front::files::{Attributes, BeforeAfter, Failure, FileError, FileId, FileKind};
+use weir_front::files::{Attributes, BeforeAfter, Change, Failure, FileError, FileId, FileKind};
 use weir_front::{Caller, Files};
 use weir_machine::{Operation, Request};
 
@@ -124,27 +124,27 @@ pub(crate) async fn run(context: &Context<'_>, procedure: u32, arguments: &[u8],
     let mut out = Results::new(out);
     match procedure {
         0 => {}
-        1 => context.getattr(input, &mut out).await?,
-        2 => context.setattr(input, &mut out).await?,
-        3 => context.lookup(input, &mut out).await?,
-        4 => context.access(input, &mut out).await?,
-        5 => context.readlink(input, &mut out).await?,
-        6 => context.read(input, &mut out).await?,
-        7 => context.write(input, &mut out).await?,
-        8 => context.create(input, &mut out).await?,
-        9 => context.mkdir(input, &mut out).await?,
-        10 => context.symlink(input, &mut out).await?,
-        11 => context.mknod(input, &mut out).await?,
-        12 => context.remove(input, &mut out).await?,
-        13 => context.rmdir(input, &mut out).await?,
-        14 => context.rename(input, &mut out).await?,
-        15 => context.link(input, &mut out).await?,
-        16 => context.readdir(input, &mut out).await?,
-        17 => context.readdirplus(input, &mut out).await?,
-        18 => context.fsstat(input, &mut out).await?,
-        19 => context.fsinfo(input, &mut out).await?,
-        20 => context.pathconf(input, &mut out).await?,
-        21 => context.commit(input, &mut out).await?,
+        1 => files::getattr(context, input, &mut out).await?,
+        2 => changes::setattr(context, input, &mut out).await?,
+        3 => files::lookup(context, input, &mut out).await?,
+        4 => files::access(context, input, &mut out).await?,
+        5 => files::readlink(context, input, &mut out).await?,
+        6 => files::read(context, input, &mut out).await?,
+        7 => changes::write(context, input, &mut out).await?,
+        8 => names::create(context, input, &mut out).await?,
+        9 => names::mkdir(context, input, &mut out).await?,
+        10 => names::symlink(context, input, &mut out).await?,
+        11 => names::mknod(context, input, &mut out).await?,
+        12 => names::remove(context, input, &mut out).await?,
+        13 => names::rmdir(context, input, &mut out).await?,
+        14 => names::rename(context, input, &mut out).await?,
+        15 => names::link(context, input, &mut out).await?,
+        16 => listing::readdir(context, input, &mut out).await?,
+        17 => listing::readdirplus(context, input, &mut out).await?,
+        18 => fs_info::fsstat(context, input, &mut out).await?,
+        19 => fs_info::fsinfo(context, input, &mut out).await?,
+        20 => fs_info::pathconf(context, input, &mut out).await?,
+        21 => changes::commit(context, input, &mut out).await?,
         _ => return None,
     }
     Some(out)
@@ -167,6 +167,11 @@ impl Context<'_> {
             tracing::warn!(operation = self.rq.operation.name(), client = self.rq.client.name(), %error, "call failed");
         }
         status
+    }
+
+    /// The status of a change, for its reply.
+    pub(crate) fn ended<T>(&self, change: &Change<T>) -> Status {
+        change.result.as_ref().err().map_or(Status::Ok, |error| self.report(error))
     }
 
     /// Maps a failure to status and `post_op_attr`.

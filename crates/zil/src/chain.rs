@@ -101,6 +101,11 @@ impl Chain {
         &self.header
     }
 
+    /// Whether it has no blocks, and its header is the one of an empty log.
+    pub fn is_unused(&self) -> bool {
+        self.header.log.is_hole() && self.blocks.is_empty() && self.destroy.is_none() && self.replayed.is_empty()
+    }
+
     /// Next block to write; `None` if the chain has to be started first.
     pub fn fresh(&self) -> Option<BlockPointer> {
         self.blocks.back().filter(|b| b.step == Step::Fresh && !self.ended).map(|b| b.pointer)
@@ -258,6 +263,7 @@ impl Chain {
         invariant!(lost.is_none(), "a log block with records of a txg after {} is freed", txg.0);
         frees.extend(self.blocks.drain(..over).map(|b| b.pointer));
         self.first += over as u64;
+        // Failed blocks, and a fresh one of a chain that has ended, are freed too, and were not counted as stable.
         self.stable = self.stable.saturating_sub(over);
         if let Some(block) = self.blocks.front() {
             self.header.log = block.pointer;

@@ -172,6 +172,11 @@ impl ItxLists {
         true
     }
 
+    /// Whether nothing is listed, not even changes that are not logged.
+    pub fn has_no_txg(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Drops the itxs of the txgs up to `txg`, which have synced.
     pub fn synced(&mut self, txg: Txg) {
         self.0 = self.0.split_off(&Txg(txg.0 + 1));

@@ -333,6 +333,14 @@ impl Zil {
         self.state().chain.end_on(vdev)
     }
 
+    /// Whether the log can be closed and opened again: it has no record in memory, no block, and nothing in progress.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state();
+        let in_progress = state.writing || state.flushing || state.suspended || state.replaying.is_some();
+        let waits = !state.joining.is_empty() || !state.waiters.is_empty() || !state.written.is_empty();
+        !in_progress && !waits && state.lists.has_no_txg() && state.chain.is_unused()
+    }
+
     /// Resumes writing blocks (`zil_resume`).
     pub fn reopen(&self) {
         self.state().suspended = false;

@@ -74,7 +74,7 @@ impl LogStore for BlockLog {
         checksum: [u64; 4],
     ) -> BoxFuture<'_, Result<BlockPointer, ObjectError>> {
         Box::pin(async move {
-            let pointer = self.blocks.allocate_log(size_bytes, txg, checksum, self.keys.as_ref()).await;
+            let pointer = self.blocks.log().allocate(size_bytes, txg, checksum, self.keys.as_ref()).await;
             pointer.map_err(|e| self.error(e))
         })
     }
@@ -87,7 +87,7 @@ impl LogStore for BlockLog {
         writers: Shares,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
-            let written = self.blocks.write_log(rq, pointer, Bytes::from(bytes), self.keys.as_ref(), writers).await;
+            let written = self.blocks.log().write(rq, pointer, Bytes::from(bytes), self.keys.as_ref(), writers).await;
             written.map_err(|e| self.error(e))
         })
     }

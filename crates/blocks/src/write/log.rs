@@ -30,7 +30,11 @@ const HEADER_BYTES: usize = 184;
 /// Offset of the number of bytes in use in the chain header.
 const USED_OFFSET: usize = 136;
 
-impl Blocks {
+/// The blocks of intent logs.
+#[derive(Clone, Copy)]
+pub struct LogBlocks<'a>(pub(super) &'a Blocks);
+
+impl LogBlocks<'_> {
     /// Allocates a log block of `size_bytes` (rounded up to 4 KiB), on a log vdev if there is one with space. `checksum` is
     /// the block's position in its chain: two random words, the object set, the sequence number. With `keys`, the block
     /// will be encrypted.
@@ -38,14 +42,15 @@ impl Blocks {
     /// # Errors
     /// [`BlockError::NoSpace`] if no free segment is long enough; the caller then waits until the txg has synced.
     /// [`BlockError::BadSize`], [`BlockError::ReadOnly`].
-    pub async fn allocate_log(
-        &self,
+    pub async fn allocate(
+        self,
         size_bytes: u64,
         txg: Txg,
         checksum: [u64; 4],
         keys: Option<&Arc<DatasetKey>>,
     ) -> Result<BlockPointer, BlockError> {
-        let writer = self.writer()?;
+        let LogBlocks(blocks) = self;
+        let writer = blocks.writer()?;
         let psize_bytes = size_bytes.max(1).next_multiple_of(LOG_UNIT_BYTES);
         if psize_bytes > MAX_BLOCK_BYTES {
             return Err(BlockError::BadSize { len_bytes: size_bytes });
@@ -59,33 +64,7 @@ impl Blocks {
             }
         };
         let [dva] = dvas.as_deref().unwrap_or_default() else { return Err(BlockError::NoSpace { psize_bytes }) };
-        Ok(self.log_pointer(writer, dva, psize_bytes, txg, checksum, keys))
-    }
-
-    fn log_pointer(
-        &self,
-        writer: &Writer,
-        dva: &Dva,
-        psize_bytes: u64,
-        txg: Txg,
-        checksum: [u64; 4],
-        keys: Option<&Arc<DatasetKey>>,
-    ) -> BlockPointer {
-        let sectors = psize_bytes / 512 - 1;
-        let kinds = u64::from(ChecksumKind::Zilog2 as u8) << 40 | u64::from(CompressionKind::Off.to_u8()) << 32;
-        let mut words = [0; 16];
-        words[..2].copy_from_slice(&dva.to_words());
-        words[6] = 1 << 63 | u64::from(ObjectType::INTENT_LOG.0) << 48 | kinds | sectors << 16 | sectors;
-        words[10] = txg.0;
-        words[12..].copy_from_slice(&checksum);
-        if let Some(keys) = keys {
-            let (salt, iv) = writer.salt_and_iv(keys);
-            words[6] |= 1 << 61;
-            words[4] = u64::from_le_bytes(salt);
-            words[5] = iv.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-            words[11] = iv.last_chunk().map_or(0, |b| u64::from(u32::from_le_bytes(*b)) << 32);
-        }
-        BlockPointer::from_words(words)
+        Ok(log_pointer(writer, dva, psize_bytes, txg, checksum, keys))
     }
 
     /// Encrypts and checksums a log block and writes it. `bytes` begin with the chain header, its checksum empty, and hold
@@ -95,42 +74,43 @@ impl Blocks {
     /// # Errors
     /// [`BlockError::Unencodable`] if the header is malformed or the key is missing, [`BlockError::Device`],
     /// [`BlockError::Missing`], [`BlockError::ReadOnly`].
-    pub async fn write_log(
-        &self,
+    pub async fn write(
+        self,
         request: &Request,
         pointer: &BlockPointer,
         bytes: Bytes,
         keys: Option<&Arc<DatasetKey>>,
         writers: Shares,
     ) -> Result<(), BlockError> {
-        let writer = self.writer()?;
+        let LogBlocks(blocks) = self;
+        let writer = blocks.writer()?;
         // Parity covers the whole block, so all of the block has to be written.
-        let whole = pointer.dvas().any(|d| self.tree().sizing(d.vdev).is_ok_and(|s| s.raidz.is_some()));
+        let whole = pointer.dvas().any(|d| blocks.tree().sizing(d.vdev).is_ok_and(|s| s.raidz.is_some()));
         let len = bytes.len();
         let keys = keys.cloned();
         let log_pointer = *pointer;
         let sealed = writer.compute.run_sized(len, move || seal(&log_pointer, &bytes, keys.as_deref(), whole));
-        let sealed = request.wait_computed(self.clock(), sealed).await;
+        let sealed = request.wait_computed(blocks.clock(), sealed).await;
         let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
         // The checksum words of a log block identify its chain; the third is the object set.
         let objset = pointer.checksum().get(2).copied().unwrap_or(0);
         let job = WriteJob {
             request,
-            clock: self.clock(),
-            pool: &self.pool,
+            clock: blocks.clock(),
+            pool: &blocks.pool,
             txg: pointer.physical_birth(),
             repair: false,
             plug: None,
-            here: request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev)),
+            here: request.here && pointer.dvas().all(|d| blocks.tree().is_one_device(d.vdev)),
             about: BlockContext::default(),
-            hold: self.hold().map(Arc::new),
+            hold: blocks.hold().map(Arc::new),
             layouts: Layouts::default(),
             recipients: Recipients::All,
             failed: Some(FailedLeaves::default()),
-            cost: self.tree().accounts().write_cost(Content::IntentLog, pointer.physical_birth().0, objset, writers),
+            cost: blocks.tree().accounts().write_cost(Content::IntentLog, pointer.physical_birth().0, objset, writers),
         };
         let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
-        let copies = pointer.dvas().map(|d| self.tree().write(&job, Redundancy::First, place(d), sealed.clone()));
+        let copies = pointer.dvas().map(|d| blocks.tree().write(&job, Redundancy::First, place(d), sealed.clone()));
         let mut worst = None;
         let mut written = false;
         for answer in join_all(copies).await {
@@ -140,11 +120,36 @@ impl Blocks {
             }
         }
         if written {
-            job.failed.iter().for_each(|failed| self.tree().record_failed(failed, job.txg));
+            job.failed.iter().for_each(|failed| blocks.tree().record_failed(failed, job.txg));
             return Ok(());
         }
         worst.map_or(Ok(()), Err)
     }
+}
+
+fn log_pointer(
+    writer: &Writer,
+    dva: &Dva,
+    psize_bytes: u64,
+    txg: Txg,
+    checksum: [u64; 4],
+    keys: Option<&Arc<DatasetKey>>,
+) -> BlockPointer {
+    let sectors = psize_bytes / 512 - 1;
+    let kinds = u64::from(ChecksumKind::Zilog2 as u8) << 40 | u64::from(CompressionKind::Off.to_u8()) << 32;
+    let mut words = [0; 16];
+    words[..2].copy_from_slice(&dva.to_words());
+    words[6] = 1 << 63 | u64::from(ObjectType::INTENT_LOG.0) << 48 | kinds | sectors << 16 | sectors;
+    words[10] = txg.0;
+    words[12..].copy_from_slice(&checksum);
+    if let Some(keys) = keys {
+        let (salt, iv) = writer.salt_and_iv(keys);
+        words[6] |= 1 << 61;
+        words[4] = u64::from_le_bytes(salt);
+        words[5] = iv.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        words[11] = iv.last_chunk().map_or(0, |b| u64::from(u32::from_le_bytes(*b)) << 32);
+    }
+    BlockPointer::from_words(words)
 }
 
 /// Encrypts a log block, adds its checksum, and returns the bytes that are written; with `whole`, the whole block.

@@ -30,11 +30,12 @@ pub(crate) mod writer;
 
 pub use evacuation::Evacuations;
 pub use loads::{MetaslabSource, SourceError};
+pub use log::LogBlocks;
 pub use metaslabs::Metaslabs;
 pub use reads::ReadHold;
 pub use reflow::{ReflowLimits, Reflowed, ReflowingVdev};
 pub use space::VdevGrid;
-pub use trim::FreeParts;
+pub use trim::{FreeParts, trim};
 pub(crate) use writer::Writer;
 pub use writer::{NonMetaslabFrees, WritableEncodings};
 
@@ -239,6 +240,11 @@ impl Blocks {
     }
 
     /// Check for stale pointers; `None` if the pool is not open for writing.
+    /// The blocks of intent logs.
+    pub fn log(&self) -> LogBlocks<'_> {
+        LogBlocks(self)
+    }
+
     pub(crate) fn freshness(&self) -> Option<&dyn PointerFreshness> {
         self.writer().ok().map(|w| w as &dyn PointerFreshness)
     }

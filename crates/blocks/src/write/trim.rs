@@ -116,22 +116,20 @@ impl Drop for FreeParts<'_> {
     }
 }
 
-impl Blocks {
-    /// Trims the free parts of the given ranges (vdev, range of its space), one after the other. Returns the bytes that
-    /// devices discarded; a device that does not support discards is no error.
-    ///
-    /// # Errors
-    /// [`BlockError::ReadOnly`].
-    pub async fn trim(&self, ranges: &[(u32, Range<u64>)]) -> Result<u64, BlockError> {
-        let mut trimmed = 0;
-        for (vdev, range) in ranges.iter().filter(|(vdev, _)| self.tree().discards(*vdev)) {
-            let mut parts = FreeParts::of(self, *vdev, range.clone(), MAX_BYTES)?;
-            while let Some(part) = parts.next().await {
-                if part.end - part.start >= MIN_BYTES {
-                    trimmed += self.tree().discard(*vdev, part).await;
-                }
+/// Trims the free parts of the given ranges (vdev, range of its space), one after the other. Returns the bytes that
+/// devices discarded; a device that does not support discards is no error.
+///
+/// # Errors
+/// [`BlockError::ReadOnly`].
+pub async fn trim(blocks: &Blocks, ranges: &[(u32, Range<u64>)]) -> Result<u64, BlockError> {
+    let mut trimmed = 0;
+    for (vdev, range) in ranges.iter().filter(|(vdev, _)| blocks.tree().discards(*vdev)) {
+        let mut parts = FreeParts::of(blocks, *vdev, range.clone(), MAX_BYTES)?;
+        while let Some(part) = parts.next().await {
+            if part.end - part.start >= MIN_BYTES {
+                trimmed += blocks.tree().discard(*vdev, part).await;
             }
         }
-        Ok(trimmed)
     }
+    Ok(trimmed)
 }

@@ -116,7 +116,7 @@ fn what_is_free_is_trimmed_and_nothing_else() {
         assert!(!ripe.is_empty());
         let free = blocks.space(Class::Normal);
         let whole = [(0, 0..16u64 << SHIFT)];
-        let trimmed = bench.world.run(blocks.trim(&whole)).unwrap().unwrap();
+        let trimmed = bench.world.run(weir_blocks::trim(&blocks, &whole)).unwrap().unwrap();
         assert!(trimmed > free.free_bytes / 2, "{kind:?}: {trimmed} of {free:?}");
         assert_eq!(blocks.space(Class::Normal), free, "what was out of use is back");
         for (pointer, data) in written.iter().skip(1).step_by(2) {

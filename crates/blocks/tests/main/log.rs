@@ -19,7 +19,7 @@ fn key() -> Arc<DatasetKey> {
 }
 
 fn allocate(bench: &Bench, blocks: &Blocks, len: u64, sum: [u64; 4], keys: Option<&Arc<DatasetKey>>) -> BlockPointer {
-    bench.world.run(blocks.allocate_log(len, TXG, sum, keys)).unwrap().unwrap()
+    bench.world.run(blocks.log().allocate(len, TXG, sum, keys)).unwrap().unwrap()
 }
 
 /// A block with one record that is `len` bytes long.
@@ -51,7 +51,7 @@ fn chains_are_followed_on_every_vdev_sealed_or_not() {
                 let next = pointers.get(i + 1).copied().unwrap_or(BlockPointer::HOLE);
                 let body = block(next, [3000, 5000, 36_680][i]);
                 let written =
-                    blocks.write_log(&request, pointer, Bytes::from(body.clone()), keys.as_ref(), Default::default());
+                    blocks.log().write(&request, pointer, Bytes::from(body.clone()), keys.as_ref(), Default::default());
                 bench.world.run(written).unwrap().unwrap();
                 bodies.push(body);
             }
@@ -77,15 +77,17 @@ fn what_belongs_elsewhere_ends_a_chain() {
     let request = Request::internal("test");
     let pointer = allocate(&bench, &blocks, 8192, FIRST, None);
     let written =
-        blocks.write_log(&request, &pointer, Bytes::from(block(BlockPointer::HOLE, 400)), None, Default::default());
+        blocks.log().write(&request, &pointer, Bytes::from(block(BlockPointer::HOLE, 400)), None, Default::default());
     bench.world.run(written).unwrap().unwrap();
     assert!(bench.read(&blocks, &pointer).is_ok());
     let mut words = *pointer.words();
     words[15] += 1;
     assert!(bench.read(&blocks, &BlockPointer::from_words(words)).is_err());
     for bad in [block(BlockPointer::HOLE, 9000), vec![0; 100], vec![0; 4096]] {
-        let refused =
-            bench.world.run(blocks.write_log(&request, &pointer, Bytes::from(bad), None, Default::default())).unwrap();
+        let refused = bench
+            .world
+            .run(blocks.log().write(&request, &pointer, Bytes::from(bad), None, Default::default()))
+            .unwrap();
         assert!(matches!(refused, Err(BlockError::Unencodable { .. })), "{refused:?}");
     }
 }

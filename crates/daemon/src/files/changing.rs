@@ -1,6 +1,6 @@
 //! Data and attributes of one file.
 
-use super::tracker::TrackedChange;
+use super::tracker::{ChangeTracker, TrackedChange};
 use super::{Call, ResolvedFile, shown};
 use bytes::Bytes;
 use weir_files::permission::WRITE;
@@ -23,17 +23,28 @@ pub(super) fn stored(set: &SetAttributes) -> weir_files::SetAttributes {
     }
 }
 
-impl Call<'_> {
+/// A call that changes files. It registers each change, so that overlapping ones are known, and makes it stable.
+pub(super) struct ChangingCall<'a> {
+    pub(super) call: Call<'a>,
+    pub(super) tracker: &'a ChangeTracker,
+}
+
+impl ChangingCall<'_> {
+    /// Waits until all changes of the file's file system are on stable storage.
+    pub(super) async fn make_stable(&self, found: &ResolvedFile) -> Result<(), FileError> {
+        self.call.tree.sync(self.call.rq, found.node).await.map_err(shown)
+    }
+
     /// Finds a file, and registers a change of it before its attributes are read.
     pub(super) async fn begin_change(&self, id: FileId) -> Result<(TrackedChange<'_>, ResolvedFile), FileError> {
-        let change = self.tracker.begin(self.node(id)?);
-        let found = self.resolve(id).await?;
+        let change = self.tracker.begin(self.call.node(id)?);
+        let found = self.call.resolve(id).await?;
         Ok((change, found))
     }
 
     /// The attributes before the change, and the current ones.
     pub(super) async fn before_after(&self, change: &TrackedChange<'_>, before: &ResolvedFile) -> BeforeAfter {
-        let after = self.at(before.node).await.ok().map(|found| found.shown());
+        let after = self.call.at(before.node).await.ok().map(|found| found.shown());
         BeforeAfter { before: change.was_exclusive().then(|| before.shown()), after }
     }
 
@@ -49,7 +60,7 @@ impl Call<'_> {
                 let result = match condition.is_none_or(|holds| holds(&found.shown())) {
                     true => self.set(&found, set).await,
                     // A read-only file system is the reason that matters to the client.
-                    false => self.require_writable(&found).await.and(Err(FileError::Changed)),
+                    false => self.call.require_writable(&found).await.and(Err(FileError::Changed)),
                 };
                 Change { result, file: self.before_after(&change, &found).await }
             }
@@ -58,7 +69,7 @@ impl Call<'_> {
 
     /// Sets attributes; stable on return.
     pub(super) async fn set(&self, found: &ResolvedFile, set: &SetAttributes) -> Result<(), FileError> {
-        self.require_writable(found).await?;
+        self.call.require_writable(found).await?;
         if set.is_empty() {
             return Ok(());
         }
@@ -67,9 +78,9 @@ impl Call<'_> {
             && (set.mode, set.uid, set.gid) == (None, None, None)
             && now(set.atime)
             && now(set.mtime);
-        let cred = self.cred.clone();
-        let cred = if only_truncates && self.is_owner(found) { cred.checked() } else { cred };
-        self.tree.set_attributes(self.rq, &cred, found.node, &stored(set)).await.map_err(shown)?;
+        let cred = self.call.cred.clone();
+        let cred = if only_truncates && self.call.is_owner(found) { cred.checked() } else { cred };
+        self.call.tree.set_attributes(self.call.rq, &cred, found.node, &stored(set)).await.map_err(shown)?;
         self.make_stable(found).await
     }
 
@@ -96,13 +107,17 @@ impl Call<'_> {
             FileKind::Directory => return Err(FileError::IsDirectory),
             _ => return Err(FileError::Invalid { why: "not a regular file" }),
         }
-        self.require_writable(found).await?;
-        if !self.is_owner(found) {
-            self.require(found, WRITE).await?;
+        self.call.require_writable(found).await?;
+        if !self.call.is_owner(found) {
+            self.call.require(found, WRITE).await?;
         }
         if !data.is_empty() {
-            let cred = self.cred.clone().checked();
-            self.tree.write(self.rq, &cred, found.node, WriteAt::Offset(offset), data).await.map_err(shown)?;
+            let cred = self.call.cred.clone().checked();
+            self.call
+                .tree
+                .write(self.call.rq, &cred, found.node, WriteAt::Offset(offset), data)
+                .await
+                .map_err(shown)?;
         }
         if stability == Stability::Stable {
             self.make_stable(found).await?;
@@ -111,11 +126,12 @@ impl Call<'_> {
     }
 
     pub(super) async fn commit(&self, id: FileId) -> Change<()> {
-        match self.resolve(id).await {
+        match self.call.resolve(id).await {
             Err(error) => Change { result: Err(error), file: BeforeAfter::default() },
             Ok(found) => {
                 // Also for file systems that have become read-only: earlier writes may not be stable yet.
-                let result = if self.may_write { self.make_stable(&found).await } else { Err(FileError::ReadOnly) };
+                let result =
+                    if self.call.may_write { self.make_stable(&found).await } else { Err(FileError::ReadOnly) };
                 Change { result, file: BeforeAfter::unchanged(Some(found.shown())) }
             }
         }

@@ -3,9 +3,9 @@
 //! The file system checks permissions; this module implements the create modes, and reports every directory involved before
 //! and after.
 
-use super::changing::stored;
+use super::changing::{ChangingCall, stored};
 use super::tracker::TrackedChange;
-use super::{Call, ResolvedFile, shown};
+use super::{ResolvedFile, shown};
 use weir_files::DirName;
 use weir_files::{FileKind, NewKind, RenameMode};
 use weir_front::files::{
@@ -24,12 +24,12 @@ fn verifier_times(verifier: [u8; 8]) -> (i128, i128) {
     (seconds([a, b, c, d]), seconds([e, f, g, h]))
 }
 
-impl Call<'_> {
+impl ChangingCall<'_> {
     /// Finds a writable directory and registers a change of it.
     async fn begin_directory_change(&self, id: FileId) -> Result<(TrackedChange<'_>, ResolvedFile), Failure> {
         let (change, dir) = self.begin_change(id).await?;
         let allowed = match dir.attributes.kind {
-            FileKind::Directory => self.require_writable(&dir).await,
+            FileKind::Directory => self.call.require_writable(&dir).await,
             _ => Err(FileError::NotDirectory),
         };
         match allowed {
@@ -48,7 +48,7 @@ impl Call<'_> {
             other => self.create_other(&dir, name, other, set).await,
         };
         let result = match made {
-            Ok(made) => self.make_stable(&dir).await.and_then(|()| self.file(&made)),
+            Ok(made) => self.make_stable(&dir).await.and_then(|()| self.call.file(&made)),
             Err(error) => Err(error),
         };
         Change { result, file: self.before_after(&change, &dir).await }
@@ -58,9 +58,9 @@ impl Call<'_> {
     fn new_file(&self, kind: NewKind, set: SetAttributes) -> weir_files::New {
         // A new file is empty, so a size of 0 changes nothing.
         let size_bytes = set.size_bytes.filter(|size| *size != 0 && kind == NewKind::Regular);
-        let superuser = self.cred.uid == 0;
+        let superuser = self.call.cred.uid == 0;
         let uid = set.uid.filter(|_| superuser);
-        let gid = set.gid.filter(|gid| superuser || self.cred.in_group(*gid));
+        let gid = set.gid.filter(|gid| superuser || self.call.cred.in_group(*gid));
         let mode = set.mode.unwrap_or(0);
         let set = stored(&SetAttributes { mode: None, size_bytes, uid, gid, ..set });
         weir_files::New { set, ..weir_files::New::of(kind, mode) }
@@ -82,11 +82,12 @@ impl Call<'_> {
             New::Fifo => NewKind::Fifo,
             New::Socket => NewKind::Socket,
         };
-        if matches!(kind, NewKind::BlockDevice(..) | NewKind::CharDevice(..)) && self.cred.uid != 0 {
+        if matches!(kind, NewKind::BlockDevice(..) | NewKind::CharDevice(..)) && self.call.cred.uid != 0 {
             return Err(FileError::NotPermitted);
         }
         let new = self.new_file(kind, set);
-        let (node, attributes) = self.tree.create(self.rq, &self.cred, dir.node, name, &new).await.map_err(shown)?;
+        let (node, attributes) =
+            self.call.tree.create(self.call.rq, &self.call.cred, dir.node, name, &new).await.map_err(shown)?;
         Ok(ResolvedFile { node, attributes, fsid: dir.fsid })
     }
 
@@ -108,7 +109,7 @@ impl Call<'_> {
         };
         let new = self.new_file(NewKind::Regular, set);
         for _ in 0..MAX_CREATE_ATTEMPTS {
-            match self.tree.create(self.rq, &self.cred, dir.node, name, &new).await {
+            match self.call.tree.create(self.call.rq, &self.call.cred, dir.node, name, &new).await {
                 Ok((node, attributes)) => return Ok(ResolvedFile { node, attributes, fsid: dir.fsid }),
                 Err(weir_files::FileError::Exists) if mode != CreateMode::Guarded => {}
                 Err(error) => return Err(shown(error)),
@@ -130,8 +131,8 @@ impl Call<'_> {
         mode: CreateMode,
         size_bytes: Option<u64>,
     ) -> Result<ResolvedFile, FileError> {
-        let node = self.tree.lookup(self.rq, dir.node, name).await.map_err(shown)?;
-        let found = self.at(node).await?;
+        let node = self.call.tree.lookup(self.call.rq, dir.node, name).await.map_err(shown)?;
+        let found = self.call.at(node).await?;
         if found.attributes.kind != FileKind::Regular {
             return Err(FileError::Exists);
         }
@@ -144,7 +145,7 @@ impl Call<'_> {
             // Only the size of an existing file is set.
             CreateMode::Unchecked if size_bytes.is_some() => {
                 self.set(&found, &SetAttributes { size_bytes, ..SetAttributes::default() }).await?;
-                self.at(node).await
+                self.call.at(node).await
             }
             CreateMode::Unchecked => Ok(found),
             CreateMode::Guarded => Err(FileError::Exists),
@@ -156,8 +157,8 @@ impl Call<'_> {
             Err(Failure { error, file }) => Change { result: Err(error), file: BeforeAfter::unchanged(file) },
             Ok((change, dir)) => {
                 let done = match is_dir {
-                    true => self.tree.remove_dir(self.rq, &self.cred, dir.node, name).await,
-                    false => self.tree.remove(self.rq, &self.cred, dir.node, name).await,
+                    true => self.call.tree.remove_dir(self.call.rq, &self.call.cred, dir.node, name).await,
+                    false => self.call.tree.remove(self.call.rq, &self.call.cred, dir.node, name).await,
                 };
                 let result = match done {
                     Ok(()) => self.make_stable(&dir).await,
@@ -187,7 +188,7 @@ impl Call<'_> {
         };
         let old = DirName { dir: dir.node, name: from.1 };
         let new = DirName { dir: other.node, name: to.1 };
-        let done = self.tree.rename(self.rq, &self.cred, old, new, RenameMode::Replace).await;
+        let done = self.call.tree.rename(self.call.rq, &self.call.cred, old, new, RenameMode::Replace).await;
         let result = match done {
             Ok(()) => self.make_stable(&dir).await,
             Err(error) => Err(shown(error)),
@@ -209,11 +210,11 @@ impl Call<'_> {
                 return Link { result: Err(error), file: Some(file.shown()), dir: BeforeAfter::unchanged(dir) };
             }
         };
-        let result = match self.tree.link(self.rq, &self.cred, file.node, dir.node, name).await {
+        let result = match self.call.tree.link(self.call.rq, &self.call.cred, file.node, dir.node, name).await {
             Ok(_) => self.make_stable(&dir).await,
             Err(error) => Err(shown(error)),
         };
-        let file = self.at(file.node).await.ok().map(|found| found.shown());
+        let file = self.call.at(file.node).await.ok().map(|found| found.shown());
         Link { result, file, dir: self.before_after(&change, &dir).await }
     }
 }

@@ -161,7 +161,7 @@ pub async fn scatter(engine: &Engine, shape: Shape) -> Gaps {
     let begun = |gap| {
         let blocks = blocks.clone();
         let mut trim: Pin<Box<dyn Future<Output = ()> + Send>> =
-            Box::pin(async move { assert!(blocks.trim(&[gap]).await.is_ok()) });
+            Box::pin(async move { assert!(weir_blocks::trim(&blocks, &[gap]).await.is_ok()) });
         // A range with allocated blocks is not trimmed.
         trim.as_mut().now_or_never().is_none().then_some(trim)
     };

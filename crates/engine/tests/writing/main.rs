@@ -25,6 +25,7 @@ mod freeing;
 mod full;
 mod gangs;
 mod goldens;
+mod idle;
 mod keys;
 mod l2arc;
 mod loading;

@@ -9,6 +9,7 @@ use super::synthetic_entries::Entries;
 use super::{Export, Opened};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use weir_machine::lock::Mutex;
 
@@ -25,6 +26,8 @@ pub(super) struct MountedDataset {
     pub snapshots_changed_ns: i128,
     /// The opened file system, kept over renames.
     pub opened: Arc<Mutex<Option<Opened>>>,
+    /// Whether it was accessed since [`super::opened::OpenedBranches`] last looked.
+    pub accessed: Arc<AtomicBool>,
     /// Time of creation of a snapshot in seconds since 1970, when it was first asked for.
     pub created: Arc<OnceLock<Created>>,
     /// Second names of the snapshots, and the snapshots that they are of.
@@ -185,6 +188,7 @@ impl Namespace {
             snapshots: Entries::default(),
             snapshots_changed_ns: now_ns,
             opened: before.get(&index).map(|branch| branch.opened.clone()).unwrap_or_default(),
+            accessed: before.get(&index).map(|branch| branch.accessed.clone()).unwrap_or_default(),
             created: before.get(&index).map(|branch| branch.created.clone()).unwrap_or_default(),
             shadow: Arc::default(),
             export,

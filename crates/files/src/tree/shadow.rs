@@ -61,25 +61,28 @@ fn distinct(mut snapshots: Vec<Snapshot>) -> Vec<Snapshot> {
     snapshots
 }
 
-impl Tree {
-    /// The second names of the snapshots of a file system.
-    pub(super) async fn shadow_names(
-        &self,
-        rq: &Request,
-        branch: &MountedDataset,
-    ) -> Result<Arc<ShadowNames>, FileError> {
-        let of: Vec<u32> = branch.snapshots.by_name.values().copied().collect();
-        let lock = || branch.shadow.lock();
+/// The directory `.zfs/shadow` of a file system.
+#[derive(Clone, Copy)]
+pub(super) struct ShadowDirectory<'a> {
+    pub tree: &'a Tree,
+    pub branch: &'a MountedDataset,
+}
+
+impl ShadowDirectory<'_> {
+    /// The second names of the snapshots.
+    pub(super) async fn names(self, rq: &Request) -> Result<Arc<ShadowNames>, FileError> {
+        let of: Vec<u32> = self.branch.snapshots.by_name.values().copied().collect();
+        let lock = || self.branch.shadow.lock();
         if let Some(known) = lock().clone().filter(|known| known.of == of) {
             return Ok(known);
         }
         let mut snapshots = Vec::with_capacity(of.len());
         for index in &of {
             // A snapshot that was destroyed meanwhile has no name.
-            let Ok(snapshot) = self.branch(Node { branch: *index, object: Node::ROOT }) else { continue };
+            let Ok(snapshot) = self.tree.branch(Node { branch: *index, object: Node::ROOT }) else { continue };
             let created = match snapshot.created.get() {
                 Some(created) => *created,
-                None => match self.opener.created(rq, &snapshot.export).await {
+                None => match self.tree.opener.created(rq, &snapshot.export).await {
                     Ok(created) => *snapshot.created.get_or_init(|| created),
                     Err(FileError::NotFound) => continue,
                     Err(error) => return Err(error),
@@ -97,8 +100,8 @@ impl Tree {
     }
 
     /// The snapshot with this second name.
-    pub(super) async fn shadow(&self, rq: &Request, branch: &MountedDataset, name: &[u8]) -> Result<Node, FileError> {
-        let index = self.shadow_names(rq, branch).await?.names.get(name).ok_or(FileError::NotFound)?;
+    pub(super) async fn lookup(self, rq: &Request, name: &[u8]) -> Result<Node, FileError> {
+        let index = self.names(rq).await?.names.get(name).ok_or(FileError::NotFound)?;
         Ok(Node { branch: index, object: Node::ROOT })
     }
 }

@@ -169,6 +169,10 @@ files! {
         }
         /// Holds a file, so that it survives the removal of its last link.
         fn hold(&self, _object: ObjectId, _kind: HoldKind) {}
+        /// Whether any file is held.
+        fn has_holds(&self) -> bool {
+            false
+        }
         /// Releases a hold of this kind; an unlinked file without holds is freed.
         fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId, _kind: HoldKind) -> FileFuture<'a, ()> {
             ready(Ok(())).boxed()
@@ -217,6 +221,10 @@ files! {
 
         fn hold(&self, object: ObjectId, kind: HoldKind) {
             self.holds().hold(object, kind);
+        }
+
+        fn has_holds(&self) -> bool {
+            self.holds().any()
         }
 
         fn release<'a>(&'a self, rq: &'a Request, object: ObjectId, kind: HoldKind) -> FileFuture<'a, ()> {

@@ -3,6 +3,7 @@
 
 use super::cursor::{AFTER_CONTROL, AFTER_PARENT, AFTER_SELF, Position, number_of};
 use super::namespace::MountedDataset;
+use super::shadow::ShadowDirectory;
 use super::{Node, Opened, Tree, TreeEntry};
 use crate::{Attributes, FileError, FileKind, Snapdir};
 use std::collections::BTreeMap;
@@ -92,7 +93,7 @@ pub(super) async fn list_synthetic(
         Node::ROOT => &branch.children,
         Node::SNAPSHOTS => &branch.snapshots,
         Node::SHADOW => {
-            shadow = tree.shadow_names(rq, branch).await?;
+            shadow = ShadowDirectory { tree, branch }.names(rq).await?;
             &shadow.names
         }
         _ => return Ok(()),

@@ -406,3 +406,34 @@ fn snapshots_have_second_names_by_their_time() {
     let by_time = walk(&tree, &format!(".zfs/shadow/{old}")).unwrap();
     assert_eq!(by_time, walk(&tree, ".zfs/snapshot/twin").unwrap());
 }
+
+#[test]
+fn a_bounded_number_of_file_systems_stays_open() {
+    let rq = Request::internal("test");
+    let mut opener = MemoryOpener::default();
+    let names: Vec<String> = (0..opened::MAX_OPENED + 70).map(|n| format!("p/d{n:03}")).collect();
+    for name in std::iter::once("p").chain(names.iter().map(String::as_str)) {
+        let mut files = MemoryFiles::new(1);
+        files.writable = true;
+        files.add(34, b"file", FileKind::Regular, 0o644, name.as_bytes());
+        opener.0.insert(name.into(), Arc::new(files));
+    }
+    let exports = std::iter::once("p").chain(names.iter().map(String::as_str));
+    let tree = Tree::new(Arc::new(opener), exports.enumerate().map(|(n, name)| export(name, n as u64 + 1)).collect());
+    let used = "p/d000/file".strip_prefix("p").unwrap();
+    for name in &names {
+        walk(&tree, &format!("{}/file", name.strip_prefix("p").unwrap())).unwrap();
+        walk(&tree, used).unwrap();
+    }
+    let is_open = |index: u32| tree.namespace().branch(index).is_some_and(|branch| branch.opened.lock().is_some());
+    let open = (0..=names.len() as u32).filter(|index| is_open(*index)).count();
+    assert_eq!(open, opened::MAX_OPENED, "of {}", names.len() + 1);
+    let of_used = walk(&tree, used).unwrap();
+    assert!(is_open(of_used.branch), "it was accessed between all others");
+    // One that was given up opens again.
+    let closed = (0..=names.len() as u32).find(|index| !is_open(*index)).unwrap();
+    let root = Node { branch: closed, object: Node::ROOT };
+    let file = wait(tree.lookup(&rq, root, b"file")).unwrap();
+    let found = wait(tree.read(&rq, file, 0, 99)).unwrap().concat();
+    assert_eq!(found, tree.export_of(root).unwrap().name.as_bytes());
+}

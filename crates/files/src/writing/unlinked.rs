@@ -24,8 +24,8 @@ use weir_dmu::txg::Tx;
 use weir_dmu::zap::{self, Zap};
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_format::{ObjectId, Txg};
-use weir_machine::Request;
 use weir_machine::lock::Mutex;
+use weir_machine::{Request, invariant};
 
 /// Number of queue entries read at a time.
 const BATCH: usize = 256;
@@ -104,6 +104,17 @@ impl<'a> Holds<'a> {
         unused
     }
 
+    /// Whether any file is held.
+    pub fn any(self) -> bool {
+        !self.files.holds.lock().is_empty()
+    }
+
+    /// Whether the file system can be closed and opened again without a trace: no file is held, and blocks of it were cloned in
+    /// no txg after `synced`.
+    pub fn is_idle(self, synced: Txg) -> bool {
+        !self.any() && self.files.cloned_txg.load(Ordering::SeqCst) <= synced.0
+    }
+
     /// Records that blocks of it are cloned in a txg. Call it while the file is held.
     pub(super) fn note_cloned(self, txg: Txg) {
         self.files.cloned_txg.fetch_max(txg.0, Ordering::SeqCst);
@@ -127,7 +138,7 @@ impl<'a> Holds<'a> {
         let mut holds = self.files.holds.lock();
         let last = holds.get_mut(&object).is_some_and(|held| {
             let count = held.of(kind);
-            debug_assert!(*count > 0, "file {object} is released once more than it was held, as {kind:?}");
+            invariant!(*count > 0, "file {object} is released once more than it was held, as {kind:?}");
             *count = count.saturating_sub(1);
             held.is_zero()
         });

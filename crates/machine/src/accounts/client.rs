@@ -1,6 +1,7 @@
 //! Clients, and their numbers in the tables.
 
-use crate::request::Protocol;
+use crate::invariant;
+use crate::request::{IS_ACCOUNTED, Protocol};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +21,13 @@ pub(super) struct ClientIdentity {
     pub(super) origin: Origin,
     pub(super) protocol: Protocol,
     pub(super) name: String,
-    /// Requests that began.
-    pub(super) requests: AtomicU64,
-    /// Of these, requests that ended.
-    pub(super) ended: AtomicU64,
+    /// Requests in progress.
+    in_progress: AtomicU64,
 }
 
 impl ClientIdentity {
     pub(super) fn new(origin: Origin, protocol: Protocol, name: String) -> Self {
-        ClientIdentity { origin, protocol, name, requests: AtomicU64::new(0), ended: AtomicU64::new(0) }
+        ClientIdentity { origin, protocol, name, in_progress: AtomicU64::new(0) }
     }
 }
 
@@ -60,18 +59,19 @@ impl Client {
         self.0.as_ref().map_or(Origin::POOL, |identity| identity.origin)
     }
 
-    /// Begins the client's next request. Returns its number, and whether another request of the client is in progress; internal
-    /// work is not numbered.
-    pub(crate) fn begin_request(&self) -> (u64, bool) {
-        let Some(identity) = &self.0 else { return (0, false) };
-        let begun = identity.requests.fetch_add(1, Ordering::Relaxed);
-        (begun + 1, begun > identity.ended.load(Ordering::Relaxed))
+    /// Begins a request of the client. Returns whether another one is in progress; internal work is not counted.
+    #[inline]
+    pub(crate) fn begin_request(&self) -> bool {
+        let counted = self.0.as_ref().filter(|_| IS_ACCOUNTED);
+        counted.is_some_and(|identity| identity.in_progress.fetch_add(1, Ordering::Relaxed) > 0)
     }
 
     /// Ends a request of the client.
+    #[inline]
     pub(crate) fn end_request(&self) {
-        if let Some(identity) = &self.0 {
-            identity.ended.fetch_add(1, Ordering::Relaxed);
+        if let Some(identity) = self.0.as_ref().filter(|_| IS_ACCOUNTED) {
+            let before = identity.in_progress.fetch_sub(1, Ordering::Relaxed);
+            invariant!(before > 0, "{}: a request ended that had not begun", identity.name);
         }
     }
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-const PLACES: usize = 64;
+/// All places: the last is that of locks that name none.
+const PLACES: usize = order::LEAF as usize + 1;
 
 /// Counts of the locks at one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

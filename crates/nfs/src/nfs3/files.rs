@@ -31,99 +31,97 @@ fn access_bits(is_directory: bool, permissions: Permissions) -> u32 {
         | bit(write && (execute || !is_directory), changes)
 }
 
-impl Context<'_> {
-    pub(super) async fn getattr(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        match self.file_attributes(handle).await {
-            Ok(file) => attributes(out.status(Status::Ok), &file),
-            Err((status, _)) => drop(out.status(status)),
+pub(super) async fn getattr(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let handle = handle_argument(&mut input)?;
+    match file_attributes(context, handle).await {
+        Ok(file) => attributes(out.status(Status::Ok), &file),
+        Err((status, _)) => drop(out.status(status)),
+    }
+    Some(())
+}
+
+/// Attributes of a handle's file.
+pub(super) async fn file_attributes(context: &Context<'_>, handle: &[u8]) -> Result<Attributes, Failed> {
+    let id = context.id(handle)?;
+    context.files.attributes(context.rq, &context.caller, id).await.map_err(|failure| context.failed(failure))
+}
+
+pub(super) async fn lookup(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let handle = handle_argument(&mut input)?;
+    let name = name_argument(&mut input)?;
+    match find(context, handle, name).await {
+        Ok((file, dir)) => {
+            let out = out.status(Status::Ok);
+            out.opaque(&context.handles.make(file.id));
+            post_op(out, Some(&file.attributes));
+            post_op(out, Some(&dir));
         }
-        Some(())
+        Err((status, dir)) => post_op(out.status(status), dir.as_ref()),
     }
+    Some(())
+}
 
-    /// Attributes of a handle's file.
-    pub(super) async fn file_attributes(&self, handle: &[u8]) -> Result<Attributes, Failed> {
-        let id = self.id(handle)?;
-        self.files.attributes(self.rq, &self.caller, id).await.map_err(|failure| self.failed(failure))
-    }
+async fn find(context: &Context<'_>, handle: &[u8], name: &[u8]) -> Result<(File, Attributes), Failed> {
+    let id = context.id(handle)?;
+    context.files.lookup(context.rq, &context.caller, id, name).await.map_err(|failure| context.failed(failure))
+}
 
-    pub(super) async fn lookup(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        let name = name_argument(&mut input)?;
-        match self.find(handle, name).await {
-            Ok((file, dir)) => {
-                let out = out.status(Status::Ok);
-                out.opaque(&self.handles.make(file.id));
-                post_op(out, Some(&file.attributes));
-                post_op(out, Some(&dir));
-            }
-            Err((status, dir)) => post_op(out.status(status), dir.as_ref()),
+pub(super) async fn access(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let handle = handle_argument(&mut input)?;
+    let wanted = input.u32()?;
+    let found = async {
+        let id = context.id(handle)?;
+        context.files.access(context.rq, &context.caller, id).await.map_err(|failure| context.failed(failure))
+    };
+    match found.await {
+        Ok((file, permissions)) => {
+            let bits = access_bits(file.kind == FileKind::Directory, permissions);
+            let out = out.status(Status::Ok);
+            post_op(out, Some(&file));
+            out.u32(bits & wanted);
         }
-        Some(())
+        Err((status, file)) => post_op(out.status(status), file.as_ref()),
     }
+    Some(())
+}
 
-    async fn find(&self, handle: &[u8], name: &[u8]) -> Result<(File, Attributes), Failed> {
-        let id = self.id(handle)?;
-        self.files.lookup(self.rq, &self.caller, id, name).await.map_err(|failure| self.failed(failure))
-    }
-
-    pub(super) async fn access(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        let wanted = input.u32()?;
-        let found = async {
-            let id = self.id(handle)?;
-            self.files.access(self.rq, &self.caller, id).await.map_err(|failure| self.failed(failure))
-        };
-        match found.await {
-            Ok((file, permissions)) => {
-                let bits = access_bits(file.kind == FileKind::Directory, permissions);
-                let out = out.status(Status::Ok);
-                post_op(out, Some(&file));
-                out.u32(bits & wanted);
-            }
-            Err((status, file)) => post_op(out.status(status), file.as_ref()),
+pub(super) async fn readlink(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let handle = handle_argument(&mut input)?;
+    let found = async {
+        let id = context.id(handle)?;
+        context.files.read_link(context.rq, &context.caller, id).await.map_err(|failure| context.failed(failure))
+    };
+    match found.await {
+        Ok((target, file)) => {
+            let out = out.status(Status::Ok);
+            post_op(out, Some(&file));
+            out.opaque(&target);
         }
-        Some(())
+        Err((status, file)) => post_op(out.status(status), file.as_ref()),
     }
+    Some(())
+}
 
-    pub(super) async fn readlink(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        let found = async {
-            let id = self.id(handle)?;
-            self.files.read_link(self.rq, &self.caller, id).await.map_err(|failure| self.failed(failure))
-        };
-        match found.await {
-            Ok((target, file)) => {
-                let out = out.status(Status::Ok);
-                post_op(out, Some(&file));
-                out.opaque(&target);
-            }
-            Err((status, file)) => post_op(out.status(status), file.as_ref()),
+pub(super) async fn read(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let handle = handle_argument(&mut input)?;
+    let offset = input.u64()?;
+    let len = input.u32()?.min(READ_MAX_BYTES) as usize;
+    let found = match context.id(handle) {
+        Ok(id) => context.files.read(context.rq, &context.caller, id, offset, len).await.map_err(|f| context.failed(f)),
+        Err(status) => Err(status.into()),
+    };
+    match found {
+        Ok(ReadData { file, pieces, at_end }) => {
+            let count: usize = pieces.iter().map(Bytes::len).sum();
+            let head = out.status(Status::Ok);
+            post_op(head, Some(&file));
+            head.u32(count as u32).bool(at_end).u32(count as u32);
+            // The client may be slow to read the reply; copy short pieces so that they do not pin their cached
+            // block.
+            let block_bytes = file.block_bytes as usize;
+            out.set_payload(pieces.into_iter().map(|piece| compact(piece, block_bytes)).collect(), count);
         }
-        Some(())
+        Err((status, file)) => post_op(out.status(status), file.as_ref()),
     }
-
-    pub(super) async fn read(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        let offset = input.u64()?;
-        let len = input.u32()?.min(READ_MAX_BYTES) as usize;
-        let found = match self.id(handle) {
-            Ok(id) => self.files.read(self.rq, &self.caller, id, offset, len).await.map_err(|f| self.failed(f)),
-            Err(status) => Err(status.into()),
-        };
-        match found {
-            Ok(ReadData { file, pieces, at_end }) => {
-                let count: usize = pieces.iter().map(Bytes::len).sum();
-                let head = out.status(Status::Ok);
-                post_op(head, Some(&file));
-                head.u32(count as u32).bool(at_end).u32(count as u32);
-                // The client may be slow to read the reply; copy short pieces so that they do not pin their cached
-                // block.
-                let block_bytes = file.block_bytes as usize;
-                out.set_payload(pieces.into_iter().map(|piece| compact(piece, block_bytes)).collect(), count);
-            }
-            Err((status, file)) => post_op(out.status(status), file.as_ref()),
-        }
-        Some(())
-    }
+    Some(())
 }

@@ -21,64 +21,62 @@ const _: () = assert!(
 );
 const _: () = assert!(PREFERRED_LIST_BYTES <= LIST_MAX_BYTES);
 
-impl Context<'_> {
-    pub(super) async fn fsstat(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        let found = async {
-            let id = self.id(handle)?;
-            self.files.usage(self.rq, &self.caller, id).await.map_err(|failure| self.failed(failure))
-        };
-        match found.await {
-            Ok((usage, file)) => {
-                let out = out.status(Status::Ok);
-                post_op(out, Some(&file));
-                out.u64(usage.total_bytes).u64(usage.available_bytes).u64(usage.available_bytes);
-                out.u64(usage.total_files).u64(usage.available_files).u64(usage.available_files);
-                // `invarsec`: the values may change at any time.
-                out.u32(0);
-            }
-            Err((status, file)) => post_op(out.status(status), file.as_ref()),
+pub(super) async fn fsstat(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let handle = handle_argument(&mut input)?;
+    let found = async {
+        let id = context.id(handle)?;
+        context.files.usage(context.rq, &context.caller, id).await.map_err(|failure| context.failed(failure))
+    };
+    match found.await {
+        Ok((usage, file)) => {
+            let out = out.status(Status::Ok);
+            post_op(out, Some(&file));
+            out.u64(usage.total_bytes).u64(usage.available_bytes).u64(usage.available_bytes);
+            out.u64(usage.total_files).u64(usage.available_files).u64(usage.available_files);
+            // `invarsec`: the values may change at any time.
+            out.u32(0);
         }
-        Some(())
+        Err((status, file)) => post_op(out.status(status), file.as_ref()),
     }
+    Some(())
+}
 
-    pub(super) async fn fsinfo(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        match self.file_system(handle).await {
-            Ok((info, file)) => {
-                let setting = if info.is_writable { CAN_SET_TIME } else { 0 };
-                let out = out.status(Status::Ok);
-                post_op(out, Some(&file));
-                out.u32(READ_MAX_BYTES).u32(READ_MAX_BYTES).u32(TRANSFER_MULTIPLE_BYTES);
-                out.u32(WRITE_MAX_BYTES).u32(WRITE_MAX_BYTES).u32(TRANSFER_MULTIPLE_BYTES);
-                out.u32(PREFERRED_LIST_BYTES);
-                out.u64(i64::MAX as u64);
-                // `time_delta`: one nanosecond.
-                out.u32(0).u32(1);
-                out.u32(PROPERTIES | setting);
-            }
-            Err((status, file)) => post_op(out.status(status), file.as_ref()),
+pub(super) async fn fsinfo(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let handle = handle_argument(&mut input)?;
+    match file_system(context, handle).await {
+        Ok((info, file)) => {
+            let setting = if info.is_writable { CAN_SET_TIME } else { 0 };
+            let out = out.status(Status::Ok);
+            post_op(out, Some(&file));
+            out.u32(READ_MAX_BYTES).u32(READ_MAX_BYTES).u32(TRANSFER_MULTIPLE_BYTES);
+            out.u32(WRITE_MAX_BYTES).u32(WRITE_MAX_BYTES).u32(TRANSFER_MULTIPLE_BYTES);
+            out.u32(PREFERRED_LIST_BYTES);
+            out.u64(i64::MAX as u64);
+            // `time_delta`: one nanosecond.
+            out.u32(0).u32(1);
+            out.u32(PROPERTIES | setting);
         }
-        Some(())
+        Err((status, file)) => post_op(out.status(status), file.as_ref()),
     }
+    Some(())
+}
 
-    pub(super) async fn pathconf(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        match self.file_system(handle).await {
-            Ok((info, file)) => {
-                let out = out.status(Status::Ok);
-                post_op(out, Some(&file));
-                out.u32(LINK_MAX).u32(u32::try_from(info.name_max).unwrap_or(u32::MAX));
-                // `no_trunc`, `chown_restricted`, `case_insensitive`, `case_preserving`.
-                out.bool(true).bool(true).bool(info.is_case_insensitive).bool(true);
-            }
-            Err((status, file)) => post_op(out.status(status), file.as_ref()),
+pub(super) async fn pathconf(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let handle = handle_argument(&mut input)?;
+    match file_system(context, handle).await {
+        Ok((info, file)) => {
+            let out = out.status(Status::Ok);
+            post_op(out, Some(&file));
+            out.u32(LINK_MAX).u32(u32::try_from(info.name_max).unwrap_or(u32::MAX));
+            // `no_trunc`, `chown_restricted`, `case_insensitive`, `case_preserving`.
+            out.bool(true).bool(true).bool(info.is_case_insensitive).bool(true);
         }
-        Some(())
+        Err((status, file)) => post_op(out.status(status), file.as_ref()),
     }
+    Some(())
+}
 
-    async fn file_system(&self, handle: &[u8]) -> Result<(FileSystemInfo, Attributes), Failed> {
-        let id = self.id(handle)?;
-        self.files.file_system(self.rq, &self.caller, id).await.map_err(|failure| self.failed(failure))
-    }
+async fn file_system(context: &Context<'_>, handle: &[u8]) -> Result<(FileSystemInfo, Attributes), Failed> {
+    let id = context.id(handle)?;
+    context.files.file_system(context.rq, &context.caller, id).await.map_err(|failure| context.failed(failure))
 }

@@ -40,99 +40,53 @@ impl ByteLimits {
     }
 }
 
-/// Encoded entries of a page.
-struct Page {
+/// Where a call continues a listing.
+struct Continuation<'a> {
+    handle: &'a [u8],
+    cookie: u64,
+    verifier: u64,
+}
+
+impl<'a> Continuation<'a> {
+    fn decode(input: &mut Decoder<'a>) -> Option<Self> {
+        Some(Continuation { handle: handle_argument(input)?, cookie: input.u64()?, verifier: input.u64()? })
+    }
+}
+
+/// The encoded entries of a reply, within the client's limits.
+struct Page<'a> {
+    handles: &'a Handles,
+    /// Whether entries have attributes and handles.
+    plus: bool,
+    limits: ByteLimits,
     entries: Encoder,
     count: usize,
     eof: bool,
 }
 
-impl Context<'_> {
-    pub(super) async fn readdir(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        let cookie = input.u64()?;
-        let verifier = input.u64()?;
-        let count = input.u32()?.min(LIST_MAX_BYTES) as usize;
-        self.list(handle, cookie, verifier, ByteLimits { names: count, total: count }, false, out).await;
-        Some(())
-    }
-
-    pub(super) async fn readdirplus(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
-        let handle = handle_argument(&mut input)?;
-        let cookie = input.u64()?;
-        let verifier = input.u64()?;
-        let names = input.u32()?.min(LIST_MAX_BYTES) as usize;
-        let total = input.u32()?.min(LIST_MAX_BYTES) as usize;
-        self.list(handle, cookie, verifier, ByteLimits { names, total }, true, out).await;
-        Some(())
-    }
-
-    async fn list(&self, handle: &[u8], cookie: u64, verifier: u64, limits: ByteLimits, plus: bool, out: &mut Results) {
-        match self.pages(handle, cookie, verifier, limits, plus).await {
-            Ok((dir, page)) => {
-                let out = out.status(Status::Ok);
-                post_op(out, Some(&dir));
-                out.u64(Handles::pool_of(handle).unwrap_or(0));
-                out.bytes.extend_from_slice(&page.entries.bytes);
-                out.bool(false).bool(page.eof);
-            }
-            Err((status, dir)) => post_op(out.status(status), dir.as_ref()),
-        }
-    }
-
-    async fn pages(
-        &self,
-        handle: &[u8],
-        mut cookie: u64,
-        verifier: u64,
-        mut limits: ByteLimits,
-        plus: bool,
-    ) -> Result<(Attributes, Page), Failed> {
-        let id = self.id(handle)?;
-        let mut page = Page { entries: Encoder::default(), count: 0, eof: false };
-        let mut first = true;
-        loop {
-            let listing = self.files.read_dir(self.rq, &self.caller, id, cookie, PAGE_ENTRIES, plus).await;
-            let Listing { dir, entries, at_end } = listing.map_err(|failure| self.failed(failure))?;
-            if first && cookie != 0 && verifier != id.pool {
-                return Err((Status::BadCookie, Some(dir)));
-            }
-            if first && !limits.take(0, FRAME_BYTES) {
-                return Err((Status::TooSmall, Some(dir)));
-            }
-            first = false;
-            for entry in entries {
-                if !self.put(&entry, plus, &mut limits, &mut page) {
-                    let too_small = page.count == 0;
-                    return if too_small { Err((Status::TooSmall, Some(dir))) } else { Ok((dir, page)) };
-                }
-                cookie = entry.cookie;
-            }
-            if at_end {
-                page.eof = true;
-                return Ok((dir, page));
-            }
-        }
+impl<'a> Page<'a> {
+    fn new(handles: &'a Handles, limits: ByteLimits, plus: bool) -> Self {
+        Page { handles, plus, limits, entries: Encoder::default(), count: 0, eof: false }
     }
 
     /// Encodes an entry; false if it does not fit. An entry without its file is sent without attributes and handle, as the
     /// protocol allows; the client looks it up when needed.
-    fn put(&self, entry: &Entry, plus: bool, limits: &mut ByteLimits, page: &mut Page) -> bool {
+    fn put(&mut self, entry: &Entry) -> bool {
         let name_bytes = 8 + opaque_bytes(entry.name.len()) + 8;
         let mut total = ENTRY_BYTES + opaque_bytes(entry.name.len());
-        if plus {
+        if self.plus {
             total += 4 + 4;
             if entry.file.is_some() {
                 total += FATTR3_BYTES + opaque_bytes(HANDLE_BYTES);
             }
         }
-        if !limits.take(name_bytes, total) {
+        if !self.limits.take(name_bytes, total) {
             return false;
         }
-        page.count += 1;
-        let out = &mut page.entries;
+        self.count += 1;
+        let out = &mut self.entries;
         out.bool(true).u64(entry.file_number).opaque(&entry.name).u64(entry.cookie);
-        if plus {
+        if self.plus {
             post_op(out, entry.file.map(|file| file.attributes).as_ref());
             out.bool(entry.file.is_some());
             if let Some(file) = &entry.file {
@@ -140,5 +94,62 @@ impl Context<'_> {
             }
         }
         true
+    }
+}
+
+pub(super) async fn readdir(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let from = Continuation::decode(&mut input)?;
+    let count = input.u32()?.min(LIST_MAX_BYTES) as usize;
+    let page = Page::new(context.handles, ByteLimits { names: count, total: count }, false);
+    list(context, from, page, out).await;
+    Some(())
+}
+
+pub(super) async fn readdirplus(context: &Context<'_>, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+    let from = Continuation::decode(&mut input)?;
+    let names = input.u32()?.min(LIST_MAX_BYTES) as usize;
+    let total = input.u32()?.min(LIST_MAX_BYTES) as usize;
+    list(context, from, Page::new(context.handles, ByteLimits { names, total }, true), out).await;
+    Some(())
+}
+
+async fn list(context: &Context<'_>, from: Continuation<'_>, mut page: Page<'_>, out: &mut Results) {
+    match fill(context, &from, &mut page).await {
+        Ok(dir) => {
+            let out = out.status(Status::Ok);
+            post_op(out, Some(&dir));
+            out.u64(Handles::pool_of(from.handle).unwrap_or(0));
+            out.bytes.extend_from_slice(&page.entries.bytes);
+            out.bool(false).bool(page.eof);
+        }
+        Err((status, dir)) => post_op(out.status(status), dir.as_ref()),
+    }
+}
+
+/// Fills the page with entries of the directory, whose attributes it returns.
+async fn fill(context: &Context<'_>, from: &Continuation<'_>, page: &mut Page<'_>) -> Result<Attributes, Failed> {
+    let id = context.id(from.handle)?;
+    let mut cookie = from.cookie;
+    let mut first = true;
+    loop {
+        let listing = context.files.read_dir(context.rq, &context.caller, id, cookie, PAGE_ENTRIES, page.plus).await;
+        let Listing { dir, entries, at_end } = listing.map_err(|failure| context.failed(failure))?;
+        if first && cookie != 0 && from.verifier != id.pool {
+            return Err((Status::BadCookie, Some(dir)));
+        }
+        if first && !page.limits.take(0, FRAME_BYTES) {
+            return Err((Status::TooSmall, Some(dir)));
+        }
+        first = false;
+        for entry in entries {
+            if !page.put(&entry) {
+                return if page.count == 0 { Err((Status::TooSmall, Some(dir))) } else { Ok(dir) };
+            }
+            cookie = entry.cookie;
+        }
+        if at_end {
+            page.eof = true;
+            return Ok(dir);
+        }
     }
 }
