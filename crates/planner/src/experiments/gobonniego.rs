@@ -25,7 +25,7 @@ pub const ROWS: [Experiment; 5] = [
     Experiment { id: "G5", document: "iSCSI without sync is faster than NFS with sync", run: g5 },
 ];
 
-const NOTE: &str = "k = 16 for memory and files; RAID-Z2 of seven 7k disks; one request of 128 KiB at a time for reads, 700 µs of the guest \
+const NOTE: &str = "k = 16 for memory and files; RAID-Z2 of seven 7k disks; three requests of 128 KiB at a time for reads, 2.2 ms of the guest \
                     for each; both are ours";
 
 fn freenas(gbit: f64, ram_gib: u64) -> ServerSpec {
@@ -47,8 +47,14 @@ fn volume(reads: u64) -> Workload {
     }
 }
 
+/// The guest reads ahead: while it works on 128 KiB, others are on their way. Its own work limits it to what the
+/// document found with 10 GbE, which was barely more than 1 GbE carries.
+fn reader() -> Workload {
+    Workload { depth: 3, client_us: 2200.0, ..volume(100) }
+}
+
 fn g1() -> Result<Finding, SimulationError> {
-    let read = Workload { depth: 1, client_us: 700.0, warm: true, ..volume(100) };
+    let read = Workload { warm: true, ..reader() };
     let write = Workload { depth: 16, operation_bytes: MIB, seconds: 1.0, ..volume(0) };
     let iops =
         Workload { depth: 1, operation_bytes: 4096, order: Order::Random, client_us: 10.0, warm: true, ..volume(90) };
@@ -57,10 +63,15 @@ fn g1() -> Result<Finding, SimulationError> {
         let spec = freenas(gbit, ram);
         rates[at] = [run(&spec, &read)?.mb_s(), run(&spec, &write)?.mb_s(), run(&spec, &iops)?.operations_per_second];
     }
+    let wire = LinkSpec::new(1.0).payload_rate(128 << 10) / 1e6;
     let ratio = |n: usize| rates[1][n] / rates[0][n];
     Ok(Finding {
         checks: vec![
             Check::figure("reads, 10 over 1 GbE", 1.4, ratio(0)),
+            Check::statement(
+                format!("1 GbE reads close to the link's rate: {:.0} of {wire:.0} MB/s", rates[0][0]),
+                rates[0][0] > 0.85 * wire,
+            ),
             Check::figure("writes, 10 over 1 GbE", 10.0, ratio(1)),
             Check::figure("IOPS, 10 over 1 GbE", 1.6, ratio(2)),
         ],
@@ -70,7 +81,7 @@ fn g1() -> Result<Finding, SimulationError> {
 }
 
 fn g2() -> Result<Finding, SimulationError> {
-    let read = Workload { depth: 1, client_us: 700.0, warm: true, seconds: 6.0, ..volume(100) };
+    let read = Workload { warm: true, seconds: 6.0, ..reader() };
     let outcome = run(&freenas(10.0, 128), &read)?;
     let least = outcome.series_mb_s.iter().copied().fold(f64::INFINITY, f64::min);
     let mean = outcome.read_mb_s;

@@ -44,6 +44,12 @@ pub fn ten_gbit() -> LinkSpec {
     LinkSpec { mtu: 9000, ..LinkSpec::new(10.0) }
 }
 
+/// Both ports of the first document's X540 with jumbo frames, for several users: six that read at least 300 MB/s each need
+/// more than one port carries. Each user has one.
+pub fn two_ports() -> LinkSpec {
+    LinkSpec { gbit: 20.0, ..ten_gbit() }
+}
+
 /// A server with `ram_gib` of memory, 2 GiB of which the system uses, divided by [`K`]. Dirty data are a tenth of the memory and
 /// at most 4 GiB, divided by 4: divided by more, the fixed cost of a txg would weigh more than on the real machine.
 pub fn server(pool: PoolSpec, ram_gib: u64, link: Option<LinkSpec>) -> ServerSpec {

@@ -1,6 +1,8 @@
 //! The first document: napp-it's filer for video editing over SMB.
 
-use super::hardware::{GIB, MIB, fast_client, hgst, mac, mean_of, nvme_400, raidz2, run, sata_ssd, server, ten_gbit};
+use super::hardware::{
+    GIB, MIB, fast_client, hgst, mac, mean_of, nvme_400, raidz2, run, sata_ssd, server, ten_gbit, two_ports,
+};
 use super::{Check, Experiment, Finding};
 use crate::hardware::drive::DriveSpec;
 use crate::hardware::flash::FlashSpec;
@@ -62,6 +64,11 @@ fn nvme() -> ServerSpec {
 
 fn ssds() -> ServerSpec {
     server(PoolSpec::new(sata_ssd(), VdevLayout::Single, 3), 40, Some(ten_gbit()))
+}
+
+/// For several users.
+fn both_ports(spec: ServerSpec) -> ServerSpec {
+    ServerSpec { link: Some(two_ports()), ..spec }
 }
 
 fn local(spec: ServerSpec) -> ServerSpec {
@@ -153,59 +160,83 @@ fn n4() -> Result<Finding, SimulationError> {
     )
 }
 
+/// Users of one port each, on both ports of the server.
+fn users(clients: usize, reads: bool) -> Workload {
+    Workload { clients, client_gbit: Some(10.0), ..mac(reads) }
+}
+
+const PORTS: &str = "both ports of the server, because six users at 300 MB/s need more than one";
+
 fn n5() -> Result<Finding, SimulationError> {
-    let six = |reads| Workload { clients: 6, file_bytes: 256 * MIB, warm: reads, ..mac(reads) };
-    let write = rate(&z2(), &six(false))? / 6.0;
-    let read = rate(&z2(), &six(true))? / 6.0;
-    let kept = |spec: &ServerSpec, all: f64| Ok::<_, SimulationError>(all / rate(spec, &mac(false))?);
-    let kept_z2 = kept(&z2(), write)?;
-    let kept_nvme = kept(&nvme(), rate(&nvme(), &six(false))? / 6.0)?;
-    let falls = Check::statement(
-        format!("writes of a user keep {:.0} % on NVMe and {:.0} % on RAID-Z2", kept_nvme * 100.0, kept_z2 * 100.0),
-        kept_nvme >= kept_z2,
-    );
-    let three = rate(&z2(), &Workload { clients: 3, ..six(true) })? / 3.0;
-    let writes = || Check::figure("writes of each of six, MB/s", 165.0, write);
-    Ok(Finding {
-        checks: vec![writes(), Check::figure("reads of each of six, MB/s", 300.0, read), falls],
-        without_cause: Some((
-            "six users who read at the same time; the testers' programs alternate, so that three read while three write, and \
-             the link carries both directions"
-                .into(),
-            vec![writes(), Check::statement(format!("reads of each of three: {three:.0} of at least 300 MB/s"), three >= 300.0)],
-        )),
-        note: NOTE.into(),
-    })
+    let six = |reads| Workload { file_bytes: 256 * MIB, warm: reads, ..users(6, reads) };
+    let z2 = both_ports(z2());
+    let nvme = both_ports(nvme());
+    let write = rate(&z2, &six(false))? / 6.0;
+    let read = rate(&z2, &six(true))? / 6.0;
+    // The testers' programs write and read in turns, each at its own time, and their files are larger than the memory.
+    let turns = |clients| Workload { read_percent: 50, file_bytes: 512 * MIB, ..users(clients, false) };
+    let kept = |spec: &ServerSpec| {
+        let six = run(spec, &turns(6))?.write_mb_s / 6.0;
+        Ok::<_, SimulationError>(six / run(spec, &turns(1))?.write_mb_s)
+    };
+    let kept_z2 = kept(&z2)?;
+    let kept_nvme = kept(&nvme)?;
+    done(
+        vec![
+            Check::figure("writes of each of six, MB/s", 165.0, write),
+            Check::statement(format!("reads of each of six at least 300 MB/s: {read:.0}"), read >= 300.0),
+            Check::statement(
+                format!(
+                    "writes of a user who also reads keep {:.0} % on NVMe and {:.0} % on RAID-Z2",
+                    kept_nvme * 100.0,
+                    kept_z2 * 100.0
+                ),
+                kept_nvme >= kept_z2,
+            ),
+        ],
+        &format!("{PORTS}. {NOTE}"),
+    )
 }
 
 fn n6() -> Result<Finding, SimulationError> {
     let alone = rate(&nvme(), &mac(false))?;
-    let five = run(&z2(), &Workload { clients: 5, file_bytes: 512 * MIB, ..mac(false) })?;
-    let left = 10.0 * (1.0 - five.busy.link_to_server).max(1.0 / 6.0);
+    let five = run(&both_ports(z2()), &Workload { file_bytes: 512 * MIB, ..users(5, false) })?;
+    let left = (two_ports().gbit * (1.0 - five.busy.link_to_server)).min(10.0);
     let beside = ServerSpec { link: Some(LinkSpec { gbit: left, ..ten_gbit() }), ..nvme() };
     let ours = rate(&beside, &mac(false))? / alone;
     done(
         vec![Check::statement(format!("writes at least 80 % of those alone: {:.0} %", ours * 100.0), ours >= 0.8)],
-        &format!("the five leave {left:.1} of 10 Gbit/s of the link, and at least its sixth part. {NOTE}"),
+        &format!("the five leave {left:.1} of the 10 Gbit/s of a port; {PORTS}. {NOTE}"),
     )
 }
 
 fn n7() -> Result<Finding, SimulationError> {
     let with = |spec: &ServerSpec, ram: u64| ServerSpec { arc_bytes: (ram - 2) * GIB / 16, ..spec.clone() };
-    let one = |ram| rate(&with(&z2(), ram), &Workload { warm: true, file_bytes: GIB, ..mac(true) });
-    let kept = one(8)? / one(40)?;
-    let six = Workload { clients: 6, warm: true, order: Order::Random, file_bytes: 256 * MIB, ..mac(true) };
-    let z2_8 = rate(&with(&z2(), 8), &six)?;
-    let ssd_8 = rate(&with(&ssds(), 8), &six)?;
-    let ssd_40 = rate(&with(&ssds(), 40), &six)?;
-    done(
+    let one = Workload { warm: true, file_bytes: GIB, ..mac(true) };
+    let kept = rate(&with(&z2(), 8), &one)? / rate(&with(&z2(), 40), &one)?;
+    let scattered =
+        rate(&with(&z2(), 8), &Workload { overwrites: 0.05, ..one.clone() })? / rate(&with(&z2(), 40), &one)?;
+    let six = Workload { warm: true, order: Order::Random, file_bytes: 256 * MIB, ..users(6, true) };
+    let z2_8 = rate(&with(&both_ports(z2()), 8), &six)?;
+    let ssd_8 = rate(&with(&both_ports(ssds()), 8), &six)?;
+    let ssd_40 = rate(&with(&both_ports(ssds()), 40), &six)?;
+    let checks = |kept: f64| {
         vec![
             Check::figure("one user, 8 over 40 GB", 0.7, kept),
             Check::statement(format!("six users: SSDs {ssd_8:.0}, RAID-Z2 {z2_8:.0} MB/s"), ssd_8 > 2.0 * z2_8),
             Check::statement(format!("SSDs with 8 GB slower than with 40 GB ({ssd_40:.0} MB/s)"), ssd_8 < ssd_40),
-        ],
-        &format!("the six read 1 MiB from anywhere. {NOTE}"),
-    )
+        ]
+    };
+    Ok(Finding {
+        checks: checks(kept),
+        without_cause: Some((
+            "the file is in one piece on a fresh pool, from which disks read faster than the user; the document's pool had been \
+             through two rounds of tests. Here one record of twenty is elsewhere; with 2 or 10 of a hundred it is much the same"
+                .into(),
+            checks(scattered),
+        )),
+        note: format!("the six read 1 MiB from anywhere; {PORTS}. {NOTE}"),
+    })
 }
 
 fn n8() -> Result<Finding, SimulationError> {
@@ -317,7 +348,13 @@ fn n12() -> Result<Finding, SimulationError> {
         Workload { operation_bytes: MIB, file_bytes: GIB, warm: true, seconds: 3.0, ..Workload::sequential_read() };
     let on = rate(&spec(CacheProperty::All), &load)?;
     let off = rate(&spec(CacheProperty::Nothing), &load)?;
-    let metadata = rate(&spec(CacheProperty::Metadata), &load)?;
+    // filebench reports 2,168 µs of processor time for a read of 1 MiB without caches and 211 µs with them, and a latency as long
+    // as the former: one processor did the work of a read, which was not spread over several.
+    let mut busy = spec(CacheProperty::Metadata);
+    busy.processors = 1;
+    busy.costs.checksum_ns_per_kib = (2_168_000.0 - 211_000.0) / 1024.0;
+    busy.costs.device_operation_ns = 0.0;
+    let metadata = rate(&busy, &load)?;
     let checks = |off: f64| {
         vec![
             Check::figure("caches off, MB/s", 458.5, off),
@@ -327,8 +364,9 @@ fn n12() -> Result<Finding, SimulationError> {
     Ok(Finding {
         checks: checks(off),
         without_cause: Some((
-            "with primarycache=none this engine reads the indirect blocks of a file again for every record; the document's kept \
-             those of an open file in memory, as primarycache=metadata does here"
+            "with primarycache=none this engine reads the indirect blocks of a file again for every record; the document's kept those \
+             of an open file in memory, as primarycache=metadata does here, and reports 2.2 ms of one processor for each read, which \
+             this run charges"
                 .into(),
             checks(metadata),
         )),
@@ -349,7 +387,7 @@ fn n13() -> Result<Finding, SimulationError> {
         cache_mib: 64,
         ..RotatingSpec::RPM_7K
     });
-    let green = DriveSpec::Rotating(RotatingSpec::GREEN);
+    let green = DriveSpec::Rotating(old_green());
     done(
         vec![
             Check::figure("HE8, MB/s", 85.1, rate(&spec(he8(), CacheProperty::Nothing), &load)?),
@@ -362,29 +400,43 @@ fn n13() -> Result<Finding, SimulationError> {
     )
 }
 
+/// The document's green disk of 1 TB, with 110 MB/s and 64 MB of cache as the data sheet of the WD10EARS says.
+fn old_green() -> RotatingSpec {
+    RotatingSpec { outer_mb_s: 110.0, inner_mb_s: 55.0, ..RotatingSpec::GREEN }
+}
+
 fn n14() -> Result<Finding, SimulationError> {
-    let spec = |sync| {
-        let pool = PoolSpec { sync, ..PoolSpec::new(DriveSpec::Rotating(RotatingSpec::GREEN), VdevLayout::Single, 1) };
-        let dirty_bytes = 2 * GIB;
-        ServerSpec { dirty_bytes, ..local(server(pool, 40, None)) }
+    let spec = |disk, sync| {
+        let pool = PoolSpec { sync, ..PoolSpec::new(DriveSpec::Rotating(disk), VdevLayout::Single, 1) };
+        // A tenth of the memory and at most 4 GiB, as the document says, and not divided: the run is not longer than the document's.
+        ServerSpec { dirty_bytes: 4 * GIB, ..local(server(pool, 40, None)) }
     };
-    let load = |seconds| Workload {
+    let load = Workload {
         operation_bytes: MIB,
         ramp_seconds: 0.0,
-        seconds,
+        seconds: 31.0,
         file_bytes: 8 * GIB,
         ..Workload::sequential_write()
     };
-    let disabled = rate(&spec(SyncProperty::Disabled), &load(31.0))?;
-    let always = rate(&spec(SyncProperty::Always), &load(31.0))?;
-    done(
-        vec![
+    let checks = |disk| {
+        let disabled = rate(&spec(disk, SyncProperty::Disabled), &load)?;
+        let always = rate(&spec(disk, SyncProperty::Always), &load)?;
+        Ok::<_, SimulationError>(vec![
             Check::figure("sync=disabled, MB/s", 210.6, disabled),
             Check::figure("sync=always, MB/s", 22.4, always),
             Check::figure("price of sync", 9.4, disabled / always),
-        ],
-        "31 s as in the document, of which a part fills the write buffer of 2 GiB: the run is not steady",
-    )
+        ])
+    };
+    Ok(Finding {
+        checks: checks(old_green())?,
+        without_cause: Some((
+            "the modelled disk writes whole sectors; green disks of that time had sectors of 4 KiB behind emulated ones of 512 bytes, \
+             and a pool with ashift=9 made them read before they wrote"
+                .into(),
+            checks(RotatingSpec { unaligned: true, ..old_green() })?,
+        )),
+        note: "31 s as in the document, of which a part fills the write buffer of 4 GiB: the run is not steady".into(),
+    })
 }
 
 fn n15() -> Result<Finding, SimulationError> {

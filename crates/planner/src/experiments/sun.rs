@@ -148,7 +148,10 @@ fn s6() -> Result<Finding, SimulationError> {
     let rates = [rate(1)?, rate(3)?, rate(6)?];
     let grows = format!("MB/s with 1, 3 and 6 shelves: {:.0}, {:.0}, {:.0}", rates[0], rates[1], rates[2]);
     Ok(Finding {
-        checks: vec![Check::statement(format!("flat from 3 shelves on ({grows})"), rates[2] / rates[1] < 1.1)],
+        checks: vec![
+            Check::figure("rate of 6 over that of 3 shelves", 1.0, rates[2] / rates[1]),
+            Check::statement(format!("1 shelf is slower ({grows})"), rates[0] < 0.9 * rates[1]),
+        ],
         note: NOTE.into(),
         ..Finding::default()
     })

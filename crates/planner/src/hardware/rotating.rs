@@ -37,6 +37,10 @@ pub struct RotatingSpec {
     pub interface_mb_s: f64,
     /// Volatile write cache in MiB.
     pub cache_mib: u64,
+    /// Writes are not aligned to the sectors of 4 KiB behind emulated ones of 512 bytes: the drive reads the sectors at both
+    /// ends of a run, and writes the run one revolution later.
+    #[serde(default)]
+    pub unaligned: bool,
 }
 
 impl RotatingSpec {
@@ -49,6 +53,7 @@ impl RotatingSpec {
         inner_mb_s: 95.0,
         interface_mb_s: 550.0,
         cache_mib: 128,
+        unaligned: false,
     };
     /// A green disk.
     pub const GREEN: RotatingSpec = RotatingSpec {
@@ -59,6 +64,7 @@ impl RotatingSpec {
         inner_mb_s: 60.0,
         interface_mb_s: 280.0,
         cache_mib: 64,
+        unaligned: false,
     };
     /// 10,000 rpm.
     pub const RPM_10K: RotatingSpec = RotatingSpec {
@@ -69,6 +75,7 @@ impl RotatingSpec {
         inner_mb_s: 120.0,
         interface_mb_s: 550.0,
         cache_mib: 64,
+        unaligned: false,
     };
     /// 15,000 rpm.
     pub const RPM_15K: RotatingSpec = RotatingSpec {
@@ -79,6 +86,7 @@ impl RotatingSpec {
         inner_mb_s: 100.0,
         interface_mb_s: 300.0,
         cache_mib: 16,
+        unaligned: false,
     };
 
     /// Time of one revolution in milliseconds.
@@ -309,7 +317,11 @@ impl Rotating {
     }
 
     fn occupy(&mut self, now_ns: u64, offset: u64, len: u64, work: Work) {
-        let busy_ns = (self.position_ns(now_ns, offset) + self.media_ns(offset, len)) as u64;
+        let rewrite_ns = match work {
+            Work::Write(_) if self.spec.unaligned => self.spec.rotation_ns(),
+            Work::Write(_) | Work::Read(_) => 0.0,
+        };
+        let busy_ns = (self.position_ns(now_ns, offset) + rewrite_ns + self.media_ns(offset, len)) as u64;
         let done_ns = now_ns + busy_ns;
         self.busy_ns += busy_ns;
         self.arm = offset + len;
@@ -352,5 +364,33 @@ impl Rotating {
         let done = self.done.keys().next().map(|(done_ns, _)| *done_ns);
         let work = self.work.map(|(done_ns, _)| done_ns);
         done.into_iter().chain(work).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time at which a write of 128 KiB and a flush after it are done on an idle disk.
+    fn written_ns(unaligned: bool) -> u64 {
+        let spec = RotatingSpec { unaligned, ..RotatingSpec::GREEN };
+        let mut disk = Rotating::new(spec, 1 << 40);
+        disk.submit(0, Command { id: 1, op: Op::Write, offset: 1 << 30, len: 128 << 10 });
+        disk.submit(0, Command { id: 2, op: Op::Flush, offset: 0, len: 0 });
+        let mut done = Vec::new();
+        while let Some(next_ns) = disk.next_ns() {
+            done.extend(disk.advance(next_ns));
+            if done.contains(&2) {
+                return next_ns;
+            }
+        }
+        panic!("the flush is not done: {done:?}");
+    }
+
+    #[test]
+    fn an_unaligned_write_takes_one_revolution_more() {
+        let more_ns = written_ns(true) - written_ns(false);
+        let revolution_ns = RotatingSpec::GREEN.rotation_ns() as u64;
+        assert!(more_ns.abs_diff(revolution_ns) < 10, "{more_ns} ns, a revolution is {revolution_ns} ns");
     }
 }

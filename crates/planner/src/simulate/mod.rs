@@ -306,13 +306,17 @@ fn check(spec: &ServerSpec, workload: &Workload) -> Result<(), SimulationError> 
     Ok(())
 }
 
-async fn run(server: Arc<Server>, workload: Workload, rng: Rng) -> Result<Outcome, SimulationError> {
+async fn run(server: Arc<Server>, workload: Workload, mut rng: Rng) -> Result<Outcome, SimulationError> {
     let payload = server.work.payload.bytes().clone();
     let mut engine = server.create_pool().await?;
     let rq = Request::internal("prepare");
     let mut target = make_target(&engine, &rq, &server.spec, &workload).await?;
     if workload.reads() {
         fill(&target, &workload, &server.spec, &payload).await?;
+        if workload.overwrites > 0.0 {
+            engine.sync().await?;
+            overwrite(&target, &workload, &server.spec, &payload, rng.fork()).await?;
+        }
         drop(target);
         engine.sync().await?;
         engine = server.reopen(engine).await?;
@@ -462,6 +466,29 @@ async fn fill(target: &Target, workload: &Workload, spec: &ServerSpec, payload: 
     join_all(files.map(one)).await.into_iter().collect()
 }
 
+/// Overwrites records of all files in random order, one at a time.
+async fn overwrite(
+    target: &Target,
+    workload: &Workload,
+    spec: &ServerSpec,
+    payload: &Bytes,
+    mut rng: Rng,
+) -> Result<(), SimulationError> {
+    let piece = spec.pool.record_bytes.min(workload.file_bytes);
+    let files = (workload.clients * workload.threads) as u64;
+    let records = workload.file_bytes / piece;
+    let rq = Request::internal("overwrite");
+    for n in 0..((files * records) as f64 * workload.overwrites) as u64 {
+        let from = rng.below(((PAYLOAD_BYTES as u64 - piece) / 4096).max(1)) as usize * 4096;
+        // Between the numbers of the preparation, from 2^47 downwards, and those of the measurement, from 0 upwards.
+        let data = payload_slice(payload, from..from + piece as usize, spec, (1 << 45) + n);
+        let file = rng.below(files);
+        let record = rng.below(records);
+        target.write(&rq, file as usize, record * piece, data, false).await?;
+    }
+    Ok(())
+}
+
 /// Reads all files once.
 async fn read_all(target: &Target, workload: &Workload, record_bytes: u64) -> Result<(), SimulationError> {
     let piece = record_bytes.max(128 << 10).min(workload.file_bytes);
@@ -528,6 +555,19 @@ mod tests {
         let first = simulate(5, &server(), &load).unwrap();
         assert!(first.read_mb_s > 0.0 && first.write_mb_s > 0.0, "{first:?}");
         assert_eq!(first, simulate(5, &server(), &load).unwrap());
+    }
+
+    #[test]
+    fn overwrites_scatter_a_file_so_that_a_disk_reads_it_slowly() {
+        let pool = PoolSpec::new(DriveSpec::named("hdd-7k").unwrap(), VdevLayout::Single, 1);
+        let spec = ServerSpec { arc_bytes: 8 << 20, dirty_bytes: 32 << 20, ..ServerSpec::new(pool) };
+        let read = |overwrites| {
+            let load = Workload { overwrites, depth: 4, ..short(Workload::sequential_read()) };
+            simulate(1, &spec, &Workload { file_bytes: 32 << 20, ..load }).unwrap().read_mb_s
+        };
+        let whole = read(0.0);
+        let scattered = read(1.0);
+        assert!(scattered < 0.7 * whole, "{scattered:.0} of {whole:.0} MB/s");
     }
 
     #[test]

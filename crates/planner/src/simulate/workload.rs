@@ -32,6 +32,9 @@ pub struct Workload {
     pub volume: bool,
     /// Read the files once before the measurement, so that the ARC holds what it can.
     pub warm: bool,
+    /// Overwrites of random records before the measurement, as a multiple of the records of all files: fragmentation, because
+    /// neighbours of a file are no longer neighbours on a disk. Only for loads that read; 0: files as they were first written.
+    pub overwrites: f64,
     /// Virtual seconds of the load before the measurement.
     pub ramp_seconds: f64,
     /// Virtual seconds of the measurement.
@@ -56,6 +59,7 @@ impl Workload {
             stable: false,
             volume: false,
             warm: false,
+            overwrites: 0.0,
             ramp_seconds: 1.0,
             seconds: 5.0,
             client_gbit: None,
