@@ -106,6 +106,7 @@ pub async fn clone(
     parents: bool,
 ) -> Result<(), PoolError> {
     let (origin, name) = names;
+    crate::reservation::resolve_auto(engine, &origin, &mut properties).await?;
     check_values(&name, properties.iter().map(|(property, value)| (property, value)))?;
     check_kind(engine, &origin, &properties).await?;
     if parents {

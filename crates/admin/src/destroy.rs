@@ -293,16 +293,17 @@ async fn tree(
     let heads = gather(rq, dsl, vec![name.to_owned()], dependents).await?;
     let all: BTreeSet<ObjectId> = heads.iter().flat_map(|head| &head.ids).copied().collect();
     let goes = |name: &str| heads.iter().any(|head| head.name == name);
-    let others: Vec<String> = clones(dsl, &all).filter(|clone| !goes(clone)).map(str::to_owned).collect();
-    if !others.is_empty() {
-        let why = format!("{} has dependent clones", kind_name(rq, dsl, dir).await?);
-        return Err(Refusal::because_of(RefusalKind::HasClones, why, others));
-    }
+    // As in OpenZFS, clones are named to those who destroy the snapshots.
     let snapshots = heads.iter().flat_map(|head| &head.snapshots);
     let more: Vec<String> = heads.iter().skip(1).map(|head| &head.name).chain(snapshots).cloned().collect();
     if !recursive && !dependents && !more.is_empty() {
         let why = format!("{} has children", kind_name(rq, dsl, dir).await?);
         return Err(Refusal::because_of(RefusalKind::HasChildren, why, more));
+    }
+    let others: Vec<String> = clones(dsl, &all).filter(|clone| !goes(clone)).map(str::to_owned).collect();
+    if !others.is_empty() {
+        let why = format!("{} has dependent clones", kind_name(rq, dsl, dir).await?);
+        return Err(Refusal::because_of(RefusalKind::HasClones, why, others));
     }
     ordered(heads)
 }

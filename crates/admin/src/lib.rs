@@ -18,6 +18,7 @@
 
 mod change;
 mod command;
+mod compatibility;
 mod create;
 mod destroy;
 mod monitor;
@@ -37,6 +38,7 @@ mod sharing;
 
 pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
 pub use command::{Action, Answer, Command, Outcome, TARGETS};
+pub use compatibility::{choose_feature, compatible_features};
 pub use create::{CreateDataset, NewKind, file_system};
 pub use destroy::Destruction;
 pub use monitor::{ChangeMonitor, ChangeProgress};

@@ -27,7 +27,10 @@ pub enum PoolChange {
         devices: Vec<String>,
     },
     /// Waits until all changes are on stable storage.
-    Sync,
+    Sync {
+        /// Whether a txg is written even if nothing was changed.
+        force: bool,
+    },
     /// Sets the comment; empty for none.
     SetComment {
         /// The text.
@@ -203,7 +206,8 @@ impl PoolChange {
     /// The reason why it is refused or failed.
     pub(crate) async fn run(self, engine: &Engine, author: &mut Author) -> Result<(), Refusal> {
         let property = match self {
-            PoolChange::Sync => return Ok(engine.sync().await?),
+            PoolChange::Sync { force: false } => return Ok(engine.sync().await?),
+            PoolChange::Sync { force: true } => return Ok(engine.sync_always().await?),
             PoolChange::Clear { devices } => {
                 clear(engine, &devices).await?;
                 None

@@ -148,7 +148,7 @@ impl Problem {
                 "Upgrade it with OpenZFS's 'zpool upgrade' if no older software is to read it.",
             ),
             Problem::DisabledFeatures => (
-                "Some features that new pools have are not enabled on the pool. It can be used without them.",
+                "Some supported and requested features are not enabled on the pool. It can be used without them.",
                 "Enable them with 'zpool set feature@NAME=enabled' if no older software is to read it.",
             ),
             _ => self.device_texts(),

@@ -81,6 +81,26 @@ pub async fn reserve_all(engine: &Engine, author: &mut Author, name: &str) -> Re
     author.record(engine)
 }
 
+/// Replaces the value `auto` of the refreservation of a clone by the maximum size of its origin, a snapshot of a volume.
+///
+/// # Errors
+/// If the origin is a snapshot of a file system, or cannot be read.
+pub async fn resolve_auto(engine: &Engine, origin: &str, properties: &mut [(String, Value)]) -> Result<(), PoolError> {
+    let is_auto = |(name, value): &&mut (String, Value)| {
+        ZfsProp::of_name(name) == Some(ZfsProp::RefReservation) && *value == Value::Text("auto".to_owned())
+    };
+    let Some((_, value)) = properties.iter_mut().find(is_auto) else { return Ok(()) };
+    let volume = VolumeSize::read(engine, origin).await?;
+    // A snapshot has a size of its own, and the block size of its volume.
+    let head = VolumeSize::read(engine, origin.split('@').next().unwrap_or(origin)).await?;
+    if volume.size_bytes == 0 || head.block_bytes == 0 {
+        let what = "'refreservation' can be 'auto' only for volumes".to_owned();
+        return Err(PoolError::Refused { what });
+    }
+    *value = Value::Number(reservation(volume.size_bytes, head.block_bytes, head.copies, &raidz_of(engine)));
+    Ok(())
+}
+
 /// Properties of a volume on which its refreservation depends.
 struct VolumeSize {
     size_bytes: u64,

@@ -19,6 +19,9 @@ pub const PROGRAMS: [&str; 5] = ["zpool", "zfs", "zdb", "zstream", "arcstat"];
 /// Maximum width of help texts.
 const MAX_HELP_COLUMNS: usize = 100;
 
+/// Width of the help that answers a call without a command.
+const MISUSE_COLUMNS: usize = 80;
+
 /// A command line that names no command to run.
 #[derive(Debug)]
 pub enum Stop {
@@ -89,14 +92,21 @@ fn usage(command: &mut Command) -> String {
 /// Turns clap's error into text for the caller.
 fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
     match error.kind() {
-        ErrorKind::DisplayHelp => return Stop::Text(format!("{}\n", error.render().to_string().trim_end())),
+        ErrorKind::DisplayHelp => {
+            let help = error.render().to_string().trim_end().to_owned();
+            // OpenZFS's commands have no -h: it shows the help, and is an invalid option to scripts.
+            return match is_short_help(root, words) {
+                true => Stop::Misuse(Failure::usage(help)),
+                false => Stop::Text(format!("{help}\n")),
+            };
+        }
         ErrorKind::DisplayVersion => return Stop::Text(format!("weir {}\n", env!("CARGO_PKG_VERSION"))),
         _ => {}
     }
     let (mut command, title) = named(root, words);
     let what = match (error.kind(), text(error, ContextKind::InvalidArg)) {
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
-            let help = command.render_help().to_string();
+            let help = command.term_width(MISUSE_COLUMNS).render_help().to_string().replace("Usage: ", "usage: ");
             return Stop::Misuse(Failure::usage(format!("missing command\n{}", help.trim_end())));
         }
         (ErrorKind::InvalidSubcommand, _) => {
@@ -128,6 +138,14 @@ fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
         }
     };
     Stop::Misuse(Failure::usage(format!("{title}: {what}\n{}", usage(&mut command))))
+}
+
+/// Whether the words ask for the help of a command of `zpool` or `zfs` by `-h`.
+fn is_short_help(root: &Command, words: &[OsString]) -> bool {
+    let (_, title) = named(root, words);
+    let is_theirs = title.starts_with("zpool ") || title.starts_with("zfs ");
+    // It may be one of several letters (-Hh).
+    is_theirs && !words.iter().any(|word| word == "help" || word.to_string_lossy().starts_with("--h"))
 }
 
 /// The command that the words name, or the deepest one before a word that names none; and its name with its program.

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! What cannot be mounted is logged; the command that caused it has succeeded all the same. A file system whose key is missing is
-//! mounted when the key is loaded. Commands that move a file system unmount it themselves before they change anything
+//! not mounted later by itself: as in OpenZFS, `zfs load-key` loads the key, and `zfs mount` or `zfs mount -l` mounts. Commands that move a file system unmount it themselves before they change anything
 //! ([`ServedPool::prepare_mounts`]), and with `-u` they leave it as it is.
 
 use crate::admin::ServedPool;
@@ -172,8 +172,7 @@ impl AutoMounts {
     pub fn renew(&self, pool: &ServedPool, front: &Exports) {
         // One at a time: the later call finds what the earlier one did.
         let mut state = self.lock();
-        let Ok((mut now, shares)) = known(pool, front).inspect_err(|error| tracing::warn!("not mounted: {error}"))
-        else {
+        let Ok((now, shares)) = known(pool, front).inspect_err(|error| tracing::warn!("not mounted: {error}")) else {
             return;
         };
         let mounted = pool.mounts.by_id();
@@ -203,8 +202,8 @@ impl AutoMounts {
                     tracing::info!("mounted: {} at {}", shares.dataset, shares.mount.path().unwrap_or_default())
                 }
                 Ok(false) => {}
-                // It is new to the next call, too.
-                Err(MountError::NoKey) => drop(now.remove(&shares.id)),
+                // As in OpenZFS, `zfs load-key` mounts nothing: `zfs mount` does, when the key is loaded.
+                Err(MountError::NoKey) => tracing::info!("not mounted: the key of {} is not loaded", shares.dataset),
                 Err(why) => tracing::warn!("not mounted: {}: {why}", shares.dataset),
             }
         }

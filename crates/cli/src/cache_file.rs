@@ -106,6 +106,22 @@ impl CacheFile {
         Ok(list.pairs().iter().filter_map(|pair| pool(&pair.name_lossy(), &pair.value)).collect())
     }
 
+    /// The cache file at this path.
+    pub fn at(path: PathBuf) -> Self {
+        CacheFile(path)
+    }
+
+    /// Names and configurations of the pools in the file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or decoded.
+    pub fn configurations(&self) -> Result<Vec<(String, NvList)>, Failure> {
+        let list = self.read().map_err(|why| Failure::failed(format!("cache file {}: {why}", self.0.display())))?;
+        let lists =
+            list.pairs().iter().filter_map(|pair| Some((pair.name_lossy().to_string(), pair.value.as_list()?.clone())));
+        Ok(lists.collect())
+    }
+
     /// Paths of the devices of all pools; none if the file cannot be read.
     pub fn device_paths(&self) -> Vec<PathBuf> {
         self.pools().unwrap_or_default().into_iter().flat_map(|pool| pool.paths).collect()

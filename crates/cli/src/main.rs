@@ -101,15 +101,28 @@ fn main() -> ExitCode {
         }
     }
     match CommandTree::parse_line(&words) {
-        Ok(tree) => ExitCode::from(run(&tree.program, &words)),
+        Ok(tree) => {
+            let code = run(&tree.program, &words);
+            abort_on_request(program);
+            ExitCode::from(code)
+        }
         Err(Stop::Text(text)) => {
             print!("{text}");
             ExitCode::SUCCESS
         }
         Err(Stop::Misuse(failure)) => {
             eprintln!("{failure}");
+            abort_on_request(program);
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// Ends `zpool` and `zfs` by SIGABRT after the command if `ZFS_ABORT` is set, as OpenZFS's commands do, for a core dump.
+fn abort_on_request(program: &str) {
+    if matches!(program, "zpool" | "zfs") && std::env::var_os("ZFS_ABORT").is_some() {
+        println!("dumping core by request");
+        std::process::abort();
     }
 }
 

@@ -23,6 +23,16 @@ pub fn parse(text: &str) -> Option<u64> {
     bytes.checked_add(u64::try_from(part).ok()?)
 }
 
+/// Whether the text is a size that does not fit into 64 bits.
+pub fn is_too_large(text: &str) -> bool {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let Some((number, unit)) = text.split_at_checked(digits).filter(|(number, _)| !number.is_empty()) else {
+        return false;
+    };
+    let is_unit = matches!(unit.to_ascii_uppercase().as_str(), "Z" | "ZB" | "ZIB") || shift(unit).is_some();
+    is_unit && number.bytes().any(|digit| digit != b'0') && parse(text).is_none()
+}
+
 /// The power of two of a unit: `K`, `KB` and `KiB` are the same.
 fn shift(unit: &str) -> Option<u32> {
     const UNITS: &str = "BKMGTPEZ";
@@ -40,7 +50,13 @@ fn shift(unit: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{is_too_large, parse};
+
+    #[test]
+    fn sizes_of_more_than_64_bits_differ_from_malformed_ones() {
+        assert!(["1z", "16E", "1ZiB", "18446744073709551616"].into_iter().all(is_too_large));
+        assert!(["15E", "0z", "z", "1y", "", "-1"].into_iter().all(|text| !is_too_large(text)));
+    }
 
     #[test]
     fn sizes_as_people_write_them() {

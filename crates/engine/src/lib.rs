@@ -384,6 +384,24 @@ impl Engine {
         Ok(self.txgs().wait_synced(self.txgs().open()).await?)
     }
 
+    /// Writes a txg with its uberblock, even if nothing was changed, and waits until all changes made so far are on stable
+    /// storage.
+    ///
+    /// # Errors
+    /// The error that suspended the pool, if the txg cannot be written.
+    pub async fn sync_always(&self) -> Result<(), PoolError> {
+        let before = self.shown().uberblock.txg;
+        self.sync_task(|syncing: &mut syncing::TxgSync<'_>| {
+            Box::pin(async move {
+                syncing.core.config_dirty = true;
+                Ok(())
+            })
+        })
+        .await?;
+        weir_machine::invariant!(self.shown().uberblock.txg > before, "a forced sync wrote no uberblock");
+        Ok(())
+    }
+
     /// Waits until `txg` is on stable storage.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 
 use super::vdev_status::VdevStatus;
 use super::{Row, Rows, unreadable};
+use crate::compatibility::compatible_features;
 use crate::problem::{self, OpenErrors, PoolFacts, Problem};
 use crate::query::vdev_status::VdevHealth;
 use crate::refusal::Refusal;
@@ -288,6 +289,18 @@ pub async fn problem_of(pool: &Pool) -> Result<Option<Problem>, PoolError> {
     Ok(status.problem.filter(|problem| problem.is_unhealthy()))
 }
 
+/// Whether a feature is not enabled that the property `compatibility` allows, or without it new pools have. A set that cannot
+/// be read allows none.
+fn lacks_features(pool: &Pool) -> bool {
+    let allowed = compatible_features(pool.config.list.get_str("compatibility").unwrap_or("off"));
+    let is_wanted = |name: &str| match &allowed {
+        Ok(None) => DEFAULT_FEATURES.contains(&name),
+        Ok(Some(allowed)) => allowed.contains(name),
+        Err(_) => false,
+    };
+    FEATURES.iter().any(|feature| is_wanted(feature.name) && pool.features.count(feature.guid).is_none())
+}
+
 impl PoolStatus {
     async fn read(rq: &Request, pool: &Pool, errors: &Errors, with_dedup: bool) -> Result<Self, PoolError> {
         let scan = scan_status::last_scan(pool, rq).await?;
@@ -305,8 +318,7 @@ impl PoolStatus {
             false => None,
         };
         let is_gone = |vdev: &VdevStatus| vdev.health == VdevHealth::Unavail;
-        let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
-            && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
+        let lacks_features = lacks_features(pool);
         let facts = PoolFacts {
             // A log that cannot be read may have errors.
             errors: errors.count.max(u64::from(errors.lost.is_some())),

@@ -11,12 +11,15 @@ mod invariants;
 mod label;
 mod objects;
 mod pool;
+mod ranges;
+mod raw;
 pub(crate) mod select;
 pub(crate) mod text;
 
 pub use text::{date, stamp};
 
 use crate::args::CommandLine;
+use crate::cache_file::CacheFile;
 use crate::failure::Failure;
 use clap::{ArgAction, Parser};
 use std::ffi::OsString;
@@ -29,7 +32,7 @@ use std::ffi::OsString;
 #[command(
     name = "zdb",
     disable_help_flag = true,
-    override_usage = "zdb [-e] [-p DIR]… [-bcCdDFhikLmsu] [-t TXG] POOL[/DATASET] [OBJECT | PATH]…\n       zdb --invariants [-e] [-p DIR]… POOL\n       zdb -l [-qu] DEVICE\n       zdb [-e] [-p DIR]… -r DATASET PATH DEST"
+    override_usage = "zdb [-e] [-p DIR]… [-bcCdDFhikLmsu] [-t TXG] POOL[/DATASET] [OBJECT | PATH]…\n       zdb --invariants [-e] [-p DIR]… POOL\n       zdb -l [-qu] DEVICE\n       zdb [-e] [-p DIR]… -r DATASET PATH DEST\n       zdb [-e] [-p DIR]… -R POOL VDEV:OFFSET:SIZE[/PSIZE][:FLAGS]\n       zdb [-C] [-U FILE]"
 )]
 pub struct ZdbArgs {
     /// Accepted for compatibility; has no effect
@@ -80,15 +83,18 @@ pub struct ZdbArgs {
     /// Accepted for compatibility; has no effect
     #[arg(short = 'N')]
     _n: bool,
-    /// Accepted for compatibility; has no effect
+    /// Show exact numbers
     #[arg(short = 'P', long = "parseable")]
-    _parsable: bool,
+    parsable: bool,
     /// With -l: do not show the labels
     #[arg(short = 'q', long = "skip-label")]
     skip_label: bool,
     /// Copy a file out of a dataset: DATASET PATH DEST
     #[arg(short = 'r', long = "copy-object")]
     copy: bool,
+    /// Show the bytes at an address: POOL VDEV:OFFSET:SIZE[/PSIZE][:FLAGS]
+    #[arg(short = 'R', long = "read-block")]
+    read_block: bool,
     /// Show I/O statistics of the devices
     #[arg(short = 's', long = "io-stats")]
     io_stats: bool,
@@ -98,6 +104,9 @@ pub struct ZdbArgs {
     /// Show the uberblock, or with -l the uberblocks of a label
     #[arg(short = 'u', long = "uberblock")]
     uberblock: bool,
+    /// Cache file: without a pool, the configurations in it are shown; otherwise it names devices
+    #[arg(short = 'U', long = "cachefile", value_name = "FILE")]
+    cache_file: Option<std::path::PathBuf>,
     /// Accepted for compatibility; has no effect
     #[arg(short = 'v', long = "verbose")]
     _verbose: bool,
@@ -122,7 +131,7 @@ pub struct ZdbArgs {
     /// Print help
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
-    /// Pool or dataset and object ids or a path; with -l a device
+    /// Pool or dataset, and objects: ids, ids of mounts (inode numbers), ranges FIRST:LAST[:FLAGS], or a path; with -l a device
     #[arg(value_name = "POOL[/DATASET]")]
     words: Vec<OsString>,
 }
@@ -133,7 +142,48 @@ pub fn run(args: &ZdbArgs) -> Result<u8, Failure> {
     if args.label {
         return label::run(&machine, &device(args)?, args);
     }
+    if args.words.is_empty() && args.shows_cached() {
+        return cached(args);
+    }
     pool::run(&machine, args)
+}
+
+impl ZdbArgs {
+    /// Whether no option but `-C`, `-U` and those without effect is given.
+    fn shows_cached(&self) -> bool {
+        let others = self.block_stats + self.checksum + self.datasets;
+        let flags = [
+            self.dedup_stats,
+            self.history,
+            self.intent_logs,
+            self.metaslabs,
+            self.copy,
+            self.io_stats,
+            self.read_block,
+            self.uberblock,
+            self.invariants,
+        ];
+        others == 0 && self.paths.is_empty() && self.txg.is_none() && !flags.contains(&true)
+    }
+}
+
+/// Shows the configurations of the pools in the cache file.
+fn cached(args: &ZdbArgs) -> Result<u8, Failure> {
+    let file = match &args.cache_file {
+        Some(path) => Some(CacheFile::at(path.clone())),
+        None => CacheFile::usual(),
+    };
+    let Some(file) = file else {
+        return Err(ZdbArgs::misused("there is no cache file: name a pool, or a file with -U"));
+    };
+    let configurations = file.configurations()?;
+    if configurations.is_empty() {
+        return Err(Failure::failed("no pool is in the cache file: name a pool, and its devices with -p"));
+    }
+    for (name, config) in configurations {
+        println!("{name}:\n{}", config.to_text(4).trim_end());
+    }
+    Ok(0)
 }
 
 fn device(args: &ZdbArgs) -> Result<std::path::PathBuf, Failure> {

@@ -6,13 +6,14 @@
 //! ```
 
 use super::ZdbArgs;
+use super::ranges::Range;
 use super::select::Set;
 use super::text;
 use crate::failure::Failure;
 use crate::units::human;
 use weir_dmu::zap::{Zap, ZapLayout};
 use weir_dmu::{DataBlocks, Object, ObjectError, Objects};
-use weir_format::{Dnode, DnodeFlags, ObjectId, ObjsetKind};
+use weir_format::{Dnode, DnodeFlags, ObjectId, ObjectType, ObjsetKind};
 use weir_machine::{Machine, Request};
 use weir_pool::Pool;
 
@@ -37,12 +38,13 @@ async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> 
             true => Set::dataset(rq, pool, target.trim_end_matches('/')).await?,
             false => Set::mos(rq, pool).await?,
         };
-        return one(rq, &set, &words, verbosity).await;
+        return one(rq, &set, &words, (verbosity, args.parsable)).await;
     }
-    let mut code = one(rq, &Set::mos(rq, pool).await?, &[], verbosity).await?;
+    let detail = (verbosity, args.parsable);
+    let mut code = one(rq, &Set::mos(rq, pool).await?, &[], detail).await?;
     for info in pool.datasets(rq, true).await? {
         code = code.max(match Set::dataset(rq, pool, &info.name).await {
-            Ok(set) => one(rq, &set, &[], verbosity).await?,
+            Ok(set) => one(rq, &set, &[], detail).await?,
             Err(failure) => {
                 eprintln!("{}: {failure}", info.name);
                 crate::failure::FAILED
@@ -52,7 +54,11 @@ async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> 
     Ok(code)
 }
 
-async fn one(rq: &Request, set: &Set, words: &[String], verbosity: usize) -> Result<u8, Failure> {
+/// Verbosity, and whether numbers are exact.
+type Detail = (usize, bool);
+
+async fn one(rq: &Request, set: &Set, words: &[String], detail: Detail) -> Result<u8, Failure> {
+    let (verbosity, exact) = detail;
     let objects = &set.objects;
     let used = objects.objects_used();
     let mut line = format!(
@@ -76,12 +82,25 @@ async fn one(rq: &Request, set: &Set, words: &[String], verbosity: usize) -> Res
     if words.is_empty() {
         let mut listing = Objects::of(objects);
         while let Some((id, _)) = listing.next(rq).await.map_err(|e| failed(set, &e))? {
-            code = code.max(object(rq, set, id, verbosity, &mut heading).await);
+            code = code.max(object(rq, set, id, detail, &mut heading).await);
+        }
+    }
+    let (ranges, words): (Vec<&String>, Vec<&String>) = words.iter().partition(|word| word.contains(':'));
+    let ranges: Result<Vec<Range>, String> = ranges.into_iter().map(|word| Range::parse(word)).collect();
+    let ranges = ranges.map_err(|why| Failure::failed(format!("{}: {why}", set.name)))?;
+    if !ranges.is_empty() {
+        let mut listing = Objects::of(objects);
+        while let Some((id, dnode)) = listing.next(rq).await.map_err(|e| failed(set, &e))? {
+            // One that cannot be read is reported by its own row.
+            let kind = dnode.map_or(ObjectType::NONE, |dnode| dnode.object_type);
+            if ranges.iter().any(|range| range.contains(id, kind)) {
+                code = code.max(object(rq, set, id, detail, &mut heading).await);
+            }
         }
     }
     for word in words {
         let id = set.object(rq, word).await?;
-        code = code.max(object(rq, set, id, verbosity.max(4), &mut heading).await);
+        code = code.max(object(rq, set, id, (verbosity.max(4), exact), &mut heading).await);
     }
     println!();
     Ok(code)
@@ -92,9 +111,9 @@ fn failed(set: &Set, error: &ObjectError) -> Failure {
 }
 
 /// Prints one object; the error of an unreadable one is printed, and the next one follows.
-async fn object(rq: &Request, set: &Set, id: ObjectId, verbosity: usize, heading: &mut bool) -> u8 {
+async fn object(rq: &Request, set: &Set, id: ObjectId, detail: Detail, heading: &mut bool) -> u8 {
     let shown = match set.objects.object(rq, id).await {
-        Ok(object) => details(rq, set, &object, verbosity, heading).await,
+        Ok(object) => details(rq, set, &object, detail, heading).await,
         Err(error) => Err(error),
     };
     match shown {
@@ -110,14 +129,14 @@ async fn details(
     rq: &Request,
     set: &Set,
     object: &std::sync::Arc<Object>,
-    verbosity: usize,
+    (verbosity, exact): Detail,
     heading: &mut bool,
 ) -> Result<(), ObjectError> {
     if *heading || verbosity >= 4 {
         println!("    Object  lvl   iblk   dblk  dsize  dnsize  lsize   %full  type");
         *heading = false;
     }
-    print!("{}", row(object));
+    print!("{}", row(object, exact));
     if verbosity >= 4 {
         print!("{}", dnode_text(&object.dnode));
         if let Some(fs) = &set.files
@@ -141,7 +160,8 @@ fn is_file(dnode: &Dnode) -> bool {
     matches!(dnode.bonus_type, T::SA | T::ZNODE)
 }
 
-fn row(object: &Object) -> String {
+fn row(object: &Object, exact: bool) -> String {
+    let human = |bytes: u64| if exact { bytes.to_string() } else { human(bytes) };
     let d = &object.dnode;
     let fill: u64 = d.block_pointers.iter().fold(0, |sum, bp| sum.saturating_add(bp.fill()));
     let span = object.span_bytes().max(object.block_bytes());
@@ -242,12 +262,12 @@ async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Res
     println!("Indirect blocks:");
     let block_bytes = object.block_bytes();
     for bp in object.dnode.block_pointers.iter().filter(|bp| bp.level() > 0 && !bp.is_hole()) {
-        println!("{:>16x} L{} {}", 0, bp.level(), text::block_pointer(bp));
+        println!("{:>16x} L{}  {}", 0, bp.level(), text::block_pointer(bp));
     }
     let mut blocks = DataBlocks::of(&set.objects, object);
     while let Some(block) = blocks.next(rq).await? {
         if let Some(bp) = set.objects.pointers().at(rq, object, 0, block).await? {
-            println!("{:>16x} L0 {}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
+            println!("{:>16x}  L0 {}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
         }
     }
     if let Some(bp) = &object.dnode.spill {

@@ -1,7 +1,8 @@
 //! The options of zdb that open the pool.
 
-use super::{ZdbArgs, blocks, copy, extras, invariants, objects, text};
+use super::{ZdbArgs, blocks, copy, extras, invariants, objects, raw, text};
 use crate::args::CommandLine;
+use crate::cache_file::CacheFile;
 use crate::failure::Failure;
 use crate::pools::{keys, search_paths};
 use weir_format::Txg;
@@ -14,6 +15,9 @@ pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
         return Err(ZdbArgs::misused("name a pool"));
     };
     let pool_name = target.split(['/', '@']).next().unwrap_or(&target).to_owned();
+    if pool_name.is_empty() {
+        return Err(ZdbArgs::misused(&format!("'{target}' is no name of a pool or dataset")));
+    }
     let options = options(args, pool_name)?;
     let pool = machine.block_on(Pool::open(machine, &options))?;
     for warning in &pool.warnings {
@@ -23,6 +27,9 @@ pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
         let [_, path, dest] = &args.words[..] else { return Err(ZdbArgs::misused("-r takes DATASET PATH DEST")) };
         return copy::run(machine, &pool, &target, &path.to_string_lossy(), &dest.to_string_lossy());
     }
+    if args.read_block {
+        return raw::run(machine, &pool, args);
+    }
     if args.uberblock {
         print!("\nUberblock:\n{}\n", text::uberblock(&pool.uberblock));
     }
@@ -31,7 +38,8 @@ pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
     }
     windows(machine, &pool, args)?;
     let mut code = 0;
-    if args.datasets > 0 {
+    // Objects are shown also without -d.
+    if args.datasets > 0 || args.words.len() > 1 {
         code = objects::run(machine, &pool, &target, args)?;
     }
     if args.block_stats > 0 || args.checksum > 0 {
@@ -66,7 +74,11 @@ fn windows(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<(), Failure
 
 /// Parses the options that say which state of the pool to open.
 fn options(args: &ZdbArgs, pool: String) -> Result<OpenOptions, Failure> {
-    let mut options = OpenOptions::new(search_paths(&args.paths), pool);
+    let search = match &args.cache_file {
+        Some(path) if args.paths.is_empty() => CacheFile::at(path.clone()).device_paths(),
+        _ => search_paths(&args.paths),
+    };
+    let mut options = OpenOptions::new(search, pool);
     if args.rewind {
         options.rewind = Rewind::Auto;
     }

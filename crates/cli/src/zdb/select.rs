@@ -1,5 +1,6 @@
 //! Resolves the operands of zdb: a dataset, and objects in it by number or path.
 
+use super::ranges;
 use crate::failure::Failure;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
@@ -7,6 +8,9 @@ use weir_files::{FileError, FileSystem};
 use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::Pool;
+
+/// Bits of the number of an object: numbers are below 2^48.
+const OBJECT_MASK: u64 = (1 << 48) - 1;
 
 /// Follows a path from the root directory; symbolic links are not followed.
 pub async fn walk(rq: &Request, fs: &FileSystem, path: &str) -> Result<ObjectId, FileError> {
@@ -66,8 +70,9 @@ impl Set {
 
     /// The object that `word` names: a number, or a path in a file system.
     pub async fn object(&self, rq: &Request, word: &str) -> Result<ObjectId, Failure> {
-        if let Ok(number) = word.parse() {
-            return Ok(ObjectId(number));
+        if let Some(number) = ranges::number(word) {
+            // Inode numbers of a mount have the object in these bits.
+            return Ok(ObjectId(if number < 1 << 63 { number & OBJECT_MASK } else { number }));
         }
         let no_files =
             || Failure::failed(format!("{}: '{word}' is no object number, and there are no files", self.name));

@@ -238,7 +238,10 @@ fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset,
     let kind = match &args.volume_size {
         None => NewKind::FileSystem,
         Some(text) => {
-            let size_bytes = size::parse(text).ok_or_else(|| wrong(format!("bad volume size '{text}'")))?;
+            let size_bytes = size::parse(text).ok_or_else(|| match size::is_too_large(text) {
+                true => wrong(format!("bad volume size '{text}': numeric value is too large")),
+                false => wrong(format!("bad volume size '{text}'")),
+            })?;
             if size_bytes == 0 {
                 return Err(wrong("volume size cannot be zero".into()));
             }
@@ -295,6 +298,9 @@ pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
     // Of a file system or a volume: which of them the clone is, is known when the snapshot is opened.
     let of_volume = |text: &String| values::parse(text, DatasetKind::Volume, When::Creation).ok();
     let parse = |text: &String| {
+        if text.split_once('=') == Some(AUTO) {
+            return Ok((AUTO.0.to_owned(), Value::Text(AUTO.1.to_owned())));
+        }
         values::parse(text, DatasetKind::Filesystem, When::Creation).or_else(|why| of_volume(text).ok_or(why))
     };
     let parsed: Result<Vec<_>, String> = args.properties.iter().map(parse).collect();

@@ -34,7 +34,7 @@ use clap::{Parser, Subcommand};
 
 /// Administer datasets.
 #[derive(Debug, Parser)]
-#[command(name = "zfs", version, override_usage = "zfs COMMAND [OPTION]… [ARGUMENT]…")]
+#[command(name = "zfs", version, override_usage = "zfs command args ...")]
 pub struct ZfsArgs {
     #[command(subcommand)]
     command: ZfsCommand,

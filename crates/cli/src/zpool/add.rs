@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use weir_engine::create::{DraidRequest, Layout};
 use weir_engine::{Engine, VdevAddRequest};
 use weir_machine::Request;
-use weir_pool::OpenOptions;
 use weir_pool::aux_devices::{Extra, extras};
+use weir_pool::{Class, OpenOptions};
 
 /// Add vdevs to a pool.
 #[derive(Debug, Parser)]
@@ -120,7 +120,10 @@ fn lines(call: &Call, args: &AddArgs, options: &OpenOptions) -> Result<BTreeMap<
             lines.push_str(&format!("\t  {}\n", style.of(top)));
             continue;
         }
-        lines.push_str(&format!("\t  {}\n", top.name().split('-').next().unwrap_or_default()));
+        let name = top.name();
+        // As in OpenZFS, vdevs of classes are shown without their number.
+        let shown = if top.class == Class::Normal { &name } else { name.split('-').next().unwrap_or_default() };
+        lines.push_str(&format!("\t  {shown}\n"));
         lines.extend(top.leaves().into_iter().map(|leaf| format!("\t    {}\n", style.of(leaf))));
     }
     let rq = &Request::internal("add");

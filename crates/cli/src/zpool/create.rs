@@ -2,7 +2,6 @@
 
 use super::claim::{claim, imported};
 use super::devices::{self, Vdevs};
-use super::features;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::Call;
@@ -213,7 +212,8 @@ fn options(
     // Sets first, so that single features override them.
     let pairs = pairs(&args.properties, &wrong)?;
     for (property, value) in pairs.iter().filter(|(property, _)| property == "compatibility") {
-        let set = features::compatible(value).map_err(|why| wrong(format!("property '{property}': {why}")))?;
+        let set =
+            weir_admin::compatible_features(value).map_err(|why| wrong(format!("property '{property}': {why}")))?;
         if let Some(set) = set {
             options.features.retain(|feature| set.contains(feature));
         }
@@ -254,7 +254,7 @@ fn pairs(given: &[String], wrong: &impl Fn(String) -> Failure) -> Result<Vec<(St
 /// One `-o PROPERTY=VALUE`.
 fn set(options: &mut CreateOptions, property: &str, value: &str) -> Result<(), String> {
     if let Some(feature) = property.strip_prefix("feature@") {
-        return features::choose(&mut options.features, feature, value);
+        return weir_admin::choose_feature(&mut options.features, feature, value);
     }
     match property {
         "ashift" => {

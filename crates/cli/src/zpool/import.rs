@@ -186,6 +186,11 @@ fn look(call: &Call, args: &ImportArgs) -> Result<(Assembly, usize), Failure> {
     Ok((assembly, looked_at))
 }
 
+/// Whether root called the command.
+fn is_root(call: &Call) -> bool {
+    call.caller.ids.0 == 0
+}
+
 /// Imports all pools found that no other host uses.
 fn take_all(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let (assembly, _) = look(call, args)?;
@@ -195,6 +200,11 @@ fn take_all(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     let alive = alive.filter(|pool| !imported.contains(&pool.config.guid) || pool.config.state != state::ACTIVE);
     let pools: Vec<String> = alive.map(|pool| pool.config.guid.to_string()).collect();
     drop(assembly);
+    if pools.is_empty() && !is_root(call) {
+        return Err(Failure::failed(
+            "no pools available to import: devices that only root may open were not looked at",
+        ));
+    }
     let mut code = 0;
     for pool in pools {
         if let Err(failure) = take(call, args, &pool, None) {

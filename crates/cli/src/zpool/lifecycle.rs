@@ -58,9 +58,9 @@ pub struct DestroyArgs {
 #[derive(Debug, Parser)]
 #[command(name = "zpool sync", override_usage = "zpool sync [-f] [-d DIR]… [POOL]…")]
 pub struct SyncArgs {
-    /// Accepted, has no effect: a txg is written whether or not there are changes
+    /// Write a txg also if nothing was changed
     #[arg(short = 'f')]
-    _force: bool,
+    force: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools; default: all
@@ -142,7 +142,7 @@ pub fn sync(call: &Call, args: &SyncArgs) -> Result<u8, Failure> {
     for pool in pools {
         let target = CommandTarget::of_pool(call, &args.places, &pool)?;
         target.with(|target| {
-            let done = target.attempt(Action::Pool(PoolChange::Sync))?;
+            let done = target.attempt(Action::Pool(PoolChange::Sync { force: args.force }))?;
             done.map_err(|refusal| refused(&format!("cannot sync '{pool}'"), refusal))
         })?;
     }

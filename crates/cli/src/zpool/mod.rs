@@ -12,7 +12,6 @@ mod create;
 mod dedup;
 mod devices;
 mod events;
-mod features;
 mod get;
 mod history;
 pub mod holder;
@@ -54,7 +53,7 @@ use clap::{Parser, Subcommand};
 
 /// Administer pools.
 #[derive(Debug, Parser)]
-#[command(name = "zpool", version, override_usage = "zpool COMMAND [OPTION]… [ARGUMENT]…")]
+#[command(name = "zpool", version, override_usage = "zpool command args ...")]
 pub struct ZpoolArgs {
     #[command(subcommand)]
     command: ZpoolCommand,

@@ -1,6 +1,5 @@
 //! `zpool set`.
 
-use super::features::compatible;
 use super::vdev_properties;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
@@ -67,7 +66,7 @@ fn set_place(call: &Call, places: &PoolDirs, pool: &str, place: CachePlace) -> R
 /// The reason why the property cannot have this value.
 pub fn wanted(property: &str, value: &str) -> Result<PoolChange, String> {
     if property == "compatibility" {
-        compatible(value).map_err(|why| format!("property '{property}': {why}"))?;
+        weir_admin::compatible_features(value).map_err(|why| format!("property '{property}': {why}"))?;
     }
     PoolChange::of_property(property, value)
 }

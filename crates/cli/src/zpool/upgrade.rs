@@ -1,6 +1,5 @@
 //! `zpool upgrade`: the features that a pool lacks, and enabling them.
 
-use super::features::compatible;
 use super::opened::OpenedPools;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
@@ -9,7 +8,7 @@ use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::writable::refused;
 use clap::Parser;
-use weir_admin::{Action, PoolChange};
+use weir_admin::{Action, PoolChange, compatible_features};
 use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, Feature, VERSION_FEATURES, by_name};
 use weir_pool::Pool;
@@ -60,7 +59,8 @@ fn show_features(call: &Call) {
 /// The features that the pool's property `compatibility` allows, that new pools have, and that it lacks.
 fn found(pool: &Pool) -> Result<Found, Failure> {
     let sets = pool.config.list.get_str("compatibility").unwrap_or("off");
-    let allowed = compatible(sets).map_err(|why| Failure::failed(format!("property 'compatibility': {why}")))?;
+    let allowed =
+        compatible_features(sets).map_err(|why| Failure::failed(format!("property 'compatibility': {why}")))?;
     let is_allowed = |name: &str| allowed.as_ref().is_none_or(|allowed| allowed.contains(name));
     let is_wanted = |name: &str| DEFAULT_FEATURES.contains(&name) || allowed.is_some();
     let lacks = |feature: &&Feature| {

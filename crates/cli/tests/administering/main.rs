@@ -12,6 +12,7 @@ mod initialize_trim;
 mod prefetch;
 mod queries;
 mod remove;
+mod scripts;
 mod spares;
 mod split;
 mod texts;

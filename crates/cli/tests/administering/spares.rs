@@ -172,7 +172,7 @@ fn a_dry_run_of_add_shows_the_whole_layout() {
     let shown = lab.ok(&format!("zpool add -n p mirror {t} {l} log {m}"));
     let disks = ["d0", "d1"].map(|name| lab.path(name).display().to_string());
     let expected = format!(
-        "would update 'p' to the following configuration:\n\n\tp\n\t  mirror\n\t    {}\n\t    {}\n\t  mirror\n\t    {t}\n\t    \
+        "would update 'p' to the following configuration:\n\n\tp\n\t  mirror-0\n\t    {}\n\t    {}\n\t  mirror\n\t    {t}\n\t    \
          {l}\n\tlogs\n\t  {m}\n\tspares\n\t  {s}\n\n",
         disks[0], disks[1]
     );

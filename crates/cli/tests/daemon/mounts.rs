@@ -262,7 +262,10 @@ fn keys_that_are_missing_at_the_start_show_on_mounts() {
     let _daemon = site.start();
     assert_eq!(names(&top.join("tank")), ["enc"]);
     assert_eq!(errno(list(&top.join("tank/enc"))), ACCESS_DENIED);
+    // As in OpenZFS, the key alone mounts nothing.
     site.ok("zfs load-key tank/enc");
+    assert_eq!(site.get("keystatus,mounted", "tank/enc"), "available no");
+    site.ok("zfs mount tank/enc");
     assert_eq!(std::fs::read_to_string(top.join("tank/enc/file")).unwrap(), "content");
 }
 

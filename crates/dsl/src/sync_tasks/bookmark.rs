@@ -163,7 +163,7 @@ pub async fn check_bookmark(cx: &mut DslSyncContext<'_>, name: &str, source: &st
             let snapshot = names::find_snapshot(cx, source).await?;
             match is_before(cx, &snapshot, &head).await? {
                 true => Ok(()),
-                false => Err(DslError::kind(source, "not an ancestor of the new bookmark's dataset")),
+                false => Err(DslError::kind(source, "the source is not an ancestor of the new bookmark's dataset")),
             }
         }
         (of_source, Some(('#', _))) if of_source == of => find_bookmark(cx, source).await.map(|_| ()),

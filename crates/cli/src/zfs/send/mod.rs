@@ -32,10 +32,10 @@ use weir_send::{Gathering, Output, Package, PackagedDataset, SendError, SendFlag
 pub struct SendArgs {
     /// Send the changes since this snapshot or bookmark
     #[arg(short = 'i', value_name = "SNAPSHOT|BOOKMARK")]
-    from: Option<String>,
+    from: Vec<String>,
     /// Send the changes since this snapshot, with the snapshots between
-    #[arg(short = 'I', value_name = "SNAPSHOT", conflicts_with = "from")]
-    all_from: Option<String>,
+    #[arg(short = 'I', value_name = "SNAPSHOT")]
+    all_from: Vec<String>,
     /// Send blocks of more than 128 KiB whole
     #[arg(short = 'L', long = "large-block")]
     large_blocks: bool,
@@ -124,9 +124,14 @@ impl SendArgs {
         self.verbose > 0 || self.parsable
     }
 
+    /// The snapshot or bookmark of `-i` or `-I`.
+    fn base(&self) -> Option<&String> {
+        self.from.first().or(self.all_from.first())
+    }
+
     /// Whether the streams are those of a range of snapshots, rather than one of a snapshot.
     fn is_range(&self) -> bool {
-        self.replicate || self.all_from.is_some()
+        self.replicate || !self.all_from.is_empty()
     }
 
     /// Whether a package's head has a list.
@@ -141,7 +146,7 @@ impl SendArgs {
 
     /// The state of the interrupted stream that the command continues.
     fn resumed(&self, token: &str) -> Result<ResumeState, Failure> {
-        let is_other = self.from.is_some() || self.is_package() || self.saved || self.redact.is_some();
+        let is_other = !self.from.is_empty() || self.is_package() || self.saved || self.redact.is_some();
         if is_other {
             return Err(SendArgs::misused("invalid flags combined with -t"));
         }
@@ -165,7 +170,10 @@ impl SendArgs {
         if !to.contains('@') {
             return Err(SendArgs::misused("argument must be a snapshot"));
         }
-        let from = self.from.as_ref().or(self.all_from.as_ref());
+        if self.from.len() + self.all_from.len() > 1 {
+            return Err(SendArgs::misused("-i and -I name one snapshot, once"));
+        }
+        let from = self.base();
         if self.is_range() && from.is_some_and(|from| from.contains('#')) {
             return Err(Failure::failed("Error: multiple snapshots cannot be sent from a bookmark."));
         }
@@ -190,7 +198,7 @@ pub fn run(call: &Call, args: &SendArgs) -> Result<u8, Failure> {
         let why = "Error: Stream can not be written to a terminal.\nYou must redirect standard output.";
         return Err(Failure::failed(why));
     }
-    let from = args.from.as_ref().or(args.all_from.as_ref()).map(|from| whole_name(from, &to));
+    let from = args.base().map(|from| whole_name(from, &to));
     let pool = pool_of(&to).to_owned();
     let mut options = OpenOptions::new(search(call, &args.places.dirs)?, &pool);
     options.keys = keys_of(call, &options.search, &args.places.keys)?;
@@ -314,7 +322,7 @@ impl Sending<'_> {
     async fn range(&self, from: Option<&str>, top: &str, to: &str) -> Result<Range, SendError> {
         let mut range = Range {
             to: to.to_owned(),
-            all: self.args.all_from.is_some() || from.is_none(),
+            all: !self.args.all_from.is_empty() || from.is_none(),
             replicate: self.args.replicate,
             ..Range::default()
         };

@@ -57,7 +57,7 @@ const RELEASES: &[(&str, &[&str])] = &[
 ///
 /// # Errors
 /// Errors if it names a set that does not exist, or that is malformed.
-pub fn compatible(value: &str) -> Result<Option<BTreeSet<String>>, String> {
+pub fn compatible_features(value: &str) -> Result<Option<BTreeSet<String>>, String> {
     match value {
         "off" | "" => return Ok(None),
         "legacy" => return Ok(Some(BTreeSet::new())),
@@ -107,8 +107,11 @@ fn release(name: &str) -> Option<BTreeSet<String>> {
     Some(RELEASES.iter().take(at + 1).flat_map(|(_, more)| *more).map(|f| (*f).to_owned()).collect())
 }
 
-/// `feature@NAME=enabled` or `disabled`.
-pub fn choose(features: &mut Vec<String>, name: &str, value: &str) -> Result<(), String> {
+/// Adds a feature to those of a new pool, or removes it: `feature@NAME=enabled` or `disabled`.
+///
+/// # Errors
+/// The reason why the name or the value is invalid.
+pub fn choose_feature(features: &mut Vec<String>, name: &str, value: &str) -> Result<(), String> {
     if by_name(name).is_none() {
         return Err(format!("invalid feature '{name}'"));
     }
@@ -131,22 +134,22 @@ mod tests {
 
     #[test]
     fn sets_are_files_or_releases() {
-        assert_eq!(compatible("off"), Ok(None));
-        assert_eq!(compatible("legacy"), Ok(Some(BTreeSet::new())));
-        let older = compatible("openzfs-2.1-linux").unwrap().unwrap();
+        assert_eq!(compatible_features("off"), Ok(None));
+        assert_eq!(compatible_features("legacy"), Ok(Some(BTreeSet::new())));
+        let older = compatible_features("openzfs-2.1-linux").unwrap().unwrap();
         assert!(older.contains("draid") && older.contains("lz4_compress") && !older.contains("blake3"));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("mine");
         std::fs::write(&file, "# mine\nlz4_compress, draid\nblake3 # new\n").unwrap();
         let file = file.display().to_string();
-        let mine = compatible(&file).unwrap().unwrap();
+        let mine = compatible_features(&file).unwrap().unwrap();
         assert_eq!(mine.into_iter().collect::<Vec<_>>(), ["blake3", "draid", "lz4_compress"]);
-        let both = compatible(&format!("{file},openzfs-2.1-linux")).unwrap().unwrap();
+        let both = compatible_features(&format!("{file},openzfs-2.1-linux")).unwrap().unwrap();
         assert_eq!(both.into_iter().collect::<Vec<_>>(), ["draid", "lz4_compress"]);
         std::fs::write(dir.path().join("bad"), "bogus").unwrap();
         let bad = dir.path().join("bad").display().to_string();
-        assert!(compatible(&bad).unwrap_err().contains("unknown feature 'bogus'"));
-        assert!(compatible("../x").is_err());
+        assert!(compatible_features(&bad).unwrap_err().contains("unknown feature 'bogus'"));
+        assert!(compatible_features("../x").is_err());
         for (_, features) in RELEASES {
             assert!(features.iter().all(|feature| by_name(feature).is_some()));
         }
