@@ -127,7 +127,7 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that the tests of every crate may also depend on: they contain no engine code.
-const TEST_ONLY: &[&str] = &["sim", "linux"];
+const TEST_ONLY: &[&str] = &["sim", "linux", "object-store"];
 
 /// The only crates with `unsafe`: the codec's SIMD kernels and the operating system interface.
 const UNSAFE_CRATES: &[&str] =

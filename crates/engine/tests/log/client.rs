@@ -16,14 +16,14 @@ use weir_sim::Rng;
 type Names = BTreeMap<String, Option<usize>>;
 
 /// Contents of one file after each change.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Contents {
     states: Vec<Vec<u8>>,
     stable: usize,
 }
 
 /// Acknowledged state of one client.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Known {
     names: Vec<Names>,
     /// Index of the last state of the names that was acknowledged as stable.

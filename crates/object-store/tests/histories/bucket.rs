@@ -35,8 +35,51 @@ struct Objects {
     before: BTreeMap<String, (Option<Version>, u64, Nanos)>,
     clients: u64,
     versions: u64,
+    /// Every request is answered with 503 until then.
+    throttled_until: Nanos,
+    faults: Faults,
+}
+
+/// How often each fault happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Answers that never came: of changes that were executed, and of reads.
+    pub lost: u64,
     /// Changes that were executed after their sender had given up.
-    late: u64,
+    pub late: u64,
+    /// Requests refused with 503 and not executed.
+    pub refused: u64,
+    /// Changes answered with 500 that were executed.
+    pub refused_but_done: u64,
+    /// Requests answered after seconds.
+    pub slow: u64,
+    /// Requests refused while the store throttled all requests.
+    pub throttled: u64,
+    /// Conditions that were not met.
+    pub unmet: u64,
+    /// Reads of an earlier version.
+    pub stale: u64,
+}
+
+impl Faults {
+    /// Adds those of another history.
+    pub fn add(&mut self, other: &Faults) {
+        self.lost += other.lost;
+        self.late += other.late;
+        self.refused += other.refused;
+        self.refused_but_done += other.refused_but_done;
+        self.slow += other.slow;
+        self.throttled += other.throttled;
+        self.unmet += other.unmet;
+        self.stale += other.stale;
+    }
+
+    /// Panics if a kind of fault did not happen.
+    pub fn assert_all_occurred(&self) {
+        let Faults { lost, late, refused, refused_but_done, slow, throttled, unmet, stale } = *self;
+        let all = [lost, late, refused, refused_but_done, slow, throttled, unmet, stale];
+        assert!(all.iter().all(|count| *count > 0), "a kind of fault did not happen: {self:?}");
+    }
 }
 
 /// A bucket, shared by its clients.
@@ -73,7 +116,16 @@ enum Fate {
     Late(Duration),
     Refused,
     RefusedButDone,
+    /// The store repeats a change by itself, and answers with the outcome of the second execution.
+    Repeated,
+    Slow(Duration),
+    Throttled,
 }
+
+/// Longest time of a slow answer: beyond the limit of a request of these tests, 5 s.
+const SLOWEST_MS: u64 = 6000;
+/// Longest time for which the store throttles all requests.
+const THROTTLED_MS: u64 = 3000;
 
 impl Bucket {
     pub fn new(rng: Rng, behaviour: Behaviour, clock: Clock, tasks: Tasks) -> Arc<Self> {
@@ -93,22 +145,43 @@ impl Bucket {
         draw(&mut self.rng.lock())
     }
 
-    /// Changes that arrived after their time.
-    pub fn late(&self) -> u64 {
-        self.objects.lock().late
+    /// The faults so far.
+    pub fn faults(&self) -> Faults {
+        self.objects.lock().faults
     }
 
+    /// The fate of the next request. One fault of a hundred begins a time in which all requests are throttled.
     fn fate(&self) -> Fate {
+        let now = self.clock.now();
         let latest_ms = self.behaviour.latest.as_millis() as u64;
-        self.draw(|rng| match rng.below(100) {
+        let drawn = self.draw(|rng| match rng.below(100) {
             n if n >= self.behaviour.faults => Fate::Answered,
-            _ => match rng.below(5) {
+            _ => match rng.below(7) {
                 0 => Fate::AnswerLost,
                 1 | 2 => Fate::Late(Duration::from_millis(rng.below(latest_ms))),
                 3 => Fate::Refused,
+                4 => Fate::Repeated,
+                5 => Fate::Slow(Duration::from_millis(1000 + rng.below(SLOWEST_MS - 1000))),
                 _ => Fate::RefusedButDone,
             },
-        })
+        });
+        let throttles = self.behaviour.faults > 0 && self.draw(|rng| rng.chance(1, 300));
+        let throttled_ms = self.draw(|rng| rng.below(THROTTLED_MS));
+        let mut objects = self.objects.lock();
+        if throttles {
+            objects.throttled_until = now + Duration::from_millis(throttled_ms);
+        }
+        let fate = if objects.throttled_until > now { Fate::Throttled } else { drawn };
+        let faults = &mut objects.faults;
+        match fate {
+            Fate::Answered | Fate::Late(_) | Fate::Repeated => {}
+            Fate::AnswerLost => faults.lost += 1,
+            Fate::Refused => faults.refused += 1,
+            Fate::RefusedButDone => faults.refused_but_done += 1,
+            Fate::Slow(_) => faults.slow += 1,
+            Fate::Throttled => faults.throttled += 1,
+        }
+        fate
     }
 
     async fn delay(&self) {
@@ -125,7 +198,7 @@ impl Bucket {
         condition: &Condition,
     ) -> Result<Option<Etag>, StoreError> {
         let now = self.clock.now();
-        let stale_ms = self.draw(|rng| if rng.chance(1, 4) { rng.below(2000) } else { 0 });
+        let stale_ms = self.draw(|rng| if rng.chance(3, 4) { 200 + rng.below(3000) } else { 0 });
         let mut objects = self.objects.lock();
         let old = objects.now.get(key).cloned();
         let is_met = match condition {
@@ -134,6 +207,7 @@ impl Bucket {
             Condition::Any => true,
         };
         if !is_met {
+            objects.faults.unmet += 1;
             // After a refused condition, reads of the same client may show the version before for a while.
             if let Some((_, of, until)) = objects.before.get_mut(key) {
                 *of = client;
@@ -164,13 +238,17 @@ impl Bucket {
 
     fn read(&self, client: u64, key: &str) -> Option<Version> {
         let wants_stale = self.draw(|rng| rng.chance(1, 2));
-        let objects = self.objects.lock();
+        let mut objects = self.objects.lock();
         let stale = objects
             .before
             .get(key)
             .filter(|(_, of, until)| *of == client && *until > self.clock.now() && key.len() == 16);
         match stale {
-            Some((before, ..)) if wants_stale => before.clone(),
+            Some((before, ..)) if wants_stale => {
+                let before = before.clone();
+                objects.faults.stale += 1;
+                before
+            }
             _ => objects.now.get(key).cloned(),
         }
     }
@@ -211,11 +289,19 @@ impl Client {
                 Fate::Late(delay) => {
                     bucket.clock.sleep(delay).await;
                     if bucket.change(client, &key, body, &condition).is_ok() {
-                        bucket.objects.lock().late += 1;
+                        bucket.objects.lock().faults.late += 1;
                     }
                     None
                 }
-                Fate::Refused => Some(Err(StoreError::Unknown("status 503".into()))),
+                Fate::Repeated => {
+                    let _ = bucket.change(client, &key, body.clone(), &condition);
+                    Some(bucket.change(client, &key, body, &condition))
+                }
+                Fate::Slow(delay) => {
+                    bucket.clock.sleep(delay).await;
+                    Some(bucket.change(client, &key, body, &condition))
+                }
+                Fate::Refused | Fate::Throttled => Some(Err(StoreError::Unknown("status 503".into()))),
                 Fate::RefusedButDone => {
                     let _ = bucket.change(client, &key, body, &condition);
                     Some(Err(StoreError::Unknown("status 500".into())))
@@ -240,9 +326,13 @@ impl Client {
         self.pass().await;
         self.bucket.delay().await;
         let answer = match self.bucket.fate() {
-            Fate::Answered | Fate::Late(_) => Ok(self.bucket.read(self.number, &key)),
+            Fate::Answered | Fate::Late(_) | Fate::Repeated => Ok(self.bucket.read(self.number, &key)),
+            Fate::Slow(delay) => {
+                self.bucket.clock.sleep(delay).await;
+                Ok(self.bucket.read(self.number, &key))
+            }
             Fate::AnswerLost => std::future::pending().await,
-            Fate::Refused | Fate::RefusedButDone => Err(StoreError::Unknown("status 503".into())),
+            Fate::Refused | Fate::RefusedButDone | Fate::Throttled => Err(StoreError::Unknown("status 503".into())),
         };
         self.pass().await;
         answer
