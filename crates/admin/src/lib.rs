@@ -35,6 +35,7 @@ mod same_txg;
 mod selection;
 mod settings;
 mod sharing;
+pub mod size;
 
 pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
 pub use command::{Action, Answer, Command, Outcome, TARGETS};

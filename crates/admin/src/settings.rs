@@ -9,10 +9,9 @@ use weir_format::features;
 use weir_pool::vdev_properties::{SWITCHES, THRESHOLDS, is_known};
 
 /// Properties of pools that OpenZFS can set and Weir refuses, and the reasons.
-pub const REFUSED_POOL_SETTINGS: [(&str, &str); 5] = [
+pub const REFUSED_POOL_SETTINGS: [(&str, &str); 4] = [
     ("altroot", "the alternate root is given when a pool is created or imported (-R)"),
     ("bootfs", "Weir starts no machine"),
-    ("dedup_table_quota", "Weir limits no dedup table: it stops deduplicating where 'dedup' is turned off"),
     ("readonly", "a pool is imported readonly, or not: 'zpool import -o readonly=on'"),
     ("version", "'zpool upgrade' enables features"),
 ];
@@ -28,6 +27,12 @@ pub fn stored_property(property: &str, value: &str) -> Result<(String, PoolValue
         ("failmode", "continue") => 1,
         ("failmode", "panic") => 2,
         ("failmode", _) => return Err("'failmode' must be one of 'wait | continue | panic'".into()),
+        ("dedup_table_quota", "auto") => u64::MAX,
+        ("dedup_table_quota", "none") => 0,
+        ("dedup_table_quota", size) => {
+            let bytes = crate::size::parse(size).filter(|bytes| *bytes < u64::MAX);
+            bytes.ok_or_else(|| format!("'dedup_table_quota' must be a size, 'none' or 'auto', not '{size}'"))?
+        }
         (name, "off") if SWITCHES.contains(&name) => 0,
         (name, "on") if SWITCHES.contains(&name) => 1,
         (name, _) if SWITCHES.contains(&name) => return Err(format!("'{name}' must be one of 'off | on'")),
@@ -165,12 +170,17 @@ mod tests {
         let number = |property: &str, number| Ok(PoolChange::SetNumber { property: property.to_owned(), number });
         assert_eq!(PoolChange::of_property("failmode", "continue"), number("failmode", 1));
         assert_eq!(PoolChange::of_property("autotrim", "on"), number("autotrim", 1));
+        for (text, bytes) in [("auto", u64::MAX), ("none", 0), ("0", 0), ("1.5G", 3 << 29)] {
+            assert_eq!(PoolChange::of_property("dedup_table_quota", text), number("dedup_table_quota", bytes));
+        }
         let user = PoolChange::SetUser { property: "org:tag".into(), text: "x".into() };
         assert_eq!(PoolChange::of_property("org:tag", "x"), Ok(user));
         for (property, value, why) in [
             ("autotrim", "yes", "must be one of"),
             ("multihost", "yes", "must be one of"),
             ("size", "1", "is readonly"),
+            ("dedup_table_quota", "much", "a size, 'none' or 'auto', not 'much'"),
+            ("dedup_table_quota", "-1", "a size"),
             ("bogus", "1", "not a valid pool"),
             ("feature@bogus", "enabled", "invalid feature"),
             ("feature@draid", "disabled", "can only be set to 'enabled'"),

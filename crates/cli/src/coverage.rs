@@ -210,7 +210,7 @@ fn each_property_of_pools_is_set_or_not_as_the_page_says() {
                 continue;
             }
             listed.insert(name);
-            let values = ["off", "wait", "x"];
+            let values = ["off", "wait", "none", "x"];
             let is_set = values.iter().any(|value| pool_change(name, value).is_ok());
             let error = pool_change(name, "on").err().unwrap_or_default();
             match how {

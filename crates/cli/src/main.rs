@@ -43,7 +43,6 @@ mod rescue;
 mod secrets;
 mod serve;
 mod serve_options;
-mod size;
 mod smb;
 mod snapshot_names;
 mod stores;
@@ -69,6 +68,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use tree::{CommandTree, Program};
 use turn::in_turn_of;
+pub(crate) use weir_admin::size;
 
 /// Exits quietly when the reader of the output has closed the pipe (`weir … | head`), as other tools do.
 fn end_with_the_reader() {

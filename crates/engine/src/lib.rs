@@ -30,6 +30,7 @@ pub(crate) mod closing;
 pub mod config;
 pub mod create;
 pub mod datasets;
+mod dedup_quota;
 pub mod diagnosis;
 pub mod dtls;
 pub(crate) mod error_log;

@@ -156,6 +156,7 @@ impl TxgSync<'_> {
 
     async fn run(&mut self, answers: &mut VecDeque<Answer>, now_s: u64) -> Result<(), PoolError> {
         self.engine.multihost.check()?;
+        super::dedup_quota::DedupQuota(self).apply().await?;
         self.sync_logs().await?;
         self.sync_sets().await?;
         for job in self.engine.queue.take(self.txg()) {

@@ -21,6 +21,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Whether the table has this entry, or gets it when the open txg syncs.
+    pub(super) fn exists(&self) -> bool {
+        self.class.is_some() || self.blocks.iter().any(|block| block.birth.0 != 0)
+    }
+
     /// Returns the block with this number of copies.
     pub(super) fn slot(&mut self, copies: u8) -> Option<&mut DdtPhys> {
         let at = if self.blocks.len() == 1 { 0 } else { usize::from(copies) };

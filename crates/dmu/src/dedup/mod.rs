@@ -15,7 +15,8 @@
 //! storing at the moment waits for it, and then finds its entry.
 //!
 //! *Blocks that are not deduplicated*, although they could be: a block with fewer copies in the table than requested, a
-//! gang block, an encrypted block. Such a block is written as usual, and its pointer has no dedup bit.
+//! gang block, an encrypted block, a block without an entry while the tables are full ([`Dedup::set_full`]). Such a
+//! block is written as usual, and its pointer has no dedup bit.
 //!
 //! Invariants: the references of an entry are the pointers with the dedup bit that lead to its DVAs; a key has one
 //! entry, in one class; a block in the table is freed when its last reference is released, when that txg syncs.
@@ -56,6 +57,8 @@ struct State {
     changed: BTreeMap<EntryId, Entry>,
     /// Entries in use by a task, and the tasks that wait for them.
     busy: BTreeMap<EntryId, Vec<oneshot::Sender<()>>>,
+    /// The tables get no new entries: see [`Dedup::set_full`].
+    is_full: bool,
 }
 
 /// The entries that a txg changed, and the tables they belong to, by the number of their checksum.
@@ -272,7 +275,8 @@ impl Dedup {
             Some(block) if verify => !self.is_same(rq, &shared(&pointer, &block), bytes, read).await,
             _ => false,
         };
-        let slot = entry.slot(options.copies).filter(|_| !differs);
+        let may_enter = entry.exists() || !self.state().is_full;
+        let slot = entry.slot(options.copies).filter(|_| !differs && may_enter);
         let Some(slot) = slot else { return self.blocks().store(rq, ready, options).await.map_err(failed) };
         if slot.birth.0 != 0 {
             if slot.dvas().count() < usize::from(options.copies) {
@@ -327,6 +331,17 @@ impl Dedup {
             }
         };
         table.find(rq, &self.mos, &id.1).await
+    }
+
+    /// Sets whether the tables are full. They get no new entries then: a block whose contents have no entry is written as usual,
+    /// and others still share the block of their entry (OpenZFS `ddt_over_quota`).
+    pub fn set_full(&self, is_full: bool) {
+        self.state().is_full = is_full;
+    }
+
+    /// The ZAPs of the entries of all tables.
+    pub fn objects(&self) -> Vec<ObjectId> {
+        self.state().tables.values().flat_map(|table| table.objects).flatten().collect()
     }
 
     /// Returns the bytes that sharing saves, without parity, as of the last synced txg.

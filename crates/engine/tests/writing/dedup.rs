@@ -7,7 +7,7 @@ use weir_dmu::live::SpaceReserve;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::Setting;
 use weir_engine::prefetch::{PrefetchType, prefetch};
-use weir_engine::{Engine, Layout};
+use weir_engine::{Engine, Layout, PoolProperty};
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::{Machine, Request};
 use weir_pool::dedup::Shared;
@@ -173,4 +173,56 @@ fn prefetched_tables_are_in_the_arc() {
         engine.export().await.unwrap();
     });
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// With full tables, new contents are written by themselves, and others still share their block.
+#[test]
+fn a_full_table_gets_no_new_entries() {
+    let dir = real::folder("dedup-quota");
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &real::pool_of(&dir, Layout::Single, 1)).await.unwrap();
+        set(&engine, "dedup", 1).await;
+        let written = async |engine: &Arc<Engine>, seed| {
+            let id = work::write_object(engine, "tank", BLOCKS, seed).await.unwrap();
+            engine.sync().await.unwrap();
+            shared_blocks(engine, id).await
+        };
+        let quota = async |engine: &Arc<Engine>, bytes| {
+            let number = PoolProperty::Number { property: "dedup_table_quota".into(), number: bytes };
+            engine.properties().set_on_pool(number).await.unwrap();
+        };
+        assert_eq!(written(&engine, 1).await, BLOCKS / 2);
+        quota(&engine, 512).await;
+        assert_eq!(written(&engine, 2).await, 0, "new contents");
+        assert_eq!(written(&engine, 1).await, BLOCKS / 2, "contents with an entry");
+        engine.export().await.unwrap();
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        let engine = real::import(&machine, &dir).await.unwrap();
+        assert_eq!(written(&engine, 3).await, 0, "the quota is kept");
+        quota(&engine, 1 << 30).await;
+        assert_eq!(written(&engine, 2).await, BLOCKS / 2, "below the quota");
+        quota(&engine, 0).await;
+        assert_eq!(written(&engine, 4).await, BLOCKS / 2, "without one");
+        engine.export().await.unwrap();
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        let (entries, _) = entries_and_shared(&machine, &dir).await;
+        assert_eq!(entries as u64, 3 * (BLOCKS / 2), "of the contents 1, 2 and 4");
+    });
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Number of blocks of an object that are in a dedup table.
+async fn shared_blocks(engine: &Arc<Engine>, id: u64) -> u64 {
+    let rq = &Request::internal("test");
+    let set = engine.open_set(rq, "tank", None).await.unwrap();
+    let object = set.object(rq, ObjectId(id)).await.unwrap();
+    let mut count = 0;
+    for block in 0..BLOCKS {
+        let pointer = set.pointers().at(rq, &object, 0, block).await.unwrap();
+        count += u64::from(pointer.is_some_and(|pointer| pointer.is_dedup()));
+    }
+    count
 }
