@@ -254,6 +254,12 @@ fn file_type(bits: u8) -> &'static str {
     }
 }
 
+/// The level of a pointer in the column of its level, of an object with this number of levels (`zdb.c`, `print_indirect`).
+fn level_column(levels: u8, level: u8) -> String {
+    let above = usize::from(levels.saturating_sub(1).saturating_sub(level));
+    format!("{:above$}L{level}{:below$}", "", "", below = usize::from(level) + 1)
+}
+
 /// The pointers of all data blocks, and those above them where they begin.
 async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Result<(), ObjectError> {
     if set.objects.kind() == ObjsetKind::None {
@@ -262,12 +268,13 @@ async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Res
     println!("Indirect blocks:");
     let block_bytes = object.block_bytes();
     for bp in object.dnode.block_pointers.iter().filter(|bp| bp.level() > 0 && !bp.is_hole()) {
-        println!("{:>16x} L{}  {}", 0, bp.level(), text::block_pointer(bp));
+        println!("{:>16x} {}{}", 0, level_column(object.dnode.levels, bp.level()), text::block_pointer(bp));
     }
     let mut blocks = DataBlocks::of(&set.objects, object);
     while let Some(block) = blocks.next(rq).await? {
         if let Some(bp) = set.objects.pointers().at(rq, object, 0, block).await? {
-            println!("{:>16x}  L0 {}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
+            let column = level_column(object.dnode.levels, 0);
+            println!("{:>16x} {column}{}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
         }
     }
     if let Some(bp) = &object.dnode.spill {
@@ -275,4 +282,15 @@ async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Res
     }
     println!();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_have_columns_as_in_zdb() {
+        let columns = [(1, 0), (2, 1), (2, 0), (3, 0)].map(|(levels, level)| level_column(levels, level));
+        assert_eq!(columns, ["L0 ", "L1  ", " L0 ", "  L0 "]);
+    }
 }
