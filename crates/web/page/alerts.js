@@ -31,10 +31,10 @@ const WORKS = [["snapshot", "take snapshots"], ["scrub", "scrub pools"], ["repli
 const namesOf = (text) => text.split(",").map((name) => name.trim()).filter(Boolean);
 
 // The action that adds the job of these values; one that it replaces has its name.
-export function jobOf({ name, work, datasets, pools, source, target, recursive, keep, keepTarget, limit, schedule, zone }, replace) {
+export function jobOf({ name, work, datasets, pools, source, target, recursive, keep, keepTarget, lag, limit, schedule, zone }, replace) {
   const number = (text) => (text ? { value: Number.parseInt(text, 10) || 0 } : undefined);
   const snapshots = number(keep), atTarget = number(keepTarget);
-  const made = work === "replicate" ? { replicate: { source, target, ...(limit ? { limit } : {}), ...(atTarget ? { keep_target: atTarget.value } : {}) } }
+  const made = work === "replicate" ? { replicate: { source, target, ...(limit ? { limit } : {}), ...(atTarget ? { keep_target: atTarget.value } : {}), ...(lag ? { lag_seconds: number(lag).value } : {}) } }
     : work === "scrub" ? { scrub: namesOf(pools) } : { snapshot: namesOf(datasets) };
   return { do: "add_job", name, work: made, ...(work !== "scrub" ? { recursive, ...(snapshots ? { keep: snapshots.value } : {}) } : {}),
     schedule, ...(zone ? { time_zone: zone } : {}), replace };
@@ -59,6 +59,7 @@ function openJob(name, job) {
       { name: "recursive", label: "Also of all datasets below (-r)", type: "checkbox", value: job?.recursive === true, when: is("snapshot", "replicate") },
       { name: "keep", label: "Snapshots that stay", value: job?.keep === undefined ? "" : String(job.keep), when: is("snapshot", "replicate") },
       { name: "keepTarget", label: "Snapshots that stay at the target", value: job?.keep_target === undefined ? "" : String(job.keep_target), when: replicates },
+      { name: "lag", label: "Seconds that the target may be behind before an alert is sent", placeholder: "no alert", value: job?.lag_seconds === undefined ? "" : String(job.lag_seconds), when: replicates },
       { name: "limit", label: "Bytes per second, at most", placeholder: "no limit", value: job?.limit, when: replicates },
     ].filter(Boolean),
     build: (values) => jobOf({ name, ...values }, name !== undefined),

@@ -164,7 +164,7 @@ test("the values of a form are the action of a job", () => {
   const form = { name: "a", work: "snapshot", datasets: "t/a, t/b,", pools: "p", source: "s", target: "x:u", recursive: true, keep: "3", keepTarget: "", limit: "", schedule: "hourly", zone: "" };
   assert.deepEqual(jobOf(form, false), { do: "add_job", name: "a", work: { snapshot: ["t/a", "t/b"] }, recursive: true, keep: 3, schedule: "hourly", replace: false });
   assert.deepEqual(jobOf({ ...form, work: "scrub", zone: "UTC" }, true), { do: "add_job", name: "a", work: { scrub: ["p"] }, schedule: "hourly", time_zone: "UTC", replace: true });
-  assert.deepEqual(jobOf({ ...form, work: "replicate", keep: "", keepTarget: "9", limit: "5M" }, false).work, { replicate: { source: "s", target: "x:u", limit: "5M", keep_target: 9 } });
+  assert.deepEqual(jobOf({ ...form, work: "replicate", keep: "", keepTarget: "9", lag: "60", limit: "5M" }, false).work, { replicate: { source: "s", target: "x:u", limit: "5M", keep_target: 9, lag_seconds: 60 } });
 });
 
 test("disks are found in the trees of pools, and paths in a text", () => {

@@ -150,9 +150,12 @@ pub(super) fn job_object(status: JobStatus) -> Value {
             out.insert("recursive".into(), recursive.into());
             out.insert("keep".into(), keep.into());
         }
-        Work::Replicate { source, target, .. } => {
+        Work::Replicate { source, target, lag_seconds, .. } => {
             out.insert("replicate".into(), source.into());
             out.insert("to".into(), target.into());
+            if let Some(seconds) = lag_seconds {
+                out.insert("lag_seconds".into(), seconds.into());
+            }
         }
         Work::Scrub { pools } => drop(out.insert("scrub".into(), texts(pools))),
     }

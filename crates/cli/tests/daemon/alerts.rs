@@ -102,3 +102,37 @@ fn alerts_are_muted_and_tried() {
     site.ok("daemon reload");
     assert!(site.fails("daemon alerts test").contains("[[alerts.send]]"));
 }
+
+#[test]
+fn a_replication_that_lags_is_an_alert_until_the_target_has_caught_up() {
+    let site = Site::new(2);
+    site.alert("");
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zpool create backup d1");
+    site.ok("zfs create tank/docs");
+    let with_alerts = std::fs::read_to_string(site.path("conf/weir.toml")).unwrap();
+    let job = |more: &str| {
+        format!(
+            "{with_alerts}[[jobs]]\nname = \"off-site\"\nreplicate = \"tank/docs\"\nto = \"{more}\nschedule = \"monthly 1 00:00\"\n"
+        )
+    };
+    // The target's machine cannot be reached.
+    site.configure(&job("nas:backup/docs\"\nthrough = \"/bin/false\"\nlag_seconds = 1"));
+    site.ok("daemon reload");
+    site.wait_for_alert("raised replication-lag:off-site");
+    let shown = site.ok("daemon alerts");
+    assert!(shown.contains("nas:backup/docs is behind tank/docs: it has no snapshot, and the dataset is"), "{shown}");
+    site.configure(&job("backup/docs\"\nlag_seconds = 3600"));
+    site.ok("daemon reload");
+    site.wait_for_alert("resolved replication-lag:off-site");
+    site.wait_until("the target has the snapshot", || {
+        site.ok("zfs list -H -t snapshot -r backup").contains("@off-site-")
+    });
+    // What it has is as old as the last run.
+    site.configure(&job("backup/docs\"\nlag_seconds = 1"));
+    site.ok("daemon reload");
+    site.wait_until("it lags again", || {
+        site.ok("daemon alerts").contains("backup/docs is behind tank/docs: the last snapshot that it has is")
+    });
+}

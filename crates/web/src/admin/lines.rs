@@ -133,11 +133,12 @@ impl PageAction {
                 let words = match work {
                     JobWork::Snapshot(datasets) => words.option_words("--snapshot", "dataset", datasets),
                     JobWork::Scrub(pools) => words.option_words("--scrub", "pool", pools),
-                    JobWork::Replicate { source, target, limit, keep_target } => words
+                    JobWork::Replicate { source, target, limit, keep_target, lag_seconds } => words
                         .option_word("--replicate", "source", Some(source))
                         .option_word("--to", "target", Some(target))
                         .option_word("--limit", "limit", limit.as_deref())
-                        .option_number("--keep-target", *keep_target),
+                        .option_number("--keep-target", *keep_target)
+                        .option_number("--lag-seconds", *lag_seconds),
                 };
                 words.word("name", name)
             }

@@ -251,6 +251,7 @@ fn action_target(data: &[u8]) {
         "--replace",
         "--keep",
         "--keep-target",
+        "--lag-seconds",
         "--limit",
         "--schedule",
         "--time-zone",

@@ -88,9 +88,9 @@ fn actions_on_names_keys_and_jobs_are_command_lines_too() {
             "weir daemon job add --replace -r --keep 7 --schedule 'daily 02:30' --time-zone UTC --snapshot t/a --snapshot t/b j",
         ),
         (
-            r#"{"do":"add_job","name":"j","work":{"replicate":{"source":"t/a","target":"h:u/a","limit":"5M","keep_target":3}},
+            r#"{"do":"add_job","name":"j","work":{"replicate":{"source":"t/a","target":"h:u/a","limit":"5M","keep_target":3,"lag_seconds":7200}},
                 "schedule":"hourly"}"#,
-            "weir daemon job add --schedule hourly --replicate t/a --to h:u/a --limit 5M --keep-target 3 j",
+            "weir daemon job add --schedule hourly --replicate t/a --to h:u/a --limit 5M --keep-target 3 --lag-seconds 7200 j",
         ),
         (r#"{"do":"remove_job","job":"j"}"#, "weir daemon job remove j"),
         (r#"{"do":"run_job","job":"j"}"#, "weir daemon job run j"),

@@ -1,5 +1,6 @@
 //! Conditions of pools and jobs that an administrator should know of.
 
+use super::lag;
 use super::settings::{AlertSettings, Kind};
 use crate::admin::ServedPool;
 use crate::daemon::keeper::Daemon;
@@ -109,6 +110,7 @@ pub async fn gather(
         out.push(Condition { kind: Kind::NotOpen, subject: name, state: "not open".into(), text, critical: true });
     }
     for status in daemon.jobs.all() {
+        out.extend(lag::of_job(daemon, &status.job, now).await);
         let Some(Err(why)) = status.runs.first().map(|run| &run.result) else { continue };
         let text = format!("job '{}' failed: {why}", status.job.name);
         let state = "failed".into();

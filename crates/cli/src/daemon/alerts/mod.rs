@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 mod conditions;
+mod lag;
 mod send;
 mod settings;
 mod store;

@@ -65,6 +65,8 @@ pub enum Kind {
     SyncDisabled,
     /// The last run of a job failed.
     JobFailed,
+    /// The target of a replication is further behind than its job allows.
+    ReplicationLag,
 }
 
 impl Kind {
@@ -80,6 +82,7 @@ impl Kind {
             Kind::ScrubOverdue => "scrub-overdue",
             Kind::SyncDisabled => "sync-disabled",
             Kind::JobFailed => "job-failed",
+            Kind::ReplicationLag => "replication-lag",
         }
     }
 }

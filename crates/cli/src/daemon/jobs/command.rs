@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir daemon job",
-    override_usage = "weir daemon job list [-j [--json-int]]\n       weir daemon job add NAME --schedule WHEN [--time-zone ZONE] [--replace] --snapshot DATASET… [-r] --keep N\n       weir daemon job add NAME --schedule WHEN … --scrub POOL…\n       weir daemon job add NAME --schedule WHEN … --replicate DATASET --to TARGET [-r] [--keep N] [--keep-target N] [--limit RATE] [--through COMMAND] [--target-zfs COMMAND]\n       weir daemon job remove NAME\n       weir daemon job run NAME"
+    override_usage = "weir daemon job list [-j [--json-int]]\n       weir daemon job add NAME --schedule WHEN [--time-zone ZONE] [--replace] --snapshot DATASET… [-r] --keep N\n       weir daemon job add NAME --schedule WHEN … --scrub POOL…\n       weir daemon job add NAME --schedule WHEN … --replicate DATASET --to TARGET [-r] [--keep N] [--keep-target N] [--lag-seconds N] [--limit RATE] [--through COMMAND] [--target-zfs COMMAND]\n       weir daemon job remove NAME\n       weir daemon job run NAME"
 )]
 pub struct JobArgs {
     #[command(subcommand)]
@@ -85,6 +85,9 @@ struct AddArgs {
     /// Number of snapshots that stay at the target
     #[arg(long, value_name = "N")]
     keep_target: Option<u32>,
+    /// Seconds that the target may be behind before an alert is sent
+    #[arg(long, value_name = "N")]
+    lag_seconds: Option<u64>,
     /// Maximum bytes per second of the replication
     #[arg(long, value_name = "RATE")]
     limit: Option<String>,
@@ -108,6 +111,7 @@ impl AddArgs {
             to: self.to.clone(),
             limit: self.limit.clone(),
             keep_target: self.keep_target,
+            lag_seconds: self.lag_seconds,
             through: self.through.clone(),
             target_zfs: self.target_zfs.clone(),
             recursive: self.recursive.then_some(true),

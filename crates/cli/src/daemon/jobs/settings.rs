@@ -11,6 +11,9 @@ const MAX_KEPT: u32 = 10_000;
 /// Maximum number of jobs.
 const MAX_JOBS: usize = 256;
 
+/// Limits in seconds of how far a target may be behind before an alert is sent: to ten years.
+const LAG_SECONDS: std::ops::RangeInclusive<u64> = 1..=315_360_000;
+
 /// A job as the configuration says it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,6 +38,9 @@ pub struct JobText {
     /// Number of snapshots that stay at the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_target: Option<u32>,
+    /// Seconds that the target may be behind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_seconds: Option<u64>,
     /// Command that reaches the target's machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub through: Option<String>,
@@ -89,6 +95,10 @@ pub enum Work {
         target: String,
         /// Arguments: options, source and target.
         arguments: Vec<String>,
+        /// Whether the descendants take part.
+        recursive: bool,
+        /// Seconds that the target may be behind before an alert is sent; `None`: no limit.
+        lag_seconds: Option<u64>,
     },
     /// Starts scrubs.
     Scrub {
@@ -126,8 +136,12 @@ impl JobText {
         let schedule = Schedule::parse(&self.schedule, self.time_zone.as_deref())?;
         let is_replication = self.replicate.is_some();
         let of_replications = [&self.to, &self.limit, &self.through, &self.target_zfs];
-        if !is_replication && (of_replications.iter().any(|key| key.is_some()) || self.keep_target.is_some()) {
-            return Err("to, limit, keep_target, through and target_zfs belong to replicate".to_owned());
+        if !is_replication
+            && (of_replications.iter().any(|key| key.is_some())
+                || self.keep_target.is_some()
+                || self.lag_seconds.is_some())
+        {
+            return Err("to, limit, keep_target, lag_seconds, through and target_zfs belong to replicate".to_owned());
         }
         let work = match (self.snapshot, self.scrub, self.replicate) {
             (None, None, Some(source)) => {
@@ -149,7 +163,11 @@ impl JobText {
                 }
                 arguments.extend([source.clone(), target.clone()]);
                 crate::replicate::check(&arguments)?;
-                Work::Replicate { source, target, arguments }
+                if let Some(seconds) = self.lag_seconds.filter(|seconds| !LAG_SECONDS.contains(seconds)) {
+                    return Err(format!("lag_seconds: {seconds} is not from 1 to {}", LAG_SECONDS.end()));
+                }
+                let recursive = self.recursive.unwrap_or(false);
+                Work::Replicate { source, target, arguments, recursive, lag_seconds: self.lag_seconds }
             }
             (Some(datasets), None, None) => {
                 check_names("snapshot", &datasets, "/")?;
@@ -224,6 +242,8 @@ mod tests {
             (job("scrub = [\"t\"]\nkeep = 3"), "belong to snapshots"),
             (job("scrub = [\"t\"]\nsnapshot = [\"t\"]"), "one of 'snapshot'"),
             (job("scrubs = [\"t\"]"), "unknown field"),
+            (job("scrub = [\"t\"]\nlag_seconds = 9"), "lag_seconds, through and target_zfs belong to replicate"),
+            (job("replicate = \"t\"\nto = \"b/t\"\nlag_seconds = 0"), "lag_seconds: 0 is not from 1"),
             (snapshot.replace("\"a\"", "\"a b\""), "name: 1 to 32"),
             (snapshot.replace("hourly", "yearly"), "schedule: 'yearly'"),
             (format!("{snapshot}{snapshot}"), "two jobs have this name"),
