@@ -59,7 +59,7 @@ fn interrupt(child: &Child) {
 }
 
 fn frame(kind: u8, json: &str) -> Vec<u8> {
-    let version: &[u8] = if json.is_empty() { &[] } else { &8u32.to_le_bytes() };
+    let version: &[u8] = if json.is_empty() { &[] } else { &weir_daemon::admin::VERSION.to_le_bytes() };
     let length = (json.len() + version.len()) as u32;
     [&[kind], &length.to_le_bytes()[..], version, json.as_bytes()].concat()
 }

@@ -179,7 +179,7 @@ fn a_message_that_is_no_query_is_refused() {
         let mut stream = UnixStream::connect(lab.path(&format!("weir/{}.sock", server.id()))).unwrap();
         let mut frame = vec![11];
         frame.extend((json.len() as u32 + 4).to_le_bytes());
-        frame.extend(8u32.to_le_bytes());
+        frame.extend(weir_daemon::admin::VERSION.to_le_bytes());
         frame.extend(json.as_bytes());
         stream.write_all(&frame).unwrap();
         let mut answer = Vec::new();

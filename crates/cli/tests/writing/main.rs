@@ -182,7 +182,9 @@ fn datasets_come_change_and_go() {
     assert_eq!(lab.ok("zfs list -H -t all -o name"), names);
     lab.check("p");
 
-    assert!(lab.fails("zfs destroy p/a").1.contains("use '-R'"));
+    // As OpenZFS: what is below comes first, and clones elsewhere only with -r.
+    assert!(lab.fails("zfs destroy p/a").1.contains("use '-r'"));
+    assert!(lab.fails("zfs destroy -r p/a").1.contains("use '-R'"));
     assert!(lab.fails("zfs destroy p/d").1.contains("use '-r'"));
     let plan = lab.ok("zfs destroy -R -nv p/a");
     assert!(plan.starts_with("would destroy p/clone\n") && plan.ends_with("would destroy p/a\n"), "{plan}");
