@@ -349,8 +349,8 @@ mod tests {
             assert!(Frame::decode(1, &whole[..len]).is_err(), "{len}");
         }
         let mut other = whole.clone();
-        other[0] = 9;
-        assert_eq!(Frame::decode(1, &other), Err(WireError::Version(9)));
+        other[0] = VERSION as u8 + 1;
+        assert_eq!(Frame::decode(1, &other), Err(WireError::Version(VERSION + 1)));
         for kind in [9, 11] {
             assert_eq!(Frame::decode(kind, &[3, 0, 0, 0, b'{']), Err(WireError::Version(3)));
             assert_eq!(Frame::decode(kind, &[VERSION as u8, 0, 0]), Err(WireError::Contents));
