@@ -350,6 +350,8 @@ async fn clear(engine: &Engine, devices: &[String]) -> Result<(), Refusal> {
     for leaf in chosen {
         engine.devices().clear(leaf).await?;
     }
+    // As OpenZFS (`vdev_clear`): devices that could not be opened are tried again.
+    engine.vdevs().reopen().await?;
     Ok(())
 }
 

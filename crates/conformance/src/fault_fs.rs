@@ -1,7 +1,9 @@
-//! A FUSE file system of a few files on which writes and flushes fail or hang on demand: devices below file vdevs.
+//! A FUSE file system of a few files on which reads, writes and flushes fail, hang or are slow on demand: devices below file
+//! vdevs.
 //!
 //! The files are passed through to a folder. An operation that hangs is answered when its fault is lifted, and takes effect
-//! only then, as with a disk that answers late.
+//! only then, as with a disk that answers late. A slow one takes effect after its time.
+#![allow(clippy::disallowed_methods, reason = "the answers of a file system in real time")]
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,7 +25,7 @@ const FIRST_FILE: u64 = 2;
 /// Time for which the kernel may cache attributes and names, which never change.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Answer to writes, or to flushes, of one file.
+/// Answer to reads, writes or flushes of one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultAnswer {
     /// Success.
@@ -33,6 +35,8 @@ pub enum FaultAnswer {
     Error(i32),
     /// None until the fault is lifted.
     Hang,
+    /// Success after this time; operations do not wait for each other.
+    Delay(Duration),
 }
 
 /// Operations that were not answered yet.
@@ -40,6 +44,7 @@ type Unanswered = Vec<Box<dyn FnOnce() + Send>>;
 
 #[derive(Default)]
 struct Faults {
+    reads: FaultAnswer,
     writes: FaultAnswer,
     flushes: FaultAnswer,
     held: Unanswered,
@@ -54,6 +59,29 @@ struct FaultFile {
 impl FaultFile {
     fn faults(&self) -> MutexGuard<'_, Faults> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does an operation as its fault says: `work` is called with the error that it answers, if any.
+    fn answer(&self, fault: fn(&Faults) -> FaultAnswer, work: impl FnOnce(Option<Errno>) + Send + 'static) {
+        let mut faults = self.faults();
+        match fault(&faults) {
+            FaultAnswer::Hang => faults.held.push(Box::new(move || work(None))),
+            FaultAnswer::Success => {
+                drop(faults);
+                work(None);
+            }
+            FaultAnswer::Error(errno) => {
+                drop(faults);
+                work(Some(Errno::from_i32(errno)));
+            }
+            FaultAnswer::Delay(time) => {
+                drop(faults);
+                std::thread::spawn(move || {
+                    std::thread::sleep(time);
+                    work(None);
+                });
+            }
+        }
     }
 
     fn attributes(&self, ino: INodeNo) -> FileAttr {
@@ -129,11 +157,18 @@ impl Filesystem for FaultOps {
         reply: ReplyData,
     ) {
         let Some(file) = self.file(ino) else { return reply.error(Errno::EISDIR) };
-        let mut bytes = vec![0; size as usize];
-        match file.file.read_at(&mut bytes, offset) {
-            Ok(len) => reply.data(&bytes[..len]),
-            Err(_) => reply.error(Errno::EIO),
-        }
+        let disk = file.file.clone();
+        file.answer(
+            |faults| faults.reads,
+            move |error| {
+                let mut bytes = vec![0; size as usize];
+                match (error, disk.read_at(&mut bytes, offset)) {
+                    (Some(error), _) => reply.error(error),
+                    (None, Ok(len)) => reply.data(&bytes[..len]),
+                    (None, Err(_)) => reply.error(Errno::EIO),
+                }
+            },
+        );
     }
 
     fn write(
@@ -149,32 +184,26 @@ impl Filesystem for FaultOps {
         reply: ReplyWrite,
     ) {
         let Some(file) = self.file(ino) else { return reply.error(Errno::EISDIR) };
-        let mut faults = file.faults();
-        if let FaultAnswer::Error(errno) = faults.writes {
-            return reply.error(Errno::from_i32(errno));
-        }
         let disk = file.file.clone();
         let data = data.to_vec();
-        let work = move || match disk.write_all_at(&data, offset) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(_) => reply.error(Errno::EIO),
-        };
-        if faults.writes == FaultAnswer::Hang {
-            faults.held.push(Box::new(work));
-        } else {
-            drop(faults);
-            work();
-        }
+        file.answer(
+            |faults| faults.writes,
+            move |error| match error.map_or_else(|| disk.write_all_at(&data, offset).map_err(|_| Errno::EIO), Err) {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(error) => reply.error(error),
+            },
+        );
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let Some(file) = self.file(ino) else { return reply.ok() };
-        let mut faults = file.faults();
-        match faults.flushes {
-            FaultAnswer::Success => reply.ok(),
-            FaultAnswer::Error(errno) => reply.error(Errno::from_i32(errno)),
-            FaultAnswer::Hang => faults.held.push(Box::new(move || reply.ok())),
-        }
+        file.answer(
+            |faults| faults.flushes,
+            move |error| match error {
+                None => reply.ok(),
+                Some(error) => reply.error(error),
+            },
+        );
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -229,6 +258,11 @@ impl FaultFs {
     /// Folder in which the files are.
     pub fn path(&self) -> &Path {
         self.mountpoint.path()
+    }
+
+    /// Sets the answer to reads of file `n`.
+    pub fn set_reads(&self, n: usize, answer: FaultAnswer) {
+        self.files[n].faults().reads = answer;
     }
 
     /// Sets the answer to writes of file `n`.

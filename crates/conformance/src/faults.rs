@@ -1,4 +1,4 @@
-//! A server whose devices hang, fail or have no room: what an administrator sees, and that nothing is lost.
+//! A server whose devices hang, are slow, fail or have no room: what an administrator sees, and that nothing is lost.
 //!
 //! ```text
 //!   weir zpool, weir zfs ─► weir serve ─► files d0, d1 ─► FUSE file system with faults ─► a folder
@@ -26,6 +26,9 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum time of a change, including that until a device is taken out of service.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 const ENOSPC: i32 = 28;
+const EIO: i32 = 5;
+/// Time of each operation of a slow device: above the first threshold, and below the second.
+const SLOW_TIME: Duration = Duration::from_millis(1300);
 
 /// A judge of one case: its command lines and what went wrong.
 struct Case<'a> {
@@ -122,6 +125,8 @@ pub fn run(report: &mut Report) -> Result<(), JudgeError> {
     weir()?;
     let cases = [
         ("B1: a side of a mirror whose writes hang", hanging()),
+        ("a side of a mirror that is slow", slow()),
+        ("a side of a mirror whose reads fail", failing_reads()),
         ("B3: no room below the pool", without_room()),
         ("no room below a pool with failmode=panic", panicking()),
     ];
@@ -178,6 +183,68 @@ fn hanging() -> Result<Vec<String>, JudgeError> {
     case.contains("zfs list", &names, &["faulty/before", "faulty/during", "faulty/after"]);
     let text = case.demand(&["zdb", "-e", "-p", &disks.path().display().to_string(), POOL, "-bcc"], DONE_WITHIN)?;
     case.contains("zdb -bcc", &text, &["No leaks"]);
+    Ok(case.differences)
+}
+
+/// Words of the line of a device in `zpool status -s`.
+fn words_of<'a>(status: &'a str, device: &str) -> Vec<&'a str> {
+    let lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.into_iter().find(|words| words.first() == Some(&device)).unwrap_or_default()
+}
+
+/// One side of a mirror answers slowly: that is counted and reported, and the side stays in service.
+fn slow() -> Result<Vec<String>, JudgeError> {
+    let disks = FaultFs::new(2, DEVICE_BYTES)?;
+    let mut case = Case { devices: disks.path(), differences: Vec::new() };
+    let [first, second] = ["d0", "d1"].map(|name| disks.path().join(name).display().to_string());
+    case.demand(&["zpool", "create", POOL, "mirror", &first, &second], DONE_WITHIN)?;
+    let server = case.serve()?;
+    // Not reads: each command looks for pools on the devices before it asks the server.
+    disks.set_writes(1, FaultAnswer::Delay(SLOW_TIME));
+    disks.set_flushes(1, FaultAnswer::Delay(SLOW_TIME));
+    case.demand(&["zfs", "create", &format!("{POOL}/during")], DONE_WITHIN)?;
+    let text = case.demand(&["zpool", "status", "-s", POOL], SHOWN_WITHIN)?;
+    // Name, state, errors of reads, writes and checksums, slow operations.
+    let slow_ios = |device: &str| words_of(&text, device).get(5).and_then(|count| count.parse::<u64>().ok());
+    if slow_ios(&second).is_none_or(|count| count == 0) || slow_ios(&first) != Some(0) {
+        case.differences.push(format!("zpool status -s: slow operations of {second} alone: {text}"));
+    }
+    case.contains("zpool status", &text, &["state: ONLINE", "No known data errors"]);
+    let text = case.demand(&["zpool", "events"], SHOWN_WITHIN)?;
+    case.contains("zpool events", &text, &["ereport.fs.zfs.delay"]);
+    if text.contains("ereport.fs.zfs.deadman") {
+        case.differences.push(format!("zpool events: a slow device is taken for one that hangs: {text}"));
+    }
+    disks.lift(1);
+    case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
+    server.stop()?;
+    let text = case.demand(&["zdb", "-e", "-p", &disks.path().display().to_string(), POOL, "-bcc"], DONE_WITHIN)?;
+    case.contains("zdb -bcc", &text, &["No leaks"]);
+    Ok(case.differences)
+}
+
+/// One side of a mirror fails all reads: it goes out of service, and comes back when it is cleared.
+fn failing_reads() -> Result<Vec<String>, JudgeError> {
+    let disks = FaultFs::new(2, DEVICE_BYTES)?;
+    let mut case = Case { devices: disks.path(), differences: Vec::new() };
+    let [first, second] = ["d0", "d1"].map(|name| disks.path().join(name).display().to_string());
+    case.demand(&["zpool", "create", POOL, "mirror", &first, &second], DONE_WITHIN)?;
+    let server = case.serve()?;
+    case.demand(&["zfs", "create", &format!("{POOL}/before")], DONE_WITHIN)?;
+    disks.set_reads(1, FaultAnswer::Error(EIO));
+    case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
+    let text = case.demand(&["zpool", "status", POOL], SHOWN_WITHIN)?;
+    case.contains("zpool status", &text, &["state: DEGRADED", "with 0 errors", "No known data errors"]);
+    // The scrub looks at all devices first, and finds no labels on this one.
+    let text = case.demand(&["zpool", "events"], SHOWN_WITHIN)?;
+    case.contains("zpool events", &text, &["ereport.fs.zfs.vdev.open_failed"]);
+    case.demand(&["zfs", "create", &format!("{POOL}/during")], DONE_WITHIN)?;
+    disks.lift(1);
+    case.demand(&["zpool", "clear", POOL], DONE_WITHIN)?;
+    case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
+    let text = case.demand(&["zpool", "status", "-x", POOL], SHOWN_WITHIN)?;
+    case.contains("zpool status -x", &text, &["is healthy"]);
+    server.stop()?;
     Ok(case.differences)
 }
 

@@ -153,9 +153,10 @@ impl Vdevs<'_> {
         let bad = |source| PoolError::Decode { what: "the vdev tree".into(), source };
         let root = VdevConfig::parse(&self.engine.shown().config.root).map_err(bad)?;
         let tree = self.engine.cache.blocks().tree().clone();
+        let offline = self.engine.devices().offline();
         let mut found = Vec::new();
         for top in &root.children {
-            for leaf in top.leaves().into_iter().filter(|leaf| !leaf.offline && !leaf.faulted) {
+            for leaf in top.leaves().into_iter().filter(|leaf| !offline.contains(&leaf.guid) && !leaf.faulted) {
                 if !tree.leaf(leaf.guid).is_ok_and(|leaf| leaf.disk().is_none()) {
                     continue;
                 }

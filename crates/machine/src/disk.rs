@@ -135,6 +135,11 @@ impl DiskError {
         const NONE_LEFT: [i32; 2] = [23, 24];
         matches!(self, DiskError::Open { errno, .. } if NONE_LEFT.contains(errno))
     }
+
+    /// Whether the device was opened, and failed to read or write.
+    pub fn is_of_io(&self) -> bool {
+        matches!(self, DiskError::Os { .. } | DiskError::Short { .. })
+    }
 }
 
 /// The buffers of a read, in the order of their bytes.

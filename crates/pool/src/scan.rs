@@ -112,6 +112,10 @@ pub async fn scan(machine: &Machine, paths: &[PathBuf]) -> Result<Scan, PoolErro
             Err(PoolError::Disk { path, source: source @ DiskError::Unopened { .. } }) => {
                 out.faults.push((path, source.to_string()));
             }
+            // Of several devices, one that cannot be read hides no other.
+            Err(PoolError::Disk { path, source }) if out.looked_at > 1 && source.is_of_io() => {
+                out.faults.push((path, source.to_string()));
+            }
             Err(error) if must => return Err(error),
             Err(PoolError::Disk { path, source }) if source.lacks_descriptors() => {
                 return Err(PoolError::Disk { path, source });
