@@ -45,6 +45,7 @@ mod serve;
 mod serve_options;
 mod smb;
 mod snapshot_names;
+mod state_file;
 mod stores;
 mod table;
 mod tree;

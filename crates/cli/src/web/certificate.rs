@@ -2,11 +2,10 @@
 
 use crate::directories;
 use crate::failure::Failure;
+use crate::state_file;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use weir_daemon::CertificateNames;
@@ -143,20 +142,10 @@ fn self_signed(host: &str, addresses: &[IpAddr], now: SystemTime) -> Result<(Str
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
-/// Replaces a file at once, so that a crash leaves the old or the new one.
+/// Replaces a file of the state directory.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
-    let new = path.with_extension("new");
-    let written = || -> io::Result<()> {
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = File::options().create_new(true).write(true).mode(mode).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    };
-    written().map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
+    let written = state_file::replace(path, text.as_bytes(), mode);
+    written.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]

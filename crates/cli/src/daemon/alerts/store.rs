@@ -2,11 +2,10 @@
 
 use super::conditions::{Condition, PoolPast};
 use super::settings::Kind;
+use crate::state_file;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 
 /// Name of the file.
@@ -99,14 +98,8 @@ pub struct Stored {
 impl Stored {
     /// Reads the file. One that is absent or damaged is empty; alerts whose conditions hold are then raised again.
     pub fn load(file: &Path) -> Self {
-        let read = || -> io::Result<Self> {
-            let mut bytes = Vec::new();
-            File::open(file)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
-            Ok(serde_json::from_slice(&bytes)?)
-        };
-        match read() {
-            Ok(stored) => stored,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Stored::default(),
+        match state_file::load_json(file, MAX_BYTES) {
+            Ok(stored) => stored.unwrap_or_default(),
             Err(error) => {
                 tracing::error!("{}: {error}; alerts begin anew", file.display());
                 Stored::default()
@@ -114,16 +107,12 @@ impl Stored {
         }
     }
 
-    /// Writes the file: a new one is synced and renamed.
+    /// Writes the file.
     ///
     /// # Errors
     /// Of writing.
     pub fn save(&self, file: &Path) -> io::Result<()> {
-        let new = file.with_extension("new");
-        let mut to = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        to.write_all(&serde_json::to_vec(self)?)?;
-        to.sync_all()?;
-        std::fs::rename(&new, file)
+        state_file::replace(file, &serde_json::to_vec(self)?, 0o600)
     }
 
     /// Adds an event.
