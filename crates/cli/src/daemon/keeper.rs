@@ -9,7 +9,7 @@
 use super::alerts::Alerts;
 use super::jobs::Jobs;
 use super::notify::Notifier;
-use super::opening::{OpeningGuard, OpeningPool, OpeningPools};
+use super::opening::{OpeningGuard, OpeningPool, OpeningPools, still_opening};
 use super::pool_log;
 use super::remembered::RememberedPools;
 use super::run::Settings;
@@ -164,7 +164,9 @@ impl Daemon {
     /// # Errors
     /// If it is not open by then.
     pub async fn until_opened(&self, name: &str) -> Result<(), String> {
-        self.opening.until_opened_in_time(&self.machine.clock, name).await
+        let names = [name.to_owned()];
+        let wait = self.opening.until_opened(&self.machine.clock, &names, Vec::new);
+        wait.await.map_err(|_| still_opening())
     }
 
     /// Waits while one of these pools, or any if there are none, is being opened or is about to be, for a bounded time.
@@ -178,7 +180,8 @@ impl Daemon {
             let untried = all.into_iter().filter(|pool| pool.why.is_empty());
             untried.map(|pool| (pool.cached.guid, pool.cached.name)).collect()
         };
-        self.opening.until_all_opened(&self.machine.clock, pools, untried).await
+        let wait = self.opening.until_opened(&self.machine.clock, pools, untried);
+        wait.await.map_err(|name| format!("cannot open '{name}': {}", still_opening()))
     }
 
     /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file. Its file systems

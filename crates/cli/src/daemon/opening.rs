@@ -3,12 +3,9 @@
 //! Invariant: a pool is in this table from before its devices are looked for until it is in the table of the process, or could
 //! not be opened. So a pool that is in neither table is not open, and no task is about to open it.
 
-use futures_util::future::{Either, select};
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{Clock, Nanos};
 
@@ -18,7 +15,7 @@ const OPENING_TIME: Duration = Duration::from_secs(60);
 const OPENING_POLL: Duration = Duration::from_millis(20);
 
 /// Why a command about a pool that is being opened is given up.
-fn still_opening() -> String {
+pub(super) fn still_opening() -> String {
     let waited = OPENING_TIME.as_secs();
     format!(
         "the pool is still being opened, and nothing was changed; 'weir daemon status' shows for how long (waited {waited} s)"
@@ -38,8 +35,6 @@ pub struct OpeningPool {
 #[derive(Default)]
 pub struct OpeningPools {
     pools: Mutex<BTreeMap<u64, OpeningPool>, { order::OPENING_POOLS }>,
-    /// Counts the pools of which the outcome is known.
-    ended: watch::Sender<u64>,
 }
 
 /// Keeps a pool in the table while it is being opened.
@@ -52,7 +47,6 @@ impl Drop for OpeningGuard {
     fn drop(&mut self) {
         let before = self.table.pools().remove(&self.guid);
         debug_assert!(before.is_some(), "one guard has a pool");
-        self.table.ended.send_modify(|count| *count += 1);
     }
 }
 
@@ -87,56 +81,27 @@ impl OpeningPools {
         self.pools().clone()
     }
 
-    /// The pool with this name or GUID, if it is being opened.
-    pub fn named(&self, name: &str) -> Option<OpeningPool> {
-        let is_named = |(guid, pool): &(&u64, &OpeningPool)| pool.name == name || guid.to_string() == name;
-        self.pools().iter().find(is_named).map(|(_, pool)| pool.clone())
-    }
-
-    /// Waits while a pool with this name or GUID is being opened.
-    pub async fn until_opened(&self, name: &str) {
-        let mut ended = self.ended.subscribe();
-        while self.named(name).is_some() {
-            // The sender lives as long as this table.
-            let _ = ended.changed().await;
-        }
-    }
-}
-
-impl OpeningPools {
-    /// [`OpeningPools::until_opened`] for at most [`OPENING_TIME`].
+    /// Waits while a pool with one of these names or GUIDs, or any pool if there are none, is being opened or among those of
+    /// `expected`, which are about to be; at most [`OPENING_TIME`].
     ///
     /// # Errors
-    /// If it is not open by then.
-    pub async fn until_opened_in_time(&self, clock: &Clock, name: &str) -> Result<(), String> {
-        match select(pin!(self.until_opened(name)), pin!(clock.sleep(OPENING_TIME))).await {
-            Either::Left(_) => Ok(()),
-            Either::Right(_) => Err(still_opening()),
-        }
-    }
-
-    /// Waits while one of these pools, or any if there are none, is being opened, or among those of `expected`, which are about to
-    /// be, at most [`OPENING_TIME`].
-    ///
-    /// # Errors
-    /// The first that is not open by then.
-    pub async fn until_all_opened(
+    /// The name of the first that is not open by then.
+    pub async fn until_opened(
         &self,
         clock: &Clock,
         pools: &[String],
         expected: impl Fn() -> Vec<(u64, String)>,
     ) -> Result<(), String> {
-        let is_meant = |guid: &u64, name: &str| {
+        let is_meant = |guid: u64, name: &str| {
             pools.is_empty() || pools.iter().any(|pool| pool == name || *pool == guid.to_string())
         };
         let begun = clock.now();
         loop {
             let opening = self.all().into_iter().map(|(guid, pool)| (guid, pool.name));
-            let Some((_, name)) = opening.chain(expected()).find(|(guid, name)| is_meant(guid, name)) else {
-                return Ok(());
-            };
+            let found = opening.chain(expected()).find(|(guid, name)| is_meant(*guid, name));
+            let Some((_, name)) = found else { return Ok(()) };
             if clock.now().since(begun) >= OPENING_TIME {
-                return Err(format!("cannot open '{name}': {}", still_opening()));
+                return Err(name);
             }
             clock.sleep(OPENING_POLL).await;
         }
@@ -156,10 +121,15 @@ mod tests {
         assert!(table.begin(7, pool(), || true).is_none(), "a second one");
         assert!(table.begin(8, pool(), || false).is_none(), "forgotten meanwhile");
         assert_eq!(table.unless_opening(7, || 1), None);
-        let mut waits = ["tank", "7"].map(|name| Box::pin(table.until_opened(name)));
-        assert!(waits.iter_mut().all(|wait| wait.now_or_never().is_none()));
+        let machine = weir_linux::machine().unwrap();
+        let has_ended = |name: &str| {
+            let names = [name.to_owned()];
+            machine.block_on(async { table.until_opened(&machine.clock, &names, Vec::new).now_or_never().is_some() })
+        };
+        assert!(["tank", "7"].into_iter().all(|name| !has_ended(name)));
+        assert!(has_ended("other"));
         drop(guard);
-        assert!(waits.iter_mut().all(|wait| wait.now_or_never().is_some()));
+        assert!(["tank", "7"].into_iter().all(has_ended));
         assert_eq!((table.unless_opening(7, || 1), table.all().len()), (Some(1), 0));
     }
 }
