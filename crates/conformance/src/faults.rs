@@ -42,7 +42,33 @@ struct Started {
     begun: Instant,
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    fn of(disks: &'a FaultFs) -> Self {
+        Case { devices: disks.path(), differences: Vec::new() }
+    }
+
+    /// Creates the pool, a mirror of `d0` and `d1`; returns their paths.
+    fn create_mirror(&mut self) -> Result<[String; 2], JudgeError> {
+        let sides = ["d0", "d1"].map(|name| self.devices.join(name).display().to_string());
+        self.demand(&["zpool", "create", POOL, "mirror", &sides[0], &sides[1]], DONE_WITHIN)?;
+        Ok(sides)
+    }
+
+    /// Demands that `zpool status -x` find nothing.
+    fn is_healthy(&mut self) -> Result<(), JudgeError> {
+        let text = self.demand(&["zpool", "status", "-x", POOL], SHOWN_WITHIN)?;
+        self.contains("zpool status -x", &text, &["is healthy"]);
+        Ok(())
+    }
+
+    /// Demands that zdb find each block allocated once.
+    fn has_no_leaks(&mut self) -> Result<(), JudgeError> {
+        let folder = self.devices.display().to_string();
+        let text = self.demand(&["zdb", "-e", "-p", &folder, POOL, "-bcc"], DONE_WITHIN)?;
+        self.contains("zdb -bcc", &text, &["No leaks"]);
+        Ok(())
+    }
+
     fn command(&self, arguments: &[&str]) -> Result<Command, JudgeError> {
         let mut command = Command::new(weir()?);
         command.env("WEIR_POOL_DIRS", self.devices).args(arguments).stdin(Stdio::null());
@@ -144,9 +170,8 @@ pub fn run(report: &mut Report) -> Result<(), JudgeError> {
 /// One side of a mirror takes no more writes: it is taken out of service, and comes back when it is cleared.
 fn hanging() -> Result<Vec<String>, JudgeError> {
     let disks = FaultFs::new(2, DEVICE_BYTES)?;
-    let mut case = Case { devices: disks.path(), differences: Vec::new() };
-    let [first, second] = ["d0", "d1"].map(|name| disks.path().join(name).display().to_string());
-    case.demand(&["zpool", "create", POOL, "mirror", &first, &second], DONE_WITHIN)?;
+    let mut case = Case::of(&disks);
+    case.create_mirror()?;
     let server = case.serve()?;
     case.demand(&["zfs", "create", &format!("{POOL}/before")], DONE_WITHIN)?;
     disks.set_writes(1, FaultAnswer::Hang);
@@ -176,13 +201,11 @@ fn hanging() -> Result<Vec<String>, JudgeError> {
     std::thread::sleep(Duration::from_millis(500));
     case.demand(&["zpool", "clear", POOL], DONE_WITHIN)?;
     case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
-    let text = case.demand(&["zpool", "status", "-x", POOL], SHOWN_WITHIN)?;
-    case.contains("zpool status -x", &text, &["is healthy"]);
+    case.is_healthy()?;
     server.stop()?;
     let names = case.demand(&["zfs", "list", "-H", "-o", "name"], DONE_WITHIN)?;
     case.contains("zfs list", &names, &["faulty/before", "faulty/during", "faulty/after"]);
-    let text = case.demand(&["zdb", "-e", "-p", &disks.path().display().to_string(), POOL, "-bcc"], DONE_WITHIN)?;
-    case.contains("zdb -bcc", &text, &["No leaks"]);
+    case.has_no_leaks()?;
     Ok(case.differences)
 }
 
@@ -195,9 +218,8 @@ fn words_of<'a>(status: &'a str, device: &str) -> Vec<&'a str> {
 /// One side of a mirror answers slowly: that is counted and reported, and the side stays in service.
 fn slow() -> Result<Vec<String>, JudgeError> {
     let disks = FaultFs::new(2, DEVICE_BYTES)?;
-    let mut case = Case { devices: disks.path(), differences: Vec::new() };
-    let [first, second] = ["d0", "d1"].map(|name| disks.path().join(name).display().to_string());
-    case.demand(&["zpool", "create", POOL, "mirror", &first, &second], DONE_WITHIN)?;
+    let mut case = Case::of(&disks);
+    let [first, second] = case.create_mirror()?;
     let server = case.serve()?;
     // Not reads: each command looks for pools on the devices before it asks the server.
     disks.set_writes(1, FaultAnswer::Delay(SLOW_TIME));
@@ -218,17 +240,15 @@ fn slow() -> Result<Vec<String>, JudgeError> {
     disks.lift(1);
     case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
     server.stop()?;
-    let text = case.demand(&["zdb", "-e", "-p", &disks.path().display().to_string(), POOL, "-bcc"], DONE_WITHIN)?;
-    case.contains("zdb -bcc", &text, &["No leaks"]);
+    case.has_no_leaks()?;
     Ok(case.differences)
 }
 
 /// One side of a mirror fails all reads: it goes out of service, and comes back when it is cleared.
 fn failing_reads() -> Result<Vec<String>, JudgeError> {
     let disks = FaultFs::new(2, DEVICE_BYTES)?;
-    let mut case = Case { devices: disks.path(), differences: Vec::new() };
-    let [first, second] = ["d0", "d1"].map(|name| disks.path().join(name).display().to_string());
-    case.demand(&["zpool", "create", POOL, "mirror", &first, &second], DONE_WITHIN)?;
+    let mut case = Case::of(&disks);
+    case.create_mirror()?;
     let server = case.serve()?;
     case.demand(&["zfs", "create", &format!("{POOL}/before")], DONE_WITHIN)?;
     disks.set_reads(1, FaultAnswer::Error(EIO));
@@ -242,16 +262,16 @@ fn failing_reads() -> Result<Vec<String>, JudgeError> {
     disks.lift(1);
     case.demand(&["zpool", "clear", POOL], DONE_WITHIN)?;
     case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
-    let text = case.demand(&["zpool", "status", "-x", POOL], SHOWN_WITHIN)?;
-    case.contains("zpool status -x", &text, &["is healthy"]);
+    case.is_healthy()?;
     server.stop()?;
+    case.has_no_leaks()?;
     Ok(case.differences)
 }
 
 /// The file system below the only device is full: the pool is suspended, says so, and resumes when there is room.
 fn without_room() -> Result<Vec<String>, JudgeError> {
     let disks = FaultFs::new(1, DEVICE_BYTES)?;
-    let mut case = Case { devices: disks.path(), differences: Vec::new() };
+    let mut case = Case::of(&disks);
     case.demand(&["zpool", "create", POOL, &disks.path().join("d0").display().to_string()], DONE_WITHIN)?;
     let server = case.serve()?;
     case.demand(&["zfs", "create", &format!("{POOL}/before")], DONE_WITHIN)?;
@@ -271,20 +291,18 @@ fn without_room() -> Result<Vec<String>, JudgeError> {
     if code != 0 {
         case.differences.push(format!("zfs create, resumed: exit {code}: {text}"));
     }
-    let text = case.demand(&["zpool", "status", "-x", POOL], SHOWN_WITHIN)?;
-    case.contains("zpool status -x", &text, &["is healthy"]);
+    case.is_healthy()?;
     server.stop()?;
     let names = case.demand(&["zfs", "list", "-H", "-o", "name"], DONE_WITHIN)?;
     case.contains("zfs list", &names, &["faulty/before", "faulty/during"]);
-    let text = case.demand(&["zdb", "-e", "-p", &disks.path().display().to_string(), POOL, "-bcc"], DONE_WITHIN)?;
-    case.contains("zdb -bcc", &text, &["No leaks"]);
+    case.has_no_leaks()?;
     Ok(case.differences)
 }
 
 /// With `failmode=panic`, a failed write ends the process, and nothing that was stable is lost.
 fn panicking() -> Result<Vec<String>, JudgeError> {
     let disks = FaultFs::new(1, DEVICE_BYTES)?;
-    let mut case = Case { devices: disks.path(), differences: Vec::new() };
+    let mut case = Case::of(&disks);
     case.demand(&["zpool", "create", POOL, &disks.path().join("d0").display().to_string()], DONE_WITHIN)?;
     case.demand(&["zpool", "set", "failmode=panic", POOL], DONE_WITHIN)?;
     let mut server = case.serve()?;
@@ -304,7 +322,6 @@ fn panicking() -> Result<Vec<String>, JudgeError> {
     disks.lift(0);
     let names = case.demand(&["zfs", "list", "-H", "-o", "name"], DONE_WITHIN)?;
     case.contains("zfs list", &names, &["faulty/before"]);
-    let text = case.demand(&["zdb", "-e", "-p", &disks.path().display().to_string(), POOL, "-bcc"], DONE_WITHIN)?;
-    case.contains("zdb -bcc", &text, &["No leaks"]);
+    case.has_no_leaks()?;
     Ok(case.differences)
 }

@@ -90,18 +90,25 @@ impl Site {
     }
 }
 
+/// Stops the daemon and starts it again, until it takes commands and before its pools are open; its lines.
+fn restarted(site: &Site, mut daemon: Running) -> (Running, impl Iterator<Item = String>) {
+    site.ok("daemon stop");
+    daemon.ended();
+    let mut child = site.command("daemon").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let daemon = Running { child };
+    site.wait_until("the daemon takes commands", || site.path("run/daemon.sock").exists());
+    (daemon, lines)
+}
+
 #[test]
 fn an_export_waits_for_a_pool_that_is_being_opened() {
     let site = Site::new(1);
     let mut daemon = site.start();
     site.ok("zpool create tank d0");
     for _ in 0..3 {
-        site.ok("daemon stop");
-        daemon.ended();
-        let mut child = site.command("daemon").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        daemon = Running { child };
-        site.wait_until("the daemon takes commands", || site.path("run/daemon.sock").exists());
+        let (next, mut lines) = restarted(&site, daemon);
+        daemon = next;
         let status = site.ok("daemon status");
         assert!(!status.contains("OPEN: \n"), "a reason is missing: {status}");
         site.ok("zpool export tank");
@@ -127,12 +134,8 @@ fn commands_wait_for_a_pool_that_is_being_opened() {
         "zfs share -a",
         "zfs unshare tank/a",
     ] {
-        site.ok("daemon stop");
-        daemon.ended();
-        let mut child = site.command("daemon").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        daemon = Running { child };
-        site.wait_until("the daemon takes commands", || site.path("run/daemon.sock").exists());
+        let (next, mut lines) = restarted(&site, daemon);
+        daemon = next;
         site.ok(line);
         assert!(lines.any(|line| line == "ready"));
     }
