@@ -371,7 +371,7 @@ fn marked(place: Position) -> Position {
 
 /// The result of one pass.
 struct Done {
-    /// State of the scrub or resilver at the begin of the pass.
+    /// State of the scrub or resilver at the beginning of the pass.
     of: Progress,
     pass: ScanPass,
     next: Option<Position>,

@@ -19,8 +19,9 @@
 //! export is not reused, and its nodes are stale. Exports are replaced atomically ([`Tree::renew`], [`Tree::renew_below`]): each
 //! step sees either the old or the new ones. A node has one representation: the root directory of an export is always
 //! [`Node::ROOT`], never its object number. File systems are opened on first access, and a bounded number
-//! of idle ones stays open (`opened`); ten thousand unused snapshots cost two names each. An open failure is returned by each access. No lock is held across an await: two
-//! concurrent first accesses may both open the file system, and the first to finish is kept.
+//! of idle ones stays open (`opened`); ten thousand unused snapshots cost two names each. An open failure is returned by each
+//! access. No lock is held across an await: two concurrent first accesses may both open the file system, and the first to finish
+//! is kept.
 //!
 //! A file system whose key is not loaded, or that is damaged so that it cannot be opened, is never taken for an empty one,
 //! because programs that copy directories would copy that. Its root is a directory that cannot be listed (mode 0111): it has

@@ -239,12 +239,12 @@ impl Blocks {
         self.writer().ok().map(|w| w.reads.begin())
     }
 
-    /// Check for stale pointers; `None` if the pool is not open for writing.
     /// The blocks of intent logs.
     pub fn log(&self) -> LogBlocks<'_> {
         LogBlocks(self)
     }
 
+    /// Check for stale pointers; `None` if the pool is not open for writing.
     pub(crate) fn freshness(&self) -> Option<&dyn PointerFreshness> {
         self.writer().ok().map(|w| w as &dyn PointerFreshness)
     }

@@ -27,7 +27,7 @@ impl OpenedBranches {
             all.push_back(index);
             all.len().saturating_sub(MAX_OPENED)
         };
-        // Each is looked at twice at most: once to clear its bit.
+        // At most two looks at each file system: the first may only clear its bit.
         let mut left = 2 * (MAX_OPENED + beyond);
         while beyond > 0 && left > 0 {
             left -= 1;

@@ -53,7 +53,7 @@ pub struct Faults {
     pub refused_but_done: u64,
     /// Requests answered after seconds.
     pub slow: u64,
-    /// Requests refused while the store throttled all requests.
+    /// Requests that the store refused while it throttled all requests.
     pub throttled: u64,
     /// Conditions that were not met.
     pub unmet: u64,

@@ -371,7 +371,7 @@ impl Rotating {
 mod tests {
     use super::*;
 
-    /// Time at which a write of 128 KiB and a flush after it are done on an idle disk.
+    /// Time at which an idle disk has done a write of 128 KiB and the flush after it.
     fn written_ns(unaligned: bool) -> u64 {
         let spec = RotatingSpec { unaligned, ..RotatingSpec::GREEN };
         let mut disk = Rotating::new(spec, 1 << 40);

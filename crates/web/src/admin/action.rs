@@ -82,7 +82,7 @@ pub enum JobWork {
         /// Snapshots that stay at the target.
         #[serde(default)]
         keep_target: Option<u32>,
-        /// Seconds that the target may be behind before an alert is sent.
+        /// Age of the target's last snapshot, in seconds, beyond which an alert is sent.
         #[serde(default)]
         lag_seconds: Option<u32>,
     },

@@ -85,7 +85,7 @@ struct AddArgs {
     /// Number of snapshots that stay at the target
     #[arg(long, value_name = "N")]
     keep_target: Option<u32>,
-    /// Seconds that the target may be behind before an alert is sent
+    /// Send an alert if the target's last snapshot is older than N seconds
     #[arg(long, value_name = "N")]
     lag_seconds: Option<u64>,
     /// Maximum bytes per second of the replication

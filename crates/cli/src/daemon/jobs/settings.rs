@@ -38,7 +38,7 @@ pub struct JobText {
     /// Number of snapshots that stay at the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_target: Option<u32>,
-    /// Seconds that the target may be behind.
+    /// Age of the target's last snapshot, in seconds, beyond which an alert is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_seconds: Option<u64>,
     /// Command that reaches the target's machine.
