@@ -147,7 +147,7 @@ impl TxgTracker {
         }
         let open = state.open;
         *state.holds.entry(open).or_default() += 1;
-        state.begun = state.begun.saturating_add(1);
+        state.begun += 1;
         Ok(Tx { txg: Txg(open), txgs: Some(self.clone()), logged: true, writer: Origin::POOL })
     }
 
@@ -324,6 +324,7 @@ impl TxgTracker {
     pub fn add_freed(&self, txg: Txg, blocks: u64) {
         let mut state = self.state();
         let freed = state.freed_blocks.entry(txg.0).or_default();
+        // The number of blocks may follow from the size of a file, which comes from the pool.
         *freed = freed.saturating_add(blocks);
     }
 

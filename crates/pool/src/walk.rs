@@ -28,7 +28,7 @@ use weir_codec::checksum::verify_gang_header;
 use weir_dmu::{ErrorLocation, TreeGeometry, VisitedBlocks};
 use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
-use weir_machine::{Machine, Priority, Request};
+use weir_machine::{Machine, Priority, Request, invariant};
 
 /// Maximum number of concurrent reads.
 const PARALLEL: usize = 48;
@@ -329,6 +329,7 @@ impl<V: Visit> Run<'_, V> {
     }
 
     fn finish(&mut self, done: Done) {
+        invariant!(self.bytes_under_way >= done.bytes, "{} bytes are read, {} ended", self.bytes_under_way, done.bytes);
         self.bytes_under_way = self.bytes_under_way.saturating_sub(done.bytes);
         let item = &done.item;
         for claim in done.gang {

@@ -10,6 +10,7 @@
 //! space for some.
 
 use weir_format::zil::{WriteBody, ZilChain};
+use weir_machine::invariant;
 
 /// Unit of log block sizes and of their written lengths, in bytes.
 pub const MIN_BLOCK_BYTES: u64 = 4096;
@@ -85,6 +86,7 @@ impl Sizes {
 
     /// Subtracts bytes of the burst that were placed, or no longer need to be.
     pub fn placed(&mut self, bytes: u64) {
+        invariant!(self.unplaced >= bytes, "{bytes} bytes of a burst are placed, {} were left", self.unplaced);
         self.unplaced = self.unplaced.saturating_sub(bytes);
     }
 
