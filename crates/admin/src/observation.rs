@@ -15,7 +15,8 @@ use weir_pool::{PoolError, capacity, dedup, space};
 /// Errors of reading the MOS.
 pub async fn observe(host: &impl Host, seconds: u64) -> Result<PoolObservation, Refusal> {
     let engine = host.engine();
-    let facts = facts(engine).await?;
+    let mut facts = facts(engine).await?;
+    (facts.links, facts.connections) = host.network().await;
     let after = DatasetNames::sample(engine).await;
     Ok(PoolObservation { before: host.earlier_sample(seconds), after, facts })
 }
@@ -35,5 +36,6 @@ async fn facts(engine: &Engine) -> Result<PoolFacts, PoolError> {
         activities: activities.collect(),
         fragmentation_percent: capacity.fragmentation,
         dedup_table_bytes: tables.memory_bytes,
+        ..PoolFacts::default()
     })
 }

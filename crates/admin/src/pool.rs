@@ -8,7 +8,7 @@ use crate::refusal::{Refusal, RefusalKind};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use weir_analytics::Sample;
+use weir_analytics::{ConnectionFacts, LinkFacts, Sample};
 use weir_blocks::vdev::LeafHealth;
 use weir_engine::scrub::ScrubStart;
 use weir_engine::{Engine, PoolProperty, VdevSetting};
@@ -158,6 +158,11 @@ pub trait Host: Sync {
     /// Clients that are known to use the pool, each as protocol and address.
     fn clients(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Network interfaces, and the connections of clients of this process; empty if it has none, or they cannot be read.
+    fn network(&self) -> BoxFuture<'_, (Vec<LinkFacts>, Vec<ConnectionFacts>)> {
+        Box::pin(std::future::ready((Vec::new(), Vec::new())))
     }
 
     /// Names of the users with a CHAP secret.

@@ -16,6 +16,42 @@ pub struct PoolFacts {
     pub fragmentation_percent: Option<u64>,
     /// Bytes of memory that the blocks of the dedup tables take if all are cached.
     pub dedup_table_bytes: u64,
+    /// Network interfaces that connect clients; empty if they could not be read.
+    pub links: Vec<LinkFacts>,
+    /// TCP connections of clients; empty if they could not be read.
+    pub connections: Vec<ConnectionFacts>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinkFacts {
+    /// Name.
+    pub name: String,
+    /// Largest packet in bytes.
+    pub mtu_bytes: u32,
+    /// Payload that its rate allows; `None` if the driver does not say its rate.
+    pub payload_bytes_per_second: Option<u64>,
+}
+
+/// A TCP connection of a client, as the kernel counts it since the connection began (`TCP_INFO`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectionFacts {
+    /// Address of the client.
+    pub client: String,
+    /// Interface with the server's address; empty if it is not known.
+    pub interface: String,
+    /// Largest segment to the client in bytes.
+    pub mss_bytes: Option<u32>,
+    /// Bytes sent, including repeated ones.
+    pub sent_bytes: u64,
+    /// Bytes sent again.
+    pub retransmitted_bytes: u64,
+    /// Time with something to send, in milliseconds.
+    pub busy_ms: u64,
+    /// Part of it in which the client's receive window was the limit.
+    pub window_limited_ms: u64,
 }
 
 /// Counters of a pool at two instants, and its state: the input of a diagnosis.

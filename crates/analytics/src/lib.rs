@@ -23,7 +23,7 @@ mod sample;
 mod segment;
 pub mod why;
 
-pub use facts::{PoolFacts, PoolObservation};
+pub use facts::{ConnectionFacts, LinkFacts, PoolFacts, PoolObservation};
 pub use history::{History, Point, Resolution, SERIES};
 pub use interval::{Interval, quantile_ns};
 pub use names::DatasetNames;

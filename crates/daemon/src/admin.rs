@@ -34,7 +34,7 @@ pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Maximum number of arguments of a command.
 const MAX_WORDS: usize = 16_384;
 /// Protocol version at the start of a command, query or call.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Error of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -101,13 +101,10 @@ impl<H: Host> Reader<H> {
     /// Reads all facts. `ports` are those of the servers, `peers` hosts to which packets are probed besides the clients that
     /// are connected.
     pub fn facts(mut self, ports: &[u16], peers: &[IpAddr]) -> Facts {
-        let interfaces = self.interfaces();
-        let text = self.run("ss", &["-tinHO", "state", "established"]).unwrap_or_default();
-        let mut connections = ss::connections(&text);
-        connections.retain(|connection| ports.contains(&connection.local.port()));
-        let clients = connections.iter().map(|connection| connection.peer.ip());
+        let mut facts = self.traffic(ports);
+        let clients = facts.connections.iter().map(|connection| connection.peer.ip());
         let hosts: BTreeSet<IpAddr> = peers.iter().copied().chain(clients).filter(|peer| !peer.is_loopback()).collect();
-        let mut facts = Facts { interfaces, buffers: self.buffers(), connections, ..Facts::default() };
+        facts.buffers = self.buffers();
         for peer in hosts.into_iter().take(MAX_PEERS) {
             match self.probe(&facts.interfaces, peer) {
                 Some(probe) => facts.probes.push(probe),
@@ -117,6 +114,15 @@ impl<H: Host> Reader<H> {
         facts.disks = self.disks();
         facts.missing_programs = self.missing.into_iter().collect();
         facts
+    }
+
+    /// Reads the interfaces, and the connections to the servers with these ports. Sends nothing.
+    pub fn traffic(&mut self, ports: &[u16]) -> Facts {
+        let interfaces = self.interfaces();
+        let text = self.run("ss", &["-tinHO", "state", "established"]).unwrap_or_default();
+        let mut connections = ss::connections(&text);
+        connections.retain(|connection| ports.contains(&connection.local.port()));
+        Facts { interfaces, connections, ..Facts::default() }
     }
 
     fn run(&mut self, program: &str, arguments: &[&str]) -> Option<String> {

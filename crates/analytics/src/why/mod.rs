@@ -6,6 +6,7 @@
 //!   subject ───┘                ├─ clients  one request in flight
 //!                               ├─ reads    a small ARC, a large dedup table
 //!                               ├─ space    a nearly full pool, fragmented free space, destroyed snapshots
+//!                               ├─ network  a saturated link, lost or small packets, clients that take data slowly
 //!                               └─ compute  processors
 //!                                    │
 //!                                    └─► Diagnosis: findings by weight, sources of bytes, and what limits now
@@ -22,6 +23,7 @@ mod clients;
 mod compute;
 mod devices;
 mod limit;
+mod network;
 mod reads;
 mod selection;
 mod space;
@@ -76,6 +78,14 @@ pub enum Cause {
     Resilver,
     /// Blocks of destroyed snapshots or datasets are being freed.
     Destruction,
+    /// A network interface carries what it can.
+    SaturatedLink,
+    /// Packets to a client are lost.
+    Retransmissions,
+    /// A client gets small packets on a link with jumbo frames.
+    SmallSegments,
+    /// A client takes data more slowly than the server sends it.
+    SlowClient,
 }
 
 /// A cause that was found, with the figures that show it.
@@ -169,7 +179,7 @@ pub(crate) fn is_of(row: &ClientTotals, subject: &str) -> bool {
 
 /// Findings of all rules.
 fn all_findings(view: &View<'_>) -> Vec<Finding> {
-    let rules: [fn(&View<'_>) -> Vec<Finding>; 12] = [
+    let rules: [fn(&View<'_>) -> Vec<Finding>; 16] = [
         writes::sync_writes,
         writes::throttle,
         writes::small_writes,
@@ -182,6 +192,10 @@ fn all_findings(view: &View<'_>) -> Vec<Finding> {
         space::fragmentation,
         space::destruction,
         compute::processors,
+        network::saturated_link,
+        network::retransmissions,
+        network::small_segments,
+        network::slow_clients,
     ];
     let found = rules.iter().flat_map(|rule| rule(view));
     found.map(|finding| Finding { weight: rounded(finding.weight), ..finding }).collect()

@@ -1,6 +1,7 @@
 //! Each rule on both sides of its thresholds.
 
 use super::*;
+use crate::facts::{ConnectionFacts, LinkFacts};
 use crate::sample::{ArcState, CauseBytes, Counts, DatasetState, LeafTotals, OperationTotals, SpaceState, TxgState};
 
 /// A load in which nothing is wrong: two clients with several requests in flight, over ten seconds.
@@ -311,4 +312,74 @@ fn findings_are_those_of_the_subject_and_sorted_by_weight() {
     let json = serde_json::to_string(&diagnosis).unwrap();
     assert_eq!(serde_json::from_str::<Diagnosis>(&json).unwrap(), diagnosis);
     assert!(json.contains(r#""cause":"sync_writes_without_log_device""#), "{json}");
+}
+
+/// Facts with a link of 1 Gbit/s and a connection of the first client on it, changed.
+fn on_a_link(change: impl FnOnce(&mut LinkFacts, &mut ConnectionFacts)) -> PoolFacts {
+    let mut link = LinkFacts { name: "eth0".into(), mtu_bytes: 9000, payload_bytes_per_second: Some(117_000_000) };
+    let mut connection = ConnectionFacts {
+        client: "10.0.0.1".into(),
+        interface: "eth0".into(),
+        mss_bytes: Some(8948),
+        sent_bytes: 100 << 20,
+        busy_ms: 10_000,
+        ..ConnectionFacts::default()
+    };
+    change(&mut link, &mut connection);
+    let other = ConnectionFacts { client: "10.0.0.2".into(), ..connection.clone() };
+    let other = ConnectionFacts { retransmitted_bytes: 0, window_limited_ms: 0, mss_bytes: Some(8948), ..other };
+    // One of a client without requests in the interval says nothing.
+    let idle = ConnectionFacts { client: "10.0.0.3".into(), retransmitted_bytes: 50 << 20, ..other.clone() };
+    PoolFacts { links: vec![link], connections: vec![connection, other, idle], ..PoolFacts::default() }
+}
+
+#[test]
+fn a_link_that_carries_what_it_can() {
+    // Two clients read and wrote 500 records each in ten seconds: 13.1 MB/s in each direction.
+    let interval = healthy();
+    let [below, above] =
+        [17_000_000, 16_000_000].map(|ceiling| on_a_link(|link, _| link.payload_bytes_per_second = Some(ceiling)));
+    with_facts(
+        (&interval, &below),
+        (&interval, &above),
+        Cause::SaturatedLink,
+        "eth0",
+        &["2 clients read 12.5M/s", "82 %"],
+    );
+    let unknown = on_a_link(|link, _| link.payload_bytes_per_second = None);
+    assert_eq!(found(&interval, &unknown), []);
+}
+
+#[test]
+fn packets_that_are_lost_or_small() {
+    let interval = healthy();
+    let lost = |bytes| on_a_link(|_, connection| connection.retransmitted_bytes = bytes);
+    let words = ["10.0.0.1", "103K of 100M", "0.10 %"];
+    with_facts(
+        (&interval, &lost(104_857)),
+        (&interval, &lost(104_858)),
+        Cause::Retransmissions,
+        "10.0.0.1",
+        &words[..1],
+    );
+    let sentence = &found(&interval, &lost(5 << 20))[0].2;
+    assert!(sentence.contains("5M of 100M were sent again, 5.00 %"), "{sentence}");
+    let segments = |mss| on_a_link(|_, connection| connection.mss_bytes = Some(mss));
+    let words = ["segments of 1448 bytes", "MTU of 9000"];
+    with_facts((&interval, &segments(4500)), (&interval, &segments(1448)), Cause::SmallSegments, "10.0.0.1", &words);
+    // Without jumbo frames on the server's side nothing is small.
+    let usual = on_a_link(|link, connection| (link.mtu_bytes, connection.mss_bytes) = (1500, Some(536)));
+    assert_eq!(found(&interval, &usual), []);
+}
+
+#[test]
+fn a_client_that_takes_data_slowly() {
+    let interval = healthy();
+    let slow = |ms| on_a_link(|_, connection| connection.window_limited_ms = ms);
+    let words = ["20 % of the time", "It got 6.25M/s", "not so for 1 other busy client."];
+    with_facts((&interval, &slow(1999)), (&interval, &slow(2000)), Cause::SlowClient, "10.0.0.1", &words);
+    let brief = on_a_link(|_, connection| (connection.busy_ms, connection.window_limited_ms) = (999, 999));
+    assert_eq!(found(&interval, &brief), []);
+    // Asked about the other client, it is not named.
+    assert_eq!(diagnose(&interval, &slow(5000), Some("10.0.0.2")).findings, []);
 }

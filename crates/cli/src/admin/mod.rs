@@ -26,6 +26,7 @@
 mod awaiting;
 mod client;
 mod moving_mounts;
+mod network;
 mod permits;
 mod processes;
 mod queries;

@@ -1,6 +1,7 @@
 //! A pool that this process has open, as seen by commands that other processes send.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
+use super::network::network_of;
 use super::processes;
 use crate::analytics::recent::RecentSamples;
 use crate::automount::AutoMounts;
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use weir_admin::{Host, MountEffect, Refusal};
-use weir_analytics::Sample;
+use weir_analytics::{ConnectionFacts, LinkFacts, Sample};
 use weir_daemon::{Exports, Service};
 use weir_engine::resilver::ResilverWatch;
 use weir_engine::scrub::ScanLimits;
@@ -91,6 +92,10 @@ impl Host for ServingHost {
 
     fn clients(&self) -> Vec<String> {
         self.0.clients()
+    }
+
+    fn network(&self) -> BoxFuture<'_, (Vec<LinkFacts>, Vec<ConnectionFacts>)> {
+        Box::pin(self.0.network())
     }
 
     fn chap_users(&self) -> Result<Vec<String>, String> {
@@ -252,6 +257,19 @@ impl ServedPool {
     pub fn clients(&self) -> Vec<String> {
         let users = self.service.get().and_then(Weak::upgrade).map(|service| service.users(self.key()));
         users.into_iter().flatten().map(|(protocol, host)| format!("{} {host}", protocol.name())).collect()
+    }
+
+    /// Network interfaces, and the connections of clients to the servers of this process.
+    pub async fn network(&self) -> (Vec<LinkFacts>, Vec<ConnectionFacts>) {
+        let service = self.service.get().and_then(Weak::upgrade);
+        let servers = service.iter().flat_map(|service| service.protocols());
+        let ports: Vec<u16> = servers.map(|server| server.address().port()).filter(|port| *port != 0).collect();
+        if ports.is_empty() {
+            return (Vec::new(), Vec::new());
+        }
+        let read = tokio::task::spawn_blocking(move || weir_doctor::Reader::new(weir_doctor::RealHost).traffic(&ports));
+        // A task that panicked has read nothing.
+        network_of(&read.await.unwrap_or_default())
     }
 
     /// Clients of the network, and processes on the pool's mounts, that may be what keeps a dataset or the pool busy.

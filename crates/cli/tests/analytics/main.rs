@@ -6,6 +6,7 @@ mod browser;
 mod chromium;
 mod history;
 mod http;
+mod network;
 mod prometheus;
 mod why;
 
@@ -44,6 +45,15 @@ impl Site {
 
     /// A pool of a mirror with a volume, served with the HTTP server.
     fn new() -> Site {
+        Site::serving(&[])
+    }
+
+    /// The same, served on this address to those hosts.
+    fn listening(address: &str, hosts: &str) -> Site {
+        Site::serving(&["--listen", address, "--rw", hosts])
+    }
+
+    fn serving(more: &[&str]) -> Site {
         let folder = tempfile::tempdir().unwrap();
         for name in ["pool", "state", "run"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -56,8 +66,8 @@ impl Site {
         });
         site.ok(&["zpool", "create", "tank", "mirror", &disks[0], &disks[1]]);
         site.ok(&["zfs", "create", "-V", "32M", "-o", "compression=off", "tank/vol"]);
-        let words = ["serve", "--nfs-port", "0", "--nbd-port", "0", "--http-port", "0", "tank"];
-        let mut server = site.weir(&words).stdout(Stdio::piped()).spawn().unwrap();
+        let words = ["serve", "--nfs-port", "0", "--nbd-port", "0", "--http-port", "0"];
+        let mut server = site.weir(&[&words, more, &["tank"]].concat()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
         site.lines = lines.take_while(|line| line != "ready").collect();
         site.server = Some(server);

@@ -10,7 +10,7 @@ use weir_analytics::why::{Cause, Diagnosis};
 const SYNC_WRITES: u64 = 200;
 
 /// The diagnosis of the only pool.
-fn diagnosis(site: &Site, words: &[&str]) -> Diagnosis {
+pub fn diagnosis(site: &Site, words: &[&str]) -> Diagnosis {
     let mut report: serde_json::Value = serde_json::from_str(&site.ok(&[&["why", "-j"], words].concat())).unwrap();
     assert_eq!(report["diagnoses"].as_array().unwrap().len(), 1, "{report}");
     serde_json::from_value(report["diagnoses"][0].take()).unwrap()
