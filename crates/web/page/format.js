@@ -37,6 +37,15 @@ export function quantile(counts, share) {
   return undefined;
 }
 
+// A length of time in its two largest units.
+export function lengthOf(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
 // Text of a CSV file (RFC 4180). A value that is not known is an empty field.
 export function csv(head, rows) {
   const field = (value) => {

@@ -1,7 +1,7 @@
 // A graph of series over time: legend, canvas, a cursor, and its files.
 
-import { csv, scaled } from "./format.js";
-import { dataOf, linesOf, nearest } from "./series.js";
+import { csv, lengthOf, scaled } from "./format.js";
+import { dataOf, linesOf, nearest, summaryOf } from "./series.js";
 import { COLOURS, button, element, prepare, savePng, saveText, timeText } from "./dom.js";
 
 // Room for the greatest value above, and for times below.
@@ -13,12 +13,13 @@ const BOTTOM = 15;
 const LIMIT_FACTOR = 4;
 
 export class Graph {
-  // `view` has names, points, span, step, pool, and the time of the cursor, if there is one; `changed` is called after the graph
-  // has moved the cursor.
+  // `view` has names, points, span, step, pool; the last time, if it is not that of the last point; and the time of the cursor and
+  // the chosen range, if there are any. `changed` is called after the graph has changed cursor or range.
   constructor(definition, view, parent, changed) {
     this.definition = definition;
     this.view = view;
-    const figure = element("figure", undefined, parent);
+    this.figure = element("figure", undefined, parent);
+    const { figure } = this;
     const caption = element("figcaption", undefined, figure);
     element("b", definition.title, caption);
     this.labels = definition.series.map(([, name], n) => {
@@ -46,12 +47,23 @@ export class Graph {
     return this.isLimit(n) ? "currentColor" : COLOURS[n % COLOURS.length];
   }
 
+  // Moving the pointer moves the cursor of all graphs; drawing it along chooses a range, whose means the legends have then.
   followPointer(changed) {
     const { canvas, view } = this;
+    const timeAt = (event) => this.end() - (1 - event.offsetX / canvas.clientWidth) * 1000 * view.span;
+    let from;
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      from = timeAt(event);
+      canvas.setPointerCapture(event.pointerId);
+    });
     canvas.addEventListener("pointermove", (event) => {
-      view.cursor = this.end() - (1 - event.offsetX / canvas.clientWidth) * 1000 * view.span;
+      view.cursor = timeAt(event);
+      if (from !== undefined) this.choose(from, view.cursor);
       changed();
     });
+    canvas.addEventListener("pointerup", () => (from = undefined));
+    canvas.addEventListener("pointercancel", () => (from = undefined));
     canvas.addEventListener("pointerleave", () => {
       view.cursor = undefined;
       changed();
@@ -60,16 +72,31 @@ export class Graph {
       const moves = { ArrowLeft: -1, ArrowRight: 1, Escape: 0 };
       if (!(event.key in moves)) return;
       event.preventDefault();
-      const moved = (view.cursor ?? this.end()) + moves[event.key] * Math.max(1000 * view.step, 10 * view.span);
-      view.cursor = event.key === "Escape" ? undefined : Math.min(this.end(), Math.max(this.end() - 1000 * view.span, moved));
+      const before = view.cursor ?? this.end();
+      const moved = before + moves[event.key] * Math.max(1000 * view.step, 10 * view.span);
+      if (event.key === "Escape") {
+        view.cursor = view.range = this.anchor = undefined;
+      } else {
+        view.cursor = Math.min(this.end(), Math.max(this.end() - 1000 * view.span, moved));
+        this.anchor = event.shiftKey ? this.anchor ?? before : undefined;
+        if (event.shiftKey) this.choose(this.anchor, view.cursor);
+      }
       changed();
     });
   }
 
+  // Chooses the range between two times; none if they are less than two points apart.
+  choose(one, other) {
+    const [from, to] = [Math.min(one, other), Math.max(one, other)];
+    const { view } = this;
+    const first = Math.max(from, this.end() - 1000 * view.span), last = Math.min(to, this.end());
+    view.range = last - first >= 2000 * view.step ? { from: first, to: last } : undefined;
+  }
+
   // Time at the right edge.
   end() {
-    const { points } = this.view;
-    return points.length ? points[points.length - 1].time : Date.now();
+    const { points, last } = this.view;
+    return last ?? (points.length ? points[points.length - 1].time : Date.now());
   }
 
   data() {
@@ -84,12 +111,22 @@ export class Graph {
     this.paint(context, data, width, height, getComputedStyle(canvas).color);
     const shown = view.cursor === undefined ? data.times.length - 1 : nearest(data.times, view.cursor);
     const texts = definition.series.map(([, name], n) => {
-      const text = scaled(data.columns[n][shown], definition.unit);
+      const text = this.valueText(data, n, shown);
       if (this.labels[n].textContent !== text) this.labels[n].textContent = text;
       return `${name} ${text}`;
     });
-    const time = view.cursor === undefined || shown < 0 ? "" : `, at ${timeText(data.times[shown], view.span)}`;
+    const at = view.cursor === undefined || shown < 0 ? "" : `, at ${timeText(data.times[shown], view.span)}`;
+    const time = view.range ? `, ${rangeText(view.range, view.span)}` : at;
     canvas.setAttribute("aria-label", `${definition.title}${time}: ${texts.join(", ")}`);
+  }
+
+  // Value of a series at a point; if a range is chosen, over that.
+  valueText(data, n, at) {
+    const { range } = this.view;
+    const { unit } = this.definition;
+    if (!range) return scaled(data.columns[n][at], unit);
+    const { what, value } = summaryOf(data, n, range, unit);
+    return what + scaled(value, unit);
   }
 
   paint(context, data, width, height, colour) {
@@ -125,6 +162,11 @@ export class Graph {
     }
     context.strokeStyle = context.fillStyle = colour;
     context.lineWidth = 1;
+    if (view.range) {
+      context.globalAlpha = 0.15;
+      context.fillRect(x(view.range.from), TOP, x(view.range.to) - x(view.range.from), floor - TOP);
+      context.globalAlpha = 1;
+    }
     if (isLimitShown) {
       context.setLineDash([6, 4]);
       limit.forEach(trace);
@@ -141,7 +183,7 @@ export class Graph {
     const last = data.times.length - 1;
     const legend = this.definition.series.map(([, name], n) => ({
       colour: this.colour(n),
-      text: `${name} ${scaled(data.columns[n][last], this.definition.unit)}`,
+      text: `${name} ${this.valueText(data, n, last)}`,
     }));
     const paint = (context, width, height, colour) => this.paint(context, data, width, height, colour);
     savePng(this.canvas, this.definition.title, this.view.pool, legend, paint);
@@ -155,6 +197,11 @@ export class Graph {
     const rows = times.map((time, n) => [new Date(time).toISOString(), time, ...columns.map((column) => column[n])]);
     saveText(csv(head, rows), [view.pool, definition.title], "csv");
   }
+}
+
+// A range of time, and its length.
+export function rangeText({ from, to }, span) {
+  return `${timeText(from, span)} to ${timeText(to, span)} (${lengthOf((to - from) / 1000)})`;
 }
 
 // The times at the edges.

@@ -45,7 +45,8 @@ export class HeatMap {
   constructor(view, parent) {
     this.view = view;
     this.forget();
-    const figure = element("figure", undefined, parent);
+    this.figure = element("figure", undefined, parent);
+    const { figure } = this;
     const caption = element("figcaption", undefined, figure);
     element("b", TITLE, caption);
     const label = element("label", "Of ", caption);

@@ -1,7 +1,7 @@
 // The screen Pools: tree of vdevs, errors, scrubs, and what can be done to them.
 
-import { scaled } from "./format.js";
-import { h, lengthOf, table, timeOf, value, view } from "./api.js";
+import { lengthOf, scaled } from "./format.js";
+import { h, table, timeOf, value, view } from "./api.js";
 import { actionButton, openAction } from "./act.js";
 import { openCreate } from "./create.js";
 import { openNewDevice, openRemove, openWork, poolButtons } from "./vdevs.js";

@@ -68,6 +68,26 @@ export function linesOf({ times, columns }, x, step, isStacked, hasLimit) {
   return lines;
 }
 
+// What a column was over a range of time: the mean, and of latencies, which have no mean, the greatest; null if nothing is known.
+export function summaryOf({ times, columns }, n, { from, to }, unit) {
+  const known = columns[n].filter((value, at) => value !== null && times[at] >= from && times[at] <= to);
+  if (known.length === 0) return { what: "", value: null };
+  if (unit === "s") return { what: "at most ", value: Math.max(...known) };
+  return { what: "mean ", value: known.reduce((sum, value) => sum + value, 0) / known.length };
+}
+
+// Resolution and step, in seconds, for a range of time in milliseconds: the finest that the history keeps for so long, with at most
+// MAX_POINTS points.
+const KEPT = [["second", 1, 3600], ["ten_seconds", 10, 86_400], ["minute", 60, 30 * 86_400]];
+const MAX_POINTS = 720;
+
+export function resolutionFor(from, to, now) {
+  const isKept = ([, , length]) => from >= now - 1000 * length;
+  const [name, seconds] = KEPT.find(isKept) ?? KEPT[KEPT.length - 1];
+  const points = (to - from) / 1000 / seconds;
+  return { resolution: name, step: seconds * Math.max(1, Math.ceil(points / MAX_POINTS)) };
+}
+
 // The number of the point that is nearest to a time; -1 without points.
 export function nearest(times, time) {
   let best = -1;

@@ -1,7 +1,7 @@
 // The screen Shares and clients: what is served, to whom, and lines to paste on a client.
 
-import { scaled } from "./format.js";
-import { h, lengthOf, table, view } from "./api.js";
+import { lengthOf, scaled } from "./format.js";
+import { h, table, view } from "./api.js";
 import { actionButton, openAction } from "./act.js";
 
 export async function load() {

@@ -1,8 +1,8 @@
 // The screen System: version, limits, services, the log, the audit log, and how tokens are made.
 
 import { get } from "./dom.js";
-import { scaled } from "./format.js";
-import { h, lengthOf, table, timeOf, view } from "./api.js";
+import { lengthOf, scaled } from "./format.js";
+import { h, table, timeOf, view } from "./api.js";
 import { may, me } from "./act.js";
 
 export async function load() {

@@ -2,35 +2,39 @@
 
 import { byId, get } from "./dom.js";
 import { quantile, scaled } from "./format.js";
-import { Graph } from "./graph.js";
+import { Graph, rangeText } from "./graph.js";
 import { HeatMap } from "./heat.js";
-import { continued } from "./series.js";
+import { River } from "./river.js";
+import { continued, resolutionFor } from "./series.js";
 import { isOverview, start } from "./screens.js";
 import { Table } from "./tables.js";
 import * as why from "./why.js";
+import { Worksheet, linkOf, linked } from "./worksheet.js";
 
 // Graphs: title, unit, stacked or not, and the series of the API with their captions. With `limit`, the last series is a limit;
 // with `per`, the values are divided by that series.
 const GRAPHS = [
-  { title: "Bytes answered, by source", unit: "bytes/s", stacked: true, series: [["read.arc_demand", "ARC"], ["read.arc_prefetched", "ARC, prefetched"], ["read.dirty_data", "dirty data"], ["read.holes", "holes"], ["read.disk", "disks"], ["read.intent_log", "intent log"], ["read.l2arc", "L2ARC"]] },
-  { title: "Bytes written by clients", unit: "bytes/s", series: [["written", "written"]] },
-  { title: "Bytes written to devices, by cause", unit: "bytes/s", stacked: true, series: [["devices.written.data", "data"], ["devices.written.metadata", "metadata"], ["devices.written.intent_log", "intent log"], ["devices.written.labels", "labels"], ["devices.written.repair", "repair"], ["devices.written.removal", "removal"]] },
-  { title: "Amplification: bytes written to devices for each byte that clients wrote, in the 60 s before", unit: "", stacked: true, per: "written", series: [["devices.written.data.first_copy", "data"], ["devices.written.data.copies", "copies of data"], ["devices.written.data.parity", "parity of data"], ["devices.written.data.padding", "padding of data"], ["devices.written.metadata", "metadata"], ["devices.written.intent_log", "intent log"], ["devices.written.labels", "labels"]] },
-  { title: "Bytes read from devices", unit: "bytes/s", series: [["devices.read", "read"]] },
-  { title: "Latency of reads and writes (upper bounds)", unit: "s", series: [["read_latency.p50", "reads, median"], ["read_latency.p99", "reads, 99 %"], ["write_latency.p50", "writes, median"], ["write_latency.p99", "writes, 99 %"]] },
-  { title: "Transaction groups: dirty bytes, and the limit at which writers wait", unit: "bytes", limit: true, series: [["txg.dirty", "dirty"], ["txg.dirty_max", "limit"]] },
-  { title: "Durability: bytes acknowledged and not stable, which a power failure would lose", unit: "bytes", series: [["txg.unstable", "not stable"]] },
-  { title: "ARC: blocks used recently (MRU) and frequently (MFU)", unit: "bytes", stacked: true, limit: true, series: [["arc.mru.data", "MRU data"], ["arc.mru.metadata", "MRU metadata"], ["arc.mfu.data", "MFU data"], ["arc.mfu.metadata", "MFU metadata"], ["arc.max", "limit"]] },
-  { title: "ARC: reads, by result", unit: "1/s", stacked: true, series: [["arc.hits", "hits"], ["arc.misses", "misses"]] },
-  { title: "ARC: ghost hits, misses of blocks that were evicted not long before", unit: "1/s", stacked: true, series: [["arc.mru_ghost_hits", "MRU"], ["arc.mfu_ghost_hits", "MFU"]] },
+  { id: "answered", title: "Bytes answered, by source", unit: "bytes/s", stacked: true, series: [["read.arc_demand", "ARC"], ["read.arc_prefetched", "ARC, prefetched"], ["read.dirty_data", "dirty data"], ["read.holes", "holes"], ["read.disk", "disks"], ["read.intent_log", "intent log"], ["read.l2arc", "L2ARC"]] },
+  { id: "written", title: "Bytes written by clients", unit: "bytes/s", series: [["written", "written"]] },
+  { id: "causes", title: "Bytes written to devices, by cause", unit: "bytes/s", stacked: true, series: [["devices.written.data", "data"], ["devices.written.metadata", "metadata"], ["devices.written.intent_log", "intent log"], ["devices.written.labels", "labels"], ["devices.written.repair", "repair"], ["devices.written.removal", "removal"]] },
+  { id: "amplification", title: "Amplification: bytes written to devices for each byte that clients wrote, in the 60 s before", unit: "", stacked: true, per: "written", series: [["devices.written.data.first_copy", "data"], ["devices.written.data.copies", "copies of data"], ["devices.written.data.parity", "parity of data"], ["devices.written.data.padding", "padding of data"], ["devices.written.metadata", "metadata"], ["devices.written.intent_log", "intent log"], ["devices.written.labels", "labels"]] },
+  { id: "device_reads", title: "Bytes read from devices", unit: "bytes/s", series: [["devices.read", "read"]] },
+  { id: "latency", title: "Latency of reads and writes (upper bounds)", unit: "s", series: [["read_latency.p50", "reads, median"], ["read_latency.p99", "reads, 99 %"], ["write_latency.p50", "writes, median"], ["write_latency.p99", "writes, 99 %"]] },
+  { id: "txg", title: "Transaction groups: dirty bytes, and the limit at which writers wait", unit: "bytes", limit: true, series: [["txg.dirty", "dirty"], ["txg.dirty_max", "limit"]] },
+  { id: "durability", title: "Durability: bytes acknowledged and not stable, which a power failure would lose", unit: "bytes", series: [["txg.unstable", "not stable"]] },
+  { id: "arc", title: "ARC: blocks used recently (MRU) and frequently (MFU)", unit: "bytes", stacked: true, limit: true, series: [["arc.mru.data", "MRU data"], ["arc.mru.metadata", "MRU metadata"], ["arc.mfu.data", "MFU data"], ["arc.mfu.metadata", "MFU metadata"], ["arc.max", "limit"]] },
+  { id: "arc_reads", title: "ARC: reads, by result", unit: "1/s", stacked: true, series: [["arc.hits", "hits"], ["arc.misses", "misses"]] },
+  { id: "ghosts", title: "ARC: ghost hits, misses of blocks that were evicted not long before", unit: "1/s", stacked: true, series: [["arc.mru_ghost_hits", "MRU"], ["arc.mfu_ghost_hits", "MFU"]] },
 ];
 // The heat map follows this number of graphs.
 const GRAPHS_BEFORE_HEAT_MAP = 6;
 
 // What the graphs show: names of the series, in the order of the API's values; points; seconds that are shown; seconds between two
-// points; the pool; the time of the cursor.
-const view = { names: [], points: [], span: 300, step: 1, pool: "", cursor: undefined };
+// points; the pool; the time of the cursor; the range whose means are shown; the last time, if an earlier one than now is shown.
+const view = { names: [], points: [], span: 300, step: 1, pool: "", cursor: undefined, range: undefined, last: undefined };
 let paused = false;
+// What the last link that was opened asks for.
+let wanted = linked("");
 // Milliseconds by which the server's clock is ahead of this one.
 let ahead = 0;
 // Number of the last request for the history: an answer to an earlier one is of another pool or span.
@@ -41,14 +45,27 @@ let due = 0;
 const ask = (subject) => why.ask(view.pool, subject);
 const clients = new Table("clients", ask);
 const operations = new Table("operations", ask);
-const graphs = [];
-let heatMap;
+// The figures: { id, title, graph }.
+const shown = [];
+let heatMap, river, worksheet;
 
 function makeGraphs() {
-  const make = (definition) => graphs.push(new Graph(definition, view, byId("graphs"), drawSoon));
+  const place = byId("graphs");
+  const make = (definition) => {
+    const graph = new Graph(definition, view, place, drawSoon);
+    shown.push({ id: definition.id, title: definition.title, graph });
+  };
+  river = new River(view, byId("river"));
+  shown.push({ id: "river", title: "The way of the bytes", graph: river });
   GRAPHS.slice(0, GRAPHS_BEFORE_HEAT_MAP).forEach(make);
-  heatMap = new HeatMap(view, byId("graphs"));
+  heatMap = new HeatMap(view, place);
+  shown.push({ id: "heat", title: "Latency of requests: heat map", graph: heatMap });
   GRAPHS.slice(GRAPHS_BEFORE_HEAT_MAP).forEach(make);
+  worksheet = new Worksheet(byId("worksheets"), shown, () => {
+    shown.forEach(({ id, graph }) => (graph.figure.hidden = !worksheet.isShown(id)));
+    showLink();
+    drawSoon();
+  });
 }
 
 let willDraw = false;
@@ -60,9 +77,52 @@ function drawSoon() {
     willDraw = false;
     // What is not shown has no width.
     if (!isOverview()) return;
-    graphs.forEach((graph) => graph.draw());
-    heatMap.draw();
+    showRange();
+    shown.filter(({ id }) => worksheet.isShown(id)).forEach(({ graph }) => graph.draw());
   });
+}
+
+// The line about the chosen range, and about a time that is not now.
+function showRange() {
+  const { range, last, span } = view;
+  byId("range").hidden = !range && last === undefined;
+  byId("range-zoom").hidden = byId("range-clear").hidden = !range;
+  byId("range-live").hidden = last === undefined;
+  const parts = [];
+  if (last !== undefined) parts.push(`Shown: ${rangeText({ from: last - 1000 * span, to: last }, span)}.`);
+  if (range) parts.push(`Chosen: ${rangeText(range, span)}; the legends have its means, and of latencies the greatest.`);
+  const text = parts.join(" ");
+  if (byId("range-text").textContent !== text) byId("range-text").textContent = text;
+}
+
+// Puts pool, time and graphs into the address, which can be given to others.
+function showLink() {
+  if (!isOverview()) return;
+  const from = view.last === undefined ? undefined : view.last - 1000 * view.span;
+  const words = linkOf({ pool: view.pool, span: view.span, from, to: view.last, graphs: worksheet?.ids() });
+  history.replaceState(undefined, "", `#overview:${words}`);
+}
+
+// Shows what a link asks for. Without a pool of its own it is about the pool that is shown.
+function followLink() {
+  if (!location.hash.startsWith("#overview:")) return;
+  wanted = linked(location.hash.slice("#overview:".length));
+  const span = [...byId("span").options].find((option) => Number(option.value.split(":")[1]) === wanted.span);
+  if (span) byId("span").value = span.value;
+  view.last = wanted.to;
+  if (wanted.to !== undefined) view.span = (wanted.to - wanted.from) / 1000;
+  const pool = [...byId("pool").options].find((option) => option.value === wanted.pool);
+  if (pool) byId("pool").value = pool.value;
+  if (pool && pool.value !== view.pool) setPool(pool.value);
+  else if (view.pool) begin();
+  worksheet.show(wanted.graphs);
+}
+
+// Shows a time that is over.
+function zoom(from, to) {
+  view.last = to;
+  view.span = (to - from) / 1000;
+  begin();
 }
 
 function showTables(interval) {
@@ -97,16 +157,27 @@ function showTables(interval) {
 
 // Reads the history of the span; with `more`, only what is newer than the points that there are.
 async function loadHistory(more) {
-  const [resolution, span, step] = byId("span").value.split(":");
-  const length = 1000 * Number(step);
   const request = ++asked;
-  view.span = Number(span);
-  view.step = Number(step);
   if (!view.pool) return;
-  const last = more && view.points.length ? view.points[view.points.length - 1].time : undefined;
+  const now = Date.now() + ahead;
+  const isLive = view.last === undefined;
+  let resolution, from;
+  if (isLive) {
+    const [name, span, step] = byId("span").value.split(":");
+    resolution = name;
+    view.span = Number(span);
+    view.step = Number(step);
+    from = now - 1000 * view.span;
+  } else {
+    from = view.last - 1000 * view.span;
+    ({ resolution, step: view.step } = resolutionFor(from, view.last, now));
+  }
+  const length = 1000 * view.step;
+  const last = isLive && more && view.points.length ? view.points[view.points.length - 1].time : undefined;
   // The last step may have been incomplete. A point has the time of its end.
-  const from = last === undefined ? Date.now() + ahead - 1000 * view.span : Math.floor((last - 1) / length) * length + 1;
-  const query = new URLSearchParams({ resolution, step, from: Math.floor(from) });
+  if (last !== undefined) from = Math.floor((last - 1) / length) * length + 1;
+  const query = new URLSearchParams({ resolution, step: view.step, from: Math.floor(from) });
+  if (!isLive) query.set("to", String(Math.ceil(view.last)));
   const { body, time } = await get(`/api/v1/pools/${encodeURIComponent(view.pool)}/history?${query}`);
   if (request !== asked) return;
   // A pool that was opened a moment ago has no points of a coarse resolution yet.
@@ -119,21 +190,34 @@ async function loadHistory(more) {
 
 function forgetOld() {
   const { points } = view;
+  if (view.last !== undefined) return;
   const first = points.length ? points[points.length - 1].time - 1000 * view.span : 0;
+  // A range that is over is not shown any more.
+  if (view.range && view.range.from < first) view.range = undefined;
   while (points.length && points[0].time < first) points.shift();
 }
 
 // Begins again with another pool or span.
 function begin() {
   view.points = [];
-  view.cursor = undefined;
+  view.cursor = view.range = undefined;
+  showLink();
+  drawSoon();
   loadHistory(false).catch(report);
+}
+
+// Shows the time up to now.
+function showNow() {
+  view.last = undefined;
+  view.span = Number(byId("span").value.split(":")[1]);
+  begin();
 }
 
 function setPool(name) {
   if (name === view.pool) return;
   view.pool = name;
   heatMap.forget();
+  river.forget();
   clients.clear();
   operations.clear();
   byId("ask").disabled = !name;
@@ -144,7 +228,8 @@ function showPools(names) {
   const select = byId("pool");
   if (names.join("\n") !== [...select.options].map((option) => option.value).join("\n")) {
     select.replaceChildren(...names.map((name) => new Option(name, name)));
-    if (names.includes(view.pool)) select.value = view.pool;
+    const chosen = view.pool || wanted.pool;
+    if (names.includes(chosen)) select.value = chosen;
   }
   setPool(select.value);
 }
@@ -173,19 +258,27 @@ function follow() {
     if (!interval) return;
     heatMap.add(interval);
     if (paused) return;
+    river.add(interval);
+    showTables(interval);
+    if (view.last !== undefined) return river.draw();
     if (view.step === 1) view.points.push({ time: interval.time_ms, values: interval.values });
     else if (interval.time_ms >= due) {
       due = interval.time_ms + (view.points.length ? 1000 * view.step : 5000);
       loadHistory(true).catch(report);
     }
     forgetOld();
-    showTables(interval);
     drawSoon();
   };
 }
 
 byId("pool").addEventListener("change", (event) => setPool(event.target.value));
-byId("span").addEventListener("change", begin);
+byId("span").addEventListener("change", showNow);
+byId("range-zoom").addEventListener("click", () => view.range && zoom(view.range.from, view.range.to));
+byId("range-clear").addEventListener("click", () => {
+  view.range = undefined;
+  drawSoon();
+});
+byId("range-live").addEventListener("click", showNow);
 byId("pause").addEventListener("click", (event) => {
   paused = !paused;
   event.target.setAttribute("aria-pressed", String(paused));
@@ -201,6 +294,8 @@ window.addEventListener("resize", drawSoon);
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawSoon);
 
 makeGraphs();
+followLink();
+window.addEventListener("hashchange", followLink);
 start(drawSoon).catch(report);
 try {
   const { body, time } = await get("/api/v1/series");

@@ -16,13 +16,14 @@ const STYLE: &str = "text/css; charset=utf-8";
 pub(crate) struct PageFile(pub &'static str, pub &'static str, pub &'static str);
 
 /// Files of the page, besides its index.
-pub(crate) static FILES: [PageFile; 20] = [
+pub(crate) static FILES: [PageFile; 22] = [
     PageFile("/weir.css", STYLE, include_str!("../page/weir.css")),
     PageFile("/weir.js", SCRIPT, include_str!("../page/weir.js")),
     PageFile("/dom.js", SCRIPT, include_str!("../page/dom.js")),
     PageFile("/format.js", SCRIPT, include_str!("../page/format.js")),
     PageFile("/graph.js", SCRIPT, include_str!("../page/graph.js")),
     PageFile("/heat.js", SCRIPT, include_str!("../page/heat.js")),
+    PageFile("/river.js", SCRIPT, include_str!("../page/river.js")),
     PageFile("/series.js", SCRIPT, include_str!("../page/series.js")),
     PageFile("/tables.js", SCRIPT, include_str!("../page/tables.js")),
     PageFile("/api.js", SCRIPT, include_str!("../page/api.js")),
@@ -37,6 +38,7 @@ pub(crate) static FILES: [PageFile; 20] = [
     PageFile("/alerts.js", SCRIPT, include_str!("../page/alerts.js")),
     PageFile("/system.js", SCRIPT, include_str!("../page/system.js")),
     PageFile("/why.js", SCRIPT, include_str!("../page/why.js")),
+    PageFile("/worksheet.js", SCRIPT, include_str!("../page/worksheet.js")),
 ];
 
 impl PageFile {

@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import { csv, fileName, quantile, scaled } from "../page/format.js";
-import { continued, dataOf, linesOf, nearest } from "../page/series.js";
+import { csv, fileName, lengthOf, quantile, scaled } from "../page/format.js";
+import { continued, dataOf, linesOf, nearest, resolutionFor, summaryOf } from "../page/series.js";
 
 const points = (...values) => values.map((value, n) => ({ time: 1000 * (n + 1), values: [].concat(value) }));
 const graph = { series: [["a", "A"], ["b", "B"]] };
@@ -107,7 +107,6 @@ const shares = await import("../page/shares.js");
 const disks = await import("../page/disks.js");
 const vdevs = await import("../page/vdevs.js");
 const { jobOf, workOf } = await import("../page/alerts.js");
-const { lengthOf } = await import("../page/api.js");
 
 test("a scan has the time left at its rate so far, and says what is not known", () => {
   const scan = { function: "SCRUB", state: "SCANNING", start_time: 1000, to_examine: 400, examined: 100, errors: 0, scrub_pause: 0 };
@@ -172,4 +171,84 @@ test("disks are found in the trees of pools, and paths in a text", () => {
   const pool = { name: "t", vdevs: { t: { name: "t", vdevs: { a: leaf("/a") } } }, spares: { s: leaf("/s") }, l2cache: { c: leaf("/c") } };
   assert.deepEqual([...disks.usesOf([pool])].map(([path, { pool: of, vdev }]) => [path, of, vdev.name]), [["/a", "t", "a"], ["/c", "t", "c"], ["/s", "t", "s"]]);
   assert.deepEqual(vdevs.pathsOf("/a  /b,/c\n"), ["/a", "/b", "/c"]);
+});
+
+const river = await import("../page/river.js");
+const { linkOf, linked, parsed } = await import("../page/worksheet.js");
+
+// Two seconds of two clients: 300 bytes of reads answered, of which 100 came from disks, that read 150; 80 written.
+const second = {
+  seconds: 1,
+  clients: [
+    { client: "a", dataset: "t/x", protocol: "nbd", read_bytes: 200, written_bytes: 80 },
+    { client: "b", dataset: "", protocol: "nfs3", read_bytes: 100, written_bytes: 0 },
+    { client: "", dataset: "", protocol: "internal", read_bytes: 999, written_bytes: 999 },
+  ],
+  operations: [
+    { protocol: "nbd", read_bytes: { disk: 100, "arc demand": 100 } },
+    { protocol: "nfs3", read_bytes: { "arc demand": 100 } },
+    { protocol: "internal", read_bytes: { disk: 999 } },
+  ],
+  written: [{ content: "data", redundancy: "first copy", bytes: 80 }, { content: "data", redundancy: "copies", bytes: 80 }, { content: "metadata", redundancy: "first copy", bytes: 20 }],
+  leaves: [{ name: "d0", read_bytes: 90, write_bytes: 90 }, { name: "d1", read_bytes: 60, write_bytes: 90 }],
+};
+
+test("the way of the bytes has each band that the server counts", () => {
+  const texts = (direction, of) => river.bandsOf(of, direction).map(({ column, from, to, rate }) => `${column} ${from}>${to} ${rate}`).sort();
+  assert.deepEqual(texts("reads", [second, second]), [
+    "0 a>t/x 200", "0 b>– 100", "1 t/x>nbd 200", "1 –>nfs3 100", "2 nbd>arc demand 100", "2 nbd>disk 100", "2 nfs3>arc demand 100",
+    "3 disk>d0 90", "3 disk>d1 60"]);
+  assert.deepEqual(texts("writes", [second]), [
+    "0 a>t/x 80", "1 t/x>nbd 80", "2 nbd>pool 80", "3 pool>copies of data 80", "3 pool>data 80", "3 pool>metadata 20",
+    "4 copies of data>devices 80", "4 data>devices 80", "4 metadata>devices 20", "5 devices>d0 90", "5 devices>d1 90"]);
+  assert.deepEqual(texts("reads", []), []);
+});
+
+test("small nodes are joined, and no byte is lost", () => {
+  const bands = Array.from({ length: 10 }, (_, n) => ({ column: 0, from: `c${n}`, to: "x", rate: 100 - n }));
+  const few = river.joined(bands, 2, 4);
+  assert.deepEqual(few.map(({ from }) => from).sort(), ["7 others", "c0", "c1", "c2"]);
+  const sum = (of) => of.reduce((total, { rate }) => total + rate, 0);
+  assert.equal(sum(few), sum(bands));
+});
+
+test("nodes are as high as their wider side, and nothing leaves the picture", () => {
+  const bands = river.bandsOf([second], "reads");
+  const { nodes, bands: placed } = river.layoutOf(bands, 5, 900, 300);
+  const disk = nodes.find(({ name }) => name === "disk");
+  assert.deepEqual([disk.left, disk.right], [100, 150]);
+  assert.equal(river.textOf(disk), "disk 100 B/s → 150 B/s");
+  assert.equal(river.textOf(nodes.find(({ name }) => name === "nbd")), "nbd 200 B/s");
+  assert.equal(river.textOf({ name: "/dev/disk/by-id/x", left: 5, right: 0 }), "x 5 B/s");
+  const scale = disk.height / 150;
+  assert.ok(nodes.every((node) => Math.abs(node.height - Math.max(node.left, node.right) * scale) < 1e-9));
+  assert.ok(nodes.every((node) => node.x >= 0 && node.x <= 900 - 9 && node.y + node.height <= 300 && node.y >= 0));
+  for (const { from, to, column, y, toY, height } of placed) {
+    const inside = (node, top) => top >= node.y - 1e-9 && top + height <= node.y + node.height + 1e-9;
+    assert.ok(inside(nodes.find((node) => node.column === column && node.name === from), y), `${from} > ${to}`);
+    assert.ok(inside(nodes.find((node) => node.column === column + 1 && node.name === to), toY), `${from} > ${to}`);
+  }
+  assert.deepEqual(river.layoutOf([], 5, 900, 300), { nodes: [], bands: [] });
+});
+
+test("a link has pool, time and graphs, and a wrong one asks for nothing", () => {
+  const of = { pool: "my tank", span: undefined, from: 1000, to: 61000, graphs: ["latency", "arc"] };
+  assert.deepEqual(linked(linkOf(of)), of);
+  assert.deepEqual(linked(linkOf({ pool: "t", span: 3600 })), { pool: "t", span: 3600, from: undefined, to: undefined, graphs: undefined });
+  assert.deepEqual(linked("from=9&to=3&span=x&graphs="), { pool: undefined, span: undefined, from: undefined, to: undefined, graphs: [] });
+  assert.deepEqual(parsed('{"a": ["x"], "b": 3, "c": [1]}'), { a: ["x"] });
+  assert.deepEqual([parsed("{"), parsed("[]"), parsed(null), parsed("null")], [{}, {}, {}, {}]);
+});
+
+test("a range has means, of latencies the greatest, and the finest resolution that is kept", () => {
+  const data = { times: [1000, 2000, 3000, 4000], columns: [[1, 2, null, 6]] };
+  assert.deepEqual(summaryOf(data, 0, { from: 2000, to: 4000 }, "bytes/s"), { what: "mean ", value: 4 });
+  assert.deepEqual(summaryOf(data, 0, { from: 2000, to: 4000 }, "s"), { what: "at most ", value: 6 });
+  assert.deepEqual(summaryOf(data, 0, { from: 3000, to: 3500 }, "s"), { what: "", value: null });
+  const now = 1e12, at = (from, to) => resolutionFor(now - 1000 * from, now - 1000 * to, now);
+  assert.deepEqual(at(600, 0), { resolution: "second", step: 1 });
+  assert.deepEqual(at(3500, 0), { resolution: "second", step: 5 });
+  assert.deepEqual(at(7200, 6000), { resolution: "ten_seconds", step: 10 });
+  assert.deepEqual(at(20 * 86400, 0), { resolution: "minute", step: 2400 });
+  assert.deepEqual(at(90 * 86400, 80 * 86400), { resolution: "minute", step: 1200 });
 });
