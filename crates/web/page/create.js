@@ -111,7 +111,7 @@ export async function openCreate() {
         h("td", {}, input), h("td", {}, h("label", { for: `layout-${n}` }, groups)), h("td", {}, text), h("td", {}, loss), h("td", { class: "note wrap" }, `rule of thumb: ${ruleOf(one)}`));
     });
     layouts.replaceChildren(rows.length === 0 ? h("p", { class: "empty" }, "Choose devices for data to see the layouts that they allow.")
-      : h("div", { class: "wide" }, h("table", { "aria-label": "Layouts" }, h("tbody", {}, rows))),
+      : h("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Layouts" }, h("table", { "aria-label": "Layouts" }, h("tbody", {}, rows))),
     ...(rows.length === 0 ? [] : [h("p", { class: "note" }, `Usable space is what zfs list shows of the empty pool (USED and AVAIL), by the arithmetic of the engine for sectors of 4 KiB and devices of ${scaled(least, "bytes")}, the smallest one.`)]));
   };
   draw();
@@ -127,7 +127,7 @@ export async function openCreate() {
       { name: "force", label: "Also devices that hold data, and vdevs of different redundancy (-f)", type: "checkbox" },
     ],
     body: [
-      h("div", { class: "wide" }, h("table", { "aria-label": "Devices" },
+      h("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Devices" }, h("table", { "aria-label": "Devices" },
         h("thead", {}, h("tr", {}, ["Use", "Device", "Size", "Contents"].map((text) => h("th", { scope: "col", class: text === "Size" ? "number" : undefined }, text)))), list)),
       devices.length === 0 && h("p", { class: "empty" }, "No block device was found. Files and other devices are added by their paths."),
       h("div", { class: "field" }, h("label", { for: "more-device" }, "Another device or file"), path,

@@ -182,6 +182,10 @@ export class River {
     this.note = element("span", "", caption);
     const wide = element("div", undefined, figure);
     wide.className = "wide";
+    // On a narrow screen it is scrolled, with the keyboard too.
+    wide.tabIndex = 0;
+    wide.setAttribute("role", "group");
+    wide.setAttribute("aria-label", TITLE);
     this.canvas = element("canvas", undefined, wide);
     this.canvas.setAttribute("role", "img");
     const details = element("details", undefined, figure);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "a real daemon and its clients")]
 
+mod accessibility;
 mod api;
 #[path = "../analytics/chromium.rs"]
 mod chromium;

@@ -5,13 +5,13 @@ use super::{Site, has, until};
 use serde_json::json;
 
 /// Browser on the page of a daemon.
-struct Page {
-    browser: Browser,
+pub struct Page {
+    pub browser: Browser,
 }
 
 impl Page {
     /// `None` if no browser is installed.
-    fn open(url: &str) -> Option<Page> {
+    pub fn open(url: &str) -> Option<Page> {
         let mut browser = Browser::start()?;
         let size = json!({"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": false});
         browser.call("Emulation.setDeviceMetricsOverride", size);
@@ -22,7 +22,7 @@ impl Page {
     }
 
     /// Waits until an expression is true.
-    fn until(&mut self, expression: &str) {
+    pub fn until(&mut self, expression: &str) {
         until(expression, || (self.browser.value(expression) == true).then_some(()));
     }
 
@@ -31,14 +31,14 @@ impl Page {
     }
 
     /// Shows a screen, and waits for its data.
-    fn go(&mut self, screen: &str) {
+    pub fn go(&mut self, screen: &str) {
         self.browser.value(&format!("location.hash = {}", json!(format!("#{screen}"))));
         let place = screen.split(':').next().unwrap();
         self.until(&format!("(place => !place.hidden && place.children.length > 0 && !place.textContent.includes('Loading'))(document.getElementById('screen-{place}'))"));
     }
 
     /// Clicks the button with this label, once it is there and can be used.
-    fn click(&mut self, label: &str) {
+    pub fn click(&mut self, label: &str) {
         let label = json!(label);
         self.until(&format!(
             "(button => {{ if (!button || button.disabled) return false; button.click(); return true; }})\

@@ -88,7 +88,7 @@ fn open_alerts(status: &Value) -> usize {
 fn pools(status: &Value, samples: &[Sample]) -> Light {
     let Some(all) = status["pools"].as_object() else {
         // A process that is no daemon.
-        let text = format!("{} pools open", samples.len());
+        let text = if samples.len() == 1 { "1 pool open".into() } else { format!("{} pools open", samples.len()) };
         return Light::new("Pool", if samples.is_empty() { LightState::Unknown } else { LightState::Good }, text);
     };
     let state_of = |pool: &Value| match pool["health"].as_str() {
