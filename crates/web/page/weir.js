@@ -4,7 +4,7 @@ import { byId, get } from "./dom.js";
 import { quantile, scaled } from "./format.js";
 import { Graph, rangeText } from "./graph.js";
 import { HeatMap } from "./heat.js";
-import { River } from "./river.js";
+import { FlowGraph } from "./flow.js";
 import { continued, resolutionFor } from "./series.js";
 import { isOverview, start } from "./screens.js";
 import { Table } from "./tables.js";
@@ -47,7 +47,7 @@ const clients = new Table("clients", ask);
 const operations = new Table("operations", ask);
 // The figures: { id, title, graph }.
 const shown = [];
-let heatMap, river, worksheet;
+let heatMap, flow, worksheet;
 
 function makeGraphs() {
   const place = byId("graphs");
@@ -55,8 +55,8 @@ function makeGraphs() {
     const graph = new Graph(definition, view, place, drawSoon);
     shown.push({ id: definition.id, title: definition.title, graph });
   };
-  river = new River(view, byId("river"));
-  shown.push({ id: "river", title: "The way of the bytes", graph: river });
+  flow = new FlowGraph(view, byId("flow"));
+  shown.push({ id: "flow", title: "Flow of bytes from clients to devices", graph: flow });
   GRAPHS.slice(0, GRAPHS_BEFORE_HEAT_MAP).forEach(make);
   heatMap = new HeatMap(view, place);
   shown.push({ id: "heat", title: "Latency of requests: heat map", graph: heatMap });
@@ -217,7 +217,7 @@ function setPool(name) {
   if (name === view.pool) return;
   view.pool = name;
   heatMap.forget();
-  river.forget();
+  flow.forget();
   clients.clear();
   operations.clear();
   byId("ask").disabled = !name;
@@ -258,9 +258,9 @@ function follow() {
     if (!interval) return;
     heatMap.add(interval);
     if (paused) return;
-    river.add(interval);
+    flow.add(interval);
     showTables(interval);
-    if (view.last !== undefined) return river.draw();
+    if (view.last !== undefined) return flow.draw();
     if (view.step === 1) view.points.push({ time: interval.time_ms, values: interval.values });
     else if (interval.time_ms >= due) {
       due = interval.time_ms + (view.points.length ? 1000 * view.step : 5000);

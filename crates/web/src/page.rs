@@ -23,7 +23,7 @@ pub(crate) static FILES: [PageFile; 22] = [
     PageFile("/format.js", SCRIPT, include_str!("../page/format.js")),
     PageFile("/graph.js", SCRIPT, include_str!("../page/graph.js")),
     PageFile("/heat.js", SCRIPT, include_str!("../page/heat.js")),
-    PageFile("/river.js", SCRIPT, include_str!("../page/river.js")),
+    PageFile("/flow.js", SCRIPT, include_str!("../page/flow.js")),
     PageFile("/series.js", SCRIPT, include_str!("../page/series.js")),
     PageFile("/tables.js", SCRIPT, include_str!("../page/tables.js")),
     PageFile("/api.js", SCRIPT, include_str!("../page/api.js")),

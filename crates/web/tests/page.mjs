@@ -173,7 +173,7 @@ test("disks are found in the trees of pools, and paths in a text", () => {
   assert.deepEqual(vdevs.pathsOf("/a  /b,/c\n"), ["/a", "/b", "/c"]);
 });
 
-const river = await import("../page/river.js");
+const flow = await import("../page/flow.js");
 const { linkOf, linked, parsed } = await import("../page/worksheet.js");
 
 // Two seconds of two clients: 300 bytes of reads answered, of which 100 came from disks, that read 150; 80 written.
@@ -193,8 +193,8 @@ const second = {
   leaves: [{ name: "d0", read_bytes: 90, write_bytes: 90 }, { name: "d1", read_bytes: 60, write_bytes: 90 }],
 };
 
-test("the way of the bytes has each band that the server counts", () => {
-  const texts = (direction, of) => river.bandsOf(of, direction).map(({ column, from, to, rate }) => `${column} ${from}>${to} ${rate}`).sort();
+test("the flow of bytes has each band that the server counts", () => {
+  const texts = (direction, of) => flow.bandsOf(of, direction).map(({ column, from, to, rate }) => `${column} ${from}>${to} ${rate}`).sort();
   assert.deepEqual(texts("reads", [second, second]), [
     "0 a>t/x 200", "0 b>– 100", "1 t/x>nbd 200", "1 –>nfs3 100", "2 nbd>arc demand 100", "2 nbd>disk 100", "2 nfs3>arc demand 100",
     "3 disk>d0 90", "3 disk>d1 60"]);
@@ -206,20 +206,20 @@ test("the way of the bytes has each band that the server counts", () => {
 
 test("small nodes are joined, and no byte is lost", () => {
   const bands = Array.from({ length: 10 }, (_, n) => ({ column: 0, from: `c${n}`, to: "x", rate: 100 - n }));
-  const few = river.joined(bands, 2, 4);
+  const few = flow.joined(bands, 2, 4);
   assert.deepEqual(few.map(({ from }) => from).sort(), ["7 others", "c0", "c1", "c2"]);
   const sum = (of) => of.reduce((total, { rate }) => total + rate, 0);
   assert.equal(sum(few), sum(bands));
 });
 
 test("nodes are as high as their wider side, and nothing leaves the picture", () => {
-  const bands = river.bandsOf([second], "reads");
-  const { nodes, bands: placed } = river.layoutOf(bands, 5, 900, 300);
+  const bands = flow.bandsOf([second], "reads");
+  const { nodes, bands: placed } = flow.layoutOf(bands, 5, 900, 300);
   const disk = nodes.find(({ name }) => name === "disk");
   assert.deepEqual([disk.left, disk.right], [100, 150]);
-  assert.equal(river.textOf(disk), "disk 100 B/s → 150 B/s");
-  assert.equal(river.textOf(nodes.find(({ name }) => name === "nbd")), "nbd 200 B/s");
-  assert.equal(river.textOf({ name: "/dev/disk/by-id/x", left: 5, right: 0 }), "x 5 B/s");
+  assert.equal(flow.textOf(disk), "disk 100 B/s → 150 B/s");
+  assert.equal(flow.textOf(nodes.find(({ name }) => name === "nbd")), "nbd 200 B/s");
+  assert.equal(flow.textOf({ name: "/dev/disk/by-id/x", left: 5, right: 0 }), "x 5 B/s");
   const scale = disk.height / 150;
   assert.ok(nodes.every((node) => Math.abs(node.height - Math.max(node.left, node.right) * scale) < 1e-9));
   assert.ok(nodes.every((node) => node.x >= 0 && node.x <= 900 - 9 && node.y + node.height <= 300 && node.y >= 0));
@@ -228,7 +228,7 @@ test("nodes are as high as their wider side, and nothing leaves the picture", ()
     assert.ok(inside(nodes.find((node) => node.column === column && node.name === from), y), `${from} > ${to}`);
     assert.ok(inside(nodes.find((node) => node.column === column + 1 && node.name === to), toY), `${from} > ${to}`);
   }
-  assert.deepEqual(river.layoutOf([], 5, 900, 300), { nodes: [], bands: [] });
+  assert.deepEqual(flow.layoutOf([], 5, 900, 300), { nodes: [], bands: [] });
 });
 
 test("a link has pool, time and graphs, and a wrong one asks for nothing", () => {

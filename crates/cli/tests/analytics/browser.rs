@@ -71,20 +71,20 @@ fn desktop(browser: &mut Browser, site: &Site) {
 }
 
 #[test]
-fn the_way_of_the_bytes_has_the_clients_and_the_devices() {
+fn the_flow_of_bytes_has_the_clients_and_the_devices() {
     let Some(mut browser) = Browser::start().filter(|_| has("qemu-io")) else {
         println!("skipped: chromium-headless-shell or qemu-io is not installed");
         return;
     };
     let site = Site::new();
     desktop(&mut browser, &site);
-    browser.value("document.querySelector('.river details').open = true");
+    browser.value("document.querySelector('.flow details').open = true");
     let choose = |browser: &mut Browser, direction: &str| {
         browser.value(&format!(
-            "(select => {{ select.value = '{direction}'; select.dispatchEvent(new Event('change')); }})(document.querySelector('.river select'))"
+            "(select => {{ select.value = '{direction}'; select.dispatchEvent(new Event('change')); }})(document.querySelector('.flow select'))"
         ));
     };
-    let rows = "[...document.querySelectorAll('.river tbody tr')].map(row => [...row.cells].map(cell => cell.textContent).join(' > ')).join('\\n')";
+    let rows = "[...document.querySelectorAll('.flow tbody tr')].map(row => [...row.cells].map(cell => cell.textContent).join(' > ')).join('\\n')";
     // A mean of ten seconds has the load of one of them.
     site.use_volume();
     let reads = until(|| {
@@ -104,7 +104,7 @@ fn the_way_of_the_bytes_has_the_clients_and_the_devices() {
     for disk in ["/a > ", "/b > "] {
         assert!(written.lines().any(|line| line.starts_with("devices > /") && line.contains(disk)), "{written}");
     }
-    let label = browser.text("document.querySelector('.river canvas').getAttribute('aria-label')");
+    let label = browser.text("document.querySelector('.flow canvas').getAttribute('aria-label')");
     assert!(label.contains(" written by clients, ") && label.ends_with(" written to devices"), "{label}");
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
 }
@@ -167,7 +167,7 @@ fn a_range_has_its_mean_and_a_link_shows_it_again() {
         .value("[...document.querySelectorAll('.worksheet button')].find(one => one.textContent === 'Save').click()");
     assert_eq!(browser.text("document.querySelector('.worksheet select').value"), "mine");
     let link = browser.text("location.href");
-    assert!(link.ends_with("&graphs=river.answered"), "{link}");
+    assert!(link.ends_with("&graphs=flow.answered"), "{link}");
     let shown = "[...document.querySelectorAll('figure')].filter(one => !one.hidden).length";
     assert_eq!(browser.value(shown), 2);
     browser.call("Page.navigate", json!({"url": "about:blank"}));

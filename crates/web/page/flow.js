@@ -1,5 +1,5 @@
-// The river: from which client to which device the bytes of the last seconds went, as bands whose width is bytes per second.
-//
+// Flow of bytes: from which client to which device the bytes of the last seconds went, as bands whose width is bytes per second (a Sankey
+// diagram).
 // Reads go from client, dataset and protocol to the source that answered them, and from the disks to each device. Writes go from
 // client, dataset and protocol into the pool, and from it, by cause, to each device. Each band is one that the server counts:
 // between two columns that it does not count together, there is a node that joins them.
@@ -7,7 +7,7 @@
 import { csv, scaled } from "./format.js";
 import { COLOURS, button, element, prepare, savePng, saveText } from "./dom.js";
 
-const TITLE = "The way of the bytes";
+const TITLE = "Flow of bytes from clients to devices";
 // Nodes of a column; further ones are joined.
 const MAX_NODES = 7;
 const KEPT_SECONDS = 60;
@@ -162,13 +162,13 @@ function colourOf(direction, { column, from, to }) {
   return at < 0 || (direction === "reads" && column < 2) ? "#7a8794" : COLOURS[at % COLOURS.length];
 }
 
-export class River {
+export class FlowGraph {
   constructor(view, parent) {
     this.view = view;
     this.intervals = [];
     this.figure = element("figure", undefined, parent);
     const { figure } = this;
-    figure.className = "river";
+    figure.className = "flow";
     const caption = element("figcaption", undefined, figure);
     element("b", TITLE, caption);
     const select = (label, values) => {
