@@ -6,6 +6,7 @@
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_add`).
 
+use super::attach::members;
 use super::aux_devices::{self, AuxKind};
 use super::config::Config;
 use super::events::PoolEvent;
@@ -172,7 +173,7 @@ impl VdevAddRequest {
             }
         }
         let NewPlace { first, ashift, txg } = place;
-        let opened = devices::open_leaves(machine, self.leaves(), self.force).await?;
+        let opened = devices::open_leaves(machine, self.leaves(), self.force, &members(config)).await?;
         let mut rest = opened.as_slice();
         let mut lists = config.tops().to_vec();
         for (index, top) in self.tops.iter().enumerate() {

@@ -157,13 +157,21 @@ impl Vdevs<'_> {
             return spares::check_available(config, spare, path).map(|()| None);
         }
         let is_forced = request.force || spare.is_some();
-        let opened = devices::open_leaves(&self.engine.machine, std::iter::once(&request.new), is_forced).await?;
+        // A hot spare is a member that may step in.
+        let members = if spare.is_some() { BTreeSet::new() } else { members(config) };
+        let new = std::iter::once(&request.new);
+        let opened = devices::open_leaves(&self.engine.machine, new, is_forced, &members).await?;
         let opened = opened.into_iter().next().ok_or(refused("no device is given"))?;
         if let Some(spare) = spare {
             spares::check(config, spare, &opened).await?;
         }
         check_device(config, top, request, &opened)?;
         Ok(Some(opened))
+    }
+
+    /// Whether this leaf is open and in service.
+    pub fn is_in_service(&self, device: u64) -> bool {
+        self.engine.cache.blocks().tree().leaf(device).is_ok_and(|leaf| leaf.is_in_service())
     }
 
     /// Whether devices are joining or leaving the pool now.
@@ -273,6 +281,14 @@ fn place_of(config: &Config, request: &AttachRequest) -> Result<(VdevConfig, Abo
         (true, _) if is_spare => Ok((top, Above::Spare)),
         (true, _) => Ok((top, Above::Replacing)),
     }
+}
+
+/// GUIDs of all devices of a pool: leaves of its vdev tree, hot spares and cache devices.
+pub(crate) fn members(config: &Config) -> BTreeSet<u64> {
+    let root = VdevConfig::parse(&config.root).ok();
+    let leaves = root.iter().flat_map(|root| root.leaves()).map(|leaf| leaf.guid);
+    let aux = config.aux.spares.iter().chain(&config.aux.caches).map(guid_of);
+    leaves.chain(aux).filter(|guid| *guid != 0).collect()
 }
 
 /// Checks the size and the sectors of a new device.

@@ -130,6 +130,22 @@ fn spare_path(engine: &Engine, text: &str) -> String {
     spares.iter().filter_map(|spare| spare.get_str("path")).find(is_called).unwrap_or(text).to_owned()
 }
 
+/// Whether the path is that of a hot spare of the pool.
+fn is_spare(engine: &Engine, path: &Path) -> bool {
+    engine.shown().config.aux.spares.iter().any(|spare| spare.get_str("path").map(Path::new) == Some(path))
+}
+
+/// Whether a device of the pool, which is locked for it already, may be put into a vdev: its hot spare, or the device that is
+/// replaced in its place, if that is out of service and has other contents now. One in service would be resilvered from itself,
+/// and then lose its labels.
+fn check_own(engine: &Engine, path: &Path, replaced: Option<u64>) -> Result<(), String> {
+    let is_away = replaced.is_some_and(|guid| !engine.vdevs().is_in_service(guid));
+    match is_away || is_spare(engine, path) {
+        true => Ok(()),
+        false => Err(format!("{} is part of this pool already, and in service", path.display())),
+    }
+}
+
 /// A device that is put into a vdev.
 struct NewDevice {
     leaf: NewLeaf,
@@ -205,9 +221,14 @@ fn join(
         let devices = if is_spare_name(&leaf.path.to_string_lossy()) { Vec::new() } else { vec![leaf.path.clone()] };
         match claim(call, pool, devices, options.force) {
             Ok(taken) => locks = Some(taken),
-            // The device at that path is locked already if it is the pool's own, or its hot spare.
-            Err(_) if in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path)) => {}
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                let is_own = in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path));
+                if !is_own {
+                    return Err(failure);
+                }
+                let replaced = in_place.then_some(present.guid);
+                check_own(engine, &leaf.path, replaced).map_err(&cannot)?;
+            }
         }
         crate::stores::make(call.machine()?, &stores)?;
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };

@@ -42,6 +42,52 @@ fn commands_say_why_they_do_not_act_on_a_vdev() {
     check(lab.0.path());
 }
 
+/// Whether or not a process serves the pool, and whatever the device is called.
+#[test]
+fn a_device_does_not_replace_itself_even_by_force() {
+    let lab = Lab::new();
+    let x = lab.disk("x", 256);
+    lab.ok(&format!("zpool create one {x}"));
+    std::os::unix::fs::symlink(&x, lab.path("link")).unwrap();
+    let link = lab.path("link").display().to_string();
+    let mut server = None;
+    for is_served in [false, true] {
+        if is_served {
+            server = Some(lab.serve());
+        }
+        let pools = if is_served { vec![("p", "d0")] } else { vec![("p", "d0"), ("one", x.as_str())] };
+        for (pool, device) in pools {
+            for line in
+                [format!("zpool replace -f {pool} {device}"), format!("zpool replace -f {pool} {device} {device}")]
+            {
+                let said = lab.fails(&line);
+                assert!(said.contains("is part of this pool already"), "{line}: {said}");
+            }
+        }
+    }
+    server.into_iter().for_each(end);
+    for line in [
+        format!("zpool replace -f one {x} {link}"),
+        format!("zpool attach -f one {x} {link}"),
+        format!("zpool add -f one {link}"),
+        format!("zpool add -f one spare {link}"),
+    ] {
+        let said = lab.fails(&line);
+        assert!(said.contains("part of") || said.contains("in use"), "{line}: {said}");
+    }
+    // After its labels were cleared while it is offline, it may come back as a new device.
+    lab.ok("zpool offline p d0");
+    let said = lab.fails("zpool replace -f p d0");
+    assert!(said.contains("is part of this pool already"), "{said}");
+    let d0 = lab.path("d0");
+    let length = std::fs::metadata(&d0).unwrap().len();
+    std::fs::write(&d0, []).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&d0).unwrap().set_len(length).unwrap();
+    lab.ok("zpool replace p d0");
+    assert!(!lab.ok("zpool status p").contains("DEGRADED"));
+    check(lab.0.path());
+}
+
 #[test]
 fn a_removed_spare_is_free_unless_another_pool_shares_it() {
     let lab = Lab::new();

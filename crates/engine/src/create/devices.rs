@@ -3,6 +3,7 @@
 use super::layout::Size;
 use super::{CreateOptions, NewLeaf, foreign};
 use crate::labels::Leaf;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_format::label::{LABEL_BYTES, LABELS, MIN_DEVICE_BYTES, label_offset};
@@ -48,29 +49,40 @@ impl Opened {
 /// [`PoolError::Disk`]; unless forced, [`PoolError::InUse`] for devices with pool labels, a partition table, or contents
 /// that [`foreign`] detects.
 pub(super) async fn open_all(machine: &Machine, options: &CreateOptions) -> Result<Vec<Opened>, PoolError> {
-    open_leaves(machine, options.leaves(), options.force).await
+    open_leaves(machine, options.leaves(), options.force, &BTreeSet::new()).await
 }
 
-/// Opens devices for writing; nothing is written.
+/// Opens devices for writing; nothing is written. `members` are the GUIDs of the pool's own devices: one of these is not taken
+/// again, under another path either, not even with `force`, since it would be mirrored by itself, and lose its labels when
+/// its former self is detached (OpenZFS `vdev_inuse`, which asks `spa_guid_exists`).
 ///
 /// # Errors
-/// [`PoolError::Disk`]; [`PoolError::InUse`] unless `force`.
+/// [`PoolError::Disk`]; [`PoolError::Refused`] for one of `members`; [`PoolError::InUse`] unless `force`.
 pub(crate) async fn open_leaves<'a>(
     machine: &Machine,
     leaves: impl Iterator<Item = &'a NewLeaf>,
     force: bool,
+    members: &BTreeSet<u64>,
 ) -> Result<Vec<Opened>, PoolError> {
     let mut out = Vec::new();
     for leaf in leaves {
-        out.push(open(machine, leaf, force).await?);
+        out.push(open(machine, leaf, force, members).await?);
     }
     Ok(out)
 }
 
-async fn open(machine: &Machine, leaf: &NewLeaf, force: bool) -> Result<Opened, PoolError> {
+async fn open(machine: &Machine, leaf: &NewLeaf, force: bool, members: &BTreeSet<u64>) -> Result<Opened, PoolError> {
     let path = leaf.path.clone();
     let failed = |source| PoolError::Disk { path: path.clone(), source };
     let disk = machine.disks.open(&leaf.path, Access::ReadWrite).map_err(failed)?;
+    if !members.is_empty() {
+        let labels = label::read(&disk).await;
+        let guids = labels.configs.iter().flatten().filter_map(|config| config.get_u64("guid"));
+        if guids.into_iter().any(|guid| members.contains(&guid)) {
+            let what = format!("{} is part of this pool already", path.display());
+            return Err(PoolError::Refused { what });
+        }
+    }
     if !force && let Some(what) = owner(&disk, leaf).await? {
         return Err(PoolError::InUse { path, what });
     }

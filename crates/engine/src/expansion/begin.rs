@@ -3,7 +3,7 @@
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_attach`), `module/zfs/vdev_raidz.c` (`vdev_raidz_attach_check`,
 //! `vdev_raidz_attach_sync`), `lib/libzfs/libzfs_pool.c` (`zpool_vdev_attach`, for the reasons of refusals).
 
-use super::super::attach::{AttachRequest, TreeChange, check_device, parsed};
+use super::super::attach::{AttachRequest, TreeChange, check_device, members, parsed};
 use super::super::create::contents;
 use super::super::create::devices;
 use super::super::labels::{self, Leaf};
@@ -85,7 +85,8 @@ pub(super) async fn check(engine: &Engine, request: &AttachRequest) -> Result<Ne
     }
     let first = top.children.first().map_or(0, |child| child.guid);
     let machine = &engine.machine;
-    let opened = devices::open_leaves(machine, std::iter::once(&request.new), request.force).await?;
+    let new = std::iter::once(&request.new);
+    let opened = devices::open_leaves(machine, new, request.force, &members(&config)).await?;
     let opened = opened.into_iter().next().ok_or_else(|| refused("no device is given"))?;
     check_device(&config, top, &AttachRequest { device: first, ..request.clone() }, &opened)?;
     let present = labels::find(&config.root, first).cloned().unwrap_or_default();

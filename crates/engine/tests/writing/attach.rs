@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use weir_engine::PoolProperty;
 use weir_engine::scrub::{Progress, ScanLimits};
-use weir_engine::{AttachRequest, Engine, Layout, NewLeaf};
+use weir_engine::{AttachRequest, Engine, Layout, NewLeaf, OfflineMode};
 use weir_format::label;
 use weir_machine::Machine;
 use weir_pool::{OpenOptions, Pool, VdevConfig};
@@ -126,6 +126,51 @@ fn a_destroyed_device_is_replaced_in_its_place() {
             std::fs::remove_dir_all(&dir).unwrap();
         });
     }
+}
+
+/// A device of the pool, under its own path or another one, in service or offline, is refused even by force: it would be mirrored
+/// by itself, and lose its labels at the end.
+#[test]
+fn a_device_of_the_pool_is_not_taken_again() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = folder("attach-itself");
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Mirror, 2)).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        // The links are in another folder, where no import looks for devices.
+        let links = folder("attach-itself-links");
+        let link = |name: &str| NewLeaf { path: links.join(name), is_file: true };
+        std::os::unix::fs::symlink(dir.join("a1"), links.join("symbolic")).unwrap();
+        std::fs::hard_link(dir.join("a1"), links.join("hard")).unwrap();
+        let own = || NewLeaf { path: dir.join("a1"), is_file: true };
+        for is_offline in [false, true] {
+            if is_offline {
+                engine.vdevs().offline(guid(&engine, "a1"), OfflineMode::Kept).await.unwrap();
+            }
+            let before = shape(&engine);
+            let attempts = [
+                ("a1", own(), true),
+                ("a1", link("symbolic"), true),
+                ("a0", link("hard"), true),
+                ("a0", link("hard"), false),
+            ];
+            for (beside, new, replaces) in attempts {
+                let attempt = AttachRequest { force: true, ..request(&engine, beside, new, replaces) };
+                let error = engine.vdevs().attach(&attempt).await.unwrap_err().to_string();
+                assert!(error.contains("is part of this pool already"), "{attempt:?}: {error}");
+            }
+            assert_eq!(shape(&engine), before);
+        }
+        engine.vdevs().online(guid(&engine, "a1")).await.unwrap();
+        run(&engine, &ScanLimits::default()).await;
+        engine.stop().await.unwrap();
+        assert_healthy(&machine, &dir).await;
+        // Each side alone has everything.
+        std::fs::remove_file(dir.join("a0")).unwrap();
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_dir_all(&links).unwrap();
+    });
 }
 
 /// A second device is replaced in the middle of a pass of the resilver for the first one, which then starts again: what the pass
