@@ -209,7 +209,7 @@ async fn start(
 }
 
 fn targets() -> Vec<TargetConfig> {
-    let lun = |lun, name| LunConfig { lun, export: format!("{POOL}/{name}"), write_cache: true };
+    let lun = |lun, name| LunConfig { lun, export: format!("{POOL}/{name}"), write_cache: true, read_only: false };
     let target = |iqn: &str| TargetConfig {
         iqn: iqn.to_string(),
         luns: vec![lun(0, "large"), lun(1, "small"), lun(2, "fixed")],

@@ -51,6 +51,7 @@ struct Waiting {
 
 struct Shared {
     peer: SocketAddr,
+    local: SocketAddr,
     clock: Clock,
     /// Time of the last byte in either direction, or of the last call that ended.
     progress_ns: AtomicU64,
@@ -87,6 +88,11 @@ impl ConnectionHandle {
     /// Address of the client.
     pub fn peer(&self) -> SocketAddr {
         self.0.peer
+    }
+
+    /// Address at which the client reached the server.
+    pub fn local(&self) -> SocketAddr {
+        self.0.local
     }
 
     /// Counts a call in progress.
@@ -212,9 +218,10 @@ pub struct Connection {
 
 impl Connection {
     pub(crate) fn new(accepted: Accepted, clock: &Clock) -> Self {
-        let Accepted { reader, writer, peer } = accepted;
+        let Accepted { reader, writer, peer, local } = accepted;
         let handle = ConnectionHandle(Arc::new(Shared {
             peer,
+            local,
             clock: clock.clone(),
             progress_ns: AtomicU64::new(clock.now().0),
             message_ns: AtomicU64::new(0),

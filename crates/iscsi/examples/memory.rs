@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     exports.0.insert("disk".into(), Arc::new(device(1, mib).with_writing(true)));
     exports.0.insert("read-only".into(), Arc::new(device(2, 1)));
     let server = Arc::new(Server::new(Arc::new(exports), Arc::new(NoReservations)));
-    let lun = |lun, export: &str| LunConfig { lun, export: export.into(), write_cache: true };
+    let lun = |lun, export: &str| LunConfig { lun, export: export.into(), write_cache: true, read_only: false };
     let chap = arguments.get(2).zip(arguments.get(3)).map(|(user, secret)| ChapConfig {
         initiator: Credentials { user: user.clone(), secret: Secret::new(secret.clone()) },
         mutual: None,

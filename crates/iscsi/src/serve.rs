@@ -61,20 +61,19 @@ pub async fn serve(listener: Arc<dyn Listener>, server: Arc<Server>, machine: Ma
     let clock = machine.clock.clone();
     let front = FrontEnd::of_protocol(Protocol::Iscsi.name(), clock, machine.tasks.clone(), LIMITS, budgets);
     server.set_front(&front);
-    let portal = listener.address();
-    let session =
-        |connection: Connection| serve_connection(connection, portal, server.clone(), machine.clone(), stop.clone());
+    let session = |connection: Connection| serve_connection(connection, server.clone(), machine.clone(), stop.clone());
     weir_front::serve(front, listener, stop.clone(), session).await;
 }
 
 async fn serve_connection(
     connection: Connection,
-    portal: SocketAddr,
     server: Arc<Server>,
     machine: Machine,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let Connection { reader, mut writer, handle } = connection;
+    // Targets are where the initiator found the server, also if it listens on all addresses.
+    let portal = handle.local();
     let mut reader = UnitReader::new(reader);
     // A client that does not log in is closed like one that stops in the middle of a message.
     handle.set_in_message(true);
@@ -390,12 +389,8 @@ fn send_targets(session: &Running, which: &str, reply: &mut Keys) {
         (which, None) => which.eq_ignore_ascii_case(name),
         (which, Some(own)) => which.eq_ignore_ascii_case(name) && own.eq_ignore_ascii_case(name),
     };
-    // Without an address, the targets are where the initiator asks.
-    let address = Some(session.portal).filter(|address| !address.ip().is_unspecified());
     for name in visible.into_iter().filter(is_wanted) {
         reply.push("TargetName", name);
-        if let Some(address) = address {
-            reply.push("TargetAddress", format!("{address},{PORT_GROUP}"));
-        }
+        reply.push("TargetAddress", format!("{},{PORT_GROUP}", session.portal));
     }
 }

@@ -124,11 +124,18 @@ impl Server {
                 session.end("its target is gone, or no longer admits it");
                 continue;
             };
-            if old.get(&nexus.target).is_some_and(|old| old.luns == target.luns) {
+            let before = old.get(&nexus.target);
+            if before.is_some_and(|old| old.chap != target.chap) {
+                session.end("its target demands another authentication now");
                 continue;
             }
+            // A unit that may only be read from now on is another one, and is opened again.
+            if before.is_some_and(|old| old.luns == target.luns) {
+                continue;
+            }
+            let units = session.open_units();
             session.retain_units(&target.luns);
-            for open in session.open_units() {
+            for open in units {
                 open.unit.raise(code::LUNS_CHANGED, |other, _| other == nexus.session);
             }
         }

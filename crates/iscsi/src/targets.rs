@@ -15,6 +15,8 @@ pub struct LunConfig {
     pub export: String,
     /// Whether writes may be answered before they are stable (`wce=on`).
     pub write_cache: bool,
+    /// Whether initiators may only read it.
+    pub read_only: bool,
 }
 
 /// A target.

@@ -116,8 +116,10 @@ impl Listener for TcpSocket {
         async move {
             let (stream, peer) = self.listener.accept().await?;
             stream.set_nodelay(true)?;
+            let local = stream.local_addr()?;
+            let local = SocketAddr::new(local.ip().to_canonical(), local.port());
             let (reader, writer) = stream.into_split();
-            Ok(Accepted { reader: Box::new(reader), writer: Box::new(writer), peer })
+            Ok(Accepted { reader: Box::new(reader), writer: Box::new(writer), peer, local })
         }
         .boxed()
     }

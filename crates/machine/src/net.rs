@@ -24,6 +24,8 @@ pub struct Accepted {
     pub writer: WriteHalf,
     /// Address of the client.
     pub peer: SocketAddr,
+    /// Address at which the client reached the server, also of a socket that listens on all addresses.
+    pub local: SocketAddr,
 }
 
 /// A socket that accepts connections.

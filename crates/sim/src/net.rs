@@ -52,7 +52,7 @@ impl SimNet {
     pub fn connect(&self, from: SocketAddr, to: SocketAddr) -> io::Result<SimStream> {
         let (client, server) = tokio::io::duplex(PIPE_BYTES);
         let (reader, writer) = tokio::io::split(server);
-        let accepted = Accepted { reader: Box::new(reader), writer: Box::new(writer), peer: from };
+        let accepted = Accepted { reader: Box::new(reader), writer: Box::new(writer), peer: from, local: to };
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         self.sockets().get(&to).ok_or_else(refused)?.send(accepted).map_err(|_| refused())?;
         Ok(SimStream { pipe: Some(client), cut: None, delays: None })

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 const TARGET: &str = "iqn.2000-01.org.example:disks";
 const RESERVATIONS: &str = "weir:iscsi-reservations";
 const CONFLICT: u8 = 0x18;
+const CHECK_CONDITION: u8 = 2;
 
 fn weir(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -30,6 +31,8 @@ fn ok(folder: &Path, words: &[&str]) -> String {
 /// A pool `t` with the volumes `t/a` and `t/b` as units 0 and 1 of a target.
 fn pool() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
+    // The socket for commands is there.
+    std::fs::create_dir_all(dir.path().join("state/run")).unwrap();
     let disk = dir.path().join("d0");
     std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
     ok(dir.path(), &["zpool", "create", "t", disk.to_str().unwrap()]);
@@ -48,16 +51,20 @@ struct Server {
 
 impl Server {
     fn start(folder: &Path) -> Self {
+        Server::listening(folder, "127.0.0.1")
+    }
+
+    fn listening(folder: &Path, address: &str) -> Self {
         let errors = std::fs::File::create(folder.join("errors")).unwrap();
         let ports =
             ["serve", "-d", folder.to_str().unwrap(), "--nfs-port", "0", "--nbd-port", "0", "--iscsi-port", "0"];
-        let mut command = weir(folder, &[&ports[..], &["--shared", "t"]].concat());
+        let mut command = weir(folder, &[&ports[..], &["--listen", address, "--shared", "t"]].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let mut port = None;
         for line in lines.by_ref().take_while(|line| line != "ready") {
-            let address = line.split_once("iscsi://127.0.0.1:").and_then(|(_, rest)| rest.split('/').next());
-            port = port.or(address.and_then(|port| port.parse().ok()));
+            let found = line.split_once(&format!("iscsi://{address}:")).and_then(|(_, rest)| rest.split('/').next());
+            port = port.or(found.and_then(|port| port.parse().ok()));
         }
         Server { child, port: port.expect("a line that names the port of iSCSI") }
     }
@@ -301,4 +308,43 @@ fn extended_copy_shares_blocks() {
     check(&mut server.initiator("one"));
     drop(server);
     ok(folder, &["zdb", "-e", "-p", folder.to_str().unwrap(), "t", "--invariants"]);
+}
+
+/// A session that is open learns at once that it may only read, and that it may write again.
+#[test]
+fn a_volume_becomes_read_only_under_an_open_session() {
+    let dir = pool();
+    let folder = dir.path();
+    let server = Server::start(folder);
+    let mut one = server.initiator("one");
+    assert_eq!(one.write(0, 0, &[1; 512]), 0);
+    let share = |more: &str| {
+        ok(folder, &["zfs", "set", &format!("weir:iscsi=target={TARGET},lun=0,hosts=127.0.0.1{more}"), "t/a"])
+    };
+    share(",ro");
+    // The first command gets the unit attention that the unit has changed.
+    let statuses = [one.write(0, 0, &[2; 512]), one.write(0, 0, &[2; 512])];
+    assert_eq!(statuses, [CHECK_CONDITION; 2]);
+    assert_eq!(one.read(0, 0, 512), [1; 512]);
+    let statuses = [one.write(1, 0, &[3; 512]), one.write(1, 0, &[3; 512])];
+    assert_eq!(statuses, [CHECK_CONDITION, 0], "the other unit stays writable");
+    share("");
+    assert_eq!(one.write(0, 0, &[4; 512]), CHECK_CONDITION, "the unit has changed");
+    assert_eq!(one.write(0, 0, &[4; 512]), 0);
+    assert_eq!(one.read(0, 0, 512), [4; 512]);
+}
+
+/// A server that listens on all addresses names the one at which it was found, without which iscsi-ls lists nothing.
+#[test]
+fn targets_are_listed_by_a_server_on_all_addresses() {
+    if Command::new("iscsi-ls").output().is_err() {
+        println!("skipped: iscsi-ls is not installed");
+        return;
+    }
+    let dir = pool();
+    let server = Server::listening(dir.path(), "0.0.0.0");
+    let portal = format!("127.0.0.1:{}", server.port);
+    let listed = Command::new("iscsi-ls").arg(format!("iscsi://{portal}")).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains(&format!("Target:{TARGET} Portal:{portal},1")), "{listed}");
 }

@@ -220,8 +220,12 @@ impl Targets {
             None => None,
         };
         debug_assert_eq!(chap.is_some(), target.chap.is_some(), "a target with CHAP is never served without");
-        let lun =
-            |lun: &IscsiLun| LunConfig { lun: lun.lun, export: lun.dataset.clone(), write_cache: lun.write_cache };
+        let lun = |lun: &IscsiLun| LunConfig {
+            lun: lun.lun,
+            export: lun.dataset.clone(),
+            write_cache: lun.write_cache,
+            read_only: lun.read_only,
+        };
         Ok(TargetConfig {
             iqn: target.iqn.to_string(),
             luns: target.luns.iter().map(lun).collect(),

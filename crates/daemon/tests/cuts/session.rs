@@ -334,7 +334,7 @@ pub const ISCSI_TARGETS: [&str; 2] = ["iqn.2000-01.org.example:stable", "iqn.200
 fn iscsi_target(number: usize) -> TargetConfig {
     TargetConfig {
         iqn: ISCSI_TARGETS[number].into(),
-        luns: vec![LunConfig { lun: 0, export: "tank/vol".into(), write_cache: number == 1 }],
+        luns: vec![LunConfig { lun: 0, export: "tank/vol".into(), write_cache: number == 1, read_only: false }],
         initiators: Vec::new(),
         hosts: Hosts::loopback(),
         chap: None,

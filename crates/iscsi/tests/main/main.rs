@@ -16,7 +16,7 @@ use weir_front::Hosts;
 use weir_front::memory::{MemoryDevice, MemoryExports};
 use weir_iscsi::scsi::sense::{code, key};
 use weir_iscsi::wire::bhs::{FLAG_FINAL, opcode};
-use weir_iscsi::{LunConfig, ReservationStore, Server, TargetConfig, serve};
+use weir_iscsi::{ChapConfig, Credentials, LunConfig, ReservationStore, Secret, Server, TargetConfig, serve};
 use weir_machine::Machine;
 
 const TARGET: &str = "iqn.2000-01.org.example:t";
@@ -46,7 +46,7 @@ struct Running {
 }
 
 fn lun(lun: u16, export: &str, write_cache: bool) -> LunConfig {
-    LunConfig { lun, export: export.into(), write_cache }
+    LunConfig { lun, export: export.into(), write_cache, read_only: false }
 }
 
 fn target(luns: Vec<LunConfig>) -> TargetConfig {
@@ -156,6 +156,20 @@ fn sessions_learn_of_changed_targets() {
     assert_eq!((message.opcode(), message.0[36]), (opcode::ASYNC, 1), "logout requested");
     assert!(client.unit().is_none(), "the connection is closed");
     assert!(Client::login(running.address, "a", TARGET, &[]).is_err_and(|status| status == 0x0203));
+}
+
+/// A session that began without authentication does not outlive the demand for it.
+#[test]
+fn a_session_ends_when_its_target_demands_another_authentication() {
+    let running = start(Store::default(), true);
+    let mut client = running.client("a");
+    let credentials = Credentials { user: "bob".into(), secret: Secret::new(b"a secret of bob".to_vec()) };
+    let chap = Some(ChapConfig { initiator: credentials, mutual: None });
+    running.server.set_targets(vec![TargetConfig { chap, ..target(vec![lun(0, "disk", true)]) }]);
+    let message = client.unit().unwrap().0;
+    assert_eq!((message.opcode(), message.0[36]), (opcode::ASYNC, 1), "logout requested");
+    assert!(client.unit().is_none(), "the connection is closed");
+    assert!(Client::login(running.address, "a", TARGET, &[]).is_err());
 }
 
 #[test]
