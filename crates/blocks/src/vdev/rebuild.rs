@@ -273,13 +273,14 @@ impl RebuiltVdev<'_> {
         out
     }
 
-    /// Copies a part of [`RebuiltVdev::parts`] to the devices that lack anything. Returns whether there is one there. `write` has
+    /// Copies a part of [`RebuiltVdev::parts`] to the devices that lack anything. Returns the bytes that they lack there; if fewer were
+    /// written, a device went out of service meanwhile, or one that has the space of a distributed spare is. `write` has
     /// [`super::Recipients::Behind`].
     ///
     /// # Errors
     /// [`BlockError`] if too few devices that lack nothing can be read, or the tree is not writable. Devices that fail to write are in
     /// `write.failed`.
-    pub async fn copy(self, read: &VdevRead<'_>, write: &WriteJob<'_>, part: Range<u64>) -> Result<bool, BlockError> {
+    pub async fn copy(self, read: &VdevRead<'_>, write: &WriteJob<'_>, part: Range<u64>) -> Result<u64, BlockError> {
         debug_assert!(read.birth == UNKNOWN_BIRTH && write.failed.is_some());
         let _operation = self.tree.begin()?;
         let lock = self.tree.range_locks().begin_copy(self.vdev, part.clone()).await;
@@ -295,7 +296,7 @@ impl RebuiltVdev<'_> {
         read: &VdevRead<'_>,
         write: &WriteJob<'_>,
         part: &Range<u64>,
-    ) -> Result<bool, BlockError> {
+    ) -> Result<u64, BlockError> {
         let tops = self.tree.version();
         let place = Place::new(self.vdev, part.start);
         let top = tops.at(place)?;
@@ -304,42 +305,47 @@ impl RebuiltVdev<'_> {
             _ => part.end - part.start,
         };
         tops.check(place, len)?;
-        if !lacks_any(&tops, &top.vdev, place, len) {
-            return Ok(false);
+        let lacked_bytes = lacked_of_top(&tops, &top.vdev, place, len);
+        if lacked_bytes == 0 {
+            return Ok(0);
         }
         let bytes = top.vdev.read(self.tree, read, place, place.offset, len, None).await.map(freeze)?;
         invariant!(bytes.len() as u64 == len, "a range of a vdev is read in part");
         let portion = Portion::new(Redundancy::First, 0);
         top.vdev.write(&tops, write, portion, place, place.offset, bytes).await?;
-        Ok(true)
+        Ok(lacked_bytes)
     }
 }
 
-/// Whether a device in service lacks anything that has a part of a range of a top-level vdev.
-fn lacks_any(tops: &Tops, vdev: &Vdev, place: Place, len: u64) -> bool {
+/// Bytes of a range of a top-level vdev that have to be written to the devices in service that lack anything.
+fn lacked_of_top(tops: &Tops, vdev: &Vdev, place: Place, len: u64) -> u64 {
     match &vdev.body {
         Body::Draid { map, children } => {
             let rows = Map::of_draid(map, place.offset, len);
-            rows.columns().any(|column| {
+            let lacked = rows.columns().map(|column| {
                 let child = children.get(column.child);
-                child.is_some_and(|child| is_behind(tops, child, place, column.offset_bytes))
-            })
+                let size_bytes = column.size_bytes as u64;
+                child.map_or(0, |child| lacked_bytes(tops, child, place, (column.offset_bytes, size_bytes)))
+            });
+            lacked.sum()
         }
-        _ => is_behind(tops, vdev, place, place.offset),
+        _ => lacked_bytes(tops, vdev, place, (place.offset, len)),
     }
 }
 
-/// Whether a device at or below `vdev` lacks anything; for a distributed spare also that which has its space at `offset`.
-fn is_behind(tops: &Tops, vdev: &Vdev, place: Place, offset: u64) -> bool {
+/// Bytes of a range that have to be written to the devices at or below `vdev`. A distributed spare lacks them also if the device
+/// does that has its space there.
+fn lacked_bytes(tops: &Tops, vdev: &Vdev, place: Place, (offset, len): (u64, u64)) -> u64 {
     match &vdev.body {
-        Body::Leaf(leaf) => leaf.is_behind(),
-        Body::Mirror(sides) => sides.iter().any(|side| is_behind(tops, side, place, offset)),
-        Body::DraidSpare(SpareVdev { top, spare, leaf }) => {
+        Body::Leaf(leaf) if leaf.is_behind() => len,
+        Body::Mirror(sides) => sides.iter().map(|side| lacked_bytes(tops, side, place, (offset, len))).sum(),
+        Body::DraidSpare(SpareVdev { top, spare, leaf }) if leaf.present() => {
             let below = Place { hops: place.hops + 1, ..place };
             let host = tops.spare_child(*top, *spare, offset, place);
-            leaf.present() && (leaf.is_behind() || host.is_ok_and(|host| is_behind(tops, host, below, offset)))
+            let of_host = || host.map_or(0, |host| lacked_bytes(tops, host, below, (offset, len)));
+            if leaf.is_behind() { len } else { of_host() }
         }
-        _ => false,
+        _ => 0,
     }
 }
 

@@ -118,12 +118,13 @@ impl<'a> Rebuild<'a> {
         };
         let read = VdevRead { resilver: true, ..blocks.job(request, UNKNOWN_BIRTH) };
         let len = part.end - part.start;
-        let is_lacked = self.of().copy(&read, &write, part).await?;
+        let lacked_bytes = self.of().copy(&read, &write, part).await?;
         let failed = write.failed.as_ref();
+        let written_bytes = failed.map_or(0, FailedLeaves::written_bytes);
         Ok(RebuiltRange {
-            issued_bytes: if is_lacked { len } else { 0 },
-            written_bytes: failed.map_or(0, FailedLeaves::written_bytes),
-            has_failed: failed.is_some_and(|failed| !failed.is_empty()),
+            issued_bytes: if lacked_bytes > 0 { len } else { 0 },
+            written_bytes,
+            has_failed: written_bytes < lacked_bytes || failed.is_some_and(|failed| !failed.is_empty()),
         })
     }
 }

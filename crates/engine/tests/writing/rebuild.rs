@@ -17,6 +17,17 @@ use weir_pool::{OpenOptions, Pool};
 /// Two data devices per group, and two distributed spares.
 const DRAID: Layout = Layout::Draid(DraidRequest { parity: 1, data: Some(2), children: None, spares: 2 });
 
+/// The devices of the first group of a dRAID vdev, where the blocks of a small pool are, and the one that has the space of the first
+/// distributed spare in that row.
+pub fn first_group(ndata: u64, nparity: u64, nspares: u64, children: u64) -> (Vec<usize>, usize) {
+    // Any number of groups that fills a slice.
+    let ngroups = children - nspares;
+    let layout = weir_blocks::draid::Layout { ndata, nparity, nspares, ngroups, children, width: children };
+    let map = weir_blocks::draid::Map::new(layout, 12).unwrap();
+    let columns = map.rows(0, 4096 * ndata).remove(0).columns;
+    (columns.into_iter().map(|column| column.child).collect(), map.spare_child(0, 0).unwrap())
+}
+
 /// Imports the pool with a limit of bytes of a pass, so that there are several.
 async fn import_slow(machine: &Machine, dir: &Path) -> Arc<Engine> {
     let mut options = ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"));
@@ -116,17 +127,63 @@ fn a_distributed_spare_is_rebuilt_sequentially() {
         let engine = Engine::create(&machine, &pool_of(&dir, DRAID, 6)).await.unwrap();
         work::history(&engine, &|_| ()).await.unwrap();
         engine.stop().await.unwrap();
-        std::fs::remove_file(dir.join("a2")).unwrap();
+        let (group, _) = first_group(2, 1, 2, 6);
+        let replaced = format!("a{}", group[0]);
+        std::fs::remove_file(dir.join(&replaced)).unwrap();
         let engine = import(&machine, &dir).await.unwrap();
         let spares = engine.shown().config.aux.spares;
         let path = spares.first().and_then(|spare| spare.get_str("path")).unwrap().to_owned();
         let spare = NewLeaf { path: path.into(), is_file: false };
-        rebuild::attach(&engine, &request(&engine, "a2", spare, true)).await.unwrap();
+        rebuild::attach(&engine, &request(&engine, &replaced, spare, true)).await.unwrap();
         engine.rebuilds().wait().await.unwrap();
         engine.stop().await.unwrap();
-        std::fs::remove_file(dir.join("a4")).unwrap();
+        let done = record(&look(&machine, &dir).await).await;
+        assert!(done.rebuilt_bytes > 0 && done.errors == 0, "{done:?}");
+        std::fs::remove_file(dir.join(format!("a{}", group[1]))).unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
         zdb::assert_clean(&dir, "tank");
+        std::fs::remove_dir_all(&dir).unwrap();
+    });
+}
+
+/// A part of the spare's space is on a device that is away: what was not written there is resilvered when it is back.
+#[test]
+fn a_distributed_spare_on_a_device_that_is_away_does_not_count_as_rebuilt() {
+    let machine = weir_linux::machine().unwrap();
+    let layout = Layout::Draid(DraidRequest { parity: 2, data: Some(2), children: None, spares: 1 });
+    machine.block_on(async {
+        let dir = folder("rebuild-dspare-away");
+        let engine = Engine::create(&machine, &pool_of(&dir, layout, 6)).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        work::write_object(&engine, "tank", 300, 5).await.unwrap();
+        engine.stop().await.unwrap();
+        let away = dir.with_extension("away");
+        let (group, host) = first_group(2, 2, 1, 6);
+        let replaced = format!("a{}", group[0]);
+        let host = dir.join(format!("a{host}"));
+        std::fs::remove_file(dir.join(&replaced)).unwrap();
+        std::fs::rename(&host, &away).unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        let path = engine.shown().config.aux.spares[0].get_str("path").unwrap().to_owned();
+        let spare = NewLeaf { path: path.into(), is_file: false };
+        rebuild::attach(&engine, &request(&engine, &replaced, spare, true)).await.unwrap();
+        engine.rebuilds().wait().await.unwrap();
+        engine.stop().await.unwrap();
+        let pool = look(&machine, &dir).await;
+        let done = record(&pool).await;
+        assert!(done.state == RebuildState::Complete && done.errors > 0, "{done:?}");
+        let spare = pool.tree.leaves().into_iter().find(|leaf| leaf.is_spare).unwrap().guid;
+        assert!(pool.dtls().contains_key(&spare));
+        drop(pool);
+        std::fs::rename(&away, &host).unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
+        crate::resilver::run(&engine, &Default::default()).await;
+        engine.stop().await.unwrap();
+        for lost in &group[1..3] {
+            std::fs::remove_file(dir.join(format!("a{lost}"))).unwrap();
+        }
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         std::fs::remove_dir_all(&dir).unwrap();
     });
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use weir_engine::create::DraidRequest;
 use weir_engine::{AttachRequest, CreateOptions, DirtyLimits, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{OfflineMode, rebuild};
+use weir_format::dsl::RebuildPhys;
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, PoolError, VdevConfig};
@@ -108,8 +109,19 @@ async fn rebuilt(engine: &Engine) -> Result<(), PoolError> {
         seed += 1;
     }
     engine.rebuilds().wait().await?;
+    let record = record(engine).await?;
+    assert!(record.rebuilt_bytes > 0, "nothing was rebuilt: {record:?}");
     engine.scrubs().run(&Default::default(), &mut |_| true).await?;
     engine.spares().finish_replacing().await
+}
+
+/// The record of the last rebuild.
+async fn record(engine: &Engine) -> Result<RebuildPhys, PoolError> {
+    let rq = &Request::internal("test");
+    let state = engine.synced().state(rq).await?;
+    let root = VdevConfig::parse(&engine.shown().config.root).unwrap();
+    let mos = weir_pool::mos::Mos { set: state.mos.clone() };
+    Ok(weir_pool::rebuild::of_top(rq, &mos, &root.children[0]).await?.unwrap_or_default())
 }
 
 async fn change(machine: &Machine, shape: Shape) -> Result<(), PoolError> {
@@ -122,11 +134,12 @@ async fn change(machine: &Machine, shape: Shape) -> Result<(), PoolError> {
         engine.vdevs().detach(guid(&engine, 0)).await?;
         return engine.stop().await;
     }
-    engine.vdevs().offline(guid(&engine, 1), OfflineMode::Faulted).await?;
+    let failed = crate::rebuild::first_group(2, 1, 2, 5).0[0];
+    engine.vdevs().offline(guid(&engine, failed), OfflineMode::Faulted).await?;
     let spare = NewLeaf { path: "draid1-0-0".into(), is_file: false };
-    attach(&engine, 1, spare, true).await?;
+    attach(&engine, failed, spare, true).await?;
     rebuilt(&engine).await?;
-    attach(&engine, 1, new(5), true).await?;
+    attach(&engine, failed, new(5), true).await?;
     rebuilt(&engine).await?;
     engine.stop().await
 }
@@ -222,11 +235,7 @@ fn fault(seed: u64, failing: usize, fault: &Fault) -> bool {
             let _failed = engine.sync().await;
         }
         if engine.rebuilds().wait().await.is_ok() {
-            let rq = &Request::internal("test");
-            let state = engine.synced().state(rq).await.unwrap();
-            let root = VdevConfig::parse(&engine.shown().config.root).unwrap();
-            let mos = weir_pool::mos::Mos { set: state.mos.clone() };
-            let record = weir_pool::rebuild::of_top(rq, &mos, &root.children[0]).await.unwrap().unwrap();
+            let record = record(&engine).await.unwrap();
             whole = record.errors == 0 && engine.cache.blocks().tree().dtls().is_empty();
         }
         disks[failing].lift(laid);
