@@ -52,10 +52,10 @@ pub use query::{
     DiffQuery, DifferenceRow, EventField, EventRow, EventValue, EventsQuery, ExpansionStatus, FilePath, HealthReason,
     HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, IostatQuery, LeafIo, LeafPass, LeafPassState,
     MAX_ROW_BYTES, OpenPool, OperationIo, PoolIoRow, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, PoolStatus,
-    Query, RemovalStatus, Row, RowDecoder, RowError, RowReceiver, Rows, ScanStage, ScanStatus, StatusQuery,
-    UserspaceQuery, UserspaceRow, VdevErrors, VdevFacts, VdevGroup, VdevHealth, VdevIo, VdevPropertiesQuery,
-    VdevPropertiesRow, VdevSpace, VdevSpaceRow, VdevStatus, VdevStatusSpace, find_vdevs, oversized, problem_of,
-    spare_state,
+    Query, RebuildStage, RebuildStatus, RemovalStatus, Row, RowDecoder, RowError, RowReceiver, Rows, ScanStage,
+    ScanStatus, StatusQuery, UserspaceQuery, UserspaceRow, VdevErrors, VdevFacts, VdevGroup, VdevHealth, VdevIo,
+    VdevPropertiesQuery, VdevPropertiesRow, VdevSpace, VdevSpaceRow, VdevStatus, VdevStatusSpace, find_vdevs,
+    oversized, problem_of, spare_state,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

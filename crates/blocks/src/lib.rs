@@ -44,6 +44,6 @@ pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
 pub use write::trim;
 pub use write::{
     Compressed, Evacuations, FreeParts, LogBlocks, MetaslabSource, Metaslabs, NonMetaslabFrees, Prepared, RawForm,
-    ReadHold, Ready, ReflowLimits, Reflowed, ReflowingVdev, Reserved, SourceError, VdevGrid, WritableEncodings,
-    WriteOptions,
+    ReadHold, Ready, Rebuild, RebuiltRange, ReflowLimits, Reflowed, ReflowingVdev, Reserved, SourceError, VdevGrid,
+    WritableEncodings, WriteOptions,
 };

@@ -21,6 +21,7 @@ use super::create::devices::{self, Opened};
 use super::create::{NewLeaf, contents, layout};
 use super::events::PoolEvent;
 use super::labels::{self, Leaf};
+use super::rebuild::RebuildTask;
 use super::spares;
 use super::syncing::TxgSync;
 use super::vdev_config_edit::{self as edit, Above, Detached, NewChild};
@@ -32,7 +33,7 @@ use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId, Txg};
 use weir_machine::{Request, invariant};
 use weir_pool::assemble::state;
-use weir_pool::config::VdevConfig;
+use weir_pool::config::{VdevConfig, VdevKind};
 use weir_pool::dtls::{self, Dtls};
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
@@ -47,6 +48,7 @@ const FIRST_TXG: Txg = Txg(layout::INITIAL_TXG);
 /// Names in a leaf's configuration.
 const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
 const RESILVER_TXG: &str = "resilver_txg";
+const REBUILD_TXG: &str = "rebuild_txg";
 
 /// A device to attach.
 #[derive(Clone, Debug)]
@@ -92,16 +94,23 @@ impl Vdevs<'_> {
     pub async fn attach(&self, request: &AttachRequest) -> Result<(), PoolError> {
         {
             let _one_at_a_time = self.engine.adding.lock().await;
-            self.attach_alone(request).await?;
+            self.attach_alone(request, false).await?;
         }
         self.engine.scrubs().start_resilver(false).await.map(drop)
     }
 
-    async fn attach_alone(&self, request: &AttachRequest) -> Result<(), PoolError> {
+    /// Attaches a device whose blocks are rebuilt sequentially, or resilvered. The caller holds `adding`. Returns the index of the
+    /// top-level vdev.
+    pub(crate) async fn attach_alone(&self, request: &AttachRequest, rebuilds: bool) -> Result<u32, PoolError> {
         self.check_no_checkpoint().await?;
         self.engine.vdev_removals().check_none_running().await?;
         let mut config = self.engine.shown().config;
         let (top, above) = place_of(&config, request)?;
+        if rebuilds {
+            self.check_rebuild(&top).await?;
+        } else {
+            self.engine.rebuilds().check_none_running()?;
+        }
         let machine = &self.engine.machine;
         let spare = spares::at(&config, &request.new.path);
         let opened = self.open_new(&config, &top, request).await?;
@@ -111,7 +120,7 @@ impl Vdevs<'_> {
             Some(spare) => spares::active(spare, create_txg),
             None => request.new.list(0, create_txg, &machine.entropy),
         };
-        leaf.set(RESILVER_TXG, self.engine.txgs().open().0);
+        leaf.set(if rebuilds { REBUILD_TXG } else { RESILVER_TXG }, self.engine.txgs().open().0);
         let guid = guid_of(&leaf);
         let is_spare = spare.is_some();
         let above_guid = layout::guid(&machine.entropy);
@@ -128,12 +137,21 @@ impl Vdevs<'_> {
             labels::initialize(device, &label).await?;
         }
         // Operations in progress on the former tree do not reach the new device: its DTL has their txgs.
+        let vdev = top.id as u32;
         let _replaced = self
             .engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
+                    if rebuilds {
+                        RebuildTask(syncing).check().await?;
+                    }
                     let done = TreeChange(syncing).attach(&new, device).await;
-                    syncing.fail_txg_on_error(done)
+                    let replaced = syncing.fail_txg_on_error(done)?;
+                    if rebuilds {
+                        let done = RebuildTask(syncing).initiate(vdev).await;
+                        syncing.fail_txg_on_error(done)?;
+                    }
+                    Ok(replaced)
                 })
             })
             .await?;
@@ -141,7 +159,21 @@ impl Vdevs<'_> {
             self.engine.events.post_vdev(PoolEvent::VdevSpare, guid);
         }
         self.engine.events.post_vdev(PoolEvent::VdevAttach, guid);
-        Ok(())
+        Ok(vdev)
+    }
+
+    /// Checks that the vdev can be rebuilt sequentially, before the new device is labelled.
+    async fn check_rebuild(&self, top: &VdevConfig) -> Result<(), PoolError> {
+        let is_possible = matches!(top.kind, VdevKind::Mirror | VdevKind::Draid { .. }) || top.is_leaf();
+        if !is_possible || !self.engine.cache.blocks().metaslabs().rebuild(top.id as u32).is_possible() {
+            return Err(refused("only mirror and dRAID vdevs support sequential reconstruction"));
+        }
+        if top.top_zap == 0 {
+            return Err(refused("the pool keeps no ZAPs of its vdevs, in which the progress is recorded"));
+        }
+        self.engine
+            .sync_task(|syncing: &mut TxgSync<'_>| Box::pin(async move { RebuildTask(syncing).check().await }))
+            .await
     }
 
     /// Opens the new device and checks it; `None` for a distributed spare, which has no device.
@@ -467,7 +499,7 @@ pub(crate) fn forget_resilver_txgs(syncing: &mut TxgSync<'_>) {
     let mut changed = false;
     visit(&mut syncing.core.config.root, &mut |vdev| {
         let is_whole = tree.leaf(guid_of(vdev)).is_ok_and(|leaf| leaf.dtl().is_empty());
-        changed |= is_whole && vdev.remove(RESILVER_TXG).is_some();
+        changed |= is_whole && (vdev.remove(RESILVER_TXG).is_some() | vdev.remove(REBUILD_TXG).is_some());
     });
     syncing.core.config_dirty |= changed;
 }

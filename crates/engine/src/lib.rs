@@ -53,6 +53,7 @@ pub mod prefetch;
 pub mod probe;
 mod property_changes;
 pub mod read_guards;
+pub mod rebuild;
 pub mod receives;
 pub mod reguid;
 pub mod removal;
@@ -196,8 +197,10 @@ pub struct Engine {
     removal_tasks: AtomicU64,
     /// Tasks that carry out the expansion of a vdev.
     expansion_tasks: AtomicU64,
-    /// Whether the end of an expansion has started a scrub that nothing carries out yet.
-    scrub_after_expansion: AtomicBool,
+    /// Whether the end of an expansion or a rebuild has started a scrub that nothing carries out yet.
+    scrub_to_carry_out: AtomicBool,
+    /// Sequential rebuilds in progress.
+    pub(crate) rebuild_table: Mutex<rebuild::RebuildTable, { order::REBUILDS }>,
     /// Held while vdevs are added.
     adding: AsyncMutex<()>,
     /// Long holds on snapshots that are read.
@@ -300,7 +303,8 @@ impl Engine {
             tops,
             removal_tasks: AtomicU64::new(0),
             expansion_tasks: AtomicU64::new(0),
-            scrub_after_expansion: AtomicBool::new(false),
+            scrub_to_carry_out: AtomicBool::new(false),
+            rebuild_table: Mutex::default(),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),
             syncs_when_idle: AtomicBool::new(false),
@@ -383,24 +387,6 @@ impl Engine {
     /// The error that suspended the pool, if the txg cannot be written.
     pub async fn sync(&self) -> Result<(), PoolError> {
         Ok(self.txgs().wait_synced(self.txgs().open()).await?)
-    }
-
-    /// Writes a txg with its uberblock, even if nothing was changed, and waits until all changes made so far are on stable
-    /// storage.
-    ///
-    /// # Errors
-    /// The error that suspended the pool, if the txg cannot be written.
-    pub async fn sync_always(&self) -> Result<(), PoolError> {
-        let before = self.shown().uberblock.txg;
-        self.sync_task(|syncing: &mut syncing::TxgSync<'_>| {
-            Box::pin(async move {
-                syncing.core.config_dirty = true;
-                Ok(())
-            })
-        })
-        .await?;
-        weir_machine::invariant!(self.shown().uberblock.txg > before, "a forced sync wrote no uberblock");
-        Ok(())
     }
 
     /// Waits until `txg` is on stable storage.
@@ -583,6 +569,8 @@ handles! {
     vdev_removals = VdevRemovals;
     /// RAID-Z vdevs that get one more device.
     expansions = Expansions;
+    /// Vdevs whose new devices are rebuilt sequentially.
+    rebuilds = Rebuilds;
     /// Replacement of devices that failed, by hot spares and by new devices at their paths.
     spares = Spares;
     /// Vdevs whose devices have grown.

@@ -23,6 +23,7 @@ use super::expansion::{self, Expanding};
 use super::keys::KeyStore;
 use super::labels::{self, Leaf};
 use super::multihost;
+use super::rebuild;
 use super::removal::{self, Removal};
 use super::space::SpaceMaps;
 use super::syncing::{SyncerState, TxgSync};
@@ -165,6 +166,7 @@ pub async fn import_and_add(
     if engine.expansions().vdev()?.is_some() {
         expansion::carry_out(&engine);
     }
+    rebuild::go_on(&engine).await?;
     if let Err(error) = engine.pool_splits().go_on(&options.open.search).await {
         tracing::warn!(%error, "an interrupted split of the pool is not carried to its end");
     }

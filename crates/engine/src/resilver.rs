@@ -20,6 +20,7 @@
 //! (`vdev_resilver_needed`, `vdev_dtl_reassess`).
 
 use super::events::PoolEvent;
+use super::rebuild::RebuildTask;
 use super::scrub::{CANCELED, Progress, scrub_in};
 use super::{Scrubs, TxgSync};
 use std::collections::BTreeSet;
@@ -129,13 +130,13 @@ pub struct ResilverWatch {
 
 impl Scrubs<'_> {
     /// To be called every few seconds: starts a resilver if devices in service lack blocks, but not while they fail writes, and
-    /// not for what the last one could not repair. Returns whether one is running, or the end of an expansion has started a scrub,
+    /// not for what the last one could not repair. Returns whether one is running, or the end of an expansion or a rebuild has started a scrub,
     /// which [`Scrubs::run`] carries out.
     ///
     /// # Errors
     /// Errors of reading or writing the MOS.
     pub async fn keep_resilvered(&self, watch: &mut ResilverWatch) -> Result<bool, PoolError> {
-        if self.engine.scrub_after_expansion.swap(false, Ordering::SeqCst) {
+        if self.engine.scrub_to_carry_out.swap(false, Ordering::SeqCst) {
             return Ok(true);
         }
         let range = self.engine.cache.blocks().tree().resilvering().range();
@@ -148,7 +149,7 @@ impl Scrubs<'_> {
             watch.left = range;
         }
         let is_quiet = range.is_some_and(|(_, last)| last < self.engine.txgs().last_synced());
-        if range == watch.left || !is_quiet {
+        if range == watch.left || !is_quiet || self.engine.rebuilds().is_running() {
             return Ok(false);
         }
         watch.was_running = self.start_resilver(false).await?;
@@ -173,7 +174,7 @@ impl Scrubs<'_> {
     }
 
     /// Starts a resilver of what devices in service lack; with `again`, also if one is running (`zpool resilver`). A scrub is
-    /// canceled. Returns whether a resilver is running then: not if no device lacks anything.
+    /// canceled. Returns whether a resilver is running then: not if no device lacks anything, or a vdev is being rebuilt.
     ///
     /// # Errors
     /// Errors of reading or writing the MOS.
@@ -218,6 +219,9 @@ pub(crate) struct ResilverTask<'a, 'b>(pub &'a mut TxgSync<'b>);
 impl ResilverTask<'_, '_> {
     /// See [`Scrubs::start_resilver`].
     pub(crate) async fn start(&mut self, again: bool) -> Result<bool, PoolError> {
+        if self.0.engine.rebuilds().is_running() {
+            return Ok(false);
+        }
         let range = self.0.engine.cache.blocks().tree().resilvering().range();
         let last = scrub_in(self.0.change.rq, &Mos { set: self.0.engine.mos.clone() }).await?;
         let open = last.filter(Progress::is_open);
@@ -232,6 +236,7 @@ impl ResilverTask<'_, '_> {
         if let Some(open) = open {
             self.0.end_scrub(open, CANCELED).await?;
         }
+        RebuildTask(self.0).forget_ended().await?;
         let progress = self.0.new_scan(RESILVER, (Txg(first.0.saturating_sub(1)), last)).await?;
         self.0.core.resilver_began = Some(progress.resume.began);
         self.0.core.scrub_began = None;

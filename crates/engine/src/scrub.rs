@@ -199,7 +199,7 @@ impl Scrubs<'_> {
     /// work.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] while a resilver is recorded as running.
+    /// [`PoolError::Refused`] while a resilver is recorded as running, or a vdev is being rebuilt.
     pub async fn start(&self) -> Result<(), PoolError> {
         self.start_after(ScrubStart::Whole).await
     }
@@ -384,13 +384,14 @@ struct Done {
 }
 
 impl TxgSync<'_> {
-    async fn start_scrub(&mut self, from: ScrubStart) -> Result<(), PoolError> {
+    pub(crate) async fn start_scrub(&mut self, from: ScrubStart) -> Result<(), PoolError> {
         let refused = |what: &str| PoolError::Refused { what: what.to_owned() };
         let rq = self.change.rq;
         let last = scrub_in(rq, &Mos { set: self.engine.mos.clone() }).await?;
         if last.as_ref().is_some_and(|p| p.is_open() && p.is_resilver()) {
             return Err(refused("currently resilvering"));
         }
+        self.engine.rebuilds().check_none_running()?;
         if let Some(mut open) = last.as_ref().filter(|p| p.is_open()).cloned() {
             if open.is_paused() {
                 self.engine.events.post(PoolEvent::ScrubResume, |_| {});

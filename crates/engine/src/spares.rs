@@ -145,11 +145,14 @@ pub(crate) fn note_returned(pool: &Pool, config: &mut Config) {
 
 impl Spares<'_> {
     /// To be called every few seconds: replaces a device that failed by a hot spare. Returns the path of the spare; its
-    /// resilver is started.
+    /// resilver is started. While a vdev is being rebuilt, no device is replaced.
     ///
     /// # Errors
     /// Errors of writing the configuration.
     pub async fn keep_spares(&self, watch: &mut SpareWatch, may_use: MayUse<'_>) -> Result<Option<PathBuf>, PoolError> {
+        if self.engine.rebuilds().is_running() {
+            return Ok(None);
+        }
         let config = self.engine.shown().config;
         let failed = self.failed(&config, watch)?;
         watch.refused.retain(|(device, _)| failed.iter().any(|failed| failed.guid == *device));

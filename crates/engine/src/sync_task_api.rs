@@ -19,7 +19,7 @@ use weir_dsl::sync_tasks::{
     rename, rollback, snapshot,
 };
 use weir_format::ObjsetId;
-use weir_machine::Request;
+use weir_machine::{Request, invariant};
 use weir_pool::error::PoolError;
 
 /// Pairs of a dataset or snapshot and a tag or name.
@@ -28,6 +28,24 @@ pub type Pairs = Vec<(String, String)>;
 pub type Values = Vec<(String, Value)>;
 
 impl Engine {
+    /// Writes a txg with its uberblock, even if nothing was changed, and waits until all changes made so far are on stable
+    /// storage.
+    ///
+    /// # Errors
+    /// The error that suspended the pool, if the txg cannot be written.
+    pub async fn sync_always(&self) -> Result<(), PoolError> {
+        let before = self.shown().uberblock.txg;
+        self.sync_task(|syncing: &mut TxgSync<'_>| {
+            Box::pin(async move {
+                syncing.core.config_dirty = true;
+                Ok(())
+            })
+        })
+        .await?;
+        invariant!(self.shown().uberblock.txg > before, "a forced sync wrote no uberblock");
+        Ok(())
+    }
+
     /// Creates a file system or volume.
     ///
     /// # Errors

@@ -58,6 +58,8 @@ pub struct DirtyLimits {
     pub freed_blocks: u64,
     /// Maximum bytes of a vdev that is being removed that one txg copies to other vdevs.
     pub copied_bytes: u64,
+    /// Maximum bytes of a vdev that is being rebuilt that are copied before the position is recorded.
+    pub rebuilt_bytes: u64,
 }
 
 impl DirtyLimits {
@@ -71,6 +73,7 @@ impl DirtyLimits {
             longest_ns: 100_000_000,
             freed_blocks: 100_000,
             copied_bytes: 32 << 20,
+            rebuilt_bytes: 1 << 30,
         }
     }
 

@@ -104,6 +104,9 @@ fn dsl_target(data: &[u8]) {
     let _ = dsl::RedactionList::decode(bytes, endian);
     let words: Vec<u64> = bytes.chunks_exact(8).map(|c| c.iter().fold(0, |v, b| v << 8 | u64::from(*b))).collect();
     let _ = (dsl::Bookmark::from_words(&words), dsl::ScanPhys::from_words(&words));
+    if let Some(rebuild) = dsl::RebuildPhys::from_words(&words) {
+        assert_eq!(dsl::RebuildPhys::from_words(&rebuild.to_words()), Some(rebuild));
+    }
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = (dsl::split_property(text), dsl::Deadlist::key(text));
     }

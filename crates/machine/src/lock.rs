@@ -27,7 +27,7 @@ use std::sync::PoisonError;
 /// 1. `daemon`: `changing` of the daemon's pools (their opening and closing), then `Exports::renewing`; `smb`: shares, then
 ///    connections
 /// 2. `Engine::adding` (`zpool add`), `Engine::opening` (opening a dataset), `Engine::renewing` (applying changed properties),
-///    the turn of a device that is initialized or trimmed, the syncer's state
+///    the turn of a device that is initialized or trimmed, the turn of a vdev that is rebuilt, the syncer's state
 /// 3. `Engine::mos_sync_lock`
 /// 4. `files`: the rename lock of a file system, then the locks of objects in ascending number, then the registry of system
 ///    attributes, then the delete queue
@@ -93,6 +93,8 @@ pub mod order {
         OFFLINE_DEVICES,
         /// Passes over the free space of devices.
         LEAF_ACTIVITIES,
+        /// Sequential rebuilds in progress.
+        REBUILDS,
         /// Table of open datasets.
         OPEN_DATASETS,
         /// How far streams were received.
@@ -137,7 +139,9 @@ pub mod order {
         VDEV_TREE,
         /// Progress of a RAID-Z expansion.
         RAIDZ_REFLOW,
-        /// Layouts of a RAID-Z vdev that a write uses.
+        /// Ranges that are written and copied while vdevs are being rebuilt.
+        REBUILD_RANGES,
+        /// Layouts of a RAID-Z vdev, and ranges, that a write uses.
         RAIDZ_LAYOUTS,
         /// Holds of reads in progress.
         READ_HOLDS,

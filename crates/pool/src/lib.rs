@@ -29,6 +29,7 @@ pub mod mos;
 pub mod open;
 pub mod properties;
 pub mod ranges;
+pub mod rebuild;
 pub mod roots;
 pub mod scan;
 pub mod scan_status;

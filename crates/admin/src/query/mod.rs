@@ -24,6 +24,7 @@ mod history;
 mod holds;
 mod iostat;
 mod pool_properties;
+mod rebuild_status;
 mod rows;
 mod status;
 mod userspace;
@@ -39,6 +40,7 @@ pub use history::{HistoryQuery, HistoryRow, InternalEvent};
 pub use holds::{Hold, HoldsQuery};
 pub use iostat::{IostatQuery, LeafIo, OperationIo, PoolIoRow, VdevIo};
 pub use pool_properties::{PoolPropertiesQuery, PoolPropertiesRow};
+pub use rebuild_status::{RebuildStage, RebuildStatus};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
 pub use status::{
     CheckpointStatus, DedupBucket, DedupStatus, DedupSums, ExpansionStatus, PoolStatus, RemovalStatus, ScanStage,

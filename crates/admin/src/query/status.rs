@@ -3,6 +3,7 @@
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`status_callback`), `include/sys/fs/zfs.h` (`pool_scan_stat_t`,
 //! `pool_removal_stat_t`, `pool_raidz_expand_stat_t`, `pool_checkpoint_stat_t`).
 
+use super::rebuild_status::RebuildStatus;
 use super::vdev_status::VdevStatus;
 use super::{Row, Rows, unreadable};
 use crate::compatibility::compatible_features;
@@ -57,6 +58,8 @@ pub struct PoolStatus {
     pub lost: Vec<String>,
     /// The last scrub or resilver.
     pub scan: Option<ScanStatus>,
+    /// Sequential rebuilds in progress and the last ones, in the order of the vdevs.
+    pub rebuilds: Vec<RebuildStatus>,
     /// The last removal of a top-level vdev.
     pub removal: Option<RemovalStatus>,
     /// The RAID-Z expansion in progress, or the last one.
@@ -304,6 +307,10 @@ fn lacks_features(pool: &Pool) -> bool {
 impl PoolStatus {
     async fn read(rq: &Request, pool: &Pool, errors: &Errors, with_dedup: bool) -> Result<Self, PoolError> {
         let scan = scan_status::last_scan(pool, rq).await?;
+        let mut rebuilds = Vec::new();
+        for top in &pool.tree.children {
+            rebuilds.extend(RebuildStatus::of(top.id, weir_pool::rebuild::of_top(rq, &pool.mos, top).await?));
+        }
         let spares = extras(pool, rq, Extra::Spare).await?;
         let caches = extras(pool, rq, Extra::Cache).await?;
         let spares: Vec<_> = spares.iter().map(|spare| VdevStatus::of_spare(pool, spare)).collect();
@@ -322,7 +329,8 @@ impl PoolStatus {
         let facts = PoolFacts {
             // A log that cannot be read may have errors.
             errors: errors.count.max(u64::from(errors.lost.is_some())),
-            resilvers: scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running && !scan.paused),
+            resilvers: rebuilds.iter().any(RebuildStatus::is_running)
+                || scan.is_some_and(|scan| scan.resilver && scan.stage == Stage::Running && !scan.paused),
             fails_requests: pool.blocks.tree().suspension().mode() == FailMode::Continue,
             unopened: open_errors.kinds(),
             lacks_cache: caches.iter().any(is_gone),
@@ -341,6 +349,7 @@ impl PoolStatus {
             suspended: pool.suspended.clone(),
             lost: pool.lost(),
             scan: scan.map(ScanStatus::from),
+            rebuilds,
             removal: scan_status::last_removal(pool, rq).await?.map(RemovalStatus::from),
             expansion: scan_status::last_expansion(pool, rq).await?.map(ExpansionStatus::from),
             checkpoint: scan_status::checkpoint(pool, rq).await?.map(CheckpointStatus::from),
@@ -354,9 +363,10 @@ impl PoolStatus {
         })
     }
 
-    /// Whether a resilver is in progress, or paused.
+    /// Whether a resilver or a rebuild is in progress, or paused.
     pub fn resilvers(&self) -> bool {
-        self.scan.is_some_and(|scan| scan.resilver && scan.stage == ScanStage::Running)
+        self.rebuilds.iter().any(RebuildStatus::is_running)
+            || self.scan.is_some_and(|scan| scan.resilver && scan.stage == ScanStage::Running)
     }
 }
 

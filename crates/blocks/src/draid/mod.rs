@@ -138,11 +138,13 @@ impl Layout {
         Ok(())
     }
 
-    fn group_width(&self) -> u64 {
+    /// Columns of a group.
+    pub(crate) fn group_width(&self) -> u64 {
         self.ndata + self.nparity
     }
 
-    fn group_bytes(&self) -> u64 {
+    /// Bytes of the vdev's space that a group takes.
+    pub(crate) fn group_bytes(&self) -> u64 {
         self.group_width() * ROW_BYTES
     }
 

@@ -45,6 +45,7 @@ pub(crate) async fn copy(
     let (target, _) = tops.check(to, len)?;
     let source = &source.vdev;
     let tops = tops.as_ref();
+    let _locked = write.lock_range(tree, to, len).await;
     let portion = Portion::new(Redundancy::First, 0);
     let Body::Mirror(children) = &target.vdev.body else {
         let bytes = read_side(source, tree, read, from, 0, len).await?;

@@ -14,7 +14,7 @@ use super::deadline::WatchedDisk;
 use super::histogram::{LeafStats, QueueHistograms, Waits};
 use super::leaf_writes::{LeafWrites, WriteCounts};
 use super::queue::{Batch, Member, Queue, Reads};
-use super::{Dtl, Place, VdevRead, Verify};
+use super::{Dtl, Place, UNKNOWN_BIRTH, VdevRead, Verify};
 use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, DeviceRange, Fault, FaultKind, FaultNotifier};
 use futures_channel::oneshot;
@@ -231,9 +231,12 @@ impl Leaf {
         self.writes.dtl().is_empty()
     }
 
-    /// Whether the leaf is present and its DTL has `birth`.
+    /// Whether the leaf is present and its DTL has `birth`; any txg, if that is [`UNKNOWN_BIRTH`].
     pub fn is_stale(&self, birth: Txg) -> bool {
-        self.present() && self.writes.dtl().contains(birth)
+        match birth {
+            UNKNOWN_BIRTH => self.is_behind(),
+            birth => self.present() && self.writes.dtl().contains(birth),
+        }
     }
 
     /// Whether the leaf is present and lacks anything.

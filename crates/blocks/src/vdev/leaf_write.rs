@@ -16,7 +16,7 @@
 use super::histogram::{OperationStats, QueueHistograms, Waits};
 use super::leaf::QueueTime;
 use super::queue::{Batch, Member, Queue, Writes};
-use super::reflow::LayoutInUse;
+use super::reflow::InUse;
 use crate::write::reads::ReadHold;
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -95,13 +95,13 @@ impl Drop for QueueTicket {
 pub(super) struct WriteHolds {
     /// The reuse of the space.
     _space: Option<Arc<ReadHold>>,
-    /// Steps of a RAID-Z expansion that would use the place for other sectors.
-    _layouts: Vec<Arc<LayoutInUse>>,
+    /// Steps of a RAID-Z expansion that would use the place for other sectors, and copies of a rebuild.
+    _in_use: InUse,
 }
 
 impl WriteHolds {
-    pub fn new(space: Option<Arc<ReadHold>>, layouts: Vec<Arc<LayoutInUse>>) -> Self {
-        WriteHolds { _space: space, _layouts: layouts }
+    pub fn new(space: Option<Arc<ReadHold>>, in_use: InUse) -> Self {
+        WriteHolds { _space: space, _in_use: in_use }
     }
 }
 

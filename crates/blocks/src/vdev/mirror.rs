@@ -35,9 +35,11 @@ pub(super) async fn read(
     let mut wrong = Vec::new();
     // Adjacent ranges are read from the same child while all are idle, so that its disk reads sequentially.
     let rotation = (offset >> 20) as usize;
-    for i in order(children.len(), rotation, |i| {
-        (children[i].read_preference(tree, place, offset, job.birth), children[i].load(offset))
-    }) {
+    let preference = |i: usize| children[i].read_preference(tree, place, offset, job.birth);
+    for i in order(children.len(), rotation, |i| (preference(i), children[i].load(offset))) {
+        if job.needs_current() && preference(i) > 0 {
+            continue;
+        }
         match children[i].read(tree, job, place, offset, len, verify).await {
             Ok(buf) if verify.is_some() && job.tests_every_copy() => right = Some(buf),
             Ok(buf) => {
@@ -55,6 +57,7 @@ pub(super) async fn read(
             && !wrong.is_empty()
             && let Some(repair) = WriteJob::repairing(job, tree, place).await
         {
+            let _locked = repair.lock_range(tree, place, job.psize_bytes).await;
             heal(&tree.version(), &wrong, &repair, place, offset, buf.as_ref()).await;
         }
         return Ok(buf);

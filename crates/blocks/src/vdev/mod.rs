@@ -38,6 +38,7 @@ mod mapping;
 mod mirror;
 pub mod queue;
 mod raidz;
+mod rebuild;
 mod reflow;
 mod reflow_copy;
 mod resilver;
@@ -57,6 +58,8 @@ pub use kind::VdevKind;
 pub use leaf_handle::{LeafHandle, OverdueLeaf, PutBackError};
 pub(crate) use leaf_write::WritePlug;
 pub(crate) use mapping::{Mapping, Piece};
+pub use rebuild::RebuildInProgress;
+pub(crate) use rebuild::{RebuiltVdev, UNKNOWN_BIRTH};
 pub(crate) use reflow::Layouts;
 pub(crate) use reflow_copy::{CopyJobs, ReflowCopy};
 pub use resilver::Resilvering;
@@ -106,7 +109,8 @@ pub(crate) struct VdevRead<'a> {
     pub request: &'a Request,
     pub clock: &'a Clock,
     pub pool: &'a BufPool,
-    /// Physical birth txg of the block; decides its RAID-Z layout, and is looked up in the DTLs.
+    /// Physical birth txg of the block; decides its RAID-Z layout, and is looked up in the DTLs. [`UNKNOWN_BIRTH`]: only devices
+    /// that lack nothing are read.
     pub birth: Txg,
     /// The block may not exist, so wrong bytes are no device fault: the next block of an intent log's chain.
     pub speculative: bool,
@@ -126,6 +130,11 @@ impl VdevRead<'_> {
     /// Whether every copy is read, even if the first is right.
     pub fn tests_every_copy(&self) -> bool {
         self.request.priority == Priority::Scrub && !self.resilver
+    }
+
+    /// Whether a device must not be read that may lack the bytes, because nothing verifies them.
+    fn needs_current(&self) -> bool {
+        self.birth == UNKNOWN_BIRTH
     }
 
     fn alloc_status(&self, place: Place) -> AllocStatus {

@@ -115,12 +115,12 @@ impl Read<'_> {
         rows.flat_map(|(r, row)| (0..row.columns.len()).map(move |c| (r, c))).collect()
     }
 
-    /// Marks empty columns as read, and those of absent devices as failed.
+    /// Marks empty columns as read, and those of absent devices as failed; also of stale ones, if nothing verifies the bytes.
     fn mark_absent(&mut self) {
         for at in self.all() {
             if self.column(at).size_bytes == 0 {
                 self.cells[at.0][at.1] = ColumnState::Got(Bytes::new());
-            } else if self.read_preference(at) == 2 {
+            } else if self.read_preference(at) > u8::from(!self.job.needs_current()) {
                 let mut names = Vec::new();
                 if let Some(child) = self.child(at) {
                     child.absent(&mut names);

@@ -30,6 +30,7 @@
 //! Source: OpenZFS `module/zfs/vdev_raidz.c` (theory comment at its top, `vdev_raidz_io_start`, `raidz_reflow_sync`,
 //! `raidz_reflow_scratch_sync`).
 
+use super::rebuild::RangeLock;
 use super::spec::Reflow;
 use crate::raidz::{Copies, Reflowed};
 use arc_swap::ArcSwap;
@@ -97,21 +98,38 @@ impl LayoutInUse {
     }
 }
 
-/// Layouts that the writes of a job use; a device that has not answered keeps them in use.
+/// Layouts, and locked ranges of vdevs that are being rebuilt, which the writes of a job use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InUse {
+    layouts: Vec<Arc<LayoutInUse>>,
+    ranges: Vec<Arc<RangeLock>>,
+}
+
+/// Layouts and ranges in use by the writes of a job, also while a device has not answered.
 #[derive(Debug, Default)]
-pub(crate) struct Layouts(Mutex<Vec<Arc<LayoutInUse>>, { order::RAIDZ_LAYOUTS }>);
+pub(crate) struct Layouts(Mutex<InUse, { order::RAIDZ_LAYOUTS }>);
 
 impl Layouts {
     pub fn add(&self, layout: Arc<LayoutInUse>) {
-        self.0.lock().push(layout);
+        self.0.lock().layouts.push(layout);
     }
 
     /// Removes a layout whose writes have all ended.
     pub fn remove(&self, layout: &Arc<LayoutInUse>) {
-        self.0.lock().retain(|other| !Arc::ptr_eq(other, layout));
+        self.0.lock().layouts.retain(|other| !Arc::ptr_eq(other, layout));
     }
 
-    pub fn all(&self) -> Vec<Arc<LayoutInUse>> {
+    pub fn add_range(&self, range: Arc<RangeLock>) {
+        self.0.lock().ranges.push(range);
+    }
+
+    /// Removes a range whose writes have all ended.
+    pub fn remove_range(&self, range: &Arc<RangeLock>) {
+        // It is unlocked after the lock of the list.
+        let _removed: Vec<_> = self.0.lock().ranges.extract_if(.., |other| Arc::ptr_eq(other, range)).collect();
+    }
+
+    pub fn all(&self) -> InUse {
         self.0.lock().clone()
     }
 }

@@ -20,6 +20,7 @@ use super::indirect::MAX_HOPS;
 use super::leaf::Leaf;
 use super::leaf_handle::{LeafHandle, OverdueLeaf};
 use super::mapping::Mapping;
+use super::rebuild::RangeLocks;
 use super::resilver::Resilvering;
 use super::{
     Body, Deadlines, Dtl, LeafHealth, MAX_BLOCK_BYTES, Place, RaidzVdev, TreeError, Vdev, VdevRead, VdevSpec, Verify,
@@ -157,6 +158,7 @@ pub struct Tree {
     accounts: Arc<Accounts>,
     pub(super) clock: Clock,
     suspension: Suspension,
+    range_locks: Arc<RangeLocks>,
 }
 
 /// The least limit of a leaf's kept writes, in bytes.
@@ -179,6 +181,7 @@ impl Tree {
             accounts: Arc::new(Accounts::new(clock)),
             clock: clock.clone(),
             suspension: Suspension::default(),
+            range_locks: Arc::default(),
         }))
     }
 
@@ -263,6 +266,11 @@ impl Tree {
         invariant!(tops.tops.len() >= old.tops.len(), "a top-level vdev disappears");
         self.tops.store(tops);
         Ok(Replaced(std::mem::replace(&mut unused, next_unused)))
+    }
+
+    /// Ranges that are written and copied while vdevs are being rebuilt.
+    pub(crate) fn range_locks(&self) -> &Arc<RangeLocks> {
+        &self.range_locks
     }
 
     /// The tree, for resilvers.

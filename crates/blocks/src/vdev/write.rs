@@ -34,7 +34,7 @@ use futures_util::future::{BoxFuture, join_all};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use weir_codec::parity;
 use weir_format::Txg;
@@ -83,18 +83,26 @@ pub(crate) enum Recipients {
     Behind,
 }
 
-/// Leaves that could not write a part of a block.
+/// Leaves that could not write a part of a block, and the bytes that others wrote.
 #[derive(Default)]
-pub(crate) struct FailedLeaves(Mutex<SmallVec<[u64; 2]>, { order::FAILED_LEAVES }>);
+pub(crate) struct FailedLeaves {
+    guids: Mutex<SmallVec<[u64; 2]>, { order::FAILED_LEAVES }>,
+    written_bytes: AtomicU64,
+}
 
 impl FailedLeaves {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+        self.guids.lock().is_empty()
+    }
+
+    /// Bytes that leaves wrote.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
     }
 
     fn add(&self, guid: u64) {
-        self.0.lock().push(guid);
+        self.guids.lock().push(guid);
     }
 }
 
@@ -167,12 +175,15 @@ impl Tree {
             padded.resize(whole as usize, 0);
             Bytes::from(padded)
         };
-        top.vdev.write(&tops, job, portion, place, place.offset, data).await
+        let lock = job.lock_range(self, place, whole).await;
+        let done = top.vdev.write(&tops, job, portion, place, place.offset, data).await;
+        lock.iter().for_each(|lock| job.layouts.remove_range(lock));
+        done
     }
 
     /// Adds `txg` to the DTLs of the leaves that failed to write their part of a block.
     pub(crate) fn record_failed(&self, failed: &FailedLeaves, txg: Txg) {
-        for guid in failed.0.lock().drain(..) {
+        for guid in failed.guids.lock().drain(..) {
             // A leaf that was detached meanwhile has no DTL any more.
             if let Ok(leaf) = self.leaf(guid) {
                 leaf.dirty_dtl(txg);
@@ -512,6 +523,9 @@ impl Leaf {
             let _unkept = self.flush(place, false).await;
         }
         if answer.is_ok() {
+            if let Some(failed) = &job.failed {
+                failed.written_bytes.fetch_add(len, Ordering::Relaxed);
+            }
             job.cost.wrote(portion.redundancy, len, portion.padding.min(len));
         }
         if job.repair && answer.is_ok() {

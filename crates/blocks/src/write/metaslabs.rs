@@ -2,6 +2,7 @@
 
 use super::evacuation::Evacuations;
 use super::loads::MetaslabSource;
+use super::rebuild::Rebuild;
 use super::reflow::ReflowingVdev;
 use super::space::space_fault;
 use crate::alloc::{Class, LoadStats, SpaceSums, Summary};
@@ -26,6 +27,11 @@ impl<'a> Metaslabs<'a> {
     /// The expansion of a RAID-Z vdev.
     pub fn expansion(self, vdev: u32) -> ReflowingVdev<'a> {
         ReflowingVdev { blocks: self.blocks, vdev }
+    }
+
+    /// The sequential rebuild of a vdev.
+    pub fn rebuild(self, vdev: u32) -> Rebuild<'a> {
+        Rebuild { blocks: self.blocks, vdev }
     }
 
     /// Takes over the allocated sizes that the vdev tree says, after an expansion has ended.

@@ -68,6 +68,12 @@ impl Reads {
         ReadHold { reads: self.clone(), began }
     }
 
+    /// Whether all reads and writes in progress began after `txg` was synced.
+    pub fn all_began_since(&self, txg: Txg) -> bool {
+        let state = self.state();
+        state.synced >= txg && state.in_progress.first_key_value().is_none_or(|(&began, _)| began >= txg)
+    }
+
     /// Records that `txg` has synced. Returns the last txg whose frees no read delays: the last synced one when the oldest
     /// read in progress began.
     pub fn synced(&self, txg: Txg) -> Txg {

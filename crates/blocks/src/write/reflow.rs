@@ -177,7 +177,7 @@ impl ReflowingVdev<'_> {
 }
 
 /// The parts of a range between free ones that are longer than `gap`.
-fn between(range: Range<u64>, free: &[Range<u64>], gap: u64) -> Vec<Range<u64>> {
+pub(super) fn between(range: Range<u64>, free: &[Range<u64>], gap: u64) -> Vec<Range<u64>> {
     let mut out = Vec::new();
     let mut from = range.start;
     for free in free {

@@ -1,6 +1,6 @@
 //! `zpool attach`, `replace`, `detach`: devices join others, take their place, and leave them.
 //!
-//! The resilver of a new device, or the expansion of a RAID-Z vdev that a device is attached to, is part of the command if no
+//! The resilver or rebuild of a new device, or the expansion of a RAID-Z vdev that a device is attached to, is part of the command if no
 //! process has the pool open; otherwise that process does it in the background, and `-w` waits for it.
 
 use super::claim::claim;
@@ -20,9 +20,12 @@ use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use weir_engine::create::draid::is_spare_name;
-use weir_engine::{Activity, AttachRequest, Engine, NewLeaf, expansion};
+use weir_engine::{Activity, AttachRequest, Engine, NewLeaf, expansion, rebuild};
 use weir_object_store::DiskUrl;
 use weir_pool::{PoolError, VdevConfig, VdevKind};
+
+/// Why a vdev is not rebuilt.
+const NO_REBUILD: &str = "only mirror and dRAID vdevs support sequential reconstruction";
 
 /// Options of attaching and replacing a device.
 #[derive(Debug, clap::Args)]
@@ -30,6 +33,9 @@ struct JoinOptions {
     /// Use the new device even if it appears to be in use
     #[arg(short)]
     force: bool,
+    /// Give the new device all allocated ranges in their order, without checksums, and scrub then (mirror, dRAID)
+    #[arg(short)]
+    sequential: bool,
     /// Wait until the resilver or the expansion ends
     #[arg(short)]
     wait: bool,
@@ -42,7 +48,7 @@ struct JoinOptions {
 
 /// Attach a device to another one, or to a RAID-Z vdev, which it expands.
 #[derive(Debug, Parser)]
-#[command(name = "zpool attach", override_usage = "zpool attach [-fw] [-o ashift=N] [-d DIR]… POOL DEVICE NEW_DEVICE")]
+#[command(name = "zpool attach", override_usage = "zpool attach [-fsw] [-o ashift=N] [-d DIR]… POOL DEVICE NEW_DEVICE")]
 pub struct AttachArgs {
     #[command(flatten)]
     options: JoinOptions,
@@ -55,7 +61,7 @@ pub struct AttachArgs {
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool replace",
-    override_usage = "zpool replace [-fw] [-o ashift=N] [-d DIR]… POOL DEVICE [NEW_DEVICE]"
+    override_usage = "zpool replace [-fsw] [-o ashift=N] [-d DIR]… POOL DEVICE [NEW_DEVICE]"
 )]
 pub struct ReplaceArgs {
     #[command(flatten)]
@@ -233,7 +239,9 @@ fn join(
         crate::stores::make(call.machine()?, &stores)?;
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
         let joined = match &expanded {
+            Some(_) if options.sequential => Err(PoolError::Refused { what: NO_REBUILD.into() }),
             Some(_) => expansion::start(engine, &request).await,
+            None if options.sequential => rebuild::attach(engine, &request).await,
             None => engine.vdevs().attach(&request).await,
         };
         joined.map_err(|error| match error {
@@ -246,6 +254,11 @@ fn join(
             // The expansion may take long.
             cache_file::renew(engine)?;
             engine.expansions().wait().await.map_err(|error| cannot(error.to_string()))?;
+        }
+        if options.sequential && served_pool.is_none() {
+            cache_file::renew(engine)?;
+            engine.rebuilds().wait().await.map_err(|error| cannot(error.to_string()))?;
+            engine.spares().finish_replacing().await.map_err(|error| cannot(error.to_string()))?;
         }
         Ok(())
     };

@@ -26,6 +26,7 @@ mod list_vdevs;
 mod offline;
 pub mod opened;
 mod prefetch;
+mod rebuild_text;
 mod reguid;
 mod remove;
 pub mod repeat;

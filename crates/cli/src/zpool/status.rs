@@ -16,9 +16,10 @@ use crate::failure::Failure;
 use crate::json;
 use crate::options::{PoolDirs, PoolJsonOptions};
 use crate::reading::{PoolReader, Reached};
+use crate::units::human_time_ns;
 use clap::Parser;
 use serde_json::{Map, Value};
-use weir_admin::{PoolQuery, PoolStatus, Row, ScanStage, StatusQuery, VdevGroup, VdevStatus};
+use weir_admin::{PoolQuery, PoolStatus, RebuildStatus, Row, ScanStage, StatusQuery, VdevGroup, VdevStatus};
 
 /// Show health, vdevs, error counters and scans of pools.
 #[derive(Debug, Parser)]
@@ -212,27 +213,32 @@ fn activity(pool: &PoolStatus, style: Style, out: &mut Map<String, Value>) {
         let fields: Map<String, Value> = fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         out.insert(name.to_owned(), Value::Object(fields));
     };
+    let mut scan_stats = Vec::new();
     if let Some(s) = pool.scan {
-        put(
-            "scan_stats",
-            vec![
-                ("function", if s.resilver { "RESILVER" } else { "SCRUB" }.into()),
-                ("state", stage_name(s.stage).into()),
-                ("start_time", number(s.start_s)),
-                ("end_time", number(s.end_s)),
-                ("to_examine", style.size(s.to_examine_bytes)),
-                ("examined", style.size(s.examined_bytes)),
-                ("skipped", style.size(s.skipped_bytes)),
-                ("processed", style.size(s.processed_bytes)),
-                ("errors", number(s.errors)),
-                ("bytes_per_scan", number(0)),
-                ("pass_start", number(s.start_s)),
-                ("scrub_pause", number(u64::from(s.paused))),
-                ("scrub_spent_paused", number(0)),
-                ("issued_bytes_per_scan", number(0)),
-                ("issued", style.size(s.examined_bytes.saturating_sub(s.skipped_bytes))),
-            ],
-        );
+        scan_stats.extend(vec![
+            ("function", if s.resilver { "RESILVER" } else { "SCRUB" }.into()),
+            ("state", stage_name(s.stage).into()),
+            ("start_time", number(s.start_s)),
+            ("end_time", number(s.end_s)),
+            ("to_examine", style.size(s.to_examine_bytes)),
+            ("examined", style.size(s.examined_bytes)),
+            ("skipped", style.size(s.skipped_bytes)),
+            ("processed", style.size(s.processed_bytes)),
+            ("errors", number(s.errors)),
+            ("bytes_per_scan", number(0)),
+            ("pass_start", number(s.start_s)),
+            ("scrub_pause", number(u64::from(s.paused))),
+            ("scrub_spent_paused", number(0)),
+            ("issued_bytes_per_scan", number(0)),
+            ("issued", style.size(s.examined_bytes.saturating_sub(s.skipped_bytes))),
+        ]);
+    }
+    if !pool.rebuilds.is_empty() {
+        let all = pool.rebuilds.iter().map(|rebuild| rebuild_json(pool, rebuild, style));
+        scan_stats.push(("rebuild_stats", Value::Object(all.collect())));
+    }
+    if !scan_stats.is_empty() {
+        put("scan_stats", scan_stats);
     }
     if let Some(r) = pool.removal {
         put(
@@ -270,6 +276,27 @@ fn activity(pool: &PoolStatus, style: Style, out: &mut Map<String, Value>) {
             ],
         );
     }
+}
+
+/// A rebuild as JSON, under the name of its vdev.
+fn rebuild_json(pool: &PoolStatus, rebuild: &RebuildStatus, style: Style) -> (String, Value) {
+    let top = pool.root.children.iter().find(|top| top.id == rebuild.vdev);
+    let name = top.map_or_else(|| rebuild.vdev.to_string(), |top| top.name.clone());
+    let nanoseconds = rebuild.active_ms.saturating_mul(1_000_000);
+    let is_exact = style.parsable || style.numbers == json::Numbers::Integers;
+    let scan_time = if is_exact { style.number(nanoseconds) } else { human_time_ns(nanoseconds).into() };
+    let fields = [
+        ("state", rebuild.stage.name().into()),
+        ("start_time", style.number(rebuild.start_s)),
+        ("end_time", style.number(rebuild.end_s)),
+        ("scan_time", scan_time),
+        ("scanned", style.size(rebuild.scanned_bytes)),
+        ("issued", style.size(rebuild.issued_bytes)),
+        ("rebuilt", style.size(rebuild.rebuilt_bytes)),
+        ("to_scan", style.size(rebuild.to_scan_bytes)),
+        ("errors", style.number(rebuild.errors)),
+    ];
+    (name, Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
 }
 
 /// Name of a stage in JSON.

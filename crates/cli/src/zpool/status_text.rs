@@ -2,6 +2,7 @@
 
 use super::dedup;
 use super::l2arc;
+use super::rebuild_text;
 use super::scrub::time;
 use super::tree::{self, NameStyle, TreeStyle, VdevRow};
 use super::wrapped::wrapped;
@@ -118,11 +119,17 @@ impl StatusText {
     }
 }
 
-/// Scrub, frees, removal, expansion and checkpoint.
+/// Scrub, rebuilds, frees, removal, expansion and checkpoint.
 fn activity(pool: &PoolStatus) -> String {
     let mut out = String::new();
-    if let Some(scan) = &pool.scan {
+    let (scan, rebuilds) = rebuild_text::shown(pool);
+    if let Some(scan) = scan {
         out.push_str(&scan_text(scan));
+    }
+    for rebuild in rebuilds {
+        let vdev = pool.root.children.iter().find(|top| top.id == rebuild.vdev);
+        let name = vdev.map_or_else(|| rebuild.vdev.to_string(), |top| top.name.clone());
+        out.push_str(&rebuild_text::text(rebuild, &name));
     }
     if pool.freeing_bytes > 0 {
         let left = human_size(pool.freeing_bytes);
@@ -248,7 +255,7 @@ fn pass_text(pass: LeafPass, [done, not_done]: [&str; 2]) -> String {
 }
 
 /// `HH:MM:SS`, days before it if there are any.
-fn duration(seconds: u64) -> String {
+pub(super) fn duration(seconds: u64) -> String {
     let clock = format!("{:02}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     match seconds / 86_400 {
         0 => clock,

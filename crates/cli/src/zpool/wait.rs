@@ -122,6 +122,9 @@ async fn left_bytes(engine: &Engine, activity: Activity, is_active: bool) -> Res
         _ if !is_active => Some(0),
         Activity::Remove => Some(engine.cache.blocks().metaslabs().evacuations().left_bytes()),
         Activity::Free => Some(engine.shown().freeing.left_bytes),
+        Activity::Resilver | Activity::Replace if engine.rebuilds().is_running() => {
+            Some(engine.rebuilds().left_bytes().await?)
+        }
         Activity::Resilver | Activity::Scrub | Activity::Replace => {
             let progress = engine.scrubs().progress(&Request::internal("wait")).await?;
             progress.map(|found| found.scan.to_examine_bytes.saturating_sub(found.scan.examined_bytes))

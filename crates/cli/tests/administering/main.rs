@@ -11,6 +11,7 @@ mod health;
 mod initialize_trim;
 mod prefetch;
 mod queries;
+mod rebuild;
 mod remove;
 mod scripts;
 mod spares;

@@ -177,7 +177,7 @@ impl Expansions<'_> {
             self.engine.growth().expand(Some(first)).await?;
         }
         match self.engine.scrubs().start().await {
-            Ok(()) => self.engine.scrub_after_expansion.store(true, Ordering::SeqCst),
+            Ok(()) => self.engine.scrub_to_carry_out.store(true, Ordering::SeqCst),
             Err(error) => tracing::info!("no scrub of pool '{}' follows its expansion: {error}", self.engine.name()),
         }
         Ok(())

@@ -51,6 +51,7 @@ impl VdevRemovals<'_> {
             }
         }
         let scan = self.engine.scrubs().progress(rq).await?;
+        self.engine.rebuilds().check_none_running()?;
         if scan.is_some_and(|scan| scan.is_open() && scan.is_resilver()) {
             return Err(refused(BUSY));
         }

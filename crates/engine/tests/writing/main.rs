@@ -32,6 +32,8 @@ mod loading;
 mod multihost;
 mod offline;
 mod real;
+mod rebuild;
+mod rebuild_cuts;
 mod remove_log;
 mod remove_top;
 mod removing;

@@ -13,11 +13,13 @@
 
 mod bookmark;
 mod deadlist;
+pub mod rebuild;
 #[cfg(test)]
 mod tests;
 
 pub use bookmark::{Bookmark, RedactionBlock, RedactionList};
 pub use deadlist::{Bpobj, Deadlist};
+pub use rebuild::{RebuildPhys, RebuildState};
 
 use crate::blkptr::BlockPointer;
 use crate::cursor::{Cursor, DecodeError, Endian};

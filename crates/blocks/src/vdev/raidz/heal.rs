@@ -59,6 +59,7 @@ impl Read<'_> {
             return;
         }
         let Some(job) = &WriteJob::repairing(self.job, self.tree, self.place).await else { return };
+        let _locked = job.lock_range(self.tree, self.place, self.job.psize_bytes).await;
         let tops = &*self.tree.version();
         let in_use = self.target.reflow.as_ref().map(|(snapshot, ..)| LayoutInUse::of_read(snapshot));
         in_use.iter().for_each(|layout| job.layouts.add(layout.clone()));
