@@ -53,8 +53,14 @@ impl Processors {
 
     /// Does `work_ns` of work that is asked for at `now_ns` on the processor that is free first; returns when it is done.
     pub fn work(&mut self, now_ns: u64, work_ns: u64) -> u64 {
+        self.work_on(self.count(), now_ns, work_ns)
+    }
+
+    /// Like [`Processors::work`], on one of the first `some` processors, at least one.
+    pub fn work_on(&mut self, some: usize, now_ns: u64, work_ns: u64) -> u64 {
         self.busy_ns += work_ns;
-        let Some(free) = self.free_ns.iter_mut().min() else { return now_ns + work_ns };
+        // Of processors that are free at the same time the last one, which leaves the first ones to work that is bound to them.
+        let Some(free) = self.free_ns.iter_mut().take(some.max(1)).rev().min() else { return now_ns + work_ns };
         *free = (*free).max(now_ns) + work_ns;
         *free
     }
@@ -79,5 +85,16 @@ mod tests {
         let mut two = Processors::new(2);
         assert_eq!([two.work(0, 10), two.work(0, 10), two.work(0, 10), two.work(100, 5)], [10, 10, 20, 105]);
         assert_eq!((two.busy_ns(), two.count()), (35, 2));
+    }
+
+    #[test]
+    fn bound_work_leaves_the_other_processors_free() {
+        let mut three = Processors::new(3);
+        assert_eq!(
+            [three.work(0, 10), three.work_on(2, 0, 10), three.work_on(2, 0, 10), three.work_on(2, 0, 10)],
+            [10, 10, 10, 20]
+        );
+        assert_eq!(three.work(0, 5), 15, "the third one is free from 10 on");
+        assert_eq!((three.work_on(0, 100, 5), three.busy_ns()), (105, 50));
     }
 }

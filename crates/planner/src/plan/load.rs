@@ -121,6 +121,7 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
         arc_bytes: (useful / scale).clamp(ARC_BYTES.1, ARC_BYTES.0),
         dirty_bytes: description.dirty_bytes().min(DIRTY_BYTES),
         processors: description.server.processors,
+        write_processors: None,
         costs: description.costs,
         link: description.link,
     };
