@@ -7,6 +7,7 @@ mod chromium;
 mod history;
 mod http;
 mod prometheus;
+mod what_if;
 mod why;
 
 use http::Http;

@@ -109,6 +109,7 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
         volume: section.volume,
         warm: section.read_percent > 0,
         client_gbit: section.client_gbit,
+        client_us: section.client_us,
         ..Workload::sequential_read()
     };
     let arc_bytes = description.arc_bytes();
