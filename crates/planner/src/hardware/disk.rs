@@ -34,6 +34,8 @@ pub struct Work {
     pub payload: Arc<Payload>,
     /// The processors.
     pub processors: Mutex<Processors>,
+    /// Whether requests of clients come before the work of writes.
+    pub clients_first: bool,
     /// Number of processors that compress, checksum and compute the parity of writes.
     pub write_processors: usize,
     /// The costs.
@@ -48,6 +50,11 @@ impl Work {
     /// Charges `work_ns` nanoseconds that are asked for at `now_ns`; returns when they are over.
     pub fn charge(&self, now_ns: u64, work_ns: f64) -> u64 {
         self.lock().work(now_ns, work_ns as u64)
+    }
+
+    /// Like [`Work::charge`], for a request of a client.
+    pub fn charge_client(&self, now_ns: u64, work_ns: f64) -> u64 {
+        if self.clients_first { self.lock().work_first(now_ns, work_ns as u64) } else { self.charge(now_ns, work_ns) }
     }
 
     /// Like [`Work::charge`], on the processors for writes.

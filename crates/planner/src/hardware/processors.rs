@@ -42,13 +42,15 @@ impl Default for Costs {
 #[derive(Clone, Debug)]
 pub struct Processors {
     free_ns: Vec<u64>,
+    /// When the work of [`Processors::work_first`] is done, of each processor.
+    first_ns: Vec<u64>,
     busy_ns: u64,
 }
 
 impl Processors {
     /// `count` idle processors; at least one.
     pub fn new(count: usize) -> Self {
-        Processors { free_ns: vec![0; count.max(1)], busy_ns: 0 }
+        Processors { free_ns: vec![0; count.max(1)], first_ns: vec![0; count.max(1)], busy_ns: 0 }
     }
 
     /// Does `work_ns` of work that is asked for at `now_ns` on the processor that is free first; returns when it is done.
@@ -63,6 +65,19 @@ impl Processors {
         let Some(free) = self.free_ns.iter_mut().take(some.max(1)).rev().min() else { return now_ns + work_ns };
         *free = (*free).max(now_ns) + work_ns;
         *free
+    }
+
+    /// Like [`Processors::work`], before all other work: this waits for work of its kind only. What was asked for before keeps the
+    /// time that it was given; what is asked for later is later by this work.
+    pub fn work_first(&mut self, now_ns: u64, work_ns: u64) -> u64 {
+        self.busy_ns += work_ns;
+        let processors = self.first_ns.iter_mut().zip(&mut self.free_ns);
+        let Some((first, free)) = processors.min_by_key(|(first, free)| (**first, **free)) else {
+            return now_ns + work_ns;
+        };
+        *first = (*first).max(now_ns) + work_ns;
+        *free = (*free).max(now_ns) + work_ns;
+        *first
     }
 
     /// Number of processors.
@@ -85,6 +100,15 @@ mod tests {
         let mut two = Processors::new(2);
         assert_eq!([two.work(0, 10), two.work(0, 10), two.work(0, 10), two.work(100, 5)], [10, 10, 20, 105]);
         assert_eq!((two.busy_ns(), two.count()), (35, 2));
+    }
+
+    #[test]
+    fn first_work_waits_for_its_kind_only_and_delays_what_comes_later() {
+        let mut two = Processors::new(2);
+        assert_eq!([two.work(0, 100), two.work(0, 100)], [100, 100]);
+        assert_eq!([two.work_first(0, 10), two.work_first(0, 10), two.work_first(0, 10)], [10, 10, 20]);
+        assert_eq!((two.work(0, 5), two.work(0, 5)), (115, 120), "after 110 and 120");
+        assert_eq!((two.work_first(500, 5), two.busy_ns()), (505, 245));
     }
 
     #[test]

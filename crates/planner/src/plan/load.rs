@@ -123,6 +123,7 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
         dirty_bytes: description.dirty_bytes().min(DIRTY_BYTES),
         processors: description.server.processors,
         write_processors: None,
+        clients_first: false,
         costs: description.costs,
         link: description.link,
     };

@@ -153,6 +153,9 @@ pub struct ServerSpec {
     /// Of these, the number that compress, checksum and compute the parity of writes; none: all. OpenZFS has a thread for this on
     /// each of 80 % of the processors, rounded down (`zio_taskq_batch_pct`; 75 % before 2021); this engine uses all.
     pub write_processors: Option<usize>,
+    /// Requests of clients come before other work. OpenZFS runs the threads that compress and checksum writes at a lower priority
+    /// than others; this engine does not.
+    pub clients_first: bool,
     /// Costs of work.
     pub costs: Costs,
     /// The server's network link; none: the load runs on the server.
@@ -168,6 +171,7 @@ impl ServerSpec {
             dirty_bytes: 256 << 20,
             processors: 8,
             write_processors: None,
+            clients_first: false,
             costs: Costs::default(),
             link: None,
         }
@@ -202,7 +206,9 @@ impl Server {
         world.limit_steps(u64::MAX);
         let processors = Mutex::new(Processors::new(spec.processors));
         let write_processors = spec.write_processors.unwrap_or(spec.processors);
-        let work = Arc::new(Work { payload: Arc::new(payload), processors, write_processors, costs: spec.costs });
+        let clients_first = spec.clients_first;
+        let payload = Arc::new(payload);
+        let work = Arc::new(Work { payload, processors, clients_first, write_processors, costs: spec.costs });
         let disks = Arc::<ModelDisks>::default();
         let layout = spec.pool.layout;
         let parity = layout.parity_share();
